@@ -1,0 +1,200 @@
+"""What a launcher starts on every node, once for all stages: facts first, then that node's torchrun.
+
+stdout is the channel to the launcher, stdin the channel back: at its end we kill everything we started and
+leave. Whatever else prints to stdout goes to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+import threading
+import time
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import BinaryIO
+
+import msgspec
+
+from ncclcheck import __version__, endpoint, rundir, wire
+from ncclcheck.probes import process
+from ncclcheck.probes.facts import JobEnd, Leftover, Node, RankState, replace
+from ncclcheck.probes.machine import Machine
+from ncclcheck.probes.survey import survey
+from ncclcheck.torchrun import Torchrun, explain_end
+
+_TICK = 0.1
+_LOOK_EVERY = 0.5
+_TORCHRUN_MAY_LINGER = 3.0
+
+
+class Channel:
+    """The way to the launcher: records in short lines on what was stdout."""
+
+    def __init__(self, node: int) -> None:
+        self._out = os.dup(1)
+        os.dup2(2, 1)
+        self._node, self._seq = node, 0
+        self._lock = threading.Lock()
+
+    def say(self, record: wire.FromAgent) -> None:
+        """Send one record. A launcher that is gone is noticed on stdin."""
+        with self._lock, suppress(OSError):
+            self._seq += 1
+            for line in wire.lines(record, self._node, self._seq):
+                os.write(self._out, line)
+
+
+class Agent:
+    """The agent of one node."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.channel = Channel(options.node)
+        self.events: SimpleQueue[wire.FromLauncher | wire.FromAgent | int] = SimpleQueue()
+        self.folder = ""
+
+    def run(self) -> None:
+        """The whole life of an agent."""
+        threading.Thread(target=self._obey, args=(sys.stdin.buffer,), daemon=True).start()
+        self.channel.say(_hello(self.options))
+        self.channel.say(wire.Facts(node=self._survey()))
+        while not isinstance(order := self.events.get(), wire.Stop):
+            if isinstance(order, wire.Job):
+                self._job(order)
+        self.leave("stopped")
+
+    def _obey(self, orders: BinaryIO) -> None:
+        """Orders become events; the end of the channel ends everything, whatever the main thread does."""
+        for line in orders:
+            with suppress(msgspec.MsgspecError):
+                self.events.put(wire.read_order(line))
+        self.leave("the launcher is gone")
+
+    def leave(self, reason: str) -> None:
+        """Kill everything we started, and end at once without waiting for threads."""
+        process.kill_tree()
+        process.reap_all()
+        if self.folder:
+            rundir.remove(self.folder)
+        self.channel.say(wire.Bye(reason=reason))
+        os._exit(0)
+
+    def _survey(self) -> Node:
+        o = self.options
+        machine = Machine(o.sysroot or o.host_root or "/", recorded=bool(o.sysroot))
+        return survey(o.name, machine, o.probe_seconds, simulated=o.simulated, step=self._step)
+
+    def _step(self, text: str) -> None:
+        self.channel.say(wire.Step(text=text))
+
+    def _job(self, job: wire.Job) -> None:
+        """Run torchrun to its end; always says how it ended."""
+        if job.is_host and (problem := _port_problem(job.endpoint)):
+            self._ended(None, problem)
+            return
+        self._step("start torchrun")
+        try:
+            self.folder = self.folder or rundir.create()
+            torchrun = Torchrun(job, self.options.name, self.options.node, self.folder, self.events.put)
+        except OSError as error:
+            self._ended(None, f"torchrun could not be started: {error}")
+            return
+        stopped = self._watch(torchrun, time.monotonic() + job.seconds)
+        self._finish(torchrun)
+        if stopped:
+            self.leave("stopped")
+
+    def _watch(self, torchrun: Torchrun, end: float) -> bool:
+        """Pass on what the ranks say until the job is over; True if the launcher said stop."""
+        look, linger = 0.0, end
+        while (now := time.monotonic()) < min(end, linger):
+            with suppress(Empty):
+                event = self.events.get(timeout=_TICK)
+                if isinstance(event, wire.Stop):
+                    return True
+                self._pass_on(torchrun, event)
+            if torchrun.child.poll() is not None:
+                return False
+            if torchrun.all_done and linger == end:
+                linger = now + _TORCHRUN_MAY_LINGER
+            if now > look:
+                self.channel.say(wire.Beat())
+                self._tell(torchrun.looked_at())
+                look = now + _LOOK_EVERY
+        return False
+
+    def _pass_on(self, torchrun: Torchrun, event: wire.FromLauncher | wire.FromAgent | int) -> None:
+        if isinstance(event, (wire.Rank, wire.Step)):
+            torchrun.note(event)
+        if isinstance(event, int):
+            self._tell([replace(s, proc_state="gone") for s in torchrun.looked_at() if s.pid == event])
+        elif not isinstance(event, (wire.Job, wire.Stop)):
+            self.channel.say(event)
+
+    def _tell(self, states: list[RankState]) -> None:
+        for state in states:
+            self.channel.say(wire.Rank(state=state))
+
+    def _finish(self, torchrun: Torchrun) -> None:
+        """Look once more, end what is left, and say how it went."""
+        self._drain(torchrun)
+        exits = torchrun.exits()
+        self._tell([replace(s, exit=exits.get(s.pid or -1)) for s in torchrun.looked_at()])
+        status = 0 if torchrun.all_done else torchrun.child.poll()
+        stuck = process.kill_tree()
+        detail = explain_end(torchrun.log) if status else ""
+        self._ended(status, detail, [_leftover(self.options.name, s) for s in stuck])
+
+    def _drain(self, torchrun: Torchrun) -> None:
+        with suppress(Empty):
+            while not isinstance(event := self.events.get(timeout=0.05), wire.Stop):
+                self._pass_on(torchrun, event)
+
+    def _ended(self, status: int | None, detail: str, leftovers: list[Leftover] | None = None) -> None:
+        end = JobEnd(node=self.options.name, exit=status, detail=detail)
+        self.channel.say(wire.JobEnded(end=end, leftovers=leftovers or []))
+
+
+def _hello(options: argparse.Namespace) -> wire.Hello:
+    return wire.Hello(
+        protocol=wire.PROTOCOL,
+        version=__version__,
+        node=options.node,
+        hostname=socket.gethostname(),
+        pid=os.getpid(),
+        python=sys.executable,
+        path=os.path.dirname(os.path.abspath(__file__)),
+    )
+
+
+def _port_problem(where: str) -> str | None:
+    host, _, port = where.rpartition(":")
+    return endpoint.taken(host.strip("[]"), int(port))
+
+
+def _leftover(node: str, stuck: process.Stuck) -> Leftover:
+    return Leftover(node=node, pid=stuck.pid, state=stuck.state, wchan=stuck.wchan, command=stuck.command)
+
+
+def _options(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="ncclcheck-agent")
+    parser.add_argument("--node", type=int, required=True)
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--probe-seconds", type=float, required=True)
+    parser.add_argument("--simulated", action="store_true")
+    parser.add_argument("--sysroot", default="")
+    parser.add_argument("--host-root", default="")
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point of the agent's process."""
+    process.adopt_orphans()
+    Agent(_options(argv)).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""The command line: flags in, exit code out; decides nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from typing import NoReturn
+
+import click
+
+from ncclcheck import __version__
+from ncclcheck.errors import UsageError
+from ncclcheck.exits import Exit, of_signal
+
+_EPILOG = """\b
+Exit codes:
+  0    ready: ok, skipped, note, warn; unknown for lack of privilege or of a tool
+  1    at least one check failed (--strict: also warn and unknown)
+  2    wrong usage or configuration
+  3    could not finish, and nothing failed in what was seen
+  130, 143, 129  ended by SIGINT, SIGTERM, SIGHUP; what was gathered is still reported
+"""
+
+
+class _Group(click.Group):
+    """Loads a command's module only when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return ["env", "bench", "explain"]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name == "env":
+            from ncclcheck.cli.env import env
+
+            return env
+        if cmd_name == "bench":
+            from ncclcheck.cli.bench import bench
+
+            return bench
+        if cmd_name == "explain":
+            from ncclcheck.cli.explain import explain
+
+            return explain
+        return None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            allowed = ", ".join(self.list_commands(ctx))
+            raise UsageError(f"{name!r} is no command; allowed are {allowed}")
+        return super().resolve_command(ctx, args)
+
+
+@click.command(cls=_Group, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="ncclcheck")
+def cli() -> None:
+    """Find what is wrong with a GPU cluster before the job does: NCCL, network, nodes."""
+
+
+def main() -> NoReturn:
+    """Entry point of the program; the only place that exits."""
+    _leave(_run())
+
+
+def _run() -> int:
+    try:
+        code = cli.main(prog_name="ncclcheck", standalone_mode=False)
+    except UsageError as error:
+        return _complain(str(error))
+    except click.ClickException as error:
+        return _complain(error.format_message())
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        return of_signal(2)
+    except click.exceptions.Exit as leaving:
+        return leaving.exit_code
+    return code if isinstance(code, int) else Exit.READY
+
+
+def _complain(message: str) -> int:
+    with suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(f"ncclcheck: {' '.join(message.split())}\n")
+    return Exit.USAGE
+
+
+def _leave(code: int) -> NoReturn:
+    """Leave without waiting for threads that hang in the kernel."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(int(code))

@@ -1,0 +1,51 @@
+"""`ncclcheck bench`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ncclcheck import bench as command
+from ncclcheck import plan
+from ncclcheck.cli.common import SiteCommand, common, option, parse
+from ncclcheck.config import Site
+from ncclcheck.errors import UsageError
+
+
+@click.command("bench", cls=SiteCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@common
+@option("--ops", metavar="LIST", help=f"operations: {', '.join(plan.OPS)}")
+@option("--sizes", metavar="SPEC", help="bytes: a range 1K:256M:x4 or a list 1K,64M")
+@option("--reduce-op", type=click.Choice(plan.REDUCE_OPS), default="sum", show_default=True, help="how to reduce")
+@option("--dtype", type=click.Choice(plan.DTYPES), help="element type  [default: float32]")
+@option("--nproc-per-node", type=int, metavar="N", help="ranks a node; default: one a GPU, else by cores")
+@option(
+    "--backend", type=click.Choice(["auto", "nccl", "gloo"]), default="auto", show_default=True, help="backend"
+)
+@option("--time-budget", type=float, metavar="S", help="seconds of measuring")
+@option("--quick", "level", flag_value="quick", help="a few operations, about 4 s of measuring")
+@option("--full", "level", flag_value="full", help="all operations and sizes, about 90 s of measuring")
+@option("--force", is_flag=True, help="start the job although a check says that it cannot work")
+@click.pass_obj
+def bench(site: Site, /, **given: Any) -> int:
+    """One torchrun job over all nodes: every collective measured and checked, every rank accounted for."""
+    return command.run(parse("bench", site, given), _bench_options(given))
+
+
+def _bench_options(given: dict[str, Any]) -> plan.BenchOptions:
+    ranks, seconds = given["nproc_per_node"], given["time_budget"]
+    if ranks is not None and ranks < 1:
+        raise UsageError(f"--nproc-per-node: {ranks} is out of range; allowed are 1 and more")
+    if seconds is not None and not 0.1 <= seconds <= 86400:
+        raise UsageError(f"--time-budget: {seconds:g} is out of range; allowed are 0.1 to 86400 seconds")
+    return plan.BenchOptions(
+        ops=None if given["ops"] is None else plan.ops(given["ops"]),
+        sizes=None if given["sizes"] is None else plan.sizes(given["sizes"]),
+        reduce_op=given["reduce_op"],
+        dtype=given["dtype"],
+        nproc_per_node=ranks,
+        backend=given["backend"],
+        time_budget=seconds,
+        level=given["level"] or "standard",
+    )

@@ -1,0 +1,115 @@
+"""Options that several commands share; each is also a variable, NCCLCHECK_ and the option's name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from ncclcheck import config, options
+from ncclcheck.errors import UsageError
+from ncclcheck.launch.choose import LAUNCHERS
+from ncclcheck.options import Options
+from ncclcheck.probes.facts import Policy
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def option(name: str, *more: str, **attributes: Any) -> Callable[[F], F]:
+    """A click option with its NCCLCHECK_* variable."""
+    variable = "NCCLCHECK_" + name.lstrip("-").upper().replace("-", "_")
+    return click.option(name, *more, envvar=variable, show_envvar=True, **attributes)
+
+
+_COMMON = (
+    option("--nodes", type=int, metavar="N", help="how many nodes; here several are simulated on this machine"),
+    option("--launch", type=click.Choice(LAUNCHERS), help="choose the launcher instead of finding it"),
+    option("--rdzv-endpoint", metavar="HOST:PORT", help="where the ranks meet; default: a free port here"),
+    option("--output", "-o", type=click.Choice(["text", "short", "json"]), default="text", help="form of stdout"),
+    option("--json", "json_file", metavar="FILE", help="write the result as JSON"),
+    option("--save", "save_file", metavar="FILE", help="the same: keep the result, for --from"),
+    option("--from", "from_file", metavar="FILE", help="judge a saved result again; measures nothing"),
+    option("--only", metavar="CODES", default="", help="judge these codes or families only: NET,NCC003"),
+    option("--ignore", metavar="CODES", default="", help="make these codes notes that stay visible"),
+    option("--require", metavar="SPEC", default="", help="gpu=8,hca=8,CODE: absent and unknown are failures"),
+    option("--strict", is_flag=True, help="warnings and unknowns are failures too"),
+    option("--deadline", type=float, metavar="S", help="seconds until the report is there, whatever happens"),
+    option("--quiet", "-q", is_flag=True, help="print nothing when all is well"),
+    option("--verbose", "-v", is_flag=True, help="list every check and its evidence"),
+    option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", help="colours"),
+    option("--sysroot", metavar="DIR", help="read a recorded machine below DIR"),
+    option("--host-root", metavar="DIR", help="read a live host that is mounted at DIR"),
+)
+
+
+def common(command: F) -> F:
+    """Add the common options to a command."""
+    for add in reversed(_COMMON):
+        command = add(command)
+    return command
+
+
+class SiteCommand(click.Command):
+    """A command whose defaults come from the site files."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        site = config.read(os.environ)
+        defaults = dict(site.defaults.get(self.name or "", {}))
+        if site.require:
+            defaults["require"] = site.require
+        extra["default_map"] = defaults
+        extra["obj"] = site
+        return super().make_context(info_name, args, parent, **extra)
+
+
+def parse(command: str, site: config.Site, given: dict[str, Any]) -> Options:
+    """The common options out of what click gives. Raises UsageError."""
+    deadline = given["deadline"]
+    if deadline is not None and not 1 <= deadline <= 86400:
+        raise UsageError(f"--deadline: {deadline:g} is out of range; allowed are 1 to 86400 seconds")
+    _check_roots(given)
+    return Options(
+        command=command,
+        nodes=given["nodes"],
+        launch=given["launch"],
+        rdzv_endpoint=_endpoint(given["rdzv_endpoint"]),
+        output=given["output"],
+        json_file=given["json_file"],
+        save_file=given["save_file"],
+        from_file=given["from_file"],
+        only=options.codes("--only", given["only"]),
+        ignore=options.codes("--ignore", given["ignore"]),
+        strict=given["strict"],
+        force=given.get("force", False),
+        deadline=deadline,
+        quiet=given["quiet"],
+        verbose=given["verbose"],
+        color=given["color"],
+        sysroot=given["sysroot"],
+        host_root=given["host_root"],
+        policy=Policy(
+            require=options.requirements(given["require"]), thresholds=site.thresholds, contact=site.contact
+        ),
+    )
+
+
+def _check_roots(given: dict[str, Any]) -> None:
+    for name in ("sysroot", "host_root"):
+        folder = given[name]
+        if folder is not None and not os.path.isdir(folder):
+            raise UsageError(f"--{name.replace('_', '-')}: {folder} is no directory")
+    if given["sysroot"] and given["host_root"]:
+        raise UsageError("--sysroot and --host-root: give one of them, a recorded machine or a live one")
+
+
+def _endpoint(given: str | None) -> str | None:
+    if given is None:
+        return None
+    host, colon, port = given.rpartition(":")
+    if not colon or not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
+        raise UsageError(f"--rdzv-endpoint: {given!r} is not HOST:PORT with a port from 1 to 65535")
+    return given

@@ -1,0 +1,19 @@
+"""`ncclcheck env`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ncclcheck import env as command
+from ncclcheck.cli.common import SiteCommand, common, parse
+from ncclcheck.config import Site
+
+
+@click.command("env", cls=SiteCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@common
+@click.pass_obj
+def env(site: Site, /, **given: Any) -> int:
+    """Facts of this node, or of all nodes, and their agreement. Needs no GPU, no rights, no torch."""
+    return command.run(parse("env", site, given))

@@ -1,0 +1,38 @@
+"""TCP ports for the rendezvous, probed before use."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import psutil
+
+
+def free_port(host: str) -> int:
+    """A port that nobody listens on at this moment. Raises OSError where the address cannot be bound."""
+    with socket.create_server((host, 0), family=_family(host)) as server:
+        return int(server.getsockname()[1])
+
+
+def taken(host: str, port: int) -> str | None:
+    """Who holds a port here, in words; None where it is free. A silent listener would cost minutes of waiting."""
+    try:
+        with socket.create_server((host, port), family=_family(host)):
+            return None
+    except OSError as error:
+        return f"{host}:{port} cannot be opened: {os.strerror(error.errno or 0)}; {_holder(port)}"
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def _holder(port: int) -> str:
+    try:
+        for entry in psutil.net_connections("tcp"):
+            if entry.laddr and entry.laddr.port == port and entry.status == psutil.CONN_LISTEN:
+                name = psutil.Process(entry.pid).name() if entry.pid else "another user's process"
+                return f"held by {name}" + (f" (pid {entry.pid})" if entry.pid else "")
+    except (psutil.Error, OSError):
+        return "its holder may not be seen by this user"
+    return "no listener is seen on it"

@@ -1,0 +1,161 @@
+"""What the nodes said -> Cluster. Only keeps; waits for nothing and judges nothing."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from ncclcheck import wire
+from ncclcheck.launch.agents import Agent, Closed, Said
+from ncclcheck.probes import process
+from ncclcheck.probes.facts import (
+    Collective,
+    JobEnd,
+    Leftover,
+    Measurements,
+    Node,
+    RankState,
+    Run,
+    Silence,
+    Startup,
+    WrongResult,
+    replace,
+)
+
+_DEAD = ("gone", "T", "t")
+
+
+@dataclass
+class _OfNode:
+    """What one node has said so far."""
+
+    name: str
+    pid: int
+    hello: wire.Hello | None = None
+    facts: Node | None = None
+    end: JobEnd | None = None
+    closed: str | None = None
+    last_step: str = "its agent was started"
+    heard: float = field(default_factory=time.monotonic)
+
+
+class Gathered:
+    """Everything that was heard, by node and by rank."""
+
+    def __init__(self, agents: list[Agent]) -> None:
+        self.nodes = {agent.node: _OfNode(agent.name, agent.child.pid) for agent in agents}
+        self.ranks: dict[int, RankState] = {}
+        self.collectives: list[Collective] = []
+        self.wrong: list[WrongResult] = []
+        self.startup: Startup | None = None
+        self.leftovers: list[Leftover] = []
+
+    def take(self, event: Said | Closed) -> None:
+        """Keep one event."""
+        node = self.nodes[event.node]
+        if isinstance(event, Closed):
+            node.closed = event.detail
+            return
+        node.heard = time.monotonic()
+        match event.record:
+            case wire.Hello() as hello:
+                node.hello = hello
+            case wire.Facts(node=facts):
+                node.facts = facts
+            case wire.Step(text=text, rank=None):
+                node.last_step = text
+            case wire.Step(text=text, rank=rank) if rank in self.ranks:
+                self.ranks[rank] = replace(self.ranks[rank], last_step=text)
+            case wire.Rank(state=state):
+                self._take_rank(state)
+            case wire.Result() as result:
+                self._take_result(result)
+            case wire.JobEnded(end=end, leftovers=leftovers):
+                node.end = end
+                self.leftovers += leftovers
+
+    def _take_rank(self, state: RankState) -> None:
+        """The first rank that was seen dead or stopped is marked: what others say later is a consequence."""
+        before = self.ranks.get(state.rank)
+        state = replace(
+            state,
+            last_step=state.last_step or (before.last_step if before else ""),
+            error=state.error or (before.error if before else ""),
+            exit=state.exit if state.exit is not None else (before.exit if before else None),
+            first=bool(before and before.first),
+        )
+        if before and before.phase == "done":
+            state = replace(state, phase="done")
+        if not any(rank.first for rank in self.ranks.values()) and lost(state):
+            state = replace(state, first=True)
+        self.ranks[state.rank] = state
+
+    def _take_result(self, result: wire.Result) -> None:
+        if result.collective is not None:
+            self.collectives.append(result.collective)
+        if result.wrong is not None:
+            self.wrong.append(result.wrong)
+        if result.startup is not None:
+            self.startup = result.startup
+
+    @property
+    def answered(self) -> list[Node]:
+        """The facts of every node that told them, in the launcher's order."""
+        return [node.facts for node in self.nodes.values() if node.facts is not None]
+
+    @property
+    def waiting_for_facts(self) -> list[str]:
+        """Nodes that may still tell their facts."""
+        return [node.name for node in self.nodes.values() if node.facts is None and node.closed is None]
+
+    @property
+    def job_over(self) -> bool:
+        """Every node has said how its torchrun ended."""
+        return all(node.end is not None for node in self.nodes.values())
+
+    def job_over_but(self, silent: list[str]) -> bool:
+        """Every node but the silent ones has said how its torchrun ended."""
+        return all(node.end is not None or node.name in silent for node in self.nodes.values())
+
+    @property
+    def ended_early(self) -> bool:
+        """Some node's torchrun has ended otherwise than well."""
+        return any(node.end is not None and node.end.exit != 0 for node in self.nodes.values())
+
+    def silent_in_job(self, seconds: float) -> list[str]:
+        """Nodes whose agent ended before its job did, or has not even beaten for so long."""
+        late = time.monotonic() - seconds
+        return [n.name for n in self.nodes.values() if n.end is None and (n.closed is not None or n.heard < late)]
+
+    @property
+    def lost_ranks(self) -> list[RankState]:
+        """Ranks that will never finish."""
+        return [rank for rank in self.ranks.values() if lost(rank) or rank.error]
+
+    def run(self, *, started_job: bool, stopped_by: str) -> Run:
+        """What happened, as a fact."""
+        return Run(
+            ranks=[self.ranks[rank] for rank in sorted(self.ranks)],
+            silent=[
+                _silence(n) for n in self.nodes.values() if n.facts is None or (started_job and n.end is None)
+            ],
+            ends=[node.end for node in self.nodes.values() if node.end is not None],
+            leftovers=self.leftovers,
+            started_job=started_job,
+            stopped_by=stopped_by,  # type: ignore[arg-type]
+        )
+
+    def measurements(self) -> Measurements:
+        """What was measured."""
+        return Measurements(collectives=self.collectives, wrong=self.wrong, startup_s=self.startup)
+
+
+def lost(rank: RankState) -> bool:
+    """Seen dead or stopped before it was done."""
+    return rank.phase != "done" and rank.proc_state in _DEAD
+
+
+def _silence(node: _OfNode) -> Silence:
+    since = round(time.monotonic() - node.heard, 1)
+    detail = node.closed or f"its agent is pid {node.pid} in state {process.state_of(node.pid)}"
+    return Silence(node=node.name, last_step=node.last_step, since_s=since, detail=detail)

@@ -1,0 +1,1 @@
+"""One file a launcher: how agents come to run on nodes."""

@@ -1,0 +1,1 @@
+"""Machine -> facts; judges nothing, and knows nothing of reports or the command line."""

@@ -1,0 +1,68 @@
+"""The limits of the control groups of this process, version 1 and 2: Machine -> cores and bytes."""
+
+from __future__ import annotations
+
+import posixpath
+
+from ncclcheck.probes.facts import Unread
+from ncclcheck.probes.machine import Machine
+
+_TOP = "/sys/fs/cgroup"
+_NO_LIMIT = 2**60  # version 1 writes "no limit" as a number of this size
+
+
+def cores(machine: Machine) -> float | None:
+    """The smallest CPU quota of this process's group and those above it; None where there is none."""
+    quotas = [_quota(machine.line(f"{folder}/cpu.max")) for folder in _folders(machine, "")]
+    for folder in _folders(machine, "cpu"):
+        used, period = (machine.line(f"{folder}/cpu.cfs_{word}_us") for word in ("quota", "period"))
+        quotas.append(_quota(f"{used} {period}"))
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def memory(machine: Machine) -> int | None:
+    """The smallest memory limit of this process's group and those above it; None where there is none."""
+    texts = [machine.line(f"{folder}/memory.max") for folder in _folders(machine, "")]
+    texts += [machine.line(f"{folder}/memory.limit_in_bytes") for folder in _folders(machine, "memory")]
+    limits = [int(text) for text in texts if isinstance(text, str) and _is_number(text)]
+    return min((limit for limit in limits if 0 < limit < _NO_LIMIT), default=None)
+
+
+def _folders(machine: Machine, controller: str) -> list[str]:
+    """The folder of this process's group and all above; the empty controller is version 2.
+
+    A container often sees its own group as the root and the host's path in /proc/self/cgroup: what is not
+    there is simply not read.
+    """
+    text = machine.read("/proc/self/cgroup")
+    path = "/" if isinstance(text, Unread) else _path(text, controller)
+    tops = [f"{_TOP}/{controller}"] if controller else [_TOP, f"{_TOP}/unified"]
+    return [posixpath.normpath(top + above) for top in tops for above in _upwards(path)]
+
+
+def _path(text: str, controller: str) -> str:
+    for line in text.splitlines():
+        _, _, rest = line.partition(":")
+        names, _, path = rest.partition(":")
+        if controller in names.split(","):
+            return posixpath.normpath("/" + path.lstrip("/"))
+    return "/"
+
+
+def _upwards(path: str) -> list[str]:
+    found = [path]
+    while path not in ("/", ""):
+        path = posixpath.dirname(path)
+        found.append(path)
+    return found
+
+
+def _quota(text: str | Unread) -> float | None:
+    words = text.split() if isinstance(text, str) else []
+    if len(words) != 2 or not all(_is_number(word) for word in words) or int(words[1]) == 0:
+        return None
+    return int(words[0]) / int(words[1])
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 20

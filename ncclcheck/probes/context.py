@@ -1,0 +1,71 @@
+"""What a part of the job is given: who it is, what to do, until when, and whom to tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
+
+from ncclcheck.probes.facts import Collective, Startup, WrongResult
+
+if TYPE_CHECKING:
+    import torch
+
+Op = Literal[
+    "broadcast",
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "reduce",
+    "gather",
+    "scatter",
+    "sendrecv",
+    "barrier",
+    "broadcast_object_list",
+]
+ReduceOp = Literal["sum", "product", "min", "max", "avg", "band", "bor", "bxor", "premul_sum"]
+Dtype = Literal["float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64"]
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """One line of the table: an operation at a size (bytes as nccl-tests counts them; 0 for barrier)."""
+
+    op: Op
+    bytes: int
+
+
+class CollectivePlan(Struct, frozen=True, kw_only=True):
+    """What to measure. budget_s: measuring time of all rows together; memory: bytes that a rank may allocate."""
+
+    rows: list[Row]
+    dtype: Dtype = "float32"
+    reduce_op: ReduceOp = "sum"
+    budget_s: float = 20.0
+    memory: int = 2**30
+    least_iterations: int = 5
+    most_iterations: int = 400
+
+
+@dataclass(frozen=True)
+class Context:
+    """Handed to a part by worker.py; a part imports nothing above `probes`.
+
+    deadline: time.monotonic() at which the job is ended from outside. step announces what is about to begin
+    (before it begins), tick counts progress within it, emit hands over a finished measurement (rank 0 hands
+    over the rows, every rank its own wrong results).
+    """
+
+    rank: int
+    world_size: int
+    node: str
+    nodes: int
+    backend: str
+    device: torch.device
+    plan: CollectivePlan
+    deadline: float
+    step: Callable[[str], None]
+    tick: Callable[[], None]
+    emit: Callable[[Collective | WrongResult | Startup], None]

@@ -1,0 +1,469 @@
+"""What the probes read: only data, no judgement.
+
+Every fact is `T | Unread`: a value that was seen, or the reason why it was not. `Unread` is never
+health and never a fault. Sizes are bytes, times are seconds unless a name says `_us`, speeds are
+megabits per second as sysfs has them, bandwidths are GB/s of 1e9 bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Struct, field
+
+T = TypeVar("T")
+
+UnreadKind = Literal["absent", "denied", "no_tool", "recorded", "timed_out", "broken"]
+
+
+class Unread(Struct, frozen=True, tag="unread"):
+    """A fact that was not seen.
+
+    absent: there is no such thing here. denied: no right to read it. no_tool: a program or library
+    is missing. recorded: the recorded machine or the file does not hold it. timed_out: it did not
+    answer within its limit. broken: it answered what nobody can understand.
+    """
+
+    kind: UnreadKind
+    why: str
+
+
+NOT_RECORDED = Unread("recorded", "not in this document")
+
+
+class NotKnown(Exception):
+    """Raised by `known` for an unread fact; the judge turns it into an `unknown` finding."""
+
+    def __init__(self, unread: Unread) -> None:
+        super().__init__(unread.why)
+        self.unread = unread
+
+
+def known(fact: T | Unread) -> T:
+    """The value of a fact that the rule's `needs=` has already asked for."""
+    if isinstance(fact, Unread):
+        raise NotKnown(fact)
+    return fact
+
+
+def value_or(fact: T | Unread, otherwise: T) -> T:
+    """The value of a fact that only embellishes; never for what decides a verdict."""
+    return otherwise if isinstance(fact, Unread) else fact
+
+
+class Limits(Struct, frozen=True, kw_only=True, tag="limits"):
+    """A resource limit; -1 is unlimited. Source: getrlimit(2)."""
+
+    soft: int
+    hard: int
+
+
+class Space(Struct, frozen=True, kw_only=True, tag="space"):
+    """A file system's size and what is free for this user, bytes. Source: statvfs(3)."""
+
+    size: int
+    free: int
+    path: str = ""
+
+
+class Resolution(Struct, frozen=True, kw_only=True, tag="resolution"):
+    """What a name resolves to on this node, in the resolver's order."""
+
+    name: str
+    addresses: list[str]
+
+
+class Host(Struct, frozen=True, kw_only=True, tag="host"):
+    """The machine, and what this process may use of it.
+
+    ipc_lock: this process has CAP_IPC_LOCK of the machine itself, so that the memlock limit does not bind it.
+    """
+
+    hostname: str | Unread = NOT_RECORDED
+    system: str | Unread = NOT_RECORDED
+    kernel: str | Unread = NOT_RECORDED
+    boot_id: str | Unread = NOT_RECORDED
+    cores: int | Unread = NOT_RECORDED
+    usable_cores: float | Unread = NOT_RECORDED
+    memory: int | Unread = NOT_RECORDED
+    memory_limit: int | Unread = NOT_RECORDED
+    memory_available: int | Unread = NOT_RECORDED
+    memlock: Limits | Unread = NOT_RECORDED
+    ipc_lock: bool | Unread = NOT_RECORDED
+    nofile: Limits | Unread = NOT_RECORDED
+    shm: Space | Unread = NOT_RECORDED
+    tmp: Space | Unread = NOT_RECORDED
+    clocksource: str | Unread = NOT_RECORDED
+    own_name: Resolution | Unread = NOT_RECORDED
+
+
+class Address(Struct, frozen=True, kw_only=True):
+    """An address of an interface, with its prefix length."""
+
+    family: Literal["ipv4", "ipv6"]
+    address: str
+    prefix: int
+
+
+InterfaceKind = Literal[
+    "physical", "bond", "vlan", "bridge", "veth", "tunnel", "loopback", "macvlan", "ipoib", "virtual"
+]
+
+
+class Interface(Struct, frozen=True, kw_only=True):
+    """One network interface, as getifaddrs(3) and /sys/class/net tell it."""
+
+    name: str
+    kind: InterfaceKind | Unread = NOT_RECORDED
+    up: bool | Unread = NOT_RECORDED
+    running: bool | Unread = NOT_RECORDED
+    mtu: int | Unread = NOT_RECORDED
+    speed_mbit: int | Unread = NOT_RECORDED
+    addresses: list[Address] | Unread = NOT_RECORDED
+    members: list[str] | Unread = NOT_RECORDED
+    driver: str | Unread = NOT_RECORDED
+
+
+class Route(Struct, frozen=True, kw_only=True):
+    """One route of the kernel's main table; `gateway` is empty where the peer is on the link."""
+
+    destination: str
+    gateway: str
+    interface: str
+    metric: int
+
+
+class Network(Struct, frozen=True, kw_only=True, tag="network"):
+    """Interfaces in getifaddrs(3) order, which is the order in which NCCL considers them."""
+
+    interfaces: list[Interface] | Unread = NOT_RECORDED
+    routes: list[Route] | Unread = NOT_RECORDED
+
+
+class Library(Struct, frozen=True, kw_only=True, tag="library"):
+    """One libnccl on this machine.
+
+    `version` is what the library itself answers (ncclGetVersion), as (major, minor, patch).
+    `origin` says who would find it: torch's wheel, LD_LIBRARY_PATH, the system's linker.
+    """
+
+    path: str
+    origin: str
+    version: str | Unread = NOT_RECORDED
+
+
+class ConfLine(Struct, frozen=True, kw_only=True):
+    """One line of an nccl.conf file, split at the first `=` and not trimmed, as NCCL does it."""
+
+    line: int
+    name: str
+    value: str
+
+
+class ConfFile(Struct, frozen=True, kw_only=True):
+    """One nccl.conf file that this libnccl would read, in order of precedence."""
+
+    path: str
+    lines: list[ConfLine] | Unread = NOT_RECORDED
+
+
+class StrayLine(Struct, frozen=True, kw_only=True):
+    """An NCCL_* assignment in a login file; `reached` says whether this process has it."""
+
+    path: str
+    line: int
+    name: str
+    value: str
+    reached: bool
+
+
+class Nccl(Struct, frozen=True, kw_only=True, tag="nccl"):
+    """The NCCL library and everything that configures it.
+
+    `known_names` are the NCCL_* names in the .rodata of the library that torch would load.
+    """
+
+    loaded: Library | Unread = NOT_RECORDED
+    others: list[Library] | Unread = NOT_RECORDED
+    known_names: list[str] | Unread = NOT_RECORDED
+    plugins: list[str] | Unread = NOT_RECORDED
+    conf_files: list[ConfFile] | Unread = NOT_RECORDED
+    stray_lines: list[StrayLine] | Unread = NOT_RECORDED
+
+
+class Stack(Struct, frozen=True, kw_only=True, tag="stack"):
+    """Software versions, read from files; torch is never imported for them."""
+
+    python: str | Unread = NOT_RECORDED
+    executable: str | Unread = NOT_RECORDED
+    ncclcheck: str | Unread = NOT_RECORDED
+    torch: str | Unread = NOT_RECORDED
+    torch_path: str | Unread = NOT_RECORDED
+    torch_cuda: str | Unread = NOT_RECORDED
+    driver: str | Unread = NOT_RECORDED
+
+
+class Variable(Struct, frozen=True, kw_only=True):
+    """An environment variable of the families that the tool may report."""
+
+    name: str
+    value: str
+
+
+class JobFacts(Struct, frozen=True, kw_only=True, tag="job"):
+    """What the job system and the user gave to this process."""
+
+    variables: list[Variable] | Unread = NOT_RECORDED
+    launcher_programs: list[str] | Unread = NOT_RECORDED
+
+
+class Gpus(Struct, frozen=True, kw_only=True, tag="gpus"):
+    """Signs of GPUs and what CUDA's driver library says; `usable` is cuDeviceGetCount.
+
+    cuda_error: name and number of the error that cuInit gave; empty when it gave none.
+    """
+
+    pci: list[str] | Unread = NOT_RECORDED
+    devices: list[str] | Unread = NOT_RECORDED
+    usable: int | Unread = NOT_RECORDED
+    cuda_error: str | Unread = NOT_RECORDED
+    driver_cuda: str | Unread = NOT_RECORDED
+
+
+class Rdma(Struct, frozen=True, kw_only=True, tag="rdma"):
+    """RDMA devices by name. Source: /sys/class/infiniband."""
+
+    hcas: list[str] | Unread = NOT_RECORDED
+
+
+class ProbeRun(Struct, frozen=True, kw_only=True):
+    """How one probe went on one node."""
+
+    name: str
+    seconds: float
+    unread: Unread | None = None
+
+
+class Node(Struct, frozen=True, kw_only=True):
+    """All facts of one node, under the name that the launcher gave it."""
+
+    name: str
+    simulated: bool = False
+    host: Host | Unread = NOT_RECORDED
+    network: Network | Unread = NOT_RECORDED
+    nccl: Nccl | Unread = NOT_RECORDED
+    stack: Stack | Unread = NOT_RECORDED
+    job: JobFacts | Unread = NOT_RECORDED
+    gpus: Gpus | Unread = NOT_RECORDED
+    rdma: Rdma | Unread = NOT_RECORDED
+    probes: list[ProbeRun] = field(default_factory=list)
+
+
+Launcher = Literal["local", "slurm", "ssh", "join", "torchrun"]
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """The run that was asked for. `chosen_by` is the variable or the option that chose the launcher."""
+
+    launcher: Launcher = "local"
+    chosen_by: str = ""
+    simulated: bool = False
+    backend: str = ""
+    nodes_asked: int = 1
+    nodes_answered: int = 0
+    ranks: int = 0
+    missing: list[str] = field(default_factory=list)
+
+
+class RankState(Struct, frozen=True, kw_only=True):
+    """The last that was seen of one rank.
+
+    proc_state: the letter of /proc/PID/stat, or "gone". exit: the exit status, negative for a signal.
+    phase: start (no world yet), world (joined), done (all parts finished).
+    """
+
+    rank: int
+    node: str
+    local_rank: int = 0
+    pid: int | None = None
+    phase: Literal["start", "world", "done"] = "start"
+    last_step: str = ""
+    since_s: float = 0.0
+    proc_state: str = ""
+    exit: int | None = None
+    error: str = ""
+    first: bool = False
+
+
+class Silence(Struct, frozen=True, kw_only=True):
+    """A node that did not answer: what it did last, and what its process said."""
+
+    node: str
+    last_step: str
+    since_s: float
+    detail: str = ""
+
+
+class JobEnd(Struct, frozen=True, kw_only=True):
+    """How the torchrun of one node ended. detail: the last lines that it printed."""
+
+    node: str
+    exit: int | None
+    detail: str = ""
+
+
+class Leftover(Struct, frozen=True, kw_only=True):
+    """A process that SIGKILL did not end: state D, which only the device behind `wchan` can end."""
+
+    node: str
+    pid: int
+    state: str
+    wchan: str
+    command: str
+
+
+class Run(Struct, frozen=True, kw_only=True):
+    """What happened while the tool ran."""
+
+    ranks: list[RankState] = field(default_factory=list)
+    silent: list[Silence] = field(default_factory=list)
+    ends: list[JobEnd] = field(default_factory=list)
+    leftovers: list[Leftover] = field(default_factory=list)
+    started_job: bool = False
+    stopped_by: Literal[
+        "", "deadline", "signal", "dead rank", "stopped rank", "silent node", "early end", "refused"
+    ] = ""
+
+
+class Times(Struct, frozen=True, kw_only=True):
+    """Microseconds over iterations, each the maximum over ranks."""
+
+    p50: float
+    p95: float
+    p99: float
+    min: float
+    max: float
+    mean: float
+
+
+class Expected(Struct, frozen=True, kw_only=True):
+    """The range in which busbw should lie, GB/s, and what says so."""
+
+    low: float
+    high: float
+    basis: str
+
+
+class Collective(Struct, frozen=True, kw_only=True):
+    """One row of the table. state: ok, wrong (result), skipped (with `reason`)."""
+
+    op: str
+    bytes: int
+    dtype: str
+    nodes: int
+    ranks: int
+    iterations: int = 0
+    time_us: Times | None = None
+    algbw_gb_s: float | None = None
+    busbw_gb_s: float | None = None
+    expected_gb_s: Expected | None = None
+    correct: bool | None = None
+    state: Literal["ok", "fail", "skipped"] = "ok"
+    reason: str = ""
+
+
+class WrongResult(Struct, frozen=True, kw_only=True):
+    """The first wrong element that one rank found. Offsets count elements of the rank's result."""
+
+    op: str
+    bytes: int
+    dtype: str
+    rank: int
+    node: str
+    wrong: int
+    offset: int
+    expected_bits: str
+    got_bits: str
+
+
+class Startup(Struct, frozen=True, kw_only=True):
+    """Seconds, the slowest rank of each."""
+
+    import_: float = field(name="import")
+    rendezvous: float
+    init: float
+    first_collective: float
+
+
+class Measurements(Struct, frozen=True, kw_only=True):
+    """What the job measured."""
+
+    collectives: list[Collective] = field(default_factory=list)
+    wrong: list[WrongResult] = field(default_factory=list)
+    startup_s: Startup | None = None
+
+
+class Requirement(Struct, frozen=True, kw_only=True):
+    """One `--require`: a count (`gpu=8`) or, with count None, the code of a rule."""
+
+    what: str
+    count: int | None = None
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    """What the site and the user expect; from options, NCCLCHECK_* and ncclcheck.toml."""
+
+    require: list[Requirement] = field(default_factory=list)
+    thresholds: dict[str, float] = field(default_factory=dict)
+    contact: str = ""
+
+
+class Crash(Struct, frozen=True, kw_only=True):
+    """A rule that raised."""
+
+    code: str
+    error: str
+
+
+class Cluster(Struct, frozen=True, kw_only=True):
+    """All that is known: the only thing that a rule sees."""
+
+    command: str = "env"
+    nodes: list[Node] = field(default_factory=list)
+    job: Job = field(default_factory=Job)
+    run: Run = field(default_factory=Run)
+    measurements: Measurements = field(default_factory=Measurements)
+    policy: Policy = field(default_factory=Policy)
+    crashes: list[Crash] = field(default_factory=list)
+
+
+def at(subject: Any, path: str) -> Any:
+    """The fact at a dotted path below `subject`, or the Unread that stands in the way."""
+    for part in path.split("."):
+        if isinstance(subject, Unread):
+            return subject
+        subject = getattr(subject, part)
+    return subject
+
+
+def unread_in(subject: Any, path: str = "") -> Iterator[tuple[str, Unread]]:
+    """Every unread fact below `subject`, with its dotted path."""
+    if isinstance(subject, Unread):
+        yield path, subject
+    elif isinstance(subject, Struct):
+        for name in subject.__struct_fields__:
+            yield from unread_in(getattr(subject, name), f"{path}.{name}" if path else name)
+    elif isinstance(subject, list):
+        for index, item in enumerate(subject):
+            yield from unread_in(item, f"{path}[{getattr(item, 'name', index)}]")
+
+
+def variables(node: Node) -> dict[str, str]:
+    """The environment of a node's job as a mapping; empty where it was not read."""
+    listed = at(node, "job.variables")
+    return {} if isinstance(listed, Unread) else {v.name: v.value for v in listed}
+
+
+replace = msgspec.structs.replace

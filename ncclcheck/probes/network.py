@@ -1,0 +1,163 @@
+"""The network interfaces in getifaddrs(3) order, and the routes of the kernel's main table.
+
+Recorded name: `interfaces`, a JSON list of Told, in getifaddrs(3) order: what is not in files.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+
+import psutil
+from msgspec import Struct
+
+from ncclcheck.probes.facts import Address, Interface, InterfaceKind, Network, Unread
+from ncclcheck.probes.machine import Machine
+from ncclcheck.probes.routes import routes
+
+_SYS = "/sys/class/net"
+_NO_REAL_SPEED: set[InterfaceKind] = {"loopback", "bridge", "veth", "tunnel", "virtual"}
+_NO_REAL_SPEED_DRIVERS = {"virtio_net", "veth", "tun", "xen_netfront", "vif"}
+_MADE_UP_SPEED = Unread("absent", "a virtual interface reports no real speed")
+_KIND_OF_DEVTYPE: dict[str, InterfaceKind] = {
+    "vlan": "vlan",
+    "bridge": "bridge",
+    "bond": "bond",
+    "macvlan": "macvlan",
+    "macvtap": "macvlan",
+    "ipvlan": "macvlan",
+    "vxlan": "tunnel",
+    "geneve": "tunnel",
+    "wireguard": "tunnel",
+    "gtp": "tunnel",
+    "ppp": "tunnel",
+}
+_LOOPBACK, _INFINIBAND = 772, 32
+_TUNNEL_TYPES = {512, 768, 769, 776, 778, 823, 65534}  # PPP, IPIP, IP6TNL, SIT, GRE, IP6GRE, no link layer
+
+
+class Told(Struct, frozen=True, kw_only=True):
+    """What getifaddrs(3) and SIOCGIFMTU say of one interface. flags: up, running, loopback, ..."""
+
+    name: str
+    flags: list[str]
+    mtu: int
+    addresses: list[Address]
+
+
+def probe(machine: Machine) -> Network:
+    """Interfaces, also those without an address, and routes."""
+    told = machine.ask("interfaces", list[Told], _tell)
+    found = told if isinstance(told, Unread) else [_interface(machine, one) for one in told]
+    return Network(interfaces=found, routes=routes(machine))
+
+
+def _tell() -> list[Told]:
+    """psutil sorts addresses by family and keeps the order within: IPv4 first, as the kernel itself lists them."""
+    listed = psutil.net_if_addrs()
+    stats = psutil.net_if_stats()
+    found = []
+    for name in dict.fromkeys([*listed, *stats]):
+        stat = stats.get(_device(name))
+        addresses = [_address(int(a.family), a.address, a.netmask) for a in listed.get(name, [])]
+        found.append(
+            Told(
+                name=name,
+                flags=stat.flags.split(",") if stat else [],
+                mtu=stat.mtu if stat else 0,
+                addresses=[address for address in addresses if address],
+            )
+        )
+    return found
+
+
+def _device(name: str) -> str:
+    """An IPv4 alias such as eth0:1 is a name of its own in getifaddrs(3), on the device before the colon."""
+    return name.partition(":")[0]
+
+
+def _address(family: int, address: str, netmask: str | None) -> Address | None:
+    if family == socket.AF_INET:
+        mask = int(ipaddress.IPv4Address(netmask or "255.255.255.255"))
+        return Address(family="ipv4", address=address, prefix=mask.bit_count())
+    if family == socket.AF_INET6:
+        mask = int(ipaddress.IPv6Address(netmask)) if netmask else 2**128 - 1
+        return Address(family="ipv6", address=address.partition("%")[0], prefix=mask.bit_count())
+    return None
+
+
+def _interface(machine: Machine, told: Told) -> Interface:
+    folder = f"{_SYS}/{_device(told.name)}"
+    kind = _kind(machine, folder)
+    driver = _last_part(machine.link(f"{folder}/device/driver"))
+    return Interface(
+        name=told.name,
+        kind=kind,
+        up="up" in told.flags,
+        running="running" in told.flags,
+        mtu=told.mtu or machine.number(f"{folder}/mtu"),
+        speed_mbit=_speed(machine, folder, kind, driver),
+        addresses=told.addresses,
+        members=_members(machine, folder, kind),
+        driver=driver,
+    )
+
+
+def _last_part(link: str | Unread) -> str | Unread:
+    return link if isinstance(link, Unread) else link.rstrip("/").rpartition("/")[2]
+
+
+def _kind(machine: Machine, folder: str) -> InterfaceKind | Unread:
+    """The kernel says it in several places, the most telling first."""
+    kind = machine.number(f"{folder}/type")
+    if isinstance(kind, Unread):
+        return kind
+    if kind == _LOOPBACK:
+        return "loopback"
+    if named := _kind_by_name(machine, folder):
+        return named
+    if kind == _INFINIBAND:
+        return "ipoib"
+    if kind in _TUNNEL_TYPES or machine.exists(f"{folder}/tun_flags"):
+        return "tunnel"
+    return _kind_by_device(machine, folder)
+
+
+def _kind_by_name(machine: Machine, folder: str) -> InterfaceKind | None:
+    if machine.exists(f"{folder}/bonding"):
+        return "bond"
+    if machine.exists(f"{folder}/bridge"):
+        return "bridge"
+    uevent = machine.read(f"{folder}/uevent")
+    lines = [] if isinstance(uevent, Unread) else uevent.splitlines()
+    types = [line.removeprefix("DEVTYPE=") for line in lines if line.startswith("DEVTYPE=")]
+    return _KIND_OF_DEVTYPE.get(types[0]) if types else None
+
+
+def _kind_by_device(machine: Machine, folder: str) -> InterfaceKind:
+    if machine.exists(f"{folder}/device"):
+        return "physical"
+    index, link = machine.number(f"{folder}/ifindex"), machine.number(f"{folder}/iflink")
+    paired = not isinstance(index, Unread) and not isinstance(link, Unread) and link not in (0, index)
+    return "veth" if paired else "virtual"
+
+
+def _speed(machine: Machine, folder: str, kind: InterfaceKind | Unread, driver: str | Unread) -> int | Unread:
+    """Megabits per second; the kernel writes -1, or gives an error, where there is none."""
+    if kind in _NO_REAL_SPEED or driver in _NO_REAL_SPEED_DRIVERS:
+        return _MADE_UP_SPEED
+    text = machine.line(f"{folder}/speed")
+    if isinstance(text, Unread):
+        return Unread("absent", "it reports no speed")
+    speed = machine.number(f"{folder}/speed")
+    known = isinstance(speed, Unread) or (0 < speed < 2**31 and speed != 65535)
+    return speed if known else Unread("absent", "it reports no speed")
+
+
+def _members(machine: Machine, folder: str, kind: InterfaceKind | Unread) -> list[str] | Unread:
+    if kind == "bond":
+        text = machine.line(f"{folder}/bonding/slaves")
+        return text if isinstance(text, Unread) else text.split()
+    if kind == "bridge":
+        return machine.names(f"{folder}/brif")
+    return Unread("absent", "neither a bond nor a bridge")

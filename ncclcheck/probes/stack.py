@@ -1,0 +1,68 @@
+"""Versions of Python, torch and the driver, read from files: torch is never imported for them."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import re
+import sys
+
+import ncclcheck
+from ncclcheck.probes.facts import Stack, Unread
+from ncclcheck.probes.machine import Machine
+
+_VERSION = re.compile(r"^__version__\s*(?::[^=\n]*)?=\s*['\"]([^'\"\n]+)['\"]", re.MULTILINE)
+_CUDA = re.compile(r"^cuda\s*(?::[^=\n]*)?=\s*(?:['\"]([^'\"\n]+)['\"]|None)", re.MULTILINE)
+_DRIVER = re.compile(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s")
+
+
+def probe(machine: Machine) -> Stack:
+    """Read what is installed."""
+    folder = torch_folder(machine)
+    version_file = folder if isinstance(folder, Unread) else machine.read(f"{folder}/version.py")
+    return Stack(
+        python=machine.ask("python", str, platform.python_version),
+        executable=machine.ask("executable", str, lambda: sys.executable),
+        ncclcheck=ncclcheck.__version__,
+        torch=_torch(version_file),
+        torch_path=folder,
+        torch_cuda=_cuda(version_file),
+        driver=_driver(machine),
+    )
+
+
+def torch_folder(machine: Machine) -> str | Unread:
+    """The directory of the torch that `import torch` would load here."""
+    return machine.ask("torch_path", str, _find_torch)
+
+
+def _find_torch() -> str | Unread:
+    spec = importlib.util.find_spec("torch")
+    if spec is None or not spec.origin:
+        return Unread("absent", "torch is not installed in this Python")
+    return os.path.dirname(spec.origin)
+
+
+def _torch(version_file: str | Unread) -> str | Unread:
+    if isinstance(version_file, Unread):
+        return version_file
+    found = _VERSION.search(version_file)
+    return found[1] if found else Unread("broken", "torch/version.py names no __version__")
+
+
+def _cuda(version_file: str | Unread) -> str | Unread:
+    if isinstance(version_file, Unread):
+        return version_file
+    found = _CUDA.search(version_file)
+    if found is None:
+        return Unread("broken", "torch/version.py does not say for which CUDA torch was built")
+    return found[1] or Unread("absent", "torch was built without CUDA")
+
+
+def _driver(machine: Machine) -> str | Unread:
+    text = machine.read("/proc/driver/nvidia/version")
+    if isinstance(text, Unread):
+        return Unread("absent", "the NVIDIA driver is not loaded") if text.kind == "absent" else text
+    found = _DRIVER.search(text)
+    return found[1] if found else Unread("broken", "/proc/driver/nvidia/version names no driver version")

@@ -1,0 +1,151 @@
+"""Times of iterations, and the decisions that all ranks must take alike.
+
+A decision (go on, stop, skip) is only ever taken from numbers that all ranks have exchanged: a rank that went by
+its own clock would leave the others waiting.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from ncclcheck.probes.facts import Times
+from ncclcheck.probes.operations import barrier
+
+TIGHT = 0.05
+_MOST_TEXT = 240
+
+
+class Peers:
+    """What the ranks tell each other, as tensors: numbers by maximum, one short text."""
+
+    def __init__(self, rank: int, world: int, device: torch.device) -> None:
+        self.rank, self.world, self.device = rank, world, device
+
+    def worst(self, values: Sequence[float]) -> list[float]:
+        """The maximum over ranks of each value."""
+        shared = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.all_reduce(shared, op=dist.ReduceOp.MAX)
+        return [float(value) for value in shared.tolist()]
+
+    def first_text(self, text: str) -> str:
+        """The text of the lowest rank that has one; empty where none has."""
+        chosen = self.world - int(self.worst([float(self.world - self.rank) if text else 0.0])[0])
+        if chosen == self.world:
+            return ""
+        letters = text.encode(errors="replace")[:_MOST_TEXT].ljust(_MOST_TEXT, b"\0")
+        shared = torch.tensor(list(letters), dtype=torch.uint8, device=self.device)
+        dist.broadcast(shared, src=chosen)
+        return bytes(shared.tolist()).rstrip(b"\0").decode(errors="ignore")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """seconds: the time box. estimate: seconds of one iteration, from the warm-up."""
+
+    seconds: float
+    least: int
+    most: int
+    estimate: float
+
+
+def measure(call: Callable[[], object], limits: Limits, peers: Peers, tick: Callable[[], None]) -> list[float]:
+    """Seconds of each iteration, the slowest rank's; until the median is certain or the time box ends."""
+    times: list[float] = []
+    begin, spent = time.monotonic(), 0.0
+    while count := _next_batch(times, spent, limits):
+        own = batch(call, count, peers.device, tick)
+        *slowest, spent = peers.worst([*own, time.monotonic() - begin])
+        times += slowest
+    return times
+
+
+def _next_batch(times: Sequence[float], spent: float, limits: Limits) -> int:
+    left = limits.seconds - spent
+    if left <= 0 or limits.most <= 0 or (len(times) >= limits.least and is_tight(times)):
+        return 0
+    if not times:
+        # The warm-up may have been slow for other reasons: one iteration shows it.
+        return max(1, min(limits.least, int(left / max(limits.estimate, 1e-7))))
+    wanted = max(limits.least - len(times), min(len(times), 64))
+    return max(0, min(wanted, int(left * len(times) / spent), limits.most - len(times)))
+
+
+def batch(call: Callable[[], object], count: int, device: torch.device, tick: Callable[[], None]) -> list[float]:
+    """Seconds of `count` iterations on this rank, each after a barrier."""
+    timed = _on_gpu if device.type == "cuda" else _on_cpu
+    return timed(call, count, device, tick)
+
+
+def _on_cpu(call: Callable[[], object], count: int, device: torch.device, tick: Callable[[], None]) -> list[float]:
+    seconds = []
+    for _ in range(count):
+        tick()
+        barrier(device)
+        begin = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - begin)
+    return seconds
+
+
+def _on_gpu(call: Callable[[], object], count: int, device: torch.device, tick: Callable[[], None]) -> list[float]:
+    events = []
+    for _ in range(count):
+        tick()
+        barrier(device)
+        begin, end = _event(), _event()
+        begin.record()
+        call()
+        end.record()
+        events.append((begin, end))
+    torch.cuda.synchronize(device)
+    return [begin.elapsed_time(end) / 1e3 for begin, end in events]
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+def median_interval(ordered: Sequence[float]) -> tuple[float, float] | None:
+    """The 95 % confidence interval of the median, from order statistics; None below six values.
+
+    The k-th smallest and the k-th largest enclose it unless fewer than k values fell on one side, which is
+    binomial: no distribution of the times is assumed.
+    """
+    count, tail, k = len(ordered), 0, 0
+    while k < count and (tail + math.comb(count, k)) * 40 <= 2**count:
+        tail += math.comb(count, k)
+        k += 1
+    return (ordered[k - 1], ordered[count - k]) if k else None
+
+
+def is_tight(times: Sequence[float]) -> bool:
+    """Whether the median's confidence interval is within 5 % of it."""
+    ordered = sorted(times)
+    interval, median = median_interval(ordered), statistics.median(ordered)
+    if interval is None:
+        return False
+    return median - interval[0] <= TIGHT * median and interval[1] - median <= TIGHT * median
+
+
+def summary(seconds: Sequence[float]) -> Times:
+    """Microseconds; percentiles are the nearest measured value, the median the middle."""
+    ordered = [second * 1e6 for second in sorted(seconds)]
+
+    def percentile(share: float) -> float:
+        return ordered[math.ceil(share * len(ordered)) - 1]
+
+    return Times(
+        p50=statistics.median(ordered),
+        p95=percentile(0.95),
+        p99=percentile(0.99),
+        min=ordered[0],
+        max=ordered[-1],
+        mean=statistics.fmean(ordered),
+    )

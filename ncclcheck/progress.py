@@ -1,0 +1,52 @@
+"""Progress on stderr: one rewritten line on a terminal, one line a stage elsewhere, nothing with --quiet."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+
+
+class Progress:
+    """Says what is being done and for how long; never on stdout, and never raises on a closed stderr."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.quiet = quiet
+        self.tty = not quiet and sys.stderr is not None and sys.stderr.isatty()
+        self._started = time.monotonic()
+        self._shown = False
+
+    def stage(self, text: str) -> None:
+        """A stage begins."""
+        self._started = time.monotonic()
+        if self.tty:
+            self._rewrite(text)
+        elif not self.quiet:
+            self._write(text + " ...\n")
+
+    def step(self, text: str) -> None:
+        """A step within the stage; shown on a terminal only."""
+        if self.tty:
+            self._rewrite(f"{text}   {time.monotonic() - self._started:.0f} s")
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self.clear()
+        if not self.quiet:
+            self._write(text + "\n")
+
+    def clear(self) -> None:
+        """Wipe the rewritten line, before anything else is printed."""
+        if self._shown:
+            self._write("\r\x1b[K")
+            self._shown = False
+
+    def _rewrite(self, text: str) -> None:
+        self._write("\r\x1b[K" + text[:110])
+        self._shown = True
+
+    @staticmethod
+    def _write(text: str) -> None:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            sys.stderr.write(text)
+            sys.stderr.flush()

@@ -1,0 +1,1 @@
+"""Facts -> findings -> text; pure: no file, clock, process or torch."""

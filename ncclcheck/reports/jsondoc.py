@@ -1,0 +1,148 @@
+"""The document: what `-o json`, `--json` and `--save` write, and what `--from` reads. Schema 1."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct, field
+
+from ncclcheck.probes.facts import Cluster, Job, Measurements, Node, Policy, Run
+from ncclcheck.reports.decision import Outcome
+from ncclcheck.reports.findings import State, Verdict, Where
+
+SCHEMA = 1
+
+
+class DocumentError(Exception):
+    """A saved file that cannot be read; the text names the field and what is allowed there."""
+
+
+class Stage(Struct, frozen=True, kw_only=True):
+    """One stage of the run."""
+
+    name: str
+    state: State
+    seconds: float
+    reason: str | None = None
+
+
+class NodeEntry(Struct, frozen=True, kw_only=True):
+    """One node's facts under its unique name."""
+
+    name: str
+    facts: Node
+
+
+class Culprit(Struct, frozen=True, kw_only=True):
+    """Who is to blame, with what it explains."""
+
+    kind: Literal["node", "nic", "gpu", "rank", "link", "fabric"]
+    names: list[str]
+    where: list[Where]
+    confidence: float
+    explains: list[str]
+    why: str
+
+
+class Recommendation(Struct, frozen=True, kw_only=True):
+    """One setting with its evidence."""
+
+    variable: str
+    action: Literal["set", "unset", "try", "keep"]
+    value: str | None
+    why: str
+    evidence: list[str]
+    source: str
+    basis: Literal["rule", "measured"]
+    gain: str
+    risk: str
+    valid_for: str
+
+
+class Document(Struct, frozen=True, kw_only=True):
+    """A whole result. Unknown keys are ignored when reading."""
+
+    schema: int = SCHEMA
+    version: str
+    command: str
+    state: Outcome
+    exit_code: int
+    started: str
+    seconds: float
+    counts: dict[str, int]
+    job: Job
+    stages: list[Stage]
+    run: Run
+    nodes: list[NodeEntry]
+    verdicts: list[Verdict]
+    culprits: list[Culprit] = field(default_factory=list)
+    measurements: Measurements
+    recommendations: list[Recommendation] = field(default_factory=list)
+
+
+def encode(document: Document) -> bytes:
+    """One line of JSON with its newline."""
+    return msgspec.json.encode(document) + b"\n"
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of the document, as the types say it."""
+    return msgspec.json.schema(Document)
+
+
+class _Head(Struct):
+    schema: int
+
+
+class _Saved(Struct, kw_only=True):
+    """What is taken from a saved file: never its verdicts."""
+
+    command: str
+    started: str
+    seconds: float
+    job: Job
+    run: Run
+    nodes: list[NodeEntry]
+    measurements: Measurements
+    stages: list[Stage] = []
+
+
+class Saved(Struct, frozen=True, kw_only=True):
+    """A saved run, to be judged anew."""
+
+    cluster: Cluster
+    started: str
+    seconds: float
+    stages: list[Stage]
+
+
+def decode(data: bytes, policy: Policy) -> Saved:
+    """Read a saved document. Raises DocumentError."""
+    head = _parsed(data, _Head)
+    if head.schema > SCHEMA:
+        raise DocumentError(
+            f"schema {head.schema} is newer than this version reads (up to {SCHEMA}); update ncclcheck"
+        )
+    if head.schema < 1:
+        raise DocumentError(f"schema {head.schema} does not exist (1 to {SCHEMA})")
+    saved = _parsed(data, _Saved)
+    names = [entry.name for entry in saved.nodes]
+    if len(names) != len(set(names)):
+        raise DocumentError(f"nodes: names must be unique, these are {', '.join(names)}"[:500])
+    cluster = Cluster(
+        command=saved.command,
+        nodes=[msgspec.structs.replace(entry.facts, name=entry.name) for entry in saved.nodes],
+        job=saved.job,
+        run=saved.run,
+        measurements=saved.measurements,
+        policy=policy,
+    )
+    return Saved(cluster=cluster, started=saved.started, seconds=saved.seconds, stages=saved.stages)
+
+
+def _parsed(data: bytes, shape: type[Any]) -> Any:
+    try:
+        return msgspec.json.decode(data, type=shape)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise DocumentError(f"not a document of ncclcheck: {error}") from None

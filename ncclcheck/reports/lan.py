@@ -1,0 +1,140 @@
+"""The network that a job would take on each node: the choice, its interface, its subnet, and routes to peers."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ncclcheck.probes.facts import Address, Cluster, Interface, Node, Route, Unread, at, known, value_or
+from ncclcheck.reports import variables
+from ncclcheck.reports.choice import Choice, gloo_choice, nccl_choice
+
+IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_REAL = {"physical", "bond", "vlan", "ipoib", "macvlan"}
+
+
+@dataclass(frozen=True)
+class Link:
+    """Where a node stands on the job's network."""
+
+    node: str
+    interface: Interface
+    address: str
+    network: IPNetwork
+
+
+def interfaces(node: Node) -> list[Interface]:
+    """The interfaces of a node of which `needs` has asked for the list."""
+    return known(known(node.network).interfaces)
+
+
+def choice_of_nccl(node: Node) -> Choice:
+    """What NCCL would take on this node."""
+    return nccl_choice(interfaces(node), variables.values(node), variables.nccl_version(node))
+
+
+def choice_of_gloo(node: Node) -> Choice:
+    """What gloo would take on this node."""
+    return gloo_choice(interfaces(node), variables.values(node), at(node, "host.own_name"))
+
+
+def choice_of_job(cluster: Cluster, node: Node) -> Choice:
+    """The job's choice: NCCL's, but gloo's where the job uses gloo and was told the interface."""
+    told = cluster.job.backend == "gloo" and "GLOO_SOCKET_IFNAME" in variables.values(node)
+    return choice_of_gloo(node) if told else choice_of_nccl(node)
+
+
+def links(cluster: Cluster) -> list[Link]:
+    """The nodes that have a choice at all; NET001 speaks of the others."""
+    found = (link(node, choice_of_job(cluster, node)) for node in cluster.nodes)
+    return [one for one in found if one]
+
+
+def link(node: Node, choice: Choice) -> Link | None:
+    """The interface over which the ranks of this node meet."""
+    chosen = choice.bootstrap
+    for interface in interfaces(node) if chosen else ():
+        for address in value_or(interface.addresses, []):
+            network = network_of(address)
+            if chosen and (interface.name, address.address) == (chosen.name, chosen.address) and network:
+                return Link(node.name, interface, address.address, network)
+    return None
+
+
+def network_of(address: Address) -> IPNetwork | None:
+    """The subnet of an address; None for what nobody can read as one."""
+    try:
+        return ipaddress.ip_network(f"{address.address}/{address.prefix}", strict=False)
+    except ValueError:
+        return None
+
+
+def global_networks(interface: Interface) -> list[tuple[Address, IPNetwork]]:
+    """The addresses that are good beyond this machine and this wire, with their subnets."""
+    pairs = ((address, network_of(address)) for address in value_or(interface.addresses, []))
+    return [(address, net) for address, net in pairs if net and not (net.is_loopback or net.is_link_local)]
+
+
+def is_loopback(address: str) -> bool:
+    """127.0.0.0/8 and ::1."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def is_real(interface: Interface, others: Sequence[Interface]) -> bool:
+    """Whether it leads out of the machine: hardware, or a bridge that has hardware as a member."""
+    kinds = {other.name: value_or(other.kind, "virtual") for other in others}
+    members = value_or(interface.members, []) if interface.kind == "bridge" else []
+    return any(kind in _REAL for kind in (interface.kind, *(kinds.get(name) for name in members)))
+
+
+def is_usable(interface: Interface) -> bool:
+    """Up, running, with an address that is good beyond this wire."""
+    ready = value_or(interface.up, True) and value_or(interface.running, True)
+    return ready and bool(global_networks(interface))
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a node reaches an address. gateway is empty where the peer is on the link."""
+
+    interface: str
+    gateway: str
+
+
+class Routes:
+    """The routes of one node, made ready for many look-ups: numbers, the best one first."""
+
+    def __init__(self, node: Node) -> None:
+        listed = at(node, "network.routes")
+        ready = [one for route in ([] if isinstance(listed, Unread) else listed) if (one := _ready(route))]
+        self._routes = sorted(ready, key=lambda one: (-one.mask, one.way[1]))
+        self.signature = tuple(self._routes)
+
+    def way(self, version: int, peer: int) -> Way | None:
+        """The longest prefix, then the lowest metric, as the kernel does it without policy rules."""
+        for of_version, base, mask, (way, _) in self._routes:
+            if of_version == version and peer & mask == base:
+                return way
+        return None
+
+
+class _Ready(NamedTuple):
+    version: int
+    base: int
+    mask: int
+    way: tuple[Way, int]
+
+
+def _ready(route: Route) -> _Ready | None:
+    try:
+        network = ipaddress.ip_network(route.destination)
+    except ValueError:
+        return None
+    way = Way(route.interface, route.gateway)
+    return _Ready(network.version, int(network.network_address), int(network.netmask), (way, route.metric))

@@ -1,0 +1,131 @@
+"""NCC007: the interfaces that the user named for NCCL and gloo."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import Cluster, Interface, Node, at, known, variables
+from ncclcheck.reports.choice import in_system_order, nccl_choice, parse_pattern
+from ncclcheck.reports.findings import Evidence, Finding, Remedy, State, Where, admin, fail, fine, seen, warn, you
+from ncclcheck.reports.rule import NothingToJudge, rule
+from ncclcheck.reports.variables import Setting, effective, nccl_version
+
+
+@rule(
+    "NCC007",
+    "NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME name interfaces that exist",
+    worst=State.FAIL,
+    needs=("network.interfaces", "job.variables"),
+)
+def named_interfaces_exist(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Where NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME is set, it selects an interface of every node, in the grammar
+    of its reader.
+
+    ## Why it matters
+    When NCCL_SOCKET_IFNAME selects nothing, NCCL does not fall back to another interface: it ends with
+    `Bootstrap : no socket interface found`, and the other ranks with stranger messages. gloo ends with
+    `Unable to find address for: NAME`; it knows neither `^` nor `=`. Names often differ from node to node.
+
+    ## How we know
+    NCCL's own rules are applied to the interfaces of each node: `^` and `=` stand first and hold for the whole
+    list, a name without `=` is a prefix, a value of one character is ignored, and since 2.28.3 an interface must
+    be running. gloo takes exact names, with commas.
+
+    ## Fix
+    - **you** List a name or a prefix for every kind of node (`NCCL_SOCKET_IFNAME=eno1,eth0`), or unset it.
+    - **admin** Put the right name for each node into its /etc/nccl.conf.
+
+    ## Source
+    NCCL user guide, Environment Variables, NCCL_SOCKET_IFNAME; NVIDIA/nccl#286, NVIDIA/nccl#1837,
+    NVIDIA/nccl-tests#219; aws-samples/aws-do-eks#51.
+    """
+    named = False
+    for node in cluster.nodes:
+        interfaces = known(at(node, "network.interfaces"))
+        if setting := effective(node).get("NCCL_SOCKET_IFNAME"):
+            named = True
+            yield _nccl_names(node, interfaces, setting)
+        if value := variables(node).get("GLOO_SOCKET_IFNAME"):
+            named = True
+            yield _gloo_names(node, interfaces, value)
+    if not named:
+        raise NothingToJudge("neither is set: NCCL and gloo choose by themselves")
+
+
+def _nccl_names(node: Node, interfaces: list[Interface], setting: Setting) -> Finding:
+    value = setting.value
+    evidence = [seen(setting.source, f"NCCL_SOCKET_IFNAME={value}"), _listed(interfaces)]
+    if len(value) < 2:
+        return _bad_grammar(node, f"NCCL_SOCKET_IFNAME={value} is too short: NCCL ignores it", evidence)
+    env = {name: found.value for name, found in effective(node).items() if name != "NCCL_COMM_ID"}
+    choice = nccl_choice(interfaces, env, nccl_version(node))
+    if choice.problem:
+        why = "NCCL does not fall back to another interface: it ends with 'no socket interface found'."
+        return _no_interface(node, choice.problem, why, evidence, "NCCL_SOCKET_IFNAME", interfaces)
+    if wrong := [token for token in parse_pattern(value).tokens if token[0] in "^= "]:
+        what = (
+            f"NCCL_SOCKET_IFNAME={value}: {', '.join(map(repr, wrong))} matches nothing; ^ and = stand only first"
+        )
+        return _bad_grammar(node, what, evidence)
+    return fine(Where(node=node.name), f"NCCL_SOCKET_IFNAME={value} selects {', '.join(choice.names)}", *evidence)
+
+
+def _gloo_names(node: Node, interfaces: list[Interface], value: str) -> Finding:
+    evidence = [seen("environment", f"GLOO_SOCKET_IFNAME={value}"), _listed(interfaces)]
+    if len(value) < 2:
+        return _bad_grammar(node, f"GLOO_SOCKET_IFNAME={value} is too short: torch ignores it", evidence)
+    there = {interface.name for interface, _ in in_system_order(interfaces)}
+    missing = [name for name in value.split(",") if name not in there]
+    if not missing:
+        return fine(Where(node=node.name), f"GLOO_SOCKET_IFNAME={value} is there", *evidence)
+    grammar = "; gloo takes exact names, no ^ or =" if value[0] in "^=" else ""
+    what = f"GLOO_SOCKET_IFNAME={value}: no interface with an address is named {' or '.join(missing)}{grammar}"
+    why = "init_process_group with gloo ends with 'Unable to find address for'."
+    return _no_interface(node, what, why, evidence, "GLOO_SOCKET_IFNAME", interfaces)
+
+
+def _listed(interfaces: list[Interface]) -> Evidence:
+    addresses: dict[str, list[str]] = defaultdict(list)
+    for interface, address in in_system_order(interfaces):
+        addresses[interface.name].append(address.address)
+    return seen("interfaces with an address", "; ".join(f"{n} {a[0]}" for n, a in addresses.items()) or "none")
+
+
+def _no_interface(
+    node: Node, what: str, why: str, evidence: list[Evidence], variable: str, interfaces: list[Interface]
+) -> Finding:
+    usable = [i.name for i, _ in in_system_order(interfaces) if i.kind != "loopback" and i.name != "lo"]
+    commands = [f"export {variable}={usable[0]}"] if usable else [f"unset {variable}"]
+    return fail(
+        Where(node=node.name),
+        what,
+        why=why,
+        owner="job",
+        evidence=evidence,
+        fix=[
+            you("Name an interface of this node, or unset it and let the library choose.", *commands),
+            _per_node(variable),
+        ],
+    )
+
+
+def _per_node(variable: str) -> Remedy:
+    if variable.startswith("NCCL_"):
+        return admin("Where names differ from node to node, put each node's own into its /etc/nccl.conf.")
+    return you("Where names differ from node to node, set it in the script that runs on each node.")
+
+
+def _bad_grammar(node: Node, what: str, evidence: list[Evidence]) -> Finding:
+    return warn(
+        Where(node=node.name),
+        what,
+        why="The library chooses by other rules than the ones that were meant.",
+        owner="job",
+        evidence=evidence,
+        fix=[
+            you("Write the full name; ^ and = go before the whole list.", "export NCCL_SOCKET_IFNAME==eth0,eth1")
+        ],
+    )

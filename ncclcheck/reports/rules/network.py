@@ -1,0 +1,284 @@
+"""Rules about the interfaces of one node: which one the job would take, and whether it is a good one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import combinations
+
+from ncclcheck.probes.facts import Cluster, Interface, Node, value_or
+from ncclcheck.reports import lan, variables
+from ncclcheck.reports.choice import Choice
+from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, fail, fine, note, seen, warn, you
+from ncclcheck.reports.rule import rule
+
+_NEEDS = ("network.interfaces",)
+
+
+@rule("NET001", "the interface that NCCL would use is up and has an address", worst=State.FAIL, needs=_NEEDS)
+def chosen_interface(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    The interface over which the ranks of a node would meet (NCCL's bootstrap), by NCCL's own rules for the
+    version that is installed.
+
+    ## Why it matters
+    NCCL needs TCP over one interface even where all data goes over InfiniBand. If NCCL_SOCKET_IFNAME matches
+    nothing there is no fall-back: it stops with `Bootstrap : no socket interface found`.
+
+    ## How we know
+    The list of getifaddrs(3), NCCL_SOCKET_IFNAME, NCCL_SOCKET_FAMILY and NCCL_COMM_ID from the environment and
+    nccl.conf. Without a setting NCCL takes names that start with ib, then all but docker and lo (from 2.28.3
+    on also but virbr), then docker, lo, virbr. From 2.28.3 on an interface must be running; before, one that
+    is down but has an address was taken as well.
+
+    ## Fix
+    - **you** `unset NCCL_SOCKET_IFNAME`, or give it the name that `ip -br addr` shows on this very node; names
+      that differ between nodes can be listed together.
+    - **admin** bring the interface up and give it an address.
+
+    ## Source
+    NCCL user guide, environment variables, NCCL_SOCKET_IFNAME; NVIDIA/nccl#1837; getifaddrs(3).
+    """
+    for node in cluster.nodes:
+        choice = lan.choice_of_nccl(node)
+        link = lan.link(node, choice)
+        if choice.bootstrap is None:
+            yield _no_interface(node, choice.problem or choice.reason)
+        elif link and not _ready(link.interface):
+            yield _not_ready(node, link)
+        else:
+            also = f", data also over {', '.join(choice.names[1:])}" if len(choice.names) > 1 else ""
+            name, address = choice.bootstrap.name, choice.bootstrap.address
+            where = Where(node=node.name, device=name)
+            yield fine(where, f"NCCL would use {name} ({address}){also}", seen("chosen because", choice.reason))
+
+
+def _ready(interface: Interface) -> bool:
+    return value_or(interface.up, True) and value_or(interface.running, True)
+
+
+def _no_interface(node: Node, problem: str) -> Finding:
+    setting = variables.effective(node).get("NCCL_SOCKET_IFNAME")
+    return fail(
+        Where(node=node.name),
+        f"NCCL finds no interface: {problem}",
+        why="Without one NCCL stops in init with 'no socket interface found'.",
+        owner="job" if setting else "node",
+        evidence=[seen("interfaces", _listed(node)), *([seen(setting.source, setting.value)] if setting else [])],
+        fix=[
+            you("Let NCCL choose, or name an interface of this node.", "ip -br addr", "unset NCCL_SOCKET_IFNAME"),
+            admin("Bring an interface up and give it an address.", "ip link set dev eth0 up"),
+        ],
+    )
+
+
+def _listed(node: Node) -> str:
+    """Every interface with its state and addresses, as `ip -br addr` shows them."""
+    found = []
+    for one in lan.interfaces(node):
+        addresses = " ".join(f"{a.address}/{a.prefix}" for a in value_or(one.addresses, []))
+        found.append(f"{one.name} ({'up' if _ready(one) else 'down'}{' ' + addresses if addresses else ''})")
+    return ", ".join(found) or "none"
+
+
+def _not_ready(node: Node, link: lan.Link) -> Finding:
+    name = link.interface.name
+    return fail(
+        Where(node=node.name, device=name),
+        f"NCCL would use {name} ({link.address}), which is {'not running' if link.interface.up else 'down'}",
+        why="This NCCL does not look at the state of an interface: the ranks will not reach this node.",
+        owner="node",
+        evidence=[seen("interface flags", f"up {link.interface.up}, running {link.interface.running}")],
+        fix=[
+            you(
+                "Name an interface that is running.", "ip -br addr", 'export NCCL_SOCKET_IFNAME="=eth0"   # yours'
+            ),
+            admin("Look at its cable and bring it up.", f"ip link set dev {name} up", f"ethtool {name}"),
+        ],
+    )
+
+
+@rule(
+    "NET002",
+    "the chosen interface is not loopback, a container bridge or another virtual one while a better one exists",
+    worst=State.FAIL,
+    needs=_NEEDS,
+)
+def better_interface(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Whether NCCL, or gloo where GLOO_SOCKET_IFNAME is set, would use an interface that leads nowhere although
+    the node has one that leads out.
+
+    ## Why it matters
+    docker0, br-*, virbr0 and cni0 have the same address on every machine: a rank that is told 172.17.0.1
+    connects to itself and gets `Connection refused`, or waits for ever. lo is a leftover of single-node
+    tutorials. NCCL's own exclusions know only docker, lo and virbr.
+
+    ## How we know
+    The kind of each interface from sysfs, not its name. eth0 of a pod is a veth and right, for there is no
+    better one; a bridge with a network card in it is right. The interface over which ranks meet is a failure
+    with several nodes; one that NCCL would use for data beside a good one is a warning.
+
+    ## Fix
+    - **you** name the good interface: `export NCCL_SOCKET_IFNAME="=eth0"` (with `=` exactly this name), and
+      `export GLOO_SOCKET_IFNAME=eth0` (gloo knows neither `=` nor `^`).
+
+    ## Source
+    NVIDIA/nccl#697, NVIDIA/nccl#286, horovod/horovod#310; NCCL user guide, NCCL_SOCKET_IFNAME.
+    """
+    for node in cluster.nodes:
+        better = [
+            i.name for i in lan.interfaces(node) if lan.is_real(i, lan.interfaces(node)) and lan.is_usable(i)
+        ]
+        if not better:
+            continue
+        yield from _worse(cluster, node, "NCCL", lan.choice_of_nccl(node), better)
+        if "GLOO_SOCKET_IFNAME" in variables.values(node):
+            yield from _worse(cluster, node, "gloo", lan.choice_of_gloo(node), better)
+
+
+def _worse(cluster: Cluster, node: Node, who: str, choice: Choice, better: list[str]) -> Iterator[Finding]:
+    kinds = {i.name: value_or(i.kind, "virtual") for i in lan.interfaces(node)}
+    real = {i.name for i in lan.interfaces(node) if lan.is_real(i, lan.interfaces(node))}
+    bootstrap = choice.bootstrap.name if choice.bootstrap else ""
+    bad = [name for name in choice.names if name in kinds and name not in real]
+    if bootstrap in kinds and bootstrap not in real:
+        level = _level(cluster, kinds[bootstrap])
+        yield level(
+            Where(node=node.name, device=bootstrap),
+            f"{who} would use {bootstrap} ({kinds[bootstrap]}), although there is {' and '.join(better)}",
+            why="Other nodes cannot reach it: its address exists on every machine, or only inside this one.",
+            owner="job",
+            evidence=[seen("chosen because", choice.reason)],
+            fix=_name_it(better),
+        )
+    elif bad:
+        level = warn if _several(cluster) else note
+        yield level(
+            Where(node=node.name),
+            f"{who} would also send data over {', '.join(bad)}",
+            why="Without RDMA NCCL spreads its data over all interfaces that it takes, also over those that lead "
+            "nowhere.",
+            owner="job",
+            evidence=[seen("chosen because", choice.reason)],
+            fix=_name_it(better),
+        )
+
+
+def _level(cluster: Cluster, kind: str) -> Callable[..., Finding]:
+    if _several(cluster):
+        return fail
+    return note if kind == "loopback" else warn
+
+
+def _several(cluster: Cluster) -> bool:
+    """Whether the job needs a way from one machine to another."""
+    return max(cluster.job.nodes_asked, len(cluster.nodes)) > 1 and not cluster.job.simulated
+
+
+def _name_it(better: list[str]) -> list[Remedy]:
+    return [
+        you(
+            "Name the interface that leads to the other nodes, on all of them.",
+            f'export NCCL_SOCKET_IFNAME="={better[0]}"',
+            f"export GLOO_SOCKET_IFNAME={better[0]}",
+        )
+    ]
+
+
+@rule("NET011", "no two interfaces of a node share a subnet", worst=State.WARN, needs=_NEEDS)
+def shared_subnet(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Two interfaces of one node with addresses in the same subnet.
+
+    ## Why it matters
+    The kernel sends to that subnet through one of them only, and answers ARP for both on either. NCCL does not
+    tie a connection to the interface it has chosen: data leaves by the other card, at half the speed, or the
+    peer drops it because it came the wrong way.
+
+    ## How we know
+    Addresses and prefixes of all interfaces that are up, without loopback and link-local ones. It is a warning
+    where NCCL would use one of the two, else a note.
+
+    ## Fix
+    - **admin** a subnet for each card; or rules for routing by source address with
+      `net.ipv4.conf.all.arp_ignore=1`, `arp_announce=2` and `rp_filter=2`.
+    - **you** until then name one of them in NCCL_SOCKET_IFNAME.
+
+    ## Source
+    NVIDIA/nccl#1580, NVIDIA/nccl#1581; ip-rule(8); the kernel's ip-sysctl page.
+    """
+    for node in cluster.nodes:
+        used = lan.choice_of_nccl(node).names
+        networks = [
+            (i.name, n) for i in lan.interfaces(node) if lan.is_usable(i) for _, n in lan.global_networks(i)
+        ]
+        for (one, network), (other, other_network) in combinations(networks, 2):
+            if _device(one) == _device(other) or not _share(network, other_network):
+                continue
+            level = warn if one in used or other in used else note
+            yield level(
+                Where(node=node.name, device=one),
+                f"{one} ({network}) and {other} ({other_network}) share a subnet",
+                why="The kernel sends through one of them, whichever NCCL has chosen.",
+                owner="node",
+                evidence=[seen("getifaddrs", f"{one} {network}, {other} {other_network}")],
+                fix=[
+                    you("Name one of them.", f'export NCCL_SOCKET_IFNAME="={one}"'),
+                    admin(
+                        "Give each card a subnet of its own, or route by source address.",
+                        "sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2",
+                    ),
+                ],
+            )
+
+
+def _device(name: str) -> str:
+    return name.partition(":")[0]
+
+
+def _share(one: lan.IPNetwork, other: lan.IPNetwork) -> bool:
+    """A /32 or /128 is a single address, no subnet."""
+    single = one.prefixlen == one.max_prefixlen or other.prefixlen == other.max_prefixlen
+    return one.version == other.version and not single and one.overlaps(other)
+
+
+@rule("NET012", "the loopback interface is up and has 127.0.0.1", worst=State.FAIL, needs=_NEEDS)
+def loopback(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Whether `lo` is up and has its address.
+
+    ## Why it matters
+    Everything that a machine sends to itself passes `lo`, also what goes to the address of eth0. Without it two
+    ranks of one node do not reach each other over TCP, torchrun does not reach the store on its own node, and
+    NCCL's RAS has nowhere to listen. A network namespace that was just made has it down.
+
+    ## How we know
+    The interface of kind loopback in getifaddrs(3) and its flags.
+
+    ## Fix
+    - **admin** `ip link set dev lo up`; the kernel then gives it 127.0.0.1 by itself.
+
+    ## Source
+    ip-link(8), network_namespaces(7); NCCL user guide, RAS (localhost:28028).
+    """
+    for node in cluster.nodes:
+        found = [i for i in lan.interfaces(node) if i.kind == "loopback" or i.name == "lo"]
+        if any(value_or(i.up, True) and _has_localhost(i) for i in found):
+            continue
+        said = "it has no 127.0.0.1" if any(value_or(i.up, True) for i in found) else "it is down"
+        yield fail(
+            Where(node=node.name, device="lo"),
+            f"loopback does not work: {said if found else 'there is none'}",
+            why="Ranks of one node cannot connect to each other, and torchrun not to its own store.",
+            owner="node",
+            evidence=[seen("interfaces", _listed(node))],
+            fix=[admin("Bring it up.", "ip link set dev lo up", "ip addr show dev lo")],
+        )
+
+
+def _has_localhost(interface: Interface) -> bool:
+    return any(address.address == "127.0.0.1" for address in value_or(interface.addresses, []))

@@ -1,0 +1,288 @@
+"""Rules about what nodes must agree on: MTU, link speed, names and addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ncclcheck.probes.facts import Cluster, Interface, Node, Unread, at, known, value_or
+from ncclcheck.reports import lan, variables
+from ncclcheck.reports.agreement import disagreements
+from ncclcheck.reports.choice import gloo_choice
+from ncclcheck.reports.findings import Finding, State, Where, admin, fail, seen, unknown, warn, you
+from ncclcheck.reports.fold import fold_names
+from ncclcheck.reports.rule import NothingToJudge, rule
+
+_NEEDS = ("network.interfaces",)
+
+
+@rule(
+    "NET004",
+    "MTU agrees along the chosen network",
+    worst=State.WARN,
+    needs=_NEEDS,
+    at_least=2,
+    between_machines=True,
+)
+def mtu(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    The MTU of the interface that each node would use.
+
+    ## Why it matters
+    Small packets pass, large ones of the node with the larger MTU are dropped somewhere on the way: the first
+    small collective works and the first large one hangs. RoCE takes its own MTU from it; NCCL 2.20 and later
+    hang or stop with `local access violation work queue error` where it differs.
+
+    ## How we know
+    getifaddrs(3) on every node; the odd one out by majority. What the switches between them allow is not seen
+    here.
+
+    ## Fix
+    - **admin** the same MTU on every node and every switch port between them: `ip link set dev eth0 mtu 9000`,
+      and in the network configuration, so that it stays.
+
+    ## Source
+    NVIDIA/nccl#1524, NVIDIA/nccl#1957; ip-link(8).
+    """
+    links = lan.links(cluster)
+    values = {link.node: mtu for link in links if not isinstance(mtu := link.interface.mtu, Unread)}
+    unseen = [_unseen(link, "MTU", mtu) for link in links if isinstance(mtu := link.interface.mtu, Unread)]
+    yield from unseen
+    if len(values) < 2:
+        return _too_few(unseen)
+    names = sorted({link.interface.name for link in links})
+    yield from disagreements(
+        values,
+        f"the MTU of {' and '.join(names)}",
+        "MTU of the chosen interface",
+        level=warn,
+        why="Large packets get lost between nodes of different MTU: small messages work, large ones hang.",
+        owner="node",
+        fix=[
+            admin("Set the same MTU on all nodes and switch ports.", f"ip link set dev {names[0]} mtu 9000"),
+            you("See what really passes.", "ping -M do -s 8972 OTHER_NODE"),
+        ],
+    )
+
+
+def _too_few(unseen: list[Finding]) -> None:
+    if not unseen:
+        raise NothingToJudge("fewer than two nodes tell it of the interface that they would use")
+
+
+def _unseen(link: lan.Link, thing: str, fact: Unread) -> Finding:
+    return unknown(
+        Where(node=link.node, device=link.interface.name),
+        f"the {thing} of {link.interface.name} could not be read: {fact.why}",
+        why="What was not seen is neither well nor broken.",
+        evidence=[seen(thing, f"{fact.kind}: {fact.why}")],
+    )
+
+
+@rule(
+    "NET008",
+    "link speeds agree between nodes, as reported and in a short burst",
+    worst=State.WARN,
+    needs=_NEEDS,
+    at_least=2,
+    between_machines=True,
+)
+def link_speed(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    The speed that the chosen interface of each node reports.
+
+    ## Why it matters
+    A ring is as fast as its slowest link. A cable or a port that fell back from 100 to 10 or 25 Gb/s, or a bond
+    that lost a member, makes every node of the job slow, and no error is written anywhere.
+
+    ## How we know
+    /sys/class/net/NAME/speed, the odd one out by majority. Virtual interfaces report a speed that means
+    nothing and are left out. `bench` measures what the links carry.
+
+    ## Fix
+    - **admin** `ethtool eth0` shows what both ends offer; look at cable, transceiver and switch port;
+      `cat /proc/net/bonding/bond0` for a bond.
+    - **you** leave the node out until then.
+
+    ## Source
+    NVIDIA/nccl#209 (what a 32 Gb/s line carries); ethtool(8); the kernel's bonding page.
+    """
+    speeds = [(link, link.interface.speed_mbit) for link in lan.links(cluster)]
+    values = {link.node: f"{mbit / 1000:g} Gb/s" for link, mbit in speeds if not isinstance(mbit, Unread)}
+    hidden = [(link, fact) for link, fact in speeds if isinstance(fact, Unread) and fact.kind != "absent"]
+    unseen = [_unseen(link, "speed", fact) for link, fact in hidden]
+    yield from unseen
+    if len(values) < 2:
+        return _too_few(unseen)
+    yield from disagreements(
+        values,
+        "the speed of the chosen interface",
+        "/sys/class/net/NAME/speed",
+        level=warn,
+        why="The slowest link sets the pace of all nodes.",
+        owner="node",
+        fix=[
+            admin("Look at cable, transceiver and switch port.", "ethtool eth0", "cat /proc/net/bonding/bond0"),
+            you("Leave the slow node out until it is repaired.", "#SBATCH --exclude=NODE"),
+        ],
+    )
+
+
+@rule(
+    "NET005",
+    "each node's own name resolves to an address of the chosen network, not to loopback",
+    worst=State.FAIL,
+    needs=("network.interfaces", "host.own_name"),
+    at_least=2,
+    between_machines=True,
+)
+def name_and_network(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    The address that a node's own name has on that node.
+
+    ## Why it matters
+    gloo takes the address of its own host name and tells it to the others. Debian and Ubuntu write
+    `127.0.1.1 NAME` into /etc/hosts: every rank then advertises loopback, and the others get
+    `connect [127.0.1.1]: Connection refused` or wait. torchrun hands out the name of its first node as
+    MASTER_ADDR. NCCL itself does not use the name.
+
+    ## How we know
+    getaddrinfo(3) of the own name, asked on the node, compared with the interface that the job would use. A
+    failure where gloo uses the name; a warning where GLOO_SOCKET_IFNAME is set, where the job runs on NCCL, or
+    where the name has an address of another network of this node.
+
+    ## Fix
+    - **you** `export GLOO_SOCKET_IFNAME=eth0` (its exact name) on every node.
+    - **admin** the node's real address before its name in /etc/hosts, no 127.0.1.1 line.
+
+    ## Source
+    pytorch/gloo#223, pytorch/pytorch#15592, aws-samples/aws-do-eks#69; hosts(5), getaddrinfo(3).
+    """
+    for node in cluster.nodes:
+        link = lan.link(node, lan.choice_of_job(cluster, node))
+        if link is None:
+            continue
+        name = known(known(node.host).own_name)
+        taken = gloo_choice(lan.interfaces(node), {}, name).bootstrap
+        used = set(lan.choice_of_nccl(node).names) | {link.interface.name}
+        if taken and taken.name in used and not lan.is_loopback(taken.address):
+            continue
+        yield _wrong_name(cluster, node, link, taken.address if taken else "127.0.0.1", name.addresses)
+
+
+def _wrong_name(cluster: Cluster, node: Node, link: lan.Link, address: str, addresses: Sequence[str]) -> Finding:
+    named = known(known(node.host).own_name).name
+    loop = lan.is_loopback(address)
+    level = fail if loop and _gloo_goes_by_name(cluster, node) else warn
+    resolves = f"resolves to {', '.join(addresses)}" if addresses else "does not resolve"
+    return level(
+        Where(node=node.name),
+        f"the node's own name {named} {resolves}; gloo would advertise {address}",
+        why="Other nodes cannot connect to this address." if loop else "That is another network than NCCL's.",
+        owner="node",
+        evidence=[
+            seen(f"getaddrinfo({named})", ", ".join(addresses) or "no address"),
+            seen("chosen interface", f"{link.interface.name} {link.address}"),
+        ],
+        fix=[
+            you("Tell gloo the interface.", f"export GLOO_SOCKET_IFNAME={link.interface.name}"),
+            admin("Give the name its real address and remove the loopback line.", "getent ahosts $(hostname)",
+                  f"sed -i '/^127[.].*{named}/d' /etc/hosts && echo '{link.address} {named}' >> /etc/hosts"),
+        ],
+    )  # fmt: skip
+
+
+def _gloo_goes_by_name(cluster: Cluster, node: Node) -> bool:
+    if cluster.job.backend == "nccl" or "GLOO_SOCKET_IFNAME" in variables.values(node):
+        return False
+    gpus = value_or(at(node, "gpus.usable"), 0)
+    return cluster.job.backend == "gloo" or gpus == 0
+
+
+@rule(
+    "NET010",
+    "addresses and host names are unique",
+    worst=State.FAIL,
+    needs=("network.interfaces", "host.hostname", "host.boot_id"),
+    at_least=2,
+    between_machines=True,
+)
+def unique(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Whether two nodes have the same address, or the same host name.
+
+    ## Why it matters
+    NCCL takes two ranks for neighbours on one machine when host name and boot id are equal, tries shared memory
+    between them and hangs or fails with `Duplicate GPU detected`. Of two machines with one address the second
+    gets what was meant for the first: `Connection refused`, or the wrong rank.
+
+    ## How we know
+    Addresses of network cards, bonds and VLANs, without those of bridges, tunnels and loopback (docker0 has
+    172.17.0.1 everywhere). A failure for the interface that the job would use, else a warning. Host names from
+    /proc/sys/kernel/hostname; with an equal boot id as well it is a failure.
+
+    ## Fix
+    - **you** give every machine once in the host list; `export NCCL_HOSTID=` something different a container.
+    - **admin** another name or address for one of them; cloned images often share both.
+
+    ## Source
+    NVIDIA/nccl#187, NVIDIA/nccl#375; NCCL user guide, NCCL_HOSTID; hostname(7), random(4) (boot_id).
+    """
+    yield from _same_names(cluster)
+    yield from _same_addresses(cluster)
+
+
+def _same_names(cluster: Cluster) -> Iterator[Finding]:
+    nodes: dict[str, list[Node]] = {}
+    for node in cluster.nodes:
+        nodes.setdefault(known(known(node.host).hostname), []).append(node)
+    for name, same in nodes.items():
+        if len(same) < 2:
+            continue
+        one_machine = len({known(known(node.host).boot_id) for node in same}) < len(same)
+        level = fail if one_machine else warn
+        yield level(
+            Where(node=same[0].name, peer=same[1].name),
+            f"{len(same)} nodes have the host name {name!r}" + (" and the same boot id" if one_machine else ""),
+            why="NCCL takes them for one machine." if one_machine else "Whoever looks for one finds the other.",
+            owner="site",
+            evidence=[seen("/proc/sys/kernel/hostname", f"{name} on {fold_names(n.name for n in same)}")],
+            fix=[
+                you("If it is one machine, give it once. If they are containers, tell NCCL them apart.",
+                    "export NCCL_HOSTID=$(cat /proc/sys/kernel/random/uuid)   # one a container"),
+                admin("Give each machine a name of its own.", "hostnamectl set-hostname NAME"),
+            ],
+        )  # fmt: skip
+
+
+def _same_addresses(cluster: Cluster) -> Iterator[Finding]:
+    owners: dict[str, list[tuple[str, str]]] = {}
+    for node in cluster.nodes:
+        chosen = {lan.choice_of_job(cluster, node).bootstrap}
+        for interface in lan.interfaces(node):
+            if _counts(interface, lan.interfaces(node), {one.name for one in chosen if one}):
+                for held, _ in lan.global_networks(interface):
+                    owners.setdefault(held.address, []).append((node.name, interface.name))
+    chosen_addresses = {link.address for link in lan.links(cluster)}
+    for address, holders in owners.items():
+        if len({node for node, _ in holders}) < 2:
+            continue
+        level = fail if address in chosen_addresses else warn
+        yield level(
+            Where(node=holders[0][0], device=holders[0][1], peer=holders[1][0]),
+            f"{address} is on {len(holders)} nodes",
+            why="What is sent to one of them arrives at another.",
+            owner="site",
+            evidence=[seen("getifaddrs", ", ".join(f"{node} {name}" for node, name in holders[:8]))],
+            fix=[
+                you("Leave one of them out, or name another interface.", 'export NCCL_SOCKET_IFNAME="=eth0"'),
+                admin("Give each node an address of its own.", "ip -br addr", f"arping -D -I eth0 {address}"),
+            ],
+        )
+
+
+def _counts(interface: Interface, others: Sequence[Interface], chosen: set[str]) -> bool:
+    return interface.name in chosen or (interface.kind != "bridge" and lan.is_real(interface, others))

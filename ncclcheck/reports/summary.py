@@ -1,0 +1,170 @@
+"""The first lines and the last line of a report."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import Node, Unread, at, value_or, variables
+from ncclcheck.reports.choice import Choice, gloo_choice, nccl_choice
+from ncclcheck.reports.findings import State
+from ncclcheck.reports.fold import fold_names, size
+from ncclcheck.reports.jsondoc import Document
+from ncclcheck.reports.variables import nccl_version, values
+
+_SHOWN = ("NCCL_", "TORCH_NCCL_", "GLOO_", "CUDA_VISIBLE_DEVICES")
+
+
+def head(document: Document) -> str:
+    """What ran, on what, and which launcher was chosen by what."""
+    job = document.job
+    names = fold_names([*(entry.name for entry in document.nodes), *job.missing])
+    if job.simulated:
+        where = f"{job.nodes_asked} nodes SIMULATED on this machine"
+    elif job.nodes_asked == 1:
+        where = names or "this machine"
+    else:
+        where = f"{names}: {job.nodes_asked} nodes asked, {job.nodes_answered} answered"
+    title = f"ncclcheck {document.version}   {document.command}   {where}"
+    return f"{title}\n  launcher   {job.launcher}: {job.chosen_by}"
+
+
+def facts(document: Document, width: int) -> str:
+    """The facts a person asks for first; what is the same on all nodes is said once."""
+    said: dict[tuple[str, str], list[str]] = {}
+    order: list[str] = []
+    for entry in document.nodes:
+        for label, words in _rows(entry.facts):
+            said.setdefault((label, words), []).append(entry.name)
+            if label not in order:
+                order.append(label)
+    lines: list[str] = []
+    for wanted in order:
+        for (label, words), names in said.items():
+            if label == wanted:
+                only = "" if len(names) == len(document.nodes) else f"  (on {fold_names(names)})"
+                lines += textwrap.wrap(
+                    words + only, width, initial_indent=f"  {label:11}", subsequent_indent=" " * 13,
+                    break_long_words=False, break_on_hyphens=False,
+                )  # fmt: skip
+    return "\n".join(lines)
+
+
+def _rows(node: Node) -> Iterator[tuple[str, str]]:
+    yield "host", _host(node)
+    yield "gpu", _gpu(node)
+    yield from _network(node)
+    yield "software", _software(node)
+    env = variables(node)
+    shown = [f"{name}={env[name]}" for name in sorted(env) if name.startswith(_SHOWN)]
+    yield "variables", "  ".join(shown) if shown else "no NCCL_*, TORCH_NCCL_* or GLOO_* is set"
+
+
+def _host(node: Node) -> str:
+    cores = at(node, "host.usable_cores")
+    memory = at(node, "host.memory")
+    return ", ".join(
+        (
+            value_or(at(node, "host.system"), "system unread"),
+            f"kernel {value_or(at(node, 'host.kernel'), 'unread')}",
+            "cores unread" if isinstance(cores, Unread) else f"{cores:g} cores",
+            "memory unread" if isinstance(memory, Unread) else size(memory),
+        )
+    )
+
+
+def _gpu(node: Node) -> str:
+    usable, seen = at(node, "gpus.usable"), at(node, "gpus.pci")
+    if isinstance(usable, Unread):
+        return "none here" if usable.kind == "absent" else f"unread: {usable.why}"
+    there = "" if isinstance(seen, Unread) else f", {len(seen)} on the PCI bus"
+    return f"{usable} usable by CUDA{there}, driver {value_or(at(node, 'stack.driver'), 'unread')}"
+
+
+def _network(node: Node) -> Iterator[tuple[str, str]]:
+    interfaces = at(node, "network.interfaces")
+    if isinstance(interfaces, Unread):
+        yield "network", f"unread: {interfaces.why}"
+        return
+    env = values(node)
+    yield "NCCL uses", _chosen(nccl_choice(interfaces, env, nccl_version(node)))
+    yield "gloo uses", _chosen(gloo_choice(interfaces, env, at(node, "host.own_name")))
+
+
+def _chosen(choice: Choice) -> str:
+    names = ", ".join(f"{chosen.name} {chosen.address}" for chosen in choice.used)
+    return f"{names}: {choice.reason}" if names and not choice.problem else f"nothing: {choice.problem}"
+
+
+def _software(node: Node) -> str:
+    torch, cuda = at(node, "stack.torch"), at(node, "stack.torch_cuda")
+    library = at(node, "nccl.loaded")
+    parts = [f"Python {value_or(at(node, 'stack.python'), 'unread')}"]
+    if isinstance(torch, Unread):
+        parts.append("no torch" if torch.kind == "absent" else f"torch unread: {torch.why}")
+    else:
+        parts.append(f"torch {torch}" + (" without CUDA" if isinstance(cuda, Unread) else f" for CUDA {cuda}"))
+    if isinstance(library, Unread):
+        parts.append("no NCCL in use" if library.kind == "absent" else f"NCCL unread: {library.why}")
+    else:
+        parts.append(f"NCCL {value_or(library.version, 'of unread version')} from {library.path}")
+    return ", ".join(parts)
+
+
+def decision(document: Document) -> str:
+    """One sentence with the decision and the first thing to do; the exit code says the same."""
+    if document.exit_code > 128:
+        return f"Not finished: signal {document.exit_code - 128} ended it; what was gathered is above."
+    if any(v.state is State.FAIL for v in document.verdicts):
+        return f"Not ready: {_first_failed(document)} first."
+    if document.state == "incomplete":
+        missing = f" {fold_names(document.job.missing)} did not answer." if document.job.missing else ""
+        return f"Not finished.{missing or ' ' + _unfinished(document)}"
+    ready = (
+        "Ready." if document.exit_code == 0 else "Not ready: --strict counts warnings and unknowns as failures."
+    )
+    return " ".join([ready, *_caveats(document)])
+
+
+def _first_failed(document: Document) -> str:
+    failed = [v.code for v in document.verdicts if v.state is State.FAIL]
+    causes = [code for code in failed if code[:3] not in ("RUN", "BEN")]
+    return (causes or failed)[0]
+
+
+def _unfinished(document: Document) -> str:
+    return next(
+        (" ".join(filter(None, (v.code, str(f.where), f.what))) + "." for v in document.verdicts if v.code.startswith("RUN") for f in v.findings
+         if f.state is State.UNKNOWN), "The run was cut short."
+    )  # fmt: skip
+
+
+def _caveats(document: Document) -> Iterator[str]:
+    nodes = [entry.facts for entry in document.nodes]
+    if document.job.simulated:
+        yield (
+            "No second machine was tested. On two machines type, with the first one's address for HOST: "
+            f"ncclcheck {document.command} --nodes 2 --node-rank 0 --rdzv-endpoint HOST:29500 there, and the "
+            f"same with --node-rank 1 on the other; in a Slurm allocation just ncclcheck {document.command}."
+        )
+    elif nodes and all(_has_no_gpu(node) for node in nodes):
+        yield from _without_gpus(document, nodes)
+
+
+def _has_no_gpu(node: Node) -> bool:
+    usable = at(node, "gpus.usable")
+    return usable == 0 or (isinstance(usable, Unread) and usable.kind == "absent")
+
+
+def _without_gpus(document: Document, nodes: list[Node]) -> Iterator[str]:
+    login = any(
+        "srun" in value_or(at(node, "job.launcher_programs"), []) and "SLURM_JOB_ID" not in variables(node)
+        for node in nodes
+    )
+    if login:
+        yield (
+            "This looks like a login node: no GPU node was judged. Type: "
+            f"salloc -N 2 --gpus-per-node=8 ncclcheck {document.command}"
+        )
+    else:
+        yield "No GPU here: NCCL itself was not judged."

@@ -1,0 +1,131 @@
+"""One run with its agents: the only place that waits. Every wait has a limit, and a signal ends it."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from queue import Empty
+from types import FrameType
+
+from ncclcheck import rundir, wire
+from ncclcheck.clock import Deadline
+from ncclcheck.errors import Interrupted
+from ncclcheck.gather import Gathered
+from ncclcheck.launch.agents import Agent, Event, Events, Said, Signalled
+from ncclcheck.probes import process
+from ncclcheck.progress import Progress
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_GRACE = 2.5
+_STOPPED_FOR = 3.0
+_SILENT = 15.0
+_CLOSE = 8.0
+
+
+@contextmanager
+def signals_as_events(events: Events) -> Iterator[None]:
+    """While inside, a signal becomes an event; SimpleQueue.put may be called from a handler."""
+
+    def put(number: int, _: FrameType | None) -> None:
+        events.put(Signalled(number))
+
+    before = {number: signal.signal(number, put) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Session:
+    """Talks with agents until their facts, or their job, are complete or the deadline is near."""
+
+    def __init__(self, agents: Sequence[Agent], events: Events, deadline: Deadline, progress: Progress) -> None:
+        self.agents, self.events, self.deadline, self.progress = agents, events, deadline, progress
+        self.gathered = Gathered(list(agents))
+        self.started_job = False
+        process.adopt_orphans()  # what a killed agent leaves behind comes to us, and ends with us
+        self.stopped_by = ""
+
+    def facts(self, seconds: float) -> None:
+        """Wait for the facts of all nodes, so long at most. Raises Interrupted."""
+        self._listen(seconds, lambda: not self.gathered.waiting_for_facts)
+
+    def job(self, orders: Sequence[wire.Job], seconds: float) -> None:
+        """Run the job until it is over on all nodes, a rank is lost, or time is up. Raises Interrupted."""
+        self.started_job = True
+        for agent, order in zip(self.agents, orders, strict=True):
+            agent.send(order)
+        verdict = _JobWatch(self.gathered)
+        self._listen(seconds, verdict.over)
+        self.stopped_by = verdict.stopped_by if verdict.over() else "deadline"
+        self.stop_job()
+
+    def stop_job(self) -> None:
+        """End the job everywhere, and wait shortly for what the agents saw last."""
+        if not self.started_job or self.gathered.job_over:
+            return
+        for agent in self.agents:
+            agent.send(wire.Stop(reason=self.stopped_by))
+        with suppress(Interrupted):
+            self._listen(_CLOSE, lambda: self.gathered.job_over_but(self.gathered.silent_in_job(_CLOSE / 2)))
+
+    def close(self) -> None:
+        """Close all channels; no agent, and nothing that an agent started, is left."""
+        for agent in self.agents:
+            agent.send(wire.Stop(reason="done"))
+        limit = time.monotonic() + _CLOSE
+        for agent in self.agents:
+            agent.close(max(0.2, limit - time.monotonic()))
+        process.kill_tree()
+        process.reap_all()
+        rundir.sweep()
+
+    def _listen(self, seconds: float, over: Callable[[], bool]) -> None:
+        end = time.monotonic() + min(seconds, max(0.5, self.deadline.left))
+        while not over() and (left := end - time.monotonic()) > 0:
+            try:
+                self._take(self.events.get(timeout=min(left, 0.25)))
+            except Empty:
+                continue
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, Signalled):
+            self.stopped_by = "signal"
+            raise Interrupted(event.number)
+        self.gathered.take(event)
+        if isinstance(event, Said) and isinstance(event.record, wire.Step) and event.record.rank in (None, 0):
+            self.progress.step(event.record.text)
+
+
+class _JobWatch:
+    """Decides when a job is over: done everywhere, or a rank is lost and the others had time to say so."""
+
+    def __init__(self, gathered: Gathered) -> None:
+        self._gathered = gathered
+        self._since: float | None = None
+        self.stopped_by = ""
+
+    def over(self) -> bool:
+        """Whether there is nothing left to wait for."""
+        if self._gathered.job_over:
+            return True
+        self.stopped_by, grace = self._loss()
+        if not self.stopped_by:
+            self._since = None
+            return False
+        self._since = self._since or time.monotonic()
+        return time.monotonic() - self._since > grace
+
+    def _loss(self) -> tuple[str, float]:
+        """What was lost, and for how long the others may still speak of it."""
+        ranks = self._gathered.lost_ranks
+        if ranks and all(rank.proc_state in ("T", "t") for rank in ranks):
+            return "stopped rank", _STOPPED_FOR
+        if ranks:
+            return "dead rank", _GRACE
+        if self._gathered.ended_early:
+            return "early end", _GRACE
+        return ("silent node", _GRACE) if self._gathered.silent_in_job(_SILENT) else ("", 0.0)

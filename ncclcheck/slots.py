@@ -1,0 +1,62 @@
+"""Counters that ranks share with their agent: an mmap file with one slot a local rank.
+
+A rank writes without a system call, so that counting progress costs nothing in a timed loop.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+_SLOT = struct.Struct("<QQdd")
+_SIZE = 64
+
+
+@dataclass(frozen=True)
+class Slot:
+    """pid of the rank; ticks counted; monotonic times of the last tick and of the heartbeat thread."""
+
+    pid: int
+    ticks: int
+    ticked: float
+    beat: float
+
+
+class Slots:
+    """The file of one node. Create it in the agent, open it in the ranks."""
+
+    def __init__(self, path: str, count: int, *, create: bool = False) -> None:
+        if create:
+            Path(path).write_bytes(bytes(_SIZE * count))
+        with open(path, "r+b") as file:
+            self._map = mmap.mmap(file.fileno(), _SIZE * count)
+
+    def read(self, index: int) -> Slot:
+        """What a rank last wrote."""
+        return Slot(*_SLOT.unpack_from(self._map, index * _SIZE))
+
+    def writer(self, index: int, pid: int) -> Writer:
+        """The slot of one rank, for writing."""
+        return Writer(self._map, index * _SIZE, pid)
+
+
+class Writer:
+    """Writes one slot."""
+
+    def __init__(self, memory: mmap.mmap, offset: int, pid: int) -> None:
+        self._memory, self._offset, self._pid = memory, offset, pid
+        self._ticks, self._ticked = 0, time.monotonic()
+        self.beat()
+
+    def tick(self) -> None:
+        """Count one unit of progress."""
+        self._ticks += 1
+        self._ticked = time.monotonic()
+        self.beat()
+
+    def beat(self) -> None:
+        """Show that the process runs at all."""
+        _SLOT.pack_into(self._memory, self._offset, self._pid, self._ticks, self._ticked, time.monotonic())

@@ -1,0 +1,152 @@
+"""One node's torchrun, as its agent sees it: start it, listen to its ranks, look at them, end it."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from ncclcheck import wire
+from ncclcheck.probes import process
+from ncclcheck.probes.context import CollectivePlan
+from ncclcheck.probes.facts import RankState, replace
+from ncclcheck.slots import Slots
+from ncclcheck.worker import RUN_VARIABLE, WorkerPlan
+
+_NOT_INHERITED = re.compile(
+    r"(PET_.*|TORCHELASTIC_.*|MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE"
+    r"|GROUP_RANK|GROUP_WORLD_SIZE|ROLE_RANK|ROLE_WORLD_SIZE|NODE_RANK)$"
+)
+_EXIT = re.compile(r"exitcode\s*:\s*(-?\d+)\s*\(pid:\s*(\d+)\)")
+
+Heard = Callable[["wire.FromAgent | int"], None]
+
+
+class Torchrun:
+    """A running torchrun. `heard` gets every record of a rank, and the pid of a rank whose line closed."""
+
+    def __init__(self, job: wire.Job, node: str, node_index: int, folder: str, heard: Heard) -> None:
+        self.job, self.node, self.folder = job, node, folder
+        self.ranks: dict[int, RankState] = {}
+        self._changed: dict[int, float] = {}
+        self._heard = heard
+        self._slots = Slots(f"{folder}/slots", job.ranks_per_node, create=True)
+        self._write_plan(node_index)
+        self._listen()
+        self.child = self._start()
+
+    @property
+    def log(self) -> str:
+        """Where torchrun and the ranks print."""
+        return f"{self.folder}/torchrun.log"
+
+    def _write_plan(self, node_index: int) -> None:
+        now = time.monotonic()
+        plan = WorkerPlan(
+            node=self.node,
+            node_index=node_index,
+            nodes=self.job.nodes,
+            ranks_per_node=self.job.ranks_per_node,
+            backend=self.job.backend,
+            started=now,
+            deadline=now + self.job.seconds,
+            collectives=msgspec.json.decode(self.job.plan, type=CollectivePlan),
+        )
+        Path(self.folder, "plan.json").write_bytes(msgspec.json.encode(plan))
+
+    def _listen(self) -> None:
+        server = socket.socket(socket.AF_UNIX)
+        server.bind(f"{self.folder}/agent.sock")
+        server.listen(1024)
+        threading.Thread(target=self._accept, args=(server,), daemon=True).start()
+
+    def _accept(self, server: socket.socket) -> None:
+        while True:
+            connection, _ = server.accept()
+            threading.Thread(target=self._hear, args=(connection,), daemon=True).start()
+
+    def _hear(self, connection: socket.socket) -> None:
+        """Everything that one rank says; the end of its line is an event of its own."""
+        pid = -1
+        with connection, connection.makefile("rb") as said:
+            for line in said:
+                try:
+                    record = wire.read_from_rank(line)
+                except msgspec.MsgspecError:
+                    continue
+                if isinstance(record, wire.Rank) and record.state.pid is not None:
+                    pid = record.state.pid
+                self._heard(record)
+        self._heard(pid)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        env = {name: value for name, value in os.environ.items() if not _NOT_INHERITED.match(name)}
+        env.update(self.job.env)
+        env.update({RUN_VARIABLE: self.folder, "TMPDIR": self.folder, "PYTHONUNBUFFERED": "1"})
+        with open(self.log, "wb") as log:
+            return process.start(command(self.job), env=env, cwd=self.folder, out=log, err=subprocess.STDOUT)
+
+    def note(self, record: wire.Rank | wire.Step) -> None:
+        """Keep what a rank said of itself."""
+        if isinstance(record, wire.Rank):
+            self.ranks[record.state.rank] = replace(record.state, last_step=self._last_step(record.state.rank))
+            self._changed.setdefault(record.state.rank, time.monotonic())
+        elif record.rank in self.ranks:
+            self.ranks[record.rank] = replace(self.ranks[record.rank], last_step=record.text)
+            self._changed[record.rank] = time.monotonic()
+
+    def _last_step(self, rank: int) -> str:
+        return self.ranks[rank].last_step if rank in self.ranks else ""
+
+    def looked_at(self) -> list[RankState]:
+        """Every rank with its process state and the seconds since it last made progress."""
+        return [self._look(state) for state in self.ranks.values()]
+
+    def _look(self, state: RankState) -> RankState:
+        ticked = max(self._slots.read(state.local_rank).ticked, self._changed[state.rank])
+        since = round(max(0.0, time.monotonic() - ticked), 1)
+        letter = process.state_of(state.pid) if state.pid is not None else ""
+        return replace(state, since_s=since, proc_state="gone" if letter in ("Z", "X") else letter)
+
+    @property
+    def all_done(self) -> bool:
+        """Every rank of this node has finished its parts."""
+        return len(self.ranks) == self.job.ranks_per_node and all(s.phase == "done" for s in self.ranks.values())
+
+    def exits(self) -> dict[int, int]:
+        """Exit statuses by pid, as far as torchrun has reported them in its log."""
+        return {int(pid): int(status) for status, pid in _EXIT.findall(process.tail(self.log, 65536))}
+
+
+def command(job: wire.Job, python: str = sys.executable) -> list[str]:
+    """torchrun's command line. No short options: they would be taken for prefixes of torchrun's own."""
+    conf = {
+        "is_host": str(job.is_host).lower(),
+        "join_timeout": max(10, int(job.seconds)),
+        "timeout": int(job.seconds),
+    }
+    return [
+        *(python, "-m", "torch.distributed.run"),
+        *("--nnodes", str(job.nodes), "--nproc-per-node", str(job.ranks_per_node)),
+        *("--rdzv-backend", "c10d", "--rdzv-endpoint", job.endpoint, "--rdzv-id", job.run_id),
+        *("--rdzv-conf", ",".join(f"{key}={value}" for key, value in conf.items())),
+        *("--local-addr", job.local_addr, "--max-restarts", "0", "--monitor-interval", "0.2"),
+        *("-m", "ncclcheck.worker"),
+    ]
+
+
+def explain_end(log: str) -> str:
+    """The lines of torchrun's log that say why it ended: the last exception, else the last lines."""
+    text = process.tail(log, 65536)
+    errors = [
+        line.strip() for line in text.splitlines() if re.match(r"\s*(\w+\.)*\w*(Error|Exception)\b.*:", line)
+    ]
+    return (errors[-1] if errors else "\n".join(text.splitlines()[-5:]))[:2000]

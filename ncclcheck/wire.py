@@ -1,0 +1,173 @@
+"""The conversation of a launcher with its agents: typed records in lines that survive srun.
+
+A record travels as JSON, cut into lines of at most 900 bytes, `node seq part/parts payload`: srun mixes
+longer lines of different tasks (measured). Whatever else stands on the channel is kept as noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Union
+
+import msgspec
+from msgspec import Struct
+
+from ncclcheck.probes import facts
+
+PROTOCOL = 1
+_MOST_LINE = 900
+_MOST_PARTS = 100_000
+
+
+class Hello(Struct, tag="hello", frozen=True, kw_only=True):
+    """An agent's first word: who it is and what it speaks."""
+
+    protocol: int
+    version: str
+    node: int
+    hostname: str
+    pid: int
+    python: str
+    path: str
+
+
+class Facts(Struct, tag="facts", frozen=True, kw_only=True):
+    """All that the probes read on this node."""
+
+    node: facts.Node
+
+
+class Step(Struct, tag="step", frozen=True, kw_only=True):
+    """What is about to begin; announced before it starts. rank is None for the agent itself."""
+
+    text: str
+    rank: int | None = None
+
+
+class Rank(Struct, tag="rank", frozen=True, kw_only=True):
+    """The state of one rank of this node."""
+
+    state: facts.RankState
+
+
+class Result(Struct, tag="result", frozen=True, kw_only=True):
+    """A finished measurement; `total` rows are planned."""
+
+    collective: facts.Collective | None = None
+    wrong: facts.WrongResult | None = None
+    startup: facts.Startup | None = None
+    total: int = 0
+
+
+class JobEnded(Struct, tag="job_ended", frozen=True, kw_only=True):
+    """This node's torchrun has ended, or could not start."""
+
+    end: facts.JobEnd
+    leftovers: list[facts.Leftover] = []
+
+
+class Beat(Struct, tag="beat", frozen=True, kw_only=True):
+    """The agent runs, though it has nothing to tell."""
+
+
+class Bye(Struct, tag="bye", frozen=True, kw_only=True):
+    """An agent's last word."""
+
+    reason: str = ""
+
+
+class Job(Struct, tag="job", frozen=True, kw_only=True):
+    """Start torchrun. endpoint: host:port of the rendezvous; env: variables that the launcher adds.
+
+    The node whose `is_host` is true opens the store there; `seconds` is the limit of the whole job.
+    """
+
+    run_id: str
+    endpoint: str
+    is_host: bool
+    local_addr: str
+    nodes: int
+    ranks_per_node: int
+    backend: str
+    plan: msgspec.Raw
+    env: dict[str, str]
+    seconds: float
+
+
+class Stop(Struct, tag="stop", frozen=True, kw_only=True):
+    """Kill everything you started, say bye and leave."""
+
+    reason: str = ""
+
+
+FromAgent = Union[Hello, Facts, Step, Rank, Result, JobEnded, Beat, Bye]
+FromLauncher = Union[Job, Stop]
+
+_encoder = msgspec.json.Encoder()
+_from_agent: msgspec.json.Decoder[FromAgent] = msgspec.json.Decoder(FromAgent)
+_from_launcher: msgspec.json.Decoder[FromLauncher] = msgspec.json.Decoder(FromLauncher)
+
+
+def lines(record: FromAgent, node: int, seq: int) -> Iterator[bytes]:
+    """The lines of one record, each with its newline."""
+    payload = _encoder.encode(record)
+    room = _MOST_LINE - 50
+    pieces = [payload[i : i + room] for i in range(0, len(payload), room)]
+    for part, piece in enumerate(pieces, 1):
+        yield b"%d %d %d/%d %s\n" % (node, seq, part, len(pieces), piece)
+
+
+class Assembler:
+    """Puts the lines of one agent's channel together again. `noise` keeps what was not ours."""
+
+    def __init__(self) -> None:
+        self.noise: list[str] = []
+        self._parts: dict[int, list[bytes]] = {}
+
+    def feed(self, line: bytes) -> FromAgent | None:
+        """The record that this line completes, if it does. Raises nothing: what is damaged is noise."""
+        try:
+            _, seq, place, payload = line.rstrip(b"\n").split(b" ", 3)
+            part, parts = (int(number) for number in place.split(b"/"))
+            number = int(seq)
+        except ValueError:
+            self._keep_noise(line)
+            return None
+        pieces = self._parts.setdefault(number, [])
+        if part != len(pieces) + 1 or parts > _MOST_PARTS:
+            self._parts.pop(number, None)
+            self._keep_noise(line)
+            return None
+        pieces.append(payload)
+        return self._decode(self._parts.pop(number), line) if part == parts else None
+
+    def _decode(self, pieces: list[bytes], line: bytes) -> FromAgent | None:
+        try:
+            return _from_agent.decode(b"".join(pieces))
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            self._keep_noise(line)
+            return None
+
+    def _keep_noise(self, line: bytes) -> None:
+        if len(self.noise) < 200:
+            self.noise.append(line.decode(errors="backslashreplace").rstrip("\n")[:500])
+
+
+def order(record: FromLauncher) -> bytes:
+    """One line for an agent's stdin."""
+    return _encoder.encode(record) + b"\n"
+
+
+def read_order(line: bytes) -> FromLauncher:
+    """The launcher's record in one line. Raises msgspec.MsgspecError."""
+    return _from_launcher.decode(line)
+
+
+def encode_from_rank(record: FromAgent) -> bytes:
+    """One line for the agent's Unix socket."""
+    return _encoder.encode(record) + b"\n"
+
+
+def read_from_rank(line: bytes) -> FromAgent:
+    """A rank's record in one line. Raises msgspec.MsgspecError."""
+    return _from_agent.decode(line)

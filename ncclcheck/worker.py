@@ -1,0 +1,200 @@
+"""What torchrun starts on every rank: runs the parts of the plan and announces every step before it begins."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ncclcheck import wire
+from ncclcheck.probes.context import CollectivePlan, Context
+from ncclcheck.probes.facts import Collective, RankState, Startup, WrongResult, replace
+from ncclcheck.probes.process import die_with_parent
+from ncclcheck.slots import Slots
+
+if TYPE_CHECKING:
+    import torch
+
+RUN_VARIABLE = "NCCLCHECK_RUN_DIR"
+
+
+class WorkerPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What the agent writes into the run folder as plan.json. started: monotonic time of torchrun's start."""
+
+    node: str
+    node_index: int
+    nodes: int
+    ranks_per_node: int
+    backend: str
+    started: float
+    deadline: float
+    collectives: CollectivePlan
+
+
+@dataclass(frozen=True)
+class Identity:
+    """This rank, as torchrun's environment tells it."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+
+    @classmethod
+    def read(cls, env: Mapping[str, str]) -> Identity:
+        """From RANK, LOCAL_RANK and WORLD_SIZE. Raises KeyError or ValueError."""
+        return cls(int(env["RANK"]), int(env["LOCAL_RANK"]), int(env["WORLD_SIZE"]))
+
+
+class Link:
+    """The rank's line to its agent: a Unix socket and a slot of counters."""
+
+    def __init__(self, folder: str, plan: WorkerPlan, me: Identity) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(10)
+        self._socket.connect(f"{folder}/agent.sock")
+        self._slot = Slots(f"{folder}/slots", plan.ranks_per_node).writer(me.local_rank, os.getpid())
+        self._lock = threading.Lock()
+        self.state = RankState(rank=me.rank, node=plan.node, local_rank=me.local_rank, pid=os.getpid())
+        self.tick = self._slot.tick
+        self.say(wire.Rank(state=self.state))
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def say(self, record: wire.FromAgent) -> None:
+        """Send one record; an agent that is gone ends us by the kernel's hand."""
+        with self._lock:
+            self._socket.sendall(wire.encode_from_rank(record))
+
+    def step(self, text: str) -> None:
+        """Announce what is about to begin."""
+        self.tick()
+        self.say(wire.Step(text=text, rank=self.state.rank))
+
+    def phase(self, **changes: object) -> None:
+        """Tell a new state of this rank."""
+        self.state = replace(self.state, **changes)
+        self.say(wire.Rank(state=self.state))
+
+    def emit(self, measured: Collective | WrongResult | Startup) -> None:
+        """Hand over a measurement."""
+        if isinstance(measured, Collective):
+            self.say(wire.Result(collective=measured))
+        elif isinstance(measured, WrongResult):
+            self.say(wire.Result(wrong=measured))
+        else:
+            self.say(wire.Result(startup=measured))
+
+    def _beat(self) -> None:
+        while True:
+            self._slot.beat()
+            time.sleep(0.5)
+
+
+def main() -> None:
+    """Run this rank to its end. Exit status 1 with the reason told to the agent where something fails."""
+    born = time.monotonic()
+    die_with_parent()
+    folder = os.environ[RUN_VARIABLE]
+    with open(f"{folder}/plan.json", "rb") as file:
+        plan = msgspec.json.decode(file.read(), type=WorkerPlan)
+    me = Identity.read(os.environ)
+    link = Link(folder, plan, me)
+    try:
+        _run(link, plan, me, born)
+    except BaseException as error:
+        link.phase(error=f"{type(error).__name__}: {error}"[:2000])
+        raise
+    link.phase(phase="done")
+
+
+def _run(link: Link, plan: WorkerPlan, me: Identity, born: float) -> None:
+    _check_world(plan, me)
+    link.step("import torch")
+    begun = time.monotonic()
+    import torch.distributed as dist  # noqa: PLC0415
+
+    imported = time.monotonic() - begun
+    device = _device(plan, me)
+    link.step(f"init_process_group ({plan.backend})")
+    begun = time.monotonic()
+    dist.init_process_group(plan.backend, timeout=timedelta(seconds=max(5.0, plan.deadline - begun)))
+    initialised = time.monotonic() - begun
+    _check_members(plan, device)
+    link.phase(phase="world")
+
+    from ncclcheck.probes import collectives  # noqa: PLC0415
+
+    context = _context(link, plan, me, device)
+    link.step("first collective")
+    first = collectives.first_collective(context)
+    _emit_startup(context, [imported, born - plan.started, initialised, first])
+    collectives.run(context)
+    link.step("destroy_process_group")
+    dist.destroy_process_group()
+
+
+def _check_world(plan: WorkerPlan, me: Identity) -> None:
+    """c10d forms smaller worlds without a word when clocks differ; every rank checks first."""
+    planned = plan.nodes * plan.ranks_per_node
+    if me.world_size != planned:
+        raise RuntimeError(f"torchrun made a world of {me.world_size} ranks, planned are {planned}")
+
+
+def _check_members(plan: WorkerPlan, device: torch.device) -> None:
+    """Every node must be in the world with all of its ranks."""
+    import torch  # noqa: PLC0415
+    import torch.distributed as dist  # noqa: PLC0415
+
+    members = torch.zeros(plan.nodes, dtype=torch.int64, device=device)
+    members[plan.node_index] = 1
+    dist.all_reduce(members)
+    if (found := members.tolist()) != [plan.ranks_per_node] * plan.nodes:
+        raise RuntimeError(f"ranks a node are {json.dumps(found)}, planned are {plan.ranks_per_node} on each")
+
+
+def _device(plan: WorkerPlan, me: Identity) -> torch.device:
+    import torch  # noqa: PLC0415
+
+    if plan.backend != "nccl":
+        return torch.device("cpu")
+    torch.cuda.set_device(me.local_rank)
+    return torch.device("cuda", me.local_rank)
+
+
+def _context(link: Link, plan: WorkerPlan, me: Identity, device: torch.device) -> Context:
+    return Context(
+        rank=me.rank,
+        world_size=me.world_size,
+        node=plan.node,
+        nodes=plan.nodes,
+        backend=plan.backend,
+        device=device,
+        plan=plan.collectives,
+        deadline=plan.deadline,
+        step=link.step,
+        tick=link.tick,
+        emit=link.emit,
+    )
+
+
+def _emit_startup(context: Context, seconds: list[float]) -> None:
+    """The slowest rank of each phase; told by rank 0."""
+    import torch  # noqa: PLC0415
+    import torch.distributed as dist  # noqa: PLC0415
+
+    slowest = torch.tensor(seconds, dtype=torch.float64, device=context.device)
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    if context.rank == 0:
+        imported, rendezvous, init, first = slowest.tolist()
+        context.emit(Startup(import_=imported, rendezvous=rendezvous, init=init, first_collective=first))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""One rank of a real gloo job that measures several plans: python -m tests.collective_job RANK WORLD FOLDER."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
+
+from ncclcheck.probes import collectives, operations
+from ncclcheck.probes.context import CollectivePlan, Context
+from ncclcheck.probes.exact import bits
+from ncclcheck.probes.facts import Collective, Startup, WrongResult
+
+
+class Case(msgspec.Struct, kw_only=True):
+    """A plan, and what is planted: a rank whose all_reduce gives a wrong result from some call on (-1: none);
+    what the one-tensor form of all_gather raises.
+    """
+
+    name: str
+    plan: CollectivePlan
+    corrupt_rank: int = -1
+    corrupt_call: int = 0
+    gather_error: str = ""
+
+
+class Outcome(msgspec.Struct, kw_only=True):
+    """What one rank handed over."""
+
+    name: str
+    rows: list[Collective] = []
+    wrong: list[WrongResult] = []
+    steps: list[str] = []
+    ticks: int = 0
+    error: str = ""
+    seconds: float = 0.0
+
+
+def measure(case: Case, rank: int, world: int) -> Outcome:
+    """Run one plan as worker.py would."""
+    outcome = Outcome(name=case.name)
+
+    def emit(record: Collective | WrongResult | Startup) -> None:
+        if isinstance(record, Collective):
+            outcome.rows = [*outcome.rows, record]
+        elif isinstance(record, WrongResult):
+            outcome.wrong = [*outcome.wrong, record]
+
+    def tick() -> None:
+        outcome.ticks += 1
+
+    begin = time.monotonic()
+    context = Context(
+        rank=rank,
+        world_size=world,
+        node=f"sim{rank}",
+        nodes=world,
+        backend="gloo",
+        device=torch.device("cpu"),
+        plan=case.plan,
+        deadline=begin + 60,
+        step=outcome.steps.append,
+        tick=tick,
+        emit=emit,
+    )
+    collectives.first_collective(context)
+    try:
+        collectives.run(context)
+    except RuntimeError as error:
+        outcome.error = str(error)
+    outcome.seconds = time.monotonic() - begin
+    return outcome
+
+
+def corrupting(call: Callable[..., Any], when: int) -> Callable[..., Any]:
+    """all_reduce with bit 3 of element 5 flipped, from call number `when` with that many elements on."""
+    calls = 0
+
+    def all_reduce(tensor: torch.Tensor, *args: Any, **named: Any) -> Any:
+        nonlocal calls
+        result = call(tensor, *args, **named)
+        calls += tensor.numel() >= 1000
+        if tensor.numel() >= 1000 and calls >= when:
+            bits(tensor)[5] ^= 8
+        return result
+
+    return all_reduce
+
+
+def raising(message: str) -> Callable[..., Any]:
+    """A function that this torch does not have."""
+
+    def call(*_args: Any, **_named: Any) -> None:
+        raise RuntimeError(message)
+
+    return call
+
+
+@contextlib.contextmanager
+def planted(case: Case, rank: int) -> Iterator[None]:
+    """The defects of a case, for as long as it runs."""
+    all_reduce, gather = dist.all_reduce, operations._all_gather_single
+    if case.corrupt_rank == rank:
+        dist.all_reduce = corrupting(all_reduce, case.corrupt_call)
+    if case.gather_error:
+        operations._all_gather_single = raising(case.gather_error)
+    yield
+    dist.all_reduce, operations._all_gather_single = all_reduce, gather
+
+
+def main() -> None:
+    """Join the world, measure all cases, leave the outcomes in FOLDER/RANK.json."""
+    rank, world, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    torch.set_num_threads(1)
+    store = FileStore(str(folder / "store"), world)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=40))
+    outcomes = []
+    for case in msgspec.json.decode((folder / "cases.json").read_bytes(), type=list[Case]):
+        with planted(case, rank):
+            outcomes.append(measure(case, rank, world))
+    (folder / f"{rank}.json").write_bytes(msgspec.json.encode(outcomes))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

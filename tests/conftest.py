@@ -1,0 +1,65 @@
+"""How tests run the real command, and the marker of what needs a GPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ncclcheck.reports.jsondoc import Document
+
+ROOT = Path(__file__).resolve().parent.parent
+Command = Callable[..., "Ran"]
+
+
+class Ran:
+    """What one run of the command left."""
+
+    def __init__(self, done: subprocess.CompletedProcess[bytes]) -> None:
+        self.code = done.returncode
+        self.out = done.stdout.decode()
+        self.err = done.stderr.decode()
+
+    @property
+    def document(self) -> Document:
+        """stdout of `-o json`, through the schema's types."""
+        return msgspec.json.decode(self.out, type=Document)
+
+
+def environment(**more: str) -> dict[str, str]:
+    """A clean environment: no variable of ours, of NCCL, or of a job system."""
+    families = ("NCCL", "GLOO_", "TORCH", "SLURM_", "CUDA_", "MASTER_", "OMP_", "PET_")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(families)}
+    return {**env, "PYTHONPATH": str(ROOT), **more}
+
+
+@pytest.fixture
+def ncclcheck(tmp_path: Path) -> Command:
+    """Run `python -m ncclcheck ARGUMENTS` in an empty directory, as a user would."""
+
+    def run(*arguments: str, seconds: float = 90, **env: str) -> Ran:
+        argv = [sys.executable, "-m", "ncclcheck", *arguments]
+        return Ran(
+            subprocess.run(
+                argv, cwd=tmp_path, env=environment(**env), capture_output=True, timeout=seconds, check=False,
+                stdin=subprocess.DEVNULL,
+            )
+        )  # fmt: skip
+
+    return run
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests marked gpu are skipped where no GPU can be used."""
+    if any("gpu" in item.keywords for item in items):
+        import torch  # noqa: PLC0415
+
+        if not torch.cuda.is_available():
+            for item in items:
+                if "gpu" in item.keywords:
+                    item.add_marker(pytest.mark.skip(reason="no CUDA GPU here"))

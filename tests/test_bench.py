@@ -1,0 +1,232 @@
+"""`bench` as it is run: the real command, real torchrun, real gloo ranks; and what is said when they fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import jsonschema
+import psutil
+import pytest
+
+from ncclcheck.reports.findings import State, Verdict
+from ncclcheck.reports.jsondoc import Document
+from tests.conftest import ROOT, Command, Ran, environment
+
+LONG = ("bench", "--nodes", "2", "--nproc-per-node", "1", "--time-budget", "60", "--deadline", "80", "-o", "json")
+
+
+def _verdict(document: Document, code: str) -> Verdict:
+    return next(verdict for verdict in document.verdicts if verdict.code == code)
+
+
+def _ours() -> list[str]:
+    """Processes of this tool that run now, by command line."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            line = " ".join(process.cmdline())
+        except psutil.Error:
+            continue
+        if "ncclcheck.agent" in line or "ncclcheck.worker" in line:
+            found.append(line)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    """No process and no folder is left by any of these runs."""
+    before = set(Path("/tmp").glob("ncclcheck-*"))
+    yield
+    end = time.monotonic() + 5
+    while _ours() and time.monotonic() < end:
+        time.sleep(0.1)
+    assert _ours() == []
+    assert set(Path("/tmp").glob("ncclcheck-*")) <= before
+
+
+def test_two_simulated_nodes(ncclcheck: Command, tmp_path: Path) -> None:
+    ran = ncclcheck("bench", "--nodes", "2", "--quick", "-o", "json", "--save", "saved.json")
+    assert ran.code == 0, ran.err
+    jsonschema.validate(json.loads(ran.out), json.loads((ROOT / "ncclcheck/reports/schema.json").read_text()))
+    document = ran.document
+    job = document.job
+    assert (job.launcher, job.simulated, job.backend, job.nodes_answered) == ("local", True, "gloo", 2)
+    assert [node.name for node in document.nodes] == ["sim0", "sim1"]
+    assert {rank.phase for rank in document.run.ranks} == {"done"}
+    assert {rank.node for rank in document.run.ranks} == {"sim0", "sim1"}
+    assert _verdict(document, "BEN001").state is State.OK
+    assert _verdict(document, "NET003").state is State.SKIPPED
+    assert document.measurements.startup_s is not None
+    rows = document.measurements.collectives
+    assert {row.op for row in rows} == {"broadcast", "all_reduce", "all_gather", "barrier"}
+    for row in rows:
+        if row.op == "barrier":
+            assert row.busbw_gb_s is None
+        elif row.state == "ok":
+            assert row.correct is True
+            assert row.time_us is not None
+            assert row.algbw_gb_s == pytest.approx(row.bytes / row.time_us.p50 / 1000)
+    text = ncclcheck("bench", "--from", "saved.json")
+    assert text.code == 0
+    assert "SIMULATED" in text.out.splitlines()[0]
+    assert "No second machine was tested" in " ".join(text.out.split())
+    assert "--node-rank 1" in " ".join(text.out.split())
+
+
+def test_one_node_one_rank_says_that_there_is_no_bandwidth(ncclcheck: Command) -> None:
+    ran = ncclcheck("bench", "--nproc-per-node", "1", "--ops", "all_reduce,barrier", "--sizes", "1K")
+    assert ran.code == 0, ran.err
+    assert "undefined for one rank" in " ".join(ran.out.split())
+    assert "SIMULATED" not in ran.out
+
+
+@contextmanager
+def _running(*arguments: str, **env: str) -> Iterator[subprocess.Popen[bytes]]:
+    argv = [sys.executable, "-m", "ncclcheck", *arguments]
+    started = subprocess.Popen(
+        argv, cwd="/", env=environment(**env), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        yield started
+    finally:
+        started.kill()
+        started.wait(10)
+
+
+def _below(parent: subprocess.Popen[bytes], words: str, count: int) -> list[psutil.Process]:
+    """Processes below the command whose line ends with these words, once there are so many."""
+    end = time.monotonic() + 45
+    while time.monotonic() < end:
+        found = []
+        for process in psutil.Process(parent.pid).children(recursive=True):
+            try:
+                line = process.cmdline()
+            except psutil.Error:
+                continue
+            if words in " ".join(line) and "torch.distributed.run" not in line:
+                found.append(process)
+        if len(found) >= count:
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"no {count} processes of {words}")
+
+
+def _ranks(parent: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    return _below(parent, "ncclcheck.worker", 2)
+
+
+def _end(parent: subprocess.Popen[bytes], seconds: float) -> Ran:
+    begun = time.monotonic()
+    out, err = parent.communicate(timeout=seconds + 30)
+    assert time.monotonic() - begun < seconds
+    assert b"Traceback" not in err
+    return Ran(subprocess.CompletedProcess([], parent.returncode, out, err))
+
+
+@pytest.mark.parametrize(("number", "state", "exit_"), [(signal.SIGKILL, "gone", -9), (signal.SIGSTOP, "T", None)])
+def test_a_killed_or_stopped_rank_is_named(number: int, state: str, exit_: int | None) -> None:
+    with _running(*LONG) as bench:
+        ranks = _ranks(bench)
+        time.sleep(6)
+        os.kill(ranks[0].pid, number)
+        ran = _end(bench, 20)
+    assert ran.code == 1
+    document = ran.document
+    failed = [v for v in document.verdicts if v.state is State.FAIL]
+    assert [v.code for v in failed] in (["RUN002"], ["RUN003"])
+    victim = next(rank for rank in document.run.ranks if rank.pid == ranks[0].pid)
+    (finding,) = failed[0].findings
+    assert (finding.where.node, finding.where.rank) == (victim.node, victim.rank)
+    assert str(victim.pid) in finding.what
+    assert victim.proc_state == state
+    assert victim.exit == exit_
+    assert victim.last_step
+    assert victim.last_step in finding.what
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_it_with_a_report(number: int, tmp_path: Path) -> None:
+    with _running(*LONG, "--save", str(tmp_path / "saved.json")) as bench:
+        _ranks(bench)
+        bench.send_signal(number)
+        ran = _end(bench, 12)
+    assert ran.code == 128 + number
+    assert ran.document.exit_code == ran.code
+    assert (tmp_path / "saved.json").read_text() == ran.out
+    assert ran.document.state == "incomplete"
+
+
+def test_a_killed_launcher_leaves_nothing() -> None:
+    with _running(*LONG) as bench:
+        _ranks(bench)
+        bench.kill()
+        bench.wait(10)
+
+
+def test_a_killed_agent_is_a_silent_node() -> None:
+    with _running(*LONG) as bench:
+        _ranks(bench)
+        victim = _below(bench, "ncclcheck.agent --node 1", 1)[0]
+        victim.kill()
+        ran = _end(bench, 20)
+    assert ran.code == 3
+    assert [s.node for s in ran.document.run.silent] == ["sim1"]
+    assert _verdict(ran.document, "RUN001").state is State.UNKNOWN
+
+
+def test_an_agent_that_cannot_start(ncclcheck: Command, tmp_path: Path) -> None:
+    (tmp_path / "msgspec").mkdir()
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nif 'ncclcheck.agent' in ' '.join(sys.orig_argv): sys.exit('this interpreter is broken')\n"
+        if sys.version_info >= (3, 10) else ""
+    )  # fmt: skip
+    ran = ncclcheck("env", "-o", "json", PYTHONPATH=f"{tmp_path}:{ROOT}")
+    assert ran.code == 3
+    (silence,) = ran.document.run.silent
+    assert "this interpreter is broken" in silence.detail
+
+
+def test_a_taken_port_names_its_holder(ncclcheck: Command) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+        ran = ncclcheck("bench", "--nodes", "2", "--rdzv-endpoint", f"127.0.0.1:{port}", "-o", "json", seconds=30)
+    assert ran.code == 1
+    (finding,) = _verdict(ran.document, "RUN002").findings
+    assert f"pid {os.getpid()}" in finding.what
+    assert "--rdzv-endpoint" in finding.remedies[0].text
+
+
+def test_torch_that_cannot_be_imported_is_a_finding(ncclcheck: Command, tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/__init__.py").write_text(
+        "raise ImportError('libfoo.so.1: cannot open shared object file')\n"
+    )
+    (tmp_path / "torch/version.py").write_text("__version__ = '2.6.0a0+nv24.10'\ncuda = None\n")
+    ran = ncclcheck("bench", "--nodes", "2", "-o", "json", PYTHONPATH=f"{tmp_path}:{ROOT}")
+    assert ran.code == 1
+    assert "libfoo.so.1" in _verdict(ran.document, "RUN002").findings[0].what
+    assert ncclcheck("env", PYTHONPATH=f"{tmp_path}:{ROOT}").code == 0
+
+
+def test_the_deadline_holds(ncclcheck: Command) -> None:
+    begun = time.monotonic()
+    ran = ncclcheck("bench", "--nodes", "2", "--time-budget", "300", "--deadline", "14", "-o", "json")
+    assert time.monotonic() - begun < 16
+    assert ran.code == 3
+    assert ran.document.state == "incomplete"
+    assert ran.document.run.stopped_by == "deadline"
+
+
+def test_a_full_tmp_is_survived(ncclcheck: Command) -> None:
+    """TMPDIR that cannot be written: the run folder goes elsewhere."""
+    ran = ncclcheck("bench", "--quick", "--ops", "barrier", "-o", "json", TMPDIR="/proc")
+    assert ran.code == 0, ran.err

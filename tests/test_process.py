@@ -1,0 +1,95 @@
+"""Processes: limits hold, nothing survives, streams cannot block."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from ncclcheck.probes import process
+from ncclcheck.probes.facts import Unread
+
+
+def test_output_and_status() -> None:
+    found = process.run(["sh", "-c", "echo out; echo err >&2; exit 3"], 10)
+    assert found == process.Output(3, "out\n", "err\n")
+
+
+def test_stdin_is_closed() -> None:
+    found = process.run(["cat"], 10)
+    assert isinstance(found, process.Output)
+    assert found.out == ""
+
+
+def test_missing_program_is_no_tool() -> None:
+    found = process.run(["no-such-program-here"], 1)
+    assert isinstance(found, Unread)
+    assert found.kind == "no_tool"
+
+
+def test_a_flood_of_output_is_kept_bounded() -> None:
+    found = process.run([sys.executable, "-c", "print('x' * 9_000_000)"], 30)
+    assert isinstance(found, process.Output)
+    assert found.status == 0
+    assert len(found.out) == 4 * 2**20
+
+
+def test_time_limit_kills_the_whole_tree(tmp_path: Path) -> None:
+    script = f"setsid sh -c 'echo $$ > {tmp_path}/pid; exec sleep 100' & sleep 100"
+    begun = time.monotonic()
+    found = process.run(["sh", "-c", script], 0.7)
+    assert isinstance(found, Unread)
+    assert found.kind == "timed_out"
+    assert time.monotonic() - begun < 4
+    assert _ended(int((tmp_path / "pid").read_text()))
+
+
+def test_a_stopped_process_is_killed_too() -> None:
+    child = subprocess.Popen(["sleep", "100"])
+    os.kill(child.pid, signal.SIGSTOP)
+    assert process.kill_tree(child.pid) == []
+    child.wait(5)
+
+
+def test_children_die_with_a_killed_parent(tmp_path: Path) -> None:
+    code = (
+        "from ncclcheck.probes import process; import pathlib\n"
+        "child = process.start(['sleep', '100'])\n"
+        f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(child.pid))\n"
+        "child.wait()\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code])
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        assert parent.poll() is None
+        time.sleep(0.02)
+    parent.kill()
+    parent.wait(5)
+    assert _ended(int((tmp_path / "pid").read_text()))
+
+
+def test_state_of_processes() -> None:
+    child = subprocess.Popen(["sleep", "100"])
+    try:
+        os.kill(child.pid, signal.SIGSTOP)
+        end = time.monotonic() + 5
+        while process.state_of(child.pid) != "T" and time.monotonic() < end:
+            time.sleep(0.02)
+        assert process.state_of(child.pid) == "T"
+    finally:
+        child.kill()
+        child.wait(5)
+    assert process.state_of(child.pid) == "gone"
+
+
+def _ended(pid: int) -> bool:
+    end = time.monotonic() + 5
+    while time.monotonic() < end:
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.05)
+    return False
