@@ -1,11 +1,12 @@
-"""`python -m ncclcheck`. The working directory, which `-m` puts first, is the user's: nothing is imported from it."""
+"""`python -m ncclcheck`. The working directory, which `-m` puts first on the path, is the user's: taken off."""
 
+import os
 import sys
 
-if sys.path and sys.path[0] in ("", __import__("os").getcwd()):
+if sys.path and sys.path[0] in ("", os.getcwd()):
     del sys.path[0]
 
-from ncclcheck.cli import main  # noqa: E402
+from ncclcheck.cli import main
 
 if __name__ == "__main__":
     main()

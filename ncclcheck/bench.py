@@ -24,6 +24,7 @@ from ncclcheck.reports.judge import judge
 from ncclcheck.session import Session, signals_as_events
 
 _FACTS_S = 25.0
+_LEAST_JOB_S = 5.0
 # What must hold before a job is started; a rule of these that fails stops it (`--force` overrides).
 GROUND = ("GPU001", "NET012", "VER001")
 
@@ -58,6 +59,11 @@ class _Bench:
             self.session.stopped_by = "refused"
             self.stages.append(Stage(name="bench", state=State.SKIPPED, seconds=0.0, reason=reason))
             return
+        if self._job_seconds() < _LEAST_JOB_S:
+            self.session.stopped_by = "deadline"
+            reason = f"{self.deadline.left:.0f} s before the deadline are too few for a job"
+            self.stages.append(Stage(name="bench", state=State.UNKNOWN, seconds=0.0, reason=reason))
+            return
         begun = time.monotonic()
         facts = self.session.gathered.answered
         self.shape = plan.shape(self.bench, facts, simulated=self.simulated)
@@ -75,16 +81,18 @@ class _Bench:
         silent = self.session.gathered.run(started_job=False, stopped_by="").silent
         if silent:
             return f"{', '.join(s.node for s in silent)} did not answer"
-        wanted = "gloo" if self.bench.backend == "gloo" else ""
         failed = [v.code for v in judge(self.cluster()) if v.code in GROUND and v.state is State.FAIL]
-        failed = [code for code in failed if not (code == "GPU001" and wanted)]
         return None if not failed or self.options.force else f"{', '.join(failed)} failed"
 
     def _run_job(self, facts: list[Node]) -> None:
         """One job on all nodes. They meet on a port of this machine that is free at this moment."""
         where = self.options.rdzv_endpoint or f"127.0.0.1:{endpoint.free_port('127.0.0.1')}"
-        seconds = max(5.0, self.deadline.left - env.report_time(self.deadline) - 4.0)
+        seconds = self._job_seconds()
         self.session.job([self._order(i, node, where, seconds) for i, node in enumerate(facts)], seconds)
+
+    def _job_seconds(self) -> float:
+        """What is left for the job, when closing and the report have their share."""
+        return self.deadline.left - env.report_time(self.deadline) - 2.0
 
     def _order(self, index: int, node: Node, where: str, seconds: float) -> wire.Job:
         assert self.shape is not None
@@ -141,7 +149,12 @@ class _Bench:
         return Cluster(
             command="bench",
             nodes=gathered.answered,
-            job=replace(job, backend=self.shape.backend if self.shape else "", ranks=self.ranks),
+            job=replace(
+                job,
+                backend=self.shape.backend if self.shape else "",
+                backend_asked=self.bench.backend,
+                ranks=self.ranks,
+            ),
             run=gathered.run(started_job=self.session.started_job, stopped_by=self.session.stopped_by),
             measurements=gathered.measurements(),
             policy=self.options.policy,

@@ -61,7 +61,7 @@ def test_the_mend_fits_the_reason() -> None:
 
 def test_gloo_that_was_asked_for_is_a_note() -> None:
     one = node("a", gpus=SICK, stack=CPU_TORCH)
-    assert verdict("GPU001", one, job=Job(backend="gloo")).state.value == "note"
+    assert verdict("GPU001", one, job=Job(backend_asked="gloo")).state.value == "note"
 
 
 def test_only_the_sick_node_is_named() -> None:

@@ -265,12 +265,16 @@ Launcher = Literal["local", "slurm", "ssh", "join", "torchrun"]
 
 
 class Job(Struct, frozen=True, kw_only=True):
-    """The run that was asked for. `chosen_by` is the variable or the option that chose the launcher."""
+    """The run that was asked for. `chosen_by` is the variable or the option that chose the launcher.
+
+    backend: nccl or gloo, empty before a job; backend_asked: what the user wanted, auto where nothing.
+    """
 
     launcher: Launcher = "local"
     chosen_by: str = ""
     simulated: bool = False
     backend: str = ""
+    backend_asked: str = "auto"
     nodes_asked: int = 1
     nodes_answered: int = 0
     ranks: int = 0

@@ -114,7 +114,7 @@ def _not_wanted(cluster: Cluster, node: Node, count: int | Unread) -> str:
         return f"CUDA_VISIBLE_DEVICES={env['CUDA_VISIBLE_DEVICES']!r}"
     if "SLURM_JOB_ID" in env and count == 0 and not any(env.get(name, "") not in ("", "0") for name in _SLURM):
         return "the Slurm job was given none"
-    return "gloo was asked for" if cluster.job.backend == "gloo" else ""
+    return "gloo was asked for" if cluster.job.backend_asked == "gloo" else ""
 
 
 def _torch_problem(node: Node) -> tuple[str, list[Evidence], list[Remedy]] | None:

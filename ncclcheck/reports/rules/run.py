@@ -73,7 +73,14 @@ def every_rank_joined(cluster: Cluster) -> Iterator[Finding]:
     """
     run = cluster.run
     if not run.started_job:
-        raise NothingToJudge("no job was started")
+        if run.stopped_by != "deadline":
+            raise NothingToJudge("no job was started")
+        yield unknown(
+            Where(), "too little time was left before the deadline to start a job",
+            why="Nothing was measured, so nothing is known of the job.", owner="job",
+            evidence=[seen("--deadline", "reached before the job")], fix=[you("Give it more time: --deadline S.")],
+        )  # fmt: skip
+        return
     if len(run.ranks) == cluster.job.ranks and all(rank.phase != "start" for rank in run.ranks):
         return
     _silence_first(run)

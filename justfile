@@ -1,0 +1,32 @@
+# The chores; `just` lists them.
+default:
+    @just --list
+
+# everything that the gate runs, in the environment at hand
+check: lint types test
+
+test *ARGS:
+    python -m pytest -q {{ARGS}}
+
+lint:
+    ruff check .
+    ruff format --check .
+
+types:
+    mypy
+
+# docs/checks and the JSON Schema, from the rules and the types
+docs:
+    python docs/generate.py
+
+format:
+    ruff format .
+    ruff check --fix .
+
+# what our measuring costs, against a bare torch loop
+overhead:
+    python benchmarks/overhead.py
+
+# record this machine or cluster for tests/snapshots
+record FILE *ARGS:
+    ncclcheck env --save {{FILE}} {{ARGS}}

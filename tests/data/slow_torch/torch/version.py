@@ -1,0 +1,2 @@
+__version__ = "2.13.0"
+cuda = None
