@@ -89,7 +89,7 @@ def _size(text: str) -> int:
     match = re.fullmatch(r"(\d{1,13})([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if match is None:
         raise _bad_size(text)
-    size = int(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " ")
+    size = int(match[1]) << 10 * " KMGT".index(match[2].upper() or " ")
     if not 1 <= size <= _LARGEST:
         raise UsageError(f"--sizes: {text!r} is out of range; allowed are 1 to 1T bytes")
     return size
@@ -149,7 +149,7 @@ def _most_ranks(nodes: list[Node]) -> int:
 
 
 def collectives(bench: BenchOptions, shape: Shape, nodes: list[Node], *, simulated: bool) -> CollectivePlan:
-    """The rows to measure, small sizes first within an operation. Raises UsageError."""
+    """The rows to measure, small sizes first. Raises UsageError."""
     dtype = bench.dtype or ("int32" if bench.reduce_op in ("band", "bor", "bxor") else "float32")
     if bench.reduce_op in ("band", "bor", "bxor") and "int" not in dtype:
         raise UsageError(
@@ -158,6 +158,7 @@ def collectives(bench: BenchOptions, shape: Shape, nodes: list[Node], *, simulat
     wanted = bench.ops or (_QUICK_OPS if bench.level == "quick" else _DEFAULT_OPS)
     given = bench.sizes or _default_sizes(bench.level, shape.backend)
     rows = [Row(op=op, bytes=size) for op in wanted for size in ((0,) if op == "barrier" else given)]
+    rows.sort(key=lambda row: row.bytes)  # what is cheap is measured before the time is used up
     sharing = shape.ranks_per_node * (len(nodes) if simulated else 1)
     available = min((value_or(at(node, "host.memory_available"), 2**32) for node in nodes), default=2**32)
     memory = available // 2 // sharing if shape.backend == "gloo" else 2**36

@@ -41,12 +41,12 @@ CASES = [
     *(
         Case(name=f"{name} {dtype}", plan=plan(rows(REDUCING, 4096), reduce_op=name, dtype=dtype))
         for name in get_args(ReduceOp)
-        for dtype in ("float32", "uint8", "bfloat16")
+        for dtype in ("float32", "uint8")
     ),
     Case(name="corrupt", plan=plan(rows(("all_reduce",), 8192)), corrupt_rank=1),
     Case(name="corrupt later", plan=plan(rows(("all_reduce",), 8192)), corrupt_rank=0, corrupt_call=3),
     Case(name="memory", plan=plan(rows(("all_gather", "broadcast"), 4096, 64 * MIB), memory=MIB)),
-    Case(name="budget", plan=plan(rows(("all_reduce",), 4096, 2**36, 8192), budget_s=2.0, memory=2**40)),
+    Case(name="budget", plan=plan(rows(("all_reduce",), 4096, 2**36, 8192), budget_s=5.0, memory=2**40)),
     Case(name="no budget", plan=plan(rows(("all_reduce",), 4096), budget_s=0.0)),
     Case(name="old torch", plan=plan(rows(("all_gather",), 4096)), gather_error="no support for _allgather_base"),
     Case(name="broken", plan=plan(rows(("all_gather",), 4096)), gather_error="Connection closed by peer"),
@@ -154,7 +154,7 @@ def test_every_number_format_is_right(dtype: str, world: int) -> None:
 
 
 @pytest.mark.parametrize("op", REDUCING)
-@pytest.mark.parametrize("dtype", ["float32", "uint8", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
 @pytest.mark.parametrize("reduce_op", get_args(ReduceOp))
 def test_a_reduction_is_right_or_skipped_with_its_reason(reduce_op: str, dtype: str, op: str, world: int) -> None:
     row = row_of(f"{reduce_op} {dtype}", world, op)

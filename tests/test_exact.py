@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import get_args
 
 import pytest
@@ -15,8 +15,8 @@ from ncclcheck.probes.contributions import PREMUL_FACTOR, Reduction, undefined
 from ncclcheck.probes.exact import PERIOD, Data, Pattern, bits, spoil
 
 CPU = torch.device("cpu")
-SHORT = 509
-COUNT = 2050
+SHORT = 331
+COUNT = 1100
 DTYPES = [getattr(torch, name) for name in get_args(Dtype)]
 WORLDS = [1, 2, 3, 5, 8, 64, 300, 1024]
 FOLDS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -34,6 +34,15 @@ DEFINED = [(dtype, op) for dtype in DTYPES for op in FOLDS if not undefined(op, 
 each_reduction = pytest.mark.parametrize(
     ("dtype", "op"), DEFINED, ids=lambda value: str(value).removeprefix("torch.")
 )
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tensors this small only wait for threads that other processes keep from running."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def data(dtype: torch.dtype, op: ReduceOp, rank: int, world: int) -> Data:
@@ -141,7 +150,7 @@ def test_minus_zero_is_not_zero_and_a_nan_is_its_bits() -> None:
     assert (found.offset, found.expected_bits, found.got_bits) == (0, "0x00000000", "0x80000000")
 
 
-@pytest.mark.parametrize("chunk", [1, 2, 64, 256, 512])
+@pytest.mark.parametrize("chunk", [1, 2, 64, 256])
 def test_two_swapped_chunks_show(moved: tuple[Pattern, Tensor], chunk: int) -> None:
     pattern, buffer = moved
     swapped = buffer.clone()

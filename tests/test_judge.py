@@ -39,7 +39,7 @@ def _node(name: str, cores: object = 4) -> Node:
     return Node(name=name, host=Host(cores=cores))  # type: ignore[arg-type]
 
 
-UNREAD = {kind: Unread(kind, "why") for kind in ("absent", "denied", "no_tool", "recorded", "timed_out", "broken")}  # type: ignore[arg-type]
+UNREAD = {kind: Unread(kind, "why") for kind in ("absent", "denied", "no_tool", "recorded", "timed_out", "broken")}
 
 
 def _state(cluster: Cluster, *rules: Rule) -> State:

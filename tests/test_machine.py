@@ -52,7 +52,10 @@ def test_a_recorded_tree_cannot_lead_out(tree: Path, tmp_path: Path) -> None:
 
 def test_asking_a_recorded_machine(tree: Path) -> None:
     machine = Machine(str(tree), recorded=True)
-    asked = lambda: machine.ask("limits", Limits, lambda: Limits(soft=1, hard=1))  # noqa: E731
+
+    def asked() -> Limits | Unread:
+        return machine.ask("limits", Limits, lambda: Limits(soft=1, hard=1))
+
     assert _kind(asked()) == "recorded"
     (tree / ".ncclcheck").mkdir()
     (tree / ".ncclcheck/limits.json").write_text('{"type": "limits", "soft": 5, "hard": -1}')

@@ -109,6 +109,7 @@ class Reduction:
         exact = self.world & (self.world - 1) == 0
         if self.op != "avg" or not self._floating or exact:
             return 0.0
+        # Twice the bound: half a unit for each of world additions of at most whole/world, one for each factor.
         return 2 * torch.finfo(self.dtype).eps * _WHOLE[self.dtype] * (0.5 + 2 / self.world)
 
     def _folded(self) -> bool:

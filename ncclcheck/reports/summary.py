@@ -133,10 +133,11 @@ def _first_failed(document: Document) -> str:
 
 
 def _unfinished(document: Document) -> str:
-    return next(
-        (" ".join(filter(None, (v.code, str(f.where), f.what))) + "." for v in document.verdicts if v.code.startswith("RUN") for f in v.findings
-         if f.state is State.UNKNOWN), "The run was cut short."
-    )  # fmt: skip
+    for verdict in document.verdicts:
+        for finding in verdict.findings:
+            if verdict.code.startswith("RUN") and finding.state is State.UNKNOWN:
+                return " ".join(part for part in (verdict.code, str(finding.where), finding.what) if part) + "."
+    return "The run was cut short."
 
 
 def _caveats(document: Document) -> Iterator[str]:

@@ -28,13 +28,19 @@ def collectives(document: Document, width: int) -> str:
             f"init {startup.init:.2f} s, first collective {startup.first_collective * 1000:.0f} ms"
         )
     body = tabulate(
-        [_row(row) for row in rows],
+        [_row(row) for row in _by_operation(rows)],
         headers=_HEADERS,
         tablefmt="plain",
         colalign=("left", "right", "right", "right", "right", "left", "left"),
         disable_numparse=True,
     )
     return "\n".join([shared, "", *("  " + line for line in body.splitlines()), *_remarks(document, width)])
+
+
+def _by_operation(rows: list[Collective]) -> list[Collective]:
+    """Measured by size, read by operation."""
+    order = list(dict.fromkeys(row.op for row in rows))
+    return sorted(rows, key=lambda row: (order.index(row.op), row.bytes))
 
 
 def _row(row: Collective) -> tuple[str, ...]:
