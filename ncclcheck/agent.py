@@ -70,7 +70,8 @@ class Agent:
         """Orders become events; the end of the channel ends everything, whatever the main thread does."""
         for line in orders:
             with suppress(msgspec.MsgspecError):
-                self.events.put(wire.read_order(line))
+                if (order := wire.read_order(line, self.options.node)) is not None:
+                    self.events.put(order)
         self.leave("the launcher is gone")
 
     def leave(self, reason: str) -> None:
@@ -181,8 +182,8 @@ def _leftover(node: str, stuck: process.Stuck) -> Leftover:
 
 def _options(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="ncclcheck-agent")
-    parser.add_argument("--node", type=int, required=True)
-    parser.add_argument("--name", required=True)
+    parser.add_argument("--node", type=int, default=int(os.environ.get("SLURM_PROCID", "0")))
+    parser.add_argument("--name", default=os.environ.get("SLURMD_NODENAME") or socket.gethostname())
     parser.add_argument("--probe-seconds", type=float, required=True)
     parser.add_argument("--simulated", action="store_true")
     parser.add_argument("--sysroot", default="")

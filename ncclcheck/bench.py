@@ -36,7 +36,6 @@ class _Bench:
     options: Options
     bench: BenchOptions
     session: Session
-    nodes: int
     choice: choose.Choice
     deadline: Deadline
     progress: Progress
@@ -66,8 +65,8 @@ class _Bench:
             return
         begun = time.monotonic()
         facts = self.session.gathered.answered
-        self.shape = plan.shape(self.bench, facts, simulated=self.simulated)
-        self.ranks = self.shape.ranks_per_node * self.nodes
+        self.shape = plan.shape(self.bench, facts, simulated=self.choice.simulated)
+        self.ranks = self.shape.ranks_per_node * len(self.choice.names)
         self.progress.say(self._announcement())
         self.progress.stage(f"torchrun: {self.ranks} ranks, {self.shape.backend}")
         try:
@@ -88,7 +87,7 @@ class _Bench:
         """One job on all nodes. They meet on a port of this machine that is free at this moment."""
         where = self.options.rdzv_endpoint or f"127.0.0.1:{endpoint.free_port('127.0.0.1')}"
         seconds = self._job_seconds()
-        self.session.job([self._order(i, node, where, seconds) for i, node in enumerate(facts)], seconds)
+        self.session.job({i: self._order(i, node, where, seconds) for i, node in enumerate(facts)}, seconds)
 
     def _job_seconds(self) -> float:
         """What is left for the job, when closing and the report have their share."""
@@ -96,13 +95,15 @@ class _Bench:
 
     def _order(self, index: int, node: Node, where: str, seconds: float) -> wire.Job:
         assert self.shape is not None
-        rows = plan.collectives(self.bench, self.shape, self.session.gathered.answered, simulated=self.simulated)
+        rows = plan.collectives(
+            self.bench, self.shape, self.session.gathered.answered, simulated=self.choice.simulated
+        )
         return wire.Job(
             run_id=self._run_id,
             endpoint=where,
             is_host=index == 0,
             local_addr=where.rpartition(":")[0],
-            nodes=self.nodes,
+            nodes=len(self.choice.names),
             ranks_per_node=self.shape.ranks_per_node,
             backend=self.shape.backend,
             plan=msgspec.Raw(msgspec.json.encode(rows)),
@@ -121,7 +122,7 @@ class _Bench:
         added = {} if "OMP_NUM_THREADS" in env_of_node else {"OMP_NUM_THREADS": "1"}
         if self.shape.backend == "gloo":
             added |= {} if "GLOO_SOCKET_IFNAME" in env_of_node else {"GLOO_SOCKET_IFNAME": "lo"}
-        elif self.simulated:
+        elif self.choice.simulated:
             first = index * self.shape.ranks_per_node
             mine = _visible(env_of_node, at(node, "gpus.usable"))[first : first + self.shape.ranks_per_node]
             added |= {"NCCL_HOSTID": f"{self._run_id}-{index}", "CUDA_VISIBLE_DEVICES": ",".join(mine)}
@@ -131,12 +132,8 @@ class _Bench:
         assert self.shape is not None
         note = f"; {self.shape.note}" if self.shape.note else ""
         about = plan.stated_seconds(self.bench)
-        return f"{self.ranks} ranks on {self.nodes} nodes, {self.shape.backend}{note}; takes about {about:.0f} s"
-
-    @property
-    def simulated(self) -> bool:
-        """Whether several nodes share this machine."""
-        return self.nodes > 1
+        across = f"{self.ranks} ranks, {self.shape.ranks_per_node} on each node"
+        return f"{across}, {self.shape.backend}{note}; takes about {about:.0f} s"
 
     def _complete(self) -> bool:
         ranks = self.session.gathered.ranks
@@ -145,7 +142,7 @@ class _Bench:
     def cluster(self) -> Cluster:
         """Everything that is known by now."""
         gathered = self.session.gathered
-        job: Job = env.job_fact(gathered, self.choice, self.nodes)
+        job: Job = env.job_fact(gathered, self.choice)
         return Cluster(
             command="bench",
             nodes=gathered.answered,
@@ -172,15 +169,14 @@ def run(options: Options, bench: BenchOptions) -> int:
     if options.from_file is not None:
         return saved.judge_again(options)
     begun, started = time.monotonic(), finish.now()
-    choice = choose.choose(options.launch, os.environ)
-    nodes = choose.local_nodes(options.nodes)
+    choice = choose.choose(options, os.environ)
     deadline = Deadline(options.deadline or plan.default_deadline("bench", bench))
     progress = Progress(quiet=options.quiet)
     events = Events()
     caught: int | None = None
     with signals_as_events(events):
-        session = env.start(options, nodes, events, deadline, progress)
-        this = _Bench(options, bench, session, nodes, choice, deadline, progress)
+        session = env.start(options, choice, events, deadline, progress)
+        this = _Bench(options, bench, session, choice, deadline, progress)
         try:
             this.read_facts()
             this.measure()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import time
 
-from ncclcheck import finish, gather, saved
+from ncclcheck import finish, saved
 from ncclcheck.clock import Deadline
 from ncclcheck.errors import Interrupted
 from ncclcheck.finish import Story
-from ncclcheck.launch import choose, local
+from ncclcheck.gather import Gathered
+from ncclcheck.launch import choose
 from ncclcheck.launch.agents import Events
+from ncclcheck.launch.choose import Choice
 from ncclcheck.options import Options
 from ncclcheck.plan import default_deadline
 from ncclcheck.probes.facts import Cluster, Job, Run
@@ -26,15 +28,14 @@ def run(options: Options) -> int:
     if options.from_file is not None:
         return saved.judge_again(options)
     begun, started = time.monotonic(), finish.now()
-    choice = choose.choose(options.launch, os.environ)
-    nodes = choose.local_nodes(options.nodes)
+    choice = choose.choose(options, os.environ)
     deadline = Deadline(options.deadline or default_deadline("env"))
     progress = Progress(quiet=options.quiet)
     events = Events()
     caught: int | None = None
     with signals_as_events(events):
-        progress.stage(f"reading the facts of {nodes} node{'s' if nodes > 1 else ''}")
-        session = start(options, nodes, events, deadline, progress)
+        progress.stage("reading the facts of every node")
+        session = start(options, choice, events, deadline, progress)
         try:
             session.facts(deadline.left - report_time(deadline))
         except Interrupted as interrupted:
@@ -42,7 +43,7 @@ def run(options: Options) -> int:
         cluster = Cluster(
             command="env",
             nodes=session.gathered.answered,
-            job=job_fact(session.gathered, choice, nodes),
+            job=job_fact(session.gathered, choice),
             run=session.gathered.run(started_job=False, stopped_by=session.stopped_by),
             policy=options.policy,
         )
@@ -55,14 +56,14 @@ def run(options: Options) -> int:
     return finish.finish(cluster, options, Story(started, seconds, [stage], caught))
 
 
-def start(options: Options, nodes: int, events: Events, deadline: Deadline, progress: Progress) -> Session:
+def start(options: Options, choice: Choice, events: Events, deadline: Deadline, progress: Progress) -> Session:
     """Start the agents of all nodes. Their probes end well before our own deadline."""
     more = [
         *(("--sysroot", os.path.abspath(options.sysroot)) if options.sysroot else ()),
         *(("--host-root", os.path.abspath(options.host_root)) if options.host_root else ()),
     ]
     limit = max(1.0, min(20.0, deadline.left - 2 * report_time(deadline)))
-    return Session(local.start(nodes, limit, events, *more), events, deadline, progress)
+    return Session(choice.start(events, "--probe-seconds", str(limit), *more), events, deadline, progress)
 
 
 def report_time(deadline: Deadline) -> float:
@@ -70,14 +71,14 @@ def report_time(deadline: Deadline) -> float:
     return min(5.0, deadline.seconds / 5)
 
 
-def job_fact(gathered: gather.Gathered, choice: choose.Choice, nodes: int) -> Job:
+def job_fact(gathered: Gathered, choice: Choice) -> Job:
     """The job as a fact."""
     run: Run = gathered.run(started_job=False, stopped_by="")
     return Job(
         launcher=choice.launcher,
         chosen_by=choice.chosen_by,
-        simulated=choice.launcher == "local" and nodes > 1,
-        nodes_asked=nodes,
+        simulated=choice.simulated,
+        nodes_asked=len(choice.names),
         nodes_answered=len(gathered.answered),
         missing=[silence.node for silence in run.silent],
     )

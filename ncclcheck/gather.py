@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ncclcheck import wire
-from ncclcheck.launch.agents import Agent, Closed, Said
-from ncclcheck.probes import process
+from ncclcheck.launch.agents import Closed, Link, Said
 from ncclcheck.probes.facts import (
     Collective,
     JobEnd,
@@ -29,8 +29,8 @@ _DEAD = ("gone", "T", "t")
 class _OfNode:
     """What one node has said so far."""
 
+    index: int
     name: str
-    pid: int
     hello: wire.Hello | None = None
     facts: Node | None = None
     end: JobEnd | None = None
@@ -42,8 +42,9 @@ class _OfNode:
 class Gathered:
     """Everything that was heard, by node and by rank."""
 
-    def __init__(self, agents: list[Agent]) -> None:
-        self.nodes = {agent.node: _OfNode(agent.name, agent.child.pid) for agent in agents}
+    def __init__(self, links: Sequence[Link]) -> None:
+        self._links = {node: link for link in links for node in link.nodes}
+        self.nodes = {node: _OfNode(node, link.nodes[node]) for node, link in sorted(self._links.items())}
         self.ranks: dict[int, RankState] = {}
         self.collectives: list[Collective] = []
         self.wrong: list[WrongResult] = []
@@ -137,13 +138,18 @@ class Gathered:
         return Run(
             ranks=[self.ranks[rank] for rank in sorted(self.ranks)],
             silent=[
-                _silence(n) for n in self.nodes.values() if n.facts is None or (started_job and n.end is None)
+                self._silence(n) for n in self.nodes.values() if n.facts is None or (started_job and n.end is None)
             ],
             ends=[node.end for node in self.nodes.values() if node.end is not None],
             leftovers=self.leftovers,
             started_job=started_job,
             stopped_by=stopped_by,  # type: ignore[arg-type]
         )
+
+    def _silence(self, node: _OfNode) -> Silence:
+        since = round(time.monotonic() - node.heard, 1)
+        detail = node.closed or self._links[node.index].describe(node.index)
+        return Silence(node=node.name, last_step=node.last_step, since_s=since, detail=detail)
 
     def measurements(self) -> Measurements:
         """What was measured."""
@@ -153,9 +159,3 @@ class Gathered:
 def lost(rank: RankState) -> bool:
     """Seen dead or stopped before it was done."""
     return rank.phase != "done" and rank.proc_state in _DEAD
-
-
-def _silence(node: _OfNode) -> Silence:
-    since = round(time.monotonic() - node.heard, 1)
-    detail = node.closed or f"its agent is pid {node.pid} in state {process.state_of(node.pid)}"
-    return Silence(node=node.name, last_step=node.last_step, since_s=since, detail=detail)

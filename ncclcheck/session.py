@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from queue import Empty
 from types import FrameType
@@ -13,7 +13,7 @@ from ncclcheck import rundir, wire
 from ncclcheck.clock import Deadline
 from ncclcheck.errors import Interrupted
 from ncclcheck.gather import Gathered
-from ncclcheck.launch.agents import Agent, Event, Events, Said, Signalled
+from ncclcheck.launch.agents import Event, Events, Link, Said, Signalled
 from ncclcheck.probes import process
 from ncclcheck.progress import Progress
 
@@ -42,9 +42,9 @@ def signals_as_events(events: Events) -> Iterator[None]:
 class Session:
     """Talks with agents until their facts, or their job, are complete or the deadline is near."""
 
-    def __init__(self, agents: Sequence[Agent], events: Events, deadline: Deadline, progress: Progress) -> None:
-        self.agents, self.events, self.deadline, self.progress = agents, events, deadline, progress
-        self.gathered = Gathered(list(agents))
+    def __init__(self, links: Sequence[Link], events: Events, deadline: Deadline, progress: Progress) -> None:
+        self.links, self.events, self.deadline, self.progress = links, events, deadline, progress
+        self.gathered = Gathered(links)
         self.started_job = False
         process.adopt_orphans()  # what a killed agent leaves behind comes to us, and ends with us
         self.stopped_by = ""
@@ -53,11 +53,11 @@ class Session:
         """Wait for the facts of all nodes, so long at most. Raises Interrupted."""
         self._listen(seconds, lambda: not self.gathered.waiting_for_facts)
 
-    def job(self, orders: Sequence[wire.Job], seconds: float) -> None:
+    def job(self, orders: Mapping[int, wire.Job], seconds: float) -> None:
         """Run the job until it is over on all nodes, a rank is lost, or time is up. Raises Interrupted."""
         self.started_job = True
-        for agent, order in zip(self.agents, orders, strict=True):
-            agent.send(order)
+        for node, order in orders.items():
+            self._send(node, order)
         verdict = _JobWatch(self.gathered)
         self._listen(seconds, verdict.over)
         self.stopped_by = verdict.stopped_by if verdict.over() else "deadline"
@@ -67,21 +67,26 @@ class Session:
         """End the job everywhere, and wait shortly for what the agents saw last."""
         if not self.started_job or self.gathered.job_over:
             return
-        for agent in self.agents:
-            agent.send(wire.Stop(reason=self.stopped_by))
+        self._send_all(wire.Stop(reason=self.stopped_by))
         with suppress(Interrupted):
             self._listen(_CLOSE, lambda: self.gathered.job_over_but(self.gathered.silent_in_job(_CLOSE / 2)))
 
     def close(self) -> None:
         """Close all channels; no agent, and nothing that an agent started, is left."""
-        for agent in self.agents:
-            agent.send(wire.Stop(reason="done"))
+        self._send_all(wire.Stop(reason="done"))
         limit = time.monotonic() + _CLOSE
-        for agent in self.agents:
-            agent.close(max(0.2, limit - time.monotonic()))
+        for link in self.links:
+            link.close(max(0.2, limit - time.monotonic()))
         process.kill_tree()
         process.reap_all()
         rundir.sweep()
+
+    def _send_all(self, order: wire.FromLauncher) -> None:
+        for node in self.gathered.nodes:
+            self._send(node, order)
+
+    def _send(self, node: int, order: wire.FromLauncher) -> None:
+        next(link for link in self.links if node in link.nodes).send(node, order)
 
     def _listen(self, seconds: float, over: Callable[[], bool]) -> None:
         end = time.monotonic() + min(seconds, max(0.5, self.deadline.left))

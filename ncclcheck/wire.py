@@ -153,14 +153,20 @@ class Assembler:
             self.noise.append(line.decode(errors="backslashreplace").rstrip("\n")[:500])
 
 
-def order(record: FromLauncher) -> bytes:
-    """One line for an agent's stdin."""
-    return _encoder.encode(record) + b"\n"
+def node_of(line: bytes) -> int:
+    """The node that a line on a shared channel comes from or is meant for; -1 for what is not ours."""
+    head = line.split(b" ", 1)[0]
+    return int(head) if head.isdigit() and len(head) < 10 else -1
 
 
-def read_order(line: bytes) -> FromLauncher:
-    """The launcher's record in one line. Raises msgspec.MsgspecError."""
-    return _from_launcher.decode(line)
+def order(node: int, record: FromLauncher) -> bytes:
+    """One line for the agent of one node; srun gives every task every line, so it is addressed."""
+    return b"%d %s\n" % (node, _encoder.encode(record))
+
+
+def read_order(line: bytes, node: int) -> FromLauncher | None:
+    """The launcher's record in one line; None for another node's. Raises msgspec.MsgspecError."""
+    return _from_launcher.decode(line.split(b" ", 1)[1]) if node_of(line) == node else None
 
 
 def encode_from_rank(record: FromAgent) -> bytes:

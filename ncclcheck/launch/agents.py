@@ -1,4 +1,4 @@
-"""Agents as a launcher sees them: processes that talk on pipes, all on one queue of events."""
+"""Agents as a launcher sees them: links (a child process, or a connection) that serve one node or many."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Protocol
 
 import ncclcheck
 from ncclcheck import wire
@@ -28,7 +29,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Closed:
-    """One agent's channel closed; detail: the last that its process wrote to stderr."""
+    """The way to one node closed; detail: the last that was said beside the channel (ssh's or srun's words)."""
 
     node: int
     detail: str
@@ -45,25 +46,47 @@ Event = Said | Closed | Signalled
 Events = SimpleQueue[Event]
 
 
-class Agent:
-    """One started agent and its channel."""
+class Link(Protocol):
+    """A way to one node or several. It puts Said and Closed events on the queue it was made with."""
 
-    def __init__(self, node: int, name: str, argv: Sequence[str], env: Mapping[str, str], events: Events) -> None:
-        self.node, self.name = node, name
-        self.assembler = wire.Assembler()
+    @property
+    def nodes(self) -> Mapping[int, str]:
+        """Index and name of every node that it serves."""
+
+    def send(self, node: int, order: wire.FromLauncher) -> None:
+        """Give an order to one node; a link that is broken is noticed as Closed."""
+
+    def describe(self, node: int) -> str:
+        """What is seen from here of the way to a silent node."""
+
+    def close(self, seconds: float) -> None:
+        """End it and all that it started, within so many seconds."""
+
+
+class ProcessLink:
+    """A child process that speaks for its nodes on its pipes: an agent, or ssh or srun with agents behind it."""
+
+    def __init__(
+        self, nodes: Mapping[int, str], argv: Sequence[str], env: Mapping[str, str], events: Events, cwd: str = "/"
+    ) -> None:
+        self.nodes: Mapping[int, str] = dict(nodes)
+        self._events = events
+        self._assemblers = {node: wire.Assembler() for node in nodes}
         self._errors = bytearray()
-        self.child = process.start(argv, env=env, cwd="/", control=True)
+        self.child = process.start(argv, env=env, cwd=cwd, control=True)
         self._stderr = threading.Thread(target=self._keep_errors, daemon=True)
         self._stderr.start()
-        threading.Thread(target=self._listen, args=(events,), daemon=True).start()
+        threading.Thread(target=self._listen, daemon=True).start()
 
-    def _listen(self, events: Events) -> None:
+    def _listen(self) -> None:
         assert self.child.stdout is not None
         for line in self.child.stdout:
-            if (record := self.assembler.feed(line)) is not None:
-                events.put(Said(self.node, record))
+            node = wire.node_of(line)
+            if node in self._assemblers and (record := self._assemblers[node].feed(line)) is not None:
+                self._events.put(Said(node, record))
         self._stderr.join(1.0)
-        events.put(Closed(self.node, self._errors.decode(errors="backslashreplace").strip()[-2000:]))
+        for node in self.nodes:
+            self._events.put(Closed(node, self.errors))
 
     def _keep_errors(self) -> None:
         assert self.child.stderr is not None
@@ -72,15 +95,27 @@ class Agent:
                 self._errors += line
                 del self._errors[:-65536]
 
-    def send(self, order: wire.FromLauncher) -> None:
-        """Give an order; an agent that is gone is noticed on its channel."""
+    @property
+    def errors(self) -> str:
+        """The last that the process wrote to stderr."""
+        return self._errors.decode(errors="backslashreplace").strip()[-2000:]
+
+    def send(self, node: int, order: wire.FromLauncher) -> None:
+        """Give an order on the child's stdin, addressed to one node."""
         assert self.child.stdin is not None
         with suppress(OSError, ValueError):
-            self.child.stdin.write(wire.order(order))
+            self.child.stdin.write(wire.order(node, order))
             self.child.stdin.flush()
 
+    def describe(self, node: int) -> str:
+        """What the child printed, or the state that it is in."""
+        del node  # one child speaks for all
+        return (
+            self.errors or f"its process here is pid {self.child.pid} in state {process.state_of(self.child.pid)}"
+        )
+
     def close(self, seconds: float) -> None:
-        """End of the channel: the agent kills all it started. One that does not leave is killed with its tree."""
+        """End of the channel: agents kill all they started. A child that stays is killed with its tree."""
         assert self.child.stdin is not None
         with suppress(OSError, ValueError):
             self.child.stdin.close()
@@ -90,9 +125,15 @@ class Agent:
             process.kill_tree(self.child.pid)
 
 
-def agent_argv(node: int, name: str, *more: str) -> list[str]:
-    """The command line of an agent on this machine."""
-    return [sys.executable, "-m", "ncclcheck.agent", "--node", str(node), "--name", name, *more]
+def agent_argv(python: str, *more: str) -> list[str]:
+    """The command line of an agent; without --node and --name it reads them from its job step (agent.py)."""
+    return [python, "-m", "ncclcheck.agent", *more]
+
+
+def agent_here(node: int, name: str, events: Events, *more: str) -> ProcessLink:
+    """An agent on this machine, a child of ours."""
+    argv = agent_argv(sys.executable, "--node", str(node), "--name", name, *more)
+    return ProcessLink({node: name}, argv, agent_environment(os.environ), events)
 
 
 def agent_environment(env: Mapping[str, str]) -> dict[str, str]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ncclcheck.errors import UsageError
+from ncclcheck.launch import local
+from ncclcheck.launch.agents import Events, Link
+from ncclcheck.options import Options
 from ncclcheck.probes.facts import Launcher
 
 LAUNCHERS: tuple[str, ...] = ("local", "slurm", "ssh", "join")
@@ -13,22 +16,37 @@ LAUNCHERS: tuple[str, ...] = ("local", "slurm", "ssh", "join")
 
 @dataclass(frozen=True)
 class Choice:
-    """The launcher, and why it was chosen, in words."""
+    """The launcher, why it was chosen, and the nodes in its order. start(events, *agent options) starts agents."""
 
     launcher: Launcher
     chosen_by: str
+    names: tuple[str, ...]
+    start: Callable[..., list[Link]]
+
+    @property
+    def simulated(self) -> bool:
+        """Whether several nodes share this machine."""
+        return self.launcher == "local" and len(self.names) > 1
 
 
-def choose(asked: str | None, env: Mapping[str, str]) -> Choice:
+def choose(options: Options, env: Mapping[str, str]) -> Choice:
     """Choose by design §4. Raises UsageError for a launcher that this version does not bring."""
-    if asked is None:
-        return _by_environment(env)
-    if asked != "local":
+    asked = options.launch
+    if asked not in (None, "local"):
         raise UsageError(f"--launch {asked}: this version brings no {asked} launcher yet; allowed is local")
-    return Choice("local", "--launch local")
+    return _local(options, "--launch local" if asked else _why_local(env))
 
 
-def _by_environment(env: Mapping[str, str]) -> Choice:
+def _local(options: Options, chosen_by: str) -> Choice:
+    names = local.names(options.nodes)
+
+    def start(events: Events, *agent_options: str) -> list[Link]:
+        return local.start(names, events, *agent_options)
+
+    return Choice("local", chosen_by, names, start)
+
+
+def _why_local(env: Mapping[str, str]) -> str:
     """This version knows the local launcher; it says which other one the environment would choose."""
     for name, what in (
         ("TORCHELASTIC_RUN_ID", "inside torchrun"),
@@ -36,15 +54,5 @@ def _by_environment(env: Mapping[str, str]) -> Choice:
         ("SLURM_JOB_ID", "in a Slurm allocation"),
     ):
         if env.get(name):
-            return Choice(
-                "local", f"{name} says {what}, whose launcher this version does not bring: only this machine"
-            )
-    return Choice("local", "no hosts, no Slurm allocation, not inside torchrun")
-
-
-def local_nodes(asked: int | None) -> int:
-    """`--nodes` for the local launcher. Raises UsageError."""
-    nodes = 1 if asked is None else asked
-    if not 1 <= nodes <= 64:
-        raise UsageError(f"--nodes: {nodes} is out of range; allowed are 1 to 64 on one machine")
-    return nodes
+            return f"{name} says {what}, whose launcher this version does not bring: only this machine"
+    return "no hosts, no Slurm allocation, not inside torchrun"

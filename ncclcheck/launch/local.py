@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import socket
 
-from ncclcheck.launch.agents import Agent, Events, agent_argv, agent_environment
+from ncclcheck.errors import UsageError
+from ncclcheck.launch.agents import Events, Link, agent_here
+
+_MOST = 64
 
 
-def names(nodes: int) -> list[str]:
-    """This machine's own name, or sim0, sim1, ... for several."""
-    return [socket.gethostname() or "localhost"] if nodes == 1 else [f"sim{index}" for index in range(nodes)]
+def names(nodes: int | None) -> tuple[str, ...]:
+    """This machine's own name, or sim0, sim1, ... for several. Raises UsageError."""
+    count = 1 if nodes is None else nodes
+    if not 1 <= count <= _MOST:
+        raise UsageError(f"--nodes: {count} is out of range; allowed are 1 to {_MOST} on one machine")
+    own = socket.gethostname() or "localhost"
+    return (own,) if count == 1 else tuple(f"sim{index}" for index in range(count))
 
 
-def start(nodes: int, probe_seconds: float, events: Events, *options: str) -> list[Agent]:
+def start(nodes: tuple[str, ...], events: Events, *agent_options: str) -> list[Link]:
     """Start the agents. Raises OSError where not even a process can be started."""
-    simulated = ["--simulated"] if nodes > 1 else []
-    env = agent_environment(os.environ)
-    more = ["--probe-seconds", str(probe_seconds), *simulated, *options]
-    return [
-        Agent(index, name, agent_argv(index, name, *more), env, events) for index, name in enumerate(names(nodes))
-    ]
+    more = [*agent_options, *(["--simulated"] if len(nodes) > 1 else [])]
+    return [agent_here(index, name, events, *more) for index, name in enumerate(nodes)]
