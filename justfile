@@ -26,6 +26,7 @@ format:
 # what our measuring costs, against a bare torch loop
 overhead:
     python benchmarks/overhead.py
+    python benchmarks/walltime.py
 
 # record this machine or cluster for tests/snapshots
 record FILE *ARGS:

@@ -92,9 +92,9 @@ CASES: list[tuple[str, str, list[Node], State, str]] = [
     ("NCC002", "same", [node("a1"), node("a2")], State.OK, "NCCL 2.27.7 on all 2 nodes"),
     ("NCC002", "one alone", [node()], State.SKIPPED, ""),
     ("NCC002", "odd one out", [node("a1"), node("a2", loaded=library("2.19.3")), node("a3")], State.FAIL,
-     "a2: NCCL 2.19.3 here, 2.27.7 on most nodes"),
+     "a2: NCCL is 2.19.3; 2 of 3 nodes have 2.27.7"),
     ("NCC002", "no majority", [node("a1"), node("a2", loaded=library("2.19.3"))], State.FAIL,
-     "2.27.7 on a1, 2.19.3 on a2"),
+     "2.27.7 on a1; 2.19.3 on a2"),
     ("NCC002", "unread", [node("a1"), node("a2"), node("a3", loaded=DENIED)], State.UNKNOWN, "a3: "),
     # NCC003
     ("NCC003", "known", [node(env={"NCCL_DEBUG": "WARN", "NCCL_IB_HCA": "mlx5"})], State.OK, ""),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster, Library, Node, Unread, at, known, value_or
-from ncclcheck.reports.findings import Evidence, Finding, State, Where, admin, fail, fine, seen, unknown, warn, you
-from ncclcheck.reports.fold import fold_names
+from ncclcheck.reports.agreement import disagreements
+from ncclcheck.reports.findings import Finding, State, Where, admin, fail, fine, seen, unknown, warn, you
 from ncclcheck.reports.rule import rule
 
 _ADDED = ("LD_PRELOAD", "LD_LIBRARY_PATH", "conda", "system")
@@ -143,30 +142,14 @@ def same_version_everywhere(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#1267.
     """
-    groups: dict[str, list[Node]] = defaultdict(list)
-    for node in cluster.nodes:
-        groups[known(at(node, "nccl.loaded.version"))].append(node)
-    most = max(groups, key=lambda version: len(groups[version]))
-    listed = [seen(f"NCCL {version}", fold_names(n.name for n in nodes)) for version, nodes in groups.items()]
-    if len(groups) == 1:
-        yield fine(Where(), f"NCCL {most} on all {len(cluster.nodes)} nodes", *listed)
-    elif sum(len(nodes) == len(groups[most]) for nodes in groups.values()) > 1:
-        versions = ", ".join(f"{v} on {fold_names(n.name for n in nodes)}" for v, nodes in groups.items())
-        yield _other_version(Where(), f"nodes load different versions of NCCL: {versions}", listed)
-    else:
-        for node in [n for version, nodes in groups.items() if version != most for n in nodes]:
-            loaded = known(at(node, "nccl.loaded"))
-            what = f"NCCL {loaded.version} here, {most} on most nodes"
-            yield _other_version(Where(node=node.name), what, [seen(loaded.origin, loaded.path), *listed])
-
-
-def _other_version(where: Where, what: str, evidence: list[Evidence]) -> Finding:
-    return fail(
-        where,
-        what,
+    versions = {node.name: known(at(node, "nccl.loaded.version")) for node in cluster.nodes}
+    yield from disagreements(
+        versions,
+        "NCCL",
+        "ncclGetVersion",
+        level=fail,
         why="Ranks with different versions of NCCL do not understand each other: the job fails or hangs early.",
         owner="job",
-        evidence=evidence,
         fix=[
             you("Use the same image or environment on all nodes; look at what NCC001 says was loaded there."),
             admin("Give all nodes the same image."),
