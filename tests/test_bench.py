@@ -239,3 +239,46 @@ def test_a_temporary_directory_without_room_is_survived(ncclcheck: Command) -> N
     ran = ncclcheck("bench", "--quick", "--ops", "barrier", "-o", "json", TMPDIR="/proc")
     assert [row.state for row in ran.document.measurements.collectives] == ["ok"]
     assert {v.code for v in ran.document.verdicts if v.state is State.FAIL} == {"HST004"}
+
+
+def test_gpus_that_cannot_be_used_stop_it(ncclcheck: Command) -> None:
+    """Slurm gave GPUs, and CUDA sees none: no silent fallback to gloo, unless gloo is asked for."""
+    ran = ncclcheck("bench", "--nodes", "2", "--quick", "-o", "json", SLURM_JOB_GPUS="0,1", SLURM_JOB_ID="7")
+    assert ran.code == 1
+    assert _verdict(ran.document, "GPU001").state is State.FAIL
+    assert not ran.document.run.started_job
+    assert "GPU001" in (ran.document.stages[-1].reason or "")
+    asked = ncclcheck(
+        "bench", "--ops", "barrier", "--backend", "gloo", "-o", "json", SLURM_JOB_GPUS="0,1", SLURM_JOB_ID="7"
+    )
+    assert asked.code == 0
+    assert asked.document.measurements.collectives
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a network namespace of its own")
+def test_without_a_loopback_interface(tmp_path: Path) -> None:
+    """A fresh network namespace: lo is down. The report says so, and no job is tried."""
+    argv = ["unshare", "--net", sys.executable, "-m", "ncclcheck", "bench", "--nodes", "2", "-o", "json"]
+    done = subprocess.run(argv, cwd=tmp_path, env=environment(), capture_output=True, timeout=60, check=False)
+    ran = Ran(done)
+    assert ran.code == 1, ran.err
+    assert _verdict(ran.document, "NET012").state is State.FAIL
+    assert not ran.document.run.started_job
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a mount of its own")
+def test_a_full_tmp_is_survived(tmp_path: Path) -> None:
+    """/tmp is a full file system of 64 KiB: the run folder goes elsewhere, and the report says what is wrong."""
+    fill = "mount -t tmpfs -o size=64k full /tmp && head -c 65536 /dev/zero > /tmp/full"
+    command = f"{sys.executable} -m ncclcheck bench --ops barrier -o json"
+    if str(tmp_path).startswith("/tmp") and str(ROOT).startswith("/tmp"):
+        pytest.skip("this checkout stands in /tmp")
+    if sys.executable.startswith("/tmp"):
+        pytest.skip("this interpreter stands in /tmp")
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", f"{fill}; {command}"],
+        cwd="/", env=environment(), capture_output=True, timeout=90, check=False,
+    )  # fmt: skip
+    ran = Ran(done)
+    assert [row.state for row in ran.document.measurements.collectives] == ["ok"], ran.err
+    assert _verdict(ran.document, "HST004").state is State.FAIL

@@ -222,3 +222,19 @@ def test_an_ordinary_user(tmp_path: Path) -> None:
     if b"No module named" in done.stderr:
         pytest.skip("nobody may not read this checkout")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_login_node_says_that_no_gpu_node_was_judged(ncclcheck: Command, tmp_path: Path) -> None:
+    srun = tmp_path / "srun"
+    srun.write_text("#!/bin/sh\n")
+    srun.chmod(0o755)
+    ran = ncclcheck("env", PATH=f"{tmp_path}:{os.environ['PATH']}")
+    last = " ".join(ran.out.split()[-40:])
+    assert "no GPU node was judged" in last
+    assert "salloc" in last
+
+
+def test_the_gate_runs_the_commands_of_the_readme() -> None:
+    gate, readme = (ROOT / ".ci/run").read_text(), (ROOT / "README.md").read_text()
+    line = next(line for line in gate.splitlines() if line.endswith("pytest -q"))
+    assert f"\n{line}\n" in readme
