@@ -14,7 +14,7 @@ import threading
 import time
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
@@ -24,6 +24,9 @@ from ncclcheck.probes.facts import JobEnd, Leftover, Node, RankState, replace
 from ncclcheck.probes.machine import Machine
 from ncclcheck.probes.survey import survey
 from ncclcheck.torchrun import Torchrun, explain_end
+
+if TYPE_CHECKING:
+    from ncclcheck.probes.reach import Listener
 
 _TICK = 0.1
 _LOOK_EVERY = 0.5
@@ -55,6 +58,7 @@ class Agent:
         self.channel = Channel(options.node)
         self.events: SimpleQueue[wire.FromLauncher | wire.FromAgent | int] = SimpleQueue()
         self.folder = ""
+        self.listener: Listener | None = None
 
     def run(self) -> None:
         """The whole life of an agent."""
@@ -62,7 +66,11 @@ class Agent:
         self.channel.say(_hello(self.options))
         self.channel.say(wire.Facts(node=self._survey()))
         while not isinstance(order := self.events.get(), wire.Stop):
-            if isinstance(order, wire.Job):
+            if isinstance(order, wire.Listen):
+                self._open_door(order)
+            elif isinstance(order, wire.Peers):
+                self._reach(order)
+            elif isinstance(order, wire.Job):
                 self._job(order)
         self.leave("stopped")
 
@@ -88,11 +96,41 @@ class Agent:
         machine = Machine(o.sysroot or o.host_root or "/", recorded=bool(o.sysroot))
         return survey(o.name, machine, o.probe_seconds, simulated=o.simulated, step=self._step)
 
+    def _open_door(self, order: wire.Listen) -> None:
+        """Let the others try to reach us."""
+        from ncclcheck.probes.reach import Listener  # noqa: PLC0415 - one node alone needs none of it
+
+        try:
+            self.listener = Listener(
+                order.address,
+                node=self.options.node,
+                name=self.options.name,
+                interface=order.interface,
+                mtu=order.mtu,
+                token=order.token,
+            )
+        except OSError as error:
+            self.channel.say(wire.Listening(door=None, problem=f"{order.address}: {error}"))
+        else:
+            self.channel.say(wire.Listening(door=self.listener.told))
+
+    def _reach(self, order: wire.Peers) -> None:
+        """Try to reach the others; our door is closed before anything else runs."""
+        from ncclcheck.probes.reach import measure  # noqa: PLC0415
+
+        if self.listener is None:
+            return
+        self._step(f"reach {len(order.doors) - 1} peers")
+        self.channel.say(wire.Reach(reach=measure(self.listener.told, order.doors, order.names, order.seconds)))
+
     def _step(self, text: str) -> None:
         self.channel.say(wire.Step(text=text))
 
     def _job(self, job: wire.Job) -> None:
-        """Run torchrun to its end; always says how it ended."""
+        """Run torchrun to its end; always says how it ended. Our own door is closed by then."""
+        if self.listener is not None:
+            self.listener.close()
+            self.listener = None
         if job.is_host and (problem := _port_problem(job.endpoint)):
             self._ended(None, problem)
             return
@@ -132,7 +170,7 @@ class Agent:
             torchrun.note(event)
         if isinstance(event, int):
             self._tell([replace(s, proc_state="gone") for s in torchrun.looked_at() if s.pid == event])
-        elif not isinstance(event, (wire.Job, wire.Stop)):
+        elif isinstance(event, (wire.Rank, wire.Step, wire.Result)):
             self.channel.say(event)
 
     def _tell(self, states: list[RankState]) -> None:

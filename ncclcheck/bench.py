@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, field
 
 import msgspec
 
-from ncclcheck import endpoint, env, finish, plan, saved, wire
+from ncclcheck import endpoint, finish, plan, saved, wire
 from ncclcheck.clock import Deadline
 from ncclcheck.errors import Interrupted, UsageError
 from ncclcheck.finish import Story
@@ -16,116 +15,126 @@ from ncclcheck.launch import choose
 from ncclcheck.launch.agents import Events
 from ncclcheck.options import Options
 from ncclcheck.plan import BenchOptions, Shape
-from ncclcheck.probes.facts import Cluster, Job, Node, at, replace, variables
+from ncclcheck.probes.context import CollectivePlan
+from ncclcheck.probes.facts import Cluster, Node, at, replace, variables
 from ncclcheck.progress import Progress
 from ncclcheck.reports.findings import State
 from ncclcheck.reports.jsondoc import Stage
 from ncclcheck.reports.judge import judge
-from ncclcheck.session import Session, signals_as_events
+from ncclcheck.session import signals_as_events
+from ncclcheck.stages import Stages, report_time
 
-_FACTS_S = 25.0
 _LEAST_JOB_S = 5.0
-# What must hold before a job is started; a rule of these that fails stops it (`--force` overrides).
-GROUND = ("GPU001", "NET012", "VER001")
+# What must hold before a job is started: where one of these fails, it could only hang (`--force` overrides).
+GROUND = (
+    *("GPU001", "VER001", "NCC002", "NCC007", "HST009"),
+    *("NET001", "NET003", "NET005", "NET006", "NET007", "NET010", "NET012"),
+)
 
 
-@dataclass
 class _Bench:
-    """One run of `bench`, stage by stage."""
+    """The job of one run of `bench`."""
 
-    options: Options
-    bench: BenchOptions
-    session: Session
-    choice: choose.Choice
-    deadline: Deadline
-    progress: Progress
-    stages: list[Stage] = field(default_factory=list)
-    shape: Shape | None = None
-    ranks: int = 0
-
-    def read_facts(self) -> None:
-        """Stage one."""
-        begun = time.monotonic()
-        self.progress.stage("reading the facts of every node")
-        self.session.facts(self.deadline.sooner(_FACTS_S))
-        missing = self.session.gathered.waiting_for_facts
-        state = State.UNKNOWN if missing else State.OK
-        self.stages.append(Stage(name="env", state=state, seconds=round(time.monotonic() - begun, 3)))
+    def __init__(self, stages: Stages, bench: BenchOptions) -> None:
+        self.stages, self.bench, self.session = stages, bench, stages.session
+        self.shape: Shape | None = None
+        self.run_id = f"ncclcheck-{os.getpid()}-{time.time_ns()}"
 
     def measure(self) -> None:
-        """Stage two, if its ground holds. Raises UsageError for a shape that cannot fit, Interrupted."""
-        if (reason := self._refusal()) is not None:
-            self.session.stopped_by = "refused"
-            self.stages.append(Stage(name="bench", state=State.SKIPPED, seconds=0.0, reason=reason))
+        """Run the job, if its ground holds. Raises UsageError for a shape that cannot fit, and Interrupted."""
+        if (refusal := self._refusal()) is not None:
+            self.session.stopped_by, stage = refusal
+            self.stages.done.append(stage)
             return
-        if self._job_seconds() < _LEAST_JOB_S:
-            self.session.stopped_by = "deadline"
-            reason = f"{self.deadline.left:.0f} s before the deadline are too few for a job"
-            self.stages.append(Stage(name="bench", state=State.UNKNOWN, seconds=0.0, reason=reason))
-            return
-        begun = time.monotonic()
-        facts = self.session.gathered.answered
-        self.shape = plan.shape(self.bench, facts, simulated=self.choice.simulated)
-        self.ranks = self.shape.ranks_per_node * len(self.choice.names)
-        self.progress.say(self._announcement())
-        self.progress.stage(f"torchrun: {self.ranks} ranks, {self.shape.backend}")
-        try:
-            self._run_job(facts)
-        finally:
-            done = not self.session.stopped_by and self._complete()
-            seconds = round(time.monotonic() - begun, 3)
-            self.stages.append(Stage(name="bench", state=State.OK if done else State.FAIL, seconds=seconds))
+        nodes = self.session.gathered.answered
+        self.shape = plan.shape(self.bench, nodes, simulated=self.stages.choice.simulated)
+        rows = plan.collectives(self.bench, self.shape, nodes, simulated=self.stages.choice.simulated)
+        self.stages.progress.say(self._announcement())
+        with self.stages.stage("bench", f"torchrun: {self.ranks} ranks, {self.shape.backend}") as outcome:
+            seconds = self._seconds()
+            self.session.job(self._orders(nodes, rows, seconds), seconds)
+            if self.session.stopped_by or not self._complete():
+                outcome.state, outcome.reason = State.FAIL, self.session.stopped_by or "not every rank finished"
 
-    def _refusal(self) -> str | None:
-        silent = self.session.gathered.run(started_job=False, stopped_by="").silent
-        if silent:
-            return f"{', '.join(s.node for s in silent)} did not answer"
-        failed = [v.code for v in judge(self.cluster()) if v.code in GROUND and v.state is State.FAIL]
-        return None if not failed or self.options.force else f"{', '.join(failed)} failed"
+    def _refusal(self) -> tuple[str, Stage] | None:
+        """Why no job is started, and the stage that says so."""
+        if silent := self.stages.cluster().run.silent:
+            state, reason = State.SKIPPED, f"{', '.join(s.node for s in silent)} did not answer"
+        elif not self.stages.options.force and (failed := self._failed_ground()):
+            state, reason = State.SKIPPED, f"{', '.join(failed)} failed"
+        elif self._seconds() < _LEAST_JOB_S:
+            reason = f"{self.stages.deadline.left:.0f} s before the deadline are too few for a job"
+            return "deadline", Stage(name="bench", state=State.UNKNOWN, seconds=0.0, reason=reason)
+        else:
+            return None
+        return "refused", Stage(name="bench", state=state, seconds=0.0, reason=reason)
 
-    def _run_job(self, facts: list[Node]) -> None:
-        """One job on all nodes. They meet on a port of this machine that is free at this moment."""
-        where = self.options.rdzv_endpoint or f"127.0.0.1:{endpoint.free_port('127.0.0.1')}"
-        seconds = self._job_seconds()
-        self.session.job({i: self._order(i, node, where, seconds) for i, node in enumerate(facts)}, seconds)
+    def _failed_ground(self) -> list[str]:
+        return [v.code for v in judge(self.cluster()) if v.code in GROUND and v.state is State.FAIL]
 
-    def _job_seconds(self) -> float:
+    def _seconds(self) -> float:
         """What is left for the job, when closing and the report have their share."""
-        return self.deadline.left - env.report_time(self.deadline) - 2.0
-
-    def _order(self, index: int, node: Node, where: str, seconds: float) -> wire.Job:
-        assert self.shape is not None
-        rows = plan.collectives(
-            self.bench, self.shape, self.session.gathered.answered, simulated=self.choice.simulated
-        )
-        return wire.Job(
-            run_id=self._run_id,
-            endpoint=where,
-            is_host=index == 0,
-            local_addr=where.rpartition(":")[0],
-            nodes=len(self.choice.names),
-            ranks_per_node=self.shape.ranks_per_node,
-            backend=self.shape.backend,
-            plan=msgspec.Raw(msgspec.json.encode(rows)),
-            env=self._job_environment(index, node),
-            seconds=seconds,
-        )
+        return self.stages.deadline.left - report_time(self.stages.deadline) - 2.0
 
     @property
-    def _run_id(self) -> str:
-        return f"ncclcheck-{os.getpid()}"
+    def ranks(self) -> int:
+        """The planned world size; 0 before there is a plan."""
+        return self.shape.ranks_per_node * len(self.stages.choice.names) if self.shape else 0
 
-    def _job_environment(self, index: int, node: Node) -> dict[str, str]:
+    def _orders(self, nodes: list[Node], rows: CollectivePlan, seconds: float) -> dict[int, wire.Job]:
+        """One order a node. All meet where node 0 opens the store."""
+        assert self.shape is not None
+        addresses = self._addresses()
+        where = self._endpoint(addresses)
+        payload = msgspec.Raw(msgspec.json.encode(rows))
+        return {
+            index: wire.Job(
+                run_id=self.run_id,
+                endpoint=where,
+                is_host=index == 0,
+                local_addr=addresses[index],
+                nodes=len(nodes),
+                ranks_per_node=self.shape.ranks_per_node,
+                backend=self.shape.backend,
+                plan=payload,
+                env=self._environment(index, node),
+                seconds=seconds,
+            )
+            for index, node in enumerate(nodes)
+        }
+
+    def _addresses(self) -> dict[int, str]:
+        """The address of each node on the job's network."""
+        if self.stages.choice.launcher == "local":
+            return dict.fromkeys(range(len(self.stages.choice.names)), "127.0.0.1")
+        links = self.stages.links()
+        return {i: links[i].address if i in links else name for i, name in enumerate(self.stages.choice.names)}
+
+    def _endpoint(self, addresses: dict[int, str]) -> str:
+        """Where node 0 opens the store: as the user said, or on a port that is free there."""
+        given = self.stages.options.rdzv_endpoint
+        if given and self.stages.choice.launcher == "local":
+            return given
+        port = endpoint.free_port("127.0.0.1") if self.stages.choice.launcher == "local" else self._free_there()
+        host = addresses[0]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def _free_there(self) -> int:
+        """A port that was free on node 0 when its door was open; its agent probes it again before use."""
+        doors = {door.node: door for door in self.session.gathered.doors}
+        return doors[0].tcp_port if 0 in doors else endpoint.random_port()
+
+    def _environment(self, index: int, node: Node) -> dict[str, str]:
         """What we add to the user's environment, and only where the user said nothing."""
         assert self.shape is not None
-        env_of_node = variables(node)
-        added = {} if "OMP_NUM_THREADS" in env_of_node else {"OMP_NUM_THREADS": "1"}
-        if self.shape.backend == "gloo":
-            added |= {} if "GLOO_SOCKET_IFNAME" in env_of_node else {"GLOO_SOCKET_IFNAME": "lo"}
-        elif self.choice.simulated:
+        env = variables(node)
+        added = {} if "OMP_NUM_THREADS" in env else {"OMP_NUM_THREADS": "1"}
+        if self.shape.backend == "gloo" and self.stages.choice.launcher == "local":
+            added |= {} if "GLOO_SOCKET_IFNAME" in env else {"GLOO_SOCKET_IFNAME": "lo"}
+        if self.shape.backend == "nccl" and self.stages.choice.simulated:
             first = index * self.shape.ranks_per_node
-            mine = _visible(env_of_node, at(node, "gpus.usable"))[first : first + self.shape.ranks_per_node]
-            added |= {"NCCL_HOSTID": f"{self._run_id}-{index}", "CUDA_VISIBLE_DEVICES": ",".join(mine)}
+            mine = _visible(env, at(node, "gpus.usable"))[first : first + self.shape.ranks_per_node]
+            added |= {"NCCL_HOSTID": f"{self.run_id}-{index}", "CUDA_VISIBLE_DEVICES": ",".join(mine)}
         return added
 
     def _announcement(self) -> str:
@@ -141,25 +150,13 @@ class _Bench:
 
     def cluster(self) -> Cluster:
         """Everything that is known by now."""
-        gathered = self.session.gathered
-        job: Job = env.job_fact(gathered, self.choice)
-        return Cluster(
-            command="bench",
-            nodes=gathered.answered,
-            job=replace(
-                job,
-                backend=self.shape.backend if self.shape else "",
-                backend_asked=self.bench.backend,
-                ranks=self.ranks,
-            ),
-            run=gathered.run(started_job=self.session.started_job, stopped_by=self.session.stopped_by),
-            measurements=gathered.measurements(),
-            policy=self.options.policy,
-        )
+        backend = self.shape.backend if self.shape else ""
+        job = replace(self.stages.job(), backend=backend, backend_asked=self.bench.backend, ranks=self.ranks)
+        return self.stages.cluster(job)
 
 
-def _visible(env_of_node: dict[str, str], usable: int) -> list[str]:
-    given = env_of_node.get("CUDA_VISIBLE_DEVICES")
+def _visible(env: dict[str, str], usable: int) -> list[str]:
+    given = env.get("CUDA_VISIBLE_DEVICES")
     return given.split(",") if given else [str(index) for index in range(usable)]
 
 
@@ -169,24 +166,23 @@ def run(options: Options, bench: BenchOptions) -> int:
     if options.from_file is not None:
         return saved.judge_again(options)
     begun, started = time.monotonic(), finish.now()
-    choice = choose.choose(options, os.environ)
     deadline = Deadline(options.deadline or plan.default_deadline("bench", bench))
-    progress = Progress(quiet=options.quiet)
-    events = Events()
+    events, progress = Events(), Progress(quiet=options.quiet)
     caught: int | None = None
     with signals_as_events(events):
-        session = env.start(options, choice, events, deadline, progress)
-        this = _Bench(options, bench, session, choice, deadline, progress)
+        stages = Stages.start(options, choose.choose(options, os.environ), events, deadline, progress)
+        this = _Bench(stages, bench)
         try:
-            this.read_facts()
+            stages.facts()
+            stages.reach()
             this.measure()
         except Interrupted as interrupted:
             caught = interrupted.number
-            session.stop_job()
+            stages.session.stop_job()
         except (UsageError, OSError) as error:
-            session.close()
+            stages.session.close()
             raise UsageError(str(error)) from None
         cluster = this.cluster()
-        session.close()
+        stages.session.close()
         progress.clear()
-    return finish.finish(cluster, options, Story(started, time.monotonic() - begun, this.stages, caught))
+    return finish.finish(cluster, options, Story(started, time.monotonic() - begun, stages.done, caught))

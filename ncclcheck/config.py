@@ -30,7 +30,11 @@ class CommandOptions(Struct, forbid_unknown_fields=True, rename="kebab"):
 
     nodes: int | None = None
     launch: str | None = None
+    hosts: str | None = None
+    hostfile: str | None = None
+    via: str | None = None
     rdzv_endpoint: str | None = None
+    wait: float | None = None
     output: str | None = None
     only: list[str] | None = None
     ignore: list[str] | None = None

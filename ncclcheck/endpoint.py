@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 
 import psutil
@@ -12,6 +13,11 @@ def free_port(host: str) -> int:
     """A port that nobody listens on at this moment. Raises OSError where the address cannot be bound."""
     with socket.create_server((host, 0), family=_family(host)) as server:
         return int(server.getsockname()[1])
+
+
+def random_port() -> int:
+    """A port from the upper end, for a machine that cannot be asked; it is probed there before use."""
+    return secrets.choice(range(40000, 60000))
 
 
 def taken(host: str, port: int) -> str | None:

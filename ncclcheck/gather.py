@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ncclcheck import wire
 from ncclcheck.launch.agents import Closed, Link, Said
 from ncclcheck.probes.facts import (
     Collective,
+    Door,
     JobEnd,
     Leftover,
     Measurements,
     Node,
+    NodeReach,
     RankState,
     Run,
     Silence,
@@ -33,6 +35,8 @@ class _OfNode:
     name: str
     hello: wire.Hello | None = None
     facts: Node | None = None
+    listening: wire.Listening | None = None
+    reach: NodeReach | None = None
     end: JobEnd | None = None
     closed: str | None = None
     last_step: str = "its agent was started"
@@ -63,6 +67,10 @@ class Gathered:
                 node.hello = hello
             case wire.Facts(node=facts):
                 node.facts = facts
+            case wire.Listening() as listening:
+                node.listening = listening
+            case wire.Reach(reach=reach):
+                node.reach = reach
             case wire.Step(text=text, rank=None):
                 node.last_step = text
             case wire.Step(text=text, rank=rank) if rank in self.ranks:
@@ -110,6 +118,22 @@ class Gathered:
         return [node.name for node in self.nodes.values() if node.facts is None and node.closed is None]
 
     @property
+    def doors(self) -> list[Door]:
+        """Where nodes can be reached."""
+        return [n.listening.door for n in self.nodes.values() if n.listening and n.listening.door]
+
+    def have_answered(self, asked: Iterable[int]) -> bool:
+        """Every node that was asked to open a door has done so, or has said why not, or is gone."""
+        return all(self.nodes[node].listening or self.nodes[node].closed is not None for node in asked)
+
+    def have_reached(self, count: int) -> bool:
+        """So many nodes have said what they saw of the others; those that are gone never will."""
+        gone = sum(
+            n.listening is not None and n.reach is None and n.closed is not None for n in self.nodes.values()
+        )
+        return sum(node.reach is not None for node in self.nodes.values()) + gone >= count
+
+    @property
     def job_over(self) -> bool:
         """Every node has said how its torchrun ended."""
         return all(node.end is not None for node in self.nodes.values())
@@ -153,7 +177,12 @@ class Gathered:
 
     def measurements(self) -> Measurements:
         """What was measured."""
-        return Measurements(collectives=self.collectives, wrong=self.wrong, startup_s=self.startup)
+        return Measurements(
+            collectives=self.collectives,
+            wrong=self.wrong,
+            startup_s=self.startup,
+            reach=[node.reach for node in self.nodes.values() if node.reach is not None],
+        )
 
 
 def lost(rank: RankState) -> bool:

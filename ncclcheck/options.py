@@ -19,7 +19,13 @@ class Options:
     command: str
     nodes: int | None = None
     launch: str | None = None
+    hosts: str | None = None
+    hostfile: str | None = None
+    via: str | None = None
+    node_rank: int | None = None
     rdzv_endpoint: str | None = None
+    rdzv_id: str = ""
+    wait: float | None = None
     output: str = "text"
     json_file: str | None = None
     save_file: str | None = None

@@ -22,6 +22,7 @@ _GRACE = 2.5
 _STOPPED_FOR = 3.0
 _SILENT = 15.0
 _CLOSE = 8.0
+_DOORS_S = 4.0
 
 
 @contextmanager
@@ -53,6 +54,15 @@ class Session:
         """Wait for the facts of all nodes, so long at most. Raises Interrupted."""
         self._listen(seconds, lambda: not self.gathered.waiting_for_facts)
 
+    def reach(self, listen: Mapping[int, wire.Listen], names: dict[str, str], seconds: float) -> None:
+        """Open a door on every node, then let every node try the doors of the others. Raises Interrupted."""
+        for node, order in listen.items():
+            self._send(node, order)
+        self._listen(_DOORS_S, lambda: self.gathered.have_answered(listen))
+        doors = self.gathered.doors
+        self._send_all(wire.Peers(doors=doors, names=names, seconds=seconds))
+        self._listen(seconds + _DOORS_S, lambda: self.gathered.have_reached(len(doors)))
+
     def job(self, orders: Mapping[int, wire.Job], seconds: float) -> None:
         """Run the job until it is over on all nodes, a rank is lost, or time is up. Raises Interrupted."""
         self.started_job = True
@@ -82,8 +92,8 @@ class Session:
         rundir.sweep()
 
     def _send_all(self, order: wire.FromLauncher) -> None:
-        for node in self.gathered.nodes:
-            self._send(node, order)
+        for link in self.links:
+            link.send(None, order)
 
     def _send(self, node: int, order: wire.FromLauncher) -> None:
         next(link for link in self.links if node in link.nodes).send(node, order)

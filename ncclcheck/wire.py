@@ -50,6 +50,19 @@ class Rank(Struct, tag="rank", frozen=True, kw_only=True):
     state: facts.RankState
 
 
+class Listening(Struct, tag="listening", frozen=True, kw_only=True):
+    """This node can be reached now; None with the reason where it cannot."""
+
+    door: facts.Door | None
+    problem: str = ""
+
+
+class Reach(Struct, tag="reach", frozen=True, kw_only=True):
+    """What this node saw of the others."""
+
+    reach: facts.NodeReach
+
+
 class Result(Struct, tag="result", frozen=True, kw_only=True):
     """A finished measurement; `total` rows are planned."""
 
@@ -94,14 +107,31 @@ class Job(Struct, tag="job", frozen=True, kw_only=True):
     seconds: float
 
 
+class Listen(Struct, tag="listen", frozen=True, kw_only=True):
+    """Open a door on this address for the time of the reach stage."""
+
+    interface: str
+    address: str
+    mtu: int
+    token: str
+
+
+class Peers(Struct, tag="peers", frozen=True, kw_only=True):
+    """Measure the way to these doors. names: host name of each peer -> the address that it should resolve to."""
+
+    doors: list[facts.Door]
+    names: dict[str, str]
+    seconds: float
+
+
 class Stop(Struct, tag="stop", frozen=True, kw_only=True):
     """Kill everything you started, say bye and leave."""
 
     reason: str = ""
 
 
-FromAgent = Union[Hello, Facts, Step, Rank, Result, JobEnded, Beat, Bye]
-FromLauncher = Union[Job, Stop]
+FromAgent = Union[Hello, Facts, Step, Listening, Reach, Rank, Result, JobEnded, Beat, Bye]
+FromLauncher = Union[Listen, Peers, Job, Stop]
 
 _encoder = msgspec.json.Encoder()
 _from_agent: msgspec.json.Decoder[FromAgent] = msgspec.json.Decoder(FromAgent)
@@ -159,14 +189,15 @@ def node_of(line: bytes) -> int:
     return int(head) if head.isdigit() and len(head) < 10 else -1
 
 
-def order(node: int, record: FromLauncher) -> bytes:
-    """One line for the agent of one node; srun gives every task every line, so it is addressed."""
-    return b"%d %s\n" % (node, _encoder.encode(record))
+def order(node: int | None, record: FromLauncher) -> bytes:
+    """One line for the agent of one node, or of all (None): srun gives every task every line."""
+    return b"%s %s\n" % (b"*" if node is None else b"%d" % node, _encoder.encode(record))
 
 
 def read_order(line: bytes, node: int) -> FromLauncher | None:
     """The launcher's record in one line; None for another node's. Raises msgspec.MsgspecError."""
-    return _from_launcher.decode(line.split(b" ", 1)[1]) if node_of(line) == node else None
+    mine = line.startswith(b"* ") or node_of(line) == node
+    return _from_launcher.decode(line.split(b" ", 1)[1]) if mine else None
 
 
 def encode_from_rank(record: FromAgent) -> bytes:

@@ -26,7 +26,15 @@ def option(name: str, *more: str, **attributes: Any) -> Callable[[F], F]:
 _COMMON = (
     option("--nodes", type=int, metavar="N", help="how many nodes; here several are simulated on this machine"),
     option("--launch", type=click.Choice(LAUNCHERS), help="choose the launcher instead of finding it"),
-    option("--rdzv-endpoint", metavar="HOST:PORT", help="where the ranks meet; default: a free port here"),
+    option("--hosts", metavar="LIST", help="nodes by ssh: a,b:8"),
+    option("--hostfile", metavar="FILE", help="nodes by ssh, a line each, as OpenMPI and DeepSpeed write them"),
+    option("--via", metavar="COMMAND", help="what to run on each host first: 'docker exec NAME'"),
+    option("--node-rank", type=int, metavar="R", help="this is node R of a join: the same command on every node"),
+    option("--rdzv-endpoint", metavar="HOST:PORT", help="where the nodes meet: an address of node 0"),
+    option("--rdzv-id", metavar="ID", default="", help="tells runs apart that meet on one port"),
+    option(
+        "--wait", type=float, metavar="S", help="how long to wait for the other nodes of a join  [default: 600]"
+    ),
     option("--output", "-o", type=click.Choice(["text", "short", "json"]), default="text", help="form of stdout"),
     option("--json", "json_file", metavar="FILE", help="write the result as JSON"),
     option("--save", "save_file", metavar="FILE", help="the same: keep the result, for --from"),
@@ -68,15 +76,18 @@ class SiteCommand(click.Command):
 
 def parse(command: str, site: config.Site, given: dict[str, Any]) -> Options:
     """The common options out of what click gives. Raises UsageError."""
-    deadline = given["deadline"]
-    if deadline is not None and not 1 <= deadline <= 86400:
-        raise UsageError(f"--deadline: {deadline:g} is out of range; allowed are 1 to 86400 seconds")
     _check_roots(given)
     return Options(
         command=command,
         nodes=given["nodes"],
         launch=given["launch"],
+        hosts=given["hosts"],
+        hostfile=given["hostfile"],
+        via=given["via"],
+        node_rank=given["node_rank"],
         rdzv_endpoint=_endpoint(given["rdzv_endpoint"]),
+        rdzv_id=given["rdzv_id"],
+        wait=_seconds("--wait", given["wait"]),
         output=given["output"],
         json_file=given["json_file"],
         save_file=given["save_file"],
@@ -85,7 +96,7 @@ def parse(command: str, site: config.Site, given: dict[str, Any]) -> Options:
         ignore=options.codes("--ignore", given["ignore"]),
         strict=given["strict"],
         force=given.get("force", False),
-        deadline=deadline,
+        deadline=_seconds("--deadline", given["deadline"]),
         quiet=given["quiet"],
         verbose=given["verbose"],
         color=given["color"],
@@ -95,6 +106,12 @@ def parse(command: str, site: config.Site, given: dict[str, Any]) -> Options:
             require=options.requirements(given["require"]), thresholds=site.thresholds, contact=site.contact
         ),
     )
+
+
+def _seconds(option: str, given: float | None) -> float | None:
+    if given is not None and not 1 <= given <= 86400:
+        raise UsageError(f"{option}: {given:g} is out of range; allowed are 1 to 86400 seconds")
+    return given
 
 
 def _check_roots(given: dict[str, Any]) -> None:

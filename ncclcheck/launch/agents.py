@@ -53,8 +53,8 @@ class Link(Protocol):
     def nodes(self) -> Mapping[int, str]:
         """Index and name of every node that it serves."""
 
-    def send(self, node: int, order: wire.FromLauncher) -> None:
-        """Give an order to one node; a link that is broken is noticed as Closed."""
+    def send(self, node: int | None, order: wire.FromLauncher) -> None:
+        """Give an order to one node or to all of them (None); a link that is broken is noticed as Closed."""
 
     def describe(self, node: int) -> str:
         """What is seen from here of the way to a silent node."""
@@ -100,8 +100,8 @@ class ProcessLink:
         """The last that the process wrote to stderr."""
         return self._errors.decode(errors="backslashreplace").strip()[-2000:]
 
-    def send(self, node: int, order: wire.FromLauncher) -> None:
-        """Give an order on the child's stdin, addressed to one node."""
+    def send(self, node: int | None, order: wire.FromLauncher) -> None:
+        """Give an order on the child's stdin, addressed to one node or to all."""
         assert self.child.stdin is not None
         with suppress(OSError, ValueError):
             self.child.stdin.write(wire.order(node, order))

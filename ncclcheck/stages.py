@@ -1,0 +1,152 @@
+"""The stages that env and bench share: the facts of all nodes, then what the nodes can reach of each other."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from ncclcheck import wire
+from ncclcheck.clock import Deadline
+from ncclcheck.launch.agents import Events
+from ncclcheck.launch.choose import Choice
+from ncclcheck.options import Options
+from ncclcheck.probes.facts import Cluster, Job, Node, Unread, at, value_or
+from ncclcheck.progress import Progress
+from ncclcheck.reports import lan
+from ncclcheck.reports.findings import State
+from ncclcheck.reports.jsondoc import Stage
+from ncclcheck.session import Session
+
+_FACTS_S = 25.0
+_REACH_S = 6.0
+
+
+@dataclass
+class Stages:
+    """One run: its session, and how its stages went."""
+
+    options: Options
+    choice: Choice
+    session: Session
+    deadline: Deadline
+    progress: Progress
+    done: list[Stage] = field(default_factory=list)
+
+    @classmethod
+    def start(
+        cls, options: Options, choice: Choice, events: Events, deadline: Deadline, progress: Progress
+    ) -> Stages:
+        """Start the agents of all nodes. Their probes end well before our own deadline."""
+        limit = max(1.0, min(20.0, deadline.left - 2 * report_time(deadline)))
+        more = ["--probe-seconds", f"{limit:g}"]
+        for name, folder in (("--sysroot", options.sysroot), ("--host-root", options.host_root)):
+            more += [name, os.path.abspath(folder)] if folder else []
+        session = Session(choice.start(events, *more), events, deadline, progress)
+        return cls(options, choice, session, deadline, progress)
+
+    @contextmanager
+    def stage(self, name: str, says: str) -> Iterator[_Outcome]:
+        """Announce a stage, time it, and keep how it went also where it is interrupted."""
+        self.progress.stage(says)
+        begun, outcome = time.monotonic(), _Outcome()
+        try:
+            yield outcome
+        except BaseException:
+            outcome.state = State.UNKNOWN
+            raise
+        finally:
+            seconds = round(time.monotonic() - begun, 3)
+            self.done.append(Stage(name=name, state=outcome.state, seconds=seconds, reason=outcome.reason))
+
+    def facts(self) -> None:
+        """Read the facts of every node. Raises Interrupted."""
+        with self.stage("facts", "reading the facts of every node") as outcome:
+            limit = self.deadline.left - report_time(self.deadline)
+            self.session.facts(min(_FACTS_S, limit))
+            if missing := self.session.gathered.waiting_for_facts:
+                outcome.state, outcome.reason = State.UNKNOWN, f"no facts of {', '.join(missing)}"
+
+    def reach(self) -> None:
+        """Let real nodes try to reach each other on the network that the job would use. Raises Interrupted."""
+        nodes = self.session.gathered.answered
+        if len(nodes) < 2 or self.choice.simulated or self.options.sysroot:
+            return
+        with self.stage("reach", "trying the way between all nodes") as outcome:
+            links = self.links()
+            if len(links) < 2:
+                outcome.state, outcome.reason = State.SKIPPED, "fewer than two nodes have a usable interface"
+                return
+            names = {known_name(node): links[i].address for i, node in self._indexed() if i in links}
+            self.session.reach(_listen(links), names, min(_REACH_S, self.deadline.left / 3))
+
+    def links(self) -> dict[int, lan.Link]:
+        """By node index: the interface and address that the job would use there."""
+        cluster = self.cluster()
+        found: dict[int, lan.Link] = {}
+        for index, node in self._indexed():
+            if not isinstance(at(node, "network.interfaces"), Unread):
+                link = lan.link(node, lan.choice_of_job(cluster, node))
+                found |= {index: link} if link else {}
+        return found
+
+    def _indexed(self) -> list[tuple[int, Node]]:
+        return [(i, n.facts) for i, n in self.session.gathered.nodes.items() if n.facts is not None]
+
+    def cluster(self, job: Job | None = None) -> Cluster:
+        """Everything that is known by now."""
+        gathered, session = self.session.gathered, self.session
+        return Cluster(
+            command=self.options.command,
+            nodes=gathered.answered,
+            job=job or self.job(),
+            run=gathered.run(started_job=session.started_job, stopped_by=session.stopped_by),
+            measurements=gathered.measurements(),
+            policy=self.options.policy,
+        )
+
+    def job(self) -> Job:
+        """The job as a fact."""
+        gathered = self.session.gathered
+        return Job(
+            launcher=self.choice.launcher,
+            chosen_by=self.choice.chosen_by,
+            simulated=self.choice.simulated,
+            nodes_asked=len(self.choice.names),
+            nodes_answered=len(gathered.answered),
+            missing=[s.node for s in gathered.run(started_job=self.session.started_job, stopped_by="").silent],
+        )
+
+
+@dataclass
+class _Outcome:
+    """How a stage goes; its body changes it."""
+
+    state: State = State.OK
+    reason: str | None = None
+
+
+def report_time(deadline: Deadline) -> float:
+    """Seconds kept for closing agents and for the report."""
+    return min(5.0, deadline.seconds / 5)
+
+
+def known_name(node: Node) -> str:
+    """The host name of a node, or the launcher's name for it."""
+    return str(value_or(at(node, "host.hostname"), node.name))
+
+
+def _listen(links: dict[int, lan.Link]) -> dict[int, wire.Listen]:
+    token = secrets.token_hex(16)
+    return {
+        index: wire.Listen(
+            interface=link.interface.name,
+            address=link.address,
+            mtu=value_or(link.interface.mtu, 1500),
+            token=token,
+        )
+        for index, link in links.items()
+    }
