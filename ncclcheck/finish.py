@@ -15,10 +15,11 @@ from ncclcheck import __version__, exits
 from ncclcheck.errors import UsageError
 from ncclcheck.options import Options
 from ncclcheck.probes.facts import Cluster
-from ncclcheck.reports import decision, jsondoc, terminal
+from ncclcheck.reports import decision, jsondoc, summary, terminal
 from ncclcheck.reports.judge import judge
 
 _WIDEST = 100
+_TERMINATION_LOG = "/dev/termination-log"
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,8 @@ def finish(cluster: Cluster, options: Options, story: Story) -> int:
         if path is not None:
             _write(path, jsondoc.encode(document))
     _print(document, options)
+    if os.environ.get("KUBERNETES_SERVICE_HOST"):
+        _tell_kubernetes(document)
     return document.exit_code
 
 
@@ -83,6 +86,12 @@ def make(cluster: Cluster, options: Options, story: Story) -> jsondoc.Document:
         verdicts=verdicts,
         measurements=cluster.measurements,
     )
+
+
+def _tell_kubernetes(document: jsondoc.Document) -> None:
+    """The decision where `kubectl describe pod` shows it; the file is there in pods only."""
+    with suppress(OSError), open(_TERMINATION_LOG, "r+", encoding="utf-8") as log:
+        log.write(summary.decision(document)[:4000])
 
 
 def _write(path: str, data: bytes) -> None:
