@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, BinaryIO
 import msgspec
 
 from ncclcheck import __version__, endpoint, rundir, wire
+from ncclcheck.errors import UsageError
+from ncclcheck.launch import nodelist
 from ncclcheck.probes import process
-from ncclcheck.probes.facts import JobEnd, Leftover, Node, RankState, replace
+from ncclcheck.probes.facts import JobEnd, Leftover, Node, RankState, Unread, replace
 from ncclcheck.probes.machine import Machine
 from ncclcheck.probes.survey import survey
 from ncclcheck.torchrun import Torchrun, explain_end
@@ -100,28 +102,18 @@ class Agent:
         """Let the others try to reach us."""
         from ncclcheck.probes.reach import Listener  # noqa: PLC0415 - one node alone needs none of it
 
-        try:
-            self.listener = Listener(
-                order.address,
-                node=self.options.node,
-                name=self.options.name,
-                interface=order.interface,
-                mtu=order.mtu,
-                token=order.token,
-            )
-        except OSError as error:
-            self.channel.say(wire.Listening(door=None, problem=f"{order.address}: {error}"))
-        else:
-            self.channel.say(wire.Listening(door=self.listener.told))
+        self.listener = Listener(order.address, node=self.options.node, name=self.options.name)
+        told = self.listener.told
+        door, problem = (None, told.why) if isinstance(told, Unread) else (told, "")
+        self.channel.say(wire.Listening(door=door, problem=problem))
 
     def _reach(self, order: wire.Peers) -> None:
         """Try to reach the others; our door is closed before anything else runs."""
         from ncclcheck.probes.reach import measure  # noqa: PLC0415
 
-        if self.listener is None:
-            return
-        self._step(f"reach {len(order.doors) - 1} peers")
-        self.channel.say(wire.Reach(reach=measure(self.listener.told, order.doors, order.names, order.seconds)))
+        if self.listener is not None and not isinstance(door := self.listener.told, Unread):
+            self._step(f"reach {len(order.doors) - 1} peers")
+            self.channel.say(wire.Reach(reach=measure(door, order.doors, order.names, order.seconds)))
 
     def _step(self, text: str) -> None:
         self.channel.say(wire.Step(text=text))
@@ -220,13 +212,25 @@ def _leftover(node: str, stuck: process.Stuck) -> Leftover:
 
 def _options(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="ncclcheck-agent")
-    parser.add_argument("--node", type=int, default=int(os.environ.get("SLURM_PROCID", "0")))
+    parser.add_argument("--node", type=int)
     parser.add_argument("--name", default=os.environ.get("SLURMD_NODENAME") or socket.gethostname())
     parser.add_argument("--probe-seconds", type=float, required=True)
     parser.add_argument("--simulated", action="store_true")
     parser.add_argument("--sysroot", default="")
     parser.add_argument("--host-root", default="")
-    return parser.parse_args(argv)
+    options = parser.parse_args(argv)
+    if options.node is None:
+        options.node = _number_in_step(options.name)
+    return options
+
+
+def _number_in_step(name: str) -> int:
+    """srun gives all tasks the same arguments: a node finds its place by its name, in every step the same."""
+    try:
+        number = nodelist.number_of(name, os.environ)
+    except UsageError as error:
+        sys.exit(f"ncclcheck: {name}: {error}")
+    return int(os.environ.get("SLURM_PROCID", "0")) if number is None else number
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
+from collections.abc import Callable
 
 import msgspec
 
-from ncclcheck import endpoint, finish, plan, saved, wire
-from ncclcheck.clock import Deadline
-from ncclcheck.errors import Interrupted, UsageError
-from ncclcheck.finish import Story
-from ncclcheck.launch import choose
-from ncclcheck.launch.agents import Events
+from ncclcheck import endpoint, plan, wire
+from ncclcheck.conduct import conduct
 from ncclcheck.options import Options
 from ncclcheck.plan import BenchOptions, Shape
 from ncclcheck.probes.context import CollectivePlan
 from ncclcheck.probes.facts import Cluster, Node, at, replace, variables
-from ncclcheck.progress import Progress
 from ncclcheck.reports.findings import State
 from ncclcheck.reports.jsondoc import Stage
 from ncclcheck.reports.judge import judge
-from ncclcheck.session import signals_as_events
 from ncclcheck.stages import Stages, report_time
 
 _LEAST_JOB_S = 5.0
@@ -36,7 +32,10 @@ class _Bench:
     """The job of one run of `bench`."""
 
     def __init__(self, stages: Stages, bench: BenchOptions) -> None:
-        self.stages, self.bench, self.session = stages, bench, stages.session
+        self.stages, self.session = stages, stages.session
+        self.bench = dataclasses.replace(
+            bench, nproc_per_node=bench.nproc_per_node or stages.choice.ranks_per_node
+        )
         self.shape: Shape | None = None
         self.run_id = f"ncclcheck-{os.getpid()}-{time.time_ns()}"
 
@@ -115,6 +114,8 @@ class _Bench:
         given = self.stages.options.rdzv_endpoint
         if given and self.stages.choice.launcher == "local":
             return given
+        if (lead := self.stages.choice.lead) is not None:
+            return lead.endpoint()
         port = endpoint.free_port("127.0.0.1") if self.stages.choice.launcher == "local" else self._free_there()
         host = addresses[0]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -162,27 +163,15 @@ def _visible(env: dict[str, str], usable: int) -> list[str]:
 
 def run(options: Options, bench: BenchOptions) -> int:
     """The whole of `bench`; the exit code. Raises UsageError."""
-    finish.check_outputs(options)
-    if options.from_file is not None:
-        return saved.judge_again(options)
-    begun, started = time.monotonic(), finish.now()
-    deadline = Deadline(options.deadline or plan.default_deadline("bench", bench))
-    events, progress = Events(), Progress(quiet=options.quiet)
-    caught: int | None = None
-    with signals_as_events(events):
-        stages = Stages.start(options, choose.choose(options, os.environ), events, deadline, progress)
+
+    def work(stages: Stages) -> tuple[Callable[[], None], Callable[[], Cluster]]:
         this = _Bench(stages, bench)
-        try:
+
+        def stages_of_bench() -> None:
             stages.facts()
             stages.reach()
             this.measure()
-        except Interrupted as interrupted:
-            caught = interrupted.number
-            stages.session.stop_job()
-        except (UsageError, OSError) as error:
-            stages.session.close()
-            raise UsageError(str(error)) from None
-        cluster = this.cluster()
-        stages.session.close()
-        progress.clear()
-    return finish.finish(cluster, options, Story(started, time.monotonic() - begun, stages.done, caught))
+
+        return stages_of_bench, this.cluster
+
+    return conduct(options, options.deadline or plan.default_deadline("bench", bench), work)

@@ -54,9 +54,8 @@ def check_outputs(options: Options) -> None:
             raise UsageError(f"{option}: {path} cannot be written: {error.strerror or error}") from None
 
 
-def finish(cluster: Cluster, options: Options, story: Story) -> int:
-    """Judge, write and print; the exit code."""
-    document = make(cluster, options, story)
+def deliver(document: jsondoc.Document, options: Options) -> int:
+    """Write and print; the exit code."""
     for path in (options.json_file, options.save_file):
         if path is not None:
             _write(path, jsondoc.encode(document))

@@ -22,4 +22,5 @@ def judge_again(options: Options) -> int:
         saved = jsondoc.decode(data, options.policy)
     except jsondoc.DocumentError as error:
         raise UsageError(f"--from: {options.from_file}: {error}") from None
-    return finish.finish(saved.cluster, options, finish.Story(saved.started, saved.seconds, saved.stages))
+    story = finish.Story(saved.started, saved.seconds, saved.stages)
+    return finish.deliver(finish.make(saved.cluster, options, story), options)

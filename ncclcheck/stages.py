@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,16 +36,11 @@ class Stages:
     done: list[Stage] = field(default_factory=list)
 
     @classmethod
-    def start(
-        cls, options: Options, choice: Choice, events: Events, deadline: Deadline, progress: Progress
-    ) -> Stages:
-        """Start the agents of all nodes. Their probes end well before our own deadline."""
-        limit = max(1.0, min(20.0, deadline.left - 2 * report_time(deadline)))
-        more = ["--probe-seconds", f"{limit:g}"]
-        for name, folder in (("--sysroot", options.sysroot), ("--host-root", options.host_root)):
-            more += [name, os.path.abspath(folder)] if folder else []
-        session = Session(choice.start(events, *more), events, deadline, progress)
-        return cls(options, choice, session, deadline, progress)
+    def start(cls, options: Options, choice: Choice, events: Events, seconds: float, progress: Progress) -> Stages:
+        """Start the agents of all nodes, and in a join wait for them; the deadline counts from then."""
+        links = choice.start(events, progress, *agent_options(options, seconds))
+        deadline = Deadline(seconds)
+        return cls(options, choice, Session(links, events, deadline, progress), deadline, progress)
 
     @contextmanager
     def stage(self, name: str, says: str) -> Iterator[_Outcome]:
@@ -81,7 +75,8 @@ class Stages:
                 outcome.state, outcome.reason = State.SKIPPED, "fewer than two nodes have a usable interface"
                 return
             names = {known_name(node): links[i].address for i, node in self._indexed() if i in links}
-            self.session.reach(_listen(links), names, min(_REACH_S, self.deadline.left / 3))
+            listen = {index: wire.Listen(address=link.address) for index, link in links.items()}
+            self.session.reach(listen, names, min(_REACH_S, self.deadline.left / 3))
 
     def links(self) -> dict[int, lan.Link]:
         """By node index: the interface and address that the job would use there."""
@@ -117,6 +112,7 @@ class Stages:
             simulated=self.choice.simulated,
             nodes_asked=len(self.choice.names),
             nodes_answered=len(gathered.answered),
+            meeting=self.choice.lead.fact if self.choice.lead else None,
             missing=[s.node for s in gathered.run(started_job=self.session.started_job, stopped_by="").silent],
         )
 
@@ -129,6 +125,15 @@ class _Outcome:
     reason: str | None = None
 
 
+def agent_options(options: Options, seconds: float) -> list[str]:
+    """The agents' command line. Their probes end well before our own deadline."""
+    limit = max(1.0, min(20.0, 0.6 * seconds))
+    more = ["--probe-seconds", f"{limit:g}"]
+    for name, folder in (("--sysroot", options.sysroot), ("--host-root", options.host_root)):
+        more += [name, os.path.abspath(folder)] if folder else []
+    return more
+
+
 def report_time(deadline: Deadline) -> float:
     """Seconds kept for closing agents and for the report."""
     return min(5.0, deadline.seconds / 5)
@@ -137,16 +142,3 @@ def report_time(deadline: Deadline) -> float:
 def known_name(node: Node) -> str:
     """The host name of a node, or the launcher's name for it."""
     return str(value_or(at(node, "host.hostname"), node.name))
-
-
-def _listen(links: dict[int, lan.Link]) -> dict[int, wire.Listen]:
-    token = secrets.token_hex(16)
-    return {
-        index: wire.Listen(
-            interface=link.interface.name,
-            address=link.address,
-            mtu=value_or(link.interface.mtu, 1500),
-            token=token,
-        )
-        for index, link in links.items()
-    }

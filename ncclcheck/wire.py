@@ -51,7 +51,7 @@ class Rank(Struct, tag="rank", frozen=True, kw_only=True):
 
 
 class Listening(Struct, tag="listening", frozen=True, kw_only=True):
-    """This node can be reached now; None with the reason where it cannot."""
+    """Where this node can be reached now, or why it cannot."""
 
     door: facts.Door | None
     problem: str = ""
@@ -110,10 +110,7 @@ class Job(Struct, tag="job", frozen=True, kw_only=True):
 class Listen(Struct, tag="listen", frozen=True, kw_only=True):
     """Open a door on this address for the time of the reach stage."""
 
-    interface: str
     address: str
-    mtu: int
-    token: str
 
 
 class Peers(Struct, tag="peers", frozen=True, kw_only=True):

@@ -54,6 +54,11 @@ def ncclcheck(tmp_path: Path) -> Command:
     return run
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--update-golden` writes the expected reports anew."""
+    parser.addoption("--update-golden", action="store_true", help="renew tests/golden/*.txt")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests marked gpu are skipped where no GPU can be used."""
     if any("gpu" in item.keywords for item in items):

@@ -97,8 +97,8 @@ CASES: list[tuple[str, str, list[Node], State, str]] = [
      "2.27.7 on a1; 2.19.3 on a2"),
     ("NCC002", "unread", [node("a1"), node("a2"), node("a3", loaded=DENIED)], State.UNKNOWN, "a3: "),
     # NCC008
-    ("NCC008", "same", [node("a1", plugins=["/x/libnccl-net.so"]), node("a2", plugins=["/y/libnccl-net.so"])], State.OK,
-     "libnccl-net.so on all 2 nodes"),
+    ("NCC008", "same", [node("a1", plugins=["/x/libnccl-net.so"]), node("a2", plugins=["/y/libnccl-net.so"])],
+     State.OK, "libnccl-net.so on all 2 nodes"),
     ("NCC008", "missing on one", [node("a1", plugins=["/x/libnccl-net.so"]), node("a2", plugins=[]),
      node("a3", plugins=["/x/libnccl-net.so"])], State.FAIL, "a2: the set of NCCL plugins is none"),
     ("NCC008", "unread", [node("a1", plugins=[]), node("a2", plugins=DENIED)], State.UNKNOWN, ""),

@@ -2,57 +2,96 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ncclcheck.errors import UsageError
-from ncclcheck.launch import local
+from ncclcheck.launch import local, slurm, ssh
 from ncclcheck.launch.agents import Events, Link
+from ncclcheck.launch.identity import Identity, identity
+from ncclcheck.launch.join import Lead, wait_of
 from ncclcheck.options import Options
 from ncclcheck.probes.facts import Launcher
+from ncclcheck.progress import Progress
 
 LAUNCHERS: tuple[str, ...] = ("local", "slurm", "ssh", "join")
+Start = Callable[..., list[Link]]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The launcher, why it was chosen, and the nodes in its order. start(events, *agent options) starts agents."""
+    """The launcher, why it was chosen, and the nodes in its order.
+
+    start(events, progress, *agent options) starts the agents. who: our place in a join; lead: node rank 0's part.
+    ranks_per_node: what the job system has started on each node.
+    """
 
     launcher: Launcher
     chosen_by: str
     names: tuple[str, ...]
-    start: Callable[..., list[Link]]
+    start: Start
+    who: Identity | None = None
+    lead: Lead | None = None
 
     @property
     def simulated(self) -> bool:
         """Whether several nodes share this machine."""
         return self.launcher == "local" and len(self.names) > 1
 
+    @property
+    def ranks_per_node(self) -> int | None:
+        """How many ranks the job system wants on each node; None where it says nothing."""
+        return self.who.ranks_per_node if self.who else None
+
 
 def choose(options: Options, env: Mapping[str, str]) -> Choice:
-    """Choose by design §4. Raises UsageError for a launcher that this version does not bring."""
+    """Choose by design §4. Raises UsageError for what contradicts or is missing."""
     asked = options.launch
-    if asked not in (None, "local"):
-        raise UsageError(f"--launch {asked}: this version brings no {asked} launcher yet; allowed is local")
-    return _local(options, "--launch local" if asked else _why_local(env))
+    if asked == "ssh" or (asked is None and (options.hosts or options.hostfile)):
+        return _ssh(options, env)
+    if (who := identity(options, env, socket.gethostname())) is not None:
+        return _join(options, who)
+    if asked == "slurm" or (asked is None and env.get(slurm.VARIABLE)):
+        return _slurm(options, env)
+    return _local(options, "--launch local" if asked else "no hosts, Slurm or torchrun")
 
 
 def _local(options: Options, chosen_by: str) -> Choice:
     names = local.names(options.nodes)
 
-    def start(events: Events, *agent_options: str) -> list[Link]:
+    def start(events: Events, _: Progress, *agent_options: str) -> list[Link]:
         return local.start(names, events, *agent_options)
 
     return Choice("local", chosen_by, names, start)
 
 
-def _why_local(env: Mapping[str, str]) -> str:
-    """This version knows the local launcher; it says which other one the environment would choose."""
-    for name, what in (
-        ("TORCHELASTIC_RUN_ID", "inside torchrun"),
-        ("SLURM_STEP_ID", "inside a Slurm step"),
-        ("SLURM_JOB_ID", "in a Slurm allocation"),
-    ):
-        if env.get(name):
-            return f"{name} says {what}, whose launcher this version does not bring: only this machine"
-    return "no hosts, no Slurm allocation, not inside torchrun"
+def _slurm(options: Options, env: Mapping[str, str]) -> Choice:
+    names = slurm.names(options.nodes, env)
+
+    def start(events: Events, _: Progress, *agent_options: str) -> list[Link]:
+        return slurm.start(names, events, env, *agent_options)
+
+    return Choice("slurm", f"{slurm.VARIABLE}={env[slurm.VARIABLE]}", names, start)
+
+
+def _ssh(options: Options, env: Mapping[str, str]) -> Choice:
+    hosts = ssh.hosts(options.hosts, options.hostfile, options.nodes)
+
+    def start(events: Events, _: Progress, *agent_options: str) -> list[Link]:
+        return ssh.start(hosts, options.via, events, env, *agent_options)
+
+    source = f"--hosts {options.hosts}" if options.hosts else f"--hostfile {options.hostfile}"
+    return Choice("ssh", source, ssh.names(hosts), start)
+
+
+def _join(options: Options, who: Identity) -> Choice:
+    lead = Lead(who, options.command) if who.is_lead else None
+
+    def start(events: Events, progress: Progress, *agent_options: str) -> list[Link]:
+        if lead is None:
+            raise UsageError("only node rank 0 starts agents")
+        return lead.start(events, wait_of(who, options.wait), progress, *agent_options)
+
+    names = tuple(f"node{rank}" for rank in range(who.nodes))
+    return Choice(who.launcher, who.chosen_by, names, start, who, lead)

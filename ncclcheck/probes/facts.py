@@ -212,11 +212,26 @@ class Variable(Struct, frozen=True, kw_only=True):
     value: str
 
 
+class PortHolder(Struct, frozen=True, kw_only=True):
+    """A listener on a port of this node. pid 0: another user's process, which may not be seen."""
+
+    port: int
+    pid: int
+    name: str
+    address: str = ""
+
+
 class JobFacts(Struct, frozen=True, kw_only=True, tag="job"):
-    """What the job system and the user gave to this process."""
+    """What the job system and the user gave to this process.
+
+    master: what MASTER_ADDR resolves to on this node. port_holders: who listens on MASTER_PORT here, without us
+    and whoever started us.
+    """
 
     variables: list[Variable] | Unread = NOT_RECORDED
     launcher_programs: list[str] | Unread = NOT_RECORDED
+    master: Resolution | Unread = NOT_RECORDED
+    port_holders: list[PortHolder] | Unread = NOT_RECORDED
 
 
 class Gpus(Struct, frozen=True, kw_only=True, tag="gpus"):
@@ -264,6 +279,34 @@ class Node(Struct, frozen=True, kw_only=True):
 Launcher = Literal["local", "slurm", "ssh", "join", "torchrun"]
 
 
+class Arrival(Struct, frozen=True, kw_only=True):
+    """A node that came to the meeting point of a join. nodes: how many it was told that there are."""
+
+    outcome: Literal["joined", "left", "same rank", "other count", "other command", "other protocol", "late"]
+    node_rank: int
+    name: str
+    address: str = ""
+    nodes: int = 0
+    detail: str = ""
+
+
+class Meeting(Struct, frozen=True, kw_only=True):
+    """How the nodes of a join met, as this node saw it; node rank 0 opens the meeting point on `endpoint`.
+
+    told_by: the options or variables that it was read from. outcome: open, or on node rank 0 taken (no port could
+    be opened), or on the others why node rank 0 was not reached. addresses: what the host resolves to here.
+    """
+
+    endpoint: str
+    told_by: str
+    outcome: Literal["open", "taken", "unresolved", "no_route", "refused", "silent", "stranger", "turned_away"]
+    node_rank: int = 0
+    detail: str = ""
+    addresses: list[str] = field(default_factory=list)
+    arrivals: list[Arrival] = field(default_factory=list)
+    seconds: float = 0.0
+
+
 class Job(Struct, frozen=True, kw_only=True):
     """The run that was asked for. `chosen_by` is the variable or the option that chose the launcher.
 
@@ -279,6 +322,7 @@ class Job(Struct, frozen=True, kw_only=True):
     nodes_answered: int = 0
     ranks: int = 0
     missing: list[str] = field(default_factory=list)
+    meeting: Meeting | None = None
 
 
 class RankState(Struct, frozen=True, kw_only=True):
@@ -401,12 +445,115 @@ class Startup(Struct, frozen=True, kw_only=True):
     first_collective: float
 
 
+class Door(Struct, frozen=True, kw_only=True):
+    """Where a node can be reached while reach is measured. token: what a visitor says first; never saved."""
+
+    node: int
+    name: str
+    interface: str
+    address: str
+    tcp_port: int
+    udp_port: int
+    mtu: int
+    token: str
+
+
+ConnectOutcome = Literal["ok", "refused", "timed_out", "unreachable", "stranger", "silent", "not_sent"]
+
+
+class Connect(Struct, frozen=True, kw_only=True, tag="connect"):
+    """A TCP connection to a peer's random high port. detail: the kernel's word.
+
+    stranger: what listens there is not our peer. silent: it was accepted, and nobody spoke. not_sent: the
+    kernel here refused to try.
+    """
+
+    outcome: ConnectOutcome
+    detail: str = ""
+
+
+class ClockOffset(Struct, frozen=True, kw_only=True, tag="clock_offset"):
+    """The peer's clock minus ours, and how far off that may be: half a round trip."""
+
+    seconds: float
+    within_s: float
+
+
+class Echoes(Struct, frozen=True, kw_only=True, tag="echoes"):
+    """Small UDP packets: sent by us, arrived at the peer by its own count, answers that came back."""
+
+    sent: int
+    arrived: int
+    returned: int
+
+
+class PathMtu(Struct, frozen=True, kw_only=True, tag="path_mtu"):
+    """IP packets that may not be fragmented. sent: the largest, arrived: the largest that the peer confirmed.
+
+    told: the path MTU that routers told our kernel, which TCP then keeps to; 0 where none did.
+    """
+
+    sent: int
+    arrived: int
+    told: int = 0
+
+
+class Burst(Struct, frozen=True, kw_only=True, tag="burst"):
+    """A TCP stream to one peer, counted at the peer; segments and retransmits of the whole stream (TCP_INFO)."""
+
+    bytes: int
+    seconds: float
+    segments: int | Unread = NOT_RECORDED
+    retransmits: int | Unread = NOT_RECORDED
+
+
+class PeerReach(Struct, frozen=True, kw_only=True):
+    """What one node saw of one peer. source, interface: whence the kernel sends to it. bursts: to the peer."""
+
+    peer: str
+    address: str
+    connect: Connect | Unread = NOT_RECORDED
+    rtt_us: float | Unread = NOT_RECORDED
+    clock: ClockOffset | Unread = NOT_RECORDED
+    echoes: Echoes | Unread = NOT_RECORDED
+    path_mtu: PathMtu | Unread = NOT_RECORDED
+    source: str | Unread = NOT_RECORDED
+    interface: str | Unread = NOT_RECORDED
+    resolved: Resolution | Unread = NOT_RECORDED
+    bursts: list[Burst] = field(default_factory=list)
+
+
+class Counters(Struct, frozen=True, kw_only=True, tag="counters"):
+    """How far the counters of an interface rose during the bursts, both directions. Source: /proc/net/dev."""
+
+    packets: int
+    errors: int
+    drops: int
+
+
+class NodeReach(Struct, frozen=True, kw_only=True):
+    """What one node saw of the others from the interface that the job would use.
+
+    udp_overflows: UDP packets that this host itself dropped, its buffers full (RcvbufErrors, /proc/net/snmp).
+    """
+
+    node: str
+    interface: str
+    address: str
+    mtu: int
+    peers: list[PeerReach] = field(default_factory=list)
+    counters: Counters | Unread = NOT_RECORDED
+    udp_overflows: int = 0
+    seconds: float = 0.0
+
+
 class Measurements(Struct, frozen=True, kw_only=True):
-    """What the job measured."""
+    """What the job measured, and before it the nodes of each other."""
 
     collectives: list[Collective] = field(default_factory=list)
     wrong: list[WrongResult] = field(default_factory=list)
     startup_s: Startup | None = None
+    reach: list[NodeReach] = field(default_factory=list)
 
 
 class Requirement(Struct, frozen=True, kw_only=True):

@@ -164,7 +164,12 @@ def _statvfs(machine: Machine, path: str) -> Space | Unread:
 def _own_name(hostname: str | Unread) -> Resolution | Unread:
     if isinstance(hostname, Unread):
         return hostname
-    return _within(_LONGEST_ANSWER, f"getaddrinfo({hostname})", lambda: _resolve(hostname))
+    return resolved(hostname)
+
+
+def resolved(name: str) -> Resolution | Unread:
+    """What a name resolves to on this node; a name server that does not answer is not waited for."""
+    return _within(_LONGEST_ANSWER, f"getaddrinfo({name})", lambda: _resolve(name))
 
 
 def _resolve(name: str) -> Resolution:

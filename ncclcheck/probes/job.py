@@ -1,7 +1,8 @@
 """What the job system and the user gave to this process.
 
-Recorded name: `environment`, a JSON object of variable names and values. Only the families below leave the
-process, and never a name that may hold a secret.
+Recorded names: `environment`, a JSON object of variable names and values; `master`, a Resolution of MASTER_ADDR;
+`port_holders`, a list of PortHolder for MASTER_PORT. Only the families below leave the process, and never a name
+that may hold a secret.
 """
 
 from __future__ import annotations
@@ -9,7 +10,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from ncclcheck.probes.facts import JobFacts, Unread, Variable
+import psutil
+
+from ncclcheck.probes.facts import JobFacts, PortHolder, Resolution, Unread, Variable
+from ncclcheck.probes.host import resolved
 from ncclcheck.probes.machine import Machine
 
 _FAMILIES = (
@@ -48,12 +52,35 @@ def probe(machine: Machine) -> JobFacts:
     """The variables that may be reported, and the launchers on PATH."""
     env = machine.ask("environment", dict[str, str], _environment)
     if isinstance(env, Unread):
-        return JobFacts(variables=env, launcher_programs=env)
+        return JobFacts(variables=env, launcher_programs=env, master=env, port_holders=env)
     listed = sorted(environment_of_families(env).items())
     return JobFacts(
         variables=[Variable(name=name, value=value) for name, value in listed],
         launcher_programs=[name for name in _LAUNCHERS if _on_path(machine, name, env.get("PATH", ""))],
+        master=machine.ask("master", Resolution, lambda: _master(env.get("MASTER_ADDR", ""))),
+        port_holders=machine.ask("port_holders", list[PortHolder], lambda: _holders(env.get("MASTER_PORT", ""))),
     )
+
+
+def _master(host: str) -> Resolution | Unread:
+    return resolved(host) if host else Unread("absent", "MASTER_ADDR is not set")
+
+
+def _holders(port: str) -> list[PortHolder] | Unread:
+    """Listeners on MASTER_PORT, without ours and those above us: torchrun holds it for this very job."""
+    if not port.isdecimal():
+        return Unread("absent", "MASTER_PORT is not set" if not port else f"MASTER_PORT={port} is no port")
+    ours = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    listeners = [e for e in psutil.net_connections("tcp") if e.status == psutil.CONN_LISTEN and e.pid not in ours]
+    found = [(entry.laddr, entry.pid) for entry in listeners if entry.laddr and entry.laddr.port == int(port)]
+    return [PortHolder(port=where.port, pid=pid or 0, name=_name(pid), address=where.ip) for where, pid in found]
+
+
+def _name(pid: int | None) -> str:
+    try:
+        return psutil.Process(pid).name() if pid else "another user's process"
+    except psutil.Error:
+        return "a process that is gone"
 
 
 def environment_of_families(env: Mapping[str, str]) -> dict[str, str]:

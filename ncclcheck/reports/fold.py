@@ -5,18 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+_NUMBERED = re.compile(r"(.*?)([0-9]{1,15})([^0-9]*)", re.DOTALL)
+
 
 def fold_names(names: Iterable[str]) -> str:
     """`a1, a2, a3, b` -> `a[1-3], b`, as Slurm writes host lists; order of first appearance."""
+    parsed = [(name, _NUMBERED.fullmatch(name)) for name in dict.fromkeys(names)]
+    padded = {(m[1], m[3], len(m[2])) for _, m in parsed if m and len(m[2]) > 1 and m[2].startswith("0")}
     groups: dict[tuple[str, str, int], list[int]] = {}
-    for name in dict.fromkeys(names):
-        match = re.fullmatch(r"(.*?)(\d+)(\D*)", name)
-        if match:
-            head, digits, end = match.groups()
-            width = len(digits) if digits.startswith("0") else 0
-            groups.setdefault((head, end, width), []).append(int(digits))
-        else:
+    for name, match in parsed:
+        if match is None:
             groups.setdefault((name, "", -1), [])
+            continue
+        key = (match[1], match[3], len(match[2]))
+        groups.setdefault(key if key in padded else (*key[:2], 0), []).append(int(match[2]))
     return ", ".join(_folded(*key, sorted(numbers)) for key, numbers in groups.items())
 
 
@@ -42,14 +44,21 @@ def _ranges(numbers: list[int], width: int) -> Iterable[str]:
 def size(number: float) -> str:
     """Bytes as people write them: 64 MiB, 1 KiB, 512 B."""
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if number < 1024:
-            return f"{number:.3g} {unit}"
+        if number < 1023.5:
+            return f"{_digits(number)} {unit}"
         number /= 1024
-    return f"{number:.3g} TiB"
+    return f"{_digits(number)} TiB"
+
+
+def _digits(number: float) -> str:
+    """Three digits, more only where they stand before the point."""
+    return f"{number:.0f}" if abs(number) >= 999.5 else f"{number:.3g}"
 
 
 def duration(us: float) -> str:
     """Microseconds as people write them."""
-    if us < 1000:
-        return f"{us:.1f} us"
-    return f"{us / 1000:.2f} ms" if us < 1e6 else f"{us / 1e6:.2f} s"
+    for unit in ("us", "ms"):
+        if us < 999.95:
+            return f"{us:.1f} {unit}" if unit == "us" or us >= 99.995 else f"{us:.2f} {unit}"
+        us /= 1000
+    return f"{us:.2f} s"

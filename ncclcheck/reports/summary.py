@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from ncclcheck.probes.facts import Node, Unread, at, value_or, variables
+from ncclcheck.probes.facts import Interface, Node, Unread, at, value_or, variables
 from ncclcheck.reports.choice import Choice, gloo_choice, nccl_choice
 from ncclcheck.reports.findings import State
 from ncclcheck.reports.fold import fold_names, size
 from ncclcheck.reports.jsondoc import Document
+from ncclcheck.reports.lan import network_of
 from ncclcheck.reports.variables import nccl_version, values
 
+_SIGNALS = {1: "SIGHUP", 2: "^C (SIGINT)", 15: "SIGTERM"}
 _SHOWN = ("NCCL_", "TORCH_NCCL_", "GLOO_", "CUDA_VISIBLE_DEVICES")
 
 
 def head(document: Document) -> str:
     """What ran, on what, and which launcher was chosen by what."""
+    return f"{title(document)}\n  launcher   {document.job.launcher}: {document.job.chosen_by}"
+
+
+def title(document: Document) -> str:
+    """What ran, and on what."""
     job = document.job
     names = fold_names([*(entry.name for entry in document.nodes), *job.missing])
     if job.simulated:
@@ -25,8 +32,7 @@ def head(document: Document) -> str:
         where = names or "this machine"
     else:
         where = f"{names}: {job.nodes_asked} nodes asked, {job.nodes_answered} answered"
-    title = f"ncclcheck {document.version}   {document.command}   {where}"
-    return f"{title}\n  launcher   {job.launcher}: {job.chosen_by}"
+    return f"ncclcheck {document.version}   {document.command}   {where}"
 
 
 def facts(document: Document, width: int) -> str:
@@ -34,7 +40,7 @@ def facts(document: Document, width: int) -> str:
     said: dict[tuple[str, str], list[str]] = {}
     order: list[str] = []
     for entry in document.nodes:
-        for label, words in _rows(entry.facts):
+        for label, words in _rows(entry.facts, alone=len(document.nodes) == 1 or document.job.simulated):
             said.setdefault((label, words), []).append(entry.name)
             if label not in order:
                 order.append(label)
@@ -50,24 +56,33 @@ def facts(document: Document, width: int) -> str:
     return "\n".join(lines)
 
 
-def _rows(node: Node) -> Iterator[tuple[str, str]]:
+def _rows(node: Node, *, alone: bool) -> Iterator[tuple[str, str]]:
+    """What differs between any two nodes, such as an address, is told of a lone one only."""
     yield "host", _host(node)
     yield "gpu", _gpu(node)
-    yield from _network(node)
+    yield from _network(node, alone=alone)
     yield "software", _software(node)
-    env = variables(node)
+    yield "variables", _variables(node)
+
+
+def _variables(node: Node) -> str:
+    env, read = variables(node), at(node, "job.variables")
+    if isinstance(read, Unread):
+        return f"unread: {read.why}"
     shown = [f"{name}={env[name]}" for name in sorted(env) if name.startswith(_SHOWN)]
-    yield "variables", "  ".join(shown) if shown else "no NCCL_*, TORCH_NCCL_* or GLOO_* is set"
+    return "  ".join(shown) if shown else "no NCCL_*, TORCH_NCCL_* or GLOO_* is set"
 
 
 def _host(node: Node) -> str:
+    if isinstance(node.host, Unread):
+        return f"unread: {node.host.why}"
     cores = at(node, "host.usable_cores")
     memory = at(node, "host.memory")
     return ", ".join(
         (
             value_or(at(node, "host.system"), "system unread"),
             f"kernel {value_or(at(node, 'host.kernel'), 'unread')}",
-            "cores unread" if isinstance(cores, Unread) else f"{cores:g} cores",
+            "cores unread" if isinstance(cores, Unread) else f"{cores:g} core{'' if cores == 1 else 's'}",
             "memory unread" if isinstance(memory, Unread) else size(memory),
         )
     )
@@ -81,19 +96,31 @@ def _gpu(node: Node) -> str:
     return f"{usable} usable by CUDA{there}, driver {value_or(at(node, 'stack.driver'), 'unread')}"
 
 
-def _network(node: Node) -> Iterator[tuple[str, str]]:
+def _network(node: Node, *, alone: bool) -> Iterator[tuple[str, str]]:
     interfaces = at(node, "network.interfaces")
     if isinstance(interfaces, Unread):
         yield "network", f"unread: {interfaces.why}"
         return
-    env = values(node)
-    yield "NCCL uses", _chosen(nccl_choice(interfaces, env, nccl_version(node)))
-    yield "gloo uses", _chosen(gloo_choice(interfaces, env, at(node, "host.own_name")))
+    env, own_name = values(node), at(node, "host.own_name")
+    places = {} if alone else _subnets(interfaces)
+    yield "NCCL uses", _chosen(nccl_choice(interfaces, env, nccl_version(node)), places)
+    words = _chosen(gloo_choice(interfaces, env, own_name), places)
+    name = "" if isinstance(own_name, Unread) or alone else f" {own_name.name}"
+    yield "gloo uses", words.replace(f"the own name{name} ", "the own name ")
 
 
-def _chosen(choice: Choice) -> str:
-    names = ", ".join(f"{chosen.name} {chosen.address}" for chosen in choice.used)
-    return f"{names}: {choice.reason}" if names and not choice.problem else f"nothing: {choice.problem}"
+def _subnets(interfaces: list[Interface]) -> dict[str, str]:
+    """Where each address stands."""
+    held = [address for interface in interfaces for address in value_or(interface.addresses, [])]
+    return {address.address: str(network_of(address) or address.address) for address in held}
+
+
+def _chosen(choice: Choice, places: Mapping[str, str]) -> str:
+    names = ", ".join(f"{chosen.name} {places.get(chosen.address, chosen.address)}" for chosen in choice.used)
+    reason = choice.reason
+    for chosen in choice.used:
+        reason = reason.replace(f"resolves to {chosen.address}", "resolves to it")
+    return f"{names}: {reason}" if names and not choice.problem else f"nothing: {choice.problem}"
 
 
 def _software(node: Node) -> str:
@@ -114,9 +141,10 @@ def _software(node: Node) -> str:
 def decision(document: Document) -> str:
     """One sentence with the decision and the first thing to do; the exit code says the same."""
     if document.exit_code > 128:
-        return f"Not finished: signal {document.exit_code - 128} ended it; what was gathered is above."
+        number = document.exit_code - 128
+        return f"Not finished: {_SIGNALS.get(number, f'signal {number}')} ended it; what was gathered is above."
     if any(v.state is State.FAIL for v in document.verdicts):
-        return f"Not ready: {_first_failed(document)} first."
+        return f"Not ready: mend {_first_failed(document)} first."
     if document.state == "incomplete":
         missing = f" {fold_names(document.job.missing)} did not answer." if document.job.missing else ""
         return f"Not finished.{missing or ' ' + _unfinished(document)}"
@@ -127,9 +155,12 @@ def decision(document: Document) -> str:
 
 
 def _first_failed(document: Document) -> str:
-    failed = [v.code for v in document.verdicts if v.state is State.FAIL]
-    causes = [code for code in failed if code[:3] not in ("RUN", "BEN")]
-    return (causes or failed)[0]
+    """The first failure that is a cause, and where."""
+    failed = [v for v in document.verdicts if v.state is State.FAIL]
+    causes = [v for v in failed if v.code[:3] not in ("RUN", "BEN")]
+    first = (causes or failed)[0]
+    nodes = [f.where.node for f in first.findings if f.state is State.FAIL and f.where.node]
+    return first.code + (f" on {fold_names(nodes)}" if nodes else "")
 
 
 def _unfinished(document: Document) -> str:

@@ -9,6 +9,8 @@ from ncclcheck.reports.fold import duration, size
 from ncclcheck.reports.jsondoc import Document
 
 _HEADERS = ("operation", "size", "time", "p95", "busbw", "expected", "state")
+_P95, _EXPECTED = 3, 5
+_Cells = tuple[str, ...]
 
 
 def collectives(document: Document, width: int) -> str:
@@ -16,45 +18,85 @@ def collectives(document: Document, width: int) -> str:
     rows = document.measurements.collectives
     if not rows:
         return ""
+    cells = [cell for group in _by_operation(rows) for cell in _rows(group)]
+    columns = list(range(len(_HEADERS)))
+    if not any(row.expected_gb_s for row in rows):
+        columns.remove(_EXPECTED)
+    lines = _table(cells, columns)
+    if max(map(len, lines)) > width:
+        columns.remove(_P95)
+        lines = _table(cells, columns)
+    return "\n".join([*_shared(document, width), "", *lines, *_remarks(document, width)])
+
+
+def _shared(document: Document, width: int) -> list[str]:
+    rows = document.measurements.collectives
+    dtype = next((f"{row.dtype}, " for row in rows if row.dtype not in ("", "object")), "")
+    ranks, nodes = _counted(rows[0].ranks, "rank"), _counted(rows[0].nodes, "node")
+    lines = [f"  job        {ranks} on {nodes} in one communicator, {dtype}{document.job.backend}"]
+    if startup := document.measurements.startup_s:
+        words = (
+            f"import torch {startup.import_:.1f} s, rendezvous {startup.rendezvous:.1f} s, "
+            f"init {startup.init:.2f} s, first collective {duration(startup.first_collective * 1e6)}"
+        )
+        lines += textwrap.wrap(words, width, initial_indent="  start      ", subsequent_indent=" " * 13)
+    return lines
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+def _table(cells: list[_Cells], columns: list[int]) -> list[str]:
     from tabulate import tabulate  # noqa: PLC0415 - costs `env` 20 ms, which has no table
 
-    first = rows[0]
-    shared = (
-        f"  {first.ranks} ranks on {first.nodes} nodes in one communicator, {first.dtype}, {document.job.backend}"
-    )
-    if startup := document.measurements.startup_s:
-        shared += (
-            f"\n  start     import torch {startup.import_:.1f} s, rendezvous {startup.rendezvous:.1f} s, "
-            f"init {startup.init:.2f} s, first collective {startup.first_collective * 1000:.0f} ms"
-        )
     body = tabulate(
-        [_row(row) for row in _by_operation(rows)],
-        headers=_HEADERS,
+        [[row[column] for column in columns] for row in cells],
+        headers=[_HEADERS[column] for column in columns],
         tablefmt="plain",
-        colalign=("left", "right", "right", "right", "right", "left", "left"),
+        colalign=["left" if column in (0, _EXPECTED, len(_HEADERS) - 1) else "right" for column in columns],
         disable_numparse=True,
     )
-    return "\n".join([shared, "", *("  " + line for line in body.splitlines()), *_remarks(document, width)])
+    return ["  " + line.rstrip() for line in body.splitlines()]
 
 
-def _by_operation(rows: list[Collective]) -> list[Collective]:
+def _by_operation(rows: list[Collective]) -> list[list[Collective]]:
     """Measured by size, read by operation."""
-    order = list(dict.fromkeys(row.op for row in rows))
-    return sorted(rows, key=lambda row: (order.index(row.op), row.bytes))
+    groups: dict[str, list[Collective]] = {}
+    for row in rows:
+        groups.setdefault(row.op, []).append(row)
+    return [sorted(group, key=lambda row: row.bytes) for group in groups.values()]
 
 
-def _row(row: Collective) -> tuple[str, ...]:
-    bytes_ = size(row.bytes) if row.bytes else "-"
-    if row.time_us is None:
-        return (row.op, bytes_, "-", "-", "-", "-", row.state)
+def _rows(group: list[Collective]) -> list[_Cells]:
+    """The rows of one operation; skipped ones of one reason are one row."""
+    skipped: dict[str, list[Collective]] = {}
+    for row in group:
+        if row.time_us is None:
+            skipped.setdefault(row.reason, []).append(row)
+    measured = [_row(row) for row in group if row.time_us is not None]
+    return measured + [_skipped(rows, len(group)) for rows in skipped.values()]
+
+
+def _skipped(rows: list[Collective], of: int) -> _Cells:
+    sizes = f"{'all ' if len(rows) == of else ''}{len(rows)} sizes" if len(rows) > 1 else _size(rows[0])
+    return (rows[0].op, sizes, "-", "-", "-", "-", "skipped")
+
+
+def _size(row: Collective) -> str:
+    return size(row.bytes) if row.bytes else "-"
+
+
+def _row(row: Collective) -> _Cells:
+    assert row.time_us is not None
     expected = row.expected_gb_s
     return (
         row.op,
-        bytes_,
+        _size(row),
         duration(row.time_us.p50),
         duration(row.time_us.p95),
-        "-" if row.busbw_gb_s is None else f"{row.busbw_gb_s:.3g} GB/s",
-        "none" if expected is None else f"{expected.low:.3g}-{expected.high:.3g}",
+        "-" if row.busbw_gb_s is None else f"{row.busbw_gb_s:.3g}",
+        "-" if expected is None else f"{expected.low:.3g}-{expected.high:.3g}",
         "FAIL" if row.state == "fail" else row.state,
     )
 
@@ -62,20 +104,32 @@ def _row(row: Collective) -> tuple[str, ...]:
 def _remarks(document: Document, width: int) -> list[str]:
     """Why rows were skipped, and why there is no expectation; each said once."""
     rows = document.measurements.collectives
-    remarks = [f"skipped: {reason}" for reason in dict.fromkeys(r.reason for r in rows if r.reason)]
-    if any(r.time_us is not None and r.expected_gb_s is None for r in rows):
-        where = (
-            "one machine's memory carries all traffic"
-            if document.job.simulated
-            else "no link between nodes is used"
-        )
-        if rows[0].nodes == 1 or document.job.simulated:
-            remarks.append(f"expected: none, for {where}; these figures say nothing about a network.")
-        else:
-            remarks.append("expected: none, for no bound of this network is known to this version.")
+    remarks = _why_skipped(rows)
     if rows[0].ranks == 1:
-        remarks.append("busbw: undefined for one rank, for nothing crosses a link.")
-    remarks.append("time is the median over iterations of the slowest rank; GB/s are 1e9 bytes a second.")
+        remarks.append("busbw: none for one rank, for nothing crosses a link.")
+    elif not any(row.expected_gb_s for row in rows):
+        remarks.append(f"expected busbw: none, {_no_expectation(document)}")
+    remarks.append("time: the slowest rank's, median over iterations; busbw in GB/s of 1e9 bytes.")
     return [
-        line for r in remarks for line in textwrap.wrap(r, width, initial_indent="  ", subsequent_indent="    ")
+        line
+        for remark in remarks
+        for line in textwrap.wrap(
+            remark, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
+        )
     ]
+
+
+def _why_skipped(rows: list[Collective]) -> list[str]:
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        if row.time_us is None:
+            reasons.setdefault(row.reason, []).append(row.op)
+    return [f"skipped {', '.join(dict.fromkeys(ops))}: {reason}" for reason, ops in reasons.items()]
+
+
+def _no_expectation(document: Document) -> str:
+    if document.job.simulated:
+        return "for one machine's memory carries all traffic; these figures say nothing about a network."
+    if document.measurements.collectives[0].nodes == 1:
+        return "for no link between nodes is used; these figures say nothing about a network."
+    return "for no bound of this network is known to this version."

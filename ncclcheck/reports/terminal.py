@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ncclcheck.reports import summary, table
-from ncclcheck.reports.findings import Finding, State, Verdict
+from ncclcheck.reports.findings import State, Verdict
 from ncclcheck.reports.fold import fold_names
+from ncclcheck.reports.groups import Block, blocks, order
 from ncclcheck.reports.jsondoc import Document
 from ncclcheck.reports.rule import FAMILIES
 
 _COLOURS = {State.FAIL: "1;31", State.WARN: "33", State.UNKNOWN: "35", State.NOTE: "36", State.OK: "32"}
 _BODY = " " * 8
+_MOST = 8
 
 
 @dataclass(frozen=True)
@@ -33,73 +35,64 @@ class Style:
 
 def text(document: Document, style: Style) -> str:
     """The whole report."""
-    blocks = [
+    told = [
         summary.head(document),
         summary.facts(document, style.width),
         table.collectives(document, style.width),
         _families(document, style),
-        *(_finding(verdict, group, style) for verdict, group in _told(document, style)),
+        *(_block(block, style) for block in blocks(document, _shown(style))),
         _end(document, style),
     ]
-    return "\n\n".join(block for block in blocks if block) + "\n"
+    return "\n\n".join(block for block in told if block) + "\n"
 
 
 def short(document: Document, style: Style) -> str:
     """A few lines, made to be pasted."""
-    lines = [f"{summary.head(document)}: {_counted(document)}"]
-    for verdict, group in _told(document, style):
-        where = _where(group)
-        lines.append(f"{verdict.code} {group[0].state.word:8}{where + ': ' if where else ''}{group[0].what}")
+    lines = [f"{summary.title(document)}: {_counted(document)}"]
+    for block in blocks(document, _shown(style)):
+        label = f"{block.state.word:8}{fold_names(block.codes)}  "
+        lines += [style.paint(block.state, label) + str(place) for place in block.places]
     lines.append(summary.decision(document))
     return "\n".join(lines) + "\n"
 
 
-def _order(verdict: Verdict) -> int:
-    """Causes before symptoms: what a node is comes before what the job did on it."""
-    families = [*(f for f in FAMILIES if f not in ("RUN", "BEN")), "RUN", "BEN"]
-    return families.index(verdict.code[:3])
+def _shown(style: Style) -> list[State]:
+    """The states of findings that are told, worst first."""
+    told = [State.FAIL, State.WARN, State.UNKNOWN, State.NOTE]
+    return [*told, State.OK] if style.verbose else told
 
 
-def _told(document: Document, style: Style) -> Iterator[tuple[Verdict, list[Finding]]]:
-    """Findings worth telling, worst first, the same ones of several nodes together."""
-    shown = [State.FAIL, State.WARN, State.UNKNOWN, State.NOTE, *([State.OK] if style.verbose else [])]
-    for state in shown:
-        for verdict in sorted(document.verdicts, key=lambda v: (_order(v), v.code)):
-            for group in _grouped(f for f in verdict.findings if f.state is state):
-                yield verdict, group
-
-
-def _grouped(findings: Iterable[Finding]) -> list[list[Finding]]:
-    groups: dict[tuple[object, ...], list[Finding]] = {}
-    for finding in findings:
-        where = finding.where
-        key = (where.device, where.rank, where.peer, finding.what, finding.why, str(finding.remedies))
-        groups.setdefault(key, []).append(finding)
-    return list(groups.values())
-
-
-def _where(group: list[Finding]) -> str:
-    nodes = fold_names(f.where.node for f in group if f.where.node is not None)
-    rest = str(
-        type(group[0].where)(device=group[0].where.device, rank=group[0].where.rank, peer=group[0].where.peer)
-    )
-    return "  ".join(part for part in (nodes, rest) if part)
-
-
-def _finding(verdict: Verdict, group: list[Finding], style: Style) -> str:
-    first = group[0]
-    lines = [f"{style.paint(first.state, f'{first.state.word:8}')}{verdict.code}  {verdict.title}"]
-    where = _where(group)
-    lines += _wrapped(f"{where}:  {first.what}" if where else first.what, style.width)
-    if first.why and first.state is not State.OK:
-        lines += _labelled("why", first.why, style.width)
-    if first.state in (State.FAIL, State.WARN) or style.verbose or verdict.code.startswith("RUN"):
-        for evidence in first.evidence:
-            lines += _labelled("seen", f"{evidence.source}: {evidence.value}", style.width)
-    for remedy in first.remedies:
+def _block(block: Block, style: Style) -> str:
+    lines = _heading(block, style)
+    most = len(block.places) if style.verbose else _MOST
+    for place in block.places[:most]:
+        lines += _wrapped(str(place), style.width)
+    if left := block.places[most:]:
+        lines += _wrapped(f"and {len(left)} more like these, {left[0].where} first (-v shows all)", style.width)
+    if block.why and block.state is not State.OK:
+        lines += _labelled("why", block.why, style.width)
+    if block.state in (State.FAIL, State.WARN) or style.verbose or block.codes[0].startswith("RUN"):
+        lines += _evidence(block, style)
+    for remedy in block.remedies:
         lines += _labelled("fix", f"[{remedy.who}] {remedy.text}", style.width)
         lines += [f"{_BODY}           {command}" for command in remedy.commands]
     return "\n".join(lines)
+
+
+def _heading(block: Block, style: Style) -> list[str]:
+    codes = fold_names(block.codes)
+    lines = _wrapped(f"{codes}  {block.title}", style.width, _BODY, " " * 16)
+    return [style.paint(block.state, f"{block.state.word:8}") + lines[0][len(_BODY) :], *lines[1:]]
+
+
+def _evidence(block: Block, style: Style) -> list[str]:
+    most = len(block.evidence) if style.verbose else _MOST
+    lines = []
+    for evidence in block.evidence[:most]:
+        lines += _labelled("seen", f"{evidence.source}: {evidence.value}", style.width)
+    if left := len(block.evidence) - most:
+        lines += _labelled("seen", f"and {left} more (-v shows all)", style.width) if left > 0 else []
+    return lines
 
 
 def _wrapped(words: str, width: int, first: str = _BODY, rest: str = _BODY) -> list[str]:
@@ -115,14 +108,16 @@ def _labelled(label: str, words: str, width: int) -> list[str]:
 def _families(document: Document, style: Style) -> str:
     """One line a family: how many verdicts of each state."""
     rows: dict[str, Counter[State]] = {}
-    for verdict in sorted(document.verdicts, key=_order):
+    for verdict in sorted(document.verdicts, key=order):
         rows.setdefault(FAMILIES[verdict.code[:3]], Counter())[verdict.state] += 1
     lines = []
     for family, counted in rows.items():
         parts = (style.paint(s, f"{counted[s]} {s.word}") for s in reversed(State) if counted[s])
         lines.append(f"  {family:10}" + "   ".join(_ok_first(parts)))
     if style.verbose:
-        lines += [f"  {v.state.word:8}{v.code}  {v.title}{_because(v)}" for v in document.verdicts]
+        for v in document.verdicts:
+            title = f"{v.state.word:8}{v.code}  {v.title}{_because(v)}"
+            lines += _wrapped(title, style.width, "  ", " " * 18)
     return "\n".join(lines)
 
 
@@ -143,12 +138,21 @@ def _counted(document: Document) -> str:
 
 def _end(document: Document, style: Style) -> str:
     lines: list[str] = []
-    bad = [v.code for v in document.verdicts if v.state in (State.FAIL, State.WARN, State.UNKNOWN)]
+    bad = _codes(document)
     if bad:
-        lines.append(
-            f"Pages: ncclcheck explain {bad[0]}" + ("" if len(bad) == 1 else f"   ({', '.join(bad[1:6])})")
-        )
+        more = f"; the same for {fold_names(bad[1:])}" if len(bad) > 1 else ""
+        lines += _wrapped(f"Pages: ncclcheck explain {bad[0]}{more}", style.width, "", "")
     if style.contact and bad:
         lines.append(f"Help: {style.contact}")
-    lines += _wrapped(f"{_counted(document)}.  {summary.decision(document)}", style.width, "", "")
-    return "\n".join(lines)
+    counted, decision = f"{_counted(document)}.", summary.decision(document)
+    if len(counted) + 2 + len(decision) <= style.width:
+        return "\n".join([*lines, f"{counted}  {decision}"])
+    return "\n".join([*lines, counted, *_wrapped(decision, style.width, "", "")])
+
+
+def _codes(document: Document) -> list[str]:
+    """What has a page worth reading now: what is bad, else why the run did not finish, else what was not seen."""
+    bad = [v for v in document.verdicts if v.state in (State.FAIL, State.WARN)]
+    unseen = [v for v in document.verdicts if v.state is State.UNKNOWN]
+    chosen = bad or [v for v in unseen if v.code.startswith("RUN")] or unseen
+    return [v.code for v in sorted(chosen, key=lambda v: (v.state.rank, *order(v)))]

@@ -1,4 +1,4 @@
-"""Rules about what nodes must agree on: MTU, link speed, names and addresses."""
+"""Rules about what nodes must agree on: MTU, names and addresses."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from ncclcheck.probes.facts import Cluster, Interface, Node, Unread, at, known, value_or
 from ncclcheck.reports import lan, variables
-from ncclcheck.reports.agreement import disagreements
+from ncclcheck.reports.agreement import disagreements, group
 from ncclcheck.reports.choice import gloo_choice
-from ncclcheck.reports.findings import Finding, State, Where, admin, fail, seen, unknown, warn, you
+from ncclcheck.reports.findings import Finding, State, Where, admin, fail, note, seen, unknown, warn, you
 from ncclcheck.reports.fold import fold_names
+from ncclcheck.reports.reached import reached
 from ncclcheck.reports.rule import NothingToJudge, rule
 
 _NEEDS = ("network.interfaces",)
@@ -34,8 +35,8 @@ def mtu(cluster: Cluster) -> Iterator[Finding]:
     hang or stop with `local access violation work queue error` where it differs.
 
     ## How we know
-    getifaddrs(3) on every node; the odd one out by majority. What the switches between them allow is not seen
-    here.
+    getifaddrs(3) on every node; the odd one out by majority. Where every node's full-size packets were seen to
+    arrive at the others it is a note. What the switches between them allow is NET007's matter.
 
     ## Fix
     - **admin** the same MTU on every node and every switch port between them: `ip link set dev eth0 mtu 9000`,
@@ -51,18 +52,29 @@ def mtu(cluster: Cluster) -> Iterator[Finding]:
     if len(values) < 2:
         return _too_few(unseen)
     names = sorted({link.interface.name for link in links})
+    usual = group(values).groups[0][0]
+    arrive = _full_size_arrives(cluster)
     yield from disagreements(
         values,
         f"the MTU of {' and '.join(names)}",
-        "MTU of the chosen interface",
-        level=warn,
+        "MTU of the chosen interface" + (", and full-size packets arrive in all pairs" if arrive else ""),
+        level=note if arrive else warn,
         why="Large packets get lost between nodes of different MTU: small messages work, large ones hang.",
         owner="node",
         fix=[
-            admin("Set the same MTU on all nodes and switch ports.", f"ip link set dev {names[0]} mtu 9000"),
-            you("See what really passes.", "ping -M do -s 8972 OTHER_NODE"),
+            admin("Set the same MTU on all nodes and switch ports.", f"ip link set dev {names[0]} mtu {usual}"),
+            you("See what really passes.", f"ping -M do -s {max(0, usual - 28)} OTHER_NODE"),
         ],
     )
+
+
+def _full_size_arrives(cluster: Cluster) -> bool:
+    """Whether each node was measured against others and all its largest packets came through."""
+    found = reached(cluster)
+    if found is None or set(found.of_node) != {node.name for node in cluster.nodes}:
+        return False
+    sizes = [peer.path_mtu for peer in found.seen.values()]
+    return all(not isinstance(size, Unread) and size.arrived >= size.sent for size in sizes)
 
 
 def _too_few(unseen: list[Finding]) -> None:
@@ -76,56 +88,6 @@ def _unseen(link: lan.Link, thing: str, fact: Unread) -> Finding:
         f"the {thing} of {link.interface.name} could not be read: {fact.why}",
         why="What was not seen is neither well nor broken.",
         evidence=[seen(thing, f"{fact.kind}: {fact.why}")],
-    )
-
-
-@rule(
-    "NET008",
-    "link speeds agree between nodes, as reported and in a short burst",
-    worst=State.WARN,
-    needs=_NEEDS,
-    at_least=2,
-    between_machines=True,
-)
-def link_speed(cluster: Cluster) -> Iterator[Finding]:
-    """
-    ## What
-    The speed that the chosen interface of each node reports.
-
-    ## Why it matters
-    A ring is as fast as its slowest link. A cable or a port that fell back from 100 to 10 or 25 Gb/s, or a bond
-    that lost a member, makes every node of the job slow, and no error is written anywhere.
-
-    ## How we know
-    /sys/class/net/NAME/speed, the odd one out by majority. Virtual interfaces report a speed that means
-    nothing and are left out. `bench` measures what the links carry.
-
-    ## Fix
-    - **admin** `ethtool eth0` shows what both ends offer; look at cable, transceiver and switch port;
-      `cat /proc/net/bonding/bond0` for a bond.
-    - **you** leave the node out until then.
-
-    ## Source
-    NVIDIA/nccl#209 (what a 32 Gb/s line carries); ethtool(8); the kernel's bonding page.
-    """
-    speeds = [(link, link.interface.speed_mbit) for link in lan.links(cluster)]
-    values = {link.node: f"{mbit / 1000:g} Gb/s" for link, mbit in speeds if not isinstance(mbit, Unread)}
-    hidden = [(link, fact) for link, fact in speeds if isinstance(fact, Unread) and fact.kind != "absent"]
-    unseen = [_unseen(link, "speed", fact) for link, fact in hidden]
-    yield from unseen
-    if len(values) < 2:
-        return _too_few(unseen)
-    yield from disagreements(
-        values,
-        "the speed of the chosen interface",
-        "/sys/class/net/NAME/speed",
-        level=warn,
-        why="The slowest link sets the pace of all nodes.",
-        owner="node",
-        fix=[
-            admin("Look at cable, transceiver and switch port.", "ethtool eth0", "cat /proc/net/bonding/bond0"),
-            you("Leave the slow node out until it is repaired.", "#SBATCH --exclude=NODE"),
-        ],
     )
 
 

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import IntEnum
-from functools import cached_property
 
-from ncclcheck.probes.facts import Cluster, Unread, at
+from ncclcheck.probes.facts import Cluster, Unread
 from ncclcheck.reports import lan
-from ncclcheck.reports.findings import Finding, State, Where, admin, fail, fine, note, seen, unknown, warn, you
+from ncclcheck.reports.findings import (
+    Finding,
+    Remedy,
+    State,
+    Where,
+    admin,
+    fail,
+    fine,
+    note,
+    seen,
+    unknown,
+    warn,
+    you,
+)
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.rule import NothingToJudge, rule
+from ncclcheck.reports.ways import Outcome, Subnet, Ways, subnets_of
 
 _NEEDS = ("network.interfaces",)
-
-
-class _Outcome(IntEnum):
-    """How a node sends to a subnet, the worst first."""
-
-    NONE = 0
-    UNREAD = 1
-    ELSEWHERE = 2
-    GATEWAY = 3
-    LINK = 4
 
 
 @rule(
@@ -46,9 +46,11 @@ def shared_network(cluster: Cluster) -> Iterator[Finding]:
     means that the job runs over a network that nobody meant, often a 1 Gb/s management network.
 
     ## How we know
-    The subnet of the chosen address, and the routes of the node's main table (longest prefix, lowest metric).
-    No route is a failure, a route through another interface a warning, one through a gateway a note: it is
-    routed, but nothing here proves that it arrives. Policy rules (ip-rule(8)) are not seen.
+    The subnet of the chosen address, and the routes of the node's main table (longest prefix, lowest metric),
+    proved by connections where the nodes tried each other. No route is a failure, unless connections pass by a
+    policy rule (ip-rule(8)); a route through another interface is a warning, and a failure where nothing passes
+    it; one through a gateway is a note until connections prove it. Subnets that overlap are a prefix length that
+    is wrong on one side: a warning where the nodes still find each other, else a failure.
 
     ## Fix
     - **you** name the interfaces that share a network, all names in one list:
@@ -63,115 +65,64 @@ def shared_network(cluster: Cluster) -> Iterator[Finding]:
         raise NothingToJudge("fewer than two nodes have an interface to use (NET001)")
     lonely = [link for link in links if lan.is_loopback(link.address)]
     yield from (_on_loopback(link) for link in lonely)
-    subnets = _subnets([link for link in links if link not in lonely])
+    subnets = subnets_of([link for link in links if link not in lonely])
     if len(subnets) == 1 and not lonely:
         yield fine(Where(), f"all {len(links)} nodes are in {subnets[0].network}")
     if len(subnets) > 1:
-        yield from _between(_Ways(cluster), subnets)
+        ways = Ways(cluster)
+        yield from _between(ways, subnets)
+        yield from _overlaps(ways, subnets)
 
 
-@dataclass
-class _Subnet:
-    """The nodes of one subnet. place: 0 is the largest one."""
-
-    network: lan.IPNetwork
-    links: list[lan.Link]
-    place: int = 0
-
-    @cached_property
-    def ends(self) -> set[int]:
-        """The lowest and the highest address stand for all."""
-        addresses = [int(ipaddress.ip_address(link.address)) for link in self.links]
-        return {min(addresses), max(addresses)}
-
-    @cached_property
-    def version(self) -> int:
-        """4 or 6."""
-        return self.network.version
-
-    @cached_property
-    def span(self) -> range:
-        """All addresses of the subnet, as numbers."""
-        return range(int(self.network.network_address), int(self.network.broadcast_address) + 1)
-
-    def __str__(self) -> str:
-        return f"{self.network} ({fold_names(link.node for link in self.links)})"
-
-
-def _subnets(links: list[lan.Link]) -> list[_Subnet]:
-    """The largest first: where two do not reach each other, the smaller one is the odd one out."""
-    found: dict[lan.IPNetwork, _Subnet] = {}
-    for link in links:
-        found.setdefault(link.network, _Subnet(link.network, [])).links.append(link)
-    ordered = sorted(found.values(), key=lambda subnet: -len(subnet.links))
-    for place, subnet in enumerate(ordered):
-        subnet.place = place
-    return ordered
-
-
-class _Ways:
-    """How nodes reach subnets. Nodes with equal routes do it alike and are asked once: nodes may be thousands."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        facts = {node.name: at(node, "network.routes") for node in cluster.nodes}
-        self.unread = {name: fact for name, fact in facts.items() if isinstance(fact, Unread)}
-        self._routes = {node.name: lan.Routes(node) for node in cluster.nodes}
-        self._alike: dict[int, list[list[lan.Link]]] = {}
-        self._answers: dict[tuple[str, int], tuple[_Outcome, str]] = {}
-
-    def alike(self, subnet: _Subnet) -> list[list[lan.Link]]:
-        """The nodes of a subnet, those of equal routes together."""
-        if subnet.place not in self._alike:
-            groups: dict[object, list[lan.Link]] = {}
-            for link in subnet.links:
-                key = (link.interface.name, link.node in self.unread, self._routes[link.node].signature)
-                groups.setdefault(key, []).append(link)
-            self._alike[subnet.place] = list(groups.values())
-        return self._alike[subnet.place]
-
-    def way(self, link: lan.Link, subnet: _Subnet, other: _Subnet) -> tuple[_Outcome, str]:
-        """The worst of the ways of a node in `subnet` to both ends of the other, and where it leads."""
-        key = (link.node, other.place)
-        if key not in self._answers:
-            self._answers[key] = min(self._way(link, subnet, other.version, end) for end in other.ends)
-        return self._answers[key]
-
-    def _way(self, link: lan.Link, subnet: _Subnet, version: int, peer: int) -> tuple[_Outcome, str]:
-        if version == subnet.version and peer in subnet.span:
-            return _Outcome.LINK, link.interface.name
-        way = self._routes[link.node].way(version, peer)
-        if way is None:
-            return (_Outcome.UNREAD if link.node in self.unread else _Outcome.NONE), ""
-        if way.interface != link.interface.name.partition(":")[0]:
-            return _Outcome.ELSEWHERE, way.interface
-        return (_Outcome.GATEWAY, way.gateway) if way.gateway else (_Outcome.LINK, way.interface)
-
-    def tells(self, subnet: _Subnet, other: _Subnet) -> bool:
-        """Whether a missing way is told from this side: the smaller one, unless only the larger one lacks it."""
-        back = any(self.way(links[0], other, subnet)[0] is _Outcome.NONE for links in self.alike(other))
-        return subnet.place > other.place or not back
-
-
-def _between(ways: _Ways, subnets: list[_Subnet]) -> Iterator[Finding]:
+def _between(ways: Ways, subnets: list[Subnet]) -> Iterator[Finding]:
     gateways: list[str] = []
     for subnet in subnets:
         for links in ways.alike(subnet):
             found = [(other, *ways.way(links[0], subnet, other)) for other in subnets if other is not subnet]
-            blocked = [
-                other for other, outcome, _ in found if outcome is _Outcome.NONE and ways.tells(subnet, other)
+            none = [o for o, outcome, _ in found if outcome is Outcome.NONE and ways.tells(subnet, o)]
+            astray = [
+                (other, leads)
+                for other, outcome, leads in found
+                if outcome is Outcome.ELSEWHERE and ways.tells_of_detour(subnet, other)
             ]
-            astray = [(other, leads) for other, outcome, leads in found if outcome is _Outcome.ELSEWHERE]
-            gateways += [leads for _, outcome, leads in found if outcome is _Outcome.GATEWAY]
-            unread = any(outcome is _Outcome.UNREAD for _, outcome, _ in found)
+            gateways += [leads for _, outcome, leads in found if outcome is Outcome.GATEWAY]
+            unread = [other for other, outcome, _ in found if outcome is Outcome.UNREAD]
             for link in links:
-                if blocked:
-                    yield _no_route(link, subnet, blocked)
-                if astray:
-                    yield _elsewhere(link, *astray[0])
-                if unread:
+                if blocked := [other for other in none if ways.passes(link, other) is not True]:
+                    yield _no_route(ways, link, subnet, blocked)
+                if left := [one for one in astray if not ways.goes_by_itself(link, one[0])]:
+                    yield _elsewhere(ways, link, *left[0])
+                if any(ways.passes(link, other) is not True for other in unread):
                     yield _unread(link, ways.unread[link.node])
     if gateways:
-        yield _routed(subnets, gateways)
+        yield _routed(ways, subnets, gateways)
+
+
+def _overlaps(ways: Ways, subnets: list[Subnet]) -> Iterator[Finding]:
+    """A prefix length that differs on one wire, where the nodes find each other in spite of it."""
+    for other in subnets[1:]:
+        for main in subnets[: other.place]:
+            single = max(main.network.prefixlen, other.network.prefixlen) == main.network.max_prefixlen
+            if single or main.version != other.version or not main.network.overlaps(other.network):
+                continue
+            for link in other.links:
+                if ways.way(link, other, main)[0] is Outcome.LINK:
+                    yield _prefix(link, main)
+
+
+def _prefix(link: lan.Link, main: Subnet) -> Finding:
+    right, name = f"{link.address}/{main.network.prefixlen}", link.interface.name
+    return warn(
+        Where(node=link.node, device=name, peer=main.links[0].node),
+        f"{name} has the prefix length /{link.network.prefixlen}, {fold_names(main.nodes)} have "
+        f"/{main.network.prefixlen} on the same wire",
+        why="These nodes find each other now; others that one side takes for near and the other for far do not.",
+        owner="node",
+        evidence=[seen(link.node, f"{name} {link.address}, {link.network}"), seen("the others", main.network)],
+        fix=[admin("Give it the prefix length of the others, and keep it in the network configuration.",
+                   f"ip addr add {right} dev {name}",
+                   f"ip addr del {link.address}/{link.network.prefixlen} dev {name}")],
+    )  # fmt: skip
 
 
 def _on_loopback(link: lan.Link) -> Finding:
@@ -188,20 +139,25 @@ def _on_loopback(link: lan.Link) -> Finding:
     )
 
 
-def _no_route(link: lan.Link, subnet: _Subnet, blocked: list[_Subnet]) -> Finding:
+def _no_route(ways: Ways, link: lan.Link, subnet: Subnet, blocked: list[Subnet]) -> Finding:
     other = blocked[0]
     more = f" and {len(blocked) - 1} more subnets" if len(blocked) > 1 else ""
     draw = len(subnet.links) == len(other.links)
     against = f" ({len(subnet.links)} against {len(other.links)}: no majority)" if draw else ""
-    peer = other.links[0]
+    peer, down = other.links[0], _down(ways, link, other)
     return fail(
-        Where(node=link.node, device=link.interface.name, peer=peer.node),
-        f"{link.interface.name} is in {link.network} and has no route to {other}{more}{against}",
+        Where(node=link.node, device=down or link.interface.name, peer=peer.node),
+        f"{_cause(link, other, down)} no route to {other}{more}{against}",
         why="The ranks of these nodes cannot connect to each other; NCCL and torchrun wait without a word.",
         owner="node",
         evidence=[
             seen(link.node, f"{link.interface.name} {link.address}, {link.network}"),
             seen(peer.node, f"{peer.interface.name} {peer.address}, {peer.network}"),
+            *(
+                [seen("TCP connect", f"{link.node} to {peer.node} fails")]
+                if ways.passes(link, other) is False
+                else []
+            ),
         ],
         fix=[
             you(
@@ -209,37 +165,83 @@ def _no_route(link: lan.Link, subnet: _Subnet, blocked: list[_Subnet]) -> Findin
                 "ip -br addr",
                 f'export NCCL_SOCKET_IFNAME="={_names(link, peer)}"',
             ),
-            admin("Give it an address in the common subnet, or a route.", f"ip route get {peer.address}"),
+            _mend(link, peer, down),
         ],
     )
+
+
+def _down(ways: Ways, link: lan.Link, other: Subnet) -> str:
+    """The interface of this node that should be in the other subnet, but has no link."""
+    for one in lan.interfaces(ways.nodes[link.node]):
+        away = one.up is False or one.running is False
+        belongs = one.name == other.links[0].interface.name or any(
+            network == other.network for _, network in lan.global_networks(one)
+        )
+        if away and belongs and one.name != link.interface.name:
+            return one.name
+    return ""
+
+
+def _cause(link: lan.Link, other: Subnet, down: str) -> str:
+    name = link.interface.name
+    if down:
+        return f"{down} is down or has no link, so the job would use {name} ({link.address}), which has"
+    if link.network.overlaps(other.network):
+        own, theirs = link.network.prefixlen, other.network.prefixlen
+        return f"{name} has the prefix length /{own}, the others /{theirs}; it has"
+    return f"{name} is in {link.network} and has"
+
+
+def _mend(link: lan.Link, peer: lan.Link, down: str) -> Remedy:
+    if down:
+        return admin("Bring the link up.", f"ip link set dev {down} up", f"ethtool {down}")
+    if link.network.overlaps(peer.network):
+        right = f"{link.address}/{peer.network.prefixlen}"
+        return admin("Give it the prefix length of the others.", f"ip addr add {right} dev {link.interface.name}")
+    return admin("Give it an address in the common subnet, or a route.", f"ip route get {peer.address}")
 
 
 def _names(*links: lan.Link) -> str:
     return ",".join(sorted({link.interface.name for link in links}))
 
 
-def _elsewhere(link: lan.Link, other: _Subnet, leads: str) -> Finding:
-    peer = other.links[0]
-    return warn(
-        Where(node=link.node, device=link.interface.name, peer=peer.node),
-        f"its way to {other} leaves by {leads}, not by the chosen {link.interface.name}",
-        why="The job runs over another network than the chosen one, often a slow one for management.",
+def _elsewhere(ways: Ways, link: lan.Link, other: Subnet, leads: str) -> Finding:
+    peer, down = other.links[0], _down(ways, link, other)
+    failed = ways.passes(link, other) is False
+    level = fail if failed else warn
+    because = f"{down} is down or has no link; " if down else ""
+    return level(
+        Where(node=link.node, device=down or link.interface.name, peer=peer.node),
+        f"{because}its way to {other} leaves by {leads}, not by the chosen {link.interface.name}"
+        + (", and no connection passes" if failed else ""),
+        why="The job runs over another network than the chosen one, often a slow one for management."
+        if not failed
+        else "The ranks of these nodes cannot connect to each other; NCCL and torchrun wait without a word.",
         owner="node",
         evidence=[seen("routes", f"to {peer.address} by {leads}")],
         fix=[
             you("Choose the interface that leads there.", f'export NCCL_SOCKET_IFNAME="={leads}"'),
-            admin("Give the chosen interface the route.", f"ip route get {peer.address}"),
+            _mend(link, peer, down),
         ],
     )
 
 
-def _routed(subnets: list[_Subnet], gateways: list[str]) -> Finding:
+def _routed(ways: Ways, subnets: list[Subnet], gateways: list[str]) -> Finding:
     shown = ", ".join(str(subnet) for subnet in subnets[:4]) + (", ..." if len(subnets) > 4 else "")
+    place = {name: subnet.place for subnet in subnets for name in subnet.nodes}
+    tries = ways.found.tries if ways.found else {}
+    ends = [ok for a, peers in tries.items() for b, ok in peers if place.get(a) != place.get(b)]
+    evidence = seen("routes", f"by the gateways {', '.join(sorted(set(gateways))[:4])}")
+    if ends and all(ends):
+        return fine(
+            Where(), f"{len(subnets)} subnets, {len(ends)} connections between them pass: {shown}", evidence
+        )
+    proof = f"{sum(ends)} of {len(ends)} connections pass" if ends else "not yet proved"
     return note(
         Where(),
-        f"{len(subnets)} subnets, routed to each other, not yet proved: {shown}",
+        f"{len(subnets)} subnets, routed to each other, {proof}: {shown}",
         why="A route says where packets are sent, not that they arrive.",
-        evidence=[seen("routes", f"by the gateways {', '.join(sorted(set(gateways))[:4])}")],
+        evidence=[evidence],
     )
 
 

@@ -1,0 +1,83 @@
+"""How every command that runs on nodes goes: outputs tried, launcher chosen, stages run, verdict told."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from ncclcheck import finish, saved
+from ncclcheck.errors import Interrupted, UsageError
+from ncclcheck.finish import Story
+from ncclcheck.launch import choose
+from ncclcheck.launch.agents import Events
+from ncclcheck.launch.choose import Choice
+from ncclcheck.launch.follower import alone, follow
+from ncclcheck.launch.identity import Identity
+from ncclcheck.launch.join import wait_of
+from ncclcheck.options import Options
+from ncclcheck.probes.facts import Cluster
+from ncclcheck.progress import Progress
+from ncclcheck.reports.summary import decision
+from ncclcheck.session import signals_as_events
+from ncclcheck.stages import Stages, agent_options
+
+# What a command does on its nodes: work(stages) -> how the cluster looks at any time; run raises Interrupted.
+Work = Callable[[Stages], "tuple[Callable[[], None], Callable[[], Cluster]]"]
+
+
+def conduct(options: Options, seconds: float, work: Work) -> int:
+    """Run a command; the exit code. seconds: its deadline, from the time when all nodes are there."""
+    finish.check_outputs(options)
+    if options.from_file is not None:
+        return saved.judge_again(options)
+    choice = choose.choose(options, os.environ)
+    if choice.who is not None and choice.lead is None:
+        return _follow(choice.who, options, seconds)
+    return _lead(choice, options, seconds, work)
+
+
+def _lead(choice: Choice, options: Options, seconds: float, work: Work) -> int:
+    begun, started = time.monotonic(), finish.now()
+    events, progress = Events(), Progress(quiet=options.quiet)
+    caught: int | None = None
+    with signals_as_events(events):
+        stages = Stages.start(options, choice, events, seconds, progress)
+        run, cluster_now = work(stages)
+        try:
+            run()
+        except Interrupted as interrupted:
+            caught = interrupted.number
+            stages.session.stop_job()
+        except (UsageError, OSError) as error:
+            _tell(choice, 2, str(error))
+            stages.session.close()
+            raise UsageError(str(error)) from None
+        cluster = cluster_now()
+        document = finish.make(cluster, options, Story(started, time.monotonic() - begun, stages.done, caught))
+        _tell(choice, document.exit_code, decision(document))
+        stages.session.close()
+        progress.clear()
+    return finish.deliver(document, options)
+
+
+def _tell(choice: Choice, exit_code: int, words: str) -> None:
+    if choice.lead is not None:
+        choice.lead.done(exit_code, words)
+
+
+def _follow(who: Identity, options: Options, seconds: float) -> int:
+    """Another node of a join: one line on stderr; a document of its own only if node rank 0 was never reached."""
+    begun, started, progress = time.monotonic(), finish.now(), Progress(quiet=options.quiet)
+    wait = wait_of(who, options.wait)
+    followed = follow(who, options.command, Events(), wait, seconds, progress, *agent_options(options, seconds))
+    progress.clear()
+    if followed.line:
+        with suppress(OSError, ValueError):
+            sys.stderr.write(f"ncclcheck: {followed.line}\n")
+    if followed.node is None:
+        return followed.exit_code
+    story = Story(started, time.monotonic() - begun)
+    return finish.deliver(finish.make(alone(who, followed, options), options, story), options)

@@ -1,0 +1,184 @@
+"""What every node of a join but node rank 0 does: follow it, and end with its outcome."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from queue import Empty
+
+from ncclcheck import exits, rundir
+from ncclcheck.clock import Deadline
+from ncclcheck.errors import Interrupted
+from ncclcheck.launch import meet
+from ncclcheck.launch.agents import Closed, Events, ProcessLink, Said, Signalled, agent_here
+from ncclcheck.launch.connection import Connection
+from ncclcheck.launch.follow import Stopped, reach
+from ncclcheck.launch.identity import Identity
+from ncclcheck.launch.siblings import Outcome, Siblings, await_outcome
+from ncclcheck.options import Options
+from ncclcheck.probes import process
+from ncclcheck.probes.facts import Cluster, Job, Meeting, Node, Run
+from ncclcheck.progress import Progress
+from ncclcheck.session import Session, signals_as_events
+
+_LEAD_SILENT_S = 2 * meet.SILENT_S
+_FACTS_S = 20.0
+
+
+@dataclass(frozen=True)
+class Followed:
+    """How a node other than node rank 0 ends: its exit code, and one line for stderr.
+
+    document: the report of node rank 0. unreached: why there is none, with our own facts in `node`.
+    """
+
+    exit_code: int
+    line: str
+    document: bytes | None = None
+    unreached: Meeting | None = None
+    node: Node | None = None
+
+
+def follow(
+    who: Identity,
+    command: str,
+    events: Events,
+    wait: float,
+    seconds: float,
+    progress: Progress,
+    *agent_options: str,
+) -> Followed:
+    """Everything that a node other than node rank 0 does. seconds: the longest that a run may take once joined."""
+    with signals_as_events(events):
+        if who.local_rank > 0:
+            return _wait_beside(who, events, wait + seconds)
+        siblings = Siblings(who) if who.local_size > 1 else None
+        result = _follow(who, command, events, wait, seconds, progress, *agent_options)
+        if siblings is not None:
+            siblings.tell(Outcome(result.exit_code, result.line))
+        return result
+
+
+def _wait_beside(who: Identity, events: Events, seconds: float) -> Followed:
+    try:
+        outcome = await_outcome(who, seconds, lambda: not events.empty())
+    except Stopped:
+        return _signalled(events)
+    if outcome is None:
+        return Followed(exits.Exit.INCOMPLETE, f"{who.name}: local rank 0 is gone or was never there")
+    return Followed(outcome.exit_code, "")
+
+
+def _follow(
+    who: Identity,
+    command: str,
+    events: Events,
+    wait: float,
+    seconds: float,
+    progress: Progress,
+    *agent_options: str,
+) -> Followed:
+    progress.stage(f"node rank {who.node_rank}: joining node rank 0 at {who.endpoint}")
+    try:
+        found = reach(who, command, wait, progress.say, lambda: not events.empty())
+    except Stopped:
+        return _signalled(events)
+    if isinstance(found, Connection):
+        progress.say(f"joined as {found.name}; node rank 0 writes the report")
+        return _relay(found, who, events, seconds, *agent_options)
+    line = f"node rank 0 was not reached at {found.endpoint}: {found.detail}"
+    if found.outcome == "turned_away":
+        return Followed(exits.Exit.USAGE, f"turned away by node rank 0: {found.detail}", unreached=found)
+    try:
+        node = _own_facts(who, events, progress, *agent_options)
+    except Interrupted as interrupted:
+        return Followed(exits.of_signal(interrupted.number), line)
+    return Followed(exits.Exit.INCOMPLETE, line, unreached=found, node=node)
+
+
+def _signalled(events: Events) -> Followed:
+    event = events.get()
+    number = event.number if isinstance(event, Signalled) else 0
+    return Followed(exits.of_signal(number), "ended by a signal before node rank 0 was reached")
+
+
+def _relay(lead: Connection, who: Identity, events: Events, seconds: float, *agent_options: str) -> Followed:
+    """Pass on both ways until node rank 0 tells the outcome, or is gone."""
+    process.adopt_orphans()
+    agent = agent_here(who.node_rank, lead.name, events, *agent_options)
+    lead.obey(agent, who.node_rank)
+    signal = 0
+    end, beat = time.monotonic() + seconds, 0.0
+    while lead.outcome is None and not lead.lost and not signal:
+        now = time.monotonic()
+        if now > beat:
+            lead.tell(meet.Beat())
+            beat = now + meet.BEAT_S
+        if now - lead.heard > _LEAD_SILENT_S:
+            lead.lost = f"nothing was heard from it for {_LEAD_SILENT_S:.0f} s"
+        elif now > end:
+            lead.lost = f"it told no outcome in {seconds:.0f} s"
+        signal = _pass_on_one(lead, who.node_rank, events)
+    _end(agent, lead)
+    if signal:
+        return Followed(exits.of_signal(signal), f"{lead.name}: ended by signal {signal}")
+    if lead.outcome is None:
+        return Followed(exits.Exit.INCOMPLETE, f"{lead.name}: node rank 0 is gone: {lead.lost}")
+    done = lead.outcome
+    return Followed(done.exit_code, f"{lead.name}: {done.decision}", document=done.document)
+
+
+def _pass_on_one(lead: Connection, node: int, events: Events) -> int:
+    """One event, if there is one; the number of a signal that ends us, else 0."""
+    try:
+        event = events.get(timeout=0.1)
+    except Empty:
+        return 0
+    if isinstance(event, Said):
+        lead.say(node, event.record)
+    elif isinstance(event, Closed):
+        lead.tell(meet.Ended(detail=event.detail))
+    else:
+        lead.tell(meet.Ended(detail=f"ncclcheck on this node was ended by signal {event.number}"))
+        return event.number
+    return 0
+
+
+def _end(agent: ProcessLink, lead: Connection) -> None:
+    lead.close()
+    agent.close(3.0)
+    process.kill_tree()
+    process.reap_all()
+    rundir.sweep()
+
+
+def _own_facts(who: Identity, events: Events, progress: Progress, *agent_options: str) -> Node | None:
+    """Our own facts, for a report of our own. Raises Interrupted."""
+    progress.stage("reading the facts of this node")
+    session = Session(
+        [agent_here(who.node_rank, who.name, events, *agent_options)], events, Deadline(_FACTS_S), progress
+    )
+    try:
+        session.facts(_FACTS_S)
+    finally:
+        session.close()
+        progress.clear()
+    return next(iter(session.gathered.answered), None)
+
+
+def alone(who: Identity, followed: Followed, options: Options) -> Cluster:
+    """The cluster of a node that never reached node rank 0: itself, and why."""
+    return Cluster(
+        command=options.command,
+        nodes=[followed.node] if followed.node else [],
+        job=Job(
+            launcher=who.launcher,
+            chosen_by=who.chosen_by,
+            nodes_asked=who.nodes,
+            nodes_answered=1 if followed.node else 0,
+            missing=["node rank 0"],
+            meeting=followed.unreached,
+        ),
+        run=Run(stopped_by="refused"),
+        policy=options.policy,
+    )

@@ -1,0 +1,244 @@
+"""Who comes to the meeting point: hostile until proved otherwise. Runs in the meeting's own thread.
+
+Whoever does not prove within five seconds that he belongs to this run is dropped, and nothing of what he sent
+is kept. A node that joined keeps its connection: it is the channel to its agent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+import struct
+import time
+from dataclasses import dataclass, field
+
+from ncclcheck import __version__, wire
+from ncclcheck.launch import meet
+from ncclcheck.launch.agents import Closed, Events, Said
+from ncclcheck.probes.facts import Arrival, replace
+
+STRANGERS = 64
+GOODBYE_S = 2.0
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close at once, leave no TIME_WAIT on the port
+
+
+@dataclass(eq=False)
+class Guest:
+    """A node that takes part. here: our own address on its connection. said: kept until the run begins."""
+
+    rank: int
+    name: str
+    address: str
+    here: str
+    writer: asyncio.StreamWriter
+    heard: float = field(default_factory=time.monotonic)
+    over: str | None = None
+    silent: bool = False
+    said: list[Said] = field(default_factory=list)
+
+
+class Reception:
+    """Accepts connections, lets nodes join, and passes on what they say. Methods run in its own loop only."""
+
+    def __init__(self, nodes: int, run_id: str, name: str, command: str, events: Events) -> None:
+        self.nodes, self.name = nodes, name
+        self.arrivals: list[Arrival] = []
+        self.guests: dict[int, Guest] = {}
+        self._run_id, self._command, self._events = run_id, command, events
+        self._connections = 0
+        self._begun: float | None = None
+        self._waited = 0.0
+
+    @property
+    def here(self) -> dict[int, str]:
+        """Name of every node that is here, by rank, ours included."""
+        return {0: self.name, **{rank: guest.name for rank, guest in sorted(self.guests.items())}}
+
+    async def receive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """The life of one connection."""
+        if self._connections >= self.nodes + STRANGERS:
+            writer.transport.abort()
+            return
+        self._connections += 1
+        guest = None
+        try:
+            guest = await asyncio.wait_for(self._greet(reader, writer), meet.HANDSHAKE_S)
+            if guest is not None:
+                await self._hear(guest, reader)
+        except (OSError, ValueError, asyncio.TimeoutError):
+            pass
+        finally:
+            self._connections -= 1
+            if guest is not None:
+                self._lose(guest)
+            writer.close()
+
+    def absence(self, rank: int) -> str:
+        """Why a node is not here, as far as it is seen from here."""
+        gone = [a for a in self.arrivals if a.node_rank == rank and a.outcome == "left"]
+        if gone:
+            return f"{gone[-1].name} ({gone[-1].address}) joined and left again before the run began"
+        return f"it did not join within {self._waited:.0f} s"
+
+    async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Guest | None:
+        """Raises ValueError for whoever is no node of any run."""
+        greeting = meet.Greeting(protocol=meet.PROTOCOL, version=__version__, nonce=meet.nonce())
+        writer.write(meet.encode(greeting))
+        join = _checked(meet.from_node(await reader.readline()))
+        refused = self._refusal(greeting, join)
+        if refused is not None:
+            writer.write(meet.encode(refused))
+            await writer.drain()
+            return None
+        here = _plain(writer.get_extra_info("sockname")[0])
+        guest = Guest(join.node_rank, self._unique(join.name), join.address, here, writer)
+        self.guests[join.node_rank] = guest
+        self.arrivals.append(_arrival(join, "joined", guest.name))
+        proof = meet.proof_of_meeting(self._run_id, join)
+        writer.write(meet.encode(meet.Welcome(name=guest.name, proof=proof)))
+        return guest
+
+    def _refusal(self, greeting: meet.Greeting, join: meet.Join) -> meet.Refused | None:
+        wanted = meet.proof_of_node(self._run_id, greeting, join.nodes, join.node_rank)
+        if not meet.same(join.proof, wanted):
+            return meet.Refused(kind="other run", reason="another run meets on this port: its --rdzv-id differs")
+        refused = self._mismatch(join)
+        if refused is not None and refused.kind != "other run":
+            self.arrivals.append(_arrival(join, refused.kind, join.name, refused.reason))
+            del self.arrivals[2 * self.nodes + STRANGERS :]
+        return refused
+
+    def _mismatch(self, join: meet.Join) -> meet.Refused | None:
+        if join.protocol != meet.PROTOCOL:
+            return meet.Refused(
+                kind="other protocol",
+                reason=f"ncclcheck {join.version} on {join.name} does not understand {__version__} on {self.name}",
+            )
+        if join.command != self._command:
+            reason = f"{self.name} runs ncclcheck {self._command}, {join.name} runs ncclcheck {join.command}"
+            return meet.Refused(kind="other command", reason=reason)
+        if join.nodes != self.nodes:
+            reason = f"{self.name} was told of {self.nodes} nodes, {join.name} of {join.nodes}"
+            return meet.Refused(kind="other count", reason=reason)
+        if not 0 <= join.node_rank < self.nodes:
+            raise ValueError("a node rank that cannot be")
+        if join.node_rank in self.here:
+            first = self.here[join.node_rank]
+            reason = f"node rank {join.node_rank} came twice: {first} and {join.name} ({join.address})"
+            return meet.Refused(kind="same rank", reason=reason)
+        if self._begun is not None:
+            late = time.monotonic() - self._begun
+            reason = f"the run began {late:.0f} s ago without node rank {join.node_rank}"
+            return meet.Refused(kind="late", reason=reason)
+        return None
+
+    def _unique(self, name: str) -> str:
+        taken = set(self.here.values())
+        names = (name if number == 1 else f"{name}#{number}" for number in range(1, self.nodes + 2))
+        return next(one for one in names if one not in taken)
+
+    async def _hear(self, guest: Guest, reader: asyncio.StreamReader) -> None:
+        assembler = wire.Assembler()
+        while line := await reader.readline():
+            guest.heard = time.monotonic()
+            if line.startswith(b"{"):
+                record = meet.from_node(line)
+                if isinstance(record, meet.Ended):
+                    self._close(guest, record.detail)
+            elif wire.node_of(line) == guest.rank and (said := assembler.feed(line)) is not None:
+                self._pass_on(guest, Said(guest.rank, said))
+
+    def _pass_on(self, guest: Guest, said: Said) -> None:
+        if self._begun is None:
+            guest.said.append(said)
+        else:
+            self._events.put(said)
+
+    def _lose(self, guest: Guest) -> None:
+        """Its connection is gone. Before the run began, its rank is free for whoever comes next."""
+        words = f"nothing was heard from it for {meet.SILENT_S:.0f} s" if guest.silent else "its connection closed"
+        if self._begun is None and self.guests.get(guest.rank) is guest:
+            del self.guests[guest.rank]
+            self.arrivals = [
+                replace(a, outcome="left") if (a.name, a.outcome) == (guest.name, "joined") else a
+                for a in self.arrivals
+            ]
+        self._close(guest, f"{words}; it had joined from {guest.address}")
+
+    def _close(self, guest: Guest, words: str) -> None:
+        if guest.over is None:
+            guest.over = words
+            if self._begun is not None:
+                self._events.put(Closed(guest.rank, words))
+
+    async def begin(self, waited: float) -> None:
+        """The wait is over: what was said is passed on, and who is missing is closed."""
+        self._begun, self._waited = time.monotonic(), waited
+        for rank in range(1, self.nodes):
+            guest = self.guests.get(rank)
+            for said in guest.said if guest else ():
+                self._events.put(said)
+            if guest is None or guest.over is not None:
+                self._events.put(Closed(rank, (guest and guest.over) or self.absence(rank)))
+
+    def write(self, node: int | None, line: bytes) -> None:
+        """Give a line to one node, or to all."""
+        for guest in list(self.guests.values()):
+            if node in (None, guest.rank) and not guest.writer.is_closing():
+                guest.writer.write(line)
+
+    async def beat(self) -> None:
+        """Both sides beat, so that a side that is stopped or cut off is noticed."""
+        while True:
+            await asyncio.sleep(meet.BEAT_S)
+            self.write(None, meet.encode(meet.Beat()))
+            for guest in list(self.guests.values()):
+                if time.monotonic() - guest.heard > meet.SILENT_S:
+                    guest.silent = True
+                    guest.writer.transport.abort()
+
+    async def dismiss(self, last: bytes) -> None:
+        """The nodes close first, so that no TIME_WAIT is left on our port; whoever does not is reset."""
+        self.write(None, last)
+        end = time.monotonic() + GOODBYE_S
+        while time.monotonic() < end and any(not g.writer.is_closing() for g in self.guests.values()):
+            await asyncio.sleep(0.02)
+        for guest in self.guests.values():
+            if not guest.writer.is_closing():
+                guest.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                guest.writer.transport.abort()
+
+
+def _checked(join: meet.FromNode) -> meet.Join:
+    """Names may be printed, the address is one. Raises ValueError."""
+    if not isinstance(join, meet.Join):
+        raise ValueError("nobody says this first")
+    return replace(
+        join,
+        name=_printable(join.name) or "?",
+        command=_printable(join.command),
+        version=_printable(join.version),
+        address=_plain(join.address),
+    )
+
+
+def _printable(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:128])
+
+
+def _plain(address: str) -> str:
+    """An IPv4 address that came over an IPv6 socket, as IPv4. Raises ValueError for what is no address."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    return str(getattr(found, "ipv4_mapped", None) or found)
+
+
+def _arrival(join: meet.Join, outcome: str, name: str, detail: str = "") -> Arrival:
+    return Arrival(
+        outcome=outcome,  # type: ignore[arg-type]
+        node_rank=join.node_rank,
+        name=name,
+        address=join.address,
+        nodes=join.nodes,
+        detail=detail,
+    )

@@ -1,0 +1,212 @@
+"""Slurm: in an allocation, one srun starts an agent on every node. A node that srun cannot start is named.
+
+One silent slurmd makes srun end on all nodes, even with --no-kill (measured): srun is started again on the rest.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from queue import SimpleQueue
+
+from ncclcheck import wire
+from ncclcheck.errors import UsageError
+from ncclcheck.launch import doorstep, nodelist, srun_words
+from ncclcheck.launch.agents import Closed, Events, Link, ProcessLink, Said, agent_environment
+from ncclcheck.probes import process
+
+VARIABLE = "SLURM_JOB_NODELIST"
+_RESTARTS = 3
+_SPLITS = 24
+_OTHERS_FAIL_WITHIN = 1.0
+_LAST_WORDS = 0.3
+# What srun reads of its surroundings and would change our step. Source: srun(1), INPUT ENVIRONMENT VARIABLES.
+_NOT_INHERITED = re.compile(
+    r"SLURM_(NTASKS.*|NPROCS|TASKS_PER_NODE|CPUS_PER_(TASK|GPU)|TRES_PER_TASK|TRES_BIND|GPUS|GPUS_PER_TASK|GPU_BIND.*"
+    r"|CPU_BIND.*|MEM_BIND.*|DISTRIBUTION|HOSTFILE|LABELIO|UNBUFFEREDIO|STD(IN|OUT|ERR)MODE|STEP_.*|EXACT|EXCLUSIVE"
+    r"|OVERCOMMIT|HINT|THREADS(_PER_CORE)?|CORE_SPEC|THREAD_SPEC|TIMELIMIT|PTY_.*|MULTI_PROG|WAIT|IMMEDIATE|DEBUG)"
+)
+
+
+def names(asked: int | None, env: Mapping[str, str]) -> tuple[str, ...]:
+    """The first `asked` nodes of the allocation; all by default. Raises UsageError."""
+    if not env.get(VARIABLE):
+        raise UsageError(f"--launch slurm: {VARIABLE} is not set; run it in a job: sbatch, or salloc -N 2")
+    if shutil.which("srun", path=env.get("PATH")) is None:
+        raise UsageError("--launch slurm: no srun is on PATH; in a container type srun before it, outside")
+    allocated = nodelist.expand(env[VARIABLE], VARIABLE)
+    if asked is not None and not 1 <= asked <= len(allocated):
+        raise UsageError(f"--nodes: {asked} is out of range; the allocation has {len(allocated)} ({VARIABLE})")
+    return allocated[:asked]
+
+
+def start(nodes: Sequence[str], events: Events, env: Mapping[str, str], *more: str) -> list[Link]:
+    """Start the agents through one srun. Raises OSError where no process can be started."""
+    return [SrunLink(dict(enumerate(nodes)), events, env, more)]
+
+
+def step_argv(nodes: Sequence[str], agent: Sequence[str]) -> list[str]:
+    """One task a node, beside whatever runs there; what a site or a job sets by default is said anew."""
+    count = str(len(nodes))
+    return [
+        "srun", "--overlap", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1",
+        f"--nodelist={nodelist.fold(nodes)}", "--export=ALL", "--input=all", "--mpi=none", "--cpu-bind=none",
+        "--kill-on-bad-exit=0", "--no-kill", "--wait=0", *agent,
+    ]  # fmt: skip
+
+
+def step_environment(nodes: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
+    """The job's environment; an agent finds its number by its own name, the same in every start."""
+    ours = {name: value for name, value in env.items() if not _NOT_INHERITED.fullmatch(name)}
+    return {**agent_environment(ours), nodelist.VARIABLE: nodelist.fold(nodes)}
+
+
+class _Step(ProcessLink):
+    """One srun. Its words are looked at as they come."""
+
+    def __init__(
+        self, link: SrunLink, nodes: Mapping[int, str], argv: Sequence[str], env: Mapping[str, str]
+    ) -> None:
+        self.link = link
+        self.inside: Events = SimpleQueue()
+        self.failed: dict[int, str] = {}
+        self.gone: set[int] = set()
+        self.over = False
+        super().__init__(nodes, argv, env, self.inside, _cwd())
+
+    def _keep_errors(self) -> None:
+        assert self.child.stderr is not None
+        for line in self.child.stderr:
+            self._errors += line
+            del self._errors[:-65536]
+            self.link.heard(self, line.decode(errors="backslashreplace").strip())
+
+    def numbers(self, names: Iterable[str]) -> list[int]:
+        """The numbers of those names that are nodes of this step."""
+        own = {name: node for node, name in self.nodes.items()}
+        return [own[name] for name in names if name in own]
+
+
+class SrunLink:
+    """All nodes of an allocation behind one srun, or what replaces it once it has failed."""
+
+    def __init__(
+        self, nodes: Mapping[int, str], events: Events, env: Mapping[str, str], more: Sequence[str]
+    ) -> None:
+        self.nodes: Mapping[int, str] = nodes
+        names = list(nodes.values())
+        self._agent = doorstep.command(sys.executable, "", {}, _cwd(), more)
+        self._env = step_environment(names, env)
+        self._events = events
+        self._lock = threading.RLock()
+        self._restarts, self._splits = _RESTARTS, _SPLITS
+        self._ordered = False  # agents that were given an order cannot begin anew
+        self._steps: dict[int, _Step] = {}
+        self._owed: list[Closed] = []
+        self._awaited: set[int] = set()
+        self._begin(nodes)
+
+    def send(self, node: int | None, order: wire.FromLauncher) -> None:
+        """Give an order to one node or to all."""
+        with self._lock:
+            self._ordered = True
+            steps = set(self._steps.values()) if node is None else {self._steps[node]}
+        for step in steps:
+            step.send(node, order)
+
+    def describe(self, node: int) -> str:
+        """srun's words, those about this node first."""
+        with self._lock:
+            owed = [closed.detail for closed in self._owed if closed.node == node]
+        return owed[0] if owed else self._steps[node].describe(node)
+
+    def close(self, seconds: float) -> None:
+        """End all steps; an srun that is killed ends its tasks."""
+        with self._lock:
+            self._ordered = True
+        for step in set(self._steps.values()):
+            step.close(seconds)
+
+    def heard(self, step: _Step, line: str) -> None:
+        """One line of srun's. Nodes fail at about the same time, and a task's words may come after its end."""
+        for node in step.numbers(srun_words.failed_nodes(line)):
+            if not step.failed:
+                threading.Timer(_OTHERS_FAIL_WITHIN, self._end, (step,)).start()
+            step.failed.setdefault(node, line)
+        for node in step.numbers(srun_words.ended_tasks(line)):
+            if node not in step.gone and node not in step.failed:
+                step.gone.add(node)
+                threading.Timer(_LAST_WORDS, self._gone, (step, node, line)).start()
+
+    def _gone(self, step: _Step, node: int, line: str) -> None:
+        self._pass_on(Closed(node, srun_words.about(self.nodes[node], line, step.errors)))
+
+    def _begin(self, nodes: Mapping[int, str]) -> None:
+        step = _Step(self, nodes, step_argv(list(nodes.values()), self._agent), self._env)
+        self._steps.update(dict.fromkeys(nodes, step))
+        threading.Thread(target=self._follow, args=(step,), daemon=True).start()
+
+    def _follow(self, step: _Step) -> None:
+        """Pass on what the agents say until srun ends."""
+        while isinstance(event := step.inside.get(), Said):
+            self._pass_on(event)
+        self._end(step)
+
+    def _pass_on(self, *events: Said | Closed) -> None:
+        """A node that failed is told once the others have begun anew: what comes next needs them all."""
+        with self._lock:
+            for event in events:
+                if isinstance(event, Closed) or isinstance(event.record, wire.Facts):
+                    self._awaited.discard(event.node)
+                self._events.put(event)
+            while self._owed and not self._awaited:
+                self._events.put(self._owed.pop(0))
+
+    def _end(self, step: _Step) -> None:
+        """An srun has ended, or has failed on some nodes: begin anew on the others where that can help."""
+        with self._lock:
+            if step.over:
+                return
+            step.over = True
+            if step.failed:
+                process.kill_tree(step.child.pid)
+            left = {node: name for node, name in step.nodes.items() if node not in step.gone | set(step.failed)}
+            parts = self._parts(step, left)
+            self._owed += [Closed(node, line) for node, line in step.failed.items()]
+            self._awaited = {node for part in parts for node in part} | (self._awaited - set(step.nodes))
+            lost = [] if parts else [Closed(node, step.errors) for node in left]
+        for part in parts:
+            lost += self._again(part)
+        self._pass_on(*lost)
+
+    def _parts(self, step: _Step, left: dict[int, str]) -> list[dict[int, str]]:
+        """What to start again: all that is left without the failed nodes; halves, where Slurm names no node."""
+        if self._ordered or not left:
+            return []
+        if step.failed and self._restarts:
+            self._restarts -= 1
+            return [left]
+        if not step.failed and len(left) > 1 and self._splits and srun_words.not_created(step.errors):
+            self._splits -= 1
+            nodes, half = list(left.items()), len(left) // 2
+            return [dict(nodes[:half]), dict(nodes[half:])]
+        return []
+
+    def _again(self, part: Mapping[int, str]) -> list[Closed]:
+        try:
+            with self._lock:
+                self._begin(part)
+        except OSError as error:
+            return [Closed(node, f"srun could not be started again: {error}") for node in part]
+        return []
+
+
+def _cwd() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return "/"

@@ -1,0 +1,179 @@
+"""SSH: an agent on each host, through the system's own ssh and its configuration."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from queue import Empty
+
+from ncclcheck import wire
+from ncclcheck.errors import UsageError
+from ncclcheck.launch import doorstep, hostfile
+from ncclcheck.launch.agents import Closed, Event, Events, Link, ProcessLink, agent_environment
+from ncclcheck.launch.hostfile import Host
+from ncclcheck.probes.job import environment_of_families
+
+AT_ONCE = 64
+_HANGS_AFTER = 20.0
+_HANDED_ON = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX", "TMPDIR")
+_OPTIONS = {
+    "BatchMode": "yes",
+    "ConnectTimeout": "10",
+    "ConnectionAttempts": "1",
+    "ServerAliveInterval": "5",
+    "ServerAliveCountMax": "3",
+    "ClearAllForwardings": "yes",
+    "PermitLocalCommand": "no",
+    "ControlMaster": "no",
+    "LogLevel": "ERROR",
+}
+_ENTERS = {"docker", "podman", "nerdctl", "kubectl", "oc"}
+
+
+def hosts(given: str | None, file: str | None, asked: int | None) -> tuple[Host, ...]:
+    """The first `asked` hosts of `--hosts` or `--hostfile`; all by default. Raises UsageError."""
+    if (given is None) == (file is None):
+        raise UsageError("--launch ssh: give one of --hosts a,b and --hostfile FILE")
+    found = hostfile.from_option(given) if given is not None else hostfile.from_file(file or "")
+    if asked is not None and not 1 <= asked <= len(found):
+        source = "--hosts" if given is not None else file
+        raise UsageError(f"--nodes: {asked} is out of range; {source} names {len(found)}")
+    return found[:asked]
+
+
+def names(of: Sequence[Host]) -> tuple[str, ...]:
+    """The nodes' names in reports."""
+    return tuple(host.name for host in of)
+
+
+def start(of: Sequence[Host], via: str | None, events: Events, env: Mapping[str, str], *more: str) -> list[Link]:
+    """Start an agent on each host, at most 64 connections being opened at once. Raises UsageError."""
+    ssh = shutil.which("ssh", path=env.get("PATH"))
+    if ssh is None:
+        raise UsageError("--launch ssh: no ssh is on PATH; install openssh-client")
+    inner = via_words(via) if via else []
+    links = [
+        SshLink({node: host.name}, _argv(ssh, host, node, inner, env, more), _for_ssh(env))
+        for node, host in enumerate(of)
+    ]
+    _Door(links, events).start()
+    return list(links)
+
+
+def via_words(via: str) -> list[str]:
+    """`docker exec NAME` as words, with the -i that keeps the channel open. Raises UsageError."""
+    try:
+        words = shlex.split(via)
+    except ValueError as error:
+        raise UsageError(f"--via: {via!r}: {error}") from None
+    if not words:
+        raise UsageError("--via: empty; for example --via 'docker exec NAME'")
+    at = words.index("exec") + 1 if "exec" in words else 0
+    if _ENTERS & {os.path.basename(word) for word in words[:at]}:
+        if {"-t", "-it", "-ti", "--tty"} & set(words[at:]):
+            raise UsageError(f"--via: {via!r}: leave out -t; the channel is no terminal")
+        if not {"-i", "--interactive", "--stdin"} & set(words[at:]):
+            words.insert(at, "-i")
+    return words
+
+
+def environment(env: Mapping[str, str]) -> dict[str, str]:
+    """What a remote agent is given: the families of the field and where programs are; never a secret."""
+    ours = agent_environment(env)
+    return environment_of_families(ours) | {name: ours[name] for name in _HANDED_ON if name in ours}
+
+
+def _argv(
+    ssh: str, host: Host, node: int, inner: Sequence[str], env: Mapping[str, str], more: Sequence[str]
+) -> list[str]:
+    options = ["--node", str(node), "--name", host.name, *more]
+    words = [*inner, *doorstep.command(sys.executable, host.name, environment(env), _cwd(), options)]
+    settings = [text for name, value in _OPTIONS.items() for text in ("-o", f"{name}={value}")]
+    return [ssh, "-T", "-a", "-x", *settings, "--", host.target, f"exec {' '.join(map(doorstep.quote, words))}"]
+
+
+def _cwd() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return "/"
+
+
+def _for_ssh(env: Mapping[str, str]) -> dict[str, str]:
+    """The system's ssh runs with the system's libraries, not with those of the job."""
+    return {name: value for name, value in env.items() if name not in ("LD_LIBRARY_PATH", "LD_PRELOAD")}
+
+
+class SshLink:
+    """The way to one host; its ssh is started when its turn comes."""
+
+    def __init__(self, nodes: Mapping[int, str], argv: Sequence[str], env: Mapping[str, str]) -> None:
+        self.nodes: Mapping[int, str] = nodes
+        self._argv, self._env = argv, env
+        self._lock = threading.Lock()
+        self._closed = False
+        self._process: ProcessLink | None = None
+
+    def open(self, events: Events) -> None:
+        """Start ssh, unless the session is over already. Raises OSError."""
+        with self._lock:
+            if not self._closed:
+                self._process = ProcessLink(self.nodes, self._argv, self._env, events)
+
+    def send(self, node: int | None, order: wire.FromLauncher) -> None:
+        """Give an order; there is nobody to take it before the connection is there."""
+        if self._process is not None:
+            self._process.send(node, order)
+
+    def describe(self, node: int) -> str:
+        """What ssh said, or that it waits for its turn."""
+        if self._process is None:
+            return f"its connection waits for its turn: {AT_ONCE} are being opened at once"
+        return self._process.describe(node)
+
+    def close(self, seconds: float) -> None:
+        """End it and what runs behind it: the agent leaves at the end of its channel."""
+        with self._lock:
+            self._closed = True
+        if self._process is not None:
+            self._process.close(seconds)
+
+
+class _Door(threading.Thread):
+    """Opens connections, a bounded number at once, and passes on what comes through them."""
+
+    def __init__(self, links: Sequence[SshLink], events: Events) -> None:
+        super().__init__(daemon=True)
+        self._outside = deque(links)
+        self._opening: dict[int, float] = {}
+        self._inside: Events = Events()
+        self._events = events
+
+    def run(self) -> None:
+        """A connection is open when its agent has said a word, and counts no more when it hangs."""
+        while True:
+            self._let_in()
+            try:
+                event: Event = self._inside.get(timeout=1.0 if self._outside else None)
+            except Empty:
+                late = time.monotonic() - _HANGS_AFTER
+                self._opening = {node: since for node, since in self._opening.items() if since > late}
+                continue
+            self._opening.pop(getattr(event, "node", -1), None)
+            self._events.put(event)
+
+    def _let_in(self) -> None:
+        while self._outside and len(self._opening) < AT_ONCE:
+            link = self._outside.popleft()
+            node = next(iter(link.nodes))
+            self._opening[node] = time.monotonic()
+            try:
+                link.open(self._inside)
+            except OSError as error:
+                self._inside.put(Closed(node, f"ssh could not be started: {error}"))

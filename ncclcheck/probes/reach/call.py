@@ -1,0 +1,187 @@
+"""One TCP conversation with a peer: connect, is it really the peer, its clock, and later a burst to it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import struct
+import threading
+import time
+
+from ncclcheck.probes.facts import Burst, ClockOffset, Connect, ConnectOutcome, Door, Unread
+from ncclcheck.probes.reach import protocol as p
+
+_PATIENCE = (0.3, 0.6, 1.2)  # a lost SYN is sent again by the kernel only after a second
+_TRIES = 3
+_EXCHANGES = 7
+_CHUNK = bytes(2**18)
+_ANSWER_WITHIN = 0.5
+_RETRANSMITS, _SEGMENTS = 100, 136  # tcpi_total_retrans and tcpi_segs_out in struct tcp_info, linux/tcp.h
+_OUTCOMES: dict[int, ConnectOutcome] = {
+    errno.ECONNREFUSED: "refused",
+    errno.ECONNRESET: "refused",
+    errno.ETIMEDOUT: "timed_out",
+    errno.ENETUNREACH: "unreachable",
+    errno.EHOSTUNREACH: "unreachable",
+    errno.EHOSTDOWN: "unreachable",
+    errno.ENETDOWN: "unreachable",
+}
+
+
+class Call:
+    """What is known of a peer so far; its thread may still be at it."""
+
+    def __init__(self, door: Door) -> None:
+        self.door = door
+        self.connect: Connect | Unread = Unread("timed_out", "not finished in time")
+        self.clock: ClockOffset | Unread = Unread("absent", "there was no connection")
+        self.rtt_us: float | Unread = Unread("absent", "there was no connection")
+        self.bursts: list[Burst] = []
+        self._free: list[socket.socket] = []
+        self._lock = threading.Lock()
+        self._over = False
+
+    def run(self, end: float) -> None:
+        """Connect, identify and compare clocks; ends at `end` (monotonic). Never raises."""
+        try:
+            outcome = self._connect(end)
+            if isinstance(outcome, Connect):
+                self.connect = outcome
+                return
+            self._speak(outcome, end)
+        except Exception as error:
+            self.connect = Unread("broken", f"{type(error).__name__}: {error}")
+
+    def _connect(self, end: float) -> socket.socket | Connect:
+        """A connection, or what became of the last try. Errors are tried again, for the first may be stale."""
+        last, errors = Connect(outcome="timed_out", detail="no answer"), 0
+        for tries in range(1000):
+            left = end - time.monotonic()
+            if left <= 0 or errors >= _TRIES:
+                break
+            try:
+                return self._dial(min(left, _PATIENCE[min(tries, len(_PATIENCE) - 1)]))
+            except TimeoutError:
+                last = Connect(outcome="timed_out", detail="no answer")
+            except OSError as error:
+                last, errors = _refusal(error), errors + 1
+                time.sleep(min(max(0.0, left), 0.1))
+        return last
+
+    def _dial(self, seconds: float) -> socket.socket:
+        sock = socket.socket(p.family_of(self.door.address), socket.SOCK_STREAM)
+        try:
+            sock.settimeout(seconds)
+            sock.connect(p.place(self.door.address, self.door.tcp_port))
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError:
+            sock.close()
+            raise
+        return sock
+
+    def _speak(self, sock: socket.socket, end: float) -> None:
+        sock.settimeout(max(0.05, end - time.monotonic()))
+        self.connect = _identify(sock, self.door)
+        try:
+            if self.connect.outcome == "ok":
+                self.clock, self.rtt_us = _compare_clocks(sock)
+                self._give(sock)
+                return
+        except OSError as error:
+            self.clock = self.rtt_us = Unread("timed_out", f"the connection went silent: {error}")
+        sock.close()
+
+    def _give(self, sock: socket.socket) -> None:
+        """Keep the connection for a burst, unless nobody waits for it any more."""
+        with self._lock:
+            if self._over:
+                sock.close()
+            else:
+                self._free.append(sock)
+
+    def burst(self, seconds: float = p.BURST_S) -> None:
+        """Send as fast as it goes, on the open connection or a new one. Never raises."""
+        if not isinstance(self.connect, Connect) or self.connect.outcome != "ok":
+            return
+        with self._lock:
+            sock = self._free.pop() if self._free else None
+        try:
+            with sock or self._dialled_again() as open_one:
+                self.bursts.append(_burst(open_one, seconds))
+        except (OSError, struct.error):
+            return
+
+    def _dialled_again(self) -> socket.socket:
+        sock = self._dial(0.3)
+        if _identify(sock, self.door).outcome == "ok":
+            return sock
+        sock.close()
+        raise ConnectionError("the peer did not answer again")
+
+    def close(self) -> None:
+        """End the conversation."""
+        with self._lock:
+            self._over = True
+            for sock in self._free:
+                sock.close()
+            self._free.clear()
+
+
+def _refusal(error: OSError) -> Connect:
+    text = os.strerror(error.errno) if error.errno else str(error)
+    return Connect(outcome=_OUTCOMES.get(error.errno or 0, "not_sent"), detail=text)
+
+
+def _identify(sock: socket.socket, door: Door) -> Connect:
+    """Whether our peer sits there, and not another machine that has its address."""
+    try:
+        sock.sendall(door.token.encode() + b"\n")
+        answer = sock.recv(16)
+    except TimeoutError:
+        return Connect(outcome="silent", detail="accepted, then no answer")
+    except OSError as error:
+        return Connect(outcome="stranger", detail=os.strerror(error.errno) if error.errno else str(error))
+    if answer == b"%d\n" % door.node:
+        return Connect(outcome="ok")
+    return Connect(outcome="stranger", detail="another listener has this port" if answer else "closed at once")
+
+
+def _compare_clocks(sock: socket.socket) -> tuple[ClockOffset, float]:
+    """The fastest of a few exchanges knows best, as in NTP: the answer was given half-way through."""
+    best = (2**63, 0.0)
+    for _ in range(_EXCHANGES):
+        asked, begun = time.time_ns(), time.monotonic_ns()
+        sock.sendall(p.ASK_TIME)
+        (theirs,) = p.TIME.unpack(p.read_exactly(sock, p.TIME.size))
+        took = time.monotonic_ns() - begun
+        best = min(best, (took, (theirs - asked - took / 2) / 1e9))
+    took, offset = best
+    return ClockOffset(seconds=round(offset, 6), within_s=round(took / 2e9, 6)), took / 1e3
+
+
+def _burst(sock: socket.socket, seconds: float) -> Burst:
+    """Send until the peer says what it counted."""
+    sock.sendall(p.ASK_BURST + p.BURST_ORDER.pack(seconds))
+    end = time.monotonic() + seconds + _ANSWER_WITHIN
+    sock.setblocking(False)
+    while (left := end - time.monotonic()) > 0:
+        readable, writable, _ = select.select([sock], [sock], [], left)
+        if readable:
+            break
+        if writable:
+            sock.send(_CHUNK)
+    sock.settimeout(0.2)
+    count, took = p.BURST_COUNT.unpack(p.read_exactly(sock, p.BURST_COUNT.size))
+    info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # what is unsent is not sent
+    return Burst(
+        bytes=count, seconds=round(took, 6), segments=_word(info, _SEGMENTS), retransmits=_word(info, _RETRANSMITS)
+    )
+
+
+def _word(info: bytes, offset: int) -> int | Unread:
+    if len(info) < offset + 4:
+        return Unread("no_tool", "this kernel's TCP_INFO does not tell it")
+    return int(struct.unpack_from("=I", info, offset)[0])

@@ -1,0 +1,93 @@
+"""What the kernel here says of an address: its interface, its counters, and whence it would send to a peer."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+
+import psutil
+
+from ncclcheck.probes.facts import Counters, Unread
+from ncclcheck.probes.machine import Machine
+from ncclcheck.probes.reach import protocol
+
+_ANY_PORT = 9
+
+
+def interface_names() -> dict[str, str]:
+    """The interface of every address here; the first one where several have it."""
+    names: dict[str, str] = {}
+    for name, addresses in psutil.net_if_addrs().items():
+        for one in addresses:
+            names.setdefault(one.address.partition("%")[0], name)
+    return names
+
+
+def mtu_of(interface: str) -> int:
+    """The MTU of an interface; 0 where it cannot be told."""
+    stats = psutil.net_if_stats().get(interface.partition(":")[0])
+    return stats.mtu if stats else 0
+
+
+def source_to(address: str) -> str | Unread:
+    """The address from which the kernel would send to a peer, by its routes; nothing is sent."""
+    try:
+        with socket.socket(protocol.family_of(address), socket.SOCK_DGRAM) as sock:
+            sock.connect(protocol.place(address, _ANY_PORT))
+            return str(sock.getsockname()[0]).partition("%")[0]
+    except OSError as error:
+        return Unread("absent", f"no way to {address}: {error.strerror or error}")
+
+
+def counters(interface: str) -> Counters | Unread:
+    """All packets, errors and drops of an interface since it was made, both directions."""
+    text = Machine().read("/proc/net/dev")
+    if isinstance(text, Unread):
+        return text
+    for line in text.splitlines():
+        name, colon, numbers = line.partition(":")
+        if colon and name.strip() == interface.partition(":")[0]:
+            return _counted(numbers.split())
+    return Unread("absent", f"/proc/net/dev has no {interface}")
+
+
+def _counted(words: list[str]) -> Counters | Unread:
+    """Received: bytes packets errs drop fifo frame compressed multicast; sent: bytes packets errs drop ..."""
+    try:
+        n = [int(word) for word in words]
+        return Counters(packets=n[1] + n[9], errors=n[2] + n[10], drops=n[3] + n[11])
+    except (ValueError, IndexError):
+        return Unread("broken", "/proc/net/dev is not what proc(5) says")
+
+
+def udp_overflows() -> int:
+    """UDP packets dropped here for want of room, over IPv4 and IPv6; 0 where it is not told."""
+    machine = Machine()
+    first, second = machine.read("/proc/net/snmp"), machine.read("/proc/net/snmp6")
+    found = {} if isinstance(first, Unread) else _columns(first)
+    found |= {} if isinstance(second, Unread) else _pairs(second)
+    return _number(found, "RcvbufErrors") + _number(found, "Udp6RcvbufErrors")
+
+
+def _columns(text: str) -> dict[str, str]:
+    """/proc/net/snmp has a line of names and a line of numbers for each protocol."""
+    udp = [line.split() for line in text.splitlines() if line.startswith("Udp:")]
+    return dict(zip(*udp, strict=False)) if len(udp) == 2 else {}
+
+
+def _pairs(text: str) -> dict[str, str]:
+    lines = (line.split() for line in text.splitlines())
+    return {words[0]: words[1] for words in lines if len(words) == 2}
+
+
+def _number(found: Mapping[str, str], name: str) -> int:
+    text = found.get(name, "0")
+    return int(text) if text.isdecimal() else 0
+
+
+def risen(before: Counters | Unread, after: Counters | Unread) -> Counters | Unread:
+    """The difference of two readings."""
+    if isinstance(before, Unread) or isinstance(after, Unread):
+        return before if isinstance(before, Unread) else after
+    return Counters(**{name: max(0, getattr(after, name) - getattr(before, name))
+                       for name in Counters.__struct_fields__})  # fmt: skip

@@ -1,0 +1,143 @@
+"""One node's measurement of the others: everything small at once, then bursts by a common timetable."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from ncclcheck.probes.facts import Counters, Door, NodeReach, PeerReach, Resolution, Unread
+from ncclcheck.probes.reach import local, schedule
+from ncclcheck.probes.reach.call import Call
+from ncclcheck.probes.reach.packets import Packets
+
+_SMALL_S = 1.0
+_SLOT_S = 0.3
+_CONNECT_S = 2.5
+_LEFT_FOR_BURSTS = 0.4
+
+
+def measure(me: Door, doors: Sequence[Door], names: Mapping[str, str], seconds: float) -> NodeReach:
+    """What this node sees of the others, within `seconds`. Never raises.
+
+    All nodes call it at about the same time with the same doors. names: those that the launcher knows the
+    nodes by, with an address each; a peer's is resolved here.
+    """
+    try:
+        return _measured(me, doors, names, seconds)
+    except Exception as error:
+        broken = Unread("broken", f"{type(error).__name__}: {error}")
+        others = [PeerReach(peer=d.name, address=d.address, connect=broken) for d in doors if d.node != me.node]
+        return NodeReach(node=me.name, interface=me.interface, address=me.address, mtu=me.mtu, peers=others)
+
+
+def _measured(me: Door, doors: Sequence[Door], names: Mapping[str, str], seconds: float) -> NodeReach:
+    begun = time.monotonic()
+    ordered = sorted(doors, key=lambda door: door.node)
+    places = {door.node: place for place, door in enumerate(ordered)}
+    chosen = [ordered[i] for i in schedule.peers(places[me.node], len(ordered))]
+    overflows = local.udp_overflows()
+    work = _Work(me, chosen, names)
+    work.start(begun, seconds)
+    counted = work.bursts(begun, seconds, ordered)
+    work.finish(begun + seconds)
+    return NodeReach(
+        node=me.name,
+        interface=me.interface,
+        address=me.address,
+        mtu=me.mtu,
+        peers=work.peers(),
+        counters=counted,
+        udp_overflows=max(0, local.udp_overflows() - overflows),
+        seconds=round(time.monotonic() - begun, 3),
+    )
+
+
+def _sleep_until(at: float) -> None:
+    time.sleep(max(0.0, at - time.monotonic()))
+
+
+class _Work:
+    """All that goes on at once."""
+
+    def __init__(self, me: Door, doors: list[Door], names: Mapping[str, str]) -> None:
+        self._calls = {door.node: Call(door) for door in doors}
+        self._packets = Packets(me, doors)
+        self._me, self._doors = me, doors
+        self._resolved: dict[str, Resolution | Unread] = {}
+        self._named = {door.name for door in doors} & set(names)
+        self._threads: list[threading.Thread] = []
+        self._interfaces = local.interface_names()
+
+    def start(self, begun: float, seconds: float) -> None:
+        """A thread a peer and a name, one for all packets."""
+        small, end = min(_SMALL_S, seconds / 3), begun + min(_CONNECT_S, seconds * 0.8)
+        for call in self._calls.values():
+            self._go(lambda call=call: call.run(end))  # type: ignore[misc]
+        self._go(lambda: self._packets.run(begun, small))
+        for name in self._named:
+            self._go(lambda name=name: self._resolve(name))  # type: ignore[misc]
+
+    def _go(self, work: Callable[[], None]) -> None:
+        thread = threading.Thread(target=work, daemon=True, name="reach")
+        self._threads.append(thread)
+        thread.start()
+
+    def _resolve(self, name: str) -> None:
+        try:
+            found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError):
+            found = []
+        addresses = [str(sockaddr[0]).partition("%")[0] for *_, sockaddr in found]
+        self._resolved[name] = Resolution(name=name, addresses=list(dict.fromkeys(addresses)))
+
+    def bursts(self, begun: float, seconds: float, ordered: Sequence[Door]) -> Counters | Unread:
+        """Ours, each in its slot, and how the interface's counters rose meanwhile. All nodes stay to the end."""
+        at = begun + min(_SMALL_S, seconds / 3)
+        _sleep_until(at)
+        before = local.counters(self._me.interface)
+        for slot in schedule.slots(len(ordered)):
+            if at + _SLOT_S > begun + seconds - _LEFT_FOR_BURSTS:
+                break
+            for sender, receiver in slot:
+                call = self._calls.get(ordered[receiver].node)
+                if ordered[sender].node == self._me.node and call:
+                    call.burst()
+            at += _SLOT_S
+            _sleep_until(at)
+        return local.risen(before, local.counters(self._me.interface))
+
+    def finish(self, end: float) -> None:
+        """Wait for who is not ready yet, then for nobody."""
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+        for call in self._calls.values():
+            call.close()
+        self._packets.close()
+
+    def peers(self) -> list[PeerReach]:
+        """What is known by now."""
+        return [self._peer(door) for door in self._doors]
+
+    def _peer(self, door: Door) -> PeerReach:
+        call, packets = self._calls[door.node], self._packets.peers[door.node]
+        source = local.source_to(door.address)
+        unresolved = (
+            Unread("timed_out", f"getaddrinfo({door.name}) gave no answer in time")
+            if door.name in self._named
+            else Unread("absent", "no name was given")
+        )
+        return PeerReach(
+            peer=door.name,
+            address=door.address,
+            connect=call.connect,
+            rtt_us=call.rtt_us,
+            clock=call.clock,
+            echoes=packets.echoes,
+            path_mtu=packets.path_mtu,
+            source=source,
+            interface=source if isinstance(source, Unread) else self._interfaces.get(source, ""),
+            resolved=self._resolved.get(door.name, unresolved),
+            bursts=list(call.bursts),
+        )

@@ -1,0 +1,59 @@
+"""What a visitor and a listener say to each other, and the socket options that Python does not name.
+
+TCP: the visitor says `TOKEN\\n`, the listener its node number `%d\\n`; then one-letter requests.
+UDP: `TOKEN kind node seq` and padding; the answer adds how many small packets came, and the size that came.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+TOKEN_BYTES = 32
+
+ASK_TIME = b"t"
+ASK_BURST = b"b"
+TIME = struct.Struct("!q")
+BURST_ORDER = struct.Struct("!d")
+BURST_COUNT = struct.Struct("!Qd")
+
+PING, SIZED = 0, 1
+PACKET = struct.Struct(f"!{TOKEN_BYTES}sBII")
+ANSWER = struct.Struct(f"!{TOKEN_BYTES}sBIIII")
+SMALL = 64
+
+BURST_S = 0.2
+WARM_UP_S = 0.05
+
+IP_MTU_DISCOVER, IP_MTU = 10, 14
+IPV6_MTU_DISCOVER, IPV6_MTU, IPV6_DONTFRAG = 23, 24, 62
+PMTUDISC_DO = 2
+
+SocketAddress = tuple[str, int] | tuple[str, int, int, int]
+
+
+def family_of(address: str) -> socket.AddressFamily:
+    """The family of a numeric address."""
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def place(address: str, port: int) -> SocketAddress:
+    """A numeric address, with its scope where it has one, as sockets want it. Raises OSError."""
+    found = socket.getaddrinfo(address, port, flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV)
+    return found[0][4]  # type: ignore[return-value]
+
+
+def header_bytes(family: int) -> int:
+    """IP and UDP headers of a packet without options."""
+    return 48 if family == socket.AF_INET6 else 28
+
+
+def read_exactly(sock: socket.socket, count: int) -> bytes:
+    """So many bytes. Raises OSError, also where the other side closes before."""
+    data = b""
+    while len(data) < count:
+        piece = sock.recv(count - len(data))
+        if not piece:
+            raise ConnectionResetError("closed by the other side")
+        data += piece
+    return data

@@ -1,0 +1,121 @@
+"""What the nodes saw of each other, ready for rules: pairs, groups that reach each other, and who is to blame."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from ncclcheck.probes.facts import Cluster, Connect, NodeReach, PeerReach, Unread
+from ncclcheck.reports.rule import NothingToJudge
+
+Pair = tuple[str, str]
+Way = Literal["in", "out", "both"]
+
+
+@dataclass(frozen=True)
+class Reached:
+    """The measurements of the nodes that a rule may judge. seen: (from, to) -> what `from` saw of `to`."""
+
+    of_node: dict[str, NodeReach]
+    seen: dict[Pair, PeerReach]
+
+    @property
+    def connects(self) -> dict[Pair, Connect]:
+        """How each try to connect went, where that is known."""
+        return {pair: peer.connect for pair, peer in self.seen.items() if not isinstance(peer.connect, Unread)}
+
+    @property
+    def shared_addresses(self) -> set[str]:
+        """Addresses that more than one node has: whoever answers there may be anybody (NET010)."""
+        counts = Counter(reach.address for reach in self.of_node.values())
+        return {address for address, count in counts.items() if count > 1}
+
+    @cached_property
+    def tries(self) -> dict[str, list[tuple[str, bool]]]:
+        """For each node the peers that it tried to connect to, and whether it could."""
+        found: dict[str, list[tuple[str, bool]]] = {}
+        for (a, b), connect in self.connects.items():
+            found.setdefault(a, []).append((b, connect.outcome == "ok"))
+        return found
+
+    def passes(self, node: str, others: Collection[str]) -> bool | None:
+        """Whether a node connects to all of the others that it tried, to none; None: not tried, or to some."""
+        ends = {passed for peer, passed in self.tries.get(node, []) if peer in others}
+        return ends.pop() if len(ends) == 1 else None
+
+    def interface(self, node: str) -> str:
+        """The interface from which a node took part."""
+        return self.of_node[node].interface if node in self.of_node else ""
+
+    def address(self, node: str) -> str:
+        """The address with which a node took part."""
+        return self.of_node[node].address if node in self.of_node else ""
+
+
+def reached(cluster: Cluster) -> Reached | None:
+    """The measurements between the nodes of this cluster; None where there are none."""
+    names = {node.name for node in cluster.nodes}
+    of_node = {reach.node: reach for reach in cluster.measurements.reach if reach.node in names}
+    seen = {(n, peer.peer): peer for n, reach in of_node.items() for peer in reach.peers if peer.peer in names}
+    return Reached(of_node, seen) if seen else None
+
+
+def required(cluster: Cluster) -> Reached:
+    """The same for rules that have nothing else to go by."""
+    found = reached(cluster)
+    if found is None:
+        raise NothingToJudge("the nodes were not asked to reach each other")
+    return found
+
+
+def groups(nodes: Iterable[str], joined: Iterable[Pair]) -> list[list[str]]:
+    """The nodes that hang together by these pairs, the largest group first."""
+    group = {node: [node] for node in nodes}
+    for a, b in joined:
+        if group[a] is not group[b]:
+            group[a].extend(group[b])
+            for node in group[b]:
+                group[node] = group[a]
+    return sorted({id(one): one for one in group.values()}.values(), key=lambda one: -len(one))
+
+
+@dataclass(frozen=True)
+class Blame:
+    """All pairs of a node are bad in this way: what comes in to it, what goes out of it, or both."""
+
+    node: str
+    way: Way
+    pairs: frozenset[Pair]
+
+
+def blame(bad: Collection[Pair], judged: Collection[Pair]) -> tuple[list[Blame], list[Pair]]:
+    """The nodes that explain most of the bad pairs, and the pairs that no node explains.
+
+    A node explains what is bad if all of its two or more pairs of a direction are bad.
+    """
+    left, found = set(bad), []
+    candidates = _candidates(set(bad), judged)
+    while candidates:
+        best = max(candidates, key=lambda one: (len(one.pairs & left), one.way == "both", one.way == "in"))
+        if len(best.pairs & left) < 2:
+            break
+        left -= best.pairs
+        found.append(best)
+        candidates.remove(best)
+    return found, sorted(left)
+
+
+def _candidates(bad: set[Pair], judged: Collection[Pair]) -> list[Blame]:
+    pairs: dict[tuple[str, Way], set[Pair]] = {}
+    for pair in judged:
+        for key in ((pair[0], "out"), (pair[1], "in"), (pair[0], "both"), (pair[1], "both")):
+            pairs.setdefault(key, set()).add(pair)
+    least = {"in": 2, "out": 2, "both": 4}
+    return [
+        Blame(node, way, frozenset(of_node))
+        for (node, way), of_node in sorted(pairs.items())
+        if len(of_node) >= least[way] and of_node <= bad
+    ]

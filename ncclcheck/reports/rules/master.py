@@ -1,0 +1,359 @@
+"""Rules about MASTER_ADDR and MASTER_PORT, or the endpoint that was typed: where all nodes are to meet."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ncclcheck.probes.facts import Cluster, Node, PortHolder, Resolution, Unread, at, value_or, variables
+from ncclcheck.reports import lan
+from ncclcheck.reports.agreement import disagreements
+from ncclcheck.reports.findings import Evidence, Finding, State, Where, admin, fail, fine, note, seen, unknown, you
+from ncclcheck.reports.fold import fold_names
+from ncclcheck.reports.rule import NothingToJudge, rule
+
+_NOT_SET = "no MASTER_ADDR, and no endpoint was given"
+
+
+@dataclass(frozen=True)
+class _Master:
+    """Where the job is to meet, and what says so: MASTER_ADDR, or --rdzv-endpoint."""
+
+    source: str
+    host: str
+
+    @property
+    def address(self) -> str | None:
+        """The host as an address, where it is one."""
+        try:
+            return str(ipaddress.ip_address(self.host))
+        except ValueError:
+            return None
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether it means another machine on each machine."""
+        return self.host == "localhost" or lan.is_loopback(self.host)
+
+
+def _master(cluster: Cluster) -> _Master:
+    """Raises NothingToJudge."""
+    meeting = cluster.job.meeting
+    if meeting is not None:
+        source = "--rdzv-endpoint" if "--rdzv-endpoint" in meeting.told_by else "MASTER_ADDR"
+        return _Master(source, meeting.endpoint.rpartition(":")[0].strip("[]"))
+    told = [variables(node)["MASTER_ADDR"] for node in cluster.nodes if "MASTER_ADDR" in variables(node)]
+    if not told:
+        raise NothingToJudge(_NOT_SET)
+    return _Master("MASTER_ADDR", told[0])
+
+
+def _several(cluster: Cluster) -> None:
+    if cluster.job.nodes_asked < 2:
+        raise NothingToJudge("one node")
+
+
+@rule(
+    "RUN005",
+    "MASTER_ADDR is an address of node 0 on the chosen network",
+    worst=State.FAIL,
+    over="",
+    between_machines=True,
+)
+def master_is_node_0(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Whether the host of MASTER_ADDR (or of `--rdzv-endpoint`) belongs to node 0 alone, and lies on the network that
+    the job would use.
+
+    ## Why it matters
+    Node 0 opens the store there and all ranks connect to it. Where it is another machine's address, nobody
+    listens: the others retry until a time-out that names the address and not the mistake. Where every node has it
+    (172.17.0.1 of docker0), each one connects to itself.
+
+    ## How we know
+    What the host resolves to on the nodes, compared with the addresses of all interfaces of all nodes. An address
+    that no node has may be a proxy (a Kubernetes service): a note if nodes came through it. Another network
+    than the chosen one is a note too: the store carries little, but its port must be open there.
+
+    ## Fix
+    - **you** `export MASTER_ADDR=` the address of node 0 on the job's network, the same on every node. In Slurm:
+      `MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -1)`.
+    - **admin** one address for that name on all nodes (/etc/hosts, DNS).
+
+    ## Source
+    PyTorch documentation, torch.distributed, "Environment variable initialization"; torchrun, "Rendezvous";
+    pytorch/pytorch#79388.
+    """
+    _several(cluster)
+    master = _master(cluster)
+    meeting = cluster.job.meeting
+    if master.is_loopback:
+        raise NothingToJudge("its ground failed: RUN006")
+    if not cluster.nodes or (meeting is not None and meeting.node_rank != 0):
+        raise NothingToJudge("the facts of node 0 are not here")
+    addresses = _resolved(cluster, master)
+    if not addresses:
+        raise NothingToJudge(f"{master.host} resolves on no node that answered (RUN006)")
+    holders = _holders(cluster, addresses)
+    first = cluster.nodes[0].name
+    if first in holders and len(holders) > 1:
+        yield _of_many(master, holders)
+    elif first in holders:
+        yield _of_node_0(cluster, master, holders[first])
+    elif holders:
+        yield _of_another(master, first, next(iter(holders)), addresses)
+    else:
+        yield from _of_nobody(cluster, master, first, addresses)
+
+
+def _resolved(cluster: Cluster, master: _Master) -> list[str]:
+    """What the other nodes take it for; node 0's own view only where nobody else tells one."""
+    if master.address is not None:
+        return [master.address]
+    views = [at(node, "job.master") for node in [*cluster.nodes[1:], *cluster.nodes[:1]]]
+    for view in views:
+        if isinstance(view, Resolution) and view.name == master.host and view.addresses:
+            return view.addresses
+    return list(cluster.job.meeting.addresses) if cluster.job.meeting else []
+
+
+def _holders(cluster: Cluster, addresses: list[str]) -> dict[str, str]:
+    """Nodes that have one of the addresses, with the interface."""
+    found: dict[str, str] = {}
+    for node in cluster.nodes:
+        for interface in value_or(at(node, "network.interfaces"), []):
+            for held in value_or(interface.addresses, []):
+                if held.address in addresses and not lan.is_loopback(held.address):
+                    found.setdefault(node.name, interface.name)
+    return found
+
+
+def _of_node_0(cluster: Cluster, master: _Master, interface: str) -> Finding:
+    node = cluster.nodes[0]
+    link = lan.link(node, lan.choice_of_job(cluster, node))
+    if link is None or link.interface.name == interface:
+        return fine(Where(node=node.name), f"{master.source} {master.host} is {interface} of {node.name}")
+    return note(
+        Where(node=node.name, device=interface),
+        f"{master.source} {master.host} is on {interface}; the job's data goes over {link.interface.name}",
+        why="That works if the port is open on that network too.",
+        evidence=[seen(interface, master.host), seen("chosen interface", f"{link.interface.name} {link.address}")],
+    )
+
+
+def _of_many(master: _Master, holders: dict[str, str]) -> Finding:
+    return fail(
+        Where(),
+        f"{master.source} {master.host} is an address of {len(holders)} nodes: {fold_names(holders)}",
+        why="Each of these nodes connects to itself and waits for the others until a time-out.",
+        owner="job",
+        evidence=[seen("getifaddrs", ", ".join(f"{node} {name}" for node, name in list(holders.items())[:8]))],
+        fix=[
+            you("Take an address that only node 0 has.", "ip -br addr   # on node 0", "export MASTER_ADDR=ADDRESS")
+        ],
+    )
+
+
+def _of_another(master: _Master, first: str, other: str, addresses: list[str]) -> Finding:
+    return fail(
+        Where(node=first, peer=other),
+        f"{master.source} {master.host} is an address of {other}, and node 0 is {first}",
+        why="Node 0 opens the store and the others look for it elsewhere: they wait until a time-out.",
+        owner="job",
+        evidence=[seen(master.host, ", ".join(addresses)), seen("node 0", first)],
+        fix=[you(f"Name node 0, or give {other} node rank 0.", f"export MASTER_ADDR={first}")],
+    )
+
+
+def _of_nobody(cluster: Cluster, master: _Master, first: str, addresses: list[str]) -> Iterator[Finding]:
+    evidence = [seen(master.host, ", ".join(addresses)), seen("node 0", first)]
+    meeting = cluster.job.meeting
+    if meeting is not None and any(arrival.outcome == "joined" for arrival in meeting.arrivals):
+        yield note(
+            Where(node=first),
+            f"{master.source} {master.host} is no address of its own; the others came through it all the same",
+            why="A service or NAT passes on this port only; the job connects to node 0 directly on others.",
+            evidence=evidence,
+        )
+    elif any(isinstance(at(node, "network.interfaces"), Unread) for node in cluster.nodes) or cluster.run.silent:
+        yield unknown(
+            Where(node=first),
+            f"{master.source} {master.host} is an address of no node whose interfaces were read",
+            why="It may belong to a node that did not answer.",
+            evidence=evidence,
+        )
+    else:
+        yield fail(
+            Where(node=first),
+            f"{master.source} {master.host} ({', '.join(addresses)}) is an address of no node of this job",
+            why="Nobody of this job listens there: the ranks wait for a time-out.",
+            owner="job",
+            evidence=evidence,
+            fix=[you("Name node 0 by an address of its own.", "ip -br addr   # on node 0")],
+        )
+
+
+@rule(
+    "RUN006",
+    "MASTER_ADDR is the same on all nodes and not loopback",
+    worst=State.FAIL,
+    over="",
+    between_machines=True,
+)
+def master_is_one(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    The value of MASTER_ADDR on every node and what it resolves to there; the host of `--rdzv-endpoint` in its place.
+
+    ## Why it matters
+    127.0.0.1 and localhost are on every machine that machine itself: a script that was written for one node makes
+    each node wait for the others at its own door. Nodes that disagree wait for each other in different places.
+
+    ## How we know
+    The environment of each node, and getaddrinfo(3) asked there. On node 0 itself the name may be 127.0.1.1
+    (NET005 judges that); on any other node it may not.
+
+    ## Fix
+    - **you** `export MASTER_ADDR=` the name or address of node 0, on every node the same.
+    - **admin** the real address of node 0 in /etc/hosts or DNS on every node.
+
+    ## Source
+    PyTorch documentation, torch.distributed, "Environment variable initialization"; NVIDIA/Megatron-LM#343 (a
+    script with MASTER_ADDR=localhost); hosts(5), getaddrinfo(3).
+    """
+    _several(cluster)
+    master = _master(cluster)
+    told = {
+        node.name: variables(node)["MASTER_ADDR"] for node in cluster.nodes if "MASTER_ADDR" in variables(node)
+    }
+    if master.is_loopback:
+        yield _loopback(cluster, master)
+        return
+    if len(told) > 1:
+        yield from disagreements(
+            told,
+            "MASTER_ADDR",
+            "environment",
+            level=fail,
+            why="The nodes wait for each other in different places.",
+            owner="job",
+            fix=[you("Set it to node 0, the same on every node.", f"export MASTER_ADDR={cluster.nodes[0].name}")],
+        )
+    for index, node in enumerate(cluster.nodes):
+        yield from _resolves(cluster, node, is_first=index == 0)
+
+
+def _loopback(cluster: Cluster, master: _Master) -> Finding:
+    return fail(
+        Where(),
+        f"{master.source} is {master.host}, which is on every machine that machine itself",
+        why=f"None of the {cluster.job.nodes_asked} nodes can find another one there; each waits alone.",
+        owner="job",
+        evidence=[seen(master.source, master.host)],
+        fix=[
+            you(
+                "Give the address of node 0 on the job's network, on every node the same.",
+                "ip -br addr   # on node 0",
+                "export MASTER_ADDR=ADDRESS   # or --rdzv-endpoint ADDRESS:PORT",
+            )
+        ],
+    )
+
+
+def _resolves(cluster: Cluster, node: Node, *, is_first: bool) -> Iterator[Finding]:
+    view = at(node, "job.master")
+    if isinstance(view, Unread):
+        return
+    alone = is_first or bool(cluster.job.meeting and cluster.job.meeting.node_rank)
+    evidence = [seen(f"getaddrinfo({view.name})", ", ".join(view.addresses) or "no address")]
+    mend = [
+        you("Give an address in place of the name.", "export MASTER_ADDR=ADDRESS"),
+        admin("The real address of node 0, on every node.", f"getent ahosts {view.name}"),
+    ]
+    if not view.addresses:
+        yield fail(
+            Where(node=node.name), f"MASTER_ADDR {view.name} does not resolve on this node",
+            why="Its ranks cannot even begin to look for node 0.", owner="node", evidence=evidence, fix=mend,
+        )  # fmt: skip
+    elif not alone and all(lan.is_loopback(address) for address in view.addresses):
+        yield fail(
+            Where(node=node.name), f"MASTER_ADDR {view.name} is {view.addresses[0]} on this node: itself",
+            why="Its ranks wait for node 0 on their own machine.", owner="node", evidence=evidence, fix=mend,
+        )  # fmt: skip
+
+
+@rule("RUN007", "MASTER_PORT is free on node 0", worst=State.FAIL, over="", between_machines=True)
+def port_is_free(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Whether something else listens on the port of MASTER_PORT (or `--rdzv-endpoint`) on node 0.
+
+    ## Why it matters
+    torchrun ends with `EADDRINUSE` there, or, where the listener only accepts, all ranks wait in silence: more
+    than 150 seconds without a word were measured. Two jobs on one machine with the same default port, and ranks
+    of an earlier job that did not die, are the common cases.
+
+    ## How we know
+    The listeners of node 0 by /proc/net/tcp, without this tool and the torchrun that it runs in; and, in a join,
+    whether the port could be opened. The holder's name is seen for processes of the same user only.
+
+    ## Fix
+    - **you** end the holder, or take another port: `export MASTER_PORT=29511`, `--rdzv-endpoint HOST:29511`.
+    - **admin** end what an earlier job of another user left behind.
+
+    ## Source
+    pytorch/pytorch#126510, NVIDIA/Megatron-LM#1371, meta-pytorch/torchtune#392; bind(2), proc(5).
+    """
+    meeting, launcher = cluster.job.meeting, cluster.job.launcher
+    if not cluster.nodes or (meeting is not None and meeting.node_rank != 0):
+        raise NothingToJudge("the facts of node 0 are not here")
+    node = cluster.nodes[0]
+    holders = at(node, "job.port_holders")
+    taken = meeting.detail if meeting is not None and launcher != "torchrun" else ""
+    if isinstance(holders, Unread):
+        if taken:
+            yield _taken(node, taken, [seen("bind", taken)])
+            return
+        if holders.kind == "absent":
+            raise NothingToJudge(holders.why)
+        yield unknown(Where(node=node.name), f"who listens on MASTER_PORT was not read: {holders.why}",
+                      why="A port that is taken makes the job wait without a word.")  # fmt: skip
+        return
+    if not _is_here(cluster, node):
+        raise NothingToJudge("MASTER_ADDR is another machine")
+    if holders or taken:
+        yield _taken(node, _shown(holders) or taken, _evidence(holders, taken))
+
+
+def _is_here(cluster: Cluster, node: Node) -> bool:
+    """Of one node alone it is not known that it is node 0, unless MASTER_ADDR is its own."""
+    if cluster.job.nodes_asked > 1 or "MASTER_ADDR" not in variables(node):
+        return True
+    view = value_or(at(node, "job.master"), Resolution(name="", addresses=[]))
+    return any(lan.is_loopback(address) for address in view.addresses) or bool(_holders(cluster, view.addresses))
+
+
+def _shown(holders: list[PortHolder]) -> str:
+    names = [f"{holder.name}" + (f" (pid {holder.pid})" if holder.pid else "") for holder in holders]
+    return f"port {holders[0].port} is held by {', '.join(dict.fromkeys(names))}" if holders else ""
+
+
+def _evidence(holders: list[PortHolder], taken: str) -> list[Evidence]:
+    listens = [seen("listens", f"{h.address}:{h.port} {h.name} pid {h.pid}") for h in holders]
+    return listens + ([seen("bind", taken)] if taken else [])
+
+
+def _taken(node: Node, what: str, evidence: list[Evidence]) -> Finding:
+    return fail(
+        Where(node=node.name),
+        f"the job's port is taken: {what}",
+        why="torchrun ends with EADDRINUSE, or all ranks talk to the wrong program and wait.",
+        owner="node",
+        evidence=evidence,
+        fix=[
+            you("Take another port, on every node the same.", "export MASTER_PORT=29511   # or --rdzv-endpoint"),
+            admin("Look at who holds it.", "ss -ltnp"),
+        ],
+    )

@@ -1,0 +1,270 @@
+"""Rule about connections between nodes: who reaches whom on the ports that the job needs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ncclcheck.probes.facts import Cluster, Unread
+from ncclcheck.reports import lan
+from ncclcheck.reports.findings import (
+    Evidence,
+    Finding,
+    Remedy,
+    State,
+    Where,
+    admin,
+    fail,
+    fine,
+    seen,
+    unknown,
+    you,
+)
+from ncclcheck.reports.fold import fold_names
+from ncclcheck.reports.reached import Blame, Pair, Reached, blame, groups, required
+from ncclcheck.reports.rule import NothingToJudge, rule
+
+_WHY = "The ranks cannot connect to each other: torchrun, gloo and NCCL only wait, for half an hour by default."
+_SAID = {
+    "refused": "connection refused",
+    "timed_out": "no answer",
+    "unreachable": "unreachable",
+    "stranger": "something else answered",
+    "not_sent": "not sent",
+}
+_MOST_PAIRS = 8
+
+
+@rule(
+    "NET006",
+    "every node reaches every other on the ports that the job needs, both ways",
+    worst=State.FAIL,
+    needs=("network.interfaces",),
+    at_least=2,
+    ground=("NET001", "NET002", "NET003"),
+    between_machines=True,
+)
+def ports(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Whether a TCP connection to a random high port passes, from each node to each other one (in a large cluster
+    to at least log2 N others), over the interface that the job would use.
+
+    ## Why it matters
+    Only the port of the rendezvous is fixed; NCCL, gloo and torchrun take random high ports for all else. Where
+    a firewall drops them, ssh and ping work, and the job waits without a word until a time-out.
+
+    ## How we know
+    Each node opens a random port of `net.ipv4.ip_local_port_range`, and each tries those of the others several
+    times within 2.5 s. A node that reaches nobody and that nobody reaches is named once, before its pairs. A to
+    B failing while B to A works is a filter: most often on what comes in to B, else on what leaves A. Packets of
+    UDP that pass meanwhile show that cable, address and route are well. Nodes that NET001 to NET003 or NET010
+    explain are left out.
+
+    ## Fix
+    - **you** try it by hand as shown, and leave the node out until it is mended.
+    - **admin** let the nodes of a job connect to each other on all ports from 1024 to 65535: nftables, firewalld,
+      ufw, the cloud's security group; or bring up the link.
+
+    ## Source
+    NVIDIA/nccl#352, NVIDIA/nccl-tests#162; ip(7) (ip_local_port_range), connect(2), nft(8).
+    """
+    tries = _Tries.of(cluster)
+    yield from tries.unasked()
+    together = groups(tries.nodes, tries.judged - tries.bad)
+    yield from _apart(tries, together)
+    group = {node: number for number, nodes in enumerate(together) for node in nodes}
+    culprits, pairs = blame({p for p in tries.bad if group[p[0]] == group[p[1]]}, tries.judged)
+    yield from (_one_way(tries, culprit) for culprit in culprits)
+    yield from _pairs(tries, pairs)
+    if not tries.bad:
+        what = (
+            f"all {len(tries.nodes)} nodes reach each other: {len(tries.judged)} connections on random high ports"
+        )
+        yield fine(Where(), what)
+
+
+@dataclass(frozen=True)
+class _Tries:
+    """The connections that were tried, without those that another rule explains."""
+
+    cluster: Cluster
+    found: Reached
+    judged: set[Pair]
+    bad: set[Pair]
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> _Tries:
+        found = required(cluster)
+        shared = found.shared_addresses
+        connects = {
+            pair: connect
+            for pair, connect in found.connects.items()
+            if not {found.address(pair[0]), found.seen[pair].address} & shared and connect.outcome != "silent"
+        }
+        if not connects and shared:
+            raise NothingToJudge("its ground failed: NET010")
+        bad = {pair for pair, connect in connects.items() if connect.outcome != "ok"}
+        return cls(cluster, found, set(connects), bad)
+
+    @property
+    def nodes(self) -> list[str]:
+        """The nodes of the pairs, in the launcher's order."""
+        named = {node for pair in self.judged for node in pair}
+        return [node.name for node in self.cluster.nodes if node.name in named]
+
+    def unasked(self) -> Iterator[Finding]:
+        """Nodes of which nobody knows: they opened no port, or their listener did not speak."""
+        known = {node for pair in self.judged for node in pair}
+        shared = {n for n, reach in self.found.of_node.items() if reach.address in self.found.shared_addresses}
+        for link in lan.links(self.cluster):
+            if link.node not in known | shared:
+                yield unknown(
+                    Where(node=link.node, device=link.interface.name),
+                    "it was not seen whether other nodes reach it",
+                    why="It opened no port, or what listened there did not speak in time.",
+                    evidence=[seen("TCP connect", "no try with a known end")],
+                )
+
+    def evidence(self, pairs: Sequence[Pair]) -> list[Evidence]:
+        """What the kernels said, a few by name, and whether UDP passed."""
+        shown = [f"{a} to {b} ({self.found.seen[a, b].address}): {self.said((a, b))}" for a, b in pairs[:4]]
+        more = f"; and {len(pairs) - 4} more" if len(pairs) > 4 else ""
+        return [seen("TCP connect to a random high port", "; ".join(shown) + more), *self._udp(pairs)]
+
+    def said(self, pair: Pair) -> str:
+        """How one try ended."""
+        connect = self.found.connects[pair]
+        word = _SAID.get(connect.outcome, connect.outcome)
+        return word if connect.detail in ("", word) else f"{word} ({connect.detail})"
+
+    def _udp(self, pairs: Sequence[Pair]) -> list[Evidence]:
+        passed = sum(self._udp_passes(pair) for pair in pairs)
+        return [seen("small UDP packets", f"passed in {passed} of {len(pairs)} of these pairs")]
+
+    def _udp_passes(self, pair: Pair) -> bool:
+        echoes = self.found.seen[pair].echoes
+        return not isinstance(echoes, Unread) and echoes.arrived > 0
+
+    def reason(self, pairs: Sequence[Pair]) -> str:
+        """What it looks like, from what passes and what does not."""
+        outcomes = Counter(self.found.connects[pair].outcome for pair in pairs)
+        if any(self._udp_passes(pair) for pair in pairs):
+            return "UDP passes and TCP does not, so a packet filter drops it, not a cable"
+        if outcomes["refused"] == len(pairs):
+            return "it is refused, so a filter rejects it or another machine has this address"
+        if outcomes["stranger"] == len(pairs):
+            return "something else answers at this address"
+        return "nothing passes: a packet filter, a VLAN, a switch port or a cable"
+
+    def down(self, node: str) -> str:
+        """The interface of a node that took part and is not up, if it is so."""
+        name = self.found.interface(node)
+        for one in self.cluster.nodes:
+            for interface in lan.interfaces(one) if one.name == node else ():
+                if interface.name == name and (interface.up is False or interface.running is False):
+                    return f"{name} is {'down' if interface.up is False else 'up, but has no link'}"
+        return ""
+
+    def fix(self, node: str, peer: str) -> list[Remedy]:
+        """By hand, then by the administrator of the node."""
+        address, name = self.found.address(node) or "ADDRESS", self.found.interface(node) or "eth0"
+        networks = [str(link.network) for link in lan.links(self.cluster) if link.node == peer] or ["NETWORK"]
+        by_hand = you(
+            "Try it by hand, and leave the node out until it is mended.",
+            f"python3 -m http.server 45000 --bind {address}   # on {node}",
+            f"curl -m 5 http://{address}:45000/   # on {peer}",
+        )
+        if self.down(node):
+            return [by_hand, admin("Bring the link up.", f"ip link set dev {name} up", f"ethtool {name}")]
+        return [
+            by_hand,
+            admin(
+                f"Let the job's network in on all high ports, on {node} and in the cloud's security group.",
+                "nft list ruleset",
+                f"nft insert rule inet filter input ip saddr {networks[0]} tcp dport 1024-65535 accept",
+                f"firewall-cmd --zone=trusted --add-source={networks[0]}",
+            ),
+        ]
+
+
+def _apart(tries: _Tries, together: list[list[str]]) -> Iterator[Finding]:
+    """Groups that do not reach each other at all: the smaller ones are cut off."""
+    if len(together) < 2:
+        return
+    first, second = together[0], together[1]
+    between = sorted(tries.bad)
+    if len(tries.nodes) == 2:
+        a, b = tries.nodes
+        yield _failed(
+            tries, Where(node=a, peer=b, device=tries.found.interface(a) or None), between, b,
+            f"{a} and {b} cannot connect to each other, either way" + _because(tries, b, a),
+        )  # fmt: skip
+    elif len(first) == len(second):
+        nobody = len(first) == 1
+        shown = "; ".join(fold_names(nodes) for nodes in together[:4]) + ("; ..." if len(together) > 4 else "")
+        what = "no node reaches any other" if nobody else f"groups of nodes do not reach each other: {shown}"
+        yield _failed(tries, Where(), between, second[0], what)
+    else:
+        yield from (_cut_off(tries, group, first) for group in together[1:])
+
+
+def _because(tries: _Tries, *nodes: str) -> str:
+    for node in nodes:
+        if down := tries.down(node):
+            return f": on {node} {down}"
+    return ""
+
+
+def _cut_off(tries: _Tries, group: list[str], main: list[str]) -> Finding:
+    node = group[0]
+    pairs = sorted(pair for pair in tries.bad if (pair[0] in group) != (pair[1] in group))
+    where = Where(node=node, device=tries.found.interface(node) or None)
+    if len(group) == 1:
+        others = {other for pair in pairs for other in pair} - {node}
+        down = tries.down(node)
+        why = f"its {down}" if down else tries.reason(pairs)
+        what = f"{node} is cut off from all {len(others)} others, both ways: {why}"
+    else:
+        what = f"{fold_names(group)} reach each other, but none of the other {len(main)} nodes"
+    return _failed(tries, where, pairs, node, what)
+
+
+def _one_way(tries: _Tries, culprit: Blame) -> Finding:
+    node, pairs = culprit.node, sorted(culprit.pairs)
+    where = Where(node=node, device=tries.found.interface(node) or None)
+    others = sorted({other for pair in pairs for other in pair} - {node})
+    why = tries.reason(pairs)
+    if culprit.way == "out":
+        return _failed(
+            tries, where, pairs, others[0],
+            f"{node} cannot connect to any of {len(others)} other nodes, though they connect to it: "
+            f"outgoing connections from {node} do not pass; {why}",
+        )  # fmt: skip
+    return _failed(
+        tries, where, pairs, node,
+        f"none of {len(others)} other nodes can connect to {node}, though it connects to them: "
+        f"incoming connections to {node} do not pass; {why}",
+    )  # fmt: skip
+
+
+def _pairs(tries: _Tries, pairs: list[Pair]) -> Iterator[Finding]:
+    """What no single node explains, a few by name."""
+    for a, b in pairs[:_MOST_PAIRS]:
+        back = tries.found.connects.get((b, a))
+        works = f", though {b} connects to {a}" if back and back.outcome == "ok" else ""
+        more = len(pairs) - _MOST_PAIRS
+        rest = f"; and {more} more pairs" if more > 0 and (a, b) == pairs[_MOST_PAIRS - 1] else ""
+        likely = f": look first at what comes in to {b}, then at what leaves {a}" if works else ""
+        yield _failed(
+            tries, Where(node=b, peer=a, device=tries.found.interface(b) or None), [(a, b)], b,
+            f"{a} cannot connect to {b}{works}{likely}; {tries.reason([(a, b)])}{rest}",
+        )  # fmt: skip
+
+
+def _failed(tries: _Tries, where: Where, pairs: list[Pair], node: str, what: str) -> Finding:
+    other = next((one for pair in pairs if node in pair for one in pair if one != node), tries.nodes[0])
+    return fail(
+        where, what, why=_WHY, owner="site", evidence=tries.evidence(pairs), fix=tries.fix(node, other)
+    )  # fmt: skip

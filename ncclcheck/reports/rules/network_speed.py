@@ -1,0 +1,190 @@
+"""Rule about the speed of links, as interfaces report it and as a short burst shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ncclcheck.probes.facts import Cluster, Unread
+from ncclcheck.reports import flows, lan
+from ncclcheck.reports.agreement import disagreements, group
+from ncclcheck.reports.findings import (
+    Finding,
+    Remedy,
+    State,
+    Where,
+    admin,
+    fail,
+    fine,
+    seen,
+    unknown,
+    warn,
+    you,
+)
+from ncclcheck.reports.flows import Slow
+from ncclcheck.reports.fold import fold_names
+from ncclcheck.reports.reached import Pair, reached
+from ncclcheck.reports.rule import NothingToJudge, rule
+
+_ONE_STREAM_GBIT = 10.0
+_WHY = "The slowest link sets the pace of all nodes."
+
+
+@rule(
+    "NET008",
+    "link speeds agree between nodes, as reported and in a short burst",
+    worst=State.FAIL,
+    needs=("network.interfaces",),
+    at_least=2,
+    between_machines=True,
+)
+def link_speed(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    The speed that the chosen interface of each node reports, and what a short burst over TCP carried.
+
+    ## Why it matters
+    A ring is as fast as its slowest link. A cable or a port that fell back from 100 to 10 or 25 Gb/s, a bond
+    that lost a member, or a filter that limits what one node sends makes every node of the job slow, and no
+    error is written anywhere.
+
+    ## How we know
+    /sys/class/net/NAME/speed, the odd one out by majority; virtual interfaces report a speed that means nothing
+    and are left out. Bursts of 0.2 s to up to three peers, counted at the receiver; the best one counts. A
+    warning below half the median of the other nodes (NET008.of_peers_percent), or with two nodes below half of
+    the other direction; never from 2 Gb/s on (NET008.enough_gbit), for there the CPU may set the pace. A failure
+    when it is also below 10 % of the reported speed (NET008.of_reported_percent; 10 Gb/s is taken for faster
+    ones). Where packets are lost or cut short, NET009 and NET007 speak. `bench` measures what links carry.
+
+    ## Fix
+    - **admin** `ethtool eth0` shows what both ends offer; look at cable, transceiver and switch port;
+      `cat /proc/net/bonding/bond0` for a bond; `tc -s qdisc show dev eth0` for a limit.
+    - **you** leave the node out until then.
+
+    ## Source
+    NVIDIA/nccl#209 (what a 32 Gb/s line carries); ethtool(8), tc(8); the kernel's bonding page.
+    """
+    speeds = [(link, link.interface.speed_mbit) for link in lan.links(cluster)]
+    values = {link.node: f"{mbit / 1000:g} Gb/s" for link, mbit in speeds if not isinstance(mbit, Unread)}
+    hidden = [(link, fact) for link, fact in speeds if isinstance(fact, Unread) and fact.kind != "absent"]
+    measured = list(_bursts(cluster, {node for node, _ in group(values).odd}))
+    if len(values) < 2 and not hidden and not measured:
+        raise NothingToJudge("fewer than two nodes tell it of the interface that they would use")
+    yield from (_unseen(link, fact) for link, fact in hidden)
+    if len(values) > 1:
+        yield from _reported(values)
+    yield from measured
+
+
+def _unseen(link: lan.Link, fact: Unread) -> Finding:
+    return unknown(
+        Where(node=link.node, device=link.interface.name),
+        f"the speed of {link.interface.name} could not be read: {fact.why}",
+        why="What was not seen is neither well nor broken.",
+        evidence=[seen("speed", f"{fact.kind}: {fact.why}")],
+    )
+
+
+def _reported(values: Mapping[str, str]) -> Iterator[Finding]:
+    return disagreements(
+        values,
+        "the speed of the chosen interface",
+        "/sys/class/net/NAME/speed",
+        level=warn,
+        why=_WHY,
+        owner="node",
+        fix=_fix("eth0", "NODE"),
+    )
+
+
+def _fix(interface: str, node: str) -> list[Remedy]:
+    return [
+        admin(
+            "Look at cable, transceiver and switch port, at the members of a bond, and at limits.",
+            f"ethtool {interface}",
+            "cat /proc/net/bonding/bond0",
+            f"tc -s qdisc show dev {interface}",
+        ),
+        you("Leave the slow node out until it is repaired.", f"#SBATCH --exclude={node}"),
+    ]
+
+
+def _bursts(cluster: Cluster, odd: set[str]) -> Iterator[Finding]:
+    """What the bursts say of nodes that are not already odd by what they report."""
+    found = reached(cluster)
+    limits = cluster.policy.thresholds
+    rates = flows.rates(found, limits.get("NET009.loss_percent", 1.0)) if found else {}
+    if not rates:
+        return
+    bounds = (limits.get("NET008.of_peers_percent", 50.0), limits.get("NET008.enough_gbit", 2.0))
+    links = {link.node: link for link in lan.links(cluster)}
+    least = {
+        node: min(flows.reported_gbit(link.interface.speed_mbit), _ONE_STREAM_GBIT)
+        * limits.get("NET008.of_reported_percent", 10.0) / 100
+        for node, link in links.items()
+    }  # fmt: skip
+    slow = [one for one in flows.slow_nodes(rates, *bounds) if one.node not in odd]
+    pairs = flows.slow_pairs(rates, *bounds) if len({node for pair in rates for node in pair}) == 2 else set()
+    yield from (_slow_node(one, links.get(one.node), least.get(one.node, 0.0)) for one in slow)
+    yield from (
+        _slow_way(pair, rates, links, max(least.get(node, 0.0) for node in pair)) for pair in sorted(pairs)
+    )
+    named = {one.node for one in slow} | {node for pair in pairs for node in pair} | odd
+    below = {pair[0]: rate for pair, rate in rates.items() if rate < least.get(pair[0], 0.0)}
+    if feeble := {node: rate for node, rate in below.items() if _best(node, rates) == rate and node not in named}:
+        yield _feeble(feeble, links)
+    if not slow and not pairs and not feeble:
+        best = [_best(node, rates) for node in {pair[0] for pair in rates}]
+        yield fine(Where(), f"bursts of single streams carried {min(best):.3g} to {max(best):.3g} Gb/s")
+
+
+def _best(node: str, rates: Mapping[Pair, float]) -> float:
+    return max(rate for (sender, _), rate in rates.items() if sender == node)
+
+
+def _slow_node(slow: Slow, link: lan.Link | None, least: float) -> Finding:
+    verb = "sends" if slow.sends else "receives"
+    name = link.interface.name if link else "eth0"
+    reported = flows.reported_gbit(link.interface.speed_mbit) if link else 0.0
+    says = f"; it reports {reported:g} Gb/s" if reported else ""
+    level = fail if slow.best < least else warn
+    return level(
+        Where(node=slow.node, device=name),
+        f"{name} {verb} {slow.best:.2g} Gb/s at best, the other nodes {slow.others:.2g} (median){says}",
+        why=_WHY,
+        owner="node",
+        evidence=[
+            seen("bursts over TCP, counted at the receiver", f"{slow.best:.3g} against {slow.others:.3g} Gb/s")
+        ],
+        fix=_fix(name, slow.node),
+    )
+
+
+def _slow_way(pair: Pair, rates: Mapping[Pair, float], links: Mapping[str, lan.Link], least: float) -> Finding:
+    """Of two nodes: what one sends passes slower than what comes back; its sender is the likelier one."""
+    a, b = pair
+    name = links[a].interface.name if a in links else "eth0"
+    there, back = rates[a, b], rates[b, a]
+    level = fail if there < least else warn
+    return level(
+        Where(node=a, peer=b, device=name),
+        f"{a} to {b} carries {there:.2g} Gb/s, the way back {back:.2g}: "
+        f"what {a} sends is held up there, or what {b} receives",
+        why=_WHY,
+        owner="node",
+        evidence=[seen("bursts over TCP, counted at the receiver", f"{there:.3g} and {back:.3g} Gb/s")],
+        fix=_fix(name, a),
+    )
+
+
+def _feeble(best: Mapping[str, float], links: Mapping[str, lan.Link]) -> Finding:
+    node = min(best, key=lambda one: best[one])
+    name = links[node].interface.name
+    reported = flows.reported_gbit(links[node].interface.speed_mbit)
+    return warn(
+        Where(node=node, device=name) if len(best) == 1 else Where(),
+        f"bursts of {fold_names(best)} carry {best[node]:.2g} Gb/s at best, where {name} reports {reported:g}",
+        why="Something on the way carries far less than the interfaces could.",
+        owner="site",
+        evidence=[seen("bursts over TCP", f"{rate:.3g} Gb/s from {one}") for one, rate in list(best.items())[:4]],
+        fix=_fix(name, node),
+    )

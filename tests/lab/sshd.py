@@ -1,0 +1,86 @@
+"""A real sshd on every host, and `ssh hN` between them without a question."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.lab.hosts import Host, Lab
+from tests.lab.needs import command, need
+from tests.lab.tools import kill_all, tool, until
+
+_SERVER = """\
+HostKey {folder}/host_key
+AuthorizedKeysFile {folder}/authorized_keys
+StrictModes no
+UsePAM no
+PidFile none
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitRootLogin prohibit-password
+"""
+_CLIENT = """\
+IdentityFile {folder}/id
+IdentitiesOnly yes
+GlobalKnownHostsFile {folder}/known_hosts
+UserKnownHostsFile /dev/null
+StrictHostKeyChecking yes
+"""
+
+
+def start_sshd(lab: Lab, *hosts: Host) -> None:
+    """sshd on these hosts (none named: all), on every address. `ssh hN` goes over mgmt0 where there is one.
+
+    The client's settings are each host's /etc/ssh/ssh_config and, for `ssh -F`, `lab.folder / "ssh_config"`.
+    """
+    need("ssh", "sshd")
+    if not (lab.folder / "id").exists():
+        _make_keys(lab)
+    for host in hosts or lab.hosts:
+        config = host.folder / "sshd_config"
+        config.write_text(_SERVER.format(folder=host.folder))
+        host.start([str(command("sshd")), "-D", "-E", f"{host.folder}/sshd.log", "-f", str(config)])
+    for host in hosts or lab.hosts:
+        until(f"{host.name}'s sshd listens", lambda host=host: _listens(host))  # type: ignore[misc]
+
+
+def _make_keys(lab: Lab) -> None:
+    """One key for root, one for each host, and what the clients must know of them."""
+    user = _key(lab.folder / "id")
+    known, config = [], _CLIENT.format(folder=lab.folder)
+    for host in lab.hosts:
+        (host.folder / "authorized_keys").write_text(user)
+        addresses = [address for address in (host.name, host.address, host.mgmt) if address]
+        known.append(f"{','.join(addresses)} {_key(host.folder / 'host_key')}")
+        config += f"Host {host.name}\n    HostName {host.mgmt or host.address}\n"
+    (lab.folder / "known_hosts").write_text("".join(known))
+    for path in (lab.folder, *(host.etc / "ssh" for host in lab.hosts)):
+        (path / "ssh_config").write_text(config)
+
+
+def _key(path: Path) -> str:
+    """Make a key pair; the public half."""
+    tool(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", path.name, "-f", str(path)])
+    return path.with_suffix(".pub").read_text()
+
+
+def _listens(host: Host) -> bool:
+    return bool(host.check(["ss", "-Hltn", "sport = 22"]))
+
+
+def stop_sshd(host: Host) -> None:
+    """sshd and its sessions are gone: connections are refused. start_sshd(lab, host) brings it back."""
+    kill_all(lambda: [pid for pid in host.pids() if Path(f"/proc/{pid}/comm").read_text() == "sshd\n"])
+
+
+@contextmanager
+def wrong_key(host: Host) -> Iterator[None]:
+    """The host accepts no key that anybody has."""
+    accepted = host.folder / "authorized_keys"
+    before = accepted.read_text()
+    accepted.write_text("")
+    try:
+        yield
+    finally:
+        accepted.write_text(before)
