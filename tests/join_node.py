@@ -78,7 +78,11 @@ def _follow(who: Identity, options: Options, wait: float) -> int:
     ended = follower.follow(who, options.command, Events(), wait, 60, Progress(), *_AGENT)
     if ended.unreached is not None:
         cluster = follower.alone(who, ended, options)
-        print(json.dumps({"meeting": json.loads(msgspec.json.encode(cluster.job.meeting)), "nodes": len(cluster.nodes)}))
+        print(
+            json.dumps(
+                {"meeting": json.loads(msgspec.json.encode(cluster.job.meeting)), "nodes": len(cluster.nodes)}
+            )
+        )
     sys.stderr.write(f"{ended.line}\n")
     return ended.exit_code
 

@@ -10,12 +10,22 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
-from ncclcheck.probes.facts import Door, NodeReach
+from ncclcheck.probes import network
+from ncclcheck.probes.facts import Cluster, Door, Job, JobFacts, Measurements, Node, NodeReach
+from ncclcheck.probes.machine import Machine
 from ncclcheck.probes.reach import Listener, measure
 
 _ROOT = Path(__file__).resolve().parent.parent
 _SECONDS = 6.0
+
+
+class _Seen(Struct):
+    """What one host's process prints."""
+
+    node: Node
+    reach: NodeReach
 
 
 def can_make_hosts() -> bool:
@@ -66,8 +76,8 @@ class Hosts:
         table = f"table ip {hook} {{\nchain c {{\ntype filter hook {hook} priority 0\n{rule}\n}}\n}}\n"
         self.run(name, "sh", "-c", f"printf '%s' '{table}' | nft -f -")
 
-    def measure(self, seconds: float = _SECONDS) -> dict[str, NodeReach]:
-        """What every host sees, all at the same time."""
+    def look(self, seconds: float = _SECONDS) -> Cluster:
+        """The network facts of every host, and what each sees of the others, all at the same time."""
         children = [self._start(index, name, seconds) for index, name in enumerate(self.names)]
         try:
             doors = b" ".join(_line(child) for child in children)
@@ -75,12 +85,16 @@ class Hosts:
                 assert child.stdin is not None
                 child.stdin.write(b"[" + doors.replace(b" ", b",") + b"]\n")
                 child.stdin.flush()
-            found = [msgspec.json.decode(_line(child), type=NodeReach) for child in children]
+            seen = [msgspec.json.decode(_line(child), type=_Seen) for child in children]
         finally:
             for child in children:
                 child.kill()
                 child.communicate()
-        return {reach.node: reach for reach in found}
+        return Cluster(
+            nodes=[one.node for one in seen],
+            job=Job(nodes_asked=len(seen)),
+            measurements=Measurements(reach=[one.reach for one in seen]),
+        )
 
     def _start(self, index: int, name: str, seconds: float) -> subprocess.Popen[bytes]:
         argv = ["ip", "netns", "exec", self.prefix + name, sys.executable, "-m", "tests.reach_hosts"]
@@ -116,7 +130,9 @@ def _host(index: str, name: str, address: str, seconds: str) -> None:
     doors = msgspec.json.decode(sys.stdin.readline(), type=list[Door])
     me = next(door for door in doors if door.name == name)
     names = {door.name: door.address for door in doors}
-    print(msgspec.json.encode(measure(me, doors, names, float(seconds))).decode(), flush=True)
+    node = Node(name=name, network=network.probe(Machine()), job=JobFacts(variables=[]))
+    seen = _Seen(node=node, reach=measure(me, doors, names, float(seconds)))
+    print(msgspec.json.encode(seen).decode(), flush=True)
     sys.stdin.read()  # others may still be at it
     listener.close()
 

@@ -82,7 +82,7 @@ def test_a_tree_with_nothing_claims_nothing(ncclcheck: Command, tmp_path: Path) 
     empty = tmp_path / "empty"
     empty.mkdir()
     ran = ncclcheck("env", "--sysroot", str(empty), "-o", "json")
-    assert ran.code == 0, ran.err
+    assert ran.code in (0, 3), ran.err
     told = [v for v in ran.document.verdicts if v.state not in (State.UNKNOWN, State.SKIPPED)]
     assert {verdict.code for verdict in told} <= {"RUN001", "RUN004"}
 

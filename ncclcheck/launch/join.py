@@ -91,12 +91,15 @@ class Lead:
         return [self._meeting.link()]
 
     def _announce(self, progress: Progress, port: int) -> None:
-        who = self.who
+        who, found = self.who, own_address(self.who.host)
         if who.on_loopback:
-            progress.say(f"{who.host} is each machine's own address: no other machine can come to it")
+            here = line_for_other(0, who.nodes, sys.argv, found, who.ports[0])
+            progress.say(
+                f"{who.host} is each machine's own address: no other machine can come to it; type here\n  {here}"
+            )
         if who.chosen_by.startswith("--node-rank"):
             more = f" (and so on, to --node-rank {who.nodes - 1})" if who.nodes > 2 else ""
-            line = line_for_other(1, who.nodes, sys.argv, own_address(who.host), who.ports[0])
+            line = line_for_other(1, who.nodes, sys.argv, found, who.ports[0])
             progress.say(f"on the other machine type{more}:\n  {line}")
         if port != who.ports[0]:
             progress.say(f"port {who.ports[0]} is taken; the meeting is on port {port}, which the others try next")

@@ -189,7 +189,7 @@ def _has_no_gpu(node: Node) -> bool:
 
 
 def _without_gpus(document: Document, nodes: list[Node]) -> Iterator[str]:
-    login = any(
+    login = document.job.launcher == "local" and any(
         "srun" in value_or(at(node, "job.launcher_programs"), []) and "SLURM_JOB_ID" not in variables(node)
         for node in nodes
     )

@@ -1,52 +1,16 @@
-"""Rules about MASTER_ADDR and MASTER_PORT, or the endpoint that was typed: where all nodes are to meet."""
+"""Rules about MASTER_ADDR, or the host of the endpoint that was typed: where all nodes are to meet."""
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from ncclcheck.probes.facts import Cluster, Node, PortHolder, Resolution, Unread, at, value_or, variables
+from ncclcheck.probes.facts import Cluster, Node, Resolution, Unread, at, variables
 from ncclcheck.reports import lan
 from ncclcheck.reports.agreement import disagreements
-from ncclcheck.reports.findings import Evidence, Finding, State, Where, admin, fail, fine, note, seen, unknown, you
+from ncclcheck.reports.findings import Finding, State, Where, admin, fail, fine, note, seen, unknown, you
 from ncclcheck.reports.fold import fold_names
+from ncclcheck.reports.master import Master, holders_of, master_of
 from ncclcheck.reports.rule import NothingToJudge, rule
-
-_NOT_SET = "no MASTER_ADDR, and no endpoint was given"
-
-
-@dataclass(frozen=True)
-class _Master:
-    """Where the job is to meet, and what says so: MASTER_ADDR, or --rdzv-endpoint."""
-
-    source: str
-    host: str
-
-    @property
-    def address(self) -> str | None:
-        """The host as an address, where it is one."""
-        try:
-            return str(ipaddress.ip_address(self.host))
-        except ValueError:
-            return None
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether it means another machine on each machine."""
-        return self.host == "localhost" or lan.is_loopback(self.host)
-
-
-def _master(cluster: Cluster) -> _Master:
-    """Raises NothingToJudge."""
-    meeting = cluster.job.meeting
-    if meeting is not None:
-        source = "--rdzv-endpoint" if "--rdzv-endpoint" in meeting.told_by else "MASTER_ADDR"
-        return _Master(source, meeting.endpoint.rpartition(":")[0].strip("[]"))
-    told = [variables(node)["MASTER_ADDR"] for node in cluster.nodes if "MASTER_ADDR" in variables(node)]
-    if not told:
-        raise NothingToJudge(_NOT_SET)
-    return _Master("MASTER_ADDR", told[0])
 
 
 def _several(cluster: Cluster) -> None:
@@ -87,7 +51,7 @@ def master_is_node_0(cluster: Cluster) -> Iterator[Finding]:
     pytorch/pytorch#79388.
     """
     _several(cluster)
-    master = _master(cluster)
+    master = master_of(cluster)
     meeting = cluster.job.meeting
     if master.is_loopback:
         raise NothingToJudge("its ground failed: RUN006")
@@ -96,7 +60,7 @@ def master_is_node_0(cluster: Cluster) -> Iterator[Finding]:
     addresses = _resolved(cluster, master)
     if not addresses:
         raise NothingToJudge(f"{master.host} resolves on no node that answered (RUN006)")
-    holders = _holders(cluster, addresses)
+    holders = holders_of(cluster, addresses)
     first = cluster.nodes[0].name
     if first in holders and len(holders) > 1:
         yield _of_many(master, holders)
@@ -108,7 +72,7 @@ def master_is_node_0(cluster: Cluster) -> Iterator[Finding]:
         yield from _of_nobody(cluster, master, first, addresses)
 
 
-def _resolved(cluster: Cluster, master: _Master) -> list[str]:
+def _resolved(cluster: Cluster, master: Master) -> list[str]:
     """What the other nodes take it for; node 0's own view only where nobody else tells one."""
     if master.address is not None:
         return [master.address]
@@ -119,18 +83,7 @@ def _resolved(cluster: Cluster, master: _Master) -> list[str]:
     return list(cluster.job.meeting.addresses) if cluster.job.meeting else []
 
 
-def _holders(cluster: Cluster, addresses: list[str]) -> dict[str, str]:
-    """Nodes that have one of the addresses, with the interface."""
-    found: dict[str, str] = {}
-    for node in cluster.nodes:
-        for interface in value_or(at(node, "network.interfaces"), []):
-            for held in value_or(interface.addresses, []):
-                if held.address in addresses and not lan.is_loopback(held.address):
-                    found.setdefault(node.name, interface.name)
-    return found
-
-
-def _of_node_0(cluster: Cluster, master: _Master, interface: str) -> Finding:
+def _of_node_0(cluster: Cluster, master: Master, interface: str) -> Finding:
     node = cluster.nodes[0]
     link = lan.link(node, lan.choice_of_job(cluster, node))
     if link is None or link.interface.name == interface:
@@ -143,7 +96,7 @@ def _of_node_0(cluster: Cluster, master: _Master, interface: str) -> Finding:
     )
 
 
-def _of_many(master: _Master, holders: dict[str, str]) -> Finding:
+def _of_many(master: Master, holders: dict[str, str]) -> Finding:
     return fail(
         Where(),
         f"{master.source} {master.host} is an address of {len(holders)} nodes: {fold_names(holders)}",
@@ -156,7 +109,7 @@ def _of_many(master: _Master, holders: dict[str, str]) -> Finding:
     )
 
 
-def _of_another(master: _Master, first: str, other: str, addresses: list[str]) -> Finding:
+def _of_another(master: Master, first: str, other: str, addresses: list[str]) -> Finding:
     return fail(
         Where(node=first, peer=other),
         f"{master.source} {master.host} is an address of {other}, and node 0 is {first}",
@@ -167,7 +120,7 @@ def _of_another(master: _Master, first: str, other: str, addresses: list[str]) -
     )
 
 
-def _of_nobody(cluster: Cluster, master: _Master, first: str, addresses: list[str]) -> Iterator[Finding]:
+def _of_nobody(cluster: Cluster, master: Master, first: str, addresses: list[str]) -> Iterator[Finding]:
     evidence = [seen(master.host, ", ".join(addresses)), seen("node 0", first)]
     meeting = cluster.job.meeting
     if meeting is not None and any(arrival.outcome == "joined" for arrival in meeting.arrivals):
@@ -205,7 +158,7 @@ def _of_nobody(cluster: Cluster, master: _Master, first: str, addresses: list[st
 def master_is_one(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    The value of MASTER_ADDR on every node and what it resolves to there; the host of `--rdzv-endpoint` in its place.
+    MASTER_ADDR on every node and what it resolves to there; or the host of `--rdzv-endpoint`.
 
     ## Why it matters
     127.0.0.1 and localhost are on every machine that machine itself: a script that was written for one node makes
@@ -224,7 +177,7 @@ def master_is_one(cluster: Cluster) -> Iterator[Finding]:
     script with MASTER_ADDR=localhost); hosts(5), getaddrinfo(3).
     """
     _several(cluster)
-    master = _master(cluster)
+    master = master_of(cluster)
     told = {
         node.name: variables(node)["MASTER_ADDR"] for node in cluster.nodes if "MASTER_ADDR" in variables(node)
     }
@@ -245,7 +198,7 @@ def master_is_one(cluster: Cluster) -> Iterator[Finding]:
         yield from _resolves(cluster, node, is_first=index == 0)
 
 
-def _loopback(cluster: Cluster, master: _Master) -> Finding:
+def _loopback(cluster: Cluster, master: Master) -> Finding:
     return fail(
         Where(),
         f"{master.source} is {master.host}, which is on every machine that machine itself",
@@ -266,94 +219,21 @@ def _resolves(cluster: Cluster, node: Node, *, is_first: bool) -> Iterator[Findi
     view = at(node, "job.master")
     if isinstance(view, Unread):
         return
-    alone = is_first or bool(cluster.job.meeting and cluster.job.meeting.node_rank)
+    lonely = bool(cluster.job.meeting and cluster.job.meeting.node_rank)  # RUN010 says why node 0 was not reached
     evidence = [seen(f"getaddrinfo({view.name})", ", ".join(view.addresses) or "no address")]
     mend = [
         you("Give an address in place of the name.", "export MASTER_ADDR=ADDRESS"),
         admin("The real address of node 0, on every node.", f"getent ahosts {view.name}"),
     ]
-    if not view.addresses:
+    if not view.addresses and not lonely:
         yield fail(
             Where(node=node.name), f"MASTER_ADDR {view.name} does not resolve on this node",
             why="Its ranks cannot even begin to look for node 0.", owner="node", evidence=evidence, fix=mend,
         )  # fmt: skip
-    elif not alone and all(lan.is_loopback(address) for address in view.addresses):
+    elif (
+        view.addresses and not (is_first or lonely) and all(lan.is_loopback(address) for address in view.addresses)
+    ):
         yield fail(
             Where(node=node.name), f"MASTER_ADDR {view.name} is {view.addresses[0]} on this node: itself",
             why="Its ranks wait for node 0 on their own machine.", owner="node", evidence=evidence, fix=mend,
         )  # fmt: skip
-
-
-@rule("RUN007", "MASTER_PORT is free on node 0", worst=State.FAIL, over="", between_machines=True)
-def port_is_free(cluster: Cluster) -> Iterator[Finding]:
-    """
-    ## What
-    Whether something else listens on the port of MASTER_PORT (or `--rdzv-endpoint`) on node 0.
-
-    ## Why it matters
-    torchrun ends with `EADDRINUSE` there, or, where the listener only accepts, all ranks wait in silence: more
-    than 150 seconds without a word were measured. Two jobs on one machine with the same default port, and ranks
-    of an earlier job that did not die, are the common cases.
-
-    ## How we know
-    The listeners of node 0 by /proc/net/tcp, without this tool and the torchrun that it runs in; and, in a join,
-    whether the port could be opened. The holder's name is seen for processes of the same user only.
-
-    ## Fix
-    - **you** end the holder, or take another port: `export MASTER_PORT=29511`, `--rdzv-endpoint HOST:29511`.
-    - **admin** end what an earlier job of another user left behind.
-
-    ## Source
-    pytorch/pytorch#126510, NVIDIA/Megatron-LM#1371, meta-pytorch/torchtune#392; bind(2), proc(5).
-    """
-    meeting, launcher = cluster.job.meeting, cluster.job.launcher
-    if not cluster.nodes or (meeting is not None and meeting.node_rank != 0):
-        raise NothingToJudge("the facts of node 0 are not here")
-    node = cluster.nodes[0]
-    holders = at(node, "job.port_holders")
-    taken = meeting.detail if meeting is not None and launcher != "torchrun" else ""
-    if isinstance(holders, Unread):
-        if taken:
-            yield _taken(node, taken, [seen("bind", taken)])
-            return
-        if holders.kind == "absent":
-            raise NothingToJudge(holders.why)
-        yield unknown(Where(node=node.name), f"who listens on MASTER_PORT was not read: {holders.why}",
-                      why="A port that is taken makes the job wait without a word.")  # fmt: skip
-        return
-    if not _is_here(cluster, node):
-        raise NothingToJudge("MASTER_ADDR is another machine")
-    if holders or taken:
-        yield _taken(node, _shown(holders) or taken, _evidence(holders, taken))
-
-
-def _is_here(cluster: Cluster, node: Node) -> bool:
-    """Of one node alone it is not known that it is node 0, unless MASTER_ADDR is its own."""
-    if cluster.job.nodes_asked > 1 or "MASTER_ADDR" not in variables(node):
-        return True
-    view = value_or(at(node, "job.master"), Resolution(name="", addresses=[]))
-    return any(lan.is_loopback(address) for address in view.addresses) or bool(_holders(cluster, view.addresses))
-
-
-def _shown(holders: list[PortHolder]) -> str:
-    names = [f"{holder.name}" + (f" (pid {holder.pid})" if holder.pid else "") for holder in holders]
-    return f"port {holders[0].port} is held by {', '.join(dict.fromkeys(names))}" if holders else ""
-
-
-def _evidence(holders: list[PortHolder], taken: str) -> list[Evidence]:
-    listens = [seen("listens", f"{h.address}:{h.port} {h.name} pid {h.pid}") for h in holders]
-    return listens + ([seen("bind", taken)] if taken else [])
-
-
-def _taken(node: Node, what: str, evidence: list[Evidence]) -> Finding:
-    return fail(
-        Where(node=node.name),
-        f"the job's port is taken: {what}",
-        why="torchrun ends with EADDRINUSE, or all ranks talk to the wrong program and wait.",
-        owner="node",
-        evidence=evidence,
-        fix=[
-            you("Take another port, on every node the same.", "export MASTER_PORT=29511   # or --rdzv-endpoint"),
-            admin("Look at who holds it.", "ss -ltnp"),
-        ],
-    )

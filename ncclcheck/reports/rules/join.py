@@ -1,0 +1,255 @@
+"""Rules about a join: who came, what each node was told, and why node rank 0 was not reached."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import Arrival, Cluster, Meeting, Node, Unread, at, variables
+from ncclcheck.reports import lan
+from ncclcheck.reports.agreement import disagreements
+from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, fail, fine, seen, unknown, warn, you
+from ncclcheck.reports.fold import fold_names
+from ncclcheck.reports.rule import NothingToJudge, rule
+
+_NO_JOIN = "no join: the launcher numbers the nodes"
+
+
+def _arrivals(cluster: Cluster, *outcomes: str) -> list[Arrival]:
+    meeting = cluster.job.meeting
+    return [one for one in meeting.arrivals if one.outcome in outcomes] if meeting else []
+
+
+@rule(
+    "RUN008",
+    "node ranks are distinct, and every node that came could join",
+    worst=State.FAIL,
+    over="",
+    between_machines=True,
+)
+def node_ranks(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Whether two nodes came with one node rank, and whether a node that came was turned away: it ran another
+    command, another ncclcheck, or it came too late. In Slurm also whether NODE_RANK is the same on all nodes.
+
+    ## Why it matters
+    Of two nodes with one rank the second finds its place taken, and the place that should have been its own stays
+    empty: plain torchrun and `init_process_group` wait there until a time-out, and name nobody. A script
+    that exports `NODE_RANK=$SLURM_PROCID` before srun gives every task the 0 of the batch script.
+
+    ## How we know
+    Each node tells its node rank, its name and its address to the meeting point on node rank 0 before
+    anything runs. The one that came first has the rank; both are named.
+
+    ## Fix
+    - **you** number the nodes 0, 1, 2, ..., each once: `--node-rank 1`. In a Kubernetes Job take
+      `--node-rank $JOB_COMPLETION_INDEX`; in Slurm set NODE_RANK inside of srun, not before it.
+
+    ## Source
+    torchrun's documentation, `--node-rank`; NVIDIA/Megatron-LM#1371 (such a script); Kubernetes documentation,
+    Jobs, "Completion mode".
+    """
+    if cluster.job.meeting is None and cluster.job.launcher != "slurm":
+        raise NothingToJudge(_NO_JOIN)
+    names = {a.node_rank: a.name for a in _arrivals(cluster, "joined")}
+    names[0] = cluster.nodes[0].name if cluster.nodes else "node 0"
+    for arrival in _arrivals(cluster, "same rank"):
+        yield _same_rank(arrival, names.get(arrival.node_rank, "another node"))
+    for arrival in _arrivals(cluster, "other command", "other protocol", "late"):
+        yield _turned_away(arrival)
+    if cluster.job.launcher == "slurm":
+        yield from _same_in_slurm(cluster.nodes)
+
+
+def _same_rank(arrival: Arrival, first: str) -> Finding:
+    return fail(
+        Where(node=arrival.name, peer=first),
+        f"{arrival.name} ({arrival.address}) and {first} both came as node rank {arrival.node_rank}",
+        why="One node rank is given twice, so that another one is missing: the job would wait for it.",
+        owner="job",
+        evidence=[seen("meeting point", arrival.detail)],
+        fix=[you("Give each node a rank of its own.", "--node-rank 1   # 0, 1, 2, ..., each once")],
+    )
+
+
+def _turned_away(arrival: Arrival) -> Finding:
+    mends = {
+        "other command": you("Type the same command on every node."),
+        "other protocol": you("Install the same ncclcheck on all nodes.", "pip install --upgrade ncclcheck"),
+        "late": you("Start it sooner, or let node rank 0 wait longer.", "--wait 1800"),
+    }
+    return fail(
+        Where(node=arrival.name),
+        f"it came as node rank {arrival.node_rank} and was turned away: {arrival.detail}",
+        why="Without it the job is not complete.",
+        owner="job",
+        evidence=[seen("meeting point", arrival.detail)],
+        fix=[mends[arrival.outcome]],
+    )
+
+
+def _same_in_slurm(nodes: list[Node]) -> Iterator[Finding]:
+    told = {node.name: variables(node)["NODE_RANK"] for node in nodes if "NODE_RANK" in variables(node)}
+    if len(told) > 1 and len(set(told.values())) == 1:
+        value = next(iter(told.values()))
+        yield warn(
+            Where(),
+            f"NODE_RANK is {value} on all {len(told)} nodes",
+            why="It was set before srun, which hands the same value to every task.",
+            owner="job",
+            evidence=[seen("environment", f"NODE_RANK={value} on {fold_names(told)}")],
+            fix=[you("Set it inside of the step.", "srun bash -c 'NODE_RANK=$SLURM_NODEID torchrun ...'")],
+        )
+
+
+@rule(
+    "RUN009",
+    "WORLD_SIZE is consistent: every node was told the same number of nodes and ranks",
+    worst=State.FAIL,
+    over="",
+    between_machines=True,
+)
+def world_size(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    `--nodes`, WORLD_SIZE and PET_NNODES of every node, and how WORLD_SIZE was read: as pods or as processes.
+
+    ## Why it matters
+    A node that was told of more nodes than there are waits for those that never come; one that was told of fewer
+    begins without the others. Kubeflow's WORLD_SIZE counted pods in older versions and processes in newer ones,
+    while for torch it is always processes: a job of 2 pods with 8 GPUs each may so run on 2 ranks.
+
+    ## How we know
+    What each node says to the meeting point, and the environment of each node. RANK without LOCAL_RANK means pods;
+    PET_NPROC_PER_NODE or `--nodes` tell the two readings apart.
+
+    ## Fix
+    - **you** the same `--nodes` on every node; where WORLD_SIZE was read wrongly, say it with `--nodes N`.
+
+    ## Source
+    kubeflow/trainer#1790, kubeflow/pytorch-operator#331; PyTorch documentation, torch.distributed, "Environment
+    variable initialization".
+    """
+    told = {
+        name: {node.name: variables(node)[name] for node in cluster.nodes if name in variables(node)}
+        for name in ("WORLD_SIZE", "PET_NNODES")
+    }
+    counts = _arrivals(cluster, "other count")
+    if not any(told.values()) and cluster.job.meeting is None:
+        raise NothingToJudge("no WORLD_SIZE is set, and the launcher counts the nodes")
+    for arrival in counts:
+        yield _other_count(cluster, arrival)
+    for name, values in told.items():
+        if len(set(values.values())) > 1:
+            yield from disagreements(
+                values,
+                name,
+                "environment",
+                level=fail,
+                why="One part of the job waits for ranks that the other part does not have.",
+                owner="job",
+                fix=[you("Set it to the same number on every node, or give --nodes N.", f"echo ${name}")],
+            )
+    if "WORLD_SIZE" in cluster.job.chosen_by and not counts:
+        yield fine(Where(), f"read from {cluster.job.chosen_by}")
+
+
+def _other_count(cluster: Cluster, arrival: Arrival) -> Finding:
+    lead = cluster.nodes[0].name if cluster.nodes else "node rank 0"
+    return fail(
+        Where(node=arrival.name, peer=lead),
+        f"{arrival.name} was told of {arrival.nodes} nodes, {lead} of {cluster.job.nodes_asked}",
+        why="The two would wait for different sets of nodes.",
+        owner="job",
+        evidence=[seen("meeting point", arrival.detail)],
+        fix=[you("Give the same number on every node.", f"--nodes {cluster.job.nodes_asked}")],
+    )
+
+
+@rule("RUN010", "node rank 0 was reached", worst=State.UNKNOWN, over="", between_machines=True)
+def lead_was_reached(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Whether this node could join node rank 0. Only a node that never reached it writes a report of its own.
+
+    ## Why it matters
+    torchrun only waits here, for minutes, and says neither that the name does not resolve, nor that packets are
+    dropped, nor that something else listens on the port.
+
+    ## How we know
+    The name is resolved and each of its addresses is tried again and again until `--wait` is over. Refused: the
+    machine answers and nothing listens, so node rank 0 was not started, or it is another machine. No answer: a
+    firewall drops packets, or the machine is down. No way: this node's routes do not lead there. Something else:
+    who listens there does not greet as ncclcheck does. Whose fault it is cannot be seen from one side, so the
+    state is unknown and the exit code 3.
+
+    ## Fix
+    - **you** start the same command with `--node-rank 0` on that machine; compare `ip -br addr` there with the
+      address here.
+    - **admin** a route between the subnets; the port open between the nodes.
+
+    ## Source
+    connect(2), getaddrinfo(3), ip-route(8); pytorch/pytorch#76367, pytorch/pytorch#79388.
+    """
+    meeting = cluster.job.meeting
+    if meeting is None or meeting.node_rank == 0:
+        raise NothingToJudge("this is node rank 0's own report" if meeting else _NO_JOIN)
+    name = cluster.nodes[0].name if cluster.nodes else None
+    yield unknown(
+        Where(node=name, peer="node rank 0"),
+        f"not reached at {meeting.endpoint} in {meeting.seconds:.0f} s: {meeting.detail}",
+        why="No job can run before the nodes can talk; torchrun would wait here in silence.",
+        owner="job",
+        evidence=[
+            seen("endpoint", f"{meeting.endpoint}, by {meeting.told_by}"),
+            seen("resolves to", ", ".join(meeting.addresses) or "nothing"),
+            *(seen("from here", way) for node in cluster.nodes for way in _ways(node, meeting)),
+        ],
+        fix=_mends(meeting),
+    )
+
+
+def _ways(node: Node, meeting: Meeting) -> Iterator[str]:
+    """How this node would send to each address: on its subnet, by a gateway, or not at all."""
+    listed = at(node, "network.interfaces")
+    if isinstance(listed, Unread):
+        return
+    subnets = [(i.name, net) for i in listed for _, net in lan.global_networks(i)]
+    for text in meeting.addresses:
+        peer = ipaddress.ip_address(text.partition("%")[0])
+        inside = [name for name, net in subnets if peer in net]
+        way = lan.Routes(node).way(peer.version, int(peer))
+        if peer.is_loopback:
+            yield f"{peer} is this machine itself"
+        elif inside:
+            yield f"{peer} is in the subnet of {inside[0]}"
+        else:
+            shown = ", ".join(f"{name} {net}" for name, net in subnets) or "none"
+            by = (
+                f"it goes by {way.interface}" + (f" through {way.gateway}" if way.gateway else "")
+                if way
+                else "no route"
+            )
+            yield f"{peer} is in none of this node's subnets ({shown}); {by}"
+
+
+def _mends(meeting: Meeting) -> list[Remedy]:
+    host, _, port = meeting.endpoint.rpartition(":")
+    start = you("See whether node rank 0 runs, and on which address.", f"ss -ltn | grep {port}   # on node 0")
+    mends = {
+        "unresolved": [
+            you("Give an address in place of the name.", f"getent ahosts {host}"),
+            admin("Put the name into DNS or /etc/hosts of this node."),
+        ],
+        "no_route": [
+            you("Take an address of node 0 that this node can reach.", f"ip route get {host}"),
+            admin("Give this node a route to that subnet, or an address in it."),
+        ],
+        "silent": [
+            start,
+            admin(f"Open TCP port {port} between the nodes.", "nft list ruleset   # on both"),
+        ],
+        "stranger": [you("Take another port, on every node the same.", f"ss -ltnp | grep {port}   # on node 0")],
+    }
+    return mends.get(meeting.outcome, [start])

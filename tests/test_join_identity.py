@@ -1,0 +1,186 @@
+"""Who a process is in a join, from options and variables; what contradicts is named with both values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ncclcheck.errors import UsageError
+from ncclcheck.launch.identity import Identity, identity
+from ncclcheck.launch.join import line_for_other, wait_of
+from ncclcheck.options import Options
+
+TYPED: dict[str, Any] = {"nodes": 2, "node_rank": 1, "rdzv_endpoint": "10.0.0.1:29400"}
+MASTER = {"MASTER_ADDR": "a0", "MASTER_PORT": "23456"}
+TORCHRUN = {
+    **MASTER, "TORCHELASTIC_RUN_ID": "r1", "RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4",
+    "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2",
+}  # fmt: skip
+STEP = {
+    "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "3", "SLURM_JOB_NUM_NODES": "2", "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_STEP_NUM_TASKS": "2", "SLURM_NODEID": "1", "SLURM_LOCALID": "0", "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+    "SLURM_STEP_NODELIST": "gpu-a[17-18]", "SLURMD_NODENAME": "gpu-a18", "SLURM_PROCID": "1",
+}  # fmt: skip
+MPI = {
+    **MASTER, "OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+}  # fmt: skip
+
+
+def _who(env: dict[str, str], **options: Any) -> Identity | None:
+    return identity(Options(command="env", **options), env, "host")
+
+
+@pytest.mark.parametrize(
+    ("env", "options", "rank", "nodes", "local", "each"),
+    [
+        ({}, TYPED, 1, 2, 0, None),
+        ({"RANK": "0", "WORLD_SIZE": "2", **MASTER}, TYPED, 1, 2, 0, None),
+        (TORCHRUN, {}, 1, 2, 1, 4),
+        ({**TORCHRUN, "LOCAL_RANK": "0", "RANK": "4"}, {}, 1, 2, 0, 4),
+        ({**MASTER, "RANK": "1", "WORLD_SIZE": "2"}, {}, 1, 2, 0, None),
+        ({**MASTER, "RANK": "1", "WORLD_SIZE": "8", "PET_NPROC_PER_NODE": "4"}, {}, 1, 2, 0, 4),
+        ({**MASTER, "RANK": "1", "WORLD_SIZE": "8"}, {"nodes": 2}, 1, 2, 0, 4),
+        ({**MASTER, "RANK": "1", "WORLD_SIZE": "8"}, {}, 1, 8, 0, None),
+        ({**MASTER, "RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}, {}, 1, 2, 1, 4),
+        ({**MASTER, "PET_NODE_RANK": "1", "PET_NNODES": "2", "WORLD_SIZE": "8"}, {}, 1, 2, 0, None),
+        ({**MASTER, "PET_NODE_RANK": "1", "PET_NNODES": "2:2"}, {}, 1, 2, 0, None),
+        ({"PET_RDZV_ENDPOINT": "w-0", "PET_NODE_RANK": "1", "PET_NNODES": "2"}, {}, 1, 2, 0, None),
+        ({"PET_MASTER_ADDR": "w-0", "PET_MASTER_PORT": "29400", "PET_NODE_RANK": "0"}, {"nodes": 3}, 0, 3, 0, None),
+        (STEP, {}, 1, 2, 0, None),
+        ({**STEP, "SLURM_LOCALID": "2", "SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_TASKS_PER_NODE": "4(x2)"}, {}, 1, 2, 2, 4),
+        (MPI, {}, 1, 2, 1, 2),
+        ({**MPI, **STEP}, {}, 1, 2, 1, 2),
+    ],
+)  # fmt: skip
+def test_a_place_in_a_join(
+    env: dict[str, str], options: dict[str, Any], rank: int, nodes: int, local: int, each: int | None
+) -> None:
+    who = _who(env, **options)
+    assert who is not None
+    assert (who.node_rank, who.nodes, who.local_rank, who.ranks_per_node) == (rank, nodes, local, each)
+    assert who.is_lead == (rank == 0 and local == 0)
+
+
+@pytest.mark.parametrize(
+    ("env", "options"),
+    [
+        ({}, {}),
+        ({}, {"nodes": 2}),
+        ({}, {"nodes": 2, "rdzv_endpoint": "10.0.0.1:29400"}),
+        (MASTER, {}),
+        ({**MASTER, "WORLD_SIZE": "8"}, {}),
+        ({"NODE_RANK": "0"}, {}),
+        ({"MASTER_ADDR": "a0", "RANK": "0"}, {"launch": "local"}),
+        (TORCHRUN, {"launch": "ssh"}),
+        (TORCHRUN, {"hosts": "a,b"}),
+        ({**STEP, "SLURM_STEP_ID": "4294967290"}, {}),  # salloc's interactive step
+        ({**STEP, "SLURM_STEP_NUM_NODES": "1"}, {}),  # srun -N1 --pty bash
+        ({"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "NODE_RANK": "0", "WORLD_SIZE": "16", **MASTER}, {}),  # batch
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
+          "OMPI_COMM_WORLD_LOCAL_RANK": "0"}, {}),
+    ],
+)  # fmt: skip
+def test_no_join(env: dict[str, str], options: dict[str, Any]) -> None:
+    assert _who(env, **options) is None
+
+
+@pytest.mark.parametrize(
+    ("env", "options", "said"),
+    [
+        ({}, {"node_rank": 1, "nodes": 2}, "--rdzv-endpoint: is missing"),
+        ({}, {"node_rank": 1, "rdzv_endpoint": "a:1"}, "--nodes: is missing"),
+        ({}, {**TYPED, "node_rank": 2}, "--node-rank: 2 is out of range; allowed are 0 to 1"),
+        ({}, {**TYPED, "rdzv_endpoint": "$(reboot):1"}, "is no host name or address"),
+        ({}, {**TYPED, "rdzv_endpoint": "-oProxyCommand=x:1"}, "is no host name"),
+        ({}, {"launch": "join"}, "--launch join: nothing says which node this is"),
+        ({"MASTER_ADDR": "a0"}, {"node_rank": 0, "nodes": 2}, "MASTER_PORT: is not set"),
+        ({**MASTER, "MASTER_PORT": "70000"}, {"node_rank": 0, "nodes": 2}, "MASTER_PORT: '70000' is out of range"),
+        (TORCHRUN, {"nodes": 3}, "--nodes: 3 contradicts 2 nodes"),
+        ({**TORCHRUN, "RANK": "8"}, {}, "RANK: '8' is out of range; allowed are 0 to 7"),
+        ({k: v for k, v in TORCHRUN.items() if k != "GROUP_RANK"}, {}, "GROUP_RANK: is not set, though TORCHELASTIC"),
+        ({**MASTER, "RANK": "2", "WORLD_SIZE": "2"}, {}, "RANK: '2' is out of range; allowed are 0 to 1"),
+        ({**MASTER, "RANK": "x", "WORLD_SIZE": "2"}, {}, "RANK: 'x'"),
+        ({**MASTER, "RANK": "1", "WORLD_SIZE": "8"}, {"nodes": 3}, "--nodes: 3 contradicts 8 nodes"),
+        ({**MASTER, "RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}, {}, "LOCAL_RANK: 0"),
+        ({**MASTER, "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "4"}, {}, "LOCAL_WORLD_SIZE: is not set"),
+        ({**MASTER, "PET_NODE_RANK": "0", "PET_NNODES": "many"}, {}, "PET_NNODES: 'many' is no number"),
+        ({**MASTER, "PET_NODE_RANK": "0", "PET_NNODES": "2", "PET_NPROC_PER_NODE": "4", "WORLD_SIZE": "6"}, {},
+         "WORLD_SIZE: 6 contradicts PET_NNODES=2; allowed are 2 (pods) or 8 (processes)"),
+        ({k: v for k, v in MPI.items() if k not in MASTER}, {}, "MASTER_ADDR: is not set, and mpirun tells nobody"),
+        ({**MPI, "OMPI_COMM_WORLD_RANK": "2"}, {}, "OMPI_COMM_WORLD_RANK: 2 is local rank 1 of 2"),
+        ({**MPI, "OMPI_COMM_WORLD_SIZE": "5"}, {}, "do not share out evenly"),
+    ],
+)  # fmt: skip
+def test_what_contradicts_is_named(env: dict[str, str], options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        _who(env, **options)
+    assert said in str(raised.value)
+
+
+def test_how_world_size_was_read_is_said() -> None:
+    pods = _who({**MASTER, "RANK": "1", "WORLD_SIZE": "2"})
+    processes = _who({**MASTER, "RANK": "1", "WORLD_SIZE": "8", "PET_NPROC_PER_NODE": "4"})
+    assert pods is not None
+    assert processes is not None
+    assert "WORLD_SIZE=2 was read as pods" in pods.chosen_by
+    assert "WORLD_SIZE=8 was read as processes" in processes.chosen_by
+
+
+def test_torchruns_own_port_is_left_alone() -> None:
+    who = _who(TORCHRUN)
+    assert who is not None
+    assert (who.launcher, who.host, who.ports) == ("torchrun", "a0", (23457, 23458, 23459, 23460))
+
+
+def test_a_step_meets_on_its_first_node_and_on_the_same_port_everywhere() -> None:
+    first, second = _who({**STEP, "SLURM_NODEID": "0", "SLURMD_NODENAME": "gpu-a17"}), _who(STEP)
+    assert first is not None
+    assert second is not None
+    assert (first.host, first.ports, first.run_id) == (second.host, second.ports, second.run_id)
+    assert (first.host, first.name, second.name) == ("gpu-a17", "gpu-a17", "gpu-a18")
+    assert 20_000 <= first.ports[0] < 32_000
+
+
+@pytest.mark.parametrize(
+    ("env", "name"), [({"NODE_NAME": "worker-3"}, "worker-3"), ({"SLURMD_NODENAME": "n1"}, "n1"), ({}, "host")]
+)
+def test_a_node_has_the_launchers_name(env: dict[str, str], name: str) -> None:
+    who = _who(env, **TYPED)
+    assert who is not None
+    assert who.name == name
+
+
+@pytest.mark.parametrize(
+    ("typed", "host", "shown"),
+    [
+        ("10.0.0.1:29400", "10.0.0.1", "10.0.0.1:29400"),
+        ("[fd00::1]:29400", "fd00::1", "[fd00::1]:29400"),
+        ("node-0.example:29400", "node-0.example", "node-0.example:29400"),
+    ],
+)
+def test_endpoints(typed: str, host: str, shown: str) -> None:
+    who = _who({}, **{**TYPED, "rdzv_endpoint": typed})
+    assert who is not None
+    assert (who.host, who.ports[0], who.endpoint) == (host, 29400, shown)
+
+
+def test_nobody_waits_long_where_nobody_can_come() -> None:
+    local, real = _who({}, **{**TYPED, "rdzv_endpoint": "localhost:1"}), _who({}, **TYPED)
+    assert local is not None
+    assert real is not None
+    assert (wait_of(local, None), wait_of(real, None), wait_of(local, 99.0)) == (15.0, 600.0, 99.0)
+
+
+@pytest.mark.parametrize(
+    ("argv", "line"),
+    [
+        (["/usr/bin/ncclcheck", "bench", "--nodes", "2", "--node-rank", "0", "--rdzv-endpoint", "x:1", "--quick"],
+         "ncclcheck bench --quick --nodes 2 --node-rank 1 --rdzv-endpoint 10.0.0.1:29400"),
+        (["/x/ncclcheck/__main__.py", "env", "--node-rank=0", "--nodes=2", "--ignore", "A B"],
+         "python -m ncclcheck env --ignore 'A B' --nodes 2 --node-rank 1 --rdzv-endpoint 10.0.0.1:29400"),
+    ],
+)  # fmt: skip
+def test_the_line_for_the_other_machine(argv: list[str], line: str) -> None:
+    assert line_for_other(1, 2, argv, "10.0.0.1", 29400) == line
