@@ -8,6 +8,9 @@ from typing import Literal
 from ncclcheck.probes.facts import replace
 from ncclcheck.reports.findings import Finding, State, Verdict
 
+# A silent node, a rank of which only the deadline is known, a probe that broke: the run is not finished.
+UNFINISHED = ("RUN001", "RUN002", "RUN003", "RUN004")
+
 Outcome = Literal["fail", "incomplete", "warn", "unknown", "ok"]
 
 
@@ -44,7 +47,7 @@ def outcome(verdicts: list[Verdict]) -> Outcome:
     states = {v.state for v in verdicts}
     if State.FAIL in states:
         return "fail"
-    if any(v.code.startswith("RUN") and v.state is State.UNKNOWN for v in verdicts):
+    if any(v.code in UNFINISHED and v.state is State.UNKNOWN for v in verdicts):
         return "incomplete"
     if State.WARN in states:
         return "warn"
