@@ -1,6 +1,6 @@
 """One process of a join for tests: reads its identity as the command does, and prints what it ended with as JSON.
 
-python -m tests.join_node COMMAND [--nodes N --node-rank R --rdzv-endpoint HOST:PORT --rdzv-id ID --wait S] [--linger S]
+python -m tests.join_node COMMAND [--nodes N --node-rank R --rdzv-endpoint HOST:PORT ...] [--linger S]
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ def _lead(who: Identity, options: Options, wait: float, linger: float) -> int:
         run = session.gathered.run(started_job=False, stopped_by="")
         said = {
             "answered": [node.name for node in session.gathered.answered],
+            "closed": {n.name: n.closed for n in session.gathered.nodes.values() if n.closed is not None},
             "silent": {silence.node: silence.detail for silence in run.silent},
             "meeting": json.loads(msgspec.json.encode(lead.fact)),
             "endpoint": lead.endpoint(),

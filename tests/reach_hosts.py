@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,6 +47,7 @@ class Hosts:
         self.prefix = f"ncc{os.getpid()}"
         self.names = [f"h{i + 1}" for i in range(count)]
         self.addresses = {name: f"10.77.0.{11 + i}" for i, name in enumerate(self.names)}
+        self.clocks = dict.fromkeys(self.names, 0.0)
         self._spaces = [f"{self.prefix}sw", *(self.prefix + name for name in self.names)]
 
     def make(self) -> None:
@@ -99,7 +101,7 @@ class Hosts:
     def _start(self, index: int, name: str, seconds: float) -> subprocess.Popen[bytes]:
         argv = ["ip", "netns", "exec", self.prefix + name, sys.executable, "-m", "tests.reach_hosts"]
         return subprocess.Popen(
-            [*argv, str(index), name, self.addresses[name], str(seconds)],
+            [*argv, str(index), name, self.addresses[name], str(seconds), str(self.clocks[name])],
             cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
 
@@ -124,7 +126,9 @@ def hosts(count: int) -> Iterator[Hosts]:
         made.remove()
 
 
-def _host(index: str, name: str, address: str, seconds: str) -> None:
+def _host(index: str, name: str, address: str, seconds: str, clock: str) -> None:
+    right = time.time_ns
+    time.time_ns = lambda: right() + int(float(clock) * 1e9)
     listener = Listener(address, node=int(index), name=name)
     print(msgspec.json.encode(listener.told).decode(), flush=True)
     doors = msgspec.json.decode(sys.stdin.readline(), type=list[Door])

@@ -14,18 +14,35 @@ from ncclcheck.options import Options
 TYPED: dict[str, Any] = {"nodes": 2, "node_rank": 1, "rdzv_endpoint": "10.0.0.1:29400"}
 MASTER = {"MASTER_ADDR": "a0", "MASTER_PORT": "23456"}
 TORCHRUN = {
-    **MASTER, "TORCHELASTIC_RUN_ID": "r1", "RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4",
-    "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2",
-}  # fmt: skip
+    **MASTER,
+    "TORCHELASTIC_RUN_ID": "r1",
+    "RANK": "5",
+    "LOCAL_RANK": "1",
+    "WORLD_SIZE": "8",
+    "LOCAL_WORLD_SIZE": "4",
+    "GROUP_RANK": "1",
+    "GROUP_WORLD_SIZE": "2",
+}
 STEP = {
-    "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "3", "SLURM_JOB_NUM_NODES": "2", "SLURM_STEP_NUM_NODES": "2",
-    "SLURM_STEP_NUM_TASKS": "2", "SLURM_NODEID": "1", "SLURM_LOCALID": "0", "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
-    "SLURM_STEP_NODELIST": "gpu-a[17-18]", "SLURMD_NODENAME": "gpu-a18", "SLURM_PROCID": "1",
-}  # fmt: skip
+    "SLURM_JOB_ID": "77",
+    "SLURM_STEP_ID": "3",
+    "SLURM_JOB_NUM_NODES": "2",
+    "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_NODEID": "1",
+    "SLURM_LOCALID": "0",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+    "SLURM_STEP_NODELIST": "gpu-a[17-18]",
+    "SLURMD_NODENAME": "gpu-a18",
+    "SLURM_PROCID": "1",
+}
 MPI = {
-    **MASTER, "OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    **MASTER,
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
     "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
-}  # fmt: skip
+}
 
 
 def _who(env: dict[str, str], **options: Any) -> Identity | None:
@@ -47,13 +64,27 @@ def _who(env: dict[str, str], **options: Any) -> Identity | None:
         ({**MASTER, "PET_NODE_RANK": "1", "PET_NNODES": "2", "WORLD_SIZE": "8"}, {}, 1, 2, 0, None),
         ({**MASTER, "PET_NODE_RANK": "1", "PET_NNODES": "2:2"}, {}, 1, 2, 0, None),
         ({"PET_RDZV_ENDPOINT": "w-0", "PET_NODE_RANK": "1", "PET_NNODES": "2"}, {}, 1, 2, 0, None),
-        ({"PET_MASTER_ADDR": "w-0", "PET_MASTER_PORT": "29400", "PET_NODE_RANK": "0"}, {"nodes": 3}, 0, 3, 0, None),
+        (
+            {"PET_MASTER_ADDR": "w-0", "PET_MASTER_PORT": "29400", "PET_NODE_RANK": "0"},
+            {"nodes": 3},
+            0,
+            3,
+            0,
+            None,
+        ),
         (STEP, {}, 1, 2, 0, None),
-        ({**STEP, "SLURM_LOCALID": "2", "SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_TASKS_PER_NODE": "4(x2)"}, {}, 1, 2, 2, 4),
+        (
+            {**STEP, "SLURM_LOCALID": "2", "SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_TASKS_PER_NODE": "4(x2)"},
+            {},
+            1,
+            2,
+            2,
+            4,
+        ),
         (MPI, {}, 1, 2, 1, 2),
         ({**MPI, **STEP}, {}, 1, 2, 1, 2),
     ],
-)  # fmt: skip
+)
 def test_a_place_in_a_join(
     env: dict[str, str], options: dict[str, Any], rank: int, nodes: int, local: int, each: int | None
 ) -> None:
@@ -78,10 +109,17 @@ def test_a_place_in_a_join(
         ({**STEP, "SLURM_STEP_ID": "4294967290"}, {}),  # salloc's interactive step
         ({**STEP, "SLURM_STEP_NUM_NODES": "1"}, {}),  # srun -N1 --pty bash
         ({"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "NODE_RANK": "0", "WORLD_SIZE": "16", **MASTER}, {}),  # batch
-        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
-          "OMPI_COMM_WORLD_LOCAL_RANK": "0"}, {}),
+        (
+            {
+                "OMPI_COMM_WORLD_RANK": "0",
+                "OMPI_COMM_WORLD_SIZE": "1",
+                "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
+                "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+            },
+            {},
+        ),
     ],
-)  # fmt: skip
+)
 def test_no_join(env: dict[str, str], options: dict[str, Any]) -> None:
     assert _who(env, **options) is None
 
@@ -99,20 +137,35 @@ def test_no_join(env: dict[str, str], options: dict[str, Any]) -> None:
         ({**MASTER, "MASTER_PORT": "70000"}, {"node_rank": 0, "nodes": 2}, "MASTER_PORT: '70000' is out of range"),
         (TORCHRUN, {"nodes": 3}, "--nodes: 3 contradicts 2 nodes"),
         ({**TORCHRUN, "RANK": "8"}, {}, "RANK: '8' is out of range; allowed are 0 to 7"),
-        ({k: v for k, v in TORCHRUN.items() if k != "GROUP_RANK"}, {}, "GROUP_RANK: is not set, though TORCHELASTIC"),
+        (
+            {k: v for k, v in TORCHRUN.items() if k != "GROUP_RANK"},
+            {},
+            "GROUP_RANK: is not set, though TORCHELASTIC",
+        ),
         ({**MASTER, "RANK": "2", "WORLD_SIZE": "2"}, {}, "RANK: '2' is out of range; allowed are 0 to 1"),
         ({**MASTER, "RANK": "x", "WORLD_SIZE": "2"}, {}, "RANK: 'x'"),
         ({**MASTER, "RANK": "1", "WORLD_SIZE": "8"}, {"nodes": 3}, "--nodes: 3 contradicts 8 nodes"),
-        ({**MASTER, "RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}, {}, "LOCAL_RANK: 0"),
+        (
+            {**MASTER, "RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"},
+            {},
+            "LOCAL_RANK: 0",
+        ),
         ({**MASTER, "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "4"}, {}, "LOCAL_WORLD_SIZE: is not set"),
         ({**MASTER, "PET_NODE_RANK": "0", "PET_NNODES": "many"}, {}, "PET_NNODES: 'many' is no number"),
-        ({**MASTER, "PET_NODE_RANK": "0", "PET_NNODES": "2", "PET_NPROC_PER_NODE": "4", "WORLD_SIZE": "6"}, {},
-         "WORLD_SIZE: 6 contradicts PET_NNODES=2; allowed are 2 (pods) or 8 (processes)"),
-        ({k: v for k, v in MPI.items() if k not in MASTER}, {}, "MASTER_ADDR: is not set, and mpirun tells nobody"),
+        (
+            {**MASTER, "PET_NODE_RANK": "0", "PET_NNODES": "2", "PET_NPROC_PER_NODE": "4", "WORLD_SIZE": "6"},
+            {},
+            "WORLD_SIZE: 6 contradicts PET_NNODES=2; allowed are 2 (pods) or 8 (processes)",
+        ),
+        (
+            {k: v for k, v in MPI.items() if k not in MASTER},
+            {},
+            "MASTER_ADDR: is not set, and mpirun tells nobody",
+        ),
         ({**MPI, "OMPI_COMM_WORLD_RANK": "2"}, {}, "OMPI_COMM_WORLD_RANK: 2 is local rank 1 of 2"),
         ({**MPI, "OMPI_COMM_WORLD_SIZE": "5"}, {}, "do not share out evenly"),
     ],
-)  # fmt: skip
+)
 def test_what_contradicts_is_named(env: dict[str, str], options: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError) as raised:
         _who(env, **options)
@@ -176,11 +229,25 @@ def test_nobody_waits_long_where_nobody_can_come() -> None:
 @pytest.mark.parametrize(
     ("argv", "line"),
     [
-        (["/usr/bin/ncclcheck", "bench", "--nodes", "2", "--node-rank", "0", "--rdzv-endpoint", "x:1", "--quick"],
-         "ncclcheck bench --quick --nodes 2 --node-rank 1 --rdzv-endpoint 10.0.0.1:29400"),
-        (["/x/ncclcheck/__main__.py", "env", "--node-rank=0", "--nodes=2", "--ignore", "A B"],
-         "python -m ncclcheck env --ignore 'A B' --nodes 2 --node-rank 1 --rdzv-endpoint 10.0.0.1:29400"),
+        (
+            [
+                "/usr/bin/ncclcheck",
+                "bench",
+                "--nodes",
+                "2",
+                "--node-rank",
+                "0",
+                "--rdzv-endpoint",
+                "x:1",
+                "--quick",
+            ],
+            "ncclcheck bench --quick --nodes 2 --node-rank 1 --rdzv-endpoint 10.0.0.1:29400",
+        ),
+        (
+            ["/x/ncclcheck/__main__.py", "env", "--node-rank=0", "--nodes=2", "--ignore", "A B"],
+            "python -m ncclcheck env --ignore 'A B' --nodes 2 --node-rank 1 --rdzv-endpoint 10.0.0.1:29400",
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_line_for_the_other_machine(argv: list[str], line: str) -> None:
     assert line_for_other(1, 2, argv, "10.0.0.1", 29400) == line

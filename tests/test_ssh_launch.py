@@ -177,7 +177,7 @@ def test_no_ncclcheck_there(server: Server, tmp_path: Path) -> None:
     python = f"{tmp_path}/venv/bin/python"
     _run(sys.executable, "-m", "venv", "--without-pip", f"{tmp_path}/venv")
     found = heard(server, "bare", told=Told(python=python, home="/nowhere"))
-    said = f"ncclcheck: bare: no ncclcheck there that {python} can import: No module named 'ncclcheck'"
+    said = f"ncclcheck: bare: no ncclcheck {ncclcheck.__version__} there that {python} can import: No module named 'ncclcheck'"
     assert found.details == {"bare": said}
 
 

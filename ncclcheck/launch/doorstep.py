@@ -68,7 +68,7 @@ def enter(python: str, name: str, env: dict[str, str], cwd: str, spoken: tuple[i
 
         other = (wire.PROTOCOL, ncclcheck.__version__)
     except Exception as error:
-        sys.exit(f"ncclcheck: {name}: no ncclcheck there that {python} can import: {error}")
+        sys.exit(f"ncclcheck: {name}: no ncclcheck {spoken[1]} there that {python} can import: {error}")
     if other[0] != spoken[0]:
         sys.exit(
             f"ncclcheck: {name}: ncclcheck {other[1]} there speaks protocol {other[0]}, "

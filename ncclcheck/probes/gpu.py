@@ -60,6 +60,9 @@ class Cuda(Struct, frozen=True, kw_only=True):
 def probe(machine: Machine) -> Gpus:
     """PCI functions, device files, and how many GPUs CUDA would give to this process."""
     pci, devices = _pci(machine), _devices(machine)
+    if machine.recorded and isinstance(pci, Unread) and isinstance(devices, Unread):
+        unseen = Unread("recorded", "neither PCI devices nor /dev are in this recording")
+        return Gpus(pci=unseen, devices=unseen, usable=unseen, cuda_error=unseen, driver_cuda=unseen)
     if not _shows(pci) and not _shows(devices) and not _library_found(machine):
         none = Unread("absent", "no NVIDIA device on this machine")
         return Gpus(pci=none, devices=none, usable=none, cuda_error=none, driver_cuda=none)

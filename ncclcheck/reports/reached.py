@@ -17,7 +17,10 @@ Way = Literal["in", "out", "both"]
 
 @dataclass(frozen=True)
 class Reached:
-    """The measurements of the nodes that a rule may judge. seen: (from, to) -> what `from` saw of `to`."""
+    """The measurements of the nodes that a rule may judge. seen: (from, to) -> what `from` saw of `to`.
+
+    Without the nodes that share an address: whoever answers there may be anybody (NET010).
+    """
 
     of_node: dict[str, NodeReach]
     seen: dict[Pair, PeerReach]
@@ -26,12 +29,6 @@ class Reached:
     def connects(self) -> dict[Pair, Connect]:
         """How each try to connect went, where that is known."""
         return {pair: peer.connect for pair, peer in self.seen.items() if not isinstance(peer.connect, Unread)}
-
-    @property
-    def shared_addresses(self) -> set[str]:
-        """Addresses that more than one node has: whoever answers there may be anybody (NET010)."""
-        counts = Counter(reach.address for reach in self.of_node.values())
-        return {address for address, count in counts.items() if count > 1}
 
     @cached_property
     def tries(self) -> dict[str, list[tuple[str, bool]]]:
@@ -59,27 +56,40 @@ def reached(cluster: Cluster) -> Reached | None:
     """The measurements between the nodes of this cluster; None where there are none."""
     names = {node.name for node in cluster.nodes}
     of_node = {reach.node: reach for reach in cluster.measurements.reach if reach.node in names}
-    seen = {(n, peer.peer): peer for n, reach in of_node.items() for peer in reach.peers if peer.peer in names}
-    return Reached(of_node, seen) if seen else None
+    counts = Counter(reach.address for reach in of_node.values())
+    clear = {node: reach for node, reach in of_node.items() if counts[reach.address] == 1}
+    seen = {
+        (node, peer.peer): peer
+        for node, reach in clear.items()
+        for peer in reach.peers
+        if peer.peer in names and counts[peer.address] <= 1
+    }
+    return Reached(clear, seen) if seen else None
 
 
 def required(cluster: Cluster) -> Reached:
     """The same for rules that have nothing else to go by."""
     found = reached(cluster)
     if found is None:
-        raise NothingToJudge("the nodes were not asked to reach each other")
+        addresses = [reach.address for reach in cluster.measurements.reach]
+        shared = len(set(addresses)) < len(addresses)
+        raise NothingToJudge(
+            "its ground failed: NET010" if shared else "the nodes were not asked to reach each other"
+        )
     return found
 
 
 def groups(nodes: Iterable[str], joined: Iterable[Pair]) -> list[list[str]]:
-    """The nodes that hang together by these pairs, the largest group first."""
-    group = {node: [node] for node in nodes}
+    """The nodes that hang together by these pairs, each group in the order of the nodes, the largest first."""
+    place = {node: number for number, node in enumerate(nodes)}
+    group = {node: [node] for node in place}
     for a, b in joined:
         if group[a] is not group[b]:
             group[a].extend(group[b])
             for node in group[b]:
                 group[node] = group[a]
-    return sorted({id(one): one for one in group.values()}.values(), key=lambda one: -len(one))
+    found = {id(one): sorted(one, key=place.__getitem__) for one in group.values()}
+    return sorted(found.values(), key=lambda one: (-len(one), place[one[0]]))
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ def names_are_read(cluster: Cluster) -> Iterator[Finding]:
     """
     for node in cluster.nodes:
         for name, setting in effective(node).items():
-            if name.startswith("NCCL_") and (problem := _unread_name(node, name)):
+            if re.fullmatch(r"NCCL_\S+", name) and (problem := _unread_name(node, name)):
                 yield _nobody_reads(node, name, setting, *problem)
 
 

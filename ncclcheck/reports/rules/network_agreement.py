@@ -45,7 +45,7 @@ def mtu(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#1524, NVIDIA/nccl#1957; ip-link(8).
     """
-    links = lan.links(cluster)
+    links = [link for link in lan.links(cluster) if not lan.is_loopback(link.address)]
     values = {link.node: mtu for link in links if not isinstance(mtu := link.interface.mtu, Unread)}
     unseen = [_unseen(link, "MTU", mtu) for link in links if isinstance(mtu := link.interface.mtu, Unread)]
     yield from unseen

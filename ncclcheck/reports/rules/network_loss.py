@@ -9,7 +9,6 @@ from ncclcheck.probes.facts import Cluster, Counters, NodeReach, Unread
 from ncclcheck.reports import flows
 from ncclcheck.reports.findings import Evidence, Finding, Remedy, State, Where, admin, fine, seen, warn, you
 from ncclcheck.reports.flows import Loss
-from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.reached import Pair, Reached, required
 from ncclcheck.reports.rule import NothingToJudge, rule
 
@@ -98,12 +97,12 @@ class _Lost:
     peer: str
     way: str
     loss: Loss
-    pairs: tuple[Pair, ...]
+    by_pair: Mapping[Pair, Loss]
 
     @property
     def nodes(self) -> set[str]:
         """The nodes that this explains."""
-        return {self.node} if self.node and not self.peer else {node for pair in self.pairs for node in pair}
+        return {self.node} if self.node and not self.peer else {node for pair in self.by_pair for node in pair}
 
 
 def _lossy(losses: Mapping[Pair, Loss], percent: float, kind: str) -> list[_Lost]:
@@ -117,13 +116,13 @@ def _lossy(losses: Mapping[Pair, Loss], percent: float, kind: str) -> list[_Lost
     while ends:
         sums = {key: flows.total(left[pair] for pair in pairs if pair in left) for key, pairs in ends.items()}
         (node, way), worst = max(sums.items(), key=lambda item: (item[1].percent, item[1].lost))
-        pairs = tuple(pair for pair in ends.pop((node, way)) if pair in left)
+        here = {pair: left[pair] for pair in ends.pop((node, way)) if pair in left}
         if not flows.is_lossy(worst, percent):
             break
-        if sum(left[pair].lost > 0 for pair in pairs) < 2:
+        if sum(loss.lost > 0 for loss in here.values()) < 2:
             continue
-        found.append(_Lost(kind, node, "", way, worst, pairs))
-        left = {pair: loss for pair, loss in left.items() if pair not in pairs}
+        found.append(_Lost(kind, node, "", way, worst, here))
+        left = {pair: loss for pair, loss in left.items() if pair not in here}
     return [*_merged(found, losses, kind), *_single(left, percent, kind)]
 
 
@@ -131,19 +130,21 @@ def _merged(found: list[_Lost], losses: Mapping[Pair, Loss], kind: str) -> list[
     """Both directions of a node are one; if all nodes lose, no node is the culprit."""
     nodes = {node for pair in losses for node in pair}
     if len(nodes) > 2 and len({one.node for one in found}) >= len(nodes) - 1:
-        return [_Lost(kind, "", "", "", flows.total(losses.values()), tuple(losses))]
+        return [_Lost(kind, "", "", "", flows.total(losses.values()), losses)]
     by_node: dict[str, _Lost] = {}
     for one in found:
         first = by_node.get(one.node)
         by_node[one.node] = one if first is None else _Lost(
-            kind, one.node, "", "to and from", first.loss + one.loss, first.pairs + one.pairs
+            kind, one.node, "", "to and from", first.loss + one.loss, {**first.by_pair, **one.by_pair}
         )  # fmt: skip
     return list(by_node.values())
 
 
 def _single(left: Mapping[Pair, Loss], percent: float, kind: str) -> list[_Lost]:
     return [
-        _Lost(kind, a, b, "to", loss, ((a, b),)) for (a, b), loss in left.items() if flows.is_lossy(loss, percent)
+        _Lost(kind, a, b, "to", loss, {(a, b): loss})
+        for (a, b), loss in left.items()
+        if flows.is_lossy(loss, percent)
     ]
 
 
@@ -152,7 +153,7 @@ def _lost(found: Reached, one: _Lost, counted: Mapping[str, Counters]) -> Findin
     if not one.node:
         place = "between all nodes, so it is not one node's: look at what they share"
     elif one.peer:
-        place = f"from {one.node} to {one.peer}"
+        place = f"from {one.node} to {one.peer}: as they leave the one or come in to the other"
     else:
         place = f"{one.way} {one.node}, seen with {len(_others(one))} other nodes"
     where = Where(node=one.node or None, peer=one.peer or None, device=found.interface(one.node) or None)
@@ -170,12 +171,12 @@ def _lost(found: Reached, one: _Lost, counted: Mapping[str, Counters]) -> Findin
 
 
 def _others(one: _Lost) -> set[str]:
-    return {node for pair in one.pairs for node in pair} - {one.node}
+    return {node for pair in one.by_pair for node in pair} - {one.node}
 
 
 def _by_pair(one: _Lost) -> str:
-    names = fold_names(sorted({node for pair in one.pairs for node in pair}))
-    return f"{one.loss} in {len(one.pairs)} directions among {names}"
+    worst = sorted(one.by_pair.items(), key=lambda item: -item[1].percent)
+    return "; ".join(f"{a} to {b}: {loss}" for (a, b), loss in worst[:4]) + ("; ..." if len(worst) > 4 else "")
 
 
 def _counters(node: str, counters: Counters) -> Evidence:

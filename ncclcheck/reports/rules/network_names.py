@@ -89,7 +89,7 @@ class _Told:
         yield from (self._finding(*one, "") for one in _sorted_out(pairs, set(self.answers)))
 
     def _finding(self, askers: list[str], names: list[str], problem: str) -> Finding:
-        name, asker = names[0], askers[0]
+        asker, name = next((a, b) for a in askers for b in names if (a, b) in self.answers)
         answer = self.answers[asker, name]
         got = ", ".join(answer.addresses)
         said = problem or f"resolves to {got}, which is not an address of it"

@@ -23,7 +23,7 @@ from ncclcheck.reports.findings import (
 )
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.reached import Blame, Pair, Reached, blame, groups, required
-from ncclcheck.reports.rule import NothingToJudge, rule
+from ncclcheck.reports.rule import rule
 
 _WHY = "The ranks cannot connect to each other: torchrun, gloo and NCCL only wait, for half an hour by default."
 _SAID = {
@@ -97,14 +97,7 @@ class _Tries:
     @classmethod
     def of(cls, cluster: Cluster) -> _Tries:
         found = required(cluster)
-        shared = found.shared_addresses
-        connects = {
-            pair: connect
-            for pair, connect in found.connects.items()
-            if not {found.address(pair[0]), found.seen[pair].address} & shared and connect.outcome != "silent"
-        }
-        if not connects and shared:
-            raise NothingToJudge("its ground failed: NET010")
+        connects = {pair: connect for pair, connect in found.connects.items() if connect.outcome != "silent"}
         bad = {pair for pair, connect in connects.items() if connect.outcome != "ok"}
         return cls(cluster, found, set(connects), bad)
 
@@ -117,9 +110,10 @@ class _Tries:
     def unasked(self) -> Iterator[Finding]:
         """Nodes of which nobody knows: they opened no port, or their listener did not speak."""
         known = {node for pair in self.judged for node in pair}
-        shared = {n for n, reach in self.found.of_node.items() if reach.address in self.found.shared_addresses}
-        for link in lan.links(self.cluster):
-            if link.node not in known | shared:
+        links = lan.links(self.cluster)
+        addresses = Counter(link.address for link in links)
+        for link in links:
+            if link.node not in known and addresses[link.address] == 1:
                 yield unknown(
                     Where(node=link.node, device=link.interface.name),
                     "it was not seen whether other nodes reach it",
@@ -199,7 +193,7 @@ def _apart(tries: _Tries, together: list[list[str]]) -> Iterator[Finding]:
         a, b = tries.nodes
         yield _failed(
             tries, Where(node=a, peer=b, device=tries.found.interface(a) or None), between, b,
-            f"{a} and {b} cannot connect to each other, either way" + _because(tries, b, a),
+            f"{a} and {b} cannot connect to each other, either way: {_because(tries, between)}",
         )  # fmt: skip
     elif len(first) == len(second):
         nobody = len(first) == 1
@@ -210,11 +204,9 @@ def _apart(tries: _Tries, together: list[list[str]]) -> Iterator[Finding]:
         yield from (_cut_off(tries, group, first) for group in together[1:])
 
 
-def _because(tries: _Tries, *nodes: str) -> str:
-    for node in nodes:
-        if down := tries.down(node):
-            return f": on {node} {down}"
-    return ""
+def _because(tries: _Tries, pairs: Sequence[Pair]) -> str:
+    down = [f"on {node} {state}" for node in tries.nodes if (state := tries.down(node))]
+    return down[0] if down else tries.reason(pairs)
 
 
 def _cut_off(tries: _Tries, group: list[str], main: list[str]) -> Finding:

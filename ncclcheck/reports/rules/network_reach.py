@@ -64,7 +64,7 @@ def shared_network(cluster: Cluster) -> Iterator[Finding]:
     if len(links) < 2:
         raise NothingToJudge("fewer than two nodes have an interface to use (NET001)")
     lonely = [link for link in links if lan.is_loopback(link.address)]
-    yield from (_on_loopback(link) for link in lonely)
+    yield from (_on_loopback(cluster, link) for link in lonely)
     subnets = subnets_of([link for link in links if link not in lonely])
     if len(subnets) == 1 and not lonely:
         yield fine(Where(), f"all {len(links)} nodes are in {subnets[0].network}")
@@ -114,8 +114,8 @@ def _prefix(link: lan.Link, main: Subnet) -> Finding:
     right, name = f"{link.address}/{main.network.prefixlen}", link.interface.name
     return warn(
         Where(node=link.node, device=name, peer=main.links[0].node),
-        f"{name} has the prefix length /{link.network.prefixlen}, {fold_names(main.nodes)} have "
-        f"/{main.network.prefixlen} on the same wire",
+        f"{name} has the prefix length /{link.network.prefixlen} on a wire where {main.network} is that of "
+        f"{fold_names(sorted(main.nodes))}",
         why="These nodes find each other now; others that one side takes for near and the other for far do not.",
         owner="node",
         evidence=[seen(link.node, f"{name} {link.address}, {link.network}"), seen("the others", main.network)],
@@ -125,16 +125,19 @@ def _prefix(link: lan.Link, main: Subnet) -> Finding:
     )  # fmt: skip
 
 
-def _on_loopback(link: lan.Link) -> Finding:
+def _on_loopback(cluster: Cluster, link: lan.Link) -> Finding:
+    own = [one for node in cluster.nodes if node.name == link.node for one in lan.interfaces(node)]
+    down = [one.name for one in own if False in (one.up, one.running) and one.kind != "loopback"]
+    because = f"{down[0]} is down or has no link, so " if down else ""
     return fail(
-        Where(node=link.node, device=link.interface.name),
-        f"the job would use {link.interface.name} ({link.address}), which no other node can reach",
+        Where(node=link.node, device=down[0] if down else link.interface.name),
+        f"{because}the job would use {link.interface.name} ({link.address}), which no other node can reach",
         why="Loopback ends inside the machine; the other nodes wait for this one until a time-out.",
         owner="job",
         evidence=[seen("chosen interface", f"{link.interface.name} {link.address}")],
         fix=[
             you("Name the interface of the job's network.", "ip -br addr", 'export NCCL_SOCKET_IFNAME="=eth0"'),
-            admin("Where there is no other, bring one up.", "ip link set dev eth0 up"),
+            admin("Where there is no other, bring one up.", f"ip link set dev {down[0] if down else 'eth0'} up"),
         ],
     )
 

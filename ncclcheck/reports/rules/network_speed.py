@@ -132,7 +132,7 @@ def _bursts(cluster: Cluster, odd: set[str]) -> Iterator[Finding]:
     below = {pair[0]: rate for pair, rate in rates.items() if rate < least.get(pair[0], 0.0)}
     if feeble := {node: rate for node, rate in below.items() if _best(node, rates) == rate and node not in named}:
         yield _feeble(feeble, links)
-    if not slow and not pairs and not feeble:
+    if not (slow or pairs or feeble or odd):
         best = [_best(node, rates) for node in {pair[0] for pair in rates}]
         yield fine(Where(), f"bursts of single streams carried {min(best):.3g} to {max(best):.3g} Gb/s")
 

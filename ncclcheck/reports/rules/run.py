@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster, JobEnd, RankState, Run, unread_in
+from ncclcheck.reports import launching
 from ncclcheck.reports.findings import Evidence, Finding, Remedy, State, Where, admin, fail, seen, unknown, you
+from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.rule import NothingToJudge, rule
 
+_MOST_TOLD = 16
 _SIGNALS = {-9: "SIGKILL", -11: "SIGSEGV", -6: "SIGABRT", -7: "SIGBUS", -15: "SIGTERM"}
 
 
@@ -23,19 +26,26 @@ def every_node_answered(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     Each node's agent announces every step before it starts. The report shows the last step that arrived,
-    how long ago that was, and what its process printed.
+    how long ago that was, and what its process printed. Where no agent could be started, the words of ssh,
+    srun or the first step on the node say why: a key, a name, a port, a missing interpreter or ncclcheck,
+    a slurmd that does not answer.
 
     ## Fix
     - **you**: look at the step it stopped at, and try it by hand on that node.
+    - **you**: for ssh, `ssh -o BatchMode=yes NODE true` must end without a question.
     - **admin**: a node whose probes never end often has a hung driver or file system: look at the
       kernel log there.
 
     ## Source
-    gpu-monitoring-tools#46 and sglang PR#31229: nvidia-smi that never returns.
+    gpu-monitoring-tools#46 and sglang PR#31229: nvidia-smi that never returns. ssh(1), ssh_config(5),
+    srun(1) and munge(7) manual pages.
     """
     if not cluster.nodes and not cluster.run.silent:
         raise NothingToJudge("no nodes to judge")
     for silence in cluster.run.silent:
+        if (entry := launching.recognised(silence)) is not None:
+            yield entry
+            continue
         detail = [seen("its process", silence.detail)] if silence.detail else []
         yield unknown(
             Where(node=silence.node),
@@ -97,7 +107,7 @@ def every_rank_joined(cluster: Cluster) -> Iterator[Finding]:
             Where(),
             f"{absent} had not joined when {_cut_short(run)}",
             why="Nobody was seen dead or stopped: who is at fault, if anybody, is not known.",
-            evidence=[_evidence(rank) for rank in late],
+            evidence=[_evidence(rank) for rank in late[:_MOST_TOLD]],
             fix=[you("Give it more time (--deadline), and look at the last step of each rank.")],
         )
 
@@ -145,7 +155,7 @@ def every_rank_reached_every_collective(cluster: Cluster) -> Iterator[Finding]:
             Where(),
             f"when {_cut_short(run)}: {_steps(late)}",
             why="Nobody was seen dead or stopped: who is at fault, if anybody, is not known.",
-            evidence=[_evidence(rank) for rank in late],
+            evidence=[_evidence(rank) for rank in late[:_MOST_TOLD]],
             fix=[you("Give it more time (--deadline), or fewer and smaller --sizes.")],
         )
 
@@ -273,7 +283,19 @@ def _evidence(rank: RankState) -> Evidence:
 
 
 def _steps(late: list[RankState]) -> str:
-    return "; ".join(f"rank {r.rank} on {r.node} was in {r.last_step!r} for {r.since_s:.0f} s" for r in late)
+    """Where ranks were; those in the same step are said together, for there may be thousands."""
+    by_step: dict[str, list[RankState]] = {}
+    for rank in late:
+        by_step.setdefault(rank.last_step, []).append(rank)
+    return "; ".join(_in_step(step, ranks) for step, ranks in by_step.items())
+
+
+def _in_step(step: str, ranks: list[RankState]) -> str:
+    longest = max(rank.since_s for rank in ranks)
+    if len(ranks) == 1:
+        return f"rank {ranks[0].rank} on {ranks[0].node} was in {step!r} for {longest:.0f} s"
+    nodes = fold_names(rank.node for rank in ranks)
+    return f"{len(ranks)} ranks on {nodes} were in {step!r} for up to {longest:.0f} s"
 
 
 def _last_line(text: str) -> str:

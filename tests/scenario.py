@@ -1,0 +1,162 @@
+"""What a scenario is: a fault, what the report must say of it, and what is held against that."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from ncclcheck.reports.findings import Finding, State
+from ncclcheck.reports.jsondoc import Document
+from ncclcheck.slots import Slots
+from tests.lab import Host, Lab, Slurm
+from tests.lab.tools import until
+
+ALL = "*"
+
+
+@dataclass
+class Scene:
+    """Where a scenario plays: the lab, and what was started on which host. folder: TMPDIR of all that is started."""
+
+    lab: Lab
+    slurm: Slurm | None
+    folder: Path
+    started: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Host:
+        return self.lab[name]
+
+    def rank_on(self, name: str, steps: int) -> int:
+        """The process number of the rank of a host, once it has announced so many steps."""
+        found: list[int] = []
+
+        def there() -> bool:
+            pids = set(self[name].pids())
+            slots = [Slots(str(path), 1).read(0) for path in self.folder.glob("ncclcheck-*/slots")]
+            found[:] = [slot.pid for slot in slots if slot.pid in pids and slot.ticks >= steps]
+            return bool(found)
+
+        until(f"the rank of {name} has announced {steps} steps", there, seconds=40)
+        return found[0]
+
+
+Play = Callable[[Scene], AbstractContextManager[object]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expect:
+    """A finding that must be there. node and device: its place; words: in what it says; remedy: in its mends.
+
+    by: the host whose report has it.
+    """
+
+    code: str
+    node: str = ""
+    device: str = ""
+    words: str = ""
+    remedy: str = ""
+    state: State = State.FAIL
+    by: str = "h1"
+
+    def problem(self, documents: Mapping[str, Document]) -> str:
+        """Why it is not met; empty where it is."""
+        found = findings(documents[self.by], self.code) if self.by in documents else []
+        alike = [one for one in found if one.state is self.state]
+        if not alike:
+            said = ", ".join(sorted({one.state.value for one in found})) or "nothing"
+            return f"missed: {self.code} is not {self.state.value} in the report of {self.by}: {said}"
+        if any(self._fits(one) for one in alike):
+            return ""
+        wanted = " ".join(filter(None, [self.node, self.device, self.words and repr(self.words), self.remedy]))
+        return f"culprit: {self.code} does not name {wanted}: {'; '.join(map(shown, alike))}"
+
+    def _fits(self, finding: Finding) -> bool:
+        where = finding.where
+        mends = " ".join(" ".join([one.text, *one.commands]) for one in finding.remedies)
+        return (
+            (not self.node or self.node in (where.node, where.peer))
+            and (not self.device or self.device == where.device)
+            and self.words in finding.what
+            and self.remedy in mends
+        )
+
+
+def findings(document: Document, code: str) -> list[Finding]:
+    """What one rule found."""
+    return [finding for verdict in document.verdicts if verdict.code == code for finding in verdict.findings]
+
+
+def shown(finding: Finding) -> str:
+    """A finding in a line of a test's output."""
+    return f"[{finding.where}] {finding.what}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """One fault, and what the report must say of it.
+
+    fault is there from the start; strike comes in the middle of the run. env, arguments: of one host, or of ALL.
+    also: codes of symptoms that may be failed or warned of beside those expected; any other one is a false alarm.
+    exits: exit codes of nodes of a join that end otherwise than exit_code.
+    """
+
+    name: str
+    fault: Play = lambda _: nullcontext()
+    strike: Play = lambda _: nullcontext()
+    launcher: Literal["ssh", "slurm", "srun", "join"] = "ssh"
+    hosts: int = 3
+    mgmt: bool = True
+    command: tuple[str, ...] = ("env",)
+    env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    arguments: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    expect: tuple[Expect, ...] = ()
+    also: tuple[str, ...] = ()
+    exit_code: int = 1
+    exits: Mapping[str, int] = field(default_factory=dict)
+    seconds: float = 20.0
+    gate: bool = False
+
+    @property
+    def needs(self) -> tuple[int, bool, bool]:
+        """What lab it needs: hosts, mgmt0, Slurm."""
+        return self.hosts, self.mgmt, self.launcher in ("slurm", "srun")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run left: exit codes, documents and stderr by host, the seconds that it took, and what stayed."""
+
+    codes: Mapping[str, int]
+    documents: Mapping[str, Document]
+    errors: Mapping[str, str]
+    seconds: float
+    left: list[str]
+
+    def problems(self, scenario: Scenario) -> list[str]:
+        """Everything that is not as the scenario expects, each with its kind as its first word."""
+        return [
+            *filter(None, (one.problem(self.documents) for one in scenario.expect)),
+            *self._false_alarms(scenario),
+            *self._wrong_exits(scenario),
+            *(f"traceback: {host}: {text[-1500:]}" for host, text in self.errors.items() if "Traceback" in text),
+            *([f"late: {self.seconds:.1f} s"] if self.seconds > scenario.seconds else []),
+            *(f"left: {what}" for what in self.left),
+        ]
+
+    def _wrong_exits(self, scenario: Scenario) -> Iterator[str]:
+        for host, code in self.codes.items():
+            expected = scenario.exits.get(host, scenario.exit_code)
+            if code != expected:
+                yield f"exit: {host} ended with {code}, not {expected}: {self.errors[host][-800:]}"
+
+    def _false_alarms(self, scenario: Scenario) -> Iterator[str]:
+        expected = {*(one.code for one in scenario.expect), *scenario.also}
+        for host, document in self.documents.items():
+            for verdict in document.verdicts:
+                if verdict.state in (State.FAIL, State.WARN) and verdict.code not in expected:
+                    said = "; ".join(map(shown, verdict.findings))
+                    yield f"false: {host} says {verdict.code} {verdict.state.value}: {said}"

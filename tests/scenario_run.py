@@ -1,0 +1,141 @@
+"""Runs scenarios in labs, through the real command."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from ncclcheck.reports.jsondoc import Document
+from tests.lab import PYTHON, Lab, Slurm, start_sshd
+from tests.scenario import ALL, Outcome, Scenario, Scene
+
+COMMAND = (*PYTHON, "-m", "ncclcheck")
+PORT = 29500
+_OVERTIME_S = 40.0
+_GONE_WITHIN_S = 6.0
+
+
+class Labs:
+    """Labs by what they have, kept for all scenarios that need the like."""
+
+    def __init__(self) -> None:
+        self._open = ExitStack()
+        self._labs: dict[tuple[int, bool, bool], tuple[Lab, Slurm | None]] = {}
+        self._runs = 0
+
+    def __enter__(self) -> Labs:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all labs."""
+        self._labs.clear()
+        self._open.close()
+
+    def run(self, scenario: Scenario) -> Outcome:
+        """Run one scenario to its end."""
+        if scenario.needs not in self._labs:
+            self.close()
+            self._labs[scenario.needs] = self._made(scenario)
+        lab, slurm = self._labs[scenario.needs]
+        self._runs += 1
+        folder = lab.folder / f"run{self._runs}"
+        folder.mkdir()
+        return _run(scenario, Scene(lab, slurm, folder))
+
+    def _made(self, scenario: Scenario) -> tuple[Lab, Slurm | None]:
+        hosts, mgmt, with_slurm = scenario.needs
+        lab = self._open.enter_context(Lab(hosts, mgmt=mgmt))
+        if mgmt:
+            start_sshd(lab)
+        return lab, Slurm(lab) if with_slurm else None
+
+
+def _run(scenario: Scenario, scene: Scene) -> Outcome:
+    before = {host.name: set(host.pids()) for host in scene.lab.hosts}
+    with scenario.fault(scene):
+        begun = time.monotonic()
+        for name, argv in _commands(scenario, scene).items():
+            env = {**scenario.env.get(ALL, {}), **scenario.env.get(name, {}), "TMPDIR": str(scene.folder)}
+            scene.started[name] = scene[name].start(argv, env=env)
+        with scenario.strike(scene):
+            said = {name: _end(process, scenario.seconds) for name, process in scene.started.items()}
+        seconds = time.monotonic() - begun
+        left = _left(scene, before)
+    return Outcome(
+        codes={name: process.returncode for name, process in scene.started.items()},
+        documents={name: _document(out) for name, (out, _) in said.items() if out.strip()},
+        errors={name: err for name, (_, err) in said.items()},
+        seconds=seconds,
+        left=left,
+    )
+
+
+def _commands(scenario: Scenario, scene: Scene) -> dict[str, list[str]]:
+    """What is typed on which host."""
+    hosts = scene.lab.hosts
+    base = [*COMMAND, *scenario.command, "-o", "json"]
+    if scenario.launcher == "ssh":
+        return {"h1": [*base, "--hosts", ",".join(host.name for host in hosts), *scenario.arguments.get(ALL, ())]}
+    if scenario.launcher in ("slurm", "srun"):
+        count = str(len(hosts))
+        inner = ["srun", "-N", count, "-n", count] if scenario.launcher == "srun" else []
+        return {"h1": ["salloc", "-Q", "-N", count, *inner, *base, *scenario.arguments.get(ALL, ())]}
+    place = f"{hosts[0].address}:{PORT}"
+    return {
+        host.name: [
+            *base, "--nodes", str(len(hosts)), "--node-rank", str(rank), "--rdzv-endpoint", place,
+            *scenario.arguments.get(ALL, ()), *scenario.arguments.get(host.name, ()),
+        ]
+        for rank, host in enumerate(hosts)
+    }  # fmt: skip
+
+
+def _end(process: subprocess.Popen[str], seconds: float) -> tuple[str, str]:
+    try:
+        return process.communicate(timeout=seconds + _OVERTIME_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        out, err = process.communicate()
+        return "", f"{out}{err}\nstill running after {seconds + _OVERTIME_S:.0f} s"
+
+
+def _document(out: str) -> Document:
+    return msgspec.json.decode(out, type=Document)
+
+
+def _left(scene: Scene, before: dict[str, set[int]]) -> list[str]:
+    """Processes and files of the run that are still there after a while."""
+    end = time.monotonic() + _GONE_WITHIN_S
+    while (left := [*_processes(scene, before), *_files(scene.folder)]) and time.monotonic() < end:
+        time.sleep(0.1)
+    return left
+
+
+def _processes(scene: Scene, before: dict[str, set[int]]) -> list[str]:
+    return [
+        f"on {host.name}: {line}"
+        for host in scene.lab.hosts
+        for pid in set(host.pids()) - before[host.name]
+        if (line := _line(pid))
+    ]
+
+
+def _line(pid: int) -> str:
+    try:
+        return f"{pid} {' '.join(psutil.Process(pid).cmdline())[:200]}"
+    except psutil.Error:
+        return ""
+
+
+def _files(folder: Path) -> list[str]:
+    return [str(path) for path in folder.iterdir()]

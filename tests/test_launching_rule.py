@@ -1,0 +1,85 @@
+"""RUN001 on nodes that could not be entered: the words of ssh and srun become what is wrong and who mends it how."""
+
+from __future__ import annotations
+
+import pytest
+
+from ncclcheck.probes.facts import Cluster, Job, Run, Silence
+from ncclcheck.reports.findings import Finding, State
+from ncclcheck.reports.judge import judge
+from ncclcheck.reports.rule import all_rules
+
+
+def run001(detail: str, node: str = "h3") -> Finding:
+    silent = Silence(node=node, last_step="its agent was started", since_s=3.0, detail=detail)
+    job = Job(
+        launcher="ssh", chosen_by="--hosts", simulated=False, nodes_asked=1, nodes_answered=0, missing=[node]
+    )
+    cluster = Cluster(command="env", nodes=[], job=job, run=Run(silent=[silent]))
+    verdict = judge(cluster, [rule for rule in all_rules() if rule.code == "RUN001"])[0]
+    assert verdict.state is State.UNKNOWN
+    assert len(verdict.findings) == 1
+    return verdict.findings[0]
+
+
+_SAID = "srun: error: "
+_CASES = [
+    (
+        "root@h3: Permission denied (publickey,password).",
+        "permission denied (publickey,password)",
+        "ssh-copy-id h3",
+    ),
+    ("No ED25519 host key is known\nHost key verification failed.", "host's key", "ssh true"),
+    ("ssh: connect to host h3 port 22: Connection refused", "refuses", "systemctl enable"),
+    ("ssh: connect to host h3 port 22: Connection timed out", "no answer from its ssh port", "ping -c 3 h3"),
+    ("Connection timed out during banner exchange\nConnection to 10.0.0.1 port 22 timed out", "no answer", "ping"),
+    ("ssh: connect to host h3 port 22: No route to host", "no route", "ip route"),
+    ("ssh: Could not resolve hostname h3: Name or service not known", "does not resolve", "getent hosts h3"),
+    ("Timeout, server h3 not responding.", "connection broke", "BatchMode=yes h3 true"),
+    ("kex_exchange_identification: Connection closed by remote host", "connection broke", "journalctl"),
+    ("Error response from daemon: No such container: box", "container of --via", "docker ps"),
+    ("ncclcheck: h3: no interpreter /v x/python there", "/v x/python", "ls -l '/v x/python'"),
+    (
+        "ncclcheck: h3: no ncclcheck 0.1.0 there that /v/python can import: No module named 'ncclcheck'",
+        "no ncclcheck there: No module named 'ncclcheck'",
+        "/v/python -m pip install ncclcheck==0.1.0",
+    ),
+    (
+        "ncclcheck: h3: ncclcheck 0.0.9 there speaks protocol 0, 0.1.0 here speaks 1",
+        "another ncclcheck there",
+        "pip install ncclcheck==0.1.0",
+    ),
+    (
+        f"{_SAID}Task launch for StepId=2.0 failed on node h3: Socket timed out on send/recv operation",
+        "could not start a task there: Socket timed out",
+        "scontrol show node h3",
+    ),
+    (f"{_SAID}Task launch for 2.0 failed on node h3: Job credential expired", "credential", "restart munge"),
+    (f"{_SAID}Node failure on h3", "lost this node", "scontrol show node h3"),
+    (
+        f"{_SAID}Unable to create step for job 1: Requested node configuration is not available",
+        "no job step",
+        "resume",
+    ),
+    (f"{_SAID}Unable to confirm allocation for job 99: Invalid job id specified", "has ended", "salloc"),
+]
+
+
+@pytest.mark.parametrize(("detail", "what", "command"), _CASES)
+def test_known_words(detail: str, what: str, command: str) -> None:
+    found = run001(f"a line before\n{detail}\nand one after")
+    assert what in found.what
+    mends = [line for remedy in found.remedies for line in (remedy.text, *remedy.commands)]
+    assert any(part in line for line in mends for part in (command, command.replace("ssh true", "ssh h3 true")))
+    assert found.evidence[0].value in detail
+
+
+def test_other_words_are_told_as_they_are() -> None:
+    found = run001("Traceback: ConnectionRefusedError: Connection refused")
+    assert found.what.startswith("no answer")
+    assert "Connection refused" in found.evidence[1].value
+
+
+def test_names_in_commands_are_quoted() -> None:
+    found = run001("ssh: connect to host x port 22: Connection timed out", node="$(id) {x}")
+    assert found.remedies[0].commands[0] == "ping -c 3 '$(id) {x}'"
