@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from ncclcheck.probes import job
-from ncclcheck.probes.facts import Unread, Variable
+from ncclcheck.probes.facts import Resolution, Unread, Variable
 from ncclcheck.probes.machine import Machine
 from tests.trees import tree
 
@@ -61,3 +64,32 @@ def test_a_damaged_recording(tmp_path: Path, content: bytes) -> None:
 def test_a_value_that_is_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environb, b"NCCL_NAME_OF_TEST", b"a\xffb")
     assert Variable(name="NCCL_NAME_OF_TEST", value="a\\xffb") in job.probe(Machine()).variables  # type: ignore[operator]
+
+
+def test_the_holder_of_the_port_is_named_and_we_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = (
+        "import socket, sys; s = socket.create_server(('127.0.0.1', 0));"
+        "print(s.getsockname()[1], flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        port = child.stdout.readline().decode().strip()
+        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+        monkeypatch.setenv("MASTER_PORT", port)
+        found = job.probe(Machine())
+        child.communicate()
+    assert found.master == Resolution(name="127.0.0.1", addresses=["127.0.0.1"])
+    assert isinstance(found.port_holders, list)
+    assert [(holder.port, holder.pid) for holder in found.port_holders] == [(int(port), child.pid)]
+    with socket.create_server(("127.0.0.1", 0)) as ours:
+        monkeypatch.setenv("MASTER_PORT", str(ours.getsockname()[1]))
+        assert job.probe(Machine()).port_holders == []
+
+
+def test_no_master(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    monkeypatch.delenv("MASTER_PORT", raising=False)
+    found = job.probe(Machine())
+    assert isinstance(found.master, Unread)
+    assert isinstance(found.port_holders, Unread)
+    assert (found.master.kind, found.port_holders.kind) == ("absent", "absent")

@@ -1,4 +1,4 @@
-"""RUN001 on nodes that could not be entered: the words of ssh and srun become what is wrong and who mends it how."""
+"""RUN001 on nodes that could not be entered: the words of ssh and srun become what is wrong and its mend."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def _node(rank: int, nodes: int, port: int, host: str = "127.0.0.1") -> tuple[st
     return ("env", "--nodes", str(nodes), "--node-rank", str(rank), "--rdzv-endpoint", f"{host}:{port}")
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
 def test_three_nodes_end_alike(start: Start, port: int, host: str) -> None:
     nodes = [start(*_node(rank, 3, port, host)) for rank in (2, 0, 1)]
     ends = [one.end() for one in nodes]
@@ -216,13 +216,12 @@ def test_node_0_is_killed(start: Start, port: int) -> None:
     assert line.startswith("host1: node rank 0 is gone: ")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_on_node_0_ends_all(start: Start, port: int, number: signal.Signals) -> None:
+def test_a_signal_on_node_0_ends_all(start: Start, port: int) -> None:
     lead, other = start(*_node(0, 2, port), "--linger", "20"), start(*_node(1, 2, port))
     lead.until("2 of 2 nodes are here")
     time.sleep(0.3)
-    lead.child.send_signal(number)
-    assert (lead.end(15)[0], other.end(15)[0]) == (128 + number, 128 + number)
+    lead.child.send_signal(signal.SIGTERM)
+    assert (lead.end(15)[0], other.end(15)[0]) == (143, 143)
 
 
 @pytest.mark.parametrize("rank", [0, 1])

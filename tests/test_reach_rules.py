@@ -290,6 +290,12 @@ def test_different_mtus_are_a_note_where_everything_arrives() -> None:
         (2, pairs("out", "h2", bursts=[SLOW]), [("warn", "h2")]),
         (4, lambda a, b: {"bursts": [SLOW]} if (a, b) == ("h1", "h2") else {}, []),
         (4, pairs("both", "h1", "h2", "h3", "h4", bursts=[SLOW]), []),
+        (4, pairs("out", "h3", bursts=[replace(SLOW, starved=0.5)]), [("warn", "h3")]),
+        (
+            4,
+            pairs("out", "h3", bursts=[replace(SLOW, bytes=8_000_000, starved=0.8)]),
+            [],
+        ),  # 0.4 Gb/s, its host busy
         (4, pairs("out", "h3", bursts=[replace(FAST, bytes=50_000_000)]), []),  # 2.7 Gb/s: may be the CPU
         (3, pairs("out", "h3", bursts=[SLOW], echoes=Echoes(sent=300, arrived=280, returned=270)), []),
     ],

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from ncclcheck import wire
@@ -42,6 +43,9 @@ tasks = [
 for node in bad:
     print(f"srun: error: Task launch for StepId=7.0 failed on node {{node}}: Communication connection failure",
           file=sys.stderr, flush=True)
+if bad:
+    for number, (node, task) in enumerate(tasks):
+        print(f"srun: error: {{node}}: task {{number}}: Killed", file=sys.stderr, flush=True)
 def orders():
     for line in sys.stdin.buffer:
         for _, task in tasks:
@@ -61,6 +65,12 @@ waits = [threading.Thread(target=wait, args=(number, *task)) for number, task in
 for thread in waits:
     thread.start()
 """
+
+# The port is no port of this machine: the agent says at once that its job has ended.
+_JOB = wire.Job(
+    run_id="x", endpoint="192.0.2.1:1", is_host=True, local_addr="", nodes=2, ranks_per_node=1, backend="gloo",
+    plan=msgspec.Raw(b"{}"), env={}, seconds=5,
+)  # fmt: skip
 
 
 class Run:
@@ -83,6 +93,10 @@ class Run:
     def facts(self) -> list[tuple[int, str]]:
         said = [(e.node, e.record) for e in self.seen if isinstance(e, Said)]
         return [(node, record.node.name) for node, record in said if isinstance(record, wire.Facts)]
+
+    @property
+    def records(self) -> list[wire.FromAgent]:
+        return [event.record for event in self.seen if isinstance(event, Said)]
 
     @property
     def starts(self) -> list[str]:
@@ -148,10 +162,11 @@ def test_a_task_that_ends_closes_its_node_alone(tmp_path: Path) -> None:
         assert run.facts == [(0, "h1")]
 
 
-def test_agents_with_orders_are_not_started_again(tmp_path: Path) -> None:
+def test_agents_with_orders_are_left_alone_when_a_node_fails(tmp_path: Path) -> None:
     with srun(tmp_path, "h[1-2]", FAKE_SRUN_SILENT="h2") as run:
-        run.link.send(0, wire.Stop(reason="an order"))
-        run.until(lambda: len(run.closed) == 2)
+        run.link.send(0, _JOB)
+        run.until(lambda: 1 in run.closed and any(isinstance(record, wire.JobEnded) for record in run.records))
+        assert list(run.closed) == [1]
         assert run.starts == ["h1 h2"]
 
 

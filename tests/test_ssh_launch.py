@@ -177,8 +177,8 @@ def test_no_ncclcheck_there(server: Server, tmp_path: Path) -> None:
     python = f"{tmp_path}/venv/bin/python"
     _run(sys.executable, "-m", "venv", "--without-pip", f"{tmp_path}/venv")
     found = heard(server, "bare", told=Told(python=python, home="/nowhere"))
-    said = f"ncclcheck: bare: no ncclcheck {ncclcheck.__version__} there that {python} can import: No module named 'ncclcheck'"
-    assert found.details == {"bare": said}
+    said = f"ncclcheck: bare: no ncclcheck {ncclcheck.__version__} there that {python} can import: "
+    assert found.details == {"bare": said + "No module named 'ncclcheck'"}
 
 
 @needs_sshd

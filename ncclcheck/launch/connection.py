@@ -25,6 +25,7 @@ class Connection:
     def __init__(self, connection: socket.socket, name: str, said: Lines) -> None:
         self.name = name
         self.heard = time.monotonic()
+        self.begun: float | None = None
         self.outcome: meet.Done | None = None
         self.lost = ""
         self._connection, self._said = connection, said
@@ -38,15 +39,21 @@ class Connection:
         try:
             for line in self._said:
                 self.heard = time.monotonic()
-                if not line.startswith(b"{"):
-                    if (order := wire.read_order(line, node)) is not None:
-                        agent.send(node, order)
-                elif isinstance(record := meet.from_meeting(line), meet.Done):
-                    self.outcome = record
+                if line.startswith(b"{"):
+                    self._note(meet.from_meeting(line))
+                elif (order := wire.read_order(line, node)) is not None:
+                    agent.send(node, order)
+                if self.outcome is not None:
                     return
             self.lost = "it closed the connection"
         except (OSError, ValueError, msgspec.MsgspecError) as error:
             self.lost = str(error)
+
+    def _note(self, record: meet.FromMeeting) -> None:
+        if isinstance(record, meet.Done):
+            self.outcome = record
+        elif isinstance(record, meet.Begun):
+            self.begun = time.monotonic()
 
     def say(self, node: int, record: wire.FromAgent) -> None:
         """Pass on what our agent said."""

@@ -23,6 +23,7 @@ from ncclcheck.session import Session, signals_as_events
 
 _LEAD_SILENT_S = 2 * meet.SILENT_S
 _FACTS_S = 20.0
+_MARGIN_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -48,14 +49,14 @@ def follow(
     progress: Progress,
     *agent_options: str,
 ) -> Followed:
-    """Everything that a node other than node rank 0 does. seconds: the longest that a run may take once joined."""
+    """All that a node other than node rank 0 does. seconds: the deadline, which counts once all are there."""
     with signals_as_events(events):
         if who.local_rank > 0:
-            return _wait_beside(who, events, wait + seconds)
+            return _wait_beside(who, events, wait + seconds + 2 * _MARGIN_S)
         siblings = Siblings(who) if who.local_size > 1 else None
         result = _follow(who, command, events, wait, seconds, progress, *agent_options)
         if siblings is not None:
-            siblings.tell(Outcome(result.exit_code, result.line))
+            siblings.tell_at_exit(Outcome(result.exit_code, result.line))
         return result
 
 
@@ -108,7 +109,7 @@ def _relay(lead: Connection, who: Identity, events: Events, seconds: float, *age
     agent = agent_here(who.node_rank, lead.name, events, *agent_options)
     lead.obey(agent, who.node_rank)
     signal = 0
-    end, beat = time.monotonic() + seconds, 0.0
+    beat = 0.0
     while lead.outcome is None and not lead.lost and not signal:
         now = time.monotonic()
         if now > beat:
@@ -116,8 +117,8 @@ def _relay(lead: Connection, who: Identity, events: Events, seconds: float, *age
             beat = now + meet.BEAT_S
         if now - lead.heard > _LEAD_SILENT_S:
             lead.lost = f"nothing was heard from it for {_LEAD_SILENT_S:.0f} s"
-        elif now > end:
-            lead.lost = f"it told no outcome in {seconds:.0f} s"
+        elif lead.begun is not None and now - lead.begun > seconds + _MARGIN_S:
+            lead.lost = f"it told no outcome in {now - lead.begun:.0f} s"
         signal = _pass_on_one(lead, who.node_rank, events)
     _end(agent, lead)
     if signal:

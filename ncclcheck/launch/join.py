@@ -135,11 +135,11 @@ class Lead:
         return self._meeting.addresses if self._meeting else {}
 
     def done(self, exit_code: int, decision: str, document: bytes | None = None) -> None:
-        """The outcome for all nodes and all processes; afterwards nothing of ours listens."""
+        """The outcome for all nodes and all processes; afterwards nothing of ours listens on a port."""
         if self._meeting is not None:
             self._meeting.done(exit_code, decision, document)
         if self._siblings is not None:
-            self._siblings.tell(Outcome(exit_code, decision))
+            self._siblings.tell_at_exit(Outcome(exit_code, decision))
 
 
 class _Absent:

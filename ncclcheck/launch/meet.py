@@ -67,6 +67,10 @@ class Beat(Struct, tag="beat", frozen=True, kw_only=True):
     """The other side is there, though it has nothing to tell."""
 
 
+class Begun(Struct, tag="begun", frozen=True, kw_only=True):
+    """The wait for others is over, and deadlines count from now."""
+
+
 class Ended(Struct, tag="ended", frozen=True, kw_only=True):
     """A node's agent is gone. detail: the last that it wrote to stderr."""
 
@@ -82,7 +86,7 @@ class Done(Struct, tag="done", frozen=True, kw_only=True):
 
 
 FromNode = Union[Join, Beat, Ended]
-FromMeeting = Union[Greeting, Welcome, Refused, Beat, Done]
+FromMeeting = Union[Greeting, Welcome, Refused, Begun, Beat, Done]
 
 _encoder = msgspec.json.Encoder()
 _from_node: msgspec.json.Decoder[FromNode] = msgspec.json.Decoder(FromNode)

@@ -175,6 +175,7 @@ class Reception:
     async def begin(self, waited: float) -> None:
         """The wait is over: what was said is passed on, and who is missing is closed."""
         self._begun, self._waited = time.monotonic(), waited
+        self.write(None, meet.encode(meet.Begun()))
         for rank in range(1, self.nodes):
             guest = self.guests.get(rank)
             for said in guest.said if guest else ():

@@ -5,6 +5,7 @@ They meet on an abstract Unix socket (unix(7)), which leaves no file and is seen
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import socket
@@ -47,6 +48,10 @@ class Siblings:
                 " two runs need an id each"
             ) from None
         self._server.listen(who.local_size + 64)
+
+    def tell_at_exit(self, outcome: Outcome) -> None:
+        """Tell them when our own report is written: torchrun kills a node's ranks once one of them has failed."""
+        atexit.register(self.tell, outcome)
 
     def tell(self, outcome: Outcome) -> None:
         """Tell all of them, also those that are slow to start; not for ever."""

@@ -11,6 +11,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from queue import SimpleQueue
 
 from ncclcheck import wire
@@ -80,12 +81,18 @@ class _Step(ProcessLink):
 
     def _keep_errors(self) -> None:
         assert self.child.stderr is not None
-        for line in self.child.stderr:
-            if b"lacks support for cpu binding" in line:
-                continue
-            self._errors += line
-            del self._errors[:-65536]
-            self.link.heard(self, line.decode(errors="backslashreplace").strip())
+        with suppress(OSError, ValueError):
+            for line in self.child.stderr:
+                if b"lacks support for cpu binding" not in line:
+                    self._errors += line
+                    del self._errors[:-65536]
+                    self.link.heard(self, line.decode(errors="backslashreplace").strip())
+
+    @property
+    def last_words(self) -> str:
+        """Why it ended, as those nodes may say that have not failed themselves."""
+        failed = ", ".join(self.nodes[node] for node in self.failed)
+        return f"srun ended on all nodes, for it failed on {failed}" if failed else self.errors
 
     def numbers(self, names: Iterable[str]) -> list[int]:
         """The numbers of those names that are nodes of this step."""
@@ -136,13 +143,24 @@ class SrunLink:
     def heard(self, step: _Step, line: str) -> None:
         """One line of srun's. Nodes fail at about the same time, and a task's words may come after its end."""
         for node in step.numbers(srun_words.failed_nodes(line)):
-            if not step.failed:
-                threading.Timer(_OTHERS_FAIL_WITHIN, self._end, (step,)).start()
             step.failed.setdefault(node, line)
+            threading.Timer(_OTHERS_FAIL_WITHIN, self._fail, (step,)).start()
+        if step.failed or step.over:
+            return  # srun then ends the other tasks itself
         for node in step.numbers(srun_words.ended_tasks(line)):
-            if node not in step.gone and node not in step.failed:
+            if node not in step.gone:
                 step.gone.add(node)
                 threading.Timer(_LAST_WORDS, self._gone, (step, node, line)).start()
+
+    def _fail(self, step: _Step) -> None:
+        """Agents without orders begin anew without the failed nodes; those that work are left alone."""
+        with self._lock:
+            if not self._ordered:
+                self._end(step)
+                return
+            closed = [Closed(node, line) for node, line in step.failed.items() if node not in step.gone]
+            step.gone.update(step.failed)
+        self._pass_on(*closed)
 
     def _gone(self, step: _Step, node: int, line: str) -> None:
         self._pass_on(Closed(node, srun_words.about(self.nodes[node], line, step.errors)))
@@ -155,7 +173,8 @@ class SrunLink:
     def _follow(self, step: _Step) -> None:
         """Pass on what the agents say until srun ends."""
         while isinstance(event := step.inside.get(), Said):
-            self._pass_on(event)
+            if not step.over:
+                self._pass_on(event)
         self._end(step)
 
     def _pass_on(self, *events: Said | Closed) -> None:
@@ -178,9 +197,9 @@ class SrunLink:
                 process.kill_tree(step.child.pid)
             left = {node: name for node, name in step.nodes.items() if node not in step.gone | set(step.failed)}
             parts = self._parts(step, left)
-            self._owed += [Closed(node, line) for node, line in step.failed.items()]
+            self._owed += [Closed(node, line) for node, line in step.failed.items() if node not in step.gone]
             self._awaited = {node for part in parts for node in part} | (self._awaited - set(step.nodes))
-            lost = [] if parts else [Closed(node, step.errors) for node in left]
+            lost = [] if parts else [Closed(node, step.last_words) for node in left]
         for part in parts:
             lost += self._again(part)
         self._pass_on(*lost)

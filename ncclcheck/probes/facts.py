@@ -499,12 +499,16 @@ class PathMtu(Struct, frozen=True, kw_only=True, tag="path_mtu"):
 
 
 class Burst(Struct, frozen=True, kw_only=True, tag="burst"):
-    """A TCP stream to one peer, counted at the peer; segments and retransmits of the whole stream (TCP_INFO)."""
+    """A TCP stream to one peer, counted at the peer; segments and retransmits of the whole stream (TCP_INFO).
+
+    starved: the share of its time in which sender or receiver, whichever more, waited for a core of its host.
+    """
 
     bytes: int
     seconds: float
     segments: int | Unread = NOT_RECORDED
     retransmits: int | Unread = NOT_RECORDED
+    starved: float = 0.0
 
 
 class PeerReach(Struct, frozen=True, kw_only=True):

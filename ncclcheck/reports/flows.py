@@ -11,6 +11,7 @@ from ncclcheck.reports.reached import Pair, Reached
 
 LEAST_LOST = 4
 _STALL_BYTES = 65536
+_MOST_STARVED = 0.9
 
 
 @dataclass(frozen=True)
@@ -93,10 +94,13 @@ def gbit(burst: Burst) -> float:
 
 
 def rates(found: Reached, loss_percent: float) -> dict[Pair, float]:
-    """The best burst of every pair whose packets arrive: loss and a short path MTU are causes of their own."""
+    """The best burst of every pair whose packets arrive: loss and a short path MTU are causes of their own.
+
+    A burst that waited for a core tells of a busy host, not of a link: it is taken for what it would have been.
+    """
     losses = udp_losses(found)
     return {
-        pair: max(gbit(burst) for burst in peer.bursts)
+        pair: max(gbit(burst) / (1 - min(_MOST_STARVED, burst.starved)) for burst in peer.bursts)
         for pair, peer in found.seen.items()
         if peer.bursts and not is_lossy(losses.get(pair), loss_percent) and not cut_short(peer)
     }

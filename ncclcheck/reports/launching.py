@@ -110,7 +110,7 @@ _CAUSES = (
         ),
     ),
     _Cause(
-        r"^Timeout, server \S+ not responding|^Connection (?:to \S+ )?(?:closed|reset) by |^(?:kex_|ssh_|client_loop).*",
+        r"^Timeout, server \S+ not responding|^Connection (?:to \S+ )?(?:closed|reset) by |^(?:kex_|client_loop)",
         "its ssh connection broke",
         "node",
         (

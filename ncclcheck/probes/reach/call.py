@@ -11,6 +11,7 @@ import threading
 import time
 
 from ncclcheck.probes.facts import Burst, ClockOffset, Connect, ConnectOutcome, Door, Unread
+from ncclcheck.probes.reach import local
 from ncclcheck.probes.reach import protocol as p
 
 _PATIENCE = (0.3, 0.6, 1.2)  # a lost SYN is sent again by the kernel only after a second
@@ -164,6 +165,7 @@ def _compare_clocks(sock: socket.socket) -> tuple[ClockOffset, float]:
 def _burst(sock: socket.socket, seconds: float) -> Burst:
     """Send until the peer says what it counted."""
     sock.sendall(p.ASK_BURST + p.BURST_ORDER.pack(seconds))
+    waited = local.waited_for_core()
     end = time.monotonic() + seconds + _ANSWER_WITHIN
     sock.setblocking(False)
     while (left := end - time.monotonic()) > 0:
@@ -173,11 +175,16 @@ def _burst(sock: socket.socket, seconds: float) -> Burst:
         if writable:
             sock.send(_CHUNK)
     sock.settimeout(0.2)
-    count, took = p.BURST_COUNT.unpack(p.read_exactly(sock, p.BURST_COUNT.size))
+    count, took, waited_there = p.BURST_COUNT.unpack(p.read_exactly(sock, p.BURST_COUNT.size))
+    waited = max(waited_there, local.waited_for_core() - waited)
     info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # what is unsent is not sent
     return Burst(
-        bytes=count, seconds=round(took, 6), segments=_word(info, _SEGMENTS), retransmits=_word(info, _RETRANSMITS)
+        bytes=count,
+        seconds=round(took, 6),
+        segments=_word(info, _SEGMENTS),
+        retransmits=_word(info, _RETRANSMITS),
+        starved=round(min(1.0, waited / seconds), 3),
     )
 
 

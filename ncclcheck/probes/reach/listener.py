@@ -139,10 +139,13 @@ def _answer(sock: socket.socket) -> bool:
     return True
 
 
-def _swallow(sock: socket.socket, seconds: float) -> tuple[int, float]:
-    """Receive for so long; bytes and seconds without the first moment, in which TCP finds its pace."""
+def _swallow(sock: socket.socket, seconds: float) -> tuple[int, float, float]:
+    """Receive for so long; bytes and seconds without the first moment, in which TCP finds its pace.
+
+    The last is how long this thread waited for a core.
+    """
     buffer = bytearray(2**20)
-    begun = time.monotonic()
+    begun, waited = time.monotonic(), local.waited_for_core()
     warm, end = begun + p.WARM_UP_S, begun + seconds
     since, total = begun, 0
     while (now := time.monotonic()) < end:
@@ -154,7 +157,7 @@ def _swallow(sock: socket.socket, seconds: float) -> tuple[int, float]:
             if not got:
                 break
             total += got
-    return total, time.monotonic() - since
+    return total, time.monotonic() - since, local.waited_for_core() - waited
 
 
 def _drain(sock: socket.socket) -> None:

@@ -39,6 +39,13 @@ def source_to(address: str) -> str | Unread:
         return Unread("absent", f"no way to {address}: {error.strerror or error}")
 
 
+def waited_for_core() -> float:
+    """Seconds in which this thread was ready to run and no core was free; 0 where the kernel does not count it."""
+    text = Machine().read("/proc/thread-self/schedstat")
+    words = [] if isinstance(text, Unread) else text.split()
+    return int(words[1]) / 1e9 if len(words) == 3 and words[1].isdecimal() else 0.0
+
+
 def counters(interface: str) -> Counters | Unread:
     """All packets, errors and drops of an interface since it was made, both directions."""
     text = Machine().read("/proc/net/dev")

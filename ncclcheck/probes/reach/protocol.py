@@ -15,7 +15,7 @@ ASK_TIME = b"t"
 ASK_BURST = b"b"
 TIME = struct.Struct("!q")
 BURST_ORDER = struct.Struct("!d")
-BURST_COUNT = struct.Struct("!Qd")
+BURST_COUNT = struct.Struct("!Qdd")
 
 PING, SIZED = 0, 1
 PACKET = struct.Struct(f"!{TOKEN_BYTES}sBII")

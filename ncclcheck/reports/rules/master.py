@@ -63,6 +63,8 @@ def master_is_node_0(cluster: Cluster) -> Iterator[Finding]:
     holders = holders_of(cluster, addresses)
     first = cluster.nodes[0].name
     if first in holders and len(holders) > 1:
+        if _is_real(cluster.nodes[0], holders[first]):
+            raise NothingToJudge("its ground failed: NET010")
         yield _of_many(master, holders)
     elif first in holders:
         yield _of_node_0(cluster, master, holders[first])
@@ -81,6 +83,12 @@ def _resolved(cluster: Cluster, master: Master) -> list[str]:
         if isinstance(view, Resolution) and view.name == master.host and view.addresses:
             return view.addresses
     return list(cluster.job.meeting.addresses) if cluster.job.meeting else []
+
+
+def _is_real(node: Node, name: str) -> bool:
+    """Whether it is a network card, whose address NET010 wants to be unique."""
+    listed = lan.interfaces(node)
+    return any(interface.name == name and lan.is_real(interface, listed) for interface in listed)
 
 
 def _of_node_0(cluster: Cluster, master: Master, interface: str) -> Finding:

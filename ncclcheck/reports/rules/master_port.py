@@ -43,8 +43,8 @@ def port_is_free(cluster: Cluster) -> Iterator[Finding]:
         if taken:
             yield _taken(node, taken, [seen("bind", taken)])
             return
-        if holders.kind == "absent":
-            raise NothingToJudge(holders.why)
+        if "MASTER_PORT" not in variables(node) and not isinstance(at(node, "job.variables"), Unread):
+            raise NothingToJudge("MASTER_PORT is not set")
         yield unknown(Where(node=node.name), f"who listens on MASTER_PORT was not read: {holders.why}",
                       why="A port that is taken makes the job wait without a word.")  # fmt: skip
         return

@@ -53,7 +53,8 @@ def link_speed(cluster: Cluster) -> Iterator[Finding]:
     warning below half the median of the other nodes (NET008.of_peers_percent), or with two nodes below half of
     the other direction; never from 2 Gb/s on (NET008.enough_gbit), for there the CPU may set the pace. A failure
     when it is also below 10 % of the reported speed (NET008.of_reported_percent; 10 Gb/s is taken for faster
-    ones). Where packets are lost or cut short, NET009 and NET007 speak. `bench` measures what links carry.
+    ones). The time that a burst waited for a core is taken out. Where packets are lost or cut short, NET009 and
+    NET007 speak. `bench` measures what links carry.
 
     ## Fix
     - **admin** `ethtool eth0` shows what both ends offer; look at cable, transceiver and switch port;
@@ -149,7 +150,7 @@ def _slow_node(slow: Slow, link: lan.Link | None, least: float) -> Finding:
     level = fail if slow.best < least else warn
     return level(
         Where(node=slow.node, device=name),
-        f"{name} {verb} {slow.best:.2g} Gb/s at best, the other nodes {slow.others:.2g} (median){says}",
+        f"{name} {verb} at most {slow.best:.2g} Gb/s, the other nodes {slow.others:.2g} (median){says}",
         why=_WHY,
         owner="node",
         evidence=[
@@ -167,7 +168,7 @@ def _slow_way(pair: Pair, rates: Mapping[Pair, float], links: Mapping[str, lan.L
     level = fail if there < least else warn
     return level(
         Where(node=a, peer=b, device=name),
-        f"{a} to {b} carries {there:.2g} Gb/s, the way back {back:.2g}: "
+        f"{a} to {b} carries at most {there:.2g} Gb/s, the way back {back:.2g}: "
         f"what {a} sends is held up there, or what {b} receives",
         why=_WHY,
         owner="node",
@@ -182,7 +183,7 @@ def _feeble(best: Mapping[str, float], links: Mapping[str, lan.Link]) -> Finding
     reported = flows.reported_gbit(links[node].interface.speed_mbit)
     return warn(
         Where(node=node, device=name) if len(best) == 1 else Where(),
-        f"bursts of {fold_names(best)} carry {best[node]:.2g} Gb/s at best, where {name} reports {reported:g}",
+        f"bursts of {fold_names(best)} carry at most {best[node]:.2g} Gb/s, where {name} reports {reported:g}",
         why="Something on the way carries far less than the interfaces could.",
         owner="site",
         evidence=[seen("bursts over TCP", f"{rate:.3g} Gb/s from {one}") for one, rate in list(best.items())[:4]],

@@ -26,9 +26,8 @@ def every_node_answered(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     Each node's agent announces every step before it starts. The report shows the last step that arrived,
-    how long ago that was, and what its process printed. Where no agent could be started, the words of ssh,
-    srun or the first step on the node say why: a key, a name, a port, a missing interpreter or ncclcheck,
-    a slurmd that does not answer.
+    how long ago that was, and what its process printed. Where no agent could start, ssh's or srun's words
+    say why: a key, a name, a port, no interpreter or ncclcheck there, a slurmd that does not answer.
 
     ## Fix
     - **you**: look at the step it stopped at, and try it by hand on that node.
@@ -37,8 +36,7 @@ def every_node_answered(cluster: Cluster) -> Iterator[Finding]:
       kernel log there.
 
     ## Source
-    gpu-monitoring-tools#46 and sglang PR#31229: nvidia-smi that never returns. ssh(1), ssh_config(5),
-    srun(1) and munge(7) manual pages.
+    gpu-monitoring-tools#46 and sglang PR#31229: nvidia-smi that never returns. ssh(1), srun(1), munge(7).
     """
     if not cluster.nodes and not cluster.run.silent:
         raise NothingToJudge("no nodes to judge")
