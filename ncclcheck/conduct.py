@@ -20,6 +20,7 @@ from ncclcheck.launch.join import wait_of
 from ncclcheck.options import Options
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.progress import Progress
+from ncclcheck.reports.jsondoc import encode
 from ncclcheck.reports.summary import decision
 from ncclcheck.session import signals_as_events
 from ncclcheck.stages import Stages, agent_options
@@ -57,15 +58,16 @@ def _lead(choice: Choice, options: Options, seconds: float, work: Work) -> int:
             raise UsageError(str(error)) from None
         cluster = cluster_now()
         document = finish.make(cluster, options, Story(started, time.monotonic() - begun, stages.done, caught))
-        _tell(choice, document.exit_code, decision(document))
+        each = encode(document) if "%n" in (options.json_file or "") else None
+        _tell(choice, document.exit_code, decision(document), each)
         stages.session.close()
         progress.clear()
-    return finish.deliver(document, options)
+    return finish.deliver(document, options, choice.who.name if choice.who else choice.names[0])
 
 
-def _tell(choice: Choice, exit_code: int, words: str) -> None:
+def _tell(choice: Choice, exit_code: int, words: str, document: bytes | None = None) -> None:
     if choice.lead is not None:
-        choice.lead.done(exit_code, words)
+        choice.lead.done(exit_code, words, document)
 
 
 def _follow(who: Identity, options: Options, seconds: float) -> int:
@@ -77,7 +79,9 @@ def _follow(who: Identity, options: Options, seconds: float) -> int:
     if followed.line:
         with suppress(OSError, ValueError):
             sys.stderr.write(f"ncclcheck: {followed.line}\n")
+    if followed.document is not None:
+        finish.write_json(options, who.name, followed.document)
     if followed.node is None:
         return followed.exit_code
     story = Story(started, time.monotonic() - begun)
-    return finish.deliver(finish.make(alone(who, followed, options), options, story), options)
+    return finish.deliver(finish.make(alone(who, followed, options), options, story), options, who.name)

@@ -54,11 +54,18 @@ def check_outputs(options: Options) -> None:
             raise UsageError(f"{option}: {path} cannot be written: {error.strerror or error}") from None
 
 
-def deliver(document: jsondoc.Document, options: Options) -> int:
-    """Write and print; the exit code."""
-    for path in (options.json_file, options.save_file):
-        if path is not None:
-            _write(path, jsondoc.encode(document))
+def write_json(options: Options, node: str, data: bytes) -> None:
+    """`--json F`, where %n in F is this node's name."""
+    if options.json_file is not None:
+        _write(options.json_file.replace("%n", node.replace("/", "_")), data)
+
+
+def deliver(document: jsondoc.Document, options: Options, node: str = "") -> int:
+    """Write and print; the exit code. node: this node's own name."""
+    data = jsondoc.encode(document)
+    write_json(options, node, data)
+    if options.save_file is not None:
+        _write(options.save_file, data)
     _print(document, options)
     if os.environ.get("KUBERNETES_SERVICE_HOST"):
         _tell_kubernetes(document)

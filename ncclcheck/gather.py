@@ -39,7 +39,7 @@ class _OfNode:
     reach: NodeReach | None = None
     end: JobEnd | None = None
     closed: str | None = None
-    last_step: str = "its agent was started"
+    last_step: str = ""
     heard: float = field(default_factory=time.monotonic)
 
 
@@ -65,6 +65,7 @@ class Gathered:
         match event.record:
             case wire.Hello() as hello:
                 node.hello = hello
+                node.last_step = "its agent has started"
             case wire.Facts(node=facts):
                 node.facts = facts
             case wire.Listening() as listening:

@@ -157,4 +157,5 @@ _VARIABLES = (
     ),
 )
 
-SCENARIOS = (*_HEALTHY, *_ADDRESSES, *_LINKS, *_CLOCKS, *_VARIABLES)
+from tests.scenarios_of_nodes import OF_NODES
+SCENARIOS = (*_HEALTHY, *_ADDRESSES, *_LINKS, *_CLOCKS, *_VARIABLES, *OF_NODES)

@@ -108,6 +108,7 @@ def test_a_place_in_a_join(
         (TORCHRUN, {"hosts": "a,b"}),
         ({**STEP, "SLURM_STEP_ID": "4294967290"}, {}),  # salloc's interactive step
         ({**STEP, "SLURM_STEP_NUM_NODES": "1"}, {}),  # srun -N1 --pty bash
+        ({**STEP, "SLURM_PTY_PORT": "40123"}, {}),  # srun -N2 --pty bash
         ({"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "NODE_RANK": "0", "WORLD_SIZE": "16", **MASTER}, {}),  # batch
         (
             {

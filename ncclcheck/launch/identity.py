@@ -135,9 +135,12 @@ def _in_mpi(options: Options, env: Env) -> Identity | None:
 
 
 def _in_step(options: Options, env: Env) -> Identity | None:
-    """A real Slurm step with a task on every node that is asked for. A batch script has SLURM_PROCID=0 too."""
+    """A real Slurm step with a task on every node that is asked for. A batch script has SLURM_PROCID=0 too.
+
+    A shell of `srun --pty` is one task in which a person types: nobody types the same on the other nodes.
+    """
     step = env.get("SLURM_STEP_ID", "")
-    if not step.isdecimal() or int(step) >= _NO_REAL_STEP:
+    if not step.isdecimal() or int(step) >= _NO_REAL_STEP or "SLURM_PTY_PORT" in env:
         return None
     read = Reader(env, "SLURM_STEP_ID says a job step")
     nodes = read.number("SLURM_STEP_NUM_NODES" if "SLURM_STEP_NUM_NODES" in env else "SLURM_NNODES", 1)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from ncclcheck.probes.facts import Burst, PeerReach, Unread, value_or
 from ncclcheck.reports.reached import Pair, Reached
@@ -124,11 +124,19 @@ def slow_nodes(best_of_pair: Mapping[Pair, float], percent: float, enough: float
         for pair, rate in best_of_pair.items():
             node = pair[0] if sends else pair[1]
             best[node] = max(best.get(node, 0.0), rate)
+        ordered = sorted(best.values())
         for node, rate in best.items() if len(best) > 2 else ():
-            others = median(other for name, other in best.items() if name != node)
+            others = _median_without(ordered, rate)
             if rate < min(enough, others * percent / 100):
                 found.append(Slow(node, sends, rate, others))
     return found
+
+
+def _median_without(ordered: Sequence[float], one: float) -> float:
+    """The median of sorted values when one of them is left out."""
+    place, count = bisect_left(ordered, one), len(ordered) - 1
+    low, high = (ordered[middle + (middle >= place)] for middle in ((count - 1) // 2, count // 2))
+    return (low + high) / 2
 
 
 def slow_pairs(best_of_pair: Mapping[Pair, float], percent: float, enough: float) -> set[Pair]:

@@ -13,6 +13,7 @@ from ncclcheck.reports.reached import Pair, Reached, required
 from ncclcheck.reports.rule import NothingToJudge, rule
 
 _LEAST_SEGMENTS = 500
+_MOST_PAIRS = 8
 
 
 @rule(
@@ -57,8 +58,9 @@ def loss(cluster: Cluster) -> Iterator[Finding]:
     rest = {pair: loss for pair, loss in tcp.items() if not named & set(pair)}
     lost += _lossy(rest, limits.get("NET009.retransmits_percent", 2.0), "TCP")
     counted = {n: reach.counters for n, reach in found.of_node.items() if not isinstance(reach.counters, Unread)}
-    for one in lost:
-        yield _lost(found, one, counted)
+    single = [one for one in lost if one.peer]
+    for one in [one for one in lost if not one.peer] + single[:_MOST_PAIRS]:
+        yield _lost(found, one, counted, len(single))
     blamed = {one.node for one in lost}
     for node, counters in counted.items():
         if node not in blamed and _too_many(counters):
@@ -148,12 +150,13 @@ def _single(left: Mapping[Pair, Loss], percent: float, kind: str) -> list[_Lost]
     ]
 
 
-def _lost(found: Reached, one: _Lost, counted: Mapping[str, Counters]) -> Finding:
+def _lost(found: Reached, one: _Lost, counted: Mapping[str, Counters], pairs: int) -> Finding:
     what = {"UDP": "small packets are lost", "TCP": "segments of a burst had to be sent again"}[one.kind]
     if not one.node:
         place = "between all nodes, so it is not one node's: look at what they share"
     elif one.peer:
-        place = f"from {one.node} to {one.peer}: as they leave the one or come in to the other"
+        among = f" (one of {pairs} such pairs)" if pairs > 1 else ""
+        place = f"from {one.node} to {one.peer}{among}: as they leave the one or come in to the other"
     else:
         place = f"{one.way} {one.node}, seen with {len(_others(one))} other nodes"
     where = Where(node=one.node or None, peer=one.peer or None, device=found.interface(one.node) or None)

@@ -11,6 +11,7 @@ from ncclcheck.reports.reached import Blame, Pair, Reached, blame, required
 from ncclcheck.reports.rule import rule
 
 _STANDARD_MTU = 1500
+_MOST_PAIRS = 8
 
 
 @rule(
@@ -61,8 +62,8 @@ def path_mtu(cluster: Cluster) -> Iterator[Finding]:
         yield _too_long(found, mtus, sorted(short), Where(), "no full-size packet arrives between any nodes")
     for culprit in culprits:
         yield _odd_mtu(found, mtus, culprit)
-    for pair in pairs:
-        yield _pair_mtu(found, mtus, pair)
+    for pair in pairs[:_MOST_PAIRS]:
+        yield _pair_mtu(found, mtus, pair, len(pairs))
 
 
 def _not_seen(dark: set[Pair], connected: set[Pair]) -> Finding:
@@ -83,14 +84,15 @@ def _odd_mtu(found: Reached, mtus: Mapping[Pair, PathMtu], culprit: Blame) -> Fi
     return _too_long(found, mtus, pairs, where, f"full-size packets {words} vanish")
 
 
-def _pair_mtu(found: Reached, mtus: Mapping[Pair, PathMtu], pair: Pair) -> Finding:
+def _pair_mtu(found: Reached, mtus: Mapping[Pair, PathMtu], pair: Pair, count: int) -> Finding:
     """Of two nodes, the one whose MTU is not the usual one is likely the odd one; said as such."""
     a, b = pair
     own = {node: found.of_node[node].mtu for node in pair if node in found.of_node}
     odd = a if own.get(b) == _STANDARD_MTU and own.get(a) != _STANDARD_MTU else b
     other = b if odd == a else a
     where = Where(node=odd, peer=other, device=found.interface(odd) or None)
-    return _too_long(found, mtus, [pair], where, f"full-size packets from {a} to {b} vanish")
+    among = f" (one of {count} such pairs)" if count > 1 else ""
+    return _too_long(found, mtus, [pair], where, f"full-size packets from {a} to {b}{among} vanish")
 
 
 def _too_long(
@@ -141,4 +143,5 @@ def _why(*, stalled: bool, told: bool) -> str:
 def _wanted(own: Mapping[str, int], passes: int, node: str | None) -> int:
     """The MTU that most others have, or what the path carries where all have too much."""
     others = [mtu for name, mtu in own.items() if name != node and mtu]
-    return max(set(others), key=others.count) if node and others else passes or _STANDARD_MTU
+    usual = max(set(others), key=others.count) if node and others else 0
+    return usual if usual not in (0, own.get(node or "")) else passes or _STANDARD_MTU

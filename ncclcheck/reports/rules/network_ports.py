@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from ncclcheck.probes.facts import Cluster, Unread
 from ncclcheck.reports import lan
@@ -89,7 +90,7 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
 class _Tries:
     """The connections that were tried, without those that another rule explains."""
 
-    cluster: Cluster
+    links: dict[str, lan.Link]
     found: Reached
     judged: set[Pair]
     bad: set[Pair]
@@ -99,20 +100,19 @@ class _Tries:
         found = required(cluster)
         connects = {pair: connect for pair, connect in found.connects.items() if connect.outcome != "silent"}
         bad = {pair for pair, connect in connects.items() if connect.outcome != "ok"}
-        return cls(cluster, found, set(connects), bad)
+        return cls({link.node: link for link in lan.links(cluster)}, found, set(connects), bad)
 
-    @property
+    @cached_property
     def nodes(self) -> list[str]:
         """The nodes of the pairs, in the launcher's order."""
         named = {node for pair in self.judged for node in pair}
-        return [node.name for node in self.cluster.nodes if node.name in named]
+        return [*(node for node in self.links if node in named), *sorted(named - set(self.links))]
 
     def unasked(self) -> Iterator[Finding]:
         """Nodes of which nobody knows: they opened no port, or their listener did not speak."""
-        known = {node for pair in self.judged for node in pair}
-        links = lan.links(self.cluster)
-        addresses = Counter(link.address for link in links)
-        for link in links:
+        known = set(self.nodes)
+        addresses = Counter(link.address for link in self.links.values())
+        for link in self.links.values():
             if link.node not in known and addresses[link.address] == 1:
                 yield unknown(
                     Where(node=link.node, device=link.interface.name),
@@ -150,21 +150,27 @@ class _Tries:
             return "it is refused, so a filter rejects it or another machine has this address"
         if outcomes["stranger"] == len(pairs):
             return "something else answers at this address"
+        if all(self._crosses(pair) for pair in pairs):
+            return (
+                "nothing passes between their subnets: the router does not forward it, or a packet filter drops it"
+            )
         return "nothing passes: a packet filter, a VLAN, a switch port or a cable"
+
+    def _crosses(self, pair: Pair) -> bool:
+        a, b = (self.links.get(node) for node in pair)
+        return bool(a and b and a.network != b.network)
 
     def down(self, node: str) -> str:
         """The interface of a node that took part and is not up, if it is so."""
-        name = self.found.interface(node)
-        for one in self.cluster.nodes:
-            for interface in lan.interfaces(one) if one.name == node else ():
-                if interface.name == name and (interface.up is False or interface.running is False):
-                    return f"{name} is {'down' if interface.up is False else 'up, but has no link'}"
-        return ""
+        link = self.links.get(node)
+        if link is None or False not in (link.interface.up, link.interface.running):
+            return ""
+        return f"{link.interface.name} is {'down' if link.interface.up is False else 'up, but has no link'}"
 
     def fix(self, node: str, peer: str) -> list[Remedy]:
         """By hand, then by the administrator of the node."""
         address, name = self.found.address(node) or "ADDRESS", self.found.interface(node) or "eth0"
-        networks = [str(link.network) for link in lan.links(self.cluster) if link.node == peer] or ["NETWORK"]
+        network = str(self.links[peer].network) if peer in self.links else "NETWORK"
         by_hand = you(
             "Try it by hand, and leave the node out until it is mended.",
             f"python3 -m http.server 45000 --bind {address}   # on {node}",
@@ -177,8 +183,8 @@ class _Tries:
             admin(
                 f"Let the job's network in on all high ports, on {node} and in the cloud's security group.",
                 "nft list ruleset",
-                f"nft insert rule inet filter input ip saddr {networks[0]} tcp dport 1024-65535 accept",
-                f"firewall-cmd --zone=trusted --add-source={networks[0]}",
+                f"nft insert rule inet filter input ip saddr {network} tcp dport 1024-65535 accept",
+                f"firewall-cmd --zone=trusted --add-source={network}",
             ),
         ]
 

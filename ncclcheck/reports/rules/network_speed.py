@@ -130,16 +130,20 @@ def _bursts(cluster: Cluster, odd: set[str]) -> Iterator[Finding]:
         _slow_way(pair, rates, links, max(least.get(node, 0.0) for node in pair)) for pair in sorted(pairs)
     )
     named = {one.node for one in slow} | {node for pair in pairs for node in pair} | odd
-    below = {pair[0]: rate for pair, rate in rates.items() if rate < least.get(pair[0], 0.0)}
-    if feeble := {node: rate for node, rate in below.items() if _best(node, rates) == rate and node not in named}:
+    best = _best(rates)
+    if feeble := {n: rate for n, rate in best.items() if rate < least.get(n, 0.0) and n not in named}:
         yield _feeble(feeble, links)
     if not (slow or pairs or feeble or odd):
-        best = [_best(node, rates) for node in {pair[0] for pair in rates}]
-        yield fine(Where(), f"bursts of single streams carried {min(best):.3g} to {max(best):.3g} Gb/s")
+        low, high = min(best.values()), max(best.values())
+        yield fine(Where(), f"bursts of single streams carried {low:.3g} to {high:.3g} Gb/s")
 
 
-def _best(node: str, rates: Mapping[Pair, float]) -> float:
-    return max(rate for (sender, _), rate in rates.items() if sender == node)
+def _best(rates: Mapping[Pair, float]) -> dict[str, float]:
+    """The best rate of every sender."""
+    best: dict[str, float] = {}
+    for (sender, _), rate in rates.items():
+        best[sender] = max(best.get(sender, 0.0), rate)
+    return best
 
 
 def _slow_node(slow: Slow, link: lan.Link | None, least: float) -> Finding:

@@ -1,13 +1,12 @@
-"""RUN: the tool's own run. A silent node is unknown; a rank that was seen dead, stopped or absent is FAIL."""
+"""RUN001, RUN004: the tool's own run. A silent node and a broken probe are unknown, never fine."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclcheck.probes.facts import Cluster, JobEnd, RankState, Run, unread_in
+from ncclcheck.probes.facts import Cluster, Silence, unread_in
 from ncclcheck.reports import launching
-from ncclcheck.reports.findings import Evidence, Finding, Remedy, State, Where, admin, fail, seen, unknown, you
-from ncclcheck.reports.fold import fold_names
+from ncclcheck.reports.findings import Finding, State, Where, admin, seen, unknown, you
 from ncclcheck.reports.rule import NothingToJudge, rule
 
 _MOST_TOLD = 16
@@ -47,114 +46,13 @@ def every_node_answered(cluster: Cluster) -> Iterator[Finding]:
         detail = [seen("its process", silence.detail)] if silence.detail else []
         yield unknown(
             Where(node=silence.node),
-            f"no answer; the last it said, {silence.since_s:.0f} s before, was {silence.last_step!r}",
+            _silent(silence),
             why="Nothing is known of this node, so it is neither ready nor broken.",
-            evidence=[seen("last step", silence.last_step), *detail],
+            evidence=[seen("last step", silence.last_step or "none"), *detail],
             fix=[
                 you("See whether it answers at all, and what its own report says.", "ncclcheck env -v"),
                 admin("Look at its kernel log for a hung driver or file system.", "dmesg -T | tail -50"),
             ],
-        )
-
-
-@rule("RUN002", "every rank joined", worst=State.FAIL, over="", commands=("bench",))
-def every_rank_joined(cluster: Cluster) -> Iterator[Finding]:
-    """
-    ## What
-    torchrun started every rank on every node, and all of them formed one world of the planned size.
-
-    ## Why it matters
-    A job whose ranks do not all join waits for minutes and then ends with an error about something else.
-    When clocks differ, c10d can even form several worlds of one rank that all end with success.
-
-    ## How we know
-    Every rank reports to its node's agent when it starts, before it imports torch, and again when
-    the process group exists; it compares the world size with the plan first. Exit statuses are torchrun's.
-
-    ## Fix
-    - **you**: mend what the first named rank printed. A port that is taken: choose another with
-      `--rdzv-endpoint HOST:PORT` or end its holder.
-    - **admin**: clocks within a second of each other on all nodes (chrony or ntpd).
-
-    ## Source
-    torchrun's documentation, section "Rendezvous"; pytorch#73656; meta-pytorch/torchtune#392 (port taken).
-    """
-    run = cluster.run
-    if not run.started_job:
-        if run.stopped_by != "deadline":
-            raise NothingToJudge("no job was started")
-        yield unknown(
-            Where(), "too little time was left before the deadline to start a job",
-            why="Nothing was measured, so nothing is known of the job.", owner="job",
-            evidence=[seen("--deadline", "reached before the job")], fix=[you("Give it more time: --deadline S.")],
-        )  # fmt: skip
-        return
-    if len(run.ranks) == cluster.job.ranks and all(rank.phase != "start" for rank in run.ranks):
-        return
-    _silence_first(run)
-    missing = sorted(set(range(cluster.job.ranks)) - {rank.rank for rank in run.ranks})
-    late = [rank for rank in run.ranks if rank.phase == "start"]
-    named = _suspects(late)
-    for rank in named:
-        yield _lost(rank, f"before it had joined, in {rank.last_step or 'its start'!r}")
-    if not named:
-        yield from (_ended(end) for end in run.ends if end.detail)
-    if not named and not any(end.detail for end in run.ends):
-        absent = f"ranks {', '.join(map(str, missing))}" if missing else _steps(late)
-        yield unknown(
-            Where(),
-            f"{absent} had not joined when {_cut_short(run)}",
-            why="Nobody was seen dead or stopped: who is at fault, if anybody, is not known.",
-            evidence=[_evidence(rank) for rank in late[:_MOST_TOLD]],
-            fix=[you("Give it more time (--deadline), and look at the last step of each rank.")],
-        )
-
-
-@rule(
-    "RUN003",
-    "every rank reached every collective in time",
-    worst=State.FAIL,
-    over="run.ranks",
-    commands=("bench",),
-)
-def every_rank_reached_every_collective(cluster: Cluster) -> Iterator[Finding]:
-    """
-    ## What
-    After the world was formed, every rank went through every collective to the end of the plan.
-
-    ## Why it matters
-    A collective ends on no rank before all have entered it: one rank that is dead or stopped makes all
-    others hang, and they are the ones that print errors.
-
-    ## How we know
-    The agent of each node looks at its ranks twice a second: the state in /proc/PID/stat (T is stopped,
-    gone is dead), the last announced step, a counter of progress, and torchrun's exit statuses. The first
-    rank seen dead or stopped is named; errors of others that follow are consequences.
-
-    ## Fix
-    - **you**: find what ended the named rank: its own output, or the out-of-memory killer.
-    - **admin**: `dmesg -T | grep -i -E 'killed process|oom'` on its node.
-
-    ## Source
-    proc(5) and signal(7) manual pages; pytorch/pytorch torch.distributed.elastic (exit codes of workers).
-    """
-    run = cluster.run
-    late = [rank for rank in run.ranks if rank.phase == "world"]
-    if not late:
-        if any(rank.phase == "start" for rank in run.ranks):
-            raise NothingToJudge("its ground failed: RUN002")
-        return
-    _silence_first(run)
-    named = _suspects(late)
-    for rank in named:
-        yield _lost(rank, f"in {rank.last_step!r}")
-    if not named:
-        yield unknown(
-            Where(),
-            f"when {_cut_short(run)}: {_steps(late)}",
-            why="Nobody was seen dead or stopped: who is at fault, if anybody, is not known.",
-            evidence=[_evidence(rank) for rank in late[:_MOST_TOLD]],
-            fix=[you("Give it more time (--deadline), or fewer and smaller --sizes.")],
         )
 
 
@@ -203,98 +101,7 @@ def every_probe_and_rule_ran(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-def _ended(end: JobEnd) -> Finding:
-    how = "torchrun ended before its ranks had joined" if end.exit is not None else "the job could not start"
-    mend = (
-        "Choose another port: --rdzv-endpoint HOST:PORT."
-        if "cannot be opened" in end.detail
-        else "Mend what it says."
-    )
-    return fail(
-        Where(node=end.node),
-        f"{how}: {_last_line(end.detail)}",
-        why="Without this node's ranks there is no world, and the other nodes only wait.",
-        owner="node",
-        evidence=[seen("torchrun", end.detail)],
-        fix=[you(f"{mend} The same fails in a real job.")],
-    )
-
-
-def _silence_first(run: Run) -> None:
-    """What ranks say of a peer whose whole node is silent is a consequence."""
-    if run.silent and not any(rank.first for rank in run.ranks):
-        raise NothingToJudge("its ground failed: RUN001")
-
-
-def _cut_short(run: Run) -> str:
-    return "a signal ended the run" if run.stopped_by == "signal" else "the time was over"
-
-
-def _suspects(late: list[RankState]) -> list[RankState]:
-    """The rank that was first seen dead or stopped; else those that raised an error of their own."""
-    first = [rank for rank in late if rank.first]
-    return first or [rank for rank in late if rank.error][:1]
-
-
-def _lost(rank: RankState, where: str) -> Finding:
-    return fail(
-        Where(node=rank.node, rank=rank.rank),
-        f"{_how(rank)}, {where}",
-        why="All other ranks wait for it: what they print afterwards is a consequence.",
-        owner="job" if rank.error else "node",
-        evidence=[_evidence(rank)],
-        fix=_mends(rank),
-    )
-
-
-def _mends(rank: RankState) -> list[Remedy]:
-    if rank.proc_state in ("T", "t"):
-        return [
-            you("Find what stopped it (a debugger, job control, a suspended job) and let it go on.",
-                f"kill -CONT {rank.pid}"),
-            admin("See whether the scheduler suspends jobs on this node.", "scontrol show job"),
-        ]  # fmt: skip
-    return [
-        you("Look at what this rank printed, and whether something outside ended it."),
-        admin("See whether the kernel ended it.", "dmesg -T | grep -i -E 'killed process|oom'"),
-    ]
-
-
-def _how(rank: RankState) -> str:
-    who = f"pid {rank.pid}"
-    if rank.proc_state in ("T", "t"):
-        return f"{who} is stopped (state {rank.proc_state})"
-    if rank.error:
-        return f"{who} raised {_last_line(rank.error)}"
-    if rank.exit is not None and rank.exit < 0:
-        return f"{who} was ended by {_SIGNALS.get(rank.exit, f'signal {-rank.exit}')}"
-    return f"{who} is dead" + ("" if rank.exit is None else f", exit status {rank.exit}")
-
-
-def _evidence(rank: RankState) -> Evidence:
-    parts = [f"last step {rank.last_step!r}", f"no progress for {rank.since_s:.0f} s", f"state {rank.proc_state}"]
-    if rank.exit is not None:
-        parts.append(f"exit status {rank.exit}")
-    if rank.error:
-        parts.append(rank.error)
-    return seen(f"rank {rank.rank} on {rank.node}, pid {rank.pid}", ", ".join(parts))
-
-
-def _steps(late: list[RankState]) -> str:
-    """Where ranks were; those in the same step are said together, for there may be thousands."""
-    by_step: dict[str, list[RankState]] = {}
-    for rank in late:
-        by_step.setdefault(rank.last_step, []).append(rank)
-    return "; ".join(_in_step(step, ranks) for step, ranks in by_step.items())
-
-
-def _in_step(step: str, ranks: list[RankState]) -> str:
-    longest = max(rank.since_s for rank in ranks)
-    if len(ranks) == 1:
-        return f"rank {ranks[0].rank} on {ranks[0].node} was in {step!r} for {longest:.0f} s"
-    nodes = fold_names(rank.node for rank in ranks)
-    return f"{len(ranks)} ranks on {nodes} were in {step!r} for up to {longest:.0f} s"
-
-
-def _last_line(text: str) -> str:
-    return text.strip().splitlines()[-1][:300] if text.strip() else "nothing"
+def _silent(silence: Silence) -> str:
+    if not silence.last_step:
+        return f"it never answered, for {silence.since_s:.0f} s"
+    return f"no answer; the last it said, {silence.since_s:.0f} s before, was {silence.last_step!r}"
