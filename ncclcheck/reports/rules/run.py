@@ -9,9 +9,6 @@ from ncclcheck.reports import launching
 from ncclcheck.reports.findings import Finding, State, Where, admin, seen, unknown, you
 from ncclcheck.reports.rule import NothingToJudge, rule
 
-_MOST_TOLD = 16
-_SIGNALS = {-9: "SIGKILL", -11: "SIGSEGV", -6: "SIGABRT", -7: "SIGBUS", -15: "SIGTERM"}
-
 
 @rule("RUN001", "every node answered", worst=State.UNKNOWN, over="")
 def every_node_answered(cluster: Cluster) -> Iterator[Finding]:
