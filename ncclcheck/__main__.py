@@ -2,9 +2,11 @@
 
 import os
 import sys
+from contextlib import suppress
 
-if sys.path and sys.path[0] in ("", os.getcwd()):
-    del sys.path[0]
+with suppress(FileNotFoundError):
+    if sys.path and sys.path[0] in ("", os.getcwd()):
+        del sys.path[0]
 
 from ncclcheck.cli import main
 

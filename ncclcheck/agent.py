@@ -16,8 +16,6 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, BinaryIO
 
-import msgspec
-
 from ncclcheck import __version__, endpoint, rundir, wire
 from ncclcheck.errors import UsageError
 from ncclcheck.launch import nodelist
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
 
 _TICK = 0.1
 _LOOK_EVERY = 0.5
+_DRAIN_S = 1.0
 _TORCHRUN_MAY_LINGER = 3.0
 
 
@@ -79,7 +78,7 @@ class Agent:
     def _obey(self, orders: BinaryIO) -> None:
         """Orders become events; the end of the channel ends everything, whatever the main thread does."""
         for line in orders:
-            with suppress(msgspec.MsgspecError):
+            with suppress(wire.Unreadable):
                 if (order := wire.read_order(line, self.options.node)) is not None:
                     self.events.put(order)
         self.leave("the launcher is gone")
@@ -180,8 +179,14 @@ class Agent:
         self._ended(status, detail, [_leftover(self.options.name, s) for s in stuck])
 
     def _drain(self, torchrun: Torchrun) -> None:
+        """What the ranks said before they ended, for a short while; an order that comes meanwhile is kept."""
+        end = time.monotonic() + _DRAIN_S
         with suppress(Empty):
-            while not isinstance(event := self.events.get(timeout=0.05), wire.Stop):
+            while time.monotonic() < end:
+                event = self.events.get(timeout=0.05)
+                if isinstance(event, wire.Stop):
+                    self.events.put(event)
+                    return
                 self._pass_on(torchrun, event)
 
     def _ended(self, status: int | None, detail: str, leftovers: list[Leftover] | None = None) -> None:
@@ -207,7 +212,14 @@ def _port_problem(where: str) -> str | None:
 
 
 def _leftover(node: str, stuck: process.Stuck) -> Leftover:
-    return Leftover(node=node, pid=stuck.pid, state=stuck.state, wchan=stuck.wchan, command=stuck.command)
+    return Leftover(
+        node=node,
+        pid=stuck.pid,
+        state=stuck.state,
+        wchan=stuck.wchan,
+        devices=stuck.devices,
+        command=stuck.command,
+    )
 
 
 def _options(argv: list[str] | None) -> argparse.Namespace:

@@ -49,7 +49,7 @@ class _Bench:
         self.shape = plan.shape(self.bench, nodes, simulated=self.stages.choice.simulated)
         rows = plan.collectives(self.bench, self.shape, nodes, simulated=self.stages.choice.simulated)
         self.stages.progress.say(self._announcement())
-        with self.stages.stage("bench", f"torchrun: {self.ranks} ranks, {self.shape.backend}") as outcome:
+        with self.stages.stage("bench", f"torchrun with {self.shape.backend}") as outcome:
             seconds = self._seconds()
             self.session.job(self._orders(nodes, rows, seconds), seconds)
             if self.session.stopped_by or not self._complete():
@@ -142,7 +142,7 @@ class _Bench:
         assert self.shape is not None
         note = f"; {self.shape.note}" if self.shape.note else ""
         about = plan.stated_seconds(self.bench)
-        across = f"{self.ranks} ranks, {self.shape.ranks_per_node} on each node"
+        across = f"{self.ranks} rank{'s' if self.ranks > 1 else ''}, {self.shape.ranks_per_node} on each node"
         return f"{across}, {self.shape.backend}{note}; takes about {about:.0f} s"
 
     def _complete(self) -> bool:

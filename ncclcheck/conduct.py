@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from ncclcheck import finish, saved
 from ncclcheck.errors import Interrupted, UsageError
+from ncclcheck.exits import Exit
 from ncclcheck.finish import Story
 from ncclcheck.launch import choose
 from ncclcheck.launch.agents import Events
@@ -52,10 +53,10 @@ def _lead(choice: Choice, options: Options, seconds: float, work: Work) -> int:
         except Interrupted as interrupted:
             caught = interrupted.number
             stages.session.stop_job()
-        except (UsageError, OSError) as error:
-            _tell(choice, 2, str(error))
+        except Exception as error:
+            _tell(choice, Exit.USAGE if isinstance(error, UsageError) else Exit.INCOMPLETE, str(error))
             stages.session.close()
-            raise UsageError(str(error)) from None
+            raise
         cluster = cluster_now()
         document = finish.make(cluster, options, Story(started, time.monotonic() - begun, stages.done, caught))
         each = encode(document) if "%n" in (options.json_file or "") else None

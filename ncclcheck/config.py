@@ -6,14 +6,19 @@ in its table; `[require]`, `[thresholds]` and `contact` are the site's own.
 
 from __future__ import annotations
 
+import math
+import os
+import stat
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from ncclcheck.errors import UsageError
+from ncclcheck.options import codes, requirements
+from ncclcheck.reports.rule import all_rules
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -25,31 +30,37 @@ VARIABLE = "NCCLCHECK_CONFIG"
 _MOST = 2**20
 
 
+Seconds = Annotated[float, Meta(ge=1, le=86400)]
+
+
 class CommandOptions(Struct, forbid_unknown_fields=True, rename="kebab"):
     """Options that may stand in a site file; None is not set."""
 
-    nodes: int | None = None
-    launch: str | None = None
+    nodes: Annotated[int, Meta(ge=1, le=100_000)] | None = None
+    launch: Literal["local", "slurm", "ssh", "join"] | None = None
     hosts: str | None = None
     hostfile: str | None = None
     via: str | None = None
     rdzv_endpoint: str | None = None
-    wait: float | None = None
-    output: str | None = None
+    wait: Seconds | None = None
+    output: Literal["text", "short", "json"] | None = None
     only: list[str] | None = None
     ignore: list[str] | None = None
     strict: bool | None = None
-    deadline: float | None = None
-    color: str | None = None
+    deadline: Seconds | None = None
+    color: Literal["auto", "always", "never"] | None = None
     quiet: bool | None = None
     verbose: bool | None = None
     ops: str | None = None
     sizes: str | None = None
     reduce_op: str | None = None
     dtype: str | None = None
-    nproc_per_node: int | None = None
-    backend: str | None = None
-    time_budget: float | None = None
+    nproc_per_node: Annotated[int, Meta(ge=1, le=100_000)] | None = None
+    backend: Literal["auto", "nccl", "gloo"] | None = None
+    time_budget: Annotated[float, Meta(ge=0.1, le=86400)] | None = None
+    quick: bool | None = None
+    full: bool | None = None
+    force: bool | None = None
 
 
 class SiteFile(CommandOptions, forbid_unknown_fields=True, rename="kebab"):
@@ -84,20 +95,44 @@ def read(env: Mapping[str, str]) -> Site:
 
 def _parse(path: str, *, must_exist: bool) -> SiteFile | None:
     try:
-        with open(path, "rb") as file:
-            data = tomllib.loads(file.read(_MOST).decode())
+        data = tomllib.loads(_content(path))
     except (FileNotFoundError, NotADirectoryError) as error:
         if must_exist:
             raise UsageError(f"{VARIABLE}: {path} cannot be read: {error.strerror}") from None
         return None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{path} is not TOML: {error}") from None
     try:
-        return msgspec.convert(data, SiteFile)
+        site = msgspec.convert(data, SiteFile)
     except msgspec.ValidationError as error:
         raise UsageError(f"{path}: {_with_key(str(error))}") from None
+    _check(path, site)
+    return site
+
+
+def _content(path: str) -> str:
+    """A regular file's text; a pipe would be waited for. Raises OSError, UnicodeDecodeError."""
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with open(file, "rb") as opened:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise OSError(22, "it is not a regular file")
+        return opened.read(_MOST).decode()
+
+
+def _check(path: str, site: SiteFile) -> None:
+    """What the types do not say: codes that exist, finite numbers. Raises UsageError with file and key."""
+    known = {rule.code for rule in all_rules()} if site.thresholds else set()
+    for name, value in (site.thresholds or {}).items():
+        if name.partition(".")[0] not in known or not math.isfinite(value):
+            raise UsageError(f"{path}: key thresholds.{name}: allowed is CODE.NAME of a rule's page = a number")
+    for table, options in (("", site), ("env.", site.env), ("bench.", site.bench)):
+        for key in ("only", "ignore"):
+            if options is not None and (given := getattr(options, key)):
+                codes(f"{path}: key {table}{key}", ",".join(given))
+    if site.require:
+        requirements(_require(site), f"{path}: key require")
 
 
 def _with_key(message: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import socket
@@ -26,7 +27,15 @@ def taken(host: str, port: int) -> str | None:
         with socket.create_server((host, port), family=_family(host)):
             return None
     except OSError as error:
-        return f"{host}:{port} cannot be opened: {os.strerror(error.errno or 0)}; {_holder(port)}"
+        return f"{host}:{port} cannot be opened: {_words(error, host, port)}"
+
+
+def _words(error: OSError, host: str, port: int) -> str:
+    if isinstance(error, socket.gaierror):
+        return f"the name {host} does not resolve here ({error.strerror})"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"{host} is no address of this machine"
+    return f"{os.strerror(error.errno or 0)}; {_holder(port)}"
 
 
 def _family(host: str) -> socket.AddressFamily:

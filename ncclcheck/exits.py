@@ -21,6 +21,6 @@ def of_signal(number: int) -> int:
 
 def of_outcome(outcome: str, *, strict: bool) -> Exit:
     """The code of a document's state. `unknown` alone is ready: an ordinary user never sees everything."""
-    if outcome == "fail" or (strict and outcome in ("warn", "unknown")):
+    if outcome == "fail" or (strict and outcome != "ok"):
         return Exit.FAILED
     return Exit.INCOMPLETE if outcome == "incomplete" else Exit.READY

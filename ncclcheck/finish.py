@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import select
 import shutil
 import sys
 import tempfile
@@ -19,6 +21,9 @@ from ncclcheck.reports import decision, jsondoc, summary, terminal
 from ncclcheck.reports.judge import judge
 
 _WIDEST = 100
+_PATIENCE_S = 5.0
+_OURS = re.compile(r"\x1b\[(0|1;31|3[2356])m")
+_CONTROL = re.compile(r"\x1b\[[0-9;]*m|[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 _TERMINATION_LOG = "/dev/termination-log"
 
 
@@ -40,36 +45,43 @@ def now() -> str:
 def check_outputs(options: Options) -> None:
     """Fail now, not after minutes of measuring. Raises UsageError; leaves nothing behind."""
     for option, path in (("--json", options.json_file), ("--save", options.save_file)):
-        if path is None:
-            continue
-        folder = os.path.dirname(os.path.abspath(path))
-        try:
-            if os.path.isdir(path):
-                raise IsADirectoryError(21, "it is a directory")
-            with tempfile.TemporaryFile(dir=folder):
-                pass
-            if os.path.exists(path) and not os.access(path, os.W_OK):
-                raise PermissionError(13, "it may not be overwritten")
-        except OSError as error:
-            raise UsageError(f"{option}: {path} cannot be written: {error.strerror or error}") from None
+        if path is not None:
+            try:
+                _try(os.path.realpath(path) if path else path)
+            except OSError as error:
+                raise UsageError(f"{option}: {path!r} cannot be written: {error.strerror or error}") from None
 
 
-def write_json(options: Options, node: str, data: bytes) -> None:
-    """`--json F`, where %n in F is this node's name."""
-    if options.json_file is not None:
-        _write(options.json_file.replace("%n", node.replace("/", "_")), data)
+def _try(path: str) -> None:
+    if os.path.isdir(path):
+        raise IsADirectoryError(21, "it is a directory")
+    if _is_special(path):
+        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+        return
+    with tempfile.TemporaryFile(dir=os.path.dirname(path)):
+        pass
+    if os.path.exists(path) and not os.access(path, os.W_OK):
+        raise PermissionError(13, "it may not be overwritten")
+
+
+def _is_special(path: str) -> bool:
+    """A pipe, a device, or a file that stands for a descriptor: written in place, never replaced."""
+    return path.startswith(("/dev/", "/proc/")) or (os.path.exists(path) and not os.path.isfile(path))
+
+
+def write_json(options: Options, node: str, data: bytes) -> bool:
+    """`--json F`, where %n in F is this node's name; whether it could be written."""
+    return options.json_file is None or _write(options.json_file.replace("%n", node.replace("/", "_")), data)
 
 
 def deliver(document: jsondoc.Document, options: Options, node: str = "") -> int:
     """Write and print; the exit code. node: this node's own name."""
     data = jsondoc.encode(document)
-    write_json(options, node, data)
-    if options.save_file is not None:
-        _write(options.save_file, data)
-    _print(document, options)
+    written = [write_json(options, node, data), options.save_file is None or _write(options.save_file, data)]
+    written.append(_print(document, options))
     if os.environ.get("KUBERNETES_SERVICE_HOST"):
         _tell_kubernetes(document)
-    return document.exit_code
+    return document.exit_code if all(written) or document.exit_code else exits.Exit.INCOMPLETE
 
 
 def make(cluster: Cluster, options: Options, story: Story) -> jsondoc.Document:
@@ -100,43 +112,77 @@ def _tell_kubernetes(document: jsondoc.Document) -> None:
         log.write(summary.decision(document)[:4000])
 
 
-def _write(path: str, data: bytes) -> None:
-    """Whole or not at all: through a temporary name beside it."""
-    beside = f"{path}.{os.getpid()}.part"
+def _write(path: str, data: bytes) -> bool:
+    """Whole or not at all, through a temporary name beside it; a link is followed."""
+    special, real = _is_special(path), os.path.realpath(path)
+    beside = f"{real}.{os.getpid()}.part"
     try:
-        if os.path.exists(path) and not os.path.isfile(path):
-            with open(path, "wb") as special:
-                special.write(data)
-            return
-        with open(beside, "wb") as file:
-            file.write(data)
-        os.replace(beside, path)
+        if special or _is_special(real):
+            _write_in_place(path, data)
+        else:
+            with open(beside, "wb") as file:
+                file.write(data)
+            os.replace(beside, real)
     except OSError as error:
         with suppress(OSError):
             os.unlink(beside)
-        sys.stderr.write(f"ncclcheck: {path} could not be written: {error.strerror or error}\n")
+        complain(f"{path} could not be written: {error.strerror or error}")
+        return False
+    return True
 
 
-def _print(document: jsondoc.Document, options: Options) -> None:
+def _write_in_place(path: str, data: bytes) -> None:
+    """To a pipe or a device, which may stop taking: five seconds without progress are enough."""
+    file = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    try:
+        while data:
+            if not select.select([], [file], [], _PATIENCE_S)[1]:
+                raise TimeoutError(110, "nobody reads it")
+            data = data[os.write(file, data) :]
+    finally:
+        os.close(file)
+
+
+def _print(document: jsondoc.Document, options: Options) -> bool:
     if options.output == "json":
-        emit(jsondoc.encode(document).decode())
-        return
+        return emit(jsondoc.encode(document).decode())
     if options.quiet and document.state == "ok" and document.exit_code == 0:
-        return
+        return True
     style = terminal.Style(
         width=_width(), colour=_colour(options.color), verbose=options.verbose, contact=options.policy.contact
     )
-    emit((terminal.short if options.output == "short" else terminal.text)(document, style))
+    return emit(_plain((terminal.short if options.output == "short" else terminal.text)(document, style)))
 
 
-def emit(text: str) -> None:
-    """Print the one document of stdout; a reader that has left (`| head`) is no error."""
+def _plain(text: str) -> str:
+    """Names and values come from outside: no control character reaches the terminal but our own colours."""
+    return _CONTROL.sub(lambda found: found[0] if _OURS.fullmatch(found[0]) else repr(found[0])[1:-1], text)
+
+
+def emit(text: str) -> bool:
+    """Print the one document of stdout; a reader that has left (`| head`) is no error, a full disk is one."""
     try:
         sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
         sys.stdout.flush()
-    except (BrokenPipeError, ValueError, AttributeError, OSError):
-        with suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except (BrokenPipeError, ValueError, AttributeError):  # the last two: closed from the start, `>&-`
+        return _leave_stdout()
+    except OSError as error:
+        _leave_stdout()
+        complain(f"the report could not be printed: {error.strerror or error}")
+        return False
+    return True
+
+
+def _leave_stdout() -> bool:
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return True
+
+
+def complain(message: str) -> None:
+    """One line on stderr, if there is one."""
+    with suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(f"ncclcheck: {' '.join(message.split())}\n")
 
 
 def _width() -> int:

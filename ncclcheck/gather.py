@@ -67,7 +67,7 @@ class Gathered:
                 node.hello = hello
                 node.last_step = "its agent has started"
             case wire.Facts(node=facts):
-                node.facts = facts
+                node.facts = replace(facts, name=node.name)
             case wire.Listening() as listening:
                 node.listening = listening
             case wire.Reach(reach=reach):
@@ -96,7 +96,7 @@ class Gathered:
         )
         if before and before.phase == "done":
             state = replace(state, phase="done")
-        if not any(rank.first for rank in self.ranks.values()) and lost(state):
+        if not any(rank.first or rank.error for rank in self.ranks.values()) and lost(state) and not state.error:
             state = replace(state, first=True)
         self.ranks[state.rank] = state
 
@@ -163,7 +163,9 @@ class Gathered:
         return Run(
             ranks=[self.ranks[rank] for rank in sorted(self.ranks)],
             silent=[
-                self._silence(n) for n in self.nodes.values() if n.facts is None or (started_job and n.end is None)
+                self._silence(n)
+                for n in self.nodes.values()
+                if n.facts is None or (started_job and n.end is None and stopped_by != "signal")
             ],
             ends=[node.end for node in self.nodes.values() if node.end is not None],
             leftovers=self.leftovers,

@@ -56,18 +56,18 @@ def codes(option: str, given: str) -> tuple[str, ...]:
     return wanted
 
 
-def requirements(given: str) -> list[Requirement]:
+def requirements(given: str, option: str = "--require") -> list[Requirement]:
     """`gpu=8,hca=8,NET003` -> requirements. Raises UsageError."""
     found: list[Requirement] = []
     known = {rule.code for rule in all_rules()}
     for part in (p.strip() for p in given.split(",") if p.strip()):
         name, equals, count = part.partition("=")
-        if equals and name.lower() in COUNTED and count.isdecimal():
+        if equals and name.lower() in COUNTED and count.isdecimal() and len(count) < 7:
             found.append(Requirement(what=name.lower(), count=int(count)))
         elif not equals and name.upper() in known:
             found.append(Requirement(what=name.upper()))
         else:
             raise UsageError(
-                f"--require: {part!r} is not understood; allowed are gpu=N, hca=N and codes such as NET003"
+                f"{option}: {part!r} is not understood; allowed are gpu=N, hca=N and codes such as NET003"
             )
     return found

@@ -80,7 +80,7 @@ def _range(given: str) -> list[int]:
 
 
 def _factor(text: str, given: str) -> int:
-    if not text.isdecimal() or int(text) < 2:
+    if not text.isdecimal() or len(text) > 6 or int(text) < 2:
         raise _bad_size(given)
     return int(text)
 
@@ -155,7 +155,7 @@ def collectives(bench: BenchOptions, shape: Shape, nodes: list[Node], *, simulat
         raise UsageError(
             f"--reduce-op {bench.reduce_op}: needs a dtype of whole numbers, --dtype int8, uint8, int32 or int64"
         )
-    wanted = bench.ops or (_QUICK_OPS if bench.level == "quick" else _DEFAULT_OPS)
+    wanted = bench.ops or {"quick": _QUICK_OPS, "standard": _DEFAULT_OPS, "full": OPS}[bench.level]
     given = bench.sizes or _default_sizes(bench.level, shape.backend)
     rows = [Row(op=op, bytes=size) for op in wanted for size in ((0,) if op == "barrier" else given)]
     rows.sort(key=lambda row: row.bytes)  # what is cheap is measured before the time is used up

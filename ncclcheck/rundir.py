@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 _PREFIX = "ncclcheck-"
 _ROOM = 256 * 1024
+_LOCK = "lock"
+_held: list[IO[bytes]] = []
 _LONGEST = 70  # a Unix socket's path may have 107 bytes
 
 
 def create() -> str:
-    """A folder of mode 0700 in the first place with room: the temporary directory, /dev/shm, /run/user, home.
+    """A folder of mode 0700 in the first place with room: TMPDIR, /tmp, /dev/shm, /run/user.
 
     Raises OSError that names every place that was tried.
     """
     tried: list[str] = []
     for parent in _candidates():
         try:
-            folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent)
+            folder = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
         except OSError as error:
             tried.append(f"{parent}: {error.strerror}")
             continue
         if (problem := _no_room(folder)) is None:
+            _hold(folder)
             return folder
         shutil.rmtree(folder, ignore_errors=True)
         tried.append(f"{parent}: {problem}")
@@ -39,17 +44,31 @@ def remove(folder: str) -> None:
 
 
 def sweep() -> None:
-    """Remove the run folders that killed agents of this user left behind on this machine."""
+    """Remove the folders of this user's runs that were killed: those whose lock nobody holds any more."""
     for parent in _candidates():
-        for stale in Path(parent).glob(f"{_PREFIX}*-*"):
-            owner = stale.name.removeprefix(_PREFIX).split("-")[0]
+        for folder in Path(parent).glob(f"{_PREFIX}*"):
             with suppress(OSError):
-                if owner.isdecimal() and not Path("/proc", owner).exists() and stale.stat().st_uid == os.getuid():
-                    shutil.rmtree(stale, ignore_errors=True)
+                if folder.stat().st_uid == os.getuid() and _abandoned(folder / _LOCK):
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _abandoned(lock: Path) -> bool:
+    with open(lock, "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+    return True
+
+
+def _hold(folder: str) -> None:
+    """Lock the folder until this process ends, whatever PID namespace a sweeper lives in."""
+    _held.append(open(f"{folder}/{_LOCK}", "wb"))  # noqa: SIM115 - open for the life of the process
+    fcntl.flock(_held[-1], fcntl.LOCK_EX)
 
 
 def _candidates() -> Iterator[str]:
-    names = (os.environ.get("TMPDIR"), "/tmp", "/dev/shm", f"/run/user/{os.getuid()}", os.path.expanduser("~"))
+    names = (os.environ.get("TMPDIR"), "/tmp", "/dev/shm", f"/run/user/{os.getuid()}")
     for name in dict.fromkeys(names):
         if name and os.path.isabs(name) and len(os.fsencode(name)) <= _LONGEST:
             yield name

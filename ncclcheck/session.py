@@ -32,7 +32,8 @@ def signals_as_events(events: Events) -> Iterator[None]:
     def put(number: int, _: FrameType | None) -> None:
         events.put(Signalled(number))
 
-    before = {number: signal.signal(number, put) for number in _SIGNALS}
+    heard = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]  # nohup
+    before = {number: signal.signal(number, put) for number in heard}
     try:
         yield
     finally:
@@ -79,17 +80,25 @@ class Session:
             return
         self._send_all(wire.Stop(reason=self.stopped_by))
         with suppress(Interrupted):
-            self._listen(_CLOSE, lambda: self.gathered.job_over_but(self.gathered.silent_in_job(_CLOSE / 2)))
+            self._listen(
+                self._closing / 2,
+                lambda: self.gathered.job_over_but(self.gathered.silent_in_job(self._closing / 2)),
+            )
 
     def close(self) -> None:
         """Close all channels; no agent, and nothing that an agent started, is left."""
         self._send_all(wire.Stop(reason="done"))
-        limit = time.monotonic() + _CLOSE
+        limit = time.monotonic() + self._closing
         for link in self.links:
             link.close(max(0.2, limit - time.monotonic()))
         process.kill_tree()
         process.reap_all()
         rundir.sweep()
+
+    @property
+    def _closing(self) -> float:
+        """Seconds for agents to leave: what is left of the deadline, but time enough to kill those that stay."""
+        return min(_CLOSE, max(1.0, self.deadline.left))
 
     def _send_all(self, order: wire.FromLauncher) -> None:
         for link in self.links:

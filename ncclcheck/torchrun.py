@@ -25,6 +25,7 @@ _NOT_INHERITED = re.compile(
     r"(PET_.*|TORCHELASTIC_.*|MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE"
     r"|GROUP_RANK|GROUP_WORLD_SIZE|ROLE_RANK|ROLE_WORLD_SIZE|NODE_RANK)$"
 )
+_FAILED = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\)\s+exitcode\s*:\s*(-?\d+) \(pid: (\d+)\)")
 _EXIT = re.compile(r"exitcode\s*:\s*(-?\d+)\s*\(pid:\s*(\d+)\)")
 
 Heard = Callable[["wire.FromAgent | int"], None]
@@ -80,7 +81,7 @@ class Torchrun:
             for line in said:
                 try:
                     record = wire.read_from_rank(line)
-                except msgspec.MsgspecError:
+                except wire.Unreadable:
                     continue
                 if isinstance(record, wire.Rank) and record.state.pid is not None:
                     pid = record.state.pid
@@ -144,9 +145,14 @@ def command(job: wire.Job, python: str = sys.executable) -> list[str]:
 
 
 def explain_end(log: str) -> str:
-    """The lines of torchrun's log that say why it ended: the last exception, else the last lines."""
+    """What torchrun's log says of its end: the rank that it names, the last exception, else the last lines."""
     text = process.tail(log, 65536)
     errors = [
         line.strip() for line in text.splitlines() if re.match(r"\s*(\w+\.)*\w*(Error|Exception)\b.*:", line)
     ]
-    return (errors[-1] if errors else "\n".join(text.splitlines()[-5:]))[:2000]
+    if told := [line for line in errors if not line.endswith("ChildFailedError:")]:
+        return told[-1][:2000]
+    if failures := _FAILED.findall(text):
+        rank, status, pid = failures[-1]
+        return f"rank {rank} (pid {pid}) ended with exit status {status} before it could speak"
+    return "\n".join(text.splitlines()[-5:])[:2000]

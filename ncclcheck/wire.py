@@ -7,7 +7,7 @@ longer lines of different tasks (measured). Whatever else stands on the channel 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Union
+from typing import TypeVar, Union
 
 import msgspec
 from msgspec import Struct
@@ -15,6 +15,13 @@ from msgspec import Struct
 from ncclcheck.probes import facts
 
 PROTOCOL = 1
+
+
+class Unreadable(ValueError):
+    """A line that is no record: damaged, hostile or of another protocol."""
+
+
+T = TypeVar("T")
 _MOST_LINE = 900
 _MOST_PARTS = 100_000
 
@@ -170,8 +177,8 @@ class Assembler:
 
     def _decode(self, pieces: list[bytes], line: bytes) -> FromAgent | None:
         try:
-            return _from_agent.decode(b"".join(pieces))
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return read_from_rank(b"".join(pieces))
+        except Unreadable:
             self._keep_noise(line)
             return None
 
@@ -192,9 +199,9 @@ def order(node: int | None, record: FromLauncher) -> bytes:
 
 
 def read_order(line: bytes, node: int) -> FromLauncher | None:
-    """The launcher's record in one line; None for another node's. Raises msgspec.MsgspecError."""
+    """The launcher's record in one line; None for another node's. Raises Unreadable."""
     mine = line.startswith(b"* ") or node_of(line) == node
-    return _from_launcher.decode(line.split(b" ", 1)[1]) if mine else None
+    return _read(_from_launcher, line.partition(b" ")[2]) if mine else None
 
 
 def encode_from_rank(record: FromAgent) -> bytes:
@@ -203,5 +210,12 @@ def encode_from_rank(record: FromAgent) -> bytes:
 
 
 def read_from_rank(line: bytes) -> FromAgent:
-    """A rank's record in one line. Raises msgspec.MsgspecError."""
-    return _from_agent.decode(line)
+    """A rank's record in one line. Raises Unreadable."""
+    return _read(_from_agent, line)
+
+
+def _read(decoder: msgspec.json.Decoder[T], line: bytes) -> T:
+    try:
+        return decoder.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Unreadable(str(error)) from None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,11 +34,16 @@ class Ran:
         return msgspec.json.decode(self.out, type=Document)
 
 
+# Runs of this session are known by their temporary directory: others may run on this machine at the same time.
+OURS = Path(tempfile.mkdtemp(prefix="nc-"))
+atexit.register(shutil.rmtree, OURS, ignore_errors=True)
+
+
 def environment(**more: str) -> dict[str, str]:
     """A clean environment: no variable of ours, of NCCL, or of a job system."""
     families = ("NCCL", "GLOO_", "TORCH", "SLURM_", "CUDA_", "MASTER_", "OMP_", "PET_")
     env = {name: value for name, value in os.environ.items() if not name.startswith(families)}
-    return {**env, "PYTHONPATH": str(ROOT), **more}
+    return {**env, "PYTHONPATH": str(ROOT), "TMPDIR": str(OURS), **more}
 
 
 @pytest.fixture

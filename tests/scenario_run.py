@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,7 @@ import psutil
 
 from ncclcheck.reports.jsondoc import Document
 from tests.lab import PYTHON, Lab, Slurm, start_sshd
+from tests.lab.tools import LabError
 from tests.scenario import ALL, Outcome, Scenario, Scene
 
 COMMAND = (*PYTHON, "-m", "ncclcheck")
@@ -61,13 +63,12 @@ class Labs:
 
 
 def _run(scenario: Scenario, scene: Scene) -> Outcome:
-    before = {host.name: set(host.pids()) for host in scene.lab.hosts}
     with scenario.fault(scene):
+        before = {host.name: set(host.pids()) for host in scene.lab.hosts}
         begun = time.monotonic()
         for name, argv in _commands(scenario, scene).items():
-            env = {**scenario.env.get(ALL, {}), **scenario.env.get(name, {}), "TMPDIR": str(scene.folder)}
-            scene.started[name] = scene[name].start(argv, env=env)
-        with scenario.strike(scene):
+            scene.started[name] = scene[name].start(argv, env=_environment(scenario, scene, name))
+        with _struck(scenario, scene):
             said = {name: _end(process, scenario.seconds) for name, process in scene.started.items()}
         seconds = time.monotonic() - begun
         left = _left(scene, before)
@@ -78,6 +79,25 @@ def _run(scenario: Scenario, scene: Scene) -> Outcome:
         seconds=seconds,
         left=left,
     )
+
+
+@contextmanager
+def _struck(scenario: Scenario, scene: Scene) -> Iterator[None]:
+    """What strikes in the middle of the run. Raises LabError with what the command said where it comes not so far."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(scenario.strike(scene))
+        except LabError as error:
+            said = {name: _end(process, -_OVERTIME_S)[1] for name, process in scene.started.items()}
+            raise LabError(f"{scenario.name}: {error}: {said}") from None
+        yield
+
+
+def _environment(scenario: Scenario, scene: Scene, host: str) -> dict[str, str]:
+    """What is set on a host; {lab} stands for the lab's folder."""
+    given = {**scenario.env.get(ALL, {}), **scenario.env.get(host, {})}
+    own = {name: value.format(lab=scene.lab.folder) for name, value in given.items()}
+    return {**own, "TMPDIR": str(scene.folder)}
 
 
 def _commands(scenario: Scenario, scene: Scene) -> dict[str, list[str]]:
@@ -102,7 +122,7 @@ def _commands(scenario: Scenario, scene: Scene) -> dict[str, list[str]]:
 
 def _end(process: subprocess.Popen[str], seconds: float) -> tuple[str, str]:
     try:
-        return process.communicate(timeout=seconds + _OVERTIME_S)
+        return process.communicate(timeout=max(0.1, seconds + _OVERTIME_S))
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         out, err = process.communicate()

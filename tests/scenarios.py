@@ -157,5 +157,6 @@ _VARIABLES = (
     ),
 )
 
+from tests.scenarios_of_jobs import OF_JOBS
 from tests.scenarios_of_nodes import OF_NODES
-SCENARIOS = (*_HEALTHY, *_ADDRESSES, *_LINKS, *_CLOCKS, *_VARIABLES, *OF_NODES)
+SCENARIOS = (*_HEALTHY, *_ADDRESSES, *_LINKS, *_CLOCKS, *_VARIABLES, *OF_NODES, *OF_JOBS)

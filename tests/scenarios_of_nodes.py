@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -12,7 +11,8 @@ import torch
 
 from ncclcheck.reports.findings import State
 from tests.conftest import ROOT
-from tests.lab import faults, start_sshd, stop_sshd, wrong_key
+from tests.lab import faults, need, start_sshd, stop_sshd, wrong_key
+from tests.lab.tools import tool
 from tests.scenario import ALL, Expect, Scenario, Scene
 
 _PACKAGE = ROOT / "ncclcheck"
@@ -54,27 +54,29 @@ def _other_torch(scene: Scene) -> AbstractContextManager[None]:
     return faults.replaced(scene["h3"], Path(torch.__file__).parent / "version.py", other)
 
 
-NCCL = "/opt/nccl-of-the-lab"
-
-
 @contextmanager
 def _other_nccl(scene: Scene) -> Iterator[None]:
-    """h3 has NCCL 2.19.3, the others have 2.27.5, all of them first on LD_LIBRARY_PATH."""
-    place = Path(NCCL)
-    place.mkdir()
-    try:
-        for host in scene.lab.hosts:
-            version = 21903 if host.name == "h3" else 22705
-            folder = scene.folder.parent / f"{scene.folder.name}-{host.name}"
-            folder.mkdir()
-            argv = ["gcc", "-shared", "-fPIC", "-x", "c", "-", f"-DVERSION={version}", "-Wl,-soname,libnccl.so.2"]
-            subprocess.run([*argv, "-o", str(folder / "libnccl.so.2")], input=_LIBRARY, text=True, check=True)
-            host.check(["mount", "--bind", str(folder), NCCL])
+    """A torch for CUDA that loads NCCL 2.27.5, on h3 2.19.3."""
+    packages = scene.lab.folder / "cuda"
+    torch_folder, other = packages / "torch", scene.lab.folder / "other"
+    for folder in (torch_folder / "lib", other):
+        folder.mkdir(parents=True, exist_ok=True)
+    (torch_folder / "__init__.py").touch()
+    (torch_folder / "version.py").write_text("__version__ = '2.9.1+cu130'\ncuda = '13.0'\n")
+    nccl = torch_folder / "lib/libnccl.so.2"
+    _build(nccl, 22705)
+    _build(other / nccl.name, 21903)
+    linked = (f"-L{nccl.parent}", "-Wl,--no-as-needed", "-l:libnccl.so.2", "-Wl,-rpath,$ORIGIN")
+    _build(torch_folder / "lib/libtorch_cuda.so", 0, *linked, source="int torch;")
+    with faults.replaced(scene["h3"], nccl, other / nccl.name):
         yield
-    finally:
-        for host in scene.lab.hosts:
-            host.run(["umount", "--lazy", NCCL])
-        place.rmdir()
+
+
+def _build(target: Path, version: int, *flags: str, source: str = _LIBRARY) -> None:
+    need("gcc")
+    soname = f"-Wl,-soname,{target.name}"
+    argv = ["gcc", "-shared", "-fPIC", "-x", "c", "-", f"-DVERSION={version}", "-o", str(target), soname, *flags]
+    tool(argv, text=source, seconds=30)
 
 
 _STARTS = (
@@ -119,7 +121,7 @@ _STARTS = (
     Scenario(
         name="another NCCL there",
         fault=_other_nccl,
-        env={ALL: {"LD_LIBRARY_PATH": NCCL}},
+        env={ALL: {"PYTHONPATH": f"{{lab}}/cuda:{ROOT}"}},
         expect=(Expect(code="NCC002", node="h3", words="2.19.3"),),
     ),
     Scenario(

@@ -19,7 +19,7 @@ import pytest
 
 from ncclcheck.reports.findings import State, Verdict
 from ncclcheck.reports.jsondoc import Document
-from tests.conftest import ROOT, Command, Ran, environment
+from tests.conftest import OURS, ROOT, Command, Ran, environment
 
 LONG = ("bench", "--nodes", "2", "--nproc-per-node", "1", "--time-budget", "60", "--deadline", "80", "-o", "json")
 
@@ -29,14 +29,15 @@ def _verdict(document: Document, code: str) -> Verdict:
 
 
 def _ours() -> list[str]:
-    """Processes of this tool that run now, by command line."""
+    """Agents and ranks of these tests that run now, by command line."""
     found = []
     for process in psutil.process_iter():
         try:
             line = " ".join(process.cmdline())
+            mine = process.environ().get("TMPDIR", "").startswith(str(OURS))
         except psutil.Error:
             continue
-        if "ncclcheck.agent" in line or "ncclcheck.worker" in line:
+        if mine and ("ncclcheck.agent" in line or "ncclcheck.worker" in line):
             found.append(line)
     return found
 
@@ -44,13 +45,12 @@ def _ours() -> list[str]:
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> Iterator[None]:
     """No process and no folder is left by any of these runs."""
-    before = set(Path("/tmp").glob("ncclcheck-*"))
     yield
     end = time.monotonic() + 5
     while _ours() and time.monotonic() < end:
         time.sleep(0.1)
     assert _ours() == []
-    assert set(Path("/tmp").glob("ncclcheck-*")) <= before
+    assert list(OURS.glob("ncclcheck-*")) == []
 
 
 def test_two_simulated_nodes(ncclcheck: Command) -> None:
@@ -85,7 +85,7 @@ def test_two_simulated_nodes(ncclcheck: Command) -> None:
 def test_one_node_one_rank_says_that_there_is_no_bandwidth(ncclcheck: Command) -> None:
     ran = ncclcheck("bench", "--nproc-per-node", "1", "--ops", "all_reduce,barrier", "--sizes", "1K")
     assert ran.code == 0, ran.err
-    assert "undefined for one rank" in " ".join(ran.out.split())
+    assert "none for one rank" in " ".join(ran.out.split())
     assert "SIMULATED" not in ran.out
 
 
@@ -181,6 +181,37 @@ def test_a_killed_agent_is_a_silent_node() -> None:
     assert ran.code == 3
     assert [s.node for s in ran.document.run.silent] == ["sim1"]
     assert _verdict(ran.document, "RUN001").state is State.UNKNOWN
+
+
+def test_a_killed_torchrun_is_named_not_its_ranks() -> None:
+    with _running(*LONG) as bench:
+        _ranks(bench)
+        victim = next(p for p in psutil.Process(bench.pid).children(recursive=True) if _is_torchrun(p))
+        victim.kill()
+        ran = _end(bench, 20)
+    assert ran.code == 1
+    failed = [f for v in ran.document.verdicts for f in v.findings if f.state is State.FAIL]
+    assert ["torchrun itself was ended by SIGKILL" in f.what for f in failed] == [True]
+
+
+def _is_torchrun(process: psutil.Process) -> bool:
+    try:
+        return "torch.distributed.run" in " ".join(process.cmdline())
+    except psutil.Error:
+        return False
+
+
+def test_nohup_is_honoured() -> None:
+    """SIGHUP was ignored by whoever started us: it ends nothing."""
+    argv = ["nohup", sys.executable, "-m", "ncclcheck", "env", "--nodes", "2", "-o", "json"]
+    with subprocess.Popen(
+        argv, cwd="/", env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as run:
+        time.sleep(0.3)
+        run.send_signal(signal.SIGHUP)
+        out, _ = run.communicate(timeout=30)
+    assert run.returncode == 0
+    assert json.loads(out)["exit_code"] == 0
 
 
 def test_an_agent_that_cannot_start(ncclcheck: Command, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ WRONG = [
     (("bench", "--backend", "mpi"), "--backend", "gloo"),
     (("bench", "--backend", "nccl"), "--backend nccl", "auto, gloo"),
     (("bench", "--rdzv-endpoint", "nowhere"), "--rdzv-endpoint", "HOST:PORT"),
-    (("env", "--launch", "slurm"), "--launch slurm", "local"),
+    (("env", "--launch", "slurm"), "--launch slurm", "SLURM_JOB_NODELIST"),
     (("env", "--deadline", "-3"), "--deadline", "1 to 86400"),
     (("env", "--only", "XYZ"), "--only", "families are"),
     (("env", "--ignore", "NET999"), "--ignore", "families are"),
@@ -127,6 +127,10 @@ def test_damaged_saved_files(ncclcheck: Command, tmp_path: Path, content: str, s
         ("[bench]\nopps = 'x'", "opps"),
         ("= 3", "not TOML"),
         ("[thresholds]\nx = 'y'", "key thresholds"),
+        ("[thresholds]\n'HST999.x' = 1", "HST999"),
+        ("[thresholds]\n'HST003.shm_gib' = nan", "HST003.shm_gib"),
+        ("[bench]\ntime-budget = 0", "key bench.time-budget"),
+        ("ignore = ['NET9']", "key ignore"),
         ("only = ['XYZ']", "XYZ"),
     ],
 )
@@ -238,3 +242,57 @@ def test_the_gate_runs_the_commands_of_the_readme() -> None:
     gate, readme = (ROOT / ".ci/run").read_text(), (ROOT / "README.md").read_text()
     line = next(line for line in gate.splitlines() if line.endswith("pytest -q"))
     assert f"\n{line}\n" in readme
+
+
+def test_a_link_is_followed_and_a_pipe_is_written(ncclcheck: Command, tmp_path: Path) -> None:
+    (tmp_path / "link.json").symlink_to(tmp_path / "real.json")
+    ran = ncclcheck("env", "--json", "link.json", "-o", "json")
+    assert (tmp_path / "link.json").is_symlink()
+    assert (tmp_path / "real.json").read_text() == ran.out
+    assert ncclcheck("env", "--json", "/dev/null").code == 0
+    os.mkfifo(tmp_path / "pipe")
+    assert ncclcheck("env", "--json", "pipe", seconds=20).code == 2
+    os.mkfifo(tmp_path / "ncclcheck.toml")
+    assert ncclcheck("env", seconds=20).code == 2
+
+
+def test_a_report_that_is_lost_is_no_success(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m ncclcheck env > /dev/full"
+    done = subprocess.run(
+        command, shell=True, cwd=tmp_path, env=environment(), capture_output=True, check=False, timeout=60
+    )
+    assert done.returncode == 3
+    assert b"could not be printed" in done.stderr
+
+
+def test_children_that_were_there_before_are_the_users(tmp_path: Path) -> None:
+    """`sleep & exec ncclcheck env`: the sleep is a child of ours then, and none of ours."""
+    script = f"sleep 30 & echo $! > pid; exec {sys.executable} -m ncclcheck env -q"
+    subprocess.run(["bash", "-c", script], cwd=tmp_path, env=environment(), check=True, timeout=60)
+    pid = int((tmp_path / "pid").read_text())
+    os.kill(pid, 9)
+
+
+def test_hostile_words_of_a_saved_file_do_not_reach_a_line_to_paste(ncclcheck: Command, tmp_path: Path) -> None:
+    saved = json.loads(ncclcheck("env", "-o", "json").out)
+    for change in (
+        {"command": "rm -rf /"},
+        {"job": {"ranks": 10**11}},
+        {"run": {"ranks": [{"rank": 0, "pid": -1}]}},
+    ):
+        (tmp_path / "bad.json").write_text(json.dumps({**saved, **change}))
+        assert ncclcheck("env", "--from", "bad.json").code == 2
+    saved["nodes"][0]["facts"]["host"]["system"] = "evil\x1b]0;title\x07\x1b[2J"
+    (tmp_path / "odd.json").write_text(json.dumps(saved))
+    assert "\x1b" not in ncclcheck("env", "--from", "odd.json").out
+
+
+def test_what_nobody_foresaw_is_one_line_and_not_a_failed_check(tmp_path: Path) -> None:
+    code = "import ncclcheck.conduct as c; c.conduct = None\nfrom ncclcheck.cli import main; import sys\n"
+    code += "import ncclcheck.env as e; e.conduct = lambda *a: 1 / 0\nsys.argv = ['ncclcheck', 'env']\nmain()\n"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment(), capture_output=True, check=False, timeout=60
+    )
+    assert done.returncode == 3
+    assert b"ZeroDivisionError" in done.stderr
+    assert b"Traceback" not in done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from contextlib import suppress
 from typing import NoReturn
 
@@ -70,13 +71,27 @@ def _run() -> int:
         code = cli.main(prog_name="ncclcheck", standalone_mode=False)
     except UsageError as error:
         return _complain(str(error))
+    except click.exceptions.NoArgsIsHelpError as error:
+        with suppress(OSError, ValueError, AttributeError):
+            sys.stderr.write((error.ctx.get_help() if error.ctx else str(error)) + "\n")
+        return Exit.USAGE
     except click.ClickException as error:
         return _complain(error.format_message())
     except (click.exceptions.Abort, KeyboardInterrupt):
         return of_signal(2)
     except click.exceptions.Exit as leaving:
         return leaving.exit_code
+    except Exception as error:
+        return _defect(error)
     return code if isinstance(code, int) else Exit.READY
+
+
+def _defect(error: Exception) -> int:
+    """What nobody foresaw: one line with its place, and never the code of a failed check."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{os.path.basename(last.filename)}:{last.lineno}"
+    _complain(f"could not go on: {type(error).__name__}: {error} ({place})")
+    return Exit.INCOMPLETE
 
 
 def _complain(message: str) -> int:

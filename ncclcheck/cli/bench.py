@@ -24,8 +24,8 @@ from ncclcheck.errors import UsageError
     "--backend", type=click.Choice(["auto", "nccl", "gloo"]), default="auto", show_default=True, help="backend"
 )
 @option("--time-budget", type=float, metavar="S", help="seconds of measuring")
-@option("--quick", "level", flag_value="quick", help="a few operations, about 4 s of measuring")
-@option("--full", "level", flag_value="full", help="all operations and sizes, about 90 s of measuring")
+@option("--quick", is_flag=True, help="a few operations, about 4 s of measuring")
+@option("--full", is_flag=True, help="all operations, more and larger sizes, about 90 s of measuring")
 @option("--force", is_flag=True, help="start the job although a check says that it cannot work")
 @click.pass_obj
 def bench(site: Site, /, **given: Any) -> int:
@@ -35,6 +35,8 @@ def bench(site: Site, /, **given: Any) -> int:
 
 def _bench_options(given: dict[str, Any]) -> plan.BenchOptions:
     ranks, seconds = given["nproc_per_node"], given["time_budget"]
+    if given["quick"] and given["full"]:
+        raise UsageError("--quick and --full: give one of them, or none for the standard level")
     if ranks is not None and ranks < 1:
         raise UsageError(f"--nproc-per-node: {ranks} is out of range; allowed are 1 and more")
     if seconds is not None and not 0.1 <= seconds <= 86400:
@@ -47,5 +49,5 @@ def _bench_options(given: dict[str, Any]) -> plan.BenchOptions:
         nproc_per_node=ranks,
         backend=given["backend"],
         time_budget=seconds,
-        level=given["level"] or "standard",
+        level="quick" if given["quick"] else "full" if given["full"] else "standard",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -10,9 +11,12 @@ import click
 
 from ncclcheck import config, options
 from ncclcheck.errors import UsageError
+from ncclcheck.finish import complain
 from ncclcheck.launch.choose import LAUNCHERS
 from ncclcheck.options import Options
 from ncclcheck.probes.facts import Policy
+
+_INTERNAL = {config.VARIABLE, "NCCLCHECK_RUN_DIR", "NCCLCHECK_NODE_NAMES", "NCCLCHECK_RECORDED"}
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -65,7 +69,9 @@ class SiteCommand(click.Command):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        site = config.read(os.environ)
+        asks_help = {"-h", "--help"} & set(args)
+        site = config.Site() if asks_help else config.read(os.environ)
+        _warn_of_typos(self)
         defaults = dict(site.defaults.get(self.name or "", {}))
         if site.require:
             defaults["require"] = site.require
@@ -74,9 +80,21 @@ class SiteCommand(click.Command):
         return super().make_context(info_name, args, parent, **extra)
 
 
+def _warn_of_typos(command: click.Command) -> None:
+    """A misspelt NCCLCHECK_DEADLIN would change nothing, in silence."""
+    names = {parameter.lower() for parameter in config.SiteFile.__struct_fields__}
+    known = {str(p.envvar) for p in command.params if p.envvar} | {f"NCCLCHECK_{n.upper()}" for n in names}
+    for name in os.environ:
+        if name.startswith("NCCLCHECK_") and name not in known | _INTERNAL:
+            near = difflib.get_close_matches(name, known, 1)
+            complain(f"no option is set by the variable {name}" + (f"; {near[0]} is one" if near else ""))
+
+
 def parse(command: str, site: config.Site, given: dict[str, Any]) -> Options:
     """The common options out of what click gives. Raises UsageError."""
     _check_roots(given)
+    if given["via"] and not (given["hosts"] or given["hostfile"]):
+        raise UsageError("--via: it goes with --hosts or --hostfile, whose machines it enters")
     return Options(
         command=command,
         nodes=given["nodes"],
@@ -127,6 +145,6 @@ def _endpoint(given: str | None) -> str | None:
     if given is None:
         return None
     host, colon, port = given.rpartition(":")
-    if not colon or not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
+    if not colon or not host or not port.isdecimal() or len(port) > 5 or not 1 <= int(port) <= 65535:
         raise UsageError(f"--rdzv-endpoint: {given!r} is not HOST:PORT with a port from 1 to 65535")
     return given

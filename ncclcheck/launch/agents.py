@@ -72,21 +72,35 @@ class ProcessLink:
         self.nodes: Mapping[int, str] = dict(nodes)
         self._events = events
         self._assemblers = {node: wire.Assembler() for node in nodes}
+        self._orders: SimpleQueue[bytes | None] = SimpleQueue()
         self._errors = bytearray()
         self.child = process.start(argv, env=env, cwd=cwd, control=True)
         self._stderr = threading.Thread(target=self._keep_errors, daemon=True)
         self._stderr.start()
         threading.Thread(target=self._listen, daemon=True).start()
+        threading.Thread(target=self._write, daemon=True).start()
+
+    def _write(self) -> None:
+        """Hand on orders; a child that does not read holds up this thread and nobody else."""
+        assert self.child.stdin is not None
+        with suppress(OSError, ValueError):
+            while (order := self._orders.get()) is not None:
+                self.child.stdin.write(order)
+                self.child.stdin.flush()
+        with suppress(OSError, ValueError):
+            self.child.stdin.close()
 
     def _listen(self) -> None:
         assert self.child.stdout is not None
-        for line in self.child.stdout:
-            node = wire.node_of(line)
-            if node in self._assemblers and (record := self._assemblers[node].feed(line)) is not None:
-                self._events.put(Said(node, record))
-        self._stderr.join(1.0)
-        for node in self.nodes:
-            self._events.put(Closed(node, self.errors))
+        try:
+            for line in self.child.stdout:
+                node = wire.node_of(line)
+                if node in self._assemblers and (record := self._assemblers[node].feed(line)) is not None:
+                    self._events.put(Said(node, record))
+        finally:
+            self._stderr.join(1.0)
+            for node in self.nodes:
+                self._events.put(Closed(node, self.errors))
 
     def _keep_errors(self) -> None:
         assert self.child.stderr is not None
@@ -102,10 +116,7 @@ class ProcessLink:
 
     def send(self, node: int | None, order: wire.FromLauncher) -> None:
         """Give an order on the child's stdin, addressed to one node or to all."""
-        assert self.child.stdin is not None
-        with suppress(OSError, ValueError):
-            self.child.stdin.write(wire.order(node, order))
-            self.child.stdin.flush()
+        self._orders.put(wire.order(node, order))
 
     def describe(self, node: int) -> str:
         """What the child printed, or the state that it is in."""
@@ -116,9 +127,7 @@ class ProcessLink:
 
     def close(self, seconds: float) -> None:
         """End of the channel: agents kill all they started. A child that stays is killed with its tree."""
-        assert self.child.stdin is not None
-        with suppress(OSError, ValueError):
-            self.child.stdin.close()
+        self._orders.put(None)
         try:
             self.child.wait(seconds)
         except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""The limits of the control groups of this process, version 1 and 2: Machine -> cores and bytes."""
+"""The limits of the control groups of this process, version 1 and 2: Machine -> cores, bytes and tasks."""
 
 from __future__ import annotations
 
@@ -26,6 +26,12 @@ def memory(machine: Machine) -> int | None:
     texts += [machine.line(f"{folder}/memory.limit_in_bytes") for folder in _folders(machine, "memory")]
     limits = [int(text) for text in texts if isinstance(text, str) and _is_number(text)]
     return min((limit for limit in limits if 0 < limit < _NO_LIMIT), default=None)
+
+
+def tasks(machine: Machine) -> int | None:
+    """The smallest limit of processes and threads of this process's group and those above it."""
+    texts = [machine.line(f"{folder}/pids.max") for part in ("", "pids") for folder in _folders(machine, part)]
+    return min((int(text) for text in texts if isinstance(text, str) and _is_number(text)), default=None)
 
 
 def _folders(machine: Machine, controller: str) -> list[str]:

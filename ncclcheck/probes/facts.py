@@ -8,29 +8,55 @@ megabits per second as sysfs has them, bandwidths are GB/s of 1e9 bytes.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
+
+from ncclcheck.probes.facts_fabric import Bound as Bound
+from ncclcheck.probes.facts_fabric import Counter as Counter
+from ncclcheck.probes.facts_fabric import DeviceFile as DeviceFile
+from ncclcheck.probes.facts_fabric import Errors as Errors
+from ncclcheck.probes.facts_fabric import Fabric as Fabric
+from ncclcheck.probes.facts_fabric import Gid as Gid
+from ncclcheck.probes.facts_fabric import Governor as Governor
+from ncclcheck.probes.facts_fabric import Hca as Hca
+from ncclcheck.probes.facts_fabric import HugePages as HugePages
+from ncclcheck.probes.facts_fabric import Link as Link
+from ncclcheck.probes.facts_fabric import NumaNode as NumaNode
+from ncclcheck.probes.facts_fabric import PciDevice as PciDevice
+from ncclcheck.probes.facts_fabric import Port as Port
+from ncclcheck.probes.facts_fabric import Rdma as Rdma
+from ncclcheck.probes.facts_gpu import Gpu as Gpu
+from ncclcheck.probes.facts_gpu import GpuPeer as GpuPeer
+from ncclcheck.probes.facts_gpu import GpuProcess as GpuProcess
+from ncclcheck.probes.facts_gpu import Gpus as Gpus
+from ncclcheck.probes.facts_gpu import NvFabric as NvFabric
+from ncclcheck.probes.facts_gpu import NvLinks as NvLinks
+from ncclcheck.probes.facts_gpu import RemappedRows as RemappedRows
+from ncclcheck.probes.facts_gpu import RetiredPages as RetiredPages
+from ncclcheck.probes.facts_gpu import Xid as Xid
+from ncclcheck.probes.facts_place import Container as Container
+from ncclcheck.probes.facts_place import Lock as Lock
+from ncclcheck.probes.facts_place import Mount as Mount
+from ncclcheck.probes.facts_place import Namespace as Namespace
+from ncclcheck.probes.facts_place import Place as Place
+from ncclcheck.probes.facts_place import PortRange as PortRange
+from ncclcheck.probes.facts_place import Room as Room
+from ncclcheck.probes.facts_place import SharedMemory as SharedMemory
+from ncclcheck.probes.facts_place import Sign as Sign
+from ncclcheck.probes.facts_place import Storage as Storage
+from ncclcheck.probes.facts_place import System as System
+from ncclcheck.probes.unread import NOT_RECORDED as NOT_RECORDED
+from ncclcheck.probes.unread import Unread as Unread
+from ncclcheck.probes.unread import UnreadKind as UnreadKind
 
 T = TypeVar("T")
 
-UnreadKind = Literal["absent", "denied", "no_tool", "recorded", "timed_out", "broken"]
-
-
-class Unread(Struct, frozen=True, tag="unread"):
-    """A fact that was not seen.
-
-    absent: there is no such thing here. denied: no right to read it. no_tool: a program or library
-    is missing. recorded: the recorded machine or the file does not hold it. timed_out: it did not
-    answer within its limit. broken: it answered what nobody can understand.
-    """
-
-    kind: UnreadKind
-    why: str
-
-
-NOT_RECORDED = Unread("recorded", "not in this document")
+# Saved files are input from outside: counts are bounded, and words that end in a line to paste are words.
+Count = Annotated[int, Meta(ge=0, le=1_000_000)]
+Pid = Annotated[int, Meta(ge=1, le=2**31)]
+Word = Annotated[str, Meta(pattern="^[a-z0-9_]{0,40}$")]
 
 
 class NotKnown(Exception):
@@ -179,16 +205,48 @@ class StrayLine(Struct, frozen=True, kw_only=True):
     reached: bool
 
 
+class PluginFile(Struct, frozen=True, kw_only=True):
+    """A plugin library that NCCL would load, and its SHA-256."""
+
+    name: str
+    path: str
+    sha256: str | Unread = NOT_RECORDED
+
+
+class NamedFile(Struct, frozen=True, kw_only=True):
+    """A path in the variable `name`. output: NCCL or torch writes there, so that its directory counts.
+
+    fits: whether a file to be read can be read, or one to be written can be written.
+    """
+
+    name: str
+    path: str
+    output: bool
+    fits: bool
+
+
+class Wheel(Struct, frozen=True, kw_only=True):
+    """An installed Python package that brings a libnccl; all of them write to the same file."""
+
+    name: str
+    version: str
+
+
 class Nccl(Struct, frozen=True, kw_only=True, tag="nccl"):
     """The NCCL library and everything that configures it.
 
-    `known_names` are the NCCL_* names in the .rodata of the library that torch would load.
+    `known_names` are the NCCL_* names in the .rodata of the library that torch would load. wanted: the version of
+    the wheel that torch's own metadata asks for.
     """
 
     loaded: Library | Unread = NOT_RECORDED
     others: list[Library] | Unread = NOT_RECORDED
     known_names: list[str] | Unread = NOT_RECORDED
     plugins: list[str] | Unread = NOT_RECORDED
+    plugin_files: list[PluginFile] | Unread = NOT_RECORDED
+    named_files: list[NamedFile] | Unread = NOT_RECORDED
+    wheels: list[Wheel] | Unread = NOT_RECORDED
+    wanted: str | Unread = NOT_RECORDED
     conf_files: list[ConfFile] | Unread = NOT_RECORDED
     stray_lines: list[StrayLine] | Unread = NOT_RECORDED
 
@@ -234,25 +292,6 @@ class JobFacts(Struct, frozen=True, kw_only=True, tag="job"):
     port_holders: list[PortHolder] | Unread = NOT_RECORDED
 
 
-class Gpus(Struct, frozen=True, kw_only=True, tag="gpus"):
-    """Signs of GPUs and what CUDA's driver library says; `usable` is cuDeviceGetCount.
-
-    cuda_error: name and number of the error that cuInit gave; empty when it gave none.
-    """
-
-    pci: list[str] | Unread = NOT_RECORDED
-    devices: list[str] | Unread = NOT_RECORDED
-    usable: int | Unread = NOT_RECORDED
-    cuda_error: str | Unread = NOT_RECORDED
-    driver_cuda: str | Unread = NOT_RECORDED
-
-
-class Rdma(Struct, frozen=True, kw_only=True, tag="rdma"):
-    """RDMA devices by name. Source: /sys/class/infiniband."""
-
-    hcas: list[str] | Unread = NOT_RECORDED
-
-
 class ProbeRun(Struct, frozen=True, kw_only=True):
     """How one probe went on one node."""
 
@@ -273,6 +312,10 @@ class Node(Struct, frozen=True, kw_only=True):
     job: JobFacts | Unread = NOT_RECORDED
     gpus: Gpus | Unread = NOT_RECORDED
     rdma: Rdma | Unread = NOT_RECORDED
+    fabric: Fabric | Unread = NOT_RECORDED
+    container: Container | Unread = NOT_RECORDED
+    storage: Storage | Unread = NOT_RECORDED
+    system: System | Unread = NOT_RECORDED
     probes: list[ProbeRun] = field(default_factory=list)
 
 
@@ -318,9 +361,9 @@ class Job(Struct, frozen=True, kw_only=True):
     simulated: bool = False
     backend: str = ""
     backend_asked: str = "auto"
-    nodes_asked: int = 1
-    nodes_answered: int = 0
-    ranks: int = 0
+    nodes_asked: Count = 1
+    nodes_answered: Count = 0
+    ranks: Count = 0
     missing: list[str] = field(default_factory=list)
     meeting: Meeting | None = None
 
@@ -332,10 +375,10 @@ class RankState(Struct, frozen=True, kw_only=True):
     phase: start (no world yet), world (joined), done (all parts finished).
     """
 
-    rank: int
+    rank: Count
     node: str
-    local_rank: int = 0
-    pid: int | None = None
+    local_rank: Count = 0
+    pid: Pid | None = None
     phase: Literal["start", "world", "done"] = "start"
     last_step: str = ""
     since_s: float = 0.0
@@ -369,6 +412,7 @@ class Leftover(Struct, frozen=True, kw_only=True):
     pid: int
     state: str
     wchan: str
+    devices: str = ""
     command: str
 
 
@@ -407,11 +451,11 @@ class Expected(Struct, frozen=True, kw_only=True):
 class Collective(Struct, frozen=True, kw_only=True):
     """One row of the table. state: ok, wrong (result), skipped (with `reason`)."""
 
-    op: str
+    op: Word
     bytes: int
-    dtype: str
-    nodes: int
-    ranks: int
+    dtype: Word
+    nodes: Count
+    ranks: Count
     iterations: int = 0
     time_us: Times | None = None
     algbw_gb_s: float | None = None
@@ -425,10 +469,10 @@ class Collective(Struct, frozen=True, kw_only=True):
 class WrongResult(Struct, frozen=True, kw_only=True):
     """The first wrong element that one rank found. Offsets count elements of the rank's result."""
 
-    op: str
+    op: Word
     bytes: int
-    dtype: str
-    rank: int
+    dtype: Word
+    rank: Count
     node: str
     wrong: int
     offset: int
@@ -585,7 +629,7 @@ class Crash(Struct, frozen=True, kw_only=True):
 class Cluster(Struct, frozen=True, kw_only=True):
     """All that is known: the only thing that a rule sees."""
 
-    command: str = "env"
+    command: Word = "env"
     nodes: list[Node] = field(default_factory=list)
     job: Job = field(default_factory=Job)
     run: Run = field(default_factory=Run)

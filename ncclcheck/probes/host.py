@@ -41,9 +41,9 @@ def probe(machine: Machine) -> Host:
         memory=_meminfo(machine, "MemTotal"),
         memory_limit=cgroup.memory(machine) or Unread("absent", "no control group limits memory"),
         memory_available=_meminfo(machine, "MemAvailable"),
-        memlock=_limits(machine, "Max locked memory"),
+        memlock=limits_of(machine, "Max locked memory"),
         ipc_lock=_ipc_lock(machine),
-        nofile=_limits(machine, "Max open files"),
+        nofile=limits_of(machine, "Max open files"),
         shm=machine.ask("shm", Space, lambda: _space(machine, "/dev/shm")),
         tmp=machine.ask("tmp", Space, lambda: _space(machine, _temporary())),
         clocksource=machine.line(_CLOCKSOURCE),
@@ -66,7 +66,7 @@ def _cores(machine: Machine) -> int | Unread:
 
 def _usable_cores(machine: Machine, cores: int | Unread) -> float | Unread:
     """The smaller of the affinity mask and the CPU quota."""
-    allowed = _status(machine, "Cpus_allowed_list")
+    allowed = status_of(machine, "Cpus_allowed_list")
     mine = cores if isinstance(allowed, Unread) else _count(allowed, "Cpus_allowed_list")
     if isinstance(mine, Unread):
         return mine
@@ -99,7 +99,7 @@ def _kib(text: str, name: str) -> int | Unread:
     return Unread("broken", f"/proc/meminfo has no line {name}")
 
 
-def _limits(machine: Machine, name: str) -> Limits | Unread:
+def limits_of(machine: Machine, name: str) -> Limits | Unread:
     text = machine.read("/proc/self/limits")
     if isinstance(text, Unread):
         return text
@@ -123,7 +123,7 @@ def _ipc_lock(machine: Machine) -> bool | Unread:
 
     The capability counts only in the machine's own user namespace, the one that maps all ids.
     """
-    mask = _status(machine, "CapEff")
+    mask = status_of(machine, "CapEff")
     if isinstance(mask, Unread):
         return mask
     try:
@@ -134,7 +134,7 @@ def _ipc_lock(machine: Machine) -> bool | Unread:
     return has and (isinstance(mapping, Unread) or mapping.split() == ["0", "0", "4294967295"])
 
 
-def _status(machine: Machine, name: str) -> str | Unread:
+def status_of(machine: Machine, name: str) -> str | Unread:
     text = machine.read("/proc/self/status")
     if isinstance(text, Unread):
         return text
@@ -150,7 +150,7 @@ def _temporary() -> str:
 
 def _space(machine: Machine, path: str) -> Space | Unread:
     """Size and room of a file system; one on a dead file server would wait for ever."""
-    return _within(_LONGEST_ANSWER, f"statvfs({path})", lambda: _statvfs(machine, path))
+    return within(_LONGEST_ANSWER, f"statvfs({path})", lambda: _statvfs(machine, path))
 
 
 def _statvfs(machine: Machine, path: str) -> Space | Unread:
@@ -169,7 +169,7 @@ def _own_name(hostname: str | Unread) -> Resolution | Unread:
 
 def resolved(name: str) -> Resolution | Unread:
     """What a name resolves to on this node; a name server that does not answer is not waited for."""
-    return _within(_LONGEST_ANSWER, f"getaddrinfo({name})", lambda: _resolve(name))
+    return within(_LONGEST_ANSWER, f"getaddrinfo({name})", lambda: _resolve(name))
 
 
 def _resolve(name: str) -> Resolution:
@@ -181,7 +181,7 @@ def _resolve(name: str) -> Resolution:
     return Resolution(name=name, addresses=list(dict.fromkeys(addresses)))
 
 
-def _within(seconds: float, what: str, call: Callable[[], T | Unread]) -> T | Unread:
+def within(seconds: float, what: str, call: Callable[[], T | Unread]) -> T | Unread:
     """The answer of a call that may wait in the kernel or for a name server; nobody waits for the late one."""
     answers: list[T | Unread] = []
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
-from ncclcheck.probes import nccl_files
+from ncclcheck.probes import nccl_files, nccl_installed
 from ncclcheck.probes.elf import find_section
 from ncclcheck.probes.facts import Library, Nccl, Unread
 from ncclcheck.probes.machine import Machine
@@ -47,13 +47,19 @@ def probe(machine: Machine) -> Nccl:
     asked = machine.ask("environment", dict[str, str], lambda: dict(os.environ))
     env = {} if isinstance(asked, Unread) else asked
     loaded = machine.ask("nccl_loaded", Library, lambda: _loaded(machine, env))
+    plugins = machine.ask("nccl_plugins", list[str], lambda: _plugins(machine, env))
+    conf_files = nccl_files.conf_files(machine, env, _numbers(loaded))
     strays = asked if isinstance(asked, Unread) else nccl_files.stray_lines(machine, env)
     return Nccl(
         loaded=loaded,
         others=machine.ask("nccl_others", list[Library], lambda: _others(machine, env, loaded)),
         known_names=machine.ask("nccl_names", list[str], lambda: _known_names(machine, loaded)),
-        plugins=machine.ask("nccl_plugins", list[str], lambda: _plugins(machine, env)),
-        conf_files=nccl_files.conf_files(machine, env, _numbers(loaded)),
+        plugins=plugins,
+        plugin_files=nccl_installed.plugin_files(machine, plugins),
+        named_files=nccl_installed.named_files(machine, env, conf_files),
+        wheels=nccl_installed.wheels(machine, torch_folder(machine)),
+        wanted=nccl_installed.wanted(machine, torch_folder(machine)),
+        conf_files=conf_files,
         stray_lines=strays,
     )
 

@@ -22,6 +22,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _MOST_OUTPUT = 4 * 2**20
 _libc = ctypes.CDLL(None, use_errno=True)
+_not_ours: set[int] = set()
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Stuck:
     pid: int
     state: str
     wchan: str
+    devices: str
     command: str
 
 
@@ -49,8 +51,13 @@ def die_with_parent() -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the reaper of all descendants, so that none escapes by a double fork. Source: prctl(2)."""
+    """Become the reaper of all descendants, so that none escapes by a double fork. Source: prctl(2).
+
+    Children that are there already came with an `exec` (`exec ncclcheck ...`): they are the user's, never killed.
+    """
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    with contextlib.suppress(psutil.Error):
+        _not_ours.update(child.pid for child in psutil.Process().children(recursive=True))
 
 
 def start(
@@ -143,7 +150,7 @@ def _victims(pid: int | None) -> list[psutil.Process]:
         found = top.children(recursive=True) + ([top] if pid is not None else [])
     except psutil.Error:
         return []
-    return [process for process in found if _lives(process)]
+    return [process for process in found if process.pid not in _not_ours and _lives(process)]
 
 
 def _lives(process: psutil.Process) -> bool:
@@ -163,7 +170,7 @@ def _describe(process: psutil.Process) -> Stuck:
     command = ""
     with contextlib.suppress(psutil.Error):
         command = " ".join(process.cmdline())[:120] or process.name()
-    return Stuck(process.pid, state_of(process.pid), waiting_in(process.pid), command)
+    return Stuck(process.pid, state_of(process.pid), waiting_in(process.pid), devices_of(process.pid), command)
 
 
 def state_of(pid: int) -> str:
@@ -180,6 +187,24 @@ def waiting_in(pid: int) -> str:
         return Path(f"/proc/{pid}/wchan").read_text(errors="replace").strip("0\n")
     except OSError:
         return ""
+
+
+def devices_of(pid: int) -> str:
+    """The device files that a process holds open, and where it stands. Source: /proc/PID/fd, /proc/PID/cwd."""
+    found = []
+    for link in ("cwd", *(f"fd/{number}" for number in _names(f"/proc/{pid}/fd"))):
+        with contextlib.suppress(OSError):
+            target = os.readlink(f"/proc/{pid}/{link}")
+            if link == "cwd" or (target.startswith("/dev/") and not target.startswith(("/dev/null", "/dev/pts"))):
+                found.append(target)
+    return ", ".join(dict.fromkeys(found))[:300]
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 def tail(path: str, most: int = 4000) -> str:

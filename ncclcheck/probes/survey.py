@@ -11,7 +11,7 @@ from typing import Any
 from ncclcheck.probes.facts import Node, ProbeRun, Unread
 from ncclcheck.probes.machine import Machine
 
-PROBES = ("nccl", "gpu", "host", "network", "job", "rdma", "stack")
+PROBES = ("nccl", "gpu", "host", "network", "job", "rdma", "fabric", "stack", "container", "storage", "system")
 _FIELDS = {"gpu": "gpus"}
 
 

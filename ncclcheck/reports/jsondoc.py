@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct, field
 
-from ncclcheck.probes.facts import Cluster, Job, Measurements, Node, Policy, Run
+from ncclcheck.probes.facts import Cluster, Job, Measurements, Node, Policy, Run, Word
 from ncclcheck.reports.decision import Outcome
 from ncclcheck.reports.findings import State, Verdict, Where
 
@@ -98,7 +98,7 @@ class _Head(Struct):
 class _Saved(Struct, kw_only=True):
     """What is taken from a saved file: never its verdicts."""
 
-    command: str
+    command: Word
     started: str
     seconds: float
     job: Job
@@ -128,6 +128,8 @@ def decode(data: bytes, policy: Policy) -> Saved:
         raise DocumentError(f"schema {head.schema} does not exist (1 to {SCHEMA})")
     saved = _parsed(data, _Saved)
     names = [entry.name for entry in saved.nodes]
+    if not names and not saved.run.silent:
+        raise DocumentError("nodes: there must be at least one node, or one in run.silent")
     if len(names) != len(set(names)):
         raise DocumentError(f"nodes: names must be unique, these are {', '.join(names)}"[:500])
     cluster = Cluster(

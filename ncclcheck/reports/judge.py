@@ -143,7 +143,7 @@ def _with_list(subject: Node, path: list[str], items: list[object]) -> Node:
 _HELP = {
     "denied": "Run it as a user who may read this, to have it judged.",
     "no_tool": "Install what is missing on that node, to have it judged.",
-    "recorded": "Record it anew with this version (--save), to have it judged.",
+    "recorded": "Read the live machine, or record this too, to have it judged.",
     "timed_out": "Look at why this does not answer on that node.",
     "broken": "Look at what stands there; if it is right, report it with the file of --save.",
 }
@@ -166,7 +166,7 @@ def _crashed(rule: Rule, error: Exception) -> Finding:
         owner="tool",
         why="A defect of ncclcheck, not of the cluster.",
         evidence=[seen(rule.code, repr(error))],
-        fix=[admin("Report it with the file of --save; --ignore it until then.")],
+        fix=[admin("Report it with the file of --save; the run stays unfinished (exit 3) until it is mended.")],
     )
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ncclcheck.reports import summary, table
+from ncclcheck.reports import details, summary, table
 from ncclcheck.reports.findings import State, Verdict
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.groups import Block, blocks, order
@@ -38,6 +38,7 @@ def text(document: Document, style: Style) -> str:
     told = [
         summary.head(document),
         summary.facts(document, style.width),
+        details.text(document) if style.verbose else "",
         table.collectives(document, style.width),
         _families(document, style),
         *(_block(block, style) for block in blocks(document, _shown(style))),

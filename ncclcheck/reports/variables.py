@@ -113,6 +113,8 @@ def parse_int(text: str) -> Parsed:
     if found is None:
         return Parsed(0, "is no number, so it means 0")
     digits = found[2]
+    if len(digits) > 40:
+        return Parsed(None, "is too large and is replaced by the default")
     base = 16 if digits[:2].lower() == "0x" else 8 if digits.startswith("0") else 10
     value = int(digits, base) * (-1 if found[1] == "-" else 1)
     if not -(2**63) <= value < 2**63:

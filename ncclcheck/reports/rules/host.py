@@ -166,7 +166,15 @@ def cores(cluster: Cluster) -> Iterator[Finding]:
 
 def _cores_of(cluster: Cluster, node: Node) -> Iterator[Finding]:
     usable, ranks = known(known(node.host).usable_cores), _local_ranks(cluster, node)
-    threads = _number(variables(node).get("OMP_NUM_THREADS", "").partition(",")[0])
+    given = variables(node).get("OMP_NUM_THREADS", "").partition(",")[0]
+    threads = _number(given)
+    if given and threads < 1:
+        yield warn(
+            Where(node=node.name), f"OMP_NUM_THREADS={given} is no number of threads",
+            why="OpenMP ignores it and takes every core for every rank.", owner="job",
+            evidence=[seen("environment", f"OMP_NUM_THREADS={given}")],
+            fix=[you("Give a number.", "export OMP_NUM_THREADS=1")],
+        )  # fmt: skip
     if ranks * max(1, threads) <= usable:
         return
     share = max(1, int(usable / ranks))

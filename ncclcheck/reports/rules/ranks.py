@@ -47,23 +47,27 @@ def every_rank_joined(cluster: Cluster) -> Iterator[Finding]:
         return
     if len(run.ranks) == cluster.job.ranks and all(rank.phase != "start" for rank in run.ranks):
         return
-    _silence_first(run)
-    missing = sorted(set(range(cluster.job.ranks)) - {rank.rank for rank in run.ranks})
     late = [rank for rank in run.ranks if rank.phase == "start"]
-    named = _suspects(late)
-    for rank in named:
-        yield _lost(rank, f"before it had joined, in {rank.last_step or 'its start'!r}")
-    if not named:
+    if findings := _killed(run) or [
+        _lost(r, f"before it had joined, in {r.last_step!r}") for r in _blamed(run, late)
+    ]:
+        yield from findings
+    elif any(end.detail for end in run.ends):
         yield from (_ended(end) for end in run.ends if end.detail)
-    if not named and not any(end.detail for end in run.ends):
-        absent = f"ranks {', '.join(map(str, missing))}" if missing else _steps(late)
-        yield unknown(
-            Where(),
-            f"{absent} had not joined when {_cut_short(run)}",
-            why="Nobody was seen dead or stopped: who is at fault, if anybody, is not known.",
-            evidence=[_evidence(rank) for rank in late[:_MOST_TOLD]],
-            fix=[you("Give it more time (--deadline), and look at the last step of each rank.")],
-        )
+    else:
+        yield _not_joined(cluster, late)
+
+
+def _not_joined(cluster: Cluster, late: list[RankState]) -> Finding:
+    never = cluster.job.ranks - len(cluster.run.ranks)
+    parts = [f"{never} of {cluster.job.ranks} ranks had not started"] if never > 0 else []
+    return unknown(
+        Where(),
+        f"when {_cut_short(cluster.run)}: {'; '.join([*parts, *([_steps(late)] if late else [])])}",
+        why="Nobody was seen dead or stopped: who is at fault, if anybody, is not known.",
+        evidence=[_evidence(rank) for rank in late[:_MOST_TOLD]],
+        fix=[you("Give it more time (--deadline), and look at the last step of each rank.")],
+    )
 
 
 @rule(
@@ -100,11 +104,9 @@ def every_rank_reached_every_collective(cluster: Cluster) -> Iterator[Finding]:
         if any(rank.phase == "start" for rank in run.ranks):
             raise NothingToJudge("its ground failed: RUN002")
         return
-    _silence_first(run)
-    named = _suspects(late)
-    for rank in named:
-        yield _lost(rank, f"in {rank.last_step!r}")
-    if not named:
+    if findings := _killed(run) or [_lost(rank, f"in {rank.last_step!r}") for rank in _blamed(run, late)]:
+        yield from findings
+    else:
         yield unknown(
             Where(),
             f"when {_cut_short(run)}: {_steps(late)}",
@@ -115,36 +117,55 @@ def every_rank_reached_every_collective(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _ended(end: JobEnd) -> Finding:
-    how = "torchrun ended before its ranks had joined" if end.exit is not None else "the job could not start"
-    mend = (
-        "Choose another port: --rdzv-endpoint HOST:PORT."
-        if "cannot be opened" in end.detail
-        else "Mend what it says."
-    )
     return fail(
         Where(node=end.node),
-        f"{how}: {_last_line(end.detail)}",
+        _ending(end),
         why="Without this node's ranks there is no world, and the other nodes only wait.",
         owner="node",
-        evidence=[seen("torchrun", end.detail)],
-        fix=[you(f"{mend} The same fails in a real job.")],
+        evidence=[seen("torchrun", end.detail or f"exit status {end.exit}")],
+        fix=[you(_mend(end))],
     )
 
 
-def _silence_first(run: Run) -> None:
-    """What ranks say of a peer whose whole node is silent is a consequence."""
-    if run.silent and not any(rank.first for rank in run.ranks):
-        raise NothingToJudge("its ground failed: RUN001")
+def _ending(end: JobEnd) -> str:
+    if end.exit is not None and end.exit < 0:
+        return f"torchrun itself was ended by {_signal(end.exit)}, and its ranks with it"
+    how = "the job could not start" if end.exit is None else "torchrun ended before its ranks had joined"
+    return f"{how}: {_last_line(end.detail)}"
+
+
+def _mend(end: JobEnd) -> str:
+    if end.exit is not None and end.exit < 0:
+        return "Find who ended it: a person, the job system, or the kernel for want of memory (dmesg)."
+    first = "Choose another port: --rdzv-endpoint HOST:PORT." if "cannot be opened" in end.detail else "Mend that."
+    return f"{first} The same fails in a real job."
+
+
+def _signal(status: int) -> str:
+    return _SIGNALS.get(status, f"signal {-status}")
 
 
 def _cut_short(run: Run) -> str:
     return "a signal ended the run" if run.stopped_by == "signal" else "the time was over"
 
 
-def _suspects(late: list[RankState]) -> list[RankState]:
-    """The rank that was first seen dead or stopped; else those that raised an error of their own."""
-    first = [rank for rank in late if rank.first]
-    return first or [rank for rank in late if rank.error][:1]
+def _blamed(run: Run, late: list[RankState]) -> list[RankState]:
+    """Stopped ranks; else those that a signal ended (SIGTERM is torchrun's own); else the first seen dead.
+
+    An error of a rank's own comes last, and is a consequence where a whole node is silent.
+    """
+    stopped = [rank for rank in late if rank.proc_state in ("T", "t")]
+    signalled = [r for r in late if not r.error and r.exit is not None and r.exit < 0 and r.exit != -15]
+    if found := stopped or signalled:
+        return found[:_MOST_TOLD]
+    if run.silent:
+        raise NothingToJudge("its ground failed: RUN001")
+    return [rank for rank in late if rank.first] or [rank for rank in late if rank.error][:1]
+
+
+def _killed(run: Run) -> list[Finding]:
+    """A torchrun that a signal ended takes its ranks along: it is to blame, not they."""
+    return [_ended(end) for end in run.ends if end.exit is not None and end.exit < 0]
 
 
 def _lost(rank: RankState, where: str) -> Finding:
@@ -178,7 +199,7 @@ def _how(rank: RankState) -> str:
     if rank.error:
         return f"{who} raised {_last_line(rank.error)}"
     if rank.exit is not None and rank.exit < 0:
-        return f"{who} was ended by {_SIGNALS.get(rank.exit, f'signal {-rank.exit}')}"
+        return f"{who} was ended by {_signal(rank.exit)}"
     return f"{who} is dead" + ("" if rank.exit is None else f", exit status {rank.exit}")
 
 

@@ -86,7 +86,7 @@ def every_probe_and_rule_ran(cluster: Cluster) -> Iterator[Finding]:
         yield unknown(
             Where(), f"{crash.code} raised {crash.error}", why="A defect of ncclcheck, not of the cluster.",
             owner="tool", evidence=[seen(crash.code, crash.error)],
-            fix=[you("Report it with the file of --save; --ignore it until then.")],
+            fix=[you("Report it with the file of --save.")],
         )  # fmt: skip
     for left in cluster.run.leftovers:
         yield unknown(

@@ -1,0 +1,68 @@
+"""GPUs: signs of them, what libcuda and NVML say, and the driver's errors in the kernel log."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+from ncclcheck.probes.facts import Gpus, Unread, replace
+from ncclcheck.probes.gpu import cuda, mine, nvml, signs, xids
+from ncclcheck.probes.machine import Machine
+
+
+def probe(machine: Machine) -> Gpus:
+    """All of it. Where nothing shows a GPU, neither library is asked."""
+    pci, devices = signs.pci_functions(machine), signs.device_files(machine)
+    if machine.recorded and isinstance(pci, Unread) and isinstance(devices, Unread):
+        return _none(Unread("recorded", "neither PCI devices nor /dev are in this recording"))
+    if not signs.shows(pci) and not signs.shows(devices) and not signs.library_found(machine):
+        return _none(Unread("absent", "no NVIDIA device on this machine"))
+    beside = _Cuda(machine)
+    cards = _nvml(machine, Gpus(pci=pci, devices=devices, xids=xids.xids(machine)))
+    return beside.joined(cards)
+
+
+def _none(reason: Unread) -> Gpus:
+    facts: dict[str, Any] = {name: reason for name in Gpus.__struct_fields__ if name != "chosen_by"}
+    return Gpus(**facts)
+
+
+class _Cuda:
+    """libcuda in a thread of its own: both libraries take their time to start."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._found: cuda.Cuda | Unread = Unread("timed_out", "libcuda.so.1 gave no answer")
+        self._thread = threading.Thread(target=self._ask, args=(machine,), daemon=True)
+        self._thread.start()
+
+    def _ask(self, machine: Machine) -> None:
+        self._found = cuda.ask_cuda(machine)
+
+    def joined(self, gpus: Gpus) -> Gpus:
+        """With CUDA's answers."""
+        self._thread.join(cuda.LONGEST_ANSWER + 2)
+        found = self._found
+        if isinstance(found, Unread):
+            return replace(gpus, usable=found, cuda_error=found, driver_cuda=found)
+        return replace(gpus, usable=found.devices, cuda_error=found.error, driver_cuda=found.version)
+
+
+def _nvml(machine: Machine, gpus: Gpus) -> Gpus:
+    found = nvml.ask_nvml(machine)
+    if isinstance(found, Unread):
+        unseen = _once(found)
+        return replace(gpus, nvml=found, nvml_driver=unseen, user=unseen, cards=unseen, others=unseen)
+    if found.error:
+        unseen = Unread("absent", f"NVML: {found.error}")
+        return replace(gpus, nvml=found.error, nvml_driver=unseen, user=unseen, cards=unseen, others=unseen)
+    env = machine.ask("environment", dict[str, str], lambda: dict(os.environ))
+    cards, others, chosen_by = mine.split(found.cards, {} if isinstance(env, Unread) else env)
+    return replace(
+        gpus, nvml="", nvml_driver=found.driver, user=found.user, chosen_by=chosen_by, cards=cards, others=others
+    )
+
+
+def _once(found: Unread) -> Unread:
+    """What hangs or broke is said of `nvml`; the rest is only not known."""
+    return Unread("absent", f"NVML: {found.why}") if found.kind in ("timed_out", "broken") else found

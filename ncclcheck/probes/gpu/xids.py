@@ -1,0 +1,93 @@
+"""Errors of the NVIDIA driver (Xid) in the kernel log.
+
+Recorded name: `kernel_log`, a list of the lines with NVRM in them, as /dev/kmsg or `dmesg` gives them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+
+from ncclcheck.probes.facts import Unread, Xid
+from ncclcheck.probes.machine import Machine
+
+_LOG = "/dev/kmsg"
+_LONGEST = 1.0
+_LINE = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]{7,20})\): (\d{1,4})\b.*", re.ASCII)
+_KMSG = re.compile(r"\d+,\d+,(\d{1,18}),", re.ASCII)
+_DMESG = re.compile(r"\[\s*(\d{1,12}\.\d{1,9})\]", re.ASCII)
+
+
+def xids(machine: Machine) -> list[Xid] | Unread:
+    """The last Xid of each number and GPU."""
+    lines = machine.ask("kernel_log", list[str], _kernel_log)
+    if isinstance(lines, Unread):
+        return lines
+    found: dict[tuple[str, str], Xid] = {}
+    uptime = _uptime(machine)
+    for line in lines:
+        if match := _LINE.search(line):
+            key = (match[1].lower(), match[2])
+            times = found[key].times + 1 if key in found else 1
+            found[key] = Xid(
+                name=f"Xid {match[2]}", code=int(match[2]), pci=_pci(match[1]), line=match[0][:300], times=times,
+                hours=_hours(line, uptime),
+            )  # fmt: skip
+    return list(found.values())
+
+
+def _pci(text: str) -> str:
+    """`0000:9b:00` as sysfs writes it: a GPU is function 0 of its device."""
+    text = text.lower()
+    return text if "." in text else f"{text}.0"
+
+
+def _uptime(machine: Machine) -> float | Unread:
+    text = machine.line("/proc/uptime")
+    try:
+        return text if isinstance(text, Unread) else float(text.split()[0])
+    except (ValueError, IndexError):
+        return Unread("broken", f"/proc/uptime holds {text!r:.40}")
+
+
+def _hours(line: str, uptime: float | Unread) -> float | Unread:
+    """How long ago: both forms count from the start of the kernel."""
+    if isinstance(uptime, Unread):
+        return uptime
+    if match := _KMSG.match(line):
+        seconds = int(match[1]) / 1e6
+    elif match := _DMESG.match(line):
+        seconds = float(match[1])
+    else:
+        return Unread("absent", "the line has no time since the start of the kernel")
+    return round(max(0.0, uptime - seconds) / 3600, 2)
+
+
+def _kernel_log() -> list[str] | Unread:
+    """Lines of the driver in /dev/kmsg, which gives one record a read and EAGAIN at its end."""
+    try:
+        log = os.open(_LOG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return Unread("denied", f"there is no {_LOG} here: a container without the host's kernel log")
+    except OSError as error:
+        return Unread("denied", f"{_LOG} may not be read by this user: {error.strerror}")
+    until = time.monotonic() + _LONGEST
+    lines: list[str] = []
+    try:
+        while time.monotonic() < until and (record := _record(log)) is not None:
+            if b"NVRM" in record:
+                lines.append(record.decode(errors="backslashreplace").partition("\n")[0])
+    finally:
+        os.close(log)
+    return lines
+
+
+def _record(log: int) -> bytes | None:
+    """The next record; an empty one for a record that was overwritten before it could be read."""
+    try:
+        return os.read(log, 8192) or None
+    except BrokenPipeError:
+        return b""
+    except BlockingIOError:
+        return None

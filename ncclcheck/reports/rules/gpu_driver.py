@@ -1,0 +1,261 @@
+"""Rules about what the driver itself says: NVML, lost GPUs, Xids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import Cluster, Gpu, Node, Unread, Xid, at, known, value_or
+from ncclcheck.reports.cards import cards, leave_out, reset
+from ncclcheck.reports.findings import Evidence, Finding, State, Where, admin, fail, note, seen, unknown, warn, you
+from ncclcheck.reports.rule import NothingToJudge, rule
+
+_HARDWARE = {
+    48: "an error of two bits in GPU memory",
+    61: "the GPU's own controller stopped",
+    62: "the GPU's own controller stopped",
+    64: "a bad row or page of memory could not be taken out of use",
+    74: "an NVLink error",
+    79: "the GPU has fallen off the bus",
+    95: "a memory error that was not contained: every program on this GPU is affected",
+    119: "the GPU's system processor (GSP) does not answer",
+    120: "the GPU's system processor (GSP) has failed",
+    140: "a memory error that was not recovered",
+}
+_LESSER = {
+    63: "a bad row or page of memory was marked, and is replaced at the next reset",
+    92: "many corrected memory errors",
+    94: "a memory error that was contained: it ended one program",
+}
+_PROGRAM = {
+    13: "a kernel went wrong: an illegal instruction, or an address out of its array",
+    31: "a kernel used an address that is not mapped",
+    43: "a program's work was stopped after an error of its own",
+    45: "a program was ended while its kernels ran",
+    137: "a program used the memory of another GPU without the right to",
+}
+
+
+@rule("GPU003", "NVML answers", worst=State.FAIL)
+def nvml_answers(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Whether NVIDIA's management library (libnvidia-ml.so.1) can be initialised on a node that shows GPUs.
+
+    ## Why it matters
+    After the driver's packages were upgraded without a reboot, the library is newer than the driver in the
+    kernel: "Driver/library version mismatch". NCCL reads the topology through NVML, so init fails too. A call
+    that never returns is how a GPU looks whose system processor (GSP) has stopped; a job would hang in the same
+    place.
+
+    ## How we know
+    nvmlInit and all other calls are made in a process of its own with a time limit; the call that did not come
+    back is named. A missing pynvml or library leaves the GPU rules `unknown`, not failed.
+
+    ## Fix
+    - **admin** reboot, or unload and load the driver's modules; in containers restart them after an upgrade.
+    - **admin** for a call that hangs: `dmesg | grep -i xid`, reset the GPU or reboot.
+
+    ## Source
+    NVML API reference, nvmlInit and nvmlReturn_t; leptonai/gpud (Xid 119 in its test data), sichek#67 and
+    sglang PR#31229: nvidia-smi that never returns.
+    """
+    found = [node for node in cluster.nodes if not _absent(at(node, "gpus.nvml"))]
+    if not found:
+        raise NothingToJudge("no NVIDIA GPU on any node")
+    for node in found:
+        yield from _library(node)
+
+
+def _absent(fact: str | Unread) -> bool:
+    return isinstance(fact, Unread) and fact.kind == "absent"
+
+
+def _library(node: Node) -> Iterator[Finding]:
+    error = at(node, "gpus.nvml")
+    where = Where(node=node.name)
+    if isinstance(error, Unread):
+        yield unknown(
+            where,
+            f"NVML could not be asked: {error.why}",
+            why="A library that hangs or is missing leaves the state of all GPUs in the dark.",
+            evidence=[seen("libnvidia-ml.so.1", f"{error.kind}: {error.why}")],
+            fix=[admin("Look at the driver.", "nvidia-smi", "dmesg | grep -iE 'nvrm|xid'")],
+        )
+    elif error:
+        yield fail(
+            where,
+            f"NVML cannot be used: {error}",
+            why="NCCL and torch ask the same library about GPUs and their topology.",
+            owner="node",
+            evidence=[seen("nvmlInit", error)],
+            fix=[
+                admin(
+                    "Reboot, or load the driver that belongs to the library.",
+                    "cat /proc/driver/nvidia/version",
+                    "systemctl reboot",
+                ),
+                leave_out(),
+            ],
+        )
+
+
+@rule(
+    "GPU004",
+    "no GPU is lost, and none asks for a reset",
+    worst=State.FAIL,
+    over="nodes.gpus.cards",
+    needs=(".trouble",),
+)
+def not_lost(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Whether NVML can talk to each GPU that the job may use, and whether the driver asks for a reset or a reboot.
+
+    ## Why it matters
+    A GPU that fell off the bus is still counted by some tools, while every CUDA call on it fails: one rank dies
+    with "unspecified launch failure" or an unknown error, and all others hang in the next collective.
+
+    ## How we know
+    NVML's answers "GPU is lost" and "GPU requires reset" to any call, and from driver 570 on what it recommends
+    itself (field GET_GPU_RECOVERY_ACTION). A lost GPU that the job may not use is a note.
+
+    ## Fix
+    - **admin** drain the node; reset the GPU; reboot; if it comes back lost, reseat or replace it.
+    - **you** leave the node out.
+
+    ## Source
+    NVML API reference, nvmlReturn_t and field values; NVIDIA Xid errors, Xid 79; vllm-project/vllm#5222.
+    """
+    for card in cards(cluster):
+        trouble = known(card.gpu.trouble)
+        recovery = value_or(card.gpu.recovery, "none")
+        if trouble:
+            what, evidence = f"NVML cannot use it: {trouble}", card.seen("its answer", trouble)
+        elif recovery in ("reset", "reboot", "drain_and_reset"):
+            what = f"the driver asks for a {recovery.replace('_', ' ')}"
+            evidence = card.seen("recovery action", recovery)
+        else:
+            continue
+        why = "The rank on it dies, and all others wait for it."
+        yield fail(card.where, what, why=why, owner="node", evidence=[evidence], fix=[reset(), leave_out()])
+    for node in cluster.nodes:
+        yield from (_lost_beside(node, gpu) for gpu in value_or(at(node, "gpus.others"), []) if _lost(gpu))
+
+
+def _lost(gpu: Gpu) -> str:
+    return value_or(gpu.trouble, "")
+
+
+def _lost_beside(node: Node, gpu: Gpu) -> Finding:
+    return note(Where(node=node.name, device=gpu.name), f"{_lost(gpu)}; the job does not use it", owner="node")
+
+
+@rule("GPU005", "the driver has logged no error of the hardware", worst=State.FAIL, needs=("gpus.xids",))
+def hardware_xids(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Xid lines of the last 24 hours in the kernel log that point at the GPU, its memory or its links: 48, 61, 62,
+    64, 74, 79, 95, 119, 120, 140; and as warnings 63, 92, 94.
+
+    ## Why it matters
+    The kernel log is often the only place that says why a rank died. The same node fails the next job again
+    until the GPU is reset or replaced. In one 54-day run on 16,384 GPUs, GPUs and their memory were nearly half
+    of all interruptions.
+
+    ## How we know
+    /dev/kmsg, where this user may read it. Lines about GPUs that the job may not use, or older ones, are notes
+    (`GPU005.hours`, default 24). Where the driver (570 and later) asks for nothing now, it is a warning: the GPU
+    was reset since. A log that may not be read is `unknown`.
+
+    ## Fix
+    - **admin** drain the node, reset the GPU or reboot; replace it when the error comes back.
+    - **you** leave the node out; keep the line for the ticket.
+
+    ## Source
+    NVIDIA Xid errors; leptonai/gpud (Xid 119); vllm-project/vllm#5222; "The Llama 3 Herd of Models", section 3.3.4.
+    """
+    recent = cluster.policy.thresholds.get("GPU005.hours", 24.0)
+    for node, xid in _listed(cluster, _HARDWARE | _LESSER):
+        where, what = _place(node, xid), f"{xid.name}, {(_HARDWARE | _LESSER)[xid.code]}{_often(xid)}"
+        if _foreign(node, xid) or value_or(xid.hours, 0.0) > recent:
+            yield note(where, f"{what}: old, or not a GPU of this job", owner="node", evidence=_quoted(xid))
+            continue
+        level = warn if xid.code in _LESSER or _well_again(node, xid) else fail
+        yield level(
+            where,
+            what,
+            why="The next job on this GPU is likely to die in the same way.",
+            owner="node",
+            evidence=_quoted(xid),
+            fix=[reset(), leave_out()],
+        )
+
+
+def _listed(cluster: Cluster, codes: dict[int, str]) -> Iterator[tuple[Node, Xid]]:
+    for node in cluster.nodes:
+        yield from ((node, xid) for xid in known(at(node, "gpus.xids")) if xid.code in codes)
+
+
+def _at(gpus: list[Gpu] | Unread, pci: str) -> Gpu | None:
+    return next((gpu for gpu in value_or(gpus, []) if gpu.pci == pci), None)
+
+
+def _foreign(node: Node, xid: Xid) -> bool:
+    return _at(at(node, "gpus.others"), xid.pci) is not None
+
+
+def _well_again(node: Node, xid: Xid) -> bool:
+    """Whether the driver says that it asks for nothing now."""
+    gpu = _at(at(node, "gpus.cards"), xid.pci)
+    return gpu is not None and gpu.trouble == "" and gpu.recovery == "none"
+
+
+def _place(node: Node, xid: Xid) -> Where:
+    gpu = _at(at(node, "gpus.cards"), xid.pci) or _at(at(node, "gpus.others"), xid.pci)
+    return Where(node=node.name, device=gpu.name if gpu else xid.pci)
+
+
+def _often(xid: Xid) -> str:
+    ago = "" if isinstance(xid.hours, Unread) else f", {xid.hours:g} hours ago"
+    return f" ({xid.times} times{ago})" if xid.times > 1 else ago
+
+
+def _quoted(xid: Xid) -> list[Evidence]:
+    return [seen("kernel log", xid.line)]
+
+
+@rule("GPU006", "the driver has logged no error of a program", worst=State.WARN, needs=("gpus.xids",))
+def program_xids(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Xid lines of the last hour that a program brings about itself: 13, 31, 43, 45, 137.
+
+    ## Why it matters
+    A rank whose kernel reads out of bounds dies, and the others report an NCCL time-out or "remote process has
+    exited". Nodes are then drained for nothing, and the job fails again elsewhere. Xid 45 is what a kill leaves.
+
+    ## How we know
+    /dev/kmsg, where this user may read it. Older lines (`GPU006.hours`, default 1), Xid 45 and lines about GPUs
+    that the job may not use are notes. The line names the process.
+
+    ## Fix
+    - **you** run the program with `CUDA_LAUNCH_BLOCKING=1`, or under `compute-sanitizer`, on one GPU.
+    - **admin** if several users see 13 or 31 on the same GPU only, run `dcgmi diag -r 3` on it.
+
+    ## Source
+    NVIDIA Xid errors (13, 31, 43, 45, 137 may be of the application); returnn#1486.
+    """
+    recent = cluster.policy.thresholds.get("GPU006.hours", 1.0)
+    for node, xid in _listed(cluster, _PROGRAM):
+        where, what = _place(node, xid), f"{xid.name}, {_PROGRAM[xid.code]}{_often(xid)}"
+        if xid.code == 45 or _foreign(node, xid) or value_or(xid.hours, 0.0) > recent:
+            yield note(where, what, evidence=_quoted(xid))
+            continue
+        yield warn(
+            where,
+            what,
+            why="The rank that did this died; what the other ranks reported was its echo.",
+            owner="job",
+            evidence=_quoted(xid),
+            fix=[you("Find the kernel.", "CUDA_LAUNCH_BLOCKING=1 python TRAIN", "compute-sanitizer python TRAIN")],
+        )

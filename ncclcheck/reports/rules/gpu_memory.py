@@ -1,0 +1,211 @@
+"""Rules about errors of GPU memory: ECC, replaced rows, retired pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import Cluster, known, value_or
+from ncclcheck.reports.cards import Card, cards, leave_out, odd_ones, reset
+from ncclcheck.reports.findings import Evidence, Finding, State, admin, fail, note, warn
+from ncclcheck.reports.rule import rule
+
+_GPUS = "nodes.gpus.cards"
+
+
+@rule("GPU007", "no GPU has uncorrected memory errors", worst=State.FAIL, over=_GPUS, needs=(".ecc_uncorrected",))
+def uncorrected(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Memory errors that ECC could not correct, since the driver was loaded; and NVIDIA's own limit for errors of
+    the GPU's caches (SRAM threshold exceeded, Hopper and later).
+
+    ## Why it matters
+    The program that reads such a cell dies ("uncorrectable ECC error encountered"), and with it the whole job.
+    A GPU past the SRAM limit is one that NVIDIA replaces.
+
+    ## How we know
+    nvmlDeviceGetTotalEccErrors, volatile counters; nvmlDeviceGetSramEccErrorStatus. Errors of earlier loads of
+    the driver alone are a note.
+
+    ## Fix
+    - **admin** drain the node; reset the GPU, which replaces the bad rows; run `dcgmi diag -r 3`; replace it
+      where the errors come back or the SRAM limit is passed.
+    - **you** leave the node out.
+
+    ## Source
+    NVIDIA GPU memory error management; NVML API reference; NVIDIA Xid errors, 48, 94, 95; vllm-project/vllm#5222.
+    """
+    for card in cards(cluster):
+        count, ever = known(card.gpu.ecc_uncorrected), value_or(card.gpu.ecc_uncorrected_ever, 0)
+        if value_or(card.gpu.sram_exceeded, False):
+            yield _bad(
+                card, "its caches had more errors than NVIDIA allows", card.seen("SRAM threshold", "exceeded")
+            )
+        elif count:
+            yield _bad(card, f"{count} uncorrected memory errors", card.seen("uncorrected ECC errors", count))
+        elif ever:
+            what = f"{ever} uncorrected memory errors in its life, none since the driver was loaded"
+            yield note(card.where, what, owner="node", evidence=[card.seen("aggregate ECC errors", ever)])
+
+
+def _bad(card: Card, what: str, evidence: Evidence) -> Finding:
+    return fail(
+        card.where,
+        what,
+        why="A program that reads the bad cell dies, and the job with it.",
+        owner="node",
+        evidence=[evidence],
+        fix=[reset(), leave_out()],
+    )
+
+
+@rule(
+    "GPU008",
+    "no row of GPU memory waits for its replacement or could not be replaced",
+    worst=State.FAIL,
+    over=_GPUS,
+    needs=(".remapped",),
+)
+def remapped(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Row remapping of Ampere and later: whether a replacement failed, or waits for the next reset.
+
+    ## Why it matters
+    A row that could not be replaced stays in use and gives errors until the GPU is exchanged. One that waits
+    is still in use: the next access can end the job.
+
+    ## How we know
+    nvmlDeviceGetRemappedRows. Rows that were replaced are history and do not count.
+
+    ## Fix
+    - **admin** pending: drain, then reset the GPU. Failed: replace the GPU (NVIDIA's criterion for an RMA).
+    - **you** leave the node out where it failed.
+
+    ## Source
+    NVIDIA GPU memory error management, row remapping and RMA policy; leptonai/gpud and facebookresearch/gcm check it.
+    """
+    for card in cards(cluster):
+        rows = known(card.gpu.remapped)
+        evidence = [card.seen("rows replaced", f"{rows.correctable} after corrected, {rows.uncorrectable} after "
+                              f"uncorrected errors; pending {rows.pending}, failed {rows.failed}")]  # fmt: skip
+        if rows.failed:
+            yield fail(
+                card.where,
+                "a bad row of its memory could not be replaced",
+                why="It has no spare row left: errors will come back until the GPU is exchanged.",
+                owner="node",
+                evidence=evidence,
+                fix=[admin("Replace the GPU.", "nvidia-smi -q -d ROW_REMAPPER"), leave_out()],
+            )
+        elif rows.pending:
+            yield warn(
+                card.where,
+                "a bad row of its memory is replaced only at the next reset",
+                why="Until then the bad row is in use, and the next access can end the job.",
+                owner="node",
+                evidence=evidence,
+                fix=[reset()],
+            )
+
+
+@rule(
+    "GPU009",
+    "few pages of GPU memory are retired, and none is pending",
+    worst=State.FAIL,
+    over=_GPUS,
+    needs=(".retired",),
+)
+def retired(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Page retirement of GPUs before Ampere (V100, T4, P100): how many pages were taken out of use, and whether
+    some wait for the next reset.
+
+    ## Why it matters
+    A pending page is still in use. With 60 retired pages NVIDIA exchanges the GPU: the table is full at 64, and
+    after that errors can no longer be kept away from programs.
+
+    ## How we know
+    nvmlDeviceGetRetiredPages for both causes, and the pending status. The limit is `GPU009.pages` (60).
+
+    ## Fix
+    - **admin** pending: drain, then reset the GPU. At the limit: replace it.
+    - **you** leave the node out where the limit is reached.
+
+    ## Source
+    NVIDIA dynamic page retirement; Azure/azurehpc-health-checks (its recorded nodes have 65 and 61 pages).
+    """
+    most = cluster.policy.thresholds.get("GPU009.pages", 60.0)
+    for card in cards(cluster):
+        pages = known(card.gpu.retired)
+        count = pages.single_bit + pages.double_bit
+        told = (
+            f"{pages.single_bit} by single-bit, {pages.double_bit} by double-bit errors, pending {pages.pending}"
+        )
+        evidence = [card.seen("retired pages", told)]
+        if count >= most:
+            yield fail(
+                card.where,
+                f"{count} pages of its memory are retired",
+                why="The table of bad pages is nearly full; after that errors reach programs.",
+                owner="node",
+                evidence=evidence,
+                fix=[admin("Replace the GPU.", "nvidia-smi -q -d PAGE_RETIREMENT"), leave_out()],
+            )
+        elif pages.pending:
+            yield warn(
+                card.where,
+                "a bad page of its memory is retired only at the next reset",
+                why="Until then the bad page is in use, and the next access can end the job.",
+                owner="node",
+                evidence=evidence,
+                fix=[reset()],
+            )
+
+
+@rule("GPU010", "ECC is on, and the same on all GPUs", worst=State.WARN, over=_GPUS, needs=(".ecc",))
+def ecc_mode(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Whether error correction of GPU memory is on, on all GPUs of a model, and whether a change waits for a reset.
+
+    ## Why it matters
+    Without ECC a flipped bit changes a weight or a gradient and nobody is told; on older cards it also changes
+    the size and speed of memory, so that one GPU is faster and larger than its peers.
+
+    ## How we know
+    nvmlDeviceGetEccMode, current and pending. A GPU that differs from most of its model is a warning; where ECC
+    is off on all of them the site wanted it so, which is a note. GPUs without ECC are skipped.
+
+    ## Fix
+    - **admin** `nvidia-smi -e 1`, then reset or reboot.
+
+    ## Source
+    NVIDIA GPU memory error management; nvidia-smi(1), ecc-config.
+    """
+    found = list(cards(cluster))
+    odd = {id(card.gpu): most for card, _, most in odd_ones(found, lambda card: known(card.gpu.ecc))}
+    for card in found:
+        now, pending = known(card.gpu.ecc), value_or(card.gpu.ecc_pending, known(card.gpu.ecc))
+        evidence = [card.seen("ECC mode", f"current {_word(now)}, pending {_word(pending)}")]
+        if id(card.gpu) in odd or now != pending:
+            what = f"ECC is {_word(now)}, " + (
+                f"on most others {_word(odd[id(card.gpu)])}"
+                if id(card.gpu) in odd
+                else f"{_word(pending)} from its next reset"
+            )
+            yield warn(
+                card.where,
+                what,
+                why="Without ECC a flipped bit changes results, and nobody is told.",
+                owner="node",
+                evidence=evidence,
+                fix=[admin("Turn it on, then reset the GPU or reboot.", "nvidia-smi -i N -e 1")],
+            )
+        elif not now:
+            yield note(card.where, "ECC is off", owner="site", evidence=evidence)
+
+
+def _word(on: bool) -> str:
+    return "on" if on else "off"

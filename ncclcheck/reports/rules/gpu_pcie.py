@@ -1,0 +1,140 @@
+"""Rules about a GPU's PCIe link: width, generation, repeated packets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import Cluster, known
+from ncclcheck.reports.cards import Card, busy, cards, leave_out, odd_ones
+from ncclcheck.reports.findings import Evidence, Finding, State, admin, warn
+from ncclcheck.reports.rule import rule
+
+_GPUS = "nodes.gpus.cards"
+
+
+@rule(
+    "GPU015",
+    "every PCIe link has its full width",
+    worst=State.WARN,
+    over=_GPUS,
+    needs=(".pcie_width", ".pcie_width_max"),
+)
+def width(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    The number of lanes of each GPU's PCIe link, against what the link could have and against its peers.
+
+    ## Why it matters
+    A GPU at x8 or x1 loads its batches and reaches its NIC at a half or a sixteenth of the speed: one slow rank,
+    and no message. A card that is not well seated, a bad riser or a dirty contact is the usual reason.
+
+    ## How we know
+    nvmlDeviceGetCurrPcieLinkWidth and ...GetMaxPcieLinkWidth. Unlike the generation, the width does not drop
+    when a link is idle. A lower maximum than on most GPUs of the model points at the slot or its settings.
+
+    ## Fix
+    - **admin** reseat the card or its riser, look at the slot's bifurcation in the BIOS, then replace.
+    - **you** leave the node out.
+
+    ## Source
+    NVML API reference; NVIDIA GPU debug guidelines; imbue-ai/cluster-health and facebookresearch/gcm check it.
+    """
+    found = list(cards(cluster))
+    for card in found:
+        now, most = known(card.gpu.pcie_width), known(card.gpu.pcie_width_max)
+        if now < most:
+            yield _slow(
+                card, f"its PCIe link has {now} of {most} lanes", card.seen("link width", f"x{now} of x{most}")
+            )
+    for card, mine, usual in odd_ones(found, lambda card: known(card.gpu.pcie_width_max)):
+        if mine < usual and known(card.gpu.pcie_width) == mine:
+            what = f"its slot gives {mine} lanes, that of most others {usual}"
+            yield _slow(card, what, card.seen("greatest link width", f"x{mine}"))
+
+
+@rule(
+    "GPU016",
+    "every PCIe link has its full generation",
+    worst=State.WARN,
+    over=_GPUS,
+    needs=(".pcie_gen", ".pcie_gen_max"),
+)
+def generation(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    The generation (speed) of each GPU's PCIe link, against what GPU and slot can do together.
+
+    ## Why it matters
+    A link that trained at generation 3 instead of 5 has a quarter of its speed, for loading batches as for
+    GPUDirect RDMA.
+
+    ## How we know
+    nvmlDeviceGetCurrPcieLinkGeneration and ...GetMaxPcieLinkGeneration. Idle links lower their generation to
+    save power, so a lower one counts only on a GPU with at least 20 % utilization (`GPU016.busy`). A lower
+    maximum than on most GPUs of the model counts always: a slot, a riser or a BIOS setting.
+
+    ## Fix
+    - **admin** reseat the card or its riser; BIOS: link speed of the slot on auto.
+    - **you** leave the node out.
+
+    ## Source
+    NVML API reference; nvidia-smi(1), pcie.link.gen.current ("may be reduced when the GPU is not in use").
+    """
+    found = list(cards(cluster))
+    least = cluster.policy.thresholds.get("GPU016.busy", 20.0)
+    for card in found:
+        now, most = known(card.gpu.pcie_gen), known(card.gpu.pcie_gen_max)
+        if now < most and busy(card, least):
+            evidence = card.seen("link generation", f"{now} of {most} at {card.gpu.utilization} % utilization")
+            yield _slow(card, f"its PCIe link runs at generation {now} of {most} while it computes", evidence)
+    for card, mine, usual in odd_ones(found, lambda card: known(card.gpu.pcie_gen_max)):
+        if mine < usual:
+            what = f"its slot allows PCIe generation {mine}, that of most others {usual}"
+            yield _slow(card, what, card.seen("greatest link generation", mine))
+
+
+def _slow(card: Card, what: str, evidence: Evidence) -> Finding:
+    return warn(
+        card.where,
+        what,
+        why="It loads batches and reaches its NIC slower than the others, and all ranks wait for it.",
+        owner="node",
+        evidence=[evidence],
+        fix=[admin("Reseat the card or its riser, and look at the slot in the BIOS.", "lspci -vvv -s BUS | grep Lnk"),
+             leave_out()],
+    )  # fmt: skip
+
+
+@rule("GPU017", "PCIe links do not repeat their packets", worst=State.WARN, over=_GPUS, needs=(".pcie_replays",))
+def replays(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    How often a GPU had to send a PCIe packet again since its last reset.
+
+    ## Why it matters
+    A few are normal (a sound H100 shows 9). Thousands mean a marginal slot, riser or cable: bandwidth drops now,
+    and such links are the ones that later fall off the bus (Xid 79).
+
+    ## How we know
+    nvmlDeviceGetPcieReplayCounter; at least 1000 (`GPU017.replays`) is a warning.
+
+    ## Fix
+    - **admin** reseat the card or riser; compare the counter an hour later; replace what still counts.
+    - **you** leave the node out where PCIe bandwidth is low too.
+
+    ## Source
+    NVML API reference; NVIDIA DCGM user guide, PCIe replay policy; NVIDIA Xid errors, 79.
+    """
+    most = cluster.policy.thresholds.get("GPU017.replays", 1000.0)
+    for card in cards(cluster):
+        count = known(card.gpu.pcie_replays)
+        if count >= most:
+            yield warn(
+                card.where,
+                f"{count} PCIe packets had to be sent again",
+                why="The link is marginal: it is slow, and may fall off the bus.",
+                owner="node",
+                evidence=[card.seen("PCIe replay counter", count)],
+                fix=[admin("Reseat the card or its riser, and look again after an hour.",
+                           "nvidia-smi -q -i N | grep -i replay")],
+            )  # fmt: skip

@@ -1,0 +1,303 @@
+"""RDM002 to RDM004: whether a program of this user can use the HCAs that sysfs shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import Cluster, Hca, Node, Unread, at, known
+from ncclcheck.reports import wiring
+from ncclcheck.reports.findings import (
+    Finding,
+    Remedy,
+    State,
+    Where,
+    admin,
+    fail,
+    fine,
+    seen,
+    unknown,
+    you,
+)
+from ncclcheck.reports.fold import fold_names
+from ncclcheck.reports.rule import NothingToJudge, rule
+
+_OVER_TCP = "NCCL would use TCP without a word, at a tenth of the speed or less, or fail to connect."
+_PROVIDERS = {
+    "mlx5_core": "mlx5",
+    "mlx4_core": "mlx4",
+    "efa": "efa",
+    "bnxt_en": "bnxt_re",
+    "irdma": "irdma",
+    "ice": "irdma",
+    "qede": "qedr",
+    "mana": "mana",
+    "hns3": "hns",
+    "erdma": "erdma",
+}
+
+
+def _needed(cluster: Cluster) -> list[tuple[Node, list[Hca]]]:
+    """The HCAs of each node that NCCL or its EFA plugin would open."""
+    found = []
+    for node, taken in wiring.choosing(cluster):
+        names = {one.hca.name for one in wiring.wanted(taken)} | {hca.name for hca in wiring.efa(node)}
+        hcas = [hca for hca in known(at(node, "rdma.devices")) if hca.name in names]
+        found += [(node, hcas)] if hcas else []
+    if not found:
+        raise NothingToJudge("no HCA that NCCL would use")
+    return found
+
+
+def _map_them() -> list[Remedy]:
+    return [
+        you(
+            "Map the devices into the container, with the right to lock memory.",
+            "docker run --device=/dev/infiniband --cap-add=IPC_LOCK --ulimit memlock=-1 ...",
+        ),
+        you(
+            "In a pod, ask for the cluster's RDMA resource and for IPC_LOCK.",
+            'resources: {limits: {"rdma/hca": 1}}',
+            'securityContext: {capabilities: {add: ["IPC_LOCK"]}}',
+        ),
+        admin("On the host, load the module that makes the files.", "modprobe ib_uverbs", "ls -l /dev/infiniband"),
+    ]
+
+
+@rule(
+    "RDM002",
+    "this user can open every HCA that NCCL would use",
+    worst=State.FAIL,
+    needs=("rdma.devices", "rdma.device_files"),
+)
+def device_files(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Every HCA that NCCL would take has its file below /dev/infiniband, and this process can open it.
+
+    ## Why it matters
+    A container shows the host's /sys, and so the HCAs, but not the host's /dev. NCCL finds no device then,
+    writes one line at INFO, and goes on over TCP: the job runs at a tenth of its speed. A device rule of the
+    container's control group refuses the file even where its mode says that all may open it.
+
+    ## How we know
+    The names in /dev/infiniband, the HCA behind each in /sys/class/infiniband_verbs/uverbsN/ibdev, and open(2)
+    of each for reading and writing, closed at once. HCAs that NCCL_IB_HCA leaves out are not judged, nor any
+    where NCCL_IB_DISABLE is set.
+
+    ## Fix
+    - **you** `docker run --device=/dev/infiniband --cap-add=IPC_LOCK --ulimit memlock=-1`; in a pod the
+      cluster's RDMA resource (`rdma/hca`, `nvidia.com/...`) and the capability IPC_LOCK.
+    - **admin** `modprobe ib_uverbs` where the host itself has no such file; a udev rule for its mode.
+
+    ## Source
+    NVIDIA/nccl#451, vllm-project/vllm#42075; NCCL user guide, Troubleshooting; ibv_open_device(3).
+    """
+    for node, hcas in _needed(cluster):
+        files = [name for name in known(at(node, "rdma.device_files")) if name.startswith("uverbs")]
+        if not files:
+            yield _no_files(node, hcas)
+            continue
+        missing = [hca for hca in hcas if isinstance(hca.uverbs, str) and hca.uverbs not in files]
+        yield from (_no_file(node, hca, files) for hca in missing)
+        yield from _opened(node, [hca for hca in hcas if hca not in missing])
+
+
+def _no_files(node: Node, hcas: list[Hca]) -> Finding:
+    names = fold_names(hca.name for hca in hcas)
+    return fail(
+        Where(node=node.name),
+        f"{names} cannot be used: there is no uverbs file in /dev/infiniband",
+        why=_OVER_TCP,
+        owner="job",
+        evidence=[seen("/sys/class/infiniband", names), seen("/dev/infiniband", "no uverbs file")],
+        fix=_map_them(),
+    )
+
+
+def _no_file(node: Node, hca: Hca, files: list[str]) -> Finding:
+    return fail(
+        Where(node=node.name, device=hca.name),
+        f"its file /dev/infiniband/{hca.uverbs} is not here, others are",
+        why=_OVER_TCP,
+        owner="job",
+        evidence=[seen("/dev/infiniband", ", ".join(files))],
+        fix=_map_them(),
+    )
+
+
+def _opened(node: Node, hcas: list[Hca]) -> Iterator[Finding]:
+    opened = at(node, "rdma.opened")
+    if isinstance(opened, Unread):
+        yield unknown(
+            Where(node=node.name),
+            f"whether the HCAs can be opened was not tried: {opened.why}",
+            why="The files are there; a container's device rules may still refuse them.",
+            evidence=[seen("rdma.opened", f"{opened.kind}: {opened.why}")],
+        )
+        return
+    errors = {file.name: file.error for file in opened if file.error}
+    refused = [hca for hca in hcas if hca.uverbs in errors]
+    for hca in refused:
+        yield fail(
+            Where(node=node.name, device=hca.name),
+            f"opening /dev/infiniband/{hca.uverbs} failed: {errors[str(hca.uverbs)]}",
+            why=_OVER_TCP,
+            owner="job",
+            evidence=[seen(f"open(/dev/infiniband/{hca.uverbs})", errors[str(hca.uverbs)])],
+            fix=_map_them(),
+        )
+    if not refused:
+        yield fine(Where(node=node.name), f"{fold_names(hca.name for hca in hcas)} can be opened")
+
+
+@rule(
+    "RDM003",
+    "libibverbs and a driver library for every HCA are installed",
+    worst=State.FAIL,
+    needs=("rdma.devices",),
+)
+def libraries(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    The user-space half of RDMA: libibverbs.so.1, and for each HCA its provider (libmlx5-rdmav*.so, libefa...).
+
+    ## Why it matters
+    NCCL loads libibverbs at run time. Where an image lacks it, or has it without the provider of the HCA, NCCL
+    says `Failed to open libibverbs.so` or `No device found` at INFO and goes on over TCP. Slim images of torch
+    lack both.
+
+    ## How we know
+    Files only: LD_LIBRARY_PATH, the linker's cache /etc/ld.so.cache and its usual folders; for the providers
+    /etc/libibverbs.d and the folder libibverbs beside the library. Without an HCA the library is not needed,
+    and nothing is said.
+
+    ## Fix
+    - **you** `apt-get install -y rdma-core libibverbs1 ibverbs-providers` in the image (Debian, Ubuntu);
+      `dnf install -y libibverbs rdma-core` (RHEL).
+    - **admin** the same on the host, or the vendor's packages (DOCA-OFED, the EFA installer).
+
+    ## Source
+    NVIDIA/nvidia-container-toolkit#1877, NVIDIA/nccl-tests#14, NVIDIA/nccl#259 (harmless without an HCA).
+    """
+    for node, hcas in _needed(cluster):
+        where, library, providers = Where(node=node.name), at(node, "rdma.libibverbs"), at(node, "rdma.providers")
+        if isinstance(library, Unread):
+            yield _no_library(where, library)
+        elif isinstance(providers, Unread):
+            yield _unseen(where, "rdma.providers", providers)
+        elif lacking := _lacking(hcas, providers):
+            yield _no_provider(where, lacking, library, providers)
+        else:
+            yield fine(where, f"{library} with {', '.join(providers)}", seen("libibverbs", library))
+
+
+def _lacking(hcas: list[Hca], providers: list[str]) -> dict[str, list[str]]:
+    """HCAs by the provider that they need and that is not here."""
+    found: dict[str, list[str]] = {}
+    for hca in hcas:
+        by_name = "mlx5" if hca.name.startswith("mlx5_") else ""
+        needed = _PROVIDERS.get(str(hca.driver), by_name)
+        if needed and needed not in providers:
+            found.setdefault(needed, []).append(hca.name)
+    return found
+
+
+def _no_library(where: Where, library: Unread) -> Finding:
+    if library.kind != "no_tool":
+        return _unseen(where, "rdma.libibverbs", library)
+    return fail(
+        where,
+        "libibverbs.so.1 is not installed, and there are HCAs",
+        why=_OVER_TCP,
+        owner="job",
+        evidence=[seen("libibverbs.so.1", library.why)],
+        fix=_install(),
+    )
+
+
+def _no_provider(where: Where, lacking: dict[str, list[str]], library: str, providers: list[str]) -> Finding:
+    said = "; ".join(f"{name} for {fold_names(hcas)}" for name, hcas in lacking.items())
+    return fail(
+        where,
+        f"libibverbs has no driver library {said}",
+        why=_OVER_TCP,
+        owner="job",
+        evidence=[seen(library, f"providers: {', '.join(providers) or 'none'}")],
+        fix=_install(),
+    )
+
+
+def _install() -> list[Remedy]:
+    return [
+        you(
+            "Install the RDMA libraries in the image or environment of the job.",
+            "apt-get install -y rdma-core libibverbs1 ibverbs-providers",
+        )
+    ]
+
+
+def _unseen(where: Where, fact: str, unread: Unread) -> Finding:
+    return unknown(
+        where,
+        f"{fact} could not be read: {unread.why}",
+        why="What was not seen is neither well nor broken.",
+        evidence=[seen(fact, f"{unread.kind}: {unread.why}")],
+    )
+
+
+@rule(
+    "RDM004",
+    "a node with EFA devices has the NCCL plugin for them",
+    worst=State.FAIL,
+    needs=("rdma.devices", "nccl.plugins"),
+)
+def efa_plugin(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    A node with Elastic Fabric Adapters (Amazon EC2) has a network plugin that NCCL would load.
+
+    ## Why it matters
+    NCCL itself cannot use EFA; the plugin aws-ofi-nccl does. Without it NCCL takes the plain network cards over
+    TCP and says so in one line at INFO: 3 GB/s instead of 489 were measured so, and nobody noticed for weeks.
+
+    ## How we know
+    HCAs whose driver is efa, and the files libnccl-net*.so and libnccl-ofi*.so where NCCL would look for them.
+    That the plugin works is seen in NCCL's log (`NET/OFI Selected provider is efa`), which `bench` reads.
+
+    ## Fix
+    - **you** take an image with the plugin (AWS Deep Learning Containers), or install it and put its folder on
+      LD_LIBRARY_PATH; `NCCL_NET="AWS Libfabric"` makes its absence an error instead of a slow job.
+    - **admin** run the EFA installer, which brings libfabric and the plugin.
+
+    ## Source
+    aws/aws-ofi-nccl; NVIDIA/nccl#229, NVIDIA/aicr#2689.
+    """
+    nodes = [(node, wiring.efa(node)) for node in wiring.with_gpus(cluster)]
+    if not any(hcas for _, hcas in nodes):
+        raise NothingToJudge("no EFA device")
+    for node, hcas in nodes:
+        plugins = [path for path in known(at(node, "nccl.plugins")) if "nccl-net" in path or "nccl-ofi" in path]
+        if hcas and plugins:
+            yield fine(Where(node=node.name), f"{len(hcas)} EFA devices, plugin {plugins[0]}")
+        elif hcas:
+            yield _no_plugin(node, hcas)
+
+
+def _no_plugin(node: Node, hcas: list[Hca]) -> Finding:
+    return fail(
+        Where(node=node.name),
+        f"{len(hcas)} EFA devices, and no NCCL plugin that could use them",
+        why="NCCL has no EFA transport of its own and would use TCP.",
+        owner="job",
+        evidence=[
+            seen("/sys/class/infiniband", fold_names(hca.name for hca in hcas)),
+            seen("libnccl-net*.so", "not found where NCCL would look"),
+        ],
+        fix=[
+            you(
+                "Use an image with aws-ofi-nccl, or put its folder on the path; and let its absence be an error.",
+                "export LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib:/opt/amazon/efa/lib:$LD_LIBRARY_PATH",
+                "export NCCL_NET='AWS Libfabric'",
+            )
+        ],
+    )

@@ -1,0 +1,25 @@
+/* A libcuda.so.1 beside the fake NVML, told by the same file: `cuda_error`, `cuda_devices`, `cuda_version`. */
+#include "told.h"
+
+int cuInit(unsigned flags) {
+    (void)flags;
+    entered(__func__, -1);
+    return (int)told_number(-1, "cuda_error", "0");
+}
+
+int cuDeviceGetCount(int *count) {
+    char text[16];
+    told(-1, "gpus", "8", text, sizeof text);
+    *count = (int)told_number(-1, "cuda_devices", text);
+    return *count ? 0 : 100;
+}
+
+int cuDriverGetVersion(int *version) {
+    *version = (int)told_number(-1, "cuda_version", "12080");
+    return 0;
+}
+
+int cuGetErrorName(int code, const char **name) {
+    *name = code == 802 ? "CUDA_ERROR_SYSTEM_NOT_READY" : "CUDA_ERROR_NO_DEVICE";
+    return 0;
+}
