@@ -15,9 +15,7 @@ from ncclcheck.finish import Story
 from ncclcheck.launch import choose
 from ncclcheck.launch.agents import Events
 from ncclcheck.launch.choose import Choice
-from ncclcheck.launch.follower import alone, follow
 from ncclcheck.launch.identity import Identity
-from ncclcheck.launch.join import wait_of
 from ncclcheck.options import Options
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.progress import Progress
@@ -73,6 +71,9 @@ def _tell(choice: Choice, exit_code: int, words: str, document: bytes | None = N
 
 def _follow(who: Identity, options: Options, seconds: float) -> int:
     """Another node of a join: one line on stderr; a document of its own only if node rank 0 was never reached."""
+    from ncclcheck.launch.follower import alone, follow  # noqa: PLC0415 - most runs are no join
+    from ncclcheck.launch.join import wait_of  # noqa: PLC0415
+
     begun, started, progress = time.monotonic(), finish.now(), Progress(quiet=options.quiet)
     wait = wait_of(who, options.wait)
     followed = follow(who, options.command, Events(), wait, seconds, progress, *agent_options(options, seconds))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -20,15 +20,25 @@ ALL = "*"
 
 @dataclass
 class Scene:
-    """Where a scenario plays: the lab, and what was started on which host. folder: TMPDIR of all that is started."""
+    """Where a scenario plays: the lab, and what was started on which host. folder: TMPDIR of all of it."""
 
     lab: Lab
-    slurm: Slurm | None
+    slurm_or_none: Slurm | None
     folder: Path
     started: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
 
+    def start(self, host: str, argv: list[str], env: Mapping[str, str], name: str = "") -> None:
+        """Start a command on a host; its exit code and report are kept under the name, else under the host's."""
+        self.started[name or host] = self[host].start(argv, env={**env, "TMPDIR": str(self.folder)})
+
     def __getitem__(self, name: str) -> Host:
         return self.lab[name]
+
+    @property
+    def slurm(self) -> Slurm:
+        """The lab's Slurm, where the scenario's launcher asks for one."""
+        assert self.slurm_or_none is not None
+        return self.slurm_or_none
 
     def rank_on(self, name: str, steps: int) -> int:
         """The process number of the rank of a host, once it has announced so many steps."""
@@ -44,20 +54,28 @@ class Scene:
         return found[0]
 
 
+@contextmanager
+def both(first: AbstractContextManager[object], second: AbstractContextManager[object]) -> Iterator[None]:
+    """Two faults at once."""
+    with first, second:
+        yield
+
+
 Play = Callable[[Scene], AbstractContextManager[object]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Expect:
-    """A finding that must be there. node and device: its place; words: in what it says; remedy: in its mends.
+    """A finding that must be there, in the report of the host `by`.
 
-    by: the host whose report has it.
+    node and device: its place; words: in what it says; evidence: in how it knows; remedy: in its mends.
     """
 
     code: str
     node: str = ""
     device: str = ""
     words: str = ""
+    evidence: str = ""
     remedy: str = ""
     state: State = State.FAIL
     by: str = "h1"
@@ -71,7 +89,7 @@ class Expect:
             return f"missed: {self.code} is not {self.state.value} in the report of {self.by}: {said}"
         if any(self._fits(one) for one in alike):
             return ""
-        wanted = " ".join(filter(None, [self.node, self.device, self.words and repr(self.words), self.remedy]))
+        wanted = " | ".join(filter(None, [self.node, self.device, self.words, self.evidence, self.remedy]))
         return f"culprit: {self.code} does not name {wanted}: {'; '.join(map(shown, alike))}"
 
     def _fits(self, finding: Finding) -> bool:
@@ -81,6 +99,7 @@ class Expect:
             (not self.node or self.node in (where.node, where.peer))
             and (not self.device or self.device == where.device)
             and self.words in finding.what
+            and self.evidence in " ".join(one.value for one in finding.evidence)
             and self.remedy in mends
         )
 
@@ -100,6 +119,7 @@ class Scenario:
     """One fault, and what the report must say of it.
 
     fault is there from the start; strike comes in the middle of the run. env, arguments: of one host, or of ALL.
+    again: it is started a second time while it runs. refused: the report says why no job was started.
     also: codes of symptoms that may be failed or warned of beside those expected; any other one is a false alarm.
     exits: the exit codes that a node of a join may end with in place of exit_code.
     """
@@ -113,6 +133,8 @@ class Scenario:
     command: tuple[str, ...] = ("env",)
     env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     arguments: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    again: bool = False
+    refused: bool = False
     expect: tuple[Expect, ...] = ()
     also: tuple[str, ...] = ()
     exit_code: int = 1
@@ -142,10 +164,18 @@ class Outcome:
             *filter(None, (one.problem(self.documents) for one in scenario.expect)),
             *self._false_alarms(scenario),
             *self._wrong_exits(scenario),
+            *(self._started(scenario) if scenario.refused else ()),
             *(f"traceback: {host}: {text[-1500:]}" for host, text in self.errors.items() if "Traceback" in text),
             *([f"late: {self.seconds:.1f} s"] if self.seconds > scenario.seconds else []),
             *(f"left: {what}" for what in self.left),
         ]
+
+    def _started(self, scenario: Scenario) -> Iterator[str]:
+        codes = {one.code for one in scenario.expect}
+        for host, document in self.documents.items():
+            reason = document.stages[-1].reason or ""
+            if document.run.started_job or not codes <= set(reason.replace(",", " ").split()):
+                yield f"missed: {host} does not say that it starts no job because of {codes}: {reason!r}"
 
     def _wrong_exits(self, scenario: Scenario) -> Iterator[str]:
         for host, code in self.codes.items():

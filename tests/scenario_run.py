@@ -67,7 +67,9 @@ def _run(scenario: Scenario, scene: Scene) -> Outcome:
         before = {host.name: set(host.pids()) for host in scene.lab.hosts}
         begun = time.monotonic()
         for name, argv in _commands(scenario, scene).items():
-            scene.started[name] = scene[name].start(argv, env=_environment(scenario, scene, name))
+            scene.start(name, argv, _environment(scenario, scene, name))
+            if scenario.again:
+                scene.start(name, argv, _environment(scenario, scene, name), f"{name} again")
         with _struck(scenario, scene):
             said = {name: _end(process, scenario.seconds) for name, process in scene.started.items()}
         seconds = time.monotonic() - begun
@@ -83,7 +85,7 @@ def _run(scenario: Scenario, scene: Scene) -> Outcome:
 
 @contextmanager
 def _struck(scenario: Scenario, scene: Scene) -> Iterator[None]:
-    """What strikes in the middle of the run. Raises LabError with what the command said where it comes not so far."""
+    """What strikes in the middle of the run. Raises LabError with what was said if it comes not so far."""
     with ExitStack() as stack:
         try:
             stack.enter_context(scenario.strike(scene))
@@ -96,8 +98,7 @@ def _struck(scenario: Scenario, scene: Scene) -> Iterator[None]:
 def _environment(scenario: Scenario, scene: Scene, host: str) -> dict[str, str]:
     """What is set on a host; {lab} stands for the lab's folder."""
     given = {**scenario.env.get(ALL, {}), **scenario.env.get(host, {})}
-    own = {name: value.format(lab=scene.lab.folder) for name, value in given.items()}
-    return {**own, "TMPDIR": str(scene.folder)}
+    return {name: value.format(lab=scene.lab.folder) for name, value in given.items()}
 
 
 def _commands(scenario: Scenario, scene: Scene) -> dict[str, list[str]]:

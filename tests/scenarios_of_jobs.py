@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -49,7 +48,9 @@ def _ctrl_c(scene: Scene) -> Iterator[None]:
     yield
 
 
-def _lost(name: str, steps: int, code: str, number: int = signal.SIGKILL, words: str = "SIGKILL") -> Scenario:
+def _lost(
+    name: str, steps: int, code: str, number: int = signal.SIGKILL, words: str = "SIGKILL", *, gate: bool = False
+) -> Scenario:
     return Scenario(
         name=name,
         hosts=2,
@@ -57,16 +58,32 @@ def _lost(name: str, steps: int, code: str, number: int = signal.SIGKILL, words:
         strike=_signal(steps, number),
         expect=(Expect(code=code, node="h2", words=words),),
         seconds=_DEADLINE_S + 5,
+        gate=gate,
     )
 
 
 _DURING = (
     Scenario(name="bench: healthy-2-ssh", hosts=2, command=_QUICK, exit_code=0, seconds=45),
-    Scenario(name="bench: healthy-4-join", hosts=4, launcher="join", mgmt=False, command=("bench", "--quick", "--nproc-per-node", "1"), exit_code=0, seconds=60),
-    Scenario(name="bench: healthy-4-slurm", hosts=4, launcher="slurm", command=("bench", "--quick", "--nproc-per-node", "1"), exit_code=0, seconds=60),
+    Scenario(
+        name="bench: healthy-4-join",
+        hosts=4,
+        launcher="join",
+        mgmt=False,
+        command=("bench", "--quick", "--nproc-per-node", "1"),
+        exit_code=0,
+        seconds=60,
+    ),
+    Scenario(
+        name="bench: healthy-4-slurm",
+        hosts=4,
+        launcher="slurm",
+        command=("bench", "--quick", "--nproc-per-node", "1"),
+        exit_code=0,
+        seconds=60,
+    ),
     _lost("bench: a rank killed before the first collective", _BEFORE, "RUN002"),
     _lost("bench: a rank killed in the first collective", _FIRST, "RUN003"),
-    _lost("bench: a rank killed after the first collective", _AFTER, "RUN003"),
+    _lost("bench: a rank killed after the first collective", _AFTER, "RUN003", gate=True),
     _lost("bench: a rank stopped", _AFTER, "RUN003", signal.SIGSTOP, "stopped"),
     Scenario(
         name="bench: data network of a host lost",
@@ -107,38 +124,28 @@ _DURING = (
 )
 
 
-@contextmanager
-def _a_second_run(scene: Scene) -> Iterator[None]:
-    """The same command is started once more on the same hosts, a little later."""
-    time.sleep(1.0)
-    host = scene["h1"]
-    line = [*_command_of(scene.started["h1"])]
-    scene.started["second"] = host.start(line, env={"TMPDIR": str(scene.folder)})
-    yield
-
-
-def _command_of(process: object) -> list[str]:
-    return list(process.args)[list(process.args).index("-C") + 2 :]  # type: ignore[attr-defined]
-
-
 _REFUSED = (
     Scenario(
         name="bench: not started where ports are dropped",
         hosts=2,
         command=_QUICK,
         fault=lambda s: faults.drop_high_ports(s["h2"], "in"),
+        refused=True,
         expect=(Expect(code="NET006", node="h2", device="eth0"),),
+        gate=True,
     ),
     Scenario(
         name="bench: not started with a clock -90 s",
         command=_QUICK,
         fault=lambda s: faults.clock(s["h2"], -90),
+        refused=True,
         expect=(Expect(code="HST009", node="h2"),),
     ),
     Scenario(
         name="bench: GLOO_SOCKET_IFNAME=docker0",
         command=_QUICK,
         fault=lambda s: faults.docker_bridge(*s.lab.hosts),
+        refused=True,
         env={ALL: {"GLOO_SOCKET_IFNAME": "docker0"}},
         expect=(Expect(code="NET010", device="docker0", remedy="GLOO_SOCKET_IFNAME"),),
     ),
@@ -146,7 +153,7 @@ _REFUSED = (
         name="bench: two runs at once",
         hosts=2,
         command=("bench", "--quick", "--nproc-per-node", "1"),
-        strike=_a_second_run,
+        again=True,
         exit_code=0,
         seconds=60,
     ),

@@ -13,10 +13,10 @@ from ncclcheck.reports.findings import State
 from tests.conftest import ROOT
 from tests.lab import faults, need, start_sshd, stop_sshd, wrong_key
 from tests.lab.tools import tool
-from tests.scenario import ALL, Expect, Scenario, Scene
+from tests.scenario import ALL, Expect, Scenario, Scene, both
 
 _PACKAGE = ROOT / "ncclcheck"
-_LIBRARY = "const char *names[] = {\"NCCL_DEBUG\"}; int ncclGetVersion(int *v) { *v = VERSION; return 0; }"
+_LIBRARY = 'const char *names[] = {"NCCL_DEBUG"}; int ncclGetVersion(int *v) { *v = VERSION; return 0; }'
 
 
 @contextmanager
@@ -83,32 +83,40 @@ _STARTS = (
     Scenario(
         name="ssh refused",
         fault=_no_sshd,
-        expect=(Expect(code="RUN001", node="h3", state=State.UNKNOWN),),
+        expect=(Expect(code="RUN001", node="h3", evidence="Connection refused", state=State.UNKNOWN),),
         exit_code=3,
         gate=True,
     ),
     Scenario(
         name="no way to a host for ssh",
         fault=lambda s: faults.cut_off(s["h3"], "mgmt0"),
-        expect=(Expect(code="RUN001", node="h3", state=State.UNKNOWN),),
+        expect=(Expect(code="RUN001", node="h3", evidence="onnect", state=State.UNKNOWN),),
         exit_code=3,
     ),
     Scenario(
         name="wrong ssh key",
         fault=lambda s: wrong_key(s["h3"]),
-        expect=(Expect(code="RUN001", node="h3", state=State.UNKNOWN),),
+        expect=(Expect(code="RUN001", node="h3", evidence="Permission denied", state=State.UNKNOWN),),
         exit_code=3,
     ),
     Scenario(
         name="no ncclcheck there",
         fault=_no_package,
-        expect=(Expect(code="RUN001", node="h3", state=State.UNKNOWN),),
+        expect=(
+            Expect(
+                code="RUN001", node="h3", words="no ncclcheck there", remedy="pip install", state=State.UNKNOWN
+            ),
+        ),
         exit_code=3,
     ),
     Scenario(
         name="another protocol there",
         fault=lambda s: _other_package(s, "wire.py", "\nPROTOCOL = ", "\nPROTOCOL = 1 + "),
-        expect=(Expect(code="RUN001", node="h3", state=State.UNKNOWN),),
+        expect=(
+            Expect(
+                code="RUN001", node="h3", evidence="speaks protocol", remedy="pip install", state=State.UNKNOWN
+            ),
+        ),
         exit_code=3,
     ),
     Scenario(
@@ -135,7 +143,7 @@ _STARTS = (
     ),
     Scenario(
         name="a silent slurmd, and MTU 1400 elsewhere",
-        fault=lambda s: _both(s.slurm.silent(s["h3"]), faults.mtu(s["h2"], 1400)),
+        fault=lambda s: both(s.slurm.silent(s["h3"]), faults.mtu(s["h2"], 1400)),
         launcher="slurm",
         hosts=4,
         expect=(
@@ -149,28 +157,26 @@ _STARTS = (
 )
 
 
-@contextmanager
-def _both(first: AbstractContextManager[object], second: AbstractContextManager[object]) -> Iterator[None]:
-    with first, second:
-        yield
-
-
 def _join(name: str, **more: object) -> Scenario:
     return Scenario(name=name, launcher="join", mgmt=False, **more)  # type: ignore[arg-type]
 
 
+# Who comes second with a rank, or with another count, is turned away: wrong usage.
+_TURNED_AWAY = {"h2": (1, 2), "h3": (1, 2)}
 _WAIT = {ALL: ("--wait", "6")}
 _MEETS = (
     _join(
         "join: node rank twice",
         arguments={**_WAIT, "h3": ("--node-rank", "1")},
         expect=(Expect(code="RUN008", node="h3", remedy="--node-rank"),),
+        exits=_TURNED_AWAY,
         gate=True,
     ),
     _join(
         "join: different --nodes",
         arguments={**_WAIT, "h3": ("--nodes", "4")},
         expect=(Expect(code="RUN009", node="h3", words="4", remedy="--nodes 3"),),
+        exits=_TURNED_AWAY,
     ),
     _join(
         "join: 127.0.0.1 as master",
@@ -181,7 +187,8 @@ _MEETS = (
     _join(
         "join: the address of node 1 as master",
         arguments={ALL: ("--wait", "6", "--rdzv-endpoint", "10.77.0.22:29500")},
-        expect=(Expect(code="RUN005", words="10.77.0.22"),),
+        expect=(Expect(code="RUN005", node="h2", words="10.77.0.22", by="h2"),),
+        exits={"h1": (3,), "h3": (3,)},
     ),
     _join(
         "join: rendezvous port taken",

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ncclcheck.probes import gpu
-from ncclcheck.probes.facts import Gpus, Unread
-from tests.trees import ROOT, tree
+from ncclcheck.probes.facts import Gpus, Unread, unread_in
+from tests.trees import RECORDED, ROOT, needs_recorded, tree
 
 PCI = "/sys/bus/pci/devices"
 NODE = {
@@ -40,7 +40,8 @@ needs_gcc = pytest.mark.skipif(not shutil.which("gcc"), reason="no gcc to build 
 def test_a_healthy_node(tmp_path: Path) -> None:
     cuda = {"error": "", "devices": 1, "driver": 12080}
     found = gpu.probe(tree(tmp_path, NODE, cuda=cuda))
-    assert found == Gpus(pci=["0000:19:00.0"], devices=["nvidia0"], usable=1, cuda_error="", driver_cuda="12.8")
+    assert (found.pci, found.devices) == (["0000:19:00.0"], ["nvidia0"])
+    assert (found.usable, found.cuda_error, found.driver_cuda) == (1, "", "12.8")
 
 
 def test_a_container_without_the_driver(tmp_path: Path) -> None:
@@ -51,13 +52,64 @@ def test_a_container_without_the_driver(tmp_path: Path) -> None:
 
 
 def test_a_machine_without_any(tmp_path: Path) -> None:
-    none = Unread("absent", "no NVIDIA device on this machine")
     found = gpu.probe(tree(tmp_path, {"/dev/null": "", f"{PCI}/0000:00:00.0/vendor": "0x8086\n"}))
-    assert found == Gpus(pci=none, devices=none, usable=none, cuda_error=none, driver_cuda=none)
+    facts = [fact for _, fact in unread_in(found)]
+    assert set(facts) == {Unread("absent", "no NVIDIA device on this machine")}
+    assert len(facts) == len(Gpus.__struct_fields__) - 1
+
+
+def test_what_nvml_was_recorded_to_say(tmp_path: Path) -> None:
+    """A sound GPU, and a lost one that the job may not use."""
+    card = {"name": "GPU 0", "index": 0, "trouble": "", "pci": "0000:19:00.0"}
+    lost = {"name": "GPU 1", "index": 1, "trouble": "GPU is lost"}
+    files = {**NODE, f"{PCI}/0000:19:00.0/numa_node": "1\n"}
+    nvml = {"driver": "570.124.06", "user": "kim", "cards": [card, lost]}
+    found = gpu.probe(tree(tmp_path, files, nvml=nvml, environment={"CUDA_VISIBLE_DEVICES": "0"}))
+    assert not isinstance(found.cards, Unread)
+    assert not isinstance(found.others, Unread)
+    assert (found.nvml, found.user, found.chosen_by) == ("", "kim", "CUDA_VISIBLE_DEVICES")
+    assert [(one.name, one.numa) for one in found.cards] == [("GPU 0", 1)]
+    assert found.others[0].ecc == Unread("absent", "GPU 1: GPU is lost")
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("4,1204,3600000000,-;NVRM: Xid (PCI:0000:9b:00): 79, pid=1, GPU has fallen", (79, "0000:9b:00.0", 1.0)),
+        ("[ 1800.500000] NVRM: Xid (PCI:0001:9B:00.0): 31, pid=1, Ch 8", (31, "0001:9b:00.0", 1.5)),
+        ("4,1204,9999999999999,-;NVRM: Xid (PCI:0000:9b:00): 13, x", (13, "0000:9b:00.0", 0.0)),
+        ("NVRM: Xid (PCI:0000:9b:00): 45, x", (45, "0000:9b:00.0", None)),
+        ("4,1204,3600000000,-;NVRM: loading NVIDIA UNIX x86_64 Kernel Module", None),
+        ("NVRM: Xid (PCI:0000:9b:00): 99999999999999999999, x", None),
+    ],
+)  # fmt: skip
+def test_lines_of_the_kernel_log(tmp_path: Path, line: str, found: tuple[int, str, float | None] | None) -> None:
+    told = gpu.probe(tree(tmp_path, {**NODE, "/proc/uptime": "7200.00 1.0\n"}, kernel_log=[line, "other"])).xids
+    assert not isinstance(told, Unread)
+    seen = [(xid.code, xid.pci, None if isinstance(xid.hours, Unread) else xid.hours) for xid in told]
+    assert seen == ([found] if found else [])
+
+
+def test_the_same_error_again_is_counted(tmp_path: Path) -> None:
+    lines = [f"4,{n},{n}000000,-;NVRM: Xid (PCI:0000:9b:00): 63, row {n}" for n in (60, 3660)]
+    told = gpu.probe(tree(tmp_path, {**NODE, "/proc/uptime": "3660 1"}, kernel_log=lines)).xids
+    assert not isinstance(told, Unread)
+    assert [(xid.times, xid.hours, xid.line[-8:]) for xid in told] == [(2, 0.0, "row 3660")]
+
+
+@needs_recorded
+def test_a_recorded_kernel_log(tmp_path: Path) -> None:
+    log = RECORDED / "gpud/components/accelerator/nvidia/xid/testdata/dmesg-with-xid-119.log"
+    told = gpu.probe(tree(tmp_path, NODE, kernel_log=log.read_text().splitlines())).xids
+    assert not isinstance(told, Unread)
+    assert [(xid.code, xid.pci) for xid in told] == [(119, "0000:9b:00.0")]
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.sampled_from([*sorted(NODE), "/.ncclcheck/cuda.json"]), st.binary(max_size=60))
+@given(
+    st.sampled_from([*sorted(NODE), *(f"/.ncclcheck/{name}.json" for name in ("cuda", "nvml", "kernel_log"))]),
+    st.binary(max_size=60),
+)
 def test_no_content_of_a_file_makes_it_raise(path: str, content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         assert isinstance(gpu.probe(tree(Path(folder), {**NODE, path: content})), Gpus)
@@ -75,7 +127,7 @@ def test_asking_a_library(tmp_path: Path, code: int, usable: int, error: str) ->
 @needs_gcc
 def test_a_library_that_hangs_is_given_up(tmp_path: Path) -> None:
     _build(tmp_path, -1)
-    found = _probe_with(tmp_path, "gpu._LONGEST_ANSWER = 0.5")
+    found = _probe_with(tmp_path, "cuda.LONGEST_ANSWER = 0.5")
     assert "kind='timed_out'" in found
 
 
@@ -85,7 +137,12 @@ def _build(folder: Path, code: int) -> None:
 
 
 def _probe_with(folder: Path, before: str = "") -> str:
-    code = f"from ncclcheck.probes import gpu, machine\n{before}\nprint(gpu.probe(machine.Machine()))"
+    code = f"""
+from ncclcheck.probes import gpu, machine
+from ncclcheck.probes.gpu import cuda
+{before}
+print(gpu.probe(machine.Machine()))
+"""
     env = {"LD_LIBRARY_PATH": str(folder), "PYTHONPATH": str(ROOT)}
     return subprocess.run(
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True, timeout=60

@@ -64,7 +64,8 @@ def test_the_report_fits_80_columns(story: Told) -> None:
 @pytest.mark.parametrize("rule", [rule for rule in all_rules() if rule.code in ISSUED], ids=lambda rule: rule.code)
 def test_every_rule_is_raised_by_a_story(rule: Rule) -> None:
     states = [v.state for name in stories.NAMES for v in judge(stories.load(name).cluster, [rule])]
-    assert worst(states) is rule.worst
+    seen = [state for state in states if state is not State.UNKNOWN or rule.worst is State.UNKNOWN]
+    assert worst(seen) is rule.worst
 
 
 def test_a_fact_that_does_not_exist_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,11 @@ from ncclcheck.reports import pages
 
 
 @click.command("explain", context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("code", required=False)
-def explain(code: str | None) -> int:
-    """Show a rule's page, or list all rules. Offline, and the same text as docs/checks."""
+@click.argument("words", nargs=-1, metavar="[CODE | WORD...]")
+def explain(words: tuple[str, ...]) -> int:
+    """Show a check's page, search all pages for words, or list all. Offline, and the same text as docs/checks."""
     try:
-        finish.emit(pages.listing() if code is None else pages.page(code))
+        finish.emit(pages.answer(" ".join(words)) if words else pages.listing())
     except KeyError as error:
         raise UsageError(f"explain: {error.args[0]}") from None
     return 0

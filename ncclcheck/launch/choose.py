@@ -5,16 +5,21 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ncclcheck.errors import UsageError
-from ncclcheck.launch import local, slurm, ssh
+from ncclcheck.launch import local
 from ncclcheck.launch.agents import Events, Link
 from ncclcheck.launch.identity import Identity, identity
-from ncclcheck.launch.join import Lead, wait_of
 from ncclcheck.options import Options
 from ncclcheck.probes.facts import Launcher
 from ncclcheck.progress import Progress
 
+if TYPE_CHECKING:
+    from ncclcheck.launch.join import Lead
+
+# A launcher is imported when it is chosen: `env` on one machine starts in half the time.
+_NODELIST = "SLURM_JOB_NODELIST"
 LAUNCHERS: tuple[str, ...] = ("local", "slurm", "ssh", "join")
 Start = Callable[..., list[Link]]
 
@@ -52,7 +57,7 @@ def choose(options: Options, env: Mapping[str, str]) -> Choice:
         return _ssh(options, env)
     if (who := identity(options, env, socket.gethostname())) is not None:
         return _join(options, who)
-    if asked == "slurm" or (asked is None and env.get(slurm.VARIABLE)):
+    if asked == "slurm" or (asked is None and env.get(_NODELIST)):
         return _slurm(options, env)
     return _local(options, "--launch local" if asked else "no hosts, Slurm or torchrun")
 
@@ -67,15 +72,19 @@ def _local(options: Options, chosen_by: str) -> Choice:
 
 
 def _slurm(options: Options, env: Mapping[str, str]) -> Choice:
+    from ncclcheck.launch import slurm  # noqa: PLC0415
+
     names = slurm.names(options.nodes, env)
 
     def start(events: Events, _: Progress, *agent_options: str) -> list[Link]:
         return slurm.start(names, events, env, *agent_options)
 
-    return Choice("slurm", f"{slurm.VARIABLE}={env[slurm.VARIABLE]}", names, start)
+    return Choice("slurm", f"{_NODELIST}={env[_NODELIST]}", names, start)
 
 
 def _ssh(options: Options, env: Mapping[str, str]) -> Choice:
+    from ncclcheck.launch import ssh  # noqa: PLC0415
+
     hosts = ssh.hosts(options.hosts, options.hostfile, options.nodes)
 
     def start(events: Events, _: Progress, *agent_options: str) -> list[Link]:
@@ -86,6 +95,8 @@ def _ssh(options: Options, env: Mapping[str, str]) -> Choice:
 
 
 def _join(options: Options, who: Identity) -> Choice:
+    from ncclcheck.launch.join import Lead, wait_of  # noqa: PLC0415
+
     lead = Lead(who, options.command) if who.is_lead else None
 
     def start(events: Events, progress: Progress, *agent_options: str) -> list[Link]:

@@ -1,6 +1,7 @@
 """The container around this process: files, control groups, variables and namespaces.
 
-Recorded names: `environment`, and `shm_access`, a SharedMemory of /dev/shm.
+Recorded names: `environment`, `shm_access`, a SharedMemory of /dev/shm, and `namespaces`, the targets of the links
+in /proc/self/ns by their kind, and of /proc/1/ns/net as `first_net`.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ _CAPABILITIES = {
 _SECCOMP = {"0": "off", "1": "strict", "2": "filter"}
 _MESHES = {"istio": (15001, 15006), "linkerd": (4140, 4143)}
 _LISTENS = "0A"
+_NO_LINK = Unread("recorded", "this recording does not hold it")
 
 
 def probe(machine: Machine) -> Container:
@@ -83,26 +85,31 @@ def _signs(machine: Machine, env: Mapping[str, str]) -> Iterator[Sign]:
         yield Sign(name=name, source="/proc/self/cgroup")
 
 
-def _namespaces(machine: Machine) -> list[Namespace]:
+def _namespaces(machine: Machine) -> list[Namespace] | Unread:
     kinds: tuple[Kind, ...] = get_args(Kind)
-    return [_namespace(machine, kind) for kind in kinds]
+    links = machine.ask("namespaces", dict[str, str | Unread], lambda: _links(machine, kinds))
+    return links if isinstance(links, Unread) else [_namespace(machine, links, kind) for kind in kinds]
 
 
-def _namespace(machine: Machine, kind: Kind) -> Namespace:
+def _links(machine: Machine, kinds: tuple[Kind, ...]) -> dict[str, str | Unread]:
+    links = {str(kind): machine.link(f"/proc/self/ns/{kind}") for kind in kinds}
+    return {**links, "first_net": machine.link("/proc/1/ns/net")}
+
+
+def _namespace(machine: Machine, links: Mapping[str, str | Unread], kind: Kind) -> Namespace:
     """Whether ours is the machine's: by its fixed number, else by that of process 1, which few may read."""
-    mine = _number(machine.link(f"/proc/self/ns/{kind}"))
+    mine = _number(links.get(kind, _NO_LINK))
     if isinstance(mine, Unread):
         return Namespace(name=kind, host=mine)
     if mine == _OWN_OF_MACHINE[kind]:
         return Namespace(name=kind, host=True, how="its number is that of the machine's own one")
     if kind != "net":
         return Namespace(name=kind, host=False, how="its number is not that of the machine's own one")
-    return _network(machine, mine)
+    return _network(machine, links, mine)
 
 
-def _network(machine: Machine, mine: int) -> Namespace:
-    first = _number(machine.link("/proc/1/ns/net"))
-    pids = _number(machine.link("/proc/self/ns/pid"))
+def _network(machine: Machine, links: Mapping[str, str | Unread], mine: int) -> Namespace:
+    first, pids = (_number(links.get(name, _NO_LINK)) for name in ("first_net", "pid"))
     if not isinstance(first, Unread) and pids == _OWN_OF_MACHINE["pid"]:
         how = "compared with that of process 1 of the machine"
         return Namespace(name="net", host=first == mine, how=how)

@@ -120,4 +120,3 @@ class System(Struct, frozen=True, kw_only=True, tag="system"):
     ports: PortRange | Unread = NOT_RECORDED
     remove_ipc: bool | Unread = NOT_RECORDED
     cpu: str | Unread = NOT_RECORDED
-    huge_pages: str | Unread = NOT_RECORDED

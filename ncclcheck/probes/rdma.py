@@ -27,16 +27,13 @@ _COUNTERS = (
     "link_downed",
     "link_error_recovery",
     "local_link_integrity_errors",
-    "excessive_buffer_overrun_errors",
     "port_rcv_errors",
     "port_xmit_discards",
-    "port_xmit_packets",
 )
 _HW_COUNTERS = (
     "packet_seq_err",
     "local_ack_timeout_err",
     "rnr_nak_retry_err",
-    "out_of_sequence",
     "implied_nak_seq_err",
     "roce_adp_retrans",
     "rx_icrc_encapsulated",

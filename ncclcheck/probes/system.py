@@ -1,4 +1,4 @@
-"""What the kernel and systemd were told: limits, ports, processors, huge pages. All of it stands in files."""
+"""What the kernel and systemd were told: limits, ports, processors. All of it stands in files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ def probe(machine: Machine) -> System:
         ports=_ports(machine),
         remove_ipc=_remove_ipc(machine),
         cpu=_cpu(machine),
-        huge_pages=_huge_pages(machine),
     )
 
 
@@ -75,12 +74,3 @@ def _cpu(machine: Machine) -> str | Unread:
     numbers = [values.get(key, "") for key in ("CPU implementer", "CPU part")]
     words = " ".join(word for word in named if word) or " ".join(word for word in numbers if word)
     return words or Unread("absent", "/proc/cpuinfo names no processor")
-
-
-def _huge_pages(machine: Machine) -> str | Unread:
-    """`always [madvise] never`: the word in brackets holds."""
-    text = machine.line("/sys/kernel/mm/transparent_hugepage/enabled")
-    if isinstance(text, Unread):
-        return text
-    chosen = text.partition("[")[2].partition("]")[0]
-    return chosen or Unread("broken", f"transparent_hugepage/enabled holds {text[:40]!r}")

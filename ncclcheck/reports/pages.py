@@ -3,19 +3,57 @@
 from __future__ import annotations
 
 import difflib
+import re
 
 from ncclcheck.reports.rule import Rule, all_rules
+from ncclcheck.reports.symptoms import by_symptom
 
 
 def page(code: str) -> str:
-    """One rule's page as Markdown. Raises KeyError with what would have been understood."""
-    rules = {rule.code: rule for rule in all_rules()}
-    found = rules.get(code.upper())
-    if found is None:
-        near = difflib.get_close_matches(code.upper(), rules, n=3, cutoff=0.5)
-        hint = f"nearest are {', '.join(near)}" if near else f"the first of {len(rules)} is {min(rules)}"
-        raise KeyError(f"{code!r} is no code of this version; {hint}; list all: ncclcheck explain")
+    """One rule's page as Markdown. Raises KeyError for what is no code."""
+    found = next(rule for rule in all_rules() if rule.code == code)
     return f"# {found.code}: {found.title}\n\n{_head(found)}\n\n{found.page}\n"
+
+
+def answer(words: str) -> str:
+    """The page of a code, or what speaks of these words. Raises KeyError with what would have been understood."""
+    codes = [rule.code for rule in all_rules()]
+    if words.upper() in codes:
+        return page(words.upper())
+    hits = search(words)
+    if len(hits) == 1:
+        return page(hits[0].code)
+    if hits:
+        lines = [_line(rule) for rule in hits]
+        return "\n".join([f"{len(hits)} checks speak of {words!r}:", "", *lines, "", _ONE_PAGE]) + "\n"
+    near = difflib.get_close_matches(words.upper(), codes, n=3, cutoff=0.5)
+    hint = f"nearest are {', '.join(near)}" if near else f"the first of {len(codes)} is {codes[0]}"
+    raise KeyError(
+        f"{words!r} is no code of this version, and no page has it; {hint}; list all: ncclcheck explain"
+    )
+
+
+def search(words: str) -> list[Rule]:
+    """Rules whose title or page has all of these words: in the title first, then side by side."""
+    wanted = [re.compile(rf"(?<![a-z0-9]){re.escape(word)}") for word in words.lower().split()]
+    hits = [rule for rule in all_rules() if _has_all(f"{rule.title} {rule.page}", wanted)] if wanted else []
+    together = " ".join(words.lower().split())
+    return sorted(hits, key=lambda r: (not _has_all(r.title, wanted), together not in _plain(r.page), r.code))
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.lower().split())
+
+
+def _has_all(text: str, wanted: list[re.Pattern[str]]) -> bool:
+    return all(word.search(_plain(text)) for word in wanted)
+
+
+_ONE_PAGE = "One page: ncclcheck explain CODE; by words: ncclcheck explain WORD..."
+
+
+def _line(rule: Rule) -> str:
+    return f"{rule.code}  {rule.title}"
 
 
 def _head(rule: Rule) -> str:
@@ -31,12 +69,22 @@ def _head(rule: Rule) -> str:
 
 def listing() -> str:
     """All rules, one a line."""
-    lines = [f"{rule.code}  {rule.title}" for rule in all_rules()]
-    return "\n".join([*lines, "", "One page: ncclcheck explain CODE"]) + "\n"
+    return "\n".join([*map(_line, all_rules()), "", _ONE_PAGE]) + "\n"
 
 
 def documents() -> dict[str, str]:
     """File name -> content of docs/checks."""
-    index = ["# Checks", "", "Generated from the rules; `ncclcheck explain` shows the same offline.", ""]
-    index += [f"- [{rule.code}]({rule.code}.md): {rule.title}" for rule in all_rules()]
-    return {"index.md": "\n".join(index) + "\n", **{f"{r.code}.md": page(r.code) for r in all_rules()}}
+    return {"index.md": "\n".join(_index()) + "\n", **{f"{rule.code}.md": page(rule.code) for rule in all_rules()}}
+
+
+def _index() -> list[str]:
+    """By symptom, for who has a problem; then all of them by code."""
+    lines = ["# Checks", "", "Generated from the rules; `ncclcheck explain` shows the same offline,",
+             "`ncclcheck explain WORD` searches it.", "", "## By symptom", ""]  # fmt: skip
+    for symptom, rules in by_symptom(all_rules()).items():
+        lines += [f"### {symptom}", "", *(_link(rule) for rule in rules), ""]
+    return [*lines, "## By code", "", *(_link(rule) for rule in all_rules())]
+
+
+def _link(rule: Rule) -> str:
+    return f"- [{rule.code}]({rule.code}.md): {rule.title}"

@@ -19,7 +19,7 @@ _SHOWN = ("NCCL_", "TORCH_NCCL_", "GLOO_", "CUDA_VISIBLE_DEVICES")
 
 def head(document: Document) -> str:
     """What ran, on what, and which launcher was chosen by what."""
-    return f"{title(document)}\n  launcher   {document.job.launcher}: {document.job.chosen_by}"
+    return f"{title(document)}   launcher {document.job.launcher}: {document.job.chosen_by}"
 
 
 def title(document: Document) -> str:

@@ -36,7 +36,7 @@ class Style:
 def text(document: Document, style: Style) -> str:
     """The whole report."""
     told = [
-        summary.head(document),
+        "\n".join(_wrapped(summary.head(document), style.width, "", "  ")),
         summary.facts(document, style.width),
         details.text(document) if style.verbose else "",
         table.collectives(document, style.width),

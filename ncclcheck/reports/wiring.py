@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ncclcheck.probes.facts import Cluster, Hca, Node, PciDevice, Unread, at, value_or
-from ncclcheck.reports.hca import HcaChoice, UsedPort, hca_choice
+from ncclcheck.reports.hca import GidChoice, HcaChoice, UsedPort, gid_choice, hca_choice
 from ncclcheck.reports.rule import NothingToJudge
 from ncclcheck.reports.variables import nccl_version, values
 
@@ -52,6 +52,19 @@ def using(cluster: Cluster) -> list[tuple[Node, HcaChoice]]:
     if not found:
         raise NothingToJudge("no HCA that NCCL would use")
     return found
+
+
+def roce_ports(cluster: Cluster) -> list[tuple[Node, UsedPort]]:
+    """The RoCE ports that NCCL would use. Raises NothingToJudge."""
+    found = [(node, one) for node, taken in using(cluster) for one in taken.used if one.is_roce]
+    if not found:
+        raise NothingToJudge("no RoCE port that NCCL would use")
+    return found
+
+
+def gid(node: Node, one: UsedPort) -> GidChoice | None:
+    """The GID that NCCL would take on a port; None where the table was not read."""
+    return gid_choice(one, values(node), nccl_version(node))
 
 
 def wanted(taken: HcaChoice) -> tuple[UsedPort, ...]:

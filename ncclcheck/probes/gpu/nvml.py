@@ -24,6 +24,7 @@ T = TypeVar("T")
 
 LONGEST_ANSWER = 12.0
 _LIBRARY_MISSING, _NO_PERMISSION = 12, 4
+_WORDS = {18: "Driver/library version mismatch"}  # the words that nvidia-smi has made known
 _START = "import sys; sys.path += sys.argv[1:3]; from ncclcheck.probes.nvml import child; child.main()"  # -I -S
 _HOST_PIDS = "pid:[4026531836]"  # the number of the first namespace of every kernel, PROC_PID_INIT_INO
 _FOREIGN = Unread("denied", "the pid is the host's: this container numbers its own processes")
@@ -51,7 +52,7 @@ def ask_nvml(machine: Machine) -> Nvml | Unread:
         return Unread("no_tool", "libnvidia-ml.so.1 cannot be loaded")
     if found.code == _NO_PERMISSION:
         return Unread("denied", f"NVML: {found.error}")
-    return replace(found, cards=[_complete(machine, card) for card in found.cards])
+    return replace(found, error=_WORDS.get(found.code, found.error), cards=[_complete(machine, card) for card in found.cards])
 
 
 def _ask(machine: Machine) -> Nvml | Unread:

@@ -172,7 +172,7 @@ def hardware_xids(cluster: Cluster) -> Iterator[Finding]:
     - **you** leave the node out; keep the line for the ticket.
 
     ## Source
-    NVIDIA Xid errors; leptonai/gpud (Xid 119); vllm-project/vllm#5222; "The Llama 3 Herd of Models", section 3.3.4.
+    NVIDIA Xid errors; leptonai/gpud (Xid 119); vllm-project/vllm#5222; "The Llama 3 Herd of Models", reliability.
     """
     recent = cluster.policy.thresholds.get("GPU005.hours", 24.0)
     for node, xid in _listed(cluster, _HARDWARE | _LESSER):

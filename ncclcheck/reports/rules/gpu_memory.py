@@ -83,7 +83,7 @@ def remapped(cluster: Cluster) -> Iterator[Finding]:
     - **you** leave the node out where it failed.
 
     ## Source
-    NVIDIA GPU memory error management, row remapping and RMA policy; leptonai/gpud and facebookresearch/gcm check it.
+    NVIDIA GPU memory error management, row remapping and RMA policy; checked by leptonai/gpud too.
     """
     for card in cards(cluster):
         rows = known(card.gpu.remapped)

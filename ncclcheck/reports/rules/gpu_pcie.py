@@ -100,9 +100,11 @@ def _slow(card: Card, what: str, evidence: Evidence) -> Finding:
         why="It loads batches and reaches its NIC slower than the others, and all ranks wait for it.",
         owner="node",
         evidence=[evidence],
-        fix=[admin("Reseat the card or its riser, and look at the slot in the BIOS.", "lspci -vvv -s BUS | grep Lnk"),
-             leave_out()],
-    )  # fmt: skip
+        fix=[
+            admin("Reseat the card or riser, and look at the slot in the BIOS.", "lspci -vvv -s BUS | grep Lnk"),
+            leave_out(),
+        ],
+    )
 
 
 @rule("GPU017", "PCIe links do not repeat their packets", worst=State.WARN, over=_GPUS, needs=(".pcie_replays",))

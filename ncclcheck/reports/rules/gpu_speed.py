@@ -38,8 +38,7 @@ def throttled(cluster: Cluster) -> Iterator[Finding]:
     - **you** leave the node out, or put it where its pace does not matter.
 
     ## Source
-    NVML API reference, nvmlClocksEventReasons; NVIDIA GPU debug guidelines; NVIDIA/nccl-tests users report it as one slow
-    rank (F13 of the failure list: a straggler by throttled clocks).
+    NVML API reference, nvmlClocksEventReasons; NVIDIA GPU debug guidelines; nvidia-smi(1), clocks event reasons.
     """
     for card in cards(cluster):
         reasons = known(card.gpu.throttle)
@@ -124,8 +123,8 @@ def power(cluster: Cluster) -> Iterator[Finding]:
     The power limit that is set on each GPU, against its default and against other GPUs of its model.
 
     ## Why it matters
-    A limit is kept until the next reboot, and often set by a script that did not run on all nodes. A GPU at 60 %
-    of its power computes 20 to 30 % slower, and every rank waits for it.
+    A limit is kept until the next reboot, and often set by a script that did not run on all nodes. A GPU
+    with less power lowers its clock under load, and every rank waits for it.
 
     ## How we know
     nvmlDeviceGetPowerManagementLimit and its default. A limit that differs from that of most GPUs of the model,

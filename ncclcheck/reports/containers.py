@@ -1,0 +1,16 @@
+"""What shows that a node is a container, for rules that say so."""
+
+from __future__ import annotations
+
+from ncclcheck.probes.facts import Node, at, value_or
+
+
+def runtimes(node: Node) -> list[str]:
+    """The container runtimes of which something was seen; empty on a machine, or where nothing was read."""
+    return [sign.name for sign in value_or(at(node, "container.runtimes"), [])]
+
+
+def told_by(node: Node) -> str:
+    """Each runtime with the sign of it."""
+    signs = value_or(at(node, "container.runtimes"), [])
+    return ", ".join(f"{sign.name} by {sign.source}" for sign in signs) or "none"

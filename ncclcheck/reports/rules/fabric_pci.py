@@ -1,0 +1,185 @@
+"""FAB001, FAB002: nothing sends the traffic between GPUs and HCAs through the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import Cluster, Node, PciDevice, Unread, at, value_or
+from ncclcheck.reports import wiring
+from ncclcheck.reports.findings import Finding, State, Where, admin, fine, seen, unknown, warn, you
+from ncclcheck.reports.rule import NothingToJudge, rule
+
+_REDIRECTS = {"ReqRedir", "CmpltRedir"}
+
+
+def _bare_metal(cluster: Cluster) -> Iterator[Node | Finding]:
+    """Nodes that are no virtual machines, for a guest's bridges and IOMMU are not the real ones."""
+    nodes = [(node, wiring.is_virtual(node)) for node in wiring.with_gpus(cluster)]
+    if all(virtual is True for _, virtual in nodes):
+        raise NothingToJudge("virtual machines: their bridges and IOMMU are the host's business")
+    for node, virtual in nodes:
+        if virtual is None:
+            yield unknown(
+                Where(node=node.name),
+                "whether this is a virtual machine could not be read",
+                why="In a virtual machine bridges and IOMMU are the host's business.",
+                evidence=[seen("/proc/cpuinfo, /sys/class/dmi/id", "not read")],
+            )
+        elif not virtual:
+            yield node
+
+
+@rule(
+    "FAB001", "PCIe bridges send GPU traffic the short way (ACS is off)", worst=State.WARN, needs=("fabric.pci",)
+)
+def acs(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    No bridge above a GPU or HCA of a bare-metal node redirects their traffic by Access Control Services (ACS).
+
+    ## Why it matters
+    With ACS on, what a GPU sends to its neighbour or to the HCA beside it goes up to the CPU and back: 50 to 65 %
+    of the speed, `status 4 / vendor err 81` with GPUDirect RDMA, or a hang of the first collective while all GPUs
+    show 100 %. It comes on again with a BIOS update or a new kernel option.
+
+    ## How we know
+    The ACS capability of each bridge on the way, in /sys/bus/pci/devices/ADDRESS/config; ReqRedir or CmpltRedir
+    is the redirection. Only root may read that far, so for a user this is unknown. In a virtual machine it says
+    nothing and is not judged: there ACS must be on, and ATS is the way.
+
+    ## Fix
+    - **admin** `setpci -s ADDRESS ECAP_ACS+0x6.w=0000` for each bridge at boot, or off in the BIOS; `iommu=pt`.
+    - **you** `sudo lspci -vvv | grep ACSCtl` on a node where you may; NCCL_P2P_DISABLE=1 avoids a hang until then.
+
+    ## Source
+    NCCL user guide, Troubleshooting, PCI Access Control Services; NVIDIA/nccl#928, NVIDIA/nccl-tests#112,
+    NVIDIA/nccl#2079; setpci(8).
+    """
+    for node in _bare_metal(cluster):
+        if isinstance(node, Finding):
+            yield node
+            continue
+        cards = wiring.functions(node, "gpu") + wiring.functions(node, "nic")
+        above = {name for card in cards for name in value_or(card.path, [])}
+        bridges = [bridge for bridge in wiring.functions(node, "bridge") if bridge.name in above]
+        hidden = [bridge for bridge in bridges if isinstance(bridge.acs, Unread) and bridge.acs.kind != "absent"]
+        on = [bridge for bridge in bridges if _REDIRECTS & set(value_or(bridge.acs, []))]
+        if on:
+            yield _redirected(node, on)
+        elif hidden:
+            yield _hidden(node, hidden)
+        elif bridges:
+            yield fine(Where(node=node.name), f"{len(bridges)} bridges above its cards redirect nothing")
+
+
+def _redirected(node: Node, on: list[PciDevice]) -> Finding:
+    names = [bridge.name for bridge in on]
+    return warn(
+        Where(node=node.name),
+        f"ACS is on in {len(on)} bridges above its GPUs and HCAs, as in {names[0]}",
+        why="Traffic between GPUs and HCAs goes through the CPU: half the speed, errors or a hang.",
+        owner="node",
+        evidence=[
+            seen(f"ACSCtl of {bridge.name}", "+ ".join(value_or(bridge.acs, [])) + "+") for bridge in on[:4]
+        ],
+        fix=[
+            admin(
+                "Turn it off in each bridge, at every boot, or in the BIOS.",
+                *[f"setpci -s {name} ECAP_ACS+0x6.w=0000" for name in names[:4]],
+            ),
+            you("Where the job hangs, until then:", "export NCCL_P2P_DISABLE=1"),
+        ],
+    )
+
+
+def _hidden(node: Node, hidden: list[PciDevice]) -> Finding:
+    fact = hidden[0].acs
+    why = fact.why if isinstance(fact, Unread) else ""
+    return unknown(
+        Where(node=node.name),
+        f"whether ACS is on in {len(hidden)} bridges could not be read: {why}",
+        why="Only root sees these registers. It matters where collectives hang, or reach half their speed.",
+        evidence=[seen("config", why)],
+        fix=[admin("Look as root.", "lspci -vvv | grep -i acsctl")],
+    )
+
+
+@rule("FAB002", "the IOMMU leaves GPUs and HCAs alone", worst=State.WARN, needs=("fabric.pci",))
+def iommu(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    On bare metal the IOMMU is off, or passes the addresses of GPUs and HCAs through as they are.
+
+    ## Why it matters
+    An IOMMU that translates sends traffic between cards through the CPU. PCIe peer-to-peer then gives wrong data,
+    or hangs after `Init COMPLETE` with all GPUs at 100 %, and GPUDirect RDMA loses half its speed. Some BIOS
+    updates and distributions turn it on.
+
+    ## How we know
+    /sys/kernel/iommu_groups/N/type of each GPU and HCA (Linux 5.11 and later): DMA or DMA-FQ is translated,
+    identity is passed through, no group is off. On older kernels the kernel command line tells. Virtual machines
+    and Arm servers (SMMU) are not judged: there it is as it must be.
+
+    ## Fix
+    - **admin** `iommu=pt` on the kernel command line (`/etc/default/grub`, `update-grub`, reboot), or VT-d or
+      AMD-Vi off in the BIOS.
+    - **you** NCCL_P2P_DISABLE=1 avoids a hang until then.
+
+    ## Source
+    NCCL user guide, Troubleshooting, PCI Access Control Services; NVIDIA/nccl#257, NVIDIA/nccl#631;
+    the kernel's ABI page sysfs-kernel-iommu_groups.
+    """
+    for node in _bare_metal(cluster):
+        if isinstance(node, Finding):
+            yield node
+            continue
+        if any(name.startswith(("smmu", "arm-smmu")) for name in value_or(at(node, "fabric.iommus"), [])):
+            continue
+        names = set(wiring.hca_names(node))
+        cards = [one for one in wiring.functions(node) if one.kind == "gpu" or one.name in names]
+        translated = [card.name for card in cards if isinstance(card.iommu, str) and card.iommu.startswith("DMA")]
+        if translated:
+            yield _translated(node, translated)
+        elif unread := _unread_iommu(node, cards):
+            yield unread
+        elif cards:
+            yield fine(Where(node=node.name), "the IOMMU is off or passes through")
+
+
+def _unread_iommu(node: Node, cards: list[PciDevice]) -> Finding | None:
+    """Where an IOMMU is there and nothing tells what it does."""
+    iommus, line = at(node, "fabric.iommus"), value_or(at(node, "fabric.command_line"), "")
+    groups = [card for card in cards if isinstance(card.iommu, str)]
+    if groups or not iommus or (isinstance(iommus, Unread) and iommus.kind == "absent"):
+        return None
+    if any(word in line.split() for word in ("iommu=pt", "iommu=off", "iommu.passthrough=1", "amd_iommu=off")):
+        return None
+    why = iommus.why if isinstance(iommus, Unread) else "this kernel does not say what it does"
+    return unknown(
+        Where(node=node.name),
+        f"what the IOMMU does could not be read: {why}",
+        why="It matters where collectives hang after init, or reach half their speed.",
+        evidence=[seen("/sys/class/iommu", why if isinstance(iommus, Unread) else ", ".join(iommus))],
+        fix=[admin("Look whether iommu=pt is set.", "cat /proc/cmdline", "dmesg | grep -i -e dmar -e iommu")],
+    )
+
+
+def _translated(node: Node, cards: list[str]) -> Finding:
+    return warn(
+        Where(node=node.name),
+        f"the IOMMU translates the addresses of {len(cards)} GPUs and HCAs",
+        why="Traffic between cards goes through the CPU: half the speed, wrong data or a hang.",
+        owner="node",
+        evidence=[
+            seen("iommu_groups/*/type", f"DMA for {', '.join(cards[:4])}"),
+            seen("/proc/cmdline", value_or(at(node, "fabric.command_line"), "not read")[:200]),
+        ],
+        fix=[
+            admin(
+                "Let it pass addresses through, and reboot.",
+                "sed -i 's/^GRUB_CMDLINE_LINUX=\"/&iommu=pt /' /etc/default/grub",
+                "update-grub",
+            ),
+            you("Where the job hangs, until then:", "export NCCL_P2P_DISABLE=1"),
+        ],
+    )

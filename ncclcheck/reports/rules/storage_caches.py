@@ -1,0 +1,106 @@
+"""Caches and temporary directories: they can be written, and what is compiled there can be run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import Cluster, Mount, Place, Unread
+from ncclcheck.reports.directories import about, places
+from ncclcheck.reports.findings import Finding, State, Where, admin, warn, you
+from ncclcheck.reports.fold import size
+from ncclcheck.reports.rule import NothingToJudge, rule
+
+_MIB = 2**20
+_CACHES = ("cache", "torch cache", "model cache", "CUDA cache")
+_EXECUTES = ("temporary directory", "cache")
+
+
+@rule("STO004", "caches can be written", worst=State.WARN, needs=("storage.places",))
+def caches(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    The directories that libraries fill by themselves: XDG_CACHE_HOME or ~/.cache, TORCH_HOME, HF_HOME and
+    CUDA_CACHE_PATH.
+
+    ## Why it matters
+    In a container with a user that has no home they would be made in `/`: the job ends with `Permission denied:
+    '/.cache'` when it loads its model or compiles its first kernel. In some libraries it is only slow: every rank
+    compiles again. Flight Recorder dumps go there too.
+
+    ## How we know
+    access(2) and statvfs(3) of the directory, or of the nearest one above that exists, on each node. Less than
+    64 MiB counts as not writable.
+
+    ## Fix
+    - **you** point them to a directory with room that this user may write:
+      `export HOME=/tmp/$USER XDG_CACHE_HOME=/tmp/$USER/.cache HF_HOME=...`.
+
+    ## Source
+    huggingface/transformers#13472, opendatahub-io/ilab-on-ocp#26, huggingface/huggingface_hub#2797; PyTorch
+    documentation, torch.hub; XDG base directory specification.
+    """
+    for node in cluster.nodes:
+        for place in places(node, *_CACHES):
+            if isinstance(place.room, Unread):
+                continue
+            lacks = "may not be written by this user" if not place.room.writable else ""
+            lacks = lacks or (f"has {size(place.room.free)} left" if place.room.free < 64 * _MIB else "")
+            if lacks:
+                yield warn(
+                    Where(node=node.name),
+                    f"the {place.name} {place.path} {lacks}",
+                    why="Loading a model or compiling a kernel ends with an error, or is repeated by every rank.",
+                    owner="job",
+                    evidence=about(place),
+                    fix=[
+                        you(
+                            "Point it to a directory that can be written.",
+                            "export XDG_CACHE_HOME=/tmp/$USER/.cache",
+                        )
+                    ],
+                )
+
+
+@rule("STO005", "compiled code may be run where it is put", worst=State.WARN, needs=("storage.places",))
+def executable(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    The mount option noexec under the temporary directory and the cache.
+
+    ## Why it matters
+    torch.compile, Triton and extensions that are built at run time write shared libraries there and load them.
+    With noexec that ends with `failed to map segment from shared object`, at the first compiled step. Hardened
+    images mount /tmp in this way, and so does Docker's `--tmpfs` by default.
+
+    ## How we know
+    /proc/self/mountinfo.
+
+    ## Fix
+    - **you** `export TMPDIR=`, `TORCHINDUCTOR_CACHE_DIR=` and `TRITON_CACHE_DIR=` a directory without noexec; with
+      Docker `--tmpfs /tmp:exec`.
+    - **admin** `mount -o remount,exec /tmp`.
+
+    ## Source
+    pytorch/pytorch#91005, pytorch/pytorch#123054; mount(8), noexec.
+    """
+    judged = [(node, place) for node in cluster.nodes for place in places(node, *_EXECUTES)]
+    if not judged:
+        raise NothingToJudge("no such directory is known")
+    for node, place in judged:
+        if isinstance(place.mount, Mount) and "noexec" in place.mount.options:
+            yield warn(
+                Where(node=node.name),
+                f"nothing may be run from the {place.name} {place.path}: {place.mount.point} is mounted noexec",
+                why="torch.compile and Triton load there what they have compiled, and fail.",
+                owner="job",
+                evidence=about(place),
+                fix=[
+                    you("Take another directory.", f"export TMPDIR={_elsewhere(place)}",
+                        f"export TORCHINDUCTOR_CACHE_DIR={_elsewhere(place)}/inductor"),
+                    admin("Allow it.", f"mount -o remount,exec {place.mount.point}"),
+                ],
+            )  # fmt: skip
+
+
+def _elsewhere(place: Place) -> str:
+    return "$HOME/tmp" if place.name == "temporary directory" else "/tmp/$USER"

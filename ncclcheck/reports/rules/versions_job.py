@@ -1,0 +1,163 @@
+"""Agreement of what the job brings along: CUDA of torch, plugin files, variables outside of NCCL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from ncclcheck.probes.facts import Cluster, Node, PluginFile, Unread, at, known, variables
+from ncclcheck.reports.agreement import disagreements
+from ncclcheck.reports.findings import Finding, State, admin, fail, note, warn, you
+from ncclcheck.reports.rule import NothingToJudge, rule
+
+
+@rule(
+    "VER008",
+    "torch is built for the same CUDA on all nodes",
+    worst=State.FAIL,
+    needs=("stack.torch_cuda",),
+    at_least=2,
+    ground=("VER002",),
+    between_machines=True,
+)
+def torch_cuda(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    The CUDA version that torch was built for, on each node.
+
+    ## Why it matters
+    The version of torch may be the same and its CUDA not (conda, NGC images, a wheel from another index). Each
+    brings another libnccl: cu11 and cu12 packages of one torch were mixed like this, and init hung.
+
+    ## How we know
+    torch/version.py of the Python that runs ncclcheck; a torch without CUDA is left out (GPU001 speaks of it).
+
+    ## Fix
+    - **you** install torch from the same index on all nodes, or use one image.
+
+    ## Source
+    NVIDIA/nccl#1267; PyTorch, Get Started (index of each CUDA version).
+    """
+    values = {node.name: str(known(at(node, "stack.torch_cuda"))) for node in cluster.nodes}
+    fix = [you("Install from the same index.",
+               "python -m pip install torch --index-url https://download.pytorch.org/whl/cu128")]  # fmt: skip
+    why = "Each CUDA build brings another NCCL; mixed ones hang in init."
+    yield from disagreements(
+        values, "the CUDA of torch", "torch/version.py", level=fail, why=why, owner="job", fix=fix
+    )
+
+
+@rule(
+    "VER009",
+    "NCCL's plugins are the same files on all nodes",
+    worst=State.FAIL,
+    needs=("nccl.plugin_files",),
+    at_least=2,
+    between_machines=True,
+)
+def plugin_hashes(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    The contents of the network, tuner and other plugins that NCCL would load.
+
+    ## Why it matters
+    Plugins of one name and different versions speak to each other over the network in their own way: the job hangs
+    as it connects, or a tuner chooses another algorithm on one node than on the others, which hangs in the first
+    collective. A pod that kept its old image, or a node that missed an update, is enough.
+
+    ## How we know
+    SHA-256 of each file on each node. Where a file is missing altogether it is NCC008.
+
+    ## Fix
+    - **you** take the plugin from the image, the same on all nodes, and not from the host.
+    - **admin** update the plugin on the node that differs.
+
+    ## Source
+    NVIDIA/nccl#1634; Google Cloud, GPUDirect-TCPXO (one plugin version in all pods).
+    """
+    names = {file.name for node in cluster.nodes for file in _files(node)}
+    if not names:
+        raise NothingToJudge("no plugin is found on any node")
+    for name in sorted(names):
+        values = {node.name: digest for node in cluster.nodes if (digest := _digest(node, name))}
+        if len(values) > 1:
+            yield from disagreements(
+                values,
+                name,
+                "SHA-256",
+                level=fail,
+                why="Different versions of a plugin do not understand each other, or choose different algorithms.",
+                owner="site",
+                fix=[
+                    you("Use the plugin of one image everywhere.", f"sha256sum {_path(cluster, name)}"),
+                    admin("Update it on the node that differs."),
+                ],
+            )
+
+
+def _files(node: Node) -> list[PluginFile]:
+    files: list[PluginFile] = known(at(node, "nccl.plugin_files"))
+    return files
+
+
+def _digest(node: Node, name: str) -> str:
+    found = [file.sha256 for file in _files(node) if file.name == name]
+    return found[0][:12] if found and not isinstance(found[0], Unread) else ""
+
+
+def _path(cluster: Cluster, name: str) -> str:
+    return next(file.path for node in cluster.nodes for file in _files(node) if file.name == name)
+
+
+_WARNED = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTORCH_CUDA_ALLOC_CONF", "CUDA_DEVICE_MAX_CONNECTIONS")
+_NOTED = ("OMP_NUM_THREADS", "CUDA_MODULE_LOADING", "CUDA_DEVICE_ORDER")
+
+
+@rule(
+    "VER013",
+    "the job's environment is the same on all nodes",
+    worst=State.WARN,
+    needs=("job.variables", "stack.executable"),
+    at_least=2,
+    between_machines=True,
+)
+def environment(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    The interpreter's path, LD_LIBRARY_PATH, LD_PRELOAD, the number of devices in CUDA_VISIBLE_DEVICES, and
+    variables of CUDA, OpenMP and torch's allocator. NCCL's own are NCC005.
+
+    ## Why it matters
+    Ranks that were started by hand, or by a launcher that does not hand the environment over, take libraries from
+    another place on one node, or start threads for every core there. The fault looks like one of that node.
+
+    ## How we know
+    The environment of the process that the launcher started on each node; the odd one out by majority.
+
+    ## Fix
+    - **you** set them in the job script and let the launcher hand them over (`srun --export=ALL`,
+      `mpirun -x NAME`), or in the image.
+
+    ## Source
+    srun(1), --export; ld.so(8); NVIDIA/nccl#969; torchrun (Elastic Launch), OMP_NUM_THREADS.
+    """
+    facts: list[tuple[str, Callable[..., Finding], Callable[[Node], str]]] = [
+        ("the interpreter", warn, lambda node: str(known(at(node, "stack.executable")))),
+        ("the number of devices in CUDA_VISIBLE_DEVICES", warn, _visible),
+        *((name, warn, _variable(name)) for name in _WARNED),
+        *((name, note, _variable(name)) for name in _NOTED),
+    ]
+    fix = [you("Set it in the job script, and let the launcher hand it over.", "srun --export=ALL ...")]
+    why = "Ranks on that node use other libraries, devices or threads than the others."
+    for subject, level, read in facts:
+        values = {node.name: read(node) for node in cluster.nodes}
+        if len(set(values.values())) > 1:
+            yield from disagreements(values, subject, "environment", level=level, why=why, owner="job", fix=fix)
+
+
+def _variable(name: str) -> Callable[[Node], str]:
+    return lambda node: variables(node).get(name, "not set")
+
+
+def _visible(node: Node) -> str:
+    value = variables(node).get("CUDA_VISIBLE_DEVICES")
+    return "not set" if value is None else str(len([one for one in value.split(",") if one.strip()]))
