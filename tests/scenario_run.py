@@ -15,7 +15,7 @@ import psutil
 
 from ncclcheck.reports.jsondoc import Document
 from tests.lab import PYTHON, Lab, Slurm, start_sshd
-from tests.lab.tools import LabError
+from tests.lab.tools import LabError, until
 from tests.scenario import ALL, Outcome, Scenario, Scene
 
 COMMAND = (*PYTHON, "-m", "ncclcheck")
@@ -62,7 +62,16 @@ class Labs:
         return lab, Slurm(lab) if with_slurm else None
 
 
+def _rested(scene: Scene) -> None:
+    """Slurm has all nodes back after what the scenario before has done to one."""
+    if scene.slurm_or_none is None:
+        return
+    sinfo, rested = ["sinfo", "-h", "-N", "-o", "%T"], ["idle"] * len(scene.lab.hosts)
+    until("all Slurm nodes are idle again", lambda: scene["h1"].check(sinfo).split() == rested, seconds=30)
+
+
 def _run(scenario: Scenario, scene: Scene) -> Outcome:
+    _rested(scene)
     with scenario.fault(scene):
         before = {host.name: set(host.pids()) for host in scene.lab.hosts}
         begun = time.monotonic()

@@ -165,6 +165,7 @@ _REFUSED = (
         command=_QUICK,
         fault=lambda s: faults.listener(s["h1"], 29500),
         expect=(Expect(code="RUN007", node="h1", words="29500"),),
+        seconds=45,
     ),
 )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -21,7 +20,6 @@ from ncclcheck.probes.facts import (
 from ncclcheck.reports.rule import all_rules
 from tests.cards import FABRIC, GIB, LINKS, ROWS, card, four, gpu_node, process
 from tests.clusters import DENIED, told, verdict
-from tests.trees import RECORDED, needs_recorded
 
 TWO = Job(nodes_asked=2)
 PAGES = RetiredPages(single_bit=0, double_bit=0, pending=False)
@@ -253,32 +251,3 @@ def test_no_rule_speaks_of_a_machine_without_gpus() -> None:
     none = gpu_node("a", facts={"cards": absent, "nvml": absent, "xids": absent})
     for code in {rule.code for rule in OVER_CARDS} | {"GPU003", "GPU005", "GPU006", "GPU029", "MEM001", "MEM003"}:
         assert verdict(code, none).state.value == "skipped", code
-
-
-@needs_recorded
-def test_recorded_retired_pages() -> None:
-    """Eight GPUs of Azure's health checks: four past the limit, another waits for a reset."""
-    text = (RECORDED / "aznhc/test/data/bad_nvsmi8_output.txt").read_text()
-    found = re.findall(
-        r"Single Bit ECC +: (\d+)\s+Double Bit ECC +: (\d+)\s+Pending Page Blacklist *: (\w+)", text
-    )
-    gpus = [
-        card(index, retired=RetiredPages(single_bit=int(single), double_bit=int(double), pending=pending == "Yes"))
-        for index, (single, double, pending) in enumerate(found)
-    ]
-    findings = verdict("GPU009", gpu_node("a", *gpus)).findings
-    assert [(f.state.value, f.where.device) for f in findings] == [
-        ("fail", "GPU 0"), ("fail", "GPU 1"), ("fail", "GPU 5"), ("fail", "GPU 7"), ("warn", "GPU 3"),
-    ]  # fmt: skip
-
-
-@needs_recorded
-def test_recorded_nvlinks() -> None:
-    """A GPU of Azure's health checks of which all links are inactive, beside three with twelve links."""
-    folder = RECORDED / "aznhc/test/data"
-    count = len(re.findall(r"Link \d+: 25 GB/s", (folder / "good_nvlink_status.txt").read_text()))
-    assert "all links are inactive" in (folder / "bad_nvlink_status.txt").read_text()
-    up, down = (replace(LINKS, links=count, down=list(range(n))) for n in (0, count))
-    gpus = four(every={"nvlinks": up, "fabric": DENIED})
-    found = verdict("GPU018", gpu_node("a", *gpus[:3], replace(gpus[3], nvlinks=down)))
-    assert [(f.state.value, f.where.device) for f in found.findings] == [("fail", "GPU 3")]

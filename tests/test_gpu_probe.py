@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from ncclcheck.probes import gpu
 from ncclcheck.probes.facts import Gpus, Unread, unread_in
+from ncclcheck.probes.gpu.mine import split
+from tests.cards import card
 from tests.trees import RECORDED, ROOT, needs_recorded, tree
 
 PCI = "/sys/bus/pci/devices"
@@ -95,6 +97,36 @@ def test_the_same_error_again_is_counted(tmp_path: Path) -> None:
     told = gpu.probe(tree(tmp_path, {**NODE, "/proc/uptime": "3660 1"}, kernel_log=lines)).xids
     assert not isinstance(told, Unread)
     assert [(xid.times, xid.hours, xid.line[-8:]) for xid in told] == [(2, 0.0, "row 3660")]
+
+
+@pytest.mark.parametrize(
+    ("env", "mine"),
+    [
+        ({}, "0123"),
+        ({"CUDA_VISIBLE_DEVICES": "2,0"}, "02"),
+        ({"CUDA_VISIBLE_DEVICES": "1,9,2"}, "1"),
+        ({"CUDA_VISIBLE_DEVICES": ""}, ""),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-3"}, "3"),
+        ({"CUDA_VISIBLE_DEVICES": "MIG-1b"}, "1"),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-"}, ""),
+        ({"CUDA_VISIBLE_DEVICES": "9" * 50}, ""),
+        ({"SLURM_JOB_GPUS": "1,3"}, "13"),
+        ({"SLURM_JOB_GPUS": "4,5,6,7"}, "0123"),
+        ({"SLURM_STEP_GPUS": "2", "SLURM_JOB_GPUS": "1,2,3"}, "2"),
+    ],
+)
+def test_which_gpus_are_the_jobs(env: dict[str, str], mine: str) -> None:
+    gpus = [card(index, mig_instances=["MIG-1a", "MIG-1b"] if index == 1 else []) for index in range(4)]
+    cards, others, chosen_by = split(gpus, env)
+    assert "".join(str(one.index) for one in cards) == mine
+    assert sorted(one.index for one in [*cards, *others]) == [0, 1, 2, 3]
+    assert bool(chosen_by) == (chosen_by in env)
+
+
+def test_numbers_name_no_gpu_for_sure_where_models_differ() -> None:
+    gpus, env = [card(0, model="NVIDIA T4"), card(1)], {"CUDA_VISIBLE_DEVICES": "0"}
+    assert len(split(gpus, env)[0]) == 2
+    assert [one.model for one in split(gpus, {**env, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})[0]] == ["NVIDIA T4"]
 
 
 @needs_recorded

@@ -51,6 +51,7 @@ def errors(**values: int) -> Port:
 
 SOUND = a(*fours())
 ROCE = a(hca(0, roce()))
+SWAPPED = b(hca(0, pci=NICS[1]), hca(1, pci=NICS[0]), *fours()[2:])
 REFUSED = DeviceFile(name="uverbs0", error="Operation not permitted")
 V1_ONLY = [gid(0, kind="IB/RoCE v1"), gid(2, "10.1.0.1", "IB/RoCE v1")]
 NONE = Rdma(hcas=ABSENT, devices=ABSENT)
@@ -148,7 +149,7 @@ CASES: list[tuple[str, str, list[Node], str]] = [
     ("RDM022", "neither", [a(hca(0), peer_modules=[])], "warn"),
     ("RDM022", "unread", [a(hca(0), peer_modules=[], open_driver=DENIED)], "unknown"),
     ("RDM024", "the same", [SOUND, b(*fours())], "ok"),
-    ("RDM024", "two swapped", [SOUND, b(*fours()), b(hca(0, pci=NICS[1]), hca(1, pci=NICS[0]), *fours()[2:])], "warn"),
+    ("RDM024", "two swapped", [SOUND, b(*fours()), SWAPPED], "warn"),
     ("RDM024", "other machines", [SOUND, b(hca(0), hca(1))], "skipped"),
     ("RDM023", "none", [ROCE], "ok"),
     ("RDM023", "a bond", [a(hca(0, roce(), name="mlx5_bond_0"))], "note"),

@@ -19,6 +19,9 @@ BAD = {
     "STO003": "warn",  # Lustre without flock
     "STO004": "warn",  # a read-only home
     "STO005": "warn",  # /tmp is mounted noexec
+    "RDM002": "fail",  # an HCA in sysfs without /dev/infiniband
+    "RDM003": "fail",  # no libibverbs
+    "RDM007": "warn",  # its link has gone down 255 times
     "HST001": "fail",  # 64 KiB may be locked, with an HCA
     "HST002": "warn",  # 512 open files
     "HST003": "fail",  # Docker's 64 MiB, with two GPUs

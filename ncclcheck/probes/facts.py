@@ -8,6 +8,7 @@ megabits per second as sysfs has them, bandwidths are GB/s of 1e9 bytes.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -640,11 +641,16 @@ class Cluster(Struct, frozen=True, kw_only=True):
 
 def at(subject: Any, path: str) -> Any:
     """The fact at a dotted path below `subject`, or the Unread that stands in the way."""
-    for part in path.split("."):
+    for part in _parts(path):
         if isinstance(subject, Unread):
             return subject
         subject = getattr(subject, part)
     return subject
+
+
+@cache
+def _parts(path: str) -> tuple[str, ...]:
+    return tuple(path.split("."))
 
 
 def unread_in(subject: Any, path: str = "") -> Iterator[tuple[str, Unread]]:
@@ -653,7 +659,8 @@ def unread_in(subject: Any, path: str = "") -> Iterator[tuple[str, Unread]]:
         yield path, subject
     elif isinstance(subject, Struct):
         for name in subject.__struct_fields__:
-            yield from unread_in(getattr(subject, name), f"{path}.{name}" if path else name)
+            if not isinstance(value := getattr(subject, name), (str, int, float)):  # most are, and none is unread
+                yield from unread_in(value, f"{path}.{name}" if path else name)
     elif isinstance(subject, list):
         for index, item in enumerate(subject):
             yield from unread_in(item, f"{path}[{getattr(item, 'name', index)}]")

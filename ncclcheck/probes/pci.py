@@ -98,6 +98,8 @@ def _errors(machine: Machine, folder: str) -> Errors | Unread:
 
 def _config(machine: Machine, folder: str) -> bytes | Unread:
     config = machine.read_bytes(f"{folder}/config", 4096)
+    if isinstance(config, Unread) and machine.recorded:
+        return Unread("recorded", f"{folder}/config: {config.why}")
     if isinstance(config, bytes) and len(config) <= _PUBLIC:
         return Unread("denied", f"only root reads more than {_PUBLIC} bytes of {folder}/config")
     return config

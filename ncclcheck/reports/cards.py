@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from ncclcheck.probes.facts import Cluster, Gpu, Node, at, known, value_or
 from ncclcheck.reports.findings import Evidence, Remedy, Where, admin, seen, you
@@ -12,8 +11,7 @@ from ncclcheck.reports.findings import Evidence, Remedy, Where, admin, seen, you
 T = TypeVar("T", bound=Hashable)
 
 
-@dataclass(frozen=True)
-class Card:
+class Card(NamedTuple):
     """A GPU that the job may use, and its node."""
 
     node: Node

@@ -9,6 +9,7 @@ import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ncclcheck.probes.facts import Gid, Hca, Port, Unread, value_or
 from ncclcheck.reports.variables import Version, parse_int
@@ -20,7 +21,8 @@ PEERMEM_SINCE: Version = (2, 23, 0)
 _NEWEST: Version = (2, 30, 7)
 _MOST = 32
 _LAYERS = ("InfiniBand", "Ethernet")
-_LINK_LOCAL = ipaddress.ip_network("fe80::/64")
+_LINK_LOCAL = "fe80:0000:0000:0000:"
+_MAPPED = "0000:0000:0000:0000:0000:ffff:"
 
 
 @dataclass(frozen=True)
@@ -185,9 +187,9 @@ def automatic_gid(gids: Sequence[Gid], env: Mapping[str, str]) -> int:
     table = {gid.index: gid for gid in gids}
     best = 0
     for index in sorted(table):
-        if index and _family(table[index]) == family and _in_subnet(table[index], subnet):
+        if index and family_of(table[index]) == family and _in_subnet(table[index], subnet):
             now = table.get(best)
-            if _family(now) != family or _is_better(table[index], now, wanted):
+            if family_of(now) != family or _is_better(table[index], now, wanted):
                 best = index
     return best
 
@@ -200,22 +202,26 @@ def _is_better(candidate: Gid, now: Gid | None, wanted: int) -> bool:
 
 def address_of(gid: Gid) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     """The address that a RoCE GID stands for: IPv4 where it is a mapped one."""
+    return _address(gid.gid)
+
+
+@lru_cache(maxsize=65536)
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     try:
-        address = ipaddress.IPv6Address(gid.gid)
+        address = ipaddress.IPv6Address(text)
     except ValueError:
         return ipaddress.IPv6Address(0)
     return address.ipv4_mapped or address
 
 
-def _family(gid: Gid | None) -> int:
+def family_of(gid: Gid | None) -> int:
     """4 for a mapped IPv4 address; all else, an empty entry too, counts as 6."""
-    return 6 if gid is None else address_of(gid).version
+    return 4 if gid is not None and gid.gid.startswith(_MAPPED) else 6
 
 
 def is_routable(gid: Gid) -> bool:
-    """NCCL's validGid: neither empty nor of the link alone."""
-    address = address_of(gid)
-    return address not in _LINK_LOCAL and int(address) != 0
+    """NCCL's validGid: neither empty nor of the link alone. A GID is written in full, so its text tells."""
+    return not gid.gid.startswith(_LINK_LOCAL) and bool(gid.gid.strip("0:"))
 
 
 def roce_version(gid: Gid) -> int:

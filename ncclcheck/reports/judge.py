@@ -104,25 +104,25 @@ def _fallen(rule: Rule, before: dict[str, Verdict]) -> dict[str | None, str]:
 
 def _select_in_node(rule: Rule, node: Node, subjects: _Subjects) -> Node | None:
     """The node without the subjects that cannot be judged, or None."""
-    below = rule.over.removeprefix("nodes").removeprefix(".")
-    of_node = [need for need in rule.needs if not need.startswith(".")] + ([below] if below else [])
-    for need in of_node:
+    for need in rule.node_needs:
         if isinstance(fact := at(node, need), Unread):
             _leave_out(subjects, Where(node=node.name), need, fact)
             return None
+    below = rule.over.removeprefix("nodes").removeprefix(".")
     if not below:
         subjects.count += 1
         return node
-    items = [item for item in at(node, below) if _is_known(rule, node, item, subjects)]
+    listed = at(node, below)
+    items = [item for item in listed if _is_known(rule, node, item, subjects)]
     subjects.count += len(items)
-    return _with_list(node, below.split("."), items)
+    return node if len(items) == len(listed) else _with_list(node, below.split("."), items)
 
 
 def _is_known(rule: Rule, node: Node, item: object, subjects: _Subjects) -> bool:
-    for need in rule.needs:
-        if need.startswith(".") and isinstance(fact := at(item, need[1:]), Unread):
+    for need in rule.item_needs:
+        if isinstance(fact := at(item, need), Unread):
             where = Where(node=node.name, device=getattr(item, "name", None))
-            _leave_out(subjects, where, need[1:], fact)
+            _leave_out(subjects, where, need, fact)
             return False
     return True
 

@@ -7,7 +7,7 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.reports.findings import Finding, State
@@ -64,6 +64,17 @@ class Rule:
     def page(self) -> str:
         """The rule's page: what, why, fix and source, as Markdown."""
         return inspect.cleandoc(self.body.__doc__ or "")
+
+    @cached_property
+    def node_needs(self) -> tuple[str, ...]:
+        """Paths below a node that must be known, the list of subjects among them."""
+        below = self.over.removeprefix("nodes").removeprefix(".")
+        return (*(need for need in self.needs if not need.startswith(".")), *((below,) if below else ()))
+
+    @cached_property
+    def item_needs(self) -> tuple[str, ...]:
+        """Paths below a subject that must be known."""
+        return tuple(need[1:] for need in self.needs if need.startswith("."))
 
     @property
     def family(self) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 from ncclcheck.probes.facts import Cluster, Hca, Node, PciDevice, Unread, at, value_or
 from ncclcheck.reports.hca import GidChoice, HcaChoice, UsedPort, gid_choice, hca_choice
 from ncclcheck.reports.rule import NothingToJudge
-from ncclcheck.reports.variables import nccl_version, values
+from ncclcheck.reports.variables import Version, nccl_version, values
 
 _VIRTUAL = (
     "kvm", "qemu", "vmware", "virtualbox", "virtual machine", "google compute engine", "openstack", "xen", "bochs",
@@ -31,10 +32,34 @@ def _without_gpus(node: Node) -> bool:
     return all(fact.kind == "absent" if isinstance(fact, Unread) else not fact for fact in signs)
 
 
+class _Same:
+    """A node as the key of a cache: nodes are many, are asked for by many rules, and never change."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    def __hash__(self) -> int:
+        return id(self.node)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.node is other.node
+
+
+@lru_cache(maxsize=16384)
+def _settings(same: _Same) -> tuple[Mapping[str, str], Version | None]:
+    return values(same.node), nccl_version(same.node)
+
+
+@lru_cache(maxsize=16384)
+def _choice(same: _Same) -> HcaChoice:
+    env, version = _settings(same)
+    paths = {device.name: tuple(value_or(device.path, [])) for device in functions(same.node)}
+    return hca_choice(value_or(at(same.node, "rdma.devices"), []), env, version, paths)
+
+
 def choice(node: Node) -> HcaChoice:
     """What NCCL's InfiniBand transport takes on a node whose devices are known."""
-    paths = {device.name: tuple(value_or(device.path, [])) for device in functions(node)}
-    return hca_choice(value_or(at(node, "rdma.devices"), []), values(node), nccl_version(node), paths)
+    return _choice(_Same(node))
 
 
 def choosing(cluster: Cluster) -> Iterator[tuple[Node, HcaChoice]]:
@@ -64,7 +89,7 @@ def roce_ports(cluster: Cluster) -> list[tuple[Node, UsedPort]]:
 
 def gid(node: Node, one: UsedPort) -> GidChoice | None:
     """The GID that NCCL would take on a port; None where the table was not read."""
-    return gid_choice(one, values(node), nccl_version(node))
+    return gid_choice(one, *_settings(_Same(node)))
 
 
 def wanted(taken: HcaChoice) -> tuple[UsedPort, ...]:

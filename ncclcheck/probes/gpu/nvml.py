@@ -52,7 +52,9 @@ def ask_nvml(machine: Machine) -> Nvml | Unread:
         return Unread("no_tool", "libnvidia-ml.so.1 cannot be loaded")
     if found.code == _NO_PERMISSION:
         return Unread("denied", f"NVML: {found.error}")
-    return replace(found, error=_WORDS.get(found.code, found.error), cards=[_complete(machine, card) for card in found.cards])
+    return replace(
+        found, error=_WORDS.get(found.code, found.error), cards=[_complete(machine, card) for card in found.cards]
+    )
 
 
 def _ask(machine: Machine) -> Nvml | Unread:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster, Node, Unread, at, known, value_or
 from ncclcheck.reports import lan
+from ncclcheck.reports.choice import Chosen
 from ncclcheck.reports.containers import runtimes, told_by
 from ncclcheck.reports.findings import Finding, State, Where, admin, fail, seen, warn, you
 from ncclcheck.reports.fold import fold_names
@@ -56,7 +57,7 @@ def common_network(cluster: Cluster) -> Iterator[Finding]:
         raise NothingToJudge("no node is a container")
     for node in inside:
         chosen = lan.choice_of_job(cluster, node).bootstrap
-        if chosen and _ends_at_machine(node, chosen.address):
+        if chosen and _ends_at_machine(node, chosen):
             yield fail(
                 Where(node=node.name, device=chosen.name),
                 f"this container's address {chosen.address} exists on its own machine only",
@@ -75,15 +76,17 @@ def common_network(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-def _ends_at_machine(node: Node, address: str) -> bool:
+def _ends_at_machine(node: Node, chosen: Chosen) -> bool:
+    """The container's end of a bridge; the bridge itself is on the machine (NET002)."""
     names = runtimes(node)
-    parsed = ipaddress.ip_address(address.partition("%")[0])
-    if "kubernetes" in names or not _LOCAL_RUNTIMES.intersection(names):
+    parsed = ipaddress.ip_address(chosen.address.partition("%")[0])
+    bridge = any(one.name == chosen.name and one.kind == "bridge" for one in lan.interfaces(node))
+    if bridge or "kubernetes" in names or not _LOCAL_RUNTIMES.intersection(names):
         return False
     own = next((one.host for one in known(at(node, "container.namespaces")) if one.name == "net"), None)
     if own is None or isinstance(own, Unread):
         return parsed in _ON_EVERY_MACHINE
-    return not own and any(parsed in bridge for bridge in _BRIDGES)
+    return not own and any(parsed in subnet for subnet in _BRIDGES)
 
 
 def _namespace(node: Node, kind: str) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 
-from ncclcheck.probes.facts import Cluster, Governor, Node, Unread, at, known, value_or
+from ncclcheck.probes.facts import Cluster, Governor, Node, PciDevice, Unread, at, known, value_or
 from ncclcheck.reports import wiring
 from ncclcheck.reports.agreement import disagreements, group
 from ncclcheck.reports.findings import Finding, State, Where, admin, fine, note, seen, warn
@@ -221,11 +222,16 @@ def _numa_nodes(node: Node) -> str:
 
 
 def _places(node: Node) -> str:
-    """How many pairs of GPU and network card there are at each distance."""
+    """How many HCAs there are at each distance of a GPU, and for how many GPUs."""
     names = set(wiring.hca_names(node))
     hcas = [one for one in wiring.functions(node, "nic") if one.name in names]
-    ways = [wiring.distance(gpu, hca) or "unknown" for gpu in wiring.functions(node, "gpu") for hca in hcas]
-    return ", ".join(f"{ways.count(way)} pairs {way}" for way in sorted(set(ways)))
+    seen_by = Counter(_distances(gpu, hcas) for gpu in wiring.functions(node, "gpu")) if hcas else Counter()
+    return "; ".join(f"{count} GPUs with {ways}" for ways, count in sorted(seen_by.items()))
+
+
+def _distances(gpu: PciDevice, hcas: list[PciDevice]) -> str:
+    ways = [wiring.distance(gpu, hca) or "unknown" for hca in hcas]
+    return ", ".join(f"{ways.count(way)} {way}" for way in sorted(set(ways)))
 
 
 def _huge(node: Node) -> str:

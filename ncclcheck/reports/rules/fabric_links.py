@@ -135,7 +135,9 @@ def slots(cluster: Cluster) -> Iterator[Finding]:
 
 def _carried(by_name: Mapping[str, PciDevice], card: str) -> float | None:
     """Gb/s that the link of a card can carry at best."""
-    function = next((one for name, one in sorted(by_name.items()) if name.rpartition(".")[0] == card), None)
+    function = next(
+        (by_name[name] for name in (f"{card}.{number}" for number in range(8)) if name in by_name), None
+    )
     if function is None or isinstance(function.link, Unread):
         return None
     gts, width = function.link.most_gts, function.link.most_width

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster, Gpu, Node, Unread, Xid, at, known, value_or
 from ncclcheck.reports.cards import cards, leave_out, reset
-from ncclcheck.reports.findings import Evidence, Finding, State, Where, admin, fail, note, seen, unknown, warn, you
-from ncclcheck.reports.rule import NothingToJudge, rule
+from ncclcheck.reports.findings import Evidence, Finding, State, Where, admin, fail, note, seen, warn, you
+from ncclcheck.reports.rule import rule
 
 _HARDWARE = {
     48: "an error of two bits in GPU memory",
@@ -35,7 +35,7 @@ _PROGRAM = {
 }
 
 
-@rule("GPU003", "NVML answers", worst=State.FAIL)
+@rule("GPU003", "NVML answers", worst=State.FAIL, needs=("gpus.nvml",))
 def nvml_answers(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -59,44 +59,23 @@ def nvml_answers(cluster: Cluster) -> Iterator[Finding]:
     NVML API reference, nvmlInit and nvmlReturn_t; leptonai/gpud (Xid 119 in its test data), sichek#67 and
     sglang PR#31229: nvidia-smi that never returns.
     """
-    found = [node for node in cluster.nodes if not _absent(at(node, "gpus.nvml"))]
-    if not found:
-        raise NothingToJudge("no NVIDIA GPU on any node")
-    for node in found:
-        yield from _library(node)
-
-
-def _absent(fact: str | Unread) -> bool:
-    return isinstance(fact, Unread) and fact.kind == "absent"
-
-
-def _library(node: Node) -> Iterator[Finding]:
-    error = at(node, "gpus.nvml")
-    where = Where(node=node.name)
-    if isinstance(error, Unread):
-        yield unknown(
-            where,
-            f"NVML could not be asked: {error.why}",
-            why="A library that hangs or is missing leaves the state of all GPUs in the dark.",
-            evidence=[seen("libnvidia-ml.so.1", f"{error.kind}: {error.why}")],
-            fix=[admin("Look at the driver.", "nvidia-smi", "dmesg | grep -iE 'nvrm|xid'")],
-        )
-    elif error:
-        yield fail(
-            where,
-            f"NVML cannot be used: {error}",
-            why="NCCL and torch ask the same library about GPUs and their topology.",
-            owner="node",
-            evidence=[seen("nvmlInit", error)],
-            fix=[
-                admin(
-                    "Reboot, or load the driver that belongs to the library.",
-                    "cat /proc/driver/nvidia/version",
-                    "systemctl reboot",
-                ),
-                leave_out(),
-            ],
-        )
+    for node in cluster.nodes:
+        if error := known(at(node, "gpus.nvml")):
+            yield fail(
+                Where(node=node.name),
+                f"NVML cannot be used: {error}",
+                why="NCCL and torch ask the same library about GPUs and their topology.",
+                owner="node",
+                evidence=[seen("nvmlInit", error)],
+                fix=[
+                    admin(
+                        "Reboot, or load the driver that belongs to the library.",
+                        "cat /proc/driver/nvidia/version",
+                        "systemctl reboot",
+                    ),
+                    leave_out(),
+                ],
+            )
 
 
 @rule(

@@ -87,8 +87,10 @@ def remapped(cluster: Cluster) -> Iterator[Finding]:
     """
     for card in cards(cluster):
         rows = known(card.gpu.remapped)
-        evidence = [card.seen("rows replaced", f"{rows.correctable} after corrected, {rows.uncorrectable} after "
-                              f"uncorrected errors; pending {rows.pending}, failed {rows.failed}")]  # fmt: skip
+        if not rows.failed and not rows.pending:
+            continue
+        told = f"{rows.correctable + rows.uncorrectable}; pending {rows.pending}, failed {rows.failed}"
+        evidence = [card.seen("rows replaced", told)]
         if rows.failed:
             yield fail(
                 card.where,
@@ -98,7 +100,7 @@ def remapped(cluster: Cluster) -> Iterator[Finding]:
                 evidence=evidence,
                 fix=[admin("Replace the GPU.", "nvidia-smi -q -d ROW_REMAPPER"), leave_out()],
             )
-        elif rows.pending:
+        else:
             yield warn(
                 card.where,
                 "a bad row of its memory is replaced only at the next reset",
@@ -188,23 +190,24 @@ def ecc_mode(cluster: Cluster) -> Iterator[Finding]:
     odd = {id(card.gpu): most for card, _, most in odd_ones(found, lambda card: known(card.gpu.ecc))}
     for card in found:
         now, pending = known(card.gpu.ecc), value_or(card.gpu.ecc_pending, known(card.gpu.ecc))
-        evidence = [card.seen("ECC mode", f"current {_word(now)}, pending {_word(pending)}")]
-        if id(card.gpu) in odd or now != pending:
-            what = f"ECC is {_word(now)}, " + (
-                f"on most others {_word(odd[id(card.gpu)])}"
-                if id(card.gpu) in odd
-                else f"{_word(pending)} from its next reset"
-            )
-            yield warn(
-                card.where,
-                what,
-                why="Without ECC a flipped bit changes results, and nobody is told.",
-                owner="node",
-                evidence=evidence,
-                fix=[admin("Turn it on, then reset the GPU or reboot.", "nvidia-smi -i N -e 1")],
-            )
+        if id(card.gpu) in odd:
+            yield _changed(card, f"ECC is {_word(now)}, on most others {_word(odd[id(card.gpu)])}")
+        elif now != pending:
+            yield _changed(card, f"ECC is {_word(now)}, and {_word(pending)} from its next reset")
         elif not now:
-            yield note(card.where, "ECC is off", owner="site", evidence=evidence)
+            yield note(card.where, "ECC is off", owner="site", evidence=[card.seen("ECC mode", "off")])
+
+
+def _changed(card: Card, what: str) -> Finding:
+    now, pending = known(card.gpu.ecc), value_or(card.gpu.ecc_pending, known(card.gpu.ecc))
+    return warn(
+        card.where,
+        what,
+        why="Without ECC a flipped bit changes results, and nobody is told.",
+        owner="node",
+        evidence=[card.seen("ECC mode", f"current {_word(now)}, pending {_word(pending)}")],
+        fix=[admin("Turn it on, then reset the GPU or reboot.", "nvidia-smi -i N -e 1")],
+    )
 
 
 def _word(on: bool) -> str:

@@ -141,12 +141,12 @@ def power(cluster: Cluster) -> Iterator[Finding]:
     odd = {id(card.gpu): most for card, _, most in odd_ones(found, lambda card: round(known(card.gpu.power_cap)))}
     for card in found:
         cap, default = known(card.gpu.power_cap), known(card.gpu.power_default)
-        evidence = [card.seen("power limit", f"{cap:g} W, default {default:g} W")]
         if id(card.gpu) in odd:
             yield _capped(card, f"its power limit is {cap:g} W, on most others {odd[id(card.gpu)]} W", cap)
         elif cap < 0.99 * default:
             alone = sum(other.model == card.model for other in found) == 1
             what = f"its power limit is {cap:g} W, {default:g} W by default"
+            evidence = [card.seen("power limit", f"{cap:g} W, default {default:g} W")]
             yield _capped(card, what, cap) if alone else note(card.where, what, owner="site", evidence=evidence)
 
 

@@ -14,6 +14,7 @@ from ncclcheck.reports.hca import (
     UsedPort,
     address_of,
     automatic_gid,
+    family_of,
     is_routable,
     roce_version,
 )
@@ -92,7 +93,7 @@ def _judge_gid(node: Node, one: UsedPort, taken: GidChoice) -> Iterator[Finding]
 def _better(one: UsedPort) -> Gid | None:
     """An entry that would do: RoCE v2, routable, IPv4 first."""
     found = [gid for gid in value_or(one.port.gids, []) if roce_version(gid) == 2 and is_routable(gid)]
-    return min(found, key=lambda gid: (address_of(gid).version, gid.index), default=None)
+    return min(found, key=lambda gid: (family_of(gid), gid.index), default=None)
 
 
 @rule(
@@ -140,7 +141,7 @@ def gid_index(cluster: Cluster) -> Iterator[Finding]:
         elif roce_version(taken.gid) == 1:
             yield _wrong_index(node, one, warn, "is of RoCE v1", "RoCE v1 passes no router.")
         else:
-            kinds[node.name] = f"RoCE v2 of IPv{address_of(taken.gid).version}"
+            kinds[node.name] = f"RoCE v2 of IPv{family_of(taken.gid)}"
             yield from _needless(node, one, taken)
     if len(kinds) > 1:
         yield from disagreements(

@@ -10,7 +10,7 @@ from ncclcheck.probes.facts import Cluster, Gid, Interface, Node, Unread, at, va
 from ncclcheck.reports import wiring
 from ncclcheck.reports.agreement import disagreements
 from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, seen, warn
-from ncclcheck.reports.hca import UsedPort, address_of
+from ncclcheck.reports.hca import UsedPort, address_of, is_routable
 from ncclcheck.reports.rule import NothingToJudge, rule
 
 _FULL_MTU = 4096
@@ -183,7 +183,7 @@ def routed(cluster: Cluster) -> Iterator[Finding]:
         raise NothingToJudge("no two nodes with RoCE addresses on an HCA of the same name")
     for (node, one, card, _), (peer, _, _, gid) in pairs:
         target = address_of(gid)
-        if target.is_link_local or _reaches(node, card, str(target)):
+        if not is_routable(gid) or _reaches(node, card, str(target)):
             continue
         yield warn(
             Where(node=node.name, device=one.name, peer=peer.name),

@@ -1,0 +1,224 @@
+"""Rules about containers, storage, limits and ports: each raised, not raised, and with its fact unread."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ncclcheck.probes.facts import (
+    Container,
+    Gpus,
+    Host,
+    Interface,
+    Job,
+    Library,
+    Lock,
+    Mount,
+    Namespace,
+    Nccl,
+    Node,
+    Place,
+    PortRange,
+    Room,
+    SharedMemory,
+    Sign,
+    Storage,
+    System,
+    Unread,
+)
+from tests.clusters import DENIED, LO, nic, node, verdict
+
+NFS = Mount(point="/home", kind="nfs4", source="filer:/home", options=["rw"], network=True)
+DISK = Mount(point="/", kind="ext4", source="/dev/sda1", options=["rw"])
+NOEXEC = Mount(point="/tmp", kind="tmpfs", source="tmpfs", options=["rw", "noexec"])
+GIB = 2**30
+OK = Lock(outcome="ok")
+
+
+def boxed(
+    name: str = "a", *cards: Interface, runtime: Any = "docker", net: bool | Unread = False, **facts: Any
+) -> Node:
+    """A container; facts of Container by their names."""
+    signs = [Sign(name=runtime, source="/.dockerenv")] if runtime else []
+    given = {"runtimes": signs, "namespaces": [Namespace(name="net", host=net)], **facts}
+    return node(name, LO, *cards, container=Container(**given))
+
+
+def bridged(last: int, **facts: Any) -> Node:
+    return boxed(f"box{last}", nic("eth0", f"172.17.0.{last}/16", kind="veth"), **facts)
+
+
+def gpu_box(version: str | Unread = "2.26.2", env: dict[str, str] | None = None, **facts: Any) -> Node:
+    made = boxed("a", **{"capabilities": [], **facts})
+    nccl = Nccl(loaded=Library(path="/x", origin="pip package", version=version))
+    return node("a", env=env, nccl=nccl, gpus=Gpus(usable=2), container=made.container)
+
+
+def on_machine(name: str, boot: str | Unread, env: dict[str, str] | None = None, gpus: int = 4) -> Node:
+    return node(name, env=env, host=Host(hostname=name, boot_id=boot), gpus=Gpus(usable=gpus))
+
+
+def shm(*, writable: bool) -> SharedMemory:
+    return SharedMemory(mode="755", writable=writable)
+
+
+CONTAINERS: list[tuple[str, str, list[Node], str]] = [
+    ("CON001", "two bridges", [bridged(2), bridged(3)], "fail"),
+    ("CON001", "namespace not seen", [bridged(2, net=DENIED), bridged(3, net=DENIED)], "fail"),
+    ("CON001", "the machine's network", [bridged(2, net=True), bridged(3, net=True)], "ok"),
+    (
+        "CON001",
+        "a machine's own bridge",
+        [boxed(n, nic("docker0", "172.17.0.1/16", kind="bridge")) for n in "ab"],
+        "ok",
+    ),
+    ("CON001", "pods", [bridged(2, runtime="kubernetes"), bridged(3, runtime="kubernetes")], "ok"),
+    ("CON001", "an overlay", [boxed(n, nic("eth0", f"10.0.1.{i}/24")) for i, n in enumerate("ab", 2)], "ok"),
+    ("CON001", "no container", [bridged(2, runtime=None), bridged(3, runtime=None)], "skipped"),
+    ("CON001", "unread", [boxed("a", runtimes=DENIED), boxed("b", runtimes=DENIED)], "unknown"),
+    ("CON002", "all", [boxed(gpu_files=["nvidia0", "nvidiactl", "nvidia-uvm"])], "ok"),
+    ("CON002", "single device", [boxed(gpu_files=["nvidia0"])], "fail"),
+    ("CON002", "no GPU", [boxed(gpu_files=["nvidia-caps"])], "skipped"),
+    ("CON002", "unread", [boxed(gpu_files=DENIED)], "unknown"),
+    ("CON003", "two pods", [on_machine("a", "m"), on_machine("b", "m")], "warn"),
+    ("CON003", "two machines", [on_machine("a", "m"), on_machine("b", "n")], "ok"),
+    ("CON003", "no GPUs", [on_machine("a", "m", gpus=0), on_machine("b", "m", gpus=0)], "ok"),
+    ("CON003", "told", [on_machine(n, "m", {"NCCL_HOSTID": "m"}) for n in "ab"], "ok"),
+    ("CON003", "unread", [on_machine("a", "m"), on_machine("b", "m"), on_machine("c", DENIED)], "warn"),
+    ("CON003", "all unread", [on_machine("a", DENIED), on_machine("b", DENIED)], "unknown"),
+    ("CON004", "confined", [gpu_box()], "warn"),
+    ("CON004", "allowed", [gpu_box(capabilities=["SYS_NICE"])], "ok"),
+    ("CON004", "left out", [gpu_box(env={"NCCL_CUMEM_HOST_ENABLE": "0"})], "ok"),
+    ("CON004", "mended", [gpu_box("2.26.5")], "ok"),
+    ("CON004", "no container", [gpu_box(runtime=None)], "ok"),
+    ("CON004", "unread", [gpu_box(DENIED)], "unknown"),
+    ("CON005", "istio", [boxed(meshes=["istio"])], "warn"),
+    ("CON005", "none", [boxed(meshes=[])], "ok"),
+    ("CON005", "unread", [boxed(meshes=DENIED)], "unknown"),
+    ("CON006", "closed", [boxed(shm=shm(writable=False))], "fail"),
+    ("CON006", "open", [boxed(shm=shm(writable=True))], "ok"),
+    ("CON006", "unread", [boxed(shm=DENIED)], "unknown"),
+]
+
+
+def room(free: int = 64 * GIB, inodes: int = 0, inodes_free: int = 0, *, writable: bool = True) -> Room:
+    return Room(path="/r", size=99 * GIB, free=free, inodes=inodes, inodes_free=inodes_free, writable=writable)
+
+
+def stored(
+    name: str = "a",
+    place: Any = "working directory",
+    mount: Mount | Unread = NFS,
+    found: Room | Unread | None = None,
+    locks: tuple[Lock | Unread, Lock | Unread] = (OK, OK),
+) -> Node:
+    places = [Place(name=place, path="/r", told_by="HOME", mount=mount, room=room() if found is None else found)]
+    return node(name, storage=Storage(places=places, flock=locks[0], fcntl=locks[1]))
+
+
+UNREAD_PLACES = node("a", storage=Storage(places=DENIED, flock=DENIED, fcntl=DENIED))
+STORAGE: list[tuple[str, str, list[Node], str]] = [
+    ("STO001", "room", [stored()], "ok"),
+    ("STO001", "little", [stored(found=room(GIB // 2))], "warn"),
+    ("STO001", "full", [stored(found=room(0))], "fail"),
+    ("STO001", "few inodes", [stored(found=room(inodes=9999, inodes_free=500))], "warn"),
+    ("STO001", "no inode", [stored(found=room(inodes=9999))], "fail"),
+    ("STO001", "not writable", [stored(found=room(writable=False))], "note"),
+    ("STO001", "silent server", [stored(found=Unread("timed_out", "4 s"))], "unknown"),
+    ("STO001", "unread", [UNREAD_PLACES], "unknown"),
+    ("STO002", "shared", [stored("a"), stored("b")], "ok"),
+    ("STO002", "missing on one", [stored("a"), stored("b"), stored("c", mount=DISK)], "warn"),
+    ("STO002", "draw", [stored("a"), stored("b", mount=DISK)], "warn"),
+    ("STO002", "local", [stored("a", mount=DISK), stored("b", mount=DISK)], "note"),
+    ("STO002", "one mount unread", [stored("a"), stored("b"), stored("c", mount=DENIED)], "unknown"),
+    ("STO002", "unread", [UNREAD_PLACES, UNREAD_PLACES], "unknown"),
+    ("STO003", "locks", [stored()], "ok"),
+    ("STO003", "hangs", [stored(locks=(OK, Lock(outcome="hangs")))], "fail"),
+    ("STO003", "unsupported", [stored(locks=(Lock(outcome="unsupported", detail="ENOSYS"), OK))], "warn"),
+    ("STO003", "ignored", [stored(locks=(Lock(outcome="ignored"), OK))], "warn"),
+    ("STO003", "unread", [stored(locks=(OK, DENIED))], "unknown"),
+    ("STO003", "not tried", [stored(locks=(Unread("absent", "may not be written"), OK))], "skipped"),
+    ("STO004", "writable", [stored(place="cache")], "ok"),
+    ("STO004", "closed", [stored(place="model cache", found=room(writable=False))], "warn"),
+    ("STO004", "full", [stored(place="cache", found=room(GIB // 64))], "warn"),
+    ("STO004", "unread", [UNREAD_PLACES], "unknown"),
+    ("STO005", "noexec", [stored(place="temporary directory", mount=NOEXEC)], "warn"),
+    ("STO005", "exec", [stored(place="temporary directory", mount=DISK)], "ok"),
+    ("STO005", "unread", [UNREAD_PLACES], "unknown"),
+]
+
+
+def told(system: System, env: dict[str, str] | None = None, version: str = "2.21.5", **facts: Any) -> Node:
+    nccl = Nccl(loaded=Library(path="/x", origin="pip package", version=version))
+    return node("a", env=env, system=system, nccl=nccl, **facts)
+
+
+EIGHT = Gpus(usable=8)
+PORTS = PortRange(first=32768, last=60999)
+STUBS = "/usr/local/cuda/lib64/stubs:/usr/local/cuda/lib64"
+PIDS = Unread("absent", "no limit")
+LIMITS: list[tuple[str, str, list[Node], str]] = [
+    ("HST010", "unlimited", [told(System(stack=-1))], "warn"),
+    ("HST010", "limited", [told(System(stack=8 * 2**20))], "ok"),
+    ("HST010", "newer", [told(System(stack=-1), version="2.28.3")], "ok"),
+    ("HST010", "unread", [told(System(stack=DENIED))], "unknown"),
+    ("HST011", "few", [told(System(uid=1000, processes=1024, tasks=PIDS), gpus=EIGHT)], "warn"),
+    ("HST011", "root is not bound", [told(System(uid=0, processes=1024, tasks=PIDS), gpus=EIGHT)], "ok"),
+    ("HST011", "control group", [told(System(uid=0, processes=-1, tasks=1024), gpus=EIGHT)], "warn"),
+    ("HST011", "one rank", [told(System(uid=1000, processes=1024, tasks=PIDS))], "ok"),
+    ("HST011", "told", [told(System(uid=1, processes=1024, tasks=PIDS), {"LOCAL_WORLD_SIZE": "4"})], "warn"),
+    ("HST011", "unread", [told(System(uid=1000, processes=DENIED))], "unknown"),
+    ("HST012", "removes", [told(System(uid=1000, remove_ipc=True))], "warn"),
+    ("HST012", "keeps", [told(System(uid=1000, remove_ipc=False))], "ok"),
+    ("HST012", "root", [told(System(uid=0, remove_ipc=True))], "skipped"),
+    ("HST012", "not said", [told(System(uid=1000, remove_ipc=Unread("absent", "not said")))], "skipped"),
+    ("HST012", "unread", [told(System(uid=1000, remove_ipc=DENIED))], "unknown"),
+    ("HST013", "stub", [told(System(), {"LD_LIBRARY_PATH": STUBS})], "warn"),
+    ("HST013", "driver", [told(System(), {"LD_LIBRARY_PATH": "/usr/local/cuda/lib64"})], "ok"),
+    ("NET015", "given away", [told(System(ports=PORTS), {"MASTER_PORT": "45000"})], "warn"),
+    ("NET015", "below", [told(System(ports=PORTS), {"MASTER_PORT": "29500"})], "ok"),
+    ("NET015", "torchrun's", [told(System(ports=PORTS), {"MASTER_PORT": "45000", "TORCHELASTIC_RUN_ID": "7"})],
+     "skipped"),
+    ("NET015", "unread", [told(System(ports=DENIED), {"MASTER_PORT": "45000"})], "unknown"),
+]  # fmt: skip
+CASES = [*CONTAINERS, *STORAGE, *LIMITS]
+
+
+@pytest.mark.parametrize(("code", "case", "nodes", "state"), CASES, ids=[f"{c[0]} {c[1]}" for c in CASES])
+def test_rule(code: str, case: str, nodes: list[Node], state: str) -> None:
+    found = verdict(code, *nodes)
+    said = " / ".join(finding.what for finding in found.findings)
+    assert found.state.value == state, f"{case}: {said}"
+    assert "could not be judged" not in said
+
+
+FE80 = nic("eth1", "fe80::1/64")
+
+
+@pytest.mark.parametrize(
+    ("second", "env", "state"),
+    [
+        ([FE80], {}, "warn"),
+        ([nic("eth1", "10.2.0.2/24", "fe80::1/64")], {}, "ok"),
+        ([FE80], {"NCCL_SOCKET_IFNAME": "=eth0"}, "ok"),
+        ([FE80], {"NCCL_SOCKET_FAMILY": "AF_INET"}, "ok"),
+    ],
+)
+def test_link_local(second: list[Interface], env: dict[str, str], state: str) -> None:
+    nodes = [node(f"a{i}", LO, nic("eth0", f"10.1.0.{i}/24"), *second, env=env) for i in (1, 2)]
+    assert verdict("NET014", *nodes).state.value == state
+
+
+def test_link_local_of_interfaces_that_were_not_read() -> None:
+    assert verdict("NET014", *[node(n, network=DENIED) for n in "ab"]).state.value == "unknown"
+
+
+def test_variables_that_were_not_read() -> None:
+    assert verdict("HST013", node("a", job=DENIED), job=Job(nodes_asked=1)).state.value == "unknown"
+
+
+def test_the_odd_node_of_a_missing_mount_is_named() -> None:
+    found = verdict("STO002", stored("a"), stored("b"), stored("c", mount=DISK))
+    assert [(finding.where.node, finding.owner) for finding in found.findings] == [("c", "node")]
+    assert "2 of 3 nodes have filer:/home (nfs4)" in found.findings[0].what
