@@ -21,15 +21,10 @@ def with_gpus(cluster: Cluster) -> list[Node]:
     """Nodes that have GPUs or may have some: the others use no NCCL. Raises NothingToJudge."""
     if cluster.job.backend_asked == "gloo":
         raise NothingToJudge("gloo was asked for, which uses no RDMA and no GPU")
-    nodes = [node for node in cluster.nodes if not _without_gpus(node)]
+    nodes = [node for node in cluster.nodes if not _without_gpus(_Same(node))]
     if not nodes:
         raise NothingToJudge("no GPU on any node, so NCCL is not used")
     return nodes
-
-
-def _without_gpus(node: Node) -> bool:
-    signs = (at(node, "gpus.pci"), at(node, "gpus.devices"))
-    return all(fact.kind == "absent" if isinstance(fact, Unread) else not fact for fact in signs)
 
 
 class _Same:
@@ -43,6 +38,12 @@ class _Same:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Same) and self.node is other.node
+
+
+@lru_cache(maxsize=16384)
+def _without_gpus(same: _Same) -> bool:
+    signs = (at(same.node, "gpus.pci"), at(same.node, "gpus.devices"))
+    return all(fact.kind == "absent" if isinstance(fact, Unread) else not fact for fact in signs)
 
 
 @lru_cache(maxsize=16384)
@@ -87,9 +88,14 @@ def roce_ports(cluster: Cluster) -> list[tuple[Node, UsedPort]]:
     return found
 
 
+@lru_cache(maxsize=16384)
+def _gids(same: _Same) -> Mapping[str, GidChoice | None]:
+    return {one.name: gid_choice(one, *_settings(same)) for one in _choice(same).used}
+
+
 def gid(node: Node, one: UsedPort) -> GidChoice | None:
-    """The GID that NCCL would take on a port; None where the table was not read."""
-    return gid_choice(one, *_settings(_Same(node)))
+    """The GID that NCCL would take on a port that it uses; None where the table was not read."""
+    return _gids(_Same(node)).get(one.name)
 
 
 def wanted(taken: HcaChoice) -> tuple[UsedPort, ...]:

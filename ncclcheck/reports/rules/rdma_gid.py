@@ -52,12 +52,16 @@ def gid(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#426, NVIDIA/nccl#769, NVIDIA/nccl#1573; NCCL user guide, NCCL_IB_GID_INDEX.
     """
+    well: dict[str, list[str]] = {}
     for node, one in wiring.roce_ports(cluster):
         taken = wiring.gid(node, one)
         if taken is None:
             yield _unread_table(node, one)
-        elif not taken.asked:
-            yield from _judge_gid(node, one, taken)
+        elif not taken.asked and (finding := _wrong_gid(node, one, taken)):
+            yield finding
+        elif taken.gid and not taken.asked:
+            well.setdefault(node.name, []).append(f"{one.name} {address_of(taken.gid)}")
+    yield from (fine(Where(node=name), f"RoCE v2 GIDs: {', '.join(told)}") for name, told in well.items())
 
 
 def _unread_table(node: Node, one: UsedPort) -> Finding:
@@ -70,24 +74,28 @@ def _unread_table(node: Node, one: UsedPort) -> Finding:
     )
 
 
-def _judge_gid(node: Node, one: UsedPort, taken: GidChoice) -> Iterator[Finding]:
-    where, better = Where(node=node.name, device=one.name), _better(one)
+def _wrong_gid(node: Node, one: UsedPort, taken: GidChoice) -> Finding | None:
+    if taken.gid and is_routable(taken.gid) and roce_version(taken.gid) != 1:
+        return None
+    better = _better(one)
     evidence = [
         seen(f"GID {taken.index}", _said(taken.gid) if taken.gid else "empty"),
         seen("chosen", taken.reason),
     ]
-    why = "Packets of that address do not reach other nodes: connecting ends with status 12 or a time-out."
     fix = [admin("Give the interface of the port an IP address and bring it up.", "show_gids", "ip addr show")]
     if better is not None:
         fix = [you("Name the entry that is routed.", f"export NCCL_IB_GID_INDEX={better.index}")]
-    if taken.gid is None or not is_routable(taken.gid):
-        what = f"NCCL would use GID {taken.index}, which is {'link-local' if taken.gid else 'empty'}"
-        yield fail(where, what, why=why, owner="job" if better else "node", evidence=evidence, fix=fix)
-    elif roce_version(taken.gid) == 1:
-        what = f"NCCL would use GID {taken.index}, which is of RoCE v1"
-        yield warn(where, what, why="RoCE v1 passes no router.", owner="job", evidence=evidence, fix=fix)
-    else:
-        yield fine(where, f"GID {taken.index}: {_said(taken.gid)}", *evidence)
+    routed = taken.gid is not None and is_routable(taken.gid)
+    state = "of RoCE v1" if routed else "link-local" if taken.gid else "empty"
+    why = "RoCE v1 passes no router." if routed else "Packets of it reach no other node: status 12, or a time-out."
+    return (warn if routed else fail)(
+        Where(node=node.name, device=one.name),
+        f"NCCL would use GID {taken.index}, which is {state}",
+        why=why,
+        owner="job" if better else "node",
+        evidence=evidence,
+        fix=fix,
+    )
 
 
 def _better(one: UsedPort) -> Gid | None:
