@@ -182,7 +182,13 @@ class Outcome:
             expected = scenario.exits.get(host, (scenario.exit_code,))
             if code not in expected:
                 wanted = " or ".join(map(str, expected))
-                yield f"exit: {host} ended with {code}, not {wanted}: {self.errors[host][-800:]}"
+                yield f"exit: {host} ended with {code}, not {wanted}: {self._unfinished(host)} {self.errors[host][-800:]}"
+
+    def _unfinished(self, host: str) -> str:
+        """Why the run of a host counts as not finished."""
+        verdicts = self.documents[host].verdicts if host in self.documents else []
+        found = [one for v in verdicts if v.code.startswith("RUN") for one in v.findings]
+        return "; ".join(shown(one) for one in found if one.state is State.UNKNOWN)
 
     def _false_alarms(self, scenario: Scenario) -> Iterator[str]:
         expected = {*(one.code for one in scenario.expect), *scenario.also}

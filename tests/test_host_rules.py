@@ -86,7 +86,7 @@ def test_own_name(addresses: list[str], state: str) -> None:
         (64.0, {}, 8, "ok"),
         (64.0, {"OMP_NUM_THREADS": "64"}, 8, "warn"),
         (64.0, {"OMP_NUM_THREADS": "8,2"}, 8, "ok"),
-        (64.0, {"OMP_NUM_THREADS": "a lot"}, 8, "ok"),
+        (64.0, {"OMP_NUM_THREADS": "a lot"}, 8, "warn"),
         (1.5, {"LOCAL_WORLD_SIZE": "2"}, 8, "warn"),
         (2.0, {}, 0, "ok"),
     ],

@@ -9,7 +9,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ncclcheck.probes.unread import NOT_RECORDED, Unread
+from ncclcheck.probes.facts.unread import NOT_RECORDED, Unread
 
 
 class GpuProcess(Struct, frozen=True, kw_only=True):

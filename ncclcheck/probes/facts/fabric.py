@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ncclcheck.probes.unread import NOT_RECORDED, Unread
+from ncclcheck.probes.facts.unread import NOT_RECORDED, Unread
 
 
 class Gid(Struct, frozen=True, kw_only=True):

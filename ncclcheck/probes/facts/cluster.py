@@ -1,0 +1,55 @@
+"""All that is known: the only thing that a rule sees."""
+
+from __future__ import annotations
+
+from msgspec import Struct, field
+
+from ncclcheck.probes.facts.bench import Collective, Startup, WrongResult
+from ncclcheck.probes.facts.bounds import Word
+from ncclcheck.probes.facts.job import Job
+from ncclcheck.probes.facts.node import Node
+from ncclcheck.probes.facts.reach import NodeReach
+from ncclcheck.probes.facts.run import Run
+
+
+class Measurements(Struct, frozen=True, kw_only=True):
+    """What the job measured, and before it the nodes of each other."""
+
+    collectives: list[Collective] = field(default_factory=list)
+    wrong: list[WrongResult] = field(default_factory=list)
+    startup_s: Startup | None = None
+    reach: list[NodeReach] = field(default_factory=list)
+
+
+class Requirement(Struct, frozen=True, kw_only=True):
+    """One `--require`: a count (`gpu=8`) or, with count None, the code of a rule."""
+
+    what: str
+    count: int | None = None
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    """What the site and the user expect; from options, NCCLCHECK_* and ncclcheck.toml."""
+
+    require: list[Requirement] = field(default_factory=list)
+    thresholds: dict[str, float] = field(default_factory=dict)
+    contact: str = ""
+
+
+class Crash(Struct, frozen=True, kw_only=True):
+    """A rule that raised."""
+
+    code: str
+    error: str
+
+
+class Cluster(Struct, frozen=True, kw_only=True):
+    """All that is known: the only thing that a rule sees."""
+
+    command: Word = "env"
+    nodes: list[Node] = field(default_factory=list)
+    job: Job = field(default_factory=Job)
+    run: Run = field(default_factory=Run)
+    measurements: Measurements = field(default_factory=Measurements)
+    policy: Policy = field(default_factory=Policy)
+    crashes: list[Crash] = field(default_factory=list)

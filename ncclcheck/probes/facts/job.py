@@ -1,0 +1,57 @@
+"""The run that was asked for, and how its nodes met."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct, field
+
+from ncclcheck.probes.facts.bounds import Count
+
+Launcher = Literal["local", "slurm", "ssh", "join", "torchrun"]
+
+
+class Arrival(Struct, frozen=True, kw_only=True):
+    """A node that came to the meeting point of a join. nodes: how many it was told that there are."""
+
+    outcome: Literal["joined", "left", "same rank", "other count", "other command", "other protocol", "late"]
+    node_rank: int
+    name: str
+    address: str = ""
+    nodes: int = 0
+    detail: str = ""
+
+
+class Meeting(Struct, frozen=True, kw_only=True):
+    """How the nodes of a join met, as this node saw it; node rank 0 opens the meeting point on `endpoint`.
+
+    told_by: the options or variables that it was read from. outcome: open, or on node rank 0 taken (no port could
+    be opened), or on the others why node rank 0 was not reached. addresses: what the host resolves to here.
+    """
+
+    endpoint: str
+    told_by: str
+    outcome: Literal["open", "taken", "unresolved", "no_route", "refused", "silent", "stranger", "turned_away"]
+    node_rank: int = 0
+    detail: str = ""
+    addresses: list[str] = field(default_factory=list)
+    arrivals: list[Arrival] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """The run that was asked for. `chosen_by` is the variable or the option that chose the launcher.
+
+    backend: nccl or gloo, empty before a job; backend_asked: what the user wanted, auto where nothing.
+    """
+
+    launcher: Launcher = "local"
+    chosen_by: str = ""
+    simulated: bool = False
+    backend: str = ""
+    backend_asked: str = "auto"
+    nodes_asked: Count = 1
+    nodes_answered: Count = 0
+    ranks: Count = 0
+    missing: list[str] = field(default_factory=list)
+    meeting: Meeting | None = None

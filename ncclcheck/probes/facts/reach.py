@@ -1,0 +1,116 @@
+"""What the nodes saw of each other before the job."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct, field
+
+from ncclcheck.probes.facts.host import Resolution
+from ncclcheck.probes.facts.unread import NOT_RECORDED, Unread
+
+
+class Door(Struct, frozen=True, kw_only=True):
+    """Where a node can be reached while reach is measured. token: what a visitor says first; never saved."""
+
+    node: int
+    name: str
+    interface: str
+    address: str
+    tcp_port: int
+    udp_port: int
+    mtu: int
+    token: str
+
+
+ConnectOutcome = Literal["ok", "refused", "timed_out", "unreachable", "stranger", "silent", "not_sent"]
+
+
+class Connect(Struct, frozen=True, kw_only=True, tag="connect"):
+    """A TCP connection to a peer's random high port. detail: the kernel's word.
+
+    stranger: what listens there is not our peer. silent: it was accepted, and nobody spoke. not_sent: the
+    kernel here refused to try.
+    """
+
+    outcome: ConnectOutcome
+    detail: str = ""
+
+
+class ClockOffset(Struct, frozen=True, kw_only=True, tag="clock_offset"):
+    """The peer's clock minus ours, and how far off that may be: half a round trip."""
+
+    seconds: float
+    within_s: float
+
+
+class Echoes(Struct, frozen=True, kw_only=True, tag="echoes"):
+    """Small UDP packets: sent by us, arrived at the peer by its own count, answers that came back."""
+
+    sent: int
+    arrived: int
+    returned: int
+
+
+class PathMtu(Struct, frozen=True, kw_only=True, tag="path_mtu"):
+    """IP packets that may not be fragmented. sent: the largest, arrived: the largest that the peer confirmed.
+
+    told: the path MTU that routers told our kernel, which TCP then keeps to; 0 where none did.
+    """
+
+    sent: int
+    arrived: int
+    told: int = 0
+
+
+class Burst(Struct, frozen=True, kw_only=True, tag="burst"):
+    """A TCP stream to one peer, counted at the peer; segments and retransmits of the whole stream (TCP_INFO).
+
+    starved: the share of its time in which sender or receiver, whichever more, waited for a core of its host.
+    """
+
+    bytes: int
+    seconds: float
+    segments: int | Unread = NOT_RECORDED
+    retransmits: int | Unread = NOT_RECORDED
+    starved: float = 0.0
+
+
+class PeerReach(Struct, frozen=True, kw_only=True):
+    """What one node saw of one peer. source, interface: whence the kernel sends to it. bursts: to the peer."""
+
+    peer: str
+    address: str
+    connect: Connect | Unread = NOT_RECORDED
+    rtt_us: float | Unread = NOT_RECORDED
+    clock: ClockOffset | Unread = NOT_RECORDED
+    echoes: Echoes | Unread = NOT_RECORDED
+    path_mtu: PathMtu | Unread = NOT_RECORDED
+    source: str | Unread = NOT_RECORDED
+    interface: str | Unread = NOT_RECORDED
+    resolved: Resolution | Unread = NOT_RECORDED
+    bursts: list[Burst] = field(default_factory=list)
+
+
+class Counters(Struct, frozen=True, kw_only=True, tag="counters"):
+    """How far the counters of an interface rose during the bursts, both directions. Source: /proc/net/dev."""
+
+    packets: int
+    errors: int
+    drops: int
+
+
+class NodeReach(Struct, frozen=True, kw_only=True):
+    """What one node saw of the others from the interface that the job would use.
+
+    udp_overflows: UDP packets that this host itself dropped, its buffers full (RcvbufErrors, /proc/net/snmp).
+    """
+
+    node: str
+    interface: str
+    address: str
+    mtu: int
+    peers: list[PeerReach] = field(default_factory=list)
+    counters: Counters | Unread = NOT_RECORDED
+    udp_overflows: int = 0
+    seconds: float = 0.0
