@@ -12,6 +12,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, BinaryIO
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _TICK = 0.1
 _LOOK_EVERY = 0.5
 _DRAIN_S = 1.0
+_LEASE_S = 90.0
 _TORCHRUN_MAY_LINGER = 3.0
 
 
@@ -51,6 +53,22 @@ class Channel:
                 os.write(self._out, line)
 
 
+class Lease:
+    """Ends the agent when beats of the launcher, once begun, stay away: it was cut off, or it is stopped."""
+
+    def __init__(self, end: Callable[[], None]) -> None:
+        self._end = end
+        self._timer: threading.Timer | None = None
+
+    def renew(self) -> None:
+        """A beat came."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = threading.Timer(_LEASE_S, self._end)
+        self._timer.daemon = True
+        self._timer.start()
+
+
 class Agent:
     """The agent of one node."""
 
@@ -60,6 +78,7 @@ class Agent:
         self.events: SimpleQueue[wire.FromLauncher | wire.FromAgent | int] = SimpleQueue()
         self.folder = ""
         self.listener: Listener | None = None
+        self.lease = Lease(lambda: self.leave("the launcher has been silent for too long"))
 
     def run(self) -> None:
         """The whole life of an agent."""
@@ -79,7 +98,9 @@ class Agent:
         """Orders become events; the end of the channel ends everything, whatever the main thread does."""
         for line in orders:
             with suppress(wire.Unreadable):
-                if (order := wire.read_order(line, self.options.node)) is not None:
+                if isinstance(order := wire.read_order(line, self.options.node), wire.Alive):
+                    self.lease.renew()
+                elif order is not None:
                     self.events.put(order)
         self.leave("the launcher is gone")
 

@@ -23,7 +23,7 @@ from ncclcheck.stages import Stages, report_time
 _LEAST_JOB_S = 5.0
 # What must hold before a job is started: where one of these fails, it could only hang (`--force` overrides).
 GROUND = (
-    *("GPU001", "VER001", "NCC002", "NCC007", "HST009"),
+    *("GPU001", "GPU025", "VER001", "NCC002", "NCC007", "HST009"),
     *("NET001", "NET003", "NET005", "NET006", "NET007", "NET010", "NET012"),
 )
 

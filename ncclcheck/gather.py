@@ -54,6 +54,7 @@ class Gathered:
         self.wrong: list[WrongResult] = []
         self.startup: Startup | None = None
         self.leftovers: list[Leftover] = []
+        self.stopping = False
 
     def take(self, event: Said | Closed) -> None:
         """Keep one event."""
@@ -87,6 +88,9 @@ class Gathered:
     def _take_rank(self, state: RankState) -> None:
         """The first rank that was seen dead or stopped is marked: what others say later is a consequence."""
         before = self.ranks.get(state.rank)
+        if self.stopping:  # we end them ourselves now: what they say of it is no news
+            known = before or state
+            state = replace(state, error=known.error if before else "", proc_state=known.proc_state)
         state = replace(
             state,
             last_step=state.last_step or (before.last_step if before else ""),

@@ -23,6 +23,7 @@ _STOPPED_FOR = 3.0
 _SILENT = 15.0
 _CLOSE = 8.0
 _DOORS_S = 4.0
+_BEAT_EVERY = 5.0
 
 
 @contextmanager
@@ -48,6 +49,7 @@ class Session:
         self.links, self.events, self.deadline, self.progress = links, events, deadline, progress
         self.gathered = Gathered(links)
         self.started_job = False
+        self._beats_next = 0.0
         process.adopt_orphans()  # what a killed agent leaves behind comes to us, and ends with us
         self.stopped_by = ""
 
@@ -78,6 +80,7 @@ class Session:
         """End the job everywhere, and wait shortly for what the agents saw last."""
         if not self.started_job or self.gathered.job_over:
             return
+        self.gathered.stopping = True
         self._send_all(wire.Stop(reason=self.stopped_by))
         with suppress(Interrupted):
             self._listen(
@@ -110,10 +113,17 @@ class Session:
     def _listen(self, seconds: float, over: Callable[[], bool]) -> None:
         end = time.monotonic() + min(seconds, max(0.5, self.deadline.left))
         while not over() and (left := end - time.monotonic()) > 0:
+            self._beat()
             try:
                 self._take(self.events.get(timeout=min(left, 0.25)))
             except Empty:
                 continue
+
+    def _beat(self) -> None:
+        """Tell agents that we are there: a network that is cut off gives them no end of file."""
+        if time.monotonic() > self._beats_next:
+            self._beats_next = time.monotonic() + _BEAT_EVERY
+            self._send_all(wire.Alive())
 
     def _take(self, event: Event) -> None:
         if isinstance(event, Signalled):

@@ -128,6 +128,10 @@ class Peers(Struct, tag="peers", frozen=True, kw_only=True):
     seconds: float
 
 
+class Alive(Struct, tag="alive", frozen=True, kw_only=True):
+    """The launcher is there; an agent that has heard this once and then nothing for long ends by itself."""
+
+
 class Stop(Struct, tag="stop", frozen=True, kw_only=True):
     """Kill everything you started, say bye and leave."""
 
@@ -135,7 +139,7 @@ class Stop(Struct, tag="stop", frozen=True, kw_only=True):
 
 
 FromAgent = Union[Hello, Facts, Step, Listening, Reach, Rank, Result, JobEnded, Beat, Bye]
-FromLauncher = Union[Listen, Peers, Job, Stop]
+FromLauncher = Union[Listen, Peers, Job, Alive, Stop]
 
 _encoder = msgspec.json.Encoder()
 _from_agent: msgspec.json.Decoder[FromAgent] = msgspec.json.Decoder(FromAgent)

@@ -182,7 +182,8 @@ class Outcome:
             expected = scenario.exits.get(host, (scenario.exit_code,))
             if code not in expected:
                 wanted = " or ".join(map(str, expected))
-                yield f"exit: {host} ended with {code}, not {wanted}: {self._unfinished(host)} {self.errors[host][-800:]}"
+                said = f"{self._unfinished(host)} {self.errors[host][-800:]}"
+                yield f"exit: {host} ended with {code}, not {wanted}: {said}"
 
     def _unfinished(self, host: str) -> str:
         """Why the run of a host counts as not finished."""

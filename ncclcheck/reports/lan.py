@@ -43,8 +43,16 @@ def choice_of_gloo(node: Node) -> Choice:
 
 def choice_of_job(cluster: Cluster, node: Node) -> Choice:
     """The job's choice: NCCL's, but gloo's where the job uses gloo and was told the interface."""
-    told = cluster.job.backend == "gloo" and "GLOO_SOCKET_IFNAME" in variables.values(node)
-    return choice_of_gloo(node) if told else choice_of_nccl(node)
+    told = "GLOO_SOCKET_IFNAME" in variables.values(node)
+    return choice_of_gloo(node) if told and uses_gloo(cluster) else choice_of_nccl(node)
+
+
+def uses_gloo(cluster: Cluster) -> bool:
+    """Whether the job's backend is gloo; before a job, whether `auto` would take it: no node has a usable GPU."""
+    if cluster.job.backend or cluster.job.backend_asked != "auto":
+        return "gloo" in (cluster.job.backend, cluster.job.backend_asked)
+    usable = [at(node, "gpus.usable") for node in cluster.nodes]
+    return all(n == 0 or (isinstance(n, Unread) and n.kind == "absent") for n in usable)
 
 
 def links(cluster: Cluster) -> list[Link]:
