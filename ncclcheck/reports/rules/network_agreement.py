@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterator, Sequence
 
 from ncclcheck.probes.facts import Cluster, Interface, Node, Unread, at, known, value_or
 from ncclcheck.reports import lan, variables
 from ncclcheck.reports.agreement import disagreements, group
 from ncclcheck.reports.choice import gloo_choice
-from ncclcheck.reports.findings import Finding, State, Where, admin, fail, note, seen, unknown, warn, you
+from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, fail, note, seen, unknown, warn, you
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.reached import reached
 from ncclcheck.reports.rule import NothingToJudge, rule
@@ -149,10 +151,20 @@ def _wrong_name(cluster: Cluster, node: Node, link: lan.Link, address: str, addr
             seen("chosen interface", f"{link.interface.name} {link.address}"),
         ],
         fix=[
-            you("Tell gloo the interface.", f"export GLOO_SOCKET_IFNAME={link.interface.name}"),
-            admin("Give the name its real address and remove the loopback line.", "getent ahosts $(hostname)",
-                  f"sed -i '/^127[.].*{named}/d' /etc/hosts && echo '{link.address} {named}' >> /etc/hosts"),
+            you("Tell gloo the interface.", f"export GLOO_SOCKET_IFNAME={shlex.quote(link.interface.name)}"),
+            _name_its_address(cluster, node, link, named),
         ],
+    )  # fmt: skip
+
+
+def _name_its_address(cluster: Cluster, node: Node, link: lan.Link, named: str) -> Remedy:
+    """The line for /etc/hosts, unless another node has this name too: then this one needs a name of its own."""
+    if any(other.name != node.name and at(other, "host.hostname") == named for other in cluster.nodes):
+        return admin("Give this machine a name of its own; another has it.", "hostnamectl set-hostname NAME")
+    word = named if re.fullmatch(r"[A-Za-z0-9_.-]+", named) else "NAME"
+    return admin(
+        "Give the name its real address and remove the loopback line.", "getent ahosts $(hostname)",
+        f"sed -i '/^127[.].*{word}/d' /etc/hosts && echo '{link.address} {word}' >> /etc/hosts",
     )  # fmt: skip
 
 
