@@ -63,7 +63,8 @@ def test_short_is_a_few_lines_with_the_culprit() -> None:
         r"ncclcheck \S+   bench   gpu-a\[17-18\]: 2 nodes asked, 2 answered: 1 failed, .*", lines[0]
     )
     assert lines[1].startswith("FAIL    RUN003  gpu-a18  rank 3:  pid 71203 is stopped")
-    assert lines[2:] == ["Not ready: mend RUN003 on gpu-a18 first."]
+    assert lines[-1] == "Not ready: mend RUN003 on gpu-a18 first."
+    assert all(line.startswith("unknown") and len(line) < 300 for line in lines[2:-1])
 
 
 @pytest.mark.parametrize("style", [Style(), Style(verbose=True)])

@@ -15,6 +15,7 @@ from ncclcheck.reports.jsondoc import Document
 from ncclcheck.reports.rule import FAMILIES
 
 _COLOURS = {State.FAIL: "1;31", State.WARN: "33", State.UNKNOWN: "35", State.NOTE: "36", State.OK: "32"}
+_SHORT = 200
 _BODY = " " * 8
 _MOST = 8
 
@@ -51,8 +52,10 @@ def short(document: Document, style: Style) -> str:
     """A few lines, made to be pasted."""
     lines = [f"{summary.title(document)}: {_counted(document)}"]
     for block in blocks(document, _shown(style)):
-        label = f"{block.state.word:8}{fold_names(block.codes)}  "
-        lines += [style.paint(block.state, label) + str(place) for place in block.places]
+        codes = fold_names(block.codes) if len(block.codes) < 4 else f"{len(block.codes)} checks"
+        label = style.paint(block.state, f"{block.state.word:8}{codes}  ")
+        told = [str(place) for place in block.places]
+        lines += [label + (one if len(one) <= _SHORT else one[:_SHORT] + " ...") for one in told]
     lines.append(summary.decision(document))
     return "\n".join(lines) + "\n"
 
