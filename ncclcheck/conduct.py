@@ -71,7 +71,7 @@ def _tell(choice: Choice, exit_code: int, words: str, document: bytes | None = N
 
 def _follow(who: Identity, options: Options, seconds: float) -> int:
     """Another node of a join: one line on stderr; a document of its own only if node rank 0 was never reached."""
-    from ncclcheck.launch.follower import alone, follow  # noqa: PLC0415 - most runs are no join
+    from ncclcheck.follower import alone, follow  # noqa: PLC0415 - most runs are no join
     from ncclcheck.launch.join import wait_of  # noqa: PLC0415
 
     begun, started, progress = time.monotonic(), finish.now(), Progress(quiet=options.quiet)

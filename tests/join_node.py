@@ -12,9 +12,10 @@ import sys
 
 import msgspec
 
+from ncclcheck import follower
 from ncclcheck.clock import Deadline
 from ncclcheck.errors import Interrupted, UsageError
-from ncclcheck.launch import follower, join
+from ncclcheck.launch import join
 from ncclcheck.launch.agents import Events
 from ncclcheck.launch.identity import Identity, identity
 from ncclcheck.options import Options

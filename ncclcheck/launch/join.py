@@ -1,4 +1,4 @@
-"""Join: the same command on every node. Node rank 0 leads; follower.py is what the others do."""
+"""Join: the same command on every node. Node rank 0 leads; ncclcheck.follower is what the others do."""
 
 from __future__ import annotations
 
