@@ -13,6 +13,7 @@ import argparse
 import multiprocessing
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -23,6 +24,8 @@ import torch
 import torch.distributed as dist
 from tabulate import tabulate
 from torch._C._distributed_c10d import FileStore
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from ncclcheck.probes import collectives
 from ncclcheck.probes.context import CollectivePlan, Context, Row
