@@ -18,6 +18,7 @@ from ncclcheck.probes.facts import Cluster, Node, at, replace, variables
 from ncclcheck.reports.findings import State
 from ncclcheck.reports.jsondoc import Stage
 from ncclcheck.reports.judge import judge
+from ncclcheck.reports.rule import all_rules
 from ncclcheck.stages import Stages, report_time
 
 _LEAST_JOB_S = 5.0
@@ -69,7 +70,10 @@ class _Bench:
         return "refused", Stage(name="bench", state=state, seconds=0.0, reason=reason)
 
     def _failed_ground(self) -> list[str]:
-        return [v.code for v in judge(self.cluster()) if v.code in GROUND and v.state is State.FAIL]
+        """Only the rules that matter here are judged, with the ground that they themselves stand on."""
+        wanted = {*GROUND, *(code for rule in all_rules() if rule.code in GROUND for code in rule.ground)}
+        verdicts = judge(self.cluster(), [rule for rule in all_rules() if rule.code in wanted])
+        return [v.code for v in verdicts if v.code in GROUND and v.state is State.FAIL]
 
     def _seconds(self) -> float:
         """What is left for the job, when closing and the report have their share."""

@@ -16,7 +16,3 @@ class Deadline:
     def left(self) -> float:
         """Seconds left, never negative."""
         return max(0.0, self.at - time.monotonic())
-
-    def sooner(self, seconds: float) -> float:
-        """A limit of so many seconds, or what is left if that is less."""
-        return min(seconds, self.left)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 from ncclcheck import finish, saved
 from ncclcheck.errors import Interrupted, UsageError
@@ -18,7 +16,7 @@ from ncclcheck.launch.choose import Choice
 from ncclcheck.launch.identity import Identity
 from ncclcheck.options import Options
 from ncclcheck.probes.facts import Cluster
-from ncclcheck.progress import Progress
+from ncclcheck.progress import Progress, complain
 from ncclcheck.reports.jsondoc import encode
 from ncclcheck.reports.summary import decision
 from ncclcheck.session import signals_as_events
@@ -79,8 +77,7 @@ def _follow(who: Identity, options: Options, seconds: float) -> int:
     followed = follow(who, options.command, Events(), wait, seconds, progress, *agent_options(options, seconds))
     progress.clear()
     if followed.line:
-        with suppress(OSError, ValueError):
-            sys.stderr.write(f"ncclcheck: {followed.line}\n")
+        complain(followed.line)
     if followed.document is not None:
         finish.write_json(options, who.name, followed.document)
     if followed.node is None:

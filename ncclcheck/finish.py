@@ -17,6 +17,7 @@ from ncclcheck import __version__, exits
 from ncclcheck.errors import UsageError
 from ncclcheck.options import Options
 from ncclcheck.probes.facts import Cluster
+from ncclcheck.progress import complain
 from ncclcheck.reports import decision, jsondoc, summary, terminal
 from ncclcheck.reports.judge import judge
 
@@ -177,12 +178,6 @@ def _leave_stdout() -> bool:
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return True
-
-
-def complain(message: str) -> None:
-    """One line on stderr, if there is one."""
-    with suppress(OSError, ValueError, AttributeError):
-        sys.stderr.write(f"ncclcheck: {' '.join(message.split())}\n")
 
 
 def _width() -> int:

@@ -50,3 +50,9 @@ class Progress:
         with contextlib.suppress(OSError, ValueError, AttributeError):
             sys.stderr.write(text)
             sys.stderr.flush()
+
+
+def complain(message: str) -> None:
+    """One line on stderr, if there is one."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(f"ncclcheck: {' '.join(message.split())}\n")

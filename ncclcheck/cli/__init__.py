@@ -13,6 +13,7 @@ import click
 from ncclcheck import __version__
 from ncclcheck.errors import UsageError
 from ncclcheck.exits import Exit, of_signal
+from ncclcheck.progress import complain
 
 _EPILOG = """\b
 Exit codes:
@@ -95,8 +96,7 @@ def _defect(error: Exception) -> int:
 
 
 def _complain(message: str) -> int:
-    with suppress(OSError, ValueError, AttributeError):
-        sys.stderr.write(f"ncclcheck: {' '.join(message.split())}\n")
+    complain(message)
     return Exit.USAGE
 
 

@@ -11,10 +11,10 @@ import click
 
 from ncclcheck import config, options
 from ncclcheck.errors import UsageError
-from ncclcheck.finish import complain
 from ncclcheck.launch.choose import LAUNCHERS
 from ncclcheck.options import Options
 from ncclcheck.probes.facts import Policy
+from ncclcheck.progress import complain
 
 _INTERNAL = {config.VARIABLE, "NCCLCHECK_RUN_DIR", "NCCLCHECK_NODE_NAMES", "NCCLCHECK_RECORDED"}
 
