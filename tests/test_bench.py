@@ -308,7 +308,7 @@ def test_a_full_tmp_is_survived(tmp_path: Path) -> None:
         pytest.skip("this interpreter stands in /tmp")
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", f"{fill}; {command}"],
-        cwd="/", env=environment(), capture_output=True, timeout=90, check=False,
+        cwd="/", env=environment(TMPDIR="/tmp"), capture_output=True, timeout=90, check=False,
     )  # fmt: skip
     ran = Ran(done)
     assert [row.state for row in ran.document.measurements.collectives] == ["ok"], ran.err
