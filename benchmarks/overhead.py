@@ -28,8 +28,8 @@ from torch._C._distributed_c10d import FileStore
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from ncclcheck.probes import collectives
-from ncclcheck.probes.context import CollectivePlan, Context, Row
-from ncclcheck.probes.facts import Collective, Startup, WrongResult
+from ncclcheck.probes.context import CollectivePlan, Context, JobPlan, Row
+from ncclcheck.probes.facts import Collective, Measurements
 
 RANKS = 2
 # Iterations of one turn, and turns in a round: short turns of the slow size see the same machine.
@@ -73,9 +73,8 @@ def ours(size: int, iterations: int) -> float:
     """Microseconds of all_reduce as `bench` reports it; the same on all ranks."""
     rows: list[Collective] = []
 
-    def emit(record: Collective | WrongResult | Startup) -> None:
-        if isinstance(record, Collective):
-            rows.append(record)
+    def emit(part: Measurements) -> None:
+        rows.extend(part.collectives)
 
     plan = CollectivePlan(
         rows=[Row(op="all_reduce", bytes=size)],
@@ -90,15 +89,17 @@ def ours(size: int, iterations: int) -> float:
     return float(shared[0])
 
 
-def _context(plan: CollectivePlan, emit: Callable[[Collective | WrongResult | Startup], None]) -> Context:
+def _context(plan: CollectivePlan, emit: Callable[[Measurements], None]) -> Context:
     return Context(
         rank=dist.get_rank(),
+        local_rank=dist.get_rank(),
         world_size=RANKS,
         node="here",
+        node_of=["here"] * RANKS,
         nodes=1,
         backend="gloo",
         device=torch.device("cpu"),
-        plan=plan,
+        plan=JobPlan(collectives=plan),
         deadline=time.monotonic() + 120,
         step=lambda _: None,
         tick=lambda: None,

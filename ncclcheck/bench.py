@@ -13,7 +13,7 @@ from ncclcheck import endpoint, plan, wire
 from ncclcheck.conduct import conduct
 from ncclcheck.options import Options
 from ncclcheck.plan import BenchOptions, Shape
-from ncclcheck.probes.context import CollectivePlan
+from ncclcheck.probes.context import JobPlan
 from ncclcheck.probes.facts import Cluster, Node, at, replace, variables
 from ncclcheck.reports.findings import State
 from ncclcheck.reports.jsondoc import Stage
@@ -48,11 +48,11 @@ class _Bench:
             return
         nodes = self.session.gathered.answered
         self.shape = plan.shape(self.bench, nodes, simulated=self.stages.choice.simulated)
-        rows = plan.collectives(self.bench, self.shape, nodes, simulated=self.stages.choice.simulated)
+        parts = plan.job(self.bench, self.shape, nodes, simulated=self.stages.choice.simulated)
         self.stages.progress.say(self._announcement())
         with self.stages.stage("bench", f"torchrun with {self.shape.backend}") as outcome:
             seconds = self._seconds()
-            self.session.job(self._orders(nodes, rows, seconds), seconds)
+            self.session.job(self._orders(nodes, parts, seconds), seconds)
             if self.session.stopped_by or not self._complete():
                 outcome.state, outcome.reason = State.FAIL, self.session.stopped_by or "not every rank finished"
 
@@ -84,12 +84,12 @@ class _Bench:
         """The planned world size; 0 before there is a plan."""
         return self.shape.ranks_per_node * len(self.stages.choice.names) if self.shape else 0
 
-    def _orders(self, nodes: list[Node], rows: CollectivePlan, seconds: float) -> dict[int, wire.Job]:
+    def _orders(self, nodes: list[Node], parts: JobPlan, seconds: float) -> dict[int, wire.Job]:
         """One order a node. All meet where node 0 opens the store."""
         assert self.shape is not None
         addresses = self._addresses()
         where = self._endpoint(addresses)
-        payload = msgspec.Raw(msgspec.json.encode(rows))
+        payload = msgspec.Raw(msgspec.json.encode(parts))
         return {
             index: wire.Job(
                 run_id=self.run_id,

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from ncclcheck import wire
 from ncclcheck.launch.agents import Closed, Link, Said
 from ncclcheck.probes.facts import (
-    Collective,
     Door,
     JobEnd,
     Leftover,
@@ -19,9 +18,8 @@ from ncclcheck.probes.facts import (
     RankState,
     Run,
     Silence,
-    Startup,
-    WrongResult,
     replace,
+    together,
 )
 
 _DEAD = ("gone", "T", "t")
@@ -50,9 +48,7 @@ class Gathered:
         self._links = {node: link for link in links for node in link.nodes}
         self.nodes = {node: _OfNode(node, link.nodes[node]) for node, link in sorted(self._links.items())}
         self.ranks: dict[int, RankState] = {}
-        self.collectives: list[Collective] = []
-        self.wrong: list[WrongResult] = []
-        self.startup: Startup | None = None
+        self.parts: list[Measurements] = []
         self.leftovers: list[Leftover] = []
         self.stopping = False
 
@@ -79,8 +75,8 @@ class Gathered:
                 self.ranks[rank] = replace(self.ranks[rank], last_step=text)
             case wire.Rank(state=state):
                 self._take_rank(state)
-            case wire.Result() as result:
-                self._take_result(result)
+            case wire.Result(part=part):
+                self.parts.append(part)
             case wire.JobEnded(end=end, leftovers=leftovers):
                 node.end = end
                 self.leftovers += leftovers
@@ -103,14 +99,6 @@ class Gathered:
         if not any(rank.first or rank.error for rank in self.ranks.values()) and lost(state) and not state.error:
             state = replace(state, first=True)
         self.ranks[state.rank] = state
-
-    def _take_result(self, result: wire.Result) -> None:
-        if result.collective is not None:
-            self.collectives.append(result.collective)
-        if result.wrong is not None:
-            self.wrong.append(result.wrong)
-        if result.startup is not None:
-            self.startup = result.startup
 
     @property
     def answered(self) -> list[Node]:
@@ -184,12 +172,8 @@ class Gathered:
 
     def measurements(self) -> Measurements:
         """What was measured."""
-        return Measurements(
-            collectives=self.collectives,
-            wrong=self.wrong,
-            startup_s=self.startup,
-            reach=[node.reach for node in self.nodes.values() if node.reach is not None],
-        )
+        reach = [node.reach for node in self.nodes.values() if node.reach is not None]
+        return together([*self.parts, Measurements(reach=reach)])
 
 
 def lost(rank: RankState) -> bool:

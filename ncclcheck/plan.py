@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from ncclcheck.errors import UsageError
-from ncclcheck.probes.context import CollectivePlan, Dtype, Op, ReduceOp, Row
+from ncclcheck.probes.context import CollectivePlan, Dtype, JobPlan, Op, PairPlan, ReduceOp, Row, SpeedPlan
 from ncclcheck.probes.facts import Node, Unread, at, value_or, variables
 
 OPS: tuple[Op, ...] = get_args(Op)
@@ -17,6 +17,8 @@ Level = Literal["quick", "standard", "full"]
 
 _DEFAULT_OPS: tuple[Op, ...] = OPS[:-1]
 _QUICK_OPS: tuple[Op, ...] = ("broadcast", "all_reduce", "all_gather", "barrier")
+_SPEED_S: dict[Level, float] = {"quick": 0.5, "standard": 2.0, "full": 5.0}
+_PAIRS_S: dict[Level, float] = {"quick": 1.5, "standard": 5.0, "full": 60.0}
 _LARGEST = 2**40
 _STARTUP_S = 12.0
 _MEMORY_OF_A_RANK = 400 * 2**20
@@ -148,6 +150,19 @@ def _most_ranks(nodes: list[Node]) -> int:
     return min(max(8, int(8 * cores)), max(1, memory // _MEMORY_OF_A_RANK))
 
 
+def job(bench: BenchOptions, shape: Shape, nodes: list[Node], *, simulated: bool) -> JobPlan:
+    """The parts of the job. Raises UsageError."""
+    return JobPlan(
+        speed=SpeedPlan(budget_s=_SPEED_S[bench.level]),
+        collectives=collectives(bench, shape, nodes, simulated=simulated),
+        pairs=_pairs(bench.level) if len(nodes) > 1 else None,
+    )
+
+
+def _pairs(level: Level) -> PairPlan:
+    return PairPlan(level="full" if level == "full" else "quick", budget_s=_PAIRS_S[level])
+
+
 def collectives(bench: BenchOptions, shape: Shape, nodes: list[Node], *, simulated: bool) -> CollectivePlan:
     """The rows to measure, small sizes first. Raises UsageError."""
     dtype = bench.dtype or ("int32" if bench.reduce_op in ("band", "bor", "bxor") else "float32")
@@ -182,7 +197,7 @@ def budget(bench: BenchOptions) -> float:
 
 def stated_seconds(bench: BenchOptions) -> float:
     """How long `bench` says beforehand that it will take."""
-    return _STARTUP_S + budget(bench)
+    return _STARTUP_S + _SPEED_S[bench.level] + budget(bench) + _PAIRS_S[bench.level]
 
 
 def default_deadline(command: str, bench: BenchOptions | None = None) -> float:

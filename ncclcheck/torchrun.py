@@ -16,7 +16,7 @@ import msgspec
 
 from ncclcheck import wire
 from ncclcheck.probes import process
-from ncclcheck.probes.context import CollectivePlan
+from ncclcheck.probes.context import JobPlan
 from ncclcheck.probes.facts import RankState, replace
 from ncclcheck.slots import Slots
 from ncclcheck.worker import RUN_VARIABLE, WorkerPlan
@@ -59,7 +59,7 @@ class Torchrun:
             backend=self.job.backend,
             started=now,
             deadline=now + self.job.seconds,
-            collectives=msgspec.json.decode(self.job.plan, type=CollectivePlan),
+            job=msgspec.json.decode(self.job.plan, type=JobPlan),
         )
         Path(self.folder, "plan.json").write_bytes(msgspec.json.encode(plan))
 

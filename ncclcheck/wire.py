@@ -71,12 +71,9 @@ class Reach(Struct, tag="reach", frozen=True, kw_only=True):
 
 
 class Result(Struct, tag="result", frozen=True, kw_only=True):
-    """A finished measurement; `total` rows are planned."""
+    """Finished measurements of one rank."""
 
-    collective: facts.Collective | None = None
-    wrong: facts.WrongResult | None = None
-    startup: facts.Startup | None = None
-    total: int = 0
+    part: facts.Measurements
 
 
 class JobEnded(Struct, tag="job_ended", frozen=True, kw_only=True):

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ncclcheck import wire
-from ncclcheck.probes.context import CollectivePlan, Context
-from ncclcheck.probes.facts import Collective, RankState, Startup, WrongResult, replace
+from ncclcheck.probes.context import Context, JobPlan
+from ncclcheck.probes.facts import Measurements, RankState, Startup, replace
 from ncclcheck.probes.process import die_with_parent
 from ncclcheck.slots import Slots
 
@@ -36,7 +36,7 @@ class WorkerPlan(msgspec.Struct, frozen=True, kw_only=True):
     backend: str
     started: float
     deadline: float
-    collectives: CollectivePlan
+    job: JobPlan
 
 
 @dataclass(frozen=True)
@@ -82,14 +82,9 @@ class Link:
         self.state = replace(self.state, **changes)
         self.say(wire.Rank(state=self.state))
 
-    def emit(self, measured: Collective | WrongResult | Startup) -> None:
-        """Hand over a measurement."""
-        if isinstance(measured, Collective):
-            self.say(wire.Result(collective=measured))
-        elif isinstance(measured, WrongResult):
-            self.say(wire.Result(wrong=measured))
-        else:
-            self.say(wire.Result(startup=measured))
+    def emit(self, part: Measurements) -> None:
+        """Hand over measurements."""
+        self.say(wire.Result(part=part))
 
     def _beat(self) -> None:
         while True:
@@ -128,16 +123,19 @@ def _run(link: Link, plan: WorkerPlan, me: Identity, born: float) -> None:
     initialised = time.monotonic() - begun
     _check_members(plan, device)
     link.phase(phase="world")
-
-    from ncclcheck.probes import collectives  # noqa: PLC0415
-
     context = _context(link, plan, me, device)
-    link.step("first collective")
-    first = collectives.first_collective(context)
-    _emit_startup(context, [imported, born - plan.started, initialised, first])
-    collectives.run(context)
+    _parts(context, [imported, born - plan.started, initialised])
     link.step("destroy_process_group")
     dist.destroy_process_group()
+
+
+def _parts(context: Context, seconds: list[float]) -> None:
+    """The parts of the plan, in their order. seconds: import, rendezvous and init of this rank."""
+    from ncclcheck.probes import collectives  # noqa: PLC0415
+
+    context.step("first collective")
+    _emit_startup(context, [*seconds, collectives.first_collective(context)])
+    collectives.run(context)
 
 
 def _check_world(plan: WorkerPlan, me: Identity) -> None:
@@ -169,14 +167,18 @@ def _device(plan: WorkerPlan, me: Identity) -> torch.device:
 
 
 def _context(link: Link, plan: WorkerPlan, me: Identity, device: torch.device) -> Context:
+    from ncclcheck.probes.timing import Peers  # noqa: PLC0415
+
     return Context(
         rank=me.rank,
+        local_rank=me.local_rank,
         world_size=me.world_size,
         node=plan.node,
+        node_of=Peers(me.rank, me.world_size, device).texts(plan.node),
         nodes=plan.nodes,
         backend=plan.backend,
         device=device,
-        plan=plan.collectives,
+        plan=plan.job,
         deadline=plan.deadline,
         step=link.step,
         tick=link.tick,
@@ -193,7 +195,8 @@ def _emit_startup(context: Context, seconds: list[float]) -> None:
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
     if context.rank == 0:
         imported, rendezvous, init, first = slowest.tolist()
-        context.emit(Startup(import_=imported, rendezvous=rendezvous, init=init, first_collective=first))
+        startup = Startup(import_=imported, rendezvous=rendezvous, init=init, first_collective=first)
+        context.emit(Measurements(startup_s=startup))
 
 
 if __name__ == "__main__":

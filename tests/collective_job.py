@@ -17,9 +17,9 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
 from ncclcheck.probes import collectives, operations
-from ncclcheck.probes.context import CollectivePlan, Context
+from ncclcheck.probes.context import CollectivePlan, Context, JobPlan
 from ncclcheck.probes.exact import bits
-from ncclcheck.probes.facts import Collective, Startup, WrongResult
+from ncclcheck.probes.facts import Collective, Measurements, WrongResult
 
 
 class Case(msgspec.Struct, kw_only=True):
@@ -50,11 +50,9 @@ def measure(case: Case, rank: int, world: int) -> Outcome:
     """Run one plan as worker.py would."""
     outcome = Outcome(name=case.name)
 
-    def emit(record: Collective | WrongResult | Startup) -> None:
-        if isinstance(record, Collective):
-            outcome.rows = [*outcome.rows, record]
-        elif isinstance(record, WrongResult):
-            outcome.wrong = [*outcome.wrong, record]
+    def emit(part: Measurements) -> None:
+        outcome.rows = [*outcome.rows, *part.collectives]
+        outcome.wrong = [*outcome.wrong, *part.wrong]
 
     def tick() -> None:
         outcome.ticks += 1
@@ -62,12 +60,14 @@ def measure(case: Case, rank: int, world: int) -> Outcome:
     begin = time.monotonic()
     context = Context(
         rank=rank,
+        local_rank=0,
         world_size=world,
         node=f"sim{rank}",
+        node_of=[f"sim{number}" for number in range(world)],
         nodes=world,
         backend="gloo",
         device=torch.device("cpu"),
-        plan=case.plan,
+        plan=JobPlan(collectives=case.plan),
         deadline=begin + 60,
         step=outcome.steps.append,
         tick=tick,

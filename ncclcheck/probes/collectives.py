@@ -11,7 +11,7 @@ import torch.distributed as dist
 from ncclcheck.probes.context import Context, Op, Row
 from ncclcheck.probes.contributions import undefined
 from ncclcheck.probes.exact import Data, Mismatch
-from ncclcheck.probes.facts import Collective, WrongResult, replace
+from ncclcheck.probes.facts import Collective, Measurements, WrongResult, replace
 from ncclcheck.probes.operations import OPERATIONS, Build, Ranks, Work, barrier
 from ncclcheck.probes.support import find_form
 from ncclcheck.probes.timing import Limits, Peers, batch, measure, summary
@@ -32,15 +32,16 @@ def first_collective(context: Context) -> float:
 def run(context: Context) -> None:
     """Measure every row of the plan; rank 0 emits the rows, each rank its own wrong results."""
     bench = _Bench(context)
-    for index, row in enumerate(context.plan.rows):
-        bench.row(row, rows_left=len(context.plan.rows) - index)
+    rows = context.plan.collectives.rows
+    for index, row in enumerate(rows):
+        bench.row(row, rows_left=len(rows) - index)
 
 
 class _Bench:
     """What is learnt from row to row."""
 
     def __init__(self, context: Context) -> None:
-        self._context, self._plan = context, context.plan
+        self._context, self._plan = context, context.plan.collectives
         self._peers = Peers(context.rank, context.world_size, context.device)
         self._ranks = self._make_ranks()
         self._forms: dict[Op, Build | str] = {}
@@ -65,7 +66,7 @@ class _Bench:
         if isinstance(outcome, str):
             outcome = replace(blank, state="skipped", reason=outcome)
         if self._context.rank == 0:
-            self._context.emit(outcome)
+            self._context.emit(Measurements(collectives=[outcome]))
 
     def _too_big(self, need: int) -> str:
         most = self._plan.memory
@@ -157,19 +158,18 @@ class _Bench:
     def _any_wrong(self, wrong: Mismatch | None, row: Collective) -> bool:
         """Hand over this rank's wrong result, and hear whether any rank had one."""
         if wrong:
-            self._context.emit(
-                WrongResult(
-                    op=row.op,
-                    bytes=row.bytes,
-                    dtype=row.dtype,
-                    rank=self._context.rank,
-                    node=self._context.node,
-                    wrong=wrong.wrong,
-                    offset=wrong.offset,
-                    expected_bits=wrong.expected_bits,
-                    got_bits=wrong.got_bits,
-                )
+            told = WrongResult(
+                op=row.op,
+                bytes=row.bytes,
+                dtype=row.dtype,
+                rank=self._context.rank,
+                node=self._context.node,
+                wrong=wrong.wrong,
+                offset=wrong.offset,
+                expected_bits=wrong.expected_bits,
+                got_bits=wrong.got_bits,
             )
+            self._context.emit(Measurements(wrong=[told]))
         return self._peers.worst([1.0 if wrong else 0.0])[0] > 0
 
     def _finished(self, row: Collective, times: list[float], wrong: bool) -> Collective:

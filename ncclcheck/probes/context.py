@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from ncclcheck.probes.facts import Collective, Startup, WrongResult
+from ncclcheck.probes.facts import Measurements
 
 if TYPE_CHECKING:
     import torch
@@ -49,23 +49,52 @@ class CollectivePlan(Struct, frozen=True, kw_only=True):
     most_iterations: int = 400
 
 
+class SpeedPlan(Struct, frozen=True, kw_only=True):
+    """What each rank and node measures alone. budget_s: for all of it together."""
+
+    budget_s: float = 1.0
+
+
+class PairPlan(Struct, frozen=True, kw_only=True):
+    """Exchanges between nodes, two by two. quick: two passes; full: every pair, once a rail.
+
+    limit_s: after so long an exchange has failed; budget_s: no round is started after it.
+    """
+
+    level: Literal["quick", "full"] = "quick"
+    bytes: int = 2**22
+    limit_s: float = 5.0
+    budget_s: float = 4.0
+
+
+class JobPlan(Struct, frozen=True, kw_only=True):
+    """The parts of the job, in the order in which they run; None: not asked for."""
+
+    speed: SpeedPlan | None = None
+    collectives: CollectivePlan
+    pairs: PairPlan | None = None
+
+
 @dataclass(frozen=True)
 class Context:
     """Handed to a part by worker.py; a part imports nothing above `probes`.
 
+    node_of: the node of each rank of the world, by rank (c10d numbers nodes as it likes).
     deadline: time.monotonic() at which the job is ended from outside. step announces what is about to begin
-    (before it begins), tick counts progress within it, emit hands over a finished measurement (rank 0 hands
-    over the rows, every rank its own wrong results).
+    (before it begins), tick counts progress within it, emit hands over finished measurements (rank 0 hands
+    over what is one for all, every rank what is its own).
     """
 
     rank: int
+    local_rank: int
     world_size: int
     node: str
+    node_of: Sequence[str]
     nodes: int
     backend: str
     device: torch.device
-    plan: CollectivePlan
+    plan: JobPlan
     deadline: float
     step: Callable[[str], None]
     tick: Callable[[], None]
-    emit: Callable[[Collective | WrongResult | Startup], None]
+    emit: Callable[[Measurements], None]

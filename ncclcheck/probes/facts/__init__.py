@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ncclcheck.probes.facts.bench import Collective, Expected, Startup, Times, WrongResult
 from ncclcheck.probes.facts.bounds import Count, Pid, Word
-from ncclcheck.probes.facts.cluster import Cluster, Crash, Measurements, Policy, Requirement
+from ncclcheck.probes.facts.cluster import Cluster, Crash, Policy, Requirement
 from ncclcheck.probes.facts.fabric import (
     Bound,
     Counter,
@@ -44,9 +44,11 @@ from ncclcheck.probes.facts.gpu import (
 )
 from ncclcheck.probes.facts.host import Host, Limits, Resolution, Space
 from ncclcheck.probes.facts.job import Arrival, Job, Launcher, Meeting
+from ncclcheck.probes.facts.measurements import Measurements, together
 from ncclcheck.probes.facts.nccl import ConfFile, ConfLine, Library, NamedFile, Nccl, PluginFile, StrayLine, Wheel
 from ncclcheck.probes.facts.network import Address, Interface, InterfaceKind, Network, Route
 from ncclcheck.probes.facts.node import Node, ProbeRun, variables
+from ncclcheck.probes.facts.pairs import Lateness, NodeSpeed, PairTime, RankSpeed
 from ncclcheck.probes.facts.place import (
     Container,
     Lock,
@@ -127,6 +129,7 @@ __all__ = [
     "Job",
     "JobEnd",
     "JobFacts",
+    "Lateness",
     "Launcher",
     "Leftover",
     "Library",
@@ -142,10 +145,12 @@ __all__ = [
     "Network",
     "Node",
     "NodeReach",
+    "NodeSpeed",
     "NotKnown",
     "NumaNode",
     "NvFabric",
     "NvLinks",
+    "PairTime",
     "PathMtu",
     "PciDevice",
     "PeerReach",
@@ -157,6 +162,7 @@ __all__ = [
     "PortHolder",
     "PortRange",
     "ProbeRun",
+    "RankSpeed",
     "RankState",
     "Rdma",
     "Recovery",
@@ -188,6 +194,7 @@ __all__ = [
     "at",
     "known",
     "replace",
+    "together",
     "unread_in",
     "value_or",
     "variables",

@@ -4,21 +4,11 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from ncclcheck.probes.facts.bench import Collective, Startup, WrongResult
 from ncclcheck.probes.facts.bounds import Word
 from ncclcheck.probes.facts.job import Job
+from ncclcheck.probes.facts.measurements import Measurements
 from ncclcheck.probes.facts.node import Node
-from ncclcheck.probes.facts.reach import NodeReach
 from ncclcheck.probes.facts.run import Run
-
-
-class Measurements(Struct, frozen=True, kw_only=True):
-    """What the job measured, and before it the nodes of each other."""
-
-    collectives: list[Collective] = field(default_factory=list)
-    wrong: list[WrongResult] = field(default_factory=list)
-    startup_s: Startup | None = None
-    reach: list[NodeReach] = field(default_factory=list)
 
 
 class Requirement(Struct, frozen=True, kw_only=True):

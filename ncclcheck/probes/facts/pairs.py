@@ -1,0 +1,74 @@
+"""What the ranks of the job measured of themselves and of each other, to tell a slow host from a slow link."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from ncclcheck.probes.facts.bench import Times
+from ncclcheck.probes.facts.bounds import Count
+
+
+class PairTime(Struct, frozen=True, kw_only=True):
+    """One exchange between two nodes; each direction is timed apart, at its receiver.
+
+    rail: the local rank that measured on both nodes, which goes with one NIC where nodes have several.
+    timed_out: nothing had arrived in time; failed: the transport reported an error (`reason`).
+    """
+
+    a: str
+    b: str
+    bytes: int
+    rail: Count = 0
+    round: Count = 0
+    a_to_b_gb_s: float | None = None
+    b_to_a_gb_s: float | None = None
+    latency_us: float | None = None
+    state: Literal["ok", "timed_out", "failed"] = "ok"
+    reason: str = ""
+
+
+class Lateness(Struct, frozen=True, kw_only=True):
+    """How much later than the first rank one rank came to an iteration, microseconds over iterations.
+
+    The late rank waits least: this is the longest wait of any rank less the rank's own wait, so no clocks are
+    compared. last: of how many iterations it was the last. What its process did meanwhile: wall and CPU seconds,
+    seconds in which it was runnable and had no core (/proc/self/schedstat), involuntary context switches.
+    """
+
+    rank: Count
+    node: str
+    iterations: int
+    last: int
+    late_us: Times
+    wall_s: float
+    cpu_s: float
+    runqueue_s: float | None = None
+    involuntary: int = 0
+
+
+class RankSpeed(Struct, frozen=True, kw_only=True):
+    """What one rank reaches alone, without any network; null where it was not measured.
+
+    device: `cuda:0` or `cpu`. to_device and from_device: copies between pinned host memory and the GPU.
+    """
+
+    rank: Count
+    node: str
+    device: str
+    memory_gb_s: float | None = None
+    matmul_gflop_s: float | None = None
+    to_device_gb_s: float | None = None
+    from_device_gb_s: float | None = None
+    reason: str = ""
+
+
+class NodeSpeed(Struct, frozen=True, kw_only=True):
+    """An all_reduce among the ranks of one node alone: NVLink, PCIe or shared memory, and no network."""
+
+    node: str
+    ranks: Count
+    bytes: int
+    busbw_gb_s: float | None = None
+    reason: str = ""
