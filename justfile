@@ -28,6 +28,11 @@ overhead:
     python benchmarks/overhead.py
     python benchmarks/walltime.py
 
+# how long our own work takes: env on 8 GPUs and 9 HCAs, judging 2,000 nodes
+speed:
+    python benchmarks/probing.py
+    python benchmarks/judging.py
+
 # record this machine or cluster for tests/snapshots
 record FILE *ARGS:
     ncclcheck env --save {{FILE}} {{ARGS}}

@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from ncclcheck.probes import collectives
 from ncclcheck.probes.context import CollectivePlan, Context, JobPlan, Row
 from ncclcheck.probes.facts import Collective, Measurements
+from ncclcheck.probes.memory import Watch
 
 RANKS = 2
 # Iterations of one turn, and turns in a round: short turns of the slow size see the same machine.
@@ -104,6 +105,7 @@ def _context(plan: CollectivePlan, emit: Callable[[Measurements], None]) -> Cont
         step=lambda _: None,
         tick=lambda: None,
         emit=emit,
+        memory=Watch(torch.device("cpu")),
     )
 
 

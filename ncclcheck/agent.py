@@ -27,7 +27,7 @@ from ncclcheck.probes.survey import survey
 from ncclcheck.torchrun import Torchrun, explain_end
 
 if TYPE_CHECKING:
-    from ncclcheck.probes.reach import Listener
+    from ncclcheck.probes.reach import Listener, Mark
 
 _TICK = 0.1
 _LOOK_EVERY = 0.5
@@ -78,12 +78,15 @@ class Agent:
         self.events: SimpleQueue[wire.FromLauncher | wire.FromAgent | int] = SimpleQueue()
         self.folder = ""
         self.listener: Listener | None = None
+        self.mark: Mark | None = None
         self.lease = Lease(lambda: self.leave("the launcher has been silent for too long"))
 
     def run(self) -> None:
         """The whole life of an agent."""
         threading.Thread(target=self._obey, args=(sys.stdin.buffer,), daemon=True).start()
         self.channel.say(_hello(self.options))
+        with suppress(OSError):
+            os.chdir(self.options.directory)
         self.channel.say(wire.Facts(node=self._survey()))
         while not isinstance(order := self.events.get(), wire.Stop):
             if isinstance(order, wire.Listen):
@@ -106,6 +109,8 @@ class Agent:
 
     def leave(self, reason: str) -> None:
         """Kill everything we started, and end at once without waiting for threads."""
+        if self.mark is not None:
+            self.mark.close()
         process.kill_tree()
         process.reap_all()
         if self.folder:
@@ -119,30 +124,41 @@ class Agent:
         return survey(o.name, machine, o.probe_seconds, simulated=o.simulated, step=self._step)
 
     def _open_door(self, order: wire.Listen) -> None:
-        """Let the others try to reach us."""
-        from ncclcheck.probes.reach import Listener  # noqa: PLC0415 - one node alone needs none of it
+        """Let the others try to reach us, and see whether they find our file in their working directory."""
+        from ncclcheck.probes.reach import Listener, Mark  # noqa: PLC0415 - one node alone needs none of it
 
+        self.mark = Mark()
         self.listener = Listener(order.address, node=self.options.node, name=self.options.name)
         told = self.listener.told
-        door, problem = (None, told.why) if isinstance(told, Unread) else (told, "")
-        self.channel.say(wire.Listening(door=door, problem=problem))
+        if isinstance(told, Unread):
+            self.channel.say(wire.Listening(door=None, problem=told.why))
+        else:
+            self.channel.say(wire.Listening(door=replace(told, file=self.mark.file())))
 
     def _reach(self, order: wire.Peers) -> None:
         """Try to reach the others; our door is closed before anything else runs."""
         from ncclcheck.probes.reach import measure  # noqa: PLC0415
 
-        if self.listener is not None and not isinstance(door := self.listener.told, Unread):
+        if self.mark and self.listener and not isinstance(door := self.listener.told, Unread):
             self._step(f"reach {len(order.doors) - 1} peers")
-            self.channel.say(wire.Reach(reach=measure(door, order.doors, order.names, order.seconds)))
+            self.mark.look(door, order.doors)
+            reach = measure(door, order.doors, order.names, order.seconds)
+            self.channel.say(wire.Reach(reach=replace(reach, marks=self.mark.found())))
+
+    def _close_door(self) -> None:
+        """Nobody looks for us any more."""
+        if self.mark is not None:
+            self.mark.close()
+        if self.listener is not None:
+            self.listener.close()
+        self.mark = self.listener = None
 
     def _step(self, text: str) -> None:
         self.channel.say(wire.Step(text=text))
 
     def _job(self, job: wire.Job) -> None:
         """Run torchrun to its end; always says how it ended. Our own door is closed by then."""
-        if self.listener is not None:
-            self.listener.close()
-            self.listener = None
+        self._close_door()
         if job.is_host and (problem := _port_problem(job.endpoint)):
             self._ended(None, problem)
             return
@@ -197,6 +213,7 @@ class Agent:
         status = 0 if torchrun.all_done else torchrun.child.poll()
         stuck = process.kill_tree()
         detail = explain_end(torchrun.log) if status else ""
+        self.channel.say(wire.Result(part=torchrun.proof()))
         self._ended(status, detail, [_leftover(self.options.name, s) for s in stuck])
 
     def _drain(self, torchrun: Torchrun) -> None:
@@ -249,6 +266,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--name", default=os.environ.get("SLURMD_NODENAME") or socket.gethostname())
     parser.add_argument("--probe-seconds", type=float, required=True)
     parser.add_argument("--simulated", action="store_true")
+    parser.add_argument("--directory", default=".")
     parser.add_argument("--sysroot", default="")
     parser.add_argument("--host-root", default="")
     options = parser.parse_args(argv)

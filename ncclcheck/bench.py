@@ -11,10 +11,12 @@ import msgspec
 
 from ncclcheck import endpoint, plan, wire
 from ncclcheck.conduct import conduct
+from ncclcheck.errors import UsageError
 from ncclcheck.options import Options
 from ncclcheck.plan import BenchOptions, Shape
 from ncclcheck.probes.context import JobPlan
 from ncclcheck.probes.facts import Cluster, Node, at, replace, variables
+from ncclcheck.reports import expect
 from ncclcheck.reports.findings import State
 from ncclcheck.reports.jsondoc import Stage
 from ncclcheck.reports.judge import judge
@@ -49,12 +51,22 @@ class _Bench:
         nodes = self.session.gathered.answered
         self.shape = plan.shape(self.bench, nodes, simulated=self.stages.choice.simulated)
         parts = plan.job(self.bench, self.shape, nodes, simulated=self.stages.choice.simulated)
+        self._refuse_demands(parts)
         self.stages.progress.say(self._announcement())
         with self.stages.stage("bench", f"torchrun with {self.shape.backend}") as outcome:
             seconds = self._seconds()
             self.session.job(self._orders(nodes, parts, seconds), seconds)
             if self.session.stopped_by or not self._complete():
                 outcome.state, outcome.reason = State.FAIL, self.session.stopped_by or "not every rank finished"
+
+    def _refuse_demands(self, parts: JobPlan) -> None:
+        """Raises UsageError for a bandwidth that is demanded and not measured, or that nothing here can reach."""
+        measured = {row.op: None for row in parts.collectives.rows}
+        for op in self.stages.options.policy.min_busbw:
+            if op not in measured:
+                raise UsageError(f"--min-busbw: {op} is not measured in this run, only {', '.join(measured)}")
+        for problem in expect.impossible(self.cluster(), self.ranks, len(self.stages.choice.names)):
+            raise UsageError(f"--min-busbw: {problem}")
 
     def _refusal(self) -> tuple[str, Stage] | None:
         """Why no job is started, and the stage that says so."""
@@ -157,6 +169,8 @@ class _Bench:
         """Everything that is known by now."""
         backend = self.shape.backend if self.shape else ""
         job = replace(self.stages.job(), backend=backend, backend_asked=self.bench.backend, ranks=self.ranks)
+        if self.shape:
+            job = replace(job, injected=[*self.bench.inject])
         return self.stages.cluster(job)
 
 

@@ -34,7 +34,7 @@ def conduct(options: Options, seconds: float, work: Work) -> int:
     choice = choose.choose(options, os.environ)
     if choice.who is not None and choice.lead is None:
         return _follow(choice.who, options, seconds)
-    return _lead(choice, options, seconds, work)
+    return _lead(choice, saved.with_baseline(options), seconds, work)
 
 
 def _lead(choice: Choice, options: Options, seconds: float, work: Work) -> int:

@@ -58,6 +58,7 @@ class CommandOptions(Struct, forbid_unknown_fields=True, rename="kebab"):
     nproc_per_node: Annotated[int, Meta(ge=1, le=100_000)] | None = None
     backend: Literal["auto", "nccl", "gloo"] | None = None
     time_budget: Annotated[float, Meta(ge=0.1, le=86400)] | None = None
+    min_busbw: str | None = None
     quick: bool | None = None
     full: bool | None = None
     force: bool | None = None
@@ -86,7 +87,7 @@ def read(env: Mapping[str, str]) -> Site:
     """Read the site files that exist. Raises UsageError with the file and the key."""
     named = env.get(VARIABLE)
     files = [_parse(path, must_exist=path == named) for path in [*PLACES, *([named] if named else [])]]
-    site = Site(defaults={"env": {}, "bench": {}}, thresholds={})
+    site = Site(defaults={"env": {}, "bench": {}, "report": {}}, thresholds={})
     for file in files:
         if file is not None:
             site = _merge(site, file)
@@ -146,7 +147,7 @@ def _merge(site: Site, file: SiteFile) -> Site:
     shared = _given(file)
     defaults = {
         command: {**site.defaults[command], **shared, **(_given(table) if table else {})}
-        for command, table in (("env", file.env), ("bench", file.bench))
+        for command, table in (("env", file.env), ("bench", file.bench), ("report", None))
     }
     return Site(
         contact=file.contact if file.contact is not None else site.contact,

@@ -16,9 +16,10 @@ from datetime import datetime, timezone
 from ncclcheck import __version__, exits
 from ncclcheck.errors import UsageError
 from ncclcheck.options import Options
-from ncclcheck.probes.facts import Cluster
+from ncclcheck.probes.facts import Cluster, replace
 from ncclcheck.progress import complain
-from ncclcheck.reports import decision, jsondoc, summary, terminal
+from ncclcheck.reports import decision, expect, jsondoc, summary, terminal
+from ncclcheck.reports.culprit import culprits
 from ncclcheck.reports.judge import judge
 
 _WIDEST = 100
@@ -87,7 +88,7 @@ def deliver(document: jsondoc.Document, options: Options, node: str = "") -> int
 
 def make(cluster: Cluster, options: Options, story: Story) -> jsondoc.Document:
     """The document of a cluster."""
-    verdicts = decision.select(judge(cluster), options.only, options.ignore)
+    verdicts = decision.select(judge(replace(cluster, baseline=options.baseline)), options.only, options.ignore)
     state = decision.outcome(verdicts)
     code = int(exits.of_outcome(state, strict=options.strict))
     return jsondoc.Document(
@@ -103,7 +104,8 @@ def make(cluster: Cluster, options: Options, story: Story) -> jsondoc.Document:
         run=cluster.run,
         nodes=[jsondoc.NodeEntry(name=node.name, facts=node) for node in cluster.nodes],
         verdicts=verdicts,
-        measurements=cluster.measurements,
+        culprits=culprits(cluster),
+        measurements=expect.completed(cluster),
     )
 
 
@@ -149,10 +151,19 @@ def _print(document: jsondoc.Document, options: Options) -> bool:
         return emit(jsondoc.encode(document).decode())
     if options.quiet and document.state == "ok" and document.exit_code == 0:
         return True
-    style = terminal.Style(
+    return say((terminal.short if options.output == "short" else terminal.text)(document, style(options)))
+
+
+def style(options: Options) -> terminal.Style:
+    """How text is printed here."""
+    return terminal.Style(
         width=_width(), colour=_colour(options.color), verbose=options.verbose, contact=options.policy.contact
     )
-    return emit(_plain((terminal.short if options.output == "short" else terminal.text)(document, style)))
+
+
+def say(text: str) -> bool:
+    """Print a text report as the one document of stdout."""
+    return emit(_plain(text))
 
 
 def _plain(text: str) -> str:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from ncclcheck.errors import UsageError
-from ncclcheck.probes.facts import Policy, Requirement
+from ncclcheck.probes.facts import Baseline, Policy, Requirement
 from ncclcheck.reports.rule import all_rules
 
 COUNTED = ("gpu", "hca")
@@ -14,7 +14,10 @@ COUNTED = ("gpu", "hca")
 
 @dataclass(frozen=True)
 class Options:
-    """Common options; None where the user said nothing and the command decides."""
+    """Common options; None where the user said nothing and the command decides.
+
+    baseline: what stands in baseline_file, once it was read.
+    """
 
     command: str
     nodes: int | None = None
@@ -30,6 +33,8 @@ class Options:
     json_file: str | None = None
     save_file: str | None = None
     from_file: str | None = None
+    baseline_file: str | None = None
+    baseline: Baseline | None = None
     only: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     strict: bool = False

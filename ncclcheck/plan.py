@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from ncclcheck import faults
 from ncclcheck.errors import UsageError
-from ncclcheck.probes.context import CollectivePlan, Dtype, JobPlan, Op, PairPlan, ReduceOp, Row, SpeedPlan
+from ncclcheck.probes.context import CollectivePlan, Dtype, JobPlan, Op, PairPlan, ReduceOp, Row, SoakPlan, SpeedPlan
 from ncclcheck.probes.facts import Node, Unread, at, value_or, variables
 
 OPS: tuple[Op, ...] = get_args(Op)
@@ -15,10 +16,14 @@ REDUCE_OPS: tuple[ReduceOp, ...] = get_args(ReduceOp)
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 Level = Literal["quick", "standard", "full"]
 
+WITH_BUSBW: tuple[Op, ...] = OPS[: OPS.index("barrier")]
+
 _DEFAULT_OPS: tuple[Op, ...] = OPS[:-1]
 _QUICK_OPS: tuple[Op, ...] = ("broadcast", "all_reduce", "all_gather", "barrier")
 _SPEED_S: dict[Level, float] = {"quick": 0.5, "standard": 2.0, "full": 5.0}
 _PAIRS_S: dict[Level, float] = {"quick": 1.5, "standard": 5.0, "full": 60.0}
+_DIAGNOSTICS_S: dict[Level, float] = {"quick": 0.0, "standard": 30.0, "full": 60.0}
+_DIAGNOSTICS_SINCE = (2, 31)
 _LARGEST = 2**40
 _STARTUP_S = 12.0
 _MEMORY_OF_A_RANK = 400 * 2**20
@@ -36,6 +41,8 @@ class BenchOptions:
     backend: str = "auto"
     time_budget: float | None = None
     level: Level = "standard"
+    soak: float | None = None
+    inject: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,23 @@ def sizes(given: str) -> tuple[int, ...]:
     """`1K:256M:x4`, `1M:8M:+1M` or `1K,64M` -> bytes, ascending. Raises UsageError."""
     found = [_size(part) for part in given.split(",")] if ":" not in given else _range(given)
     return tuple(sorted(dict.fromkeys(found)))
+
+
+def min_busbw(given: str) -> dict[str, float]:
+    """`40` (of all_reduce) or `all_reduce=40,all_gather=30` -> GB/s by operation. Raises UsageError."""
+    found: dict[str, float] = {}
+    for part in given.split(",") if given else ():
+        op, equals, number = part.strip().rpartition("=")
+        op = op.strip() if equals else "all_reduce"
+        if op not in WITH_BUSBW:
+            raise UsageError(f"--min-busbw: {op!r} has no bus bandwidth; allowed are {', '.join(WITH_BUSBW)}")
+        if not re.fullmatch(r"\s*(\d{1,5}(\.\d{1,6})?|\.\d{1,6})", number) or not float(number):
+            raise UsageError(
+                f"--min-busbw: {part.strip()!r} is not understood; allowed are GB/s above 0 (40, which is of "
+                "all_reduce) or OPERATION=GB/s, several with commas"
+            )
+        found[op] = float(number)
+    return found
 
 
 def _range(given: str) -> list[int]:
@@ -152,11 +176,24 @@ def _most_ranks(nodes: list[Node]) -> int:
 
 def job(bench: BenchOptions, shape: Shape, nodes: list[Node], *, simulated: bool) -> JobPlan:
     """The parts of the job. Raises UsageError."""
+    measured = collectives(bench, shape, nodes, simulated=simulated)
+    names = [node.name for node in nodes]
     return JobPlan(
+        diagnostics_s=_diagnostics(bench.level, shape, nodes),
         speed=SpeedPlan(budget_s=_SPEED_S[bench.level]),
-        collectives=collectives(bench, shape, nodes, simulated=simulated),
+        collectives=measured,
+        soak=SoakPlan(seconds=bench.soak) if bench.soak else None,
         pairs=_pairs(bench.level) if len(nodes) > 1 else None,
+        injected=faults.injections(bench.inject, names, shape.ranks_per_node * len(nodes), measured.rows),
     )
+
+
+def _diagnostics(level: Level, shape: Shape, nodes: list[Node]) -> float:
+    """NCCL's own diagnostics need a library that has them, on every node."""
+    versions = [value_or(at(node, "nccl.loaded.version"), "") for node in nodes]
+    found = [re.match(r"(\d+)\.(\d+)", version) for version in versions]
+    able = all(one is not None and (int(one[1]), int(one[2])) >= _DIAGNOSTICS_SINCE for one in found)
+    return _DIAGNOSTICS_S[level] if able and shape.backend == "nccl" else 0.0
 
 
 def _pairs(level: Level) -> PairPlan:
@@ -197,9 +234,15 @@ def budget(bench: BenchOptions) -> float:
 
 def stated_seconds(bench: BenchOptions) -> float:
     """How long `bench` says beforehand that it will take."""
+    return _without_soak(bench) + (bench.soak or 0.0)
+
+
+def _without_soak(bench: BenchOptions) -> float:
     return _STARTUP_S + _SPEED_S[bench.level] + budget(bench) + _PAIRS_S[bench.level]
 
 
 def default_deadline(command: str, bench: BenchOptions | None = None) -> float:
     """Seconds from the program's start until the report, by design §4."""
-    return 30.0 if bench is None or command == "env" else max(120.0, 3 * stated_seconds(bench))
+    if bench is None or command == "env":
+        return 30.0
+    return max(120.0, 3 * _without_soak(bench)) + (bench.soak or 0.0)

@@ -1,26 +1,77 @@
-"""`--from FILE`: judge a saved run again, on any laptop."""
+"""Saved results: judged again (`--from`), held against a new one (`--baseline`), compared (`report --compare`)."""
 
 from __future__ import annotations
 
-from ncclcheck import finish
+import dataclasses
+import os
+import stat
+
+from ncclcheck import __version__, finish
 from ncclcheck.errors import UsageError
 from ncclcheck.options import Options
-from ncclcheck.reports import jsondoc
+from ncclcheck.probes.facts import Baseline, Policy
+from ncclcheck.reports import compare, jsondoc
 
 _MOST = 2**30
 
 
-def judge_again(options: Options) -> int:
+def load(path: str, told_by: str, policy: Policy) -> jsondoc.Saved:
+    """Read a saved result. told_by: the option or command that named it. Raises UsageError."""
+    try:
+        return jsondoc.decode(_content(path), policy)
+    except OSError as error:
+        raise UsageError(f"{told_by}: {path} cannot be read: {error.strerror or error}") from None
+    except jsondoc.DocumentError as error:
+        raise UsageError(f"{told_by}: {path}: {error}") from None
+
+
+def _content(path: str) -> bytes:
+    """Of a file, or of a pipe as the shell makes one. Raises OSError."""
+    with open(path, "rb") as file:
+        told = os.fstat(file.fileno())
+        if stat.S_ISCHR(told.st_mode):
+            raise OSError(22, "it is a device")
+        data = file.read(_MOST + 1) if told.st_size <= _MOST else b""
+    if max(told.st_size, len(data)) > _MOST:
+        raise OSError(27, f"it is larger than {_MOST >> 30} GiB, which no saved result is")
+    return data
+
+
+def judge_again(options: Options, told_by: str = "--from") -> int:
     """Judge the nodes, run and measurements of a saved file; its verdicts are never trusted. Raises UsageError."""
     assert options.from_file is not None
-    try:
-        with open(options.from_file, "rb") as file:
-            data = file.read(_MOST)
-    except OSError as error:
-        raise UsageError(f"--from: {options.from_file} cannot be read: {error.strerror or error}") from None
-    try:
-        saved = jsondoc.decode(data, options.policy)
-    except jsondoc.DocumentError as error:
-        raise UsageError(f"--from: {options.from_file}: {error}") from None
+    saved = load(options.from_file, told_by, options.policy)
+    options = with_baseline(dataclasses.replace(options, command=saved.cluster.command))
     story = finish.Story(saved.started, saved.seconds, saved.stages)
     return finish.deliver(finish.make(saved.cluster, options, story), options)
+
+
+def with_baseline(options: Options) -> Options:
+    """The options with the result that `--baseline` names. Raises UsageError for one that cannot serve."""
+    path = options.baseline_file
+    if path is None:
+        return options
+    baseline = _end(path, "--baseline", options.policy)
+    if options.command == "bench" and not baseline.cluster.measurements.collectives:
+        raise UsageError(
+            f"--baseline: {path} is a result of {baseline.cluster.command or 'another command'} and holds no "
+            "bandwidth; make one with: ncclcheck bench --save FILE"
+        )
+    return dataclasses.replace(options, baseline=baseline)
+
+
+def compare_files(before: str, after: str, options: Options) -> int:
+    """Say what changed between two saved results; the exit code. Raises UsageError."""
+    ends = [_end(path, "report", options.policy) for path in (before, after)]
+    found = compare.result(ends[0], ends[1], __version__, options.policy.thresholds)
+    if options.output == "json":
+        finish.emit(compare.encode(found).decode())
+    elif not (options.quiet and found.exit_code == 0):
+        render = compare.short if options.output == "short" else compare.text
+        finish.say(render(found, finish.style(options)))
+    return found.exit_code
+
+
+def _end(path: str, told_by: str, policy: Policy) -> Baseline:
+    saved = load(path, told_by, policy)
+    return Baseline(name=path, started=saved.started, cluster=saved.cluster)

@@ -11,18 +11,22 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-_SLOT = struct.Struct("<QQdd")
+_SLOT = struct.Struct("<QQddQ")
 _SIZE = 64
 
 
 @dataclass(frozen=True)
 class Slot:
-    """pid of the rank; ticks counted; monotonic times of the last tick and of the heartbeat thread."""
+    """pid of the rank; ticks counted; monotonic times of the last tick and of the heartbeat thread.
+
+    stepped: the ticks that were counted when the last step began.
+    """
 
     pid: int
     ticks: int
     ticked: float
     beat: float
+    stepped: int = 0
 
 
 class Slots:
@@ -48,7 +52,8 @@ class Writer:
 
     def __init__(self, memory: mmap.mmap, offset: int, pid: int) -> None:
         self._memory, self._offset, self._pid = memory, offset, pid
-        self._ticks, self._ticked = 0, time.monotonic()
+        self._ticks = self._stepped = 0
+        self._ticked = time.monotonic()
         self.beat()
 
     def tick(self) -> None:
@@ -57,6 +62,12 @@ class Writer:
         self._ticked = time.monotonic()
         self.beat()
 
+    def step(self) -> None:
+        """Count one, and let what follows be counted from there."""
+        self._stepped = self._ticks + 1
+        self.tick()
+
     def beat(self) -> None:
         """Show that the process runs at all."""
-        _SLOT.pack_into(self._memory, self._offset, self._pid, self._ticks, self._ticked, time.monotonic())
+        now = time.monotonic()
+        _SLOT.pack_into(self._memory, self._offset, self._pid, self._ticks, self._ticked, now, self._stepped)

@@ -17,7 +17,8 @@ import msgspec
 from ncclcheck import wire
 from ncclcheck.probes import process
 from ncclcheck.probes.context import JobPlan
-from ncclcheck.probes.facts import RankState, replace
+from ncclcheck.probes.facts import Measurements, RankState, replace
+from ncclcheck.proof import Proof
 from ncclcheck.slots import Slots
 from ncclcheck.worker import RUN_VARIABLE, WorkerPlan
 
@@ -91,6 +92,8 @@ class Torchrun:
     def _start(self) -> subprocess.Popen[bytes]:
         env = {name: value for name, value in os.environ.items() if not _NOT_INHERITED.match(name)}
         env.update(self.job.env)
+        self._proof = Proof(self.job, self.node, self.folder, env)
+        env.update(self._proof.environment)
         env.update({RUN_VARIABLE: self.folder, "TMPDIR": self.folder, "PYTHONUNBUFFERED": "1"})
         with open(self.log, "wb") as log:
             return process.start(command(self.job), env=env, cwd=self.folder, out=log, err=subprocess.STDOUT)
@@ -100,6 +103,8 @@ class Torchrun:
         if isinstance(record, wire.Rank):
             self.ranks[record.state.rank] = replace(record.state, last_step=self._last_step(record.state.rank))
             self._changed.setdefault(record.state.rank, time.monotonic())
+            if record.state.phase == "world":
+                self._proof.joined(record.state)
         elif record.rank in self.ranks:
             self.ranks[record.rank] = replace(self.ranks[record.rank], last_step=record.text)
             self._changed[record.rank] = time.monotonic()
@@ -109,13 +114,20 @@ class Torchrun:
 
     def looked_at(self) -> list[RankState]:
         """Every rank with its process state and the seconds since it last made progress."""
+        self._proof.look([*self.ranks.values()])
         return [self._look(state) for state in self.ranks.values()]
 
     def _look(self, state: RankState) -> RankState:
-        ticked = max(self._slots.read(state.local_rank).ticked, self._changed[state.rank])
+        slot = self._slots.read(state.local_rank)
+        ticked = max(slot.ticked, self._changed[state.rank])
         since = round(max(0.0, time.monotonic() - ticked), 1)
         letter = process.state_of(state.pid) if state.pid is not None else ""
+        state = replace(state, ticks=slot.ticks - slot.stepped)
         return replace(state, since_s=since, proc_state="gone" if letter in ("Z", "X") else letter)
+
+    def proof(self) -> Measurements:
+        """Over what the ranks ran; asked at their end."""
+        return self._proof.told(self.ranks, self.log)
 
     @property
     def all_done(self) -> bool:

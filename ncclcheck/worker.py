@@ -10,18 +10,22 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from ncclcheck import wire
 from ncclcheck.probes.context import Context, JobPlan
-from ncclcheck.probes.facts import Measurements, RankState, Startup, replace
+from ncclcheck.probes.facts import JobMemory, Measurements, RankState, Startup, replace
 from ncclcheck.probes.process import die_with_parent
 from ncclcheck.slots import Slots
 
 if TYPE_CHECKING:
     import torch
+
+    from ncclcheck.probes.memory import Watch
+    from ncclcheck.probes.pairs import NextRound
 
 RUN_VARIABLE = "NCCLCHECK_RUN_DIR"
 
@@ -74,7 +78,7 @@ class Link:
 
     def step(self, text: str) -> None:
         """Announce what is about to begin."""
-        self.tick()
+        self._slot.step()
         self.say(wire.Step(text=text, rank=self.state.rank))
 
     def phase(self, **changes: object) -> None:
@@ -115,27 +119,56 @@ def _run(link: Link, plan: WorkerPlan, me: Identity, born: float) -> None:
     begun = time.monotonic()
     import torch.distributed as dist  # noqa: PLC0415
 
+    from ncclcheck.probes.memory import Watch  # noqa: PLC0415
+
     imported = time.monotonic() - begun
+    if plan.job.diagnostics_s:
+        _diagnose(link, plan)
     device = _device(plan, me)
+    memory = Watch(device)
+    memory.mark("before_init")
     link.step(f"init_process_group ({plan.backend})")
     begun = time.monotonic()
     dist.init_process_group(plan.backend, timeout=timedelta(seconds=max(5.0, plan.deadline - begun)))
     initialised = time.monotonic() - begun
     _check_members(plan, device)
     link.phase(phase="world")
-    context = _context(link, plan, me, device)
+    context = _context(link, plan, me, memory, device)
     _parts(context, [imported, born - plan.started, initialised])
+    context.emit(Measurements(memory=JobMemory(ranks=[memory.report(me.rank, plan.node)])))
     link.step("destroy_process_group")
     dist.destroy_process_group()
 
 
+def _diagnose(link: Link, plan: WorkerPlan) -> None:
+    """What NCCL finds out by itself, before this process has touched a GPU; rank 0 hears it."""
+    from ncclcheck.probes import diagnostics  # noqa: PLC0415
+
+    link.step("NCCL's own diagnostics")
+    told = diagnostics.run(diagnostics.command(plan.backend), plan.job.diagnostics_s)
+    if link.state.rank == 0:
+        link.emit(Measurements(diagnostics=told))
+
+
 def _parts(context: Context, seconds: list[float]) -> None:
     """The parts of the plan, in their order. seconds: import, rendezvous and init of this rank."""
-    from ncclcheck.probes import collectives  # noqa: PLC0415
+    from ncclcheck.probes import collectives, pairs, speed  # noqa: PLC0415
 
     context.step("first collective")
     _emit_startup(context, [*seconds, collectives.first_collective(context)])
+    context.memory.mark("after_init")
+    if context.plan.speed:
+        speed.run(context)
     collectives.run(context)
+    if context.plan.pairs:
+        pairs.run(context, _next_round([*pairs.ranks_of(context.node_of)], context.plan.pairs.level))
+
+
+def _next_round(nodes: list[str], level: Literal["quick", "full"]) -> NextRound:
+    """What decides which pairs come next, asked on rank 0."""
+    from ncclcheck.reports.culprit import next_round  # noqa: PLC0415
+
+    return partial(next_round, nodes, level)
 
 
 def _check_world(plan: WorkerPlan, me: Identity) -> None:
@@ -166,7 +199,7 @@ def _device(plan: WorkerPlan, me: Identity) -> torch.device:
     return torch.device("cuda", me.local_rank)
 
 
-def _context(link: Link, plan: WorkerPlan, me: Identity, device: torch.device) -> Context:
+def _context(link: Link, plan: WorkerPlan, me: Identity, memory: Watch, device: torch.device) -> Context:
     from ncclcheck.probes.timing import Peers  # noqa: PLC0415
 
     return Context(
@@ -183,6 +216,7 @@ def _context(link: Link, plan: WorkerPlan, me: Identity, device: torch.device) -
         step=link.step,
         tick=link.tick,
         emit=link.emit,
+        memory=memory,
     )
 
 

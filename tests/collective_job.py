@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -17,14 +19,19 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
 from ncclcheck.probes import collectives, operations
-from ncclcheck.probes.context import CollectivePlan, Context, JobPlan
+from ncclcheck.probes.context import CollectivePlan, Context, Injection, JobPlan, SoakPlan
 from ncclcheck.probes.exact import bits
-from ncclcheck.probes.facts import Collective, Measurements, WrongResult
+from ncclcheck.probes.facts import Collective, Measurements, RankMemory, Soak, WrongResult
+from ncclcheck.probes.memory import Watch
+from tests import planted as defects
+
+
+ROOT = Path(__file__).parents[1]
 
 
 class Case(msgspec.Struct, kw_only=True):
     """A plan, and what is planted: a rank whose all_reduce gives a wrong result from some call on (-1: none);
-    what the one-tensor form of all_gather raises.
+    what the one-tensor form of all_gather raises; a defect of tests.planted in rank 1.
     """
 
     name: str
@@ -32,6 +39,9 @@ class Case(msgspec.Struct, kw_only=True):
     corrupt_rank: int = -1
     corrupt_call: int = 0
     gather_error: str = ""
+    defect: str = ""
+    soak: SoakPlan | None = None
+    injected: list[Injection] = []
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -40,6 +50,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     name: str
     rows: list[Collective] = []
     wrong: list[WrongResult] = []
+    soaks: list[Soak] = []
+    memory: RankMemory | None = None
     steps: list[str] = []
     ticks: int = 0
     error: str = ""
@@ -53,6 +65,7 @@ def measure(case: Case, rank: int, world: int) -> Outcome:
     def emit(part: Measurements) -> None:
         outcome.rows = [*outcome.rows, *part.collectives]
         outcome.wrong = [*outcome.wrong, *part.wrong]
+        outcome.soaks = [*outcome.soaks, *([part.soak] if part.soak else [])]
 
     def tick() -> None:
         outcome.ticks += 1
@@ -67,11 +80,12 @@ def measure(case: Case, rank: int, world: int) -> Outcome:
         nodes=world,
         backend="gloo",
         device=torch.device("cpu"),
-        plan=JobPlan(collectives=case.plan),
+        plan=JobPlan(collectives=case.plan, soak=case.soak, injected=case.injected),
         deadline=begin + 60,
         step=outcome.steps.append,
         tick=tick,
         emit=emit,
+        memory=Watch(torch.device("cpu")),
     )
     collectives.first_collective(context)
     try:
@@ -79,6 +93,7 @@ def measure(case: Case, rank: int, world: int) -> Outcome:
     except RuntimeError as error:
         outcome.error = str(error)
     outcome.seconds = time.monotonic() - begin
+    outcome.memory = context.memory.report(rank, context.node)
     return outcome
 
 
@@ -114,8 +129,28 @@ def planted(case: Case, rank: int) -> Iterator[None]:
         dist.all_reduce = corrupting(all_reduce, case.corrupt_call)
     if case.gather_error:
         operations._all_gather_single = raising(case.gather_error)
-    yield
+    with defects.planted(case.defect) if case.defect and rank == 1 else contextlib.nullcontext():
+        yield
     dist.all_reduce, operations._all_gather_single = all_reduce, gather
+
+
+def outcomes_of(cases: list[Case], world: int) -> list[dict[str, Outcome]]:
+    """What each rank of a job over all cases handed over, by case."""
+    with TemporaryDirectory() as folder:
+        Path(folder, "cases.json").write_bytes(msgspec.json.encode(cases))
+        command = [sys.executable, "-m", "tests.collective_job"]
+        ranks = [
+            subprocess.Popen([*command, str(rank), str(world), folder], stderr=subprocess.PIPE, cwd=ROOT)
+            for rank in range(world)
+        ]
+        try:
+            errors = [rank.communicate(timeout=100)[1] for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
+        assert [rank.returncode for rank in ranks] == [0] * world, b"\n".join(errors).decode()
+        found = [Path(folder, f"{rank}.json").read_bytes() for rank in range(world)]
+    return [{o.name: o for o in msgspec.json.decode(text, type=list[Outcome])} for text in found]
 
 
 def main() -> None:

@@ -20,16 +20,25 @@ ALL = "*"
 
 @dataclass
 class Scene:
-    """Where a scenario plays: the lab, and what was started on which host. folder: TMPDIR of all of it."""
+    """Where a scenario plays: the lab, and what was started on which host. folder: TMPDIR of all of it.
+
+    work: the job's working directory, where the scenario makes it.
+    """
 
     lab: Lab
     slurm_or_none: Slurm | None
     folder: Path
     started: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
 
+    @property
+    def work(self) -> Path:
+        """Beside the folder."""
+        return self.folder.with_name(f"{self.folder.name}-work")
+
     def start(self, host: str, argv: list[str], env: Mapping[str, str], name: str = "") -> None:
         """Start a command on a host; its exit code and report are kept under the name, else under the host's."""
-        self.started[name or host] = self[host].start(argv, env={**env, "TMPDIR": str(self.folder)})
+        there = str(self.work) if self.work.is_dir() else "/"
+        self.started[name or host] = self[host].start(argv, env={**env, "TMPDIR": str(self.folder)}, cwd=there)
 
     def __getitem__(self, name: str) -> Host:
         return self.lab[name]

@@ -277,4 +277,21 @@ _MEETS = (
     ),
 )
 
-OF_NODES = (*_STARTS, *_MEETS)
+_PLACES = (
+    Scenario(
+        name="working directory apart on one host",
+        fault=lambda s: faults.own_directory(s.work, s["h2"]),
+        expect=(Expect(code="STO006", node="h2", words="not the one of h[1,3]", state=State.WARN),),
+        exit_code=0,
+        gate=True,
+    ),
+    Scenario(
+        name="join: working directory apart on one host",
+        fault=lambda s: faults.own_directory(s.work, s["h3"]),
+        launcher="join",
+        expect=(Expect(code="STO006", node="h3", words="not the one of h[1-2]", state=State.WARN),),
+        exit_code=0,
+    ),
+)
+
+OF_NODES = (*_STARTS, *_MEETS, *_PLACES)

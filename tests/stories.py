@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from ncclcheck import finish
 from ncclcheck.options import Options
-from ncclcheck.probes.facts import Cluster, Job, Measurements, Node, Policy, Run
+from ncclcheck.probes.facts import Baseline, Cluster, Job, Measurements, Node, Policy, Run
 from ncclcheck.reports.jsondoc import Document
 
 FOLDER = Path(__file__).resolve().parent / "snapshots"
@@ -33,6 +33,7 @@ class Told(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     measurements: Measurements = Measurements()
     policy: Policy = Policy()
     nodes: list[Node]
+    baseline: Baseline | None = None
 
     @property
     def cluster(self) -> Cluster:
@@ -44,6 +45,7 @@ class Told(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             run=self.run,
             measurements=self.measurements,
             policy=self.policy,
+            baseline=self.baseline,
         )
 
     @property
@@ -51,7 +53,8 @@ class Told(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """The whole result, as if it had just been measured."""
         signal = 2 if self.run.stopped_by == "signal" else None
         story = finish.Story(started="2026-01-01T00:00:00+00:00", seconds=1.0, signal=signal)
-        return finish.make(self.cluster, Options(command=self.command, policy=self.policy), story)
+        options = Options(command=self.command, policy=self.policy, baseline=self.baseline)
+        return finish.make(self.cluster, options, story)
 
 
 def load(name: str) -> Told:

@@ -39,8 +39,13 @@ WRONG = [
     (("env", "--json", "/nowhere/x.json"), "--json", "cannot be written"),
     (("env", "--save", "/"), "--save", "cannot be written"),
     (("env", "--from", "/nowhere.json"), "--from", "cannot be read"),
+    (("env", "--baseline", "/nowhere.json"), "--baseline", "cannot be read"),
+    (("report",), "report", "report FILE"),
+    (("report", "/nowhere.json"), "report", "cannot be read"),
+    (("report", "a.json", "b.json"), "report", "--compare"),
+    (("report", "--compare", "a.json"), "report", "BEFORE AFTER"),
     (("explain", "NET0001"), "NET001", "explain"),
-    (("explian",), "explian", "env, bench, explain"),
+    (("explian",), "explian", "env, bench, report, explain"),
     (("env", "--no-such-option"), "--no-such-option", "o such option"),
 ]
 

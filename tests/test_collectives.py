@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from functools import cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import get_args
 
 import msgspec
@@ -17,13 +13,12 @@ from ncclcheck.probes.context import CollectivePlan, Dtype, Op, ReduceOp, Row
 from ncclcheck.probes.facts import Collective
 from ncclcheck.probes.operations import OPERATIONS
 from ncclcheck.probes.timing import is_tight, median_interval, summary
-from tests.collective_job import Case, Outcome
+from tests.collective_job import Case, Outcome, outcomes_of
 
 ALL_OPS: tuple[Op, ...] = get_args(Op)
 REDUCING: tuple[Op, ...] = ("all_reduce", "reduce", "reduce_scatter")
 WHOLE = ("band", "bor", "bxor")
 MIB = 2**20
-ROOT = Path(__file__).parents[1]
 
 
 def plan(rows: list[Row], **named: object) -> CollectivePlan:
@@ -56,21 +51,7 @@ CASES = [
 @cache
 def outcomes(world: int) -> list[dict[str, Outcome]]:
     """What each rank of a world handed over, by case; the whole job runs once."""
-    with TemporaryDirectory() as folder:
-        Path(folder, "cases.json").write_bytes(msgspec.json.encode(CASES))
-        command = [sys.executable, "-m", "tests.collective_job"]
-        ranks = [
-            subprocess.Popen([*command, str(rank), str(world), folder], stderr=subprocess.PIPE, cwd=ROOT)
-            for rank in range(world)
-        ]
-        try:
-            errors = [rank.communicate(timeout=100)[1] for rank in ranks]
-        finally:
-            for rank in ranks:
-                rank.kill()
-        assert [rank.returncode for rank in ranks] == [0] * world, b"\n".join(errors).decode()
-        found = [Path(folder, f"{rank}.json").read_bytes() for rank in range(world)]
-    return [{o.name: o for o in msgspec.json.decode(text, type=list[Outcome])} for text in found]
+    return outcomes_of(CASES, world)
 
 
 def row_of(name: str, world: int, op: str) -> Collective:
@@ -226,5 +207,5 @@ def test_a_median_is_certain_when_its_interval_is_narrow() -> None:
 
 def test_a_summary_is_in_microseconds() -> None:
     times = summary([second / 1e6 for second in range(1, 101)])
-    measured = [round(value, 6) for value in msgspec.structs.astuple(times)]
+    measured = [round(value, 6) for value in msgspec.structs.astuple(times)[:6]]
     assert measured == [50.5, 95, 99, 1, 100, 50.5]

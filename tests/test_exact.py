@@ -224,3 +224,50 @@ def test_floating_point_on_the_move_uses_every_bit_and_no_nan(dtype: torch.dtype
 )
 def test_reductions_that_do_not_exist_are_named(op: ReduceOp, dtype: torch.dtype, word: str) -> None:
     assert (word in undefined(op, dtype)) == bool(undefined(op, dtype) or not word)
+
+
+def wrong_in(reduced: Pattern, result: Tensor, own: Data) -> tuple[int, str] | None:
+    """Who is blamed for a result."""
+    found = reduced.mismatch(result)
+    assert found
+    assert found.sample
+    return own.contributor(found.sample)
+
+
+@each_reduction
+@pytest.mark.parametrize("world", [2, 8, 64])
+def test_the_rank_that_is_left_out_is_named(dtype: torch.dtype, op: ReduceOp, world: int) -> None:
+    parts, own, rank = contributions(dtype, op, world), data(dtype, op, 0, world), world // 2
+    assert wrong_in(own.reduced, in_a_row(parts[:rank] + parts[rank + 1 :], op), own) in [(rank, "missing"), None]
+    if world == 8 and op in ("sum", "max", "min", "bxor") and dtype != torch.uint8:
+        assert wrong_in(own.reduced, in_a_row(parts[:rank] + parts[rank + 1 :], op), own)
+
+
+@pytest.mark.parametrize("op", ["sum", "premul_sum", "product"])
+def test_the_rank_that_is_counted_twice_is_named(op: ReduceOp) -> None:
+    parts, own = contributions(torch.float32, op, 8), data(torch.float32, op, 0, 8)
+    assert wrong_in(own.reduced, in_a_row([*parts, parts[5]], op), own) == (5, "doubled")
+
+
+def test_few_or_unrelated_wrong_elements_are_blamed_on_nobody() -> None:
+    parts, own = contributions(torch.float32, "sum", 8), data(torch.float32, "sum", 0, 8)
+    result = in_a_row(parts, "sum")
+    few = result.clone()
+    few[:20] -= parts[3][:20]
+    other = result.clone()
+    other[100:300] = 3.0
+    assert wrong_in(own.reduced, few, own) is None
+    assert wrong_in(own.reduced, other, own) is None
+
+
+def test_data_of_another_round_are_wrong() -> None:
+    own = data(torch.float32, "sum", 0, 2)
+    buffers = []
+    for pattern in (own.moved, own.mine, own.reduced):
+        buffers.append(torch.empty(COUNT))
+        pattern.fill(buffers[-1])
+    own.turn(1)
+    for pattern, buffer in zip((own.moved, own.mine, own.reduced), buffers, strict=True):
+        assert pattern.mismatch(buffer)
+        pattern.fill(buffer)
+        assert pattern.mismatch(buffer) is None

@@ -46,6 +46,18 @@ def flat(**facts: Any) -> Node:
     return a({name: {"path": [], "numa_node": -1} for name in [*GPUS, *NICS]}, **VM, **facts)
 
 
+def alone(bridge: dict[str, Any]) -> Node:
+    """A desktop: one GPU behind a translating IOMMU, no HCA."""
+    cards = tree({PORT: bridge, GPUS[0]: {"iommu": "DMA-FQ"}})
+    others = [*GPUS[1:], *NICS]
+    return gpu_node("a", rdma(), fabric=fabric([one for one in cards if one.name not in others]))
+
+
+def flat_with_efa() -> Node:
+    devices = [hca(number, port(link_layer="Unspecified"), driver="efa") for number in range(4)]
+    return gpu_node("a", rdma(*devices), fabric=flat().fabric)
+
+
 def with_env(node: Node, **env: str) -> Node:
     return gpu_node("a", node.rdma, env=env, fabric=node.fabric)
 
@@ -70,8 +82,10 @@ CASES: list[tuple[str, str, list[Node], str]] = [
     ("FAB001", "a bridge without it", [a({PORT: {"acs": ABSENT}})], "ok"),
     ("FAB001", "a virtual machine", [a({PORT: {"acs": ["ReqRedir"]}}, **VM)], "skipped"),
     ("FAB001", "who knows", [a({PORT: {"acs": ["ReqRedir"]}}, hypervisor=ABSENT, product=DENIED)], "unknown"),
+    ("FAB001", "one card alone", [alone({"acs": ["ReqRedir"]})], "skipped"),
     ("FAB002", "passes", [a()], "ok"),
     ("FAB002", "translates", [a({GPUS[0]: {"iommu": "DMA-FQ"}})], "warn"),
+    ("FAB002", "one card alone", [alone({})], "skipped"),
     ("FAB002", "a virtual machine", [a({GPUS[0]: {"iommu": "DMA"}}, **VM)], "skipped"),
     ("FAB002", "Arm", [a({GPUS[0]: {"iommu": "DMA"}}, iommus=["smmu3.0x1"])], "ok"),
     ("FAB002", "old kernel", [a({n: {"iommu": ABSENT} for n in [*GPUS, *NICS]}, command_line="ro")], "unknown"),
@@ -104,6 +118,7 @@ CASES: list[tuple[str, str, list[Node], str]] = [
     ("FAB009", "bare metal", [a()], "skipped"),
     ("FAB009", "flat", [flat()], "warn"),
     ("FAB009", "a file", [flat(topology_file=True)], "ok"),
+    ("FAB009", "the EFA plugin brings it", [flat_with_efa()], "ok"),
     ("FAB009", "a variable", [with_env(flat(), NCCL_TOPO_FILE="/opt/microsoft/ndv5/topo.xml")], "ok"),
     ("FAB009", "placed", [a(**VM)], "ok"),
     ("FAB010", "performance", [a()], "ok"),

@@ -137,7 +137,31 @@ def test_what_is_the_same_on_all_gpus(code: str, every: dict[str, Any], state: s
 
 
 def test_a_lone_gpu_with_a_lower_power_limit() -> None:
-    assert verdict("GPU013", gpu_node("a", card(power_cap=400.0))).state.value == "warn"
+    assert verdict("GPU013", gpu_node("a", card(power_cap=400.0))).state.value == "note"
+
+
+def test_the_odd_power_limit_is_set_to_that_of_the_others() -> None:
+    cards = four(every={"power_cap": 500.0})
+    odd = verdict("GPU013", gpu_node("a", *cards[:3], replace(cards[3], power_cap=700.0))).findings[0]
+    assert (odd.state.value, odd.remedies[0].commands) == ("warn", ["nvidia-smi -i N -pl 500"])
+
+
+def test_the_one_gpu_with_ecc_is_set_like_the_others() -> None:
+    cards = four(every={"ecc": False, "ecc_pending": False})
+    odd = verdict("GPU010", gpu_node("a", *cards[:3], replace(cards[3], ecc=True, ecc_pending=True))).findings[0]
+    assert (odd.state.value, odd.remedies[0].commands) == ("warn", ["nvidia-smi -i N -e 0"])
+
+
+@pytest.mark.parametrize(("busy", "state"), [(0, "note"), (90, "warn")])
+def test_idle_links_alike_may_have_given_up_lanes(busy: int, state: str) -> None:
+    cards = four(every={"pcie_width": 8, "utilization": busy})
+    assert verdict("GPU015", gpu_node("a", *cards)).state.value == state
+
+
+@pytest.mark.parametrize(("job", "state"), [(Job(), "note"), (TWO, "warn")])
+def test_a_desktop_holds_memory_of_a_geforce_card(job: Job, state: str) -> None:
+    desktop = gpu_node("a", card(model="NVIDIA GeForce RTX 4090", memory_used=2 * GIB))
+    assert verdict("GPU027", desktop, job=job).state.value == state
 
 
 def test_modes_of_a_lone_gpu_of_a_lone_node_are_notes() -> None:
@@ -230,6 +254,11 @@ def test_gpus_that_were_given(env: dict[str, str], count: int, state: str) -> No
 
 def test_two_instances_of_one_gpu_are_two_entries() -> None:
     one = gpu_node("a", card(mig=True), env={"CUDA_VISIBLE_DEVICES": "MIG-1,MIG-2"})
+    assert verdict("GPU029", one).state.value == "ok"
+
+
+def test_slurm_counts_instances() -> None:
+    one = gpu_node("a", card(mig=True), env={"SLURM_GPUS_ON_NODE": "7"})
     assert verdict("GPU029", one).state.value == "ok"
 
 

@@ -11,6 +11,7 @@ from tests.clusters import ABSENT, DENIED, node, told, verdict
 
 TORCH = Stack(torch="2.9.0+cu128", torch_cuda="12.8")
 CPU_TORCH = Stack(torch="2.9.0+cpu", torch_cuda=Unread("absent", "torch was built without CUDA"))
+ROCM_TORCH = Stack(torch="2.9.0+rocm6.4", torch_cuda=Unread("absent", "torch was built without CUDA"))
 NO_LIBRARY = Unread("no_tool", "libcuda.so.1 cannot be loaded")
 NONE = Gpus(pci=ABSENT, devices=ABSENT, usable=ABSENT, cuda_error=ABSENT, driver_cuda=ABSENT)
 
@@ -37,6 +38,9 @@ SICK = gpus(usable=0, cuda_error="CUDA_ERROR_SYSTEM_NOT_READY (802)")
         (gpus(pci=[], devices=[], usable=0, cuda_error="x (100)"), TORCH, {}, "skipped"),
         (NONE, TORCH, {}, "skipped"),
         (NONE, TORCH, {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0,1"}, "fail"),
+        (NONE, ROCM_TORCH, {"SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "8"}, "note"),
+        (gpus(), ROCM_TORCH, {}, "fail"),
+        (gpus(pci=ABSENT, devices=ABSENT), TORCH, {}, "ok"),
         (SICK, TORCH, {"SLURM_JOB_ID": "7"}, "note"),
         (SICK, TORCH, {"SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "0"}, "note"),
         (SICK, TORCH, {"SLURM_JOB_ID": "7", "SLURM_STEP_GPUS": "0"}, "note"),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from ncclcheck.exits import of_outcome
-from ncclcheck.probes.facts import Cluster, Host, Job, Node, Policy, Requirement, Unread, at
+from ncclcheck.probes.facts import Cluster, Host, Job, Node, Policy, Requirement, Unread, at, replace
 from ncclcheck.reports import decision
+from ncclcheck.reports.derived import derived
 from ncclcheck.reports.findings import Finding, State, Where, fail, seen, you
 from ncclcheck.reports.judge import judge
 from ncclcheck.reports.rule import NothingToJudge, Rule, all_rules
@@ -99,6 +101,30 @@ def test_ground_and_counts() -> None:
     assert judge(Cluster(nodes=[_node("a", 0), _node("b")]), [above, ground])[1].state is State.OK
     two = _rule("NET003", lambda _: iter(()), at_least=2)
     assert _state(Cluster(nodes=[_node("a")]), two) is State.SKIPPED
+
+
+def test_the_first_fact_that_a_node_lacks_is_told_in_the_order_of_the_nodes() -> None:
+    rule = _rule("NET001", _bad, needs=("host.cores", "host.memory"))
+    nodes = [_node("a"), _node("b", UNREAD["denied"]), Node(name="c", host=UNREAD["broken"])]
+    verdict = judge(Cluster(nodes=nodes), [rule])[0]
+    assert [(f.where.node, f.what.split()[0]) for f in verdict.findings] == [
+        ("a", "host.memory"), ("b", "host.cores"), ("c", "host.cores")
+    ]  # fmt: skip
+
+
+def test_what_is_derived_stays_with_its_node_alone() -> None:
+    asked: list[str] = []
+
+    @derived
+    def cores(node: Node) -> object:
+        asked.append(node.name)
+        return at(node, "host.cores")
+
+    node = _node("a", 4)
+    changed = replace(node, host=Host(cores=8))
+    assert [cores(node), cores(node), cores(changed), cores(changed)] == [4, 4, 8, 8]
+    assert asked == ["a", "a"]
+    assert msgspec.json.decode(msgspec.json.encode(node), type=Node) == node == _node("a", 4)
 
 
 def test_simulated_nodes_do_not_stand_for_machines() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ncclcheck.probes import network
-from ncclcheck.probes.facts import Address, Interface, InterfaceKind, Network, Route, Unread, known
+from ncclcheck.probes.facts import Address, Interface, InterfaceKind, Network, Packets, Route, Unread, known
 from ncclcheck.probes.machine import Machine
 from tests.trees import RECORDED, needs_recorded, tree
 
@@ -32,6 +32,9 @@ def test_a_healthy_card(tmp_path: Path) -> None:
         f"{NET}/eth0/type": "1\n",
         f"{NET}/eth0/speed": "100000\n",
         f"{NET}/eth0/device/driver": "-> ../../bus/pci/drivers/mlx5_core",
+        **{f"{NET}/eth0/statistics/{way}_packets": "5000\n" for way in ("rx", "tx")},
+        **{f"{NET}/eth0/statistics/{way}_errors": "1\n" for way in ("rx", "tx")},
+        **{f"{NET}/eth0/statistics/{way}_dropped": "4\n" for way in ("rx", "tx")},
     }
     addresses = [("ipv4", "10.1.0.17", 24), ("ipv6", "fe80::1", 64)]
     found = one(tree(tmp_path, files, interfaces=[told("eth0", *addresses, mtu=9000)]))
@@ -48,6 +51,7 @@ def test_a_healthy_card(tmp_path: Path) -> None:
         ],
         members=Unread("absent", "neither a bond nor a bridge"),
         driver="mlx5_core",
+        packets=Packets(packets=10000, errors=2, drops=8),
     )
 
 

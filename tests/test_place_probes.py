@@ -24,8 +24,10 @@ from ncclcheck.probes.facts import (
     Storage,
     System,
     Unread,
+    at,
 )
 from ncclcheck.probes.machine import Machine
+from tests.conftest import Command
 from tests.trees import tree
 
 MOUNTS = """22 1 259:2 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p2 rw
@@ -191,6 +193,12 @@ def test_storage_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (here.room.path, cache.room.path, here.room.writable) == (str(tmp_path), str(tmp_path), True)
     assert (found.flock, found.fcntl) == (Lock(outcome="ok"), Lock(outcome="ok"))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_working_directory_is_the_users(ncclcheck: Command, tmp_path: Path) -> None:
+    (tmp_path / "queue.py").write_text("raise SystemExit('a module of the user')")
+    places = at(ncclcheck("env", "--launch", "local", "-o", "json").document.nodes[0].facts, "storage.places")
+    assert places[0].path == str(tmp_path)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

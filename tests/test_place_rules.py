@@ -14,10 +14,13 @@ from ncclcheck.probes.facts import (
     Job,
     Library,
     Lock,
+    Marks,
+    Measurements,
     Mount,
     Namespace,
     Nccl,
     Node,
+    NodeReach,
     Place,
     PortRange,
     Room,
@@ -26,8 +29,10 @@ from ncclcheck.probes.facts import (
     Storage,
     System,
     Unread,
+    replace,
 )
 from tests.clusters import DENIED, LO, nic, node, verdict
+from tests.clusters import told as told_by
 
 NFS = Mount(point="/home", kind="nfs4", source="filer:/home", options=["rw"], network=True)
 DISK = Mount(point="/", kind="ext4", source="/dev/sda1", options=["rw"])
@@ -47,6 +52,14 @@ def boxed(
 
 def bridged(last: int, **facts: Any) -> Node:
     return boxed(f"box{last}", nic("eth0", f"172.17.0.{last}/16", kind="veth"), **facts)
+
+
+def on_one_machine(last: int) -> Node:
+    return replace(bridged(last), host=Host(hostname=f"box{last}", boot_id="one"))
+
+
+def working_box(**facts: Any) -> Node:
+    return replace(boxed(**facts), gpus=Gpus(usable=1))
 
 
 def gpu_box(version: str | Unread = "2.26.2", env: dict[str, str] | None = None, **facts: Any) -> Node:
@@ -73,12 +86,20 @@ CONTAINERS: list[tuple[str, str, list[Node], str]] = [
         [boxed(n, nic("docker0", "172.17.0.1/16", kind="bridge")) for n in "ab"],
         "ok",
     ),
+    ("CON001", "one machine", [on_one_machine(2), on_one_machine(3)], "skipped"),
+    (
+        "CON001",
+        "macvlan on the network itself",
+        [boxed(n, nic("eth0", f"172.16.4.{i}/24", kind="macvlan")) for i, n in enumerate("ab", 2)],
+        "ok",
+    ),
     ("CON001", "pods", [bridged(2, runtime="kubernetes"), bridged(3, runtime="kubernetes")], "ok"),
     ("CON001", "an overlay", [boxed(n, nic("eth0", f"10.0.1.{i}/24")) for i, n in enumerate("ab", 2)], "ok"),
     ("CON001", "no container", [bridged(2, runtime=None), bridged(3, runtime=None)], "skipped"),
     ("CON001", "unread", [boxed("a", runtimes=DENIED), boxed("b", runtimes=DENIED)], "unknown"),
     ("CON002", "all", [boxed(gpu_files=["nvidia0", "nvidiactl", "nvidia-uvm"])], "ok"),
     ("CON002", "single device", [boxed(gpu_files=["nvidia0"])], "fail"),
+    ("CON002", "CUDA makes them itself", [working_box(gpu_files=["nvidia0"])], "ok"),
     ("CON002", "no GPU", [boxed(gpu_files=["nvidia-caps"])], "skipped"),
     ("CON002", "unread", [boxed(gpu_files=DENIED)], "unknown"),
     ("CON003", "two pods", [on_machine("a", "m"), on_machine("b", "m")], "warn"),
@@ -222,3 +243,91 @@ def test_the_odd_node_of_a_missing_mount_is_named() -> None:
     found = verdict("STO002", stored("a"), stored("b"), stored("c", mount=DISK))
     assert [(finding.where.node, finding.owner) for finding in found.findings] == [("c", "node")]
     assert "2 of 3 nodes have filer:/home (nfs4)" in found.findings[0].what
+
+
+def marks(found: dict[str, str | Unread], path: str = "/r") -> Measurements:
+    """found: node -> the letters of the nodes whose file it saw; all other files are missing."""
+    made = [name for name, seen in found.items() if isinstance(seen, str)]
+    reach = []
+    for name, seen in found.items():
+        told: Marks | Unread
+        if isinstance(seen, Unread):
+            told = seen
+        else:
+            missing = [other for other in made if other != name and other not in seen]
+            told = Marks(path=path, written_s=0.001, seen=list(seen), missing=missing)
+        reach.append(NodeReach(node=name, interface="eth0", address="10.1.0.1", mtu=1500, marks=told))
+    return Measurements(reach=reach)
+
+
+def on(mounts: dict[str, Mount | Unread], **facts: Any) -> list[Node]:
+    return [replace(stored(name, mount=mount), **facts) for name, mount in mounts.items()]
+
+
+POD = Container(runtimes=[Sign(name="kubernetes", source="/var/run/secrets/kubernetes.io")])
+OTHER_NFS = replace(NFS, source="filer2:/home")
+PRIVATE: dict[str, str | Unread] = {"a": "", "b": "", "c": ""}
+ONE_OUT: dict[str, str | Unread] = {"a": "b", "b": "a", "c": ""}
+NO_RIGHT = Marks(path="/r", written_s=DENIED)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "found", "state", "names"),
+    [
+        (on({"a": NFS, "b": NFS}), {"a": "b", "b": "a"}, "ok", {None}),
+        (on({"a": NFS, "b": OTHER_NFS}), {"a": "b", "b": "a"}, "ok", {None}),  # two names of one server
+        (on({"a": NFS, "b": NFS, "c": DISK}), ONE_OUT, "fail", {"c"}),
+        (on({"a": NFS, "b": NFS, "c": OTHER_NFS}), ONE_OUT, "warn", {"c"}),
+        (on({"a": NFS, "b": NFS, "c": DENIED}), ONE_OUT, "warn", {"c"}),
+        (on({"a": DISK, "b": DISK, "c": DISK}), ONE_OUT, "warn", {"c"}),
+        (on({"a": DISK, "b": NFS}), {"a": "", "b": ""}, "fail", {"a"}),
+        (on({"a": DISK, "b": DISK, "c": DISK}), PRIVATE, "warn", {None}),
+        (on({"a": DISK, "b": DISK, "c": DISK}, container=POD), PRIVATE, "note", {None}),
+        (on({"a": NFS, "b": NFS, "c": DISK}, container=POD), PRIVATE, "warn", {None}),
+        (on(dict.fromkeys("abcd", NFS)), {"a": "b", "b": "a", "c": "d", "d": "c"}, "warn", {None}),
+        (on({"a": NFS, "b": NFS}), {"a": "b", "b": ""}, "note", {None, "b"}),
+        (on({"a": NFS, "b": NFS, "c": NFS}), {"a": "b", "b": "a", "c": DENIED}, "unknown", {"c", None}),
+        (on({"a": NFS, "b": NFS}), {"a": DENIED, "b": DENIED}, "unknown", {"a", "b"}),
+        (on({"a": NFS, "b": NFS}), {}, "skipped", set()),
+    ],
+)
+def test_one_directory(
+    nodes: list[Node], found: dict[str, str | Unread], state: str, names: set[str | None]
+) -> None:
+    said = verdict("STO006", *nodes, measurements=marks(found))
+    assert said.state.value == state, said
+    assert {finding.where.node for finding in said.findings} == names
+
+
+def test_a_directory_that_may_not_be_written_is_no_fault() -> None:
+    reach = [replace(one, marks=NO_RIGHT) for one in marks(PRIVATE).reach]
+    nodes = on({"a": NFS, "b": NFS, "c": DISK})
+    said = verdict("STO006", *nodes, measurements=Measurements(reach=reach))
+    assert told_by(said) == [("unknown", "a"), ("unknown", "b"), ("unknown", "c")]
+    assert verdict("STO002", *nodes, measurements=Measurements(reach=reach)).state.value == "warn"
+
+
+def test_who_may_not_write_still_sees_the_files_of_others() -> None:
+    reach = marks({"a": "", "b": "a"}).reach
+    reach[0] = replace(reach[0], marks=NO_RIGHT)
+    said = verdict("STO006", *on({"a": NFS, "b": NFS}), measurements=Measurements(reach=reach))
+    assert told_by(said) == [("ok", None)]
+
+
+def test_what_files_prove_is_not_said_twice() -> None:
+    """Mounts are only judged where nodes did not look for each other's files."""
+    nodes = on({"a": NFS, "b": NFS, "c": DISK})
+    assert verdict("STO002", *nodes, measurements=marks(ONE_OUT)).state.value == "skipped"
+    some: dict[str, str | Unread] = {"a": "b", "b": "a", "c": DENIED}
+    assert verdict("STO002", *nodes, measurements=marks(some)).state.value == "warn"
+
+
+def test_the_other_path_is_named() -> None:
+    """ssh and srun start in / where the working directory does not exist."""
+    measured = marks(ONE_OUT).reach
+    home = [replace(one, marks=replace(one.marks, path="/home/kim/run7")) for one in measured[:2]]
+    root = replace(measured[2], marks=replace(measured[2].marks, path="/"))
+    nodes = on({"a": NFS, "b": NFS, "c": DISK})
+    said = verdict("STO006", *nodes, measurements=Measurements(reach=[*home, root]))
+    assert "working directory / on a local file system" in said.findings[0].what
+    assert "(/home/kim/run7 there)" in said.findings[0].what

@@ -10,6 +10,7 @@ from ncclcheck.probes.facts import (
     Cluster,
     Counter,
     DeviceFile,
+    Gpu,
     Gpus,
     Job,
     Library,
@@ -20,14 +21,17 @@ from ncclcheck.probes.facts import (
     Rdma,
     Unread,
     at,
+    replace,
 )
 from ncclcheck.reports.judge import judge
 from ncclcheck.reports.rule import all_rules
 from tests.clusters import ABSENT, DENIED, verdict
-from tests.hcas import NICS, gid, gpu_node, hca, port, rdma, roce, table
+from tests.hcas import GPUS, NICS, gid, gpu_node, hca, port, rdma, roce, table
 
 RULES = [rule for rule in all_rules() if rule.code[:3] == "RDM"]
 DOWN = port(state="DOWN", physical="Polling")
+SECOND_PORT = NICS[0].replace(".0", ".1")
+GEFORCE = Gpus(pci=GPUS[:1], cards=[Gpu(name="gpu0", index=0, model="NVIDIA GeForce RTX 4090")])
 NO_LIBRARY = Unread("no_tool", "libibverbs.so.1 is not there")
 
 
@@ -73,6 +77,7 @@ CASES: list[tuple[str, str, list[Node], str]] = [
     ("RDM005", "all are up", [SOUND], "ok"),
     ("RDM005", "a spare card", [a(hca(0), hca(1, DOWN, board="other"))], "note"),
     ("RDM005", "an equal one is up", [a(hca(0), hca(1, DOWN))], "warn"),
+    ("RDM005", "the second port of a card", [a(hca(0), hca(1, DOWN, pci=SECOND_PORT))], "note"),
     ("RDM005", "up elsewhere", [a(hca(0), hca(1, DOWN)), b(hca(0), hca(1))], "fail"),
     ("RDM005", "named", [a(hca(0), hca(1, DOWN), env={"NCCL_IB_HCA": "=mlx5_0,mlx5_1"})], "fail"),
     ("RDM005", "state unread", [a(hca(0, port(state=DENIED)))], "unknown"),
@@ -96,6 +101,7 @@ CASES: list[tuple[str, str, list[Node], str]] = [
     ("RDM009", "a prefix that is meant", [a(hca(1), hca(10), env={"NCCL_IB_HCA": "mlx5"})], "ok"),
     ("RDM009", "nothing", [a(hca(0), env={"NCCL_IB_HCA": "ib0"})], "fail"),
     ("RDM009", "a blank", [a(hca(0), hca(1), env={"NCCL_IB_HCA": "mlx5_0, mlx5_1"})], "warn"),
+    ("RDM009", "excluded and not here", [a(hca(0), env={"NCCL_IB_HCA": "^mlx5_bond_0"})], "ok"),
     ("RDM009", "all excluded", [a(hca(0), env={"NCCL_IB_HCA": "^mlx5"})], "fail"),
     ("RDM009", "port 2 of one", [a(hca(0), env={"NCCL_IB_HCA": "mlx5_0:2"})], "fail"),
     ("RDM010", "some", [SOUND], "ok"),
@@ -147,6 +153,7 @@ CASES: list[tuple[str, str, list[Node], str]] = [
     ("RDM022", "peermem", [SOUND], "ok"),
     ("RDM022", "old NCCL", [a(hca(0), version="2.20.5")], "warn"),
     ("RDM022", "neither", [a(hca(0), peer_modules=[])], "warn"),
+    ("RDM022", "GeForce", [replace(a(hca(0), peer_modules=[]), gpus=GEFORCE)], "note"),
     ("RDM022", "unread", [a(hca(0), peer_modules=[], open_driver=DENIED)], "unknown"),
     ("RDM024", "the same", [SOUND, b(*fours())], "ok"),
     ("RDM024", "two swapped", [SOUND, b(*fours()), SWAPPED], "warn"),

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from ncclcheck import bench as command
-from ncclcheck import plan
+from ncclcheck import faults, plan
 from ncclcheck.cli.common import SiteCommand, common, option, parse
 from ncclcheck.config import Site
 from ncclcheck.errors import UsageError
@@ -24,8 +24,13 @@ from ncclcheck.errors import UsageError
     "--backend", type=click.Choice(["auto", "nccl", "gloo"]), default="auto", show_default=True, help="backend"
 )
 @option("--time-budget", type=float, metavar="S", help="seconds of measuring")
+@option(
+    "--min-busbw", metavar="SPEC", default="", help="fail below so many GB/s: 40 or all_reduce=40,all_gather=30"
+)
 @option("--quick", is_flag=True, help="a few operations, about 4 s of measuring")
 @option("--full", is_flag=True, help="all operations, more and larger sizes, about 90 s of measuring")
+@option("--soak", type=float, metavar="S", help="then repeat checked collectives so many seconds")
+@option("--inject", multiple=True, metavar="FAULT", help=f"see what would be said of a fault: {faults.FORMS}")
 @option("--force", is_flag=True, help="start the job although a check says that it cannot work")
 @click.pass_obj
 def bench(site: Site, /, **given: Any) -> int:
@@ -41,6 +46,8 @@ def _bench_options(given: dict[str, Any]) -> plan.BenchOptions:
         raise UsageError(f"--nproc-per-node: {ranks} is out of range; allowed are 1 and more")
     if seconds is not None and not 0.1 <= seconds <= 86400:
         raise UsageError(f"--time-budget: {seconds:g} is out of range; allowed are 0.1 to 86400 seconds")
+    if (soak := given["soak"]) is not None and not 1 <= soak <= 86400:
+        raise UsageError(f"--soak: {soak:g} is out of range; allowed are 1 to 86400 seconds")
     return plan.BenchOptions(
         ops=None if given["ops"] is None else plan.ops(given["ops"]),
         sizes=None if given["sizes"] is None else plan.sizes(given["sizes"]),
@@ -49,5 +56,7 @@ def _bench_options(given: dict[str, Any]) -> plan.BenchOptions:
         nproc_per_node=ranks,
         backend=given["backend"],
         time_budget=seconds,
+        soak=soak,
+        inject=faults.read(given["inject"]),
         level="quick" if given["quick"] else "full" if given["full"] else "standard",
     )

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from ncclcheck import config, options
+from ncclcheck import config, options, plan
 from ncclcheck.errors import UsageError
 from ncclcheck.launch.choose import LAUNCHERS
 from ncclcheck.options import Options
@@ -43,6 +43,7 @@ _COMMON = (
     option("--json", "json_file", metavar="FILE", help="write the result as JSON"),
     option("--save", "save_file", metavar="FILE", help="the same: keep the result, for --from"),
     option("--from", "from_file", metavar="FILE", help="judge a saved result again; measures nothing"),
+    option("--baseline", "baseline_file", metavar="FILE", help="a saved result that this one is held against"),
     option("--only", metavar="CODES", default="", help="judge these codes or families only: NET,NCC003"),
     option("--ignore", metavar="CODES", default="", help="make these codes notes that stay visible"),
     option("--require", metavar="SPEC", default="", help="gpu=8,hca=8,CODE: absent and unknown are failures"),
@@ -83,7 +84,9 @@ class SiteCommand(click.Command):
 def _warn_of_typos(command: click.Command) -> None:
     """A misspelt NCCLCHECK_DEADLIN would change nothing, in silence."""
     names = {parameter.lower() for parameter in config.SiteFile.__struct_fields__}
-    known = {str(p.envvar) for p in command.params if p.envvar} | {f"NCCLCHECK_{n.upper()}" for n in names}
+    shared: list[click.Parameter] = common(lambda: None).__click_params__  # type: ignore[attr-defined]
+    known = {str(p.envvar) for p in (*command.params, *shared) if p.envvar}
+    known |= {f"NCCLCHECK_{name.upper()}" for name in names}
     for name in os.environ:
         if name.startswith("NCCLCHECK_") and name not in known | _INTERNAL:
             near = difflib.get_close_matches(name, known, 1)
@@ -110,6 +113,7 @@ def parse(command: str, site: config.Site, given: dict[str, Any]) -> Options:
         json_file=given["json_file"],
         save_file=given["save_file"],
         from_file=given["from_file"],
+        baseline_file=given["baseline_file"],
         only=options.codes("--only", given["only"]),
         ignore=options.codes("--ignore", given["ignore"]),
         strict=given["strict"],
@@ -120,9 +124,17 @@ def parse(command: str, site: config.Site, given: dict[str, Any]) -> Options:
         color=given["color"],
         sysroot=given["sysroot"],
         host_root=given["host_root"],
-        policy=Policy(
-            require=options.requirements(given["require"]), thresholds=site.thresholds, contact=site.contact
-        ),
+        policy=policy(site, given["require"], given.get("min_busbw", "")),
+    )
+
+
+def policy(site: config.Site, require: str, min_busbw: str = "") -> Policy:
+    """What the site and the user expect. Raises UsageError."""
+    return Policy(
+        require=options.requirements(require),
+        thresholds=site.thresholds,
+        contact=site.contact,
+        min_busbw=plan.min_busbw(min_busbw),
     )
 
 

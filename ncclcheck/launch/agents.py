@@ -140,7 +140,9 @@ def agent_argv(python: str, *more: str) -> list[str]:
 
 
 def agent_here(node: int, name: str, events: Events, *more: str) -> ProcessLink:
-    """An agent on this machine, a child of ours."""
+    """An agent on this machine, a child of ours. It enters our directory by itself: `-m` would import from it."""
+    with suppress(OSError):
+        more = ("--directory", os.getcwd(), *more)
     argv = agent_argv(sys.executable, "--node", str(node), "--name", name, *more)
     return ProcessLink({node: name}, argv, agent_environment(os.environ), events)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, replace
 
 from ncclcheck.errors import UsageError
@@ -140,7 +141,7 @@ def _in_step(options: Options, env: Env) -> Identity | None:
     A shell of `srun --pty` is one task in which a person types: nobody types the same on the other nodes.
     """
     step = env.get("SLURM_STEP_ID", "")
-    if not step.isdecimal() or int(step) >= _NO_REAL_STEP or "SLURM_PTY_PORT" in env:
+    if not re.fullmatch(r"\d{1,10}", step) or int(step) >= _NO_REAL_STEP or "SLURM_PTY_PORT" in env:
         return None
     read = Reader(env, "SLURM_STEP_ID says a job step")
     nodes = read.number("SLURM_STEP_NUM_NODES" if "SLURM_STEP_NUM_NODES" in env else "SLURM_NNODES", 1)
@@ -194,7 +195,8 @@ def _pods(options: Options, env: Env) -> tuple[int, int | None, str] | None:
 
     Kubeflow's WORLD_SIZE counts pods in older versions, pods times nprocPerNode in newer ones.
     """
-    each = int(env["PET_NPROC_PER_NODE"]) if env.get("PET_NPROC_PER_NODE", "").isdecimal() else None
+    told = env.get("PET_NPROC_PER_NODE", "")
+    each = int(told) if re.fullmatch(r"[1-9]\d{0,5}", told, re.ASCII) else None
     if (nodes := count(env.get("PET_NNODES", ""), "PET_NNODES")) is not None:
         _agree(env, nodes, each)
         return nodes, each, f"PET_NNODES={nodes} counts pods"

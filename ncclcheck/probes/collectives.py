@@ -11,10 +11,14 @@ import torch.distributed as dist
 from ncclcheck.probes.context import Context, Op, Row
 from ncclcheck.probes.contributions import undefined
 from ncclcheck.probes.exact import Data, Mismatch
-from ncclcheck.probes.facts import Collective, Measurements, WrongResult, replace
+from ncclcheck.probes.facts import Collective, Measurements, replace
+from ncclcheck.probes.inject import corrupting, iterations
+from ncclcheck.probes.lateness import LateRanks
 from ncclcheck.probes.operations import OPERATIONS, Build, Ranks, Work, barrier
+from ncclcheck.probes.soak import Proven, Soaker
 from ncclcheck.probes.support import find_form
 from ncclcheck.probes.timing import Limits, Peers, batch, measure, summary
+from ncclcheck.probes.wrong import told
 
 _PROBE_BYTES = 2**20  # below this, latency hides the bandwidth from which a larger size is estimated
 _RESERVE = 0.05  # of the budget: what earlier rows take too much must not cost the last row its place
@@ -30,11 +34,14 @@ def first_collective(context: Context) -> float:
 
 
 def run(context: Context) -> None:
-    """Measure every row of the plan; rank 0 emits the rows, each rank its own wrong results."""
+    """Measure every row of the plan; rank 0 emits the rows, each rank its own wrong results and lateness."""
     bench = _Bench(context)
     rows = context.plan.collectives.rows
     for index, row in enumerate(rows):
         bench.row(row, rows_left=len(rows) - index)
+    bench.tell_lateness()
+    if context.plan.soak:
+        bench.soak()
 
 
 class _Bench:
@@ -46,6 +53,9 @@ class _Bench:
         self._ranks = self._make_ranks()
         self._forms: dict[Op, Build | str] = {}
         self._passes: dict[Op, tuple[int, float]] = {}
+        self._proven: list[Proven] = []
+        self._tick = iterations(context)
+        self._late = LateRanks(context)
         self._prepare_data()
         self._end = min(time.monotonic() + self._plan.budget_s, context.deadline)
 
@@ -67,6 +77,16 @@ class _Bench:
             outcome = replace(blank, state="skipped", reason=outcome)
         if self._context.rank == 0:
             self._context.emit(Measurements(collectives=[outcome]))
+
+    def tell_lateness(self) -> None:
+        """Hand over how late this rank was, where there are others."""
+        late = self._late.fact()
+        if late is not None and self._context.world_size > 1:
+            self._context.emit(Measurements(lateness=[late]))
+
+    def soak(self) -> None:
+        """Go on with the rows that could be measured, for as long as was asked for."""
+        Soaker(self._context, self._ranks, self._peers, self._tick).run(self._proven)
 
     def _too_big(self, need: int) -> str:
         most = self._plan.memory
@@ -110,12 +130,17 @@ class _Bench:
         work = self._build(form, count)
         reserve = _RESERVE * self._plan.budget_s
         box = max(0.0, left - reserve) / rows_left
-        return work if isinstance(work, str) else self._timed(work, blank, name, left - box)
+        if isinstance(work, str):
+            return work
+        measured = self._timed(work, blank, name, left - box)
+        self._proven.append(Proven(blank, form, count, self._passes[name][1]))
+        return measured
 
     def _form(self, name: Op) -> Build | str:
         if name not in self._forms:
             self._context.step(f"{name}, first try")
-            self._forms[name] = find_form(name, self._ranks, self._peers, self._context.backend)
+            form = find_form(name, self._ranks, self._peers, self._context.backend)
+            self._forms[name] = form if isinstance(form, str) else corrupting(self._context, name, form)
         return self._forms[name]
 
     def _estimate(self, name: Op, form: Build, size: int, count: int) -> float:
@@ -140,36 +165,29 @@ class _Bench:
         seconds, whole, first_wrong = self._pass(work)
         box = self._left() - left_after - whole
         least, most = self._plan.least_iterations - 1, self._plan.most_iterations - 1
-        times = measure(work.call, Limits(box, least, most, seconds), self._peers, self._context.tick)
+        held = self._context.memory.now()
+        times = measure(work.call, Limits(box, least, most, seconds), self._peers, self._tick, self._late)
+        self._context.memory.grew(held, len(times))
         seconds, whole, last_wrong = self._pass(work)
         self._passes[name] = blank.bytes, whole
-        wrong = self._any_wrong(first_wrong or last_wrong, blank)
+        iteration = 1 if first_wrong else len(times) + 2
+        wrong = self._any_wrong(first_wrong or last_wrong, blank, iteration)
         return self._finished(blank, [*times, seconds], wrong)
 
     def _pass(self, work: Work) -> tuple[float, float, Mismatch | None]:
         """One run on fresh data: its time, the time with filling and checking, and what was wrong here."""
         begin = time.monotonic()
         work.reset()
-        own = batch(work.call, 1, self._context.device, self._context.tick)
+        own = batch(work.call, 1, self._context.device, self._tick)
         wrong = work.check()
-        seconds, whole = self._peers.worst([*own, time.monotonic() - begin])
+        seconds, whole = self._peers.worst([*own.calls, time.monotonic() - begin])
         return seconds, whole, wrong
 
-    def _any_wrong(self, wrong: Mismatch | None, row: Collective) -> bool:
+    def _any_wrong(self, wrong: Mismatch | None, row: Collective, iteration: int) -> bool:
         """Hand over this rank's wrong result, and hear whether any rank had one."""
         if wrong:
-            told = WrongResult(
-                op=row.op,
-                bytes=row.bytes,
-                dtype=row.dtype,
-                rank=self._context.rank,
-                node=self._context.node,
-                wrong=wrong.wrong,
-                offset=wrong.offset,
-                expected_bits=wrong.expected_bits,
-                got_bits=wrong.got_bits,
-            )
-            self._context.emit(Measurements(wrong=[told]))
+            fact = told(row, wrong, self._ranks, self._context.node, iteration)
+            self._context.emit(Measurements(wrong=[fact]))
         return self._peers.worst([1.0 if wrong else 0.0])[0] > 0
 
     def _finished(self, row: Collective, times: list[float], wrong: bool) -> Collective:

@@ -13,6 +13,8 @@ from ncclcheck.probes.facts import Measurements
 if TYPE_CHECKING:
     import torch
 
+    from ncclcheck.probes.memory import Watch
+
 Op = Literal[
     "broadcast",
     "all_reduce",
@@ -67,12 +69,39 @@ class PairPlan(Struct, frozen=True, kw_only=True):
     budget_s: float = 4.0
 
 
-class JobPlan(Struct, frozen=True, kw_only=True):
-    """The parts of the job, in the order in which they run; None: not asked for."""
+class SoakPlan(Struct, frozen=True, kw_only=True):
+    """Checked collectives, round after round, for so long. longest_s: a row that takes longer is left out."""
 
+    seconds: float
+    longest_s: float = 2.0
+
+
+class Injection(Struct, frozen=True, kw_only=True):
+    """A fault that the user wants to see. seconds: by how much slower; iteration: the first that it hits.
+
+    corrupt: in the results of `op`. nodes: of a slow link.
+    """
+
+    kind: Literal["slow-rank", "slow-link", "corrupt", "hang", "crash"]
+    rank: int = -1
+    nodes: list[str] = []
+    seconds: float = 0.0
+    iteration: int = 1
+    op: Op = "all_reduce"
+
+
+class JobPlan(Struct, frozen=True, kw_only=True):
+    """The parts of the job, in the order in which they run; None: not asked for.
+
+    diagnostics_s: limit of NCCL's own diagnostics, which come before all; 0: this NCCL has none.
+    """
+
+    diagnostics_s: float = 0.0
     speed: SpeedPlan | None = None
     collectives: CollectivePlan
+    soak: SoakPlan | None = None
     pairs: PairPlan | None = None
+    injected: list[Injection] = []
 
 
 @dataclass(frozen=True)
@@ -82,7 +111,7 @@ class Context:
     node_of: the node of each rank of the world, by rank (c10d numbers nodes as it likes).
     deadline: time.monotonic() at which the job is ended from outside. step announces what is about to begin
     (before it begins), tick counts progress within it, emit hands over finished measurements (rank 0 hands
-    over what is one for all, every rank what is its own).
+    over what is one for all, every rank what is its own). memory watches over this rank's own.
     """
 
     rank: int
@@ -98,3 +127,4 @@ class Context:
     step: Callable[[str], None]
     tick: Callable[[], None]
     emit: Callable[[Measurements], None]
+    memory: Watch

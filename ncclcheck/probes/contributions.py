@@ -7,8 +7,9 @@ whole number; whole numbers wrap modulo 2^bits, which is exact in any order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import reduce
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -17,7 +18,10 @@ from ncclcheck.probes.context import ReduceOp
 
 PREMUL_FACTOR = 2
 SYMBOLS = 2039
+How = Literal["missing", "doubled", "changed"]
+
 _AT_ONCE = 32
+_ENOUGH = 32  # wrong results with different symbols: fewer could be explained by a rank by chance
 _MASK31 = 2**31 - 1
 _MASK62 = 2**62 - 1
 
@@ -35,6 +39,14 @@ _WHOLE = {
 # The largest power of two is 2 to this.
 _EXPONENT = {torch.float64: 1023, torch.float32: 127, torch.float16: 15, torch.bfloat16: 127}
 _BITWISE = ("band", "bor", "bxor")
+_FOLDS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "product": torch.mul,
+    "min": torch.minimum,
+    "max": torch.maximum,
+    "band": torch.bitwise_and,
+    "bor": torch.bitwise_or,
+    "bxor": torch.bitwise_xor,
+}
 
 
 def undefined(op: ReduceOp, dtype: torch.dtype) -> str:
@@ -112,15 +124,40 @@ class Reduction:
         # Twice the bound: half a unit for each of world additions of at most whole/world, one for each factor.
         return 2 * torch.finfo(self.dtype).eps * _WHOLE[self.dtype] * (0.5 + 2 / self.world)
 
+    def contributor(self, symbols: Tensor, expected: Tensor, got: Tensor) -> tuple[int, How] | None:
+        """Whose contribution explains all of these wrong results, if exactly one rank's does, and how."""
+        if symbols.unique().numel() < _ENOUGH or (self.op == "avg" and not self._floating):
+            return None
+        found: dict[int, How] = {}
+        for ranks in torch.split(torch.arange(self.world), _AT_ONCE):
+            for how, explains in self._explained(self.inputs(symbols, ranks[:, None]), expected, got):
+                for rank in ranks[explains.all(dim=1)].tolist():
+                    found.setdefault(rank, how)
+        return next(iter(found.items())) if len(found) == 1 else None
+
+    def _explained(self, inputs: Tensor, expected: Tensor, got: Tensor) -> Iterator[tuple[How, Tensor]]:
+        """For each rank and place, whether its contribution was left out, counted twice, or differs in one bit."""
+        fold, parts = _FOLDS.get(self.op, torch.add), self._scaled(self._wide(inputs))
+        yield "missing", self._same(fold(self._wide(got), parts), expected)
+        yield "doubled", self._same(fold(self._wide(expected), parts), got)
+        if self.op == "sum":
+            instead = (self._wide(inputs) + self._wide(got) - self._wide(expected)).to(self.dtype)
+            flipped = _as_bits(instead) ^ _as_bits(inputs)
+            yield "changed", (flipped != 0) & (flipped & (flipped - 1) == 0)
+
+    def _same(self, result: Tensor, wanted: Tensor) -> Tensor:
+        if limit := self.tolerance():
+            return (result - wanted.double()).abs() <= limit
+        return result.to(self.dtype) == wanted
+
+    def _wide(self, values: Tensor) -> Tensor:
+        return values.double() if self._floating else values.long()
+
     def _folded(self) -> bool:
         return self.op not in ("min", "max", "band", "bor")
 
     def _total(self) -> Tensor:
-        folds: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-            "product": torch.mul,
-            "bxor": torch.bitwise_xor,
-        }
-        fold = folds.get(self.op, torch.add)
+        fold = _FOLDS.get(self.op, torch.add)
         total = self._row(0)
         for ranks in torch.split(torch.arange(1, self.world), _AT_ONCE):
             total = reduce(fold, self._row(ranks[:, None]), total)
@@ -184,6 +221,13 @@ class Reduction:
         signed = every - 2**64 if every >= 2**63 else every
         first = (rank - symbols) % self.world
         return torch.where(first < self._bits, torch.tensor(signed) << first.clamp(max=63), 0)
+
+
+def _as_bits(values: Tensor) -> Tensor:
+    """The bits as int64, with nothing but zeros above those of the type."""
+    size = values.element_size()
+    words = values.view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[size]).long()
+    return words if size == 8 else words & (1 << 8 * size) - 1
 
 
 def _power_of_two(exponents: Tensor) -> Tensor:

@@ -15,66 +15,136 @@ import torch
 from torch import Tensor
 
 from ncclcheck.probes.context import ReduceOp
-from ncclcheck.probes.contributions import SYMBOLS, Reduction, hashed
+from ncclcheck.probes.contributions import SYMBOLS, How, Reduction, hashed
 
 PERIOD = 262_139
 _STRIDE = 162_011  # between the starts of two ranks: far apart, and a multiple of no power of two
+_TURN = 90_001  # elements by which the data of a round lie further than those of the round before
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_SAMPLE = 4096
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Some wrong elements: their places in the sequence, what was expected there and what there was."""
+
+    places: Tensor
+    expected: Tensor
+    got: Tensor
 
 
 @dataclass(frozen=True)
 class Mismatch:
-    """How many elements differ, and the first of them."""
+    """How many elements differ, the first and the last of them, and how.
+
+    flipped: the bits in which any of them differs; pieces: the numbers of the pieces that they lie in, of `piece`
+    elements each.
+    """
 
     wrong: int
     offset: int
     expected_bits: str
     got_bits: str
+    last: int = 0
+    flipped: int = 0
+    pieces: tuple[int, ...] = (0,)
+    piece: int = 0
+    sample: Sample | None = None
 
 
 class Pattern:
-    """A periodic sequence of elements. `tolerance` 0 compares the bits."""
+    """A periodic sequence of elements. `tolerance` 0 compares the bits; `turn` shifts the whole sequence."""
 
     def __init__(self, values: Tensor, tolerance: float = 0.0) -> None:
         self._values = values
         self._tolerance = tolerance
+        self.turn = 0
 
     def fill(self, into: Tensor, start: int = 0) -> None:
         """Write the sequence from element `start` on."""
-        for piece, values in self._blocks(into, start):
-            piece.copy_(values)
+        for piece, place in self._blocks(into, start):
+            piece.copy_(self._at(place, piece))
 
     def mismatch(self, got: Tensor, starts: Sequence[int] = (0,)) -> Mismatch | None:
         """Compare a buffer of equal pieces, piece k being the sequence from element `starts[k]` on."""
-        wrong, first = 0, None
-        size = got.numel() // len(starts)
+        found = _Wrong(got.numel() // len(starts))
         for index, start in enumerate(starts):
-            offset = index * size
-            for piece, values in self._blocks(got[offset : offset + size], start):
-                if found := self._differing(piece, values):
-                    wrong += found[0]
-                    first = first or (offset + found[1], _hex(values, found[1]), _hex(piece, found[1]))
+            offset = index * found.piece
+            for piece, place in self._blocks(got[offset : offset + found.piece], start):
+                values = self._at(place, piece)
+                if (wrong := self._differing(piece, values)) is not None:
+                    found.add(index, offset, place, wrong, values, piece)
                 offset += piece.numel()
-        return Mismatch(wrong, *first) if first else None
+        return found.told()
 
-    def _blocks(self, buffer: Tensor, start: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def _blocks(self, buffer: Tensor, start: int) -> Iterator[tuple[Tensor, int]]:
+        """Stretches of the buffer that lie within one period, and where in it they begin."""
         done, period = 0, self._values.numel()
         while done < buffer.numel():
-            place = (start + done) % period
+            place = (start + self.turn + done) % period
             length = min(period - place, buffer.numel() - done)
-            yield buffer[done : done + length], self._values[place : place + length]
+            yield buffer[done : done + length], place
             done += length
 
-    def _differing(self, piece: Tensor, values: Tensor) -> tuple[int, int] | None:
-        """How many elements differ and the first of them."""
+    def _at(self, place: int, like: Tensor) -> Tensor:
+        return self._values[place : place + like.numel()]
+
+    def _differing(self, piece: Tensor, values: Tensor) -> Tensor | None:
+        """Which elements differ."""
         if torch.equal(bits(piece), bits(values)):
             return None
         if self._tolerance:
             differs = ~((piece.double() - values.double()).abs() <= self._tolerance)
         else:
             differs = bits(piece) != bits(values)
-        wrong = int(differs.sum())
-        return (wrong, int(differs.nonzero()[0])) if wrong else None
+        places = differs.nonzero().flatten()
+        return places if places.numel() else None
+
+
+class _Wrong:
+    """Wrong elements of a buffer, as they are found block by block."""
+
+    def __init__(self, piece: int) -> None:
+        self.piece = piece
+        self._wrong = self._first = self._last = self._flipped = self._sampled = 0
+        self._bits = ("", "")
+        self._pieces: list[int] = []
+        self._samples: list[Sample] = []
+
+    def add(self, index: int, offset: int, place: int, wrong: Tensor, values: Tensor, got: Tensor) -> None:
+        """Wrong elements `wrong` of a block of piece `index` at `offset`, `place` in the sequence."""
+        if not self._wrong:
+            self._first, first = offset + int(wrong[0]), int(wrong[0])
+            self._bits = _hex(values, first), _hex(got, first)
+        self._wrong += wrong.numel()
+        self._last = offset + int(wrong[-1])
+        self._flipped |= _any_bit(bits(values)[wrong] ^ bits(got)[wrong])
+        if index not in self._pieces:
+            self._pieces.append(index)
+        some = wrong[: _SAMPLE - self._sampled]
+        self._sampled += some.numel()
+        self._samples.append(Sample((place + some).cpu(), values[some].cpu(), got[some].cpu()))
+
+    def told(self) -> Mismatch | None:
+        """All of it; None where nothing was wrong."""
+        if not self._wrong:
+            return None
+        sample = Sample(
+            torch.cat([one.places for one in self._samples]),
+            torch.cat([one.expected for one in self._samples]),
+            torch.cat([one.got for one in self._samples]),
+        )
+        pieces = tuple(self._pieces)
+        return Mismatch(
+            self._wrong, self._first, *self._bits, self._last, self._flipped, pieces, self.piece, sample
+        )
+
+
+def _any_bit(words: Tensor) -> int:
+    """The bits that are set in any of them."""
+    size = words.element_size()
+    found = sum(1 << bit for bit in range(8 * size) if bool((words >> bit & 1).any()))
+    return found & (1 << 8 * size) - 1
 
 
 class Data:
@@ -116,6 +186,15 @@ class Data:
         """The result of the reduction over all ranks."""
         results = self._reduction.results(self._symbols).to(self._device)
         return Pattern(results, self._reduction.tolerance())
+
+    def turn(self, number: int) -> None:
+        """Other data for round `number`: what is left of the round before is wrong in it."""
+        for name in {"moved", "mine", "reduced"} & self.__dict__.keys():
+            self.__dict__[name].turn = number * _TURN % self._period
+
+    def contributor(self, sample: Sample) -> tuple[int, How] | None:
+        """Whose contribution to the reduction explains all of these wrong results, if exactly one rank's does."""
+        return self._reduction.contributor(self._symbols[sample.places], sample.expected, sample.got)
 
     def prepare_moved(self) -> None:
         """Compute now what would else be computed at the first use."""

@@ -11,7 +11,7 @@ import socket
 import psutil
 from msgspec import Struct
 
-from ncclcheck.probes.facts import Address, Interface, InterfaceKind, Network, Unread
+from ncclcheck.probes.facts import Address, Interface, InterfaceKind, Network, Packets, Unread
 from ncclcheck.probes.machine import Machine
 from ncclcheck.probes.routes import routes
 
@@ -100,7 +100,19 @@ def _interface(machine: Machine, told: Told) -> Interface:
         addresses=told.addresses,
         members=_members(machine, folder, kind),
         driver=driver,
+        packets=_packets(machine, f"{folder}/statistics"),
     )
+
+
+def _packets(machine: Machine, folder: str) -> Packets | Unread:
+    counted: list[int] = []
+    for kind in ("packets", "errors", "dropped"):
+        for way in ("rx", "tx"):
+            number = machine.number(f"{folder}/{way}_{kind}")
+            if isinstance(number, Unread):
+                return number
+            counted.append(number)
+    return Packets(packets=sum(counted[:2]), errors=sum(counted[2:4]), drops=sum(counted[4:]))
 
 
 def _last_part(link: str | Unread) -> str | Unread:

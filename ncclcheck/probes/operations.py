@@ -31,11 +31,15 @@ def _unchecked() -> Mismatch | None:
 
 @dataclass(frozen=True)
 class Work:
-    """An operation with its buffers. reset fills the inputs and spoils the results; check reads the results."""
+    """An operation with its buffers. reset fills the inputs and spoils the results; check reads the results.
+
+    result: where they come out, if in a tensor.
+    """
 
     call: Callable[[], object]
     reset: Callable[[], None] = _nothing
     check: Callable[[], Mismatch | None] = _unchecked
+    result: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,8 @@ class Operation:
     """One operation. `forms` are tried in order: the first that this torch and this backend have is measured.
 
     A form gets the elements of one piece. pieces: how many pieces make up the bytes of a row; held: how many a
-    rank holds at most, with the copies that torch makes.
+    rank holds at most, with the copies that torch makes. sender: from whom a result comes where nothing is
+    reduced: rank 0, of each piece the rank of its number, or the rank before this one.
     """
 
     forms: tuple[Build, ...]
@@ -84,6 +89,7 @@ class Operation:
     reduces: bool = False
     moves: Literal["elements", "bytes", "nothing"] = "elements"
     least_ranks: int = 1
+    sender: Literal["root", "piece", "before"] = "root"
 
 
 def _one(_world: int) -> int:
@@ -113,6 +119,7 @@ def _broadcast(ranks: Ranks, count: int) -> Work:
         call=lambda: dist.broadcast(buffer, src=0),
         reset=lambda: moved.fill(buffer, start) if ranks.root else spoil(buffer),
         check=lambda: moved.mismatch(buffer, [start]),
+        result=buffer,
     )
 
 
@@ -122,6 +129,7 @@ def _all_reduce(ranks: Ranks, count: int) -> Work:
         call=lambda: dist.all_reduce(buffer, op=op),
         reset=lambda: ranks.data.mine.fill(buffer),
         check=lambda: ranks.data.reduced.mismatch(buffer),
+        result=buffer,
     )
 
 
@@ -131,6 +139,7 @@ def _reduce(ranks: Ranks, count: int) -> Work:
         call=lambda: dist.reduce(buffer, dst=0, op=op),
         reset=lambda: ranks.data.mine.fill(buffer),
         check=lambda: ranks.data.reduced.mismatch(buffer) if ranks.root else None,
+        result=buffer,
     )
 
 
@@ -141,6 +150,7 @@ def _all_gather(ranks: Ranks, count: int, *, as_list: bool) -> Work:
         call=(lambda: dist.all_gather(listed, own)) if as_list else (lambda: _all_gather_single(result, own)),
         reset=lambda: _send(ranks, own, ranks.rank, result),
         check=lambda: data.moved.mismatch(result, [data.start(rank) for rank in range(ranks.world)]),
+        result=result,
     )
 
 
@@ -153,6 +163,7 @@ def _gather(ranks: Ranks, count: int) -> Work:
         call=lambda: dist.gather(own, listed, dst=0),
         reset=lambda: _send(ranks, own, ranks.rank, result),
         check=lambda: data.moved.mismatch(result, starts) if ranks.root else None,
+        result=result,
     )
 
 
@@ -164,6 +175,7 @@ def _scatter(ranks: Ranks, count: int) -> Work:
         call=lambda: dist.scatter(result, listed, src=0),
         reset=lambda: _send(ranks, all_parts, 0, result),
         check=lambda: data.moved.mismatch(result, [data.start(0) + ranks.rank * count]),
+        result=result,
     )
 
 
@@ -181,6 +193,7 @@ def _reduce_scatter(ranks: Ranks, count: int, *, as_list: bool) -> Work:
         else (lambda: _reduce_scatter_single(result, parts, op=op)),
         reset=reset,
         check=lambda: ranks.data.reduced.mismatch(result, [ranks.rank * count]),
+        result=result,
     )
 
 
@@ -194,6 +207,7 @@ def _all_to_all(ranks: Ranks, count: int, *, as_list: bool) -> Work:
         else (lambda: dist.all_to_all_single(result, sent)),
         reset=lambda: _send(ranks, sent, ranks.rank, result),
         check=lambda: data.moved.mismatch(result, starts),
+        result=result,
     )
 
 
@@ -210,6 +224,7 @@ def _sendrecv(ranks: Ranks, count: int) -> Work:
         call=call,
         reset=lambda: _send(ranks, sent, ranks.rank, result),
         check=lambda: data.moved.mismatch(result, [data.start(before)]),
+        result=result,
     )
 
 
@@ -253,13 +268,13 @@ def _forms(build: Callable[..., Work]) -> tuple[Build, ...]:
 OPERATIONS: Mapping[str, Operation] = {
     "broadcast": Operation((_broadcast,), _one, _one, lambda _: 1.0),
     "all_reduce": Operation((_all_reduce,), _one, _one, lambda n: 2 * _share(n), reduces=True),
-    "all_gather": Operation(_forms(_all_gather), _world, lambda n: 2 * n + 1, _share),
+    "all_gather": Operation(_forms(_all_gather), _world, lambda n: 2 * n + 1, _share, sender="piece"),
     "reduce_scatter": Operation(_forms(_reduce_scatter), _world, lambda n: 2 * n + 1, _share, reduces=True),
-    "all_to_all": Operation(_forms(_all_to_all), _world, lambda n: 2 * n, _share),
+    "all_to_all": Operation(_forms(_all_to_all), _world, lambda n: 2 * n, _share, sender="piece"),
     "reduce": Operation((_reduce,), _one, _one, lambda _: 1.0, reduces=True),
-    "gather": Operation((_gather,), _world, lambda n: 2 * n + 1, _share),
+    "gather": Operation((_gather,), _world, lambda n: 2 * n + 1, _share, sender="piece"),
     "scatter": Operation((_scatter,), _world, lambda n: n + 1, _share),
-    "sendrecv": Operation((_sendrecv,), _one, lambda _: 2, lambda _: 1.0, least_ranks=2),
+    "sendrecv": Operation((_sendrecv,), _one, lambda _: 2, lambda _: 1.0, least_ranks=2, sender="before"),
     "barrier": Operation((_barrier,), _one, lambda _: 0, None, moves="nothing"),
     "broadcast_object_list": Operation((_broadcast_object_list,), _one, lambda _: 5, None, moves="bytes"),
 }

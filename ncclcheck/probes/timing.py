@@ -10,7 +10,10 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -64,13 +67,40 @@ class Limits:
     estimate: float
 
 
-def measure(call: Callable[[], object], limits: Limits, peers: Peers, tick: Callable[[], None]) -> list[float]:
+class Observer(Protocol):
+    """Looks on while iterations are timed."""
+
+    def stalled(self) -> float:
+        """Seconds in which this process did not run, so far."""
+
+    def batch(self) -> AbstractContextManager[None]:
+        """Around the iterations of a batch."""
+
+    def add(self, own: Sequence[float], longest: Sequence[float], shortest: Sequence[float]) -> None:
+        """Seconds of waiting in each iteration: this rank's, and the longest and shortest of any rank."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Iterations of one rank, in seconds: of each call, and from barrier to barrier what of it was waiting."""
+
+    calls: list[float]
+    waits: list[float]
+
+
+def measure(
+    call: Callable[[], object], limits: Limits, peers: Peers, tick: Callable[[], None], observer: Observer
+) -> list[float]:
     """Seconds of each iteration, the slowest rank's; until the median is certain or the time box ends."""
     times: list[float] = []
     begin, spent = time.monotonic(), 0.0
     while count := _next_batch(times, spent, limits):
-        own = batch(call, count, peers.device, tick)
-        *slowest, spent = peers.worst([*own, time.monotonic() - begin])
+        with observer.batch():
+            own = batch(call, count, peers.device, tick, observer.stalled)
+        less = [-wait for wait in own.waits]
+        told = peers.worst([time.monotonic() - begin, *own.calls, *own.waits, *less])
+        spent, slowest, waits = told[0], told[1 : count + 1], told[count + 1 :]
+        observer.add(own.waits, waits[: count - 1], [-wait for wait in waits[count - 1 :]])
         times += slowest
     return times
 
@@ -86,35 +116,83 @@ def _next_batch(times: Sequence[float], spent: float, limits: Limits) -> int:
     return max(0, min(wanted, int(left * len(times) / spent), limits.most - len(times)))
 
 
-def batch(call: Callable[[], object], count: int, device: torch.device, tick: Callable[[], None]) -> list[float]:
-    """Seconds of `count` iterations on this rank, each after a barrier."""
-    timed = _on_gpu if device.type == "cuda" else _on_cpu
-    return timed(call, count, device, tick)
+def _never() -> float:
+    return 0.0
 
 
-def _on_cpu(call: Callable[[], object], count: int, device: torch.device, tick: Callable[[], None]) -> list[float]:
-    seconds = []
+def batch(
+    call: Callable[[], object],
+    count: int,
+    device: torch.device,
+    tick: Callable[[], None],
+    stalled: Callable[[], float] = _never,
+) -> Batch:
+    """`count` iterations on this rank, each after a barrier, in which the host waits on a GPU as well."""
+    timer = _Events(device) if device.type == "cuda" else _Clock()
+    marks = []
     for _ in range(count):
         tick()
+        came = time.perf_counter()
         barrier(device)
+        left, lost = time.perf_counter(), stalled()
+        timer.time(call)
+        marks.append(_Mark(came, left, time.perf_counter(), lost))
+    return Batch(timer.seconds(), [_waited(*two) for two in pairwise(marks)])
+
+
+def timed(call: Callable[[], object], device: torch.device) -> float:
+    """Seconds of one call."""
+    timer = _Events(device) if device.type == "cuda" else _Clock()
+    timer.time(call)
+    return timer.seconds()[0]
+
+
+class _Mark(NamedTuple):
+    """When a rank came to the barrier and left it, when its call was over, and how long it had stood still."""
+
+    came: float
+    left: float
+    over: float
+    stalled: float
+
+
+def _waited(this: _Mark, following: _Mark) -> float:
+    """Seconds in the call and in the barrier after it; not those in which the process did not run."""
+    return this.over - this.left + following.left - following.came - (following.stalled - this.stalled)
+
+
+class _Clock:
+    """Times calls by the host's clock."""
+
+    def __init__(self) -> None:
+        self._seconds: list[float] = []
+
+    def time(self, call: Callable[[], object]) -> None:
         begin = time.perf_counter()
         call()
-        seconds.append(time.perf_counter() - begin)
-    return seconds
+        self._seconds.append(time.perf_counter() - begin)
+
+    def seconds(self) -> list[float]:
+        return self._seconds
 
 
-def _on_gpu(call: Callable[[], object], count: int, device: torch.device, tick: Callable[[], None]) -> list[float]:
-    events = []
-    for _ in range(count):
-        tick()
-        barrier(device)
+class _Events:
+    """Times calls by events on the GPU, which are read when all is over."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+
+    def time(self, call: Callable[[], object]) -> None:
         begin, end = _event(), _event()
         begin.record()
         call()
         end.record()
-        events.append((begin, end))
-    torch.cuda.synchronize(device)
-    return [begin.elapsed_time(end) / 1e3 for begin, end in events]
+        self._events.append((begin, end))
+
+    def seconds(self) -> list[float]:
+        torch.cuda.synchronize(self._device)
+        return [begin.elapsed_time(end) / 1e3 for begin, end in self._events]
 
 
 def _event() -> torch.cuda.Event:
@@ -150,6 +228,7 @@ def summary(seconds: Sequence[float]) -> Times:
     def percentile(share: float) -> float:
         return ordered[math.ceil(share * len(ordered)) - 1]
 
+    low, high = median_interval(ordered) or (None, None)
     return Times(
         p50=statistics.median(ordered),
         p95=percentile(0.95),
@@ -157,4 +236,6 @@ def summary(seconds: Sequence[float]) -> Times:
         min=ordered[0],
         max=ordered[-1],
         mean=statistics.fmean(ordered),
+        median_low=low,
+        median_high=high,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ncclcheck.probes.facts import Mount, Node, Place, Room, at, known
+from ncclcheck.probes.facts import Mount, Node, Place, Room, at, known, value_or
 from ncclcheck.reports.findings import Evidence, seen
 from ncclcheck.reports.fold import size
 
@@ -11,6 +11,17 @@ def places(node: Node, *names: str) -> list[Place]:
     """Those of these names."""
     listed: list[Place] = known(at(node, "storage.places"))
     return [place for place in listed if place.name in names]
+
+
+def mounted(mount: Mount) -> str:
+    """From which server it comes, or that it comes from none."""
+    return f"{mount.source} ({mount.kind})" if mount.network else "a local file system"
+
+
+def working(node: Node) -> Place | None:
+    """The working directory, where it is known."""
+    listed: list[Place] = value_or(at(node, "storage.places"), [])
+    return next((place for place in listed if place.name == "working directory"), None)
 
 
 def about(place: Place) -> list[Evidence]:

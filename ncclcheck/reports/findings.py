@@ -95,6 +95,21 @@ class Verdict(Struct, frozen=True, kw_only=True):
     findings: list[Finding] = field(default_factory=list)
 
 
+class Culprit(Struct, frozen=True, kw_only=True):
+    """Who is to blame, with what it explains.
+
+    names: of a node NODE, of a nic or gpu NODE/DEVICE, of a rank NODE/rank R, of a link FROM and TO. confidence: 0 to
+    1. explains: codes of the rules whose findings follow from it.
+    """
+
+    kind: Literal["node", "nic", "gpu", "rank", "link", "fabric"]
+    names: list[str]
+    where: list[Where]
+    confidence: float
+    explains: list[str]
+    why: str
+
+
 def you(text: str, *commands: str) -> Remedy:
     """A remedy within the user's reach."""
     return Remedy(who="you", text=text, commands=list(commands))

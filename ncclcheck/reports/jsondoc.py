@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from ncclcheck.probes.facts import Cluster, Job, Measurements, Node, Policy, Run, Word
 from ncclcheck.reports.decision import Outcome
-from ncclcheck.reports.findings import State, Verdict, Where
+from ncclcheck.reports.findings import Culprit, State, Verdict
 
 SCHEMA = 1
 
@@ -32,17 +32,6 @@ class NodeEntry(Struct, frozen=True, kw_only=True):
 
     name: str
     facts: Node
-
-
-class Culprit(Struct, frozen=True, kw_only=True):
-    """Who is to blame, with what it explains."""
-
-    kind: Literal["node", "nic", "gpu", "rank", "link", "fabric"]
-    names: list[str]
-    where: list[Where]
-    confidence: float
-    explains: list[str]
-    why: str
 
 
 class Recommendation(Struct, frozen=True, kw_only=True):

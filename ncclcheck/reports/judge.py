@@ -13,6 +13,27 @@ _UNSEEN = {"denied", "no_tool", "recorded", "timed_out", "broken"}
 
 
 @dataclass
+class _Case:
+    """The cluster before the judge, and what has been found so far."""
+
+    cluster: Cluster
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    crashes: list[Crash] = field(default_factory=list)
+    _gaps: dict[str, dict[str, Unread]] = field(default_factory=dict)
+
+    def gaps(self, needs: tuple[str, ...]) -> dict[str, tuple[str, Unread]]:
+        """For each node that lacks one of these facts the first that it lacks."""
+        return {name: (need, fact) for need in reversed(needs) for name, fact in self._gaps_at(need).items()}
+
+    def _gaps_at(self, path: str) -> dict[str, Unread]:
+        """Looked at once: many rules need the same facts, and nodes may be thousands."""
+        if path not in self._gaps:
+            facts = [(node.name, at(node, path)) for node in self.cluster.nodes]
+            self._gaps[path] = {name: fact for name, fact in facts if type(fact) is Unread}
+        return self._gaps[path]
+
+
+@dataclass
 class _Subjects:
     """The cluster as a rule's body may see it, and what was taken out of it."""
 
@@ -25,20 +46,18 @@ class _Subjects:
 
 def judge(cluster: Cluster, rules: Iterable[Rule] | None = None) -> list[Verdict]:
     """One verdict a rule, sorted by code. Never raises for what a rule does."""
-    verdicts: dict[str, Verdict] = {}
-    crashes: list[Crash] = []
+    case = _Case(cluster)
     for rule in sorted(all_rules() if rules is None else rules, key=lambda r: (r.last, bool(r.ground), r.code)):
-        seen_by_rule = replace(cluster, crashes=crashes) if rule.last else cluster
-        verdicts[rule.code] = _judge_one(rule, seen_by_rule, verdicts, crashes)
-    return [_required(cluster, verdicts[code]) for code in sorted(verdicts)]
+        case.verdicts[rule.code] = _judge_one(rule, case)
+    return [_required(cluster, verdict) for _, verdict in sorted(case.verdicts.items())]
 
 
-def _judge_one(rule: Rule, cluster: Cluster, before: dict[str, Verdict], crashes: list[Crash]) -> Verdict:
-    if rule.commands and cluster.command not in rule.commands:
+def _judge_one(rule: Rule, case: _Case) -> Verdict:
+    if rule.commands and case.cluster.command not in rule.commands:
         return _verdict(rule, [], f"judged by {' and '.join(rule.commands)} only")
-    if rule.between_machines and cluster.job.simulated:
+    if rule.between_machines and case.cluster.job.simulated:
         return _verdict(rule, [], "simulated nodes are one machine")
-    subjects = _select(rule, cluster, before)
+    subjects = _select(rule, case)
     if subjects.count < rule.at_least:
         return _verdict(rule, subjects.unseen, _too_few(rule, subjects))
     try:
@@ -48,7 +67,7 @@ def _judge_one(rule: Rule, cluster: Cluster, before: dict[str, Verdict], crashes
     except NotKnown as missing:
         return _verdict(rule, [*subjects.unseen, _unseen(Where(), rule.code, missing.unread)], None)
     except Exception as error:
-        crashes.append(Crash(code=rule.code, error=f"{type(error).__name__}: {error}"))
+        case.crashes.append(Crash(code=rule.code, error=f"{type(error).__name__}: {error}"))
         return _verdict(rule, [*subjects.unseen, _crashed(rule, error)], None)
     return _verdict(rule, findings, None, passed=True)
 
@@ -80,19 +99,24 @@ def _noun(rule: Rule) -> str:
     return rule.over.rsplit(".", 1)[-1]
 
 
-def _select(rule: Rule, cluster: Cluster, before: dict[str, Verdict]) -> _Subjects:
+def _select(rule: Rule, case: _Case) -> _Subjects:
     """Take out of the cluster what the rule may not judge, and count what is left."""
+    cluster = replace(case.cluster, crashes=case.crashes) if rule.last else case.cluster
     if not rule.over.startswith("nodes"):
         return _Subjects(cluster, len(at(cluster, rule.over)) if rule.over else 1)
     subjects = _Subjects(cluster)
-    fallen = _fallen(rule, before)
+    fallen, gaps = _fallen(rule, case.verdicts), case.gaps(rule.node_needs)
     kept: list[Node] = []
     for node in cluster.nodes:
         if node.name in fallen or None in fallen:
             subjects.grounded = fallen.get(node.name) or fallen[None]
-        elif (left := _select_in_node(rule, node, subjects)) is not None:
-            kept.append(left)
+        elif node.name in gaps:
+            _leave_out(subjects, Where(node=node.name), *gaps[node.name])
+        else:
+            kept.append(_with_known_items(rule, node, subjects) if rule.below else node)
     subjects.cluster = replace(cluster, nodes=kept)
+    if not rule.below:
+        subjects.count = len(kept)
     return subjects
 
 
@@ -102,25 +126,17 @@ def _fallen(rule: Rule, before: dict[str, Verdict]) -> dict[str | None, str]:
     return {f.where.node: v.code for v in verdicts for f in v.findings if f.state is State.FAIL}
 
 
-def _select_in_node(rule: Rule, node: Node, subjects: _Subjects) -> Node | None:
-    """The node without the subjects that cannot be judged, or None."""
-    for need in rule.node_needs:
-        if isinstance(fact := at(node, need), Unread):
-            _leave_out(subjects, Where(node=node.name), need, fact)
-            return None
-    below = rule.over.removeprefix("nodes").removeprefix(".")
-    if not below:
-        subjects.count += 1
-        return node
-    listed = at(node, below)
+def _with_known_items(rule: Rule, node: Node, subjects: _Subjects) -> Node:
+    """The node without those of its listed subjects that cannot be judged."""
+    listed = at(node, rule.below)
     items = [item for item in listed if _is_known(rule, node, item, subjects)]
     subjects.count += len(items)
-    return node if len(items) == len(listed) else _with_list(node, below.split("."), items)
+    return node if len(items) == len(listed) else _with_list(node, rule.below.split("."), items)
 
 
 def _is_known(rule: Rule, node: Node, item: object, subjects: _Subjects) -> bool:
     for need in rule.item_needs:
-        if isinstance(fact := at(item, need), Unread):
+        if type(fact := at(item, need)) is Unread:
             where = Where(node=node.name, device=getattr(item, "name", None))
             _leave_out(subjects, where, need, fact)
             return False

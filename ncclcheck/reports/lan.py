@@ -5,11 +5,13 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from ncclcheck.probes.facts import Address, Cluster, Interface, Node, Route, Unread, at, known, value_or
 from ncclcheck.reports import variables
 from ncclcheck.reports.choice import Choice, gloo_choice, nccl_choice
+from ncclcheck.reports.derived import derived
 
 IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -31,11 +33,13 @@ def interfaces(node: Node) -> list[Interface]:
     return known(known(node.network).interfaces)
 
 
+@derived
 def choice_of_nccl(node: Node) -> Choice:
     """What NCCL would take on this node."""
     return nccl_choice(interfaces(node), variables.values(node), variables.nccl_version(node))
 
 
+@derived
 def choice_of_gloo(node: Node) -> Choice:
     """What gloo would take on this node."""
     return gloo_choice(interfaces(node), variables.values(node), at(node, "host.own_name"))
@@ -47,6 +51,7 @@ def choice_of_job(cluster: Cluster, node: Node) -> Choice:
     return choice_of_gloo(node) if told and uses_gloo(cluster) else choice_of_nccl(node)
 
 
+@derived
 def uses_gloo(cluster: Cluster) -> bool:
     """Whether the job's backend is gloo; before a job, whether `auto` would take it: no node has a usable GPU."""
     if cluster.job.backend or cluster.job.backend_asked != "auto":
@@ -66,12 +71,13 @@ def link(node: Node, choice: Choice) -> Link | None:
     chosen = choice.bootstrap
     for interface in interfaces(node) if chosen else ():
         for address in value_or(interface.addresses, []):
-            network = network_of(address)
-            if chosen and (interface.name, address.address) == (chosen.name, chosen.address) and network:
+            is_it = chosen and (interface.name, address.address) == (chosen.name, chosen.address)
+            if is_it and (network := network_of(address)):
                 return Link(node.name, interface, address.address, network)
     return None
 
 
+@lru_cache(maxsize=65536)
 def network_of(address: Address) -> IPNetwork | None:
     """The subnet of an address; None for what nobody can read as one."""
     try:

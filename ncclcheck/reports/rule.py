@@ -66,10 +66,15 @@ class Rule:
         return inspect.cleandoc(self.body.__doc__ or "")
 
     @cached_property
+    def below(self) -> str:
+        """The path below a node where the subjects are; empty where the nodes are the subjects."""
+        return self.over.removeprefix("nodes").removeprefix(".")
+
+    @cached_property
     def node_needs(self) -> tuple[str, ...]:
         """Paths below a node that must be known, the list of subjects among them."""
-        below = self.over.removeprefix("nodes").removeprefix(".")
-        return (*(need for need in self.needs if not need.startswith(".")), *((below,) if below else ()))
+        own = [need for need in self.needs if not need.startswith(".")]
+        return (*own, self.below) if self.below else tuple(own)
 
     @cached_property
     def item_needs(self) -> tuple[str, ...]:

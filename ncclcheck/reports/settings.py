@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ncclcheck.probes.facts import Cluster, Node, Unread, at, value_or
+from ncclcheck.probes.facts import Cluster, Node
 from ncclcheck.reports.findings import Evidence, Where, seen
 from ncclcheck.reports.rule import NothingToJudge
 from ncclcheck.reports.variables import Setting, Version, effective, nccl_version, parse_int
@@ -65,17 +65,7 @@ def settings_of(node: Node) -> Settings:
 
 def nodes_with(cluster: Cluster, *names: str) -> list[Settings]:
     """Nodes on which one of these variables is set; NothingToJudge where there is none."""
-    likely = [settings_of(node) for node in cluster.nodes if _sets(node, frozenset(names))]
-    found = [settings for settings in likely if any(name in settings.all for name in names)]
+    found = [settings_of(node) for node in cluster.nodes if not effective(node).keys().isdisjoint(names)]
     if not found:
         raise NothingToJudge(f"{names[0]} is not set" if len(names) == 1 else f"none of {', '.join(names)} is set")
     return found
-
-
-def _sets(node: Node, names: frozenset[str]) -> bool:
-    """Asked of every node by many rules, so that nothing is built for it."""
-    listed = at(node, "job.variables")
-    if not isinstance(listed, Unread) and any(variable.name in names for variable in listed):
-        return True
-    files = value_or(at(node, "nccl.conf_files"), [])
-    return any(line.name in names for file in files for line in value_or(file.lines, []))

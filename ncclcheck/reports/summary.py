@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from ncclcheck.probes.facts import Interface, Node, Unread, at, value_or, variables
 from ncclcheck.reports.choice import Choice, gloo_choice, nccl_choice
-from ncclcheck.reports.findings import State
+from ncclcheck.reports.findings import Culprit, State
 from ncclcheck.reports.fold import fold_names, size
 from ncclcheck.reports.jsondoc import Document
 from ncclcheck.reports.lan import network_of
 from ncclcheck.reports.variables import nccl_version, values
+from ncclcheck.reports.wiring import choice
 
 _SIGNALS = {1: "SIGHUP", 2: "^C (SIGINT)", 15: "SIGTERM"}
 _SHOWN = ("NCCL_", "TORCH_NCCL_", "GLOO_", "CUDA_VISIBLE_DEVICES")
@@ -32,7 +34,8 @@ def title(document: Document) -> str:
         where = names or "this machine"
     else:
         where = f"{names}: {job.nodes_asked} nodes asked, {job.nodes_answered} answered"
-    return f"ncclcheck {document.version}   {document.command}   {where}"
+    faults = f"   WITH INJECTED FAULTS {', '.join(job.injected)}" if job.injected else ""
+    return f"ncclcheck {document.version}   {document.command}   {where}{faults}"
 
 
 def facts(document: Document, width: int) -> str:
@@ -60,6 +63,7 @@ def _rows(node: Node, *, alone: bool) -> Iterator[tuple[str, str]]:
     """What differs between any two nodes, such as an address, is told of a lone one only."""
     yield "host", _host(node)
     yield "gpu", _gpu(node)
+    yield from _hcas(node)
     yield from _network(node, alone=alone)
     yield "software", _software(node)
     yield "variables", _variables(node)
@@ -93,7 +97,27 @@ def _gpu(node: Node) -> str:
     if isinstance(usable, Unread):
         return "none here" if usable.kind == "absent" else f"unread: {usable.why}"
     there = "" if isinstance(seen, Unread) else f", {len(seen)} on the PCI bus"
-    return f"{usable} usable by CUDA{there}, driver {value_or(at(node, 'stack.driver'), 'unread')}"
+    driver = value_or(at(node, "stack.driver"), "unread")
+    return f"{usable} usable by CUDA{there}, driver {driver}{_models(node)}"
+
+
+def _models(node: Node) -> str:
+    """Model and memory of the GPUs that the job may use, as NVML tells."""
+    cards = value_or(at(node, "gpus.cards"), [])
+    told = Counter((value_or(card.model, "model unread"), value_or(card.memory_total, 0)) for card in cards)
+    listed = (f"{n} x {model}{f', {size(memory)}' if memory else ''}" for (model, memory), n in told.items())
+    return "".join(f"; {one}" for one in listed)
+
+
+def _hcas(node: Node) -> Iterator[tuple[str, str]]:
+    """The ports that NCCL's InfiniBand transport would take, where there is any HCA."""
+    if not value_or(at(node, "rdma.devices"), []):
+        return
+    taken = choice(node)
+    rates = Counter(value_or(one.port.rate_gbit, 0.0) for one in taken.used)
+    speeds = ", ".join(f"{count} x {rate:g} Gb/s" for rate, count in rates.items() if rate)
+    words = f"{fold_names(taken.names) or 'none'} for NCCL" + (f" ({speeds})" if speeds else "")
+    yield "HCAs", f"{words}: {taken.reason}"
 
 
 def _network(node: Node, *, alone: bool) -> Iterator[tuple[str, str]]:
@@ -138,8 +162,24 @@ def _software(node: Node) -> str:
     return ", ".join(parts)
 
 
+def culprits(document: Document) -> list[str]:
+    """Who is to blame, one line each, the surest first."""
+    culprits = document.culprits
+    return [f"Culprit: {one.kind} {_named(one)} (confidence {one.confidence:.2f}): {one.why}" for one in culprits]
+
+
+def _named(one: Culprit) -> str:
+    return " to ".join(one.names) if one.kind == "link" else fold_names(one.names)
+
+
 def decision(document: Document) -> str:
     """One sentence with the decision and the first thing to do; the exit code says the same."""
+    if faults := document.job.injected:
+        return f"{_decision(document)} These faults were injected: {', '.join(faults)}; leave out --inject to judge."
+    return _decision(document)
+
+
+def _decision(document: Document) -> str:
     if document.exit_code > 128:
         number = document.exit_code - 128
         return f"Not finished: {_SIGNALS.get(number, f'signal {number}')} ended it; what was gathered is above."

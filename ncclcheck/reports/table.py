@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import textwrap
 
-from ncclcheck.probes.facts import Collective
+from ncclcheck.probes.facts import Collective, Expectation, Fit
 from ncclcheck.reports.fold import duration, size
 from ncclcheck.reports.jsondoc import Document
 
 _HEADERS = ("operation", "size", "time", "p95", "busbw", "expected", "state")
 _P95, _EXPECTED = 3, 5
+_GOOD_FIT = 0.25  # of a row's time: beyond it no straight line describes what was measured
 _Cells = tuple[str, ...]
 
 
@@ -105,10 +106,15 @@ def _remarks(document: Document, width: int) -> list[str]:
     """Why rows were skipped, and why there is no expectation; each said once."""
     rows = document.measurements.collectives
     remarks = _why_skipped(rows)
+    expectation = document.measurements.expectation or Expectation()
     if rows[0].ranks == 1:
         remarks.append("busbw: none for one rank, for nothing crosses a link.")
-    elif not any(row.expected_gb_s for row in rows):
-        remarks.append(f"expected busbw: none, {_no_expectation(document)}")
+    elif any(row.expected_gb_s for row in rows):
+        remarks.append(f"expected busbw: of large sizes, from {expectation.basis}.")
+    else:
+        remarks.append(f"expected busbw: none, {_no_expectation(expectation)}.")
+    if fits := [_fit(one) for one in expectation.fits if max(one.median_error, one.last_error) <= _GOOD_FIT]:
+        remarks.append(f"latency + busbw, fitted over sizes: {', '.join(fits)}.")
     remarks.append("time: the slowest rank's, median over iterations; busbw in GB/s of 1e9 bytes.")
     return [
         line
@@ -127,9 +133,9 @@ def _why_skipped(rows: list[Collective]) -> list[str]:
     return [f"skipped {', '.join(dict.fromkeys(ops))}: {reason}" for reason, ops in reasons.items()]
 
 
-def _no_expectation(document: Document) -> str:
-    if document.job.simulated:
-        return "for one machine's memory carries all traffic; these figures say nothing about a network."
-    if document.measurements.collectives[0].nodes == 1:
-        return "for no link between nodes is used; these figures say nothing about a network."
-    return "for no bound of this network is known to this version."
+def _no_expectation(expectation: Expectation) -> str:
+    return f"for {expectation.reason}" if expectation.reason else "for latency rules all sizes that were measured"
+
+
+def _fit(fit: Fit) -> str:
+    return f"{fit.op} {duration(fit.latency_us)} + {fit.busbw_gb_s:.3g} GB/s"

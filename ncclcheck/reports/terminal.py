@@ -56,6 +56,7 @@ def short(document: Document, style: Style) -> str:
         label = style.paint(block.state, f"{block.state.word:8}{codes}  ")
         told = [str(place) for place in block.places]
         lines += [label + (one if len(one) <= _SHORT else one[:_SHORT] + " ...") for one in told]
+    lines += [one if len(one) <= _SHORT else one[:_SHORT] + " ..." for one in summary.culprits(document)]
     lines.append(summary.decision(document))
     return "\n".join(lines) + "\n"
 
@@ -141,7 +142,7 @@ def _counted(document: Document) -> str:
 
 
 def _end(document: Document, style: Style) -> str:
-    lines: list[str] = []
+    lines = [line for one in summary.culprits(document) for line in _wrapped(one, style.width, "", "  ")]
     bad = _codes(document)
     if bad:
         more = f"; the same for {fold_names(bad[1:])}" if len(bad) > 1 else ""

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from ncclcheck.probes.facts import Node, Unread, at, variables
+from ncclcheck.reports.derived import derived
 
 Version = tuple[int, int, int]
 Mismatch = Literal["must-match", "risky", "harmless", "per-node-ok"]
@@ -60,7 +61,8 @@ class Setting:
     source: str
 
 
-def effective(node: Node) -> dict[str, Setting]:
+@derived
+def effective(node: Node) -> Mapping[str, Setting]:
     """What NCCL sees on a node: the environment, then the nccl.conf files in their order; the first wins."""
     settings = {name: Setting(value, "environment") for name, value in variables(node).items()}
     files = at(node, "nccl.conf_files")
@@ -71,17 +73,19 @@ def effective(node: Node) -> dict[str, Setting]:
     return settings
 
 
-def values(node: Node) -> dict[str, str]:
+@derived
+def values(node: Node) -> Mapping[str, str]:
     """`effective` without the sources: what the choice of interfaces takes."""
     return {name: setting.value for name, setting in effective(node).items()}
 
 
 def as_version(text: object) -> Version | None:
     """ "2.30.7" as (2, 30, 7); None for an Unread or what names no version."""
-    found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", text) if isinstance(text, str) else None
+    found = re.match(r"(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?", text) if isinstance(text, str) else None
     return (int(found[1]), int(found[2]), int(found[3] or 0)) if found else None
 
 
+@derived
 def nccl_version(node: Node) -> Version | None:
     """The version of the libnccl that torch would load on this node."""
     return as_version(at(node, "nccl.loaded.version"))
@@ -185,9 +189,10 @@ def _parse_list(known: Known, text: str) -> Parsed:
 
 def _parse_torch(known: Known, text: str) -> Parsed:
     if known.type == "torch_int":
-        found = re.match(r"\s*[+-]?\d+", text)
-        ends = Parsed(None, "is no number: torch raises an exception", raises=True)
-        return Parsed(int(found[0])) if found else ends
+        found = re.match(r"\s*([+-]?)0*(\d{1,10})(?!\d)", text, re.ASCII)
+        value = int(found[1] + found[2]) if found else 2**31
+        ends = Parsed(None, "is no number that torch takes: it raises an exception", raises=True)
+        return Parsed(value) if -(2**31) <= value < 2**31 else ends
     if text.lower() in _TRUE | _FALSE:
         return Parsed(int(text.lower() in _TRUE))
     return Parsed(

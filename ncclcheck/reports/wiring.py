@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 
 from ncclcheck.probes.facts import Cluster, Hca, Node, PciDevice, Unread, at, value_or
+from ncclcheck.reports.derived import derived
 from ncclcheck.reports.hca import GidChoice, HcaChoice, UsedPort, gid_choice, hca_choice
 from ncclcheck.reports.rule import NothingToJudge
-from ncclcheck.reports.variables import Version, nccl_version, values
+from ncclcheck.reports.variables import nccl_version, values
 
 _VIRTUAL = (
     "kvm", "qemu", "vmware", "virtualbox", "virtual machine", "google compute engine", "openstack", "xen", "bochs",
@@ -21,46 +21,23 @@ def with_gpus(cluster: Cluster) -> list[Node]:
     """Nodes that have GPUs or may have some: the others use no NCCL. Raises NothingToJudge."""
     if cluster.job.backend_asked == "gloo":
         raise NothingToJudge("gloo was asked for, which uses no RDMA and no GPU")
-    nodes = [node for node in cluster.nodes if not _without_gpus(_Same(node))]
+    nodes = [node for node in cluster.nodes if not _without_gpus(node)]
     if not nodes:
         raise NothingToJudge("no GPU on any node, so NCCL is not used")
     return nodes
 
 
-class _Same:
-    """A node as the key of a cache: nodes are many, are asked for by many rules, and never change."""
-
-    def __init__(self, node: Node) -> None:
-        self.node = node
-
-    def __hash__(self) -> int:
-        return id(self.node)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.node is other.node
-
-
-@lru_cache(maxsize=16384)
-def _without_gpus(same: _Same) -> bool:
-    signs = (at(same.node, "gpus.pci"), at(same.node, "gpus.devices"))
+@derived
+def _without_gpus(node: Node) -> bool:
+    signs = (at(node, "gpus.pci"), at(node, "gpus.devices"))
     return all(fact.kind == "absent" if isinstance(fact, Unread) else not fact for fact in signs)
 
 
-@lru_cache(maxsize=16384)
-def _settings(same: _Same) -> tuple[Mapping[str, str], Version | None]:
-    return values(same.node), nccl_version(same.node)
-
-
-@lru_cache(maxsize=16384)
-def _choice(same: _Same) -> HcaChoice:
-    env, version = _settings(same)
-    paths = {device.name: tuple(value_or(device.path, [])) for device in functions(same.node)}
-    return hca_choice(value_or(at(same.node, "rdma.devices"), []), env, version, paths)
-
-
+@derived
 def choice(node: Node) -> HcaChoice:
     """What NCCL's InfiniBand transport takes on a node whose devices are known."""
-    return _choice(_Same(node))
+    paths = {device.name: tuple(value_or(device.path, [])) for device in functions(node)}
+    return hca_choice(value_or(at(node, "rdma.devices"), []), values(node), nccl_version(node), paths)
 
 
 def choosing(cluster: Cluster) -> Iterator[tuple[Node, HcaChoice]]:
@@ -88,14 +65,14 @@ def roce_ports(cluster: Cluster) -> list[tuple[Node, UsedPort]]:
     return found
 
 
-@lru_cache(maxsize=16384)
-def _gids(same: _Same) -> Mapping[str, GidChoice | None]:
-    return {one.name: gid_choice(one, *_settings(same)) for one in _choice(same).used}
+@derived
+def _gids(node: Node) -> Mapping[str, GidChoice | None]:
+    return {one.name: gid_choice(one, values(node), nccl_version(node)) for one in choice(node).used}
 
 
 def gid(node: Node, one: UsedPort) -> GidChoice | None:
     """The GID that NCCL would take on a port that it uses; None where the table was not read."""
-    return _gids(_Same(node)).get(one.name)
+    return _gids(node).get(one.name)
 
 
 def wanted(taken: HcaChoice) -> tuple[UsedPort, ...]:

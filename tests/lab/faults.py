@@ -217,6 +217,22 @@ def listener(host: Host, port: int) -> Iterator[int]:
 
 
 @contextmanager
+def own_directory(path: Path, *hosts: Host) -> Iterator[None]:
+    """A directory, in place of which each of these hosts has one of its own; at the end nothing is in any."""
+    path.mkdir()
+    for host in hosts:
+        host.check(["mount", "-t", "tmpfs", "tmpfs", str(path)])
+    try:
+        yield
+        for host in hosts:
+            assert not host.check(["ls", "-A", str(path)])
+    finally:
+        for host in hosts:
+            host.check(["umount", str(path)])
+        path.rmdir()
+
+
+@contextmanager
 def replaced(host: Host, path: Path, by: Path) -> Iterator[None]:
     """In this host alone, a file or folder is another one: another version of a package, or an empty folder."""
     host.check(["mount", "--bind", str(by), str(path)])

@@ -80,6 +80,13 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, device *out) {
     return atoi(text);
 }
 
+/* GPU-00000000-0000-0000-0000-0000000000NN, as the fake libcuda has them. */
+int nvmlDeviceGetHandleByUUID(const char *uuid, device *out) {
+    int index = strlen(uuid) == 40 ? (int)strtol(uuid + 38, NULL, 16) : -1;
+    *out = (device)(intptr_t)(index + 1);
+    return index < 0 ? NOT_FOUND : OK;
+}
+
 TEXT(nvmlDeviceGetName, "model", "NVIDIA H100 80GB HBM3")
 TEXT(nvmlDeviceGetVbiosVersion, "vbios", "96.00.A5.00.01")
 

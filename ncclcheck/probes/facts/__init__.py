@@ -7,9 +7,9 @@ megabits per second as sysfs has them, bandwidths are GB/s of 1e9 bytes.
 
 from __future__ import annotations
 
-from ncclcheck.probes.facts.bench import Collective, Expected, Startup, Times, WrongResult
+from ncclcheck.probes.facts.bench import Collective, Expectation, Expected, Fit, Soak, Startup, Times, WrongResult
 from ncclcheck.probes.facts.bounds import Count, Pid, Word
-from ncclcheck.probes.facts.cluster import Cluster, Crash, Policy, Requirement
+from ncclcheck.probes.facts.cluster import Baseline, Cluster, Crash, Policy, Requirement
 from ncclcheck.probes.facts.fabric import (
     Bound,
     Counter,
@@ -45,8 +45,9 @@ from ncclcheck.probes.facts.gpu import (
 from ncclcheck.probes.facts.host import Host, Limits, Resolution, Space
 from ncclcheck.probes.facts.job import Arrival, Job, Launcher, Meeting
 from ncclcheck.probes.facts.measurements import Measurements, together
+from ncclcheck.probes.facts.memory import Elsewhere, JobMemory, RankMemory
 from ncclcheck.probes.facts.nccl import ConfFile, ConfLine, Library, NamedFile, Nccl, PluginFile, StrayLine, Wheel
-from ncclcheck.probes.facts.network import Address, Interface, InterfaceKind, Network, Route
+from ncclcheck.probes.facts.network import Address, Interface, InterfaceKind, Network, Packets, Route
 from ncclcheck.probes.facts.node import Node, ProbeRun, variables
 from ncclcheck.probes.facts.pairs import Lateness, NodeSpeed, PairTime, RankSpeed
 from ncclcheck.probes.facts.place import (
@@ -70,12 +71,23 @@ from ncclcheck.probes.facts.reach import (
     Counters,
     Door,
     Echoes,
+    Marks,
     NodeReach,
     PathMtu,
     PeerReach,
 )
 from ncclcheck.probes.facts.run import JobEnd, Leftover, RankState, Run, Silence
 from ncclcheck.probes.facts.software import JobFacts, PortHolder, Stack, Variable
+from ncclcheck.probes.facts.transport import (
+    Connections,
+    Diagnosis,
+    Diagnostics,
+    Endpoint,
+    Moved,
+    NetDevice,
+    Traffic,
+    Transport,
+)
 from ncclcheck.probes.facts.unread import (
     NOT_RECORDED,
     NotKnown,
@@ -92,6 +104,7 @@ __all__ = [
     "NOT_RECORDED",
     "Address",
     "Arrival",
+    "Baseline",
     "Bound",
     "Burst",
     "ClockOffset",
@@ -102,19 +115,26 @@ __all__ = [
     "ConfLine",
     "Connect",
     "ConnectOutcome",
+    "Connections",
     "Container",
     "Count",
     "Counter",
     "Counters",
     "Crash",
     "DeviceFile",
+    "Diagnosis",
+    "Diagnostics",
     "Door",
     "Echoes",
+    "Elsewhere",
+    "Endpoint",
     "Errors",
+    "Expectation",
     "Expected",
     "Fabric",
     "FabricHealth",
     "FabricState",
+    "Fit",
     "Gid",
     "Governor",
     "Gpu",
@@ -129,6 +149,7 @@ __all__ = [
     "Job",
     "JobEnd",
     "JobFacts",
+    "JobMemory",
     "Lateness",
     "Launcher",
     "Leftover",
@@ -136,12 +157,15 @@ __all__ = [
     "Limits",
     "Link",
     "Lock",
+    "Marks",
     "Measurements",
     "Meeting",
     "Mount",
+    "Moved",
     "NamedFile",
     "Namespace",
     "Nccl",
+    "NetDevice",
     "Network",
     "Node",
     "NodeReach",
@@ -150,6 +174,7 @@ __all__ = [
     "NumaNode",
     "NvFabric",
     "NvLinks",
+    "Packets",
     "PairTime",
     "PathMtu",
     "PciDevice",
@@ -162,6 +187,7 @@ __all__ = [
     "PortHolder",
     "PortRange",
     "ProbeRun",
+    "RankMemory",
     "RankSpeed",
     "RankState",
     "Rdma",
@@ -176,6 +202,7 @@ __all__ = [
     "SharedMemory",
     "Sign",
     "Silence",
+    "Soak",
     "Space",
     "Stack",
     "Startup",
@@ -184,6 +211,8 @@ __all__ = [
     "System",
     "ThrottleReason",
     "Times",
+    "Traffic",
+    "Transport",
     "Unread",
     "UnreadKind",
     "Variable",

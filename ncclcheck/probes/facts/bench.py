@@ -10,7 +10,11 @@ from ncclcheck.probes.facts.bounds import Count, Word
 
 
 class Times(Struct, frozen=True, kw_only=True):
-    """Microseconds over iterations, each the maximum over ranks."""
+    """Microseconds over iterations, each the maximum over ranks.
+
+    median_low, median_high: the 95 % confidence interval of the median; null below six iterations, and in older
+    files.
+    """
 
     p50: float
     p95: float
@@ -18,6 +22,8 @@ class Times(Struct, frozen=True, kw_only=True):
     min: float
     max: float
     mean: float
+    median_low: float | None = None
+    median_high: float | None = None
 
 
 class Expected(Struct, frozen=True, kw_only=True):
@@ -26,6 +32,32 @@ class Expected(Struct, frozen=True, kw_only=True):
     low: float
     high: float
     basis: str
+
+
+class Fit(Struct, frozen=True, kw_only=True):
+    """Time = latency + size / bandwidth, as the rows of one operation say.
+
+    Errors of the line are shares of a row's time; last_error is that at the largest size.
+    """
+
+    op: Word
+    sizes: Count
+    latency_us: float
+    busbw_gb_s: float
+    median_error: float
+    worst_error: float
+    last_error: float
+
+
+class Expectation(Struct, frozen=True, kw_only=True):
+    """What follows from rows and facts; worked out anew whenever a file is judged.
+
+    basis: what carries the data and how much that is; reason: why no bandwidth is expected.
+    """
+
+    fits: list[Fit] = field(default_factory=list)
+    basis: str = ""
+    reason: str = ""
 
 
 class Collective(Struct, frozen=True, kw_only=True):
@@ -47,7 +79,16 @@ class Collective(Struct, frozen=True, kw_only=True):
 
 
 class WrongResult(Struct, frozen=True, kw_only=True):
-    """The first wrong element that one rank found. Offsets count elements of the rank's result."""
+    """Wrong elements that one rank found in a result. Offsets count elements of that result.
+
+    The bits are those of the first one. iteration: of a row the first or the last one, which are checked; of a
+    soak its round. last: the offset of the last wrong element.
+    pattern: `bit`, one bit of one element; `same bit`, one bit, the same in several elements; `element`, one
+    element; `chunk`, most of those from the first to the last; `piece`, as much as one rank sends; `scattered`,
+    anything else; empty in older files.
+    source_rank: from whom the wrong elements come; in a reduction whose contribution explains them all, being
+    missing, counted twice or changed in a bit. null where nobody can tell.
+    """
 
     op: Word
     bytes: int
@@ -58,6 +99,26 @@ class WrongResult(Struct, frozen=True, kw_only=True):
     offset: int
     expected_bits: str
     got_bits: str
+    iteration: Count = 0
+    soak: bool = False
+    last: int | None = None
+    pattern: Literal["", "bit", "same bit", "element", "chunk", "piece", "scattered"] = ""
+    source_rank: Count | None = None
+    contribution: Literal["", "missing", "doubled", "changed"] = ""
+
+
+class Soak(Struct, frozen=True, kw_only=True):
+    """How far the soak came: rounds through all operations, each with data of its own.
+
+    results: how many were checked on all ranks, wrong: on how many of them any rank found something wrong.
+    """
+
+    asked_s: float
+    seconds: float
+    rounds: int
+    results: int
+    wrong: int
+    bytes: int
 
 
 class Startup(Struct, frozen=True, kw_only=True):

@@ -19,11 +19,15 @@ class Requirement(Struct, frozen=True, kw_only=True):
 
 
 class Policy(Struct, frozen=True, kw_only=True):
-    """What the site and the user expect; from options, NCCLCHECK_* and ncclcheck.toml."""
+    """What the site and the user expect; from options, NCCLCHECK_* and ncclcheck.toml.
+
+    min_busbw: GB/s that an operation must reach.
+    """
 
     require: list[Requirement] = field(default_factory=list)
     thresholds: dict[str, float] = field(default_factory=dict)
     contact: str = ""
+    min_busbw: dict[str, float] = field(default_factory=dict)
 
 
 class Crash(Struct, frozen=True, kw_only=True):
@@ -33,7 +37,7 @@ class Crash(Struct, frozen=True, kw_only=True):
     error: str
 
 
-class Cluster(Struct, frozen=True, kw_only=True):
+class Cluster(Struct, frozen=True, kw_only=True, dict=True):  # its __dict__: what reports derive from these facts
     """All that is known: the only thing that a rule sees."""
 
     command: Word = "env"
@@ -43,3 +47,12 @@ class Cluster(Struct, frozen=True, kw_only=True):
     measurements: Measurements = field(default_factory=Measurements)
     policy: Policy = field(default_factory=Policy)
     crashes: list[Crash] = field(default_factory=list)
+    baseline: Baseline | None = None
+
+
+class Baseline(Struct, frozen=True, kw_only=True):
+    """The saved result that this one is held against; never saved with it. name: its file."""
+
+    name: str
+    started: str = ""
+    cluster: Cluster

@@ -43,6 +43,7 @@ class Job(Struct, frozen=True, kw_only=True):
     """The run that was asked for. `chosen_by` is the variable or the option that chose the launcher.
 
     backend: nccl or gloo, empty before a job; backend_asked: what the user wanted, auto where nothing.
+    injected: faults that the user had injected, as they were asked for.
     """
 
     launcher: Launcher = "local"
@@ -55,3 +56,4 @@ class Job(Struct, frozen=True, kw_only=True):
     ranks: Count = 0
     missing: list[str] = field(default_factory=list)
     meeting: Meeting | None = None
+    injected: list[str] = field(default_factory=list)

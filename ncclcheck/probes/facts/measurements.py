@@ -8,9 +8,11 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from ncclcheck.probes.facts.bench import Collective, Startup, WrongResult
+from ncclcheck.probes.facts.bench import Collective, Expectation, Soak, Startup, WrongResult
+from ncclcheck.probes.facts.memory import JobMemory
 from ncclcheck.probes.facts.pairs import Lateness, NodeSpeed, PairTime, RankSpeed
 from ncclcheck.probes.facts.reach import NodeReach
+from ncclcheck.probes.facts.transport import Diagnostics, Traffic, Transport
 
 
 class Measurements(Struct, frozen=True, kw_only=True):
@@ -18,12 +20,18 @@ class Measurements(Struct, frozen=True, kw_only=True):
 
     collectives: list[Collective] = field(default_factory=list)
     wrong: list[WrongResult] = field(default_factory=list)
+    soak: Soak | None = None
     startup_s: Startup | None = None
+    expectation: Expectation | None = None
     reach: list[NodeReach] = field(default_factory=list)
     pairs: list[PairTime] = field(default_factory=list)
     lateness: list[Lateness] = field(default_factory=list)
     rank_speeds: list[RankSpeed] = field(default_factory=list)
     node_speeds: list[NodeSpeed] = field(default_factory=list)
+    memory: JobMemory = JobMemory()
+    transport: list[Transport] = field(default_factory=list)
+    traffic: list[Traffic] = field(default_factory=list)
+    diagnostics: Diagnostics | None = None
 
 
 def together(parts: Sequence[Measurements]) -> Measurements:
@@ -33,6 +41,8 @@ def together(parts: Sequence[Measurements]) -> Measurements:
 
 
 def _joined(values: list[Any]) -> Any:
+    if isinstance(values[0], JobMemory):
+        return JobMemory(ranks=_joined([value.ranks for value in values]))
     return [*chain.from_iterable(values)] if isinstance(values[0], list) else values[-1]
 
 

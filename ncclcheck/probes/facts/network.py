@@ -22,6 +22,14 @@ InterfaceKind = Literal[
 ]
 
 
+class Packets(Struct, frozen=True, kw_only=True, tag="packets"):
+    """What an interface counted since it was made, both directions. Source: /sys/class/net/NAME/statistics."""
+
+    packets: int
+    errors: int
+    drops: int
+
+
 class Interface(Struct, frozen=True, kw_only=True):
     """One network interface, as getifaddrs(3) and /sys/class/net tell it."""
 
@@ -34,6 +42,7 @@ class Interface(Struct, frozen=True, kw_only=True):
     addresses: list[Address] | Unread = NOT_RECORDED
     members: list[str] | Unread = NOT_RECORDED
     driver: str | Unread = NOT_RECORDED
+    packets: Packets | Unread = NOT_RECORDED
 
 
 class Route(Struct, frozen=True, kw_only=True):

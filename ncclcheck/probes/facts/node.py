@@ -22,7 +22,7 @@ class ProbeRun(Struct, frozen=True, kw_only=True):
     unread: Unread | None = None
 
 
-class Node(Struct, frozen=True, kw_only=True):
+class Node(Struct, frozen=True, kw_only=True, dict=True):  # its __dict__: what reports derive from these facts
     """All facts of one node, under the name that the launcher gave it."""
 
     name: str

@@ -33,8 +33,10 @@ class Lateness(Struct, frozen=True, kw_only=True):
     """How much later than the first rank one rank came to an iteration, microseconds over iterations.
 
     The late rank waits least: this is the longest wait of any rank less the rank's own wait, so no clocks are
-    compared. last: of how many iterations it was the last. What its process did meanwhile: wall and CPU seconds,
-    seconds in which it was runnable and had no core (/proc/self/schedstat), involuntary context switches.
+    compared. Waiting is the time in the operation and in the barrier after it: a slow link, for which both wait,
+    makes nobody late. last: of how many iterations it was the last. What its process did meanwhile: wall and CPU
+    seconds, seconds in which its threads were runnable and had no core (schedstat, summed over threads), seconds
+    in which it did not run though a timer of its own was due (stopped, throttled), involuntary context switches.
     """
 
     rank: Count
@@ -45,6 +47,7 @@ class Lateness(Struct, frozen=True, kw_only=True):
     wall_s: float
     cpu_s: float
     runqueue_s: float | None = None
+    stalled_s: float = 0.0
     involuntary: int = 0
 
 

@@ -11,7 +11,10 @@ from ncclcheck.probes.facts.unread import NOT_RECORDED, Unread
 
 
 class Door(Struct, frozen=True, kw_only=True):
-    """Where a node can be reached while reach is measured. token: what a visitor says first; never saved."""
+    """Where a node can be reached while reach is measured. token: what a visitor says first; never saved.
+
+    file: what this node has put into its working directory; empty where it could not.
+    """
 
     node: int
     name: str
@@ -21,6 +24,7 @@ class Door(Struct, frozen=True, kw_only=True):
     udp_port: int
     mtu: int
     token: str
+    file: str = ""
 
 
 ConnectOutcome = Literal["ok", "refused", "timed_out", "unreachable", "stranger", "silent", "not_sent"]
@@ -100,6 +104,19 @@ class Counters(Struct, frozen=True, kw_only=True, tag="counters"):
     drops: int
 
 
+class Marks(Struct, frozen=True, kw_only=True, tag="marks"):
+    """Whether nodes stand in one directory: each makes a file in its working directory, and looks for the others'.
+
+    path: the directory here. written_s: how long it took to make ours. seen, missing: nodes whose file is here, or
+    was made and is not here.
+    """
+
+    path: str
+    written_s: float | Unread
+    seen: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+
 class NodeReach(Struct, frozen=True, kw_only=True):
     """What one node saw of the others from the interface that the job would use.
 
@@ -113,4 +130,5 @@ class NodeReach(Struct, frozen=True, kw_only=True):
     peers: list[PeerReach] = field(default_factory=list)
     counters: Counters | Unread = NOT_RECORDED
     udp_overflows: int = 0
+    marks: Marks | Unread = NOT_RECORDED
     seconds: float = 0.0

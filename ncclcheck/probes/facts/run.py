@@ -13,7 +13,8 @@ class RankState(Struct, frozen=True, kw_only=True):
     """The last that was seen of one rank.
 
     proc_state: the letter of /proc/PID/stat, or "gone". exit: the exit status, negative for a signal.
-    phase: start (no world yet), world (joined), done (all parts finished).
+    phase: start (no world yet), world (joined), done (all parts finished). ticks: iterations that were begun since
+    the last step; ranks in the same collective have begun as many.
     """
 
     rank: Count
@@ -23,6 +24,7 @@ class RankState(Struct, frozen=True, kw_only=True):
     phase: Literal["start", "world", "done"] = "start"
     last_step: str = ""
     since_s: float = 0.0
+    ticks: int = 0
     proc_state: str = ""
     exit: int | None = None
     error: str = ""

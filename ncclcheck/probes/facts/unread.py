@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, final
 
 import msgspec
 from msgspec import Struct
@@ -12,6 +12,7 @@ from msgspec import Struct
 UnreadKind = Literal["absent", "denied", "no_tool", "recorded", "timed_out", "broken"]
 
 
+@final
 class Unread(Struct, frozen=True, tag="unread"):
     """A fact that was not seen.
 
@@ -38,22 +39,25 @@ class NotKnown(Exception):
         self.unread = unread
 
 
+# Rules ask this millions of times, and isinstance is slow for a Struct: `type(...) is` takes a fifth of its time.
+
+
 def known(fact: T | Unread) -> T:
     """The value of a fact that the rule's `needs=` has already asked for."""
-    if isinstance(fact, Unread):
+    if type(fact) is Unread:
         raise NotKnown(fact)
     return fact
 
 
 def value_or(fact: T | Unread, otherwise: T) -> T:
     """The value of a fact that only embellishes; never for what decides a verdict."""
-    return otherwise if isinstance(fact, Unread) else fact
+    return otherwise if type(fact) is Unread else fact
 
 
 def at(subject: Any, path: str) -> Any:
     """The fact at a dotted path below `subject`, or the Unread that stands in the way."""
     for part in _parts(path):
-        if isinstance(subject, Unread):
+        if type(subject) is Unread:
             return subject
         subject = getattr(subject, part)
     return subject
@@ -64,17 +68,21 @@ def _parts(path: str) -> tuple[str, ...]:
     return tuple(path.split("."))
 
 
+_PLAIN = {str, int, float, bool, type(None)}
+
+
 def unread_in(subject: Any, path: str = "") -> Iterator[tuple[str, Unread]]:
     """Every unread fact below `subject`, with its dotted path."""
-    if isinstance(subject, Unread):
+    if type(subject) is Unread:
         yield path, subject
-    elif isinstance(subject, Struct):
-        for name in subject.__struct_fields__:
-            if not isinstance(value := getattr(subject, name), (str, int, float)):  # most are, and none is unread
-                yield from unread_in(value, f"{path}.{name}" if path else name)
     elif isinstance(subject, list):
         for index, item in enumerate(subject):
-            yield from unread_in(item, f"{path}[{getattr(item, 'name', index)}]")
+            if type(item) not in _PLAIN:
+                yield from unread_in(item, f"{path}[{getattr(item, 'name', index)}]")
+    elif isinstance(subject, Struct):
+        for name in subject.__struct_fields__:
+            if type(value := getattr(subject, name)) not in _PLAIN:  # most are, and none is unread
+                yield from unread_in(value, f"{path}.{name}" if path else name)
 
 
 replace = msgspec.structs.replace

@@ -34,13 +34,10 @@ def measure(me: Door, doors: Sequence[Door], names: Mapping[str, str], seconds: 
 
 def _measured(me: Door, doors: Sequence[Door], names: Mapping[str, str], seconds: float) -> NodeReach:
     begun = time.monotonic()
-    ordered = sorted(doors, key=lambda door: door.node)
-    places = {door.node: place for place, door in enumerate(ordered)}
-    chosen = [ordered[i] for i in schedule.peers(places[me.node], len(ordered))]
     overflows = local.udp_overflows()
-    work = _Work(me, chosen, names)
+    work = _Work(me, tested(me, doors), names)
     work.start(begun, seconds)
-    counted = work.bursts(begun, seconds, ordered)
+    counted = work.bursts(begun, seconds, _ordered(doors))
     work.finish(begun + seconds)
     return NodeReach(
         node=me.name,
@@ -52,6 +49,17 @@ def _measured(me: Door, doors: Sequence[Door], names: Mapping[str, str], seconds
         udp_overflows=max(0, local.udp_overflows() - overflows),
         seconds=round(time.monotonic() - begun, 3),
     )
+
+
+def tested(me: Door, doors: Sequence[Door]) -> list[Door]:
+    """Those of the doors that this node tries, all but in a large cluster. Raises ValueError where it has none."""
+    ordered = _ordered(doors)
+    place = [door.node for door in ordered].index(me.node)
+    return [ordered[i] for i in schedule.peers(place, len(ordered))]
+
+
+def _ordered(doors: Sequence[Door]) -> list[Door]:
+    return sorted(doors, key=lambda door: door.node)
 
 
 def _sleep_until(at: float) -> None:

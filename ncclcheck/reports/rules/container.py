@@ -18,6 +18,7 @@ from ncclcheck.reports.settings import settings_of
 _BRIDGES = (ipaddress.ip_network("172.16.0.0/12"), ipaddress.ip_network("10.88.0.0/16"))
 _ON_EVERY_MACHINE = ipaddress.ip_network("172.17.0.0/16")
 _LOCAL_RUNTIMES = {"docker", "podman", "containerd"}
+_NOT_ITS_END = ("bridge", "macvlan", "physical", "ipoib")
 _NEEDED = ("nvidiactl", "nvidia-uvm")
 
 
@@ -42,7 +43,8 @@ def common_network(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     The address that the job would use, in 172.16.0.0/12 or 10.88.0.0/16, in a container of docker, podman or
     containerd outside of Kubernetes, whose network namespace is not the machine's. Where that cannot be seen,
-    only 172.17.0.0/16 counts. An overlay network uses other addresses.
+    only 172.17.0.0/16 counts. An overlay network uses other addresses. Containers that are all on one machine
+    (one boot id) reach each other by its bridge, and macvlan and ipvlan interfaces are on the network itself.
 
     ## Fix
     - **you** `docker run --network host --ipc host ...`; in Kubernetes `hostNetwork: true` with `dnsPolicy:
@@ -55,6 +57,9 @@ def common_network(cluster: Cluster) -> Iterator[Finding]:
     inside = [node for node in cluster.nodes if runtimes(node)]
     if not inside:
         raise NothingToJudge("no node is a container")
+    boots = {value_or(at(node, "host.boot_id"), "") for node in cluster.nodes}
+    if len(boots) == 1 and boots != {""}:
+        raise NothingToJudge("all containers are on one machine")
     for node in inside:
         chosen = lan.choice_of_job(cluster, node).bootstrap
         if chosen and _ends_at_machine(node, chosen):
@@ -77,11 +82,11 @@ def common_network(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _ends_at_machine(node: Node, chosen: Chosen) -> bool:
-    """The container's end of a bridge; the bridge itself is on the machine (NET002)."""
+    """The container's end of a bridge, a veth; the bridge itself is on the machine (NET002)."""
     names = runtimes(node)
     parsed = ipaddress.ip_address(chosen.address.partition("%")[0])
-    bridge = any(one.name == chosen.name and one.kind == "bridge" for one in lan.interfaces(node))
-    if bridge or "kubernetes" in names or not _LOCAL_RUNTIMES.intersection(names):
+    other = any(one.name == chosen.name and one.kind in _NOT_ITS_END for one in lan.interfaces(node))
+    if other or "kubernetes" in names or not _LOCAL_RUNTIMES.intersection(names):
         return False
     own = next((one.host for one in known(at(node, "container.namespaces")) if one.name == "net"), None)
     if own is None or isinstance(own, Unread):
@@ -111,7 +116,8 @@ def control_files(cluster: Cluster) -> Iterator[Finding]:
     memory pools.
 
     ## How we know
-    The names in /dev.
+    The names in /dev. Where CUDA has found GPUs all the same nothing is said: on a desktop libcuda makes the files
+    itself, by nvidia-modprobe, at its first call.
 
     ## Fix
     - **you** `docker run --gpus all` rather than `--device /dev/nvidia0`; in a pod `nvidia.com/gpu` in the limits.
@@ -127,7 +133,8 @@ def control_files(cluster: Cluster) -> Iterator[Finding]:
     if not with_gpus:
         raise NothingToJudge("no GPU's device file on any node")
     for node, names in with_gpus:
-        if missing := [f"/dev/{name}" for name in _NEEDED if name not in names]:
+        works = value_or(at(node, "gpus.usable"), 0) > 0
+        if not works and (missing := [f"/dev/{name}" for name in _NEEDED if name not in names]):
             yield fail(
                 Where(node=node.name),
                 f"the GPUs' device files are here, {' and '.join(missing)} not",

@@ -94,7 +94,8 @@ def service_mesh(cluster: Cluster) -> Iterator[Finding]:
                 fix=[
                     you("Keep it out of the job's pods (metadata.labels of the pod template).",
                         'sidecar.istio.io/inject: "false"'),
-                    admin("Or out of the namespace.", "kubectl label namespace NAME istio-injection=disabled"),
+                    admin("Or out of the namespace.",
+                          "kubectl label --overwrite namespace NAME istio-injection=disabled"),
                 ],
             )  # fmt: skip
 

@@ -243,7 +243,8 @@ def topology(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     No bridge is above any GPU or HCA, or their NUMA node is -1 on a machine with several; there is neither
-    /var/run/nvidia-topologyd/virtualTopology.xml nor NCCL_TOPO_FILE.
+    /var/run/nvidia-topologyd/virtualTopology.xml nor NCCL_TOPO_FILE. With EFA devices nothing is said: the plugin
+    aws-ofi-nccl (RDM004) hands NCCL the file for its machine.
 
     ## Fix
     - **you** mount the provider's file into the container and name it:
@@ -251,7 +252,8 @@ def topology(cluster: Cluster) -> Iterator[Finding]:
     - **admin** use the provider's image, whose /etc/nccl.conf names the file.
 
     ## Source
-    NCCL user guide, NCCL_TOPO_FILE and Troubleshooting, Topology detection; Azure azhpc-images, ndv5 settings.
+    NCCL user guide, NCCL_TOPO_FILE and Troubleshooting, Topology detection; Azure azhpc-images, ndv5 settings;
+    aws/aws-ofi-nccl#173, aws/aws-ofi-nccl#785.
     """
     nodes = [node for node in wiring.with_gpus(cluster) if wiring.is_virtual(node)]
     pairs = [(node, wiring.functions(node, "gpu"), set(wiring.hca_names(node))) for node in nodes]
@@ -264,6 +266,9 @@ def topology(cluster: Cluster) -> Iterator[Finding]:
         unplaced = [card for card in cards if card.numa_node == -1]
         homes = len(value_or(at(node, "fabric.numa"), []))
         told = bool(value_or(at(node, "fabric.topology_file"), False)) or "NCCL_TOPO_FILE" in values(node)
+        if wiring.efa(node) and not told:
+            yield fine(Where(node=node.name), "the EFA plugin brings the topology of Amazon's machines")
+            continue
         if told or not (flat or (unplaced and homes > 1)):
             yield fine(Where(node=node.name), "a topology file is named" if told else "its cards have places")
         else:
@@ -283,7 +288,7 @@ def _made_up(node: Node, cards: list[PciDevice], flat: bool) -> Finding:
         ],
         fix=[
             you(
-                "Name the provider's file, and mount it into the container.",
+                "Name the provider's file (this is Azure's), and mount it into the container.",
                 "export NCCL_TOPO_FILE=/opt/microsoft/ndv5/topo.xml",
             )
         ],

@@ -13,8 +13,11 @@ _REDIRECTS = {"ReqRedir", "CmpltRedir"}
 
 
 def _bare_metal(cluster: Cluster) -> Iterator[Node | Finding]:
-    """Nodes that are no virtual machines, for a guest's bridges and IOMMU are not the real ones."""
-    nodes = [(node, wiring.is_virtual(node)) for node in wiring.with_gpus(cluster)]
+    """Nodes of several cards that are no virtual machines: a guest's bridges and IOMMU are not the real ones."""
+    several = [node for node in wiring.with_gpus(cluster) if len(_cards(node)) > 1]
+    if not several:
+        raise NothingToJudge("no node with several GPUs and HCAs, which could talk to each other over PCIe")
+    nodes = [(node, wiring.is_virtual(node)) for node in several]
     if all(virtual is True for _, virtual in nodes):
         raise NothingToJudge("virtual machines: their bridges and IOMMU are the host's business")
     for node, virtual in nodes:
@@ -27,6 +30,12 @@ def _bare_metal(cluster: Cluster) -> Iterator[Node | Finding]:
             )
         elif not virtual:
             yield node
+
+
+def _cards(node: Node) -> list[PciDevice]:
+    """The GPUs and HCAs: what talks to each other over PCIe."""
+    names = wiring.hca_names(node)
+    return [one for one in wiring.functions(node) if one.kind == "gpu" or one.name in names]
 
 
 @rule(
@@ -45,7 +54,8 @@ def acs(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     The ACS capability of each bridge on the way, in /sys/bus/pci/devices/ADDRESS/config; ReqRedir or CmpltRedir
     is the redirection. Only root may read that far, so for a user this is unknown. In a virtual machine it says
-    nothing and is not judged: there ACS must be on, and ATS is the way.
+    nothing and is not judged: there ACS must be on, and ATS is the way. Nor is a single GPU without an HCA, whose
+    traffic has no short way.
 
     ## Fix
     - **admin** `setpci -s ADDRESS ECAP_ACS+0x6.w=0000` for each bridge at boot, or off in the BIOS; `iommu=pt`.
@@ -59,8 +69,7 @@ def acs(cluster: Cluster) -> Iterator[Finding]:
         if isinstance(node, Finding):
             yield node
             continue
-        cards = wiring.functions(node, "gpu") + wiring.functions(node, "nic")
-        above = {name for card in cards for name in value_or(card.path, [])}
+        above = {name for card in _cards(node) for name in value_or(card.path, [])}
         bridges = [bridge for bridge in wiring.functions(node, "bridge") if bridge.name in above]
         hidden = [bridge for bridge in bridges if isinstance(bridge.acs, Unread) and bridge.acs.kind != "absent"]
         on = [bridge for bridge in bridges if _REDIRECTS & set(value_or(bridge.acs, []))]
@@ -118,7 +127,7 @@ def iommu(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     /sys/kernel/iommu_groups/N/type of each GPU and HCA (Linux 5.11 and later): DMA or DMA-FQ is translated,
     identity is passed through, no group is off. On older kernels the kernel command line tells. Virtual machines
-    and Arm servers (SMMU) are not judged: there it is as it must be.
+    and Arm servers (SMMU) are not judged: there it is as it must be. Nor is a single GPU without an HCA.
 
     ## Fix
     - **admin** `iommu=pt` on the kernel command line (`/etc/default/grub`, `update-grub`, reboot), or VT-d or
@@ -135,8 +144,7 @@ def iommu(cluster: Cluster) -> Iterator[Finding]:
             continue
         if any(name.startswith(("smmu", "arm-smmu")) for name in value_or(at(node, "fabric.iommus"), [])):
             continue
-        names = set(wiring.hca_names(node))
-        cards = [one for one in wiring.functions(node) if one.kind == "gpu" or one.name in names]
+        cards = _cards(node)
         translated = [card.name for card in cards if isinstance(card.iommu, str) and card.iommu.startswith("DMA")]
         if translated:
             yield _translated(node, translated)

@@ -44,7 +44,8 @@ def usable(cluster: Cluster) -> Iterator[Finding]:
     PCI vendor 0x10de of class 0x0300 or 0x0302, the device files, and the answers of cuInit, cuDeviceGetCount
     and cuDriverGetVersion of libcuda.so.1, asked in a process of its own; torch/version.py for torch's CUDA.
     A driver of the same CUDA major version is new enough (CUDA 11 and later). It is a note where the job was
-    given none (CUDA_VISIBLE_DEVICES empty or -1, a Slurm job without GPUs) or asks for gloo.
+    given none (CUDA_VISIBLE_DEVICES empty or -1, a Slurm job without GPUs), asks for gloo, or has a torch for
+    AMD's ROCm. Under WSL2 there is neither a PCI function nor a device file, and cuDeviceGetCount alone tells.
 
     ## Fix
     - **you** `docker run --gpus all`, `srun --gpus-per-node=8`; a torch wheel for CUDA.
@@ -70,6 +71,8 @@ def _signs(node: Node) -> list[Evidence]:
     found = [seen("/sys/bus/pci/devices", ", ".join(_list(node, "gpus.pci")))] if _list(node, "gpus.pci") else []
     if devices := _list(node, "gpus.devices"):
         found.append(seen("/dev", ", ".join(devices)))
+    if not found and (count := value_or(at(node, "gpus.usable"), 0)):
+        found.append(seen("cuDeviceGetCount", count))
     env = variables(node)
     return found + [seen(name, env[name]) for name in _SLURM if env.get(name, "") not in ("", "0")]
 
@@ -114,6 +117,8 @@ def _not_wanted(cluster: Cluster, node: Node, count: int | Unread) -> str:
         return f"CUDA_VISIBLE_DEVICES={env['CUDA_VISIBLE_DEVICES']!r}"
     if "SLURM_JOB_ID" in env and count == 0 and not any(env.get(name, "") not in ("", "0") for name in _SLURM):
         return "the Slurm job was given none"
+    if "+rocm" in value_or(at(node, "stack.torch"), "") and not _list(node, "gpus.pci"):
+        return "its torch is for ROCm, and AMD's GPUs are not judged"
     return "gloo was asked for" if cluster.job.backend_asked == "gloo" else ""
 
 

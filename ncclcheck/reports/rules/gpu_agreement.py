@@ -72,7 +72,7 @@ def given(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     NVML's list of GPUs, SLURM_GPUS_ON_NODE, and each entry of CUDA_VISIBLE_DEVICES by number, UUID or MIG
-    instance.
+    instance. Slurm counts MIG instances too, so its number is not compared where a GPU is divided.
 
     ## Fix
     - **you** correct CUDA_VISIBLE_DEVICES, or leave it to the job system.
@@ -89,7 +89,7 @@ def given(cluster: Cluster) -> Iterator[Finding]:
         entries, slurm = _entries(node), _slurm(node)
         if len(entries) > _named(node, mine):
             yield _bad_entry(node, entries, mine, all_here)
-        elif slurm > all_here:
+        elif slurm > all_here and not _divided(node):
             yield fail(
                 Where(node=node.name),
                 f"Slurm gave {slurm} GPUs, and the driver lists {all_here}",
@@ -117,8 +117,11 @@ def _here(node: Node) -> int:
 
 def _named(node: Node, mine: int) -> int:
     """Entries that a GPU was found for: several MIG instances may be on one."""
-    divided = any(value_or(gpu.mig, False) for gpu in known(at(node, "gpus.cards")))
-    return len(_entries(node)) if divided else mine
+    return len(_entries(node)) if _divided(node) else mine
+
+
+def _divided(node: Node) -> bool:
+    return any(value_or(gpu.mig, False) for gpu in known(at(node, "gpus.cards")))
 
 
 def _bad_entry(node: Node, entries: list[str], mine: int, all_here: int) -> Finding:

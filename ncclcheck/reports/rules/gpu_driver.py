@@ -10,6 +10,7 @@ from ncclcheck.reports.findings import Evidence, Finding, State, Where, admin, f
 from ncclcheck.reports.rule import rule
 
 _HARDWARE = {
+    46: "the GPU stopped processing",
     48: "an error of two bits in GPU memory",
     61: "the GPU's own controller stopped",
     62: "the GPU's own controller stopped",
@@ -21,7 +22,9 @@ _HARDWARE = {
     120: "the GPU's system processor (GSP) has failed",
     140: "a memory error that was not recovered",
 }
+_NVLINK_5 = dict.fromkeys(range(144, 151), "an error of an NVLink (Blackwell)")
 _LESSER = {
+    **_NVLINK_5,
     63: "a bad row or page of memory was marked, and is replaced at the next reset",
     92: "many corrected memory errors",
     94: "a memory error that was contained: it ended one program",
@@ -133,8 +136,8 @@ def _lost_beside(node: Node, gpu: Gpu) -> Finding:
 def hardware_xids(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Xid lines of the last 24 hours in the kernel log that point at the GPU, its memory or its links: 48, 61, 62,
-    64, 74, 79, 95, 119, 120, 140; and as warnings 63, 92, 94.
+    Xid lines of the last 24 hours in the kernel log that point at the GPU, its memory or its links: 46, 48, 61,
+    62, 64, 74, 79, 95, 119, 120, 140; and as warnings 63, 92, 94, 144 to 150.
 
     ## Why it matters
     The kernel log is often the only place that says why a rank died. The same node fails the next job again
@@ -151,7 +154,8 @@ def hardware_xids(cluster: Cluster) -> Iterator[Finding]:
     - **you** leave the node out; keep the line for the ticket.
 
     ## Source
-    NVIDIA Xid errors; leptonai/gpud (Xid 119); vllm-project/vllm#5222; "The Llama 3 Herd of Models", reliability.
+    NVIDIA Xid errors and its Xid catalog; leptonai/gpud (Xid 119); vllm-project/vllm#5222;
+    "The Llama 3 Herd of Models", reliability.
     """
     recent = cluster.policy.thresholds.get("GPU005.hours", 24.0)
     for node, xid in _listed(cluster, _HARDWARE | _LESSER):

@@ -191,14 +191,15 @@ def ecc_mode(cluster: Cluster) -> Iterator[Finding]:
     for card in found:
         now, pending = known(card.gpu.ecc), value_or(card.gpu.ecc_pending, known(card.gpu.ecc))
         if id(card.gpu) in odd:
-            yield _changed(card, f"ECC is {_word(now)}, on most others {_word(odd[id(card.gpu)])}")
+            usual = odd[id(card.gpu)]
+            yield _changed(card, f"ECC is {_word(now)}, on most others {_word(usual)}", wanted=usual)
         elif now != pending:
             yield _changed(card, f"ECC is {_word(now)}, and {_word(pending)} from its next reset")
         elif not now:
             yield note(card.where, "ECC is off", owner="site", evidence=[card.seen("ECC mode", "off")])
 
 
-def _changed(card: Card, what: str) -> Finding:
+def _changed(card: Card, what: str, *, wanted: bool = True) -> Finding:
     now, pending = known(card.gpu.ecc), value_or(card.gpu.ecc_pending, known(card.gpu.ecc))
     return warn(
         card.where,
@@ -206,7 +207,7 @@ def _changed(card: Card, what: str) -> Finding:
         why="Without ECC a flipped bit changes results, and nobody is told.",
         owner="node",
         evidence=[card.seen("ECC mode", f"current {_word(now)}, pending {_word(pending)}")],
-        fix=[admin("Turn it on, then reset the GPU or reboot.", "nvidia-smi -i N -e 1")],
+        fix=[admin(f"Turn it {_word(wanted)}, then reset the GPU or reboot.", f"nvidia-smi -i N -e {wanted:d}")],
     )
 
 

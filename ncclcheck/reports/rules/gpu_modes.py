@@ -117,7 +117,8 @@ def persistence(cluster: Cluster) -> Iterator[Finding]:
     nvmlDeviceGetPersistenceMode. A warning in a job of several nodes, where the slowest start counts; else a note.
 
     ## Fix
-    - **admin** `systemctl enable --now nvidia-persistenced`, or `nvidia-smi -pm 1`.
+    - **admin** `systemctl enable --now nvidia-persistenced`; Ubuntu's unit starts it with
+      `--no-persistence-mode`, which must go, or `nvidia-smi -pm 1` follows at each boot.
 
     ## Source
     NVIDIA driver persistence (GPU deployment and management documentation); nvidia-persistenced(1).
@@ -141,5 +142,5 @@ def persistence(cluster: Cluster) -> Iterator[Finding]:
             why="The driver sets each GPU up anew for every program: all ranks wait for the slowest start.",
             owner="node",
             evidence=evidence,
-            fix=[admin("Turn it on.", "systemctl enable --now nvidia-persistenced")],
+            fix=[admin("Turn it on.", "systemctl enable --now nvidia-persistenced", "nvidia-smi -pm 1")],
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster, known
 from ncclcheck.reports.cards import Card, busy, cards, leave_out, odd_ones
-from ncclcheck.reports.findings import Evidence, Finding, State, admin, warn
+from ncclcheck.reports.findings import Evidence, Finding, State, admin, note, warn
 from ncclcheck.reports.rule import rule
 
 _GPUS = "nodes.gpus.cards"
@@ -29,27 +29,39 @@ def width(cluster: Cluster) -> Iterator[Finding]:
     and no message. A card that is not well seated, a bad riser or a dirty contact is the usual reason.
 
     ## How we know
-    nvmlDeviceGetCurrPcieLinkWidth and ...GetMaxPcieLinkWidth. Unlike the generation, the width does not drop
-    when a link is idle. A lower maximum than on most GPUs of the model points at the slot or its settings.
+    nvmlDeviceGetCurrPcieLinkWidth and ...GetMaxPcieLinkWidth. Some links give up lanes while they are idle, so
+    what all GPUs of a model on a node have while they do nothing is a note; a narrower one than its peers, or a
+    narrow one at work (20 % utilization, `GPU015.busy`), is a warning. A lower maximum than on most GPUs of the
+    model points at the slot or its settings.
 
     ## Fix
     - **admin** reseat the card or its riser, look at the slot's bifurcation in the BIOS, then replace.
     - **you** leave the node out.
 
     ## Source
-    NVML API reference; NVIDIA GPU debug guidelines; imbue-ai/cluster-health and facebookresearch/gcm check it.
+    NVML API reference; nvidia-smi(1), pcie.link.width.current ("may be reduced when the GPU is not in use");
+    NVIDIA GPU debug guidelines; imbue-ai/cluster-health and facebookresearch/gcm check it.
     """
     found = list(cards(cluster))
+    least = cluster.policy.thresholds.get("GPU015.busy", 20.0)
     for card in found:
         now, most = known(card.gpu.pcie_width), known(card.gpu.pcie_width_max)
-        if now < most:
-            yield _slow(
-                card, f"its PCIe link has {now} of {most} lanes", card.seen("link width", f"x{now} of x{most}")
-            )
+        what, evidence = f"its PCIe link has {now} of {most} lanes", card.seen("link width", f"x{now} of x{most}")
+        if now < most and (busy(card, least) or _has_wider_peer(card, found)):
+            yield _slow(card, what, evidence)
+        elif now < most:
+            why = "It is idle, and so are its peers alike: such a link may have more lanes at work."
+            yield note(card.where, what, why=why, owner="node", evidence=[evidence])
     for card, mine, usual in odd_ones(found, lambda card: known(card.gpu.pcie_width_max)):
         if mine < usual and known(card.gpu.pcie_width) == mine:
             what = f"its slot gives {mine} lanes, that of most others {usual}"
             yield _slow(card, what, card.seen("greatest link width", f"x{mine}"))
+
+
+def _has_wider_peer(card: Card, found: list[Card]) -> bool:
+    """Whether a GPU of this model has more lanes now."""
+    widths = [known(other.gpu.pcie_width) for other in found if other.model == card.model]
+    return max(widths) > known(card.gpu.pcie_width)
 
 
 @rule(

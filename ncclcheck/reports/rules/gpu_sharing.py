@@ -152,14 +152,15 @@ def unowned(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     nvmlDeviceGetMemoryInfo (what the driver reserves for itself is apart) and an empty list of processes. A
     GPU that is divided by MIG is skipped: its processes belong to its instances. A list may be empty in a
-    container although others compute; the memory is gone all the same.
+    container although others compute; the memory is gone all the same. The list has programs that compute, not
+    a desktop's windows: on a GeForce card in a job of one node it is a note.
 
     ## Fix
     - **you** on the host: `nvidia-smi`, `fuser -v /dev/nvidia*`.
     - **admin** end what holds it, else reset the GPU.
 
     ## Source
-    pytorch/pytorch#1085; NVIDIA/nvidia-docker#1483; NVIDIA/open-gpu-kernel-modules#614.
+    pytorch/pytorch#1085; NVIDIA/nvidia-docker#179; NVIDIA/open-gpu-kernel-modules#614.
     """
     least = cluster.policy.thresholds.get("GPU027.gib", 1.0) * _GIB
     for card in cards(cluster):
@@ -169,6 +170,9 @@ def unowned(cluster: Cluster) -> Iterator[Finding]:
         evidence = [card.seen("memory in use", size(used)), card.seen("processes", "none")]
         if value_or(card.gpu.mig, False):
             yield note(card.where, f"{size(used)} in use by its MIG instances", evidence=evidence)
+            continue
+        if "GeForce" in card.model and cluster.job.nodes_asked < 2:
+            yield note(card.where, f"{size(used)} in use, by a desktop perhaps", evidence=evidence)
             continue
         yield warn(
             card.where,

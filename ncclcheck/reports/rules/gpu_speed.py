@@ -128,7 +128,7 @@ def power(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     nvmlDeviceGetPowerManagementLimit and its default. A limit that differs from that of most GPUs of the model,
-    or one below the default where there is only one GPU, is a warning; the same lower limit on all is a note.
+    is a warning; the same lower limit on all of them, or on the only one (laptops choose theirs), is a note.
 
     ## Fix
     - **admin** `nvidia-smi -pl WATTS` on all nodes alike.
@@ -142,23 +142,22 @@ def power(cluster: Cluster) -> Iterator[Finding]:
     for card in found:
         cap, default = known(card.gpu.power_cap), known(card.gpu.power_default)
         if id(card.gpu) in odd:
-            yield _capped(card, f"its power limit is {cap:g} W, on most others {odd[id(card.gpu)]} W", cap)
+            yield _capped(card, cap, odd[id(card.gpu)])
         elif cap < 0.99 * default:
-            alone = sum(other.model == card.model for other in found) == 1
             what = f"its power limit is {cap:g} W, {default:g} W by default"
             evidence = [card.seen("power limit", f"{cap:g} W, default {default:g} W")]
-            yield _capped(card, what, cap) if alone else note(card.where, what, owner="site", evidence=evidence)
+            yield note(card.where, what, owner="site", evidence=evidence)
 
 
-def _capped(card: Card, what: str, cap: float) -> Finding:
+def _capped(card: Card, cap: float, usual: int) -> Finding:
     default = known(card.gpu.power_default)
     return warn(
         card.where,
-        what,
-        why="It computes slower than the others, and all ranks wait for it.",
+        f"its power limit is {cap:g} W, on most others {usual} W",
+        why="GPUs with different limits compute at different speeds, and all ranks wait for the slowest.",
         owner="node",
         evidence=[card.seen("power limit", f"{cap:g} W, default {default:g} W")],
-        fix=[admin("Set the same limit everywhere.", f"nvidia-smi -i N -pl {default:g}"), leave_out()],
+        fix=[admin("Set the same limit everywhere.", f"nvidia-smi -i N -pl {usual}"), leave_out()],
     )
 
 

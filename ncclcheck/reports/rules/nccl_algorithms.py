@@ -45,7 +45,7 @@ def algorithm_for_all(cluster: Cluster) -> Iterator[Finding]:
     - **you** remove it; where Tree was measured to be better for one collective: `NCCL_ALGO="allreduce:tree"`.
 
     ## Source
-    NVIDIA/nccl#1304; NCCL user guide, NCCL_ALGO; pytorch/pytorch#163063.
+    NVIDIA/nccl#317, NVIDIA/nccl#1304 (the silent fallback); NCCL user guide, NCCL_ALGO; pytorch/pytorch#163063.
     """
     for found in nodes_with(cluster, "NCCL_ALGO"):
         value = found.text("NCCL_ALGO")

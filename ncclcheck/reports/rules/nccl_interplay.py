@@ -231,8 +231,9 @@ def without_cumem(cluster: Cluster) -> Iterator[Finding]:
     NCCL_CUMEM_ENABLE=0, alone or together with NCCL_NVLS_ENABLE=1 or NCCL_MNNVL_ENABLE=1.
 
     ## Why it matters
-    It came into scripts for a memory leak that NCCL 2.22.3 mended. NVLink between machines (GB200, GB300), NVLink
-    SHARP and registered windows need that kind of memory: with 0 they are off, and jobs on GB300 broke.
+    It came into scripts because NCCL 2.19 took more memory with CUDA graphs, which 2.22.3 mended. NVLink between
+    machines (GB200, GB300), NVLink SHARP and registered windows need that kind of memory: with 0 they are off, as
+    was found on GB300.
 
     ## How we know
     The values as NCCL parses them. Alone it is a note.
@@ -241,7 +242,7 @@ def without_cumem(cluster: Cluster) -> Iterator[Finding]:
     - **you** remove it with NCCL 2.22.3 and later, and measure once.
 
     ## Source
-    NVIDIA/nccl#1234; vllm-project/vllm#24141; volcengine/verl#7564; NCCL user guide, NCCL_CUMEM_ENABLE.
+    NVIDIA/nccl#1234; vllm-project/vllm#24141; verl-project/verl#7564; NCCL user guide, NCCL_CUMEM_ENABLE.
     """
     for found in nodes_with(cluster, "NCCL_CUMEM_ENABLE"):
         if found.number("NCCL_CUMEM_ENABLE") != 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster, JobEnd, RankState, Run
@@ -10,6 +11,9 @@ from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.rule import NothingToJudge, rule
 
 _MOST_TOLD = 16
+_STUCK_S = 5.0
+# Steps in which all ranks begin the same iterations together: a row of the table, and the soak.
+_TOGETHER = re.compile(r"barrier|\w+ [0-9.]+ ([KMG]i)?B|soak, .*")
 _SIGNALS = {-9: "SIGKILL", -11: "SIGSEGV", -6: "SIGABRT", -7: "SIGBUS", -15: "SIGTERM"}
 
 
@@ -89,7 +93,8 @@ def every_rank_reached_every_collective(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     The agent of each node looks at its ranks twice a second: the state in /proc/PID/stat (T is stopped,
     gone is dead), the last announced step, a counter of progress, and torchrun's exit statuses. The first
-    rank seen dead or stopped is named; errors of others that follow are consequences.
+    rank seen dead or stopped is named; errors of others that follow are consequences. A rank that lives and has
+    begun fewer iterations of a collective than most others, while nothing moved for 5 s, is the one they wait for.
 
     ## Fix
     - **you**: find what ended the named rank: its own output, or the out-of-memory killer.
@@ -106,6 +111,8 @@ def every_rank_reached_every_collective(cluster: Cluster) -> Iterator[Finding]:
         return
     if findings := _killed(run) or [_lost(rank, f"in {rank.last_step!r}") for rank in _blamed(run, late)]:
         yield from findings
+    elif absent := _absent(late):
+        yield from (_did_not_come(rank) for rank in absent[:_MOST_TOLD])
     else:
         yield unknown(
             Where(),
@@ -114,6 +121,31 @@ def every_rank_reached_every_collective(cluster: Cluster) -> Iterator[Finding]:
             evidence=[_evidence(rank) for rank in late[:_MOST_TOLD]],
             fix=[you("Give it more time (--deadline), or fewer and smaller --sizes.")],
         )
+
+
+def _absent(late: list[RankState]) -> list[RankState]:
+    """Few ranks that are alive, and have begun fewer iterations of the same step than all others; nothing moves."""
+    steps = {rank.last_step for rank in late}
+    if len(steps) > 1 or any(rank.since_s < _STUCK_S for rank in late) or not _TOGETHER.fullmatch(*steps):
+        return []
+    most = max(rank.ticks for rank in late)
+    behind = [rank for rank in late if rank.ticks < most]
+    return behind if 2 * len(behind) <= len(late) else []
+
+
+def _did_not_come(rank: RankState) -> Finding:
+    return fail(
+        Where(node=rank.node, rank=rank.rank),
+        f"pid {rank.pid} lives and did not come to the iteration in which the others wait for it, in "
+        f"{rank.last_step!r}",
+        why="A collective ends on no rank before all have come: all others hang.",
+        owner="job",
+        evidence=[_evidence(rank), seen("iterations begun in this step", rank.ticks)],
+        fix=[
+            you("See where it stands.", f"py-spy dump --pid {rank.pid}  # on {rank.node}"),
+            admin("See whether it waits in the kernel.", f"cat /proc/{rank.pid}/stack"),
+        ],
+    )
 
 
 def _ended(end: JobEnd) -> Finding:

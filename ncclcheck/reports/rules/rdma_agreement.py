@@ -138,7 +138,7 @@ def firmware(cluster: Cluster) -> Iterator[Finding]:
 
 
 _OTHERWISE = "Cards with other firmware have other defaults and errors: one of them may be slower."
-_UPDATE = admin("Give all cards of a board the same firmware.", "mlxfwmanager", "mlxfwmanager --online -u")
+_UPDATE = admin("Drain the node, and give all cards of a board the same firmware.", "mlxfwmanager --query")
 
 
 def _several_versions(cluster: Cluster, name: str, board: str) -> Finding:
@@ -210,7 +210,8 @@ def same_fabric(cluster: Cluster) -> Iterator[Finding]:
             owner="node",
             fix=[
                 admin(
-                    "See which switch the port is on, and where its cable should be.", f"ibnetdiscover -C {rail}"
+                    "See which switch the port is on, and where its cable should be.",
+                    f"ibnetdiscover -C {rail.partition(':')[0]}",
                 )
             ],
         )

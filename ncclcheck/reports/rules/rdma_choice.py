@@ -32,7 +32,8 @@ def selection(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     A list copied from another machine selects nothing, and the job runs over TCP. A name is a prefix unless the
     list begins with `=`: `mlx5_1` also takes mlx5_10 to mlx5_19, among them often a slow card for management,
-    which then sets the pace. A blank after a comma belongs to the name and makes it match nothing.
+    which then sets the pace. A blank after a comma belongs to the name and makes it match nothing. What `^`
+    excludes need not be on every node.
 
     ## How we know
     NCCL's own grammar, `[^][=]hca[:port[:rail[:plane]]],...` with at most 32 entries (rail and plane since 2.30),
@@ -71,7 +72,7 @@ def _problems(node: Node, pattern: HcaPattern) -> Iterator[tuple[bool, str]]:
         yield True, "NCCL_IB_HCA leaves no HCA of this node"
         return
     idle = [entry for entry in pattern.entries if not any(pattern.names(entry, *port) for port in ports)]
-    if idle and ports:
+    if idle and ports and not pattern.exclude:
         yield False, f"NCCL_IB_HCA names what is not here: {', '.join(_shown(entry) for entry in idle)}"
     names = {name for name, _ in ports}
     for entry in pattern.entries:

@@ -74,7 +74,8 @@ def link_errors(cluster: Cluster) -> Iterator[Finding]:
 
     ## Fix
     - **admin** `mlxlink -d HCA -m -c` for the bit error rate, clean or replace cable and transceiver, move it to
-      another switch port; `perfquery -R` clears the counters, so that the next run shows what is new.
+      another switch port; `perfquery -R` clears the counters of InfiniBand, so that the next run shows what is
+      new; on RoCE compare with an earlier run.
 
     ## Source
     NCCL user guide, Troubleshooting, Networking; NVIDIA, Understanding mlx5 Linux counters; perfquery(8).
@@ -113,7 +114,8 @@ def losses(cluster: Cluster) -> Iterator[Finding]:
     - **you** give NCCL the traffic class that the site made lossless: `NCCL_IB_TC`.
 
     ## Source
-    NVIDIA, Understanding mlx5 Linux counters; NCCL user guide, Troubleshooting, Networking; NVIDIA/nccl#2383.
+    NVIDIA, Understanding mlx5 Linux counters; NCCL user guide, Troubleshooting, Networking; NVIDIA/nccl#378,
+    NVIDIA/nccl#2383.
     """
     counted, unread = _counted(cluster)
     yield from unread
@@ -140,11 +142,11 @@ def _errors(node: str, one: UsedPort, high: Mapping[str, int], why: str) -> Find
             seen(f"/sys/class/infiniband/{one.hca.name}/ports/{one.port.name}", f"{name} {value}")
             for name, value in high.items()
         ],
-        fix=[
-            admin(
-                "Look at cable, transceiver and both ports; clear the counters and look again after a job.",
-                f"mlxlink -d {one.hca.name} -m -c",
-                f"perfquery -R -C {one.hca.name} -P {one.port.name}",
-            )
-        ],
+        fix=[admin("Look at cable, transceiver and both ports, and again after a job.", *_look(one))],
     )
+
+
+def _look(one: UsedPort) -> list[str]:
+    """perfquery, which clears the counters, speaks InfiniBand alone."""
+    clear = f"perfquery -R -C {one.hca.name} -P {one.port.name}"
+    return [f"mlxlink -d {one.hca.name} -m -c", *([] if one.is_roce else [clear])]

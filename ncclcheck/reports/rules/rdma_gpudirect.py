@@ -37,7 +37,7 @@ def gpudirect(cluster: Cluster) -> Iterator[Finding]:
     /sys/module/nvidia_peermem, and /sys/kernel/mm/memory_peers/nv_mem of older drivers. NCCL up to 2.22 looks
     only for the latter and does not see nvidia_peermem alone; later ones do. dma-buf needs NCCL 2.13, Linux 5.12
     and the open kernel module (/proc/driver/nvidia/version says so), and NCCL_DMABUF_ENABLE not 0. Whether it is
-    used in the end is in NCCL's log (`via NET/IB/0/GDRDMA`).
+    used in the end is in NCCL's log (`via NET/IB/0/GDRDMA`). GeForce cards cannot do it: that is a note.
 
     ## Fix
     - **admin** `modprobe nvidia-peermem` and a line in /etc/modules-load.d; or the open kernel module.
@@ -58,6 +58,8 @@ def gpudirect(cluster: Cluster) -> Iterator[Finding]:
         ]
         if seen_by_nccl or not dmabuf:
             yield fine(where, "by " + ("dma-buf" if not dmabuf else modules[0]), *evidence)
+        elif _has_only_geforce(node):
+            yield note(where, "GeForce cards have no GPUDirect RDMA", why=_COPIED, owner="site", evidence=evidence)
         elif modules and "nvidia_peermem" in modules and version:
             what = f"nvidia_peermem is loaded, but NCCL {'.'.join(map(str, version))} does not look for it"
             fix = [you("Use NCCL 2.23 or later.", "python -m pip install --upgrade nvidia-nccl-cu12")]
@@ -72,6 +74,11 @@ def gpudirect(cluster: Cluster) -> Iterator[Finding]:
 
 
 _COPIED = "What goes over the network is copied through the host's memory: a tenth of the speed was measured."
+
+
+def _has_only_geforce(node: Node) -> bool:
+    models = [value_or(card.model, "") for card in value_or(at(node, "gpus.cards"), [])]
+    return bool(models) and all("GeForce" in model for model in models)
 
 
 def _dmabuf(node: Node) -> str:

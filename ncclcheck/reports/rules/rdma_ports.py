@@ -34,8 +34,8 @@ def ports_up(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
     Each port that NCCL would take is ACTIVE. A port that is down is FAIL where NCCL_IB_HCA names it or where the
-    same port is up on other nodes; a warning where an equal card of this node is up; else a note, for cards with
-    a spare port are common.
+    same port is up on other nodes; a warning where the same port of an equal card of this node is up; else a
+    note, for cards with a spare port are common.
 
     ## Why it matters
     NCCL leaves such a port out and says nothing. The node then has fewer links than the others, and the whole
@@ -74,10 +74,15 @@ def _named_exactly(value: str) -> set[str]:
 
 
 def _alike_up(one: UsedPort, taken: HcaChoice) -> bool:
-    """Whether an equal card of this node is up, on the port of the same number."""
+    """Whether an equal card of this node is up, on the same port: by its number, and its PCI function's."""
     board = one.hca.board if isinstance(one.hca.board, str) else one.hca.model
     alike = [other for other in taken.used if board in (other.hca.board, other.hca.model)]
-    return isinstance(board, str) and any(other.port.name == one.port.name for other in alike)
+    return isinstance(board, str) and any(_same_port(one, other) for other in alike)
+
+
+def _same_port(one: UsedPort, other: UsedPort) -> bool:
+    functions = {value_or(end.hca.pci, "").rpartition(".")[2] for end in (one, other)}
+    return one.port.name == other.port.name and len(functions) == 1
 
 
 def _unseen(node: str, one: UsedPort) -> Finding:

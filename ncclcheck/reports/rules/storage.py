@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ncclcheck.probes.facts import Cluster, Lock, Node, Place, Unread, at, known
+from ncclcheck.reports import together
 from ncclcheck.reports.agreement import group
-from ncclcheck.reports.directories import about, places
+from ncclcheck.reports.directories import about, mounted, places
 from ncclcheck.reports.findings import (
     Finding,
     State,
@@ -21,7 +22,7 @@ from ncclcheck.reports.findings import (
     you,
 )
 from ncclcheck.reports.fold import fold_names, size
-from ncclcheck.reports.rule import rule
+from ncclcheck.reports.rule import NothingToJudge, rule
 
 _MIB, _GIB = 2**20, 2**30
 _FEW_INODES = 1000
@@ -111,8 +112,8 @@ def same_file_system(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     /proc/self/mountinfo on each node. A node with another source or type than most is a warning. Local file
-    systems on all nodes are a note. That a network file system of one name has the same contents everywhere is
-    not proved: no file is written for it.
+    systems on all nodes are a note. Where all nodes looked for each other's files this is skipped: STO006 then
+    tells what came of it, whatever the mounts are called.
 
     ## Fix
     - **you** start the job in a directory of the shared file system; leave the node out until its mount is back.
@@ -121,6 +122,8 @@ def same_file_system(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     proc_pid_mountinfo(5), mount(8), nfs(5); PyTorch documentation, Distributed checkpoint.
     """
+    if together.groups(cluster).known >= {node.name for node in cluster.nodes}:
+        raise NothingToJudge("the nodes looked for each other's files: STO006")
     kinds: dict[str, str] = {}
     for node in cluster.nodes:
         for place in places(node, "working directory"):
@@ -128,7 +131,7 @@ def same_file_system(cluster: Cluster) -> Iterator[Finding]:
             if isinstance(mount, Unread):
                 yield _unread(node, place, mount)
                 continue
-            kinds[node.name] = f"{mount.source} ({mount.kind})" if mount.network else "a local file system"
+            kinds[node.name] = mounted(mount)
     found = group(kinds)
     evidence = [seen("/proc/self/mountinfo", f"{kind} on {fold_names(names)}") for kind, names in found.groups]
     if found.agree:

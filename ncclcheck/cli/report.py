@@ -1,0 +1,59 @@
+"""`ncclcheck report`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ncclcheck import saved
+from ncclcheck.cli.common import SiteCommand, option, policy
+from ncclcheck.config import Site
+from ncclcheck.errors import UsageError
+from ncclcheck.options import Options, codes
+
+_EPILOG = """\b
+Exit codes of one file: those of the command that saved it.
+Exit codes of --compare:
+  0    nothing is worse
+  1    something is worse
+  2    wrong usage, or a file that is no saved result
+"""
+
+
+@click.command("report", cls=SiteCommand, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("files", nargs=-1, metavar="FILE...")
+@click.option("--compare", is_flag=True, help="what is worse, better or changed in the second file")
+@option("--output", "-o", type=click.Choice(["text", "short", "json"]), default="text", help="form of stdout")
+@option("--only", metavar="CODES", default="", help="judge these codes or families only: NET,NCC003")
+@option("--ignore", metavar="CODES", default="", help="make these codes notes that stay visible")
+@option("--require", metavar="SPEC", default="", help="gpu=8,hca=8,CODE: absent and unknown are failures")
+@option("--strict", is_flag=True, help="warnings and unknowns are failures too")
+@option("--quiet", "-q", is_flag=True, help="print nothing when all is well")
+@option("--verbose", "-v", is_flag=True, help="list every check, and all that changed")
+@option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", help="colours")
+@click.pass_obj
+def report(site: Site, /, files: tuple[str, ...], *, compare: bool, **given: Any) -> int:
+    """Judge a saved result (--save) again, or compare two of them. Measures nothing."""
+    wanted = 2 if compare else 1
+    if len(files) != wanted:
+        how = "report --compare BEFORE AFTER" if compare else "report FILE, or report --compare BEFORE AFTER"
+        raise UsageError(f"report: {len(files)} files were given; type: ncclcheck {how}")
+    if compare:
+        return saved.compare_files(files[0], files[1], _options(site, given))
+    return saved.judge_again(_options(site, given, files[0]), told_by="report")
+
+
+def _options(site: Site, given: dict[str, Any], file: str | None = None) -> Options:
+    return Options(
+        command="report",
+        output=given["output"],
+        from_file=file,
+        only=codes("--only", given["only"]),
+        ignore=codes("--ignore", given["ignore"]),
+        strict=given["strict"],
+        quiet=given["quiet"],
+        verbose=given["verbose"],
+        color=given["color"],
+        policy=policy(site, given["require"]),
+    )

@@ -1,0 +1,98 @@
+"""`--inject`: the faults that the user wants to see, from words to what the ranks do. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+from ncclcheck.errors import UsageError
+from ncclcheck.probes.context import Injection, Op, Row
+
+FORMS = "slow-rank=RANK[:MS], slow-link=NODE-NODE[:MS], corrupt=RANK, hang=RANK[@ITERATION], crash=RANK[@ITERATION]"
+# What every rank has a checked result of; the first one that is measured is corrupted.
+_CORRUPTED: tuple[Op, ...] = (
+    *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "scatter", "sendrecv"),
+)
+_NUMBER = r"(\d{1,6})"
+_TIME = r"(?::(\d{1,5}(?:\.\d{1,3})?)(ms|s))?"
+_AT = r"(?:@([1-9]\d{0,6}))?"
+_USUAL = ("20", "ms")
+
+
+def read(given: Iterable[str]) -> tuple[str, ...]:
+    """The faults of all options, each one understood. Raises UsageError."""
+    faults = tuple(part.strip() for option in given for part in option.split(","))
+    for fault in faults:
+        _read(fault)
+    return faults
+
+
+def injections(faults: Sequence[str], nodes: Sequence[str], ranks: int, rows: Sequence[Row]) -> list[Injection]:
+    """What the ranks of this job are to do. Raises UsageError for ranks and nodes that there are not."""
+    found = []
+    for fault in faults:
+        one, indexes = _read(fault)
+        if one.rank >= ranks:
+            raise UsageError(f"--inject {fault}: there is no rank {one.rank}; allowed are 0 to {ranks - 1}")
+        if indexes and max(indexes) >= len(nodes):
+            raise UsageError(f"--inject {fault}: there is no node {max(indexes)}; allowed are 0 to {len(nodes) - 1}")
+        if indexes:
+            one = Injection(kind=one.kind, nodes=[nodes[index] for index in indexes], seconds=one.seconds)
+        if one.kind == "corrupt":
+            one = Injection(kind=one.kind, rank=one.rank, op=_corrupted(fault, rows))
+        found.append(one)
+    return found
+
+
+def _corrupted(fault: str, rows: Sequence[Row]) -> Op:
+    measured = {row.op for row in rows}
+    for op in _CORRUPTED:
+        if op in measured:
+            return op
+    raise UsageError(f"--inject {fault}: needs one of these operations: {', '.join(_CORRUPTED)}")
+
+
+def _read(fault: str) -> tuple[Injection, list[int]]:
+    """The fault, and for a link the numbers of its nodes."""
+    for pattern, make in _PATTERNS:
+        if (match := re.fullmatch(pattern, fault)) is not None:
+            one, nodes = make(match)
+            if len(set(nodes)) == 1:
+                raise UsageError(f"--inject {fault}: a link has two different nodes")
+            return one, nodes
+    raise UsageError(f"--inject: {fault!r} is not understood; allowed are {FORMS}")
+
+
+def _slow_rank(match: re.Match[str]) -> tuple[Injection, list[int]]:
+    return Injection(kind="slow-rank", rank=int(match[1]), seconds=_seconds(match[2], match[3])), []
+
+
+def _slow_link(match: re.Match[str]) -> tuple[Injection, list[int]]:
+    seconds = _seconds(match[3], match[4])
+    return Injection(kind="slow-link", seconds=seconds), [int(match[1]), int(match[2])]
+
+
+def _corrupt(match: re.Match[str]) -> tuple[Injection, list[int]]:
+    return Injection(kind="corrupt", rank=int(match[1])), []
+
+
+def _hang(match: re.Match[str]) -> tuple[Injection, list[int]]:
+    return Injection(kind="hang", rank=int(match[1]), iteration=int(match[2] or 1)), []
+
+
+def _crash(match: re.Match[str]) -> tuple[Injection, list[int]]:
+    return Injection(kind="crash", rank=int(match[1]), iteration=int(match[2] or 1)), []
+
+
+def _seconds(number: str | None, unit: str | None) -> float:
+    number, unit = (number, unit) if number and unit else _USUAL
+    return float(number) / (1000 if unit == "ms" else 1)
+
+
+_PATTERNS: tuple[tuple[str, Callable[[re.Match[str]], tuple[Injection, list[int]]]], ...] = (
+    (f"slow-rank={_NUMBER}{_TIME}", _slow_rank),
+    (f"slow-link={_NUMBER}-{_NUMBER}{_TIME}", _slow_link),
+    (f"corrupt={_NUMBER}", _corrupt),
+    (f"hang={_NUMBER}{_AT}", _hang),
+    (f"crash={_NUMBER}{_AT}", _crash),
+)

@@ -1,0 +1,59 @@
+"""`Channel 00/0 : 0[0] -> 1[1] [send] via NET/IB/3/GDRDMA/Shared`: one connection, and its kind."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_CHANNEL = re.compile(
+    r"(?:Channel|Ring) \d+(?:/\d+)? : "
+    r"(?P<source>\d{1,7})(?:\[[0-9a-f]+\])? -> (?P<target>\d{1,7})(?:\[[0-9a-f]+\])?"
+    r"(?: \[(?:send|receive)\])? via (?P<via>.+)"
+)
+_COLLNET = re.compile(r"Coll(?:Net)? \d+(?:/\d+)? : (?P<rank>\d{1,7}) \[(?:send|receive)\] via (?P<via>.+)")
+_DEVICE = re.compile(r"(\d{1,5})(?:\(\d+\))?")
+_PLAIN = {"IPC", "CUMEM", "MNNVL", "CE", "direct pointer", "indirect"}
+
+
+class Via(NamedTuple):
+    """kind: without the number of the device and without what does not matter (read, Shared, connection index)."""
+
+    kind: str
+    device: int | None = None
+
+
+class Connection(NamedTuple):
+    """The ranks at both ends, numbered in their communicator; -1: the network itself (COLLNET)."""
+
+    source: int
+    target: int
+    via: Via
+
+
+def connection(text: str) -> Connection | None:
+    """The connection that a line tells of; None for any other line."""
+    if found := _CHANNEL.match(text):
+        return Connection(int(found["source"]), int(found["target"]), via(found["via"]))
+    if found := _COLLNET.match(text):
+        return Connection(int(found["rank"]), -1, via(found["via"]))
+    return None
+
+
+def via(text: str) -> Via:
+    """`NET/IB/3(12)/GDRDMA/Shared` -> NET/IB/GDRDMA over device 3; `P2P/IPC/read` -> P2P/IPC."""
+    text = text.strip()
+    if text.startswith(("SHM", "direct shared memory")):
+        return Via("SHM")
+    parts = text.split("/")
+    if parts[0] == "P2P":
+        return Via("P2P/" + next((part for part in parts[1:2] if part in _PLAIN), "other"))
+    if parts[0] in ("NET", "COLLNET") and len(parts) > 1:
+        return _network(parts)
+    return Via("other")
+
+
+def _network(parts: list[str]) -> Via:
+    """A plugin's name may hold blanks (AWS Libfabric), and is cut where it is endless."""
+    device = next((int(found[1]) for part in parts[2:3] if (found := _DEVICE.fullmatch(part))), None)
+    direct = "/GDRDMA" if any(part.startswith("GDRDMA") for part in parts[2:]) else ""
+    return Via(f"{parts[0]}/{parts[1][:40]}{direct}", device)

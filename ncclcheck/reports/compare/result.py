@@ -1,0 +1,72 @@
+"""The document of `report --compare -o json`: both ends, what differs, and the exit code."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from ncclcheck.probes.facts import Baseline
+from ncclcheck.reports.compare.changes import Change
+from ncclcheck.reports.compare.comparison import Comparison, compare
+from ncclcheck.reports.compare.fingerprint import Fingerprint, fingerprint
+from ncclcheck.reports.compare.rows import RowChange
+
+
+class End(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the two results."""
+
+    file: str
+    command: str
+    started: str
+    nodes: list[str]
+    fingerprint: Fingerprint
+
+
+class Result(Comparison, frozen=True, kw_only=True):
+    """A comparison with its two ends. state: worse where anything is; exit_code: 1 then."""
+
+    schema: int = 1
+    version: str
+    command: Literal["compare"] = "compare"
+    state: Literal["worse", "ok"]
+    exit_code: int
+    before: End
+    after: End
+
+    def rows_of(self, verdict: str) -> list[RowChange]:
+        """The rows of one verdict."""
+        return [row for row in self.rows if row.verdict == verdict]
+
+    def changes_of(self, verdict: str) -> list[Change]:
+        """The changes of one verdict."""
+        return [change for change in self.changes if change.verdict == verdict]
+
+
+def result(before: Baseline, after: Baseline, version: str, thresholds: dict[str, float]) -> Result:
+    """Compare two saved results."""
+    found = compare(before.cluster, after.cluster, thresholds)
+    return Result(
+        version=version,
+        state="worse" if found.worse else "ok",
+        exit_code=1 if found.worse else 0,
+        before=_end(before),
+        after=_end(after),
+        **{name: getattr(found, name) for name in Comparison.__struct_fields__},
+    )
+
+
+def encode(found: Result) -> bytes:
+    """One line of JSON with its newline."""
+    return msgspec.json.encode(found) + b"\n"
+
+
+def _end(saved: Baseline) -> End:
+    cluster = saved.cluster
+    return End(
+        file=saved.name,
+        command=cluster.command,
+        started=saved.started,
+        nodes=[node.name for node in cluster.nodes],
+        fingerprint=fingerprint(cluster),
+    )

@@ -1,0 +1,182 @@
+"""Ranks that come late, and GPUs, hosts and nodes that are slow by themselves: no network takes part."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal, TypeVar
+
+from ncclcheck.probes.facts import Cluster, Lateness, RankSpeed, at, value_or
+
+FEW = 3
+_STEADY_US = 200.0
+_MAD = 1.4826
+T = TypeVar("T")
+Reason = Literal["starved", "stopped", "busy", "idle", "unseen"]
+
+METRICS = {
+    "matmul_gflop_s": "matrix product",
+    "memory_gb_s": "memory copy",
+    "to_device_gb_s": "copy to the GPU",
+    "from_device_gb_s": "copy from the GPU",
+}
+
+
+@dataclass(frozen=True)
+class Late:
+    """A rank that others wait for. by_us: later than most, an iteration; share: of the iteration's time."""
+
+    fact: Lateness
+    by_us: float
+    share: float
+    reason: Reason
+    others_cpu: float
+    others_runqueue: float
+
+
+@dataclass(frozen=True)
+class Slow:
+    """One number that is an outlier among its peers. rank and device: None where it is the whole node's."""
+
+    node: str
+    rank: int | None
+    device: str | None
+    metric: str
+    value: float
+    healthy: float
+    peers: int
+
+    @property
+    def percent(self) -> float:
+        """Of what its peers reach."""
+        return 100 * self.value / self.healthy
+
+
+def late_ranks(cluster: Cluster) -> list[Late]:
+    """Ranks that are late in most iterations, or so much in some that it costs time. The latest first."""
+    told = [one for one in cluster.measurements.lateness if one.iterations > 0 and one.wall_s > 0]
+    if len(told) < 2:
+        return []
+    least = cluster.policy.thresholds.get("BEN003.percent", 10.0) / 100
+    usual = _Usual(told)
+    found = (_late(one, usual, least) for one in told)
+    return sorted((one for one in found if one), key=lambda one: (-one.by_us, one.fact.rank))
+
+
+class _Usual:
+    """What most ranks do: with two ranks, the one that waits is the measure."""
+
+    def __init__(self, told: Sequence[Lateness]) -> None:
+        self.steady = _limits([one.late_us.p50 for one in told])
+        self.mean = _limits([one.late_us.mean for one in told])
+        self.often = _limits([one.late_us.p95 for one in told])
+        self.cpu = median(one.cpu_s / one.wall_s for one in told)
+        self.runqueue = median((one.runqueue_s or 0.0) / one.wall_s for one in told)
+
+
+def _limits(values: Sequence[float]) -> tuple[float, float]:
+    """The middle of the lower half, and how far above it is no accident."""
+    usual = sorted(values)[(len(values) - 1) // 2]
+    spread = _MAD * median(abs(value - usual) for value in values) if len(values) > FEW else 0.0
+    return usual, 4 * spread
+
+
+def _over(value: float, limits: tuple[float, float]) -> float:
+    return value - limits[0] if value - limits[0] > limits[1] else 0.0
+
+
+def _late(fact: Lateness, usual: _Usual, least: float) -> Late | None:
+    """Late in most iterations, or in few of them by more than half an iteration."""
+    iteration = fact.wall_s / fact.iterations * 1e6
+    steady, times = _over(fact.late_us.p50, usual.steady), fact.late_us
+    seldom = _over(times.mean, usual.mean) if _over(times.p95, usual.often) >= iteration / 2 else 0.0
+    by_us = steady if steady >= least * iteration else seldom
+    if by_us < max(_STEADY_US, least * iteration) or fact.last < 2:
+        return None
+    reason = _reason(fact, by_us * fact.iterations / 1e6, usual.cpu, usual.runqueue)
+    return Late(fact, by_us, min(1.0, by_us / iteration), reason, usual.cpu, usual.runqueue)
+
+
+def _reason(fact: Lateness, lost_s: float, cpu: float, runqueue: float) -> Reason:
+    """What its process did in the time that the others lost, beyond what theirs did."""
+    if fact.stalled_s >= 0.3 * lost_s:
+        return "stopped"
+    if (fact.runqueue_s or 0.0) - runqueue * fact.wall_s >= 0.3 * lost_s:
+        return "starved"
+    if fact.cpu_s - cpu * fact.wall_s >= 0.3 * lost_s:
+        return "busy"
+    return "unseen" if fact.runqueue_s is None else "idle"
+
+
+def slow_ranks(cluster: Cluster) -> list[Slow]:
+    """GPUs and hosts that are outliers among ranks of the same hardware."""
+    percent = cluster.policy.thresholds.get("BEN015.percent", 85.0)
+    models = _models(cluster)
+    found: list[Slow] = []
+    for metric in METRICS:
+        for peers in _grouped(
+            cluster.measurements.rank_speeds, lambda one: (one.device[:4], models.get(one.node, ()))
+        ):
+            values = [(one, getattr(one, metric)) for one in peers if getattr(one, metric)]
+            for one, value, healthy in _outliers(values, percent):
+                found.append(Slow(one.node, one.rank, one.device, metric, value, healthy, len(values)))
+    return found
+
+
+def _models(cluster: Cluster) -> dict[str, tuple[str, ...]]:
+    """What hardware a node has: only alike ones are compared."""
+    found: dict[str, tuple[str, ...]] = {}
+    for node in cluster.nodes:
+        devices = value_or(at(node, "gpus.cards"), [])
+        found[node.name] = tuple(sorted({value_or(gpu.model, "") for gpu in devices}))
+    return found
+
+
+def slow_nodes(cluster: Cluster) -> list[Slow]:
+    """Nodes whose own ranks are slower with each other than those of other nodes."""
+    percent = cluster.policy.thresholds.get("BEN016.percent", 85.0)
+    models = _models(cluster)
+    found: list[Slow] = []
+    for peers in _grouped(
+        cluster.measurements.node_speeds, lambda one: (one.ranks, one.bytes, models.get(one.node, ()))
+    ):
+        values = [(one, one.busbw_gb_s) for one in peers if one.busbw_gb_s]
+        for one, value, healthy in _outliers(values, percent):
+            found.append(Slow(one.node, None, None, "busbw_gb_s", value, healthy, len(values)))
+    return found
+
+
+def _grouped(items: Iterable[T], key: Callable[[T], object]) -> list[list[T]]:
+    groups: dict[object, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return list(groups.values())
+
+
+def _outliers(values: Sequence[tuple[T, float]], percent: float) -> list[tuple[T, float, float]]:
+    """Who stays below so many percent of the median, and below what noise explains. Needs three peers."""
+    if len(values) < FEW:
+        return []
+    logs = [math.log(value) for _, value in values]
+    middle = median(logs)
+    spread = _MAD * median(abs(one - middle) for one in logs)
+    limit = middle - max(-math.log(percent / 100), 4 * spread)
+    return [(one, value, math.exp(middle)) for one, value in values if math.log(value) < limit]
+
+
+def by_node(slow: Iterable[Slow]) -> dict[tuple[str, int | None], list[Slow]]:
+    """The outliers of each rank; None for those of the whole node."""
+    found: dict[tuple[str, int | None], list[Slow]] = {}
+    for one in slow:
+        found.setdefault((one.node, one.rank), []).append(one)
+    return found
+
+
+def ranks_of(speeds: Iterable[RankSpeed | Lateness]) -> dict[str, list[int]]:
+    """The ranks of each node, in order: the first stands for rail 0."""
+    found: dict[str, list[int]] = {}
+    for one in speeds:
+        found.setdefault(one.node, []).append(one.rank)
+    return {node: sorted(set(ranks)) for node, ranks in found.items()}

@@ -1,0 +1,125 @@
+"""Which nodes, NICs, rails, links or parts of the fabric explain the slow ways: the fewest that explain them all.
+
+The bandwidth of a way is the least of what its parts carry: sender, receiver, rail, link and the switches
+between. So one slow part makes every way through it slow, and one fast way acquits all its parts. The part that
+explains most is blamed first; the ways that it explains say nothing more of other parts, and the search begins
+anew. That is why a bad node's partners are not named, and why two bad nodes do not hide each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from ncclcheck.reports.culprit.cuts import ends_of
+from ncclcheck.reports.culprit.samples import DEAD, Samples, Way, repeats
+from ncclcheck.reports.culprit.suspects import Charge, Suspect, charges, middle, through_fabric
+
+FEW = 3
+_ODD = 0.1
+_MOST = 64
+_FEW_OF = 3
+
+
+@dataclass(frozen=True)
+class Blame:
+    """A suspect that explains slow ways and that no way acquits.
+
+    slowness: the logarithm of healthy over its own bandwidth; seen: measurements at different times behind it.
+    """
+
+    suspect: Suspect
+    slowness: float
+    seen: int
+    partners: int
+    ways: tuple[Way, ...] = field(repr=False)
+
+    @property
+    def is_dead(self) -> bool:
+        """Nothing got through."""
+        return self.slowness >= DEAD
+
+
+def blame(samples: Samples, groups: Sequence[frozenset[str]] = ()) -> list[Blame]:
+    """The guilty, the one that explains most first. groups: nodes known to stand behind one switch.
+
+    Few measurements fit many a cut through the fabric by accident, so the fabric is blamed only where that needs
+    fewer names, and leaves fewer slow pairs unexplained, than nodes, NICs, rails and links do.
+    """
+    if len(samples.names) < FEW:
+        return []
+    plain, cost = _greedy(samples, lambda ways: charges(samples, ways))
+    if cost <= FEW:
+        return plain
+    cut, cost_of_cut = _greedy(
+        samples, lambda ways: [*charges(samples, ways), *through_fabric(samples, ways, groups)]
+    )
+    return cut if cost_of_cut < cost else plain
+
+
+def _greedy(samples: Samples, charged: Callable[[list[Way]], Iterable[Charge]]) -> tuple[list[Blame], int]:
+    """Blame after blame; with how many names and unexplained slow pairs it ends."""
+    found: list[Blame] = []
+    ways = list(samples.ways)
+    while len(found) < _MOST and (best := _best(samples, charged(ways))):
+        found.append(best)
+        ways = unexplained(samples, ways, [best])
+    return found, len(found) + len({ends_of(way) for way in ways if way.slowness >= samples.least(1)})
+
+
+def unexplained(samples: Samples, ways: Iterable[Way], guilty: Iterable[Blame]) -> list[Way]:
+    """The ways that do not go through a guilty part, or are much slower than it."""
+    excused = {way: one for one in guilty for way in one.ways}
+    return [w for w in ways if w not in excused or w.slowness >= excused[w].slowness + samples.least(1)]
+
+
+def _best(samples: Samples, charged: Iterable[Charge]) -> Blame | None:
+    """The suspect that explains most; of equals the first."""
+    tried = (_try(samples, suspect, through) for suspect, through in charged)
+    return max((one for one in tried if one), key=lambda one: _explained(samples, one), default=None)
+
+
+def _explained(samples: Samples, one: Blame) -> float:
+    """Slow ways, weighed by how slow they are; beyond three times the floor all weigh the same."""
+    return sum(min(3.0, way.slowness / samples.floor) for way in one.ways if way.slowness > samples.floor / 2)
+
+
+def _try(samples: Samples, suspect: Suspect, ways: Sequence[Way]) -> Blame | None:
+    """Whether all ways through this part are slow, often enough and with enough partners to be no accident."""
+    slowness, seen = middle(ways), _times(ways)
+    partners = {name for way in ways for name in (way.source, way.target)} - {*suspect.names}
+    if slowness < samples.least(seen) or seen < _needed(samples, suspect, slowness):
+        return None
+    if suspect.part in ("node", "nic") and len(partners) < 2:
+        return None
+    acquitting = [w for w in ways if w.slowness < min(slowness / 2, slowness - 3 * samples.noise)]
+    if len(acquitting) > _ODD * len(ways) or not _speaks_for_all(samples, suspect, len(ways)):
+        return None
+    return Blame(suspect, slowness, seen, len(partners), tuple(ways))
+
+
+def _speaks_for_all(samples: Samples, suspect: Suspect, count: int) -> bool:
+    """What others leave unexplained of its ways are the slowest ones: too few of them prove nothing."""
+    if suspect.part in ("node", "nic"):
+        directions = ("out", "in") if suspect.direction == "both" else (suspect.direction,)
+        return count > sum(samples.counts[suspect.names[0], way, suspect.rail] for way in directions) / _FEW_OF
+    return count > sum(map(suspect.covers, samples.ways)) / _FEW_OF
+
+
+def _times(ways: Sequence[Way]) -> int:
+    """Measurements at different times: rails and directions of one exchange are one."""
+    times: dict[tuple[str, str], int] = {}
+    for way in ways:
+        times[ends_of(way)] = max(times.get(ends_of(way), 0), way.times)
+    return sum(times.values())
+
+
+def _needed(samples: Samples, suspect: Suspect, slowness: float) -> int:
+    """How often it must have been seen: dead ways are no bursts, and twice is enough."""
+    return 2 if slowness >= DEAD else repeats(places(samples, suspect.part))
+
+
+def places(samples: Samples, part: str) -> int:
+    """Among how many of its kind this one is blamed."""
+    each = 2 * len(samples.rails)
+    return each * len(samples.names) if part in ("node", "nic") else len(samples.ways)

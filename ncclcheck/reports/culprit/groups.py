@@ -1,0 +1,16 @@
+"""Nodes that are known to stand behind one switch: from what Slurm and NVLink say of their place."""
+
+from __future__ import annotations
+
+from ncclcheck.probes.facts import Cluster, variables
+
+
+def known_groups(cluster: Cluster) -> list[frozenset[str]]:
+    """Every level of Slurm's topology at which nodes differ."""
+    found: dict[str, set[str]] = {}
+    for node in cluster.nodes:
+        switches = variables(node).get("SLURM_TOPOLOGY_ADDR", "").split(".")[:-1]
+        for depth in range(len(switches)):
+            found.setdefault(".".join(switches[: depth + 1]), set()).add(node.name)
+    several = (frozenset(names) for names in found.values() if 2 <= len(names) < len(cluster.nodes))
+    return list(dict.fromkeys(several))

@@ -1,0 +1,234 @@
+"""Culprits of a cluster: causes first, and what follows from them under their name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ncclcheck.probes.facts import Cluster, PairTime, replace
+from ncclcheck.reports.culprit import words
+from ncclcheck.reports.culprit.alone import Late, Slow, by_node, late_ranks, ranks_of, slow_nodes, slow_ranks
+from ncclcheck.reports.culprit.blame import FEW, Blame, blame
+from ncclcheck.reports.culprit.groups import known_groups
+from ncclcheck.reports.culprit.samples import PERCENT, Samples, read
+from ncclcheck.reports.findings import Culprit, Where
+from ncclcheck.reports.rule import NothingToJudge
+
+_LINKS = 4
+_APART = 0.7
+
+
+def culprits(cluster: Cluster) -> list[Culprit]:
+    """Who is to blame for what is slow, the surest first; nobody where nobody is proven.
+
+    A host, GPU or rank that is slow by itself comes before the network, and takes along the pairs that are slow
+    for its sake. Simulated nodes are one machine: none of them is to blame, but for what a fault that was injected
+    brings about.
+    """
+    alone = [
+        *(_slow(cluster) if _machines_differ(cluster) else ()),
+        *(_late(cluster) if _machines_differ(cluster, but_for="slow-rank") else ()),
+    ]
+    found = _merged(alone)
+    shown = through_network(cluster) if _machines_differ(cluster, but_for="slow-link") else []
+    for one in (each.culprit for each in shown):
+        cause = next((i for i, c in enumerate(found) if _causes(cluster, c, one)), None)
+        if cause is None:
+            found.append(one)
+        else:
+            found[cause] = _joined(found[cause], one)
+    return sorted(found, key=lambda one: -one.confidence)
+
+
+def between_real_machines(cluster: Cluster, *, but_for: str = "none") -> None:
+    """Simulated nodes share one machine: what differs between them is no fault. Raises NothingToJudge.
+
+    but_for: the kind of injected fault that makes them differ all the same.
+    """
+    if not _machines_differ(cluster, but_for=but_for):
+        raise NothingToJudge("simulated nodes are one machine")
+
+
+def _machines_differ(cluster: Cluster, *, but_for: str = "none") -> bool:
+    return not cluster.job.simulated or any(fault.startswith(but_for) for fault in cluster.job.injected)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A culprit that pairs of nodes show. slowness: the logarithm of it; None for two nodes."""
+
+    culprit: Culprit
+    slowness: float | None
+
+
+def through_network(cluster: Cluster) -> list[Found]:
+    """Culprits that pairs of nodes show; of two nodes, what differs between them."""
+    percent = cluster.policy.thresholds.get("BEN004.percent", PERCENT)
+    samples = read(cluster.measurements.pairs, percent)
+    if len(samples.names) < FEW:
+        return [Found(one, None) for one in _of_two(cluster.measurements.pairs)]
+    guilty, device = blame(samples, known_groups(cluster)), words.devices(cluster)
+    links = [one for one in guilty if one.suspect.part == "link"]
+    many = len(links) >= max(_LINKS, len(samples.names) // 4)
+    rest = [one for one in guilty if not many or one.suspect.part != "link"]
+    found = [Found(_culprit(one, samples, device), one.slowness) for one in rest]
+    return [*found, _many_links(links, samples)] if many else found
+
+
+def _culprit(one: Blame, samples: Samples, device: words.Device) -> Culprit:
+    return Culprit(
+        kind=words.kind(one.suspect),
+        names=words.names(one.suspect, device),
+        where=words.where(one.suspect, device),
+        confidence=words.confidence(one, samples),
+        explains=["BEN004"],
+        why=words.what(one, samples),
+    )
+
+
+def _many_links(links: Sequence[Blame], samples: Samples) -> Found:
+    """So many single links are no accident of cables: something between them is at fault."""
+    names = sorted({name for one in links for name in one.suspect.names})
+    slowest = max(links, key=lambda one: one.slowness)
+    culprit = Culprit(
+        kind="fabric",
+        names=names,
+        where=[Where(node=one.suspect.names[0], peer=one.suspect.names[1]) for one in links],
+        confidence=0.6,
+        explains=["BEN004"],
+        why=f"{len(links)} links between nodes that are fast with others are slow; the slowest "
+        f"{words.numbers(slowest, samples)}",
+    )
+    return Found(culprit, slowest.slowness)
+
+
+def _of_two(pairs: Sequence[PairTime]) -> Iterable[Culprit]:
+    """Two nodes: what is wrong can be seen, but not on whose side."""
+    names = sorted({name for pair in pairs for name in (pair.a, pair.b)})
+    if len(names) != 2 or not (wrong := _wrong_of_two(pairs)):
+        return
+    yield Culprit(
+        kind="link",
+        names=names,
+        where=[Where(node=names[0], peer=names[1])],
+        confidence=0.5,
+        explains=["BEN004"],
+        why=f"{wrong}; which of the two it is cannot be told from two nodes: add a third one, best one that is "
+        "known to be good (--nodes 3, or --hosts with its name)",
+    )
+
+
+def _wrong_of_two(pairs: Sequence[PairTime]) -> str:
+    if pairs and all(pair.state != "ok" for pair in pairs):
+        return f"no exchange succeeded ({pairs[-1].reason or pairs[-1].state})"
+    ways = read(pairs).ways
+    if not ways:
+        return ""
+    slowest, fastest = (pick(ways, key=lambda way: way.slowness) for pick in (max, min))
+    ratio = math.exp(fastest.slowness - slowest.slowness)
+    if ratio > _APART or slowest.times < 2:
+        return ""
+    rail = f" on rail {slowest.rail}" if len({way.rail for way in ways}) > 1 else ""
+    return f"{slowest.source} to {slowest.target}{rail} carries {100 * ratio:.0f} % of what the best way does"
+
+
+def _slow(cluster: Cluster) -> list[Culprit]:
+    """Nodes of which all ranks are outliers, single GPUs, single ranks on CPUs."""
+    slow, found = slow_ranks(cluster), []
+    of_node: dict[str, list[Slow]] = {}
+    for one in slow:
+        of_node.setdefault(one.node, []).append(one)
+    measured = ranks_of(cluster.measurements.rank_speeds)
+    for node, numbers in of_node.items():
+        ranks = {one.rank for one in numbers}
+        if len(ranks) > 1 and len(ranks) == len(measured[node]):
+            found.append(_alone("node", node, Where(node=node), numbers, "BEN015"))
+        else:
+            for (_, rank), of_rank in by_node(numbers).items():
+                device = of_rank[0].device or ""
+                if device.startswith("cuda"):
+                    found.append(
+                        _alone("gpu", f"{node}/{device}", Where(node=node, device=device), of_rank, "BEN015")
+                    )
+                elif len(measured[node]) == 1:
+                    found.append(_alone("node", node, Where(node=node), of_rank, "BEN015"))
+                else:
+                    found.append(
+                        _alone("rank", f"{node}/rank {rank}", Where(node=node, rank=rank), of_rank, "BEN015")
+                    )
+    return found + [_alone("node", one.node, Where(node=one.node), [one], "BEN016") for one in slow_nodes(cluster)]
+
+
+def _alone(kind: words.Kind, name: str, where: Where, numbers: Sequence[Slow], code: str) -> Culprit:
+    worst = min(one.percent for one in numbers)
+    return Culprit(
+        kind=kind,
+        names=[name],
+        where=[where],
+        confidence=round(min(0.97, 0.97 - max(0.0, worst - 60) / 100), 2),
+        explains=[code],
+        why="; ".join(words.slow(one) for one in numbers),
+    )
+
+
+def _late(cluster: Cluster) -> list[Culprit]:
+    """A node where most of its ranks are late, else the rank."""
+    late = late_ranks(cluster)
+    ranks = ranks_of(cluster.measurements.lateness)
+    found: list[Culprit] = []
+    for node in dict.fromkeys(one.fact.node for one in late):
+        of_node = [one for one in late if one.fact.node == node]
+        whole = len(of_node) == len(ranks[node]) or (len(of_node) > 1 and 2 * len(of_node) > len(ranks[node]))
+        found += (
+            [_late_culprit(of_node[0], whole=True)]
+            if whole
+            else [_late_culprit(one, whole=False) for one in of_node]
+        )
+    return found
+
+
+def _late_culprit(one: Late, *, whole: bool) -> Culprit:
+    rank, node = one.fact.rank, one.fact.node
+    said = f"rank {rank} {words.late(one)}"
+    return Culprit(
+        kind="node" if whole else "rank",
+        names=[node if whole else f"{node}/rank {rank}"],
+        where=[Where(node=node, rank=None if whole else rank)],
+        confidence=round(min(0.97, 0.75 + 0.3 * one.share), 2),
+        explains=["BEN003"],
+        why=said,
+    )
+
+
+def _merged(alone: Iterable[Culprit]) -> list[Culprit]:
+    """One name once; what is said of a rank or GPU of a node that is named as a whole goes to the node."""
+    found: dict[str, Culprit] = {}
+    for one in sorted(alone, key=lambda one: one.kind != "node"):
+        node = one.where[0].node or ""
+        name = node if node in found and found[node].kind == "node" else one.names[0]
+        found[name] = _joined(found[name], one) if name in found else one
+    return list(found.values())
+
+
+def _joined(cause: Culprit, follows: Culprit) -> Culprit:
+    return replace(
+        cause,
+        confidence=max(cause.confidence, follows.confidence),
+        explains=list(dict.fromkeys([*cause.explains, *follows.explains])),
+        why=cause.why if follows.why in cause.why else f"{cause.why}; {follows.why}",
+    )
+
+
+def _causes(cluster: Cluster, cause: Culprit, one: Culprit) -> bool:
+    """A slow node makes its pairs slow, a slow GPU or late rank those of its rail."""
+    place = cause.where[0]
+    if one.kind not in ("node", "nic") or one.where[0].node != place.node:
+        return False
+    if cause.kind == "node" or one.kind == "node" or not (one.where[0].device or "").startswith("rail "):
+        return cause.kind == "node" or one.kind == "nic"
+    ranks = ranks_of([*cluster.measurements.lateness, *cluster.measurements.rank_speeds]).get(place.node or "", [])
+    rank = place.rank
+    if rank is None and place.device and place.device.startswith("cuda:"):
+        return place.device.removeprefix("cuda:") == (one.where[0].device or "").removeprefix("rail ")
+    return rank in ranks and f"rail {ranks.index(rank)}" == one.where[0].device

@@ -1,0 +1,137 @@
+"""Exchanges between nodes -> how much slower each way is than a healthy one, and how sure a number can be."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from statistics import median
+
+from ncclcheck.probes.facts import PairTime
+
+DEAD = 20.0
+PERCENT = 88.0
+_BURST = 0.01
+_CHANCE = 0.005
+_LOWER_QUARTER = 0.3186 * math.sqrt(2)
+_UPPER_QUARTER = 0.647
+_UPPER = 1.15
+
+
+@dataclass(frozen=True)
+class Way:
+    """One direction between two nodes on one rail.
+
+    slowness: the logarithm of healthy over measured bandwidth, of its best measurement: a fault stays, a burst
+    passes. times: how often it was measured.
+    """
+
+    source: str
+    target: str
+    rail: int
+    slowness: float
+    times: int
+
+    @property
+    def is_dead(self) -> bool:
+        """Nothing arrived, ever."""
+        return self.slowness >= DEAD
+
+
+@dataclass(frozen=True)
+class Samples:
+    """All ways. healthy_gb_s: what a way without a fault carries; noise: the spread of one logarithm."""
+
+    ways: tuple[Way, ...]
+    healthy_gb_s: float
+    noise: float
+    percent: float = PERCENT
+
+    @property
+    def floor(self) -> float:
+        """The least slowness that is worth telling."""
+        return -math.log(self.percent / 100)
+
+    def least(self, measurements: int) -> float:
+        """What the median of so many measurements must reach to be no accident: four times its own spread."""
+        return max(self.floor, 4 * self.noise / math.sqrt(max(1, measurements)))
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The nodes that were measured."""
+        return sorted({way.source for way in self.ways} | {way.target for way in self.ways})
+
+    @cached_property
+    def rails(self) -> list[int]:
+        """The rails that were measured."""
+        return sorted({way.rail for way in self.ways})
+
+    @cached_property
+    def counts(self) -> Counter[tuple[str, str, int | None]]:
+        """How many ways each node has `out` and `in`, on each rail and on all (None)."""
+        rails = ((way, rail) for way in self.ways for rail in (way.rail, None))
+        ends = (((way.source, "out", rail), (way.target, "in", rail)) for way, rail in rails)
+        return Counter(chain.from_iterable(ends))
+
+
+def repeats(places: int) -> int:
+    """How often one of so many places must be slow, and never fast, before it is named.
+
+    A burst hits about one measurement in a hundred. Among thousands of places some are hit twice: with so many
+    repeats, a cluster without a fault names somebody in one run of two hundred at most.
+    """
+    return max(2, math.ceil(math.log(max(1, places) / _CHANCE) / -math.log(_BURST)))
+
+
+def read(pairs: Sequence[PairTime], percent: float = PERCENT) -> Samples:
+    """The ways of what was measured so far; a pair that is measured with smaller pieces is too slow for larger ones."""
+    largest = max((pair.bytes for pair in pairs), default=0)
+    found: dict[tuple[str, str, int], list[float]] = {}
+    for pair in pairs:
+        if pair.a != pair.b:
+            for source, target, speed in _directions(pair):
+                found.setdefault((source, target, pair.rail), []).append(speed)
+    best = sorted((speed for speeds in found.values() if (speed := max(speeds)) > -math.inf), reverse=True)
+    noise = min(_noise(pair for pair in pairs if pair.bytes == largest), _spread(best))
+    top = _healthy(best, noise)
+    ways = (Way(*key, _slowness(top, max(speeds)), len(speeds)) for key, speeds in found.items())
+    return Samples(tuple(ways), math.exp(top) if top > -DEAD else 0.0, noise, percent)
+
+
+def _directions(pair: PairTime) -> Iterable[tuple[str, str, float]]:
+    """Both directions with the logarithm of their speed; one that failed carries nothing."""
+    for source, target, speed in ((pair.a, pair.b, pair.a_to_b_gb_s), (pair.b, pair.a, pair.b_to_a_gb_s)):
+        if speed is not None and speed > 0:
+            yield source, target, math.log(speed)
+        elif pair.state != "ok" or speed is not None:
+            yield source, target, -math.inf
+
+
+def _slowness(top: float, speed: float) -> float:
+    return DEAD if speed == -math.inf else min(top - speed, DEAD - 1)
+
+
+def _noise(pairs: Iterable[PairTime]) -> float:
+    """From the two directions of each exchange, which differ by noise alone where no fault has one direction.
+
+    Their lower quarter is asked: of three nodes, one bad sender makes two exchanges of three differ.
+    """
+    both = ((pair.a_to_b_gb_s, pair.b_to_a_gb_s) for pair in pairs)
+    apart = sorted(abs(math.log(out / into)) for out, into in both if out and into and min(out, into) > 0)
+    return apart[len(apart) // 4] / _LOWER_QUARTER if apart else 0.0
+
+
+def _spread(best: list[float]) -> float:
+    """From the upper quarter of all speeds, where the healthy ones are; only where there are many."""
+    quarter = len(best) // 4
+    return (best[quarter // 4] - best[3 * quarter // 4]) / _UPPER_QUARTER if quarter >= 4 else math.inf
+
+
+def _healthy(best: list[float], noise: float) -> float:
+    """The middle of the upper quarter, less what noise lifts it: right even where three of four ways are slow."""
+    if not best:
+        return -DEAD
+    return median(best[: max(2, len(best) // 4)]) - _UPPER * noise * (len(best) >= 8)

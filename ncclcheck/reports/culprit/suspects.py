@@ -1,0 +1,116 @@
+"""Who may be behind slow ways: nodes, NICs, rails, links, and cuts through the fabric, each with its ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal, TypeVar
+
+from ncclcheck.reports.culprit.cuts import cuts, ends_of
+from ncclcheck.reports.culprit.samples import Samples, Way
+
+Part = Literal["node", "nic", "rail", "link", "fabric"]
+Direction = Literal["out", "in", "both"]
+K = TypeVar("K", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A part that may be slow. names: one node; FROM and TO of a link; one side of a cut (others: the other).
+
+    rail: None for all. direction: out of the first name, into it, or both.
+    """
+
+    part: Part
+    names: tuple[str, ...]
+    rail: int | None = None
+    direction: Direction = "both"
+    others: tuple[str, ...] = ()
+
+    def covers(self, way: Way) -> bool:
+        """Whether this way goes through it."""
+        if self.rail not in (None, way.rail):
+            return False
+        one = self.direction != "in" and self._between(way.source, way.target)
+        return one or (self.direction != "out" and self._between(way.target, way.source))
+
+    def _between(self, near: str, far: str) -> bool:
+        if self.part == "link":
+            return (near, far) == self.names
+        return self.part == "rail" or (near in self.names and (not self.others or far in self.others))
+
+
+Charge = tuple[Suspect, list[Way]]
+
+
+def charges(samples: Samples, ways: list[Way]) -> Iterator[Charge]:
+    """Rails, nodes, NICs and links through which slow ways go, with all ways that speak of them."""
+    if len(samples.rails) > 1:
+        for rail, through in by(ways, lambda way: way.rail).items():
+            yield Suspect("rail", (), rail), through
+    yield from _nodes(samples, ways)
+    yield from _links(samples, ways)
+
+
+def through_fabric(samples: Samples, ways: list[Way], groups: Sequence[frozenset[str]]) -> Iterator[Charge]:
+    """Cuts between groups of nodes, with the ways that cross them."""
+    for cut in cuts(samples, ways, groups):
+        yield from _both_ways(samples, Suspect("fabric", cut.side, cut.rail, others=cut.rest), cut.out, cut.into)
+
+
+def middle(ways: Sequence[Way]) -> float:
+    """How slow the part itself is: of ways that have a second fault beside it, the better ones speak."""
+    return median(sorted(way.slowness for way in ways)[: (3 * len(ways) + 3) // 4])
+
+
+def by(ways: Iterable[Way], key: Callable[[Way], K]) -> dict[K, list[Way]]:
+    """Ways in groups."""
+    groups: dict[K, list[Way]] = {}
+    for way in ways:
+        groups.setdefault(key(way), []).append(way)
+    return groups
+
+
+def _nodes(samples: Samples, ways: list[Way]) -> Iterator[Charge]:
+    """With one rail, a node's ways are those of its NIC."""
+    several = len(samples.rails) > 1
+    out, into = by(ways, lambda way: way.source), by(ways, lambda way: way.target)
+    touched = {name for way in ways if way.slowness >= samples.floor / 2 for name in (way.source, way.target)}
+    for name in sorted(touched):
+        sent, received = out.get(name, []), into.get(name, [])
+        yield from _both_ways(samples, Suspect("node" if several else "nic", (name,)), sent, received)
+        if several:
+            sent_on, received_on = by(sent, lambda way: way.rail), by(received, lambda way: way.rail)
+            for rail in sorted({*sent_on, *received_on}):
+                card = Suspect("nic", (name,), rail)
+                yield from _both_ways(samples, card, sent_on.get(rail, []), received_on.get(rail, []))
+
+
+def _links(samples: Samples, ways: list[Way]) -> Iterator[Charge]:
+    """Two nodes: one direction or both, one rail or all."""
+    slow = {ends_of(way) for way in ways if way.slowness >= samples.least(way.times)}
+    for (a, b), through in sorted(by((way for way in ways if ends_of(way) in slow), ends_of).items()):
+        scopes = [(None, through), *by(through, lambda way: way.rail).items()] if len(samples.rails) > 1 else []
+        for rail, on_rail in scopes or [(None, through)]:
+            there, back = [w for w in on_rail if w.source == a], [w for w in on_rail if w.source == b]
+            yield from _both_ways(samples, Suspect("link", (a, b), rail), there, back)
+
+
+def _both_ways(samples: Samples, suspect: Suspect, out: list[Way], into: list[Way]) -> Iterator[Charge]:
+    """One direction, or both where each of them is slow by itself."""
+    slow_out, slow_in = (bool(ways) and middle(ways) >= samples.least(len(ways)) for ways in (out, into))
+    if slow_out:
+        yield _turned(suspect, "out"), out
+    if slow_in:
+        yield _turned(suspect, "in"), into
+    if slow_out and slow_in:
+        yield suspect, out + into
+
+
+def _turned(suspect: Suspect, direction: Direction) -> Suspect:
+    """A link is named FROM, TO; other parts keep their name and tell the direction."""
+    if suspect.part == "link":
+        names = suspect.names if direction == "out" else suspect.names[::-1]
+        return Suspect("link", names, suspect.rail, "out")
+    return Suspect(suspect.part, suspect.names, suspect.rail, direction, suspect.others)

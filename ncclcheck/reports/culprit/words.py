@@ -1,0 +1,131 @@
+"""Blames in plain words with their numbers: the names, where to look, and why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+from ncclcheck.probes.facts import Cluster, Node, at, value_or
+from ncclcheck.reports import lan
+from ncclcheck.reports.culprit.alone import METRICS, Late, Slow
+from ncclcheck.reports.culprit.blame import Blame
+from ncclcheck.reports.culprit.samples import Samples, repeats
+from ncclcheck.reports.culprit.suspects import Suspect
+from ncclcheck.reports.findings import Where
+from ncclcheck.reports.fold import duration, fold_names
+
+Kind = Literal["node", "nic", "gpu", "rank", "link", "fabric"]
+Device = Callable[[str, int | None], str]
+
+_DIRECTION = {"out": "in what it sends", "in": "in what it receives", "both": "in both directions"}
+_REASON = {
+    "starved": "it was runnable and had no core: other processes take them",
+    "busy": "its own process computed meanwhile: input, garbage collection, or a slow core",
+    "stopped": "it did not run though it was due: stopped, or throttled by a cgroup's CPU quota",
+    "idle": "it neither ran nor wanted to: it slept, or waited for a disk or for memory",
+    "unseen": "what it did meanwhile could not be read",
+}
+
+
+def devices(cluster: Cluster) -> Device:
+    """The name of the NIC behind a rail: the interface where it is the only one, else the rail's number."""
+    nodes = {node.name: node for node in cluster.nodes}
+    return lambda name, rail: f"rail {rail}" if rail is not None else _interface(cluster, nodes.get(name))
+
+
+def _interface(cluster: Cluster, node: Node | None) -> str:
+    if node is None or not value_or(at(node, "network.interfaces"), []) or not lan.uses_gloo(cluster):
+        return "rail 0"
+    chosen = lan.choice_of_job(cluster, node).bootstrap
+    return chosen.name if chosen else "rail 0"
+
+
+def kind(suspect: Suspect) -> Kind:
+    """A slow rail is a switch of the fabric."""
+    return "fabric" if suspect.part == "rail" else suspect.part
+
+
+def names(suspect: Suspect, device: Device) -> list[str]:
+    """As the document names them."""
+    if suspect.part == "rail":
+        return [f"rail {suspect.rail}"]
+    if suspect.part == "nic":
+        return [f"{suspect.names[0]}/{device(suspect.names[0], suspect.rail)}"]
+    return [*suspect.names]
+
+
+def where(suspect: Suspect, device: Device) -> list[Where]:
+    """The places at which to look."""
+    if suspect.part == "rail":
+        return [Where(device=f"rail {suspect.rail}")]
+    if suspect.part == "nic":
+        return [Where(node=suspect.names[0], device=device(suspect.names[0], suspect.rail))]
+    if suspect.part == "link":
+        rail = None if suspect.rail is None else f"rail {suspect.rail}"
+        return [Where(node=suspect.names[0], device=rail, peer=suspect.names[1])]
+    return [Where(node=name) for name in suspect.names]
+
+
+def confidence(one: Blame, samples: Samples) -> float:
+    """An order, no probability: how far above the limit, and how often and with how many seen."""
+    above = one.slowness / samples.least(one.seen) - 1
+    spare = one.seen - repeats(2 * len(samples.names))
+    return round(min(0.99, 0.8 + 0.1 * min(1.0, above) + 0.02 * max(0, min(5, spare))), 2)
+
+
+def numbers(one: Blame, samples: Samples) -> str:
+    """`reaches 6.1 of 11.8 GB/s (52 %)`, or that nothing arrived."""
+    if one.is_dead:
+        return "carries nothing"
+    speed = samples.healthy_gb_s * math.exp(-one.slowness)
+    return f"reaches {speed:.3g} of {samples.healthy_gb_s:.3g} GB/s ({100 * math.exp(-one.slowness):.0f} %)"
+
+
+def what(one: Blame, samples: Samples) -> str:
+    """One sentence: how slow, in which direction, seen with whom."""
+    suspect, told = one.suspect, numbers(one, samples)
+    rail = f" on rail {suspect.rail}" if suspect.rail is not None and suspect.part in ("link", "fabric") else ""
+    if suspect.part == "link":
+        there = "in both directions" if suspect.direction == "both" else f"from {suspect.names[0]}"
+        return f"the link{rail} {told} {there}, {one.seen} times of {one.seen}; both nodes are fast with others"
+    if suspect.part == "fabric":
+        rest, way = fold_names(suspect.others), _between(suspect)
+        told = f"all pairs {told} {way}"
+        return f"between {fold_names(suspect.names)} and {rest}{rail}: {told}; each side is fast within"
+    if suspect.part == "rail":
+        return f"rail {suspect.rail} {told} on all nodes, and the other rails of the same nodes are fast"
+    return (
+        f"{told} {_DIRECTION[suspect.direction]}, with each of {one.partners} partners that are fast with others"
+    )
+
+
+def _between(suspect: Suspect) -> str:
+    return {"out": "towards the latter", "in": "towards the former", "both": "both ways"}[suspect.direction]
+
+
+def late(one: Late) -> str:
+    """How late, what it costs, and what the process did."""
+    fact = one.fact
+    return (
+        f"comes {duration(one.by_us)} later than most, the last in {fact.last} of {fact.iterations} iterations, "
+        f"which is {100 * one.share:.0f} % of the time; {_REASON[one.reason]} "
+        f"(CPU {_percent(fact.cpu_s, fact.wall_s)}, others {100 * one.others_cpu:.0f} %; "
+        f"waiting for a core {_percent(fact.runqueue_s, fact.wall_s)}, others {100 * one.others_runqueue:.0f} %)"
+    )
+
+
+def _percent(seconds: float | None, of: float) -> str:
+    return "unread" if seconds is None else f"{100 * seconds / of:.0f} %"
+
+
+def slow(one: Slow) -> str:
+    """The number beside its peers'."""
+    name = METRICS.get(one.metric, "all_reduce among its own ranks")
+    unit = "GFLOP/s" if one.metric == "matmul_gflop_s" else "GB/s"
+    peers = f"the {_figure(one.healthy)} that {one.peers} peers reach"
+    return f"{name}: {_figure(one.value)} {unit}, {one.percent:.0f} % of {peers}"
+
+
+def _figure(value: float) -> str:
+    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"

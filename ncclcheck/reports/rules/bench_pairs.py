@@ -1,0 +1,101 @@
+"""BEN004: nodes and links among their peers, from exchanges two by two."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import Cluster
+from ncclcheck.reports.culprit import between_real_machines, through_network
+from ncclcheck.reports.culprit.blame import FEW
+from ncclcheck.reports.findings import Culprit, Finding, Remedy, State, Where, admin, fail, seen, warn, you
+from ncclcheck.reports.rule import NothingToJudge, rule
+
+
+@rule(
+    "BEN004", "no node or link is slower than its peers", worst=State.FAIL, over="measurements.pairs",
+    commands=("bench",),
+)  # fmt: skip
+def no_node_or_link_is_slower(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Nodes exchange data two by two, many pairs at once, each direction timed apart at its receiver.
+
+    ## Why it matters
+    A collective is as slow as its slowest link: one NIC at half its rate makes ten thousand GPUs wait, and the
+    table of collectives does not say which one it is.
+
+    ## How we know
+    A way is as fast as its slowest part, so a slow part makes all ways through it slow, and one fast way acquits
+    its parts. The fewest nodes, NICs, rails, links and switches that explain all slow ways are named, each only
+    after so many repeats that an accident is out of the question. Healthy is what the faster ways carry. A
+    warning below 88 % of that (BEN004.percent: a fault that takes 20 % stays visible in noise of a few percent),
+    a failure below 50 % (BEN004.fail_percent) or where nothing arrives. Two nodes: only what differs between
+    their two directions can be seen, and not on whose side. When all are slow alike nobody is named here.
+    Each node is measured a few times; a slow link between two good nodes is found by `--full` alone.
+
+    ## Fix
+    - **you** leave the named node out (`--exclude` of sbatch) and run again: the finding must be gone.
+    - **admin** NIC: cable, port counters (`mlxlink`, `ethtool -S`), PCIe width. Link: switch port and route of
+      the two. Fabric: uplinks of the named group; where it is oversubscribed by design, lower BEN004.percent.
+
+    ## Source
+    NVIDIA/nccl#349 and nccl#325 (find the slow node by halves and pairs); NVIDIA/nccl-tests#376.
+    """
+    between_real_machines(cluster, but_for="slow-link")
+    found = through_network(cluster)
+    nodes = {name for pair in cluster.measurements.pairs for name in (pair.a, pair.b)}
+    if len(nodes) < FEW and not found:
+        raise NothingToJudge("two nodes have no peers: add a third one to compare with")
+    least = -math.log(cluster.policy.thresholds.get("BEN004.fail_percent", 50.0) / 100)
+    for one in found:
+        if one.slowness is None:
+            yield _of_two(one.culprit)
+        else:
+            yield _finding(one.culprit, bad=one.slowness >= least)
+
+
+_WHY = {
+    "fabric": "Every collective that crosses this part of the fabric is as slow as it.",
+    "link": "Whatever ring or tree takes this link is as slow as it.",
+}
+_NODE = "Every collective in which this node takes part is as slow as it."
+
+
+def _finding(culprit: Culprit, *, bad: bool) -> Finding:
+    make = fail if bad else warn
+    return make(
+        Where() if culprit.kind == "fabric" else culprit.where[0],
+        culprit.why,
+        why=_WHY.get(culprit.kind, _NODE),
+        owner="site" if culprit.kind in ("fabric", "link") else "node",
+        evidence=[seen("exchanges two by two", f"confidence {culprit.confidence:.2f}")],
+        fix=_fix(culprit),
+    )
+
+
+def _fix(culprit: Culprit) -> list[Remedy]:
+    if culprit.kind == "link":
+        return [admin("Look at the switch ports and the route between the two nodes.")]
+    if culprit.kind == "fabric":
+        return [admin("Look at the uplinks and switches of the named part: width, errors, oversubscription.")]
+    node = culprit.where[0].node or ""
+    return [
+        you("Leave the node out and run again.", f"sbatch --exclude={node} JOB"),
+        admin(
+            "Look at its NIC, cable and port.",
+            "ethtool -S INTERFACE | grep -i -E 'err|drop|pause'",
+            "mlxlink -d DEVICE -c",
+        ),
+    ]
+
+
+def _of_two(culprit: Culprit) -> Finding:
+    return warn(
+        culprit.where[0],
+        culprit.why,
+        why="One of the two nodes, or the way between them, is not well.",
+        owner="site",
+        evidence=[seen("exchanges between the two", culprit.why.partition(";")[0])],
+        fix=[you("Add a third node, best one that is known to be good.", "ncclcheck bench --hosts A,B,GOOD")],
+    )

@@ -1,0 +1,152 @@
+"""BEN: ranks that come late, and what ranks and nodes reach without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import Cluster
+from ncclcheck.reports.culprit import between_real_machines, late_ranks, slow_nodes, slow_ranks
+from ncclcheck.reports.culprit.alone import FEW, Late, Slow
+from ncclcheck.reports.culprit.words import late, slow
+from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, fail, seen, warn, you
+from ncclcheck.reports.rule import NothingToJudge, rule
+
+
+@rule(
+    "BEN003", "no rank is late", worst=State.FAIL, over="measurements.lateness", at_least=2,
+    commands=("bench",),
+)  # fmt: skip
+def no_rank_is_late(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    All ranks come to each iteration of a collective at about the same time.
+
+    ## Why it matters
+    A collective starts for nobody before the last has come: one rank that is late by 20 ms makes every other one
+    wait 20 ms, a thousand GPUs or ten thousand. It looks like a slow network, and it is none.
+
+    ## How we know
+    The late rank waits least: how late a rank is, is the longest wait of any rank less its own, so no clocks are
+    compared, and the one that takes longest is not the one to blame. A warning where a rank is later than most
+    by 10 % of the iteration (BEN003.percent), a failure from 50 % on (BEN003.fail_percent): most of the time.
+    /proc tells what it did meanwhile: waited for a core, computed, or neither.
+
+    ## Fix
+    - **you** runnable without a core: fewer data loader workers, `--cpus-per-task`, other jobs on the node.
+      Computing: garbage collection, input, logging on this rank.
+    - **admin** on the named node: `top`, cgroup CPU quotas, swapping, clocks, processes that nobody asked for.
+
+    ## Source
+    proc(5) manual page, /proc/PID/schedstat; NVIDIA/nccl#701 (a late rank taken for a slow network).
+    """
+    between_real_machines(cluster, but_for="slow-rank")
+    least = cluster.policy.thresholds.get("BEN003.fail_percent", 50.0) / 100
+    for one in late_ranks(cluster):
+        make = fail if one.share >= least else warn
+        yield make(
+            Where(node=one.fact.node, rank=one.fact.rank),
+            late(one),
+            why="All other ranks wait for it in every collective.",
+            owner="job" if one.reason == "busy" else "node",
+            evidence=[
+                seen("waits of all ranks and /proc/self/schedstat", f"p95 {one.fact.late_us.p95:.0f} us late")
+            ],
+            fix=_mend(one),
+        )
+
+
+def _mend(one: Late) -> list[Remedy]:
+    if one.reason == "busy":
+        return [
+            you(
+                "Look at what this rank computes between collectives.",
+                f"py-spy top --pid PID  # on {one.fact.node}",
+            )
+        ]
+    return [
+        you("Give the job its cores: fewer workers, or --cpus-per-task."),
+        admin(
+            "See what else runs on the node, and whether a cgroup limits the job.",
+            "top -b -n 1 | head -20",
+            "vmstat 1 5",
+        ),
+    ]
+
+
+@rule(
+    "BEN015", "every GPU and host is as fast as its peers", worst=State.FAIL, over="measurements.rank_speeds",
+    at_least=FEW, commands=("bench",),
+)  # fmt: skip
+def every_rank_is_as_fast(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    A matrix product, a memory copy and copies between host and GPU, on each rank alone, beside those of the
+    other ranks on the same hardware.
+
+    ## Why it matters
+    Training goes at the pace of the slowest GPU. One that is throttled, or a host with one memory channel fewer,
+    slows all others, and in the collectives it looks like a slow network.
+
+    ## How we know
+    Ranks with the same GPU models are compared with their median. A warning below 85 % of it (BEN015.percent)
+    that the spread of all does not explain, a failure below 50 % (BEN015.fail_percent). Needs three ranks.
+
+    ## Fix
+    - **you** leave the named node out until it is mended.
+    - **admin** clocks, power and temperature (`nvidia-smi -q -d PERFORMANCE,CLOCK`), PCIe width, memory modules.
+
+    ## Source
+    pytorch/torchtitan#915 (slow nodes found by a matrix product before training).
+    """
+    between_real_machines(cluster)
+    yield from _outliers(cluster, slow_ranks(cluster), "BEN015")
+
+
+@rule(
+    "BEN016", "the ranks of every node are as fast among themselves as those of its peers", worst=State.FAIL,
+    over="measurements.node_speeds", at_least=FEW, commands=("bench",),
+)  # fmt: skip
+def every_node_is_as_fast_inside(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    An all_reduce among the ranks of one node alone, beside those of the other nodes.
+
+    ## Why it matters
+    No network takes part: a node that is slow here has an NVLink down, peer access off, or a slow host, and makes
+    all collectives over all nodes slow as well.
+
+    ## How we know
+    Nodes with the same GPU models and as many ranks are compared with their median. A warning below 85 % of it
+    (BEN016.percent), a failure below 50 % (BEN016.fail_percent). Needs three nodes.
+
+    ## Fix
+    - **you** leave the named node out until it is mended.
+    - **admin** `nvidia-smi nvlink -s`, `nvidia-smi topo -m`, ACS and IOMMU settings, as on a healthy node.
+
+    ## Source
+    NVIDIA/DCGM#198 (NVLink faults that only a real collective shows).
+    """
+    between_real_machines(cluster)
+    measured = [one for one in cluster.measurements.node_speeds if one.busbw_gb_s]
+    if len(measured) < FEW:
+        raise NothingToJudge("fewer than three nodes measured a collective of their own")
+    yield from _outliers(cluster, slow_nodes(cluster), "BEN016")
+
+
+def _outliers(cluster: Cluster, found: list[Slow], code: str) -> Iterator[Finding]:
+    least = cluster.policy.thresholds.get(f"{code}.fail_percent", 50.0)
+    for one in found:
+        make = fail if one.percent < least else warn
+        yield make(
+            Where(node=one.node, rank=one.rank, device=one.device),
+            slow(one),
+            why="All other ranks wait for the slowest one in every step.",
+            owner="node",
+            evidence=[seen(one.metric, f"{one.value:.6g}, median of {one.peers} peers {one.healthy:.6g}")],
+            fix=[
+                you("Leave the node out and run again.", f"sbatch --exclude={one.node} JOB"),
+                admin(
+                    "Compare clocks, power and links with a healthy node.", "nvidia-smi -q -d PERFORMANCE,CLOCK"
+                ),
+            ],
+        )

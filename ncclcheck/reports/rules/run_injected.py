@@ -1,0 +1,41 @@
+"""RUN011: what was measured with faults of the user's own says nothing of the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import Cluster
+from ncclcheck.reports.findings import Finding, State, Where, note, seen, you
+from ncclcheck.reports.rule import NothingToJudge, rule
+
+
+@rule("RUN011", "no fault was injected", worst=State.NOTE, over="", commands=("bench",))
+def no_fault_was_injected(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    The job ran without `--inject`, so that what was measured is the machine's own.
+
+    ## Why it matters
+    `--inject` makes a rank late, a link slow, a result wrong, or ends a rank, to show what the report would say.
+    Such a report must not be taken for one of the machine, nor kept as a baseline.
+
+    ## How we know
+    The option is written into the result (`job.injected`) with the faults as they were asked for. All other
+    checks judge as ever, also between simulated nodes, which are otherwise one machine: that is the purpose.
+
+    ## Fix
+    - **you**: run it again without `--inject` to judge the machine.
+
+    ## Source
+    ncclcheck's own; no other tool takes part.
+    """
+    if not cluster.run.started_job:
+        raise NothingToJudge("no job was started")
+    if faults := cluster.job.injected:
+        yield note(
+            Where(),
+            f"injected: {', '.join(faults)}",
+            why="What this report blames may be nothing but these.",
+            evidence=[seen("--inject", ", ".join(faults))],
+            fix=[you("Judge the machine without them: leave out --inject.")],
+        )

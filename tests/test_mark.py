@@ -1,0 +1,182 @@
+"""The file by which nodes find out whether they stand in one directory: real children, real ways to end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ncclcheck import wire
+from ncclcheck.probes.facts import Door, Marks, Unread
+from ncclcheck.probes.reach import Mark
+from tests.conftest import ROOT, environment
+
+
+def door(node: int, file: str) -> Door:
+    return Door(
+        node=node, name=f"h{node}", interface="lo", address="127.0.0.1", tcp_port=1, udp_port=1, mtu=1500,
+        token="", file=file,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def child() -> Iterator[Callable[[Mark], psutil.Process]]:
+    """The child of a mark; it goes on after the test."""
+    stopped: list[psutil.Process] = []
+
+    def find(mark: Mark) -> psutil.Process:
+        assert mark._child is not None
+        stopped.append(psutil.Process(mark._child.pid))
+        return stopped[0]
+
+    yield find
+    for one in stopped:
+        one.kill()
+
+
+def _seen(*folders: Path) -> list[Marks]:
+    """What a node in each of these folders finds, and that nothing is left."""
+    made = [Mark(str(folder), look_s=0.3) for folder in folders]
+    doors = [door(number, mark.file()) for number, mark in enumerate(made)]
+    for mark, me in zip(made, doors, strict=True):
+        mark.look(me, doors)
+    found = [mark.found() for mark in made]
+    for mark in made:
+        mark.close()
+    assert not [name for folder in folders for name in folder.glob(".ncclcheck-*")]
+    assert all(isinstance(one, Marks) for one in found), found
+    return [one for one in found if isinstance(one, Marks)]
+
+
+def test_one_directory_by_two_names(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    begun = time.monotonic()
+    here, there = _seen(tmp_path / "real", tmp_path / "link")
+    assert time.monotonic() - begun < 2
+    assert (here.seen, here.missing, there.seen, there.missing) == (["h1"], [], ["h0"], [])
+    assert isinstance(here.written_s, float)
+
+
+def test_a_directory_apart(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    found = _seen(tmp_path / "a", tmp_path / "a", tmp_path / "b")
+    assert [one.seen for one in found] == [["h1"], ["h0"], []]
+    assert [one.missing for one in found] == [["h2"], ["h2"], ["h0", "h1"]]
+
+
+def test_a_file_that_comes_late_is_found(tmp_path: Path) -> None:
+    late = f".ncclcheck-{0:032x}"
+    with closing(Mark(str(tmp_path))) as mark:
+        me = door(0, mark.file())
+        mark.look(me, [me, door(1, late)])
+        time.sleep(0.1)
+        (tmp_path / late).touch()
+        found = mark.found()
+    assert isinstance(found, Marks)
+    assert found.seen == ["h1"]
+
+
+def test_only_names_of_our_own_are_looked_for(tmp_path: Path) -> None:
+    (tmp_path / "other").touch()
+    with closing(Mark(str(tmp_path))) as mark:
+        me = door(0, mark.file())
+        mark.look(me, [me, door(1, "other"), door(2, "../../etc/passwd"), door(3, "")])
+        found = mark.found()
+    assert isinstance(found, Marks)
+    assert (found.seen, found.missing) == ([], [])
+
+
+def test_a_directory_that_takes_no_file() -> None:
+    with closing(Mark("/proc/self")) as mark:
+        assert mark.file() == ""
+        mark.look(door(0, ""), [door(0, "")])
+        found = mark.found()
+    assert isinstance(found, Marks)
+    assert isinstance(found.written_s, Unread)
+    assert found.written_s.kind == "denied"
+
+
+def test_a_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with closing(Mark()) as mark:
+        assert mark.file() == ""
+        mark.look(door(0, ""), [door(0, "")])
+        assert isinstance(mark.found(), Unread)
+
+
+def test_a_server_that_does_not_answer_is_not_waited_for(
+    tmp_path: Path, child: Callable[[Mark], psutil.Process]
+) -> None:
+    begun = time.monotonic()
+    mark = Mark(str(tmp_path))
+    child(mark).suspend()
+    assert mark.file() == ""
+    mark.look(door(0, ""), [door(0, ""), door(1, f".ncclcheck-{1:032x}")])
+    found = mark.found()
+    mark.close()
+    assert isinstance(found, Unread)
+    assert found.kind == "timed_out"
+    assert time.monotonic() - begun < 2.5
+
+
+def test_a_server_that_dies_in_between(tmp_path: Path, child: Callable[[Mark], psutil.Process]) -> None:
+    with closing(Mark(str(tmp_path))) as mark:
+        me = door(0, mark.file())
+        child(mark).suspend()
+        mark.look(me, [me, door(1, f".ncclcheck-{1:032x}")])
+        found = mark.found()
+    assert isinstance(found, Unread)
+    assert found.kind == "timed_out"
+
+
+def _agent(folder: Path) -> tuple[subprocess.Popen[bytes], list[Path]]:
+    """A real agent whose door is open, and its files."""
+    argv = [sys.executable, "-m", "ncclcheck.agent", "--node", "0", "--name", "a", "--probe-seconds", "5"]
+    agent = subprocess.Popen(
+        argv, cwd=folder, env=environment(PYTHONPATH=str(ROOT)), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert agent.stdin is not None
+    assert agent.stdout is not None
+    agent.stdin.write(wire.order(0, wire.Listen(address="127.0.0.1")))
+    agent.stdin.flush()
+    assert any(b'"listening"' in line for line in agent.stdout)
+    return agent, list(folder.glob(".ncclcheck-*"))
+
+
+def _wait(agent: subprocess.Popen[bytes]) -> None:
+    agent.communicate(timeout=10)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        _wait,  # end of file on stdin
+        lambda agent: agent.send_signal(signal.SIGKILL),
+        lambda agent: agent.send_signal(signal.SIGTERM),
+    ],
+    ids=["launcher gone", "killed", "terminated"],
+)
+def test_the_file_is_removed_however_the_agent_ends(
+    tmp_path: Path, end: Callable[[subprocess.Popen[bytes]], None]
+) -> None:
+    agent, files = _agent(tmp_path)
+    assert len(files) == 1
+    end(agent)
+    _wait(agent)
+    limit = time.monotonic() + 3
+    while os.listdir(tmp_path) and time.monotonic() < limit:
+        time.sleep(0.02)
+    assert os.listdir(tmp_path) == []
