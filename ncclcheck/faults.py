@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from ncclcheck.errors import UsageError
 from ncclcheck.probes.context import Injection, Op, Row
 
-FORMS = "slow-rank=RANK[:MS], slow-link=NODE-NODE[:MS], corrupt=RANK, hang=RANK[@ITERATION], crash=RANK[@ITERATION]"
+FORMS = (
+    "slow-rank=RANK[:MS], slow-link=NODE-NODE[:MS], corrupt=RANK, hang=RANK[@ITERATION], crash=RANK[@ITERATION]"
+)
 # What every rank has a checked result of; the first one that is measured is corrupted.
 _CORRUPTED: tuple[Op, ...] = (
     *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "scatter", "sendrecv"),
@@ -35,7 +37,9 @@ def injections(faults: Sequence[str], nodes: Sequence[str], ranks: int, rows: Se
         if one.rank >= ranks:
             raise UsageError(f"--inject {fault}: there is no rank {one.rank}; allowed are 0 to {ranks - 1}")
         if indexes and max(indexes) >= len(nodes):
-            raise UsageError(f"--inject {fault}: there is no node {max(indexes)}; allowed are 0 to {len(nodes) - 1}")
+            raise UsageError(
+                f"--inject {fault}: there is no node {max(indexes)}; allowed are 0 to {len(nodes) - 1}"
+            )
         if indexes:
             one = Injection(kind=one.kind, nodes=[nodes[index] for index in indexes], seconds=one.seconds)
         if one.kind == "corrupt":

@@ -8,7 +8,17 @@ from typing import Literal, get_args
 
 from ncclcheck import faults
 from ncclcheck.errors import UsageError
-from ncclcheck.probes.context import CollectivePlan, Dtype, JobPlan, Op, PairPlan, ReduceOp, Row, SoakPlan, SpeedPlan
+from ncclcheck.probes.context import (
+    CollectivePlan,
+    Dtype,
+    JobPlan,
+    Op,
+    PairPlan,
+    ReduceOp,
+    Row,
+    SoakPlan,
+    SpeedPlan,
+)
 from ncclcheck.probes.facts import Node, Unread, at, value_or, variables
 
 OPS: tuple[Op, ...] = get_args(Op)
@@ -21,7 +31,7 @@ WITH_BUSBW: tuple[Op, ...] = OPS[: OPS.index("barrier")]
 _DEFAULT_OPS: tuple[Op, ...] = OPS[:-1]
 _QUICK_OPS: tuple[Op, ...] = ("broadcast", "all_reduce", "all_gather", "barrier")
 _SPEED_S: dict[Level, float] = {"quick": 0.5, "standard": 2.0, "full": 5.0}
-_PAIRS_S: dict[Level, float] = {"quick": 1.5, "standard": 5.0, "full": 60.0}
+_PAIRS_S: dict[Level, float] = {"quick": 3.0, "standard": 5.0, "full": 60.0}
 _DIAGNOSTICS_S: dict[Level, float] = {"quick": 0.0, "standard": 30.0, "full": 60.0}
 _DIAGNOSTICS_SINCE = (2, 31)
 _LARGEST = 2**40

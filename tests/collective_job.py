@@ -25,7 +25,6 @@ from ncclcheck.probes.facts import Collective, Measurements, RankMemory, Soak, W
 from ncclcheck.probes.memory import Watch
 from tests import planted as defects
 
-
 ROOT = Path(__file__).parents[1]
 
 

@@ -7,6 +7,7 @@ from tests.lab import faults
 from tests.scenario import ALL, Expect, Scenario, both
 from tests.scenarios_of_jobs import OF_JOBS
 from tests.scenarios_of_nodes import OF_NODES
+from tests.scenarios_of_speed import OF_SPEED
 
 _HEALTHY = (
     Scenario(name="healthy: 2 hosts, ssh", hosts=2, exit_code=0),
@@ -185,4 +186,4 @@ _VARIABLES = (
     ),
 )
 
-SCENARIOS = (*_HEALTHY, *_ADDRESSES, *_LINKS, *_VARIABLES, *OF_NODES, *OF_JOBS)
+SCENARIOS = (*_HEALTHY, *_ADDRESSES, *_LINKS, *_VARIABLES, *OF_NODES, *OF_JOBS, *OF_SPEED)

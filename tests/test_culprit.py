@@ -66,7 +66,7 @@ def test_full_is_a_tournament(count: int) -> None:
     assert max(one.round for one in done) + 1 == max(2, count - 1 + count % 2)
 
 
-@pytest.mark.parametrize("count", [7, 8, 16, 33, 100])
+@pytest.mark.parametrize("count", [9, 16, 33, 100])
 def test_quick_takes_two_rounds_where_all_is_well(count: int) -> None:
     done = measured(count, "quick", lambda _a, _b: 10.0)
     assert max(one.round for one in done) == 1
@@ -264,3 +264,11 @@ def test_a_healthy_cluster_has_no_culprit(count: int, rails: int, level: Level, 
     fabric = Fabric(min(count, 12) if level == "full" else count, rails, 8, weather, [], random.Random(seed))
     answered, _ = answer(fabric, level, Shape(count))
     assert is_right(fabric, answered)
+
+
+@pytest.mark.parametrize(("speed", "state"), [(9.9, "ok"), (7.0, "note"), (0.5, "warn")])
+def test_what_was_slow_once_and_not_repeated_is_said(speed: float, state: str) -> None:
+    pairs = measured(8, "full", lambda _a, _b: 10.0)
+    pairs[0] = replace(pairs[0], a_to_b_gb_s=speed)
+    assert found(pairs) == []
+    assert _judged(Cluster(command="bench", measurements=Measurements(pairs=pairs)))["BEN004"][0] == state

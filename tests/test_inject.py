@@ -10,8 +10,8 @@ from ncclcheck.plan import BenchOptions
 from ncclcheck.probes.context import Injection, Row
 from ncclcheck.probes.facts import Cluster, Job, Node, RankState, Run
 from ncclcheck.reports.findings import Finding, State
-from ncclcheck.reports.judge import judge
 from ncclcheck.reports.jsondoc import Document
+from ncclcheck.reports.judge import judge
 from ncclcheck.reports.rule import all_rules
 from tests.conftest import Command
 
@@ -39,8 +39,8 @@ def test_every_form_is_read(given: str, expected: Injection) -> None:
 
 @pytest.mark.parametrize(
     "given",
-    ["", "slow-rank", "slow-rank=x", "slow-rank=1:20", "slow-rank=-1", "slow-link=0", "slow-link=0-1@3", "corrupt=1:2",
-     "hang=1@0", "crash=1@", "fire=1", "crash=1,", "slow-rank=1:20 ms"],
+    ["", "slow-rank", "slow-rank=x", "slow-rank=1:20", "slow-rank=-1", "slow-link=0", "slow-link=0-1@3",
+     "corrupt=1:2", "hang=1@0", "crash=1@", "fire=1", "crash=1,", "slow-rank=1:20 ms"],
 )  # fmt: skip
 def test_what_is_not_understood_names_the_forms(given: str) -> None:
     with pytest.raises(UsageError, match=r"slow-link=NODE-NODE\[:MS\], corrupt=RANK"):
@@ -125,7 +125,7 @@ def test_a_slow_link(ncclcheck: Command) -> None:
     assert ran.code == 1, ran.err
     links = [finding.where for finding in failed(ran.document, "BEN004") if finding.state is State.FAIL]
     assert {frozenset((where.node, where.peer)) for where in links} == {frozenset(("sim0", "sim1"))}
-    assert sorted(ran.document.culprits[0].names) == ["sim0", "sim1"]
+    assert ["sim0", "sim1"] in [sorted(culprit.names) for culprit in ran.document.culprits]
 
 
 @pytest.mark.nightly

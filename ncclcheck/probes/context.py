@@ -77,7 +77,8 @@ class SoakPlan(Struct, frozen=True, kw_only=True):
 
 
 class Injection(Struct, frozen=True, kw_only=True):
-    """A fault that the user wants to see. seconds: by how much slower; iteration: the first that it hits.
+    """A fault that the user wants to see. seconds: by how much later, of a link for each MiB that is sent over it;
+    iteration: the first that it hits.
 
     corrupt: in the results of `op`. nodes: of a slow link.
     """

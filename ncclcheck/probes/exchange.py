@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ncclcheck.probes.context import Context, PairPlan
 from ncclcheck.probes.facts import replace
-from ncclcheck.probes.inject import delay_s
+from ncclcheck.probes.inject import seconds_a_byte
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ class Exchange:
     def __init__(self, context: Context, plan: PairPlan, peer: int, name: str) -> None:
         self._context, self._plan, self._peer = context, plan, peer
         self._first = context.rank < peer
-        self._delay_s = delay_s(context, peer)
+        self._slower = seconds_a_byte(context, peer)
         self._view, self._doing = View(), "connecting"
         self._end = time.monotonic() + plan.limit_s
         every: Any = dist
@@ -127,8 +127,8 @@ class Exchange:
     def _pass(self, tensor: Tensor, *, sends: bool) -> None:
         """Send or receive one tensor, to the end. Raises TimeoutError, or RuntimeError of the transport."""
         self._context.tick()
-        if sends and self._delay_s:
-            time.sleep(self._delay_s)
+        if sends and self._slower:
+            time.sleep(self._slower * tensor.nbytes)
         start = self._group.send if sends else self._group.recv
         work = start([tensor], int(self._first), 0)
         if tensor.device.type == "cuda":

@@ -14,6 +14,7 @@ from ncclcheck.probes.context import Context, Injection, Op
 from ncclcheck.probes.exact import bits
 from ncclcheck.probes.operations import Build, Ranks, Work
 
+_MIB = 2**20
 _FLIPPED = 4  # the bit of one element; the lowest byte, which no type is too narrow for
 
 
@@ -49,7 +50,9 @@ def _end(fault: Injection) -> None:
 
 def corrupting(context: Context, op: Op, form: Build) -> Build:
     """The form of an operation; on a rank that is to be corrupted, with one bit of its results flipped."""
-    asked = any(one.kind == "corrupt" and (one.rank, one.op) == (context.rank, op) for one in context.plan.injected)
+    asked = any(
+        one.kind == "corrupt" and (one.rank, one.op) == (context.rank, op) for one in context.plan.injected
+    )
     return _corrupted(form) if asked else form
 
 
@@ -72,7 +75,8 @@ def _flip(result: Tensor) -> None:
     bits(result)[result.numel() // 2] ^= 1 << _FLIPPED
 
 
-def delay_s(context: Context, peer: int) -> float:
-    """Seconds by which everything that is sent between this rank's node and that of another one is to be late."""
-    nodes = {context.node, context.node_of[peer]}
-    return sum(one.seconds for one in context.plan.injected if one.kind == "slow-link" and set(one.nodes) == nodes)
+def seconds_a_byte(context: Context, peer: int) -> float:
+    """By how much later all is sent between this rank's node and that of another one, for each byte."""
+    ends = {context.node, context.node_of[peer]}
+    slow = (one for one in context.plan.injected if one.kind == "slow-link" and set(one.nodes) == ends)
+    return sum(one.seconds for one in slow) / _MIB

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 from typing import TYPE_CHECKING, Literal
 
@@ -33,13 +34,18 @@ class Watch:
         """Bytes in use now: on the host, and by torch's own count on its GPU. Cheap enough for every row."""
         import torch  # noqa: PLC0415
 
+        _give_back()
         allocated = 0 if self._gpus is None else int(torch.cuda.memory_allocated(self._device))
         return (_status("VmRSS") or 0) + allocated
 
     def grew(self, before: int, iterations: int) -> None:
         """So many iterations alike were run since `now` gave `before`."""
-        grown = self._seen.grown + self.now() - before
-        self._seen = replace(self._seen, grown=grown, iterations=self._seen.iterations + iterations)
+        self.count(self.now() - before, iterations)
+
+    def count(self, grown: int, iterations: int) -> None:
+        """So many iterations made it grow by so many bytes."""
+        seen = self._seen
+        self._seen = replace(seen, grown=seen.grown + grown, iterations=seen.iterations + iterations)
 
     def report(self, rank: int, node: str) -> RankMemory:
         """All that was seen of this rank."""
@@ -66,6 +72,13 @@ class Watch:
             retries=int(stats.get("num_alloc_retries", 0)),
             elsewhere=gpus.elsewhere(self._device.index or 0),
         )
+
+
+def _give_back() -> None:
+    """What the C library keeps of freed buffers goes up and down, which would hide a leak or look like one."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc alone has it
+    if trim is not None:
+        trim(0)
 
 
 def _status(name: str) -> int | None:

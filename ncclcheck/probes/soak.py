@@ -23,7 +23,7 @@ _MOST_TOLD = 20  # wrong results of a rank: later ones are only counted
 
 @dataclass(frozen=True)
 class Proven:
-    """A row that was measured: it can be built with these arguments. seconds: one run with filling and checking."""
+    """A row that was measured, and how it is built. seconds: of one run with filling and checking."""
 
     row: Collective
     form: Build
@@ -46,14 +46,15 @@ class Soaker:
     def run(self, proven: Sequence[Proven]) -> None:
         """Round after round, until the time is over; rank 0 tells from time to time how far it is."""
         rows = chosen(proven, self._plan.longest_s)
-        held = self._context.memory.now()
+        growth = _Growth(self._plan.seconds)
         for number in count(1) if rows else ():
             for data in (self._ranks.data, self._ranks.raw):
                 data.turn(number)
             if not all(self._result(row, number) for row in rows):
                 break
             self._soak = replace(self._soak, rounds=number)
-        self._context.memory.grew(held, self._soak.results)
+            growth.add(self._context.memory.now(), self._soak)
+        self._context.memory.count(growth.bytes, growth.results)
         self._tell()
 
     def _result(self, proven: Proven, number: int) -> bool:
@@ -80,9 +81,8 @@ class Soaker:
         passed = self._soak.seconds
         if number == 1 or passed - self._announced > _TOLD_EVERY_S - self._plan.longest_s:
             self._announced = passed
-            self._context.step(
-                f"soak, {passed:.0f} of {self._plan.seconds:g} s, round {number}: from {row.op} of {row.bytes} bytes on"
-            )
+            far = f"{passed:.0f} of {self._plan.seconds:g} s, round {number}"
+            self._context.step(f"soak, {far}: from {row.op} of {row.bytes} bytes on")
             self._tell()
 
     def _tell(self) -> None:
@@ -95,6 +95,36 @@ class Soaker:
         if self._said <= _MOST_TOLD:
             fact = told(row, wrong, self._ranks, self._context.node, number, soak=True)
             self._context.emit(Measurements(wrong=[fact]))
+
+
+class _Growth:
+    """From the first quarter of the time to the last: a leak goes on, what is kept for later goes up and down.
+
+    So the most that was held between two rounds of the first quarter is set against the least in the last one.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._quarter = seconds / 4
+        self._most = self._from = 0
+        self._least: int | None = None
+        self._to = 0
+
+    def add(self, held: int, soak: Soak) -> None:
+        """What is held after a round."""
+        if soak.seconds <= self._quarter:
+            self._most, self._from = max(self._most, held), soak.results
+        elif soak.seconds >= 3 * self._quarter and self._most:
+            self._least, self._to = min(held, self._least or held), soak.results
+
+    @property
+    def bytes(self) -> int:
+        """By how much it grew; nothing where there were too few rounds to tell."""
+        return 0 if self._least is None else max(0, self._least - self._most)
+
+    @property
+    def results(self) -> int:
+        """In how many results."""
+        return 0 if self._least is None else self._to - self._from
 
 
 def chosen(proven: Sequence[Proven], longest_s: float) -> list[Proven]:

@@ -37,8 +37,8 @@ def what(alike: list[WrongResult]) -> str:
     more = f", and at least {len(alike) - 1} times more" if len(alike) > 1 else ""
     seen_by = f" on rank {first.rank}" if first.contribution else ""
     return (
-        f"{first.op} of {size(first.bytes)} {first.dtype}{_when(first)}{more}{seen_by}: {_pattern(first)} at offset "
-        f"{first.offset}: bits {first.got_bits}, expected {first.expected_bits}{_source(first)}"
+        f"{first.op} of {size(first.bytes)} {first.dtype}{_when(first)}{more}{seen_by}: {_pattern(first)} "
+        f"at offset {first.offset}: bits {first.got_bits}, expected {first.expected_bits}{_source(first)}"
     )
 
 

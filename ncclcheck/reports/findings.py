@@ -98,8 +98,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
 class Culprit(Struct, frozen=True, kw_only=True):
     """Who is to blame, with what it explains.
 
-    names: of a node NODE, of a nic or gpu NODE/DEVICE, of a rank NODE/rank R, of a link FROM and TO. confidence: 0 to
-    1. explains: codes of the rules whose findings follow from it.
+    names: of a node NODE, of a nic or gpu NODE/DEVICE, of a rank NODE/rank R, of a link FROM and TO.
+    confidence: 0 to 1. explains: codes of the rules whose findings follow from it.
     """
 
     kind: Literal["node", "nic", "gpu", "rank", "link", "fabric"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ncclcheck.reports.culprit.alone import late_ranks, slow_nodes, slow_ranks
-from ncclcheck.reports.culprit.naming import between_real_machines, culprits, through_network
+from ncclcheck.reports.culprit.machines import between_real_machines, with_cores_of_their_own
+from ncclcheck.reports.culprit.naming import culprits, seen_once, through_network
 from ncclcheck.reports.culprit.rounds import next_round
 
 __all__ = [
@@ -11,7 +12,9 @@ __all__ = [
     "culprits",
     "late_ranks",
     "next_round",
+    "seen_once",
     "slow_nodes",
     "slow_ranks",
     "through_network",
+    "with_cores_of_their_own",
 ]

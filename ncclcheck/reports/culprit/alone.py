@@ -88,14 +88,16 @@ def _over(value: float, limits: tuple[float, float]) -> float:
 
 
 def _late(fact: Lateness, usual: _Usual, least: float) -> Late | None:
-    """Late in most iterations, or in few of them by more than half an iteration."""
+    """Late in most iterations; or on average, where some are late by half of one or its process says why."""
     iteration = fact.wall_s / fact.iterations * 1e6
-    steady, times = _over(fact.late_us.p50, usual.steady), fact.late_us
-    seldom = _over(times.mean, usual.mean) if _over(times.p95, usual.often) >= iteration / 2 else 0.0
-    by_us = steady if steady >= least * iteration else seldom
+    steady, seldom = _over(fact.late_us.p50, usual.steady), _over(fact.late_us.mean, usual.mean)
+    by_us = steady if (is_steady := steady >= least * iteration) else seldom
     if by_us < max(_STEADY_US, least * iteration) or fact.last < 2:
         return None
     reason = _reason(fact, by_us * fact.iterations / 1e6, usual.cpu, usual.runqueue)
+    by_much = _over(fact.late_us.p95, usual.often) >= iteration / 2
+    if not (is_steady or by_much or reason in ("starved", "stopped")):
+        return None
     return Late(fact, by_us, min(1.0, by_us / iteration), reason, usual.cpu, usual.runqueue)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from ncclcheck.reports.culprit.cuts import ends_of
 from ncclcheck.reports.culprit.samples import DEAD, Samples, Way, repeats
-from ncclcheck.reports.culprit.suspects import Charge, Suspect, charges, middle, through_fabric
+from ncclcheck.reports.culprit.suspects import Charge, Suspect, by, charges, middle, through_fabric
 
 FEW = 3
 _ODD = 0.1
@@ -69,8 +69,24 @@ def _greedy(samples: Samples, charged: Callable[[list[Way]], Iterable[Charge]]) 
 
 def unexplained(samples: Samples, ways: Iterable[Way], guilty: Iterable[Blame]) -> list[Way]:
     """The ways that do not go through a guilty part, or are much slower than it."""
-    excused = {way: one for one in guilty for way in one.ways}
-    return [w for w in ways if w not in excused or w.slowness >= excused[w].slowness + samples.least(1)]
+    left = list(ways)
+    for one in guilty:
+        through, limit = set(one.ways), one.slowness + samples.least(1)
+        through |= _crossing(one.suspect, left) if one.suspect.part == "fabric" else set()
+        left = [way for way in left if way not in through or way.slowness >= limit]
+    return left
+
+
+def _crossing(cut: Suspect, ways: Iterable[Way]) -> set[Way]:
+    """A node with a fault of its own is on neither side of a cut: its ways to the slower one cross it."""
+    side, other = set(cut.names), set(cut.others)
+    outside = [way for way in ways if (way.source in side | other) != (way.target in side | other)]
+    found: set[Way] = set()
+    for of_node in by(outside, lambda way: way.target if way.source in side | other else way.source).values():
+        halves = [[w for w in of_node if {w.source, w.target} & half] for half in (side, other)]
+        if all(halves):
+            found |= set(max(halves, key=lambda half: middle(list(half))))
+    return found
 
 
 def _best(samples: Samples, charged: Iterable[Charge]) -> Blame | None:

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from ncclcheck.probes.facts import Cluster, PairTime, replace
 from ncclcheck.reports.culprit import words
 from ncclcheck.reports.culprit.alone import Late, Slow, by_node, late_ranks, ranks_of, slow_nodes, slow_ranks
-from ncclcheck.reports.culprit.blame import FEW, Blame, blame
+from ncclcheck.reports.culprit.blame import FEW, Blame, blame, unexplained
+from ncclcheck.reports.culprit.cuts import ends_of
 from ncclcheck.reports.culprit.groups import known_groups
-from ncclcheck.reports.culprit.samples import PERCENT, Samples, read
+from ncclcheck.reports.culprit.machines import machines_differ, share_cores, usual_noise
+from ncclcheck.reports.culprit.samples import PERCENT, Samples, Way, read
 from ncclcheck.reports.findings import Culprit, Where
-from ncclcheck.reports.rule import NothingToJudge
 
 _LINKS = 4
 _APART = 0.7
@@ -27,11 +28,11 @@ def culprits(cluster: Cluster) -> list[Culprit]:
     brings about.
     """
     alone = [
-        *(_slow(cluster) if _machines_differ(cluster) else ()),
-        *(_late(cluster) if _machines_differ(cluster, but_for="slow-rank") else ()),
+        *(_slow(cluster) if machines_differ(cluster) and not share_cores(cluster) else ()),
+        *(_late(cluster) if machines_differ(cluster, but_for="slow-rank") else ()),
     ]
     found = _merged(alone)
-    shown = through_network(cluster) if _machines_differ(cluster, but_for="slow-link") else []
+    shown = through_network(cluster) if machines_differ(cluster, but_for="slow-link") else []
     for one in (each.culprit for each in shown):
         cause = next((i for i, c in enumerate(found) if _causes(cluster, c, one)), None)
         if cause is None:
@@ -39,19 +40,6 @@ def culprits(cluster: Cluster) -> list[Culprit]:
         else:
             found[cause] = _joined(found[cause], one)
     return sorted(found, key=lambda one: -one.confidence)
-
-
-def between_real_machines(cluster: Cluster, *, but_for: str = "none") -> None:
-    """Simulated nodes share one machine: what differs between them is no fault. Raises NothingToJudge.
-
-    but_for: the kind of injected fault that makes them differ all the same.
-    """
-    if not _machines_differ(cluster, but_for=but_for):
-        raise NothingToJudge("simulated nodes are one machine")
-
-
-def _machines_differ(cluster: Cluster, *, but_for: str = "none") -> bool:
-    return not cluster.job.simulated or any(fault.startswith(but_for) for fault in cluster.job.injected)
 
 
 @dataclass(frozen=True)
@@ -64,8 +52,7 @@ class Found:
 
 def through_network(cluster: Cluster) -> list[Found]:
     """Culprits that pairs of nodes show; of two nodes, what differs between them."""
-    percent = cluster.policy.thresholds.get("BEN004.percent", PERCENT)
-    samples = read(cluster.measurements.pairs, percent)
+    samples = _samples(cluster)
     if len(samples.names) < FEW:
         return [Found(one, None) for one in _of_two(cluster.measurements.pairs)]
     guilty, device = blame(samples, known_groups(cluster)), words.devices(cluster)
@@ -74,6 +61,21 @@ def through_network(cluster: Cluster) -> list[Found]:
     rest = [one for one in guilty if not many or one.suspect.part != "link"]
     found = [Found(_culprit(one, samples, device), one.slowness) for one in rest]
     return [*found, _many_links(links, samples)] if many else found
+
+
+def _samples(cluster: Cluster) -> Samples:
+    percent = cluster.policy.thresholds.get("BEN004.percent", PERCENT)
+    return read(cluster.measurements.pairs, percent, usual_noise(cluster))
+
+
+def seen_once(cluster: Cluster) -> list[Way]:
+    """Ways that were slow in their only measurement and that nobody explains; the slowest of each pair."""
+    samples = _samples(cluster)
+    if len(samples.names) < FEW:
+        return []
+    left = unexplained(samples, samples.ways, blame(samples, known_groups(cluster)))
+    once = sorted((w for w in left if w.times == 1 and w.slowness >= samples.least(1)), key=lambda w: w.slowness)
+    return sorted({ends_of(way): way for way in once}.values(), key=lambda way: -way.slowness)
 
 
 def _culprit(one: Blame, samples: Samples, device: words.Device) -> Culprit:

@@ -14,7 +14,7 @@ Pair = tuple[str, str]
 
 QUICK_ROUNDS = 8
 REPEATED_ROUNDS = 10
-_SMALL = 6
+_SMALL = 8
 _OF_TWO = 2
 _GROUPING = 2
 _SPARE = 2
@@ -30,7 +30,7 @@ def next_round(nodes: Sequence[str], level: Literal["quick", "full"], done: Sequ
     exchange acquits them or an accident is out of the question; those that stay slow meet each other, for nodes
     that are fast together are not at fault, but the fabric between them and the rest; where many good nodes are
     slow with each other, pairs 1, 2, 4 ... apart tell who stands behind which switch. At most 8 + log2 N rounds;
-    up to six nodes all pairs are measured.
+    up to eight nodes all pairs are measured.
     full: the N-1 rounds of a round-robin tournament (N where N is odd), then at most 10 rounds in which pairs that
     were slow and that no node explains are repeated. Nodes that answered nobody, two asked, are left out. Two
     nodes are measured twice.
@@ -127,7 +127,7 @@ def _ladder(names: list[str], alive: set[str], met: set[Pair]) -> list[Pair]:
 
 
 def _beside(names: list[str], suspects: list[str], good: set[str], met: set[Pair]) -> list[Pair]:
-    """Who was fast with nobody, with the nearest good ones: behind the same switch it is fast, with a bad NIC not."""
+    """Who was fast with nobody meets the nearest good ones: behind one switch it is fast, with a bad NIC not."""
     place = {name: index for index, name in enumerate(names)}
     free, pairs = set(good), list[Pair]()
     for name in suspects:

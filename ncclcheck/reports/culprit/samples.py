@@ -86,8 +86,11 @@ def repeats(places: int) -> int:
     return max(2, math.ceil(math.log(max(1, places) / _CHANCE) / -math.log(_BURST)))
 
 
-def read(pairs: Sequence[PairTime], percent: float = PERCENT) -> Samples:
-    """The ways of what was measured so far; a pair that is measured with smaller pieces is too slow for larger ones."""
+def read(pairs: Sequence[PairTime], percent: float = PERCENT, usual_noise: float = 0.0) -> Samples:
+    """The ways of what was measured so far; pairs that are too slow for large pieces come with smaller ones.
+
+    usual_noise: the spread is taken for at least this: that of few measurements can be small by accident.
+    """
     largest = max((pair.bytes for pair in pairs), default=0)
     found: dict[tuple[str, str, int], list[float]] = {}
     for pair in pairs:
@@ -95,10 +98,10 @@ def read(pairs: Sequence[PairTime], percent: float = PERCENT) -> Samples:
             for source, target, speed in _directions(pair):
                 found.setdefault((source, target, pair.rail), []).append(speed)
     best = sorted((speed for speeds in found.values() if (speed := max(speeds)) > -math.inf), reverse=True)
-    noise = min(_noise(pair for pair in pairs if pair.bytes == largest), _spread(best))
-    top = _healthy(best, noise)
+    seen = min(_noise(pair for pair in pairs if pair.bytes == largest), _spread(best))
+    top = _healthy(best, seen)
     ways = (Way(*key, _slowness(top, max(speeds)), len(speeds)) for key, speeds in found.items())
-    return Samples(tuple(ways), math.exp(top) if top > -DEAD else 0.0, noise, percent)
+    return Samples(tuple(ways), math.exp(top) if top > -DEAD else 0.0, max(usual_noise, seen), percent)
 
 
 def _directions(pair: PairTime) -> Iterable[tuple[str, str, float]]:
@@ -127,7 +130,7 @@ def _noise(pairs: Iterable[PairTime]) -> float:
 def _spread(best: list[float]) -> float:
     """From the upper quarter of all speeds, where the healthy ones are; only where there are many."""
     quarter = len(best) // 4
-    return (best[quarter // 4] - best[3 * quarter // 4]) / _UPPER_QUARTER if quarter >= 4 else math.inf
+    return (best[quarter // 4] - best[3 * quarter // 4]) / _UPPER_QUARTER if quarter >= 16 else math.inf
 
 
 def _healthy(best: list[float], noise: float) -> float:

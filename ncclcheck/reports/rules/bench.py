@@ -6,7 +6,19 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster, Collective, WrongResult
 from ncclcheck.reports import corruption
-from ncclcheck.reports.findings import Evidence, Finding, Remedy, State, Where, admin, fail, fine, seen, unknown, you
+from ncclcheck.reports.findings import (
+    Evidence,
+    Finding,
+    Remedy,
+    State,
+    Where,
+    admin,
+    fail,
+    fine,
+    seen,
+    unknown,
+    you,
+)
 from ncclcheck.reports.fold import size
 from ncclcheck.reports.rule import NothingToJudge, rule
 
@@ -65,7 +77,10 @@ def _wrong(cluster: Cluster, alike: list[WrongResult]) -> Finding:
             *_elsewhere(cluster, first),
         ],
         fix=[
-            you("Repeat this row alone and see whether it is the same rank.", _again(first.op, first.bytes, first.dtype)),
+            you(
+                "Repeat this row alone and see whether it is the same rank.",
+                _again(first.op, first.bytes, first.dtype),
+            ),
             admin("Take the node out and test its memory, GPU and NIC.", "dcgmi diag -r 3"),
         ],
     )

@@ -6,10 +6,14 @@ import math
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster
-from ncclcheck.reports.culprit import between_real_machines, through_network
+from ncclcheck.reports.culprit import between_real_machines, seen_once, through_network
 from ncclcheck.reports.culprit.blame import FEW
-from ncclcheck.reports.findings import Culprit, Finding, Remedy, State, Where, admin, fail, seen, warn, you
+from ncclcheck.reports.culprit.samples import Way
+from ncclcheck.reports.findings import Culprit, Finding, Remedy, State, Where, admin, fail, note, seen, warn, you
 from ncclcheck.reports.rule import NothingToJudge, rule
+
+_MOST_TOLD = 8
+_NO_ACCIDENT = math.log(10)
 
 
 @rule(
@@ -31,7 +35,8 @@ def no_node_or_link_is_slower(cluster: Cluster) -> Iterator[Finding]:
     after so many repeats that an accident is out of the question. Healthy is what the faster ways carry. A
     warning below 88 % of that (BEN004.percent: a fault that takes 20 % stays visible in noise of a few percent),
     a failure below 50 % (BEN004.fail_percent) or where nothing arrives. Two nodes: only what differs between
-    their two directions can be seen, and not on whose side. When all are slow alike nobody is named here.
+    their two directions can be seen, and not on whose side. What was slow in its only measurement is a
+    note, and a warning below a tenth of healthy. When all are slow alike nobody is named here.
     Each node is measured a few times; a slow link between two good nodes is found by `--full` alone.
 
     ## Fix
@@ -53,6 +58,7 @@ def no_node_or_link_is_slower(cluster: Cluster) -> Iterator[Finding]:
             yield _of_two(one.culprit)
         else:
             yield _finding(one.culprit, bad=one.slowness >= least)
+    yield from (_once(way) for way in seen_once(cluster)[:_MOST_TOLD])
 
 
 _WHY = {
@@ -88,6 +94,20 @@ def _fix(culprit: Culprit) -> list[Remedy]:
             "mlxlink -d DEVICE -c",
         ),
     ]
+
+
+def _once(way: Way) -> Finding:
+    """Slow in its only measurement: an accident, unless it is far slower than accidents are."""
+    make = warn if way.is_dead or way.slowness >= _NO_ACCIDENT else note
+    how = "carried nothing" if way.is_dead else f"reached {100 * math.exp(-way.slowness):.2g} % of a healthy way"
+    return make(
+        Where(node=way.source, peer=way.target),
+        f"{how} in its only measurement: time was over before it could be repeated",
+        why="Once may be an accident; if it stays so, every collective over this link is as slow.",
+        owner="site",
+        evidence=[seen("one exchange of the two", how)],
+        fix=[you("Measure all pairs, and repeat those that are slow.", "ncclcheck bench --full")],
+    )
 
 
 def _of_two(culprit: Culprit) -> Finding:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster
-from ncclcheck.reports.culprit import between_real_machines, late_ranks, slow_nodes, slow_ranks
+from ncclcheck.reports.culprit import (
+    between_real_machines,
+    late_ranks,
+    slow_nodes,
+    slow_ranks,
+    with_cores_of_their_own,
+)
 from ncclcheck.reports.culprit.alone import FEW, Late, Slow
 from ncclcheck.reports.culprit.words import late, slow
 from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, fail, seen, warn, you
@@ -28,8 +34,9 @@ def no_rank_is_late(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     The late rank waits least: how late a rank is, is the longest wait of any rank less its own, so no clocks are
     compared, and the one that takes longest is not the one to blame. A warning where a rank is later than most
-    by 10 % of the iteration (BEN003.percent), a failure from 50 % on (BEN003.fail_percent): most of the time.
-    /proc tells what it did meanwhile: waited for a core, computed, or neither.
+    by 10 % of the iteration (BEN003.percent), in most iterations, or on average where its process shows why; a
+    failure from 50 % on (BEN003.fail_percent): most of the time. /proc tells what it did meanwhile: waited for a
+    core, computed, was stopped, or none of these.
 
     ## Fix
     - **you** runnable without a core: fewer data loader workers, `--cpus-per-task`, other jobs on the node.
@@ -89,7 +96,9 @@ def every_rank_is_as_fast(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     Ranks with the same GPU models are compared with their median. A warning below 85 % of it (BEN015.percent)
-    that the spread of all does not explain, a failure below 50 % (BEN015.fail_percent). Needs three ranks.
+    that the spread of all does not explain, a failure below 50 % (BEN015.fail_percent). Needs three ranks
+    with cores of their own: not containers on one machine (the same boot id), nor ranks that waited for a core
+    for a quarter of the time (/proc/self/schedstat).
 
     ## Fix
     - **you** leave the named node out until it is mended.
@@ -98,7 +107,7 @@ def every_rank_is_as_fast(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     pytorch/torchtitan#915 (slow nodes found by a matrix product before training).
     """
-    between_real_machines(cluster)
+    with_cores_of_their_own(cluster)
     yield from _outliers(cluster, slow_ranks(cluster), "BEN015")
 
 
@@ -117,7 +126,8 @@ def every_node_is_as_fast_inside(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     Nodes with the same GPU models and as many ranks are compared with their median. A warning below 85 % of it
-    (BEN016.percent), a failure below 50 % (BEN016.fail_percent). Needs three nodes.
+    (BEN016.percent), a failure below 50 % (BEN016.fail_percent). Needs three nodes, and
+    cores as BEN015 does.
 
     ## Fix
     - **you** leave the named node out until it is mended.
@@ -126,7 +136,7 @@ def every_node_is_as_fast_inside(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NVIDIA/DCGM#198 (NVLink faults that only a real collective shows).
     """
-    between_real_machines(cluster)
+    with_cores_of_their_own(cluster)
     measured = [one for one in cluster.measurements.node_speeds if one.busbw_gb_s]
     if len(measured) < FEW:
         raise NothingToJudge("fewer than three nodes measured a collective of their own")

@@ -124,9 +124,9 @@ def every_rank_reached_every_collective(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _absent(late: list[RankState]) -> list[RankState]:
-    """Few ranks that are alive, and have begun fewer iterations of the same step than all others; nothing moves."""
-    steps = {rank.last_step for rank in late}
-    if len(steps) > 1 or any(rank.since_s < _STUCK_S for rank in late) or not _TOGETHER.fullmatch(*steps):
+    """Ranks that live and have begun fewer iterations of the same step than most others, while nothing moves."""
+    step = late[0].last_step
+    if any(rank.last_step != step or rank.since_s < _STUCK_S for rank in late) or not _TOGETHER.fullmatch(step):
         return []
     most = max(rank.ticks for rank in late)
     behind = [rank for rank in late if rank.ticks < most]

@@ -16,8 +16,11 @@ def no_fault_was_injected(cluster: Cluster) -> Iterator[Finding]:
     The job ran without `--inject`, so that what was measured is the machine's own.
 
     ## Why it matters
-    `--inject` makes a rank late, a link slow, a result wrong, or ends a rank, to show what the report would say.
-    Such a report must not be taken for one of the machine, nor kept as a baseline.
+    `--inject` shows what the report would say of a fault; such a report must not be taken for one of the machine,
+    nor kept as a baseline. `slow-rank=2:20ms`: rank 2 is 20 ms late in every iteration. `slow-link=0-1:20ms`: in
+    the exchanges two by two each MiB between nodes 0 and 1 takes 20 ms longer (three nodes or more show it).
+    `corrupt=1`: one bit of one operation's results is flipped on rank 1. `hang=3@5`: rank 3 sleeps for ever from
+    its iteration 5 on. `crash=2@5`: rank 2 kills itself there; both in the first one without `@`.
 
     ## How we know
     The option is written into the result (`job.injected`) with the faults as they were asked for. All other

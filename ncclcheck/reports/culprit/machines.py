@@ -1,0 +1,48 @@
+"""Whether nodes are machines of their own, and how steady the ways between them are at best."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from ncclcheck.probes.facts import Cluster, at, value_or
+from ncclcheck.reports.rule import NothingToJudge
+
+# Spread of the logarithm of one measurement. RDMA: assumed. Sockets: half of what containers on one busy machine
+# were measured to have (0.11 to 0.19).
+_RDMA, _SOCKETS, _CROWDED_NOISE = 0.02, 0.08, 0.15
+_CROWDED = 0.25
+
+
+def between_real_machines(cluster: Cluster, *, but_for: str = "none") -> None:
+    """Simulated nodes share one machine: what differs between them is no fault. Raises NothingToJudge.
+
+    but_for: the kind of injected fault that makes them differ all the same.
+    """
+    if not machines_differ(cluster, but_for=but_for):
+        raise NothingToJudge("simulated nodes are one machine")
+
+
+def with_cores_of_their_own(cluster: Cluster) -> None:
+    """Where ranks take cores from each other, what one reaches alone says little. Raises NothingToJudge."""
+    between_real_machines(cluster)
+    if share_cores(cluster):
+        raise NothingToJudge("the ranks have too few cores, or share them: they waited for one much of the time")
+
+
+def machines_differ(cluster: Cluster, *, but_for: str = "none") -> bool:
+    """Nodes are not simulated, or such a fault was injected."""
+    return not cluster.job.simulated or any(fault.startswith(but_for) for fault in cluster.job.injected)
+
+
+def share_cores(cluster: Cluster) -> bool:
+    """Two nodes are under one kernel (the boot id is its own), or most ranks waited long for a core."""
+    boots = [boot for node in cluster.nodes if (boot := value_or(at(node, "host.boot_id"), ""))]
+    waits = [(one.runqueue_s or 0.0) / one.wall_s for one in cluster.measurements.lateness if one.wall_s > 0]
+    return len(boots) > len({*boots}) or (bool(waits) and median(waits) > _CROWDED)
+
+
+def usual_noise(cluster: Cluster) -> float:
+    """What measurements differ by where nothing is wrong; few of them would show less by accident."""
+    if share_cores(cluster):
+        return _CROWDED_NOISE
+    return _SOCKETS if cluster.job.backend == "gloo" else _RDMA

@@ -1,0 +1,77 @@
+"""Scenarios in which everything works, and one host, rank or direction is slow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+from ncclcheck.reports.findings import State
+from tests.lab import faults, slowness
+from tests.scenario import Expect, Play, Scenario, Scene
+
+_ONE_A_HOST = ("bench", "--nproc-per-node", "1", "--time-budget", "8")
+# A slow way is seen in bursts, in the bandwidth and in the pairs; who is to blame is said by BEN004.
+_SYMPTOMS = ("NET008", "NET009", "BEN002", "BEN003")
+
+
+def _rank_of(name: str, slowed: Callable[[int], AbstractContextManager[None]]) -> Play:
+    """The rank of a host is slowed from its first collective on."""
+
+    @contextmanager
+    def play(scene: Scene) -> Iterator[None]:
+        with slowed(scene.rank_on(name, 3)):
+            yield
+
+    return play
+
+
+OF_SPEED = (
+    Scenario(
+        name="slow: one host sends slowly, 3 hosts",
+        hosts=3,
+        command=_ONE_A_HOST,
+        fault=lambda s: faults.limited(s["h2"], "200mbit"),
+        expect=(Expect(code="BEN004", node="h2"),),
+        also=_SYMPTOMS,
+        seconds=75,
+    ),
+    Scenario(
+        name="slow: one host sends slowly, 4 hosts",
+        hosts=4,
+        command=_ONE_A_HOST,
+        fault=lambda s: faults.limited(s["h3"], "200mbit"),
+        expect=(Expect(code="BEN004", node="h3"),),
+        also=_SYMPTOMS,
+        seconds=75,
+    ),
+    Scenario(
+        name="slow: one of two hosts sends slowly",
+        hosts=2,
+        command=_ONE_A_HOST,
+        fault=lambda s: faults.limited(s["h2"], "200mbit"),
+        expect=(Expect(code="BEN004", node="h2", state=State.WARN),),
+        also=_SYMPTOMS,
+        exit_code=0,
+        seconds=75,
+    ),
+    Scenario(
+        name="slow: a rank is stopped for 20 ms again and again",
+        hosts=3,
+        command=_ONE_A_HOST,
+        strike=_rank_of("h2", slowness.stuttering),
+        expect=(Expect(code="BEN003", node="h2", state=State.WARN),),
+        also=(*_SYMPTOMS, "BEN004"),
+        exit_code=0,
+        seconds=75,
+    ),
+    Scenario(
+        name="slow: a rank has a fifth of a core",
+        hosts=3,
+        command=_ONE_A_HOST,
+        strike=_rank_of("h2", slowness.short_of_cpu),
+        expect=(Expect(code="BEN003", node="h2", state=State.WARN),),
+        also=(*_SYMPTOMS, "BEN004"),
+        exit_code=0,
+        seconds=75,
+    ),
+)
