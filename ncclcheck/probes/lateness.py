@@ -67,7 +67,8 @@ class _Usage:
 
     def add(self, begin: _Usage, end: _Usage) -> None:
         for name in (field.name for field in fields(self)):
-            setattr(self, name, getattr(self, name) + getattr(end, name) - getattr(begin, name))
+            used = max(0, getattr(end, name) - getattr(begin, name))  # a thread that ended takes its share along
+            setattr(self, name, getattr(self, name) + used)
 
 
 class LateRanks:

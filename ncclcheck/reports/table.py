@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from ncclcheck.probes.facts import Collective, Expectation, Fit
+from ncclcheck.reports import measured
 from ncclcheck.reports.fold import duration, size
 from ncclcheck.reports.jsondoc import Document
 
@@ -41,7 +42,7 @@ def _shared(document: Document, width: int) -> list[str]:
             f"init {startup.init:.2f} s, first collective {duration(startup.first_collective * 1e6)}"
         )
         lines += textwrap.wrap(words, width, initial_indent="  start      ", subsequent_indent=" " * 13)
-    return lines
+    return lines + measured.lines(document.measurements, width)
 
 
 def _counted(number: int, thing: str) -> str:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from ncclcheck.probes.facts.bounds import Count, Word
+from ncclcheck.probes.facts.bounds import Amount, Bits, Whole, Count, Word
 
 
 class Times(Struct, frozen=True, kw_only=True):
@@ -16,21 +16,21 @@ class Times(Struct, frozen=True, kw_only=True):
     files.
     """
 
-    p50: float
-    p95: float
-    p99: float
-    min: float
-    max: float
-    mean: float
-    median_low: float | None = None
-    median_high: float | None = None
+    p50: Amount
+    p95: Amount
+    p99: Amount
+    min: Amount
+    max: Amount
+    mean: Amount
+    median_low: Amount | None = None
+    median_high: Amount | None = None
 
 
 class Expected(Struct, frozen=True, kw_only=True):
     """The range in which busbw should lie, GB/s, and what says so."""
 
-    low: float
-    high: float
+    low: Amount
+    high: Amount
     basis: str
 
 
@@ -42,11 +42,11 @@ class Fit(Struct, frozen=True, kw_only=True):
 
     op: Word
     sizes: Count
-    latency_us: float
-    busbw_gb_s: float
-    median_error: float
-    worst_error: float
-    last_error: float
+    latency_us: Amount
+    busbw_gb_s: Amount
+    median_error: Amount
+    worst_error: Amount
+    last_error: Amount
 
 
 class Expectation(Struct, frozen=True, kw_only=True):
@@ -64,14 +64,14 @@ class Collective(Struct, frozen=True, kw_only=True):
     """One row of the table. state: ok, wrong (result), skipped (with `reason`)."""
 
     op: Word
-    bytes: int
+    bytes: Whole
     dtype: Word
     nodes: Count
     ranks: Count
-    iterations: int = 0
+    iterations: Whole = 0
     time_us: Times | None = None
-    algbw_gb_s: float | None = None
-    busbw_gb_s: float | None = None
+    algbw_gb_s: Amount | None = None
+    busbw_gb_s: Amount | None = None
     expected_gb_s: Expected | None = None
     correct: bool | None = None
     state: Literal["ok", "fail", "skipped"] = "ok"
@@ -91,17 +91,17 @@ class WrongResult(Struct, frozen=True, kw_only=True):
     """
 
     op: Word
-    bytes: int
+    bytes: Whole
     dtype: Word
     rank: Count
     node: str
-    wrong: int
-    offset: int
-    expected_bits: str
-    got_bits: str
+    wrong: Whole
+    offset: Whole
+    expected_bits: Bits
+    got_bits: Bits
     iteration: Count = 0
     soak: bool = False
-    last: int | None = None
+    last: Whole | None = None
     pattern: Literal["", "bit", "same bit", "element", "chunk", "piece", "scattered"] = ""
     source_rank: Count | None = None
     contribution: Literal["", "missing", "doubled", "changed"] = ""
@@ -113,18 +113,18 @@ class Soak(Struct, frozen=True, kw_only=True):
     results: how many were checked on all ranks, wrong: on how many of them any rank found something wrong.
     """
 
-    asked_s: float
-    seconds: float
-    rounds: int
-    results: int
-    wrong: int
-    bytes: int
+    asked_s: Amount
+    seconds: Amount
+    rounds: Whole
+    results: Whole
+    wrong: Whole
+    bytes: Whole
 
 
 class Startup(Struct, frozen=True, kw_only=True):
     """Seconds, the slowest rank of each."""
 
-    import_: float = field(name="import")
-    rendezvous: float
-    init: float
-    first_collective: float
+    import_: Amount = field(name="import")
+    rendezvous: Amount
+    init: Amount
+    first_collective: Amount

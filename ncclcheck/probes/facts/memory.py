@@ -6,18 +6,18 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from ncclcheck.probes.facts.bounds import Count
+from ncclcheck.probes.facts.bounds import Whole, Count
 
 
 class Elsewhere(Struct, frozen=True, kw_only=True):
     """A context that a rank has on a GPU which is not its own. bytes: null where NVML may not tell."""
 
     device: str
-    bytes: int | None = None
+    bytes: Whole | None = None
 
 
 class RankMemory(Struct, frozen=True, kw_only=True):
-    """Bytes that one rank held; null where nobody could tell.
+    """Whole that one rank held; null where nobody could tell.
 
     by: rss, the resident memory of a rank on CPUs (/proc/self/status); nvml, what NVML counts for the process on
     the rank's own GPU, context and NCCL's buffers included; allocator, what torch alone has reserved there, where
@@ -31,14 +31,14 @@ class RankMemory(Struct, frozen=True, kw_only=True):
     node: str
     device: str
     by: Literal["rss", "nvml", "allocator"]
-    before_init: int | None = None
-    after_init: int | None = None
-    peak: int | None = None
-    end: int | None = None
-    total: int | None = None
+    before_init: Whole | None = None
+    after_init: Whole | None = None
+    peak: Whole | None = None
+    end: Whole | None = None
+    total: Whole | None = None
     grown: int = 0
-    iterations: int = 0
-    retries: int = 0
+    iterations: Whole = 0
+    retries: Whole = 0
     elsewhere: list[Elsewhere] | None = None
 
 

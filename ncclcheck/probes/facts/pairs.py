@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from ncclcheck.probes.facts.bench import Times
-from ncclcheck.probes.facts.bounds import Count
+from ncclcheck.probes.facts.bounds import Amount, Whole, Count
 
 
 class PairTime(Struct, frozen=True, kw_only=True):
@@ -19,12 +19,12 @@ class PairTime(Struct, frozen=True, kw_only=True):
 
     a: str
     b: str
-    bytes: int
+    bytes: Whole
     rail: Count = 0
     round: Count = 0
-    a_to_b_gb_s: float | None = None
-    b_to_a_gb_s: float | None = None
-    latency_us: float | None = None
+    a_to_b_gb_s: Amount | None = None
+    b_to_a_gb_s: Amount | None = None
+    latency_us: Amount | None = None
     state: Literal["ok", "timed_out", "failed"] = "ok"
     reason: str = ""
 
@@ -41,14 +41,14 @@ class Lateness(Struct, frozen=True, kw_only=True):
 
     rank: Count
     node: str
-    iterations: int
-    last: int
+    iterations: Whole
+    last: Whole
     late_us: Times
-    wall_s: float
-    cpu_s: float
-    runqueue_s: float | None = None
-    stalled_s: float = 0.0
-    involuntary: int = 0
+    wall_s: Amount
+    cpu_s: Amount
+    runqueue_s: Amount | None = None
+    stalled_s: Amount = 0.0
+    involuntary: Whole = 0
 
 
 class RankSpeed(Struct, frozen=True, kw_only=True):
@@ -60,10 +60,10 @@ class RankSpeed(Struct, frozen=True, kw_only=True):
     rank: Count
     node: str
     device: str
-    memory_gb_s: float | None = None
-    matmul_gflop_s: float | None = None
-    to_device_gb_s: float | None = None
-    from_device_gb_s: float | None = None
+    memory_gb_s: Amount | None = None
+    matmul_gflop_s: Amount | None = None
+    to_device_gb_s: Amount | None = None
+    from_device_gb_s: Amount | None = None
     reason: str = ""
 
 
@@ -72,6 +72,6 @@ class NodeSpeed(Struct, frozen=True, kw_only=True):
 
     node: str
     ranks: Count
-    bytes: int
-    busbw_gb_s: float | None = None
+    bytes: Whole
+    busbw_gb_s: Amount | None = None
     reason: str = ""

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from ncclcheck.probes.facts.bounds import Count
+from ncclcheck.probes.facts.bounds import Amount, Whole, Count
 from ncclcheck.probes.facts.unread import NOT_RECORDED, Unread
 
 
@@ -55,7 +55,7 @@ class Diagnostics(Struct, frozen=True, kw_only=True):
     """What NCCL's own diagnostics said when they were run. problem: why they did not come to their end."""
 
     results: list[Diagnosis] = field(default_factory=list)
-    seconds: float = 0.0
+    seconds: Amount = 0.0
     problem: str = ""
 
 
@@ -90,17 +90,17 @@ class Transport(Struct, frozen=True, kw_only=True):
     communicators: Count = 0
     completed: Count = 0
     warnings: list[str] = field(default_factory=list)
-    lines: int = 0
-    unknown_lines: int = 0
+    lines: Whole = 0
+    unknown_lines: Whole = 0
     unknown_samples: list[str] = field(default_factory=list)
 
 
 class Moved(Struct, frozen=True, kw_only=True):
-    """Bytes that went over one interface (`eth0`) or one port of an HCA (`mlx5_0:1`) during the job."""
+    """Whole that went over one interface (`eth0`) or one port of an HCA (`mlx5_0:1`) during the job."""
 
     name: str
-    sent: int
-    received: int
+    sent: Whole
+    received: Whole
 
 
 class Traffic(Struct, frozen=True, kw_only=True):
@@ -110,6 +110,6 @@ class Traffic(Struct, frozen=True, kw_only=True):
     """
 
     node: str
-    seconds: float
+    seconds: Amount
     interfaces: list[Moved] | Unread = NOT_RECORDED
     hcas: list[Moved] | Unread = NOT_RECORDED

@@ -92,7 +92,7 @@ def _late(fact: Lateness, usual: _Usual, least: float) -> Late | None:
     iteration = fact.wall_s / fact.iterations * 1e6
     steady, seldom = _over(fact.late_us.p50, usual.steady), _over(fact.late_us.mean, usual.mean)
     by_us = steady if (is_steady := steady >= least * iteration) else seldom
-    if by_us < max(_STEADY_US, least * iteration) or fact.last < 2:
+    if by_us < max(_STEADY_US, least * iteration) or fact.last < 2 or not iteration:
         return None
     reason = _reason(fact, by_us * fact.iterations / 1e6, usual.cpu, usual.runqueue)
     by_much = _over(fact.late_us.p95, usual.often) >= iteration / 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
@@ -20,6 +21,8 @@ _GROUPING = 2
 _SPARE = 2
 _MANY = 8
 _NEAR = 2
+_CLEAR = math.log(2)
+_CONFIRMED = 3
 
 
 def next_round(nodes: Sequence[str], level: Literal["quick", "full"], done: Sequence[PairTime]) -> list[Pair]:
@@ -31,9 +34,9 @@ def next_round(nodes: Sequence[str], level: Literal["quick", "full"], done: Sequ
     that are fast together are not at fault, but the fabric between them and the rest; where many good nodes are
     slow with each other, pairs 1, 2, 4 ... apart tell who stands behind which switch. At most 8 + log2 N rounds;
     up to eight nodes all pairs are measured.
-    full: the N-1 rounds of a round-robin tournament (N where N is odd), then at most 10 rounds in which pairs that
-    were slow and that no node explains are repeated. Nodes that answered nobody, two asked, are left out. Two
-    nodes are measured twice.
+    full: the N-1 rounds of a round-robin tournament (N where N is odd), then at most 10 rounds in which pairs are
+    repeated that were slow and that nobody explains, or somebody who is not much slower than the others. Nodes
+    that answered nobody, two asked, are left out. Two nodes are measured twice.
     """
     names = list(dict.fromkeys(nodes))
     number = _rounds_done(done)
@@ -204,8 +207,13 @@ def _disjoint(pairs: Iterable[Pair], free: set[str]) -> list[Pair]:
 
 
 def _repeat(samples: Samples, alive: list[str]) -> list[Pair]:
-    """After all pairs: those again that are slow, that nobody explains, and that were seen too seldom."""
-    needed = repeats(len(samples.ways))
-    left: list[Way] = unexplained(samples, samples.ways, blame(samples))
-    slow = {ends_of(way): way.slowness for way in left if way.slowness >= samples.least(1) and way.times < needed}
+    """After all pairs: those again that were slow too seldom to tell.
+
+    That is what nobody explains; and what hangs on somebody who is not even half as slow as healthy: another
+    program that is busy for a second makes a node look like that, and is gone when it is asked again.
+    """
+    guilty = blame(samples)
+    asked = [(way, repeats(len(samples.ways))) for way in unexplained(samples, samples.ways, guilty)]
+    asked += [(way, _CONFIRMED) for one in guilty if one.slowness < _CLEAR for way in one.ways]
+    slow = {ends_of(w): w.slowness for w, times in asked if w.slowness >= samples.least(1) and w.times < times}
     return _disjoint(_slowest_first(slow), set(alive))
