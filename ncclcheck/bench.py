@@ -157,9 +157,9 @@ class _Bench:
     def _announcement(self) -> str:
         assert self.shape is not None
         note = f"; {self.shape.note}" if self.shape.note else ""
-        about = plan.stated_seconds(self.bench)
+        about, within = plan.stated_seconds(self.bench), self.stages.deadline.left
         across = f"{self.ranks} rank{'s' if self.ranks > 1 else ''}, {self.shape.ranks_per_node} on each node"
-        return f"{across}, {self.shape.backend}{note}; takes about {about:.0f} s"
+        return f"{across}, {self.shape.backend}{note}; takes about {about:.0f} s, ends within {within:.0f} s"
 
     def _complete(self) -> bool:
         ranks = self.session.gathered.ranks

@@ -9,7 +9,8 @@ from ncclcheck.errors import UsageError
 from ncclcheck.probes.context import Injection, Op, Row
 
 FORMS = (
-    "slow-rank=RANK[:MS], slow-link=NODE-NODE[:MS], corrupt=RANK, hang=RANK[@ITERATION], crash=RANK[@ITERATION]"
+    "slow-rank=RANK[:20ms], slow-link=NODE-NODE[:20ms], corrupt=RANK, "
+    "hang=RANK[@ITERATION], crash=RANK[@ITERATION]"
 )
 # What every rank has a checked result of; the first one that is measured is corrupted.
 _CORRUPTED: tuple[Op, ...] = (

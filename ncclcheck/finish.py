@@ -8,10 +8,11 @@ import select
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from typing import TypeVar
 
 from ncclcheck import __version__, exits
 from ncclcheck.errors import UsageError
@@ -22,6 +23,7 @@ from ncclcheck.reports import decision, expect, jsondoc, summary, terminal
 from ncclcheck.reports.culprit import culprits
 from ncclcheck.reports.judge import judge
 
+T = TypeVar("T")
 _WIDEST = 100
 _PATIENCE_S = 5.0
 _OURS = re.compile(r"\x1b\[(0|1;31|3[2356])m")
@@ -104,9 +106,18 @@ def make(cluster: Cluster, options: Options, story: Story) -> jsondoc.Document:
         run=cluster.run,
         nodes=[jsondoc.NodeEntry(name=node.name, facts=node) for node in cluster.nodes],
         verdicts=verdicts,
-        culprits=culprits(cluster),
-        measurements=expect.completed(cluster),
+        culprits=_worked_out(culprits, cluster, []),
+        measurements=_worked_out(expect.completed, cluster, cluster.measurements),
     )
+
+
+def _worked_out(what: Callable[[Cluster], T], cluster: Cluster, otherwise: T) -> T:
+    """A defect of ours takes no report away; the rules that look at the same are RUN004 then."""
+    try:
+        return what(cluster)
+    except Exception as error:
+        complain(f"a defect of ncclcheck, in {what.__name__}: {type(error).__name__}: {error}")
+        return otherwise
 
 
 def _tell_kubernetes(document: jsondoc.Document) -> None:

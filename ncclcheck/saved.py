@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
+import select
 import stat
 
 from ncclcheck import __version__, finish
@@ -13,6 +15,7 @@ from ncclcheck.probes.facts import Baseline, Policy
 from ncclcheck.reports import compare, jsondoc
 
 _MOST = 2**30
+_SILENCE_S = 10.0
 
 
 def load(path: str, told_by: str, policy: Policy) -> jsondoc.Saved:
@@ -27,14 +30,34 @@ def load(path: str, told_by: str, policy: Policy) -> jsondoc.Saved:
 
 def _content(path: str) -> bytes:
     """Of a file, or of a pipe as the shell makes one. Raises OSError."""
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=_opened) as file:
         told = os.fstat(file.fileno())
         if stat.S_ISCHR(told.st_mode):
             raise OSError(22, "it is a device")
-        data = file.read(_MOST + 1) if told.st_size <= _MOST else b""
+        if stat.S_ISFIFO(told.st_mode):
+            data = _piped(file.fileno())
+        else:
+            data = file.read(_MOST + 1) if told.st_size <= _MOST else b""
     if max(told.st_size, len(data)) > _MOST:
         raise OSError(27, f"it is larger than {_MOST >> 30} GiB, which no saved result is")
     return data
+
+
+def _opened(path: str, flags: int) -> int:
+    """Opening a named pipe waits for its writer, which may never come."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _piped(pipe: int) -> bytes:
+    """All that a pipe brings, as long as it brings something. Raises OSError."""
+    data = bytearray()
+    while len(data) <= _MOST:
+        if not select.select([pipe], [], [], _SILENCE_S)[0]:
+            raise OSError(errno.ETIMEDOUT, f"a pipe that brought nothing for {_SILENCE_S:.0f} s")
+        if not (part := os.read(pipe, 1 << 20)):
+            break
+        data += part
+    return bytes(data)
 
 
 def judge_again(options: Options, told_by: str = "--from") -> int:

@@ -43,7 +43,7 @@ def test_every_form_is_read(given: str, expected: Injection) -> None:
      "corrupt=1:2", "hang=1@0", "crash=1@", "fire=1", "crash=1,", "slow-rank=1:20 ms"],
 )  # fmt: skip
 def test_what_is_not_understood_names_the_forms(given: str) -> None:
-    with pytest.raises(UsageError, match=r"slow-link=NODE-NODE\[:MS\], corrupt=RANK"):
+    with pytest.raises(UsageError, match=r"slow-link=NODE-NODE\[:20ms\], corrupt=RANK"):
         faults.read([given])
 
 

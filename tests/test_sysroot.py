@@ -12,7 +12,6 @@ from tests.conftest import ROOT, Command
 
 MACHINES = ROOT / "tests/machines"
 BAD = {
-    "CON002": "fail",  # nvidia0 without nvidiactl and nvidia-uvm
     "CON005": "warn",  # Istio's proxy listens
     "CON006": "fail",  # /dev/shm has mode 755
     "STO001": "fail",  # no inode is left on /lustre

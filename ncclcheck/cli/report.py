@@ -38,7 +38,8 @@ def report(site: Site, /, files: tuple[str, ...], *, compare: bool, **given: Any
     wanted = 2 if compare else 1
     if len(files) != wanted:
         how = "report --compare BEFORE AFTER" if compare else "report FILE, or report --compare BEFORE AFTER"
-        raise UsageError(f"report: {len(files)} files were given; type: ncclcheck {how}")
+        told = "1 file was" if len(files) == 1 else f"{len(files) or 'no'} files were"
+        raise UsageError(f"report: {told} given; type: ncclcheck {how}")
     if compare:
         return saved.compare_files(files[0], files[1], _options(site, given))
     return saved.judge_again(_options(site, given, files[0]), told_by="report")

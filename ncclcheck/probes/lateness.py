@@ -27,6 +27,7 @@ from ncclcheck.probes.timing import summary
 _KEPT = 4096
 _EVERY_S = 0.005
 _NOISE_S = 0.005
+_SCHEDSTAT = Path("/proc/self/schedstat")
 
 
 class _Stalls:
@@ -116,7 +117,7 @@ class LateRanks:
             late_us=summary(self._late),
             wall_s=self._used.wall_s,
             cpu_s=self._used.cpu_s,
-            runqueue_s=self._used.runqueue_s,
+            runqueue_s=self._used.runqueue_s if _SCHEDSTAT.exists() else None,  # not in every kernel
             stalled_s=self._used.stalled_s,
             involuntary=self._used.involuntary,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from ncclcheck.probes.facts import Interface, Node, Unread, at, value_or, variables
 from ncclcheck.reports.choice import Choice, gloo_choice, nccl_choice
@@ -164,8 +164,16 @@ def _software(node: Node) -> str:
 
 def culprits(document: Document) -> list[str]:
     """Who is to blame, one line each, the surest first."""
-    culprits = document.culprits
-    return [f"Culprit: {one.kind} {_named(one)} (confidence {one.confidence:.2f}): {one.why}" for one in culprits]
+    told = {finding.what for verdict in document.verdicts for finding in verdict.findings}
+    return [
+        f"Culprit: {one.kind} {_named(one)} (confidence {one.confidence:.2f}): {_brief(one.why, told)}"
+        for one in document.culprits
+    ]
+
+
+def _brief(why: str, told: Collection[str]) -> str:
+    """The first clause is enough where a finding above says all of it."""
+    return why.partition("; ")[0] if any(why in what for what in told) else why
 
 
 def _named(one: Culprit) -> str:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from ncclcheck.probes.facts.bounds import Amount, Bits, Whole, Count, Word
+from ncclcheck.probes.facts.bounds import Amount, Bits, Count, Whole, Word
 
 
 class Times(Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from ncclcheck.probes.facts.bounds import Whole, Count
+from ncclcheck.probes.facts.bounds import Count, Whole
 
 
 class Elsewhere(Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from ncclcheck.probes.facts.bench import Times
-from ncclcheck.probes.facts.bounds import Amount, Whole, Count
+from ncclcheck.probes.facts.bounds import Amount, Count, Whole
 
 
 class PairTime(Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from ncclcheck.probes.facts.bounds import Amount, Whole, Count
+from ncclcheck.probes.facts.bounds import Amount, Count, Whole
 from ncclcheck.probes.facts.unread import NOT_RECORDED, Unread
 
 

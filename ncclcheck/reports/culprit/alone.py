@@ -9,6 +9,7 @@ from statistics import median
 from typing import Literal, TypeVar
 
 from ncclcheck.probes.facts import Cluster, Lateness, RankSpeed, at, value_or
+from ncclcheck.reports.culprit.samples import slowness_at
 
 FEW = 3
 _STEADY_US = 200.0
@@ -164,7 +165,7 @@ def _outliers(values: Sequence[tuple[T, float]], percent: float) -> list[tuple[T
     logs = [math.log(value) for _, value in values]
     middle = median(logs)
     spread = _MAD * median(abs(one - middle) for one in logs)
-    limit = middle - max(-math.log(percent / 100), 4 * spread)
+    limit = middle - max(slowness_at(percent), 4 * spread)
     return [(one, value, math.exp(middle)) for one, value in values if math.log(value) < limit]
 
 

@@ -8,16 +8,26 @@ anew. That is why a bad node's partners are not named, and why two bad nodes do 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
-from ncclcheck.reports.culprit.cuts import ends_of
-from ncclcheck.reports.culprit.samples import DEAD, Samples, Way, repeats
-from ncclcheck.reports.culprit.suspects import Charge, Suspect, by, charges, middle, through_fabric
+from ncclcheck.reports.culprit.samples import DEAD, Samples, Way, ends_of, repeats
+from ncclcheck.reports.culprit.suspects import (
+    Charge,
+    Origin,
+    Suspect,
+    by,
+    charges,
+    middle,
+    origins,
+    through_fabric,
+)
 
 FEW = 3
 _ODD = 0.1
 _MOST = 64
+_IN_VAIN = 8
 _FEW_OF = 3
 
 
@@ -48,23 +58,61 @@ def blame(samples: Samples, groups: Sequence[frozenset[str]] = ()) -> list[Blame
     """
     if len(samples.names) < FEW:
         return []
-    plain, cost = _greedy(samples, lambda ways: charges(samples, ways))
+    plain, cost = _greedy(samples, lambda _: ())
     if cost <= FEW:
         return plain
-    cut, cost_of_cut = _greedy(
-        samples, lambda ways: [*charges(samples, ways), *through_fabric(samples, ways, groups)]
-    )
+    cut, cost_of_cut = _greedy(samples, lambda ways: through_fabric(samples, ways, groups))
     return cut if cost_of_cut < cost else plain
 
 
-def _greedy(samples: Samples, charged: Callable[[list[Way]], Iterable[Charge]]) -> tuple[list[Blame], int]:
-    """Blame after blame; with how many names and unexplained slow pairs it ends."""
+def _greedy(samples: Samples, fabric: Callable[[list[Way]], Iterable[Charge]]) -> tuple[list[Blame], int]:
+    """Blame after blame; with how many names and unexplained slow pairs it ends.
+
+    The fabric explains much, so it is found soon: where it was not blamed for some rounds it is no longer asked.
+    """
     found: list[Blame] = []
-    ways = list(samples.ways)
-    while len(found) < _MOST and (best := _best(samples, charged(ways))):
+    case, in_vain = _Case(samples), 0
+    while len(found) < _MOST:
+        best = _best([*case.best(), *(_tried(samples, fabric(case.ways)) if in_vain < _IN_VAIN else ())])
+        if best is None:
+            break
         found.append(best)
-        ways = unexplained(samples, ways, [best])
-    return found, len(found) + len({ends_of(way) for way in ways if way.slowness >= samples.least(1)})
+        in_vain = 0 if best.suspect.part == "fabric" else in_vain + 1
+        case.close(best)
+    return found, len(found) + len({ends_of(way) for way in case.ways if way.slowness >= samples.least(1)})
+
+
+_Weighed = tuple[float, Blame]
+
+
+class _Case:
+    """The ways that nobody explains yet, and who may be behind them: only whose ways leave is judged anew."""
+
+    def __init__(self, samples: Samples) -> None:
+        self._samples = samples
+        self.ways = list(samples.ways)
+        self._through: dict[Origin, list[Way]] = {}
+        for way in samples.ways:
+            for origin in origins(samples, way):
+                self._through.setdefault(origin, []).append(way)
+        order = sorted(self._through)
+        self._found = {origin: self._judged(origin) for origin in order}
+
+    def _judged(self, origin: Origin) -> list[_Weighed]:
+        return _tried(self._samples, charges(self._samples, origin, self._through[origin]))
+
+    def best(self) -> Iterator[_Weighed]:
+        """All that may be blamed, in order."""
+        return chain.from_iterable(self._found.values())
+
+    def close(self, guilty: Blame) -> None:
+        """The ways that this one explains say nothing more of others."""
+        left = unexplained(self._samples, self.ways, [guilty])
+        gone = set(self.ways).difference(left)
+        self.ways = left
+        for origin in {origin for way in gone for origin in origins(self._samples, way)}:
+            self._through[origin] = [way for way in self._through[origin] if way not in gone]
+            self._found[origin] = self._judged(origin) if self._through[origin] else []
 
 
 def unexplained(samples: Samples, ways: Iterable[Way], guilty: Iterable[Blame]) -> list[Way]:
@@ -80,19 +128,25 @@ def unexplained(samples: Samples, ways: Iterable[Way], guilty: Iterable[Blame]) 
 def _crossing(cut: Suspect, ways: Iterable[Way]) -> set[Way]:
     """A node with a fault of its own is on neither side of a cut: its ways to the slower one cross it."""
     side, other = set(cut.names), set(cut.others)
-    outside = [way for way in ways if (way.source in side | other) != (way.target in side | other)]
+    within = side | other
+    outside = [way for way in ways if (way.source in within) != (way.target in within)]
     found: set[Way] = set()
-    for of_node in by(outside, lambda way: way.target if way.source in side | other else way.source).values():
+    for of_node in by(outside, lambda way: way.target if way.source in within else way.source).values():
         halves = [[w for w in of_node if {w.source, w.target} & half] for half in (side, other)]
         if all(halves):
             found |= set(max(halves, key=lambda half: middle(list(half))))
     return found
 
 
-def _best(samples: Samples, charged: Iterable[Charge]) -> Blame | None:
+def _tried(samples: Samples, charged: Iterable[Charge]) -> list[_Weighed]:
+    """Who of these may be blamed, with how much that explains."""
+    found = [one for suspect, through in charged if (one := _try(samples, suspect, through))]
+    return [(_explained(samples, one), one) for one in found]
+
+
+def _best(weighed: Iterable[_Weighed]) -> Blame | None:
     """The suspect that explains most; of equals the first."""
-    tried = (_try(samples, suspect, through) for suspect, through in charged)
-    return max((one for one in tried if one), key=lambda one: _explained(samples, one), default=None)
+    return max(weighed, key=lambda one: one[0], default=(0.0, None))[1]
 
 
 def _explained(samples: Samples, one: Blame) -> float:
@@ -102,24 +156,28 @@ def _explained(samples: Samples, one: Blame) -> float:
 
 def _try(samples: Samples, suspect: Suspect, ways: Sequence[Way]) -> Blame | None:
     """Whether all ways through this part are slow, often enough and with enough partners to be no accident."""
-    slowness, seen = middle(ways), _times(ways)
-    partners = {name for way in ways for name in (way.source, way.target)} - {*suspect.names}
-    if slowness < samples.least(seen) or seen < _needed(samples, suspect, slowness):
+    slowness = middle(ways)
+    if slowness < samples.floor or slowness < samples.least(seen := _times(ways)):
         return None
+    if seen < _needed(samples, suspect, slowness):
+        return None
+    partners = {name for way in ways for name in (way.source, way.target)} - {*suspect.names}
     if suspect.part in ("node", "nic") and len(partners) < 2:
         return None
     acquitting = [w for w in ways if w.slowness < min(slowness / 2, slowness - 3 * samples.noise)]
-    if len(acquitting) > _ODD * len(ways) or not _speaks_for_all(samples, suspect, len(ways)):
+    if len(acquitting) > _ODD * len(ways) or not _speaks_for_all(samples, suspect, ways):
         return None
     return Blame(suspect, slowness, seen, len(partners), tuple(ways))
 
 
-def _speaks_for_all(samples: Samples, suspect: Suspect, count: int) -> bool:
+def _speaks_for_all(samples: Samples, suspect: Suspect, through: Sequence[Way]) -> bool:
     """What others leave unexplained of its ways are the slowest ones: too few of them prove nothing."""
     if suspect.part in ("node", "nic"):
         directions = ("out", "in") if suspect.direction == "both" else (suspect.direction,)
-        return count > sum(samples.counts[suspect.names[0], way, suspect.rail] for way in directions) / _FEW_OF
-    return count > sum(map(suspect.covers, samples.ways)) / _FEW_OF
+        count = sum(samples.counts[suspect.names[0], way, suspect.rail] for way in directions)
+        return len(through) > count / _FEW_OF
+    ways = samples.between[ends_of(through[0])] if suspect.part == "link" else samples.ways
+    return len(through) > sum(map(suspect.covers, ways)) / _FEW_OF
 
 
 def _times(ways: Sequence[Way]) -> int:

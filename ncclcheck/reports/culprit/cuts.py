@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 
-from ncclcheck.reports.culprit.samples import Samples, Way
+from ncclcheck.reports.culprit.samples import Ends, Samples, Way, ends_of
 
 _MOST_SEEDS = 4
+_MOST_GROUPS = 16
 _FEWEST = 3
 _SWEEPS = 3
 _PART = 64
-Ends = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -23,11 +24,6 @@ class Cut:
     rail: int | None
     out: list[Way] = field(repr=False)
     into: list[Way] = field(repr=False)
-
-
-def ends_of(way: Way) -> Ends:
-    """The two nodes of a way, in the order of their names."""
-    return (way.source, way.target) if way.source < way.target else (way.target, way.source)
 
 
 def cuts(samples: Samples, ways: list[Way], groups: Sequence[frozenset[str]]) -> Iterator[Cut]:
@@ -75,8 +71,7 @@ def _sides(
         if is_slow:
             slow[a].add(b)
             slow[b].add(a)
-    found: list[tuple[Set[str], Set[str]]] = [(group & names, names - group) for group in groups]
-    found += [(one & names, other & names) for one in groups for other in groups if one != other]
+    found = _of_groups(names, [ends for ends, is_slow in verdicts.items() if is_slow], groups)
     together = _together(
         verdicts, {name for name in names if len(slow[name]) >= 2 and 2 * len(slow[name]) > seen[name]}
     )
@@ -85,6 +80,24 @@ def _sides(
         found.append(_shared(slow, seed))
     pruned = ((_welcome(verdicts, one), _welcome(verdicts, other)) for one, other in found)
     return {_ordered(one, other) for one, other in pruned if min(len(one), len(other)) >= 2}
+
+
+def _of_groups(
+    names: set[str], slow: list[Ends], groups: Sequence[frozenset[str]]
+) -> list[tuple[Set[str], Set[str]]]:
+    """A known group and all others, two known groups: those between which most pairs are slow."""
+    inside: dict[str, list[int]] = {}
+    for index, group in enumerate(groups):
+        for name in group:
+            inside.setdefault(name, []).append(index)
+    leaving, between = Counter[int](), Counter[tuple[int, int]]()
+    for a, b in slow:
+        only_a, only_b = [[g for g in inside.get(n, ()) if m not in groups[g]] for n, m in ((a, b), (b, a))]
+        leaving.update([*only_a, *only_b])
+        between.update((min(g, h), max(g, h)) for g in only_a for h in only_b)
+    found: list[tuple[Set[str], Set[str]]] = []
+    found += [(groups[g] & names, names - groups[g]) for g, _ in leaving.most_common(_MOST_GROUPS)]
+    return found + [(groups[g] & names, groups[h] & names) for (g, h), _ in between.most_common(_MOST_GROUPS)]
 
 
 def _welcome(verdicts: dict[Ends, bool], side: Set[str]) -> set[str]:

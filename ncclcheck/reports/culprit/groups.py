@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from ncclcheck.probes.facts import Cluster, variables
 
+_DEEPEST = 8
+
 
 def known_groups(cluster: Cluster) -> list[frozenset[str]]:
     """Every level of Slurm's topology at which nodes differ."""
     found: dict[str, set[str]] = {}
     for node in cluster.nodes:
         switches = variables(node).get("SLURM_TOPOLOGY_ADDR", "").split(".")[:-1]
-        for depth in range(len(switches)):
+        for depth in range(min(_DEEPEST, len(switches))):
             found.setdefault(".".join(switches[: depth + 1]), set()).add(node.name)
     several = (frozenset(names) for names in found.values() if 2 <= len(names) < len(cluster.nodes))
     return list(dict.fromkeys(several))

@@ -10,14 +10,14 @@ from ncclcheck.probes.facts import Cluster, PairTime, replace
 from ncclcheck.reports.culprit import words
 from ncclcheck.reports.culprit.alone import Late, Slow, by_node, late_ranks, ranks_of, slow_nodes, slow_ranks
 from ncclcheck.reports.culprit.blame import FEW, Blame, blame, unexplained
-from ncclcheck.reports.culprit.cuts import ends_of
 from ncclcheck.reports.culprit.groups import known_groups
 from ncclcheck.reports.culprit.machines import machines_differ, share_cores, usual_noise
-from ncclcheck.reports.culprit.samples import PERCENT, Samples, Way, read
+from ncclcheck.reports.culprit.samples import PERCENT, Samples, Way, ends_of, read
+from ncclcheck.reports.derived import derived
 from ncclcheck.reports.findings import Culprit, Where
 
 _LINKS = 4
-_APART = 0.7
+_APART = 0.5  # healthy containers on one machine went down to 0.58
 
 
 def culprits(cluster: Cluster) -> list[Culprit]:
@@ -52,10 +52,10 @@ class Found:
 
 def through_network(cluster: Cluster) -> list[Found]:
     """Culprits that pairs of nodes show; of two nodes, what differs between them."""
-    samples = _samples(cluster)
+    samples, guilty = _blamed(cluster)
     if len(samples.names) < FEW:
         return [Found(one, None) for one in _of_two(cluster.measurements.pairs)]
-    guilty, device = blame(samples, known_groups(cluster)), words.devices(cluster)
+    device = words.devices(cluster)
     links = [one for one in guilty if one.suspect.part == "link"]
     many = len(links) >= max(_LINKS, len(samples.names) // 4)
     rest = [one for one in guilty if not many or one.suspect.part != "link"]
@@ -63,17 +63,19 @@ def through_network(cluster: Cluster) -> list[Found]:
     return [*found, _many_links(links, samples)] if many else found
 
 
-def _samples(cluster: Cluster) -> Samples:
+@derived
+def _blamed(cluster: Cluster) -> tuple[Samples, list[Blame]]:
     percent = cluster.policy.thresholds.get("BEN004.percent", PERCENT)
-    return read(cluster.measurements.pairs, percent, usual_noise(cluster))
+    samples = read(cluster.measurements.pairs, percent, usual_noise(cluster))
+    return samples, blame(samples, known_groups(cluster))
 
 
 def seen_once(cluster: Cluster) -> list[Way]:
     """Ways that were slow in their only measurement and that nobody explains; the slowest of each pair."""
-    samples = _samples(cluster)
+    samples, guilty = _blamed(cluster)
     if len(samples.names) < FEW:
         return []
-    left = unexplained(samples, samples.ways, blame(samples, known_groups(cluster)))
+    left = unexplained(samples, samples.ways, guilty)
     once = sorted((w for w in left if w.times == 1 and w.slowness >= samples.least(1)), key=lambda w: w.slowness)
     return sorted({ends_of(way): way for way in once}.values(), key=lambda way: -way.slowness)
 

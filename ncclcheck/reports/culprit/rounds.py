@@ -8,8 +8,7 @@ from typing import Literal
 
 from ncclcheck.probes.facts import PairTime
 from ncclcheck.reports.culprit.blame import blame, places, unexplained
-from ncclcheck.reports.culprit.cuts import ends_of
-from ncclcheck.reports.culprit.samples import Samples, Way, read, repeats
+from ncclcheck.reports.culprit.samples import Samples, Way, ends_of, read, repeats
 
 Pair = tuple[str, str]
 

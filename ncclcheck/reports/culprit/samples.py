@@ -19,9 +19,10 @@ _CHANCE = 0.005
 _LOWER_QUARTER = 0.3186 * math.sqrt(2)
 _UPPER_QUARTER = 0.647
 _UPPER = 1.15
+Ends = tuple[str, str]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # none is there twice: compared and hashed, hundreds of times, as itself
 class Way:
     """One direction between two nodes on one rail.
 
@@ -41,6 +42,11 @@ class Way:
         return self.slowness >= DEAD
 
 
+def ends_of(way: Way) -> Ends:
+    """The two nodes of a way, in the order of their names."""
+    return (way.source, way.target) if way.source < way.target else (way.target, way.source)
+
+
 @dataclass(frozen=True)
 class Samples:
     """All ways. healthy_gb_s: what a way without a fault carries; noise: the spread of one logarithm."""
@@ -50,10 +56,10 @@ class Samples:
     noise: float
     percent: float = PERCENT
 
-    @property
+    @cached_property
     def floor(self) -> float:
         """The least slowness that is worth telling."""
-        return -math.log(self.percent / 100)
+        return slowness_at(self.percent)
 
     def least(self, measurements: int) -> float:
         """What the median of so many measurements must reach to be no accident: four times its own spread."""
@@ -70,11 +76,24 @@ class Samples:
         return sorted({way.rail for way in self.ways})
 
     @cached_property
+    def between(self) -> dict[Ends, list[Way]]:
+        """All ways of each pair."""
+        found: dict[Ends, list[Way]] = {}
+        for way in self.ways:
+            found.setdefault(ends_of(way), []).append(way)
+        return found
+
+    @cached_property
     def counts(self) -> Counter[tuple[str, str, int | None]]:
         """How many ways each node has `out` and `in`, on each rail and on all (None)."""
         rails = ((way, rail) for way in self.ways for rail in (way.rail, None))
         ends = (((way.source, "out", rail), (way.target, "in", rail)) for way, rail in rails)
         return Counter(chain.from_iterable(ends))
+
+
+def slowness_at(percent: float) -> float:
+    """How slow it is to reach so many percent of healthy; thresholds of sites are held between 1 and 99."""
+    return -math.log(min(99.0, max(1.0, percent)) / 100)
 
 
 def repeats(places: int) -> int:
@@ -123,7 +142,7 @@ def _noise(pairs: Iterable[PairTime]) -> float:
     Their lower quarter is asked: of three nodes, one bad sender makes two exchanges of three differ.
     """
     both = ((pair.a_to_b_gb_s, pair.b_to_a_gb_s) for pair in pairs)
-    apart = sorted(abs(math.log(out / into)) for out, into in both if out and into and min(out, into) > 0)
+    apart = sorted(abs(math.log(out) - math.log(into)) for out, into in both if out and into)
     return apart[len(apart) // 4] / _LOWER_QUARTER if apart else 0.0
 
 

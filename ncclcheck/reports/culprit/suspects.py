@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import median
 from typing import Literal, TypeVar
 
-from ncclcheck.reports.culprit.cuts import cuts, ends_of
-from ncclcheck.reports.culprit.samples import Samples, Way
+from ncclcheck.reports.culprit.cuts import cuts
+from ncclcheck.reports.culprit.samples import Samples, Way, ends_of
 
 Part = Literal["node", "nic", "rail", "link", "fabric"]
 Direction = Literal["out", "in", "both"]
@@ -38,19 +39,35 @@ class Suspect:
     def _between(self, near: str, far: str) -> bool:
         if self.part == "link":
             return (near, far) == self.names
-        return self.part == "rail" or (near in self.names and (not self.others or far in self.others))
+        return self.part == "rail" or (near in self._sides[0] and (not self.others or far in self._sides[1]))
+
+    @cached_property
+    def _sides(self) -> tuple[frozenset[str], frozenset[str]]:
+        return frozenset(self.names), frozenset(self.others)
 
 
 Charge = tuple[Suspect, list[Way]]
+Origin = tuple[int, str, str, int]
 
 
-def charges(samples: Samples, ways: list[Way]) -> Iterator[Charge]:
-    """Rails, nodes, NICs and links through which slow ways go, with all ways that speak of them."""
+def origins(samples: Samples, way: Way) -> Iterator[Origin]:
+    """What a way goes through: its rail, its two nodes, the link between them."""
     if len(samples.rails) > 1:
-        for rail, through in by(ways, lambda way: way.rail).items():
-            yield Suspect("rail", (), rail), through
-    yield from _nodes(samples, ways)
-    yield from _links(samples, ways)
+        yield 0, "", "", way.rail
+    yield 1, way.source, "", 0
+    yield 1, way.target, "", 0
+    yield 2, *ends_of(way), 0
+
+
+def charges(samples: Samples, origin: Origin, through: list[Way]) -> Iterator[Charge]:
+    """The rail, node, NICs or link of an origin where slow ways go through it, with all its ways."""
+    kind, a, b, rail = origin
+    if kind == 0:
+        yield Suspect("rail", (), rail), through
+    elif kind == 1:
+        yield from _node(samples, a, through)
+    else:
+        yield from _link(samples, a, b, through)
 
 
 def through_fabric(samples: Samples, ways: list[Way], groups: Sequence[frozenset[str]]) -> Iterator[Charge]:
@@ -72,29 +89,28 @@ def by(ways: Iterable[Way], key: Callable[[Way], K]) -> dict[K, list[Way]]:
     return groups
 
 
-def _nodes(samples: Samples, ways: list[Way]) -> Iterator[Charge]:
+def _node(samples: Samples, name: str, ways: list[Way]) -> Iterator[Charge]:
     """With one rail, a node's ways are those of its NIC."""
+    if all(way.slowness < samples.floor / 2 for way in ways):
+        return
     several = len(samples.rails) > 1
-    out, into = by(ways, lambda way: way.source), by(ways, lambda way: way.target)
-    touched = {name for way in ways if way.slowness >= samples.floor / 2 for name in (way.source, way.target)}
-    for name in sorted(touched):
-        sent, received = out.get(name, []), into.get(name, [])
-        yield from _both_ways(samples, Suspect("node" if several else "nic", (name,)), sent, received)
-        if several:
-            sent_on, received_on = by(sent, lambda way: way.rail), by(received, lambda way: way.rail)
-            for rail in sorted({*sent_on, *received_on}):
-                card = Suspect("nic", (name,), rail)
-                yield from _both_ways(samples, card, sent_on.get(rail, []), received_on.get(rail, []))
+    sent, received = [w for w in ways if w.source == name], [w for w in ways if w.target == name]
+    yield from _both_ways(samples, Suspect("node" if several else "nic", (name,)), sent, received)
+    if several:
+        sent_on, received_on = by(sent, lambda way: way.rail), by(received, lambda way: way.rail)
+        for rail in sorted({*sent_on, *received_on}):
+            card = Suspect("nic", (name,), rail)
+            yield from _both_ways(samples, card, sent_on.get(rail, []), received_on.get(rail, []))
 
 
-def _links(samples: Samples, ways: list[Way]) -> Iterator[Charge]:
+def _link(samples: Samples, a: str, b: str, through: list[Way]) -> Iterator[Charge]:
     """Two nodes: one direction or both, one rail or all."""
-    slow = {ends_of(way) for way in ways if way.slowness >= samples.least(way.times)}
-    for (a, b), through in sorted(by((way for way in ways if ends_of(way) in slow), ends_of).items()):
-        scopes = [(None, through), *by(through, lambda way: way.rail).items()] if len(samples.rails) > 1 else []
-        for rail, on_rail in scopes or [(None, through)]:
-            there, back = [w for w in on_rail if w.source == a], [w for w in on_rail if w.source == b]
-            yield from _both_ways(samples, Suspect("link", (a, b), rail), there, back)
+    if all(way.slowness < samples.least(way.times) for way in through):
+        return
+    scopes = [(None, through), *by(through, lambda way: way.rail).items()] if len(samples.rails) > 1 else []
+    for rail, on_rail in scopes or [(None, through)]:
+        there, back = [w for w in on_rail if w.source == a], [w for w in on_rail if w.source == b]
+        yield from _both_ways(samples, Suspect("link", (a, b), rail), there, back)
 
 
 def _both_ways(samples: Samples, suspect: Suspect, out: list[Way], into: list[Way]) -> Iterator[Charge]:

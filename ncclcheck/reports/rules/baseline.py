@@ -52,7 +52,7 @@ def bandwidth(cluster: Cluster) -> Iterator[Finding]:
     - **admin** undo or explain the change that it names; save a new baseline once it is meant to stay.
 
     ## Source
-    nccl-tests, doc/PERFORMANCE.md; NVIDIA/aicr#2787 and awslabs/awsome-distributed-ai#664 (why baselines).
+    nccl-tests, doc/PERFORMANCE.md; NVIDIA/aicr#2787 (fixed floors, each found by other means).
     """
     baseline = _baseline(cluster)
     rows = compare.rows_of(baseline.cluster, cluster, cluster.policy.thresholds)

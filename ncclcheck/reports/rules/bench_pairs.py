@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster
-from ncclcheck.reports.culprit import between_real_machines, seen_once, through_network
+from ncclcheck.reports.culprit import between_real_machines, seen_once, slowness_at, through_network
 from ncclcheck.reports.culprit.blame import FEW
 from ncclcheck.reports.culprit.samples import Way
 from ncclcheck.reports.findings import Culprit, Finding, Remedy, State, Where, admin, fail, note, seen, warn, you
@@ -45,14 +45,15 @@ def no_node_or_link_is_slower(cluster: Cluster) -> Iterator[Finding]:
       the two. Fabric: uplinks of the named group; where it is oversubscribed by design, lower BEN004.percent.
 
     ## Source
-    NVIDIA/nccl#349 and nccl#325 (find the slow node by halves and pairs); NVIDIA/nccl-tests#376.
+    NVIDIA/nccl#349 and nccl#325 (find the slow node by halves and pairs);
+    NVIDIA/nccl-tests#376; awslabs/awsome-distributed-ai#664 (N/2 pairs at once).
     """
     between_real_machines(cluster, but_for="slow-link")
     found = through_network(cluster)
     nodes = {name for pair in cluster.measurements.pairs for name in (pair.a, pair.b)}
     if len(nodes) < FEW and not found:
         raise NothingToJudge("two nodes have no peers: add a third one to compare with")
-    least = -math.log(cluster.policy.thresholds.get("BEN004.fail_percent", 50.0) / 100)
+    least = slowness_at(cluster.policy.thresholds.get("BEN004.fail_percent", 50.0))
     for one in found:
         if one.slowness is None:
             yield _of_two(one.culprit)

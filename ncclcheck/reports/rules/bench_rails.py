@@ -113,7 +113,7 @@ def as_predicted(cluster: Cluster) -> Iterator[Finding]:
     - **admin** give each card a subnet of its own; see NET011.
 
     ## Source
-    pytorch/gloo#335; NCCL user guide, NCCL_SOCKET_IFNAME; ip-sysctl, arp_filter and rp_filter.
+    pytorch/gloo#367; NCCL user guide, NCCL_SOCKET_IFNAME; ip-sysctl, arp_filter and rp_filter.
     """
     several_nodes(cluster)
     for one in used(cluster):

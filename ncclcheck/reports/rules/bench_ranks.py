@@ -63,12 +63,20 @@ def no_rank_is_late(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _mend(one: Late) -> list[Remedy]:
+    node = one.fact.node
     if one.reason == "busy":
         return [
             you(
                 "Look at what this rank computes between collectives.",
-                f"py-spy top --pid PID  # on {one.fact.node}",
+                f"py-spy top --pid PID  # on {node}",
             )
+        ]
+    if one.reason == "idle":
+        return [
+            you(
+                "See whether it reads files or sleeps between collectives.", f"py-spy dump --pid PID  # on {node}"
+            ),
+            admin("See whether the node waits for disks or swaps.", "vmstat 1 5"),
         ]
     return [
         you("Give the job its cores: fewer workers, or --cpus-per-task."),

@@ -70,7 +70,7 @@ def _not_joined(cluster: Cluster, late: list[RankState]) -> Finding:
         f"when {_cut_short(cluster.run)}: {'; '.join([*parts, *([_steps(late)] if late else [])])}",
         why="Nobody was seen dead or stopped: who is at fault, if anybody, is not known.",
         evidence=[_evidence(rank) for rank in late[:_MOST_TOLD]],
-        fix=[you("Give it more time (--deadline), and look at the last step of each rank.")],
+        fix=[you(_more_time(cluster.run, "and look at the last step of each rank"))],
     )
 
 
@@ -94,7 +94,8 @@ def every_rank_reached_every_collective(cluster: Cluster) -> Iterator[Finding]:
     The agent of each node looks at its ranks twice a second: the state in /proc/PID/stat (T is stopped,
     gone is dead), the last announced step, a counter of progress, and torchrun's exit statuses. The first
     rank seen dead or stopped is named; errors of others that follow are consequences. A rank that lives and has
-    begun fewer iterations of a collective than most others, while nothing moved for 5 s, is the one they wait for.
+    begun fewer iterations of a collective than most others, while nothing moved for 5 s, is named as unknown: it
+    may not have come, and it may wait itself for data that a dead network does not bring.
 
     ## Fix
     - **you**: find what ended the named rank: its own output, or the out-of-memory killer.
@@ -119,7 +120,7 @@ def every_rank_reached_every_collective(cluster: Cluster) -> Iterator[Finding]:
             f"when {_cut_short(run)}: {_steps(late)}",
             why="Nobody was seen dead or stopped: who is at fault, if anybody, is not known.",
             evidence=[_evidence(rank) for rank in late[:_MOST_TOLD]],
-            fix=[you("Give it more time (--deadline), or fewer and smaller --sizes.")],
+            fix=[you(_more_time(run, "or fewer and smaller --sizes"))],
         )
 
 
@@ -134,10 +135,10 @@ def _absent(late: list[RankState]) -> list[RankState]:
 
 
 def _did_not_come(rank: RankState) -> Finding:
-    return fail(
+    return unknown(
         Where(node=rank.node, rank=rank.rank),
-        f"pid {rank.pid} lives and did not come to the iteration in which the others wait for it, in "
-        f"{rank.last_step!r}",
+        f"pid {rank.pid} lives and has begun fewer iterations than the others, in {rank.last_step!r}: it did not "
+        "come, or it still waits for data that the network lost",
         why="A collective ends on no rank before all have come: all others hang.",
         owner="job",
         evidence=[_evidence(rank), seen("iterations begun in this step", rank.ticks)],
@@ -179,6 +180,12 @@ def _signal(status: int) -> str:
 
 def _cut_short(run: Run) -> str:
     return "a signal ended the run" if run.stopped_by == "signal" else "the time was over"
+
+
+def _more_time(run: Run, more: str) -> str:
+    if run.stopped_by == "signal":
+        return "Let it run to its end; the shortest run is --quick."
+    return f"Give it more time (--deadline), {more}."
 
 
 def _blamed(run: Run, late: list[RankState]) -> list[RankState]:
