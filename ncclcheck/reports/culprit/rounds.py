@@ -20,7 +20,7 @@ _GROUPING = 2
 _SPARE = 2
 _MANY = 8
 _NEAR = 2
-_CLEAR = math.log(2)
+_CLEAR = math.log(4)
 _CONFIRMED = 3
 
 
@@ -208,7 +208,7 @@ def _disjoint(pairs: Iterable[Pair], free: set[str]) -> list[Pair]:
 def _repeat(samples: Samples, alive: list[str]) -> list[Pair]:
     """After all pairs: those again that were slow too seldom to tell.
 
-    That is what nobody explains; and what hangs on somebody who is not even half as slow as healthy: another
+    That is what nobody explains; and what hangs on somebody who keeps a quarter of what is healthy: another
     program that is busy for a second makes a node look like that, and is gone when it is asked again.
     """
     guilty = blame(samples)

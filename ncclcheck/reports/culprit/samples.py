@@ -139,9 +139,13 @@ def _slowness(top: float, speed: float) -> float:
 def _noise(pairs: Iterable[PairTime]) -> float:
     """From the two directions of each exchange, which differ by noise alone where no fault has one direction.
 
-    Their lower quarter is asked: of three nodes, one bad sender makes two exchanges of three differ.
+    Their lower quarter is asked: of three nodes, one bad sender makes two exchanges of three differ. Of each pair
+    the first exchange alone: those that look bad are repeated, and would outvote the others.
     """
-    both = ((pair.a_to_b_gb_s, pair.b_to_a_gb_s) for pair in pairs)
+    first: dict[tuple[str, str, int], PairTime] = {}
+    for pair in pairs:
+        first.setdefault((min(pair.a, pair.b), max(pair.a, pair.b), pair.rail), pair)
+    both = ((pair.a_to_b_gb_s, pair.b_to_a_gb_s) for pair in first.values())
     apart = sorted(abs(math.log(out) - math.log(into)) for out, into in both if out and into)
     return apart[len(apart) // 4] / _LOWER_QUARTER if apart else 0.0
 

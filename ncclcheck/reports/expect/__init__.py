@@ -93,8 +93,8 @@ def _outlook(cluster: Cluster, on: Ground | str, op: str, rows: list[Collective]
         rows,
         fit(rows),
         limits,
-        given.get(f"BEN002.{limits.carrier}_warn_percent", warn),
-        given.get(f"BEN002.{limits.carrier}_fail_percent", fail),
+        min(100.0, max(0.0, given.get(f"BEN002.{limits.carrier}_warn_percent", warn))),
+        min(100.0, max(0.0, given.get(f"BEN002.{limits.carrier}_fail_percent", fail))),
     )
 
 

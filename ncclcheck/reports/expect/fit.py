@@ -10,6 +10,9 @@ from ncclcheck.probes.facts import Collective, Fit
 _LEAST_SIZES = 3
 _ROUNDS = 40
 _NEAR = 1e-4
+_MOST = 1e6
+_LEAST_US = 1e-3  # no call is done in a nanosecond
+_LEAST_A_BYTE = 1e-12  # microseconds: a billion GB/s
 _LATENCY_SHARE = 0.1
 _CAREFUL_US = 500.0  # as long as four nodes need over EFA, the slowest that was published
 
@@ -20,13 +23,14 @@ def fit(rows: Sequence[Collective]) -> Fit | None:
     The sum of relative errors is made small, not that of their squares: one row that was disturbed counts for
     little, and a microsecond of 40 counts as much as a second of 40,000,000.
     """
-    points = [(float(row.bytes), row.time_us.p50) for row in rows if row.time_us and row.busbw_gb_s]
+    timed = [(float(row.bytes), row.time_us.p50) for row in rows if row.time_us and row.busbw_gb_s]
+    points = [(size, us) for size, us in timed if us >= _LEAST_US]
     if len({size for size, _ in points}) < _LEAST_SIZES:
         return None
     latency, per_byte = _line(points)
-    if per_byte <= 0:
+    if per_byte < _LEAST_A_BYTE:
         return None
-    errors = [abs(latency + per_byte * size - us) / us for size, us in sorted(points)]
+    errors = [min(_MOST, abs(latency + per_byte * size - us) / us) for size, us in sorted(points)]
     factor = next(_factor(row) for row in rows if row.busbw_gb_s)
     return Fit(
         op=rows[0].op,
@@ -63,15 +67,15 @@ def _weighted(points: Sequence[tuple[float, float]], weights: Sequence[float]) -
 
 
 def _factor(row: Collective) -> float:
-    """busbw / algbw of the operation, as nccl-tests defines it."""
-    return (row.busbw_gb_s or 0.0) / (row.algbw_gb_s or 1.0)
+    """busbw / algbw of the operation, as nccl-tests defines it: 2 at most."""
+    return min(2.0, (row.busbw_gb_s or 0.0) / (row.algbw_gb_s or 1.0))
 
 
 def latency_share(row: Collective, found: Fit | None, gb_s: float) -> float:
     """How much of a row's time is latency: by the fit, else by a careful guess and the bandwidth expected."""
     if found and row.time_us:
-        return found.latency_us / row.time_us.p50
-    return _CAREFUL_US / (_CAREFUL_US + _factor(row) * row.bytes / gb_s / 1e3)
+        return found.latency_us / max(_LEAST_US, row.time_us.p50)
+    return _CAREFUL_US / (_CAREFUL_US + _factor(row) * row.bytes / max(1e-9, gb_s) / 1e3)
 
 
 def is_large(row: Collective, found: Fit | None, gb_s: float) -> bool:
