@@ -241,6 +241,9 @@ def _same_addresses(cluster: Cluster) -> Iterator[Finding]:
                 for held, _ in lan.global_networks(interface):
                     owners.setdefault(held.address, []).append((node.name, interface.name))
     chosen_addresses = {link.address for link in lan.links(cluster)}
+    told_gloo = any("GLOO_SOCKET_IFNAME" in variables.values(node) for node in cluster.nodes)
+    by_gloo = told_gloo and lan.uses_gloo(cluster)
+    other = "GLOO_SOCKET_IFNAME=eth0" if by_gloo else 'NCCL_SOCKET_IFNAME="=eth0"'
     for address, holders in owners.items():
         if len({node for node, _ in holders}) < 2:
             continue
@@ -252,7 +255,7 @@ def _same_addresses(cluster: Cluster) -> Iterator[Finding]:
             owner="site",
             evidence=[seen("getifaddrs", ", ".join(f"{node} {name}" for node, name in holders[:8]))],
             fix=[
-                you("Leave one of them out, or name another interface.", 'export NCCL_SOCKET_IFNAME="=eth0"'),
+                you("Leave one of them out, or name another interface.", f"export {other}"),
                 admin("Give each node an address of its own.", "ip -br addr", f"arping -D -I eth0 {address}"),
             ],
         )
