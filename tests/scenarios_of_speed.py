@@ -25,53 +25,36 @@ def _rank_of(name: str, slowed: Callable[[int], AbstractContextManager[None]]) -
     return play
 
 
+def _sends_slowly(name: str, hosts: int, slow: str, state: State = State.FAIL) -> Scenario:
+    return Scenario(
+        name=name,
+        hosts=hosts,
+        command=_ONE_A_HOST,
+        fault=lambda s: faults.limited(s[slow], "200mbit"),
+        expect=(Expect(code="BEN004", node=slow, state=state),),
+        also=_SYMPTOMS,
+        exit_code=int(state is State.FAIL),
+        seconds=75,
+    )
+
+
+def _rank_slowed(name: str, slowed: Callable[[int], AbstractContextManager[None]]) -> Scenario:
+    return Scenario(
+        name=name,
+        hosts=3,
+        command=_ONE_A_HOST,
+        strike=_rank_of("h2", slowed),
+        expect=(Expect(code="BEN003", node="h2", state=State.WARN),),
+        also=(*_SYMPTOMS, "BEN004"),
+        exit_code=0,
+        seconds=75,
+    )
+
+
 OF_SPEED = (
-    Scenario(
-        name="slow: one host sends slowly, 3 hosts",
-        hosts=3,
-        command=_ONE_A_HOST,
-        fault=lambda s: faults.limited(s["h2"], "200mbit"),
-        expect=(Expect(code="BEN004", node="h2"),),
-        also=_SYMPTOMS,
-        seconds=75,
-    ),
-    Scenario(
-        name="slow: one host sends slowly, 4 hosts",
-        hosts=4,
-        command=_ONE_A_HOST,
-        fault=lambda s: faults.limited(s["h3"], "200mbit"),
-        expect=(Expect(code="BEN004", node="h3"),),
-        also=_SYMPTOMS,
-        seconds=75,
-    ),
-    Scenario(
-        name="slow: one of two hosts sends slowly",
-        hosts=2,
-        command=_ONE_A_HOST,
-        fault=lambda s: faults.limited(s["h2"], "200mbit"),
-        expect=(Expect(code="BEN004", node="h2", state=State.WARN),),
-        also=_SYMPTOMS,
-        exit_code=0,
-        seconds=75,
-    ),
-    Scenario(
-        name="slow: a rank is stopped for 20 ms again and again",
-        hosts=3,
-        command=_ONE_A_HOST,
-        strike=_rank_of("h2", slowness.stuttering),
-        expect=(Expect(code="BEN003", node="h2", state=State.WARN),),
-        also=(*_SYMPTOMS, "BEN004"),
-        exit_code=0,
-        seconds=75,
-    ),
-    Scenario(
-        name="slow: a rank has a fifth of a core",
-        hosts=3,
-        command=_ONE_A_HOST,
-        strike=_rank_of("h2", slowness.short_of_cpu),
-        expect=(Expect(code="BEN003", node="h2", state=State.WARN),),
-        also=(*_SYMPTOMS, "BEN004"),
-        exit_code=0,
-        seconds=75,
-    ),
+    _sends_slowly("slow: one host sends slowly, 3 hosts", 3, "h2"),
+    _sends_slowly("slow: one host sends slowly, 4 hosts", 4, "h3"),
+    _sends_slowly("slow: one of two hosts sends slowly", 2, "h2", State.WARN),
+    _rank_slowed("slow: a rank is stopped for 20 ms again and again", slowness.stuttering),
+    _rank_slowed("slow: a rank has a fifth of a core", slowness.short_of_cpu),
 )

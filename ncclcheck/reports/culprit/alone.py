@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Literal, TypeVar
 
 from ncclcheck.probes.facts import Cluster, Lateness, RankSpeed, at, value_or
 from ncclcheck.reports.culprit.samples import slowness_at
+from ncclcheck.reports.culprit.suspects import by
 
 FEW = 3
 _STEADY_US = 200.0
@@ -117,11 +118,10 @@ def slow_ranks(cluster: Cluster) -> list[Slow]:
     """GPUs and hosts that are outliers among ranks of the same hardware."""
     percent = cluster.policy.thresholds.get("BEN015.percent", 85.0)
     models = _models(cluster)
+    alike = by(cluster.measurements.rank_speeds, lambda one: (one.device[:4], models.get(one.node, ())))
     found: list[Slow] = []
     for metric in METRICS:
-        for peers in _grouped(
-            cluster.measurements.rank_speeds, lambda one: (one.device[:4], models.get(one.node, ()))
-        ):
+        for peers in alike.values():
             values = [(one, getattr(one, metric)) for one in peers if getattr(one, metric)]
             for one, value, healthy in _outliers(values, percent):
                 found.append(Slow(one.node, one.rank, one.device, metric, value, healthy, len(values)))
@@ -141,21 +141,13 @@ def slow_nodes(cluster: Cluster) -> list[Slow]:
     """Nodes whose own ranks are slower with each other than those of other nodes."""
     percent = cluster.policy.thresholds.get("BEN016.percent", 85.0)
     models = _models(cluster)
+    alike = by(cluster.measurements.node_speeds, lambda one: (one.ranks, one.bytes, models.get(one.node, ())))
     found: list[Slow] = []
-    for peers in _grouped(
-        cluster.measurements.node_speeds, lambda one: (one.ranks, one.bytes, models.get(one.node, ()))
-    ):
+    for peers in alike.values():
         values = [(one, one.busbw_gb_s) for one in peers if one.busbw_gb_s]
         for one, value, healthy in _outliers(values, percent):
             found.append(Slow(one.node, None, None, "busbw_gb_s", value, healthy, len(values)))
     return found
-
-
-def _grouped(items: Iterable[T], key: Callable[[T], object]) -> list[list[T]]:
-    groups: dict[object, list[T]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return list(groups.values())
 
 
 def _outliers(values: Sequence[tuple[T, float]], percent: float) -> list[tuple[T, float, float]]:
@@ -171,10 +163,7 @@ def _outliers(values: Sequence[tuple[T, float]], percent: float) -> list[tuple[T
 
 def by_node(slow: Iterable[Slow]) -> dict[tuple[str, int | None], list[Slow]]:
     """The outliers of each rank; None for those of the whole node."""
-    found: dict[tuple[str, int | None], list[Slow]] = {}
-    for one in slow:
-        found.setdefault((one.node, one.rank), []).append(one)
-    return found
+    return by(slow, lambda one: (one.node, one.rank))
 
 
 def ranks_of(speeds: Iterable[RankSpeed | Lateness]) -> dict[str, list[int]]:

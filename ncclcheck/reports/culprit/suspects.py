@@ -14,6 +14,7 @@ from ncclcheck.reports.culprit.samples import Samples, Way, ends_of
 Part = Literal["node", "nic", "rail", "link", "fabric"]
 Direction = Literal["out", "in", "both"]
 K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -81,11 +82,11 @@ def middle(ways: Sequence[Way]) -> float:
     return median(sorted(way.slowness for way in ways)[: (3 * len(ways) + 3) // 4])
 
 
-def by(ways: Iterable[Way], key: Callable[[Way], K]) -> dict[K, list[Way]]:
-    """Ways in groups."""
-    groups: dict[K, list[Way]] = {}
-    for way in ways:
-        groups.setdefault(key(way), []).append(way)
+def by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Things in groups, by what they have alike."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
     return groups
 
 
