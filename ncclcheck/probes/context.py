@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 
@@ -91,6 +91,60 @@ class Injection(Struct, frozen=True, kw_only=True):
     op: Op = "all_reduce"
 
 
+class TrainingPlan(Struct, frozen=True, kw_only=True):
+    """A small DDP training run. model, data and loss: a built-in name, or MODULE:FACTORY of the user.
+
+    directory: where the user's modules are looked for, and where checkpoints go unless checkpoints says so; batch:
+    samples a rank and micro-batch; accumulate: micro-batches a step. save_bytes: how much the sharded save may
+    write; parameters: of the model that a save is forecast for; timeout_s: of the process group there.
+    resume: this job goes on from the checkpoint that the one before left in `run_folder`.
+    """
+
+    model: str = "transformer"
+    model_kwargs: dict[str, Any] = {}
+    data: str = ""
+    data_kwargs: dict[str, Any] = {}
+    loss: str = ""
+    directory: str = "."
+    checkpoints: str = ""
+    run_folder: str = ""
+    steps: int = 20
+    batch: int = 8
+    accumulate: int = 1
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    strategy: Literal["ddp", "fsdp", "zero3"] = "ddp"
+    find_unused: bool = False
+    budget_s: float = 20.0
+    save_bytes: int = 64 * 2**20
+    parameters: float = 0.0
+    timeout_s: float = 600.0
+    kill: bool = True
+    resume: bool = False
+
+
+class DataPlan(Struct, frozen=True, kw_only=True):
+    """What one node's examiner does with the user's dataset. factory: MODULE:NAME or path/to/file.py:NAME.
+
+    directory: on sys.path of the children that run the user's code, and only there. budget_s: for everything after
+    the factory; factory_s: limit of the factory itself. ranks: world size to emulate; first_rank: of this node.
+    workers: processes at once; need: samples a second that the GPU takes; seed: of every reseeding.
+    """
+
+    factory: str
+    kwargs: dict[str, Any] = {}
+    directory: str = "."
+    node: str = ""
+    node_index: int = 0
+    nodes: int = 1
+    ranks: int = 2
+    ranks_per_node: int = 1
+    budget_s: float = 30.0
+    factory_s: float = 300.0
+    workers: int = 4
+    need: float = 0.0
+    seed: int = 11
+
+
 class JobPlan(Struct, frozen=True, kw_only=True):
     """The parts of the job, in the order in which they run; None: not asked for.
 
@@ -99,9 +153,10 @@ class JobPlan(Struct, frozen=True, kw_only=True):
 
     diagnostics_s: float = 0.0
     speed: SpeedPlan | None = None
-    collectives: CollectivePlan
+    collectives: CollectivePlan = CollectivePlan(rows=[])
     soak: SoakPlan | None = None
     pairs: PairPlan | None = None
+    training: TrainingPlan | None = None
     injected: list[Injection] = []
 
 

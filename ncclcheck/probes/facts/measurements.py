@@ -7,11 +7,14 @@ from itertools import chain
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ncclcheck.probes.facts.bench import Collective, Expectation, Soak, Startup, WrongResult
+from ncclcheck.probes.facts.data import DataReport, by_node
 from ncclcheck.probes.facts.memory import JobMemory
 from ncclcheck.probes.facts.pairs import Lateness, NodeSpeed, PairTime, RankSpeed
 from ncclcheck.probes.facts.reach import NodeReach
+from ncclcheck.probes.facts.training import Checks, Saves, Side, Smoke
 from ncclcheck.probes.facts.transport import Diagnostics, Traffic, Transport
 
 
@@ -32,18 +35,25 @@ class Measurements(Struct, frozen=True, kw_only=True):
     transport: list[Transport] = field(default_factory=list)
     traffic: list[Traffic] = field(default_factory=list)
     diagnostics: Diagnostics | None = None
+    data: list[DataReport] = field(default_factory=list)
+    smoke: Smoke | None = None
 
 
 def together(parts: Sequence[Measurements]) -> Measurements:
     """Many parts as one: lists are joined, and of what is single the last one told counts."""
-    told = {name: [value for part in parts if (value := getattr(part, name))] for name in _FIELDS}
-    return Measurements(**{name: _joined(values) for name, values in told.items() if values})
+    whole: Measurements = _joined([Measurements(), *parts])
+    return replace(whole, data=by_node(whole.data))
 
 
 def _joined(values: list[Any]) -> Any:
-    if isinstance(values[0], JobMemory):
-        return JobMemory(ranks=_joined([value.ranks for value in values]))
-    return [*chain.from_iterable(values)] if isinstance(values[0], list) else values[-1]
+    """Structs whose parts are told apart are joined field by field."""
+    first = values[0]
+    if isinstance(first, list):
+        return [*chain.from_iterable(values)]
+    if not isinstance(first, _TOLD_IN_PARTS):
+        return values[-1]
+    told = {n: [v for value in values if (v := getattr(value, n)) is not None] for n in first.__struct_fields__}
+    return type(first)(**{name: _joined(found) for name, found in told.items() if found})
 
 
-_FIELDS = Measurements.__struct_fields__
+_TOLD_IN_PARTS = (Measurements, JobMemory, Smoke, Checks, Saves, Side)
