@@ -105,6 +105,7 @@ def _context(plan: CollectivePlan, emit: Callable[[Measurements], None]) -> Cont
         step=lambda _: None,
         tick=lambda: None,
         emit=emit,
+        done=lambda: None,
         memory=Watch(torch.device("cpu")),
     )
 

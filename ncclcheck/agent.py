@@ -18,13 +18,16 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, BinaryIO
 
 from ncclcheck import __version__, endpoint, rundir, wire
+from ncclcheck.channel import Channel, Lease
 from ncclcheck.errors import UsageError
+from ncclcheck.examination import Examination
 from ncclcheck.launch import nodelist
 from ncclcheck.probes import process
 from ncclcheck.probes.facts import JobEnd, Leftover, Node, RankState, Unread, replace
 from ncclcheck.probes.machine import Machine
 from ncclcheck.probes.survey import survey
-from ncclcheck.torchrun import Torchrun, explain_end
+from ncclcheck.running import Running, explain_end
+from ncclcheck.torchrun import Torchrun
 
 if TYPE_CHECKING:
     from ncclcheck.probes.reach import Listener, Mark
@@ -32,41 +35,7 @@ if TYPE_CHECKING:
 _TICK = 0.1
 _LOOK_EVERY = 0.5
 _DRAIN_S = 1.0
-_LEASE_S = 90.0
-_TORCHRUN_MAY_LINGER = 3.0
-
-
-class Channel:
-    """The way to the launcher: records in short lines on what was stdout."""
-
-    def __init__(self, node: int) -> None:
-        self._out = os.dup(1)
-        os.dup2(2, 1)
-        self._node, self._seq = node, 0
-        self._lock = threading.Lock()
-
-    def say(self, record: wire.FromAgent) -> None:
-        """Send one record. A launcher that is gone is noticed on stdin."""
-        with self._lock, suppress(OSError):
-            self._seq += 1
-            for line in wire.lines(record, self._node, self._seq):
-                os.write(self._out, line)
-
-
-class Lease:
-    """Ends the agent when beats of the launcher, once begun, stay away: it was cut off, or it is stopped."""
-
-    def __init__(self, end: Callable[[], None]) -> None:
-        self._end = end
-        self._timer: threading.Timer | None = None
-
-    def renew(self) -> None:
-        """A beat came."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = threading.Timer(_LEASE_S, self._end)
-        self._timer.daemon = True
-        self._timer.start()
+_MAY_LINGER = 3.0
 
 
 class Agent:
@@ -95,6 +64,8 @@ class Agent:
                 self._reach(order)
             elif isinstance(order, wire.Job):
                 self._job(order)
+            elif isinstance(order, wire.Examine):
+                self._examine(order)
         self.leave("stopped")
 
     def _obey(self, orders: BinaryIO) -> None:
@@ -162,42 +133,55 @@ class Agent:
         if job.is_host and (problem := _port_problem(job.endpoint)):
             self._ended(None, problem)
             return
-        self._step("start torchrun")
+        self._run(
+            "torchrun",
+            lambda folder: Torchrun(job, self.options.name, self.options.node, folder, self.events.put),
+            job.seconds,
+        )
+
+    def _examine(self, order: wire.Examine) -> None:
+        """Run the examiner of the user's dataset to its end; always says how it ended."""
+        self._close_door()
+        self._run("the examiner", lambda folder: Examination(order, folder, self.events.put), order.seconds)
+
+    def _run(self, what: str, start: Callable[[str], Running], seconds: float) -> None:
+        """Start it in a folder of its own below the one that is locked, and see it to its end."""
+        self._step(f"start {what}")
         try:
             self.folder = self.folder or rundir.create()
-            torchrun = Torchrun(job, self.options.name, self.options.node, self.folder, self.events.put)
+            running = start(rundir.below(self.folder))
         except OSError as error:
-            self._ended(None, f"torchrun could not be started: {error}")
+            self._ended(None, f"{what} could not be started: {error}")
             return
-        stopped = self._watch(torchrun, time.monotonic() + job.seconds)
-        self._finish(torchrun)
+        stopped = self._watch(running, time.monotonic() + seconds)
+        self._finish(running)
         if stopped:
             self.leave("stopped")
 
-    def _watch(self, torchrun: Torchrun, end: float) -> bool:
-        """Pass on what the ranks say until the job is over; True if the launcher said stop."""
+    def _watch(self, running: Running, end: float) -> bool:
+        """Pass on what is said until it is over; True if the launcher said stop."""
         look, linger = 0.0, end
         while (now := time.monotonic()) < min(end, linger):
             with suppress(Empty):
                 event = self.events.get(timeout=_TICK)
                 if isinstance(event, wire.Stop):
                     return True
-                self._pass_on(torchrun, event)
-            if torchrun.child.poll() is not None:
+                self._pass_on(running, event)
+            if running.child.poll() is not None:
                 return False
-            if torchrun.all_done and linger == end:
-                linger = now + _TORCHRUN_MAY_LINGER
+            if running.all_done and linger == end:
+                linger = now + _MAY_LINGER
             if now > look:
                 self.channel.say(wire.Beat())
-                self._tell(torchrun.looked_at())
+                self._tell(running.looked_at())
                 look = now + _LOOK_EVERY
         return False
 
-    def _pass_on(self, torchrun: Torchrun, event: wire.FromLauncher | wire.FromAgent | int) -> None:
+    def _pass_on(self, running: Running, event: wire.FromLauncher | wire.FromAgent | int) -> None:
         if isinstance(event, (wire.Rank, wire.Step)):
-            torchrun.note(event)
+            running.note(event)
         if isinstance(event, int):
-            self._tell([replace(s, proc_state="gone") for s in torchrun.looked_at() if s.pid == event])
+            self._tell([replace(s, proc_state="gone") for s in running.looked_at() if s.pid == event])
         elif isinstance(event, (wire.Rank, wire.Step, wire.Result)):
             self.channel.say(event)
 
@@ -205,18 +189,18 @@ class Agent:
         for state in states:
             self.channel.say(wire.Rank(state=state))
 
-    def _finish(self, torchrun: Torchrun) -> None:
+    def _finish(self, running: Running) -> None:
         """Look once more, end what is left, and say how it went."""
-        self._drain(torchrun)
-        exits = torchrun.exits()
-        self._tell([replace(s, exit=exits.get(s.pid or -1)) for s in torchrun.looked_at()])
-        status = 0 if torchrun.all_done else torchrun.child.poll()
+        self._drain(running)
+        exits = running.exits()
+        self._tell([replace(s, exit=exits.get(s.pid or -1)) for s in running.looked_at()])
+        status = 0 if running.all_done else running.child.poll()
         stuck = process.kill_tree()
-        detail = explain_end(torchrun.log) if status else ""
-        self.channel.say(wire.Result(part=torchrun.proof()))
+        detail = explain_end(running.log) if status else ""
+        self.channel.say(wire.Result(part=running.proof()))
         self._ended(status, detail, [_leftover(self.options.name, s) for s in stuck])
 
-    def _drain(self, torchrun: Torchrun) -> None:
+    def _drain(self, running: Running) -> None:
         """What the ranks said before they ended, for a short while; an order that comes meanwhile is kept."""
         end = time.monotonic() + _DRAIN_S
         with suppress(Empty):
@@ -225,7 +209,7 @@ class Agent:
                 if isinstance(event, wire.Stop):
                     self.events.put(event)
                     return
-                self._pass_on(torchrun, event)
+                self._pass_on(running, event)
 
     def _ended(self, status: int | None, detail: str, leftovers: list[Leftover] | None = None) -> None:
         end = JobEnd(node=self.options.name, exit=status, detail=detail)

@@ -38,6 +38,11 @@ def create() -> str:
     raise OSError("no place for a small private folder; tried " + "; ".join(tried))
 
 
+def below(folder: str) -> str:
+    """A new folder inside, for one job of the run. Raises OSError."""
+    return tempfile.mkdtemp(prefix="job", dir=folder)
+
+
 def remove(folder: str) -> None:
     """Remove a run folder."""
     shutil.rmtree(folder, ignore_errors=True)

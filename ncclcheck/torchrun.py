@@ -4,45 +4,38 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from ncclcheck import wire
+from ncclcheck import ears, wire
 from ncclcheck.probes import process
 from ncclcheck.probes.context import JobPlan
 from ncclcheck.probes.facts import Measurements, RankState, replace
 from ncclcheck.proof import Proof
 from ncclcheck.slots import Slots
-from ncclcheck.worker import RUN_VARIABLE, WorkerPlan
+from ncclcheck.worker import WorkerPlan
 
 _NOT_INHERITED = re.compile(
     r"(PET_.*|TORCHELASTIC_.*|MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE"
     r"|GROUP_RANK|GROUP_WORLD_SIZE|ROLE_RANK|ROLE_WORLD_SIZE|NODE_RANK)$"
 )
-_FAILED = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\)\s+exitcode\s*:\s*(-?\d+) \(pid: (\d+)\)")
 _EXIT = re.compile(r"exitcode\s*:\s*(-?\d+)\s*\(pid:\s*(\d+)\)")
-
-Heard = Callable[["wire.FromAgent | int"], None]
 
 
 class Torchrun:
     """A running torchrun. `heard` gets every record of a rank, and the pid of a rank whose line closed."""
 
-    def __init__(self, job: wire.Job, node: str, node_index: int, folder: str, heard: Heard) -> None:
+    def __init__(self, job: wire.Job, node: str, node_index: int, folder: str, heard: ears.Heard) -> None:
         self.job, self.node, self.folder = job, node, folder
         self.ranks: dict[int, RankState] = {}
         self._changed: dict[int, float] = {}
-        self._heard = heard
         self._slots = Slots(f"{folder}/slots", job.ranks_per_node, create=True)
         self._write_plan(node_index)
-        self._listen()
+        ears.listen(folder, heard)
         self.child = self._start()
 
     @property
@@ -64,37 +57,12 @@ class Torchrun:
         )
         Path(self.folder, "plan.json").write_bytes(msgspec.json.encode(plan))
 
-    def _listen(self) -> None:
-        server = socket.socket(socket.AF_UNIX)
-        server.bind(f"{self.folder}/agent.sock")
-        server.listen(1024)
-        threading.Thread(target=self._accept, args=(server,), daemon=True).start()
-
-    def _accept(self, server: socket.socket) -> None:
-        while True:
-            connection, _ = server.accept()
-            threading.Thread(target=self._hear, args=(connection,), daemon=True).start()
-
-    def _hear(self, connection: socket.socket) -> None:
-        """Everything that one rank says; the end of its line is an event of its own."""
-        pid = -1
-        with connection, connection.makefile("rb") as said:
-            for line in said:
-                try:
-                    record = wire.read_from_rank(line)
-                except wire.Unreadable:
-                    continue
-                if isinstance(record, wire.Rank) and record.state.pid is not None:
-                    pid = record.state.pid
-                self._heard(record)
-        self._heard(pid)
-
     def _start(self) -> subprocess.Popen[bytes]:
         env = {name: value for name, value in os.environ.items() if not _NOT_INHERITED.match(name)}
         env.update(self.job.env)
         self._proof = Proof(self.job, self.node, self.folder, env)
         env.update(self._proof.environment)
-        env.update({RUN_VARIABLE: self.folder, "TMPDIR": self.folder, "PYTHONUNBUFFERED": "1"})
+        env.update({ears.RUN_VARIABLE: self.folder, "TMPDIR": self.folder, "PYTHONUNBUFFERED": "1"})
         with open(self.log, "wb") as log:
             return process.start(command(self.job), env=env, cwd=self.folder, out=log, err=subprocess.STDOUT)
 
@@ -154,17 +122,3 @@ def command(job: wire.Job, python: str = sys.executable) -> list[str]:
         *("--local-addr", job.local_addr, "--max-restarts", "0", "--monitor-interval", "0.2"),
         *("-m", "ncclcheck.worker"),
     ]
-
-
-def explain_end(log: str) -> str:
-    """What torchrun's log says of its end: the rank that it names, the last exception, else the last lines."""
-    text = process.tail(log, 65536)
-    errors = [
-        line.strip() for line in text.splitlines() if re.match(r"\s*(\w+\.)*\w*(Error|Exception)\b.*:", line)
-    ]
-    if told := [line for line in errors if not line.endswith("ChildFailedError:")]:
-        return told[-1][:2000]
-    if failures := _FAILED.findall(text):
-        rank, status, pid = failures[-1]
-        return f"rank {rank} (pid {pid}) ended with exit status {status} before it could speak"
-    return "\n".join(text.splitlines()[-5:])[:2000]

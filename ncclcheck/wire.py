@@ -77,7 +77,7 @@ class Result(Struct, tag="result", frozen=True, kw_only=True):
 
 
 class JobEnded(Struct, tag="job_ended", frozen=True, kw_only=True):
-    """This node's torchrun has ended, or could not start."""
+    """This node's torchrun or examiner has ended, or could not start."""
 
     end: facts.JobEnd
     leftovers: list[facts.Leftover] = []
@@ -111,6 +111,13 @@ class Job(Struct, tag="job", frozen=True, kw_only=True):
     seconds: float
 
 
+class Examine(Struct, tag="examine", frozen=True, kw_only=True):
+    """Examine the user's dataset in a process of its own; a JobEnded tells its end. plan: a DataPlan."""
+
+    plan: msgspec.Raw
+    seconds: float
+
+
 class Listen(Struct, tag="listen", frozen=True, kw_only=True):
     """Open a door on this address for the time of the reach stage."""
 
@@ -136,7 +143,7 @@ class Stop(Struct, tag="stop", frozen=True, kw_only=True):
 
 
 FromAgent = Union[Hello, Facts, Step, Listening, Reach, Rank, Result, JobEnded, Beat, Bye]
-FromLauncher = Union[Listen, Peers, Job, Alive, Stop]
+FromLauncher = Union[Listen, Peers, Job, Examine, Alive, Stop]
 
 _encoder = msgspec.json.Encoder()
 _from_agent: msgspec.json.Decoder[FromAgent] = msgspec.json.Decoder(FromAgent)

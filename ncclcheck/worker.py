@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from ncclcheck import wire
+from ncclcheck.ears import RUN_VARIABLE, Mouth
 from ncclcheck.probes.context import Context, JobPlan
 from ncclcheck.probes.facts import JobMemory, Measurements, RankState, Startup, replace
 from ncclcheck.probes.process import die_with_parent
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from ncclcheck.probes.memory import Watch
     from ncclcheck.probes.pairs import NextRound
-
-RUN_VARIABLE = "NCCLCHECK_RUN_DIR"
 
 
 class WorkerPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,20 +59,13 @@ class Link:
     """The rank's line to its agent: a Unix socket and a slot of counters."""
 
     def __init__(self, folder: str, plan: WorkerPlan, me: Identity) -> None:
-        self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.settimeout(10)
-        self._socket.connect(f"{folder}/agent.sock")
+        self._mouth = Mouth(folder)
         self._slot = Slots(f"{folder}/slots", plan.ranks_per_node).writer(me.local_rank, os.getpid())
-        self._lock = threading.Lock()
+        self.say = self._mouth.say
         self.state = RankState(rank=me.rank, node=plan.node, local_rank=me.local_rank, pid=os.getpid())
         self.tick = self._slot.tick
         self.say(wire.Rank(state=self.state))
         threading.Thread(target=self._beat, daemon=True).start()
-
-    def say(self, record: wire.FromAgent) -> None:
-        """Send one record; an agent that is gone ends us by the kernel's hand."""
-        with self._lock:
-            self._socket.sendall(wire.encode_from_rank(record))
 
     def step(self, text: str) -> None:
         """Announce what is about to begin."""
@@ -135,7 +126,6 @@ def _run(link: Link, plan: WorkerPlan, me: Identity, born: float) -> None:
     link.phase(phase="world")
     context = _context(link, plan, me, memory, device)
     _parts(context, [imported, born - plan.started, initialised])
-    context.emit(Measurements(memory=JobMemory(ranks=[memory.report(me.rank, plan.node)])))
     link.step("destroy_process_group")
     dist.destroy_process_group()
 
@@ -154,14 +144,30 @@ def _parts(context: Context, seconds: list[float]) -> None:
     """The parts of the plan, in their order. seconds: import, rendezvous and init of this rank."""
     from ncclcheck.probes import collectives, pairs, speed  # noqa: PLC0415
 
+    plan = context.plan.training
+    if plan and plan.resume:
+        _train(context)  # what else there is to tell the job before has told
+        return
     context.step("first collective")
     _emit_startup(context, [*seconds, collectives.first_collective(context)])
     context.memory.mark("after_init")
     if context.plan.speed:
         speed.run(context)
-    collectives.run(context)
+    if context.plan.collectives.rows:
+        collectives.run(context)
     if context.plan.pairs:
         pairs.run(context, _next_round([*pairs.ranks_of(context.node_of)], context.plan.pairs.level))
+    interrupt = _train(context) if plan else None
+    context.emit(Measurements(memory=JobMemory(ranks=[context.memory.report(context.rank, context.node)])))
+    if interrupt:
+        interrupt()  # all is told: the death of a rank that follows is meant
+
+
+def _train(context: Context) -> Callable[[], None] | None:
+    """The training smoke run; what kills a rank of it at the end, where that is asked for."""
+    from ncclcheck.probes import training  # noqa: PLC0415
+
+    return training.run(context)
 
 
 def _next_round(nodes: list[str], level: Literal["quick", "full"]) -> NextRound:
@@ -216,6 +222,7 @@ def _context(link: Link, plan: WorkerPlan, me: Identity, memory: Watch, device: 
         step=link.step,
         tick=link.tick,
         emit=link.emit,
+        done=partial(link.phase, phase="done"),
         memory=memory,
     )
 

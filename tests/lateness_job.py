@@ -49,6 +49,7 @@ def context(rank: int, tick: Callable[[], None], emit: Callable[[Measurements], 
         step=lambda _: None,
         tick=tick,
         emit=emit,
+        done=lambda: None,
         memory=Watch(torch.device("cpu")),
     )
 

@@ -88,6 +88,7 @@ def measure(case: Case, rank: int) -> Outcome:
         step=outcome.steps.append,
         tick=lambda: None,
         emit=lambda part: outcome.pairs.extend(part.pairs),
+        done=lambda: None,
         memory=Watch(torch.device("cpu")),
     )
     store = dist.distributed_c10d._get_default_store()

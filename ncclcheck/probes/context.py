@@ -31,6 +31,19 @@ Op = Literal[
 ReduceOp = Literal["sum", "product", "min", "max", "avg", "band", "bor", "bxor", "premul_sum"]
 Dtype = Literal["float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64"]
 
+TrainingFault = Literal[
+    "rank-init",
+    "no-set-epoch",
+    "skip-step",
+    "no-sync",
+    "unused",
+    "uneven",
+    "leak",
+    "stray",
+    "slow-data",
+    "one-file",
+]
+
 
 class Row(Struct, frozen=True, kw_only=True):
     """One line of the table: an operation at a size (bytes as nccl-tests counts them; 0 for barrier)."""
@@ -83,7 +96,7 @@ class Injection(Struct, frozen=True, kw_only=True):
     corrupt: in the results of `op`. nodes: of a slow link.
     """
 
-    kind: Literal["slow-rank", "slow-link", "corrupt", "hang", "crash"]
+    kind: Literal["slow-rank", "slow-link", "corrupt", "hang", "crash"] | TrainingFault
     rank: int = -1
     nodes: list[str] = []
     seconds: float = 0.0
@@ -167,7 +180,8 @@ class Context:
     node_of: the node of each rank of the world, by rank (c10d numbers nodes as it likes).
     deadline: time.monotonic() at which the job is ended from outside. step announces what is about to begin
     (before it begins), tick counts progress within it, emit hands over finished measurements (rank 0 hands
-    over what is one for all, every rank what is its own). memory watches over this rank's own.
+    over what is one for all, every rank what is its own). memory watches over this rank's own. done tells that
+    this rank has nothing left to tell: however it ends afterwards is no fault.
     """
 
     rank: int
@@ -183,4 +197,5 @@ class Context:
     step: Callable[[str], None]
     tick: Callable[[], None]
     emit: Callable[[Measurements], None]
+    done: Callable[[], None]
     memory: Watch
