@@ -2,194 +2,45 @@
 
 from __future__ import annotations
 
-import dataclasses
-import os
-import time
 from collections.abc import Callable
 
-import msgspec
-
-from ncclcheck import endpoint, plan, wire
+from ncclcheck import plan
 from ncclcheck.conduct import conduct
 from ncclcheck.errors import UsageError
+from ncclcheck.jobs import TorchJob
 from ncclcheck.options import Options
-from ncclcheck.plan import BenchOptions, Shape
+from ncclcheck.plan import BenchOptions
 from ncclcheck.probes.context import JobPlan
-from ncclcheck.probes.facts import Cluster, Node, at, replace, variables
+from ncclcheck.probes.facts import Cluster
 from ncclcheck.reports import expect
-from ncclcheck.reports.findings import State
-from ncclcheck.reports.jsondoc import Stage
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
-from ncclcheck.stages import Stages, report_time
-
-_LEAST_JOB_S = 5.0
-# What must hold before a job is started: where one of these fails, it could only hang (`--force` overrides).
-GROUND = (
-    *("GPU001", "GPU025", "VER001", "NCC002", "NCC007", "HST009"),
-    *("NET001", "NET003", "NET005", "NET006", "NET007", "NET010", "NET012"),
-)
-
-
-class _Bench:
-    """The job of one run of `bench`."""
-
-    def __init__(self, stages: Stages, bench: BenchOptions) -> None:
-        self.stages, self.session = stages, stages.session
-        self.bench = dataclasses.replace(
-            bench, nproc_per_node=bench.nproc_per_node or stages.choice.ranks_per_node
-        )
-        self.shape: Shape | None = None
-        self.run_id = f"ncclcheck-{os.getpid()}-{time.time_ns()}"
-
-    def measure(self) -> None:
-        """Run the job, if its ground holds. Raises UsageError for a shape that cannot fit, and Interrupted."""
-        if (refusal := self._refusal()) is not None:
-            self.session.stopped_by, stage = refusal
-            self.stages.done.append(stage)
-            return
-        nodes = self.session.gathered.answered
-        self.shape = plan.shape(self.bench, nodes, simulated=self.stages.choice.simulated)
-        parts = plan.job(self.bench, self.shape, nodes, simulated=self.stages.choice.simulated)
-        self._refuse_demands(parts)
-        self.stages.progress.say(self._announcement())
-        with self.stages.stage("bench", f"torchrun with {self.shape.backend}") as outcome:
-            seconds = self._seconds()
-            self.session.job(self._orders(nodes, parts, seconds), seconds)
-            if self.session.stopped_by or not self._complete():
-                outcome.state, outcome.reason = State.FAIL, self.session.stopped_by or "not every rank finished"
-
-    def _refuse_demands(self, parts: JobPlan) -> None:
-        """Raises UsageError for a bandwidth that is demanded and not measured, or that nothing here can reach."""
-        measured = {row.op: None for row in parts.collectives.rows}
-        for op in self.stages.options.policy.min_busbw:
-            if op not in measured:
-                raise UsageError(f"--min-busbw: {op} is not measured in this run, only {', '.join(measured)}")
-        for problem in expect.impossible(self.cluster(), self.ranks, len(self.stages.choice.names)):
-            raise UsageError(f"--min-busbw: {problem}")
-
-    def _refusal(self) -> tuple[str, Stage] | None:
-        """Why no job is started, and the stage that says so."""
-        if silent := self.stages.cluster().run.silent:
-            state, reason = State.SKIPPED, f"{', '.join(s.node for s in silent)} did not answer"
-        elif not self.stages.options.force and (failed := self._failed_ground()):
-            state, reason = State.SKIPPED, f"{', '.join(failed)} failed"
-        elif self._seconds() < _LEAST_JOB_S:
-            reason = f"{self.stages.deadline.left:.0f} s before the deadline are too few for a job"
-            return "deadline", Stage(name="bench", state=State.UNKNOWN, seconds=0.0, reason=reason)
-        else:
-            return None
-        return "refused", Stage(name="bench", state=state, seconds=0.0, reason=reason)
-
-    def _failed_ground(self) -> list[str]:
-        """Only the rules that matter here are judged, with the ground that they themselves stand on."""
-        wanted = {*GROUND, *(code for rule in all_rules() if rule.code in GROUND for code in rule.ground)}
-        verdicts = judge(self.cluster(), [rule for rule in all_rules() if rule.code in wanted])
-        return [v.code for v in verdicts if v.code in GROUND and v.state is State.FAIL]
-
-    def _seconds(self) -> float:
-        """What is left for the job, when closing and the report have their share."""
-        return self.stages.deadline.left - report_time(self.stages.deadline) - 2.0
-
-    @property
-    def ranks(self) -> int:
-        """The planned world size; 0 before there is a plan."""
-        return self.shape.ranks_per_node * len(self.stages.choice.names) if self.shape else 0
-
-    def _orders(self, nodes: list[Node], parts: JobPlan, seconds: float) -> dict[int, wire.Job]:
-        """One order a node. All meet where node 0 opens the store."""
-        assert self.shape is not None
-        addresses = self._addresses()
-        where = self._endpoint(addresses)
-        payload = msgspec.Raw(msgspec.json.encode(parts))
-        return {
-            index: wire.Job(
-                run_id=self.run_id,
-                endpoint=where,
-                is_host=index == 0,
-                local_addr=addresses[index],
-                nodes=len(nodes),
-                ranks_per_node=self.shape.ranks_per_node,
-                backend=self.shape.backend,
-                plan=payload,
-                env=self._environment(index, node),
-                seconds=seconds,
-            )
-            for index, node in enumerate(nodes)
-        }
-
-    def _addresses(self) -> dict[int, str]:
-        """The address of each node on the job's network."""
-        if self.stages.choice.launcher == "local":
-            return dict.fromkeys(range(len(self.stages.choice.names)), "127.0.0.1")
-        links = self.stages.links()
-        return {i: links[i].address if i in links else name for i, name in enumerate(self.stages.choice.names)}
-
-    def _endpoint(self, addresses: dict[int, str]) -> str:
-        """Where node 0 opens the store: as the user said, or on a port that is free there."""
-        given = self.stages.options.rdzv_endpoint
-        if given and self.stages.choice.launcher == "local":
-            return given
-        if (lead := self.stages.choice.lead) is not None:
-            return lead.endpoint()
-        port = endpoint.free_port("127.0.0.1") if self.stages.choice.launcher == "local" else self._free_there()
-        host = addresses[0]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-    def _free_there(self) -> int:
-        """A port that was free on node 0 when its door was open; its agent probes it again before use."""
-        doors = {door.node: door for door in self.session.gathered.doors}
-        return doors[0].tcp_port if 0 in doors else endpoint.random_port()
-
-    def _environment(self, index: int, node: Node) -> dict[str, str]:
-        """What we add to the user's environment, and only where the user said nothing."""
-        assert self.shape is not None
-        env = variables(node)
-        added = {} if "OMP_NUM_THREADS" in env else {"OMP_NUM_THREADS": "1"}
-        if self.shape.backend == "gloo" and self.stages.choice.launcher == "local":
-            added |= {} if "GLOO_SOCKET_IFNAME" in env else {"GLOO_SOCKET_IFNAME": "lo"}
-        if self.shape.backend == "nccl" and self.stages.choice.simulated:
-            first = index * self.shape.ranks_per_node
-            mine = _visible(env, at(node, "gpus.usable"))[first : first + self.shape.ranks_per_node]
-            added |= {"NCCL_HOSTID": f"{self.run_id}-{index}", "CUDA_VISIBLE_DEVICES": ",".join(mine)}
-        return added
-
-    def _announcement(self) -> str:
-        assert self.shape is not None
-        note = f"; {self.shape.note}" if self.shape.note else ""
-        about, within = plan.stated_seconds(self.bench), self.stages.deadline.left
-        across = f"{self.ranks} rank{'s' if self.ranks > 1 else ''}, {self.shape.ranks_per_node} on each node"
-        return f"{across}, {self.shape.backend}{note}; takes about {about:.0f} s, ends within {within:.0f} s"
-
-    def _complete(self) -> bool:
-        ranks = self.session.gathered.ranks
-        return len(ranks) == self.ranks and all(rank.phase == "done" for rank in ranks.values())
-
-    def cluster(self) -> Cluster:
-        """Everything that is known by now."""
-        backend = self.shape.backend if self.shape else ""
-        job = replace(self.stages.job(), backend=backend, backend_asked=self.bench.backend, ranks=self.ranks)
-        if self.shape:
-            job = replace(job, injected=[*self.bench.inject])
-        return self.stages.cluster(job)
-
-
-def _visible(env: dict[str, str], usable: int) -> list[str]:
-    given = env.get("CUDA_VISIBLE_DEVICES")
-    return given.split(",") if given else [str(index) for index in range(usable)]
+from ncclcheck.stages import Stages
 
 
 def run(options: Options, bench: BenchOptions) -> int:
     """The whole of `bench`; the exit code. Raises UsageError."""
 
     def work(stages: Stages) -> tuple[Callable[[], None], Callable[[], Cluster]]:
-        this = _Bench(stages, bench)
+        this = TorchJob(stages, bench)
 
         def stages_of_bench() -> None:
             stages.facts()
             stages.reach()
-            this.measure()
+            if (shape := this.prepare("bench")) is not None:
+                parts = plan.job(bench, shape, this.nodes, simulated=stages.choice.simulated)
+                _refuse_demands(this, parts)
+                this.announce(plan.stated_seconds(bench))
+                this.run("bench", parts)
 
         return stages_of_bench, this.cluster
 
     return conduct(options, options.deadline or plan.default_deadline("bench", bench), work)
+
+
+def _refuse_demands(job: TorchJob, parts: JobPlan) -> None:
+    """Raises UsageError for a bandwidth that is demanded and not measured, or that nothing here can reach."""
+    measured = {row.op: None for row in parts.collectives.rows}
+    for op in job.stages.options.policy.min_busbw:
+        if op not in measured:
+            raise UsageError(f"--min-busbw: {op} is not measured in this run, only {', '.join(measured)}")
+    for problem in expect.impossible(job.cluster(), job.ranks, len(job.stages.choice.names)):
+        raise UsageError(f"--min-busbw: {problem}")

@@ -126,6 +126,17 @@ class Gathered:
         )
         return sum(node.reach is not None for node in self.nodes.values()) + gone >= count
 
+    def begin_job(self) -> None:
+        """What is told of ranks from now on is of another job; what was measured stays."""
+        self.ranks = {}
+        for node in self.nodes.values():
+            node.end = None
+
+    @property
+    def silent_of_examination(self) -> list[str]:
+        """Nodes whose examiner may still tell something."""
+        return [node.name for node in self.nodes.values() if node.end is None and node.closed is None]
+
     @property
     def job_over(self) -> bool:
         """Every node has said how its torchrun ended."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -40,19 +41,25 @@ _MEMORY_OF_A_RANK = 400 * 2**20
 
 
 @dataclass(frozen=True)
-class BenchOptions:
+class JobOptions:
+    """What a user may say of any torchrun job."""
+
+    nproc_per_node: int | None = None
+    backend: str = "auto"
+    inject: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class BenchOptions(JobOptions):
     """The options of `bench` itself."""
 
     ops: tuple[Op, ...] | None = None
     sizes: tuple[int, ...] | None = None
     reduce_op: ReduceOp = "sum"
     dtype: Dtype | None = None
-    nproc_per_node: int | None = None
-    backend: str = "auto"
     time_budget: float | None = None
     level: Level = "standard"
     soak: float | None = None
-    inject: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -137,25 +144,44 @@ def _bad_size(text: str) -> UsageError:
     )
 
 
-def shape(bench: BenchOptions, nodes: list[Node], *, simulated: bool) -> Shape:
+def shape(wishes: JobOptions, nodes: list[Node], *, simulated: bool) -> Shape:
     """Backend and ranks a node. Raises UsageError for what cannot fit."""
     gpus = [_gpus(node) for node in nodes]
     on_each = (min(gpus) // len(nodes) if simulated else min(gpus)) if gpus else 0
-    if bench.backend == "nccl" and on_each == 0:
+    if wishes.backend == "nccl" and simulated and 0 < min(gpus, default=0) < len(nodes):
+        return _sharing(wishes, min(gpus), len(nodes))
+    if wishes.backend == "nccl" and on_each == 0:
         raise UsageError(
             f"--backend nccl: not every node has a GPU of its own (usable GPUs: {gpus}); allowed: auto, gloo"
         )
-    if bench.backend in ("auto", "nccl") and on_each:
-        ranks = bench.nproc_per_node or on_each
+    if wishes.backend in ("auto", "nccl") and on_each:
+        ranks = wishes.nproc_per_node or on_each
         if ranks > on_each:
             raise UsageError(f"--nproc-per-node: {ranks} ranks do not fit, each node has {on_each} GPUs for nccl")
         return Shape("nccl", ranks)
     note = (
         "fewer GPUs than nodes: gloo on CPUs"
-        if simulated and gpus and max(gpus) and bench.backend == "auto"
+        if simulated and gpus and max(gpus) and wishes.backend == "auto"
         else ""
     )
-    return Shape("gloo", _cpu_ranks(bench, nodes, simulated=simulated), note)
+    return Shape("gloo", _cpu_ranks(wishes, nodes, simulated=simulated), note)
+
+
+def _sharing(wishes: JobOptions, gpus: int, nodes: int) -> Shape:
+    """More simulated nodes than GPUs: one rank a node, and NCCL takes ranks of one GPU for two machines."""
+    if (wishes.nproc_per_node or 1) > 1:
+        raise UsageError(
+            f"--nproc-per-node: {wishes.nproc_per_node} ranks do not fit; {nodes} nodes that share {gpus} "
+            f"GPU{'s' * (gpus > 1)} have one rank each"
+        )
+    whose = "one GPU" if gpus == 1 else f"{gpus} GPUs"
+    return Shape("nccl", 1, f"{nodes} nodes share {whose}: the figures are of one card, not of a network")
+
+
+def gpus_of(index: int, shape: Shape, visible: Sequence[str]) -> list[str]:
+    """The GPUs of a simulated node; its neighbours' ones where there are too few."""
+    first = index * shape.ranks_per_node
+    return [visible[number % len(visible)] for number in range(first, first + shape.ranks_per_node)]
 
 
 def _gpus(node: Node) -> int:
@@ -164,18 +190,18 @@ def _gpus(node: Node) -> int:
     return 0 if isinstance(usable, Unread) or given in ("", "-1", "NoDevFiles") else int(usable)
 
 
-def _cpu_ranks(bench: BenchOptions, nodes: list[Node], *, simulated: bool) -> int:
+def _cpu_ranks(wishes: JobOptions, nodes: list[Node], *, simulated: bool) -> int:
     sharing = len(nodes) if simulated else 1
     cores = min((value_or(at(node, "host.usable_cores"), 1.0) for node in nodes), default=1.0)
     most = max(1, _most_ranks(nodes) // sharing)
-    if bench.nproc_per_node is None:
+    if wishes.nproc_per_node is None:
         return max(1, min(most, 8, int(cores) // sharing))
-    if bench.nproc_per_node > most:
+    if wishes.nproc_per_node > most:
         raise UsageError(
-            f"--nproc-per-node: {bench.nproc_per_node} ranks a node do not fit here; allowed are 1 to {most} "
+            f"--nproc-per-node: {wishes.nproc_per_node} ranks a node do not fit here; allowed are 1 to {most} "
             "(eight a core, and 400 MiB of memory each)"
         )
-    return bench.nproc_per_node
+    return wishes.nproc_per_node
 
 
 def _most_ranks(nodes: list[Node]) -> int:

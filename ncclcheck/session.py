@@ -16,6 +16,7 @@ from ncclcheck.gather import Gathered
 from ncclcheck.launch.agents import Event, Events, Link, Said, Signalled
 from ncclcheck.probes import process
 from ncclcheck.progress import Progress
+from ncclcheck.stall import Stall
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _GRACE = 2.5
@@ -50,6 +51,7 @@ class Session:
         self.gathered = Gathered(links)
         self.started_job = False
         self._beats_next = 0.0
+        self._stall: Stall | None = None
         process.adopt_orphans()  # what a killed agent leaves behind comes to us, and ends with us
         self.stopped_by = ""
 
@@ -67,14 +69,23 @@ class Session:
         self._listen(seconds + _DOORS_S, lambda: self.gathered.have_reached(len(doors)))
 
     def job(self, orders: Mapping[int, wire.Job], seconds: float) -> None:
-        """Run the job until it is over on all nodes, a rank is lost, or time is up. Raises Interrupted."""
+        """Run a job until it is over on all nodes, a rank is lost, or time is up. Raises Interrupted."""
         self.started_job = True
+        self.gathered.begin_job()
         for node, order in orders.items():
             self._send(node, order)
         verdict = _JobWatch(self.gathered)
+        self._stall = Stall(self.gathered, self.progress)
         self._listen(seconds, verdict.over)
+        self._stall = None
         self.stopped_by = verdict.stopped_by if verdict.over() else "deadline"
         self.stop_job()
+
+    def examine(self, orders: Mapping[int, wire.Examine], seconds: float) -> None:
+        """Let examiners run until each node has told its end, or time is up. Raises Interrupted."""
+        for node, order in orders.items():
+            self._send(node, order)
+        self._listen(seconds, lambda: not self.gathered.silent_of_examination)
 
     def stop_job(self) -> None:
         """End the job everywhere, and wait shortly for what the agents saw last."""
@@ -114,6 +125,8 @@ class Session:
         end = time.monotonic() + min(seconds, max(0.5, self.deadline.left))
         while not over() and (left := end - time.monotonic()) > 0:
             self._beat()
+            if self._stall is not None:
+                self._stall.tell()
             try:
                 self._take(self.events.get(timeout=min(left, 0.25)))
             except Empty:
@@ -130,7 +143,11 @@ class Session:
             self.stopped_by = "signal"
             raise Interrupted(event.number)
         self.gathered.take(event)
-        if isinstance(event, Said) and isinstance(event.record, wire.Step) and event.record.rank in (None, 0):
+        if not isinstance(event, Said):
+            return
+        if self._stall is not None:
+            self._stall.heard(event.record)
+        if isinstance(event.record, wire.Step) and event.record.rank in (None, 0):
             self.progress.step(event.record.text)
 
 
