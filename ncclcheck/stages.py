@@ -13,6 +13,7 @@ from ncclcheck.clock import Deadline
 from ncclcheck.launch.agents import Events
 from ncclcheck.launch.choose import Choice
 from ncclcheck.options import Options
+from ncclcheck.probes import process
 from ncclcheck.probes.facts import Cluster, Job, Node, Unread, at, value_or
 from ncclcheck.progress import Progress
 from ncclcheck.reports import lan
@@ -21,6 +22,7 @@ from ncclcheck.reports.jsondoc import Stage
 from ncclcheck.session import Session
 
 _FACTS_S = 25.0
+_USUAL_FACTS_S = 15.0  # a node that is silent for so long is to blame; before that the deadline is
 _REACH_S = 6.0
 
 
@@ -38,6 +40,7 @@ class Stages:
     @classmethod
     def start(cls, options: Options, choice: Choice, events: Events, seconds: float, progress: Progress) -> Stages:
         """Start the agents of all nodes, and in a join wait for them; the deadline counts from then."""
+        process.adopt_orphans()  # what a killed agent leaves behind comes to us, and ends with us
         links = choice.start(events, progress, *agent_options(options, seconds))
         deadline = Deadline(seconds)
         return cls(options, choice, Session(links, events, deadline, progress), deadline, progress)
@@ -63,6 +66,7 @@ class Stages:
             self.session.facts(min(_FACTS_S, limit))
             if missing := self.session.gathered.waiting_for_facts:
                 outcome.state, outcome.reason = State.UNKNOWN, f"no facts of {', '.join(missing)}"
+                self.session.stopped_by = "deadline" if limit < _USUAL_FACTS_S else ""
 
     def reach(self) -> None:
         """Let real nodes try to reach each other on the network that the job would use. Raises Interrupted."""
@@ -74,7 +78,7 @@ class Stages:
             if len(links) < 2:
                 outcome.state, outcome.reason = State.SKIPPED, "fewer than two nodes have a usable interface"
                 return
-            names = {known_name(node): links[i].address for i, node in self._indexed() if i in links}
+            names = {known_name(node): links[i].address for i, node in self.indexed() if i in links}
             listen = {index: wire.Listen(address=link.address) for index, link in links.items()}
             self.session.reach(listen, names, min(_REACH_S, self.deadline.left / 3))
 
@@ -82,13 +86,14 @@ class Stages:
         """By node index: the interface and address that the job would use there."""
         cluster = self.cluster()
         found: dict[int, lan.Link] = {}
-        for index, node in self._indexed():
+        for index, node in self.indexed():
             if not isinstance(at(node, "network.interfaces"), Unread):
                 link = lan.link(node, lan.choice_of_job(cluster, node))
                 found |= {index: link} if link else {}
         return found
 
-    def _indexed(self) -> list[tuple[int, Node]]:
+    def indexed(self) -> list[tuple[int, Node]]:
+        """The nodes that told their facts, by the launcher's number."""
         return [(i, n.facts) for i, n in self.session.gathered.nodes.items() if n.facts is not None]
 
     def cluster(self, job: Job | None = None) -> Cluster:

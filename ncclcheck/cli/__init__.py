@@ -29,7 +29,7 @@ class _Group(click.Group):
     """Loads a command's module only when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return ["env", "bench", "report", "explain"]
+        return ["env", "bench", "data", "smoke", "report", "explain"]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name == "env":
@@ -40,6 +40,14 @@ class _Group(click.Group):
             from ncclcheck.cli.bench import bench
 
             return bench
+        if cmd_name == "data":
+            from ncclcheck.cli.data import data
+
+            return data
+        if cmd_name == "smoke":
+            from ncclcheck.cli.smoke import smoke
+
+            return smoke
         if cmd_name == "report":
             from ncclcheck.cli.report import report
 

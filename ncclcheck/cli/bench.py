@@ -8,7 +8,7 @@ import click
 
 from ncclcheck import bench as command
 from ncclcheck import faults, plan
-from ncclcheck.cli.common import SiteCommand, common, option, parse
+from ncclcheck.cli.common import SECONDS, Number, SiteCommand, common, option, parse
 from ncclcheck.config import Site
 from ncclcheck.errors import UsageError
 
@@ -19,18 +19,32 @@ from ncclcheck.errors import UsageError
 @option("--sizes", metavar="SPEC", help="bytes: a range 1K:256M:x4 or a list 1K,64M")
 @option("--reduce-op", type=click.Choice(plan.REDUCE_OPS), default="sum", show_default=True, help="how to reduce")
 @option("--dtype", type=click.Choice(plan.DTYPES), help="element type  [default: float32]")
-@option("--nproc-per-node", type=int, metavar="N", help="ranks a node; default: one a GPU, else by cores")
 @option(
-    "--backend", type=click.Choice(["auto", "nccl", "gloo"]), default="auto", show_default=True, help="backend"
+    "--nproc-per-node",
+    type=Number(1, whole=True),
+    metavar="N",
+    help="ranks a node; default: one a GPU, else by cores",
 )
-@option("--time-budget", type=float, metavar="S", help="seconds of measuring")
+@option(
+    "--backend",
+    type=click.Choice(["auto", "nccl", "gloo"]),
+    default="auto",
+    show_default=True,
+    help="backend; with nccl several simulated nodes may share a GPU",
+)
+@option("--time-budget", type=Number(0.1, 86400, "seconds"), metavar="S", help="seconds of measuring")
 @option(
     "--min-busbw", metavar="SPEC", default="", help="fail below so many GB/s: 40 or all_reduce=40,all_gather=30"
 )
 @option("--quick", is_flag=True, help="a few operations, about 4 s of measuring")
 @option("--full", is_flag=True, help="all operations, more and larger sizes, about 90 s of measuring")
-@option("--soak", type=float, metavar="S", help="then repeat checked collectives so many seconds")
-@option("--inject", multiple=True, metavar="FAULT", help=f"see what would be said of a fault: {faults.FORMS}")
+@option("--soak", type=SECONDS, metavar="S", help="then repeat checked collectives so many seconds")
+@option(
+    "--inject",
+    multiple=True,
+    metavar="FAULT",
+    help=f"see what would be said of a fault: {faults.FORMS}; {faults.NUMBERED}",
+)
 @option("--force", is_flag=True, help="start the job although a check says that it cannot work")
 @click.pass_obj
 def bench(site: Site, /, **given: Any) -> int:
@@ -39,24 +53,17 @@ def bench(site: Site, /, **given: Any) -> int:
 
 
 def _bench_options(given: dict[str, Any]) -> plan.BenchOptions:
-    ranks, seconds = given["nproc_per_node"], given["time_budget"]
     if given["quick"] and given["full"]:
         raise UsageError("--quick and --full: give one of them, or none for the standard level")
-    if ranks is not None and ranks < 1:
-        raise UsageError(f"--nproc-per-node: {ranks} is out of range; allowed are 1 and more")
-    if seconds is not None and not 0.1 <= seconds <= 86400:
-        raise UsageError(f"--time-budget: {seconds:g} is out of range; allowed are 0.1 to 86400 seconds")
-    if (soak := given["soak"]) is not None and not 1 <= soak <= 86400:
-        raise UsageError(f"--soak: {soak:g} is out of range; allowed are 1 to 86400 seconds")
     return plan.BenchOptions(
         ops=None if given["ops"] is None else plan.ops(given["ops"]),
         sizes=None if given["sizes"] is None else plan.sizes(given["sizes"]),
         reduce_op=given["reduce_op"],
         dtype=given["dtype"],
-        nproc_per_node=ranks,
+        nproc_per_node=given["nproc_per_node"],
         backend=given["backend"],
-        time_budget=seconds,
-        soak=soak,
+        time_budget=given["time_budget"],
+        soak=given["soak"],
         inject=faults.read(given["inject"]),
         level="quick" if given["quick"] else "full" if given["full"] else "standard",
     )

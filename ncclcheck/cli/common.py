@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import math
 import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
+import msgspec
 
 from ncclcheck import config, options, plan
 from ncclcheck.errors import UsageError
@@ -27,17 +29,65 @@ def option(name: str, *more: str, **attributes: Any) -> Callable[[F], F]:
     return click.option(name, *more, envvar=variable, show_envvar=True, **attributes)
 
 
+class Number(click.ParamType):
+    """A number within a range; what is wrong is said with the option and what is allowed."""
+
+    name = "number"
+
+    def __init__(
+        self, low: float = -math.inf, high: float = math.inf, unit: str = "", *, whole: bool = False
+    ) -> None:
+        self._low, self._high, self._unit, self._whole = low, high, unit, whole
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number. Raises UsageError."""
+        del ctx
+        option = max(param.opts, key=len) if param else ""
+        try:
+            number = int(value) if self._whole else float(value)
+        except (ValueError, OverflowError):
+            raise UsageError(f"{option}: {value!r} is no number; allowed are {self}") from None
+        if not self._low <= number <= self._high:
+            raise UsageError(f"{option}: {number:g} is out of range; allowed are {self}")
+        return number
+
+    def __str__(self) -> str:
+        kind = self._unit or ("whole numbers" if self._whole else "numbers")
+        if self._high < math.inf:
+            return f"{self._low:g} to {self._high:g}{f' {self._unit}' if self._unit else ''}"
+        return kind if self._low == -math.inf else f"{self._low:g} and more"
+
+
+class JsonObject(click.ParamType):
+    """Keyword arguments as one JSON object."""
+
+    name = "json"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The keyword arguments. Raises UsageError."""
+        del ctx
+        option = max(param.opts, key=len) if param else ""
+        try:
+            return value if isinstance(value, dict) else msgspec.json.decode(value, type=dict[str, Any])
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            raise UsageError(f'{option}: {error}; allowed is a JSON object such as {{"root": "data"}}') from None
+
+
+SECONDS = Number(1, 86400, "seconds")
+WHOLE = Number(whole=True)
 _COMMON = (
-    option("--nodes", type=int, metavar="N", help="how many nodes; here several are simulated on this machine"),
+    option("--nodes", type=WHOLE, metavar="N", help="how many nodes; here several are simulated on this machine"),
     option("--launch", type=click.Choice(LAUNCHERS), help="choose the launcher instead of finding it"),
     option("--hosts", metavar="LIST", help="nodes by ssh: a,b:8"),
     option("--hostfile", metavar="FILE", help="nodes by ssh, a line each, as OpenMPI and DeepSpeed write them"),
     option("--via", metavar="COMMAND", help="what to run on each host first: 'docker exec NAME'"),
-    option("--node-rank", type=int, metavar="R", help="this is node R of a join: the same command on every node"),
+    option(
+        "--node-rank", type=WHOLE, metavar="R", help="this is node R of a join: the same command on every node"
+    ),
     option("--rdzv-endpoint", metavar="HOST:PORT", help="where the nodes meet: an address of node 0"),
     option("--rdzv-id", metavar="ID", default="", help="tells runs apart that meet on one port"),
     option(
-        "--wait", type=float, metavar="S", help="how long to wait for the other nodes of a join  [default: 600]"
+        "--wait", type=SECONDS, metavar="S", help="how long to wait for the other nodes of a join  [default: 600]"
     ),
     option("--output", "-o", type=click.Choice(["text", "short", "json"]), default="text", help="form of stdout"),
     option("--json", "json_file", metavar="FILE", help="write the result as JSON"),
@@ -48,7 +98,7 @@ _COMMON = (
     option("--ignore", metavar="CODES", default="", help="make these codes notes that stay visible"),
     option("--require", metavar="SPEC", default="", help="gpu=8,hca=8,CODE: absent and unknown are failures"),
     option("--strict", is_flag=True, help="warnings and unknowns are failures too"),
-    option("--deadline", type=float, metavar="S", help="seconds until the report is there, whatever happens"),
+    option("--deadline", type=SECONDS, metavar="S", help="seconds until the report is there, whatever happens"),
     option("--quiet", "-q", is_flag=True, help="print nothing when all is well"),
     option("--verbose", "-v", is_flag=True, help="list every check and its evidence"),
     option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", help="colours"),
@@ -108,7 +158,7 @@ def parse(command: str, site: config.Site, given: dict[str, Any]) -> Options:
         node_rank=given["node_rank"],
         rdzv_endpoint=_endpoint(given["rdzv_endpoint"]),
         rdzv_id=given["rdzv_id"],
-        wait=_seconds("--wait", given["wait"]),
+        wait=given["wait"],
         output=given["output"],
         json_file=given["json_file"],
         save_file=given["save_file"],
@@ -118,7 +168,7 @@ def parse(command: str, site: config.Site, given: dict[str, Any]) -> Options:
         ignore=options.codes("--ignore", given["ignore"]),
         strict=given["strict"],
         force=given.get("force", False),
-        deadline=_seconds("--deadline", given["deadline"]),
+        deadline=given["deadline"],
         quiet=given["quiet"],
         verbose=given["verbose"],
         color=given["color"],
@@ -136,12 +186,6 @@ def policy(site: config.Site, require: str, min_busbw: str = "") -> Policy:
         contact=site.contact,
         min_busbw=plan.min_busbw(min_busbw),
     )
-
-
-def _seconds(option: str, given: float | None) -> float | None:
-    if given is not None and not 1 <= given <= 86400:
-        raise UsageError(f"{option}: {given:g} is out of range; allowed are 1 to 86400 seconds")
-    return given
 
 
 def _check_roots(given: dict[str, Any]) -> None:

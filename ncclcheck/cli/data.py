@@ -1,0 +1,67 @@
+"""`ncclcheck data`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ncclcheck import data as command
+from ncclcheck import plan_data, plan_smoke
+from ncclcheck.cli.common import SECONDS, JsonObject, Number, SiteCommand, common, option, parse
+from ncclcheck.config import Site
+from ncclcheck.errors import UsageError
+
+
+@click.command("data", cls=SiteCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("factory", required=False)
+@common
+@option("--kwargs", type=JsonObject(), metavar="JSON", default="{}", help="keyword arguments of the factory")
+@option(
+    "--time-budget", type=SECONDS, default=30.0, show_default=True, metavar="S", help="seconds after the factory"
+)
+@option(
+    "--factory-limit", type=SECONDS, default=300.0, show_default=True, metavar="S", help="seconds of the factory"
+)
+@option(
+    "--workers",
+    type=Number(1, 64, whole=True),
+    metavar="N",
+    help="processes that read at once  [default: by cores, at most 4]",
+)
+@option(
+    "--need",
+    type=Number(0, 1e9, "samples a second"),
+    default=0.0,
+    metavar="N",
+    help="samples a second that one GPU takes",
+)
+@option(
+    "--nproc-per-node",
+    type=Number(1, 1024, whole=True),
+    metavar="N",
+    help="ranks a node in your job; default: its GPUs",
+)
+@click.pass_obj
+def data(site: Site, /, **given: Any) -> int:
+    """Data loader worker races and their like, in your own dataset or loader.
+
+    FACTORY is MODULE:NAME or path/to/file.py:NAME: a Dataset, an IterableDataset, a DataLoader, a class or a
+    function that gives one, (dataset, loader_kwargs), or an object with train_dataloader(). Type it in the folder
+    from which you train.
+    """
+    return command.run(parse("data", site, given), _data_options(given))
+
+
+def _data_options(given: dict[str, Any]) -> plan_data.DataOptions:
+    if not given["factory"] and given["from_file"] is None:
+        raise UsageError("FACTORY: it is missing; allowed are MODULE:NAME and path/to/file.py:NAME")
+    return plan_data.DataOptions(
+        factory=plan_smoke.reference("FACTORY", given["factory"]) if given["factory"] else "",
+        kwargs=given["kwargs"],
+        time_budget=given["time_budget"],
+        factory_limit=given["factory_limit"],
+        workers=given["workers"],
+        need=given["need"],
+        nproc_per_node=given["nproc_per_node"],
+    )

@@ -1,0 +1,115 @@
+"""`ncclcheck smoke`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ncclcheck import faults
+from ncclcheck import plan_smoke as plan
+from ncclcheck import smoke as command
+from ncclcheck.cli.common import SECONDS, JsonObject, Number, SiteCommand, common, option, parse
+from ncclcheck.config import Site
+
+
+@click.command("smoke", cls=SiteCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@common
+@option(
+    "--model", metavar="NAME", default="transformer", show_default=True, help="transformer, conv or MODULE:FACTORY"
+)
+@option(
+    "--model-kwargs",
+    type=JsonObject(),
+    metavar="JSON",
+    default="{}",
+    help="keyword arguments of the model's factory",
+)
+@option("--data", metavar="MODULE:FACTORY", default="", help="your dataset  [default: synthetic]")
+@option(
+    "--data-kwargs",
+    type=JsonObject(),
+    metavar="JSON",
+    default="{}",
+    help="keyword arguments of the dataset's factory",
+)
+@option("--loss", metavar="MODULE:FACTORY", default="", help="your loss: output, targets -> scalar")
+@option("--steps", type=Number(4, 100_000, whole=True), default=20, show_default=True, help="optimizer steps")
+@option(
+    "--batch",
+    type=Number(1, 65_536, whole=True),
+    default=8,
+    show_default=True,
+    help="samples a rank and micro-batch",
+)
+@option(
+    "--accumulate",
+    type=Number(1, 1024, whole=True),
+    default=1,
+    show_default=True,
+    help="micro-batches a step, by no_sync",
+)
+@option("--precision", type=click.Choice(plan.PRECISIONS), default="fp32", show_default=True, help="of autocast")
+@option(
+    "--strategy", type=click.Choice(plan.STRATEGIES), default="ddp", show_default=True, help="how to parallelise"
+)
+@option("--find-unused-parameters", "find_unused", is_flag=True, help="DDP's flag of that name")
+@option("--checkpoint-dir", "checkpoints", metavar="DIR", default="", help="where checkpoints go  [default: here]")
+@option(
+    "--save-mib",
+    type=Number(1, 2**20, whole=True),
+    default=64,
+    show_default=True,
+    help="the most that the sharded save may write",
+)
+@option("--model-params", metavar="N", default="", help="forecast the save of a model so large: 70e9 or 70B")
+@option(
+    "--timeout",
+    "timeout_s",
+    type=Number(1, 1e6, "seconds"),
+    default=600.0,
+    show_default=True,
+    help="of your process group, seconds",
+)
+@option("--no-kill", is_flag=True, help="do not kill a rank and resume")
+@option(
+    "--nproc-per-node",
+    type=Number(1, 1024, whole=True),
+    metavar="N",
+    help="ranks a node; default: one a GPU, else by cores",
+)
+@option(
+    "--backend", type=click.Choice(["auto", "nccl", "gloo"]), default="auto", show_default=True, help="backend"
+)
+@option("--time-budget", type=SECONDS, default=20.0, show_default=True, metavar="S", help="seconds of measuring")
+@option("--inject", multiple=True, metavar="FAULT", help=f"see what would be said of a fault: {faults.FORMS}")
+@option("--force", is_flag=True, help="start the job although a check says that it cannot work")
+@click.pass_obj
+def smoke(site: Site, /, **given: Any) -> int:
+    """A small DDP training run over all nodes: checked, timed, saved, killed and resumed."""
+    return command.run(parse("smoke", site, given), _smoke_options(given))
+
+
+def _smoke_options(given: dict[str, Any]) -> plan.SmokeOptions:
+    return plan.SmokeOptions(
+        model=plan.reference("--model", given["model"], plan.MODELS),
+        model_kwargs=given["model_kwargs"],
+        data=plan.reference("--data", given["data"]) if given["data"] else "",
+        data_kwargs=given["data_kwargs"],
+        loss=plan.reference("--loss", given["loss"]) if given["loss"] else "",
+        steps=given["steps"],
+        batch=given["batch"],
+        accumulate=given["accumulate"],
+        precision=given["precision"],
+        strategy=given["strategy"],
+        find_unused=given["find_unused"],
+        time_budget=given["time_budget"],
+        checkpoints=given["checkpoints"],
+        save_bytes=given["save_mib"] * 2**20,
+        model_params=plan.parameters(given["model_params"]) if given["model_params"] else 0.0,
+        timeout_s=given["timeout_s"],
+        kill=not given["no_kill"],
+        nproc_per_node=given["nproc_per_node"],
+        backend=given["backend"],
+        inject=faults.read(given["inject"]),
+    )

@@ -1,0 +1,42 @@
+"""`ncclcheck smoke`: a small DDP training run over all nodes, killed and resumed, then the verdict."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from ncclcheck import plan_smoke
+from ncclcheck.conduct import conduct
+from ncclcheck.jobs import TorchJob
+from ncclcheck.options import Options
+from ncclcheck.plan_smoke import SmokeOptions
+from ncclcheck.probes.facts import Cluster, replace
+from ncclcheck.stages import Stages
+
+
+def run(options: Options, smoke: SmokeOptions) -> int:
+    """The whole of `smoke`; the exit code. Raises UsageError."""
+
+    def work(stages: Stages) -> tuple[Callable[[], None], Callable[[], Cluster]]:
+        this = TorchJob(stages, smoke)
+
+        def stages_of_smoke() -> None:
+            stages.facts()
+            stages.reach()
+            train(this, smoke)
+
+        return stages_of_smoke, this.cluster
+
+    return conduct(options, options.deadline or plan_smoke.default_deadline(smoke), work)
+
+
+def train(job: TorchJob, smoke: SmokeOptions) -> None:
+    """Train, and go on from the checkpoint after a rank was killed, in a job of its own on a new store."""
+    if (shape := job.prepare("smoke")) is None:
+        return
+    here = os.getcwd()
+    folder = os.path.join(os.path.abspath(smoke.checkpoints or here), f"ncclcheck-smoke-{job.run_id}")
+    parts = plan_smoke.job(smoke, shape, job.nodes, directory=here, run_folder=folder)
+    job.announce(plan_smoke.stated_seconds(smoke))
+    if job.run("smoke", parts) and smoke.kill and parts.training is not None:
+        job.run("resume", replace(parts, training=replace(parts.training, resume=True), injected=[]))
