@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 
 from ncclcheck import plan_smoke
@@ -38,5 +39,12 @@ def train(job: TorchJob, smoke: SmokeOptions) -> None:
     folder = os.path.join(os.path.abspath(smoke.checkpoints or here), f"ncclcheck-smoke-{job.run_id}")
     parts = plan_smoke.job(smoke, shape, job.nodes, directory=here, run_folder=folder)
     job.announce(plan_smoke.stated_seconds(smoke))
-    if job.run("smoke", parts) and smoke.kill and parts.training is not None:
+    if job.run("smoke", parts) and _was_interrupted(job) and parts.training is not None:
         job.run("resume", replace(parts, training=replace(parts.training, resume=True), injected=[]))
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _was_interrupted(job: TorchJob) -> bool:
+    """Whether a checkpoint was left to go on from."""
+    smoke = job.session.gathered.measurements().smoke
+    return smoke is not None and smoke.saves is not None and smoke.saves.interrupted is not None

@@ -2,10 +2,80 @@
 
 from __future__ import annotations
 
-from ncclcheck.probes.facts.training.checks import Checks
+from ncclcheck.probes.facts.training.checks import (
+    Agreement,
+    Checks,
+    Differing,
+    FixedBatch,
+    Generators,
+    Gradients,
+    Lengths,
+    Metric,
+    NotFinite,
+    Orders,
+    Precision,
+    RankBatches,
+    RankError,
+    ReadTwice,
+    Samples,
+    SharedStream,
+    TakenSteps,
+    Trained,
+    Unchecked,
+    Unused,
+    UnusedParameter,
+)
 from ncclcheck.probes.facts.training.saves import Saves
 from ncclcheck.probes.facts.training.setup import Setup
 from ncclcheck.probes.facts.training.smoke import Smoke
-from ncclcheck.probes.facts.training.steps import Side, StepTimes
+from ncclcheck.probes.facts.training.steps import (
+    BatchNorms,
+    Communication,
+    DataParallels,
+    FindUnused,
+    LoaderWorkers,
+    Phases,
+    Side,
+    StepTimes,
+    Timed,
+    Unseen,
+    WorkerStart,
+)
 
-__all__ = ["Checks", "Saves", "Setup", "Side", "Smoke", "StepTimes"]
+__all__ = [
+    "Agreement",
+    "BatchNorms",
+    "Checks",
+    "Communication",
+    "DataParallels",
+    "Differing",
+    "FindUnused",
+    "FixedBatch",
+    "Generators",
+    "Gradients",
+    "Lengths",
+    "LoaderWorkers",
+    "Metric",
+    "NotFinite",
+    "Orders",
+    "Phases",
+    "Precision",
+    "RankBatches",
+    "RankError",
+    "ReadTwice",
+    "Samples",
+    "Saves",
+    "Setup",
+    "SharedStream",
+    "Side",
+    "Smoke",
+    "StepTimes",
+    "TakenSteps",
+    "Timed",
+    "Trained",
+    "Unchecked",
+    "Unseen",
+    "Unused",
+    "UnusedParameter",
+    "WorkerStart",
+]

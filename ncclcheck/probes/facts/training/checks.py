@@ -2,8 +2,225 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Literal
+
+from msgspec import Struct, field
+
+from ncclcheck.probes.facts.bounds import Amount, Count, Whole, Word
+
+
+class Differing(Struct, frozen=True, kw_only=True):
+    """A tensor of the model that has other bits on some ranks. ranks: the first of those that differ from the most
+    common bits (from rank 0's where no bits are more common than others), count: how many do.
+
+    local: a running mean or variance of BatchNorm, of which every rank has its own.
+    """
+
+    name: str
+    kind: Literal["parameter", "buffer"] = "parameter"
+    ranks: list[Count] = field(default_factory=list)
+    count: Count = 0
+    local: bool = False
+
+
+class Agreement(Struct, frozen=True, kw_only=True):
+    """Parameters and buffers, compared over all ranks bit by bit. tensors: of the model; differ: how many of them;
+    tied: no bits were more common than others, so that nobody can tell who is wrong.
+    """
+
+    tensors: Count
+    differ: Count = 0
+    tied: bool = False
+    differing: list[Differing] = field(default_factory=list)
+
+
+class TakenSteps(Struct, frozen=True, kw_only=True):
+    """How many steps the optimizer of a rank took."""
+
+    rank: Count
+    steps: Count
+
+
+class Trained(Struct, frozen=True, kw_only=True):
+    """Steps on the ranks' own batches. every: compared after so many; after: the step at which a difference was
+    seen first, `agreement` is of that comparison, else of the last one. taken: ranks that took fewer steps.
+    """
+
+    steps: Count
+    every: Count
+    agreement: Agreement
+    after: Count | None = None
+    taken: list[TakenSteps] = field(default_factory=list)
+
+
+class FixedBatch(Struct, frozen=True, kw_only=True):
+    """The loss of one batch that was trained on again and again; null where it was no number."""
+
+    steps: Count
+    first: float | None
+    last: float | None
+
+
+class RankError(Struct, frozen=True, kw_only=True):
+    """How far a rank's gradient is from what it should be, as a share of its norm (null: not finite), and the
+    parameter that adds most to it.
+    """
+
+    rank: Count
+    error: Amount | None
+    parameter: str = ""
+
+
+class Gradients(Struct, frozen=True, kw_only=True):
+    """Gradients against a reference. micro_batches: that were added up, all but the last without communication.
+
+    errors: of the worst ranks against the mean of what each rank computes alone with the bare model; wrong: how
+    many ranks are beyond the tolerance. joined: of the worst rank against one pass over the joined batch; null
+    where that was not looked at, `not_joined` says why.
+    """
+
+    tolerance: Amount
+    micro_batches: Count = 1
+    samples: Whole = 0
+    errors: list[RankError] = field(default_factory=list)
+    wrong: Count = 0
+    joined: Amount | None = None
+    not_joined: str = ""
+
+
+class ReadTwice(Struct, frozen=True, kw_only=True):
+    """A sample that more than one place of an epoch holds, and on which ranks."""
+
+    index: Whole
+    ranks: list[Count] = field(default_factory=list)
+
+
+class Samples(Struct, frozen=True, kw_only=True):
+    """What all ranks read in one epoch, by their samplers. missing, repeated: samples that none reads, and reads
+    beyond the first. batch: samples that one step of all ranks takes.
+    """
+
+    sampler: str
+    dataset: Whole
+    ranks: Count
+    batch: Whole
+    read: Whole
+    missing: Whole = 0
+    repeated: Whole = 0
+    twice: list[ReadTwice] = field(default_factory=list)
+    absent: list[Whole] = field(default_factory=list)
+
+
+class Orders(Struct, frozen=True, kw_only=True):
+    """Whether epochs differ. shuffled: whether the first one is in another order than the dataset; same: ranks of
+    which the second epoch is the first one again, count: how many.
+    """
+
+    sampler: str
+    shuffled: bool
+    same: list[Count] = field(default_factory=list)
+    count: Count = 0
+
+
+class Metric(Struct, frozen=True, kw_only=True):
+    """The mean loss of samples, summed up over ranks, and computed by one process; null: no number."""
+
+    samples: Whole
+    reduced: float | None
+    whole: float | None
+
+
+class SharedStream(Struct, frozen=True, kw_only=True):
+    """A random generator with the same state on several ranks. generator: python, numpy, torch, cuda, loader."""
+
+    generator: Word
+    ranks: list[Count]
+    count: Count
+    when: Literal["made", "trained"]
+
+
+class Generators(Struct, frozen=True, kw_only=True):
+    """The generators of ranks, each of which was given a seed of its own before the data were made."""
+
+    looked_at: list[Word]
+    shared: list[SharedStream] = field(default_factory=list)
+    workers: Count = 0
+
+
+class UnusedParameter(Struct, frozen=True, kw_only=True):
+    """A parameter without a gradient after a backward pass of the bare model. everywhere: on all ranks."""
+
+    name: str
+    ranks: list[Count]
+    everywhere: bool = True
+
+
+class Unused(Struct, frozen=True, kw_only=True):
+    """Parameters that a batch does not reach. parameters: of the model that want a gradient."""
+
+    parameters: Count
+    count: Count = 0
+    unused: list[UnusedParameter] = field(default_factory=list)
+
+
+class RankBatches(Struct, frozen=True, kw_only=True):
+    """How many batches a rank has in an epoch."""
+
+    rank: Count
+    batches: Whole
+
+
+class Lengths(Struct, frozen=True, kw_only=True):
+    """The batches that ranks have in an epoch. short: ranks that have fewer than the most; count: how many.
+    upto: a stream without a length was read up to so many batches to count them; 0: it has a length.
+    """
+
+    least: Whole
+    most: Whole
+    short: list[RankBatches] = field(default_factory=list)
+    count: Count = 0
+    upto: Whole = 0
+
+
+class NotFinite(Struct, frozen=True, kw_only=True):
+    """What was infinite or no number on a rank."""
+
+    rank: Count
+    loss: bool = False
+    parameters: list[str] = field(default_factory=list)
+
+
+class Precision(Struct, frozen=True, kw_only=True):
+    """Loss and gradients in the precision that was asked for. loss, full: of rank 0, in it and in fp32."""
+
+    precision: Literal["fp32", "bf16", "fp16"]
+    loss: float | None
+    full: float | None
+    bad: list[NotFinite] = field(default_factory=list)
+    count: Count = 0
+
+
+class Unchecked(Struct, frozen=True, kw_only=True):
+    """A check that was not made, and why. late: there was no time for it."""
+
+    check: Word
+    why: str
+    late: bool = False
 
 
 class Checks(Struct, frozen=True, kw_only=True):
-    """One aspect a field; None: not looked at."""
+    """One aspect a field; None: not looked at, for the reason in `unchecked`."""
+
+    before_wrap: Agreement | None = None
+    trained: Trained | None = None
+    fixed_batch: FixedBatch | None = None
+    gradients: Gradients | None = None
+    accumulation: Gradients | None = None
+    samples: Samples | None = None
+    orders: Orders | None = None
+    metric: Metric | None = None
+    generators: Generators | None = None
+    unused: Unused | None = None
+    lengths: Lengths | None = None
+    precision: Precision | None = None
+    unchecked: list[Unchecked] = field(default_factory=list)

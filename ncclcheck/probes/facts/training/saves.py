@@ -2,8 +2,91 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, field
+
+from ncclcheck.probes.facts.bounds import Amount, Count, Whole
+from ncclcheck.probes.facts.training.checks import Differing
+
+
+class RankProblem(Struct, frozen=True, kw_only=True):
+    """What went wrong on one rank."""
+
+    rank: Count
+    node: str
+    problem: str
+
+
+class Reloaded(Struct, frozen=True, kw_only=True):
+    """A checkpoint of a wrapped model, written by rank 0 under a temporary name and read by all ranks into a bare one.
+
+    write_s: on rank 0, with fsync; read_s: of the slowest rank. prefixed: its keys began with `module.`.
+    differ: tensors that have other bits after it; problems: ranks that could not read it, `failed` how many.
+    """
+
+    path: str
+    bytes: Whole = 0
+    write_s: Amount = 0.0
+    read_s: Amount = 0.0
+    prefixed: bool = False
+    tensors: Count = 0
+    differ: list[Differing] = field(default_factory=list)
+    problems: list[RankProblem] = field(default_factory=list)
+    failed: Count = 0
+
+
+class Merged(Struct, frozen=True, kw_only=True):
+    """Result files of all ranks, merged by rank 0; and one file that all ranks append to under a lock.
+
+    missing: ranks of which no file was there, count: how many; lines: that each rank wrote; short: ranks whose file
+    has fewer. appended, expected: lines of the shared file; damaged: of these, mixed with others.
+    """
+
+    folder: str
+    ranks: Count
+    lines: Count
+    missing: list[Count] = field(default_factory=list)
+    count: Count = 0
+    short: list[Count] = field(default_factory=list)
+    appended: Count = 0
+    expected: Count = 0
+    damaged: Count = 0
+    locks: str = ""
+
+
+class Interrupted(Struct, frozen=True, kw_only=True):
+    """The run without an interruption, and the one that is about to lose a rank. digest: of the parameters and
+    buffers after `steps`; killed: the rank that gets SIGKILL after `after` steps; kept: steps in the checkpoint.
+    """
+
+    digest: str
+    steps: Count
+    kept: Count
+    after: Count
+    killed: Count
+    node: str
+
+
+class Resumed(Struct, frozen=True, kw_only=True):
+    """The run that went on from the checkpoint, in new processes on a new store. problem: why it could not."""
+
+    digest: str = ""
+    steps: Count = 0
+    seconds: Amount = 0.0
+    problem: str = ""
+
+
+class Unsaved(Struct, frozen=True, kw_only=True):
+    """A part that was not looked at, and why. part: reload, merge, resume, sharded."""
+
+    part: str
+    why: str
 
 
 class Saves(Struct, frozen=True, kw_only=True):
-    """One aspect a field; None: not looked at."""
+    """One aspect a field; None: not looked at, for the reason in `unseen`."""
+
+    reloaded: Reloaded | None = None
+    merged: Merged | None = None
+    interrupted: Interrupted | None = None
+    resumed: Resumed | None = None
+    unseen: list[Unsaved] = field(default_factory=list)

@@ -1,0 +1,55 @@
+"""The training smoke run, inside the job on every rank: its parts in their order, within the time box."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ncclcheck.probes.context import Context
+from ncclcheck.probes.facts import Measurements
+from ncclcheck.probes.facts.training import Setup, Smoke
+
+if TYPE_CHECKING:
+    from ncclcheck.probes.training.loop import Setting
+
+# Each is a module with `run(setting)`.
+_PARTS = ("checks", "attribution", "side", "checkpoint", "merge", "sharded")
+
+
+def run(context: Context) -> Callable[[], None] | None:
+    """All parts; of a job that goes on from a checkpoint, only that.
+
+    What comes back kills a rank, once the caller has told all: the next job goes on from the checkpoint.
+    """
+    from ncclcheck.probes.training import loop, places, resume  # noqa: PLC0415 - torch takes seconds
+
+    setting = loop.make(context)
+    if context.rank == 0:
+        context.emit(Measurements(smoke=Smoke(setup=_setup(setting))))
+    if setting.plan.resume:
+        resume.resumed(setting)
+        return None
+    for name in _PARTS:
+        if importlib.util.find_spec(f"{__name__}.{name}"):
+            importlib.import_module(f"{__name__}.{name}").run(setting)
+    if setting.plan.kill:
+        return resume.interrupted(setting)
+    places.remove(setting)
+    return None
+
+
+def _setup(setting: Setting) -> Setup:
+    plan = setting.plan
+    return Setup(
+        model=plan.model,
+        data=plan.data or plan.model,
+        strategy=plan.strategy,
+        precision=plan.precision,
+        steps=plan.steps,
+        batch=(setting.feed.loader.batch_size or 0) * plan.accumulate,
+        accumulate=plan.accumulate,
+        find_unused=plan.find_unused,
+        parameters=sum(one.numel() for one in setting.model.parameters()),
+    )

@@ -1,0 +1,108 @@
+"""The batches of this rank, epoch by epoch: the built-in data or the user's own, under a sampler for all ranks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
+
+from ncclcheck.probes.training.inject import Faults
+
+Batch = Any
+_COUNTING_S = 3.0
+
+
+@dataclass
+class Feed:
+    """A loader and how to begin an epoch of it. least: the batches that every rank has in an epoch. counted_to: a
+    stream without a length was read up to so many batches to count them; 0: it has a length.
+    """
+
+    loader: DataLoader[Any]
+    faults: Faults
+    least: int = 0
+    counted_to: int = 0
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        """Those of one epoch that all ranks have; the dataset's own end is never run into."""
+        self.begin(epoch)
+        for batch in islice(self.loader, self.least or None):
+            self.faults.before_batch()
+            yield batch
+
+    def begin(self, epoch: int) -> None:
+        """Tell whatever shuffles which epoch it is."""
+        if self.faults.has("no-set-epoch"):
+            return
+        for one in (self.loader.dataset, self.loader.sampler, self.loader.batch_sampler):
+            if (set_epoch := getattr(one, "set_epoch", None)) is not None:
+                set_epoch(epoch)
+
+    def length(self, most: int) -> int:
+        """Batches that this rank has in an epoch; of a stream as many as are found up to `most`."""
+        try:
+            return self.faults.batches(len(self.loader))
+        except TypeError:  # an IterableDataset without a length
+            return self.faults.batches(self._counted(most))
+
+    def _counted(self, most: int) -> int:
+        self.counted_to = most
+        found, until = 0, time.monotonic() + _COUNTING_S
+        for _ in islice(self.loader, most):
+            found += 1
+            if time.monotonic() > until:
+                return most
+        return found
+
+    def indices(self, epoch: int) -> tuple[list[int], str]:
+        """What this rank reads in an epoch, without reading it; or why nobody can say."""
+        if isinstance(self.loader.dataset, IterableDataset):
+            return [], "an IterableDataset has no indices"
+        self.begin(epoch)
+        sampler = self.loader.batch_sampler
+        if sampler is None:
+            return [int(index) for index in self.loader.sampler], ""
+        return [int(index) for group in sampler for index in group], ""
+
+
+def distributed(dataset: Dataset[Any], batch: int, **more: Any) -> DataLoader[Any]:
+    """A loader of one rank's share."""
+    sampler: DistributedSampler[Any] = DistributedSampler(dataset, dist.get_world_size(), dist.get_rank(), seed=3)
+    return DataLoader(dataset, batch_size=batch, sampler=sampler, **{"drop_last": True, **more})
+
+
+def moved(batch: Batch, device: torch.device) -> Batch:
+    """The batch with all of its tensors on the device."""
+    return mapped(batch, lambda one: one.to(device, non_blocking=True))
+
+
+def mapped(batch: Batch, change: Callable[[Tensor], Any]) -> Batch:
+    """The batch with each of its tensors changed."""
+    if isinstance(batch, Tensor):
+        return change(batch)
+    if isinstance(batch, dict):
+        return {key: mapped(value, change) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(mapped(value, change) for value in batch))
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(mapped(value, change) for value in batch)
+    return batch
+
+
+def tensors_of(batch: Batch) -> list[Tensor]:
+    """All tensors of a batch, in a fixed order."""
+    found: list[Tensor] = []
+    mapped(batch, found.append)
+    return found
+
+
+def samples_of(batch: Batch) -> int:
+    """How many samples a batch has: the first dimension of its first tensor."""
+    return next((one.shape[0] for one in tensors_of(batch) if one.dim()), 1)

@@ -1,0 +1,114 @@
+"""Model, data and loss of the plan: built in, or the user's own by MODULE:NAME."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader
+
+from ncclcheck.probes.context import DataPlan, TrainingPlan
+from ncclcheck.probes.dataloader.made import FactoryError, Made, find, resolve
+from ncclcheck.probes.training import models
+from ncclcheck.probes.training.feed import Batch, distributed
+
+_EPOCH = 4  # steps at least, of the built-in data
+
+
+def is_builtin(plan: TrainingPlan) -> bool:
+    """Whether nothing of it is the user's own."""
+    return plan.model in models.MODELS and not plan.data and not plan.loss
+
+
+def model(plan: TrainingPlan) -> nn.Module:
+    """A new model. Raises FactoryError, and whatever the user's factory raises."""
+    make = models.MODELS.get(plan.model) or find(plan.model, plan.directory)
+    made = make if isinstance(make, nn.Module) else make(**plan.model_kwargs)
+    if not isinstance(made, nn.Module):
+        raise FactoryError(f"{plan.model} gave a {type(made).__name__}, not a torch.nn.Module")
+    return made
+
+
+def copies(plan: TrainingPlan, made: nn.Module) -> Callable[[], nn.Module]:
+    """What gives another model like `made`, which nobody trains."""
+
+    def another() -> nn.Module:
+        try:
+            return copy.deepcopy(made)
+        except RuntimeError:  # torch refuses tensors that are results, such as those of weight_norm
+            fresh = model(plan).to(next(made.parameters()).device)
+            fresh.load_state_dict(made.state_dict())
+            return fresh
+
+    return another
+
+
+def loader(plan: TrainingPlan, world: int) -> DataLoader[Any]:
+    """The loader of this rank. A dataset gets a DistributedSampler; a loader is taken as it is."""
+    if plan.data in models.DATA or not plan.data:
+        samples = max(models.SAMPLES, world * plan.batch * plan.accumulate * _EPOCH)
+        make = models.DATA.get(plan.data or plan.model, models.Walks)
+        return distributed(make(samples), plan.batch)
+    return _sharded(_users(plan), plan.batch)
+
+
+def _users(plan: TrainingPlan) -> Made:
+    wanted = DataPlan(factory=plan.data, kwargs=plan.data_kwargs, directory=plan.directory)
+    return resolve(wanted, {name: os.environ[name] for name in ("RANK", "WORLD_SIZE") if name in os.environ})()
+
+
+def _sharded(made: Made, batch: int) -> DataLoader[Any]:
+    own = made.given == "loader" or made.iterable or {"sampler", "batch_sampler"} & made.loader.keys()
+    more = {"batch_size": batch, **made.loader} if "batch_sampler" not in made.loader else dict(made.loader)
+    if own:
+        return DataLoader(made.dataset, **more)
+    shuffle = bool(more.pop("shuffle", made.given == "dataset"))
+    return distributed(made.dataset, more.pop("batch_size"), shuffle=shuffle, **more)
+
+
+def loss(plan: TrainingPlan) -> Callable[[nn.Module, Batch], Tensor]:
+    """The loss of a model on a batch."""
+    if not plan.loss:
+        return models.cross_entropy if is_builtin(plan) else _usual
+    measure = getattr(functional, plan.loss, None) or find(plan.loss, plan.directory)
+    if isinstance(measure, type):  # such as nn.MSELoss
+        measure = measure()
+    takes_all = _takes_model(measure)
+
+    def of(net: nn.Module, batch: Batch) -> Tensor:
+        return measure(net, batch) if takes_all else measure(*_out_and_wanted(net, batch))  # type: ignore[no-any-return]
+
+    return of
+
+
+def _takes_model(measure: Any) -> bool:
+    """`loss(model, batch)` is told from `loss(output, target)` by the name of its first argument."""
+    return [*inspect.signature(measure).parameters][:1] == ["model"]
+
+
+def _usual(net: nn.Module, batch: Batch) -> Tensor:
+    """The model's own loss where its output has one, else cross entropy for whole numbers and mean squares."""
+    if isinstance(batch, Mapping):
+        out = net(**batch)
+        found = out.get("loss") if isinstance(out, Mapping) else getattr(out, "loss", None)
+        if isinstance(found, Tensor):
+            return found
+        raise FactoryError("the batch is a dict and the model gives no loss: name one with --loss MODULE:FUNCTION")
+    out, wanted = _out_and_wanted(net, batch)
+    if not isinstance(out, Tensor) or not isinstance(wanted, Tensor):
+        raise FactoryError("model or batch is not of plain tensors: name a loss(model, batch) with --loss")
+    if wanted.is_floating_point():
+        return functional.mse_loss(out.float(), wanted)
+    return functional.cross_entropy(out.float(), wanted)
+
+
+def _out_and_wanted(net: nn.Module, batch: Batch) -> tuple[Any, Any]:
+    """The model's output for all but the last part of the batch, and that part."""
+    if not isinstance(batch, tuple | list) or len(batch) < 2:
+        raise FactoryError("a batch is not (input, target): name a loss(model, batch) with --loss MODULE:FUNCTION")
+    return net(*batch[:-1]), batch[-1]

@@ -1,0 +1,251 @@
+"""The training itself, small and deterministic: what is trained, how it is wrapped, and one step of it.
+
+setting = make(context)
+model = wrap(setting, setting.fresh_model())
+optimizer, batches = setting.optimizer(model), stream(setting)
+loss = train_step(setting, model, optimizer, batches)
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from ncclcheck.probes.context import Context, TrainingPlan
+from ncclcheck.probes.timing import Peers
+from ncclcheck.probes.training import given, sharding
+from ncclcheck.probes.training.alike import told
+from ncclcheck.probes.training.feed import Batch, Feed, moved
+from ncclcheck.probes.training.inject import Faults
+from ncclcheck.probes.training.seeds import SEED, own_generators, seed_all, states
+from ncclcheck.probes.training.state import bare, digest, without_gradient
+
+__all__ = ["Setting", "Timer", "accumulate", "bare", "digest", "make", "stream", "train_step", "wrap"]
+
+# Told as each part of a step begins: data, to device, forward, backward (for each micro-batch), optimizer, end.
+Timer = Callable[[str], None]
+
+_TYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+_MOST_NAMES = 50
+_SCALE = 1024.0  # of the loss in fp16; constant, so that a run can be repeated bit for bit
+
+
+@dataclass
+class Setting:
+    """What is trained. model: bare, as the factory gave it, never trained itself; fresh_model: a copy of it.
+
+    batches: the micro-batches of an epoch, not yet on the device; all ranks have equally many. loss: of the model
+    on a batch. unreached: of each rank, parameters without a gradient after a pass of the bare model. begun:
+    monotonic time.
+    """
+
+    context: Context
+    plan: TrainingPlan
+    device: torch.device
+    model: nn.Module
+    batches: Callable[[int], Iterator[Batch]]
+    loss: Callable[[nn.Module, Batch], Tensor]
+    fresh_model: Callable[[], nn.Module]
+    optimizer: Callable[[nn.Module], Optimizer]
+    builtin: bool
+    feed: Feed
+    faults: Faults
+    peers: Peers
+    generators: dict[str, str]
+    begun: float
+    lengths: list[int] = field(default_factory=list)
+    unreached: list[list[str]] = field(default_factory=list)
+
+    @property
+    def unused(self) -> list[str]:
+        """Parameters that batches do not reach, on one rank or on all."""
+        return [*dict.fromkeys(name for names in self.unreached for name in names)]
+
+    def left(self) -> float:
+        """Seconds of the time box that are left. All ranks must ask, and get the same answer."""
+        now = time.monotonic()
+        ends = min(self.begun + self.plan.budget_s, self.context.deadline)
+        return -self.peers.worst([now - ends])[0]
+
+
+def make(context: Context) -> Setting:
+    """Model, data and loss, as the plan says. Raises what the user's factories raise."""
+    plan = context.plan.training
+    assert plan is not None
+    _be_deterministic()
+    peers, faults = Peers(context.rank, context.world_size, context.device), Faults.of(context)
+    context.step("training: torch loads what the wrap needs")
+    _wrapped(plan, nn.Linear(1, 1).to(context.device), context.device, find_unused=False)
+    seed_all(faults.seed(SEED))
+    context.step("training: make the model")
+    model = faults.model(given.model(plan)).to(context.device)
+    seed_all(SEED + 1 + context.rank)
+    context.step("training: make the data")
+    feed = Feed(given.loader(plan, context.world_size), faults)
+    setting = Setting(
+        context=context,
+        plan=plan,
+        device=context.device,
+        model=model,
+        batches=feed.batches,
+        loss=given.loss(plan),
+        fresh_model=given.copies(plan, model),
+        optimizer=lambda made: torch.optim.AdamW(made.parameters(), lr=1e-3),
+        builtin=given.is_builtin(plan),
+        feed=feed,
+        faults=faults,
+        peers=peers,
+        generators=states(context.device),
+        begun=time.monotonic(),
+    )
+    _make_even(setting)
+    _find_unreached(setting)
+    return setting
+
+
+def _be_deterministic() -> None:
+    """Bit-equal repetitions are compared, and gradients within 1e-4."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+
+
+def _make_even(setting: Setting) -> None:
+    """Asks all ranks how many batches they have; none goes beyond the least, where the others would wait."""
+    setting.context.step("training: how many batches each rank has")
+    plan, peers = setting.plan, setting.peers
+    mine = setting.feed.length(plan.steps * plan.accumulate)
+    setting.lengths = [int(text) for text in peers.texts(str(mine))]
+    setting.feed.least = min(setting.lengths)
+    if not setting.feed.least:
+        empty = [rank for rank, length in enumerate(setting.lengths) if not length]
+        raise RuntimeError(f"ranks {empty[:20]} have no batch at all: give more data or a smaller --batch")
+
+
+def _find_unreached(setting: Setting) -> None:
+    """DDP would only say that it waited for a gradient, with the next step."""
+    setting.context.step("training: which parameters get a gradient")
+    model, batches = setting.fresh_model(), stream(setting)
+    with own_generators(setting.device, SEED):
+        accumulate(setting, model, batches, 1)
+    setting.unreached = told(setting.peers, without_gradient(model)[:_MOST_NAMES])
+
+
+def stream(setting: Setting, skip: int = 0) -> Iterator[Batch]:
+    """Micro-batches of epoch after epoch, from number `skip` on."""
+    epoch, within = divmod(skip, setting.feed.least)
+    while True:
+        for number, batch in enumerate(setting.batches(epoch)):
+            if number >= within:
+                yield batch
+        epoch, within = epoch + 1, 0
+
+
+def wrap(setting: Setting, model: nn.Module) -> nn.Module:
+    """The model as the strategy wants it. Raises sharding.Unsupported where this torch cannot."""
+    unused = setting.plan.find_unused or bool(setting.unused)
+    return _wrapped(setting.plan, model, setting.device, find_unused=unused)
+
+
+def _wrapped(plan: TrainingPlan, model: nn.Module, device: torch.device, *, find_unused: bool) -> nn.Module:
+    if plan.strategy == "fsdp":
+        return sharding.fully_sharded(model, device)
+    devices = [device] if device.type == "cuda" else None
+    return DistributedDataParallel(model, device_ids=devices, find_unused_parameters=find_unused)
+
+
+def train_step(
+    setting: Setting,
+    model: nn.Module,
+    optimizer: Optimizer,
+    batches: Iterator[Batch],
+    *,
+    timer: Timer | None = None,
+) -> Tensor:
+    """One step of the optimizer, on a wrapped model or a bare one. Returns the mean loss of its micro-batches."""
+    tell = timer or _nothing
+    setting.context.tick()
+    setting.faults.tick()
+    loss = accumulate(setting, model, batches, setting.plan.accumulate, tell)
+    tell("optimizer")
+    setting.faults.in_step(setting.device)
+    if not (is_wrapped(model) and setting.faults.skips(optimizer)):
+        optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    tell("end")
+    return loss
+
+
+def accumulate(
+    setting: Setting, model: nn.Module, batches: Iterator[Batch], count: int, tell: Timer | None = None
+) -> Tensor:
+    """Forward and backward over so many micro-batches; synchronised with the last. Gradients are left in .grad."""
+    tell = tell or _nothing
+    total = torch.zeros((), device=setting.device)
+    seen = []
+    for number in range(count):
+        tell("data")
+        batch = next(batches)
+        tell("to device")
+        seen.append(batch := moved(batch, setting.device))
+        with nullcontext() if number == count - 1 else unsynchronised(model):
+            total += _pass(setting, model, batch, 1 / count, tell)
+    if is_wrapped(model) and setting.faults.has("no-sync"):
+        _forget_the_others(setting, bare(model), seen)
+    if setting.plan.precision == "fp16":
+        _unscale(model)
+    return total
+
+
+def _pass(setting: Setting, model: nn.Module, batch: Batch, share: float, tell: Timer) -> Tensor:
+    tell("forward")
+    with autocast(setting):
+        loss = setting.loss(model, batch) * share
+    tell("backward")
+    setting.faults.in_backward(loss)
+    (loss * _SCALE if setting.plan.precision == "fp16" else loss).backward()  # type: ignore[no-untyped-call]
+    return loss.detach().float()
+
+
+def autocast(setting: Setting) -> AbstractContextManager[Any]:
+    """The precision that was asked for."""
+    kind = _TYPES[setting.plan.precision]
+    return nullcontext() if kind is None else torch.autocast(setting.device.type, dtype=kind)
+
+
+def unsynchronised(model: nn.Module) -> AbstractContextManager[None]:
+    """As long as gradients only add up on this rank."""
+    if isinstance(model, DistributedDataParallel):
+        return model.no_sync()
+    return sharding.unsynchronised(model)
+
+
+def is_wrapped(model: nn.Module) -> bool:
+    """Whether its gradients cross ranks."""
+    return isinstance(model, DistributedDataParallel) or sharding.is_sharded(model)
+
+
+def _unscale(model: nn.Module) -> None:
+    for one in model.parameters():
+        if one.grad is not None:
+            one.grad.div_(_SCALE)
+
+
+def _forget_the_others(setting: Setting, model: nn.Module, seen: list[Batch]) -> None:
+    """no-sync: the gradients of this rank alone."""
+    model.zero_grad(set_to_none=True)
+    for batch in seen:
+        _pass(setting, model, batch, 1 / len(seen), _nothing)
+
+
+def _nothing(_part: str) -> None:
+    """Nobody takes the time."""

@@ -1,0 +1,89 @@
+"""The folder of the run's checkpoints, and whether all ranks see the same one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ncclcheck.probes.facts import Measurements
+from ncclcheck.probes.facts.training import Smoke
+from ncclcheck.probes.facts.training.saves import RankProblem, Saves, Unsaved
+from ncclcheck.probes.training.alike import told
+
+if TYPE_CHECKING:
+    from ncclcheck.probes.training.loop import Setting
+
+_MARK = "rank-0-was-here"
+_PATIENCE_S = 3.0  # NFS clients keep what they know of a folder for some seconds
+
+
+def make(setting: Setting) -> list[RankProblem]:
+    """Make the folder; ranks that cannot write there, or do not see what rank 0 wrote, are told. A collective."""
+    folder, problem = Path(setting.plan.run_folder), ""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if setting.context.rank == 0:
+            (folder / _MARK).write_text(str(os.getpid()), encoding="ascii")
+    except OSError as error:
+        problem = f"{folder}: {error.strerror or error}"
+    setting.peers.worst([0.0])
+    if not problem and not appears(folder / _MARK):
+        problem = f"{folder} is there, but not what rank 0 wrote into it: it is no shared file system"
+    return problems(setting, problem)
+
+
+def problems(setting: Setting, mine: str) -> list[RankProblem]:
+    """What went wrong on any rank. A collective."""
+    return [
+        RankProblem(rank=rank, node=setting.context.node_of[rank], problem=problem[:300])
+        for rank, problem in enumerate(told(setting.peers, mine))
+        if problem
+    ]
+
+
+def appears(path: Path, until: float | None = None) -> bool:
+    """Whether it is there, within a few seconds."""
+    until = until or time.monotonic() + _PATIENCE_S
+    while not path.exists():
+        if time.monotonic() > until:
+            return False
+        os.listdir(path.parent)  # makes an NFS client ask again
+        time.sleep(0.05)
+    return True
+
+
+def remove(setting: Setting) -> None:
+    """The first rank of each node removes it: where it is shared, one of them does."""
+    if setting.context.local_rank == 0:
+        shutil.rmtree(setting.plan.run_folder, ignore_errors=True)
+
+
+def write_whole(path: Path, data: bytes) -> float:
+    """Through a temporary name, and to the disk; seconds. Raises OSError."""
+    begun, beside = time.monotonic(), path.with_suffix(f".{os.getpid()}.part")
+    try:
+        with open(beside, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except OSError:
+        with suppress(OSError):
+            beside.unlink()
+        raise
+    return time.monotonic() - begun
+
+
+def unseen(setting: Setting, part: str, why: str) -> None:
+    """Tell, once for all ranks, that a part was not looked at."""
+    if setting.context.rank == 0:
+        emit(setting, Saves(unseen=[Unsaved(part=part, why=why[:300])]))
+
+
+def emit(setting: Setting, saves: Saves) -> None:
+    """Hand over what is known of the saves."""
+    setting.context.emit(Measurements(smoke=Smoke(saves=saves)))

@@ -1,0 +1,83 @@
+"""The bits of a model's parameters and buffers, told apart by name and comparable between ranks."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from hashlib import blake2b
+
+import torch
+from torch import Tensor, nn
+
+_PREFIXES = ("module.", "_orig_mod.")
+
+
+def bare(model: nn.Module) -> nn.Module:
+    """The model within its wrap."""
+    inner = getattr(model, "module", model)
+    assert isinstance(inner, nn.Module)
+    return inner
+
+
+def plain(name: str) -> str:
+    """A parameter's name without what wraps put before it."""
+    for prefix in _PREFIXES:
+        name = name.removeprefix(prefix)
+    return name
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of a tensor of which ranks may hold pieces; then a collective."""
+    gather = getattr(tensor, "full_tensor", None)
+    found = tensor if gather is None else gather()
+    assert isinstance(found, Tensor)
+    return found
+
+
+def tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and buffers with their names, in the order in which every rank has them."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        yield plain(name), tensor
+
+
+def fingerprint(tensor: Tensor) -> int:
+    """63 bits of a hash over the tensor's bits, type and shape."""
+    held = whole(tensor.detach()).to("cpu").contiguous()
+    said = blake2b(f"{held.dtype}{tuple(held.shape)}".encode(), digest_size=8)
+    if held.numel():
+        said.update(ctypes.string_at(held.data_ptr(), held.numel() * held.element_size()))
+    return int.from_bytes(said.digest(), "big") >> 1
+
+
+def fingerprints(model: nn.Module) -> dict[str, int]:
+    """One of each parameter and buffer."""
+    return {name: fingerprint(tensor) for name, tensor in tensors(model)}
+
+
+def digest(model: nn.Module) -> str:
+    """Of all parameters and buffers together, bit-exact; the same with and without a wrap."""
+    return combined(fingerprints(model))
+
+
+def combined(prints: dict[str, int]) -> str:
+    """Names and fingerprints as one word."""
+    return blake2b(repr(sorted(prints.items())).encode(), digest_size=8).hexdigest()
+
+
+def gradients(model: nn.Module) -> dict[str, Tensor]:
+    """A copy of the gradient of each parameter that wants one, whole; zeros where it has none."""
+    return {
+        plain(name): torch.zeros_like(whole(one.detach())) if one.grad is None else _dense(one.grad)
+        for name, one in model.named_parameters()
+        if one.requires_grad
+    }
+
+
+def _dense(gradient: Tensor) -> Tensor:
+    held = whole(gradient.detach())
+    return (held.to_dense() if held.is_sparse else held).float().clone()
+
+
+def without_gradient(model: nn.Module) -> list[str]:
+    """The parameters that want a gradient and have none."""
+    return [plain(name) for name, one in model.named_parameters() if one.requires_grad and one.grad is None]
