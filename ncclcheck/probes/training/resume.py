@@ -24,6 +24,7 @@ from ncclcheck.probes.training.seeds import SEED, seed_all
 
 _MOST_STEPS = 10
 _PATIENCE_S = 2.0
+_LEAST_S = 25.0  # to train three times, and to start processes once more
 
 
 def interrupted(setting: Setting) -> Callable[[], None] | None:
@@ -54,7 +55,8 @@ def interrupted(setting: Setting) -> Callable[[], None] | None:
 def _reason_against(setting: Setting) -> str:
     if setting.plan.strategy != "ddp":
         return f"--strategy {setting.plan.strategy}: ranks hold pieces of the model"
-    return "the time box was used up before" if setting.left() <= 0 else ""
+    left = -setting.peers.worst([time.monotonic() - setting.context.deadline])[0]
+    return f"{left:.0f} s before the deadline are too few" if left < _LEAST_S else ""
 
 
 def _steps(setting: Setting) -> int:

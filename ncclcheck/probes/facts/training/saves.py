@@ -75,6 +75,25 @@ class Resumed(Struct, frozen=True, kw_only=True):
     problem: str = ""
 
 
+class ShardedSave(Struct, frozen=True, kw_only=True):
+    """A model in pieces, saved in two ways. bytes: of its parameters, all pieces together.
+
+    gather_s: until rank 0 had all of them in host memory; write_s: until it had written them; shards_s: until each
+    rank had written its own piece. parameters: of the model that the user asked about, 0: none; timeout_s: of the
+    process group there, which the other ranks wait in meanwhile.
+    """
+
+    folder: str
+    bytes: Whole
+    ranks: Count
+    gather_s: Amount
+    write_s: Amount
+    shards_s: Amount
+    timeout_s: Amount = 600.0
+    parameters: Amount = 0.0
+    problems: list[RankProblem] = field(default_factory=list)
+
+
 class Unsaved(Struct, frozen=True, kw_only=True):
     """A part that was not looked at, and why. part: reload, merge, resume, sharded."""
 
@@ -89,4 +108,5 @@ class Saves(Struct, frozen=True, kw_only=True):
     merged: Merged | None = None
     interrupted: Interrupted | None = None
     resumed: Resumed | None = None
+    sharded: ShardedSave | None = None
     unseen: list[Unsaved] = field(default_factory=list)

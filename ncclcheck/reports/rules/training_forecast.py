@@ -1,0 +1,136 @@
+"""TRN: whether a large model could be saved here: within the timeout, and within rank 0's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import Cluster, Node, at, value_or
+from ncclcheck.probes.facts.training.saves import ShardedSave
+from ncclcheck.reports.findings import Finding, State, Where, fail, fine, seen, unknown, warn, you
+from ncclcheck.reports.fold import size
+from ncclcheck.reports.rule import NothingToJudge, rule
+from ncclcheck.reports.save_forecast import Forecast, forecast
+
+_JOBS = ("smoke",)
+
+
+def _measured(cluster: Cluster) -> tuple[ShardedSave, Forecast]:
+    """The save that was measured, and what it says of the user's model. Raises NothingToJudge."""
+    smoke = cluster.measurements.smoke
+    saves = smoke.saves if smoke else None
+    if saves is None or saves.sharded is None:
+        why = next((entry.why for entry in saves.unseen if entry.part == "sharded"), "") if saves else ""
+        raise NothingToJudge(why or "no save of a sharded model was measured")
+    found = forecast(saves.sharded)
+    if found is None:
+        asked = "no model was named: --model-params 70e9 forecasts its save"
+        raise NothingToJudge(saves.sharded.problems[0].problem if saves.sharded.problems else asked)
+    return saves.sharded, found
+
+
+@rule("TRN016", "a save of the model fits into the timeout", worst=State.FAIL, commands=_JOBS)
+def fits_timeout(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    A model in pieces (fully_shard), as large as `--save-mib` allows: how long it takes until rank 0 has
+    gathered all and written it, and until each rank has written its own piece; extrapolated to
+    `--model-params`.
+
+    ## Why it matters
+    While rank 0 writes, the other ranks wait in the next collective. After the process group's timeout (10
+    minutes with nccl since torch 2.2, 30 before) the watchdog ends all of them, in the middle of the save.
+
+    ## How we know
+    Seconds grow with bytes: 2 bytes a parameter for 16-bit weights that rank 0 gathers, 14 for the whole state
+    with Adam in mixed precision, written in pieces. More than half of `--timeout` is a warning
+    (`TRN016.share`), more than all of it a failure. A page cache makes a small save look fast: it is flushed
+    with fsync for that reason, and a file system's burst buffer may still flatter it.
+
+    ## Fix
+    - **you** save pieces: `torch.distributed.checkpoint.save` (asynchronously with `async_save`, torch 2.4 and
+      later); DeepSpeed: `stage3_gather_16bit_weights_on_model_save: false` and `zero_to_fp32.py` afterwards.
+    - **you** a longer timeout: `init_process_group(timeout=timedelta(hours=1))`, `--ddp_timeout 3600` of
+      transformers, `InitProcessGroupKwargs(timeout=...)` of Accelerate.
+
+    ## Source
+    huggingface/accelerate#2912 (the limit is 1,800 s, saving took 2,954 s), deepspeedai/DeepSpeed#7533,
+    pytorch/pytorch#143536; DeepSpeed Configuration JSON, stage3_gather_16bit_weights_on_model_save.
+    """
+    measured, found = _measured(cluster)
+    share = cluster.policy.thresholds.get("TRN016.share", 0.5)
+    small = f"{size(measured.bytes)} took {measured.gather_s:.2f} s to gather, {measured.write_s:.2f} s to write"
+    for words, seconds, total in (
+        ("gathers and writes the weights on rank 0", found.gathered, found.weights_bytes),
+        ("writes the whole state in pieces", found.pieces, found.state_bytes),
+    ):
+        told = f"a model of {measured.parameters:.3g} parameters {words} ({size(total)}) in about {seconds:.0f} s"
+        evidence = seen(
+            "measured here", f"{small}, pieces {measured.shards_s:.2f} s; timeout {measured.timeout_s:g} s"
+        )
+        if seconds <= share * measured.timeout_s:
+            yield fine(Where(device=measured.folder), told, evidence)
+            continue
+        yield (fail if seconds > measured.timeout_s else warn)(
+            Where(device=measured.folder),
+            f"{told}; the process group's timeout is {measured.timeout_s:g} s",
+            why="The other ranks wait meanwhile, and the watchdog would end them in the middle of the save.",
+            owner="job",
+            evidence=[evidence],
+            fix=[
+                you(
+                    "Save pieces, asynchronously.",
+                    "torch.distributed.checkpoint.async_save(state, checkpoint_id=path)",
+                ),
+                you("Give the process group more time.", "init_process_group(timeout=timedelta(hours=1))"),
+            ],
+        )
+
+
+@rule("TRN018", "rank 0 has the host memory to save the model", worst=State.FAIL, commands=_JOBS)
+def fits_memory(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    The host memory that rank 0 needs to gather the 16-bit weights of a model of `--model-params`, beside what
+    its node, or its container, has free.
+
+    ## Why it matters
+    A save that gathers on rank 0 is killed by the kernel's OOM killer there, and the other ranks time out: the
+    report of the job shows an NCCL timeout.
+
+    ## How we know
+    2 bytes a parameter, and as much again while it is written as one file. Free memory is MemAvailable, or what
+    the cgroup's limit leaves, whichever is less. More than all of it is a failure, more than 80 %
+    (`TRN018.share`) a warning. Where rank 0 ran is told by the job.
+
+    ## Fix
+    - **you** save pieces (`torch.distributed.checkpoint`), or ask for more memory: `--mem=0` in Slurm takes all
+      of a node's, a container's limit is `resources.limits.memory`.
+
+    ## Source
+    DeepSpeed Configuration JSON, stage3_gather_16bit_weights_on_model_save; cgroups(7), memory.max; huggingface/
+    accelerate#2912.
+    """
+    measured, found = _measured(cluster)
+    node = next((one.node for one in cluster.run.ranks if one.rank == 0), "")
+    home = next((one for one in cluster.nodes if one.name == node), None)
+    free = _free(home) if home else None
+    needed, where = 2 * found.weights_bytes, Where(node=node or None, rank=0)
+    told = f"rank 0 needs about {size(needed)} to gather and write {measured.parameters:.3g} parameters in 16 bits"
+    if free is None:
+        yield unknown(where, f"{told}; what it has was not seen", why="It would be killed while the others wait.")
+    elif needed <= cluster.policy.thresholds.get("TRN018.share", 0.8) * free:
+        yield fine(where, f"{told}, and has {size(free)}", seen("memory that is free", size(free)))
+    else:
+        yield (fail if needed > free else warn)(
+            where,
+            f"{told}, and has {size(free)}",
+            why="The kernel would kill it in the middle of the save, and all others would wait for it.",
+            owner="job",
+            evidence=[seen("MemAvailable, or what the cgroup leaves", size(free))],
+            fix=[you("Save pieces instead.", "torch.distributed.checkpoint.save(state, checkpoint_id=path)")],
+        )
+
+
+def _free(node: Node) -> float | None:
+    available = value_or(at(node, "host.memory_available"), 0)
+    return float(available) or None
