@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ncclcheck.probes.facts.training.saves import ShardedSave
 
-# Bytes a parameter: weights in 16 bits, as ZeRO-3 gathers them; and all that a run with Adam in mixed precision needs
+# Bytes a parameter: weights in 16 bits, as ZeRO-3 gathers them; and what a run with Adam in mixed precision needs
 # to go on: 16-bit weights, 32-bit weights and two moments (2 + 4 + 4 + 4).
 WEIGHTS = 2
 STATE = 14
