@@ -41,6 +41,7 @@ class SmokeOptions(JobOptions):
     model_params: float = 0.0
     timeout_s: float = 600.0
     kill: bool = True
+    settings: tuple[str, ...] = ()
 
 
 def reference(option: str, given: str, builtin: tuple[str, ...] = ()) -> str:

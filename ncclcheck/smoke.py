@@ -6,20 +6,27 @@ import os
 import shutil
 from collections.abc import Callable
 
-from ncclcheck import plan_smoke
+from ncclcheck import faults, plan_smoke
 from ncclcheck.conduct import conduct
+from ncclcheck.errors import UsageError
 from ncclcheck.jobs import TorchJob
 from ncclcheck.options import Options
 from ncclcheck.plan_smoke import SmokeOptions
-from ncclcheck.probes.facts import Cluster, replace
+from ncclcheck.probes import training_settings
+from ncclcheck.probes.facts import Cluster, Measurements, replace
+from ncclcheck.probes.facts.training import Smoke
+from ncclcheck.probes.facts.training.settings import SettingsFile
 from ncclcheck.stages import Stages
 
 
 def run(options: Options, smoke: SmokeOptions) -> int:
     """The whole of `smoke`; the exit code. Raises UsageError."""
 
+    settings = _read_settings(smoke)
+
     def work(stages: Stages) -> tuple[Callable[[], None], Callable[[], Cluster]]:
         this = TorchJob(stages, smoke)
+        stages.session.gathered.parts.append(Measurements(smoke=Smoke(settings=settings)))
 
         def stages_of_smoke() -> None:
             stages.facts()
@@ -31,6 +38,13 @@ def run(options: Options, smoke: SmokeOptions) -> int:
     return conduct(options, options.deadline or plan_smoke.default_deadline(smoke), work)
 
 
+def _read_settings(smoke: SmokeOptions) -> list[SettingsFile]:
+    try:
+        return [training_settings.read(path) for path in smoke.settings]
+    except training_settings.Unreadable as error:
+        raise UsageError(f"--settings: {error}") from None
+
+
 def train(job: TorchJob, smoke: SmokeOptions) -> None:
     """Train, and go on from the checkpoint after a rank was killed, in a job of its own on a new store."""
     if (shape := job.prepare("smoke")) is None:
@@ -40,7 +54,8 @@ def train(job: TorchJob, smoke: SmokeOptions) -> None:
     parts = plan_smoke.job(smoke, shape, job.nodes, directory=here, run_folder=folder)
     job.announce(plan_smoke.stated_seconds(smoke))
     if job.run("smoke", parts) and _was_interrupted(job) and parts.training is not None:
-        job.run("resume", replace(parts, training=replace(parts.training, resume=True), injected=[]))
+        lasting = [one for one in parts.injected if one.kind in faults.LASTING]
+        job.run("resume", replace(parts, training=replace(parts.training, resume=True), injected=lasting))
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -71,6 +71,12 @@ from ncclcheck.config import Site
     show_default=True,
     help="of your process group, seconds",
 )
+@option(
+    "--settings",
+    multiple=True,
+    metavar="FILE",
+    help="ds_config.json, a script with TrainingArguments: how it saves",
+)
 @option("--no-kill", is_flag=True, help="do not kill a rank and resume")
 @option(
     "--nproc-per-node",
@@ -82,7 +88,12 @@ from ncclcheck.config import Site
     "--backend", type=click.Choice(["auto", "nccl", "gloo"]), default="auto", show_default=True, help="backend"
 )
 @option("--time-budget", type=SECONDS, default=20.0, show_default=True, metavar="S", help="seconds of measuring")
-@option("--inject", multiple=True, metavar="FAULT", help=f"see what would be said of a fault: {faults.FORMS}")
+@option(
+    "--inject",
+    multiple=True,
+    metavar="FAULT",
+    help=f"see what would be said of a fault: {faults.TRAINING_FORMS}",
+)
 @option("--force", is_flag=True, help="start the job although a check says that it cannot work")
 @click.pass_obj
 def smoke(site: Site, /, **given: Any) -> int:
@@ -109,7 +120,8 @@ def _smoke_options(given: dict[str, Any]) -> plan.SmokeOptions:
         model_params=plan.parameters(given["model_params"]) if given["model_params"] else 0.0,
         timeout_s=given["timeout_s"],
         kill=not given["no_kill"],
+        settings=tuple(given["settings"]),
         nproc_per_node=given["nproc_per_node"],
         backend=given["backend"],
-        inject=faults.read(given["inject"]),
+        inject=faults.read(given["inject"], training=True),
     )

@@ -71,7 +71,7 @@ def fits_timeout(cluster: Cluster) -> Iterator[Finding]:
             yield fine(Where(device=measured.folder), told, evidence)
             continue
         yield (fail if seconds > measured.timeout_s else warn)(
-            Where(device=measured.folder),
+            Where(node=_home(cluster), rank=0),
             f"{told}; the process group's timeout is {measured.timeout_s:g} s",
             why="The other ranks wait meanwhile, and the watchdog would end them in the middle of the save.",
             owner="job",
@@ -111,10 +111,10 @@ def fits_memory(cluster: Cluster) -> Iterator[Finding]:
     accelerate#2912.
     """
     measured, found = _measured(cluster)
-    node = next((one.node for one in cluster.run.ranks if one.rank == 0), "")
+    node = _home(cluster)
     home = next((one for one in cluster.nodes if one.name == node), None)
     free = _free(home) if home else None
-    needed, where = 2 * found.weights_bytes, Where(node=node or None, rank=0)
+    needed, where = 2 * found.weights_bytes, Where(node=node, rank=0)
     told = f"rank 0 needs about {size(needed)} to gather and write {measured.parameters:.3g} parameters in 16 bits"
     if free is None:
         yield unknown(where, f"{told}; what it has was not seen", why="It would be killed while the others wait.")
@@ -129,6 +129,11 @@ def fits_memory(cluster: Cluster) -> Iterator[Finding]:
             evidence=[seen("MemAvailable, or what the cgroup leaves", size(free))],
             fix=[you("Save pieces instead.", "torch.distributed.checkpoint.save(state, checkpoint_id=path)")],
         )
+
+
+def _home(cluster: Cluster) -> str | None:
+    """The node of rank 0."""
+    return next((one.node for one in cluster.run.ranks if one.rank == 0), None)
 
 
 def _free(node: Node) -> float | None:

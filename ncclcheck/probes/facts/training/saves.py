@@ -17,7 +17,7 @@ class RankProblem(Struct, frozen=True, kw_only=True):
 
 
 class Reloaded(Struct, frozen=True, kw_only=True):
-    """A checkpoint of a wrapped model, written by rank 0 under a temporary name and read by all ranks into a bare one.
+    """A wrapped model's checkpoint, written by rank 0 under a temporary name, read by all ranks into a bare one.
 
     write_s: on rank 0, with fsync; read_s: of the slowest rank. prefixed: its keys began with `module.`.
     differ: tensors that have other bits after it; problems: ranks that could not read it, `failed` how many.
@@ -37,8 +37,8 @@ class Reloaded(Struct, frozen=True, kw_only=True):
 class Merged(Struct, frozen=True, kw_only=True):
     """Result files of all ranks, merged by rank 0; and one file that all ranks append to under a lock.
 
-    missing: ranks of which no file was there, count: how many; lines: that each rank wrote; short: ranks whose file
-    has fewer. appended, expected: lines of the shared file; damaged: of these, mixed with others.
+    missing: ranks of which no file was there, count: how many; lines: that each rank wrote; short: ranks whose
+    file has fewer. appended, expected: lines of the shared file; damaged: of these, mixed with others.
     """
 
     folder: str

@@ -6,6 +6,7 @@ from msgspec import Struct, field
 
 from ncclcheck.probes.facts.training.checks import Checks
 from ncclcheck.probes.facts.training.saves import Saves
+from ncclcheck.probes.facts.training.settings import SettingsFile
 from ncclcheck.probes.facts.training.setup import Setup
 from ncclcheck.probes.facts.training.steps import Side, StepTimes
 
@@ -18,3 +19,4 @@ class Smoke(Struct, frozen=True, kw_only=True):
     saves: Saves | None = None
     side: Side | None = None
     steps: list[StepTimes] = field(default_factory=list)
+    settings: list[SettingsFile] = field(default_factory=list)

@@ -1,0 +1,118 @@
+"""Settings of a training run that decide how it saves, read from its files; nothing in them is executed."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ncclcheck.probes.facts.training.settings import SaveSetting, SettingsFile
+
+# DeepSpeed (the second name is that of versions before 0.6), Accelerate, transformers, torch.
+NAMES = (
+    "stage",
+    "zero_stage",
+    "stage3_gather_16bit_weights_on_model_save",
+    "stage3_gather_fp16_weights_on_model_save",
+    "zero3_save_16bit_model",
+    "ddp_timeout",
+    "InitProcessGroupKwargs.timeout",
+    "init_process_group.timeout",
+)
+_MOST_BYTES = 4 * 2**20
+_MOST_SETTINGS = 50
+_LINE = re.compile(r"^\s*(?:--)?[\"']?(\w+)[\"']?(?:\s*[:=]\s*|\s+)[\"']?([\w.+-]{1,40})")
+_UNITS = {
+    "days": 86400.0,
+    "hours": 3600.0,
+    "minutes": 60.0,
+    "seconds": 1.0,
+    "milliseconds": 0.001,
+    "weeks": 604800.0,
+}
+
+
+class Unreadable(ValueError):
+    """The file cannot be taken for settings; the text says why."""
+
+
+def read(path: str) -> SettingsFile:
+    """JSON by its keys, Python by its syntax tree, anything else line by line. Raises Unreadable."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise Unreadable(f"{path}: {error.strerror or error}") from None
+    if len(data) > _MOST_BYTES:
+        raise Unreadable(f"{path}: it is larger than {_MOST_BYTES} bytes")
+    text = data.decode(errors="backslashreplace")
+    reader = {".json": _of_json, ".py": _of_python}.get(Path(path).suffix, _of_lines)
+    try:
+        found = [one for one in reader(text) if one.name in NAMES]
+    except (msgspec.MsgspecError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise Unreadable(f"{path}: {type(error).__name__}: {error}") from None
+    if not found:
+        raise Unreadable(f"{path}: it has none of the settings {', '.join(NAMES)}")
+    return SettingsFile(path=path, settings=found[:_MOST_SETTINGS])
+
+
+def _of_json(text: str) -> Iterator[SaveSetting]:
+    held = msgspec.json.decode(text)
+    pending: list[Any] = [held]
+    while pending:
+        one = pending.pop()
+        for name, value in one.items() if isinstance(one, dict) else ():
+            if isinstance(value, dict):
+                pending.append(value)
+            elif isinstance(value, (bool, int, float, str)):
+                yield SaveSetting(name=str(name), value=_plain(value))
+
+
+def _of_python(text: str) -> Iterator[SaveSetting]:
+    """Keywords of calls and entries of dictionaries; `timeout` under the name of its call."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func).rpartition(".")[2]
+            for keyword in node.keywords:
+                name = f"{called}.timeout" if keyword.arg == "timeout" else keyword.arg or ""
+                yield from _setting(name, keyword.value)
+        elif isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):
+                if isinstance(key, ast.Constant):
+                    yield from _setting(str(key.value), value)
+
+
+def _setting(name: str, value: ast.expr) -> Iterator[SaveSetting]:
+    if isinstance(value, ast.Constant):
+        yield SaveSetting(name=name, value=_plain(value.value), line=value.lineno)
+    elif (seconds := _timedelta(value)) is not None:
+        yield SaveSetting(name=name, value=f"{seconds:g}", line=value.lineno)
+
+
+def _timedelta(value: ast.expr) -> float | None:
+    """timedelta(minutes=30) -> 1800.0, where its numbers are written out."""
+    if not isinstance(value, ast.Call) or not ast.unparse(value.func).endswith("timedelta"):
+        return None
+    total = 0.0
+    for keyword in value.keywords:
+        number = keyword.value.value if isinstance(keyword.value, ast.Constant) else None
+        if keyword.arg not in _UNITS or not isinstance(number, (int, float)):
+            return None
+        total += number * _UNITS[keyword.arg]
+    return total
+
+
+def _of_lines(text: str) -> Iterator[SaveSetting]:
+    """YAML's `name: value` and a command line's `--name value`."""
+    for number, line in enumerate(text.splitlines(), 1):
+        for part in re.split(r"\s(?=--)", line):
+            if (match := _LINE.match(part)) is not None:
+                yield SaveSetting(name=match[1], value=match[2].lower(), line=min(number, 1_000_000))
+
+
+def _plain(value: object) -> str:
+    return str(value).lower()[:40] if isinstance(value, bool) else str(value)[:40]
