@@ -156,6 +156,7 @@ def _end(agent: ProcessLink, lead: Connection) -> None:
 def _own_facts(who: Identity, events: Events, progress: Progress, *agent_options: str) -> Node | None:
     """Our own facts, for a report of our own. Raises Interrupted."""
     progress.stage("reading the facts of this node")
+    process.adopt_orphans()
     session = Session(
         [agent_here(who.node_rank, who.name, events, *agent_options)], events, Deadline(_FACTS_S), progress
     )

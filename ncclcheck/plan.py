@@ -243,6 +243,10 @@ def collectives(bench: BenchOptions, shape: Shape, nodes: list[Node], *, simulat
         raise UsageError(
             f"--reduce-op {bench.reduce_op}: needs a dtype of whole numbers, --dtype int8, uint8, int32 or int64"
         )
+    if bench.reduce_op == "premul_sum" and "int" in dtype:
+        raise UsageError(
+            "--reduce-op premul_sum: multiplies by a factor, --dtype float32, float64, float16 or bfloat16"
+        )
     wanted = bench.ops or {"quick": _QUICK_OPS, "standard": _DEFAULT_OPS, "full": OPS}[bench.level]
     given = bench.sizes or _default_sizes(bench.level, shape.backend)
     rows = [Row(op=op, bytes=size) for op in wanted for size in ((0,) if op == "barrier" else given)]

@@ -29,6 +29,18 @@ class Progress:
         if self.tty:
             self._rewrite(f"{text}   {time.monotonic() - self._started:.0f} s")
 
+    @property
+    def patience_s(self) -> float:
+        """How often one waits before it is said again that nothing moves: a line that stays is said less often."""
+        return 10.0 if self.tty else 30.0
+
+    def waiting(self, text: str) -> None:
+        """Nothing moves: rewritten on a terminal, a line elsewhere."""
+        if self.tty:
+            self._rewrite(text)
+        elif not self.quiet:
+            self._write(text + "\n")
+
     def say(self, text: str) -> None:
         """A line that stays."""
         self.clear()

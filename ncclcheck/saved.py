@@ -80,6 +80,11 @@ def with_baseline(options: Options) -> Options:
             f"--baseline: {path} is a result of {baseline.cluster.command or 'another command'} and holds no "
             "bandwidth; make one with: ncclcheck bench --save FILE"
         )
+    if faults := baseline.cluster.job.injected:
+        raise UsageError(
+            f"--baseline: {path} was measured with injected faults ({', '.join(faults)}), which is nothing to "
+            "hold a result against; make one without --inject"
+        )
     return dataclasses.replace(options, baseline=baseline)
 
 

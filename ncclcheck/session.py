@@ -52,7 +52,6 @@ class Session:
         self.started_job = False
         self._beats_next = 0.0
         self._stall: Stall | None = None
-        process.adopt_orphans()  # what a killed agent leaves behind comes to us, and ends with us
         self.stopped_by = ""
 
     def facts(self, seconds: float) -> None:

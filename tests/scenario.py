@@ -55,7 +55,7 @@ class Scene:
 
         def there() -> bool:
             pids = set(self[name].pids())
-            slots = [Slots(str(path), 1).read(0) for path in self.folder.glob("ncclcheck-*/slots")]
+            slots = [Slots(str(path), 1).read(0) for path in self.folder.glob("ncclcheck-*/**/slots")]
             found[:] = [slot.pid for slot in slots if slot.pid in pids and slot.ticks >= steps]
             return bool(found)
 

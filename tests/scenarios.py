@@ -111,7 +111,6 @@ _LINKS = (
         name="link down",
         fault=lambda s: faults.link_down(s["h2"]),
         expect=(Expect(code="NET003", node="h2", device="eth0", remedy="ip link set dev eth0 up"),),
-        also=("NET005",),
         gate=True,
     ),
     Scenario(
@@ -157,7 +156,6 @@ _VARIABLES = (
         name="NCCL_SOCKET_IFNAME misspelt",
         env={ALL: {"NCCL_SOCKET_IFNAME": "eht0"}},
         expect=(Expect(code="NCC007", node="h2", words="eht0", remedy="NCCL_SOCKET_IFNAME=eth0"),),
-        also=("NET001",),
         gate=True,
     ),
     Scenario(
@@ -166,7 +164,6 @@ _VARIABLES = (
         mgmt=False,
         env={"h2": {"NCCL_SOCKET_IFNAME": "eht0"}},
         expect=(Expect(code="NCC007", node="h2", words="eht0", remedy="NCCL_SOCKET_IFNAME=eth0"),),
-        also=("NET001",),
     ),
     Scenario(
         name="GLOO_SOCKET_IFNAME misspelt",

@@ -17,7 +17,7 @@ from msgspec import Meta, Struct
 
 from ncclcheck import finish
 from ncclcheck.options import Options
-from ncclcheck.probes.facts import Baseline, Cluster, Measurements, PairTime, Policy, replace
+from ncclcheck.probes.facts import Baseline, Cluster, Measurements, Node, PairTime, Policy, replace
 from ncclcheck.reports import compare, expect, jsondoc, terminal
 from ncclcheck.reports.culprit import culprits, next_round
 from tests import stories
@@ -71,6 +71,8 @@ def _of_type(kind: Any, texts: st.SearchStrategy[str]) -> st.SearchStrategy[Any]
         return st.sampled_from(arguments)
     if origin is list:
         return st.lists(_of_type(arguments[0], texts), max_size=3)
+    if origin is dict:
+        return st.dictionaries(*(_of_type(one, texts) for one in arguments), max_size=3)
     if origin in (types.UnionType, typing.Union):
         return st.one_of([_of_type(one, texts) for one in arguments])
     plain = {int: _INTS, float: _FLOATS, str: texts, bool: st.booleans(), type(None): st.none()}
@@ -126,6 +128,13 @@ def _changes(story: str) -> st.SearchStrategy[tuple[str, list[tuple[tuple[Any, .
     return st.tuples(st.just(story), st.lists(one, min_size=1, max_size=3))
 
 
+def _put(document: Any, path: tuple[Any, ...], value: Any) -> None:
+    for key in path[:-1]:
+        document = document[key]
+    if path:
+        document[path[-1]] = value
+
+
 @settings(_FIXED, max_examples=60)
 @given(changed=st.sampled_from(STORIES).flatmap(_changes))
 def test_changed_measurements(changed: tuple[str, list[tuple[tuple[Any, ...], Any]]]) -> None:
@@ -133,16 +142,38 @@ def test_changed_measurements(changed: tuple[str, list[tuple[tuple[Any, ...], An
     story, changes = changed
     document = json.loads(_told(story)[0])
     for path, value in changes:
-        place = document
-        for key in path[:-1]:
-            place = place[key]
-        if path:
-            place[path[-1]] = value
+        _put(document, path, value)
     try:
         measured = msgspec.json.decode(json.dumps(document), type=Measurements)
     except msgspec.MsgspecError:
         return
     _survives(replace(_story(story), measurements=measured))
+
+
+@cache
+def _facts(story: str) -> list[tuple[tuple[Any, ...], Any]]:
+    """Where in the facts of its nodes which text stands."""
+    nodes = json.loads(msgspec.json.encode(_story(story).nodes))
+    return [(path, value) for path, value in _leaves(nodes) if isinstance(value, str) and path[-1] != "type"]
+
+
+def _endless(story: str) -> st.SearchStrategy[tuple[str, list[tuple[tuple[Any, ...], Any]]]]:
+    return st.tuples(st.just(story), st.lists(st.sampled_from(_facts(story)), min_size=1, max_size=6))
+
+
+@settings(_FIXED, max_examples=40)
+@given(chosen=st.sampled_from(STORIES).flatmap(_endless), text=st.sampled_from(["9" * 5000, "m" * 5000, "²", "٣"]))
+def test_endless_texts_in_facts(chosen: tuple[str, list[tuple[tuple[Any, ...], Any]]], text: str) -> None:
+    story, places = chosen
+    nodes = json.loads(msgspec.json.encode(_story(story).nodes))
+    for path, _ in places:
+        _put(nodes, path, text)
+    try:
+        told = msgspec.json.decode(json.dumps(nodes), type=list[Node])
+    except msgspec.MsgspecError:
+        return
+    named = [replace(node, name=f"{node.name}{n}") for n, node in enumerate(told)]
+    _survives(replace(_story(story), nodes=named))
 
 
 @settings(_FIXED, max_examples=80)

@@ -124,6 +124,28 @@ def test_env_and_bench_against_a_baseline(ncclcheck: Command, tmp_path: Path) ->
     assert next(v for v in now.document.verdicts if v.code == "VER015").state.value in ("ok", "note")
 
 
+def test_what_is_as_before_is_said(ncclcheck: Command, tmp_path: Path) -> None:
+    write(tmp_path, "a.json", "healthy")
+    for form in ("text", "short"):
+        told = " ".join(ncclcheck("bench", "--from", "a.json", "--baseline", "a.json", "-o", form).out.split())
+        assert "rows are the same as in a.json within noise (10 %), none is worse; no part of the machines" in told
+    assert "Baseline" not in ncclcheck("bench", "--from", "a.json").out
+    saved = json.loads((tmp_path / "a.json").read_text())
+    saved["job"]["ranks"] = 2
+    (tmp_path / "b.json").write_text(json.dumps(saved))
+    told = " ".join(ncclcheck("bench", "--from", "a.json", "--baseline", "b.json").out.split())
+    assert "no bandwidth was compared: ranks: 2 -> " in told
+
+
+def test_injected_faults_are_no_baseline(ncclcheck: Command, tmp_path: Path) -> None:
+    write(tmp_path, "a.json", "a-course-sees-injected-faults")
+    ran = ncclcheck("bench", "--baseline", "a.json")
+    assert (ran.code, ran.out) == (2, "")
+    assert "injected faults" in ran.err
+    assert "without --inject" in ran.err
+    assert ncclcheck("report", "--compare", "a.json", "a.json").code == 0
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [

@@ -89,6 +89,17 @@ def test_one_node_one_rank_says_that_there_is_no_bandwidth(ncclcheck: Command) -
     assert "SIMULATED" not in ran.out
 
 
+def test_where_no_row_can_be_measured_nothing_is_called_ready(ncclcheck: Command) -> None:
+    ran = ncclcheck("bench", "--nproc-per-node", "1", "--ops", "all_reduce,reduce", "--dtype", "int8",
+                    "--reduce-op", "avg", "--quick")  # fmt: skip
+    assert ran.code == 0, ran.err
+    told = " ".join(ran.out.split())
+    assert "no row could be measured: all_reduce: torch" in told
+    assert "Ready." not in told
+    assert "nothing was measured either: see BEN001." in told
+    assert "1 unknown" in told
+
+
 @contextmanager
 def _running(*arguments: str, **env: str) -> Iterator[subprocess.Popen[bytes]]:
     argv = [sys.executable, "-m", "ncclcheck", *arguments]

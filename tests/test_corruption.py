@@ -19,6 +19,7 @@ from ncclcheck.probes.facts import (
     WrongResult,
     replace,
 )
+from ncclcheck.reports.culprit import culprits
 from ncclcheck.reports.findings import Finding, State, Verdict
 from ncclcheck.reports.judge import judge
 from ncclcheck.reports.rule import all_rules
@@ -124,8 +125,12 @@ BITS = {"expected_bits": "0x40000000", "got_bits": "0x40000010"}
 
 
 def verdict(*found: WrongResult, soak: Soak | None = None) -> Verdict:
+    return judge(cluster_of(*found, soak=soak), [rule for rule in all_rules() if rule.code == "BEN001"])[0]
+
+
+def cluster_of(*found: WrongResult, soak: Soak | None = None) -> Cluster:
     ranks = [RankState(rank=rank, node="ab"[rank // 2], phase="done") for rank in range(4)]
-    cluster = Cluster(
+    return Cluster(
         command="bench",
         nodes=[Node(name="a"), Node(name="b")],
         job=Job(ranks=4),
@@ -136,7 +141,6 @@ def verdict(*found: WrongResult, soak: Soak | None = None) -> Verdict:
             soak=soak,
         ),
     )
-    return judge(cluster, [rule for rule in all_rules() if rule.code == "BEN001"])[0]
 
 
 def said(**more: object) -> Finding:
@@ -182,9 +186,59 @@ def test_rounds_of_a_soak_are_one_finding() -> None:
     assert "round 4 of the soak, and at least 1 times more" in finding.what
 
 
+def bad(**more: object) -> WrongResult:
+    return WrongResult(**{**BAD, **BITS, **more})  # type: ignore[arg-type]
+
+
+def test_sizes_of_one_operation_are_one_finding() -> None:
+    found = verdict(*(bad(bytes=2**n) for n in (10, 20, 13, 14, 16)), bad(op="broadcast"))
+    assert len(found.findings) == 2
+    one = next(finding for finding in found.findings if "all_reduce" in finding.what)
+    assert "of 1 KiB" in one.what
+    assert "at least 4 times more (also of 8 KiB, 16 KiB, 64 KiB and 1 more)" in one.what
+    assert [e.source for e in one.evidence[:2]] == ["result of rank 3, 1 KiB", "result of rank 3, 1 MiB"]
+
+
+def test_what_all_ranks_saw_of_one_contribution_is_one_finding() -> None:
+    (one,) = verdict(*(bad(rank=rank, source_rank=1, contribution="missing") for rank in range(4))).findings
+    assert "on ranks 0-3" in one.what
+    assert (one.where.node, one.where.rank) == ("a", 1)
+
+
+@pytest.mark.parametrize(
+    ("found", "names", "confidence"),
+    [
+        ([bad(rank=rank, source_rank=1, contribution="doubled") for rank in (0, 3)], ["a/rank 1"], 0.97),
+        ([bad(rank=rank, source_rank=2) for rank in (0, 1)], ["b/rank 2"], 0.8),
+        ([bad(bytes=4), bad(bytes=8)], ["b/rank 3"], 0.6),
+        ([bad(source_rank=0)], ["b/rank 3"], 0.5),
+        ([bad(rank=0), bad(rank=1)], None, 0.0),
+        ([bad(rank=77)], None, 0.0),
+    ],
+    ids=["contribution", "sender", "alone", "on its way", "everywhere", "a rank that there is not"],
+)
+def test_who_changed_data_is_the_culprit(
+    found: list[WrongResult], names: list[str] | None, confidence: float
+) -> None:
+    named = culprits(cluster_of(*found))
+    assert [(one.names, one.confidence, one.explains) for one in named] == (
+        [(names, confidence, ["BEN001"])] if names else []
+    )
+    assert all(one.why.startswith("wrong results of all_reduce") for one in named)
+
+
 def test_a_soak_without_a_fault_is_told_and_an_empty_one_is_unknown() -> None:
     good = Soak(asked_s=60, seconds=60.2, rounds=100, results=1200, wrong=0, bytes=2**40)
     found = verdict(soak=good)
     assert found.state is State.OK
     assert "1200 results in 100 rounds and 60 s, 1 TiB in all; none wrong" in found.findings[0].what
     assert verdict(soak=Soak(asked_s=60, seconds=0, rounds=0, results=0, wrong=0, bytes=0)).state is State.UNKNOWN
+
+
+def test_where_nothing_could_be_measured_nothing_is_known() -> None:
+    why = {"all_reduce": "gloo has no avg", "reduce": "gloo has no avg", "barrier": "the time budget was used up"}
+    rows = [replace(GOOD, op=op, correct=None, state="skipped", reason=reason) for op, reason in why.items()]
+    cluster = replace(cluster_of(), measurements=Measurements(collectives=rows))
+    found = judge(cluster, [rule for rule in all_rules() if rule.code == "BEN001"])[0]
+    assert found.state is State.UNKNOWN
+    assert "all_reduce, reduce: gloo has no avg; barrier: the time budget" in found.findings[0].what

@@ -147,3 +147,9 @@ def test_the_variable_is_not_for_infiniband_since_2_22(version: Version, index: 
 def test_a_gid_of_unknown_type_is_not_chosen_over_a_known_one() -> None:
     gids = [gid(0, "10.1.0.1"), gid(1, "10.1.0.2", ABSENT)]  # type: ignore[arg-type]
     assert automatic_gid(gids, {}) == 0
+
+
+@pytest.mark.parametrize(("name", "number"), [("1", 1), ("99999", 99999), ("9" * 5000, 0), ("²", 0), ("", 0)])
+def test_the_number_of_a_port_is_bounded(name: str, number: int) -> None:
+    (used,) = hca_choice([hca(0, port(name=name))], {}, NEW).used
+    assert used.number == number

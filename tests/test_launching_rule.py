@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import psutil
 import pytest
 
 from ncclcheck.probes.facts import Cluster, Job, Run, Silence
 from ncclcheck.reports.findings import Finding, State
 from ncclcheck.reports.judge import judge
 from ncclcheck.reports.rule import all_rules
+from tests.conftest import ROOT, Command
 
 
 def run001(detail: str, node: str = "h3") -> Finding:
@@ -83,3 +87,34 @@ def test_other_words_are_told_as_they_are() -> None:
 def test_names_in_commands_are_quoted() -> None:
     found = run001("ssh: connect to host x port 22: Connection timed out", node="$(id) {x}")
     assert found.remedies[0].commands[0] == "ping -c 3 '$(id) {x}'"
+
+
+def test_a_deadline_that_came_too_early_is_blamed_and_no_node() -> None:
+    silent = [
+        Silence(node=f"h{n}", last_step="survey", since_s=0.5, detail="its process is alive") for n in (1, 2)
+    ]
+    job = Job(launcher="ssh", nodes_asked=2, missing=["h1", "h2"])
+    cluster = Cluster(command="bench", job=job, run=Run(silent=silent, stopped_by="deadline"))
+    (finding,) = judge(cluster, [rule for rule in all_rules() if rule.code == "RUN001"])[0].findings
+    assert (finding.state, finding.owner, finding.where.node) == (State.UNKNOWN, "job", None)
+    assert finding.what == "--deadline is too short: it came before the facts of h[1-2] were there"
+    assert finding.remedies[0].commands == ["ncclcheck bench --deadline 60"]
+
+
+@pytest.mark.parametrize("command", ["env", "bench"])
+def test_so_it_is_on_a_machine_that_is_slow(ncclcheck: Command, tmp_path: Path, command: str) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys, time\nif 'ncclcheck.agent' in sys.orig_argv: time.sleep(20)\n"
+    )
+    ran = ncclcheck(command, "--deadline", "1", "-o", "short", seconds=20, PYTHONPATH=f"{tmp_path}:{ROOT}")
+    assert ran.code == 3
+    assert ran.out.splitlines()[-1].startswith("Not finished. RUN001 --deadline is too short")
+    assert "did not answer" not in ran.out
+    assert not [p for p in psutil.process_iter() if str(tmp_path) in " ".join(_line(p))]  # killed, though it slept
+
+
+def _line(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []

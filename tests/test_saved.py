@@ -1,4 +1,4 @@
-"""A saved result that comes through a pipe: read whole, and never waited for without a limit."""
+"""Saved results: of known commands only; through a pipe read whole, and never waited for without a limit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import pytest
 
 from ncclcheck import saved
 from ncclcheck.errors import UsageError
-from ncclcheck.probes.facts import Policy
+from ncclcheck.probes.facts import Policy, replace
+from ncclcheck.reports.jsondoc import encode
+from tests import stories
 
 
 def test_a_pipe_that_nobody_writes_to_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,3 +29,10 @@ def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
     writer.start()
     assert saved._content(str(pipe)) == content
     writer.join(5)
+
+
+def test_a_command_that_there_is_not_is_refused(tmp_path: Path) -> None:
+    document = stories.load("healthy").document
+    (file := tmp_path / "saved.json").write_bytes(encode(replace(document, command="format_disks")))
+    with pytest.raises(UsageError, match=r"command: 'format_disks' is none .*; allowed are .*bench.*env"):
+        saved.load(str(file), "--from", Policy())

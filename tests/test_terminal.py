@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ncclcheck.probes.facts import Collective, Job, Measurements, Times, replace
-from ncclcheck.reports import groups, table, terminal
-from ncclcheck.reports.findings import State, Verdict, Where, fail, seen, unknown, you
+from ncclcheck.reports import groups, summary, table, terminal
+from ncclcheck.reports.findings import Finding, State, Verdict, Where, fail, seen, unknown, you
 from ncclcheck.reports.fold import duration, fold_names, size
 from ncclcheck.reports.jsondoc import Document, encode
 from ncclcheck.reports.terminal import Style
@@ -63,8 +63,33 @@ def test_short_is_a_few_lines_with_the_culprit() -> None:
         r"ncclcheck \S+   bench   gpu-a\[17-18\]: 2 nodes asked, 2 answered: 1 failed, .*", lines[0]
     )
     assert lines[1].startswith("FAIL    RUN003  gpu-a18  rank 3:  pid 71203 is stopped")
+    assert lines[-2].startswith("Culprit: rank gpu-a18/rank 3 (confidence 0.97): pid 71203 is stopped")
     assert lines[-1] == "Not ready: mend RUN003 on gpu-a18 first."
-    assert all(line.startswith("unknown") and len(line) < 300 for line in lines[2:-1])
+    assert all(line.startswith("unknown") and len(line) < 300 for line in lines[2:-2])
+
+
+def _failing(*places: Where) -> Document:
+    def one(where: Where) -> Finding:
+        return fail(where, "it is slow", why="w", owner="site", evidence=[seen("a", "b")], fix=[you("mend it")])
+
+    verdict = Verdict(code="BEN004", title="all is well", state=State.FAIL, findings=[*map(one, places)])
+    return replace(_document("healthy"), verdicts=[verdict], exit_code=1)
+
+
+@pytest.mark.parametrize(
+    ("places", "said"),
+    [
+        ([Where(node="sim0", peer="sim1")], "on the link sim0 - sim1 first"),
+        ([Where(node="b", peer="a"), Where(node="a", peer="b")], "on the link a - b first"),
+        ([Where(node="a", peer=p) for p in "bc"], "on the links a - b, a - c first"),
+        ([Where(node="a", peer=p) for p in "bcdef"], "on the links a - b, a - c, a - d and 2 more first"),
+        ([Where(node="a", peer="b"), Where(node="c")], "on a, c first"),
+        ([Where(node="a", rank=1, peer="b")], "on a first"),
+        ([Where()], "mend BEN004 first"),
+    ],
+)
+def test_the_last_line_names_both_ends_of_a_link(places: list[Where], said: str) -> None:
+    assert said in summary.decision(_failing(*places))
 
 
 @pytest.mark.parametrize("style", [Style(), Style(verbose=True)])

@@ -6,7 +6,7 @@ import difflib
 import math
 import os
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
@@ -21,6 +21,10 @@ from ncclcheck.progress import complain
 _INTERNAL = {config.VARIABLE, "NCCLCHECK_RUN_DIR", "NCCLCHECK_NODE_NAMES", "NCCLCHECK_RECORDED"}
 
 F = TypeVar("F", bound=Callable[..., Any])
+if TYPE_CHECKING:
+    _Type = click.ParamType[Any]
+else:
+    _Type = click.ParamType  # generic in newer versions only
 
 
 def option(name: str, *more: str, **attributes: Any) -> Callable[[F], F]:
@@ -29,7 +33,7 @@ def option(name: str, *more: str, **attributes: Any) -> Callable[[F], F]:
     return click.option(name, *more, envvar=variable, show_envvar=True, **attributes)
 
 
-class Number(click.ParamType):
+class Number(_Type):
     """A number within a range; what is wrong is said with the option and what is allowed."""
 
     name = "number"
@@ -48,7 +52,7 @@ class Number(click.ParamType):
         except (ValueError, OverflowError):
             raise UsageError(f"{option}: {value!r} is no number; allowed are {self}") from None
         if not self._low <= number <= self._high:
-            raise UsageError(f"{option}: {number:g} is out of range; allowed are {self}")
+            raise UsageError(f"{option}: {value} is out of range; allowed are {self}")
         return number
 
     def __str__(self) -> str:
@@ -58,7 +62,7 @@ class Number(click.ParamType):
         return kind if self._low == -math.inf else f"{self._low:g} and more"
 
 
-class JsonObject(click.ParamType):
+class JsonObject(_Type):
     """Keyword arguments as one JSON object."""
 
     name = "json"

@@ -27,7 +27,7 @@ from ncclcheck.probes.timing import summary
 _KEPT = 4096
 _EVERY_S = 0.005
 _NOISE_S = 0.005
-_SCHEDSTAT = Path("/proc/self/schedstat")
+SCHEDSTAT = Path("/proc/self/schedstat")
 
 
 class _Stalls:
@@ -64,7 +64,7 @@ class _Usage:
     @classmethod
     def now(cls, stalled_s: float) -> _Usage:
         used = resource.getrusage(resource.RUSAGE_SELF)
-        return cls(time.perf_counter(), used.ru_utime + used.ru_stime, _runqueue_s(), stalled_s, used.ru_nivcsw)
+        return cls(time.perf_counter(), used.ru_utime + used.ru_stime, runqueue_s(), stalled_s, used.ru_nivcsw)
 
     def add(self, begin: _Usage, end: _Usage) -> None:
         for name in (field.name for field in fields(self)):
@@ -117,13 +117,13 @@ class LateRanks:
             late_us=summary(self._late),
             wall_s=self._used.wall_s,
             cpu_s=self._used.cpu_s,
-            runqueue_s=self._used.runqueue_s if _SCHEDSTAT.exists() else None,  # not in every kernel
+            runqueue_s=self._used.runqueue_s if SCHEDSTAT.exists() else None,  # not in every kernel
             stalled_s=self._used.stalled_s,
             involuntary=self._used.involuntary,
         )
 
 
-def _runqueue_s() -> float:
+def runqueue_s() -> float:
     """Seconds in which threads of this process could run and had no core; gloo works in threads of its own."""
     waited = 0
     for task in Path("/proc/self/task").iterdir():

@@ -43,6 +43,10 @@ class OwnGpus:
         """Bytes of this process on a device, by NVML; None where NVML does not say."""
         return self._limited(lambda: self._bytes(device))
 
+    def total(self, device: int) -> int | None:
+        """Bytes that a device has; of a MIG slice its own."""
+        return self._limited(lambda: self._total(device))
+
     def _limited(self, ask: Callable[[], T]) -> T | None:
         """The answer, in a thread: a sick driver must not keep the rank."""
         answers: list[T] = []
@@ -70,6 +74,10 @@ class OwnGpus:
         flags, active = ctypes.c_uint(0), ctypes.c_int(0)
         code = self._cuda.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active))
         return not code and active.value != 0
+
+    def _total(self, device: int) -> int | None:
+        total = ctypes.c_size_t(0)
+        return None if self._cuda.cuDeviceTotalMem_v2(ctypes.byref(total), device) else total.value
 
     def _bytes(self, device: int) -> int | None:
         nvml = self._library()

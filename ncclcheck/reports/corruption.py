@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 from ncclcheck.probes.facts import Cluster, WrongResult
 from ncclcheck.reports.findings import Where
-from ncclcheck.reports.fold import size
+from ncclcheck.reports.fold import fold_names, size
 
 _ALIGNED = 64  # bytes: a chunk begins at least there where a library copies in chunks
 _CONTRIBUTION = {"missing": "is missing", "doubled": "was counted twice", "changed": "was changed in one bit"}
 
 
-def grouped(wrong: Iterable[WrongResult]) -> list[list[WrongResult]]:
-    """The same rank in the same operation and size, over the rounds of a soak too: one finding."""
+def grouped(cluster: Cluster) -> list[list[WrongResult]]:
+    """The same place in the same operation: one finding, over all its sizes and the rounds of a soak too."""
     groups: dict[tuple[object, ...], list[WrongResult]] = {}
-    for one in wrong:
-        groups.setdefault((one.rank, one.op, one.bytes, one.dtype), []).append(one)
+    for one in cluster.measurements.wrong:
+        at = place(cluster, one)
+        groups.setdefault((at.node, at.rank, one.op, one.dtype), []).append(one)
     return list(groups.values())
 
 
@@ -34,12 +34,27 @@ def place(cluster: Cluster, wrong: WrongResult) -> Where:
 def what(alike: list[WrongResult]) -> str:
     """Operation, iteration, pattern, offset, bits and source of the first; how often it came again."""
     first = alike[0]
-    more = f", and at least {len(alike) - 1} times more" if len(alike) > 1 else ""
-    seen_by = f" on rank {first.rank}" if first.contribution else ""
     return (
-        f"{first.op} of {size(first.bytes)} {first.dtype}{_when(first)}{more}{seen_by}: {_pattern(first)} "
-        f"at offset {first.offset}: bits {first.got_bits}, expected {first.expected_bits}{_source(first)}"
+        f"{first.op} of {size(first.bytes)} {first.dtype}{_when(first)}{_more(alike)}{_seen_by(alike)}: "
+        f"{_pattern(first)} at offset {first.offset}: bits {first.got_bits}, expected {first.expected_bits}"
+        f"{_source(first)}"
     )
+
+
+def _more(alike: list[WrongResult]) -> str:
+    """The same row may come again in a soak, and other sizes may be wrong too."""
+    sizes = sorted({one.bytes for one in alike} - {alike[0].bytes})
+    others = f"{', '.join(map(size, sizes[:3]))}{f' and {len(sizes) - 3} more' if len(sizes) > 3 else ''}"
+    times = f", and at least {len(alike) - 1} times more" if len(alike) > 1 else ""
+    return times + (f" (also of {others})" if sizes else "")
+
+
+def _seen_by(alike: list[WrongResult]) -> str:
+    """Who saw it, where that is not who did it."""
+    ranks = sorted({one.rank for one in alike})
+    if not alike[0].contribution:
+        return ""
+    return f" on rank{'s' if len(ranks) > 1 else ''} {fold_names(map(str, ranks)).strip('[]')}"
 
 
 def _when(wrong: WrongResult) -> str:

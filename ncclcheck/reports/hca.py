@@ -20,6 +20,7 @@ PCI_ORDER_SINCE: Version = (2, 29, 7)
 PEERMEM_SINCE: Version = (2, 23, 0)
 _NEWEST: Version = (2, 30, 7)
 _MOST = 32
+_DIGITS = 6
 _LAYERS = ("InfiniBand", "Ethernet")
 _LINK_LOCAL = "fe80:0000:0000:0000:"
 _MAPPED = "0000:0000:0000:0000:0000:ffff:"
@@ -71,6 +72,11 @@ def _atoi(text: str) -> int:
     return int(found[1]) if found else 0
 
 
+def port_number(port: Port) -> int:
+    """From 1; 0 for a name that is no number of a port."""
+    return int(port.name) if port.name.isdecimal() and len(port.name) < _DIGITS else 0
+
+
 @dataclass(frozen=True)
 class UsedPort:
     """A port of an HCA."""
@@ -87,7 +93,7 @@ class UsedPort:
     @property
     def number(self) -> int:
         """The number of the port, from 1."""
-        return int(self.port.name) if self.port.name.isdecimal() else 0
+        return port_number(self.port)
 
     @property
     def is_roce(self) -> bool:

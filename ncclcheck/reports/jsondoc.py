@@ -10,6 +10,7 @@ from msgspec import Struct, field
 from ncclcheck.probes.facts import Cluster, Job, Measurements, Node, Policy, Run, Word
 from ncclcheck.reports.decision import Outcome
 from ncclcheck.reports.findings import Culprit, State, Verdict
+from ncclcheck.reports.rule import all_rules
 
 SCHEMA = 1
 
@@ -116,6 +117,10 @@ def decode(data: bytes, policy: Policy) -> Saved:
     if head.schema < 1:
         raise DocumentError(f"schema {head.schema} does not exist (1 to {SCHEMA})")
     saved = _parsed(data, _Saved)
+    if saved.command not in (known := _commands()):
+        raise DocumentError(
+            f"command: {saved.command!r} is none that saves results; allowed are {', '.join(known)}"
+        )
     names = [entry.name for entry in saved.nodes]
     if not names and not saved.run.silent:
         raise DocumentError("nodes: there must be at least one node, or one in run.silent")
@@ -130,6 +135,11 @@ def decode(data: bytes, policy: Policy) -> Saved:
         policy=policy,
     )
     return Saved(cluster=cluster, started=saved.started, seconds=saved.seconds, stages=saved.stages)
+
+
+def _commands() -> list[str]:
+    """env, and every command that some rule is for."""
+    return sorted({"env", *(command for rule in all_rules() for command in rule.commands)})
 
 
 def _parsed(data: bytes, shape: type[Any]) -> Any:

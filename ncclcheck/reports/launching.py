@@ -6,7 +6,7 @@ import re
 import shlex
 from dataclasses import dataclass
 
-from ncclcheck.probes.facts import Silence
+from ncclcheck.probes.facts import Run, Silence
 from ncclcheck.reports.findings import Finding, Owner, Remedy, Where, admin, seen, unknown, you
 
 _NOTHING_KNOWN = "No agent ran there, so nothing is known of this node: it is neither ready nor broken."
@@ -178,6 +178,11 @@ _CAUSES = (
         ),
     ),
 )
+
+
+def hurried(run: Run) -> bool:
+    """The deadline came before the facts were there, which says nothing of the nodes."""
+    return run.stopped_by == "deadline" and not run.started_job and bool(run.silent)
 
 
 def recognised(silence: Silence) -> Finding | None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ncclcheck.probes.facts import Interface, Node, Unread, at, value_or, variables
+from ncclcheck.reports import launching
 from ncclcheck.reports.choice import Choice, gloo_choice, nccl_choice
-from ncclcheck.reports.findings import Culprit, State
+from ncclcheck.reports.findings import Culprit, State, Where
 from ncclcheck.reports.fold import fold_names, size
 from ncclcheck.reports.jsondoc import Document
 from ncclcheck.reports.lan import network_of
@@ -16,6 +17,8 @@ from ncclcheck.reports.variables import nccl_version, values
 from ncclcheck.reports.wiring import choice
 
 _SIGNALS = {1: "SIGHUP", 2: "^C (SIGINT)", 15: "SIGTERM"}
+_LINKS = 3
+_BASELINE = ("BEN006", "VER015", "VER016")
 _SHOWN = ("NCCL_", "TORCH_NCCL_", "GLOO_", "CUDA_VISIBLE_DEVICES")
 
 
@@ -180,6 +183,15 @@ def _named(one: Culprit) -> str:
     return " to ".join(one.names) if one.kind == "link" else fold_names(one.names)
 
 
+def compared(document: Document) -> list[str]:
+    """What was held against a saved result and is no worse; the rest is told as findings."""
+    verdicts = [verdict for verdict in document.verdicts if verdict.code in _BASELINE]
+    told = [finding.what for v in verdicts for finding in v.findings if finding.state is State.OK]
+    rows = [f"no bandwidth was compared: {v.reason}" for v in verdicts if v.code == "BEN006" and v.reason]
+    left_out = rows if document.command == "bench" else []
+    return [f"Baseline: {'; '.join([*told, *left_out])}."] if told else []
+
+
 def decision(document: Document) -> str:
     """One sentence with the decision and the first thing to do; the exit code says the same."""
     if faults := document.job.injected:
@@ -196,12 +208,17 @@ def _decision(document: Document) -> str:
     if any(v.state is State.FAIL for v in document.verdicts):
         return f"Not ready: mend {_first_failed(document)} first."
     if document.state == "incomplete":
-        missing = f" {fold_names(document.job.missing)} did not answer." if document.job.missing else ""
-        return f"Not finished.{missing or ' ' + _unfinished(document)}"
-    ready = (
-        "Ready." if document.exit_code == 0 else "Not ready: --strict counts warnings and unknowns as failures."
-    )
-    return " ".join([ready, *_caveats(document)])
+        return f"Not finished. {_unfinished(document)}"
+    return " ".join([_ready(document), *_caveats(document)])
+
+
+def _ready(document: Document) -> str:
+    if document.exit_code:
+        return "Not ready: --strict counts warnings and unknowns as failures."
+    rows = document.measurements.collectives
+    if rows and all(row.state == "skipped" for row in rows):
+        return "Nothing failed, but nothing was measured either: see BEN001."
+    return "Ready."
 
 
 def _first_failed(document: Document) -> str:
@@ -209,11 +226,26 @@ def _first_failed(document: Document) -> str:
     failed = [v for v in document.verdicts if v.state is State.FAIL]
     causes = [v for v in failed if v.code[:3] not in ("RUN", "BEN")]
     first = (causes or failed)[0]
-    nodes = [f.where.node for f in first.findings if f.state is State.FAIL and f.where.node]
-    return first.code + (f" on {fold_names(nodes)}" if nodes else "")
+    places = [f.where for f in first.findings if f.state is State.FAIL and f.where.node]
+    if not places:
+        return first.code
+    links = _links(places) if first.code.startswith("BEN") else ""
+    return f"{first.code} on {links or fold_names(place.node or '' for place in places)}"
+
+
+def _links(places: Sequence[Where]) -> str:
+    """Both ends of what was measured between two nodes; empty where other places are among them."""
+    ends = [(place.node or "", place.peer) for place in places if place.peer and place.rank is None]
+    if len(ends) < len(places):
+        return ""
+    links = list(dict.fromkeys(" - ".join(sorted(pair)) for pair in ends))
+    more = f" and {len(links) - _LINKS} more" if len(links) > _LINKS else ""
+    return f"the link{'s' if len(links) > 1 else ''} {', '.join(links[:_LINKS])}{more}"
 
 
 def _unfinished(document: Document) -> str:
+    if document.job.missing and not launching.hurried(document.run):
+        return f"{fold_names(document.job.missing)} did not answer."
     for verdict in document.verdicts:
         for finding in verdict.findings:
             if verdict.code.startswith("RUN") and finding.state is State.UNKNOWN:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ncclcheck.reports import details, summary, table
+from ncclcheck.reports import dataset_text, details, summary, table, training_text
 from ncclcheck.reports.findings import State, Verdict
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.groups import Block, blocks, order
@@ -41,6 +41,8 @@ def text(document: Document, style: Style) -> str:
         summary.facts(document, style.width),
         details.text(document) if style.verbose else "",
         table.collectives(document, style.width),
+        dataset_text.text(document, style.width),
+        training_text.text(document, style.width),
         _families(document, style),
         *(_block(block, style) for block in blocks(document, _shown(style))),
         _end(document, style),
@@ -56,7 +58,8 @@ def short(document: Document, style: Style) -> str:
         label = style.paint(block.state, f"{block.state.word:8}{codes}  ")
         told = [str(place) for place in block.places]
         lines += [label + (one if len(one) <= _SHORT else one[:_SHORT] + " ...") for one in told]
-    lines += [one if len(one) <= _SHORT else one[:_SHORT] + " ..." for one in summary.culprits(document)]
+    said = [*summary.compared(document), *summary.culprits(document)]
+    lines += [one if len(one) <= _SHORT else one[:_SHORT] + " ..." for one in said]
     lines.append(summary.decision(document))
     return "\n".join(lines) + "\n"
 
@@ -142,7 +145,8 @@ def _counted(document: Document) -> str:
 
 
 def _end(document: Document, style: Style) -> str:
-    lines = [line for one in summary.culprits(document) for line in _wrapped(one, style.width, "", "  ")]
+    said = [*summary.compared(document), *summary.culprits(document)]
+    lines = [line for one in said for line in _wrapped(one, style.width, "", "  ")]
     bad = _codes(document)
     if bad:
         more = f"; the same for {fold_names(bad[1:])}" if len(bad) > 1 else ""

@@ -21,6 +21,11 @@ int cuDeviceGetUuid(unsigned char *out, int device) {
     return 0;
 }
 
+int cuDeviceTotalMem_v2(size_t *bytes, int device) {
+    *bytes = (size_t)told_number(device, "total_mib", "81559") << 20;
+    return 0;
+}
+
 int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) {
     entered(__func__, device);
     *flags = 0;

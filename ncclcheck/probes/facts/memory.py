@@ -10,10 +10,14 @@ from ncclcheck.probes.facts.bounds import Count, Whole
 
 
 class Elsewhere(Struct, frozen=True, kw_only=True):
-    """A context that a rank has on a GPU which is not its own. bytes: null where NVML may not tell."""
+    """A context that a rank has on a GPU which is not its own. bytes: null where NVML may not tell.
+
+    since: the first look that found it; empty in older files.
+    """
 
     device: str
     bytes: Whole | None = None
+    since: Literal["", "before_init", "after_init", "before_wrap", "after_wrap", "end"] = ""
 
 
 class RankMemory(Struct, frozen=True, kw_only=True):
@@ -22,6 +26,7 @@ class RankMemory(Struct, frozen=True, kw_only=True):
     by: rss, the resident memory of a rank on CPUs (/proc/self/status); nvml, what NVML counts for the process on
     the rank's own GPU, context and NCCL's buffers included; allocator, what torch alone has reserved there, where
     NVML does not know the process (another pid namespace). total: of the rank's GPU.
+    before_wrap, after_wrap: around the wrap of the model that is trained; in_steps: the peak over its steps.
     grown: how much more was held after `iterations` alike than before them. retries: times that the allocator
     had to give back its cache before memory was found (torch.cuda.memory_stats, num_alloc_retries).
     elsewhere: null where libcuda gave no answer.
@@ -33,6 +38,9 @@ class RankMemory(Struct, frozen=True, kw_only=True):
     by: Literal["rss", "nvml", "allocator"]
     before_init: Whole | None = None
     after_init: Whole | None = None
+    before_wrap: Whole | None = None
+    after_wrap: Whole | None = None
+    in_steps: Whole | None = None
     peak: Whole | None = None
     end: Whole | None = None
     total: Whole | None = None

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from ncclcheck.probes.facts import Measurements
 from ncclcheck.probes.facts.training import Side, Smoke, StepTimes, Unseen
-from ncclcheck.probes.training.feed import samples_of
-from ncclcheck.probes.training.loop import Setting, stream, wrap
+from ncclcheck.probes.training.loop import Setting, wrap
 from ncclcheck.probes.training.stopwatch import Lap, timed
 from ncclcheck.probes.training.twin import Loop, slowest, solo, turns
 
@@ -36,7 +35,7 @@ def run(setting: Setting) -> None:
         node=context.node,
         device=str(setting.device),
         steps=len(both[0]),
-        samples=samples_of(next(stream(setting))) * setting.plan.accumulate,
+        samples=full.samples,
         full=timed(both[0]),
         twin=timed(both[1]),
         solo=timed(alone) if alone else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import nn
 from ncclcheck.probes.facts.training import Communication
 from ncclcheck.probes.operations import barrier
 from ncclcheck.probes.timing import summary
+from ncclcheck.probes.training.feed import Batch
 from ncclcheck.probes.training.loop import Setting, wrap
 from ncclcheck.probes.training.sharding import Unsupported
 from ncclcheck.probes.training.twin import Loop
@@ -21,21 +23,21 @@ _WARM, _ROUNDS = 3, 12
 _TOLD = 12
 
 
-def alone(setting: Setting) -> Communication:
+def alone(setting: Setting, batch: Batch) -> Communication:
     """All buckets, all-reduced one after the other with nothing beside them."""
     if setting.plan.strategy != "ddp":
         raise Unsupported(f"{setting.plan.strategy} has no buckets")
-    sizes = _sizes(setting)
+    sizes = _sizes(setting, batch)
     tensors = [torch.zeros(max(1, size // 4), device=setting.device) for size in sizes]
     times = [_once(tensors, setting.device) for _ in range(_WARM + _ROUNDS)][_WARM:]
     slowest = summary(setting.peers.worst(times))
     return Communication(buckets=_folded(sizes), alone_us=slowest)
 
 
-def _sizes(setting: Setting) -> list[int]:
+def _sizes(setting: Setting, batch: Batch) -> list[int]:
     """Bytes of the buckets as DDP makes them anew after its first step; the same on all ranks."""
     model = wrap(setting, setting.fresh_model())
-    Loop.of(setting, model).run(2)
+    Loop.of(setting, model, repeat(batch)).run(2)
     told = ",".join(map(str, _logged(model)))
     return [int(size) for size in setting.peers.first_text(told).split(",")]
 

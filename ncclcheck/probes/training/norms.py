@@ -11,15 +11,15 @@ from torch import Tensor, nn
 
 from ncclcheck.probes.facts import replace
 from ncclcheck.probes.facts.training import BatchNorms
-from ncclcheck.probes.training.feed import moved
-from ncclcheck.probes.training.loop import Setting, autocast, stream
+from ncclcheck.probes.training.feed import Batch, moved
+from ncclcheck.probes.training.loop import Setting, autocast
 
 _Local = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _NAMED, _MEASURED = 8, 32
 _NONE = 2**30
 
 
-def seen(setting: Setting) -> BatchNorms:
+def seen(setting: Setting, batch: Batch) -> BatchNorms:
     """One forward pass of the bare model; all ranks take part, whatever their model does."""
     model = setting.fresh_model().train()
     layers = {name: one for name, one in model.named_modules() if isinstance(one, _Local)}
@@ -29,7 +29,7 @@ def seen(setting: Setting) -> BatchNorms:
         return found
     inputs = _Inputs.of(layers)
     with torch.no_grad(), autocast(setting):
-        setting.loss(model, moved(next(stream(setting)), setting.device))
+        setting.loss(model, moved(batch, setting.device))
     least = -int(setting.peers.worst([-float(inputs.samples)])[0])
     sums = [inputs.sums.get(name, torch.zeros(3, layers[name].num_features)) for name in inputs.names]
     return replace(found, samples=least if least < _NONE else None, off=_off(setting, sums))

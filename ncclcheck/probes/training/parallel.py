@@ -6,12 +6,13 @@ import torch
 from torch import nn
 
 from ncclcheck.probes.facts.training import DataParallels
+from ncclcheck.probes.training.feed import Batch
 from ncclcheck.probes.training.loop import Setting
 
 _NAMED = 8
 
 
-def seen(setting: Setting) -> DataParallels:
+def seen(setting: Setting, _batch: Batch) -> DataParallels:
     """What stands in the model, and how many GPUs each rank could drive."""
     wrapped = [name or "model" for name, one in setting.model.named_modules() if isinstance(one, nn.DataParallel)]
     context = setting.context

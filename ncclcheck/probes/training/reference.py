@@ -16,7 +16,7 @@ from ncclcheck.probes.training.alike import MOST, told
 from ncclcheck.probes.training.feed import Batch, moved, samples_of
 from ncclcheck.probes.training.loop import Setting, accumulate, stream, wrap
 from ncclcheck.probes.training.seeds import SEED, own_generators
-from ncclcheck.probes.training.state import gradients
+from ncclcheck.probes.training.state import gradients, tensors
 
 _TOLERANCES = {"fp32": 1e-4, "bf16": 5e-2, "fp16": 5e-2}
 _MICRO_BATCHES = 2
@@ -35,7 +35,7 @@ class _Pass:
 def one_batch(setting: Setting) -> Checks:
     """One pass of each rank on its own batch, and of one process on all of them joined."""
     batch = next(stream(setting))
-    alone = _run(setting, setting.fresh_model(), [batch])
+    alone = _run(setting, _as_rank_0_has_it(setting), [batch])
     precision = _precision(setting, alone, batch)
     if precision.count:
         return Checks(precision=precision, unchecked=[_not("gradients", "they are not finite")])
@@ -54,14 +54,14 @@ def accumulation(setting: Setting) -> Checks:
     batches, following = [], stream(setting)
     for _ in range(_MICRO_BATCHES):
         batches.append(next(following))
-    alone = _run(setting, setting.fresh_model(), batches)
+    alone = _run(setting, _as_rank_0_has_it(setting), batches)
     if why := _unrepeatable(setting, alone, batches):
         return Checks(unchecked=[_not("accumulation", why)])
     ours, seen = _against_the_mean(setting, alone, batches)
     together, why = joined.of_one_rank(setting, batches)
     error = 0.0
     if together is not None:
-        error = _distance(ours, _mean(_run(setting, setting.fresh_model(), [together]).gradients))[0]
+        error = _distance(ours, _mean(_run(setting, _as_rank_0_has_it(setting), [together]).gradients))[0]
     return Checks(accumulation=_with_joined(setting, seen, error, why))
 
 
@@ -72,9 +72,18 @@ def _run(setting: Setting, model: nn.Module, batches: list[Batch]) -> _Pass:
     return _Pass(float(loss), gradients(model))
 
 
+def _as_rank_0_has_it(setting: Setting) -> nn.Module:
+    """The bare model with the weights that DDP hands out."""
+    model = setting.fresh_model()
+    if setting.plan.strategy == "ddp":
+        for _, one in tensors(model):
+            dist.broadcast(one.detach(), src=0)
+    return model
+
+
 def _unrepeatable(setting: Setting, first: _Pass, batches: list[Batch]) -> str:
     """Why gradients cannot be compared: the bare model itself does not repeat them."""
-    again = _run(setting, setting.fresh_model(), batches)
+    again = _run(setting, _as_rank_0_has_it(setting), batches)
     errors = told(setting.peers, _distance(again.gradients, first.gradients)[0])
     if max(errors) <= _TOLERANCES[setting.plan.precision] / 10:
         return ""

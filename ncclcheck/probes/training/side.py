@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from itertools import repeat
 from typing import Any
 
 from torch import nn
@@ -12,7 +13,8 @@ from ncclcheck.probes.facts import Measurements, replace
 from ncclcheck.probes.facts.training import FindUnused, Side, Smoke, Unseen
 from ncclcheck.probes.timing import summary
 from ncclcheck.probes.training import buckets, norms, parallel, starts
-from ncclcheck.probes.training.loop import Setting, wrap
+from ncclcheck.probes.training.feed import Batch
+from ncclcheck.probes.training.loop import Setting, stream, wrap
 from ncclcheck.probes.training.sharding import Unsupported
 from ncclcheck.probes.training.stopwatch import Lap
 from ncclcheck.probes.training.twin import Loop
@@ -21,7 +23,7 @@ _ROUNDS, _STEPS, _WARM = 2, 5, 2
 _NAMED = 20
 
 # What is looked at, by whom, and the seconds that must be left of the time box.
-_Aspect = Callable[[Setting], Any]
+_Aspect = Callable[[Setting, Batch], Any]
 
 
 def run(setting: Setting) -> None:
@@ -33,30 +35,31 @@ def run(setting: Setting) -> None:
         ("data_parallel", parallel.seen, 0.2),
         ("workers", starts.seen, 4.0),
     ]
+    batch = next(stream(setting))  # one for all of it: loading is timed elsewhere
     for what, look, seconds in aspects:
         setting.context.step(f"training: {what.replace('_', ' ')}")
-        _tell(setting, what, look, seconds)
+        _tell(setting, batch, what, look, seconds)
 
 
-def _tell(setting: Setting, what: Any, look: _Aspect, seconds: float) -> None:
+def _tell(setting: Setting, batch: Batch, what: Any, look: _Aspect, seconds: float) -> None:
     try:
         if setting.left() < seconds:
             raise Unsupported("the time was up")
-        part = Side(**{what: look(setting)})
+        part = Side(**{what: look(setting, batch)})
     except Unsupported as reason:
         part = Side(unseen=[Unseen(what=what, why=str(reason))])
     if setting.context.rank == 0:
         setting.context.emit(Measurements(smoke=Smoke(side=part)))
 
 
-def find_unused(setting: Setting) -> FindUnused:
+def find_unused(setting: Setting, batch: Batch) -> FindUnused:
     """Steps with the flag and without, in turns. Without it a model with unused parameters does not train."""
     if setting.plan.strategy != "ddp":
         raise Unsupported(f"{setting.plan.strategy} has no find_unused_parameters")
     found = FindUnused(asked=setting.plan.find_unused, unused=setting.unused[:_NAMED], count=len(setting.unused))
     if setting.unused:
         return found
-    loops = [Loop.of(setting, _wrapped(setting, flag)) for flag in (True, False)]
+    loops = [Loop.of(setting, _wrapped(setting, flag), repeat(batch)) for flag in (True, False)]
     for loop in loops:
         loop.run(_WARM)
     laps: list[list[Lap]] = [[], []]

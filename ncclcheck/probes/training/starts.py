@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 
 from ncclcheck.probes.facts.training import LoaderWorkers, WorkerStart
 from ncclcheck.probes.operations import barrier
+from ncclcheck.probes.training.feed import Batch
 from ncclcheck.probes.training.loop import Setting
 
 _LIMIT_S = 20.0
@@ -18,7 +19,7 @@ _MOST = 2**31
 _LONGEST_ERROR = 200
 
 
-def seen(setting: Setting) -> LoaderWorkers:
+def seen(setting: Setting, _batch: Batch) -> LoaderWorkers:
     """Rank 0 tries; the others wait, so that the import of torch in the worker is not slowed down by them."""
     told = _tried(setting.feed.loader) if setting.context.rank == 0 else LoaderWorkers()
     barrier(setting.device)

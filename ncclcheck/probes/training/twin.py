@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ncclcheck.probes.operations import barrier
-from ncclcheck.probes.training.feed import Batch
+from ncclcheck.probes.training.feed import Batch, samples_of
 from ncclcheck.probes.training.loop import Setting, stream, train_step
 from ncclcheck.probes.training.stopwatch import Lap, Stopwatch
 
@@ -23,11 +23,12 @@ class Loop:
     model: nn.Module
     optimizer: Optimizer
     batches: Iterator[Batch]
+    samples: int = 0  # of the last step's micro-batches together
 
     @classmethod
-    def of(cls, setting: Setting, model: nn.Module) -> Loop:
-        """Ready for its first step."""
-        return cls(setting, model, setting.optimizer(model), stream(setting))
+    def of(cls, setting: Setting, model: nn.Module, batches: Iterator[Batch] | None = None) -> Loop:
+        """Ready for its first step; on the batches of the setting unless others are given."""
+        return cls(setting, model, setting.optimizer(model), stream(setting) if batches is None else batches)
 
     def run(self, steps: int) -> list[Lap]:
         """So many steps. All ranks begin together."""
@@ -38,10 +39,16 @@ class Loop:
         """So many steps, now."""
         watch, laps = Stopwatch(self.setting.device), []
         for _ in range(count):
+            self.samples = 0
             watch.start()
-            train_step(self.setting, self.model, self.optimizer, self.batches, timer=watch)
+            train_step(self.setting, self.model, self.optimizer, self._counted(), timer=watch)
             laps.append(watch.lap())
         return laps
+
+    def _counted(self) -> Iterator[Batch]:
+        for batch in self.batches:
+            self.samples += samples_of(batch)
+            yield batch
 
 
 def slowest(setting: Setting, laps: Sequence[Lap]) -> float:

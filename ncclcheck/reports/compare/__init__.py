@@ -6,7 +6,7 @@ The rules of a baseline and `report --compare` say what is found here.
 from __future__ import annotations
 
 from ncclcheck.reports.compare.changes import Change
-from ncclcheck.reports.compare.comparison import Comparison, changes_of, compare, rows_of
+from ncclcheck.reports.compare.comparison import Comparison, changes_of, compare, floor_percent, rows_of
 from ncclcheck.reports.compare.fingerprint import Difference, Fingerprint, differences, fingerprint
 from ncclcheck.reports.compare.result import Result, encode, result
 from ncclcheck.reports.compare.rows import RowChange, compare_rows
@@ -25,6 +25,7 @@ __all__ = [
     "differences",
     "encode",
     "fingerprint",
+    "floor_percent",
     "result",
     "rows_of",
     "short",

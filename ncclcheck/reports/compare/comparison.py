@@ -50,9 +50,14 @@ def rows_of(before: Cluster, after: Cluster, thresholds: Mapping[str, float]) ->
     """The rows of two benches; none is compared where hardware or shape are not the same."""
     found = differences(fingerprint(before), fingerprint(after))
     differs = "; ".join(str(one) for one in found if one.kind != "software")
-    usual = SIMULATED_FLOOR_PERCENT if after.job.simulated else FLOOR_PERCENT
-    floor = thresholds.get("BEN006.floor_percent", usual)
+    floor = floor_percent(after, thresholds)
     return compare_rows(before.measurements.collectives, after.measurements.collectives, differs, floor)
+
+
+def floor_percent(after: Cluster, thresholds: Mapping[str, float]) -> float:
+    """Per cent by which two runs of one cluster may differ."""
+    usual = SIMULATED_FLOOR_PERCENT if after.job.simulated else FLOOR_PERCENT
+    return thresholds.get("BEN006.floor_percent", usual)
 
 
 def changes_of(before: Cluster, after: Cluster) -> list[Change]:

@@ -10,6 +10,7 @@ from ncclcheck.probes.facts import Cluster, PairTime, replace
 from ncclcheck.reports.culprit import words
 from ncclcheck.reports.culprit.alone import Late, Slow, by_node, late_ranks, ranks_of, slow_nodes, slow_ranks
 from ncclcheck.reports.culprit.blame import FEW, Blame, blame, unexplained
+from ncclcheck.reports.culprit.broken import broken
 from ncclcheck.reports.culprit.groups import known_groups
 from ncclcheck.reports.culprit.machines import machines_differ, share_cores, usual_noise
 from ncclcheck.reports.culprit.samples import PERCENT, Samples, Way, ends_of, read
@@ -21,7 +22,7 @@ _APART = 0.5  # healthy containers on one machine went down to 0.58
 
 
 def culprits(cluster: Cluster) -> list[Culprit]:
-    """Who is to blame for what is slow, the surest first; nobody where nobody is proven.
+    """Who is to blame for what is slow or broken, the surest first; nobody where nobody is proven.
 
     A host, GPU or rank that is slow by itself comes before the network, and takes along the pairs that are slow
     for its sake. Simulated nodes are one machine: none of them is to blame, but for what a fault that was injected
@@ -39,7 +40,7 @@ def culprits(cluster: Cluster) -> list[Culprit]:
             found.append(one)
         else:
             found[cause] = _joined(found[cause], one)
-    return sorted(found, key=lambda one: -one.confidence)
+    return sorted(_named_once([*broken(cluster), *found]), key=lambda one: -one.confidence)
 
 
 @dataclass(frozen=True)
@@ -203,6 +204,14 @@ def _late_culprit(one: Late, *, whole: bool) -> Culprit:
         explains=["BEN003"],
         why=said,
     )
+
+
+def _named_once(culprits: Iterable[Culprit]) -> list[Culprit]:
+    found: dict[tuple[str, ...], Culprit] = {}
+    for one in culprits:
+        name = (one.kind, *one.names)
+        found[name] = _joined(found[name], one) if name in found else one
+    return list(found.values())
 
 
 def _merged(alone: Iterable[Culprit]) -> list[Culprit]:

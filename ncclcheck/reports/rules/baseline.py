@@ -67,7 +67,9 @@ def bandwidth(cluster: Cluster) -> Iterator[Finding]:
         yield _slower(cluster, baseline, op, slower)
     if not worse:
         same = sum(row.verdict == "same" for row in judged)
-        yield fine(Where(), f"{same} of {len(judged)} rows as in {baseline.name}, none worse")
+        noise = compare.floor_percent(cluster, cluster.policy.thresholds)
+        told = f"{same} of {len(judged)} rows are the same as in {baseline.name} within noise ({noise:g} %)"
+        yield fine(Where(), f"{told}, none is worse")
 
 
 def _slower(cluster: Cluster, baseline: Baseline, op: str, rows: list[RowChange]) -> Finding:
@@ -130,7 +132,7 @@ def machines(cluster: Cluster) -> Iterator[Finding]:
     found = [change for change in compare.changes_of(baseline.cluster, cluster) if not change.counter]
     yield from (one for change in found for one in _of_machine(change, baseline))
     if not any(change.verdict == "worse" for change in found):
-        yield fine(Where(), f"nothing is less than in {baseline.name}")
+        yield fine(Where(), f"no part of the machines is less than in {baseline.name}")
 
 
 def _of_machine(change: Change, baseline: Baseline) -> Iterator[Finding]:
@@ -187,7 +189,7 @@ def counters(cluster: Cluster) -> Iterator[Finding]:
     found = [change for change in compare.changes_of(baseline.cluster, cluster) if change.counter]
     yield from (one for change in found for one in _risen(change, baseline))
     if not found:
-        yield fine(Where(), f"no counter rose since {baseline.name} of {baseline.started}")
+        yield fine(Where(), f"no counter of errors rose since {baseline.name} of {baseline.started}")
 
 
 def _risen(change: Change, baseline: Baseline) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ncclcheck.probes.facts import Cluster, Collective, WrongResult
 from ncclcheck.reports import corruption
@@ -22,6 +22,7 @@ from ncclcheck.reports.findings import (
 from ncclcheck.reports.fold import size
 from ncclcheck.reports.rule import NothingToJudge, rule
 
+_MOST_RESULTS = 8
 _WHY = "Data was changed on the way, and nothing reported an error."
 
 
@@ -30,7 +31,7 @@ def results_are_correct(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
     Every collective gave, bit for bit, the result that was known beforehand, on every rank; with `--soak S` again
-    and again for so long, on other data in each round.
+    and again for so long, on other data in each round. Unknown where no row could be measured.
 
     ## Why it matters
     A link, memory or library that changes data without an error makes training diverge days later, or
@@ -54,15 +55,34 @@ def results_are_correct(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#2001 and nccl-tests#167: wrong results that come and go.
     """
+    if all(row.state == "skipped" for row in cluster.measurements.collectives):
+        yield _nothing_measured(cluster.measurements.collectives)
+        return
     checked = [row for row in cluster.measurements.collectives if row.correct is not None]
     if not checked:
         raise NothingToJudge("no result was checked")
     wrong = cluster.measurements.wrong
-    for alike in corruption.grouped(wrong):
+    for alike in corruption.grouped(cluster):
         yield _wrong(cluster, alike)
     told = {(one.op, one.bytes) for one in wrong}
     yield from (_nameless(row) for row in checked if row.correct is False and (row.op, row.bytes) not in told)
     yield from _soaked(cluster)
+
+
+def _nothing_measured(rows: Sequence[Collective]) -> Finding:
+    """By reason, the operations that could not be measured."""
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        reasons.setdefault(row.reason, []).append(row.op)
+    told = {", ".join(dict.fromkeys(ops)): reason for reason, ops in reasons.items()}
+    return unknown(
+        Where(),
+        "no row could be measured: " + "; ".join(f"{ops}: {reason}" for ops, reason in told.items()),
+        why="Whether collectives work here, and how fast, is not known.",
+        owner="job",
+        evidence=[seen(ops, reason) for ops, reason in told.items()],
+        fix=[you("Ask for what this backend has, and for enough time.", "ncclcheck bench --quick")],
+    )
 
 
 def _wrong(cluster: Cluster, alike: list[WrongResult]) -> Finding:
@@ -72,10 +92,7 @@ def _wrong(cluster: Cluster, alike: list[WrongResult]) -> Finding:
         corruption.what(alike),
         why=_WHY,
         owner="node",
-        evidence=[
-            seen(f"result of rank {first.rank}", f"{first.got_bits} at element {first.offset}"),
-            *_elsewhere(cluster, first),
-        ],
+        evidence=[*_results(alike), *_elsewhere(cluster, first)],
         fix=[
             you(
                 "Repeat this row alone and see whether it is the same rank.",
@@ -84,6 +101,16 @@ def _wrong(cluster: Cluster, alike: list[WrongResult]) -> Finding:
             admin("Take the node out and test its memory, GPU and NIC.", "dcgmi diag -r 3"),
         ],
     )
+
+
+def _results(alike: list[WrongResult]) -> list[Evidence]:
+    """The first wrong result of each rank and size."""
+    firsts = {(one.rank, one.bytes): one for one in reversed(alike)}
+    chosen = [one for one in alike if firsts[one.rank, one.bytes] is one][:_MOST_RESULTS]
+    return [
+        seen(f"result of rank {one.rank}, {size(one.bytes)}", f"{one.got_bits} at element {one.offset}")
+        for one in chosen
+    ]
 
 
 def _elsewhere(cluster: Cluster, first: WrongResult) -> list[Evidence]:

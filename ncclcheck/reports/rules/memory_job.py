@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from statistics import median
 
 from ncclcheck.probes.facts import Cluster, RankMemory
+from ncclcheck.reports import step_times
 from ncclcheck.reports.findings import Finding, State, Where, fail, fine, seen, unknown, warn, you
 from ncclcheck.reports.fold import size
 from ncclcheck.reports.rule import NothingToJudge, rule
 
 _MIB = 2**20
 _JOBS = ("bench", "smoke")
+_LONGER = {"bench": "ncclcheck bench --soak 300", "smoke": "ncclcheck smoke --steps 500"}
 
 
 def _ranks(cluster: Cluster, *, gpus: bool | None = None) -> list[RankMemory]:
@@ -81,7 +82,7 @@ def contexts(cluster: Cluster) -> Iterator[Finding]:
 def skew(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    The most memory that each rank of the job held, against the median of all ranks.
+    The most memory that each rank of the job held, against the median of all ranks; of two, against the other one.
 
     ## Why it matters
     The ranks of this job do the same work, so they need the same memory. One that holds far more loads the model
@@ -101,11 +102,11 @@ def skew(cluster: Cluster) -> Iterator[Finding]:
     ranks = [rank for rank in _ranks(cluster) if rank.peak is not None]
     if len(ranks) < 2:
         raise NothingToJudge("one rank has no peers")
-    usual = median(rank.peak or 0 for rank in ranks)
+    usual = step_times.usual([rank.peak or 0 for rank in ranks])
     for rank in ranks:
         level = _skewed(cluster, rank, usual)
         if level is not State.OK:
-            told = f"{size(rank.peak or 0)} at the peak, the median of all ranks is {size(int(usual))}"
+            told = f"{size(rank.peak or 0)} at the peak, most ranks {size(int(usual))}"
             yield (fail if level is State.FAIL else warn)(
                 _where(rank),
                 f"rank {rank.rank} held {told}",
@@ -138,9 +139,12 @@ def growth(cluster: Cluster) -> Iterator[Finding]:
     What grows with every step ends a training run after hours, and looks like a fault of the node that dies first.
 
     ## How we know
-    Resident memory of the host, and on GPUs torch's allocated bytes too, before and after the timed iterations,
-    whose buffers are there beforehand. More than 32 MiB in all (`MEM006.mib`) and 1 KiB an iteration is told. A
-    leak of some hundred bytes a call, as in NCCL from 2.27.3, shows only in a soak of hours.
+    Resident memory of the host, and on GPUs torch's allocated bytes too. Before each look the C library gives
+    freed memory back (malloc_trim(3), glibc). Of rows up to 1 MiB: before and after the timed iterations, whose
+    buffers are there beforehand; larger rows are left out, for their buffers are kept for later. Of a soak: the
+    most that was held after any round of its first quarter against the least after any of its last, since a leak
+    only rises. More than 32 MiB in all (`MEM006.mib`) and 1 KiB an iteration is told. A leak of some hundred bytes
+    a call, as in NCCL from 2.27.3, shows only in a soak of hours.
 
     ## Fix
     - **you** repeat with `--soak 300`: what goes on growing is a leak, what stops was a cache.
@@ -162,9 +166,7 @@ def growth(cluster: Cluster) -> Iterator[Finding]:
                 why="A run of hours would end for lack of memory.",
                 owner="job",
                 evidence=[seen("memory before and after the iterations", told)],
-                fix=[
-                    you("Repeat for longer: a cache stops growing, a leak does not.", "ncclcheck bench --soak 300")
-                ],
+                fix=[you("Repeat for longer: a cache stops growing, a leak does not.", _LONGER[cluster.command])],
             )
 
 

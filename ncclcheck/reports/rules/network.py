@@ -14,7 +14,13 @@ from ncclcheck.reports.rule import rule
 _NEEDS = ("network.interfaces",)
 
 
-@rule("NET001", "the interface that NCCL would use is up and has an address", worst=State.FAIL, needs=_NEEDS)
+@rule(
+    "NET001",
+    "the interface that NCCL would use is up and has an address",
+    worst=State.FAIL,
+    needs=_NEEDS,
+    ground=("NCC007",),
+)
 def chosen_interface(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -29,7 +35,7 @@ def chosen_interface(cluster: Cluster) -> Iterator[Finding]:
     The list of getifaddrs(3), NCCL_SOCKET_IFNAME, NCCL_SOCKET_FAMILY and NCCL_COMM_ID from the environment and
     nccl.conf. Without a setting NCCL takes names that start with ib, then all but docker and lo (from 2.28.3
     on also but virbr), then docker, lo, virbr. From 2.28.3 on an interface must be running; before, one that
-    is down but has an address was taken as well.
+    is down but has an address was taken as well. A node on which a setting names no interface is told by NCC007.
 
     ## Fix
     - **you** `unset NCCL_SOCKET_IFNAME`, or give it the name that `ip -br addr` shows on this very node; names

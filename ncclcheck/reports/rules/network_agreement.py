@@ -99,6 +99,7 @@ def _unseen(link: lan.Link, thing: str, fact: Unread) -> Finding:
     worst=State.FAIL,
     needs=("network.interfaces", "host.own_name"),
     at_least=2,
+    ground=("NET003", "NET010"),
     between_machines=True,
 )
 def name_and_network(cluster: Cluster) -> Iterator[Finding]:
@@ -115,7 +116,8 @@ def name_and_network(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     getaddrinfo(3) of the own name, asked on the node, compared with the interface that the job would use. A
     failure where gloo uses the name; a warning where GLOO_SOCKET_IFNAME is set, where the job runs on NCCL, or
-    where the name has an address of another network of this node.
+    where the name has an address of another network of this node. A node in a subnet of its own (NET003), or with
+    the name or address of another one (NET010), is not asked: there a wrong name is a consequence.
 
     ## Fix
     - **you** `export GLOO_SOCKET_IFNAME=eth0` (its exact name) on every node.

@@ -43,7 +43,7 @@ _MOST_PAIRS = 8
     worst=State.FAIL,
     needs=("network.interfaces",),
     at_least=2,
-    ground=("NET001", "NET002", "NET003"),
+    ground=("NCC007", "NET001", "NET002", "NET003"),
     between_machines=True,
 )
 def ports(cluster: Cluster) -> Iterator[Finding]:

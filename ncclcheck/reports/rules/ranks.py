@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster, JobEnd, RankState, Run
+from ncclcheck.reports import lost
 from ncclcheck.reports.findings import Evidence, Finding, Remedy, State, Where, admin, fail, seen, unknown, you
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.rule import NothingToJudge, rule
-
-_MOST_TOLD = 16
-_STUCK_S = 5.0
-# Steps in which all ranks begin the same iterations together: a row of the table, and the soak.
-_TOGETHER = re.compile(r"barrier|\w+ [0-9.]+ ([KMG]i)?B|soak, .*")
-_SIGNALS = {-9: "SIGKILL", -11: "SIGSEGV", -6: "SIGABRT", -7: "SIGBUS", -15: "SIGTERM"}
 
 
 @rule("RUN002", "every rank joined", worst=State.FAIL, over="", commands=("bench",))
@@ -43,6 +37,8 @@ def every_rank_joined(cluster: Cluster) -> Iterator[Finding]:
     if not run.started_job:
         if run.stopped_by != "deadline":
             raise NothingToJudge("no job was started")
+        if run.silent:
+            raise NothingToJudge("its ground failed: RUN001")
         yield unknown(
             Where(), "too little time was left before the deadline to start a job",
             why="Nothing was measured, so nothing is known of the job.", owner="job",
@@ -52,9 +48,7 @@ def every_rank_joined(cluster: Cluster) -> Iterator[Finding]:
     if len(run.ranks) == cluster.job.ranks and all(rank.phase != "start" for rank in run.ranks):
         return
     late = [rank for rank in run.ranks if rank.phase == "start"]
-    if findings := _killed(run) or [
-        _lost(r, f"before it had joined, in {r.last_step!r}") for r in _blamed(run, late)
-    ]:
+    if findings := _killed(run) or [_lost(rank) for rank in _blamed(run, late)]:
         yield from findings
     elif any(end.detail for end in run.ends):
         yield from (_ended(end) for end in run.ends if end.detail)
@@ -69,7 +63,7 @@ def _not_joined(cluster: Cluster, late: list[RankState]) -> Finding:
         Where(),
         f"when {_cut_short(cluster.run)}: {'; '.join([*parts, *([_steps(late)] if late else [])])}",
         why="Nobody was seen dead or stopped: who is at fault, if anybody, is not known.",
-        evidence=[_evidence(rank) for rank in late[:_MOST_TOLD]],
+        evidence=[_evidence(rank) for rank in late[: lost.MOST_TOLD]],
         fix=[you(_more_time(cluster.run, "and look at the last step of each rank"))],
     )
 
@@ -110,35 +104,24 @@ def every_rank_reached_every_collective(cluster: Cluster) -> Iterator[Finding]:
         if any(rank.phase == "start" for rank in run.ranks):
             raise NothingToJudge("its ground failed: RUN002")
         return
-    if findings := _killed(run) or [_lost(rank, f"in {rank.last_step!r}") for rank in _blamed(run, late)]:
+    if findings := _killed(run) or [_lost(rank) for rank in _blamed(run, late)]:
         yield from findings
-    elif absent := _absent(late):
-        yield from (_did_not_come(rank) for rank in absent[:_MOST_TOLD])
+    elif behind := lost.behind(late):
+        yield from (_did_not_come(rank) for rank in behind[: lost.MOST_TOLD])
     else:
         yield unknown(
             Where(),
             f"when {_cut_short(run)}: {_steps(late)}",
             why="Nobody was seen dead or stopped: who is at fault, if anybody, is not known.",
-            evidence=[_evidence(rank) for rank in late[:_MOST_TOLD]],
+            evidence=[_evidence(rank) for rank in late[: lost.MOST_TOLD]],
             fix=[you(_more_time(run, "or fewer and smaller --sizes"))],
         )
-
-
-def _absent(late: list[RankState]) -> list[RankState]:
-    """Ranks that live and have begun fewer iterations of the same step than most others, while nothing moves."""
-    step = late[0].last_step
-    if any(rank.last_step != step or rank.since_s < _STUCK_S for rank in late) or not _TOGETHER.fullmatch(step):
-        return []
-    most = max(rank.ticks for rank in late)
-    behind = [rank for rank in late if rank.ticks < most]
-    return behind if 2 * len(behind) <= len(late) else []
 
 
 def _did_not_come(rank: RankState) -> Finding:
     return unknown(
         Where(node=rank.node, rank=rank.rank),
-        f"pid {rank.pid} lives and has begun fewer iterations than the others, in {rank.last_step!r}: it did not "
-        "come, or it still waits for data that the network lost",
+        lost.lag(rank),
         why="A collective ends on no rank before all have come: all others hang.",
         owner="job",
         evidence=[_evidence(rank), seen("iterations begun in this step", rank.ticks)],
@@ -152,7 +135,7 @@ def _did_not_come(rank: RankState) -> Finding:
 def _ended(end: JobEnd) -> Finding:
     return fail(
         Where(node=end.node),
-        _ending(end),
+        lost.ending(end),
         why="Without this node's ranks there is no world, and the other nodes only wait.",
         owner="node",
         evidence=[seen("torchrun", end.detail or f"exit status {end.exit}")],
@@ -160,22 +143,11 @@ def _ended(end: JobEnd) -> Finding:
     )
 
 
-def _ending(end: JobEnd) -> str:
-    if end.exit is not None and end.exit < 0:
-        return f"torchrun itself was ended by {_signal(end.exit)}, and its ranks with it"
-    how = "the job could not start" if end.exit is None else "torchrun ended before its ranks had joined"
-    return f"{how}: {_last_line(end.detail)}"
-
-
 def _mend(end: JobEnd) -> str:
     if end.exit is not None and end.exit < 0:
         return "Find who ended it: a person, the job system, or the kernel for want of memory (dmesg)."
     first = "Choose another port: --rdzv-endpoint HOST:PORT." if "cannot be opened" in end.detail else "Mend that."
     return f"{first} The same fails in a real job."
-
-
-def _signal(status: int) -> str:
-    return _SIGNALS.get(status, f"signal {-status}")
 
 
 def _cut_short(run: Run) -> str:
@@ -189,14 +161,12 @@ def _more_time(run: Run, more: str) -> str:
 
 
 def _blamed(run: Run, late: list[RankState]) -> list[RankState]:
-    """Stopped ranks; else those that a signal ended (SIGTERM is torchrun's own); else the first seen dead.
+    """Those that were stopped or ended; else the first seen dead.
 
     An error of a rank's own comes last, and is a consequence where a whole node is silent.
     """
-    stopped = [rank for rank in late if rank.proc_state in ("T", "t")]
-    signalled = [r for r in late if not r.error and r.exit is not None and r.exit < 0 and r.exit != -15]
-    if found := stopped or signalled:
-        return found[:_MOST_TOLD]
+    if found := lost.ended(late):
+        return found
     if run.silent:
         raise NothingToJudge("its ground failed: RUN001")
     return [rank for rank in late if rank.first] or [rank for rank in late if rank.error][:1]
@@ -204,13 +174,13 @@ def _blamed(run: Run, late: list[RankState]) -> list[RankState]:
 
 def _killed(run: Run) -> list[Finding]:
     """A torchrun that a signal ended takes its ranks along: it is to blame, not they."""
-    return [_ended(end) for end in run.ends if end.exit is not None and end.exit < 0]
+    return [_ended(end) for end in lost.killed(run)]
 
 
-def _lost(rank: RankState, where: str) -> Finding:
+def _lost(rank: RankState) -> Finding:
     return fail(
         Where(node=rank.node, rank=rank.rank),
-        f"{_how(rank)}, {where}",
+        f"{lost.how(rank)}, {lost.where(rank)}",
         why="All other ranks wait for it: what they print afterwards is a consequence.",
         owner="job" if rank.error else "node",
         evidence=[_evidence(rank)],
@@ -229,17 +199,6 @@ def _mends(rank: RankState) -> list[Remedy]:
         you("Look at what this rank printed, and whether something outside ended it."),
         admin("See whether the kernel ended it.", "dmesg -T | grep -i -E 'killed process|oom'"),
     ]
-
-
-def _how(rank: RankState) -> str:
-    who = f"pid {rank.pid}"
-    if rank.proc_state in ("T", "t"):
-        return f"{who} is stopped (state {rank.proc_state})"
-    if rank.error:
-        return f"{who} raised {_last_line(rank.error)}"
-    if rank.exit is not None and rank.exit < 0:
-        return f"{who} was ended by {_signal(rank.exit)}"
-    return f"{who} is dead" + ("" if rank.exit is None else f", exit status {rank.exit}")
 
 
 def _evidence(rank: RankState) -> Evidence:
@@ -265,7 +224,3 @@ def _in_step(step: str, ranks: list[RankState]) -> str:
         return f"rank {ranks[0].rank} on {ranks[0].node} was in {step!r} for {longest:.0f} s"
     nodes = fold_names(rank.node for rank in ranks)
     return f"{len(ranks)} ranks on {nodes} were in {step!r} for up to {longest:.0f} s"
-
-
-def _last_line(text: str) -> str:
-    return text.strip().splitlines()[-1][:300] if text.strip() else "nothing"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from ncclcheck.probes.facts import Cluster, Node, Unread, at, known
+from ncclcheck.probes.facts import Cluster, Node, Port, Unread, at, known
 from ncclcheck.reports import wiring
 from ncclcheck.reports.agreement import disagreements
 from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, fail, fine, note, seen, warn, you
 from ncclcheck.reports.fold import fold_names
-from ncclcheck.reports.hca import Entry, HcaChoice, HcaPattern, UsedPort, parse_hca
+from ncclcheck.reports.hca import Entry, HcaChoice, HcaPattern, UsedPort, parse_hca, port_number
 from ncclcheck.reports.rule import NothingToJudge, rule
 from ncclcheck.reports.variables import effective, values
 
@@ -83,10 +83,10 @@ def _problems(node: Node, pattern: HcaPattern) -> Iterator[tuple[bool, str]]:
         yield False, f"NCCL_IB_HCA has {pattern.lost} entries more than the 32 that NCCL reads"
 
 
-def _numbers(ports: object) -> list[int]:
+def _numbers(ports: list[Port] | Unread) -> list[int]:
     """Port numbers; a device whose ports were not read counts with its first."""
     if isinstance(ports, list):
-        return [int(port.name) for port in ports if port.name.isdecimal()]
+        return [number for port in ports if (number := port_number(port))]
     return [1]
 
 

@@ -9,7 +9,10 @@ import msgspec
 from ncclcheck.probes.facts import Cluster, Node, Silence, Unread, unread_in
 from ncclcheck.reports import launching
 from ncclcheck.reports.findings import Finding, State, Where, admin, seen, unknown, you
+from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.rule import NothingToJudge, rule
+
+_MOST_TOLD = 16
 
 
 @rule("RUN001", "every node answered", worst=State.UNKNOWN, over="")
@@ -25,7 +28,8 @@ def every_node_answered(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     Each node's agent announces every step before it starts. The report shows the last step that arrived,
     how long ago that was, and what its process printed. Where no agent could start, ssh's or srun's words
-    say why: a key, a name, a port, no interpreter or ncclcheck there, a slurmd that does not answer.
+    say why: a key, a name, a port, no interpreter or ncclcheck there, a slurmd that does not answer. Where
+    `--deadline` left less than 15 s for the facts, the deadline is named and not the node.
 
     ## Fix
     - **you**: look at the step it stopped at, and try it by hand on that node.
@@ -38,10 +42,13 @@ def every_node_answered(cluster: Cluster) -> Iterator[Finding]:
     """
     if not cluster.nodes and not cluster.run.silent:
         raise NothingToJudge("no nodes to judge")
-    for silence in cluster.run.silent:
-        if (entry := launching.recognised(silence)) is not None:
-            yield entry
-            continue
+    told = [(silence, launching.recognised(silence)) for silence in cluster.run.silent]
+    yield from (entry for _, entry in told if entry is not None)
+    silent = [silence for silence, entry in told if entry is None]
+    if silent and launching.hurried(cluster.run):
+        yield _hurried(cluster.command, silent)
+        return
+    for silence in silent:
         detail = [seen("its process", silence.detail)] if silence.detail else []
         yield unknown(
             Where(node=silence.node),
@@ -53,6 +60,18 @@ def every_node_answered(cluster: Cluster) -> Iterator[Finding]:
                 admin("Look at its kernel log for a hung driver or file system.", "dmesg -T | tail -50"),
             ],
         )
+
+
+def _hurried(command: str, silent: list[Silence]) -> Finding:
+    names = fold_names(silence.node for silence in silent)
+    return unknown(
+        Where(),
+        f"--deadline is too short: it came before the facts of {names} were there",
+        why="Reading the facts takes seconds on a sound node, so this says nothing of the node.",
+        owner="job",
+        evidence=[seen(f"last step of {one.node}", one.last_step or "none") for one in silent[:_MOST_TOLD]],
+        fix=[you("Give it more time, or leave the option out.", f"ncclcheck {command} --deadline 60")],
+    )
 
 
 @rule("RUN004", "every probe and rule ran", worst=State.UNKNOWN, over="", last=True)

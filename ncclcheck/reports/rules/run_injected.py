@@ -9,7 +9,7 @@ from ncclcheck.reports.findings import Finding, State, Where, note, seen, you
 from ncclcheck.reports.rule import NothingToJudge, rule
 
 
-@rule("RUN011", "no fault was injected", worst=State.NOTE, over="", commands=("bench",))
+@rule("RUN011", "no fault was injected", worst=State.NOTE, over="", commands=("bench", "smoke"))
 def no_fault_was_injected(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -20,7 +20,10 @@ def no_fault_was_injected(cluster: Cluster) -> Iterator[Finding]:
     nor kept as a baseline. `slow-rank=2:20ms`: rank 2 is 20 ms late in every iteration. `slow-link=0-1:20ms`: in
     the exchanges two by two each MiB between nodes 0 and 1 takes 20 ms longer (three nodes or more show it).
     `corrupt=1`: one bit of one operation's results is flipped on rank 1. `hang=3@5`: rank 3 sleeps for ever from
-    its iteration 5 on. `crash=2@5`: rank 2 kills itself there; both in the first one without `@`.
+    its iteration 5 on. `crash=2@5`: rank 2 kills itself there; both in the first one without `@`. Of a training
+    (`smoke`): `rank-init=1` (other weights), `no-sync=1` (its own gradients only), `skip-step=1@3`, `uneven=1`
+    (fewer batches), `leak=1`, `stray=1` (a tensor that should not be there), `slow-data=1:50ms`, `unused` (a
+    parameter that takes no part), `no-set-epoch`, `one-file` (all ranks write to one).
 
     ## How we know
     The option is written into the result (`job.injected`) with the faults as they were asked for. All other

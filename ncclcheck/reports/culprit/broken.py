@@ -1,0 +1,114 @@
+"""Who is to blame for what is not slow but broken: wrong results, and ranks that all others wait for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from ncclcheck.probes.facts import Cluster, RankState, WrongResult
+from ncclcheck.reports import corruption, lost
+from ncclcheck.reports.findings import Culprit, Where
+
+# An order, no probability: a contribution that explains all, one sender of what several ranks saw, one rank that
+# alone saw it, and the same where it came from another one.
+_CONTRIBUTED, _SENT, _SEEN_ALONE, _CAME_TO_IT = 0.97, 0.8, 0.6, 0.5
+# Seen stopped or ended by a signal; seen dead first; alive, and behind all others.
+_ENDED, _FIRST, _BEHIND = 0.97, 0.9, 0.5
+
+
+def broken(cluster: Cluster) -> list[Culprit]:
+    """Ranks that changed data, and ranks that never came; nobody where nobody is proven."""
+    return [*_changed_data(cluster), *_kept_waiting(cluster)]
+
+
+def _changed_data(cluster: Cluster) -> list[Culprit]:
+    """One culprit a rank, over all operations."""
+    found: dict[int, list[WrongResult]] = {}
+    sure: dict[int, float] = {}
+    for row in _rows(cluster.measurements.wrong):
+        rank, confidence = _blamed(row)
+        if rank is not None:
+            found.setdefault(rank, []).extend(row)
+            sure[rank] = max(confidence, sure.get(rank, 0.0))
+    nodes = {rank.rank: rank.node for rank in cluster.run.ranks}
+    return [
+        _culprit(rank, nodes[rank], sure[rank], ["BEN001"], _said(rows))
+        for rank, rows in found.items()
+        if rank in nodes
+    ]
+
+
+def _rows(wrong: Sequence[WrongResult]) -> list[list[WrongResult]]:
+    """What different ranks saw of the same run of an operation."""
+    rows: dict[tuple[object, ...], list[WrongResult]] = {}
+    for one in wrong:
+        rows.setdefault((one.op, one.bytes, one.dtype, one.iteration, one.soak), []).append(one)
+    return list(rows.values())
+
+
+def _blamed(row: Sequence[WrongResult]) -> tuple[int | None, float]:
+    """A fault before or in an operation reaches several ranks, one behind it only its own."""
+    sources = {one.source_rank for one in row}
+    source = next(iter(sources)) if len(sources) == 1 else None
+    if source is not None and all(one.contribution for one in row):
+        return source, _CONTRIBUTED
+    seen_by = {one.rank for one in row}
+    if len(seen_by) > 1:
+        return source, _SENT
+    return row[0].rank, _SEEN_ALONE if source in (None, row[0].rank) else _CAME_TO_IT
+
+
+def _said(rows: Sequence[WrongResult]) -> str:
+    counted = Counter(one.op for one in rows)
+    told = ", ".join(f"{op} ({count} times)" if count > 1 else op for op, count in counted.items())
+    return f"wrong results of {told}; first {corruption.what([rows[0]])}"
+
+
+def _kept_waiting(cluster: Cluster) -> list[Culprit]:
+    """A torchrun that was ended, else the ranks that were, else the one that did not come."""
+    run = cluster.run
+    late = lost.late(run)
+    code = "RUN002" if late and late[0].phase == "start" else "RUN003"
+    if killed := lost.killed(run):
+        return [_node(end.node, [code], lost.ending(end)) for end in killed]
+    if found := lost.ended(late):
+        return _of_ranks(found, run.ranks, _ENDED, code)
+    if run.silent:
+        return []
+    if found := [rank for rank in late if rank.first and not rank.error]:
+        return _of_ranks(found, run.ranks, _FIRST, code)
+    return _of_ranks(lost.behind(late), run.ranks, _BEHIND, code)
+
+
+def _of_ranks(found: Sequence[RankState], ranks: Sequence[RankState], sure: float, code: str) -> list[Culprit]:
+    """A node where all of its ranks are lost, for one cause is likelier than many."""
+    told = []
+    for node in dict.fromkeys(rank.node for rank in found):
+        lost_here = [rank for rank in found if rank.node == node]
+        if 1 < len(lost_here) == sum(rank.node == node for rank in ranks):
+            told.append(_node(node, [code], f"all {len(lost_here)} ranks of it: {_lost(lost_here[0])}", sure))
+        else:
+            told += [_culprit(rank.rank, node, sure, [code], _lost(rank)) for rank in lost_here]
+    return told
+
+
+def _lost(rank: RankState) -> str:
+    gone = rank.proc_state in ("gone", "T", "t") or rank.exit is not None
+    return f"{lost.how(rank)}, {lost.where(rank)}" if gone else lost.lag(rank)
+
+
+def _culprit(rank: int, node: str, confidence: float, explains: list[str], why: str) -> Culprit:
+    return Culprit(
+        kind="rank",
+        names=[f"{node}/rank {rank}"],
+        where=[Where(node=node, rank=rank)],
+        confidence=confidence,
+        explains=explains,
+        why=why,
+    )
+
+
+def _node(node: str, explains: list[str], why: str, confidence: float = _ENDED) -> Culprit:
+    return Culprit(
+        kind="node", names=[node], where=[Where(node=node)], confidence=confidence, explains=explains, why=why
+    )
