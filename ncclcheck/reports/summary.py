@@ -46,7 +46,8 @@ def facts(document: Document, width: int) -> str:
     said: dict[tuple[str, str], list[str]] = {}
     order: list[str] = []
     for entry in document.nodes:
-        for label, words in _rows(entry.facts, alone=len(document.nodes) == 1 or document.job.simulated):
+        alone = len(document.nodes) == 1 or document.job.simulated
+        for label, words in _rows(entry.facts, document.command, alone=alone):
             said.setdefault((label, words), []).append(entry.name)
             if label not in order:
                 order.append(label)
@@ -62,9 +63,12 @@ def facts(document: Document, width: int) -> str:
     return "\n".join(lines)
 
 
-def _rows(node: Node, *, alone: bool) -> Iterator[tuple[str, str]]:
+def _rows(node: Node, command: str, *, alone: bool) -> Iterator[tuple[str, str]]:
     """What differs between any two nodes, such as an address, is told of a lone one only."""
     yield "host", _host(node)
+    if command == "data":  # needs neither GPU nor network
+        yield "software", _software(node)
+        return
     yield "gpu", _gpu(node)
     yield from _hcas(node)
     yield from _network(node, alone=alone)
@@ -218,6 +222,9 @@ def _ready(document: Document) -> str:
     rows = document.measurements.collectives
     if rows and all(row.state == "skipped" for row in rows):
         return "Nothing failed, but nothing was measured either: see BEN001."
+    if document.command == "data":
+        judged = any(verdict.code.startswith("DAT") and verdict.state is State.OK for verdict in document.verdicts)
+        return "Ready: nothing wrong was seen in the dataset." if judged else "The dataset was not judged."
     return "Ready."
 
 
@@ -254,6 +261,8 @@ def _unfinished(document: Document) -> str:
 
 
 def _caveats(document: Document) -> Iterator[str]:
+    if document.command == "data":
+        return
     nodes = [entry.facts for entry in document.nodes]
     if document.job.simulated:
         yield (
