@@ -53,13 +53,17 @@ def train(job: TorchJob, smoke: SmokeOptions) -> None:
     folder = os.path.join(os.path.abspath(smoke.checkpoints or here), f"ncclcheck-smoke-{job.run_id}")
     parts = plan_smoke.job(smoke, shape, job.nodes, directory=here, run_folder=folder)
     job.announce(plan_smoke.stated_seconds(smoke))
-    if job.run("smoke", parts) and _was_interrupted(job) and parts.training is not None:
-        lasting = [one for one in parts.injected if one.kind in faults.LASTING]
-        job.run("resume", replace(parts, training=replace(parts.training, resume=True), injected=lasting))
-    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        if job.run("smoke", parts) and _was_interrupted(job) and parts.training is not None:
+            lasting = [one for one in parts.injected if one.kind in faults.LASTING]
+            job.run("resume", replace(parts, training=replace(parts.training, resume=True), injected=lasting))
+    finally:
+        job.session.stop_job()  # after Ctrl-C ranks may still write
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _was_interrupted(job: TorchJob) -> bool:
     """Whether a checkpoint was left to go on from."""
     smoke = job.session.gathered.measurements().smoke
-    return smoke is not None and smoke.saves is not None and smoke.saves.interrupted is not None
+    saves = smoke.saves if smoke else None
+    return saves is not None and saves.interrupted is not None and saves.resumed is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -164,6 +165,47 @@ def test_what_a_process_holds_on_gpus(libraries: Path, tmp_path: Path, told: lis
     """Contexts by libcuda, bytes by NVML where it knows the pid; a library that fails or hangs says nothing."""
     env = fake_nvml.environment(libraries, tmp_path / "told", "gpus = 2", *told)
     assert run(_ASKS, **env).strip() == answer
+
+
+_WATCHES = """
+import json, os, torch
+from ncclcheck.probes.memory import Watch
+watch = Watch(torch.device("cuda", 1))
+watch.mark("before_init")
+with open(os.environ["FAKE_NVML"], "a") as file:
+    file.write("0 context = 1\\n")
+watch.mark("after_wrap")
+seen = watch.report(0, "a")
+print(json.dumps([[[other.device, other.since] for other in seen.elsewhere], seen.total]))
+"""
+
+
+@fake_nvml.needs_gcc
+def test_when_a_context_was_first_seen(libraries: Path, tmp_path: Path) -> None:
+    """It came between the two looks."""
+    env = fake_nvml.environment(libraries, tmp_path / "told", "gpus = 2", "1 context = 1", "1 total_mib = 1024")
+    assert run(_WATCHES, **env).strip() == '[[["cuda:0", "after_wrap"]], 1073741824]'
+
+
+_STEPS = """
+import json, torch
+from ncclcheck.probes.memory import Watch
+watch = Watch(torch.device("cpu"))
+before = torch.ones(32 * 2**20)
+del before
+watch.begin_steps()
+held = torch.ones(8 * 2**20)
+del held
+watch.end_steps()
+seen = watch.report(0, "a")
+print(json.dumps([seen.in_steps, seen.peak]))
+"""
+
+
+def test_the_peak_of_the_steps_is_their_own() -> None:
+    """128 MiB were held before them, 32 MiB in them."""
+    in_steps, peak = json.loads(run(_STEPS))
+    assert 90 * MIB <= peak - in_steps <= 100 * MIB
 
 
 def test_without_a_driver() -> None:

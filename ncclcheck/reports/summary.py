@@ -222,10 +222,11 @@ def _ready(document: Document) -> str:
     rows = document.measurements.collectives
     if rows and all(row.state == "skipped" for row in rows):
         return "Nothing failed, but nothing was measured either: see BEN001."
-    if document.command == "data":
-        judged = any(verdict.code.startswith("DAT") and verdict.state is State.OK for verdict in document.verdicts)
-        return "Ready: nothing wrong was seen in the dataset." if judged else "The dataset was not judged."
-    return "Ready."
+    states = {verdict.state for verdict in document.verdicts if verdict.code.startswith("DAT")}
+    if document.command == "data" and not states - {State.SKIPPED}:
+        return "The dataset was not judged."
+    clean = document.command == "data" and not states & {State.WARN, State.UNKNOWN}
+    return "Ready: nothing wrong was seen in the dataset." if clean else "Ready."
 
 
 def _first_failed(document: Document) -> str:

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import io
+import pickle
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from ncclcheck.probes.facts.training.saves import Reloaded, Saves
+from ncclcheck.probes.facts.training.checks import Differing
+from ncclcheck.probes.facts.training.saves import RankProblem, Reloaded, Saves
 from ncclcheck.probes.training import places
 from ncclcheck.probes.training.alike import MOST, agreement
 from ncclcheck.probes.training.loop import Setting, stream, train_step, wrap
-from ncclcheck.probes.training.state import combined, fingerprints, plain
+from ncclcheck.probes.training.state import combined, fingerprints
 
 _STEPS = 2
+_PREFIX = "module."  # of DDP
 
 
 def run(setting: Setting) -> None:
     """Train a little, save, and read it again on every rank."""
-    context, plan = setting.context, setting.plan
+    plan = setting.plan
     if plan.strategy != "ddp":
         places.unseen(setting, "reload", f"--strategy {plan.strategy}: ranks hold pieces of the model")
         return
@@ -30,28 +33,35 @@ def run(setting: Setting) -> None:
         return
     path = Path(plan.run_folder, "checkpoint.pt")
     if found := places.make(setting):
-        _tell(setting, Reloaded(path=str(path), problems=found[:MOST], failed=len(found)))
+        _nowhere(setting, path, found)
         return
     model = wrap(setting, setting.fresh_model())
     optimizer, batches = setting.optimizer(model), stream(setting)
     for _ in range(_STEPS):
         train_step(setting, model, optimizer, batches)
-    _tell(setting, _reloaded(setting, model, path, context.rank == 0))
+    _tell(setting, _reloaded(setting, model, path))
 
 
-def _reloaded(setting: Setting, model: nn.Module, path: Path, writes: bool) -> Reloaded:
-    data, problem = serialised(model.state_dict()), ""
-    setting.context.step(f"training: write {path}, {len(data)} bytes")
-    wrote, begun = 0.0, 0.0
-    if len(data) > setting.plan.save_bytes:
-        problem = f"a checkpoint has {len(data)} bytes, --save-mib allows {setting.plan.save_bytes}"
-    elif writes:
-        wrote, problem = written(path, data)
-    setting.peers.worst([0.0])
+def _nowhere(setting: Setting, path: Path, found: list[RankProblem]) -> None:
+    """Where nobody can write into the working directory, nobody said that checkpoints go there."""
+    if not setting.plan.checkpoints and len(found) == setting.context.world_size:
+        places.unseen(setting, "reload", f"{found[0].problem}; --checkpoint-dir DIR names another place")
+    else:
+        _tell(setting, Reloaded(path=str(path), problems=found[:MOST], failed=len(found)))
+
+
+def _reloaded(setting: Setting, model: nn.Module, path: Path) -> Reloaded:
+    size = sum(one.numel() * one.element_size() for one in model.state_dict().values() if isinstance(one, Tensor))
+    if size > setting.plan.save_bytes:
+        problem = f"a checkpoint has {size} bytes, --save-mib allows {setting.plan.save_bytes}"
+        return _unwritten(path, places.problems(setting, problem if setting.context.rank == 0 else ""))
+    setting.context.step(f"training: write {path}, {size} bytes")
+    wrote, problem = written(path, model.state_dict()) if setting.context.rank == 0 else (0.0, "")
+    if found := places.problems(setting, problem):
+        return _unwritten(path, found)
     setting.context.step(f"training: read {path}")
     fresh, begun = setting.fresh_model(), time.monotonic()
-    prefixed = all(name.startswith("module.") for name in model.state_dict())
-    problem = problem or read_into(fresh, path)
+    problem = read_into(fresh, path)
     slowest = setting.peers.worst([wrote, time.monotonic() - begun])
     found = places.problems(setting, problem)
     prints = fingerprints(fresh)
@@ -59,10 +69,10 @@ def _reloaded(setting: Setting, model: nn.Module, path: Path, writes: bool) -> R
     changed = [] if found else _unlike(setting, prints, fingerprints(model))
     return Reloaded(
         path=str(path),
-        bytes=len(data),
+        bytes=size,
         write_s=slowest[0],
         read_s=slowest[1],
-        prefixed=prefixed,
+        prefixed=all(name.startswith(_PREFIX) for name in model.state_dict()),
         tensors=same.tensors,
         differ=[*same.differing, *changed][:MOST],
         problems=found[:MOST],
@@ -70,28 +80,34 @@ def _reloaded(setting: Setting, model: nn.Module, path: Path, writes: bool) -> R
     )
 
 
-def _unlike(setting: Setting, found: dict[str, int], expected: dict[str, int]) -> list[Any]:
-    """Ranks on which the model that was read is not the one that was saved."""
-    from ncclcheck.probes.facts.training.checks import Differing  # noqa: PLC0415
+def _unwritten(path: Path, found: list[RankProblem]) -> Reloaded:
+    return Reloaded(path=str(path), problems=found[:MOST], failed=len(found))
 
+
+def _unlike(setting: Setting, found: dict[str, int], expected: dict[str, int]) -> list[Differing]:
+    """Ranks on which the model that was read is not the one that was saved."""
     equal = setting.peers.texts("1" if combined(found) == combined(expected) else "0")
     ranks = [rank for rank, text in enumerate(equal) if text == "0"]
     return [Differing(name="the model as it was saved", ranks=ranks[:MOST], count=len(ranks))] if ranks else []
 
 
-def serialised(state: Any) -> bytes:
-    """As torch.save writes it."""
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    return buffer.getvalue()
-
-
-def written(path: Path, data: bytes) -> tuple[float, str]:
+def written(path: Path, state: Any) -> tuple[float, str]:
     """Seconds, or what went wrong."""
+    begun, buffer = time.monotonic(), io.BytesIO()
     try:
-        return places.write_whole(path, data), ""
-    except OSError as error:
-        return 0.0, f"writing {path}: {error.strerror or error}"
+        torch.save(state, buffer)
+        places.write_whole(path, buffer.getvalue())
+    except Exception as error:  # a user's model may hold what cannot be pickled
+        return 0.0, f"writing {path}: {told(error)}"
+    return time.monotonic() - begun, ""
+
+
+def read(path: Path, device: torch.device | str = "cpu") -> Any:
+    """What was saved by this very run, as a user's own model may hold more than tensors."""
+    try:
+        return torch.load(path, map_location=device, weights_only=True)
+    except pickle.UnpicklingError:
+        return torch.load(path, map_location=device, weights_only=False)
 
 
 def read_into(model: nn.Module, path: Path) -> str:
@@ -99,11 +115,18 @@ def read_into(model: nn.Module, path: Path) -> str:
     if not places.appears(path):
         return f"{path} is not there, though rank 0 has written it"
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        model.load_state_dict({plain(name): tensor for name, tensor in state.items()})
+        state = read(path)
+        model.load_state_dict({name.removeprefix(_PREFIX): value for name, value in state.items()})
     except Exception as error:  # what torch raises for a damaged file has no common type
-        return f"reading {path}: {type(error).__name__}: {error}"
+        return f"reading {path}: {told(error)}"
     return ""
+
+
+def told(error: Exception) -> str:
+    """In one line; the system's own words where it has some."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _tell(setting: Setting, found: Reloaded) -> None:

@@ -54,7 +54,7 @@ def fixed_batch(setting: Setting) -> Checks:
     """Whether the loss of a batch falls that comes again and again: on fresh data it need not."""
     model = wrap(setting, setting.fresh_model())
     optimizer = setting.optimizer(model)
-    batch = next(stream(setting))
+    batch = setting.first[0]
     losses: list[float] = []
     for _ in range(_FIXED_STEPS):
         losses.append(float(train_step(setting, model, optimizer, repeat(batch))))

@@ -72,9 +72,10 @@ class Feed:
         return [int(index) for group in sampler for index in group], ""
 
 
-def distributed(dataset: Dataset[Any], batch: int, **more: Any) -> DataLoader[Any]:
+def distributed(dataset: Dataset[Any], batch: int, *, shuffle: bool = True, **more: Any) -> DataLoader[Any]:
     """A loader of one rank's share."""
-    sampler: DistributedSampler[Any] = DistributedSampler(dataset, dist.get_world_size(), dist.get_rank(), seed=3)
+    world, rank = dist.get_world_size(), dist.get_rank()
+    sampler: DistributedSampler[Any] = DistributedSampler(dataset, world, rank, shuffle=shuffle, seed=3)
     return DataLoader(dataset, batch_size=batch, sampler=sampler, **{"drop_last": True, **more})
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import torch
@@ -36,6 +37,7 @@ Timer = Callable[[str], None]
 
 _TYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 _MOST_NAMES = 50
+_FIRST = 2
 _SCALE = 1024.0  # of the loss in fp16; constant, so that a run can be repeated bit for bit
 
 
@@ -44,8 +46,8 @@ class Setting:
     """What is trained. model: bare, as the factory gave it, never trained itself; fresh_model: a copy of it.
 
     batches: the micro-batches of an epoch, not yet on the device; all ranks have equally many. loss: of the model
-    on a batch. unreached: of each rank, parameters without a gradient after a pass of the bare model. begun:
-    monotonic time.
+    on a batch. unreached: of each rank, parameters without a gradient after a pass of the bare model. first: some
+    micro-batches, the first of this rank, for checks that need a few. begun: monotonic time.
     """
 
     context: Context
@@ -64,6 +66,7 @@ class Setting:
     begun: float
     lengths: list[int] = field(default_factory=list)
     unreached: list[list[str]] = field(default_factory=list)
+    first: list[Batch] = field(default_factory=list)
 
     @property
     def unused(self) -> list[str]:
@@ -134,9 +137,9 @@ def _make_even(setting: Setting) -> None:
 def _find_unreached(setting: Setting) -> None:
     """DDP would only say that it waited for a gradient, with the next step."""
     setting.context.step("training: which parameters get a gradient")
-    model, batches = setting.fresh_model(), stream(setting)
+    model, setting.first = setting.fresh_model(), [*islice(stream(setting), _FIRST)]
     with own_generators(setting.device, SEED):
-        accumulate(setting, model, batches, 1)
+        accumulate(setting, model, iter(setting.first), 1)
     setting.unreached = told(setting.peers, without_gradient(model)[:_MOST_NAMES])
 
 

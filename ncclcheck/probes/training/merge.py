@@ -7,7 +7,7 @@ import json
 import time
 from pathlib import Path
 
-from ncclcheck.probes.facts.training.saves import Merged, Saves
+from ncclcheck.probes.facts.training.saves import Merged, Saves, Unsaved
 from ncclcheck.probes.training import places
 from ncclcheck.probes.training.alike import MOST
 from ncclcheck.probes.training.loop import Setting
@@ -15,6 +15,7 @@ from ncclcheck.probes.training.loop import Setting
 _LINES = 50
 _TURNS = 10
 _PATIENCE_S = 5.0
+_MOST_APPENDING = 64  # more ranks than that would wait for each other rather than tell more
 
 
 def run(setting: Setting) -> None:
@@ -23,24 +24,27 @@ def run(setting: Setting) -> None:
         places.unseen(setting, "merge", "the time box was used up before")
         return
     folder = Path(setting.plan.run_folder)
-    problem = next(iter(places.make(setting)), None)
-    if problem is not None:
-        places.unseen(setting, "merge", f"rank {problem.rank} on {problem.node}: {problem.problem}")
+    if found := places.make(setting):
+        places.unseen(setting, "merge", places.words(found[0]))
         return
     setting.context.step(f"training: result files of {setting.context.world_size} ranks in {folder}")
-    _write_own(setting, folder)
-    locks = _append(setting, folder / "all.jsonl")
-    locks = next((text for text in setting.peers.texts(locks or "-") if text != "-"), "")
+    if found := places.problems(setting, _write_own(setting, folder)):
+        places.unseen(setting, "merge", places.words(found[0]))
+        return
+    locks = [one.problem for one in places.problems(setting, _append(setting, folder / "all.jsonl"))]
     if setting.context.rank == 0:
-        places.emit(setting, Saves(merged=_merged(setting, folder, locks)))
-    setting.peers.worst([0.0])
+        places.emit(setting, _merged(setting, folder, locks[0] if locks else ""))
 
 
-def _write_own(setting: Setting, folder: Path) -> None:
-    """With the fault one-file all ranks write under one name, as a script does that forgets its rank."""
+def _write_own(setting: Setting, folder: Path) -> str:
+    """What went wrong. With the fault one-file all ranks write under one name, as if they forgot their rank."""
     rank = setting.context.rank
-    name = "rank.jsonl" if setting.faults.has("one-file") else f"rank-{rank}.jsonl"
-    places.write_whole(folder / name, "".join(_line(rank, number) for number in range(_LINES)).encode())
+    path = folder / ("rank.jsonl" if setting.faults.has("one-file") else f"rank-{rank}.jsonl")
+    try:
+        places.write_whole(path, "".join(_line(rank, number) for number in range(_LINES)).encode())
+    except OSError as error:
+        return f"writing {path}: {error.strerror or error}"
+    return ""
 
 
 def _line(rank: int, number: int) -> str:
@@ -49,6 +53,8 @@ def _line(rank: int, number: int) -> str:
 
 def _append(setting: Setting, path: Path) -> str:
     """Several turns, each under an exclusive lock; why locks do not work here."""
+    if setting.context.rank not in _appending(setting):
+        return ""
     for turn in range(_TURNS):
         try:
             with open(path, "ab", buffering=0) as file:
@@ -56,8 +62,14 @@ def _append(setting: Setting, path: Path) -> str:
                 for number in range(turn * _LINES // _TURNS, (turn + 1) * _LINES // _TURNS):
                     file.write(_line(setting.context.rank, number).encode())
         except OSError as error:
-            return f"rank {setting.context.rank}: {error.strerror or error}"
+            return f"rank {setting.context.rank}: {path}: {error.strerror or error}"
     return ""
+
+
+def _appending(setting: Setting) -> range:
+    """Ranks of all nodes, but not too many."""
+    world = setting.context.world_size
+    return range(0, world, -(-world // _MOST_APPENDING))
 
 
 def _lock(descriptor: int) -> None:
@@ -74,14 +86,20 @@ def _lock(descriptor: int) -> None:
             return
 
 
-def _merged(setting: Setting, folder: Path, locks: str) -> Merged:
+def _merged(setting: Setting, folder: Path, locks: str) -> Saves:
+    try:
+        return Saves(merged=_looked_at(setting, folder, locks))
+    except OSError as error:
+        return Saves(unseen=[Unsaved(part="merge", why=f"reading {folder}: {error.strerror or error}"[:300])])
+
+
+def _looked_at(setting: Setting, folder: Path, locks: str) -> Merged:
     world = setting.context.world_size
     files = {rank: folder / f"rank-{rank}.jsonl" for rank in range(world)}
     until = time.monotonic() + _PATIENCE_S
     missing = [rank for rank, path in files.items() if not places.appears(path, until)]
     short = [rank for rank, path in files.items() if rank not in missing and len(_whole(path)) != _LINES]
     shared = (folder / "all.jsonl").read_bytes().splitlines() if not locks else []
-    good = _whole(folder / "all.jsonl") if not locks else []
     return Merged(
         folder=str(folder),
         ranks=world,
@@ -90,8 +108,8 @@ def _merged(setting: Setting, folder: Path, locks: str) -> Merged:
         count=len(missing),
         short=short[:MOST],
         appended=len(shared),
-        expected=0 if locks else world * _LINES,
-        damaged=len(shared) - len(good),
+        expected=0 if locks else len(_appending(setting)) * _LINES,
+        damaged=sum(not _is_whole(line) for line in shared),
         locks=locks,
     )
 

@@ -19,11 +19,20 @@ if TYPE_CHECKING:
 
 _MARK = "rank-0-was-here"
 _PATIENCE_S = 3.0  # NFS clients keep what they know of a folder for some seconds
+_MOST_TEXT = 200  # a rank's words to the others
+_known: dict[str, list[RankProblem]] = {}  # by folder: it is looked at once, whichever part comes first
 
 
 def make(setting: Setting) -> list[RankProblem]:
     """Make the folder; ranks that cannot write there, or do not see what rank 0 wrote, are told. A collective."""
-    folder, problem = Path(setting.plan.run_folder), ""
+    path = setting.plan.run_folder
+    if path not in _known:
+        _known[path] = problems(setting, _made(setting, Path(path)))
+    return _known[path]
+
+
+def _made(setting: Setting, folder: Path) -> str:
+    problem = ""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         if setting.context.rank == 0:
@@ -33,27 +42,39 @@ def make(setting: Setting) -> list[RankProblem]:
     setting.peers.worst([0.0])
     if not problem and not appears(folder / _MARK):
         problem = f"{folder} is there, but not what rank 0 wrote into it: it is no shared file system"
-    return problems(setting, problem)
+    return problem
 
 
 def problems(setting: Setting, mine: str) -> list[RankProblem]:
     """What went wrong on any rank. A collective."""
     return [
-        RankProblem(rank=rank, node=setting.context.node_of[rank], problem=problem[:300])
-        for rank, problem in enumerate(told(setting.peers, mine))
+        RankProblem(rank=rank, node=setting.context.node_of[rank], problem=problem)
+        for rank, problem in enumerate(told(setting.peers, mine[:_MOST_TEXT]))
         if problem
     ]
+
+
+def words(problem: RankProblem) -> str:
+    """As a reason why a part was not looked at."""
+    return f"rank {problem.rank} on {problem.node}: {problem.problem}"
 
 
 def appears(path: Path, until: float | None = None) -> bool:
     """Whether it is there, within a few seconds."""
     until = until or time.monotonic() + _PATIENCE_S
-    while not path.exists():
+    while not _is_there(path):
         if time.monotonic() > until:
             return False
-        os.listdir(path.parent)  # makes an NFS client ask again
         time.sleep(0.05)
     return True
+
+
+def _is_there(path: Path) -> bool:
+    """Listing the folder makes an NFS client ask again."""
+    try:
+        return path.exists() or path.name in os.listdir(path.parent)
+    except OSError:
+        return False
 
 
 def remove(setting: Setting) -> None:

@@ -14,12 +14,11 @@ from ncclcheck.probes.facts.training import Checks, Gradients, NotFinite, Precis
 from ncclcheck.probes.training import joined
 from ncclcheck.probes.training.alike import MOST, told
 from ncclcheck.probes.training.feed import Batch, moved, samples_of
-from ncclcheck.probes.training.loop import Setting, accumulate, stream, wrap
+from ncclcheck.probes.training.loop import Setting, accumulate, wrap
 from ncclcheck.probes.training.seeds import SEED, own_generators
 from ncclcheck.probes.training.state import gradients, tensors
 
 _TOLERANCES = {"fp32": 1e-4, "bf16": 5e-2, "fp16": 5e-2}
-_MICRO_BATCHES = 2
 
 Grads = dict[str, Tensor]
 
@@ -34,11 +33,9 @@ class _Pass:
 
 def one_batch(setting: Setting) -> Checks:
     """One pass of each rank on its own batch, and of one process on all of them joined."""
-    batch = next(stream(setting))
+    batch = setting.first[0]
     alone = _run(setting, _as_rank_0_has_it(setting), [batch])
     precision = _precision(setting, alone, batch)
-    if precision.count:
-        return Checks(precision=precision, unchecked=[_not("gradients", "they are not finite")])
     if why := _unrepeatable(setting, alone, [batch]):
         return Checks(precision=precision, unchecked=[_not("gradients", why)])
     ours, seen = _against_the_mean(setting, alone, [batch])
@@ -51,9 +48,7 @@ def one_batch(setting: Setting) -> Checks:
 
 def accumulation(setting: Setting) -> Checks:
     """Micro-batches of which all but the last stay on the rank, against the bare model and against one batch."""
-    batches, following = [], stream(setting)
-    for _ in range(_MICRO_BATCHES):
-        batches.append(next(following))
+    batches = setting.first
     alone = _run(setting, _as_rank_0_has_it(setting), batches)
     if why := _unrepeatable(setting, alone, batches):
         return Checks(unchecked=[_not("accumulation", why)])
@@ -85,6 +80,8 @@ def _unrepeatable(setting: Setting, first: _Pass, batches: list[Batch]) -> str:
     """Why gradients cannot be compared: the bare model itself does not repeat them."""
     again = _run(setting, _as_rank_0_has_it(setting), batches)
     errors = told(setting.peers, _distance(again.gradients, first.gradients)[0])
+    if not all(map(math.isfinite, errors)):
+        return "they are not finite"
     if max(errors) <= _TOLERANCES[setting.plan.precision] / 10:
         return ""
     rank = errors.index(max(errors))

@@ -7,7 +7,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,25 +18,27 @@ from torch.optim import Optimizer
 
 from ncclcheck.probes.facts.training.saves import Interrupted, Resumed, Saves
 from ncclcheck.probes.training import places
-from ncclcheck.probes.training.checkpoint import serialised
+from ncclcheck.probes.training.checkpoint import read, told, written
+from ncclcheck.probes.training.feed import Batch
 from ncclcheck.probes.training.loop import Setting, digest, stream, train_step, wrap
 from ncclcheck.probes.training.seeds import SEED, seed_all
 
 _MOST_STEPS = 10
-_PATIENCE_S = 2.0
+_LAST_WORDS_S = 0.2  # until what the ranks told each other last has arrived
+_PATIENCE_S = 1.0
 _LEAST_S = 25.0  # to train three times, and to start processes once more
 
 
 def interrupted(setting: Setting) -> Callable[[], None] | None:
     """Train without an interruption; what then trains again and kills a rank, if that tells anything."""
     if (why := _reason_against(setting)) or (found := places.make(setting)):
-        places.unseen(setting, "resume", why or f"rank {found[0].rank} on {found[0].node}: {found[0].problem}")
+        places.unseen(setting, "resume", why or places.words(found[0]))
         places.remove(setting)
         return None
     context, steps = setting.context, _steps(setting)
     context.step("training: a run that is not interrupted")
     model, optimizer = _start(setting)
-    _train(setting, model, optimizer, 0, steps)
+    _train(setting, model, optimizer, stream(setting), steps)
     kept, killed = steps // 2, context.world_size - 1
     found_digest = digest(model)
     if context.rank == 0:
@@ -70,9 +72,8 @@ def _start(setting: Setting) -> tuple[nn.Module, Optimizer]:
     return model, setting.optimizer(model)
 
 
-def _train(setting: Setting, model: nn.Module, optimizer: Optimizer, done: int, until: int) -> None:
-    batches = stream(setting, done * setting.plan.accumulate)
-    for _ in range(done, until):
+def _train(setting: Setting, model: nn.Module, optimizer: Optimizer, batches: Iterator[Batch], steps: int) -> None:
+    for _ in range(steps):
         train_step(setting, model, optimizer, batches)
 
 
@@ -80,26 +81,28 @@ def _train_and_die(setting: Setting, kept: int, killed: int) -> None:
     """All has been told by now. The survivors leave by themselves, or are ended by torchrun."""
     context = setting.context
     context.step(f"training: save after {kept} steps, then rank {killed} is killed")
-    model, optimizer = _start(setting)
-    _train(setting, model, optimizer, 0, kept)
-    _save(setting, model, optimizer)
-    _train(setting, model, optimizer, kept, kept + 1)
+    (model, optimizer), batches = _start(setting), stream(setting)
+    _train(setting, model, optimizer, batches, kept)
+    if found := places.problems(setting, _save(setting, model, optimizer)):
+        _tell(setting, Resumed(problem=places.words(found[0])))
+        return
+    _train(setting, model, optimizer, batches, 1)
     setting.peers.worst([0.0])
     context.done()
+    time.sleep(_LAST_WORDS_S)
     if context.rank == killed:
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(_PATIENCE_S)
     os._exit(1)
 
 
-def _save(setting: Setting, model: nn.Module, optimizer: Optimizer) -> None:
-    """Model and optimizer by rank 0; the generators by each rank. Raises OSError."""
-    folder = Path(setting.plan.run_folder)
+def _save(setting: Setting, model: nn.Module, optimizer: Optimizer) -> str:
+    """Model and optimizer by rank 0, the generators by each rank; what went wrong."""
+    problem = ""
     if setting.context.rank == 0:
         held = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-        places.write_whole(folder / "resume.pt", serialised(held))
-    places.write_whole(_generators_file(setting), serialised(_generators(setting.device)))
-    setting.peers.worst([0.0])
+        _, problem = written(Path(setting.plan.run_folder, "resume.pt"), held)
+    return problem or written(_generators_file(setting), _generators(setting.device))[1]
 
 
 def _generators_file(setting: Setting) -> Path:
@@ -130,25 +133,29 @@ def resumed(setting: Setting) -> None:
     """The second job: load what the first one left, and train to the end."""
     context, begun, steps = setting.context, time.monotonic(), _steps(setting)
     context.step("training: load the checkpoint of the killed run")
-    model, optimizer = _start(setting)
+    (model, optimizer), batches = _start(setting), stream(setting)
+    for _ in range(steps // 2 * setting.plan.accumulate):
+        next(batches)  # read, not only counted: workers get the seeds that they had
     if found := places.problems(setting, _load(setting, model, optimizer)):
-        _tell(setting, Resumed(problem=f"rank {found[0].rank} on {found[0].node}: {found[0].problem}"))
+        _tell(setting, Resumed(problem=places.words(found[0])))
     else:
-        _train(setting, model, optimizer, steps // 2, steps)
+        _train(setting, model, optimizer, batches, steps - steps // 2)
         _tell(setting, Resumed(digest=digest(model), steps=steps, seconds=time.monotonic() - begun))
     places.remove(setting)
 
 
 def _load(setting: Setting, model: nn.Module, optimizer: Optimizer) -> str:
     """What went wrong, if anything did."""
+    path, own = Path(setting.plan.run_folder, "resume.pt"), _generators_file(setting)
+    if lost := next((one for one in (path, own) if not places.appears(one)), None):
+        return f"{lost} is not there, though it was written"
     try:
-        path = Path(setting.plan.run_folder, "resume.pt")
-        held = torch.load(path, map_location=setting.device, weights_only=True)
+        held = read(path, setting.device)
         model.load_state_dict(held["model"])
         optimizer.load_state_dict(held["optimizer"])
-        _set_generators(setting.device, torch.load(_generators_file(setting), weights_only=True))
+        _set_generators(setting.device, read(own))
     except Exception as error:  # what torch raises for a damaged file has no common type
-        return f"{type(error).__name__}: {error}"
+        return f"reading {path}: {told(error)}"
     return ""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import nn
 
 from ncclcheck.probes.facts.training.saves import Saves, ShardedSave
 from ncclcheck.probes.training import places, sharding
-from ncclcheck.probes.training.checkpoint import serialised, written
+from ncclcheck.probes.training.checkpoint import told, written
 from ncclcheck.probes.training.loop import Setting
 
 _LAYERS = 8
@@ -25,14 +26,16 @@ def run(setting: Setting) -> None:
     if setting.left() <= 0:
         places.unseen(setting, "sharded", "the time box was used up before")
         return
-    found = places.make(setting)
-    if found:
-        places.unseen(setting, "sharded", f"rank {found[0].rank} on {found[0].node}: {found[0].problem}")
+    if found := places.make(setting):
+        places.unseen(setting, "sharded", places.words(found[0]))
         return
+    setting.context.step("training: a stack of layers in pieces")
     try:
-        model = sharding.fully_sharded(_stack(setting), setting.device)
-    except (sharding.Unsupported, ImportError, RuntimeError, ValueError) as error:
-        places.unseen(setting, "sharded", f"{type(error).__name__}: {error}")
+        model, problem = sharding.fully_sharded(_stack(setting), setting.device), ""
+    except (ImportError, RuntimeError, ValueError) as error:
+        model, problem = nn.Module(), told(error)
+    if failed := places.problems(setting, problem):
+        places.unseen(setting, "sharded", places.words(failed[0]))
         return
     measured = _measured(setting, model, Path(setting.plan.run_folder))
     if setting.context.rank == 0:
@@ -50,15 +53,14 @@ def _measured(setting: Setting, model: nn.Module, folder: Path) -> ShardedSave:
     size = sum(one.numel() * one.element_size() for one in model.parameters())
     context.step(f"training: gather {size} bytes on rank 0 and write them to {folder}")
     gathered, gather_s = _timed(setting, lambda: dict(_gathered(model)))
-    problem, write_s = "", 0.0
-    if context.rank == 0:
-        write_s, problem = written(folder / "gathered.pt", serialised(gathered))
-    write_s = setting.peers.worst([write_s])[0]
+    wrote, problem = written(folder / "gathered.pt", gathered) if context.rank == 0 else (0.0, "")
+    write_s = setting.peers.worst([wrote])[0]
+    _remove(folder / "gathered.pt")
     context.step(f"training: write the pieces of all ranks to {folder}")
-    pieces = serialised({name: _piece(one) for name, one in model.named_parameters()})
-    (_, mine), shards_s = _timed(setting, lambda: written(folder / f"piece-{context.rank}.pt", pieces))
+    path = folder / f"piece-{context.rank}.pt"
+    (_, mine), shards_s = _timed(setting, lambda: written(path, dict(_pieces(model))))
     failed = places.problems(setting, problem or mine)
-    _remove(folder, context.rank)
+    _remove(path)
     return ShardedSave(
         folder=str(folder),
         bytes=size,
@@ -90,12 +92,13 @@ def _gathered(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
             yield name, whole.detach().cpu()
 
 
-def _piece(one: Any) -> torch.Tensor:
-    local: torch.Tensor = one.to_local() if hasattr(one, "to_local") else one
-    return local.detach().cpu().clone()
+def _pieces(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """What this rank holds, on the host."""
+    for name, one in model.named_parameters():
+        local = one.to_local() if hasattr(one, "to_local") else one
+        yield name, local.detach().cpu().clone()
 
 
-def _remove(folder: Path, rank: int) -> None:
-    for name in ("gathered.pt", f"piece-{rank}.pt"):
-        if rank == 0 or name != "gathered.pt":
-            (folder / name).unlink(missing_ok=True)
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink(missing_ok=True)

@@ -23,7 +23,7 @@ from ncclcheck.probes.facts.training import (
 from ncclcheck.probes.training.alike import MOST, told
 from ncclcheck.probes.training.feed import Batch, moved, samples_of
 from ncclcheck.probes.training.joined import gathered
-from ncclcheck.probes.training.loop import Setting, bare, stream
+from ncclcheck.probes.training.loop import Setting, bare
 from ncclcheck.probes.training.seeds import states
 
 
@@ -63,17 +63,26 @@ def unused(setting: Setting) -> Checks:
 
 def metric(setting: Setting, model: nn.Module) -> Checks:
     """The mean loss of a trained model, as ranks sum it up and as one process computes it."""
-    batch = next(stream(setting))
+    batch = setting.first[0]
     parts = "no process holds the whole model" if model is bare(model) else gathered(setting, batch)
     if isinstance(parts, str):
         return Checks(unchecked=[Unchecked(check="metric", why=parts)])
-    alone = bare(model)
-    alone.eval()
-    total = torch.tensor(_summed(setting, alone, [batch]), dtype=torch.float64, device=setting.device)
+    model.eval()
+    mine = [_summed(setting, model, [batch]) for _ in range(2)]  # by the wrap, which hands out rank 0's buffers
+    if why := next((one for one in told(setting.peers, _useless([loss for loss, _ in mine])) if one), ""):
+        return Checks(unchecked=[Unchecked(check="metric", why=why)])
+    total = torch.tensor(mine[0], dtype=torch.float64, device=setting.device)
     dist.all_reduce(total)
-    whole, samples = _summed(setting, alone, parts) if setting.peers.rank == 0 else (0.0, 1)
+    whole, samples = _summed(setting, bare(model), parts) if setting.peers.rank == 0 else (0.0, 1)
     reduced = float(total[0] / total[1])
     return Checks(metric=Metric(samples=int(total[1]), reduced=_number(reduced), whole=_number(whole / samples)))
+
+
+def _useless(losses: Sequence[float]) -> str:
+    """Why a loss cannot be summed up."""
+    if not all(map(math.isfinite, losses)):
+        return "the loss is no number"
+    return "the model gives another loss each time" if len(set(losses)) > 1 else ""
 
 
 def _summed(setting: Setting, model: nn.Module, batches: Sequence[Batch]) -> tuple[float, int]:

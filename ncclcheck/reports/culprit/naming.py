@@ -14,6 +14,7 @@ from ncclcheck.reports.culprit.broken import broken
 from ncclcheck.reports.culprit.groups import known_groups
 from ncclcheck.reports.culprit.machines import machines_differ, share_cores, usual_noise
 from ncclcheck.reports.culprit.samples import PERCENT, Samples, Way, ends_of, read
+from ncclcheck.reports.culprit.training import in_training
 from ncclcheck.reports.derived import derived
 from ncclcheck.reports.findings import Culprit, Where
 
@@ -40,7 +41,7 @@ def culprits(cluster: Cluster) -> list[Culprit]:
             found.append(one)
         else:
             found[cause] = _joined(found[cause], one)
-    return sorted(_named_once([*broken(cluster), *found]), key=lambda one: -one.confidence)
+    return sorted(_named_once([*broken(cluster), *in_training(cluster), *found]), key=lambda one: -one.confidence)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclcheck.probes.facts import Cluster, RankMemory
+from ncclcheck.probes.facts import Cluster, Elsewhere, RankMemory
 from ncclcheck.reports import step_times
 from ncclcheck.reports.findings import Finding, State, Where, fail, fine, seen, unknown, warn, you
 from ncclcheck.reports.fold import size
@@ -24,6 +24,20 @@ def _ranks(cluster: Cluster, *, gpus: bool | None = None) -> list[RankMemory]:
     return chosen
 
 
+_SINCE = {
+    "before_init": "before init_process_group",
+    "after_init": "after init_process_group",
+    "before_wrap": "before the model was wrapped",
+    "after_wrap": "after the model was wrapped",
+    "end": "at the end",
+}
+
+
+def _stray(other: Elsewhere) -> str:
+    held = "bytes not known" if other.bytes is None else size(other.bytes)
+    return f"{other.device} ({held}{f', first seen {_SINCE[other.since]}' if other.since else ''})"
+
+
 def _where(rank: RankMemory) -> Where:
     return Where(node=rank.node, device=None if rank.by == "rss" else rank.device, rank=rank.rank)
 
@@ -40,7 +54,8 @@ def contexts(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     Every rank asks libcuda (`cuDevicePrimaryCtxGetState`) for each visible device, which opens no context and
-    holds in containers too; NVML adds the bytes where it knows the process by the same pid.
+    holds in containers too; NVML adds the bytes where it knows the process by the same pid. They are asked before
+    and after init_process_group and the wrap of the model, and at the end: told is when it was first seen.
 
     ## Fix
     - **you** `torch.cuda.set_device(local_rank)` before anything else of CUDA; `init_process_group(device_id=...)`
@@ -59,10 +74,7 @@ def contexts(cluster: Cluster) -> Iterator[Finding]:
                 why="A context on another rank's GPU would take 300 to 900 MiB from it.",
             )
         elif rank.elsewhere:
-            told = ", ".join(
-                f"{other.device} ({'bytes not known' if other.bytes is None else size(other.bytes)})"
-                for other in rank.elsewhere
-            )
+            told = ", ".join(map(_stray, rank.elsewhere))
             yield fail(
                 _where(rank),
                 f"rank {rank.rank} computes on {rank.device} and has a context on {told} as well",

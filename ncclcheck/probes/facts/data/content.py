@@ -2,8 +2,155 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Literal
+
+from msgspec import Struct, field
+
+from ncclcheck.probes.facts.bounds import Amount, Count, Whole
+
+# fixed: the same whatever the order and the seed. random: set by the seeds of the global generators. private: set by
+# a generator of the dataset's own. hidden: by what was read before. uncontrolled: two equal processes differ.
+Kind = Literal["fixed", "random", "private", "hidden", "uncontrolled"]
+
+
+class Differs(Struct, frozen=True, kw_only=True):
+    """One sample of two contents. first, second: the first values of the leaf, or what was raised."""
+
+    index: Whole
+    first: str
+    second: str
+
+
+class LeafKind(Struct, frozen=True, kw_only=True):
+    """A leaf of the samples (path `image`, `meta.id`; empty: the sample itself), and what its content depends on.
+
+    reread: it is another one when a process reads the same sample again. example: of what makes it hidden or
+    uncontrolled. differing: of how many samples that is so.
+    """
+
+    leaf: str
+    dtype: str
+    kind: Kind
+    bytes: Whole = 0
+    reread: bool = False
+    differing: Count = 0
+    of: Count = 0
+    example: Differs | None = None
+
+
+class Unreadable(Struct, frozen=True, kw_only=True):
+    """A sample that could not be read. kind: how the attempt ended; place: the user's own last line.
+
+    busy_s: processor seconds of one that hung: none where it waited for something.
+    """
+
+    index: Whole
+    kind: Literal["raised", "signal", "left", "hung"]
+    error: str
+    place: str = ""
+    stacks: str = ""
+    busy_s: Amount = 0.0
+
+
+class Wrong(Struct, frozen=True, kw_only=True):
+    """A read by one of several workers that gave what the same read alone does not give.
+
+    of_index: the sample whose content came instead, where it is known; error: it raised.
+    """
+
+    index: Whole
+    worker: Count
+    leaf: str = ""
+    alone: str = ""
+    got: str = ""
+    of_index: Whole | None = None
+    error: str = ""
+
+
+class Contest(Struct, frozen=True, kw_only=True):
+    """Several workers reading at once. stuck: workers that gave no answer, or died, and their stacks."""
+
+    workers: Count = 0
+    reads: Whole = 0
+    wrong: Whole = 0
+    examples: list[Wrong] = field(default_factory=list)
+    stuck: list[str] = field(default_factory=list)
+
+
+class Written(Struct, frozen=True, kw_only=True):
+    """A file that several workers read, and that was written meanwhile, in place, under the name that all read.
+
+    writers: workers that were seen to write it; 0 where C code did.
+    """
+
+    path: str
+    readers: Count
+    writers: Count = 0
+
+
+class Overwritten(Struct, frozen=True, kw_only=True):
+    """A sample that was changed while its reader still held it, by the reading of others."""
+
+    index: Whole
+    leaf: str
+    before: str
+    after: str
+
+
+class Inherited(Struct, frozen=True, kw_only=True):
+    """What was opened before the fork and is used by the workers.
+
+    offset: reading moved the file's offset, which all workers share. socket, library: without it, reading fails.
+    """
+
+    how: Literal["offset", "socket", "library"]
+    what: str
+    path: str = ""
+    index: Whole = 0
+
+
+class Fallback(Struct, frozen=True, kw_only=True):
+    """A sample that is another one, after an error that was swallowed. of_index: None where it is a random one."""
+
+    index: Whole
+    of_index: Whole | None
+    error: str
+    place: str = ""
+
+
+class Beyond(Struct, frozen=True, kw_only=True):
+    """Samples that can be read behind the end that len() tells. told: an attribute of the dataset says len() too."""
+
+    length: Whole
+    end: Whole
+    told: bool
 
 
 class Content(Struct, frozen=True, kw_only=True):
-    """What samples contain, read in several orders and by several workers at once."""
+    """What samples contain, read in several orders and by several workers at once.
+
+    indices: samples that were compared; swept: samples that were only read; read_s: of one. shared: the memory that
+    all workers share and that reading changes. entropy: calls that no seed controls, made while reading.
+    threads: threads that reading starts. raced: leaves that two threads of one process disturb.
+    """
+
+    seed: int = 0
+    indices: Count = 0
+    swept: Whole = 0
+    read_s: Amount = 0.0
+    leaves: list[LeafKind] = field(default_factory=list)
+    unreadable: list[Unreadable] = field(default_factory=list)
+    unreadable_count: Whole = 0
+    stuck: Unreadable | None = None
+    first_touch: Contest | None = None
+    stress: Contest | None = None
+    written: list[Written] = field(default_factory=list)
+    overwritten: list[Overwritten] = field(default_factory=list)
+    inherited: list[Inherited] = field(default_factory=list)
+    fallbacks: list[Fallback] = field(default_factory=list)
+    beyond: Beyond | None = None
+    shared: list[str] = field(default_factory=list)
+    entropy: list[str] = field(default_factory=list)
+    threads: Count = 0
+    raced: list[str] = field(default_factory=list)
+    unseen: list[str] = field(default_factory=list)

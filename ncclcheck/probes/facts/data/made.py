@@ -1,9 +1,55 @@
-"""What the factory gave."""
+"""What the factory gave, and what it left open, running or initialised in the process that called it."""
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Literal
+
+from msgspec import Struct, field
+
+from ncclcheck.probes.facts.bounds import Amount, Count, Whole
+
+
+class Handle(Struct, frozen=True, kw_only=True):
+    """A descriptor that was open after the factory and not before. target: a path, or `socket:[...]`."""
+
+    number: Count
+    kind: Literal["file", "socket", "pipe", "device", "other"]
+    target: str
+    access: Literal["r", "w", "rw"]
+
+
+class Library(Struct, frozen=True, kw_only=True):
+    """An open handle of a library, found in the dataset: its path there (`self.f`) and type (`h5py.File`)."""
+
+    path: str
+    type: str
+
+
+class Failure(Struct, frozen=True, kw_only=True):
+    """Why nothing came of the factory. place: the user's own last line; stacks: where a hang or a crash was."""
+
+    error: str
+    place: str = ""
+    stacks: str = ""
 
 
 class Made(Struct, frozen=True, kw_only=True):
-    """What the factory gave."""
+    """What the factory gave. dataset: its type; options: the loader's keywords as text.
+
+    threads: Python threads that the factory started and that still run. natives: other threads beside them.
+    locks: objects of multiprocessing.synchronize in the dataset, by path: what they guard is safe to share.
+    """
+
+    failure: Failure | None = None
+    seconds: Amount = 0.0
+    dataset: str = ""
+    given: Literal["dataset", "loader", "tuple", "module"] = "dataset"
+    iterable: bool = False
+    length: Whole | None = None
+    options: dict[str, str] = field(default_factory=dict)
+    handles: list[Handle] = field(default_factory=list)
+    libraries: list[Library] = field(default_factory=list)
+    locks: list[str] = field(default_factory=list)
+    threads: list[str] = field(default_factory=list)
+    natives: Count = 0
+    cuda: bool = False

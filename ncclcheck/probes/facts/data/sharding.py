@@ -1,9 +1,171 @@
-"""Which rank reads which samples, epoch by epoch."""
+"""Which rank reads which samples, epoch by epoch; seen on emulated ranks that called the factory themselves."""
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Literal
+
+from msgspec import Struct, field
+
+from ncclcheck.probes.facts.bounds import Amount, Count, Whole
+
+Given = Literal["", "dataset", "loader", "tuple", "module"]
+Cause = Literal["", "listing", "entropy", "interpreter"]
+
+
+class Share(Struct, frozen=True, kw_only=True):
+    """One emulated rank. error: why the factory failed there; asked: how it asked for its rank (`RANK`,
+    `dist.get_rank`, `rank=`), empty where it never did. samples, batches: of one epoch, None where not counted.
+    """
+
+    rank: Count
+    error: str = ""
+    place: str = ""
+    length: Whole | None = None
+    asked: list[str] = field(default_factory=list)
+    samples: Whole | None = None
+    batches: Whole | None = None
+    seconds: Amount = 0.0
+
+
+class Reader(Struct, frozen=True, kw_only=True):
+    """An example: this sample (an index, or what its leaves hold) was read by these ranks or workers."""
+
+    sample: str
+    by: list[Count]
+
+
+class Account(Struct, frozen=True, kw_only=True):
+    """One epoch over all ranks. there: samples that there are; read: reads of all ranks together; distinct:
+    different samples among them; shared: samples that several ranks read. slack: samples that `drop_last` may
+    leave out. by: what a sample is told by. everywhere: every rank read all.
+    """
+
+    by: Literal["index", "content"]
+    there: Whole
+    read: Whole
+    distinct: Whole
+    shared: Whole = 0
+    slack: Whole = 0
+    everywhere: bool = False
+    examples: list[Reader] = field(default_factory=list)
+    missing: list[Whole] = field(default_factory=list)
+
+
+class Order(Struct, frozen=True, kw_only=True):
+    """The order of two epochs, as the sampler of rank 0 gave it. sequential: it is that of the indices.
+
+    repeats: the second epoch is the first again, as given; with_set_epoch: and with set_epoch(0) and (1), None
+    where nothing has a set_epoch; with_keyword: and with the factory called for epoch 0 and 1, None where it takes
+    no epoch. callers: files of the user that call set_epoch; loops: files that hold a training loop.
+    """
+
+    samples: Whole
+    sequential: bool
+    repeats: bool
+    with_set_epoch: bool | None = None
+    with_keyword: bool | None = None
+    callers: list[str] = field(default_factory=list)
+    loops: list[str] = field(default_factory=list)
+
+
+class Stream(Struct, frozen=True, kw_only=True):
+    """An IterableDataset, read on all ranks without workers and with two. ended: it was read to its end.
+
+    told_by: the leaves by which samples are told apart; compared: samples a rank that could be. between_ranks,
+    between_workers: samples that two of them read. lost_to_workers: read without workers, and by no worker.
+    whole, lost_to_ranks: samples in a world of one rank, and those of them that no rank read; None: not compared.
+    workers: num_workers that the user gave, None where no loader was given.
+    """
+
+    items: list[Whole]
+    worker_items: list[Whole]
+    ended: bool
+    told_by: list[str] = field(default_factory=list)
+    compared: Whole = 0
+    between_ranks: Whole = 0
+    between_workers: Whole = 0
+    lost_to_workers: Whole = 0
+    whole: Whole | None = None
+    lost_to_ranks: Whole | None = None
+    workers: Count | None = None
+    examples: list[Reader] = field(default_factory=list)
+    unjudged: str = ""
+
+
+class Print(Struct, frozen=True, kw_only=True):
+    """What an index holds, on emulated rank 0: a digest of each leaf that is the same whenever it is read."""
+
+    index: Whole
+    leaves: dict[str, str]
+
+
+class Differing(Struct, frozen=True, kw_only=True):
+    """An index that holds one sample on rank 0, another on `rank`. there: where rank 0 has that other sample."""
+
+    index: Whole
+    rank: Count
+    leaf: str
+    one: str
+    other: str
+    there: Whole | None = None
+
+
+class IndexMap(Struct, frozen=True, kw_only=True):
+    """Whether emulated ranks agree on what an index holds. Rank 1 was a fresh interpreter with another
+    PYTHONHASHSEED, seeds of its own, and directories listed in reverse.
+
+    moved: differing indices whose sample was found at another index. own: the contents were looked for, and occur
+    nowhere on the other rank: each makes its own. by_design: the factory asked for its rank and gave it a part.
+    unseen: why contents were not compared. cause: what alone makes it differ; interpreter: neither of the others.
+    """
+
+    compared: Count
+    differing: Count = 0
+    moved: Count = 0
+    own: bool = False
+    by_design: bool = False
+    lengths: list[Whole] = field(default_factory=list)
+    cause: Cause = ""
+    examples: list[Differing] = field(default_factory=list)
+    unseen: str = ""
+
+
+class SharedStream(Struct, frozen=True, kw_only=True):
+    """A generator that samples are drawn from, and that started alike on several ranks. where: `a worker` or
+    `the rank itself`; private: it belongs to the user's objects.
+    """
+
+    generator: str
+    where: str
+    ranks: list[Count]
+    private: bool = False
+
+
+class Randomness(Struct, frozen=True, kw_only=True):
+    """Generators that reading a sample draws from, and those of them that started alike on several ranks."""
+
+    drawn_from: list[str] = field(default_factory=list)
+    shared: list[SharedStream] = field(default_factory=list)
 
 
 class Sharding(Struct, frozen=True, kw_only=True):
-    """Which rank reads which samples, epoch by epoch."""
+    """Which rank reads which samples. ranks: emulated ones, wanted: those of the job. given: what the factory
+    gave; sampler: the class that chooses indices. group: why the ranks had no process group, empty where they had.
+    unjudged: why samples were not accounted for.
+    """
+
+    ranks: Count
+    wanted: Count = 0
+    given: Given = ""
+    iterable: bool = False
+    sampler: str = ""
+    batch: Count | None = None
+    group: str = ""
+    shares: list[Share] = field(default_factory=list)
+    account: Account | None = None
+    order: Order | None = None
+    stream: Stream | None = None
+    index_map: IndexMap | None = None
+    randomness: Randomness | None = None
+    prints: list[Print] = field(default_factory=list)
+    unjudged: str = ""

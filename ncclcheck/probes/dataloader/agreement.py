@@ -1,0 +1,105 @@
+"""Whether emulated ranks mean the same sample by the same index."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from ncclcheck.probes.dataloader.views import View
+from ncclcheck.probes.facts.data.sharding import Account, Differing, IndexMap, Reader
+
+_MOST_EXAMPLES = 5
+_POWER = 8  # so many samples in common are expected where both ranks hold the same ones
+
+Key = tuple[str, ...]
+
+
+def index_map(views: Sequence[View]) -> IndexMap:
+    """Every rank beside rank 0. A leaf that tells samples apart and agrees everywhere settles it."""
+    found = [_beside(views[0], view) for view in views[1:]]
+    lengths = [view.length for view in views if view.length is not None]
+    return IndexMap(
+        compared=max((one.compared for one in found), default=0),
+        differing=max((one.differing for one in found), default=0),
+        moved=max((one.moved for one in found), default=0),
+        own=any(one.own for one in found),
+        lengths=lengths,
+        examples=[example for one in found for example in one.examples][:_MOST_EXAMPLES],
+    )
+
+
+def by_content(views: Sequence[View], whole: int | None) -> Account | None:
+    """Datasets that the ranks hold parts of: samples in common, by what they hold. None: too few were read."""
+    leaves = _leaves(views)
+    told = [_told_apart(view, leaves) for view in views]
+    common = Counter(key for one in told for key in one)
+    shared = [key for key, count in common.items() if count > 1]
+    lengths = [view.length for view in views]
+    if None in lengths or not leaves or (not shared and not _would_show(views, told)):
+        return None
+    read = sum(length or 0 for length in lengths)
+    return Account(
+        by="content", there=read if whole is None else whole, read=read, distinct=read - len(shared),
+        shared=len(shared), examples=[_reader(key, views, told) for key in shared[:_MOST_EXAMPLES]],
+    )  # fmt: skip
+
+
+def _beside(first: View, other: View) -> IndexMap:
+    indices = [index for index in first.content if index in other.content]
+    leaves = [leaf for leaf in _leaves((first, other)) if _tells(first, indices, leaf)]
+    differing = [i for i in indices if any(_held(first, i, leaf) != _held(other, i, leaf) for leaf in leaves)]
+    settled = any(all(_held(first, i, leaf) == _held(other, i, leaf) for i in indices) for leaf in leaves)
+    if settled or not differing:
+        return IndexMap(compared=len(indices) if leaves else 0)
+    told = [_told_apart(view, leaves) for view in (first, other)]
+    places = {index: told[0].get(_key(other, index, leaves)) for index in differing}
+    moved = [index for index, place in places.items() if place is not None and place != index]
+    shown = sorted(moved or differing, key=lambda index: index not in first.briefs)
+    return IndexMap(
+        compared=len(indices), differing=len(differing), moved=len(moved),
+        own=not moved and _would_show((first, other), told),
+        examples=[_example(first, other, i, leaves, places[i]) for i in shown[:_MOST_EXAMPLES]],
+    )  # fmt: skip
+
+
+def _example(first: View, other: View, index: int, leaves: list[str], there: int | None) -> Differing:
+    leaf = next(leaf for leaf in leaves if _held(first, index, leaf) != _held(other, index, leaf))
+    one, two = (view.briefs.get(index, {}).get(leaf) or _held(view, index, leaf) for view in (first, other))
+    return Differing(index=index, rank=other.rank, leaf=leaf, one=one, other=two, there=there)
+
+
+def _would_show(views: Sequence[View], told: list[dict[Key, int]]) -> bool:
+    """Whether enough was read of both that samples in common could not have been missed."""
+    one, two = (len(found) for found in told[:2])
+    return one * two >= _POWER * max(1, views[0].length or 0) or one == views[0].length
+
+
+def _tells(view: View, indices: list[int], leaf: str) -> bool:
+    return len({_held(view, index, leaf) for index in indices}) >= max(2, min(3, len(indices)))
+
+
+def _leaves(views: Sequence[View]) -> list[str]:
+    """Leaves that are steady on all of these ranks."""
+    held = [dict.fromkeys(leaf for leaves in view.content.values() for leaf in leaves) for view in views]
+    return [leaf for leaf in held[0] if all(leaf in one for one in held[1:])] if held else []
+
+
+def _told_apart(view: View, leaves: list[str]) -> dict[Key, int]:
+    """Samples that occur once on this rank, and their indices."""
+    keys = {index: _key(view, index, leaves) for index in view.content}
+    counts = Counter(keys.values())
+    return {key: index for index, key in keys.items() if counts[key] == 1}
+
+
+def _key(view: View, index: int, leaves: list[str]) -> Key:
+    return tuple(_held(view, index, leaf) for leaf in leaves)
+
+
+def _held(view: View, index: int, leaf: str) -> str:
+    return view.content[index].get(leaf, "")
+
+
+def _reader(key: Key, views: Sequence[View], told: list[dict[Key, int]]) -> Reader:
+    by = [view.rank for view, one in zip(views, told, strict=True) if key in one]
+    index = next(one[key] for one in told if key in one)
+    return Reader(sample=f"index {index} of rank {by[0]}", by=by)

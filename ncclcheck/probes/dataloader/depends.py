@@ -1,0 +1,159 @@
+"""Which leaves of a sample change with the state of which random generator: found by moving one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ncclcheck.probes.dataloader import child, indices, stops
+from ncclcheck.probes.dataloader.child import Ended
+from ncclcheck.probes.dataloader.made import Made
+from ncclcheck.probes.dataloader.visit import PRIVATE, Read, Visit, Visited, generators, visit
+from ncclcheck.probes.facts.data.streams import Dependence, Frozen, Reseeded, Stop
+
+_SAMPLES = 32
+_PASS_S = 0.1
+_MOST_PRIVATE = 6
+_SURE = 8  # samples of a private generator, whose values might only happen to agree
+_SAME_STREAM = 0.3
+
+
+@dataclass
+class Randomness:
+    """What was found. ended, stop: how the first child ended; item_s, first_s: what its samples took."""
+
+    ended: Ended[Visited]
+    stop: Stop | None = None
+    depends: list[Dependence] = field(default_factory=list)
+    reseeded: list[Reseeded] = field(default_factory=list)
+    frozen: list[Frozen] = field(default_factory=list)
+    item_s: float = 0.0
+    first_s: float = 0.0
+
+
+@dataclass
+class _Changed:
+    """A leaf of a sample that is another when a generator is elsewhere."""
+
+    position: int
+    leaf: str
+    before: str
+    after: str
+
+
+def look(made: Made, seed: int, workers: int, limit: float) -> Randomness:
+    """In children: as it is and again, with all generators elsewhere, then with one at a time."""
+    plan = Visit(_chosen(made, seed), seed, workers=workers, seconds=min(_PASS_S, limit / 12), passes=2)
+    ended, stop = stops.read_alone(lambda: visit(made, plan), Visited, limit, plan.mark)
+    if ended.value is None:
+        return Randomness(ended, stop)
+    base = ended.value
+    count = max(1, len(base.passes[0]))
+    found = Randomness(ended, item_s=base.seconds / count, first_s=base.first_s)
+    found.reseeded = [] if made.iterable else list(_reseeded(base, plan))
+    plan = Visit(plan.indices[: count + 1], seed, workers=workers)
+    left = max(1.0, limit / 3)
+    other = _moved(made, plan, (*generators(), PRIVATE), left)
+    unstable = _unstable(base, _moved(made, plan, (), left)) if other and _changed(base, other) else set()
+    if other is None or not (changed := _changed(base, other, unstable)):
+        return found
+    found.depends = [d for name in _names(base) if (d := _depends(made, plan, base, name, unstable, left))]
+    if not made.iterable:
+        sure = _SURE if any(one.private for one in found.depends) else 1
+        found.frozen = list(_frozen(base, changed, plan.indices[1:] or plan.indices, sure))
+    return found
+
+
+def _chosen(made: Made, seed: int) -> list[int]:
+    """The one to warm up with comes first: a random one."""
+    found = indices.chosen(made, _SAMPLES + 1, seed + 17)
+    return found if made.iterable else [*found[-1:], *found[:-1]]
+
+
+def _moved(made: Made, plan: Visit, moved: tuple[str, ...], seconds: float) -> Visited | None:
+    there = Visit(plan.indices, plan.salt, moved, workers=plan.workers)
+    return child.run(lambda: visit(made, there), Visited, seconds).value
+
+
+def _names(base: Visited) -> list[str]:
+    return [*generators(), *list(base.private)[:_MOST_PRIVATE]]
+
+
+def _all_reads(visited: Visited) -> list[Read]:
+    """The first pass, and the batch that was made of it."""
+    return [*visited.passes[0], *visited.batches[:1]]
+
+
+def _differences(one: Visited, two: Visited) -> Iterator[_Changed]:
+    for position, (a, b) in enumerate(zip(_all_reads(one), _all_reads(two), strict=False)):
+        for leaf in a.digests.keys() | b.digests.keys() if not (a.error or b.error) else ():
+            if a.digests.get(leaf) != b.digests.get(leaf):
+                yield _Changed(position, leaf, a.briefs.get(leaf, "nothing"), b.briefs.get(leaf, "nothing"))
+
+
+def _unstable(one: Visited, two: Visited | None) -> set[str]:
+    """Leaves that differ although nothing was moved: no seed controls them."""
+    return set() if two is None else {found.leaf for found in _differences(one, two)}
+
+
+def _changed(one: Visited, two: Visited, but: set[str] | None = None) -> list[_Changed]:
+    return [found for found in _differences(one, two) if found.leaf not in (but or ())]
+
+
+def _depends(
+    made: Made, plan: Visit, base: Visited, name: str, unstable: set[str], seconds: float
+) -> Dependence | None:
+    moved = _moved(made, plan, (name,), seconds)
+    changed = _changed(base, moved, unstable) if moved else []
+    if not moved or not changed:
+        return None
+    first = changed[0]
+    read = plan.indices[1:] or plan.indices
+    return Dependence(
+        generator=name,
+        private=name in base.private,
+        kind=base.private.get(name, ""),
+        leaves=sorted({found.leaf for found in changed})[:20],
+        index=read[min(first.position, len(read) - 1)],
+        values=[first.before, first.after],
+        order=made.iterable and _is_order(base, moved),
+    )
+
+
+def _is_order(one: Visited, two: Visited) -> bool:
+    """Whether the same samples come in another order. Of an endless stream only the beginning is known."""
+    a, b = ([tuple(sorted(read.digests.items())) for read in seen.passes[0]] for seen in (one, two))
+    if one.whole and two.whole:
+        return sorted(a) == sorted(b)
+    return len(set(a) & set(b)) >= _SAME_STREAM * len(set(a))
+
+
+def _reseeded(base: Visited, plan: Visit) -> Iterator[Reseeded]:
+    """Generators that are in one state after a sample, whichever state they were in before it."""
+    first, second = base.passes
+    pairs = [(a.after, b.after) for a, b in zip(first, second, strict=False) if not (a.error or b.error)]
+    for name in generators():
+        same = [position for position, (a, b) in enumerate(pairs) if a[name] == b[name]]
+        if pairs and len(same) * 2 > len(pairs):
+            states = {pairs[position][0][name] for position in same}
+            yield Reseeded(
+                generator=name,
+                index=(plan.indices[1:] or plan.indices)[same[0]],
+                constant=len(same) > 1 and len(states) == 1,
+                count=len(same),
+                of=len(pairs),
+            )
+
+
+def _frozen(base: Visited, changed: Sequence[_Changed], read: Sequence[int], sure: int) -> Iterator[Frozen]:
+    """Random leaves that a second read, under the other seeds, gave as the first had."""
+    first, second = base.passes
+    for leaf in sorted({found.leaf for found in changed if found.position < len(second)}):
+        all_of_it = [c for c in changed if c.leaf == leaf and c.position < len(second)]
+        kept = [c for c in all_of_it if first[c.position].digests == second[c.position].digests]
+        if len(kept) == len(all_of_it) >= sure:
+            one = kept[0]
+            yield Frozen(
+                leaf=leaf, index=read[one.position], value=one.before, other=one.after,
+                count=len(kept), of=len(all_of_it),
+            )  # fmt: skip

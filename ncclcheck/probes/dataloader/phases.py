@@ -1,0 +1,162 @@
+"""What is looked at, in which order, within the time budget. No user code runs in the process that calls this."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import torch
+
+from ncclcheck.probes.context import DataPlan
+from ncclcheck.probes.dataloader import child, inside, surroundings
+from ncclcheck.probes.dataloader.made import Made, resolve
+from ncclcheck.probes.facts.data import DataReport, Sharding
+from ncclcheck.probes.facts.data.made import Failure
+from ncclcheck.probes.facts.data.made import Made as MadeFacts
+from ncclcheck.probes.facts.data.report import Unseen
+
+Look = Callable[[Made, DataPlan, float], Any]
+
+_SHARES = {"content": 0.4, "streams": 0.4, "structure": 0.3, "resources": 0.5, "speed": 0.7}
+_FOR_RANKS = 0.25  # of the budget; the emulated ranks call the factory anew
+_LEAST_S = 0.3
+_SLACK_S = 5.0  # for children that are killed at the end of their time
+
+
+class Said(msgspec.Struct, omit_defaults=True):
+    """What the host process tells while it works. made: seconds of the factory, once it is over."""
+
+    step: str = ""
+    report: DataReport | None = None
+    made: float = -1.0
+
+
+def examine(plan: DataPlan, step: Callable[[str], None], emit: Callable[[DataReport], None]) -> None:
+    """Look at the dataset, each aspect told as soon as it is known. A factory that crashes or hangs is a fact."""
+    torch.set_num_threads(1)  # the threads of a live OpenMP pool do not survive a fork
+    host = _Host(plan, step, emit)
+    ended = child.run(host.work, type(None), plan.factory_s, meanwhile=host.listen)
+    host.listen()
+    if not ended.ok:
+        host.tell_end(ended)
+    host.close()
+    if host.made and not host.failed:
+        _ranks(plan, host.factory_s, step, emit)
+
+
+class _Host:
+    """The process that imports the user's module and calls the factory, seen from both of its sides."""
+
+    def __init__(self, plan: DataPlan, step: Callable[[str], None], emit: Callable[[DataReport], None]) -> None:
+        self.plan, self.step, self.emit = plan, step, emit
+        self.made = self.failed = False
+        self.factory_s = 0.0
+        self.end = time.monotonic() + plan.factory_s
+        self.ours, self.theirs = os.pipe()
+        os.set_blocking(self.ours, False)
+        self.heard = bytearray()
+
+    def work(self) -> None:
+        """In the host."""
+        os.close(self.ours)
+        self.say(Said(step=f"calling the factory {self.plan.factory}"))
+        facts, made = make(self.plan)
+        self.say(Said(report=self.report(made=facts), made=facts.seconds))
+        if made is None:
+            return
+        end = time.monotonic() + self.plan.budget_s * (1 - _FOR_RANKS)
+        for aspect, share in _SHARES.items():
+            self.say(Said(step=f"looking at the {aspect} of the dataset"))
+            self.say(Said(report=self.look(aspect, made, (end - time.monotonic()) * share)))
+
+    def look(self, aspect: str, made: Made, limit: float) -> DataReport:
+        """One aspect, or why it was not seen. A defect of ours in one must not hide the others."""
+        if limit < _LEAST_S:
+            return self.report(unseen=[Unseen(aspect=aspect, why="the time budget was used up")])
+        try:
+            look: Look = importlib.import_module(f"ncclcheck.probes.dataloader.{aspect}").look
+            return self.report(**{aspect: look(made, self.plan, limit)})
+        except Exception as error:
+            why = f"ncclcheck itself failed: {inside.told(error)} at {inside.place_of(error)}"
+            return self.report(unseen=[Unseen(aspect=aspect, why=why)])
+
+    def report(self, **aspects: Any) -> DataReport:
+        """With this node's name and the factory's."""
+        return DataReport(node=self.plan.node, factory=self.plan.factory, **aspects)
+
+    def say(self, said: Said) -> None:
+        """To the process that listens."""
+        data = msgspec.json.encode(said) + b"\n"
+        while data:
+            data = data[os.write(self.theirs, data) :]
+
+    def listen(self) -> float:
+        """Pass on what the host has said; the seconds that it has left."""
+        try:
+            while chunk := os.read(self.ours, 1 << 16):
+                self.heard += chunk
+        except BlockingIOError:
+            pass
+        *lines, rest = self.heard.split(b"\n")
+        self.heard = bytearray(rest)
+        for line in lines:
+            self.hear(msgspec.json.decode(line, type=Said))
+        return self.end - time.monotonic()
+
+    def hear(self, said: Said) -> None:
+        """One message of the host."""
+        if said.step:
+            self.step(said.step)
+        if said.made >= 0:
+            self.made, self.factory_s = True, said.made
+            self.end = time.monotonic() + self.plan.budget_s + _SLACK_S
+        if said.report is not None:
+            self.failed |= said.report.made is not None and said.report.made.failure is not None
+            self.emit(said.report)
+
+    def close(self) -> None:
+        """Nothing more is heard."""
+        os.close(self.ours)
+        os.close(self.theirs)
+
+    def tell_end(self, ended: child.Ended[None]) -> None:
+        """How the host ended, where it did not end well: within the factory, that is what the factory did."""
+        if self.made:
+            self.emit(self.report(unseen=[Unseen(aspect="content", why=f"the examined process {ended.how}")]))
+            return
+        self.failed = True
+        failure = Failure(error=ended.how, place=ended.place, stacks=ended.stacks)
+        self.emit(self.report(made=MadeFacts(failure=failure)))
+
+
+def make(plan: DataPlan) -> tuple[MadeFacts, Made | None]:
+    """Import the module and call the factory, in this process."""
+    before, begun = surroundings.read(), time.monotonic()
+    try:
+        made = resolve(plan, {})()
+    except BaseException as error:  # SystemExit too: many training scripts end themselves
+        failure = Failure(error=inside.told(error), place=inside.place_of(error))
+        return MadeFacts(failure=failure, seconds=time.monotonic() - begun), None
+    seconds = time.monotonic() - begun
+    facts = surroundings.compare(before, surroundings.read(), made, seconds)
+    made.handles = facts.handles
+    return facts, made
+
+
+def _ranks(
+    plan: DataPlan, factory_s: float, step: Callable[[str], None], emit: Callable[[DataReport], None]
+) -> None:
+    """Emulated ranks call the factory themselves: they are children of a process without user code."""
+    look = importlib.import_module("ncclcheck.probes.dataloader.sharding").look
+    step(f"emulating {plan.ranks} ranks")
+    limit = plan.budget_s * _FOR_RANKS + 2 * factory_s
+    report = DataReport(node=plan.node, factory=plan.factory)
+    ended = child.run(lambda: look(plan, limit), Sharding, limit + _SLACK_S)
+    if ended.ok:
+        emit(msgspec.structs.replace(report, sharding=ended.value))
+    else:
+        emit(msgspec.structs.replace(report, unseen=[Unseen(aspect="sharding", why=ended.how)]))

@@ -1,0 +1,250 @@
+"""DAT002, DAT006, DAT007, DAT012 and DAT027: what samples contain, read by one process alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import Cluster
+from ncclcheck.probes.facts.data import Content
+from ncclcheck.probes.facts.data.content import Beyond, LeafKind, Unreadable
+from ncclcheck.reports import examined
+from ncclcheck.reports.findings import Finding, State, Where, fail, fine, note, seen, unknown, warn, you
+from ncclcheck.reports.rule import NothingToJudge, rule
+
+_DATA = ("data",)
+
+
+@rule("DAT002", "every sample that len() promises can be read", worst=State.FAIL, commands=_DATA)
+def readable(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Samples that raise, crash or hang whoever reads them, and a `len()` that says too many or too few.
+
+    ## Why it matters
+    One such sample ends the job, hours after its start, on the rank that drew it. A length that is too short
+    leaves samples unseen, without a word.
+
+    ## How we know
+    The first, the middle, the last and random samples were read in a process that may die, then as many others as
+    time allowed. Behind the end: where `dataset[len]` gives a sample and a later index raises, the true end is
+    told; a warning unless an attribute of the dataset holds that length, as one that is limited on purpose has.
+
+    ## Fix
+    - **you** repair or leave out the samples named; make `__len__` the number that `__getitem__` serves.
+
+    ## Source
+    PyTorch, torch.utils.data, Map-style datasets; signal(7).
+    """
+    for node, made, content in examined.contents(cluster):
+        kinds = dict.fromkeys((one.kind, one.error.partition(":")[0]) for one in content.unreadable)
+        for kind, error in kinds:
+            same = [one for one in content.unreadable if (one.kind, one.error.partition(":")[0]) == (kind, error)]
+            yield _unreadable(node, made.length, same, content)
+        if content.beyond is not None:
+            yield _beyond(node, content.beyond)
+        if not content.unreadable and content.indices:
+            yield fine(Where(node=node), f"{max(content.swept, content.indices)} samples can be read")
+
+
+def _unreadable(node: str, length: int | None, same: list[Unreadable], content: Content) -> Finding:
+    first = same[0]
+    indices = ", ".join(str(one.index) for one in same[:6])
+    count = content.unreadable_count if len(same) == len(content.unreadable) else len(same)
+    what = (
+        f"index {indices} cannot be read ({count} of {max(content.swept, content.indices, count)}): {first.error}"
+    )
+    if first.error.startswith("IndexError") and length and any(one.index == length - 1 for one in same):
+        what = f"len() says {length}, but index {indices} is not there: {first.error}"
+    return fail(
+        Where(node=node),
+        f"{what}{f' at {first.place}' if first.place else ''}",
+        why="The epoch ends at this sample, on the rank that draws it, and the other ranks wait for it.",
+        owner="job",
+        evidence=[seen(f"dataset[{first.index}]", first.stacks[:1500] or first.error)],
+        fix=[you("Look at this sample alone.", f"python -c 'print(dataset[{first.index}])'")],
+    )
+
+
+def _beyond(node: str, beyond: Beyond) -> Finding:
+    text = f"len() says {beyond.length}, but samples up to index {beyond.end - 1} can be read"
+    if beyond.told:
+        return note(Where(node=node), text)
+    return warn(
+        Where(node=node),
+        text,
+        why=f"{beyond.end - beyond.length} samples are never seen in training.",
+        owner="job",
+        evidence=[seen(f"dataset[{beyond.end - 1}]", "gives a sample"), seen(f"dataset[{beyond.end}]", "raises")],
+        fix=[you("Let __len__ count what __getitem__ serves.", "def __len__(self): return len(self.samples)")],
+    )
+
+
+@rule("DAT006", "content does not depend on what was read before", worst=State.FAIL, commands=_DATA)
+def hidden_state(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Samples that are others when they are read in another order, or a second time.
+
+    ## Why it matters
+    Counters, curricula and in-place changes in `__getitem__` live in each worker's own copy: their values depend
+    on the number of workers, and are lost when an epoch ends. Results cannot be repeated.
+
+    ## How we know
+    The same samples, every generator seeded by index, forwards and backwards in fresh processes, and twice in one.
+    The dataset's own generators are put back before each read, so that they do not count here (DAT009 judges
+    them); one inside a C extension cannot be, and looks the same as hidden state. Caches that give equal content
+    pass. Reading a stream again is not compared.
+
+    ## Fix
+    - **you** compute from the index and an epoch that is set from outside; copy before changing in place.
+
+    ## Source
+    PyTorch, torch.utils.data, Multi-process data loading: each worker has a copy of the dataset.
+    """
+    for node, _, content in examined.samples(cluster):
+        hidden = [leaf for leaf in content.leaves if leaf.kind == "hidden" or leaf.reread]
+        if hidden:
+            yield _hidden(node, content, hidden)
+        else:
+            yield fine(Where(node=node), f"{content.indices} samples are the same in every order")
+
+
+def _hidden(node: str, content: Content, leaves: list[LeafKind]) -> Finding:
+    first = leaves[0]
+    how = "read a second time in one process" if first.reread else "read in another order"
+    shared = [seen("memory shared by all workers, changed by reading", path) for path in content.shared[:3]]
+    return fail(
+        Where(node=node, device=first.leaf or None),
+        f"{first.differing} of {first.of} samples are others when {how}: {_values(first)}",
+        why="What a worker reads depends on what it read before: on workers, ranks and the order of the epoch.",
+        owner="job",
+        evidence=[seen("leaves", ", ".join(leaf.leaf or "the sample" for leaf in leaves[:6])), *shared],
+        fix=[
+            you("Work on a copy.", "value = self.data[index].clone()"),
+            you("Count outside: dataset.set_epoch(epoch), not self.count += 1 in __getitem__."),
+        ],
+    )
+
+
+def _values(leaf: LeafKind) -> str:
+    if leaf.example is None:
+        return "they differ"
+    of_leaf = f" of {leaf.leaf}" if leaf.leaf else ""
+    return f"index {leaf.example.index}{of_leaf} is {leaf.example.first}, then {leaf.example.second}"
+
+
+@rule("DAT007", "a sample is not overwritten after it was returned", worst=State.FAIL, commands=_DATA)
+def overwritten(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Samples that change while their reader still holds them.
+
+    ## Why it matters
+    `self.buffer.fill_(x); return self.buffer` gives the same memory for every sample. A batch is collated after
+    all of its samples were read: it holds the last one, several times.
+
+    ## How we know
+    Six samples were read and kept, then each was looked at again: its bytes are others. Where the loader takes
+    one sample at a time (`batch_size` 1 or None) it is a warning.
+
+    ## Fix
+    - **you** return a copy: `return self.buffer.clone()`.
+
+    ## Source
+    PyTorch, torch.utils.data, Working with collate_fn.
+    """
+    for node, made, content in examined.samples(cluster):
+        if not content.overwritten:
+            yield fine(Where(node=node), "samples stay what they were")
+            continue
+        first, *_ = examples = content.overwritten[:4]
+        make = warn if made.options.get("batch_size") in ("None", "1") else fail
+        yield make(
+            Where(node=node, device=first.leaf or None),
+            f"index {first.index} was {first.before} when it was read, and {first.after} once others were",
+            why="All samples of a batch share one buffer, and the batch holds the last one several times.",
+            owner="job",
+            evidence=[seen(f"index {one.index}", f"{one.before}, then {one.after}") for one in examples],
+            fix=[you("Return a copy.", "return self.buffer.clone()")],
+        )
+
+
+@rule("DAT012", "the seeds control what is random in a sample", worst=State.UNKNOWN, commands=_DATA)
+def uncontrolled(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Leaves that differ between two processes that start equal, under the same seeds and in the same order.
+
+    ## Why it matters
+    Clocks, process ids, `os.urandom`, `uuid4` and generators that are seeded by them cannot be repeated: neither
+    can a run be. It is legitimate for a timestamp; for all of a sample it hides every race, so none is judged.
+
+    ## How we know
+    Two processes forked from one parent read the same samples after the same seeds, and the content differs. The
+    calls named were seen below your code while it was read. A note, where other leaves can be judged.
+
+    ## Fix
+    - **you** seed generators from `torch.initial_seed()` or from (seed, epoch, index), not from the system.
+
+    ## Source
+    random(4); PyTorch, Reproducibility; NumPy, SeedSequence.
+    """
+    for node, _, content in examined.samples(cluster):
+        loose = [leaf for leaf in content.leaves if leaf.kind == "uncontrolled" and leaf.leaf not in content.raced]
+        if not loose:
+            yield fine(Where(node=node), "equal processes read equal samples under the same seeds")
+            continue
+        names = ", ".join(leaf.leaf or "the sample" for leaf in loose[:6])
+        calls = f" ({', '.join(content.entropy)})" if content.entropy else ""
+        text = f"no seed controls {names}{calls}: {_values(loose[0])}"
+        if 2 * sum(leaf.bytes for leaf in loose) < sum(leaf.bytes for leaf in content.leaves):
+            yield note(Where(node=node), text)
+        else:
+            yield unknown(
+                Where(node=node),
+                f"{text}; races cannot be judged",
+                why="A sample that changes by itself cannot be told from one that another worker changed.",
+                owner="job",
+                evidence=[seen("two equal processes", _values(leaf)) for leaf in loose[:3]],
+                fix=[you("Seed it.", "self.rng = numpy.random.default_rng(torch.initial_seed() % 2**32)")],
+            )
+
+
+@rule("DAT027", "an error is not answered with another sample", worst=State.WARN, commands=_DATA)
+def fallback(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Samples whose reading fails inside, and that are replaced by another sample without a word.
+
+    ## Why it matters
+    `except Exception: return self[random.randrange(len(self))]` trains on: after a quota is full or a mount is
+    gone, on the same few samples, and no log says so.
+
+    ## How we know
+    While samples were read, errors raised and caught in your code were recorded. Where that happens to a minority
+    of the samples, and their content is that of another index, or changes with the seed while that of others does
+    not, it is named. Mixing samples on purpose raises nothing, and passes.
+
+    ## Fix
+    - **you** count and log replaced samples, and raise once they are more than a few.
+
+    ## Source
+    PyTorch, torch.utils.data, Map-style datasets.
+    """
+    swept = [(node, content) for node, _, content in examined.samples(cluster) if content.swept]
+    if not swept:
+        raise NothingToJudge("samples of a stream have no index")
+    for node, content in swept:
+        if not content.fallbacks:
+            yield fine(Where(node=node), f"{content.swept} samples are their own")
+            continue
+        first = content.fallbacks[0]
+        other = "a random sample" if first.of_index is None else f"the content of index {first.of_index}"
+        yield warn(
+            Where(node=node),
+            f"index {first.index} gives {other} after {first.error} was swallowed ({first.place})",
+            why="Training goes on with fewer samples than it seems, and nobody is told.",
+            owner="job",
+            evidence=[seen(f"index {one.index}", f"{one.error} at {one.place}") for one in content.fallbacks[:4]],
+            fix=[you("Say it.", 'warnings.warn(f"sample {index} was replaced: {error}")')],
+        )

@@ -1,0 +1,60 @@
+"""What emulated ranks saw of the user's dataset, for rules, and the words for it."""
+
+from __future__ import annotations
+
+from ncclcheck.probes.facts import Cluster
+from ncclcheck.probes.facts.data import Sharding
+from ncclcheck.reports.examined import why_not
+from ncclcheck.reports.findings import Remedy, you
+from ncclcheck.reports.rule import NothingToJudge
+
+OTHERS_DO = (
+    "Lightning, Accelerate and the transformers Trainer put a DistributedSampler in themselves: with one of them "
+    "this is as it should be."
+)
+
+
+def shardings(cluster: Cluster, *, several: bool = True) -> list[tuple[str, Sharding]]:
+    """Node by node. several: only where ranks can be compared. Raises NothingToJudge."""
+    looked = [(one.node, one.sharding) for one in cluster.measurements.data if one.sharding is not None]
+    if not looked:
+        raise NothingToJudge(why_not(cluster.measurements.data, "sharding"))
+    compared = [(node, held) for node, held in looked if held.ranks > 1 or not several]
+    if not compared:
+        raise NothingToJudge(looked[0][1].unjudged or "one rank shares with nobody")
+    return compared
+
+
+def nothing_of(looked: list[tuple[str, Sharding]], otherwise: str) -> NothingToJudge:
+    """Why none of them can be judged."""
+    return NothingToJudge(next((held.unjudged for _, held in looked if held.unjudged), otherwise))
+
+
+def joined(numbers: list[int]) -> str:
+    """`0 and 1`."""
+    return " and ".join(map(str, numbers))
+
+
+def by_sampler(held: Sharding) -> list[Remedy]:
+    """The lines that share a dataset out among the ranks."""
+    return [
+        you(
+            "Share the samples out among the ranks, and tell the sampler each epoch.",
+            "sampler = torch.utils.data.distributed.DistributedSampler(dataset)",
+            f"loader = DataLoader(dataset, batch_size={held.batch or 'BATCH'}, sampler=sampler)",
+            "sampler.set_epoch(epoch)  # at the start of each epoch",
+        )
+    ]
+
+
+def by_stream() -> list[Remedy]:
+    """The lines that share a stream out among the workers of all ranks."""
+    return [
+        you(
+            "Let each worker of each rank take its part, in __iter__.",
+            "info = torch.utils.data.get_worker_info()",
+            "worker, workers = (info.id, info.num_workers) if info else (0, 1)",
+            "rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()",
+            "yield from itertools.islice(samples, rank * workers + worker, None, world * workers)",
+        )
+    ]
