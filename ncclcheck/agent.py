@@ -45,7 +45,7 @@ class Agent:
         self.options = options
         self.channel = Channel(options.node)
         self.events: SimpleQueue[wire.FromLauncher | wire.FromAgent | int] = SimpleQueue()
-        self.folder = ""
+        self.folder = self.scratch = ""
         self.listener: Listener | None = None
         self.mark: Mark | None = None
         self.lease = Lease(lambda: self.leave("the launcher has been silent for too long"))
@@ -86,6 +86,8 @@ class Agent:
         process.reap_all()
         if self.folder:
             rundir.remove(self.folder)
+        if self.scratch:
+            rundir.remove_scratch(self.scratch)
         self.channel.say(wire.Bye(reason=reason))
         os._exit(0)
 
@@ -135,7 +137,7 @@ class Agent:
             return
         self._run(
             "torchrun",
-            lambda folder: Torchrun(job, self.options.name, self.options.node, folder, self.events.put),
+            lambda folder: Torchrun(job, self.options.name, folder, self.events.put),
             job.seconds,
         )
 
@@ -150,6 +152,7 @@ class Agent:
         try:
             self.folder = self.folder or rundir.create()
             running = start(rundir.below(self.folder))
+            self.scratch = running.scratch
         except OSError as error:
             self._ended(None, f"{what} could not be started: {error}")
             return
@@ -164,8 +167,8 @@ class Agent:
         while (now := time.monotonic()) < min(end, linger):
             with suppress(Empty):
                 event = self.events.get(timeout=_TICK)
-                if isinstance(event, wire.Stop):
-                    return True
+                if isinstance(event, (wire.Stop, wire.Halt)):
+                    return isinstance(event, wire.Stop)
                 self._pass_on(running, event)
             if running.child.poll() is not None:
                 return False

@@ -26,7 +26,7 @@ def run(options: Options, bench: BenchOptions) -> int:
             stages.facts()
             stages.reach()
             if (shape := this.prepare("bench")) is not None:
-                parts = plan.job(bench, shape, this.nodes, simulated=stages.choice.simulated)
+                parts = plan.job(bench, shape, [*this.members.values()], simulated=stages.choice.simulated)
                 _refuse_demands(this, parts)
                 this.announce(plan.stated_seconds(bench))
                 this.run("bench", parts)

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable
 
-from ncclcheck import finish, saved
+from ncclcheck import finish, outputs, saved
 from ncclcheck.errors import Interrupted, UsageError
 from ncclcheck.exits import Exit
 from ncclcheck.finish import Story
@@ -17,7 +17,7 @@ from ncclcheck.launch.identity import Identity
 from ncclcheck.options import Options
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.progress import Progress, complain
-from ncclcheck.reports.jsondoc import encode
+from ncclcheck.reports.jsondoc import Document, encode
 from ncclcheck.reports.summary import decision
 from ncclcheck.session import signals_as_events
 from ncclcheck.stages import Stages, agent_options
@@ -26,18 +26,23 @@ from ncclcheck.stages import Stages, agent_options
 Work = Callable[[Stages], "tuple[Callable[[], None], Callable[[], Cluster]]"]
 
 
-def conduct(options: Options, seconds: float, work: Work) -> int:
+# What follows the report: the exit code, and the document where this node has it -> the exit code of all.
+After = Callable[[int, "Document | None"], int]
+
+
+def conduct(options: Options, seconds: float, work: Work, after: After | None = None) -> int:
     """Run a command; the exit code. seconds: its deadline, from the time when all nodes are there."""
-    finish.check_outputs(options)
+    after = after or (lambda code, _: code)
+    outputs.check(options)
     if options.from_file is not None:
         return saved.judge_again(options)
     choice = choose.choose(options, os.environ)
     if choice.who is not None and choice.lead is None:
-        return _follow(choice.who, options, seconds)
-    return _lead(choice, saved.with_baseline(options), seconds, work)
+        return after(_follow(choice.who, options, seconds), None)
+    return after(*_lead(choice, saved.with_baseline(options), seconds, work))
 
 
-def _lead(choice: Choice, options: Options, seconds: float, work: Work) -> int:
+def _lead(choice: Choice, options: Options, seconds: float, work: Work) -> tuple[int, Document]:
     begun, started = time.monotonic(), finish.now()
     events, progress = Events(), Progress(quiet=options.quiet)
     caught: int | None = None
@@ -55,11 +60,12 @@ def _lead(choice: Choice, options: Options, seconds: float, work: Work) -> int:
             raise
         cluster = cluster_now()
         document = finish.make(cluster, options, Story(started, time.monotonic() - begun, stages.done, caught))
-        each = encode(document) if "%n" in (options.json_file or "") else None
-        _tell(choice, document.exit_code, decision(document), each)
+        shown = finish.told(document, options)
+        each = encode(shown) if "%n" in (options.json_file or "") else None
+        _tell(choice, document.exit_code, decision(shown), each)
         stages.session.close()
         progress.clear()
-    return finish.deliver(document, options, choice.who.name if choice.who else choice.names[0])
+    return finish.deliver(document, options, choice.who.name if choice.who else choice.names[0]), document
 
 
 def _tell(choice: Choice, exit_code: int, words: str, document: bytes | None = None) -> None:
@@ -79,7 +85,7 @@ def _follow(who: Identity, options: Options, seconds: float) -> int:
     if followed.line:
         complain(followed.line)
     if followed.document is not None:
-        finish.write_json(options, who.name, followed.document)
+        outputs.write_json(options, who.name, followed.document)
     if followed.node is None:
         return followed.exit_code
     story = Story(started, time.monotonic() - begun)

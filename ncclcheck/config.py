@@ -51,6 +51,7 @@ class CommandOptions(Struct, forbid_unknown_fields=True, rename="kebab"):
     color: Literal["auto", "always", "never"] | None = None
     quiet: bool | None = None
     verbose: bool | None = None
+    anonymise: bool | None = None
     ops: str | None = None
     sizes: str | None = None
     reduce_op: str | None = None

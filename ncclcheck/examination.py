@@ -16,6 +16,7 @@ class Examination:
     """A running examiner. `heard` gets every record of it."""
 
     all_done = False
+    scratch = ""
 
     def __init__(self, order: wire.Examine, folder: str, heard: ears.Heard) -> None:
         self.log = f"{folder}/examiner.log"

@@ -1,31 +1,28 @@
-"""Cluster -> document -> outputs -> exit code. Outputs are tried before anything is measured."""
+"""Cluster -> document -> outputs -> exit code."""
 
 from __future__ import annotations
 
 import os
 import re
-import select
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TypeVar
 
-from ncclcheck import __version__, exits
-from ncclcheck.errors import UsageError
+from ncclcheck import __version__, exits, outputs
 from ncclcheck.options import Options
 from ncclcheck.probes.facts import Cluster, replace
 from ncclcheck.progress import complain
-from ncclcheck.reports import decision, expect, jsondoc, summary, terminal
+from ncclcheck.reports import decision, expect, jsondoc, summary, terminal, verified
 from ncclcheck.reports.culprit import culprits
 from ncclcheck.reports.judge import judge
+from ncclcheck.reports.recommend import recommend
 
 T = TypeVar("T")
 _WIDEST = 100
-_PATIENCE_S = 5.0
 _OURS = re.compile(r"\x1b\[(0|1;31|3[2356])m")
 _CONTROL = re.compile(r"\x1b\[[0-9;]*m|[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 _TERMINATION_LOG = "/dev/termination-log"
@@ -46,51 +43,29 @@ def now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-def check_outputs(options: Options) -> None:
-    """Fail now, not after minutes of measuring. Raises UsageError; leaves nothing behind."""
-    for option, path in (("--json", options.json_file), ("--save", options.save_file)):
-        if path is not None:
-            try:
-                _try(os.path.realpath(path) if path else path)
-            except OSError as error:
-                raise UsageError(f"{option}: {path!r} cannot be written: {error.strerror or error}") from None
-
-
-def _try(path: str) -> None:
-    if os.path.isdir(path):
-        raise IsADirectoryError(21, "it is a directory")
-    if _is_special(path):
-        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
-        return
-    with tempfile.TemporaryFile(dir=os.path.dirname(path)):
-        pass
-    if os.path.exists(path) and not os.access(path, os.W_OK):
-        raise PermissionError(13, "it may not be overwritten")
-
-
-def _is_special(path: str) -> bool:
-    """A pipe, a device, or a file that stands for a descriptor: written in place, never replaced."""
-    return path.startswith(("/dev/", "/proc/")) or (os.path.exists(path) and not os.path.isfile(path))
-
-
-def write_json(options: Options, node: str, data: bytes) -> bool:
-    """`--json F`, where %n in F is this node's name; whether it could be written."""
-    return options.json_file is None or _write(options.json_file.replace("%n", node.replace("/", "_")), data)
-
-
 def deliver(document: jsondoc.Document, options: Options, node: str = "") -> int:
     """Write and print; the exit code. node: this node's own name."""
-    data = jsondoc.encode(document)
-    written = [write_json(options, node, data), options.save_file is None or _write(options.save_file, data)]
-    written.append(_print(document, options))
+    shown = told(document, options)
+    written = outputs.write_all(shown, options, node)
+    printed = _print(shown, options)
     if os.environ.get("KUBERNETES_SERVICE_HOST"):
-        _tell_kubernetes(document)
-    return document.exit_code if all(written) or document.exit_code else exits.Exit.INCOMPLETE
+        _tell_kubernetes(shown)
+    return document.exit_code if (written and printed) or document.exit_code else exits.Exit.INCOMPLETE
+
+
+def told(document: jsondoc.Document, options: Options) -> jsondoc.Document:
+    """The document as it leaves this process: under invented names with --anonymise."""
+    if not options.anonymise:
+        return document
+    from ncclcheck.reports.anonymise import anonymised  # noqa: PLC0415 - few runs hide anything
+
+    return anonymised(document)
 
 
 def make(cluster: Cluster, options: Options, story: Story) -> jsondoc.Document:
     """The document of a cluster."""
-    verdicts = decision.select(judge(replace(cluster, baseline=options.baseline)), options.only, options.ignore)
+    judged = judge(replace(cluster, baseline=options.baseline))
+    verdicts = decision.select(judged, options.only, options.ignore)
     state = decision.outcome(verdicts)
     code = int(exits.of_outcome(state, strict=options.strict))
     return jsondoc.Document(
@@ -108,6 +83,7 @@ def make(cluster: Cluster, options: Options, story: Story) -> jsondoc.Document:
         verdicts=verdicts,
         culprits=_worked_out(culprits, cluster, []),
         measurements=_worked_out(expect.completed, cluster, cluster.measurements),
+        recommendations=_worked_out(lambda held: verified.kept(held, recommend(held, judged)), cluster, []),
     )
 
 
@@ -124,37 +100,6 @@ def _tell_kubernetes(document: jsondoc.Document) -> None:
     """The decision where `kubectl describe pod` shows it; the file is there in pods only."""
     with suppress(OSError), open(_TERMINATION_LOG, "r+", encoding="utf-8") as log:
         log.write(summary.decision(document)[:4000])
-
-
-def _write(path: str, data: bytes) -> bool:
-    """Whole or not at all, through a temporary name beside it; a link is followed."""
-    special, real = _is_special(path), os.path.realpath(path)
-    beside = f"{real}.{os.getpid()}.part"
-    try:
-        if special or _is_special(real):
-            _write_in_place(path, data)
-        else:
-            with open(beside, "wb") as file:
-                file.write(data)
-            os.replace(beside, real)
-    except OSError as error:
-        with suppress(OSError):
-            os.unlink(beside)
-        complain(f"{path} could not be written: {error.strerror or error}")
-        return False
-    return True
-
-
-def _write_in_place(path: str, data: bytes) -> None:
-    """To a pipe or a device, which may stop taking: five seconds without progress are enough."""
-    file = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
-    try:
-        while data:
-            if not select.select([], [file], [], _PATIENCE_S)[1]:
-                raise TimeoutError(110, "nobody reads it")
-            data = data[os.write(file, data) :]
-    finally:
-        os.close(file)
 
 
 def _print(document: jsondoc.Document, options: Options) -> bool:

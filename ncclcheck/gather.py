@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ncclcheck import wire
@@ -51,6 +51,9 @@ class Gathered:
         self.parts: list[Measurements] = []
         self.leftovers: list[Leftover] = []
         self.stopping = False
+        self._job: set[int] = set()
+        self._only: Collection[str] | None = None
+        self._went_wrong: tuple[dict[int, RankState], list[JobEnd]] | None = None
 
     def take(self, event: Said | Closed) -> None:
         """Keep one event."""
@@ -76,7 +79,7 @@ class Gathered:
             case wire.Rank(state=state):
                 self._take_rank(state)
             case wire.Result(part=part):
-                self.parts.append(part)
+                self.parts.append(part if self._only is None else _only(part, self._only))
             case wire.JobEnded(end=end, leftovers=leftovers):
                 node.end = end
                 self.leftovers += leftovers
@@ -126,11 +129,26 @@ class Gathered:
         )
         return sum(node.reach is not None for node in self.nodes.values()) + gone >= count
 
-    def begin_job(self) -> None:
-        """What is told of ranks from now on is of another job; what was measured stays."""
-        self.ranks = {}
-        for node in self.nodes.values():
+    def begin_job(self, nodes: Iterable[int], only: Collection[str] | None = None) -> None:
+        """What is told of ranks from now on is of another job, on these nodes; what was measured stays.
+
+        only: kinds of measurements that are kept of it; None: all.
+        Of several jobs the first one that went wrong is told, else the last.
+        """
+        if self._went_wrong is None and self._job and not self._went_well:
+            self._went_wrong = self.ranks, [node.end for node in self._taking_part if node.end is not None]
+        self.ranks, self.stopping, self._job, self._only = {}, False, set(nodes), only
+        for node in self._taking_part:
             node.end = None
+
+    @property
+    def _taking_part(self) -> list[_OfNode]:
+        return [node for index, node in self.nodes.items() if index in self._job]
+
+    @property
+    def _went_well(self) -> bool:
+        ended = all(node.end is not None and node.end.exit == 0 for node in self._taking_part)
+        return ended and all(rank.phase == "done" for rank in self.ranks.values())
 
     @property
     def silent_of_examination(self) -> list[str]:
@@ -140,21 +158,21 @@ class Gathered:
     @property
     def job_over(self) -> bool:
         """Every node has said how its torchrun ended."""
-        return all(node.end is not None for node in self.nodes.values())
+        return all(node.end is not None for node in self._taking_part)
 
     def job_over_but(self, silent: list[str]) -> bool:
         """Every node but the silent ones has said how its torchrun ended."""
-        return all(node.end is not None or node.name in silent for node in self.nodes.values())
+        return all(node.end is not None or node.name in silent for node in self._taking_part)
 
     @property
     def ended_early(self) -> bool:
         """Some node's torchrun has ended otherwise than well."""
-        return any(node.end is not None and node.end.exit != 0 for node in self.nodes.values())
+        return any(node.end is not None and node.end.exit != 0 for node in self._taking_part)
 
     def silent_in_job(self, seconds: float) -> list[str]:
         """Nodes whose agent ended before its job did, or has not even beaten for so long."""
         late = time.monotonic() - seconds
-        return [n.name for n in self.nodes.values() if n.end is None and (n.closed is not None or n.heard < late)]
+        return [n.name for n in self._taking_part if n.end is None and (n.closed is not None or n.heard < late)]
 
     @property
     def lost_ranks(self) -> list[RankState]:
@@ -163,14 +181,16 @@ class Gathered:
 
     def run(self, *, started_job: bool, stopped_by: str) -> Run:
         """What happened, as a fact."""
+        now = self.ranks, [node.end for node in self.nodes.values() if node.end is not None]
+        ranks, ends = self._went_wrong or now
         return Run(
-            ranks=[self.ranks[rank] for rank in sorted(self.ranks)],
+            ranks=[ranks[rank] for rank in sorted(ranks)],
             silent=[
                 self._silence(n)
                 for n in self.nodes.values()
-                if n.facts is None or (started_job and n.end is None and stopped_by != "signal")
+                if n.facts is None or (n in self._taking_part and n.end is None and stopped_by != "signal")
             ],
-            ends=[node.end for node in self.nodes.values() if node.end is not None],
+            ends=ends,
             leftovers=self.leftovers,
             started_job=started_job,
             stopped_by=stopped_by,  # type: ignore[arg-type]
@@ -185,6 +205,10 @@ class Gathered:
         """What was measured."""
         reach = [node.reach for node in self.nodes.values() if node.reach is not None]
         return together([*self.parts, Measurements(reach=reach)])
+
+
+def _only(part: Measurements, names: Collection[str]) -> Measurements:
+    return Measurements(**{name: getattr(part, name) for name in names})
 
 
 def lost(rank: RankState) -> bool:

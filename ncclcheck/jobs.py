@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import time
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -27,12 +29,24 @@ GROUND = (
 
 
 class TorchJob:
-    """The jobs of one run of a command; `wishes` is what the user said of them."""
+    """The jobs of one run of a command; `wishes` is what the user said of them.
 
-    def __init__(self, stages: Stages, wishes: JobOptions) -> None:
+    without: nodes that take no part, by the launcher's number. settings: variables that are set for all ranks, or
+    taken away (None).
+    """
+
+    def __init__(
+        self,
+        stages: Stages,
+        wishes: JobOptions,
+        *,
+        without: Collection[int] = (),
+        settings: Mapping[str, str | None] | None = None,
+    ) -> None:
         self.stages, self.session = stages, stages.session
         ranks = wishes.nproc_per_node or stages.choice.ranks_per_node
         self.wishes = dataclasses.replace(wishes, nproc_per_node=ranks)
+        self.without, self.settings = frozenset(without), dict(settings or {})
         self.shape: Shape | None = None
         self.run_id = f"ncclcheck-{os.getpid()}-{time.time_ns()}"
 
@@ -42,31 +56,37 @@ class TorchJob:
         Raises UsageError for a shape that cannot fit.
         """
         if (refusal := self._refusal(name)) is not None:
-            self.session.stopped_by, stage = refusal
+            why, stage = refusal
+            self.session.stopped_by = self.session.stopped_by or why
             self.stages.done.append(stage)
             return None
-        self.shape = plan.shape(self.wishes, self.nodes, simulated=self.stages.choice.simulated)
+        self.shape = plan.shape(self.wishes, [*self.members.values()], simulated=self.stages.choice.simulated)
         return self.shape
 
-    def run(self, name: str, parts: JobPlan) -> bool:
-        """Run one job to its end, once it is prepared; whether every rank finished. Raises Interrupted."""
+    def run(self, name: str, parts: JobPlan, most: float = math.inf, only: Collection[str] | None = None) -> bool:
+        """Run one job to its end, once it is prepared, within so many seconds; whether every rank finished.
+
+        only: kinds of measurements that are kept of it; None: all.
+        Raises Interrupted.
+        """
         assert self.shape is not None
         with self.stages.stage(name, f"torchrun with {self.shape.backend}") as outcome:
-            seconds = self._seconds()
-            self.session.job(self._orders(self.nodes, parts, seconds), seconds)
-            if self.session.stopped_by or not self._complete():
-                outcome.state, outcome.reason = State.FAIL, self.session.stopped_by or "not every rank finished"
+            seconds = min(most, self._seconds())
+            stopped_by = self.session.job(self._orders(parts, seconds), seconds, only)
+            if stopped_by or not self._complete():
+                outcome.state, outcome.reason = State.FAIL, stopped_by or "not every rank finished"
                 return False
         return True
 
     @property
-    def nodes(self) -> list[Node]:
-        """The nodes that take part."""
-        return self.session.gathered.answered
+    def members(self) -> dict[int, Node]:
+        """The nodes that take part, by the launcher's number."""
+        return {index: node for index, node in self.stages.indexed() if index not in self.without}
 
     def _refusal(self, name: str) -> tuple[str, Stage] | None:
         """Why no job is started, and the stage that says so."""
-        if silent := self.stages.cluster().run.silent:
+        left_out = {name for index, name in enumerate(self.stages.choice.names) if index in self.without}
+        if silent := [one for one in self.stages.cluster().run.silent if one.node not in left_out]:
             if self.session.stopped_by == "deadline":
                 reason = "the deadline came before the facts of all nodes"
                 return "deadline", Stage(name=name, state=State.UNKNOWN, seconds=0.0, reason=reason)
@@ -82,8 +102,9 @@ class TorchJob:
 
     def _failed_ground(self) -> list[str]:
         """Only the rules that matter here are judged, with the ground that they themselves stand on."""
+        cluster = replace(self.cluster(), nodes=[*self.members.values()])
         wanted = {*GROUND, *(code for rule in all_rules() if rule.code in GROUND for code in rule.ground)}
-        verdicts = judge(self.cluster(), [rule for rule in all_rules() if rule.code in wanted])
+        verdicts = judge(cluster, [rule for rule in all_rules() if rule.code in wanted])
         return [v.code for v in verdicts if v.code in GROUND and v.state is State.FAIL]
 
     def _seconds(self) -> float:
@@ -93,10 +114,10 @@ class TorchJob:
     @property
     def ranks(self) -> int:
         """The planned world size; 0 before there is a plan."""
-        return self.shape.ranks_per_node * len(self.stages.choice.names) if self.shape else 0
+        return self.shape.ranks_per_node * len(self.members) if self.shape else 0
 
-    def _orders(self, nodes: list[Node], parts: JobPlan, seconds: float) -> dict[int, wire.Job]:
-        """One order a node. All meet where node 0 opens the store."""
+    def _orders(self, parts: JobPlan, seconds: float) -> dict[int, wire.Job]:
+        """One order a node. All meet where the first of them opens the store."""
         assert self.shape is not None
         addresses = self._addresses()
         where = self._endpoint(addresses)
@@ -105,16 +126,18 @@ class TorchJob:
             index: wire.Job(
                 run_id=self.run_id,
                 endpoint=where,
-                is_host=index == 0,
+                is_host=place == 0,
+                place=place,
                 local_addr=addresses[index],
-                nodes=len(nodes),
+                nodes=len(self.members),
                 ranks_per_node=self.shape.ranks_per_node,
                 backend=self.shape.backend,
                 plan=payload,
                 env=self._environment(index, node),
+                unset=[name for name, value in self.settings.items() if value is None],
                 seconds=seconds,
             )
-            for index, node in enumerate(nodes)
+            for place, (index, node) in enumerate(self.members.items())
         }
 
     def _addresses(self) -> dict[int, str]:
@@ -125,26 +148,28 @@ class TorchJob:
         return {i: links[i].address if i in links else name for i, name in enumerate(self.stages.choice.names)}
 
     def _endpoint(self, addresses: dict[int, str]) -> str:
-        """Where node 0 opens the store: as the user said, or on a port that is free there."""
+        """Where the first node opens the store: as the user said, or on a port that is free there."""
+        first = min(self.members)
         given = self.stages.options.rdzv_endpoint
         if given and self.stages.choice.launcher == "local":
             return given
-        if (lead := self.stages.choice.lead) is not None:
+        if (lead := self.stages.choice.lead) is not None and first == 0:
             return lead.endpoint()
-        port = endpoint.free_port("127.0.0.1") if self.stages.choice.launcher == "local" else self._free_there()
-        host = addresses[0]
+        port = endpoint.free_port("127.0.0.1") if self.stages.choice.launcher == "local" else self._free_at(first)
+        host = addresses[first]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
-    def _free_there(self) -> int:
-        """A port that was free on node 0 when its door was open; its agent probes it again before use."""
+    def _free_at(self, first: int) -> int:
+        """A port that was free on that node when its door was open; its agent probes it again before use."""
         doors = {door.node: door for door in self.session.gathered.doors}
-        return doors[0].tcp_port if 0 in doors else endpoint.random_port()
+        return doors[first].tcp_port if first in doors else endpoint.random_port()
 
     def _environment(self, index: int, node: Node) -> dict[str, str]:
         """What we add to the user's environment, and only where the user said nothing."""
         assert self.shape is not None
         env = variables(node)
-        added = {} if "OMP_NUM_THREADS" in env else {"OMP_NUM_THREADS": "1"}
+        added = {name: value for name, value in self.settings.items() if value is not None}
+        added |= {} if "OMP_NUM_THREADS" in env else {"OMP_NUM_THREADS": "1"}
         if self.shape.backend == "gloo" and self.stages.choice.launcher == "local":
             added |= {} if "GLOO_SOCKET_IFNAME" in env else {"GLOO_SOCKET_IFNAME": "lo"}
         if self.shape.backend == "nccl" and self.stages.choice.simulated:

@@ -32,6 +32,13 @@ class Options:
     output: str = "text"
     json_file: str | None = None
     save_file: str | None = None
+    html_file: str | None = None
+    markdown_file: str | None = None
+    junit_file: str | None = None
+    prometheus_file: str | None = None
+    env_file: str | None = None
+    nccl_conf_file: str | None = None
+    anonymise: bool = False
     from_file: str | None = None
     baseline_file: str | None = None
     baseline: Baseline | None = None

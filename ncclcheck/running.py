@@ -17,6 +17,7 @@ class Running(Protocol):
     """A child process that speaks for itself and for the ranks that it starts."""
 
     child: subprocess.Popen[bytes]
+    scratch: str  # a folder on the user's own disk that must not outlive the run; empty: none
 
     @property
     def log(self) -> str:

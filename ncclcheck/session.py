@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from queue import Empty
 from types import FrameType
@@ -67,18 +67,24 @@ class Session:
         self._send_all(wire.Peers(doors=doors, names=names, seconds=seconds))
         self._listen(seconds + _DOORS_S, lambda: self.gathered.have_reached(len(doors)))
 
-    def job(self, orders: Mapping[int, wire.Job], seconds: float) -> None:
-        """Run a job until it is over on all nodes, a rank is lost, or time is up. Raises Interrupted."""
+    def job(self, orders: Mapping[int, wire.Job], seconds: float, only: Collection[str] | None = None) -> str:
+        """Run a job until it is over on its nodes, a rank is lost, or time is up; what stopped it, if any.
+
+        only: kinds of measurements that are kept of it.
+        Raises Interrupted.
+        """
         self.started_job = True
-        self.gathered.begin_job()
+        self.gathered.begin_job(orders, only)
         for node, order in orders.items():
             self._send(node, order)
         verdict = _JobWatch(self.gathered)
         self._stall = Stall(self.gathered, self.progress)
         self._listen(seconds, verdict.over)
         self._stall = None
-        self.stopped_by = verdict.stopped_by if verdict.over() else "deadline"
+        stopped_by = verdict.stopped_by if verdict.over() else "deadline"
+        self.stopped_by = self.stopped_by or stopped_by
         self.stop_job()
+        return stopped_by
 
     def examine(self, orders: Mapping[int, wire.Examine], seconds: float) -> None:
         """Let examiners run until each node has told its end, or time is up. Raises Interrupted."""
@@ -91,7 +97,7 @@ class Session:
         if not self.started_job or self.gathered.job_over:
             return
         self.gathered.stopping = True
-        self._send_all(wire.Stop(reason=self.stopped_by))
+        self._send_all(wire.Halt())
         with suppress(Interrupted):
             self._listen(
                 self._closing / 2,

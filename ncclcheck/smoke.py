@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
+import sys
 from collections.abc import Callable
+from importlib.machinery import PathFinder
 
-from ncclcheck import faults, plan_smoke
+from ncclcheck import faults, plan_smoke, rundir
 from ncclcheck.conduct import conduct
 from ncclcheck.errors import UsageError
 from ncclcheck.jobs import TorchJob
@@ -21,8 +22,9 @@ from ncclcheck.stages import Stages
 
 def run(options: Options, smoke: SmokeOptions) -> int:
     """The whole of `smoke`; the exit code. Raises UsageError."""
-
     settings = _read_settings(smoke)
+    for option, reference in (("--model", smoke.model), ("--data", smoke.data), ("--loss", smoke.loss)):
+        _must_be_here(option, reference)
 
     def work(stages: Stages) -> tuple[Callable[[], None], Callable[[], Cluster]]:
         this = TorchJob(stages, smoke)
@@ -45,21 +47,36 @@ def _read_settings(smoke: SmokeOptions) -> list[SettingsFile]:
         raise UsageError(f"--settings: {error}") from None
 
 
+def _must_be_here(option: str, reference: str) -> None:
+    """Look for the user's file or module, but run nothing of it. Raises UsageError."""
+    place, colon, _ = reference.partition(":")
+    if not colon:
+        return
+    if place.endswith(".py"):
+        if not os.path.isfile(place):
+            raise UsageError(f"{option} {reference}: there is no file {place}")
+    elif PathFinder.find_spec(place.partition(".")[0], [os.getcwd(), *sys.path]) is None:
+        raise UsageError(
+            f"{option} {reference}: there is no module {place}, neither here nor among those installed"
+        )
+
+
 def train(job: TorchJob, smoke: SmokeOptions) -> None:
     """Train, and go on from the checkpoint after a rank was killed, in a job of its own on a new store."""
     if (shape := job.prepare("smoke")) is None:
         return
     here = os.getcwd()
     folder = os.path.join(os.path.abspath(smoke.checkpoints or here), f"ncclcheck-smoke-{job.run_id}")
-    parts = plan_smoke.job(smoke, shape, job.nodes, directory=here, run_folder=folder)
+    parts = plan_smoke.job(smoke, shape, [*job.members.values()], directory=here, run_folder=folder)
     job.announce(plan_smoke.stated_seconds(smoke))
     try:
         if job.run("smoke", parts) and _was_interrupted(job) and parts.training is not None:
             lasting = [one for one in parts.injected if one.kind in faults.LASTING]
-            job.run("resume", replace(parts, training=replace(parts.training, resume=True), injected=lasting))
+            again = replace(parts, training=replace(parts.training, resume=True), injected=lasting)
+            job.run("resume", again, only=("smoke",))
     finally:
         job.session.stop_job()  # after Ctrl-C ranks may still write
-        shutil.rmtree(folder, ignore_errors=True)
+        rundir.remove_scratch(folder)
 
 
 def _was_interrupted(job: TorchJob) -> bool:

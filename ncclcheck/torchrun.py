@@ -29,12 +29,13 @@ _EXIT = re.compile(r"exitcode\s*:\s*(-?\d+)\s*\(pid:\s*(\d+)\)")
 class Torchrun:
     """A running torchrun. `heard` gets every record of a rank, and the pid of a rank whose line closed."""
 
-    def __init__(self, job: wire.Job, node: str, node_index: int, folder: str, heard: ears.Heard) -> None:
+    def __init__(self, job: wire.Job, node: str, folder: str, heard: ears.Heard) -> None:
         self.job, self.node, self.folder = job, node, folder
         self.ranks: dict[int, RankState] = {}
         self._changed: dict[int, float] = {}
         self._slots = Slots(f"{folder}/slots", job.ranks_per_node, create=True)
-        self._write_plan(node_index)
+        self.scratch = ""
+        self._write_plan()
         ears.listen(folder, heard)
         self.child = self._start()
 
@@ -43,11 +44,11 @@ class Torchrun:
         """Where torchrun and the ranks print."""
         return f"{self.folder}/torchrun.log"
 
-    def _write_plan(self, node_index: int) -> None:
+    def _write_plan(self) -> None:
         now = time.monotonic()
         plan = WorkerPlan(
             node=self.node,
-            node_index=node_index,
+            node_index=self.job.place,
             nodes=self.job.nodes,
             ranks_per_node=self.job.ranks_per_node,
             backend=self.job.backend,
@@ -56,9 +57,12 @@ class Torchrun:
             job=msgspec.json.decode(self.job.plan, type=JobPlan),
         )
         Path(self.folder, "plan.json").write_bytes(msgspec.json.encode(plan))
+        if plan.job.training is not None:
+            self.scratch = plan.job.training.run_folder
 
     def _start(self) -> subprocess.Popen[bytes]:
         env = {name: value for name, value in os.environ.items() if not _NOT_INHERITED.match(name)}
+        env = {name: value for name, value in env.items() if name not in self.job.unset}
         env.update(self.job.env)
         self._proof = Proof(self.job, self.node, self.folder, env)
         env.update(self._proof.environment)

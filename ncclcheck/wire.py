@@ -96,18 +96,21 @@ class Bye(Struct, tag="bye", frozen=True, kw_only=True):
 class Job(Struct, tag="job", frozen=True, kw_only=True):
     """Start torchrun. endpoint: host:port of the rendezvous; env: variables that the launcher adds.
 
-    The node whose `is_host` is true opens the store there; `seconds` is the limit of the whole job.
+    place: of this node among those that take part. unset: variables of the user that the launcher takes away. The
+    node whose `is_host` is true opens the store there; `seconds` is the limit of the whole job.
     """
 
     run_id: str
     endpoint: str
     is_host: bool
+    place: int = 0
     local_addr: str
     nodes: int
     ranks_per_node: int
     backend: str
     plan: msgspec.Raw
     env: dict[str, str]
+    unset: list[str] = []
     seconds: float
 
 
@@ -136,6 +139,10 @@ class Alive(Struct, tag="alive", frozen=True, kw_only=True):
     """The launcher is there; an agent that has heard this once and then nothing for long ends by itself."""
 
 
+class Halt(Struct, tag="halt", frozen=True, kw_only=True):
+    """End the job that runs, say how it went, and wait for the next order."""
+
+
 class Stop(Struct, tag="stop", frozen=True, kw_only=True):
     """Kill everything you started, say bye and leave."""
 
@@ -143,7 +150,7 @@ class Stop(Struct, tag="stop", frozen=True, kw_only=True):
 
 
 FromAgent = Union[Hello, Facts, Step, Listening, Reach, Rank, Result, JobEnded, Beat, Bye]
-FromLauncher = Union[Listen, Peers, Job, Examine, Alive, Stop]
+FromLauncher = Union[Listen, Peers, Job, Examine, Alive, Halt, Stop]
 
 _encoder = msgspec.json.Encoder()
 _from_agent: msgspec.json.Decoder[FromAgent] = msgspec.json.Decoder(FromAgent)

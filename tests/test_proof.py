@@ -132,7 +132,7 @@ def test_ranks_of_nccl_that_fail_are_told_of_too(tmp_path: Path) -> None:
 
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
-    run = Torchrun(_job("nccl"), "here", 0, str(tmp_path), lambda _: None)
+    run = Torchrun(_job("nccl"), "here", str(tmp_path), lambda _: None)
     run.note(wire.Rank(state=RankState(rank=0, node="here", pid=os.getpid())))
     run.child.wait(60)
     (told,) = run.proof().transport

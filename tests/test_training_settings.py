@@ -24,7 +24,16 @@ _GIVEN = {
         "args = TrainingArguments(output_dir='x', ddp_timeout=5400)\n"
         "kwargs = InitProcessGroupKwargs(timeout=timedelta(hours=1, minutes=30))\n"
         "dist.init_process_group('nccl', timeout=timedelta(seconds=HOW_LONG))\n",
-        {"ddp_timeout": "5400", "InitProcessGroupKwargs.timeout": "5400"},
+        {
+            "ddp_timeout": "5400",
+            "InitProcessGroupKwargs.timeout": "5400",
+            "init_process_group.timeout": "timedelta(seconds=HOW_LONG)",
+        },
+    ),
+    "sums.py": (
+        "args = TrainingArguments(ddp_timeout=2 * 3600, zero_stage=3)\n"
+        "dist.init_process_group('nccl', timeout=datetime.timedelta(0, 1200))\n",
+        {"ddp_timeout": "7200", "zero_stage": "3", "init_process_group.timeout": "1200"},
     ),
     "accelerate.yaml": (
         "deepspeed_config:\n  zero3_save_16bit_model: true\n  zero_stage: 3\n",

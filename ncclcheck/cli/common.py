@@ -79,6 +79,17 @@ class JsonObject(_Type):
 
 SECONDS = Number(1, 86400, "seconds")
 WHOLE = Number(whole=True)
+_REPORTS = (
+    option("--json", "json_file", metavar="FILE", help="write the result as JSON"),
+    option("--save", "save_file", metavar="FILE", help="the same: keep the result, for --from"),
+    option("--html", "html_file", metavar="FILE", help="write a page for the browser; needs the extra 'report'"),
+    option("--markdown", "markdown_file", metavar="FILE", help="write Markdown for an issue or a CI summary"),
+    option("--junit", "junit_file", metavar="FILE", help="write JUnit XML: a check is a test case"),
+    option("--prometheus", "prometheus_file", metavar="FILE", help="write metrics for a textfile collector"),
+    option("--env-file", "env_file", metavar="FILE", help="write the recommended settings as export lines"),
+    option("--nccl-conf", "nccl_conf_file", metavar="FILE", help="write the recommended settings as nccl.conf"),
+    option("--anonymise", is_flag=True, help="invented names, addresses, paths and users in every output"),
+)
 _COMMON = (
     option("--nodes", type=WHOLE, metavar="N", help="how many nodes; here several are simulated on this machine"),
     option("--launch", type=click.Choice(LAUNCHERS), help="choose the launcher instead of finding it"),
@@ -94,8 +105,7 @@ _COMMON = (
         "--wait", type=SECONDS, metavar="S", help="how long to wait for the other nodes of a join  [default: 600]"
     ),
     option("--output", "-o", type=click.Choice(["text", "short", "json"]), default="text", help="form of stdout"),
-    option("--json", "json_file", metavar="FILE", help="write the result as JSON"),
-    option("--save", "save_file", metavar="FILE", help="the same: keep the result, for --from"),
+    *_REPORTS,
     option("--from", "from_file", metavar="FILE", help="judge a saved result again; measures nothing"),
     option("--baseline", "baseline_file", metavar="FILE", help="a saved result that this one is held against"),
     option("--only", metavar="CODES", default="", help="judge these codes or families only: NET,NCC003"),
@@ -116,6 +126,19 @@ def common(command: F) -> F:
     for add in reversed(_COMMON):
         command = add(command)
     return command
+
+
+def reports(command: F) -> F:
+    """Add the options that say what is written, and how."""
+    for add in reversed(_REPORTS):
+        command = add(command)
+    return command
+
+
+def report_options(given: dict[str, Any]) -> dict[str, Any]:
+    """The files to write, as fields of Options."""
+    files = ("json", "save", "html", "markdown", "junit", "prometheus", "env", "nccl_conf")
+    return {"anonymise": given["anonymise"], **{f"{name}_file": given[f"{name}_file"] for name in files}}
 
 
 class SiteCommand(click.Command):
@@ -164,8 +187,7 @@ def parse(command: str, site: config.Site, given: dict[str, Any]) -> Options:
         rdzv_id=given["rdzv_id"],
         wait=given["wait"],
         output=given["output"],
-        json_file=given["json_file"],
-        save_file=given["save_file"],
+        **report_options(given),
         from_file=given["from_file"],
         baseline_file=given["baseline_file"],
         only=options.codes("--only", given["only"]),

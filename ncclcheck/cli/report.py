@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from ncclcheck import saved
-from ncclcheck.cli.common import SiteCommand, option, policy
+from ncclcheck import outputs, saved
+from ncclcheck.cli.common import SiteCommand, option, policy, report_options, reports
 from ncclcheck.config import Site
 from ncclcheck.errors import UsageError
 from ncclcheck.options import Options, codes
@@ -25,6 +25,7 @@ Exit codes of --compare:
 @click.argument("files", nargs=-1, metavar="FILE...")
 @click.option("--compare", is_flag=True, help="what is worse, better or changed in the second file")
 @option("--output", "-o", type=click.Choice(["text", "short", "json"]), default="text", help="form of stdout")
+@reports
 @option("--only", metavar="CODES", default="", help="judge these codes or families only: NET,NCC003")
 @option("--ignore", metavar="CODES", default="", help="make these codes notes that stay visible")
 @option("--require", metavar="SPEC", default="", help="gpu=8,hca=8,CODE: absent and unknown are failures")
@@ -42,7 +43,9 @@ def report(site: Site, /, files: tuple[str, ...], *, compare: bool, **given: Any
         raise UsageError(f"report: {told} given; type: ncclcheck {how}")
     if compare:
         return saved.compare_files(files[0], files[1], _options(site, given))
-    return saved.judge_again(_options(site, given, files[0]), told_by="report")
+    options = _options(site, given, files[0])
+    outputs.check(options)
+    return saved.judge_again(options, told_by="report")
 
 
 def _options(site: Site, given: dict[str, Any], file: str | None = None) -> Options:
@@ -50,6 +53,7 @@ def _options(site: Site, given: dict[str, Any], file: str | None = None) -> Opti
         command="report",
         output=given["output"],
         from_file=file,
+        **report_options(given),
         only=codes("--only", given["only"]),
         ignore=codes("--ignore", given["ignore"]),
         strict=given["strict"],

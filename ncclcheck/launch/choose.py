@@ -62,6 +62,18 @@ def choose(options: Options, env: Mapping[str, str]) -> Choice:
     return _local(options, "--launch local" if asked else "no hosts, Slurm or torchrun")
 
 
+def refuse_to_simulate(options: Options, env: Mapping[str, str], *, simulate: bool) -> None:
+    """A gate that passes because it tried nothing is worse than none. Raises UsageError."""
+    if simulate or options.launch == "local" or options.nodes == 1:
+        return
+    if choose(options, env).launcher == "local":
+        raise UsageError(
+            "preflight: no cluster was found (no hosts, Slurm or torchrun). Type one of: ncclcheck preflight "
+            "--hosts a,b | --node-rank R --rdzv-endpoint HOST:29500 --nodes N on each node | --nodes 1 for this "
+            "machine alone | --simulate to see what it does"
+        )
+
+
 def _local(options: Options, chosen_by: str) -> Choice:
     names = local.names(options.nodes)
 

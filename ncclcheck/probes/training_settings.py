@@ -26,12 +26,14 @@ NAMES = (
 _MOST_BYTES = 4 * 2**20
 _MOST_SETTINGS = 50
 _LINE = re.compile(r"^\s*(?:--)?[\"']?(\w+)[\"']?(?:\s*[:=]\s*|\s+)[\"']?([\w.+-]{1,40})")
+# The arguments of timedelta in their order.
 _UNITS = {
     "days": 86400.0,
-    "hours": 3600.0,
-    "minutes": 60.0,
     "seconds": 1.0,
+    "microseconds": 1e-6,
     "milliseconds": 0.001,
+    "minutes": 60.0,
+    "hours": 3600.0,
     "weeks": 604800.0,
 }
 
@@ -87,22 +89,39 @@ def _of_python(text: str) -> Iterator[SaveSetting]:
 
 
 def _setting(name: str, value: ast.expr) -> Iterator[SaveSetting]:
+    """What is not written out in numbers is told as it stands, so that nobody takes it for left out."""
+    if name not in NAMES:
+        return
     if isinstance(value, ast.Constant):
-        yield SaveSetting(name=name, value=_plain(value.value), line=value.lineno)
-    elif (seconds := _timedelta(value)) is not None:
-        yield SaveSetting(name=name, value=f"{seconds:g}", line=value.lineno)
+        said = _plain(value.value)
+    elif (number := _number(value)) is not None:
+        said = f"{number:g}"
+    else:
+        said = ast.unparse(value)[:40]
+    yield SaveSetting(name=name, value=said, line=min(value.lineno, 1_000_000))
 
 
-def _timedelta(value: ast.expr) -> float | None:
-    """timedelta(minutes=30) -> 1800.0, where its numbers are written out."""
-    if not isinstance(value, ast.Call) or not ast.unparse(value.func).endswith("timedelta"):
-        return None
+def _number(value: ast.expr) -> float | None:
+    """`2 * 3600` and timedelta(minutes=30), in seconds; None where a name stands in it."""
+    if isinstance(value, ast.Constant):
+        return float(value.value) if type(value.value) in (int, float) else None
+    if isinstance(value, ast.BinOp):
+        left, right = _number(value.left), _number(value.right)
+        known = left is not None and right is not None
+        return left * right if known and isinstance(value.op, ast.Mult) else None  # type: ignore[operator]
+    if isinstance(value, ast.Call) and ast.unparse(value.func).endswith("timedelta"):
+        return _timedelta(value)
+    return None
+
+
+def _timedelta(value: ast.Call) -> float | None:
+    given = [*zip(_UNITS, value.args, strict=False), *((one.arg, one.value) for one in value.keywords)]
     total = 0.0
-    for keyword in value.keywords:
-        number = keyword.value.value if isinstance(keyword.value, ast.Constant) else None
-        if keyword.arg not in _UNITS or not isinstance(number, (int, float)):
+    for unit, expression in given:
+        number = _number(expression)
+        if unit not in _UNITS or number is None:
             return None
-        total += number * _UNITS[keyword.arg]
+        total += number * _UNITS[unit]
     return total
 
 

@@ -138,8 +138,8 @@ def decode(data: bytes, policy: Policy) -> Saved:
 
 
 def _commands() -> list[str]:
-    """env, and every command that some rule is for."""
-    return sorted({"env", *(command for rule in all_rules() for command in rule.commands)})
+    """env and preflight, and every command that some rule is for."""
+    return sorted({"env", "preflight", *(command for rule in all_rules() for command in rule.commands)})
 
 
 def _parsed(data: bytes, shape: type[Any]) -> Any:

@@ -52,8 +52,15 @@ def judge(cluster: Cluster, rules: Iterable[Rule] | None = None) -> list[Verdict
     return [_required(cluster, verdict) for _, verdict in sorted(case.verdicts.items())]
 
 
+def _covers(cluster: Cluster) -> set[str]:
+    """The commands whose rules are judged: preflight runs the others' parts."""
+    if cluster.command != "preflight":
+        return {cluster.command}
+    return {"preflight", "bench", "smoke", *(["data"] if cluster.measurements.data else [])}
+
+
 def _judge_one(rule: Rule, case: _Case) -> Verdict:
-    if rule.commands and case.cluster.command not in rule.commands:
+    if rule.commands and not _covers(case.cluster) & {*rule.commands}:
         return _verdict(rule, [], f"judged by {' and '.join(rule.commands)} only")
     if rule.between_machines and case.cluster.job.simulated:
         return _verdict(rule, [], "simulated nodes are one machine")

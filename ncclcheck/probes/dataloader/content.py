@@ -52,6 +52,7 @@ def _touch(reader: Reader, indices: Sequence[int]) -> list[Ended[Touched]]:
         return []
     seconds = min(_TOUCH_S, reader.limit / 10)
     touched = contest.first_touch(reader, indices, reader.plan.seed, seconds)
+    reader.has_read = any(reader.progress.count(number) > 1 for number in range(len(touched)))
     begun = [reader.progress.of(number) for number, ended in enumerate(touched) if not ended.ok]
     for index in {index for index in begun if index is not None}:
         reader.passes(Order([index], reader.plan.seed, workers=reader.plan.workers, whole=reader.made.iterable))
@@ -91,6 +92,7 @@ def _alone(reader: Reader, content: Content, oracle: Oracle) -> Content:
         content,
         indices=len(indices),
         leaves=oracle.leaves,
+        complete=oracle.complete,
         entropy=causes.calls,
         threads=causes.threads,
         raced=entropy.settles_in_one_thread(reader, oracle) if causes.threads else [],

@@ -60,18 +60,23 @@ class Order:
 
 @dataclass
 class Progress:
-    """The index that each child is reading, in memory that outlives it."""
+    """The index that each child is reading, and how many it has begun, in memory that outlives it."""
 
     memory: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, mmap.PAGESIZE))
 
     def note(self, worker: int, index: int) -> None:
         """About to read this sample."""
-        struct.pack_into("<q", self.memory, 8 * worker, index + 1)
+        struct.pack_into("<qq", self.memory, 16 * worker, index + 1, self.count(worker) + 1)
 
     def of(self, worker: int) -> int | None:
         """The last sample that this worker began."""
-        index: int = struct.unpack_from("<q", self.memory, 8 * worker)[0]
+        index: int = struct.unpack_from("<q", self.memory, 16 * worker)[0]
         return index - 1 if index else None
+
+    def count(self, worker: int) -> int:
+        """How many samples this worker has begun."""
+        count: int = struct.unpack_from("<q", self.memory, 16 * worker + 8)[0]
+        return count
 
     def clear(self) -> None:
         """Nobody has begun."""

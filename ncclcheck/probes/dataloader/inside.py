@@ -50,7 +50,7 @@ def be_child(parent: int, pipe: int, stacks: int, not_ours: Iterable[int], bound
     if bounded:
         _bound_memory()
     os.set_inheritable(pipe, False)
-    util._run_after_forkers()  # as a worker of multiprocessing does: its proxies connect anew
+    util._run_after_forkers()  # type: ignore[attr-defined]  # as a worker of multiprocessing does: its proxies connect anew
     faulthandler.enable(stacks)
     faulthandler.register(STACKS, stacks, all_threads=True)
 

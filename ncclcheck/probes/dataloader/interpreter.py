@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import msgspec
 
+from ncclcheck.probes.context import DataPlan
 from ncclcheck.probes.dataloader.views import Asked, View
 from ncclcheck.probes.process import die_with_parent, kill_tree, start
 
@@ -53,6 +56,17 @@ class Interpreter:
     def close(self) -> None:
         """End it and what it started."""
         kill_tree(self.running.pid, _REAP_S)
+
+
+@contextlib.contextmanager
+def early(plan: DataPlan) -> Iterator[Interpreter | None]:
+    """One that imports torch meanwhile, and has ended afterwards; None where there are no ranks to compare."""
+    interpreter = Interpreter.start() if plan.ranks > 1 else None
+    try:
+        yield interpreter
+    finally:
+        if interpreter is not None:
+            interpreter.close()
 
 
 def main() -> None:

@@ -25,6 +25,10 @@ _EXCLUDED_BY = {
     "shuffle": ("sampler", "batch_sampler"),
     "batch_size": ("batch_sampler",),
 }
+_ONLY_RANK = {
+    "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29500",
+}  # fmt: skip
 _NO_GROUP = "Default process group has not been initialized"
 
 
@@ -66,6 +70,16 @@ def resolve(plan: DataPlan, env: Mapping[str, str]) -> Callable[[], Made]:
     os.environ.update(env)
     target = find(plan.factory, plan.directory)
     return lambda: made_by(target, plan.kwargs, env)
+
+
+def resolve_alone(plan: DataPlan) -> Made:
+    """The factory as it is called without torchrun, and where it asks for a rank, as the only one of a job."""
+    try:
+        return resolve(plan, {})()
+    except KeyError as error:
+        if error.args[0] not in _ONLY_RANK:
+            raise
+        return resolve(plan, _ONLY_RANK)()
 
 
 def made_by(target: Any, kwargs: Mapping[str, Any], env: Mapping[str, str]) -> Made:

@@ -14,12 +14,16 @@ _NOTHING = Value("nothing", "nothing", "", 0)
 
 @dataclass(frozen=True)
 class Oracle:
-    """What a lone reader gets. truth: in `order`; judged: leaves that other workers may not change."""
+    """What a lone reader gets. truth: in `order`; judged: leaves that other workers may not change.
+
+    complete: there was time for all orders.
+    """
 
     order: Order
     truth: Pass
     leaves: list[LeafKind]
     judged: frozenset[str]
+    complete: bool
 
     @property
     def unsettled(self) -> list[str]:
@@ -58,7 +62,8 @@ def ask(reader: Reader, indices: Sequence[int], salt: int) -> Oracle | None:
     order = replace(plain, reset=depends)
     other = passes.reset if stream else _once(reader, replace(order, worker=1))
     leaves = [_judge(leaf, passes) for leaf in _leaves_of(first)]
-    return Oracle(order, passes.reset, leaves, _settled(leaves) - _differing(passes.reset, other))
+    judged = _settled(leaves) - _differing(passes.reset, other)
+    return Oracle(order, passes.reset, leaves, judged, bool(passes.again and (stream or len(passes.twice) == 2)))
 
 
 def _in_orders(reader: Reader, plain: Order, first: Pass) -> _Passes:

@@ -13,7 +13,8 @@ import torch
 
 from ncclcheck.probes.context import DataPlan
 from ncclcheck.probes.dataloader import child, inside, surroundings
-from ncclcheck.probes.dataloader.made import Made, resolve
+from ncclcheck.probes.dataloader.interpreter import Interpreter, early
+from ncclcheck.probes.dataloader.made import Made, resolve_alone
 from ncclcheck.probes.facts.data import DataReport, Sharding
 from ncclcheck.probes.facts.data.made import Failure
 from ncclcheck.probes.facts.data.made import Made as MadeFacts
@@ -39,13 +40,14 @@ def examine(plan: DataPlan, step: Callable[[str], None], emit: Callable[[DataRep
     """Look at the dataset, each aspect told as soon as it is known. A factory that crashes or hangs is a fact."""
     torch.set_num_threads(1)  # the threads of a live OpenMP pool do not survive a fork
     host = _Host(plan, step, emit)
-    ended = child.run(host.work, type(None), plan.factory_s, meanwhile=host.listen)
-    host.listen()
-    if not ended.ok:
-        host.tell_end(ended)
-    host.close()
-    if host.made and not host.failed:
-        _ranks(plan, host.factory_s, step, emit)
+    with early(plan) as interpreter:
+        ended = child.run(host.work, type(None), plan.factory_s, meanwhile=host.listen)
+        host.listen()
+        if not ended.ok:
+            host.tell_end(ended)
+        host.close()
+        if host.made and not host.failed:
+            _ranks(host, interpreter)
 
 
 class _Host:
@@ -137,7 +139,7 @@ def make(plan: DataPlan) -> tuple[MadeFacts, Made | None]:
     """Import the module and call the factory, in this process."""
     before, begun = surroundings.read(), time.monotonic()
     try:
-        made = resolve(plan, {})()
+        made = resolve_alone(plan)
     except BaseException as error:  # SystemExit too: many training scripts end themselves
         failure = Failure(error=inside.told(error), place=inside.place_of(error))
         return MadeFacts(failure=failure, seconds=time.monotonic() - begun), None
@@ -147,16 +149,13 @@ def make(plan: DataPlan) -> tuple[MadeFacts, Made | None]:
     return facts, made
 
 
-def _ranks(
-    plan: DataPlan, factory_s: float, step: Callable[[str], None], emit: Callable[[DataReport], None]
-) -> None:
+def _ranks(host: _Host, interpreter: Interpreter | None) -> None:
     """Emulated ranks call the factory themselves: they are children of a process without user code."""
     look = importlib.import_module("ncclcheck.probes.dataloader.sharding").look
-    step(f"emulating {plan.ranks} ranks")
-    limit = plan.budget_s * _FOR_RANKS + 2 * factory_s
-    report = DataReport(node=plan.node, factory=plan.factory)
-    ended = child.run(lambda: look(plan, limit), Sharding, limit + _SLACK_S)
+    host.step(f"emulating {host.plan.ranks} ranks")
+    limit = host.plan.budget_s * _FOR_RANKS + 2 * host.factory_s
+    ended = child.run(lambda: look(host.plan, limit, interpreter), Sharding, limit + _SLACK_S)
     if ended.ok:
-        emit(msgspec.structs.replace(report, sharding=ended.value))
+        host.emit(host.report(sharding=ended.value))
     else:
-        emit(msgspec.structs.replace(report, unseen=[Unseen(aspect="sharding", why=ended.how)]))
+        host.emit(host.report(unseen=[Unseen(aspect="sharding", why=ended.how)]))

@@ -76,7 +76,7 @@ def _piece(value: Any) -> tuple[int, int] | None:
         return storage.data_ptr(), storage.nbytes()
     if getattr(value, "mode", "") in ("r+", "w+") and hasattr(value, "__array_interface__"):  # numpy.memmap
         return value.ctypes.data, int(value.nbytes)
-    if isinstance(value, SharedMemory):
+    if isinstance(value, SharedMemory) and value.buf is not None:
         return ctypes.addressof(ctypes.c_char.from_buffer(value.buf)), value.size
     if type(value).__module__ == "multiprocessing.sharedctypes" and hasattr(value, "get_obj"):
         value = value.get_obj()

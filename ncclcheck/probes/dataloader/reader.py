@@ -30,7 +30,7 @@ class Reader:
     """Reads a dataset in children that all start from the same state.
 
     unreadable: by index, never read again where it ends or hangs its reader. stuck: whatever is read, it hangs.
-    each: seconds of a read, once it is known. troubles: what failed outside of any sample.
+    each: seconds of a read, once it is known. has_read: a sample was read. troubles: what failed beside that.
     """
 
     made: Made
@@ -41,6 +41,7 @@ class Reader:
     unreadable: dict[int, Unreadable] = field(default_factory=dict)
     stuck: Unreadable | None = None
     each: float = 0.0
+    has_read: bool = False
     troubles: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -54,7 +55,7 @@ class Reader:
     @property
     def patience(self) -> float:
         """How long one sample may take before it counts as hanging."""
-        return max(0.5, min(_HANG_S, self.limit / 3, self.left))
+        return max(0.5, min(_HANG_S, self.limit / 3))
 
     def one(self, work: Callable[[], T], result: type[T], seconds: float) -> Ended[T]:
         """One child from the pristine state."""
@@ -78,6 +79,7 @@ class Reader:
             bounded = replace(order, seconds=min(order.seconds, self.left, expected if self.each else _FIRST_S))
             ended = self.one(partial(glance.read, self.made, bounded, self.progress), list[Pass], bounded.seconds)
             if ended.ok and ended.value is not None:
+                self.has_read = True
                 self.note_raised(ended.value)
                 return ended.value
             self.note_end(ended, self.progress.of(order.worker))
@@ -110,7 +112,7 @@ class Reader:
     def note_end(self, ended: Ended[Any], index: int | None) -> None:
         """A child that did not answer, while it read this sample; None: before it read any.
 
-        A second hang is the dataset's way, not the sample's; so is the first where there were threads at the fork.
+        A hang is the dataset's way, not the sample's, before any was read, or where threads were at the fork.
         """
         told = Unreadable(
             index=index or 0,
@@ -120,10 +122,12 @@ class Reader:
             stacks=ended.stacks[:_MOST_STACKS],
             busy_s=ended.busy_s,
         )
-        if index is None or (ended.timed_out and (threading.active_count() > 1 or self._is_second_hang())):
+        if index is None or (ended.timed_out and self._hangs_always):
             self.stuck = told
         else:
             self.unreadable[index] = told
 
-    def _is_second_hang(self) -> bool:
-        return any(told.kind == "hung" for told in self.unreadable.values())
+    @property
+    def _hangs_always(self) -> bool:
+        hung = sum(told.kind == "hung" for told in self.unreadable.values())
+        return not self.has_read or threading.active_count() > 1 or hung > 1

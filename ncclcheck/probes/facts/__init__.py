@@ -99,6 +99,7 @@ from ncclcheck.probes.facts.unread import (
     unread_in,
     value_or,
 )
+from ncclcheck.probes.facts.verified import Verified
 
 __all__ = [
     "NOT_RECORDED",
@@ -216,6 +217,7 @@ __all__ = [
     "Unread",
     "UnreadKind",
     "Variable",
+    "Verified",
     "Wheel",
     "Word",
     "WrongResult",

@@ -16,6 +16,7 @@ from ncclcheck.probes.facts.pairs import Lateness, NodeSpeed, PairTime, RankSpee
 from ncclcheck.probes.facts.reach import NodeReach
 from ncclcheck.probes.facts.training import Checks, Saves, Side, Smoke
 from ncclcheck.probes.facts.transport import Diagnostics, Traffic, Transport
+from ncclcheck.probes.facts.verified import Verified
 
 
 class Measurements(Struct, frozen=True, kw_only=True):
@@ -37,12 +38,14 @@ class Measurements(Struct, frozen=True, kw_only=True):
     diagnostics: Diagnostics | None = None
     data: list[DataReport] = field(default_factory=list)
     smoke: Smoke | None = None
+    verified: Verified | None = None
 
 
 def together(parts: Sequence[Measurements]) -> Measurements:
     """Many parts as one: lists are joined, and of what is single the last one told counts."""
     whole: Measurements = _joined([Measurements(), *parts])
-    return replace(whole, data=by_node(whole.data))
+    last = {one.rank: one for one in whole.memory.ranks}  # of several jobs the last one counts
+    return replace(whole, data=by_node(whole.data), memory=JobMemory(ranks=[*last.values()]))
 
 
 def _joined(values: list[Any]) -> Any:

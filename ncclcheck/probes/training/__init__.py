@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from ncclcheck.probes.training.loop import Setting
 
 # Each is a module with `run(setting)`.
-_PARTS = ("checks", "attribution", "side", "checkpoint", "merge", "sharded")
+_PARTS = ("checks", "checkpoint", "merge", "attribution", "side", "sharded")
+_ZERO3 = ("zero3", "checkpoint", "merge")
 
 
 def run(context: Context) -> Callable[[], None] | None:
@@ -31,7 +32,7 @@ def run(context: Context) -> Callable[[], None] | None:
     if setting.plan.resume:
         resume.resumed(setting)
         return None
-    for name in _PARTS:
+    for name in _ZERO3 if setting.plan.strategy == "zero3" else _PARTS:
         if importlib.util.find_spec(f"{__name__}.{name}"):
             importlib.import_module(f"{__name__}.{name}").run(setting)
     if setting.plan.kill:

@@ -14,8 +14,9 @@ from torch.utils.data import DataLoader
 
 from ncclcheck.probes.context import DataPlan, TrainingPlan
 from ncclcheck.probes.dataloader.made import FactoryError, Made, find, resolve
-from ncclcheck.probes.training import models
+from ncclcheck.probes.training import lightning, models
 from ncclcheck.probes.training.feed import Batch, distributed
+from ncclcheck.probes.training.state import bare
 
 _EPOCH = 4  # steps at least, of the built-in data
 
@@ -31,7 +32,7 @@ def model(plan: TrainingPlan) -> nn.Module:
     made = make if isinstance(make, nn.Module) else make(**plan.model_kwargs)
     if not isinstance(made, nn.Module):
         raise FactoryError(f"{plan.model} gave a {type(made).__name__}, not a torch.nn.Module")
-    return made
+    return lightning.plain(made)
 
 
 def copies(plan: TrainingPlan, made: nn.Module) -> Callable[[], nn.Module]:
@@ -93,6 +94,8 @@ def _takes_model(measure: Any) -> bool:
 
 def _usual(net: nn.Module, batch: Batch) -> Tensor:
     """The model's own loss where its output has one, else cross entropy for whole numbers and mean squares."""
+    if isinstance(bare(net), lightning.TrainingStep):
+        return net(batch)  # type: ignore[no-any-return]
     if isinstance(batch, Mapping):
         out = net(**batch)
         found = out.get("loss") if isinstance(out, Mapping) else getattr(out, "loss", None)

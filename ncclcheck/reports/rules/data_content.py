@@ -106,7 +106,21 @@ def hidden_state(cluster: Cluster) -> Iterator[Finding]:
         if hidden:
             yield _hidden(node, content, hidden)
         else:
-            yield fine(Where(node=node), f"{content.indices} samples are the same in every order")
+            yield _whole(node, content, f"{content.indices} samples are the same in every order")
+
+
+def _whole(node: str, content: Content, text: str) -> Finding:
+    """`text`, where there was time for all orders."""
+    if content.complete:
+        return fine(Where(node=node), text)
+    return unknown(
+        Where(node=node),
+        f"there was no time to read {content.indices} samples in every order",
+        why="What was not compared is neither well nor broken.",
+        owner="job",
+        evidence=[seen("seconds of a read", f"{content.read_s:.2g}")],
+        fix=[you("Give it more time.", "ncclcheck data MODULE:FACTORY --time-budget 300")],
+    )
 
 
 def _hidden(node: str, content: Content, leaves: list[LeafKind]) -> Finding:
@@ -192,7 +206,7 @@ def uncontrolled(cluster: Cluster) -> Iterator[Finding]:
     for node, _, content in examined.samples(cluster):
         loose = [leaf for leaf in content.leaves if leaf.kind == "uncontrolled" and leaf.leaf not in content.raced]
         if not loose:
-            yield fine(Where(node=node), "equal processes read equal samples under the same seeds")
+            yield _whole(node, content, "equal processes read equal samples under the same seeds")
             continue
         names = ", ".join(leaf.leaf or "the sample" for leaf in loose[:6])
         calls = f" ({', '.join(content.entropy)})" if content.entropy else ""

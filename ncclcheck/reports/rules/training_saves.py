@@ -218,9 +218,9 @@ def _stuck(where: Where, told: str, problem: str) -> Finding:
 
 
 def _another(cluster: Cluster, where: Where, told: str, before: Interrupted, digest: str) -> Finding:
-    """Kernels of the user's own model may not be deterministic; those of ours are."""
+    """The user's own model may have other kernels, and the data generators of their own; ours have not."""
     smoke = cluster.measurements.smoke
-    own = smoke is not None and smoke.setup is not None and ":" in smoke.setup.model
+    own = smoke is not None and smoke.setup is not None and ":" in smoke.setup.model + smoke.setup.data
     return (warn if own else fail)(
         where,
         f"the run that was resumed ended with other parameters; {told}",
@@ -229,6 +229,6 @@ def _another(cluster: Cluster, where: Where, told: str, before: Interrupted, dig
         evidence=[seen("hash of all parameters", f"uninterrupted {before.digest}, resumed {digest}")],
         fix=[
             you("See which kernels are not deterministic.", "torch.use_deterministic_algorithms(True)"),
-            you("Save the state that is outside of state_dict too."),
+            you("Save the state that is outside of state_dict too, such as a dataset's own generators."),
         ],
     )

@@ -8,8 +8,8 @@ from msgspec import Struct, field
 
 from ncclcheck.probes.facts.bounds import Amount, Count, Whole
 
-# fixed: the same whatever the order and the seed. random: set by the seeds of the global generators. private: set by
-# a generator of the dataset's own. hidden: by what was read before. uncontrolled: two equal processes differ.
+# fixed: the same whatever the order and the seed. random: set by the seeds of the global generators. private: by a
+# generator of the dataset's own. hidden: by what was read before. uncontrolled: two equal processes differ.
 Kind = Literal["fixed", "random", "private", "hidden", "uncontrolled"]
 
 
@@ -119,7 +119,7 @@ class Fallback(Struct, frozen=True, kw_only=True):
 
 
 class Beyond(Struct, frozen=True, kw_only=True):
-    """Samples that can be read behind the end that len() tells. told: an attribute of the dataset says len() too."""
+    """Samples behind the end that len() tells. told: an attribute of the dataset is that number too."""
 
     length: Whole
     end: Whole
@@ -129,13 +129,14 @@ class Beyond(Struct, frozen=True, kw_only=True):
 class Content(Struct, frozen=True, kw_only=True):
     """What samples contain, read in several orders and by several workers at once.
 
-    indices: samples that were compared; swept: samples that were only read; read_s: of one. shared: the memory that
-    all workers share and that reading changes. entropy: calls that no seed controls, made while reading.
-    threads: threads that reading starts. raced: leaves that two threads of one process disturb.
+    indices: samples that were compared; complete: in all orders. swept: samples that were only read; read_s: of
+    one. shared: the memory that all workers share and that reading changes. entropy: calls that no seed controls,
+    made while reading. threads: that reading starts. raced: leaves that two threads of one process disturb.
     """
 
     seed: int = 0
     indices: Count = 0
+    complete: bool = True
     swept: Whole = 0
     read_s: Amount = 0.0
     leaves: list[LeafKind] = field(default_factory=list)

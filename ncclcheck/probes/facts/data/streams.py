@@ -13,8 +13,8 @@ from ncclcheck.probes.facts.unread import Unread
 class Dependence(Struct, frozen=True, kw_only=True):
     """Leaves that change with the state of a generator: "python", "numpy", "torch", or the path of a private one.
 
-    kind: the type of a private one. index, leaf, values: one sample as it was, and with this generator elsewhere. order: only the order of the
-    samples of a stream changes with it, not what they contain.
+    kind: the type of a private one. index, leaf, values: one sample as it was, and with this generator elsewhere.
+    order: only the order of the samples of a stream changes with it, not what they contain.
     """
 
     generator: str

@@ -1,0 +1,93 @@
+"""`preflight --cache MINUTES`: a fresh result of the same nodes, software and settings is good enough."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from dataclasses import dataclass
+from hashlib import blake2b
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import msgspec
+
+from ncclcheck import __version__, finish, outputs
+from ncclcheck.errors import UsageError
+from ncclcheck.launch import choose
+from ncclcheck.options import Options
+from ncclcheck.plan_preflight import PreflightOptions
+from ncclcheck.progress import complain
+from ncclcheck.reports import jsondoc
+from ncclcheck.reports.jsondoc import Document
+
+_FAMILIES = ("NCCL_", "TORCH_", "GLOO_", "CUDA_", "UCX_", "FI_", "OFI_NCCL_", "LD_LIBRARY_PATH", "NCCLCHECK_")
+_MOST = 256 * 2**20
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Where the result of this very call is kept; path None: nothing is kept. seconds: how old it may be."""
+
+    path: Path | None
+    seconds: float
+
+    @classmethod
+    def of(cls, options: Options, wanted: PreflightOptions) -> Cache:
+        """By what was asked for. Raises UsageError for a join, whose nodes must all decide alike."""
+        if not wanted.cache_minutes or options.from_file is not None:
+            return cls(None, 0.0)
+        choice = choose.choose(options, os.environ)
+        if choice.who is not None:
+            raise UsageError("--cache: the nodes of a join cannot agree on an old result; leave it out there")
+        key = _key(options, wanted, choice.names, choice.launcher)
+        home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        return cls(Path(home, "ncclcheck", f"preflight-{key}.json"), wanted.cache_minutes * 60)
+
+    def fresh(self, options: Options) -> Document | None:
+        """A ready result, judged again from its facts by this version. Anything damaged is no result."""
+        if self.path is None:
+            return None
+        try:
+            told = self.path.stat()
+            age = time.time() - told.st_mtime
+            if told.st_uid != os.getuid() or not 0 <= age <= self.seconds or told.st_size > _MOST:
+                return None
+            saved = jsondoc.decode(self.path.read_bytes(), options.policy)
+        except (OSError, jsondoc.DocumentError):
+            return None
+        story = finish.Story(saved.started, saved.seconds, saved.stages)
+        document = finish.make(saved.cluster, options, story)
+        return document if document.exit_code == 0 else None
+
+    def deliver(self, document: Document, options: Options) -> int:
+        """Say that it is old, and print it."""
+        complain(f"a result of {document.started} is used again (--cache); nothing was measured now")
+        return finish.deliver(document, options)
+
+    def keep(self, document: Document) -> None:
+        """For the next call; a cache that cannot be written is only a pity."""
+        if self.path is None:
+            return
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            complain(f"--cache: {self.path.parent}: {error.strerror or error}")
+            return
+        outputs.write_file(str(self.path), jsondoc.encode(document))
+
+
+def _key(options: Options, wanted: PreflightOptions, names: tuple[str, ...], launcher: str) -> str:
+    """What must be the same: nodes, software, settings, and what was asked for."""
+    settings = sorted((name, value) for name, value in os.environ.items() if name.startswith(_FAMILIES))
+    asked = (wanted.level, wanted.data, wanted.data_kwargs, wanted.model, wanted.backend, wanted.nproc_per_node)
+    judged = (options.only, options.ignore, options.strict, msgspec.json.encode(options.policy))
+    whole = (__version__, _torch(), socket.gethostname(), launcher, names, settings, asked, judged, wanted.inject)
+    return blake2b(repr(whole).encode(), digest_size=12).hexdigest()
+
+
+def _torch() -> str:
+    try:
+        return version("torch")
+    except PackageNotFoundError:
+        return ""

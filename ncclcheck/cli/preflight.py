@@ -1,0 +1,70 @@
+"""`ncclcheck preflight`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ncclcheck import faults, plan_smoke
+from ncclcheck import preflight as command
+from ncclcheck.cli.common import JsonObject, Number, SiteCommand, common, option, parse
+from ncclcheck.config import Site
+from ncclcheck.plan_preflight import PreflightOptions
+
+
+@click.command("preflight", cls=SiteCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@common
+@option(
+    "--level",
+    type=click.Choice(["quick", "standard", "full"]),
+    default="standard",
+    show_default=True,
+    help="how much is measured",
+)
+@option("--simulate", is_flag=True, help="two nodes simulated on this machine, to see what it does")
+@option("--data", metavar="MODULE:FACTORY", default="", help="examine this dataset too")
+@option("--data-kwargs", type=JsonObject(), metavar="JSON", default="{}", help="arguments of its factory")
+@option("--model", metavar="NAME", default="transformer", help="what is trained, as in smoke")
+@option("--no-verify", is_flag=True, help="do not try the recommended settings before they are handed out")
+@option("--apply", is_flag=True, help="start COMMAND with the recommended settings")
+@option("--healthy-file", metavar="FILE", default="", help="write the fit nodes, one a line")
+@option("--exclude-file", metavar="FILE", default="", help="write the others, as sbatch --exclude= takes them")
+@option("--need", type=Number(1, 100_000, whole=True), metavar="N", help="be content with N fit nodes")
+@option(
+    "--cache", type=Number(1, 10_080, "minutes"), metavar="MINUTES", help="use a ready result that is so fresh"
+)
+@option("--nproc-per-node", type=Number(1, 1024, whole=True), metavar="N", help="ranks a node")
+@option(
+    "--backend", type=click.Choice(["auto", "nccl", "gloo"]), default="auto", show_default=True, help="backend"
+)
+@option("--inject", multiple=True, metavar="FAULT", help=f"see what would be said of a fault: {faults.FORMS}")
+@option("--force", is_flag=True, help="start jobs although a check says that they cannot work")
+@click.argument("command_line", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
+@click.pass_obj
+def preflight(site: Site, /, **given: Any) -> int:
+    """All of it in order: facts, reach, bench, data, settings, training; then the verdict, and COMMAND if ready.
+
+    Bad nodes are left out as they are found, and the rest goes on, so that one run finds all faults.
+    """
+    return command.run(parse("preflight", site, given), _options(given))
+
+
+def _options(given: dict[str, Any]) -> PreflightOptions:
+    return PreflightOptions(
+        level=given["level"],
+        simulate=given["simulate"],
+        data=plan_smoke.reference("--data", given["data"]) if given["data"] else "",
+        data_kwargs=given["data_kwargs"],
+        model=plan_smoke.reference("--model", given["model"], plan_smoke.MODELS),
+        verify=not given["no_verify"],
+        apply=given["apply"],
+        healthy_file=given["healthy_file"],
+        exclude_file=given["exclude_file"],
+        need=given["need"] or 0,
+        cache_minutes=given["cache"] or 0.0,
+        command=given["command_line"],
+        nproc_per_node=given["nproc_per_node"],
+        backend=given["backend"],
+        inject=faults.read(given["inject"]),
+    )

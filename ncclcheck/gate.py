@@ -1,0 +1,126 @@
+"""The gate of a job script: the files of fit nodes, and COMMAND in the place of this process if they are ready."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+
+from ncclcheck import outputs
+from ncclcheck.cache import Cache
+from ncclcheck.errors import UsageError
+from ncclcheck.exits import Exit
+from ncclcheck.plan_preflight import PreflightOptions
+from ncclcheck.progress import complain
+from ncclcheck.reports import selection
+from ncclcheck.reports.jsondoc import Document
+
+_PR_SET_CHILD_SUBREAPER = 36
+_NOT_FOUND, _NOT_STARTED = 127, 126
+
+
+def check(wanted: PreflightOptions) -> None:
+    """Before anything is measured. Raises UsageError for what could not be done at the end."""
+    for option, path in (("--healthy-file", wanted.healthy_file), ("--exclude-file", wanted.exclude_file)):
+        if path:
+            outputs.check_file(option, path)
+    if wanted.command and shutil.which(wanted.command[0]) is None:
+        raise UsageError(f"COMMAND: {wanted.command[0]!r} is not found on PATH")
+    if wanted.apply and not wanted.command:
+        raise UsageError("--apply: it goes with a command to start: ncclcheck preflight --apply -- COMMAND")
+
+
+def after(wanted: PreflightOptions, cache: Cache, code: int, document: Document | None) -> int:
+    """What follows the report."""
+    if document is not None and document.exit_code == 0:
+        cache.keep(document)
+    return passed(wanted, document, code)
+
+
+def passed(wanted: PreflightOptions, document: Document | None, code: int) -> int:
+    """Write the lists, and become COMMAND if the nodes that it needs are ready; else the exit code."""
+    chosen: list[str] = []
+    if document is not None:
+        healthy, bad = selection.of_document(document)
+        chosen = healthy[: wanted.need] if wanted.need else healthy
+        if not _write_lists(wanted, healthy, bad):
+            return code or Exit.INCOMPLETE
+        if wanted.need:
+            code = _enough(wanted, document, chosen, code)
+        _say(bad, chosen if wanted.need else [])
+    if code == Exit.READY and wanted.command:
+        return _become(wanted, document, chosen)
+    return code
+
+
+def _write_lists(wanted: PreflightOptions, healthy: Sequence[str], bad: dict[str, str]) -> bool:
+    written = [
+        outputs.write_file(path, text.encode())
+        for path, text in (
+            (wanted.healthy_file, selection.healthy_file(healthy)),
+            (wanted.exclude_file, selection.exclude_file(bad)),
+        )
+        if path
+    ]
+    return all(written)
+
+
+def _enough(wanted: PreflightOptions, document: Document, chosen: Sequence[str], code: int) -> int:
+    """--need: enough fit nodes are a pass, whatever the others are; a failure that no node owns is none."""
+    if code > Exit.INCOMPLETE:
+        return code
+    owners = {one.owner for v in document.verdicts for one in v.findings if one.state.value == "fail"}
+    if len(chosen) < wanted.need:
+        complain(f"--need {wanted.need}: {len(chosen)} of {len(document.nodes)} nodes are fit")
+        return code or Exit.FAILED
+    return code if owners - {"node"} else Exit.READY
+
+
+def _say(bad: dict[str, str], chosen: Sequence[str]) -> None:
+    if chosen:
+        complain(f"selected: {selection.slurm_list(chosen)}")
+    for line in selection.out_of_service(bad):
+        complain(f"[admin] {line}")
+
+
+def _become(wanted: PreflightOptions, document: Document | None, chosen: Sequence[str]) -> int:
+    """Same pid: signals and the exit code are COMMAND's own. Comes back only where it cannot be started."""
+    env = dict(os.environ)
+    if wanted.apply and document is not None:
+        _apply(env, document)
+    argv = _on_nodes(wanted, document, chosen, env)
+    ctypes.CDLL(None).prctl(
+        _PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0
+    )  # it outlives exec, and COMMAND did not ask for it
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    try:
+        os.execvpe(argv[0], argv, env)
+    except OSError as error:
+        complain(f"{shlex.join(argv)} could not be started: {error.strerror or error}")
+        return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_STARTED
+
+
+def _apply(env: dict[str, str], document: Document) -> None:
+    """The settings that were recommended, and proved where that was asked for."""
+    for one in document.recommendations:
+        if one.action == "set" and one.value is not None:
+            env[one.variable] = one.value
+        elif one.action == "unset":
+            env.pop(one.variable, None)
+
+
+def _on_nodes(
+    wanted: PreflightOptions, document: Document | None, chosen: Sequence[str], env: dict[str, str]
+) -> list[str]:
+    """With --need: on the chosen nodes, by srun; elsewhere COMMAND finds them in its environment."""
+    if not wanted.need or document is None:
+        return [*wanted.command]
+    env["NCCLCHECK_NODES"] = selection.slurm_list(chosen)
+    if document.job.launcher == "slurm":
+        return ["srun", f"--nodelist={selection.slurm_list(chosen)}", f"--nodes={len(chosen)}", *wanted.command]
+    return [*wanted.command]

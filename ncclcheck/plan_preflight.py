@@ -1,0 +1,69 @@
+"""What `preflight` runs at each level, within which time. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from ncclcheck.plan import BenchOptions, JobOptions, Level
+from ncclcheck.plan_data import DataOptions
+from ncclcheck.plan_smoke import SmokeOptions
+
+DEADLINE_S = 600.0
+_SMOKE_S: dict[Level, float] = {"quick": 6.0, "standard": 20.0, "full": 60.0}
+_STEPS: dict[Level, int] = {"quick": 10, "standard": 20, "full": 50}
+_DATA_S: dict[Level, float] = {"quick": 10.0, "standard": 30.0, "full": 60.0}
+
+
+@dataclass(frozen=True)
+class PreflightOptions(JobOptions):
+    """The options of `preflight` itself. need: nodes that COMMAND wants, 0: all; command: what to become."""
+
+    level: Level = "standard"
+    simulate: bool = False
+    data: str = ""
+    data_kwargs: dict[str, object] = field(default_factory=dict)
+    model: str = "transformer"
+    verify: bool = True
+    apply: bool = False
+    healthy_file: str = ""
+    exclude_file: str = ""
+    need: int = 0
+    cache_minutes: float = 0.0
+    command: tuple[str, ...] = ()
+
+
+def bench(preflight: PreflightOptions) -> BenchOptions:
+    """The collectives and pairs."""
+    return BenchOptions(
+        level=preflight.level,
+        nproc_per_node=preflight.nproc_per_node,
+        backend=preflight.backend,
+        inject=preflight.inject,
+    )
+
+
+def verification(preflight: PreflightOptions) -> BenchOptions:
+    """A short run with the recommended settings."""
+    return replace(bench(preflight), level="quick", time_budget=1.0, inject=(), ops=("all_reduce", "all_gather"))
+
+
+def smoke(preflight: PreflightOptions) -> SmokeOptions:
+    """The training."""
+    return SmokeOptions(
+        model=preflight.model,
+        steps=_STEPS[preflight.level],
+        time_budget=_SMOKE_S[preflight.level],
+        kill=preflight.level != "quick",
+        nproc_per_node=preflight.nproc_per_node,
+        backend=preflight.backend,
+    )
+
+
+def data(preflight: PreflightOptions) -> DataOptions:
+    """The dataset, where one is named."""
+    return DataOptions(
+        factory=preflight.data,
+        kwargs=dict(preflight.data_kwargs),
+        time_budget=_DATA_S[preflight.level],
+        nproc_per_node=preflight.nproc_per_node,
+    )

@@ -1,0 +1,27 @@
+"""A LightningModule among plain modules: recognised by its training step, so that Lightning itself is not needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+
+class TrainingStep(nn.Module):
+    """The training step as the `forward` that DDP looks at; Lightning's own strategies do the same."""
+
+    def __init__(self, module: Any) -> None:
+        super().__init__()
+        self.lightning = module
+
+    def forward(self, batch: Any) -> Tensor:
+        """The loss of a batch."""
+        found = self.lightning.training_step(batch, 0)
+        loss: Tensor = found["loss"] if isinstance(found, Mapping) else found
+        return loss
+
+
+def plain(made: nn.Module) -> nn.Module:
+    """A module that has a training step, with that step as its forward pass; any other as it is."""
+    return TrainingStep(made) if callable(getattr(made, "training_step", None)) else made

@@ -1,0 +1,70 @@
+"""Which nodes are fit for the job, which are not and why, and the words that take a node out of service. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+
+from ncclcheck.reports.findings import Culprit, State, Verdict
+from ncclcheck.reports.fold import fold_names
+from ncclcheck.reports.jsondoc import Document
+
+_OF_A_NODE = ("node", "nic", "gpu")
+
+
+def bad_nodes(verdicts: Iterable[Verdict], culprits: Iterable[Culprit], names: Sequence[str]) -> dict[str, str]:
+    """Node -> the code that speaks against it: a failure that the node owns, or a slow part of it.
+
+    What fails on all nodes says nothing about any of them, and excludes none.
+    """
+    found: dict[str, str] = {}
+    failed = {verdict.code for verdict in verdicts if verdict.state is State.FAIL}
+    for verdict in verdicts:
+        owned = [one.where.node for one in verdict.findings if one.state is State.FAIL and one.owner == "node"]
+        _add(found, {name for name in owned if name is not None and name in names}, verdict.code, names)
+    for culprit in culprits:
+        explained = [code for code in culprit.explains if code in failed]
+        if culprit.kind in _OF_A_NODE and explained:
+            _add(found, {name.partition("/")[0] for name in culprit.names}, explained[0], names)
+    return {name: found[name] for name in names if name in found}
+
+
+def _add(found: dict[str, str], places: set[str], code: str, names: Sequence[str]) -> None:
+    if len(names) == 1 or not places >= set(names):
+        for name in places:
+            found.setdefault(name, code)
+
+
+def of_document(document: Document) -> tuple[list[str], dict[str, str]]:
+    """The fit nodes in the launcher's order, and the others with what speaks against them."""
+    names = [entry.name for entry in document.nodes]
+    bad = bad_nodes(document.verdicts, document.culprits, names)
+    silent = {one.node: "RUN001" for one in document.run.silent}
+    return [name for name in names if name not in bad and name not in silent], {**silent, **bad}
+
+
+def healthy_file(healthy: Sequence[str]) -> str:
+    """One name a line: a hostfile for ssh, torchrun's wrappers and OpenMPI."""
+    return "".join(f"{name}\n" for name in healthy)
+
+
+def exclude_file(bad: Iterable[str]) -> str:
+    """One line in Slurm's form, for `sbatch --exclude=`; empty where nothing is excluded."""
+    names = slurm_list(bad)
+    return f"{names}\n" if names else ""
+
+
+def slurm_list(names: Iterable[str]) -> str:
+    """`a[1-3],b`."""
+    return fold_names(names).replace(", ", ",")
+
+
+def out_of_service(bad: dict[str, str]) -> list[str]:
+    """The lines that an admin pastes to drain or cordon them."""
+    lines = []
+    for code in dict.fromkeys(bad.values()):
+        names = [name for name, reason in bad.items() if reason == code]
+        node_list = shlex.quote(slurm_list(names))
+        lines.append(f"scontrol update NodeName={node_list} State=DRAIN Reason='ncclcheck {code}'")
+        lines.append(f"kubectl cordon {' '.join(shlex.quote(name) for name in names)}")
+    return lines

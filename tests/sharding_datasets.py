@@ -1,0 +1,146 @@
+"""Factories for test_data_sharding.py, called on emulated ranks."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, Subset, get_worker_info
+from torch.utils.data.distributed import DistributedSampler
+
+
+class Numbers(Dataset[Any]):
+    """Sample i holds i; with noise it draws from torch's generator as well."""
+
+    def __init__(self, count: int = 101, *, noise: bool = False) -> None:
+        self.count, self.noise = count, noise
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        return {"x": torch.full((4,), index) + (torch.rand(4) if self.noise else 0), "y": index % 10}
+
+
+def alone() -> Dataset[Any]:
+    return Numbers()
+
+
+def plain() -> DataLoader[Any]:
+    return DataLoader(Numbers(), batch_size=8, shuffle=True)
+
+
+def shared_out() -> DataLoader[Any]:
+    data = Numbers()
+    return DataLoader(data, batch_size=8, sampler=DistributedSampler(data))
+
+
+def seeded_by_rank(rank: int, world_size: int) -> DataLoader[Any]:
+    data = Numbers(noise=True)
+    torch.manual_seed(5 + rank)
+    sampler = DistributedSampler(data, world_size, rank, drop_last=True)
+    return DataLoader(data, batch_size=8, sampler=sampler, drop_last=True, num_workers=1)
+
+
+def seeded_alike() -> DataLoader[Any]:
+    data = Numbers(noise=True)
+    torch.manual_seed(5)
+    return DataLoader(data, batch_size=8, sampler=DistributedSampler(data), num_workers=1)
+
+
+def rank_0_everywhere() -> DataLoader[Any]:
+    data = Numbers()
+    return DataLoader(data, batch_size=8, sampler=DistributedSampler(data, 2, 0))
+
+
+class Uneven(Sampler[int]):
+    """Its order is the same in every epoch, and rank 0 has more."""
+
+    def __iter__(self) -> Iterator[int]:
+        order = random.Random(1).sample(range(101), 101)
+        return iter(order[:61] if os.environ["RANK"] == "0" else order[61:])
+
+
+def uneven() -> DataLoader[Any]:
+    return DataLoader(Numbers(), batch_size=8, sampler=Uneven())
+
+
+def part_of_each_rank() -> DataLoader[Any]:
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    return DataLoader(Subset(Numbers(), range(rank, 101, world)), batch_size=8, shuffle=True)
+
+
+class Named(Dataset[str]):
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, index: int) -> str:
+        return self.names[index]
+
+
+def from_a_set() -> Dataset[str]:
+    return Named(list({f"name {number}" for number in range(50)}))
+
+
+def from_a_sorted_set() -> Dataset[str]:
+    return Named(sorted({f"name {number}" for number in range(50)}))
+
+
+def shuffled_without_a_seed() -> Dataset[Any]:
+    return Subset(Numbers(), random.sample(range(101), 101))
+
+
+def from_a_listing() -> Dataset[str]:
+    return Named(os.listdir(os.path.dirname(os.__file__)))
+
+
+def fails_on_rank_1() -> Dataset[Any]:
+    return Named([str(number) for number in range([5, 0][int(os.environ["RANK"])] or int("none"))])
+
+
+class Stream(IterableDataset[Any]):
+    """Numbers, shared out as `mode` says; with `end` 0 it has none."""
+
+    def __init__(self, mode: str, end: int = 120) -> None:
+        self.mode, self.end = mode, end
+
+    def __iter__(self) -> Iterator[Any]:
+        rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        info = get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info else (0, 1)
+        start, step = {
+            "none": (0, 1),
+            "worker": (worker, workers),
+            "rank": (rank, world),
+            "both": (rank * workers + worker, world * workers),
+        }[self.mode]
+        number = start
+        while not self.end or number < self.end:
+            yield torch.tensor(number), torch.rand(2)
+            number += step
+
+
+def stream_of_all() -> IterableDataset[Any]:
+    return Stream("none")
+
+
+def stream_by_worker() -> DataLoader[Any]:
+    return DataLoader(Stream("worker"), batch_size=8, num_workers=2)
+
+
+def stream_by_rank() -> DataLoader[Any]:
+    return DataLoader(Stream("rank"), batch_size=8, num_workers=2)
+
+
+def stream_by_both() -> DataLoader[Any]:
+    return DataLoader(Stream("both"), batch_size=8, num_workers=2)
+
+
+def stream_without_an_end() -> IterableDataset[Any]:
+    return Stream("both", end=0)

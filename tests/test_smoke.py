@@ -1,0 +1,61 @@
+"""`ncclcheck smoke` through the real command."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ncclcheck.reports.findings import State
+from tests.conftest import Command, environment
+
+WRONG = [
+    (["--steps", "0"], "--steps"),
+    (["--model", "nowhere"], "allowed are transformer, conv, MODULE:FACTORY and FILE.py:FACTORY"),
+    (["--model", "nosuch:thing"], "--model nosuch:thing: there is no module nosuch"),
+    (["--data", "nosuch.py:thing"], "--data nosuch.py:thing: there is no file nosuch.py"),
+    (["--model-params", "abc"], "--model-params: 'abc' is not understood; allowed are 1 to 1e14 as 70e9 or 70B"),
+    (["--settings", "bad.json"], "--settings: bad.json: "),
+    (["--inject", "corrupt=1"], "this command cannot show it"),
+    (["--strategy", "horovod"], "--strategy"),
+]
+
+
+@pytest.mark.parametrize(("given", "says"), WRONG, ids=lambda one: " ".join(one) if isinstance(one, list) else "")
+def test_wrong_inputs_end_with_2(ncclcheck: Command, tmp_path: Path, given: list[str], says: str) -> None:
+    (tmp_path / "bad.json").write_text("{")
+    ran = ncclcheck("smoke", *given)
+    assert (ran.code, says in ran.err, "Traceback" in ran.err) == (2, True, False), ran.err
+
+
+@pytest.mark.timeout(200)
+def test_a_healthy_run_is_killed_and_resumed(ncclcheck: Command, tmp_path: Path) -> None:
+    ran = ncclcheck(
+        "smoke", "--nodes", "2", "--nproc-per-node", "1", "--model", "conv", "--steps", "4", "--save-mib", "4",
+        "-o", "json", seconds=190,
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    state = {verdict.code: verdict.state for verdict in ran.document.verdicts}
+    assert State.FAIL not in state.values()
+    assert state["TRN015"] is State.OK
+    assert [stage.name for stage in ran.document.stages] == ["facts", "smoke", "resume"]
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.timeout(150)
+def test_ctrl_c_leaves_no_file(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "ncclcheck", "smoke", "--nodes", "2", "--nproc-per-node", "1"]
+    with subprocess.Popen(argv, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL) as run:
+        try:
+            until = time.monotonic() + 100
+            while not any(tmp_path.glob("ncclcheck-smoke-*/checkpoint.pt")) and time.monotonic() < until:
+                time.sleep(0.1)
+            run.send_signal(signal.SIGINT)
+            assert run.wait(timeout=40) == 130
+        finally:
+            run.kill()
+    assert [*tmp_path.iterdir()] == []

@@ -1,0 +1,154 @@
+"""Real gloo ranks save, die and go on: what a sound place gives, and what is said of each that is not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+import pytest
+
+from ncclcheck import faults
+from ncclcheck.probes.context import TrainingPlan
+from ncclcheck.probes.facts import Cluster, Job, Measurements, Node, RankState, Run, together
+from ncclcheck.probes.facts.training import Setup, Smoke
+from ncclcheck.reports.findings import State, Verdict
+from ncclcheck.reports.judge import judge
+from ncclcheck.reports.rule import all_rules
+from tests.conftest import ROOT
+from tests.saves_job import Case
+
+RULES = [rule for rule in all_rules() if "TRN013" <= rule.code <= "TRN018"]
+FULL = "No space left on device"
+
+
+def case(folder: Path, name: str, *injected: str, place: Path | None = None, **more: Any) -> Case:
+    plan = TrainingPlan(
+        model="conv", steps=6, batch=4, budget_s=100.0, save_bytes=2**22, parameters=7e10,
+        checkpoints=str(folder), run_folder=str((place or folder) / name),
+    )  # fmt: skip
+    return Case(
+        name=name,
+        plan=plan,
+        injected=faults.injections(faults.read(injected, training=True), ["a"], 2, []),
+        **more,
+    )
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    with TemporaryDirectory() as name:
+        yield Path(name)
+
+
+@pytest.fixture(scope="module")
+def small_disk(folder: Path) -> Iterator[Path | None]:
+    """A file system of 64 KiB; None where we may not mount one."""
+    (place := folder / "disk").mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)], capture_output=True, check=False
+    )
+    yield None if mounted.returncode else place
+    if not mounted.returncode:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.fixture(scope="module")
+def verdicts(folder: Path, small_disk: Path | None) -> dict[str, dict[str, Verdict]]:
+    """Of all cases by name: two jobs, the second one goes on where a rank of the first was killed."""
+    cases = [
+        case(folder, "one file", "one-file"),
+        case(folder, "unshared", wrong="unshared"),
+        case(folder, "nowhere", place=folder / "missing"),
+        *([case(folder, "full", place=small_disk)] if small_disk else []),
+        case(folder, "forgetful", wrong="forgetful"),
+        case(folder, "healthy", dies=True),
+    ]
+    (folder / "cases.json").write_bytes(msgspec.json.encode(cases))
+    assert _job(folder, "first") == [1, -9]
+    assert _job(folder, "second") == [0, 0]
+    told = [_told(folder, turn) for turn in ("first", "second")]
+    return {
+        name: {v.code: v for v in judge(_cluster([one[name] for one in told if name in one]), RULES)}
+        for name in told[0]
+    }
+
+
+def _job(folder: Path, turn: str) -> list[int]:
+    """Exit statuses of the ranks."""
+    command = [sys.executable, "-m", "tests.saves_job"]
+    start = partial(
+        subprocess.Popen, cwd=ROOT, stderr=subprocess.PIPE, env=os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
+    )
+    ranks = [start([*command, str(rank), "2", str(folder), turn]) for rank in range(2)]
+    try:
+        errors = [rank.communicate(timeout=100)[1] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    print(b"\n".join(errors).decode())
+    return [rank.returncode for rank in ranks]
+
+
+def _told(folder: Path, turn: str) -> dict[str, Measurements]:
+    ranks = [(folder / f"{turn}-{rank}.json").read_bytes() for rank in range(2)]
+    by_rank = [msgspec.json.decode(text, type=dict[str, Measurements]) for text in ranks]
+    return {name: together([one[name] for one in by_rank]) for name in by_rank[0]}
+
+
+def _cluster(told: list[Measurements]) -> Cluster:
+    setup = Setup(model="conv", data="conv", strategy="ddp", precision="fp32", steps=6, batch=4)
+    return Cluster(
+        command="smoke",
+        nodes=[Node(name="sim0")],
+        job=Job(ranks=2, backend="gloo"),
+        run=Run(ranks=[RankState(rank=rank, node="sim0") for rank in range(2)], started_job=True),
+        measurements=together([Measurements(smoke=Smoke(setup=setup)), *told]),
+    )
+
+
+@pytest.mark.timeout(240)
+def test_a_sound_place(verdicts: dict[str, dict[str, Verdict]], folder: Path) -> None:
+    found = verdicts["healthy"]
+    assert {code: found[code].state for code in ("TRN013", "TRN014", "TRN015")} == dict.fromkeys(
+        ("TRN013", "TRN014", "TRN015"), State.OK
+    )
+    assert "2 files of 50 lines merged, 100 lines in one shared file" in found["TRN014"].findings[0].what
+    assert "rank 1 was killed after 4 steps, the checkpoint has 3" in found["TRN015"].findings[0].what
+    assert found["TRN016"].state is not State.SKIPPED
+    assert not (folder / "healthy").exists()
+
+
+# Case, rule, state, and words of its first finding or of its reason.
+SAID = [
+    ("one file", "TRN014", State.FAIL, "2 of 2 result files are missing"),
+    ("one file", "TRN013", State.OK, ""),
+    ("unshared", "TRN013", State.FAIL, "it is no shared file system"),
+    ("unshared", "TRN014", State.SKIPPED, "it is no shared file system"),
+    ("unshared", "TRN015", State.SKIPPED, "it is no shared file system"),
+    ("unshared", "TRN016", State.SKIPPED, "it is no shared file system"),
+    ("nowhere", "TRN013", State.FAIL, "No such file or directory"),
+    ("nowhere", "TRN015", State.SKIPPED, "No such file or directory"),
+    ("forgetful", "TRN013", State.OK, ""),
+    ("forgetful", "TRN015", State.FAIL, "ended with other parameters"),
+    ("full", "TRN013", State.FAIL, FULL),
+    ("full", "TRN015", State.FAIL, FULL),
+    ("full", "TRN016", State.SKIPPED, FULL),
+]
+
+
+@pytest.mark.parametrize(("name", "code", "state", "words"), SAID)
+def test_what_is_said(
+    verdicts: dict[str, dict[str, Verdict]], name: str, code: str, state: State, words: str
+) -> None:
+    if name not in verdicts:
+        pytest.skip("a file system of 64 KiB could not be mounted")
+    verdict = verdicts[name][code]
+    said = verdict.findings[0].what if verdict.findings else verdict.reason
+    assert (verdict.state, words in (said or "")) == (state, True), said
