@@ -59,7 +59,7 @@ def told(document: jsondoc.Document, options: Options) -> jsondoc.Document:
         return document
     from ncclcheck.reports.anonymise import anonymised  # noqa: PLC0415 - few runs hide anything
 
-    return anonymised(document)
+    return anonymised(document, options.baseline)
 
 
 def make(cluster: Cluster, options: Options, story: Story) -> jsondoc.Document:
@@ -113,7 +113,10 @@ def _print(document: jsondoc.Document, options: Options) -> bool:
 def style(options: Options) -> terminal.Style:
     """How text is printed here."""
     return terminal.Style(
-        width=_width(), colour=_colour(options.color), verbose=options.verbose, contact=options.policy.contact
+        width=_width(),
+        colour=_colour(options.color),
+        verbose=options.verbose,
+        contact="" if options.anonymise else options.policy.contact,
     )
 
 

@@ -13,6 +13,7 @@ from ncclcheck import outputs
 from ncclcheck.cache import Cache
 from ncclcheck.errors import UsageError
 from ncclcheck.exits import Exit
+from ncclcheck.leaving import do_last_acts
 from ncclcheck.plan_preflight import PreflightOptions
 from ncclcheck.progress import complain
 from ncclcheck.reports import selection
@@ -95,6 +96,7 @@ def _become(wanted: PreflightOptions, document: Document | None, chosen: Sequenc
     ctypes.CDLL(None).prctl(
         _PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0
     )  # it outlives exec, and COMMAND did not ask for it
+    do_last_acts()
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()

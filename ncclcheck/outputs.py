@@ -60,6 +60,11 @@ def check_file(option: str, path: str) -> None:
         raise UsageError(f"{option}: {path!r} cannot be written: {error.strerror or error}") from None
 
 
+def asked(options: Options) -> list[str]:
+    """The options that name a file to write."""
+    return [form.option for form, _ in _asked(options, (*_JSON, *_FORMS, *_SETTINGS))]
+
+
 def _asked(options: Options, forms: tuple[_Form, ...]) -> Iterator[tuple[_Form, str]]:
     for form in forms:
         path: str | None = getattr(options, form.field)

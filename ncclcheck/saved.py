@@ -7,9 +7,11 @@ import errno
 import os
 import select
 import stat
+from collections.abc import Sequence
 
 from ncclcheck import __version__, finish
 from ncclcheck.errors import UsageError
+from ncclcheck.merge import merged
 from ncclcheck.options import Options
 from ncclcheck.probes.facts import Baseline, Policy
 from ncclcheck.reports import compare, jsondoc
@@ -60,10 +62,20 @@ def _piped(pipe: int) -> bytes:
     return bytes(data)
 
 
-def judge_again(options: Options, told_by: str = "--from") -> int:
-    """Judge the nodes, run and measurements of a saved file; its verdicts are never trusted. Raises UsageError."""
+def judge_again(options: Options) -> int:
+    """`--from`: judge the nodes, run and measurements of a saved file anew. Raises UsageError."""
     assert options.from_file is not None
-    saved = load(options.from_file, told_by, options.policy)
+    return _judge(load(options.from_file, "--from", options.policy), options)
+
+
+def judge_files(files: Sequence[str], options: Options) -> int:
+    """`report`: judge a saved file anew, or several as one. Raises UsageError."""
+    saved = [(path, load(path, "report", options.policy)) for path in files]
+    return _judge(merged(saved) if len(saved) > 1 else saved[0][1], options)
+
+
+def _judge(saved: jsondoc.Saved, options: Options) -> int:
+    """A file's verdicts are never trusted."""
     options = with_baseline(dataclasses.replace(options, command=saved.cluster.command))
     story = finish.Story(saved.started, saved.seconds, saved.stages)
     return finish.deliver(finish.make(saved.cluster, options, story), options)
@@ -92,6 +104,10 @@ def compare_files(before: str, after: str, options: Options) -> int:
     """Say what changed between two saved results; the exit code. Raises UsageError."""
     ends = [_end(path, "report", options.policy) for path in (before, after)]
     found = compare.result(ends[0], ends[1], __version__, options.policy.thresholds)
+    if options.anonymise:
+        from ncclcheck.reports.anonymise import Disguise  # noqa: PLC0415 - few runs hide anything
+
+        found = Disguise(*ends, found).on(found)
     if options.output == "json":
         finish.emit(compare.encode(found).decode())
     elif not (options.quiet and found.exit_code == 0):

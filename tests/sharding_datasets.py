@@ -41,7 +41,7 @@ def shared_out() -> DataLoader[Any]:
 def seeded_by_rank(rank: int, world_size: int) -> DataLoader[Any]:
     data = Numbers(noise=True)
     torch.manual_seed(5 + rank)
-    sampler = DistributedSampler(data, world_size, rank, drop_last=True)
+    sampler: Sampler[Any] = DistributedSampler(data, world_size, rank, drop_last=True)
     return DataLoader(data, batch_size=8, sampler=sampler, drop_last=True, num_workers=1)
 
 

@@ -49,7 +49,7 @@ def train(case: Case, rank: int, watch: Watch) -> Outcome:
         backend="gloo",
         device=torch.device("cpu"),
         plan=JobPlan(training=case.plan, injected=case.injected),
-        deadline=time.monotonic() + 80,
+        deadline=time.monotonic() + 100,
         step=announced.append,
         tick=lambda: None,
         emit=told.append,

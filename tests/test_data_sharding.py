@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -31,12 +32,19 @@ from ncclcheck.reports.rule import all_rules
 
 CODES = ("DAT011", "DAT016", "DAT017", "DAT018", "DAT019")
 OK, NOTE, WARN, FAIL, SKIPPED = State.OK, State.NOTE, State.WARN, State.FAIL, State.SKIPPED
-FOLDER = str(Path(__file__).resolve().parent)
+FACTORIES = Path(__file__).with_name("sharding_datasets.py")
 
 
-def look(name: str, **changes: object) -> Sharding:
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    """The factories alone: the files beside them are searched for calls of set_epoch."""
+    shutil.copy(FACTORIES, tmp_path)
+    return str(tmp_path)
+
+
+def look(folder: str, name: str) -> Sharding:
     """In a child, as `examine` does it: nothing of the user's is imported here."""
-    plan = replace(DataPlan(factory=f"sharding_datasets.py:{name}", directory=FOLDER), **changes)
+    plan = DataPlan(factory=f"sharding_datasets.py:{name}", directory=folder)
     ended = child.run(lambda: sharding.look(plan, 30.0), Sharding, 60.0)
     assert ended.value is not None, ended.how
     return ended.value
@@ -79,17 +87,19 @@ def states(*seen: Sharding) -> list[State]:
         ("stream_without_an_end", [OK, OK, SKIPPED, SKIPPED, SKIPPED]),
     ],
 )
-def test_real_factories_on_emulated_ranks(factory: str, expected: list[State]) -> None:
-    assert states(look(factory)) == expected
+def test_real_factories_on_emulated_ranks(folder: str, factory: str, expected: list[State]) -> None:
+    assert states(look(folder, factory)) == expected
 
 
-def test_the_cause_of_another_order_is_named() -> None:
-    causes = {name: look(name).index_map for name in ("from_a_listing", "shuffled_without_a_seed", "from_a_set")}
+def test_the_cause_of_another_order_is_named(folder: str) -> None:
+    causes = {
+        name: look(folder, name).index_map for name in ("from_a_listing", "shuffled_without_a_seed", "from_a_set")
+    }
     assert [held and held.cause for held in causes.values()] == ["listing", "entropy", "interpreter"]
 
 
-def test_an_interpreter_that_was_started_early_is_used_and_ends() -> None:
-    plan = DataPlan(factory="sharding_datasets.py:from_a_set", directory=FOLDER)
+def test_an_interpreter_that_was_started_early_is_used_and_ends(folder: str) -> None:
+    plan = DataPlan(factory="sharding_datasets.py:from_a_set", directory=folder)
     interpreter = Interpreter.start()
     try:
         ended = child.run(lambda: sharding.look(plan, 30.0, interpreter), Sharding, 60.0)

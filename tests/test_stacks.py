@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from ncclcheck.cli import cli
 from ncclcheck.reports.findings import State
 from tests.conftest import ROOT, Command
 
@@ -106,3 +109,11 @@ def test_the_page_has_these_lines(name: str) -> None:
     _, model, data = STACKS[name]
     assert f"ncclcheck data {data}" in page
     assert f"ncclcheck smoke --model {model} --data {data}\n" in page
+
+
+def test_the_options_of_the_page_exist() -> None:
+    lines = re.findall(r"^ncclcheck (\w+) (.*)$", (ROOT / "docs/stacks.md").read_text(), re.MULTILINE)
+    assert len(lines) == 8
+    for command, given in lines:
+        shown = CliRunner().invoke(cli, [command, "--help"]).output
+        assert [option for option in re.findall(r"--[a-z][a-z-]+", given) if option not in shown] == []

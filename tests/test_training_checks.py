@@ -15,6 +15,7 @@ from ncclcheck.reports.judge import judge
 from ncclcheck.reports.rule import all_rules
 from tests.training_job import ROOT, Case, Outcome, cluster_of, outcomes_of
 
+pytestmark = pytest.mark.timeout(300)  # three jobs, of which each imports torch on every rank
 RULES = [rule for rule in all_rules() if "TRN001" <= rule.code <= "TRN012"]
 TROUBLE = (State.WARN, State.FAIL, State.UNKNOWN)
 
@@ -74,7 +75,7 @@ FAULTY: dict[str, tuple[Case, Expected]] = {
             users("summed", "Net", "dataset", loss="trainees.py:summed"),
             {"TRN004": (WARN, [None]), "TRN005": (WARN, [None])},
         ),
-        (users("stream", "Net", "Stream"), {"TRN011": (FAIL, [1])}),
+        (users("stream", "Net", "Stream", steps=20), {"TRN011": (FAIL, [1])}),
         (users("no number", "NoNumber", "dataset"), {"TRN001": (FAIL, [None]), "TRN012": (FAIL, [1])}),
         (users("branching", "Branching", "dataset"), {"TRN010": (FAIL, [1])}),
     )
@@ -189,6 +190,5 @@ def test_a_model_that_does_not_repeat_itself_is_not_compared() -> None:
 def test_every_rank_ends_with_the_same_steps(one: Case) -> None:
     ranks = {**sound(), **faulty()}[one.name]
     assert ranks[0].steps == ranks[1].steps
-    apart = one.injected and one.injected[0].kind in ("no-sync", "skip-step")
-    if one.name != "no number":
-        assert (ranks[0].digest == ranks[1].digest) is (not apart or one.injected[0].iteration > 2)
+    if one.name not in ("normalised", "skip", "alone"):  # statistics, or what was asked for, are each rank's own
+        assert ranks[0].digest == ranks[1].digest

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,8 +15,20 @@ import pytest
 
 from ncclcheck import faults
 from ncclcheck.probes.context import TrainingPlan
-from ncclcheck.probes.facts import Cluster, Job, Measurements, Node, RankState, Run, together
-from ncclcheck.probes.facts.training import Setup, Smoke
+from ncclcheck.probes.facts import (
+    Cluster,
+    Host,
+    Job,
+    Measurements,
+    Node,
+    RankState,
+    Run,
+    Unread,
+    replace,
+    together,
+)
+from ncclcheck.probes.facts.training import Saves, Setup, Smoke
+from ncclcheck.probes.facts.training.saves import ShardedSave
 from ncclcheck.reports.findings import State, Verdict
 from ncclcheck.reports.judge import judge
 from ncclcheck.reports.rule import all_rules
@@ -28,10 +39,18 @@ RULES = [rule for rule in all_rules() if "TRN013" <= rule.code <= "TRN018"]
 FULL = "No space left on device"
 
 
-def case(folder: Path, name: str, *injected: str, place: Path | None = None, **more: Any) -> Case:
+def case(
+    folder: Path,
+    name: str,
+    *injected: str,
+    place: Path | None = None,
+    asked: bool = True,
+    save_bytes: int = 2**22,
+    **more: Any,
+) -> Case:
     plan = TrainingPlan(
-        model="conv", steps=6, batch=4, budget_s=100.0, save_bytes=2**22, parameters=7e10,
-        checkpoints=str(folder), run_folder=str((place or folder) / name),
+        model="conv", steps=6, batch=4, budget_s=100.0, save_bytes=save_bytes, parameters=7e10,
+        checkpoints=str(folder) if asked else "", run_folder=str((place or folder) / name),
     )  # fmt: skip
     return Case(
         name=name,
@@ -66,7 +85,9 @@ def verdicts(folder: Path, small_disk: Path | None) -> dict[str, dict[str, Verdi
         case(folder, "one file", "one-file"),
         case(folder, "unshared", wrong="unshared"),
         case(folder, "nowhere", place=folder / "missing"),
+        case(folder, "unasked", place=folder / "missing", asked=False),
         *([case(folder, "full", place=small_disk)] if small_disk else []),
+        case(folder, "large", save_bytes=2**18),
         case(folder, "forgetful", wrong="forgetful"),
         case(folder, "healthy", dies=True),
     ]
@@ -83,10 +104,11 @@ def verdicts(folder: Path, small_disk: Path | None) -> dict[str, dict[str, Verdi
 def _job(folder: Path, turn: str) -> list[int]:
     """Exit statuses of the ranks."""
     command = [sys.executable, "-m", "tests.saves_job"]
-    start = partial(
-        subprocess.Popen, cwd=ROOT, stderr=subprocess.PIPE, env=os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
-    )
-    ranks = [start([*command, str(rank), "2", str(folder), turn]) for rank in range(2)]
+    env = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
+    ranks = [
+        subprocess.Popen([*command, str(rank), "2", str(folder), turn], cwd=ROOT, stderr=subprocess.PIPE, env=env)
+        for rank in range(2)
+    ]
     try:
         errors = [rank.communicate(timeout=100)[1] for rank in ranks]
     finally:
@@ -135,6 +157,10 @@ SAID = [
     ("unshared", "TRN016", State.SKIPPED, "it is no shared file system"),
     ("nowhere", "TRN013", State.FAIL, "No such file or directory"),
     ("nowhere", "TRN015", State.SKIPPED, "No such file or directory"),
+    ("unasked", "TRN013", State.SKIPPED, "--checkpoint-dir DIR names another place"),
+    ("large", "TRN013", State.SKIPPED, "--save-mib 1"),
+    ("large", "TRN014", State.OK, ""),
+    ("large", "TRN015", State.SKIPPED, "--save-mib 2"),
     ("forgetful", "TRN013", State.OK, ""),
     ("forgetful", "TRN015", State.FAIL, "ended with other parameters"),
     ("full", "TRN013", State.FAIL, FULL),
@@ -152,3 +178,27 @@ def test_what_is_said(
     verdict = verdicts[name][code]
     said = verdict.findings[0].what if verdict.findings else verdict.reason
     assert (verdict.state, words in (said or "")) == (state, True), said
+
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("available", "limit", "state"),
+    [
+        (64, None, State.OK),
+        (24, None, State.WARN),
+        (12, None, State.FAIL),
+        (64, 12, State.FAIL),
+        (64, 24, State.WARN),
+    ],
+)
+def test_rank_0_has_what_its_control_group_leaves(available: int, limit: int | None, state: State) -> None:
+    """7e9 parameters in 16 bits are 13 GiB, and some ways of saving copy them."""
+    kept = Unread("absent", "no control group limits memory") if limit is None else limit * GIB
+    host = Host(memory_available=available * GIB, memory_limit=kept)
+    saved = ShardedSave(folder="/x", bytes=GIB, ranks=2, gather_s=0.1, write_s=1.0, shards_s=0.5, parameters=7e9)
+    found = replace(
+        _cluster([Measurements(smoke=Smoke(saves=Saves(sharded=saved)))]), nodes=[Node(name="sim0", host=host)]
+    )
+    assert {v.code: v.state for v in judge(found, RULES)}["TRN018"] is state

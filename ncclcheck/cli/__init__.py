@@ -13,6 +13,7 @@ import click
 from ncclcheck import __version__
 from ncclcheck.errors import UsageError
 from ncclcheck.exits import Exit, of_signal
+from ncclcheck.leaving import do_last_acts
 from ncclcheck.progress import complain
 
 _EPILOG = """\b
@@ -118,6 +119,7 @@ def _complain(message: str) -> int:
 
 def _leave(code: int) -> NoReturn:
     """Leave without waiting for threads that hang in the kernel."""
+    do_last_acts()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):
             stream.flush()

@@ -13,7 +13,7 @@ from ncclcheck.errors import UsageError
 from ncclcheck.options import Options, codes
 
 _EPILOG = """\b
-Exit codes of one file: those of the command that saved it.
+Exit codes: those of the command that saved it.
 Exit codes of --compare:
   0    nothing is worse
   1    something is worse
@@ -35,24 +35,24 @@ Exit codes of --compare:
 @option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", help="colours")
 @click.pass_obj
 def report(site: Site, /, files: tuple[str, ...], *, compare: bool, **given: Any) -> int:
-    """Judge a saved result (--save) again, or compare two of them. Measures nothing."""
-    wanted = 2 if compare else 1
-    if len(files) != wanted:
-        how = "report --compare BEFORE AFTER" if compare else "report FILE, or report --compare BEFORE AFTER"
+    """Judge saved results (--save) again, several as one cluster, or compare two. Measures nothing."""
+    if len(files) != 2 if compare else not files:
+        how = "report --compare BEFORE AFTER" if compare else "report FILE..., or report --compare BEFORE AFTER"
         told = "1 file was" if len(files) == 1 else f"{len(files) or 'no'} files were"
         raise UsageError(f"report: {told} given; type: ncclcheck {how}")
+    options = _options(site, given)
     if compare:
-        return saved.compare_files(files[0], files[1], _options(site, given))
-    options = _options(site, given, files[0])
+        if given_files := outputs.asked(options):
+            raise UsageError(f"{given_files[0]}: not with --compare, which prints only; -o json is its document")
+        return saved.compare_files(files[0], files[1], options)
     outputs.check(options)
-    return saved.judge_again(options, told_by="report")
+    return saved.judge_files(files, options)
 
 
-def _options(site: Site, given: dict[str, Any], file: str | None = None) -> Options:
+def _options(site: Site, given: dict[str, Any]) -> Options:
     return Options(
         command="report",
         output=given["output"],
-        from_file=file,
         **report_options(given),
         only=codes("--only", given["only"]),
         ignore=codes("--ignore", given["ignore"]),

@@ -60,7 +60,7 @@ from ncclcheck.config import Site
     type=Number(1, 2**20, whole=True),
     default=64,
     show_default=True,
-    help="the most that the sharded save may write",
+    help="the most that one save may write",
 )
 @option("--model-params", metavar="N", default="", help="forecast the save of a model so large: 70e9 or 70B")
 @option(

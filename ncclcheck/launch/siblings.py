@@ -5,7 +5,6 @@ They meet on an abstract Unix socket (unix(7)), which leaves no file and is seen
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import os
 import socket
@@ -20,6 +19,7 @@ import msgspec
 from ncclcheck.errors import UsageError
 from ncclcheck.launch.follow import Stopped
 from ncclcheck.launch.identity import Identity
+from ncclcheck.leaving import at_leave
 
 _TELL_S = 10.0
 _TICK = 0.1
@@ -51,7 +51,7 @@ class Siblings:
 
     def tell_at_exit(self, outcome: Outcome) -> None:
         """Tell them when our own report is written: torchrun kills a node's ranks once one of them has failed."""
-        atexit.register(self.tell, outcome)
+        at_leave(lambda: self.tell(outcome))
 
     def tell(self, outcome: Outcome) -> None:
         """Tell all of them, also those that are slow to start; not for ever."""

@@ -19,6 +19,7 @@ _NETWORK = "0x02"
 _SECRET = re.compile(r"JWT|TOKEN|KEY|SECRET|PASS", re.IGNORECASE)
 _TOPOLOGY = "/var/run/nvidia-topologyd/virtualTopology.xml"
 _MOST = 4096
+_CLOUDS = ("OracleCloud.com", "7783-7084-3265-9085-8269-3286-77", "Amazon EC2")
 
 
 def probe(machine: Machine) -> Fabric:
@@ -34,6 +35,7 @@ def probe(machine: Machine) -> Fabric:
         numa_balancing=machine.number("/proc/sys/kernel/numa_balancing"),
         hypervisor=_hypervisor(machine),
         product=_product(machine),
+        asset_tag=_asset_tag(machine),
         topology_file=machine.exists(_TOPOLOGY),
     )
 
@@ -176,3 +178,11 @@ def _product(machine: Machine) -> str | Unread:
         return name
     vendor = machine.line("/sys/class/dmi/id/sys_vendor")
     return name if isinstance(vendor, Unread) else f"{vendor} {name}"[:200]
+
+
+def _asset_tag(machine: Machine) -> str | Unread:
+    """Oracle's cloud, Azure and AWS write a fixed text here; elsewhere it is the owner's number of a machine."""
+    text = machine.line("/sys/class/dmi/id/chassis_asset_tag")
+    if isinstance(text, Unread) or text in _CLOUDS:
+        return text
+    return ""

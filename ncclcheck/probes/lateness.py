@@ -64,7 +64,13 @@ class _Usage:
     @classmethod
     def now(cls, stalled_s: float) -> _Usage:
         used = resource.getrusage(resource.RUSAGE_SELF)
-        return cls(time.perf_counter(), used.ru_utime + used.ru_stime, runqueue_s(), stalled_s, used.ru_nivcsw)
+        return cls(
+            time.perf_counter(),
+            used.ru_utime + used.ru_stime,
+            sum(runqueues().values()),
+            stalled_s,
+            used.ru_nivcsw,
+        )
 
     def add(self, begin: _Usage, end: _Usage) -> None:
         for name in (field.name for field in fields(self)):
@@ -123,10 +129,10 @@ class LateRanks:
         )
 
 
-def runqueue_s() -> float:
-    """Seconds in which threads of this process could run and had no core; gloo works in threads of its own."""
-    waited = 0
+def runqueues() -> dict[str, float]:
+    """Seconds in which each thread of this process could run and had no core; gloo works in threads of its own."""
+    waited: dict[str, float] = {}
     for task in Path("/proc/self/task").iterdir():
         with suppress(OSError, ValueError, IndexError):
-            waited += int((task / "schedstat").read_bytes().split()[1])
-    return waited / 1e9
+            waited[task.name] = int((task / "schedstat").read_bytes().split()[1]) / 1e9
+    return waited

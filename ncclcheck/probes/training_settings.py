@@ -55,7 +55,7 @@ def read(path: str) -> SettingsFile:
     reader = {".json": _of_json, ".py": _of_python}.get(Path(path).suffix, _of_lines)
     try:
         found = [one for one in reader(text) if one.name in NAMES]
-    except (msgspec.MsgspecError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
+    except (msgspec.MsgspecError, SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
         raise Unreadable(f"{path}: {type(error).__name__}: {error}") from None
     if not found:
         raise Unreadable(f"{path}: it has none of the settings {', '.join(NAMES)}")
@@ -104,11 +104,12 @@ def _setting(name: str, value: ast.expr) -> Iterator[SaveSetting]:
 def _number(value: ast.expr) -> float | None:
     """`2 * 3600` and timedelta(minutes=30), in seconds; None where a name stands in it."""
     if isinstance(value, ast.Constant):
-        return float(value.value) if type(value.value) in (int, float) else None
+        number = value.value
+        return float(number) if isinstance(number, int | float) and not isinstance(number, bool) else None
     if isinstance(value, ast.BinOp):
         left, right = _number(value.left), _number(value.right)
-        known = left is not None and right is not None
-        return left * right if known and isinstance(value.op, ast.Mult) else None  # type: ignore[operator]
+        if left is not None and right is not None and isinstance(value.op, ast.Mult):
+            return left * right
     if isinstance(value, ast.Call) and ast.unparse(value.func).endswith("timedelta"):
         return _timedelta(value)
     return None

@@ -36,7 +36,11 @@ class NodeEntry(Struct, frozen=True, kw_only=True):
 
 
 class Recommendation(Struct, frozen=True, kw_only=True):
-    """One setting with its evidence."""
+    """One setting with its evidence.
+
+    value: null takes the variable away. set_in: where it stands now: environment, or a file with its line. undo: the
+    line of a shell script that brings back what was. disagree: who says otherwise.
+    """
 
     variable: str
     action: Literal["set", "unset", "try", "keep"]
@@ -48,6 +52,9 @@ class Recommendation(Struct, frozen=True, kw_only=True):
     gain: str
     risk: str
     valid_for: str
+    set_in: list[str] = field(default_factory=list)
+    undo: str = ""
+    disagree: str = ""
 
 
 class Document(Struct, frozen=True, kw_only=True):

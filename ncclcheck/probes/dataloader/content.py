@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -34,7 +33,7 @@ def look(made: Made, plan: DataPlan, limit: float) -> Content:
     indices = chosen(made, _MOST, plan.seed)
     if not indices:
         return Content(seed=plan.seed, unseen=["the dataset is empty"])
-    since = time.time()
+    since = written.now()
     touched = _touch(reader, indices)
     writes = written.in_place([one.writes for one in _done(touched)], since) if touched else []
     indices = _affordable(reader, indices, _done(touched))

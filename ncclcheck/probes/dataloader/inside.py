@@ -46,6 +46,7 @@ def be_child(parent: int, pipe: int, stacks: int, not_ours: Iterable[int], bound
     for number in not_ours:
         os.close(number)
     os.dup2(2, 1)
+    sys.stdout = sys.stderr
     _be_first_to_go()
     if bounded:
         _bound_memory()

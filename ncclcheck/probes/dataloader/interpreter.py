@@ -47,7 +47,7 @@ class Interpreter:
         assert self.running.stdin is not None
         os.write(self.running.stdin.fileno(), msgspec.json.encode(asked) + b"\n")
         while not os.path.exists(answer):
-            if not _is_running(self.running.pid):
+            if not _is_running(self.running.pid) and not os.path.exists(answer):  # it may just have answered
                 return View(rank=asked.rank, error="its interpreter ended without an answer")
             time.sleep(_POLL_S)
         with open(answer, "rb") as file:

@@ -53,11 +53,12 @@ def ask(reader: Reader, indices: Sequence[int], salt: int) -> Oracle | None:
     """Read the samples alone, again and again. None where they cannot be read."""
     stream = reader.made.iterable
     plain = Order(indices, salt, workers=reader.plan.workers, whole=stream, warm=None if stream else indices[0])
-    first = _once(reader, plain)
-    if not first:
+    twice = reader.passes(replace(plain, passes=1 if stream else 2))
+    if not twice or not twice[0]:
         return None
+    first = twice[0]
     plain = reader.without_unreadable(replace(plain, indices=[index for index in indices if index in first]))
-    passes = _in_orders(reader, plain, first)
+    passes = _in_orders(reader, plain, twice)
     depends = bool(_differing(first, passes.turned))
     order = replace(plain, reset=depends)
     other = passes.reset if stream else _once(reader, replace(order, worker=1))
@@ -66,9 +67,9 @@ def ask(reader: Reader, indices: Sequence[int], salt: int) -> Oracle | None:
     return Oracle(order, passes.reset, leaves, judged, bool(passes.again and (stream or len(passes.twice) == 2)))
 
 
-def _in_orders(reader: Reader, plain: Order, first: Pass) -> _Passes:
+def _in_orders(reader: Reader, plain: Order, twice: list[Pass]) -> _Passes:
     """A stream has one order only, and may go on elsewhere when it is begun again."""
-    stream = reader.made.iterable
+    stream, first = reader.made.iterable, twice[0]
     backwards = replace(plain, indices=plain.indices[::-1])
     turned = first if stream else _once(reader, backwards)
     depends = bool(_differing(first, turned))
@@ -76,7 +77,7 @@ def _in_orders(reader: Reader, plain: Order, first: Pass) -> _Passes:
         first=first,
         turned=turned,
         salted=_once(reader, replace(plain, salt=plain.salt + 1)),
-        twice=[] if stream else reader.passes(replace(plain, passes=2)),
+        twice=twice,
         reset=_once(reader, replace(plain, reset=True)) if depends else first,
         reset_turned=_once(reader, replace(backwards, reset=True)) if depends else turned,
         again=_once(reader, plain),

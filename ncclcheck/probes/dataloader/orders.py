@@ -55,6 +55,7 @@ def _describe(loader: Any, view: View) -> None:
     inner = getattr(batches, "sampler", None) if own else sampler
     view.sampler = type(batches if own else sampler).__name__
     view.batch = _number(loader.batch_size or getattr(batches, "batch_size", None))
+    view.replicas = _number(getattr(sampler, "num_replicas", getattr(inner, "num_replicas", None)))
     view.drop_last = any(bool(getattr(one, "drop_last", False)) for one in (loader, batches, sampler, inner))
     view.replacement = any(_draws_again(one) for one in (sampler, inner))
 

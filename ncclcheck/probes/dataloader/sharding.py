@@ -57,6 +57,7 @@ def _look(world: World) -> Sharding:
         iterable=first.iterable,
         sampler=first.sampler,
         batch=first.batch,
+        replicas=first.replicas,
         group=next((view.group for view in views if view.group), ""),
         shares=_shares(views),
     )

@@ -65,6 +65,7 @@ class View(Struct, kw_only=True):
     asked: list[str] = field(default_factory=list)
     sampler: str = ""
     batch: int | None = None
+    replicas: int | None = None
     workers: int | None = None
     drop_last: bool = False
     replacement: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
 
@@ -13,7 +14,8 @@ from ncclcheck.probes.facts.data.content import Written
 
 _MOST = 4000
 _WRITING = os.O_WRONLY | os.O_RDWR
-_CLOCK_S = 0.02  # the kernel stamps files with a clock that ticks every few milliseconds
+_COARSE = 5  # CLOCK_REALTIME_COARSE of time.h, which Python does not name
+_TICK_S = 0.012
 _NOT_FILES = ("/dev/", "/proc/", "/sys/")
 
 
@@ -24,6 +26,12 @@ class Writes(msgspec.Struct):
     read: list[str] = msgspec.field(default_factory=list)
     renamed: list[str] = msgspec.field(default_factory=list)
     locked: bool = False
+
+
+def now() -> float:
+    """The clock that stamps files, after a tick of it: what was written before has an earlier stamp."""
+    time.sleep(_TICK_S)
+    return time.clock_gettime(_COARSE)
 
 
 def watch_writes() -> Writes:
@@ -60,7 +68,7 @@ def _add(paths: list[str], path: object) -> None:
 def in_place(workers: Sequence[Writes], since: float) -> list[Written]:
     """Files that two workers or more read, and that one of them wrote meanwhile under this name, without a lock.
 
-    A file that came by `os.replace` is whole from the first. since: the time of day before any of them began.
+    A file that came by `os.replace` is whole from the first. since: `now` before any of them began.
     """
     if any(one.locked for one in workers):
         return []
@@ -69,7 +77,7 @@ def in_place(workers: Sequence[Writes], since: float) -> list[Written]:
     return [
         Written(path=path, readers=count, writers=sum(path in one.written for one in workers))
         for path, count in sorted(readers.items())
-        if count > 1 and path not in renamed and _changed(path) >= since - _CLOCK_S
+        if count > 1 and path not in renamed and _changed(path) >= since
     ]
 
 

@@ -162,8 +162,9 @@ class Governor(Struct, frozen=True, kw_only=True, tag="governor"):
 class Fabric(Struct, frozen=True, kw_only=True, tag="fabric"):
     """What connects GPUs, network cards, cores and memory within a node.
 
-    hypervisor: the CPU says that it is a virtual one. product: vendor and product by DMI. topology_file: there is
-    an XML file of the provider where NCCL looks for one.
+    hypervisor: the CPU says that it is a virtual one. product: vendor and product by DMI. asset_tag: that of the
+    chassis, in which some clouds write who they are. topology_file: there is an XML file of the provider where NCCL
+    looks for one.
     """
 
     pci: list[PciDevice] | Unread = NOT_RECORDED
@@ -176,4 +177,5 @@ class Fabric(Struct, frozen=True, kw_only=True, tag="fabric"):
     numa_balancing: int | Unread = NOT_RECORDED
     hypervisor: bool | Unread = NOT_RECORDED
     product: str | Unread = NOT_RECORDED
+    asset_tag: str | Unread = NOT_RECORDED
     topology_file: bool | Unread = NOT_RECORDED

@@ -35,6 +35,9 @@ def run(setting: Setting) -> None:
     if found := places.make(setting):
         _nowhere(setting, path, found)
         return
+    if why := too_large(setting, size_of(setting.model)):
+        places.unseen(setting, "reload", why)
+        return
     model = wrap(setting, setting.fresh_model())
     optimizer, batches = setting.optimizer(model), stream(setting)
     for _ in range(_STEPS):
@@ -51,10 +54,7 @@ def _nowhere(setting: Setting, path: Path, found: list[RankProblem]) -> None:
 
 
 def _reloaded(setting: Setting, model: nn.Module, path: Path) -> Reloaded:
-    size = sum(one.numel() * one.element_size() for one in model.state_dict().values() if isinstance(one, Tensor))
-    if size > setting.plan.save_bytes:
-        problem = f"a checkpoint has {size} bytes, --save-mib allows {setting.plan.save_bytes}"
-        return _unwritten(path, places.problems(setting, problem if setting.context.rank == 0 else ""))
+    size = size_of(model)
     setting.context.step(f"training: write {path}, {size} bytes")
     wrote, problem = written(path, model.state_dict()) if setting.context.rank == 0 else (0.0, "")
     if found := places.problems(setting, problem):
@@ -78,6 +78,19 @@ def _reloaded(setting: Setting, model: nn.Module, path: Path) -> Reloaded:
         problems=found[:MOST],
         failed=len(found),
     )
+
+
+def size_of(model: nn.Module) -> int:
+    """Bytes of its parameters and buffers."""
+    return sum(one.numel() * one.element_size() for one in model.state_dict().values() if isinstance(one, Tensor))
+
+
+def too_large(setting: Setting, size: int) -> str:
+    """Why so large a save is not made; empty where it may be. A collective: ranks may have other models."""
+    size = int(setting.peers.worst([float(size)])[0])
+    if size <= setting.plan.save_bytes:
+        return ""
+    return f"a save of {size} bytes is more than --save-mib allows: --save-mib {-(-size // 2**20)}"
 
 
 def _unwritten(path: Path, found: list[RankProblem]) -> Reloaded:

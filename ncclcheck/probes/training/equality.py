@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from ncclcheck.probes.facts.training import Agreement, Checks, FixedBatch, TakenSteps, Trained
 from ncclcheck.probes.training.alike import MOST, agreement, told
 from ncclcheck.probes.training.loop import Setting, bare, stream, train_step, wrap
+from ncclcheck.probes.training.seeds import SEED, own_generators
 from ncclcheck.probes.training.state import fingerprints
 
 _STEPS = 20
@@ -57,7 +58,8 @@ def fixed_batch(setting: Setting) -> Checks:
     batch = setting.first[0]
     losses: list[float] = []
     for _ in range(_FIXED_STEPS):
-        losses.append(float(train_step(setting, model, optimizer, repeat(batch))))
+        with own_generators(setting.device, SEED):  # dropout that is another each time would hide what is learned
+            losses.append(float(train_step(setting, model, optimizer, repeat(batch))))
         if setting.left() <= 0:
             break
     every = setting.peers.worst([losses[0], losses[-1]])

@@ -1,4 +1,4 @@
-"""A LightningModule among plain modules: recognised by its training step, so that Lightning itself is not needed."""
+"""A LightningModule among plain modules: known by its training step, so that Lightning is not needed here."""
 
 from __future__ import annotations
 

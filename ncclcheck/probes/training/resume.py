@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from ncclcheck.probes.facts.training.saves import Interrupted, Resumed, Saves
 from ncclcheck.probes.training import places
-from ncclcheck.probes.training.checkpoint import read, told, written
+from ncclcheck.probes.training.checkpoint import read, size_of, told, too_large, written
 from ncclcheck.probes.training.feed import Batch
 from ncclcheck.probes.training.loop import Setting, digest, stream, train_step, wrap
 from ncclcheck.probes.training.seeds import SEED, seed_all
@@ -57,8 +57,15 @@ def interrupted(setting: Setting) -> Callable[[], None] | None:
 def _reason_against(setting: Setting) -> str:
     if setting.plan.strategy != "ddp":
         return f"--strategy {setting.plan.strategy}: ranks hold pieces of the model"
+    if why := too_large(setting, _bytes(setting)):
+        return why
     left = -setting.peers.worst([time.monotonic() - setting.context.deadline])[0]
     return f"{left:.0f} s before the deadline are too few" if left < _LEAST_S else ""
+
+
+def _bytes(setting: Setting) -> int:
+    """Of a checkpoint: the weights, and as much again for each of AdamW's two moments."""
+    return 3 * size_of(setting.model)
 
 
 def _steps(setting: Setting) -> int:
@@ -80,7 +87,8 @@ def _train(setting: Setting, model: nn.Module, optimizer: Optimizer, batches: It
 def _train_and_die(setting: Setting, kept: int, killed: int) -> None:
     """All has been told by now. The survivors leave by themselves, or are ended by torchrun."""
     context = setting.context
-    context.step(f"training: save after {kept} steps, then rank {killed} is killed")
+    words = f"save {_bytes(setting)} bytes in {setting.plan.run_folder} after {kept} steps"
+    context.step(f"training: {words}, then rank {killed} is killed")
     (model, optimizer), batches = _start(setting), stream(setting)
     _train(setting, model, optimizer, batches, kept)
     if found := places.problems(setting, _save(setting, model, optimizer)):

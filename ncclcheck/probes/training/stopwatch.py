@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ncclcheck.probes.facts.training import Phases, Timed
-from ncclcheck.probes.lateness import SCHEDSTAT, runqueue_s
+from ncclcheck.probes.lateness import SCHEDSTAT, runqueues
 from ncclcheck.probes.timing import summary
 
 _FIELDS = {
@@ -26,7 +26,7 @@ _FIELDS = {
 
 @dataclass(frozen=True)
 class Lap:
-    """One step of this rank, seconds. core: without a core although threads could have run."""
+    """One step of this rank, seconds. core: in which a thread could have run and had no core."""
 
     parts: dict[str, float]
     core: float
@@ -43,11 +43,11 @@ class Stopwatch:
 
     device: torch.device
     _marks: list[tuple[str, Any]] = field(default_factory=list)
-    _waited: float = 0.0
+    _waited: dict[str, float] = field(default_factory=dict)
 
     def start(self) -> None:
         """Before a step: what came before it does not count."""
-        self._marks, self._waited = [], runqueue_s()
+        self._marks, self._waited = [], runqueues()
 
     def __call__(self, part: str) -> None:
         """A part begins."""
@@ -60,7 +60,11 @@ class Stopwatch:
         parts = dict.fromkeys(_FIELDS, 0.0)
         for (part, begin), (_, end) in pairwise(self._marks):
             parts[part] += self._between(begin, end)
-        return Lap(parts, runqueue_s() - self._waited)
+        return Lap(parts, self._without_a_core())
+
+    def _without_a_core(self) -> float:
+        """Of the thread that waited longest: threads that wait at the same time do not add up."""
+        return max((now - self._waited.get(task, 0.0) for task, now in runqueues().items()), default=0.0)
 
     def _now(self) -> Any:
         if self.device.type != "cuda":

@@ -86,7 +86,7 @@ def _wrong(node: str, contest: Contest) -> Finding:
 
 _LAZY = """def __getitem__(self, index):
     if self.pid != os.getpid():
-        self.file, self.buffer, self.pid = open(self.path, "rb"), torch.empty(size), os.getpid()"""
+        self.file, self.pid = open(self.path, "rb"), os.getpid()"""
 
 
 def _leaf(wrong: Wrong | None) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.probes.facts.data import Sharding
 from ncclcheck.probes.facts.data.sharding import Account, Share
-from ncclcheck.reports.findings import Evidence, Finding, State, Where, fail, fine, note, seen, warn, you
+from ncclcheck.reports.findings import Evidence, Finding, Remedy, State, Where, fail, fine, note, seen, warn, you
 from ncclcheck.reports.rule import rule
 from ncclcheck.reports.sharded import OTHERS_DO, by_sampler, by_stream, joined, nothing_of, shardings
 from ncclcheck.reports.sharded_streams import of_stream
@@ -121,8 +121,16 @@ def _left_out(node: str, held: Sharding, account: Account, missing: int) -> Find
         why="They are never learned from, and never validated on; nothing else tells of it.",
         owner="job",
         evidence=_evidence(held, account),
-        fix=by_sampler(held),
+        fix=[*_other_world(held), *by_sampler(held)],
     )
+
+
+def _other_world(held: Sharding) -> list[Remedy]:
+    """The sampler was made for another number of ranks than were emulated."""
+    if held.replicas in (None, held.ranks):
+        return []
+    text = f"The sampler is made for {held.replicas} ranks, {held.ranks} were emulated. If the job has as many:"
+    return [you(text, f"ncclcheck data --nproc-per-node {held.replicas} MODULE:FACTORY")]
 
 
 def _overlap(node: str, held: Sharding, account: Account) -> Finding:

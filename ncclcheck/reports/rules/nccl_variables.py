@@ -66,11 +66,11 @@ def names_are_read(cluster: Cluster) -> Iterator[Finding]:
     """
     for node in cluster.nodes:
         for name, setting in effective(node).items():
-            if re.fullmatch(r"NCCL_\S+", name) and (problem := _unread_name(node, name)):
+            if re.fullmatch(r"NCCL_\S+", name) and (problem := unread_name(node, name)):
                 yield _nobody_reads(node, name, setting, *problem)
 
 
-def _unread_name(node: Node, name: str) -> tuple[str, str] | None:
+def unread_name(node: Node, name: str) -> tuple[str, str] | None:
     """What is wrong with a name, and what to use instead; None where somebody reads it."""
     in_library = value_or(at(node, "nccl.known_names"), [])
     entry = reference().get(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclcheck.probes.facts import Cluster, Node, at, value_or
+from ncclcheck.probes.facts import Cluster, Node, at
 from ncclcheck.probes.facts.training.saves import ShardedSave
 from ncclcheck.reports.findings import Finding, State, Where, fail, fine, seen, unknown, warn, you
 from ncclcheck.reports.fold import size
@@ -98,9 +98,10 @@ def fits_memory(cluster: Cluster) -> Iterator[Finding]:
     report of the job shows an NCCL timeout.
 
     ## How we know
-    2 bytes a parameter, and as much again while it is written as one file. Free memory is MemAvailable, or what
-    the cgroup's limit leaves, whichever is less. More than all of it is a failure, more than 80 %
-    (`TRN018.share`) a warning. Where rank 0 ran is told by the job.
+    2 bytes a parameter, more than which is free: a failure. Some ways of saving copy them once more (16-bit
+    weights that are converted, tensors that share memory): where twice as much is more than 80 % of what is free
+    (`TRN018.share`), it is a warning. Free memory is MemAvailable or the cgroup's limit, whichever is less.
+    Where rank 0 ran is told by the job.
 
     ## Fix
     - **you** save pieces (`torch.distributed.checkpoint`), or ask for more memory: `--mem=0` in Slurm takes all
@@ -114,11 +115,11 @@ def fits_memory(cluster: Cluster) -> Iterator[Finding]:
     node = _home(cluster)
     home = next((one for one in cluster.nodes if one.name == node), None)
     free = _free(home) if home else None
-    needed, where = 2 * found.weights_bytes, Where(node=node, rank=0)
-    told = f"rank 0 needs about {size(needed)} to gather and write {measured.parameters:.3g} parameters in 16 bits"
+    needed, where = found.weights_bytes, Where(node=node, rank=0)
+    told = f"to gather {measured.parameters:.3g} parameters in 16 bits rank 0 needs {size(needed)} or twice that"
     if free is None:
         yield unknown(where, f"{told}; what it has was not seen", why="It would be killed while the others wait.")
-    elif needed <= cluster.policy.thresholds.get("TRN018.share", 0.8) * free:
+    elif 2 * needed <= cluster.policy.thresholds.get("TRN018.share", 0.8) * free:
         yield fine(where, f"{told}, and has {size(free)}", seen("memory that is free", size(free)))
     else:
         yield (fail if needed > free else warn)(
@@ -126,7 +127,7 @@ def fits_memory(cluster: Cluster) -> Iterator[Finding]:
             f"{told}, and has {size(free)}",
             why="The kernel would kill it in the middle of the save, and all others would wait for it.",
             owner="job",
-            evidence=[seen("MemAvailable, or what the cgroup leaves", size(free))],
+            evidence=[seen("MemAvailable or the cgroup's limit, whichever is less", size(free))],
             fix=[you("Save pieces instead.", "torch.distributed.checkpoint.save(state, checkpoint_id=path)")],
         )
 
@@ -137,5 +138,5 @@ def _home(cluster: Cluster) -> str | None:
 
 
 def _free(node: Node) -> float | None:
-    available = value_or(at(node, "host.memory_available"), 0)
-    return float(available) or None
+    facts = (at(node, "host.memory_available"), at(node, "host.memory_limit"))
+    return min((float(fact) for fact in facts if isinstance(fact, int)), default=None)

@@ -150,8 +150,8 @@ class Randomness(Struct, frozen=True, kw_only=True):
 
 class Sharding(Struct, frozen=True, kw_only=True):
     """Which rank reads which samples. ranks: emulated ones, wanted: those of the job. given: what the factory
-    gave; sampler: the class that chooses indices. group: why the ranks had no process group, empty where they had.
-    unjudged: why samples were not accounted for.
+    gave. sampler: the class that chooses indices, replicas: the world size that it holds. group: why the ranks had
+    no process group, empty where they had. unjudged: why samples were not accounted for.
     """
 
     ranks: Count
@@ -160,6 +160,7 @@ class Sharding(Struct, frozen=True, kw_only=True):
     iterable: bool = False
     sampler: str = ""
     batch: Count | None = None
+    replicas: Count | None = None
     group: str = ""
     shares: list[Share] = field(default_factory=list)
     account: Account | None = None

@@ -24,9 +24,9 @@ class Phases(Struct, frozen=True, kw_only=True):
 
 
 class Timed(Struct, frozen=True, kw_only=True):
-    """One kind of step of one rank. step_us: the whole step; core_us: median of the time in a step in which
-    threads of the rank could have run and had no core (/proc/self/task/*/schedstat), null where the kernel does
-    not tell; own_us: the step less that time.
+    """One kind of step of one rank. step_us: the whole step; core_us: median of the time in a step in which a
+    thread of the rank could have run and had no core (/proc/self/task/*/schedstat, of the thread that waited
+    longest), null where the kernel does not tell; own_us: the step less that time.
     """
 
     step_us: Times

@@ -1,0 +1,111 @@
+"""A result under invented names: what is one name stays one, what rules look at stays, nobody is known by it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from ncclcheck.probes.facts import Variable
+from ncclcheck.reports.anonymise.addresses import Addresses
+from ncclcheck.reports.anonymise.names import Names
+from ncclcheck.reports.anonymise.walk import Place, changed, strings
+from ncclcheck.reports.jsondoc import Document
+
+T = TypeVar("T")
+
+_NODES = {
+    *(("NodeEntry", "name"), ("Node", "name"), ("Job", "missing"), ("Host", "hostname"), ("PeerReach", "peer")),
+    *(("PairTime", "a"), ("PairTime", "b"), ("Marks", "seen"), ("Marks", "missing"), ("Arrival", "name")),
+    ("Where", "peer"),
+}
+_USERS = {("Gpus", "user"), ("GpuProcess", "user")}
+_HOSTS = {("Resolution", "name")}
+_PATHS = {"path", "point", "executable", "torch_path", "folder", "target"}
+_JUDGED = {"Verdict", "Finding", "Evidence", "Remedy", "Culprit", "Where", "Recommendation"}
+_VARIABLES = {
+    "user": re.compile(r"SLURM_JOB_USER|SLURM_USER"),
+    "node": re.compile(r"SLURM\w*_NODELIST|SLURMD_NODENAME|SLURM_SUBMIT_HOST|SLURM_JOB_NODES"),
+    "host": re.compile(r"MASTER_ADDR|PET_MASTER_ADDR|PET_RDZV_ENDPOINT|SLURM_TOPOLOGY_ADDR"),
+    "name": re.compile(r"SLURM_(?:JOB_NAME|JOB_ACCOUNT|JOB_PARTITION|JOB_QOS|JOB_RESERVATION|CLUSTER_NAME)"),
+}
+_SERVER = re.compile(r"(?:^|[,:])([A-Za-z0-9][\w.-]*)(?:@\w+)?(?=[,:])")
+
+
+def anonymised(document: Document, *more: object) -> Document:
+    """The document with no name, address or path of its cluster in it. more: what its findings may name too."""
+    return Disguise(document, *more).on(document)
+
+
+class Disguise:
+    """What every name, address and path of these results has become."""
+
+    def __init__(self, *learned: object) -> None:
+        self._names = Names()
+        told = [found for one in learned for found in strings(one)]
+        for one in learned:
+            self._learn_variables(one)
+        for place, text in told:
+            self._learn(place, text)
+        self._names.settle()
+        self._addresses = Addresses(dict.fromkeys(text for _, text in told))
+        self._known: dict[tuple[bool, str], str] = {}
+
+    def on(self, what: T) -> T:
+        """The same under the new names."""
+        return changed(what, self._new)
+
+    def _learn(self, place: Place, text: str) -> None:
+        kind, field = place
+        if place in _NODES or field == "node":
+            self._names.learn(text, "node")
+        elif place in _USERS:
+            self._names.learn(text, "user")
+        elif place in _HOSTS:
+            self._names.learn(text, "host")
+        elif place == ("Meeting", "endpoint"):
+            self._names.learn(text.rpartition(":")[0].strip("[]"), "host")
+        elif place == ("Mount", "source"):
+            self._learn_servers(text)
+        elif field in _PATHS and text.startswith(("/", "~")):
+            self._names.learn_path(text)
+        elif kind not in _JUDGED:
+            self._names.learn_paths_in(text)
+
+    def _learn_servers(self, source: str) -> None:
+        """`filer:/home`, `mds1@o2ib:mds2@o2ib:/data`; a device is none."""
+        servers, _, path = source.rpartition(":/")
+        for found in _SERVER.finditer(f"{servers}:" if servers else ""):
+            self._names.learn(found[1], "host")
+        self._names.learn_path(f"/{path}" if servers else source if source.startswith("/") else "")
+
+    def _learn_variables(self, learned: object) -> None:
+        for variable in _variables(learned):
+            for kind, pattern in _VARIABLES.items():
+                if pattern.fullmatch(variable.name):
+                    self._learn_variable(kind, variable)
+
+    def _learn_variable(self, kind: str, variable: Variable) -> None:
+        if kind == "node":
+            self._names.learn_folded(variable.value, kind)
+        elif variable.name == "SLURM_TOPOLOGY_ADDR":
+            for part in variable.value.split("."):
+                self._names.learn(part, kind)
+        else:
+            host, colon, port = variable.value.rpartition(":")
+            named = host if kind == "host" and colon and port.isdecimal() else variable.value
+            self._names.learn(named, kind)
+
+    def _new(self, place: Place, text: str) -> str:
+        exact = place in _NODES or place in _USERS or place in _HOSTS or place[1] in ("node", "hostname")
+        if (exact, text) not in self._known:
+            bare = self._addresses.replace(text)
+            self._known[exact, text] = self._names.exact(bare) if exact else self._names.text(bare)
+        return self._known[exact, text]
+
+
+def _variables(value: Any) -> Iterable[Variable]:
+    """The variables below a result, of all nodes."""
+    for node in getattr(value, "nodes", None) or getattr(getattr(value, "cluster", None), "nodes", []):
+        listed = getattr(getattr(getattr(node, "facts", node), "job", None), "variables", None)
+        yield from listed if isinstance(listed, list) else []

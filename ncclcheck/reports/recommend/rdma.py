@@ -1,0 +1,186 @@
+"""InfiniBand and RoCE: addresses, classes and partitions of the site, and settings that RDMA is better without."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import Node, Unread, value_or
+from ncclcheck.reports import lan, wiring
+from ncclcheck.reports.hca import UsedPort, address_of, automatic_gid, is_routable, roce_version
+from ncclcheck.reports.recommend.advice import Found, SettingRule, number, without
+from ncclcheck.reports.recommend.site import Site
+from ncclcheck.reports.settings import Settings
+from ncclcheck.reports.variables import values
+
+_GID, _TC, _PKEY, _QPS = "NCCL_IB_GID_INDEX", "NCCL_IB_TC", "NCCL_IB_PKEY", "NCCL_IB_QPS_PER_CONNECTION"
+_ENV = "NCCL user guide"
+_FULL_MEMBER = 0x8000
+
+
+def _roce(site: Site) -> list[tuple[Node, UsedPort]]:
+    """The ports, where all that NCCL would use are RoCE."""
+    ports = site.ports()
+    return ports if all(one.is_roce for _, one in ports) else []
+
+
+def _infiniband(site: Site) -> list[tuple[Node, UsedPort]]:
+    ports = site.ports()
+    return [] if any(one.is_roce for _, one in ports) else ports
+
+
+def needless_gid(site: Site) -> Iterator[Found]:
+    """R1: NCCL would take that very entry by itself on every port: take it out; else keep it, and say so."""
+    ports = _roce(site)
+    tables = [one.port.gids for _, one in ports]
+    if not ports or not site.is_set(_GID) or any(isinstance(table, Unread) for table in tables):
+        return
+    same, told = True, []
+    for node, one in ports:
+        asked, table = wiring.gid(node, one), value_or(one.port.gids, [])
+        env = {name: value for name, value in values(node).items() if name != _GID}
+        automatic = automatic_gid(table, env)
+        told.append(f"{node.name} {one.name}: NCCL would take GID {automatic}")
+        same = same and asked is not None and automatic == asked.index
+    evidence = [*site.held(_GID), *told[:3]]
+    if same:
+        why = "NCCL finds the same address by itself on every port; the index moves with a reboot or a second address."
+        yield Found(_GID, None, why, evidence)
+    elif not site.told("RDM014"):
+        why = "NCCL would take another address by itself on some port; whether that one works was not tried."
+        yield Found(_GID, site.value(_GID), why, evidence, "keep")
+    else:
+        yield Found(_GID, None, "The entry that it names is not one that is routed.", [*evidence, *site.told("RDM014")])
+
+
+def gid_of_old_nccl(site: Site) -> Iterator[Found]:
+    """R2: before 2.21 NCCL takes index 0, and a routed RoCE v2 address stands at one index on all ports."""
+    ports = _roce(site)
+    if not ports or site.is_set(_GID) or not (problem := site.told("RDM013")):
+        return
+    sets = []
+    for _, one in ports:
+        good = [g for g in value_or(one.port.gids, []) if roce_version(g) == 2 and is_routable(g)]
+        mapped = [g for g in good if address_of(g).version == 4]
+        sets.append({g.index for g in mapped or good})
+    if common := set.intersection(*sets):
+        why = f"A routed RoCE v2 address stands at index {min(common)} on all {len(ports)} ports; this NCCL takes 0."
+        yield Found(_GID, str(min(common)), why, problem)
+
+
+def traffic_class(site: Site) -> Iterator[Found]:
+    """R3: the driver of some ports sets a traffic class, that of others does not."""
+    classes: dict[str, int] = {}
+    for node, one in _roce(site):
+        text = one.port.traffic_class
+        if isinstance(text, Unread) and text.kind != "absent":
+            return
+        found = re.search(r"tclass\s*=\s*(\d{1,3})", value_or(text, ""), re.ASCII)
+        classes[f"{node.name} {one.name}"] = int(found[1]) if found else 0
+    set_to = {value for value in classes.values() if value}
+    if len(set_to) == 1 and 0 in classes.values() and not site.is_set(_TC):
+        value = str(set_to.pop())
+        lacking = [place for place, one in classes.items() if not one]
+        why = f"Most of the site sends RoCE in class {value}, where the switches keep it lossless; some ports do not."
+        yield Found(_TC, value, why, [f"no traffic class on {', '.join(lacking[:4])}", *site.told("RDM016")])
+
+
+def partition(site: Site) -> Iterator[Found]:
+    """R19: index 0 of the partition table is not the tenant's; one other index is, on all ports."""
+    ports = _infiniband(site)
+    tables = [one.port.pkeys for _, one in ports]
+    if not ports or site.is_set(_PKEY) or any(isinstance(table, Unread) for table in tables):
+        return
+    listed = [value_or(table, []) for table in tables]
+    if all(table[:1] and table[0] & _FULL_MEMBER for table in listed):
+        return
+    full = [{i for i, key in enumerate(table) if key & _FULL_MEMBER} for table in listed]
+    keys = [{table[i] for i in found} for table, found in zip(listed, full, strict=True)]
+    if (common := set.intersection(*full)) and len(common) == 1 and len(set.union(*keys)) == 1:
+        index = common.pop()
+        why = f"Entry 0 of the partition table is no full member; entry {index} is {listed[0][index]:#06x} on all ports."
+        yield Found(_PKEY, str(index), why, site.told("RDM021") or [f"pkeys of {ports[0][0].name}: {listed[0]}"])
+
+
+def queue_pairs_over_a_bond(site: Site) -> Iterator[Found]:
+    """R9: a RoCE bond, whose hash puts one connection on one of its cables."""
+    problem = site.told("RDM023")
+    if _roce(site) and site.several and problem and not site.is_set(_QPS):
+        yield Found(_QPS, "2", "A bond sends one queue pair over one of its cables.", problem)
+
+
+def queue_pairs_over_routers(site: Site) -> Iterator[Found]:
+    """R5: RoCE between subnets: every queue pair takes one of several ways."""
+    ports = _roce(site)
+    if not ports or not site.several or site.is_set(_QPS):
+        return
+    rails: dict[str, set[str]] = {}
+    for node, one in ports:
+        card = next((c for c in lan.interfaces(node) if c.name == _netdev(node, one)), None)
+        for _, network in lan.global_networks(card) if card else []:
+            if network.version == 4:
+                rails.setdefault(one.name, set()).add(str(network))
+    routed = {name: nets for name, nets in rails.items() if len(nets) > 1}
+    if routed:
+        name, nets = next(iter(routed.items()))
+        why = "RoCE crosses routers here: one queue pair is one way through the fabric, two or four spread the load."
+        yield Found(_QPS, "4", why, [f"{name}: {', '.join(sorted(nets)[:4])}"])
+
+
+def _netdev(node: Node, one: UsedPort) -> str:
+    taken = wiring.gid(node, one)
+    return value_or(taken.gid.netdev, "") if taken and taken.gid else ""
+
+
+def gpudirect_below_one_root(site: Site) -> Iterator[Found]:
+    """R24: GPUs and HCAs hang on one host bridge, modules for GPUDirect are there, and NCCL's log has none of it."""
+    kinds = {kind for kind in site.kinds("inter") if kind.startswith("NET/IB")}
+    if not kinds or any("GDRDMA" in kind for kind in kinds) or site.is_set("NCCL_NET_GDR_LEVEL"):
+        return
+    nearest = {_nearest(node) for node in site.nodes}
+    if nearest == {"PHB"} and not site.told("RDM022"):
+        why = "GPU and HCA are below one host bridge, which is farther than NCCL goes by itself for GPUDirect."
+        evidence = [f"NCCL's log: {', '.join(sorted(kinds))}", "nearest HCA of the GPUs: PHB"]
+        yield Found("NCCL_NET_GDR_LEVEL", "PHB", why, evidence)
+
+
+def _nearest(node: Node) -> str | None:
+    cards, gpus = wiring.functions(node, "nic"), wiring.functions(node, "gpu")
+    return wiring.nearest([wiring.distance(gpu, card) for gpu in gpus for card in cards])
+
+
+def sharp(site: Site) -> Iterator[Found]:
+    """R30: InfiniBand, and the plugin for SHARP is there."""
+    plugin = [path for path in site.plugins() if "sharp" in path.lower()]
+    if _infiniband(site) and site.several and plugin and not site.is_set("NCCL_COLLNET_ENABLE"):
+        why = "The plugin for SHARP is installed; where the switches run it they add up themselves."
+        yield Found("NCCL_COLLNET_ENABLE", "1", why, plugin[:2])
+
+
+def service_level(site: Site) -> Iterator[Found]:
+    """R18: Azure's machines with GB300, whose fabric has adaptive routing in service level 1."""
+    products = " ".join(value_or(_product(node), "") for node in site.nodes)
+    models = " ".join(site.models())
+    if "Microsoft" in products and "GB300" in models and _infiniband(site) and not site.is_set("NCCL_IB_SL"):
+        why = "Azure's fabric for GB300 has adaptive routing in service level 1 only."
+        yield Found("NCCL_IB_SL", "1", why, [products.split("  ")[0][:80], f"GPU {models[:60]}"])
+
+
+def _product(node: Node) -> str | Unread:
+    return node.fabric if isinstance(node.fabric, Unread) else node.fabric.product
+
+
+def _too_short(site: Site, found: Settings, name: str) -> bool:
+    return bool(site.findings("NCC031")) and any(
+        one.where.node == found.node.name and one.what.startswith(f"{name}=") for one in site.findings("NCC031")
+    )
+
+
+def _is_active(site: Site, found: Settings, name: str) -> bool:
+    """Turned off, though every node has an HCA with an ACTIVE port."""
+    ports = [[p for hca in value_or(wiring_devices(node), []) for p in value_or(hca.ports, [])] for node in site.nodes]
+    return bool(found.number(name)) and all(any(p.state == "ACTIVE" for p in of_node) for of_node in ports)
+
+
+def wiring_devices(node: Node):  # type: ignore[no-untyped-def]
+    return node.rdma if isinstance(node.rdma, Unread) else node.rdma.devices

@@ -1,0 +1,167 @@
+"""A cluster and its verdicts as rules of settings look at them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+from ncclcheck.probes.facts import Cluster, Gpu, Node, NvLinks, Transport, Unread, at, value_or
+from ncclcheck.reports import lan, wiring
+from ncclcheck.reports.findings import Finding, State, Verdict
+from ncclcheck.reports.fold import fold_names
+from ncclcheck.reports.hca import HcaChoice, UsedPort
+from ncclcheck.reports.rule import NothingToJudge
+from ncclcheck.reports.settings import Settings, settings_of
+from ncclcheck.reports.variables import Version, as_version, effective
+
+When = Callable[["Site", Settings, str], bool]
+
+
+class Site:
+    """Everything that a rule asks."""
+
+    def __init__(self, cluster: Cluster, verdicts: Sequence[Verdict]) -> None:
+        self.cluster = cluster
+        self.nodes = cluster.nodes
+        self.settings = [settings_of(node) for node in cluster.nodes]
+        self._verdicts = {verdict.code: verdict for verdict in verdicts}
+
+    def findings(self, *codes: str) -> list[Finding]:
+        """What fails or warns by these codes."""
+        judged = (self._verdicts[code] for code in codes if code in self._verdicts)
+        return [one for v in judged for one in v.findings if one.state in (State.FAIL, State.WARN)]
+
+    def told(self, *codes: str) -> list[str]:
+        """The same as evidence: each code with what it says first."""
+        told: dict[str, str] = {}
+        for code in codes:
+            for one in self.findings(code):
+                told.setdefault(code, f"{code}: {one.where}{'  ' if str(one.where) else ''}{one.what}")
+        return [*told.values()]
+
+    @property
+    def simulated(self) -> bool:
+        """Whether nodes stand for machines that are not there."""
+        return self.cluster.job.simulated or any(node.simulated for node in self.nodes)
+
+    @property
+    def several(self) -> bool:
+        """Whether the job needs a way from one machine to another."""
+        return max(self.cluster.job.nodes_asked, len(self.nodes)) > 1 and not self.simulated
+
+    @cached_property
+    def uses_gloo(self) -> bool:
+        """Whether the job's backend is gloo."""
+        return lan.uses_gloo(self.cluster)
+
+    @cached_property
+    def uses_nccl(self) -> bool:
+        """Whether NCCL is there on every node and the job uses it, on real machines."""
+        if self.simulated or self.uses_gloo or not self.nodes:
+            return False
+        try:
+            able = wiring.with_gpus(self.cluster)
+        except NothingToJudge:
+            return False
+        return len(able) == len(self.nodes) and all(one.version is not None for one in self.settings)
+
+    def runs_nccl(self, low: Version, high: Version) -> bool:
+        """Whether the version of every node is known and within these."""
+        versions = [one.version for one in self.settings]
+        return bool(versions) and all(one is not None and low <= one <= high for one in versions)
+
+    def runs_torch(self, low: Version, high: Version = (99, 0, 0)) -> bool:
+        """The same for torch, without its last part."""
+        versions = [as_version(at(node, "stack.torch")) for node in self.nodes]
+        return bool(versions) and all(one is not None and low <= one < high for one in versions)
+
+    def is_set(self, *names: str) -> bool:
+        """Whether one of these is set on any node."""
+        return any(not one.all.keys().isdisjoint(names) for one in self.settings)
+
+    def held(self, name: str, when: When | None = None) -> list[str]:
+        """The values of a variable that `when` objects to, with where they stand and on which nodes."""
+        groups: dict[str, list[str]] = {}
+        for one in self.settings:
+            if name in one.all and (when is None or when(self, one, name)):
+                setting = one.all[name]
+                groups.setdefault(f"{name}={setting.value} ({setting.source})", []).append(one.node.name)
+        return [said + self.on(names) for said, names in groups.items()]
+
+    def on(self, names: Sequence[str]) -> str:
+        """Which nodes, in words; nothing where there is one only."""
+        if len(self.nodes) == 1:
+            return ""
+        return f" on all {len(names)} nodes" if len(names) == len(self.nodes) else f" on {fold_names(names)}"
+
+    def sources(self, name: str) -> list[str]:
+        """Where a variable stands: environment, or files with their line."""
+        return list(dict.fromkeys(one.all[name].source for one in self.settings if name in one.all))
+
+    def value(self, name: str) -> str | None:
+        """Its value where all nodes have the same one."""
+        values = {effective(node)[name].value if name in effective(node) else None for node in self.nodes}
+        return values.pop() if len(values) == 1 else None
+
+    # What the nodes have. An unread fact calls for nothing.
+
+    def hcas(self, node: Node) -> HcaChoice:
+        """What NCCL's InfiniBand transport takes on a node."""
+        return wiring.choice(node)
+
+    def ports(self) -> list[tuple[Node, UsedPort]]:
+        """Every port that NCCL would use on any node; none where a node has none."""
+        found = [(node, self.hcas(node).used) for node in self.nodes]
+        return [(node, one) for node, used in found for one in used] if all(used for _, used in found) else []
+
+    def has_no_hca(self) -> bool:
+        """Whether it is known that no node has an RDMA device."""
+        listed = [at(node, "rdma.hcas") for node in self.nodes]
+        return bool(listed) and all(one == [] or (isinstance(one, Unread) and one.kind == "absent") for one in listed)
+
+    def gpus(self) -> list[Gpu]:
+        """The GPUs of the job on all nodes; none where they were not read on some node."""
+        cards = [value_or(at(node, "gpus.cards"), []) for node in self.nodes]
+        return [card for of_node in cards for card in of_node] if all(cards) else []
+
+    def models(self) -> set[str]:
+        """Their models."""
+        return {value_or(card.model, "") for card in self.gpus()}
+
+    def has_nvlink(self) -> bool:
+        """Whether every GPU has NVLinks that are up."""
+        links = [card.nvlinks for card in self.gpus()]
+        return bool(links) and all(isinstance(one, NvLinks) and one.links > len(one.down) for one in links)
+
+    def is_pcie_only(self) -> bool:
+        """Whether it is known that no GPU has a working NVLink."""
+        links = [card.nvlinks for card in self.gpus()]
+        dead = [(isinstance(one, Unread) and one.kind == "absent") or _none_up(one) for one in links]
+        return bool(links) and all(dead)
+
+    def peers_work(self) -> bool:
+        """Whether NVML says of every pair of GPUs of a node that one may read the other's memory."""
+        peers = [peer.p2p for card in self.gpus() for peer in value_or(card.peers, [])]
+        return bool(peers) and all(one == "ok" for one in peers)
+
+    def plugins(self) -> list[str]:
+        """The plugins of NCCL that were found, on all nodes together."""
+        return sorted({path for node in self.nodes for path in value_or(at(node, "nccl.plugins"), [])})
+
+    @property
+    def logs(self) -> list[Transport]:
+        """What NCCL's own log said of each rank."""
+        return [one for one in self.cluster.measurements.transport if one.source == "log"]
+
+    def networks(self) -> set[str]:
+        """The networks that NCCL said it uses."""
+        return {one.network for one in self.logs if isinstance(one.network, str)}
+
+    def kinds(self, peers: str) -> set[str]:
+        """The kinds of connections within nodes (intra), or between them (inter), by NCCL's log."""
+        listed = [one.connections for one in self.logs if not isinstance(one.connections, Unread)]
+        return {one.kind for connections in listed for one in connections if one.peers == peers}
+
+
+def _none_up(links: NvLinks | Unread) -> bool:
+    return isinstance(links, NvLinks) and links.links <= len(links.down)

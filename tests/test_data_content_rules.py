@@ -1,0 +1,149 @@
+"""What is said of the contents of samples: raised, not raised, not seen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ncclcheck.probes.facts import Cluster, Measurements, Node
+from ncclcheck.probes.facts.data import Content, DataReport
+from ncclcheck.probes.facts.data import Made as MadeFacts
+from ncclcheck.probes.facts.data.content import (
+    Beyond,
+    Contest,
+    Differs,
+    Fallback,
+    Inherited,
+    LeafKind,
+    Overwritten,
+    Unreadable,
+    Written,
+    Wrong,
+)
+from ncclcheck.probes.facts.data.made import Failure
+from ncclcheck.probes.facts.data.report import Unseen
+from ncclcheck.reports.findings import Verdict
+from ncclcheck.reports.judge import judge
+from ncclcheck.reports.rule import all_rules
+
+CODES = ("DAT001", "DAT002", "DAT004", "DAT005", "DAT006", "DAT007", "DAT008", "DAT012", "DAT027", "DAT028")
+FIXED = LeafKind(leaf="image", dtype="float32", kind="fixed", bytes=4096, of=64)
+LOOSE = LeafKind(
+    leaf="t", dtype="float", kind="uncontrolled", bytes=8, example=Differs(index=0, first="1", second="2")
+)
+HIDDEN = LeafKind(leaf="image", dtype="float32", kind="hidden", bytes=4096, differing=3, of=64)
+CALM = Contest(workers=4, reads=900)
+WRONG = Contest(
+    workers=4, reads=900, wrong=3, examples=[Wrong(index=5, worker=1, leaf="image", alone="1", got="2")]
+)
+STUCK = Contest(workers=4, reads=900, stuck=["worker 1 gave no answer in 4 s\n"])
+OFFSET = Inherited(how="offset", what="/data/a.rec", index=3)
+HUNG = Unreadable(index=0, kind="hung", error="gave no answer in 4 s")
+CRASH = Unreadable(index=7, kind="signal", error="ended by SIGSEGV")
+GOOD: dict[str, Any] = {"indices": 64, "swept": 500, "leaves": [FIXED], "first_touch": CALM, "stress": CALM}
+
+
+def verdicts(content: Content | None, made: MadeFacts | None = None) -> dict[str, Verdict]:
+    """By code."""
+    report = DataReport(
+        node="sim0",
+        factory="train:dataset",
+        made=made or MadeFacts(length=500),
+        content=content,
+        unseen=[] if content else [Unseen(aspect="content", why="the time budget was used up")],
+    )
+    cluster = Cluster(command="data", nodes=[Node(name="sim0")], measurements=Measurements(data=[report]))
+    return {v.code: v for v in judge(cluster, [rule for rule in all_rules() if rule.code in CODES])}
+
+
+def seen(**changes: Any) -> Content:
+    """A sound dataset, but for this."""
+    return Content(**{**GOOD, **changes})
+
+
+def test_a_sound_dataset_is_ok_everywhere() -> None:
+    assert {v.state.value for v in verdicts(seen()).values()} == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "state"),
+    [
+        ({"unreadable": [CRASH]}, "DAT002", "fail"),
+        ({"beyond": Beyond(length=500, end=505, told=False)}, "DAT002", "warn"),
+        ({"beyond": Beyond(length=500, end=505, told=True)}, "DAT002", "note"),
+        ({"stress": WRONG}, "DAT004", "fail"),
+        ({"stress": STUCK}, "DAT004", "fail"),
+        ({"stress": STUCK, "unreadable": [CRASH]}, "DAT004", "ok"),
+        ({"raced": ["image"]}, "DAT004", "fail"),
+        ({"stress": None}, "DAT004", "unknown"),
+        ({"leaves": [LOOSE]}, "DAT004", "unknown"),
+        ({"inherited": [OFFSET]}, "DAT005", "fail"),
+        ({"inherited": [Inherited(how="socket", what="socket:[7]")]}, "DAT005", "fail"),
+        ({"inherited": [Inherited(how="library", what="h5py.File", path="self.f")]}, "DAT005", "warn"),
+        ({"leaves": [HIDDEN]}, "DAT006", "fail"),
+        ({"leaves": [FIXED, LOOSE]}, "DAT006", "ok"),
+        ({"complete": False}, "DAT006", "unknown"),
+        ({"overwritten": [Overwritten(index=0, leaf="", before="1", after="2")]}, "DAT007", "fail"),
+        ({"first_touch": WRONG}, "DAT008", "fail"),
+        ({"first_touch": WRONG, "stress": WRONG}, "DAT008", "ok"),
+        ({"written": [Written(path="/tmp/a.pt", readers=2)]}, "DAT008", "warn"),
+        ({"leaves": [FIXED, LOOSE]}, "DAT012", "note"),
+        ({"leaves": [LOOSE]}, "DAT012", "unknown"),
+        ({"fallbacks": [Fallback(index=3, of_index=9, error="OSError: bad")]}, "DAT027", "warn"),
+        ({"swept": 0}, "DAT027", "skipped"),
+        ({"stuck": HUNG}, "DAT028", "fail"),
+    ],
+)
+def test_what_was_seen_is_judged(changes: dict[str, Any], code: str, state: str) -> None:
+    assert verdicts(seen(**changes))[code].state.value == state
+
+
+@pytest.mark.parametrize(
+    ("made", "changes", "code", "state"),
+    [
+        (MadeFacts(failure=Failure(error="KeyError: 'ROOT'")), {}, "DAT001", "fail"),
+        (MadeFacts(length=0), {}, "DAT001", "warn"),
+        (MadeFacts(locks=["self.lock"]), {"inherited": [OFFSET]}, "DAT005", "note"),
+        (MadeFacts(locks=["self.lock"]), {"inherited": [OFFSET], "stress": WRONG}, "DAT005", "fail"),
+        (MadeFacts(cuda=True), {}, "DAT005", "warn"),
+        (
+            MadeFacts(options={"batch_size": "None"}),
+            {"overwritten": [Overwritten(index=0, leaf="", before="1", after="2")]},
+            "DAT007",
+            "warn",
+        ),
+        (MadeFacts(locks=["self.lock"]), {"written": [Written(path="/tmp/a.pt", readers=2)]}, "DAT008", "ok"),
+        (MadeFacts(threads=["tqdm"]), {}, "DAT028", "note"),
+    ],
+)
+def test_what_the_factory_left_counts(made: MadeFacts, changes: dict[str, Any], code: str, state: str) -> None:
+    assert verdicts(seen(**changes), made)[code].state.value == state
+
+
+def test_a_first_read_that_computes_is_not_called_a_deadlock() -> None:
+    busy = Unreadable(index=0, kind="hung", error="gave no answer in 4 s", busy_s=3.9)
+    assert verdicts(Content(stuck=busy))["DAT028"].state.value == "unknown"
+
+
+def test_what_was_not_looked_at_says_why() -> None:
+    found = verdicts(None)
+    assert {v.state.value for code, v in found.items() if code != "DAT001"} == {"skipped"}
+    assert found["DAT004"].reason == "the time budget was used up"
+    assert verdicts(Content(stuck=HUNG))["DAT006"].reason == "no sample could be read"
+
+
+def test_two_kinds_of_trouble_are_two_findings() -> None:
+    raised = Unreadable(index=3, kind="raised", error="ValueError: corrupt", place="data.py:7 in __getitem__")
+    found = verdicts(seen(unreadable=[CRASH, raised]))["DAT002"].findings
+    assert [finding.what for finding in found] == [
+        "index 7 cannot be read (1 of 500): ended by SIGSEGV",
+        "index 3 cannot be read (1 of 500): ValueError: corrupt at data.py:7 in __getitem__",
+    ]
+
+
+def test_the_content_of_another_sample_is_named() -> None:
+    stolen = Wrong(index=261, worker=2, leaf="image", alone="1, 2", got="8, 9", of_index=448)
+    content = seen(stress=Contest(workers=4, reads=900, wrong=1, examples=[stolen]))
+    [finding] = verdicts(content)["DAT004"].findings
+    assert "index 261 of image is 8, 9 in worker 2, the content of index 448, alone 1, 2" in finding.what
