@@ -73,6 +73,34 @@ def part_of_each_rank() -> DataLoader[Any]:
     return DataLoader(Subset(Numbers(), range(rank, 101, world)), batch_size=8, shuffle=True)
 
 
+class Advancing(DataLoader[Any]):
+    """It tells the sampler its epoch itself."""
+
+    epoch = 0
+
+    def __iter__(self) -> Any:
+        self.sampler.set_epoch(self.epoch)  # type: ignore[attr-defined]
+        self.epoch += 1
+        return super().__iter__()
+
+
+class Forgetful(DataLoader[Any]):
+    """It keeps the epoch for itself."""
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+def tells_its_sampler() -> DataLoader[Any]:
+    data = Numbers()
+    return Advancing(data, batch_size=8, sampler=DistributedSampler(data), num_workers=1)
+
+
+def keeps_the_epoch() -> DataLoader[Any]:
+    data = Numbers()
+    return Forgetful(data, batch_size=8, sampler=DistributedSampler(data))
+
+
 class Named(Dataset[str]):
     def __init__(self, names: list[str]) -> None:
         self.names = names

@@ -74,6 +74,8 @@ def states(*seen: Sharding) -> list[State]:
         ("seeded_alike", [WARN, NOTE, NOTE, OK, OK]),
         ("rank_0_everywhere", [OK, FAIL, NOTE, OK, OK]),
         ("uneven", [OK, OK, WARN, FAIL, OK]),
+        ("tells_its_sampler", [OK, NOTE, OK, OK, OK]),
+        ("keeps_the_epoch", [OK, NOTE, WARN, OK, OK]),
         ("part_of_each_rank", [OK, OK, OK, OK, SKIPPED]),
         ("from_a_set", [OK, SKIPPED, SKIPPED, SKIPPED, FAIL]),
         ("from_a_sorted_set", [OK, SKIPPED, SKIPPED, SKIPPED, OK]),

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, RandomSampler, Subset, WeightedRandomSampler
 
+from ncclcheck.probes.dataloader.echo import iterates_itself, loader_of_indices
 from ncclcheck.probes.dataloader.made import Made
 from ncclcheck.probes.dataloader.views import Epoch, View
 
@@ -20,9 +21,10 @@ _MOST_S = 1.0
 
 def sample_orders(made: Made, view: View, folder: str, for_epoch: Callable[[int], Made] | None) -> None:
     """Two epochs as given, two with set_epoch, and two of loaders that the factory made for their epoch."""
-    loader = made.make_loader(num_workers=0)
-    _describe(loader, view)
     _write_table(made.dataset, view, folder)
+    setters = _setters(made)
+    loader = loader_of_indices(made)
+    _describe(loader, view)
 
     def take(name: str, source: Any) -> None:
         path = os.path.join(folder, f"{view.rank}-{name}")
@@ -30,7 +32,6 @@ def sample_orders(made: Made, view: View, folder: str, for_epoch: Callable[[int]
 
     take("first", loader)
     take("second", loader)
-    setters = _setters(loader)
     view.set_epoch = bool(setters)
     for number in (0, 1) if setters else ():
         for setter in setters:
@@ -38,7 +39,7 @@ def sample_orders(made: Made, view: View, folder: str, for_epoch: Callable[[int]
         take(f"set{number}", loader)
     if for_epoch is not None:
         for number in (0, 1):
-            take(f"keyword{number}", for_epoch(number).make_loader(num_workers=0))
+            take(f"keyword{number}", loader_of_indices(for_epoch(number)))
 
 
 def read_indices(path: str) -> array[int]:
@@ -71,8 +72,11 @@ def _draws_again(sampler: Any) -> bool:
     return isinstance(sampler, WeightedRandomSampler)
 
 
-def _setters(loader: Any) -> list[Callable[[int], Any]]:
-    """Where frameworks look for set_epoch."""
+def _setters(made: Made) -> list[Callable[[int], Any]]:
+    """The set_epoch of the user's loader, which a loop calls; else where frameworks look for one."""
+    if callable(own := getattr(made.own, "set_epoch", None)):
+        return [own]
+    loader: Any = made.make_loader(num_workers=0)
     batches = loader.batch_sampler
     places = {id(p): p for p in (loader.sampler, batches, getattr(batches, "sampler", None), loader.dataset)}
     found = [getattr(place, "set_epoch", None) for place in places.values()]
@@ -80,6 +84,8 @@ def _setters(loader: Any) -> list[Callable[[int], Any]]:
 
 
 def _indices_of(loader: Any) -> Iterable[list[Any]]:
+    if iterates_itself(loader):
+        return (batch if isinstance(batch, list) else [batch] for batch in loader)
     if loader.batch_sampler is not None:
         return loader.batch_sampler  # type: ignore[no-any-return]
     return ([index] for index in loader.sampler)

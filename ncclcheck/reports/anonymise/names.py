@@ -20,12 +20,12 @@ _MOST = 100_000
 
 # Parts of paths that are the same on every machine; what is none of these is somebody's own.
 _PARTS = """
-~ . .. home Users root tmp usr local lib lib32 lib64 libexec bin sbin opt etc var run mnt media data dataset datasets
-scratch srv boot dev proc sys share work workspace shared infiniband shm net kernel mm class fs cgroup self module
-devices bus security profile site-packages dist-packages venv .venv env envs conda miniconda3 anaconda3 src log logs
-torch nccl cudnn stubs compat ucx efa amazon mellanox sharp plugin plugins aws-ofi-nccl nccl.conf .nccl.conf .bashrc
-environment .cache cache hub huggingface torch_extensions .nv ComputeCache .triton checkpoint checkpoints train.py
-main.py __init__.py rdma_cm memory_peers nv_mem
+~ . .. home Users root tmp usr local lib lib32 lib64 libexec bin sbin opt etc var run mnt media data dataset
+datasets scratch srv boot dev proc sys share work workspace shared infiniband shm net kernel mm class fs cgroup
+self module devices bus security profile site-packages dist-packages venv .venv env envs conda miniconda3
+anaconda3 src log logs torch nccl cudnn stubs compat ucx efa amazon mellanox sharp plugin plugins aws-ofi-nccl
+nccl.conf .nccl.conf .bashrc environment .cache cache hub huggingface torch_extensions .nv ComputeCache .triton
+checkpoint checkpoints train.py main.py __init__.py rdma_cm memory_peers nv_mem
 """
 _COMMON = frozenset(_PARTS.split())
 _SHAPES = re.compile(

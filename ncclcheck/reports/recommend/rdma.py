@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ncclcheck.probes.facts import Node, Unread, value_or
+from ncclcheck.probes.facts import Node, Unread, at, value_or
 from ncclcheck.reports import lan, wiring
 from ncclcheck.reports.hca import UsedPort, address_of, automatic_gid, is_routable, roce_version
 from ncclcheck.reports.recommend.advice import Found, SettingRule, number, without
@@ -159,15 +159,11 @@ def sharp(site: Site) -> Iterator[Found]:
 
 def service_level(site: Site) -> Iterator[Found]:
     """R18: Azure's machines with GB300, whose fabric has adaptive routing in service level 1."""
-    products = " ".join(value_or(_product(node), "") for node in site.nodes)
+    products = site.products()
     models = " ".join(site.models())
     if "Microsoft" in products and "GB300" in models and _infiniband(site) and not site.is_set("NCCL_IB_SL"):
         why = "Azure's fabric for GB300 has adaptive routing in service level 1 only."
-        yield Found("NCCL_IB_SL", "1", why, [products.split("  ")[0][:80], f"GPU {models[:60]}"])
-
-
-def _product(node: Node) -> str | Unread:
-    return node.fabric if isinstance(node.fabric, Unread) else node.fabric.product
+        yield Found("NCCL_IB_SL", "1", why, [products, f"GPU {models}"])
 
 
 def _too_short(site: Site, found: Settings, name: str) -> bool:
@@ -178,9 +174,145 @@ def _too_short(site: Site, found: Settings, name: str) -> bool:
 
 def _is_active(site: Site, found: Settings, name: str) -> bool:
     """Turned off, though every node has an HCA with an ACTIVE port."""
-    ports = [[p for hca in value_or(wiring_devices(node), []) for p in value_or(hca.ports, [])] for node in site.nodes]
-    return bool(found.number(name)) and all(any(p.state == "ACTIVE" for p in of_node) for of_node in ports)
+    states = [
+        {port.state for hca in value_or(at(node, "rdma.devices"), []) for port in value_or(hca.ports, [])}
+        for node in site.nodes
+    ]
+    return bool(found.number(name)) and all("ACTIVE" in of_node for of_node in states)
 
 
-def wiring_devices(node: Node):  # type: ignore[no-untyped-def]
-    return node.rdma if isinstance(node.rdma, Unread) else node.rdma.devices
+def _only_infiniband(site: Site) -> bool:
+    return bool(_infiniband(site))
+
+
+def _several_rails(site: Site) -> bool:
+    ports = site.ports()
+    return len(ports) > len(site.nodes)
+
+
+def _nvlink_and_rails(site: Site) -> bool:
+    return site.has_nvlink() and _several_rails(site)
+
+
+def _above_one(site: Site, found: Settings, name: str) -> bool:
+    return (found.number(name) or 0) > 1
+
+
+def _on_bare_metal(site: Site, found: Settings, name: str) -> bool:
+    return found.number(name) == 1 and wiring.is_virtual(found.node) is False
+
+
+def _over_everything(site: Site, found: Settings, name: str) -> bool:
+    return name != "NCCL_NET_GDR_LEVEL" or found.text(name).upper() in ("SYS", "5", "4", "3")
+
+
+RULES = (
+    SettingRule(
+        rule="R29", title="InfiniBand and RoCE are not turned off where every node has them", action="unset",
+        find=without("NCCL_IB_DISABLE", when=_is_active,
+                     why="Every node has an HCA with an ACTIVE port, and the job runs over TCP because of it."),
+        source=f"{_ENV}, Debugging, NCCL_IB_DISABLE", gain="RDMA instead of TCP: often ten times the bandwidth",
+        risk="if it was set because of a fault of the fabric, the fault comes back: run ncclcheck bench without it",
+    ),
+    SettingRule(
+        rule="R1", title="the address of RoCE is left to NCCL 2.21 and later", action="unset", find=needless_gid,
+        since=(2, 21, 0), source=f"{_ENV}, Troubleshooting, RoCE; NCCL_IB_GID_INDEX",
+        gain="none now; the job survives a table that changes",
+        disagree="NVIDIA: should not be set from 2.21 on. OCI's tables, GCP's A4 images and ClusterMAX set 3.",
+    ),
+    SettingRule(
+        rule="R2", title="the index of the routed address, before NCCL 2.21", action="set", find=gid_of_old_nccl,
+        until=(2, 20, 99), source=f"{_ENV}, NCCL_IB_GID_INDEX", gain="RDMA connects",
+        risk="the index moves with a reboot or in a container: look again at the start of each job",
+    ),
+    SettingRule(
+        rule="R3", title="the site's traffic class, where only some nodes have it", action="set", find=traffic_class,
+        source=f"{_ENV}, NCCL_IB_TC; NVIDIA/nccl#2383", gain="no packets dropped under load",
+        risk="flow control for this class was not seen: mlnx_qos shows it",
+    ),
+    SettingRule(
+        rule="R19", title="the index of the tenant's partition", action="set", find=partition,
+        source="NVIDIA/nccl src/transport/net_ib; NVIDIA/nccl#1323", gain="InfiniBand connects",
+    ),
+    SettingRule(
+        rule="R12", title="InfiniBand's timeout and retries are not below NCCL's own", action="unset",
+        find=without("NCCL_IB_TIMEOUT", "NCCL_IB_RETRY_CNT", when=_too_short,
+                     why="It is below NCCL's own default: a short fault of a link ends the job."),
+        source=f"{_ENV}, NCCL_IB_TIMEOUT; NVIDIA/nccl src/transport/net_ib/connect.cc",
+        gain="a switch that restarts does not end the job",
+    ),
+    SettingRule(
+        rule="R6", title="one queue pair a connection on InfiniBand", action="unset",
+        find=without(_QPS, only=_only_infiniband, when=_above_one,
+                     why="On InfiniBand adaptive routing spreads packets of one queue pair already."),
+        source=f"{_ENV}, {_QPS} and NCCL_IB_ADAPTIVE_ROUTING", gain="less memory and lower latency",
+        risk="where the fabric has no adaptive routing more may be right: measure both",
+        disagree="NVIDIA's default is 1; Azure sets 4 on InfiniBand.",
+    ),
+    SettingRule(
+        rule="R7", title="messages are not split over queue pairs", action="unset", since=(2, 20, 0),
+        find=without("NCCL_IB_SPLIT_DATA_ON_QPS", when=number(1),
+                     why="The default is 0 since NCCL 2.20; 1 was the default of 2.18 and 2.19."),
+        source=f"{_ENV}, NCCL_IB_SPLIT_DATA_ON_QPS", gain="lower latency",
+        disagree="In NVIDIA/nccl#1401 a cluster of H100 with four 400 Gb/s cards was faster with 1: measure both.",
+    ),
+    SettingRule(
+        rule="R17", title="adaptive routing is left to NCCL on InfiniBand", action="unset",
+        find=without("NCCL_IB_ADAPTIVE_ROUTING", only=_only_infiniband, when=number(1),
+                     why="It is on by itself on InfiniBand."),
+        source=f"{_ENV}, NCCL_IB_ADAPTIVE_ROUTING", gain="none: it is the default",
+    ),
+    SettingRule(
+        rule="R23", title="GPUDirect is left to NCCL 2.27 and later", action="unset", since=(2, 27, 0),
+        find=without("NCCL_NET_GDR_LEVEL", "NCCL_NET_GDR_C2C", "NCCL_NET_GDR_READ", when=_over_everything,
+                     why="It went around limits of NCCL before 2.27, which now judges the way by itself."),
+        source="NVIDIA-NeMo/Megatron-Bridge#1638, NVIDIA-NeMo/Megatron-Bridge#1639",
+        gain="no detour across processors", risk="measure once with and once without it",
+    ),
+    SettingRule(
+        rule="R26", title="relaxed ordering is not forced on bare metal", action="unset",
+        find=without("NCCL_IB_PCI_RELAXED_ORDERING", when=_on_bare_metal,
+                     why="The default, 2, uses it where it works; 1 fails where it does not."),
+        source=f"{_ENV}, NCCL_IB_PCI_RELAXED_ORDERING; NVIDIA/nccl#1205", gain="none now",
+    ),
+    SettingRule(
+        rule="R16", title="PXN is not turned off on nodes with NVLink and several rails", action="try",
+        find=without("NCCL_PXN_DISABLE", only=_nvlink_and_rails, when=number(1),
+                     why="With PXN a GPU sends over the rail of another one: fewer connections for all-to-all."),
+        source=f"{_ENV}, NCCL_PXN_DISABLE", gain="all-to-all over many nodes",
+        disagree="Azure's recipes turn it off; NVIDIA, OCI and GCP leave it on. It depends on the size of messages.",
+    ),
+    SettingRule(
+        rule="L22", title="rings do not cross rails unless that was measured", action="try",
+        find=without("NCCL_CROSS_NIC", only=_several_rails, when=number(1),
+                     why="On a fabric with a switch for each rail it sends rings through the spine."),
+        source=f"{_ENV}, NCCL_CROSS_NIC", gain="no congestion on the spine",
+        disagree="NVIDIA has 1 for nodes whose cards are all on one switch; the default, 2, tries both.",
+    ),
+    SettingRule(
+        rule="R9", title="more queue pairs over a bond", action="try", find=queue_pairs_over_a_bond, since=(2, 10, 0),
+        source="NVIDIA/nccl#1015, NVIDIA/nccl-tests#191", gain="both cables of the bond carry data",
+        risk="more memory; two HCAs without a bond are better",
+    ),
+    SettingRule(
+        rule="R5", title="more queue pairs on RoCE between subnets", action="try", find=queue_pairs_over_routers,
+        since=(2, 10, 0), source=f"{_ENV}, {_QPS}; NVIDIA/nccl#1015", gain="no two flows on one cable",
+        risk="more memory for queue pairs on large clusters",
+        disagree="NVIDIA's default is 1, 'often necessary on RoCE' to raise; Azure, GCP and OCI's A100 use 4, OCI's H100 1.",
+    ),
+    SettingRule(
+        rule="R24", title="GPUDirect below one host bridge", action="try", find=gpudirect_below_one_root,
+        source=f"{_ENV}, NCCL_NET_GDR_LEVEL; Isambard-AI documentation", gain="no copy through the host's memory",
+        risk="ACS or the IOMMU may stand in the way: results have to be checked, which bench does",
+        disagree="Isambard-AI sets PHB, GCP keeps to PIX.",
+    ),
+    SettingRule(
+        rule="R30", title="SHARP for all_reduce, where its plugin is installed", action="try", find=sharp,
+        source="CoreWeave, nccl-tests manifests; NVIDIA SHARP documentation", gain="all_reduce above the rate of the link",
+        risk="shared switches may refuse it: the job may fail in init",
+    ),
+    SettingRule(
+        rule="R18", title="the service level of Azure's GB300", action="try", find=service_level,
+        source="Azure, performance notes for GB300", gain="adaptive routing", risk="a wrong service level has no path",
+    ),
+)  # fmt: skip

@@ -128,6 +128,11 @@ class Site:
         """Their models."""
         return {value_or(card.model, "") for card in self.gpus()}
 
+    def products(self) -> str:
+        """Vendors, products and asset tags of the machines, by DMI."""
+        facts = [at(node, path) for node in self.nodes for path in ("fabric.product", "fabric.asset_tag")]
+        return ", ".join(dict.fromkeys(str(one) for one in facts if one and not isinstance(one, Unread)))
+
     def has_nvlink(self) -> bool:
         """Whether every GPU has NVLinks that are up."""
         links = [card.nvlinks for card in self.gpus()]
