@@ -1,4 +1,4 @@
-"""Write what is generated: docs/checks from the rules, and the JSON Schema from the types."""
+"""Write what is generated: docs/checks and docs/settings.md from the rules, and the JSON Schema from the types."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from ncclcheck.reports import jsondoc, pages  # noqa: E402
+from ncclcheck.reports.recommend.page import page as settings  # noqa: E402
 
 
 def generated() -> dict[Path, str]:
     """Every generated file with its content."""
     checks = {ROOT / "docs/checks" / name: content for name, content in pages.documents().items()}
     schema = json.dumps(jsondoc.schema(), indent=1, sort_keys=True) + "\n"
-    return {**checks, ROOT / "ncclcheck/reports/schema.json": schema}
+    return {**checks, ROOT / "docs/settings.md": settings(), ROOT / "ncclcheck/reports/schema.json": schema}
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -78,9 +79,10 @@ def alarms(cluster: Cluster) -> dict[str, str]:
 
 
 @pytest.fixture(autouse=True)
-def _not_imported_here() -> None:
-    """User code belongs to the children."""
+def _files_of_children(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """User code belongs to the children; the files that it leaves are the test's."""
     assert "content_datasets" not in sys.modules
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 @pytest.mark.parametrize("name", SOUND)

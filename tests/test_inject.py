@@ -38,6 +38,32 @@ def test_every_form_is_read(given: str, expected: Injection) -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("rank-init=2", Injection(kind="rank-init", rank=2)),
+        ("no-sync=1", Injection(kind="no-sync", rank=1)),
+        ("skip-step=3@2", Injection(kind="skip-step", rank=3, iteration=2)),
+        ("uneven=0", Injection(kind="uneven", rank=0)),
+        ("leak=1", Injection(kind="leak", rank=1)),
+        ("stray=1", Injection(kind="stray", rank=1)),
+        ("slow-data=1:50ms", Injection(kind="slow-data", rank=1, seconds=0.05)),
+        ("unused", Injection(kind="unused")),
+        ("no-set-epoch", Injection(kind="no-set-epoch")),
+        ("one-file", Injection(kind="one-file")),
+        ("slow-rank=1:50ms", Injection(kind="slow-rank", rank=1, seconds=0.05)),
+    ],
+)
+def test_every_form_of_a_training_is_read(given: str, expected: Injection) -> None:
+    assert faults.injections(faults.read([given], training=True), ["a"], 4, []) == [expected]
+
+
+@pytest.mark.parametrize(("given", "training"), [("corrupt=1", True), ("slow-link=0-1", True), ("leak=1", False)])
+def test_a_command_refuses_what_it_cannot_show(given: str, training: bool) -> None:
+    with pytest.raises(UsageError, match="this command cannot show it; allowed are slow-rank"):
+        faults.read([given], training=training)
+
+
+@pytest.mark.parametrize(
     "given",
     ["", "slow-rank", "slow-rank=x", "slow-rank=1:20", "slow-rank=-1", "slow-link=0", "slow-link=0-1@3",
      "corrupt=1:2", "hang=1@0", "crash=1@", "fire=1", "crash=1,", "slow-rank=1:20 ms"],

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ncclcheck.reports import dataset_text, details, summary, table, training_text
+from ncclcheck.reports import dataset_text, details, recommend_text, summary, table, training_text
 from ncclcheck.reports.findings import State, Verdict
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.groups import Block, blocks, order
@@ -45,6 +45,7 @@ def text(document: Document, style: Style) -> str:
         training_text.text(document, style.width),
         _families(document, style),
         *(_block(block, style) for block in blocks(document, _shown(style))),
+        recommend_text.text(document, style.width, verbose=style.verbose),
         _end(document, style),
     ]
     return "\n\n".join(block for block in told if block) + "\n"

@@ -21,16 +21,17 @@ def with_gpus(cluster: Cluster) -> list[Node]:
     """Nodes that have GPUs or may have some: the others use no NCCL. Raises NothingToJudge."""
     if cluster.job.backend_asked == "gloo":
         raise NothingToJudge("gloo was asked for, which uses no RDMA and no GPU")
-    nodes = [node for node in cluster.nodes if not _without_gpus(node)]
+    nodes = [node for node in cluster.nodes if has_gpus(node)]
     if not nodes:
         raise NothingToJudge("no GPU on any node, so NCCL is not used")
     return nodes
 
 
 @derived
-def _without_gpus(node: Node) -> bool:
+def has_gpus(node: Node) -> bool:
+    """Whether a node has GPUs or may have some."""
     signs = (at(node, "gpus.pci"), at(node, "gpus.devices"))
-    return all(fact.kind == "absent" if isinstance(fact, Unread) else not fact for fact in signs)
+    return any(fact.kind != "absent" if isinstance(fact, Unread) else fact for fact in signs)
 
 
 @derived

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -33,8 +32,7 @@ def run(context: Context) -> Callable[[], None] | None:
         resume.resumed(setting)
         return None
     for name in _ZERO3 if setting.plan.strategy == "zero3" else _PARTS:
-        if importlib.util.find_spec(f"{__name__}.{name}"):
-            importlib.import_module(f"{__name__}.{name}").run(setting)
+        importlib.import_module(f"{__name__}.{name}").run(setting)
     if setting.plan.kill:
         return resume.interrupted(setting)
     places.remove(setting)

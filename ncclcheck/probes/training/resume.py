@@ -20,7 +20,7 @@ from ncclcheck.probes.facts.training.saves import Interrupted, Resumed, Saves
 from ncclcheck.probes.training import places
 from ncclcheck.probes.training.checkpoint import read, size_of, told, too_large, written
 from ncclcheck.probes.training.feed import Batch
-from ncclcheck.probes.training.loop import Setting, digest, stream, train_step, wrap
+from ncclcheck.probes.training.loop import Setting, bare, digest, stream, train_step, wrap
 from ncclcheck.probes.training.seeds import SEED, seed_all
 
 _MOST_STEPS = 10
@@ -37,9 +37,13 @@ def interrupted(setting: Setting) -> Callable[[], None] | None:
         return None
     context, steps = setting.context, _steps(setting)
     context.step("training: a run that is not interrupted")
-    model, optimizer = _start(setting)
-    _train(setting, model, optimizer, stream(setting), steps)
     kept, killed = steps // 2, context.world_size - 1
+    (model, optimizer), batches = _start(setting), stream(setting)
+    _train(setting, model, optimizer, batches, kept)
+    model = wrap(
+        setting, bare(model)
+    )  # a new wrap adds gradients up in another order at first, as after a restart
+    _train(setting, model, optimizer, batches, steps - kept)
     found_digest = digest(model)
     if context.rank == 0:
         told = Interrupted(

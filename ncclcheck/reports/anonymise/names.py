@@ -135,16 +135,21 @@ class Names:
         return self._full(token) if not token.isalnum() else token
 
     def _full(self, name: str) -> str:
-        """A name, or what begins with one: a host with its domain, or with the name of its card."""
+        """A name, or what holds one between dots and dashes: a host with its domain, or with its card's name."""
         if name in self._given:
             return self._given[name]
-        for at in [found.start() for found in re.finditer(r"[.\-_]", name)][::-1]:
-            head, tail = name[:at], name[at + 1 :]
-            if head in self._given and not _is_word(head):
-                return f"{self._given[head]}{name[at]}{self._full(tail)}"
-            if name[at] == "." and tail in self._given and not _is_word(tail):
-                return f"{self._full(head)}.{self._given[tail]}"
-        return name
+        parts, done, at = re.split(r"([.\-_])", name), "", 0
+        while at < len(parts):
+            length = next(
+                (n for n in range(len(parts) - at, 0, -1) if self._is_name("".join(parts[at : at + n]))), 0
+            )
+            part = "".join(parts[at : at + max(1, length)])
+            done += self._given[part] if length else part
+            at += max(1, length)
+        return done
+
+    def _is_name(self, words: str) -> bool:
+        return words in self._given and not _is_word(words)
 
 
 def _expanded(found: re.Match[str]) -> list[str]:

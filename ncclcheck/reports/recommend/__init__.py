@@ -2,14 +2,109 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from ncclcheck.probes.facts import Cluster
+from ncclcheck.probes.facts import Cluster, NotKnown
 from ncclcheck.reports.findings import Verdict
 from ncclcheck.reports.jsondoc import Recommendation
+from ncclcheck.reports.recommend import hcas, inside, leftovers, platforms, pytorch, rdma, rdma_leftovers, sockets
+from ncclcheck.reports.recommend.advice import Action, Found, SettingRule
+from ncclcheck.reports.recommend.site import Site
+from ncclcheck.reports.rule import NothingToJudge
+from ncclcheck.reports.variables import parsed_value
+
+RULES: tuple[SettingRule, ...] = (
+    *sockets.RULES,
+    *hcas.RULES,
+    *rdma.RULES,
+    *rdma_leftovers.RULES,
+    *inside.RULES,
+    *platforms.RULES,
+    *leftovers.RULES,
+    *pytorch.RULES,
+)
+_ORDER: tuple[Action, ...] = ("set", "unset", "keep", "try")
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What one rule found."""
+
+    rule: SettingRule
+    found: Found
+
+    @property
+    def action(self) -> Action:
+        """That of the finding, else of its rule."""
+        return self.found.action or self.rule.action
 
 
 def recommend(cluster: Cluster, verdicts: Sequence[Verdict]) -> list[Recommendation]:
     """What to set, to unset and to try; nothing where NCCL's own choice is right on every node."""
-    del cluster, verdicts
-    return []
+    site = Site(cluster, verdicts)
+    return [_recommendation(site, one) for one in advice(site)]
+
+
+def advice(site: Site) -> list[Advice]:
+    """One advice a variable: what is proved goes before what is to be tried, the first rule before the others."""
+    chosen: dict[str, Advice] = {}
+    for one in sorted(_all(site), key=lambda one: _ORDER.index(one.action)):
+        chosen.setdefault(one.found.variable, one)
+    return [*chosen.values()]
+
+
+def _all(site: Site) -> Iterator[Advice]:
+    kept = platforms.keeps(site)
+    for rule in RULES:
+        for found in _found(rule, site) if rule.applies(site) else ():
+            of_profile = found.variable in kept and found.value is None and rule.action != "set"
+            if not _changes_nothing(site, found) and (rule.harmful or not of_profile):
+                yield Advice(rule, found)
+
+
+def _found(rule: SettingRule, site: Site) -> list[Found]:
+    """What a rule finds; a fact that was not read calls for nothing."""
+    try:
+        return [*rule.find(site)]
+    except (NotKnown, NothingToJudge):
+        return []
+
+
+def _changes_nothing(site: Site, found: Found) -> bool:
+    """Whether it is in force everywhere already, or what is taken without it."""
+    if found.value is None or found.action == "keep":
+        return False
+    default = parsed_value(found.variable, None)
+    by_itself = not site.is_set(found.variable) and parsed_value(found.variable, found.value) == default
+    return site.value(found.variable) == found.value or (by_itself and default is not None)
+
+
+def _recommendation(site: Site, one: Advice) -> Recommendation:
+    rule, found = one.rule, one.found
+    return Recommendation(
+        variable=found.variable,
+        action=one.action,
+        value=found.value,
+        why=found.why,
+        evidence=found.evidence,
+        source=rule.source,
+        basis="rule",
+        gain=rule.gain,
+        risk=rule.risk,
+        valid_for=rule.valid_for,
+        set_in=site.sources(found.variable),
+        undo=_undo(site, found.variable),
+        disagree=rule.disagree,
+    )
+
+
+def _undo(site: Site, name: str) -> str:
+    """A line of shell script that brings back what was; a comment where a file had it, or nodes differed."""
+    sources, value = site.sources(name), site.value(name)
+    if not sources:
+        return f"unset {name}"
+    if value is None or sources != ["environment"]:
+        return "# " + " ".join("; ".join(site.held(name)).split())
+    return f"export {name}={shlex.quote(value)}"

@@ -33,7 +33,7 @@ Find = Callable[[Site], Iterator[Found]]
 class SettingRule:
     """One rule. title: what it says, for the docs. since, until: the versions of NCCL that it holds for.
 
-    anywhere: it speaks also where the job does not use NCCL on real machines; what takes something away always does.
+    anywhere: it speaks also where the job does not use NCCL on real machines, as what takes something away does.
     harmful: what it takes away is wrong even where a platform's own profile has it.
     """
 
@@ -85,9 +85,9 @@ def without(*names: str, why: str, when: When | None = None, only: Callable[[Sit
 
 def on(*words: str) -> When:
     """The value is one of these, in any case."""
-    return lambda site, found, name: found.text(name).strip().lower() in words
+    return lambda held: held.text.strip().lower() in words
 
 
 def number(value: int) -> When:
     """NCCL reads this number."""
-    return lambda site, found, name: found.number(name) == value
+    return lambda held: held.number == value

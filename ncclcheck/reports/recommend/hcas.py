@@ -31,7 +31,9 @@ def _port(one: UsedPort) -> str:
 def _data_ports(ports: list[UsedPort]) -> list[UsedPort]:
     """The fastest ports of the link layer that carries most; none where a rate or a link layer is not known."""
     rates = [one.port.rate_gbit for one in ports]
-    if any(isinstance(rate, Unread) for rate in rates) or any(isinstance(one.port.link_layer, Unread) for one in ports):
+    if any(isinstance(rate, Unread) for rate in rates) or any(
+        isinstance(one.port.link_layer, Unread) for one in ports
+    ):
         return []
     total: dict[str, float] = {}
     for one in ports:
@@ -74,7 +76,7 @@ def data_cards(site: Site) -> Iterator[Found]:
             evidence.append(_shown(node, used))
     value = "=" + ",".join(sorted(names))
     if evidence and all(_taken(node, value) == wanted[node.name] for node in site.nodes):
-        why = "NCCL uses every port that is ACTIVE: the slowest of them, or one of another link layer, holds back all."
+        why = "NCCL uses every port that is ACTIVE; a slow one, or one of another link layer, holds back all."
         yield Found(_HCA, value, why, evidence[:4])
 
 
@@ -85,7 +87,11 @@ def of_another_machine(site: Site) -> Iterator[Found]:
     for node in site.nodes:
         choice = site.hcas(node)
         every = [*choice.used, *choice.unwanted]
-        if not every or len(_data_ports(every)) != len(every) or _taken(node, None) == _taken(node, values(node).get(_HCA)):
+        if (
+            not every
+            or len(_data_ports(every)) != len(every)
+            or _taken(node, None) == _taken(node, values(node).get(_HCA))
+        ):
             return
     why = "It leaves out HCAs that are ACTIVE and alike; without it NCCL uses all of them."
     yield Found(_HCA, None, why, [*site.held(_HCA), *problem], "unset")
@@ -126,7 +132,7 @@ def virtual_functions(site: Site) -> Iterator[Found]:
             return
         every.append({one.hca.name for one in here})
     if len({frozenset(one) for one in every}) > 1:
-        why = "The HCAs are virtual functions, whose numbers differ from node to node; NCCL uses all of them by itself."
+        why = "The HCAs are virtual functions, numbered differently on each node; NCCL uses all by itself."
         yield Found(_HCA, None, why, site.held(_HCA), "unset")
 
 
@@ -159,7 +165,7 @@ RULES = (
     ),
     SettingRule(
         rule="S6", title="no list of HCAs of another machine", action="unset", find=of_another_machine,
-        source=_ENV, gain="RDMA instead of TCP, or all rails instead of some",
+        source=_ENV, gain="RDMA instead of TCP, or all rails instead of some", harmful=True,
     ),
     SettingRule(
         rule="S7", title="names of HCAs that mean no others", action="set", find=prefix_of_others, source=_ENV,

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import NvFabric, Unread
 from ncclcheck.reports.recommend.advice import Found, SettingRule, number, without
-from ncclcheck.reports.recommend.site import Site
-from ncclcheck.reports.settings import Settings
+from ncclcheck.reports.recommend.site import Held, Site
 
 _ENV = "NCCL user guide"
 _RUN = "NCCL user guide, Troubleshooting"
@@ -27,17 +26,22 @@ def farther_p2p(site: Site) -> Iterator[Found]:
     if "SHM" not in _first_words(site.kinds("intra")) or site.is_set("NCCL_P2P_LEVEL", "NCCL_P2P_DISABLE"):
         return
     if site.is_pcie_only() and site.peers_work():
-        why = "The GPUs can read each other's memory over PCIe, which NCCL does not use at this distance by itself."
-        evidence = [f"NCCL's log: {', '.join(sorted(site.kinds('intra')))}", "NVML: peer access works for every pair"]
+        why = (
+            "The GPUs can read each other's memory over PCIe, which NCCL does not use at this distance by itself."
+        )
+        evidence = [
+            f"NCCL's log: {', '.join(sorted(site.kinds('intra')))}",
+            "NVML: peer access works for every pair",
+        ]
         yield Found("NCCL_P2P_LEVEL", "SYS", why, evidence)
 
 
 def copy_engines(site: Site) -> Iterator[Found]:
     """I5: PCIe only and shared memory between the GPUs: copy engines instead of kernels."""
-    if "SHM" in _first_words(site.kinds("intra")) and site.is_pcie_only():
-        if not site.is_set("NCCL_SHM_USE_CUDA_MEMCPY"):
-            why = "The GPUs of a node talk through shared memory; copy engines may be faster than kernels there."
-            yield Found("NCCL_SHM_USE_CUDA_MEMCPY", "1", why, [f"NCCL's log: {', '.join(sorted(site.kinds('intra')))}"])
+    name = "NCCL_SHM_USE_CUDA_MEMCPY"
+    if "SHM" in _first_words(site.kinds("intra")) and site.is_pcie_only() and not site.is_set(name):
+        why = "The GPUs of a node talk through shared memory; copy engines may be faster than kernels there."
+        yield Found(name, "1", why, [f"NCCL's log: {', '.join(sorted(site.kinds('intra')))}"])
 
 
 def _first_words(kinds: set[str]) -> set[str]:
@@ -75,7 +79,7 @@ def cores_of_others(site: Site) -> Iterator[Found]:
     """I20: the process may not use the cores beside its GPUs."""
     problem = [one for one in site.told("FAB007") if "core" in one]
     if problem and not site.is_set("NCCL_IGNORE_CPU_AFFINITY"):
-        why = "NCCL's threads share the few cores of the process, far from the GPU; better is to bind the ranks rightly."
+        why = "NCCL's threads share the few cores of the process, far from the GPU; to bind the ranks is better."
         yield Found("NCCL_IGNORE_CPU_AFFINITY", "1", why, problem)
 
 
@@ -94,15 +98,19 @@ def _pcie_with_peers(site: Site) -> bool:
     return site.is_pcie_only() and site.peers_work() and not site.told("BEN001", "RUN003")
 
 
-def _asked_for(site: Site, found: Settings, name: str) -> bool:
+def _asked_for(held: Held) -> bool:
     """CUMEM=0 although NVLS or MNNVL is asked for, which need it."""
-    return found.number(name) == 0 and 1 in (found.number("NCCL_NVLS_ENABLE"), found.number("NCCL_MNNVL_ENABLE"))
+    return held.number == 0 and 1 in (held.on.number("NCCL_NVLS_ENABLE"), held.on.number("NCCL_MNNVL_ENABLE"))
 
 
 def _fabric_is_well(site: Site) -> bool:
     fabrics = [card.fabric for card in site.gpus()]
     return bool(fabrics) and all(
-        isinstance(one, NvFabric) and one.state == "completed" and one.status == 0 and bool(one.cluster) and _well(one)
+        isinstance(one, NvFabric)
+        and one.state == "completed"
+        and one.status == 0
+        and bool(one.cluster)
+        and _well(one)
         for one in fabrics
     )
 
@@ -111,10 +119,10 @@ def _well(fabric: NvFabric) -> bool:
     return fabric.health in ("", "healthy")
 
 
-def _unreadable(site: Site, found: Settings, name: str) -> bool:
-    nccl = found.node.nccl
+def _unreadable(held: Held) -> bool:
+    nccl = held.on.node.nccl
     files = [] if isinstance(nccl, Unread) or isinstance(nccl.named_files, Unread) else nccl.named_files
-    return any(file.name == name and not file.fits for file in files)
+    return any(file.name == held.name and not file.fits for file in files)
 
 
 RULES = (
@@ -137,7 +145,8 @@ RULES = (
         find=without("NCCL_P2P_DISABLE", only=_nvlink, when=number(1),
                      why="The GPUs have NVLinks that are up, and do not use them because of it."),
         source=f"{_ENV}, Debugging, NCCL_P2P_DISABLE; huggingface/accelerate#2328",
-        gain="5 to 20 times the bandwidth within a node", risk="if it was set for a hang, look at ACS first (FAB001)",
+        gain="5 to 20 times the bandwidth within a node",
+        risk="if it was set for a hang, look at ACS first (FAB001)",
     ),
     SettingRule(
         rule="I7", title="shared memory is not turned off", action="unset",
@@ -145,7 +154,8 @@ RULES = (
         source=f"{_ENV}, Debugging, NCCL_SHM_DISABLE", gain="data within a node does not leave it",
     ),
     SettingRule(
-        rule="I9", title="host memory by CUDA is not turned off from NCCL 2.26.5 on", action="unset", since=(2, 26, 5),
+        rule="I9", title="host memory by CUDA is not turned off from NCCL 2.26.5 on", action="unset",
+        since=(2, 26, 5),
         find=without("NCCL_CUMEM_HOST_ENABLE", when=number(0),
                      why="NCCL falls back by itself since 2.26.5, where it may not place host memory."),
         source=f"{_RUN}, cuMem", gain="none now", risk="drivers before CUDA 13 without P2P may still need 0",
@@ -165,8 +175,10 @@ RULES = (
     ),
     SettingRule(
         rule="I19", title="no topology file that cannot be read", action="unset", harmful=True,
-        find=without("NCCL_TOPO_FILE", when=_unreadable, why="The file cannot be read here, and NCCL says nothing of it."),
-        source="NVIDIA/nccl src/graph/topo.cc", gain="none: it had no effect", risk="in a container it may be a mount "
+        find=without("NCCL_TOPO_FILE", when=_unreadable,
+                     why="The file cannot be read here, and NCCL says nothing of it."),
+        source="NVIDIA/nccl src/graph/topo.cc", gain="none: it had no effect",
+        risk="in a container it may be a mount "
         "that is missing: then mount it instead",
     ),
     SettingRule(
@@ -180,14 +192,15 @@ RULES = (
         rule="I10", title="cuMem as NCCL has it", action="try",
         find=without("NCCL_CUMEM_ENABLE", when=number(0),
                      why="It came into scripts because of a leak that NCCL 2.22.3 mended."),
-        since=(2, 22, 3), source="NVIDIA/nccl#1234; vllm-project/vllm#24141", gain="registered buffers, NVLink SHARP",
+        since=(2, 22, 3), source="NVIDIA/nccl#1234; vllm-project/vllm#24141",
+        gain="registered buffers, NVLink SHARP",
         risk="memory may grow: watch it while measuring",
         disagree="OCI's tables for H100 to B300 set 0; NVIDIA, vLLM and verl leave the default.",
     ),
     SettingRule(
         rule="I17", title="NVLink between machines, where its fabric is well", action="try",
         find=without("NCCL_MNNVL_ENABLE", only=_fabric_is_well, when=number(0),
-                     why="Every GPU is registered with a healthy fabric; 0 keeps its NVLinks to other machines idle."),
+                     why="Every GPU is in a healthy fabric; 0 keeps its NVLinks to other machines idle."),
         source=f"{_ENV}, NCCL_MNNVL_ENABLE", gain="NVLink instead of the network within a rack",
         risk="init may hang where IMEX is broken: bench has a deadline",
     ),
@@ -213,7 +226,8 @@ RULES = (
     ),
     SettingRule(
         rule="I6", title="a tree for all_reduce between few nodes of RTX PRO", action="try", find=tree_between_few,
-        since=(2, 24, 0), source="OCI, recommended NCCL parameters by shape", gain="34 against 21 GB/s busbw at OCI",
+        since=(2, 24, 0), source="OCI, recommended NCCL parameters by shape",
+        gain="34 against 21 GB/s busbw at OCI",
         risk="never NCCL_ALGO=Tree without a collective: it leaves broadcast without an algorithm",
     ),
 )  # fmt: skip

@@ -1,16 +1,15 @@
-"""InfiniBand and RoCE: addresses, classes and partitions of the site, and settings that RDMA is better without."""
+"""InfiniBand and RoCE: addresses, classes and partitions of the site, and what may be worth a measurement."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from ncclcheck.probes.facts import Node, Unread, at, value_or
+from ncclcheck.probes.facts import Node, Unread, value_or
 from ncclcheck.reports import lan, wiring
 from ncclcheck.reports.hca import UsedPort, address_of, automatic_gid, is_routable, roce_version
-from ncclcheck.reports.recommend.advice import Found, SettingRule, number, without
+from ncclcheck.reports.recommend.advice import Found, SettingRule
 from ncclcheck.reports.recommend.site import Site
-from ncclcheck.reports.settings import Settings
 from ncclcheck.reports.variables import values
 
 _GID, _TC, _PKEY, _QPS = "NCCL_IB_GID_INDEX", "NCCL_IB_TC", "NCCL_IB_PKEY", "NCCL_IB_QPS_PER_CONNECTION"
@@ -18,20 +17,21 @@ _ENV = "NCCL user guide"
 _FULL_MEMBER = 0x8000
 
 
-def _roce(site: Site) -> list[tuple[Node, UsedPort]]:
+def roce(site: Site) -> list[tuple[Node, UsedPort]]:
     """The ports, where all that NCCL would use are RoCE."""
     ports = site.ports()
     return ports if all(one.is_roce for _, one in ports) else []
 
 
-def _infiniband(site: Site) -> list[tuple[Node, UsedPort]]:
+def infiniband(site: Site) -> list[tuple[Node, UsedPort]]:
+    """The ports, where all that NCCL would use are InfiniBand."""
     ports = site.ports()
     return [] if any(one.is_roce for _, one in ports) else ports
 
 
 def needless_gid(site: Site) -> Iterator[Found]:
     """R1: NCCL would take that very entry by itself on every port: take it out; else keep it, and say so."""
-    ports = _roce(site)
+    ports = roce(site)
     tables = [one.port.gids for _, one in ports]
     if not ports or not site.is_set(_GID) or any(isinstance(table, Unread) for table in tables):
         return
@@ -44,18 +44,20 @@ def needless_gid(site: Site) -> Iterator[Found]:
         same = same and asked is not None and automatic == asked.index
     evidence = [*site.held(_GID), *told[:3]]
     if same:
-        why = "NCCL finds the same address by itself on every port; the index moves with a reboot or a second address."
+        why = "NCCL finds the same address by itself on every port; an index moves with a reboot."
         yield Found(_GID, None, why, evidence)
     elif not site.told("RDM014"):
         why = "NCCL would take another address by itself on some port; whether that one works was not tried."
         yield Found(_GID, site.value(_GID), why, evidence, "keep")
     else:
-        yield Found(_GID, None, "The entry that it names is not one that is routed.", [*evidence, *site.told("RDM014")])
+        yield Found(
+            _GID, None, "The entry that it names is not one that is routed.", [*evidence, *site.told("RDM014")]
+        )
 
 
 def gid_of_old_nccl(site: Site) -> Iterator[Found]:
     """R2: before 2.21 NCCL takes index 0, and a routed RoCE v2 address stands at one index on all ports."""
-    ports = _roce(site)
+    ports = roce(site)
     if not ports or site.is_set(_GID) or not (problem := site.told("RDM013")):
         return
     sets = []
@@ -64,14 +66,16 @@ def gid_of_old_nccl(site: Site) -> Iterator[Found]:
         mapped = [g for g in good if address_of(g).version == 4]
         sets.append({g.index for g in mapped or good})
     if common := set.intersection(*sets):
-        why = f"A routed RoCE v2 address stands at index {min(common)} on all {len(ports)} ports; this NCCL takes 0."
+        why = (
+            f"A routed RoCE v2 address stands at index {min(common)} on all {len(ports)} ports; this NCCL takes 0."
+        )
         yield Found(_GID, str(min(common)), why, problem)
 
 
 def traffic_class(site: Site) -> Iterator[Found]:
     """R3: the driver of some ports sets a traffic class, that of others does not."""
     classes: dict[str, int] = {}
-    for node, one in _roce(site):
+    for node, one in roce(site):
         text = one.port.traffic_class
         if isinstance(text, Unread) and text.kind != "absent":
             return
@@ -81,13 +85,13 @@ def traffic_class(site: Site) -> Iterator[Found]:
     if len(set_to) == 1 and 0 in classes.values() and not site.is_set(_TC):
         value = str(set_to.pop())
         lacking = [place for place, one in classes.items() if not one]
-        why = f"Most of the site sends RoCE in class {value}, where the switches keep it lossless; some ports do not."
+        why = f"Other ports of the site send RoCE in class {value}, which the switches keep lossless."
         yield Found(_TC, value, why, [f"no traffic class on {', '.join(lacking[:4])}", *site.told("RDM016")])
 
 
 def partition(site: Site) -> Iterator[Found]:
     """R19: index 0 of the partition table is not the tenant's; one other index is, on all ports."""
-    ports = _infiniband(site)
+    ports = infiniband(site)
     tables = [one.port.pkeys for _, one in ports]
     if not ports or site.is_set(_PKEY) or any(isinstance(table, Unread) for table in tables):
         return
@@ -98,20 +102,20 @@ def partition(site: Site) -> Iterator[Found]:
     keys = [{table[i] for i in found} for table, found in zip(listed, full, strict=True)]
     if (common := set.intersection(*full)) and len(common) == 1 and len(set.union(*keys)) == 1:
         index = common.pop()
-        why = f"Entry 0 of the partition table is no full member; entry {index} is {listed[0][index]:#06x} on all ports."
+        why = f"Entry 0 of the partition table is no full member; entry {index} is one on all ports."
         yield Found(_PKEY, str(index), why, site.told("RDM021") or [f"pkeys of {ports[0][0].name}: {listed[0]}"])
 
 
 def queue_pairs_over_a_bond(site: Site) -> Iterator[Found]:
     """R9: a RoCE bond, whose hash puts one connection on one of its cables."""
     problem = site.told("RDM023")
-    if _roce(site) and site.several and problem and not site.is_set(_QPS):
+    if roce(site) and site.several and problem and not site.is_set(_QPS):
         yield Found(_QPS, "2", "A bond sends one queue pair over one of its cables.", problem)
 
 
 def queue_pairs_over_routers(site: Site) -> Iterator[Found]:
     """R5: RoCE between subnets: every queue pair takes one of several ways."""
-    ports = _roce(site)
+    ports = roce(site)
     if not ports or not site.several or site.is_set(_QPS):
         return
     rails: dict[str, set[str]] = {}
@@ -123,7 +127,9 @@ def queue_pairs_over_routers(site: Site) -> Iterator[Found]:
     routed = {name: nets for name, nets in rails.items() if len(nets) > 1}
     if routed:
         name, nets = next(iter(routed.items()))
-        why = "RoCE crosses routers here: one queue pair is one way through the fabric, two or four spread the load."
+        why = (
+            "RoCE crosses routers here: one queue pair is one way through the fabric, two or four spread the load."
+        )
         yield Found(_QPS, "4", why, [f"{name}: {', '.join(sorted(nets)[:4])}"])
 
 
@@ -133,7 +139,7 @@ def _netdev(node: Node, one: UsedPort) -> str:
 
 
 def gpudirect_below_one_root(site: Site) -> Iterator[Found]:
-    """R24: GPUs and HCAs hang on one host bridge, modules for GPUDirect are there, and NCCL's log has none of it."""
+    """R24: GPUs and HCAs hang on one host bridge, and NCCL's log has no GPUDirect."""
     kinds = {kind for kind in site.kinds("inter") if kind.startswith("NET/IB")}
     if not kinds or any("GDRDMA" in kind for kind in kinds) or site.is_set("NCCL_NET_GDR_LEVEL"):
         return
@@ -152,7 +158,7 @@ def _nearest(node: Node) -> str | None:
 def sharp(site: Site) -> Iterator[Found]:
     """R30: InfiniBand, and the plugin for SHARP is there."""
     plugin = [path for path in site.plugins() if "sharp" in path.lower()]
-    if _infiniband(site) and site.several and plugin and not site.is_set("NCCL_COLLNET_ENABLE"):
+    if infiniband(site) and site.several and plugin and not site.is_set("NCCL_COLLNET_ENABLE"):
         why = "The plugin for SHARP is installed; where the switches run it they add up themselves."
         yield Found("NCCL_COLLNET_ENABLE", "1", why, plugin[:2])
 
@@ -161,59 +167,12 @@ def service_level(site: Site) -> Iterator[Found]:
     """R18: Azure's machines with GB300, whose fabric has adaptive routing in service level 1."""
     products = site.products()
     models = " ".join(site.models())
-    if "Microsoft" in products and "GB300" in models and _infiniband(site) and not site.is_set("NCCL_IB_SL"):
+    if "Microsoft" in products and "GB300" in models and infiniband(site) and not site.is_set("NCCL_IB_SL"):
         why = "Azure's fabric for GB300 has adaptive routing in service level 1 only."
         yield Found("NCCL_IB_SL", "1", why, [products, f"GPU {models}"])
 
 
-def _too_short(site: Site, found: Settings, name: str) -> bool:
-    return bool(site.findings("NCC031")) and any(
-        one.where.node == found.node.name and one.what.startswith(f"{name}=") for one in site.findings("NCC031")
-    )
-
-
-def _is_active(site: Site, found: Settings, name: str) -> bool:
-    """Turned off, though every node has an HCA with an ACTIVE port."""
-    states = [
-        {port.state for hca in value_or(at(node, "rdma.devices"), []) for port in value_or(hca.ports, [])}
-        for node in site.nodes
-    ]
-    return bool(found.number(name)) and all("ACTIVE" in of_node for of_node in states)
-
-
-def _only_infiniband(site: Site) -> bool:
-    return bool(_infiniband(site))
-
-
-def _several_rails(site: Site) -> bool:
-    ports = site.ports()
-    return len(ports) > len(site.nodes)
-
-
-def _nvlink_and_rails(site: Site) -> bool:
-    return site.has_nvlink() and _several_rails(site)
-
-
-def _above_one(site: Site, found: Settings, name: str) -> bool:
-    return (found.number(name) or 0) > 1
-
-
-def _on_bare_metal(site: Site, found: Settings, name: str) -> bool:
-    return found.number(name) == 1 and wiring.is_virtual(found.node) is False
-
-
-def _over_everything(site: Site, found: Settings, name: str) -> bool:
-    return name != "NCCL_NET_GDR_LEVEL" or found.text(name).upper() in ("SYS", "5", "4", "3")
-
-
 RULES = (
-    SettingRule(
-        rule="R29", title="InfiniBand and RoCE are not turned off where every node has them", action="unset",
-        find=without("NCCL_IB_DISABLE", when=_is_active,
-                     why="Every node has an HCA with an ACTIVE port, and the job runs over TCP because of it."),
-        source=f"{_ENV}, Debugging, NCCL_IB_DISABLE", gain="RDMA instead of TCP: often ten times the bandwidth",
-        risk="if it was set because of a fault of the fabric, the fault comes back: run ncclcheck bench without it",
-    ),
     SettingRule(
         rule="R1", title="the address of RoCE is left to NCCL 2.21 and later", action="unset", find=needless_gid,
         since=(2, 21, 0), source=f"{_ENV}, Troubleshooting, RoCE; NCCL_IB_GID_INDEX",
@@ -226,7 +185,8 @@ RULES = (
         risk="the index moves with a reboot or in a container: look again at the start of each job",
     ),
     SettingRule(
-        rule="R3", title="the site's traffic class, where only some nodes have it", action="set", find=traffic_class,
+        rule="R3", title="the site's traffic class, where only some nodes have it", action="set",
+        find=traffic_class,
         source=f"{_ENV}, NCCL_IB_TC; NVIDIA/nccl#2383", gain="no packets dropped under load",
         risk="flow control for this class was not seen: mlnx_qos shows it",
     ),
@@ -235,62 +195,8 @@ RULES = (
         source="NVIDIA/nccl src/transport/net_ib; NVIDIA/nccl#1323", gain="InfiniBand connects",
     ),
     SettingRule(
-        rule="R12", title="InfiniBand's timeout and retries are not below NCCL's own", action="unset",
-        find=without("NCCL_IB_TIMEOUT", "NCCL_IB_RETRY_CNT", when=_too_short,
-                     why="It is below NCCL's own default: a short fault of a link ends the job."),
-        source=f"{_ENV}, NCCL_IB_TIMEOUT; NVIDIA/nccl src/transport/net_ib/connect.cc",
-        gain="a switch that restarts does not end the job",
-    ),
-    SettingRule(
-        rule="R6", title="one queue pair a connection on InfiniBand", action="unset",
-        find=without(_QPS, only=_only_infiniband, when=_above_one,
-                     why="On InfiniBand adaptive routing spreads packets of one queue pair already."),
-        source=f"{_ENV}, {_QPS} and NCCL_IB_ADAPTIVE_ROUTING", gain="less memory and lower latency",
-        risk="where the fabric has no adaptive routing more may be right: measure both",
-        disagree="NVIDIA's default is 1; Azure sets 4 on InfiniBand.",
-    ),
-    SettingRule(
-        rule="R7", title="messages are not split over queue pairs", action="unset", since=(2, 20, 0),
-        find=without("NCCL_IB_SPLIT_DATA_ON_QPS", when=number(1),
-                     why="The default is 0 since NCCL 2.20; 1 was the default of 2.18 and 2.19."),
-        source=f"{_ENV}, NCCL_IB_SPLIT_DATA_ON_QPS", gain="lower latency",
-        disagree="In NVIDIA/nccl#1401 a cluster of H100 with four 400 Gb/s cards was faster with 1: measure both.",
-    ),
-    SettingRule(
-        rule="R17", title="adaptive routing is left to NCCL on InfiniBand", action="unset",
-        find=without("NCCL_IB_ADAPTIVE_ROUTING", only=_only_infiniband, when=number(1),
-                     why="It is on by itself on InfiniBand."),
-        source=f"{_ENV}, NCCL_IB_ADAPTIVE_ROUTING", gain="none: it is the default",
-    ),
-    SettingRule(
-        rule="R23", title="GPUDirect is left to NCCL 2.27 and later", action="unset", since=(2, 27, 0),
-        find=without("NCCL_NET_GDR_LEVEL", "NCCL_NET_GDR_C2C", "NCCL_NET_GDR_READ", when=_over_everything,
-                     why="It went around limits of NCCL before 2.27, which now judges the way by itself."),
-        source="NVIDIA-NeMo/Megatron-Bridge#1638, NVIDIA-NeMo/Megatron-Bridge#1639",
-        gain="no detour across processors", risk="measure once with and once without it",
-    ),
-    SettingRule(
-        rule="R26", title="relaxed ordering is not forced on bare metal", action="unset",
-        find=without("NCCL_IB_PCI_RELAXED_ORDERING", when=_on_bare_metal,
-                     why="The default, 2, uses it where it works; 1 fails where it does not."),
-        source=f"{_ENV}, NCCL_IB_PCI_RELAXED_ORDERING; NVIDIA/nccl#1205", gain="none now",
-    ),
-    SettingRule(
-        rule="R16", title="PXN is not turned off on nodes with NVLink and several rails", action="try",
-        find=without("NCCL_PXN_DISABLE", only=_nvlink_and_rails, when=number(1),
-                     why="With PXN a GPU sends over the rail of another one: fewer connections for all-to-all."),
-        source=f"{_ENV}, NCCL_PXN_DISABLE", gain="all-to-all over many nodes",
-        disagree="Azure's recipes turn it off; NVIDIA, OCI and GCP leave it on. It depends on the size of messages.",
-    ),
-    SettingRule(
-        rule="L22", title="rings do not cross rails unless that was measured", action="try",
-        find=without("NCCL_CROSS_NIC", only=_several_rails, when=number(1),
-                     why="On a fabric with a switch for each rail it sends rings through the spine."),
-        source=f"{_ENV}, NCCL_CROSS_NIC", gain="no congestion on the spine",
-        disagree="NVIDIA has 1 for nodes whose cards are all on one switch; the default, 2, tries both.",
-    ),
-    SettingRule(
-        rule="R9", title="more queue pairs over a bond", action="try", find=queue_pairs_over_a_bond, since=(2, 10, 0),
+        rule="R9", title="more queue pairs over a bond", action="try", find=queue_pairs_over_a_bond,
+        since=(2, 10, 0),
         source="NVIDIA/nccl#1015, NVIDIA/nccl-tests#191", gain="both cables of the bond carry data",
         risk="more memory; two HCAs without a bond are better",
     ),
@@ -298,7 +204,7 @@ RULES = (
         rule="R5", title="more queue pairs on RoCE between subnets", action="try", find=queue_pairs_over_routers,
         since=(2, 10, 0), source=f"{_ENV}, {_QPS}; NVIDIA/nccl#1015", gain="no two flows on one cable",
         risk="more memory for queue pairs on large clusters",
-        disagree="NVIDIA's default is 1, 'often necessary on RoCE' to raise; Azure, GCP and OCI's A100 use 4, OCI's H100 1.",
+        disagree="NVIDIA's default is 1 (more is 'often necessary' on RoCE); Azure, GCP and OCI's A100 use 4.",
     ),
     SettingRule(
         rule="R24", title="GPUDirect below one host bridge", action="try", find=gpudirect_below_one_root,
@@ -308,11 +214,13 @@ RULES = (
     ),
     SettingRule(
         rule="R30", title="SHARP for all_reduce, where its plugin is installed", action="try", find=sharp,
-        source="CoreWeave, nccl-tests manifests; NVIDIA SHARP documentation", gain="all_reduce above the rate of the link",
+        source="CoreWeave, nccl-tests manifests; NVIDIA SHARP documentation",
+        gain="all_reduce above the rate of the link",
         risk="shared switches may refuse it: the job may fail in init",
     ),
     SettingRule(
         rule="R18", title="the service level of Azure's GB300", action="try", find=service_level,
-        source="Azure, performance notes for GB300", gain="adaptive routing", risk="a wrong service level has no path",
+        source="Azure, performance notes for GB300", gain="adaptive routing",
+        risk="a wrong service level has no path",
     ),
 )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 from ncclcheck.probes.facts import Cluster, Gpu, Node, NvLinks, Transport, Unread, at, value_or
@@ -14,7 +15,26 @@ from ncclcheck.reports.rule import NothingToJudge
 from ncclcheck.reports.settings import Settings, settings_of
 from ncclcheck.reports.variables import Version, as_version, effective
 
-When = Callable[["Site", Settings, str], bool]
+
+@dataclass(frozen=True)
+class Held:
+    """A variable that is set on one node."""
+
+    on: Settings
+    name: str
+
+    @property
+    def text(self) -> str:
+        """As it is written."""
+        return self.on.text(self.name)
+
+    @property
+    def number(self) -> int | None:
+        """As NCCL reads a number."""
+        return self.on.number(self.name)
+
+
+When = Callable[[Held], bool]
 
 
 class Site:
@@ -83,7 +103,7 @@ class Site:
         """The values of a variable that `when` objects to, with where they stand and on which nodes."""
         groups: dict[str, list[str]] = {}
         for one in self.settings:
-            if name in one.all and (when is None or when(self, one, name)):
+            if name in one.all and (when is None or when(Held(one, name))):
                 setting = one.all[name]
                 groups.setdefault(f"{name}={setting.value} ({setting.source})", []).append(one.node.name)
         return [said + self.on(names) for said, names in groups.items()]
@@ -117,7 +137,9 @@ class Site:
     def has_no_hca(self) -> bool:
         """Whether it is known that no node has an RDMA device."""
         listed = [at(node, "rdma.hcas") for node in self.nodes]
-        return bool(listed) and all(one == [] or (isinstance(one, Unread) and one.kind == "absent") for one in listed)
+        return bool(listed) and all(
+            one == [] or (isinstance(one, Unread) and one.kind == "absent") for one in listed
+        )
 
     def gpus(self) -> list[Gpu]:
         """The GPUs of the job on all nodes; none where they were not read on some node."""

@@ -8,8 +8,7 @@ from ncclcheck.probes.facts import Interface, Node, Unread, at, value_or
 from ncclcheck.reports import lan
 from ncclcheck.reports.choice import Choice, gloo_choice, nccl_choice, parse_pattern
 from ncclcheck.reports.recommend.advice import Found, SettingRule, without
-from ncclcheck.reports.recommend.site import Site
-from ncclcheck.reports.settings import Settings
+from ncclcheck.reports.recommend.site import Held, Site
 from ncclcheck.reports.variables import nccl_version, values
 
 _NCCL, _GLOO = "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"
@@ -49,22 +48,42 @@ def _meets(site: Site, variable: str, changes: dict[str, str | None], on: dict[s
 
 def reachable(site: Site) -> Iterator[Found]:
     """S1: the interface that would be used leads nowhere, and another one is in one subnet on all nodes."""
-    problem = site.told(*_WRONG_WAY)
-    for variable in (_NCCL, _GLOO) if site.several and problem else ():
-        used = site.uses_gloo == (variable == _GLOO)
-        for network, on in _networks(site):
+    for variable in (_NCCL, _GLOO) if site.several else ():
+        problem = site.told(*_WRONG_WAY, *(["NET005"] if variable == _GLOO and site.uses_gloo else []))
+        for network, on in _networks(site) if problem else ():
             if _meets(site, variable, {}, on):
                 break
             if site.is_set(variable) and _meets(site, variable, {variable: None}, on):
                 why = f"Without it every node uses its interface in {network}; with it the nodes do not meet."
                 yield Found(variable, None, why, [*site.held(variable), *problem], "unset")
                 break
-            names = sorted({card.name for card in on.values()})
-            value = ",".join(names) if variable == _GLOO else "=" + ",".join(names)
-            if used and _meets(site, variable, {variable: value}, on):
-                why = f"{' or '.join(names)} is in {network} on all {len(site.nodes)} nodes; NCCL chooses by name only."
+            value = _named(variable, on)
+            used = site.uses_gloo == (variable == _GLOO)
+            if used and not _is_slower(site, variable, on) and _meets(site, variable, {variable: value}, on):
+                names = value.removeprefix("=").replace(",", " or ")
+                why = f"{names} is in {network} on all {len(site.nodes)} nodes; the choice goes by names alone."
                 yield Found(variable, value, why, [*problem, *_addresses(on)])
                 break
+
+
+def _named(variable: str, on: dict[str, Interface]) -> str:
+    names = ",".join(sorted({card.name for card in on.values()}))
+    return names if variable == _GLOO else f"={names}"
+
+
+def _is_slower(site: Site, variable: str, on: dict[str, Interface]) -> bool:
+    """Whether it is slower than what most nodes use now: then the odd node has a fault, and this is no way out."""
+    used: dict[str, int] = {}
+    for node in site.nodes:
+        listed, names = lan.interfaces(node), _choice(node, variable, {}).names[:1]
+        used |= {
+            node.name: value_or(one.speed_mbit, 0)
+            for one in listed
+            if one.name in names and lan.is_real(one, listed)
+        }
+    return len(used) * 2 > len(site.nodes) and min(value_or(c.speed_mbit, 0) for c in on.values()) < max(
+        used.values()
+    )
 
 
 def _addresses(on: dict[str, Interface]) -> list[str]:
@@ -84,16 +103,14 @@ def needless_name(site: Site) -> Iterator[Found]:
         now, alone = _choice(node, _NCCL, {}), _choice(node, _NCCL, {_NCCL: None})
         if now.problem or (now.used, now.bootstrap) != (alone.used, alone.bootstrap):
             return
-    why = "NCCL chooses the same interfaces without it, on every node; a fixed name fails on a node with other names."
+    why = "NCCL chooses the same interfaces without it, on every node; a name fails on nodes with others."
     yield Found(_NCCL, None, why, site.held(_NCCL))
 
 
-def _leads_nowhere(site: Site, found: Settings, name: str) -> bool:
-    kinds = {one.name: one.kind for one in lan.interfaces(found.node)}
-    taken = _choice(found.node, name, {}).names
-    return bool(taken) and all(kinds.get(one, "loopback") in ("loopback", "bridge", "veth") for one in taken) and (
-        _has_better(found.node)
-    )  # fmt: skip
+def _leads_nowhere(held: Held) -> bool:
+    kinds = {one.name: one.kind for one in lan.interfaces(held.on.node)}
+    taken = {kinds.get(name, "loopback") for name in _choice(held.on.node, held.name, {}).names}
+    return bool(taken) and taken <= {"loopback", "bridge", "veth"} and _has_better(held.on.node)
 
 
 def _has_better(node: Node) -> bool:
@@ -139,7 +156,7 @@ def _is_used(site: Site, network: lan.IPNetwork) -> bool:
     return all(link is not None and link.network == network for link in links)
 
 
-def _rdma_is_used(site: Site, found: Settings, name: str) -> bool:
+def _rdma_is_used(site: Site) -> bool:
     return bool(site.networks()) and "Socket" not in site.networks()
 
 
@@ -206,7 +223,8 @@ def _several(site: Site) -> bool:
 
 
 _RDMA_ONLY: tuple[str, ...] = (
-    "NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_IB_TC", "NCCL_IB_SL", "NCCL_IB_QPS_PER_CONNECTION", "NCCL_IB_TIMEOUT",
+    "NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_IB_TC", "NCCL_IB_SL", "NCCL_IB_QPS_PER_CONNECTION",
+    "NCCL_IB_TIMEOUT",
     "NCCL_IB_RETRY_CNT", "NCCL_IB_ADAPTIVE_ROUTING", "NCCL_IB_SPLIT_DATA_ON_QPS", "NCCL_IB_PCI_RELAXED_ORDERING",
     "NCCL_NET_GDR_LEVEL",
 )  # fmt: skip
@@ -225,7 +243,8 @@ RULES = (
         risk="a node that joins later under other names needs its own name in the list",
     ),
     SettingRule(
-        rule="S4", title="the bond instead of one of its members", action="set", find=master_of_a_slave, anywhere=True,
+        rule="S4", title="the bond instead of one of its members", action="set", find=master_of_a_slave,
+        anywhere=True,
         source=f"kernel documentation, bonding; {_is(_NCCL)}", gain="NCCL finds an interface",
     ),
     SettingRule(
@@ -238,7 +257,7 @@ RULES = (
         rule="S2", title="no interface by name where NCCL takes the same one by itself", action="unset",
         find=needless_name, source=_is(_NCCL), gain="none now; one cause less of failures on other nodes",
         risk="on a node with a second network NCCL may choose that one",
-        disagree="Clouds whose interfaces are all named alike set eth0 on purpose; NVIDIA leaves the choice to NCCL.",
+        disagree="Clouds whose interfaces are all named alike set eth0; NVIDIA leaves the choice to NCCL.",
     ),
     SettingRule(
         rule="S5", title="IPv6 where the nodes have no IPv4 network in common", action="set", find=other_family,
@@ -247,7 +266,7 @@ RULES = (
     ),
     SettingRule(
         rule="T2", title="no settings of TCP sockets where NCCL uses another network", action="unset",
-        find=without(*_SOCKETS, when=_rdma_is_used, why="NCCL's log says that it does not use TCP for data."),
+        find=without(*_SOCKETS, only=_rdma_is_used, why="NCCL's log says that it does not use TCP for data."),
         source="AWS, EFA cheat sheet (awsome-distributed-training)", gain="none: it had no effect",
     ),
     SettingRule(
@@ -268,8 +287,7 @@ RULES = (
         rule="T1", title="more sockets a connection over TCP on fast cards", action="try", find=more_sockets,
         source=f"{_is('NCCL_SOCKET_NTHREADS')}; NVIDIA/nccl-tests#83", gain="TCP closer to the rate of the card",
         risk="more threads on the host",
-        disagree="NVIDIA's text has 4 and 4 for 100 Gb/s; in NVIDIA/nccl#450 every increase lost, in NVIDIA/nccl#209 "
+        disagree="NVIDIA's text has 4 and 4 at 100 Gb/s; in NVIDIA/nccl#450 every increase lost, in #209 "
         "4 threads with 1 socket each were best.",
     ),
 )  # fmt: skip
-

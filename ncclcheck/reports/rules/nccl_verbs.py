@@ -35,10 +35,7 @@ def lowered_timeout(cluster: Cluster) -> Iterator[Finding]:
     NCCL user guide, NCCL_IB_TIMEOUT and NCCL_IB_RETRY_CNT; NVIDIA/nccl src/transport/net_ib (2.3 to 2.30).
     """
     for found in nodes_with(cluster, "NCCL_IB_TIMEOUT", "NCCL_IB_RETRY_CNT"):
-        version = found.version or (99, 0, 0)
-        default = next(value for since, value in _TIMEOUTS if version >= since)
-        least = {"NCCL_IB_TIMEOUT": default, "NCCL_IB_RETRY_CNT": _RETRIES}
-        for name, wanted in least.items():
+        for name, wanted in least(found.version).items():
             number = found.number(name)
             if number is None or number >= wanted or (name == "NCCL_IB_TIMEOUT" and number <= 0):
                 continue
@@ -50,6 +47,12 @@ def lowered_timeout(cluster: Cluster) -> Iterator[Finding]:
                 evidence=found.evidence(name),
                 fix=[you("Remove it.", f"unset {name}")],
             )
+
+
+def least(version: Version | None) -> dict[str, int]:
+    """The defaults of a version, below which neither should be; an unknown version counts as new."""
+    default = next(value for since, value in _TIMEOUTS if (version or (99, 0, 0)) >= since)
+    return {"NCCL_IB_TIMEOUT": default, "NCCL_IB_RETRY_CNT": _RETRIES}
 
 
 @rule("NCC032", "GPUDirect is left to NCCL from 2.27 on", worst=State.NOTE, needs=("job.variables",))

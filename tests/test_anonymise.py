@@ -1,0 +1,247 @@
+"""--anonymise: no name and no address is left in any output, and the rules say the same as before."""
+
+from __future__ import annotations
+
+import importlib
+import ipaddress
+import json
+import re
+from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ncclcheck import finish
+from ncclcheck.options import Options
+from ncclcheck.probes.facts import (
+    Cluster,
+    Gpu,
+    GpuProcess,
+    Gpus,
+    Job,
+    JobEnd,
+    Meeting,
+    Mount,
+    Place,
+    Run,
+    Silence,
+    Stack,
+    Storage,
+    at,
+    replace,
+)
+from ncclcheck.reports import jsondoc, junit, markdown, prometheus, terminal
+from ncclcheck.reports.anonymise import anonymised
+from ncclcheck.reports.anonymise.addresses import Addresses
+from ncclcheck.reports.jsondoc import Document
+from tests import clusters, hcas, stories
+from tests.conftest import Command
+
+# Names without a word of ours in them, so that one which is found in an output can only be a leak.
+_WORDS = st.text("bcdfghkqvwxz", min_size=4, max_size=8)
+_HOSTS = st.builds("{}{}{}".format, _WORDS, st.sampled_from(["-", "", "-r"]), st.integers(0, 400))
+_NETWORKS = st.sampled_from(["10.31.7", "172.22.9", "192.168.44", "100.91.3", "131.159.20", "10.0.0"])
+_STORIES = [name for name in stories.NAMES if stories.load(name).baseline is None]
+
+
+@cache
+def _document(name: str) -> Document:
+    return stories.load(name).document
+
+
+def _outputs(document: Document) -> Iterator[str]:
+    """The document in every form that there is."""
+    yield jsondoc.encode(document).decode()
+    yield terminal.text(document, terminal.Style(verbose=True))
+    yield terminal.short(document, terminal.Style())
+    for module in (markdown, junit, prometheus):
+        yield module.text(document)
+    if find_spec("ncclcheck.reports.html") and find_spec("matplotlib"):
+        yield importlib.import_module("ncclcheck.reports.html").text(document)
+
+
+def _judged_again(document: Document, story: stories.Told) -> Document:
+    cluster = replace(story.cluster, nodes=[entry.facts for entry in document.nodes], job=document.job)
+    cluster = replace(cluster, run=document.run, measurements=document.measurements)
+    return finish.make(cluster, Options(command=story.command), finish.Story(document.started, 1.0))
+
+
+@pytest.mark.parametrize("name", _STORIES)
+def test_rules_say_of_invented_names_what_they_said_of_the_true_ones(name: str) -> None:
+    before = _document(name)
+    after = _judged_again(anonymised(before), stories.load(name))
+    counted = {verdict.code: (verdict.state, len(verdict.findings)) for verdict in before.verdicts}
+    assert {verdict.code: (verdict.state, len(verdict.findings)) for verdict in after.verdicts} == counted
+
+
+@pytest.mark.parametrize("name", _STORIES[::4])
+def test_no_node_of_a_story_is_named(name: str) -> None:
+    document = _document(name)
+    hidden = jsondoc.encode(anonymised(document)).decode()
+    names = {entry.name for entry in document.nodes if re.search(r"\d", entry.name) and entry.name[:3] != "sim"}
+    assert not [name for name in names if re.search(rf"(?<![\w]){re.escape(name)}(?!\w)", hidden)]
+
+
+@st.composite
+def _clusters(draw: st.DrawFn) -> tuple[Document, set[str], set[str]]:
+    """Two nodes with everything that could give them away, beside these names and addresses."""
+    stem, other, user, folder, server, domain, job = (
+        f"{draw(_WORDS)}{end}" for end in ("-n", "-m", "", "", "srv", "", "job")
+    )
+    names = [f"{stem}{number}" for number in sorted(draw(st.sets(st.integers(1, 99), min_size=2, max_size=3)))]
+    network, mac, guid = draw(_NETWORKS), "b8:3f:d2:0a:7c:91", "b83f:d203:00a1:7c91"
+    addresses = [
+        f"{network}.{number}"
+        for number in draw(st.lists(st.integers(1, 250), min_size=3, max_size=3, unique=True))
+    ]
+    uuid, port = (
+        "8932f937-d72c-4106-c12f-20bd9faed9f6",
+        f"2001:610:1:{draw(st.integers(1, 9))}::{draw(st.integers(2, 99))}",
+    )
+    path = f"/home/{user}/{folder}/venv/bin/python"
+    nodes = [
+        clusters.node(
+            name,
+            clusters.LO,
+            clusters.nic("eth0", f"{address}/24", f"{port}/64"),
+            routes=[clusters.route("0.0.0.0/0", "eth0", f"{network}.254"), clusters.route(f"{network}.0/24", "eth0")],
+            env={
+                "SLURM_JOB_NODELIST": f"{stem}[{','.join(n[len(stem):] for n in names)}]",
+                "SLURM_JOB_NAME": job,
+                "SLURM_JOB_USER": user,
+                "MASTER_ADDR": f"{names[0]}.{domain}.com",
+                "NCCL_TOPO_FILE": f"/opt/{folder}/{folder}.xml",
+                "NCCL_SOCKET_IFNAME": "eth1",
+            },
+            stack=Stack(executable=path, torch_path=f"/home/{user}/{folder}/venv/lib/python3.12/site-packages/torch"),
+            rdma=hcas.rdma(hcas.hca(0, hcas.roce(address), node_guid=guid)),
+            gpus=Gpus(
+                user=user,
+                cards=[Gpu(name="GPU 0", index=0, uuid=f"GPU-{uuid}", processes=[GpuProcess(pid=7, user=f"{user}b")])],
+            ),
+            storage=Storage(
+                places=[
+                    Place(
+                        name="working directory",
+                        path=f"/home/{user}/{folder}",
+                        told_by="PWD",
+                        mount=Mount(point="/home", kind="nfs4", source=f"{server}:/{folder}", options=["rw"], network=True),
+                    )
+                ]
+            ),
+        )
+        for name, address in zip(names, addresses, strict=False)
+    ]  # fmt: skip
+    run = Run(
+        silent=[
+            Silence(node=f"{other}7", last_step="", since_s=1.0, detail=f"ssh: {other}7.{domain}.com: no route")
+        ],
+        ends=[
+            JobEnd(node=names[0], exit=1, detail=f"{path}: peer [{port}]:29500 {mac} {names[1]}-ib0, {names[1]}_x")
+        ],
+    )
+    job_of = Job(
+        launcher="slurm", nodes_asked=3, nodes_answered=2, missing=[f"{other}7"], chosen_by=f"--hostfile {path}",
+        meeting=Meeting(endpoint=f"{names[0]}:29500", told_by="", outcome="open", addresses=[addresses[0]]),
+    )  # fmt: skip
+    cluster = Cluster(nodes=nodes, run=run, job=job_of)
+    document = finish.make(cluster, Options(command="env"), finish.Story("2026-01-01T00:00:00+00:00", 1.0))
+    secret = {*names, f"{other}7", user, f"{user}b", folder, server, domain, job, mac, guid, uuid, uuid[:8]}
+    return document, secret, {*addresses, f"{network}.254", port}
+
+
+def _addresses_in(text: str) -> Iterator[str]:
+    for word in re.findall(r"[0-9A-Fa-f:.]{4,}", text):
+        try:
+            yield str(ipaddress.ip_address(word.strip(".")))
+        except ValueError:
+            continue
+
+
+@settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
+@given(_clusters())
+def test_no_name_and_no_address_is_left_in_any_output(made: tuple[Document, set[str], set[str]]) -> None:
+    document, names, addresses = made
+    known = "\n".join(_outputs(document))
+    assert all(name in known for name in names - {names_only for names_only in names if "_" in names_only})
+    for output in _outputs(anonymised(document)):
+        told = output.lower()
+        assert not [name for name in names if name in told]
+        assert addresses.isdisjoint(_addresses_in(output))
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.ip_addresses(v=4), min_size=1, max_size=12)
+    | st.lists(st.ip_addresses(v=6), min_size=1, max_size=12)
+)
+def test_invented_addresses_share_the_networks_that_the_true_ones_share(
+    listed: list[ipaddress.IPv4Address | ipaddress.IPv6Address],
+) -> None:
+    hidden = Addresses([" ".join(map(str, listed))])
+    images = [ipaddress.ip_address(hidden.replace(str(one))) for one in listed]
+    assert len(set(images)) == len(set(listed))
+    for first, first_image in zip(listed, images, strict=True):
+        assert first_image.is_loopback == first.is_loopback
+        assert first_image.is_link_local == first.is_link_local
+        assert first_image.is_multicast == first.is_multicast
+        for second, second_image in zip(listed, images, strict=True):
+            if first not in ipaddress.ip_network("fe80::/10" if first.version == 6 else "0.0.0.0/32"):
+                assert int(first) ^ int(second) < 2 * (int(first_image) ^ int(second_image)) + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("127.0.0.1 0.0.0.0/0 172.17.0.1 169.254.169.254 ::1 :: 255.255.0.0", True),
+        ("driver 570.124.06, NCCL 2.27.3, firmware 28.41.1000, vbios 96.00.74.00.1A", True),
+        ("0000:1b:00.0 at 12:30:45, std::vector", True),
+        ("10.7.1.9:29500 and [2001:610::7]:29500, fe80::21:3c", False),
+        ("mac b8:3f:d2:0a:7c:91", False),
+    ],
+)
+def test_only_what_is_an_address_is_taken_for_one(text: str, kept: bool) -> None:
+    assert (Addresses([text]).replace(text) == text) is kept
+
+
+def test_a_network_stays_a_network_and_its_addresses_stay_in_it() -> None:
+    hidden = Addresses(["10.16.3.7/24 10.16.3.0/24 10.16.4.9 0000:0000:0000:0000:0000:ffff:0a10:0307"])
+    network = ipaddress.ip_network(hidden.replace("10.16.3.0/24"))
+    one = ipaddress.ip_address(hidden.replace("10.16.3.7"))
+    assert one in network
+    assert ipaddress.ip_address(hidden.replace("10.16.4.9")) not in network
+    gid = hidden.replace("0000:0000:0000:0000:0000:ffff:0a10:0307")
+    assert len(gid) == 39
+    assert ipaddress.IPv6Address(gid).ipv4_mapped == one
+
+
+def test_folded_names_are_folded_again() -> None:
+    document = _document("healthy")
+    text = terminal.text(anonymised(document), terminal.Style())
+    assert "gpu-a" not in text
+    assert "node[1-2]" in text
+
+
+def test_the_command_hides_and_what_it_saved_is_judged_the_same(ncclcheck: Command, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(jsondoc.encode(_document("one-node-in-another-subnet")))
+    ran = ncclcheck("report", "a.json", "--anonymise", "--save", "b.json", "--markdown", "b.md")
+    again = ncclcheck("report", "b.json")
+    assert ran.code == again.code == 1
+    assert ran.out == again.out
+    names = [entry["name"] for entry in json.loads((tmp_path / "a.json").read_text())["nodes"]]
+    written = ran.out + (tmp_path / "b.json").read_text() + (tmp_path / "b.md").read_text()
+    assert not [name for name in names if name in written]
+    refused = ncclcheck("report", "a.json", "--anonymise", "--env-file", "nccl.env")
+    assert (refused.code, "true names" in refused.err) == (2, True)
+
+
+def test_facts_keep_their_shape() -> None:
+    document = _document("healthy")
+    hidden = anonymised(document)
+    for before, after in zip(document.nodes, hidden.nodes, strict=True):
+        assert at(before.facts, "stack.torch") == at(after.facts, "stack.torch")
+        assert len(at(before.facts, "network.interfaces")) == len(at(after.facts, "network.interfaces"))
