@@ -68,7 +68,7 @@ def states(*seen: Sharding) -> list[State]:
     ("factory", "expected"),
     [
         ("alone", [OK, SKIPPED, SKIPPED, SKIPPED, OK]),
-        ("plain", [OK, WARN, OK, OK, OK]),
+        ("plain", [OK, NOTE, OK, OK, OK]),
         ("shared_out", [OK, NOTE, OK, OK, OK]),
         ("seeded_by_rank", [OK, NOTE, OK, OK, OK]),
         ("seeded_alike", [WARN, NOTE, OK, OK, OK]),
@@ -82,8 +82,8 @@ def states(*seen: Sharding) -> list[State]:
         ("shuffled_without_a_seed", [OK, SKIPPED, SKIPPED, SKIPPED, FAIL]),
         ("from_a_listing", [OK, SKIPPED, SKIPPED, SKIPPED, WARN]),
         ("fails_on_rank_1", [SKIPPED, FAIL, SKIPPED, SKIPPED, SKIPPED]),
-        ("stream_of_all", [OK, WARN, SKIPPED, OK, SKIPPED]),
-        ("stream_by_worker", [OK, WARN, SKIPPED, OK, SKIPPED]),
+        ("stream_of_all", [OK, NOTE, SKIPPED, OK, SKIPPED]),
+        ("stream_by_worker", [OK, NOTE, SKIPPED, OK, SKIPPED]),
         ("stream_by_rank", [OK, FAIL, SKIPPED, OK, SKIPPED]),
         ("stream_by_both", [OK, OK, SKIPPED, OK, SKIPPED]),
         ("stream_without_an_end", [OK, OK, SKIPPED, SKIPPED, SKIPPED]),
@@ -135,7 +135,7 @@ def test_files_that_call_set_epoch_and_files_that_train(tmp_path: Path) -> None:
 ALIKE = Randomness(shared=[SharedStream(generator="numpy", where="the first worker", ranks=[0, 1])])
 RANKS = [Share(rank=rank, length=100, samples=50, batches=7) for rank in (0, 1)]
 HEALTHY = Sharding(
-    ranks=2, given="loader", sampler="DistributedSampler", batch=8, shares=RANKS,
+    ranks=2, wanted=2, given="loader", sampler="DistributedSampler", batch=8, shares=RANKS,
     account=Account(by="index", there=100, read=100, distinct=100),
     order=Order(samples=50, sequential=False, repeats=False),
     index_map=IndexMap(compared=16, lengths=[100, 100]),
@@ -172,10 +172,12 @@ def account(**changes: object) -> Account:
         ("DAT016", {"account": account(distinct=84, read=84, slack=16)}, NOTE),
         ("DAT016", {"account": account(read=200, shared=100, everywhere=True)}, WARN),
         ("DAT016", {"account": account(read=200, shared=100, everywhere=True), "given": "module"}, NOTE),
+        ("DAT016", {"account": account(read=200, shared=100, everywhere=True), "wanted": 1}, NOTE),
+        ("DAT016", {"account": None, "stream": replace(STREAM, between_ranks=50), "wanted": 1}, NOTE),
         ("DAT016", {"account": None, "stream": STREAM}, OK),
         ("DAT016", {"account": None, "stream": replace(STREAM, between_ranks=50)}, WARN),
         ("DAT016", {"account": None, "stream": replace(STREAM, between_workers=100)}, FAIL),
-        ("DAT016", {"account": None, "stream": replace(STREAM, between_workers=100, workers=None)}, WARN),
+        ("DAT016", {"account": None, "stream": replace(STREAM, between_workers=100, workers=None)}, NOTE),
         ("DAT016", {"account": None, "stream": replace(STREAM, between_workers=100, workers=0)}, NOTE),
         ("DAT016", {"account": None, "stream": replace(STREAM, whole=120, lost_to_ranks=20)}, FAIL),
         ("DAT016", {"account": None, "stream": replace(STREAM, unjudged="all alike")}, SKIPPED),

@@ -31,29 +31,25 @@ def of_stream(node: str, held: Sharding) -> Iterator[Finding]:
 
 
 def _ranks_repeat(node: str, held: Sharding, stream: Stream) -> Finding:
-    return warn(
-        Where(node=node),
-        f"{stream.between_ranks} of {stream.compared} samples of the stream are read by every rank",
-        why=f"{held.ranks} GPUs do the work of one. Accelerate shares a stream out itself; Lightning does not.",
-        owner="job",
-        evidence=_evidence(stream),
-        fix=by_stream(),
-    )
+    told = f"{stream.between_ranks} of {stream.compared} samples of the stream are read by every rank"
+    why = "All GPUs do the work of one. Accelerate shares a stream out itself; Lightning does not."
+    if held.wanted < 2:
+        return note(
+            Where(node=node), f"{told}: right for this job of one rank, not for more", why=why, fix=by_stream()
+        )
+    return warn(Where(node=node), told, why=why, owner="job", evidence=_evidence(stream), fix=by_stream())
 
 
 def _workers_repeat(node: str, held: Sharding, stream: Stream) -> Finding:
     told = f"two workers of a rank read the same {stream.between_workers // max(1, held.ranks)} samples"
-    if stream.workers is not None and stream.workers < 2:
-        return note(
-            Where(node=node),
-            f"{told}; this loader has {stream.workers} workers",
-            why="With num_workers=2 each sample comes twice.",
-            fix=by_stream(),
-        )
-    return (warn if stream.workers is None else fail)(
+    why = "Each sample comes as many times an epoch as there are workers."
+    if stream.workers is None or stream.workers < 2:
+        has = "no loader was given" if stream.workers is None else f"this loader has {stream.workers} workers"
+        return note(Where(node=node), f"{told}; {has}", why=why, fix=by_stream())
+    return fail(
         Where(node=node),
         f"{told}: the stream is not shared out among workers",
-        why="Each sample comes as many times an epoch as there are workers.",
+        why=why,
         owner="job",
         evidence=_evidence(stream),
         fix=by_stream(),

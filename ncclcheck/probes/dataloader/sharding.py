@@ -52,7 +52,7 @@ def _look(world: World) -> Sharding:
     first = views[0]
     seen = Sharding(
         ranks=world.size,
-        wanted=world.plan.ranks,
+        wanted=world.plan.nodes * world.plan.ranks_per_node,
         given=first.given,
         iterable=first.iterable,
         sampler=first.sampler,

@@ -32,7 +32,8 @@ def once(cluster: Cluster) -> Iterator[Finding]:
     Samplers are asked for their indices, no sample is read; a Subset's indices are looked up in what it is a
     part of. Streams, and datasets that give each rank a part, are told apart by leaves that do not change from
     reading to reading. Fewer repeats than ranks are DistributedSampler's padding: a note. With `drop_last` a batch
-    and a sample a rank may be missing. Sampling at random (WeightedRandomSampler, replacement) is not judged.
+    and a sample a rank may be missing. All ranks reading all is a note in a job of one rank (no GPUs, no
+    `--nproc-per-node`), where two are emulated. Sampling at random (WeightedRandomSampler, replacement) is not judged.
 
     ## Fix
     - **you** `DataLoader(dataset, sampler=DistributedSampler(dataset))`; in a stream `islice(samples,
@@ -98,10 +99,18 @@ def _all_read_all(node: str, held: Sharding, account: Account) -> Finding:
     told = f"each of {held.ranks} ranks reads all {account.there} samples"
     if held.given == "module":
         return note(Where(node=node), f"{told}; Lightning's Trainer puts a DistributedSampler in")
+    if held.wanted < 2:
+        return note(
+            Where(node=node),
+            f"{told}: right for this job of one rank, not for more",
+            why=OTHERS_DO,
+            evidence=_evidence(held, account),
+            fix=by_sampler(held),
+        )
     return warn(
         Where(node=node),
         f"{told}: nothing shares them out",
-        why=f"{held.ranks} GPUs do the work of one. {OTHERS_DO}",
+        why=f"All GPUs do the work of one. {OTHERS_DO}",
         owner="job",
         evidence=_evidence(held, account),
         fix=by_sampler(held),
