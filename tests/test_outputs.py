@@ -46,9 +46,9 @@ def test_every_file_of_a_run_tells_of_the_same_run(ncclcheck: Command, tmp_path:
 def test_a_defect_in_one_form_leaves_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(markdown, "text", lambda document: 1 / 0)
+    monkeypatch.delattr(markdown, "text")
     document = stories.load("healthy").document
     options = Options(command="bench", markdown_file=str(tmp_path / "m"), json_file=str(tmp_path / "%n.json"))
     assert not outputs.write_all(document, options, "gpu/1")
     assert (tmp_path / "gpu_1.json").read_bytes() == jsondoc.encode(document)
-    assert "in --markdown: ZeroDivisionError" in capsys.readouterr().err
+    assert "in --markdown: AttributeError" in capsys.readouterr().err

@@ -172,7 +172,7 @@ RULES = (
     SettingRule(
         rule="L6", title="no number of channels", action="unset",
         find=without("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS",
-                     why="It takes cores of the GPU from every group of the job, and overrides what torch sets for one."),
+                     why="It takes cores of the GPU from every group, and overrides what torch sets for one."),
         source="NVIDIA/nccl src/init.cc; ClusterMAX criteria", gain="cores of the GPU for the training",
         disagree="GCP's TCPXO profile sets NCCL_MIN_NCHANNELS=4, Azure's recipes 32.",
     ),

@@ -17,10 +17,10 @@ Generated from the rules. `ncclcheck bench` and `ncclcheck preflight` end with t
 - **UNSET**: what is stale, for debugging, copied from another machine, or harmful. Usually the most useful list.
 - **TRY**: what only a measurement can tell, with the command that measures it. Never applied by this tool.
 
-What NCCL would choose by itself is never recommended; where nothing is, the report says so. Each line names what was
-seen on this very cluster, the source, the risk, the versions of NCCL that it holds for, and how to undo it. Where
-authorities disagree, it says who. On simulated nodes, and where the job does not use NCCL, only the list UNSET is
-made, and the interface of gloo where nodes cannot meet.
+What NCCL would choose by itself is never recommended; where nothing is, the report says so. Each line names what
+was seen on this very cluster, the source, the risk, the versions of NCCL that it holds for, and how to undo it.
+Where authorities disagree, it says who. On simulated nodes, and where the job does not use NCCL, only the list
+UNSET is made, and the interface of gloo where nodes cannot meet.
 
 `--env-file nccl.env` writes a script to be sourced, `--nccl-conf nccl.conf` a file for NCCL. `preflight` runs a short
 job with the lists SET and UNSET first, and keeps back what does not survive (`--no-verify` skips that).

@@ -73,17 +73,12 @@ def _named(variable: str, on: dict[str, Interface]) -> str:
 
 def _is_slower(site: Site, variable: str, on: dict[str, Interface]) -> bool:
     """Whether it is slower than what most nodes use now: then the odd node has a fault, and this is no way out."""
-    used: dict[str, int] = {}
+    speeds: list[int] = []
     for node in site.nodes:
         listed, names = lan.interfaces(node), _choice(node, variable, {}).names[:1]
-        used |= {
-            node.name: value_or(one.speed_mbit, 0)
-            for one in listed
-            if one.name in names and lan.is_real(one, listed)
-        }
-    return len(used) * 2 > len(site.nodes) and min(value_or(c.speed_mbit, 0) for c in on.values()) < max(
-        used.values()
-    )
+        speeds += [value_or(i.speed_mbit, 0) for i in listed if i.name in names and lan.is_real(i, listed)]
+    slowest = min(value_or(card.speed_mbit, 0) for card in on.values())
+    return len(speeds) * 2 > len(site.nodes) and slowest < max(speeds)
 
 
 def _addresses(on: dict[str, Interface]) -> list[str]:

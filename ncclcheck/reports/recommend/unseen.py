@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-_HOST = "no variable changes it: the machine or its network has to"
+_HOST = "no variable changes it"
 _JOB = "it belongs into the training's own code"
 
 UNSEEN: dict[str, tuple[str, str]] = {
     "S10": ("packets leave by another card than the chosen one", f"{_HOST}; told by NET003 and NET011"),
     "S11": ("a firewall closes the ports that the kernel gives out", f"{_HOST}; told by NET006"),
-    "S12": ("another network plugin is loaded than the one meant", "which library is mapped is not read; NCC010 tells "
-            "of plugins that are not found"),
-    "R4": ("a class of its own for NCCL's small control messages", "the switches' queues are not seen"),
+    "S12": ("another network plugin is loaded than the one meant", "what is mapped is not read; told by NCC010"),
+    "R4": ("a class for NCCL's control messages", "the switches' queues are not seen"),
     "R8": ("a bond of two RoCE ports", f"{_HOST}; told by RDM023"),
     "R11": ("ports merged across rails or planes", "to which switch a port leads is not seen"),
     "R13": ("error 12 after a long healthy time", "it takes the log of a long job: ncclcheck logs"),
@@ -23,9 +22,9 @@ UNSEEN: dict[str, tuple[str, str]] = {
     "R27": ("too little memory may be locked", f"{_HOST}; told by HST001"),
     "R28": ("a container without the devices of InfiniBand", f"{_HOST}; told by RDM002 and RDM003"),
     "R31": ("error counters of ports that rise", f"{_HOST}; told by RDM007 and RDM008"),
-    "R32": ("too many queue pairs for all-to-all over hundreds of nodes", "the job's own pattern of messages is not seen"),
+    "R32": ("too many queue pairs for all-to-all over hundreds of nodes", "the job's messages are not seen"),
     "T3": ("a limit of the cloud for each flow", "flows are not measured one by one; T1 is the way out"),
-    "T5": ("small packets, few queues or offloads that are off on a fast card", f"{_HOST}; NET004 tells of packet sizes"),
+    "T5": ("small packets, few queues, or no offloads on a fast card", f"{_HOST}; NET004 tells of packet sizes"),
     "T7": ("Google's plugin for TCP", "it has to be installed, no variable brings it"),
     "T9": ("fewer bytes over a slow network", _JOB),
     "I8": ("a small /dev/shm", f"{_HOST}; told by HST003"),
@@ -33,8 +32,7 @@ UNSEEN: dict[str, tuple[str, str]] = {
     "I14": ("NVLinks that are down", f"{_HOST}; told by GPU018"),
     "I15": ("PCIe links below their width or speed", f"{_HOST}; told by GPU015, GPU016 and FAB003"),
     "I16": ("IMEX that is not up", f"{_HOST}; GPU020 tells of the fabric's state"),
-    "I18": ("a topology file for virtual machines", "files of the image are not looked for, but for the one that NCCL "
-            "finds by itself; FAB009 tells of its absence, P11 names Azure's"),
+    "I18": ("a topology file for virtual machines", "the image's files are not looked for; told by FAB009; P11 names Azure's"),
     "I21": ("an unlimited stack", f"{_HOST}; told by HST010"),
     "I22": ("too few open files", f"{_HOST}; told by HST002"),
     "I23": ("shared memory that goes with the user's session", f"{_HOST}; told by HST012"),
@@ -64,5 +62,6 @@ UNSEEN: dict[str, tuple[str, str]] = {
     "P24": ("a pair of DGX Spark", "nothing of its own: R10 and RDM015 speak of its parts"),
     "P25": ("Kubernetes", "fields of the pod, no variable; told by CON001 to CON006"),
     "X3": ("a slow init of a thousand ranks", f"{_JOB} (device_id= of init_process_group)"),
+    "X4": ("a hang that should end earlier", "timeout= of init_process_group; L9 takes NCCL_TIMEOUT away"),
     "X5": ("much communication that nothing hides", f"{_JOB}; smoke tells how much"),
 }  # fmt: skip
