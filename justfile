@@ -19,6 +19,10 @@ types:
 docs:
     python docs/generate.py
 
+# the site, in build/site
+site:
+    sphinx-build -W --keep-going -q -E docs build/site
+
 format:
     ruff format .
     ruff check --fix .

@@ -111,6 +111,7 @@ def _made(draw: st.DrawFn) -> _Made:
         "MASTER_ADDR": f"{names[0]}.{domain}.com",
         "NCCL_TOPO_FILE": f"/opt/{folder}/{folder}.xml",
         "NCCL_SOCKET_IFNAME": "eth1",
+        "CUDA_VISIBLE_DEVICES": f"GPU-{uuid[:8]}",
     }
     mount = Mount(point="/home", kind="nfs4", source=f"{server}:/{folder}", options=["rw"], network=True)
     card = Gpu(name="GPU 0", index=0, uuid=f"GPU-{uuid}", processes=[GpuProcess(pid=7, user=f"{user}b")])
@@ -145,7 +146,22 @@ def _made(draw: st.DrawFn) -> _Made:
     )  # fmt: skip
     cluster = Cluster(nodes=nodes, run=run, job=job_of)
     document = finish.make(cluster, Options(command="env"), finish.Story("2026-01-01T00:00:00+00:00", 1.0))
-    secret = {*names, f"{other}7", user, f"{user}b", folder, server, domain, job, mac, guid, uuid, uuid[:8]}
+    secret = {
+        stem,
+        other,
+        *names,
+        f"{other}7",
+        user,
+        f"{user}b",
+        folder,
+        server,
+        domain,
+        job,
+        mac,
+        guid,
+        uuid,
+        uuid[:8],
+    }
     return _Made(document, secret, {*addresses[: len(names)], f"{network}.254", port})
 
 

@@ -15,7 +15,6 @@ from ncclcheck.probes.facts import (
     Connections,
     Gpu,
     Gpus,
-    Hca,
     Job,
     Library,
     Measurements,
@@ -170,11 +169,12 @@ def families(first: str, second: str) -> list[Node]:
 
 
 def cables(settings: dict[str, str], other: int = 10_000) -> list[Node]:
-    return [
-        ethernet(n, nic("eth1", f"10.1.1.{i}/24", speed_mbit=10_000), nic("eth2", f"10.1.2.{i}/24", speed_mbit=other),
-                 env=settings)
-        for i, n in ((17, "a"), (18, "b"))
-    ]  # fmt: skip
+    """Two cards in a subnet each."""
+    found = []
+    for i, name in ((17, "a"), (18, "b")):
+        first = nic("eth1", f"10.1.1.{i}/24", speed_mbit=10_000)
+        found.append(ethernet(name, first, nic("eth2", f"10.1.2.{i}/24", speed_mbit=other), env=settings))
+    return found
 
 
 def virtual(names: list[str], settings: dict[str, str], name: str) -> Node:
@@ -232,7 +232,8 @@ AZURE = fabric(product="Microsoft Corporation Virtual Machine")
 # rule, what it says, a cluster that calls for it, one that does not
 CASES: list[tuple[str, str, Site, Site]] = [
     ("S1", "set NCCL_SOCKET_IFNAME==eth1", site(bridges(), "NET002"), site(plain())),
-    ("S1", "unset NCCL_SOCKET_IFNAME", site(plain({"NCCL_SOCKET_IFNAME": "ens3"}), "NCC007"), site(plain(), "NCC007")),
+    ("S1", "unset NCCL_SOCKET_IFNAME", site(plain({"NCCL_SOCKET_IFNAME": "ens3"}), "NCC007"), site(plain(),
+     "NCC007")),
     ("S2", "unset NCCL_SOCKET_IFNAME", site(plain({"NCCL_SOCKET_IFNAME": "eth0"})),
      site(cables({"NCCL_SOCKET_IFNAME": "eth1"}, 100))),
     ("S3", "unset NCCL_SOCKET_IFNAME", site(plain({"NCCL_SOCKET_IFNAME": "lo"})),
@@ -244,15 +245,18 @@ CASES: list[tuple[str, str, Site, Site]] = [
     ("S8", "set NCCL_IB_HCA==mlx5_0,mlx5_1", site(two(hcas=MIXED)), site(two())),
     ("S8", "set NCCL_IB_HCA==mlx5_0,mlx5_1", site(two(hcas=SLOW)),
      site(two(hcas=[hca(0), hca(1, port(rate_gbit=100.0))]))),
-    ("S6", "unset NCCL_IB_HCA", site(two({"NCCL_IB_HCA": "=ibp1"}), "RDM009"), site(two({"NCCL_IB_HCA": "=ibp1"}))),
+    ("S6", "unset NCCL_IB_HCA", site(two({"NCCL_IB_HCA": "=ibp1"}), "RDM009"),
+     site(two({"NCCL_IB_HCA": "=ibp1"}))),
     ("S7", "set NCCL_IB_HCA==mlx5_1", site(one(env={"NCCL_IB_HCA": "mlx5_1"}, hcas=[hca(1), hca(10)])),
      site(one(env={"NCCL_IB_HCA": "mlx5_1"}, hcas=[hca(1), hca(2)]))),
     ("S9", "unset NCCL_IB_HCA",
-     site([virtual([x, y], {"NCCL_IB_HCA": "=mlx5_0"}, n) for n, x, y in (("a", "mlx5_0", "mlx5_1"), ("b", "mlx5_4", "mlx5_5"))]),
+     site([virtual([x, y], {"NCCL_IB_HCA": "=mlx5_0"}, n) for n, x, y in (("a", "mlx5_0", "mlx5_1"), ("b",
+     "mlx5_4", "mlx5_5"))]),
      site([virtual(["mlx5_0", "mlx5_1"], {"NCCL_IB_HCA": "=mlx5_0"}, n) for n in ("a", "b")])),
     ("R10", "try NCCL_IB_HCA==mlx5_0,mlx5_1", site(dual("=mlx5_0")), site(dual("mlx5"))),
     ("R1", "unset NCCL_IB_GID_INDEX", site(roces({"NCCL_IB_GID_INDEX": "3"})), site(roces())),
-    ("R1", "keep NCCL_IB_GID_INDEX=1", site(roces({"NCCL_IB_GID_INDEX": "1"})), site(roces({"NCCL_IB_GID_INDEX": "3"}))),
+    ("R1", "keep NCCL_IB_GID_INDEX=1", site(roces({"NCCL_IB_GID_INDEX": "1"})),
+     site(roces({"NCCL_IB_GID_INDEX": "3"}))),
     ("R2", "set NCCL_IB_GID_INDEX=3", site(roces(version="2.20.5"), "RDM013"), site(roces(), "RDM013")),
     ("R3", "set NCCL_IB_TC=106", site(roces(traffic_class="Global tclass=106")), site(roces())),
     ("R5", "try NCCL_IB_QPS_PER_CONNECTION=4", site(roces(address="10.11.0.18")), site(roces())),
@@ -281,12 +285,14 @@ CASES: list[tuple[str, str, Site, Site]] = [
      site(cables({"NCCL_SOCKET_IFNAME": "=eth1"}, 1_000))),
     ("T8", "unset NCCL_ALGO", site([one("a", {"NCCL_ALGO": "allreduce:tree"}), one("b")]),
      site(two({"NCCL_ALGO": "allreduce:tree"}))),
-    ("P21", "unset NCCL_IB_TC", site(one(env={"NCCL_IB_TC": "106"}, hcas=ABSENT)), site(one(env={"NCCL_IB_TC": "106"}))),
+    ("P21", "unset NCCL_IB_TC", site(one(env={"NCCL_IB_TC": "106"}, hcas=ABSENT)),
+     site(one(env={"NCCL_IB_TC": "106"}))),
     env("I1", "NCCL_P2P_DISABLE", "1", "0"),
     ("I2", "try NCCL_P2P_DISABLE", site(one(env={"NCCL_P2P_DISABLE": "1"}, gpus=cards(**PCIE))),
      site(one(env={"NCCL_P2P_DISABLE": "1"}, gpus=cards(**PCIE)), "BEN001")),
     ("I3", "set NCCL_P2P_DISABLE=1", site(one(gpus=cards(**RTX)), "BEN001"), site(one(gpus=cards(**RTX)))),
-    ("I4", "try NCCL_P2P_LEVEL=SYS", site(one(gpus=cards(**PCIE)), log=[SHM]), site(one(gpus=cards(**PCIE)), log=[DIRECT])),
+    ("I4", "try NCCL_P2P_LEVEL=SYS", site(one(gpus=cards(**PCIE)), log=[SHM]),
+     site(one(gpus=cards(**PCIE)), log=[DIRECT])),
     ("I5", "try NCCL_SHM_USE_CUDA_MEMCPY=1", site(one(gpus=cards(**PCIE)), log=[SHM]),
      site(one(gpus=cards(**PCIE), version="2.30.7"), log=[SHM])),
     ("I6", "try NCCL_ALGO=allreduce:tree", site(two(gpus=cards(**PRO))), site(two(gpus=cards(**PCIE)))),
@@ -320,7 +326,8 @@ CASES: list[tuple[str, str, Site, Site]] = [
     env("L15", "TORCH_DISTRIBUTED_DEBUG", "DETAIL", "INFO"),
     env("L15", "NCCL_LAUNCH_MODE", "GROUP", "PARALLEL"),
     env("L16", "CUDA_DEVICE_MAX_CONNECTIONS", "1", "8", "try"),
-    ("L17", "unset FI_EFA_FORK_SAFE", site(efa({"FI_EFA_FORK_SAFE": "1"})), site(one(env={"FI_EFA_FORK_SAFE": "1"}))),
+    ("L17", "unset FI_EFA_FORK_SAFE", site(efa({"FI_EFA_FORK_SAFE": "1"})),
+     site(one(env={"FI_EFA_FORK_SAFE": "1"}))),
     ("L18", "unset NCCL_NVLS_CHUNKSIZE", site(efa({"NCCL_NVLS_CHUNKSIZE": "524288"}, OFI)),
      site(efa({"NCCL_NVLS_CHUNKSIZE": "262144"}, OFI))),
     ("L19", "unset NCCL_NVLS_ENABLE", site(one(env={"NCCL_FASTRAK_X": "1", "NCCL_NVLS_ENABLE": "0"})),
@@ -331,11 +338,15 @@ CASES: list[tuple[str, str, Site, Site]] = [
     env("L23", "NCCL_RUNTIME_CONNECT", "0", "1"),
     env("L24", "NCCL_COMM_BLOCKING", "0", None),
     env("L25", "NCCL_RAS_ENABLE", "0", "1"),
-    ("P6", "try NCCL_NET=AWS Libfabric", site(efa(None, OFI), network="Socket"), site(efa(None, OFI), network="AWS Libfabric")),
-    ("P9", "try NCCL_CONF_FILE=/usr/local/gib/scripts/nccl.conf", site(one(nccl={"plugins": [GIB_PLUGIN]})), site(one())),
-    ("P11", "try NCCL_TOPO_FILE=/opt/microsoft/ndv5/topo.xml", site(one(fabric=AZURE), "FAB009"), site(one(fabric=AZURE))),
+    ("P6", "try NCCL_NET=AWS Libfabric", site(efa(None, OFI), network="Socket"),
+     site(efa(None, OFI), network="AWS Libfabric")),
+    ("P9", "try NCCL_CONF_FILE=/usr/local/gib/scripts/nccl.conf", site(one(nccl={"plugins": [GIB_PLUGIN]})),
+     site(one())),
+    ("P11", "try NCCL_TOPO_FILE=/opt/microsoft/ndv5/topo.xml", site(one(fabric=AZURE), "FAB009"),
+     site(one(fabric=AZURE))),
     ("P12", "try NCCL_PXN_DISABLE=1", site(NODES_OF_8), site(NODES_OF_8[:2])),
-    ("P14", "try NCCL_IB_TC=41", site([replace(n, fabric=fabric(asset_tag="OracleCloud.com")) for n in roces()]), site(roces())),
+    ("P14", "try NCCL_IB_TC=41", site([replace(n, fabric=fabric(asset_tag="OracleCloud.com"))
+     for n in roces()]), site(roces())),
     ("P16", "try NCCL_IB_QPS_PER_CONNECTION=4", site(cloud("OracleCloud.com", gpus=cards(model="NVIDIA A100"))),
      site(cloud("OracleCloud.com"))),
     ("P18", "try NCCL_SOCKET_IFNAME=hsn", site(SLINGSHOT), site(one())),

@@ -35,6 +35,12 @@ NASTY = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=6
         "nccl#12",
         "\ufffe",
         "</details>",
+        "- x",
+        "1. x",
+        "=====",
+        "~~~",
+        "&lt;b&gt;",
+        "[x](http://y)",
     ]
 )
 

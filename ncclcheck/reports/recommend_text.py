@@ -16,7 +16,7 @@ _HEADS = {
     "set": "SET     what the facts of this site call for",
     "unset": "UNSET   what the job is better without",
     "keep": "KEEP    what stays until it was measured",
-    "try": "TRY     what only a measurement can tell (first: ncclcheck bench --save before.json)",
+    "try": "TRY     what only a measurement can tell, against bench --save before.json",
 }
 _MOST_TRIES = 3
 _ALWAYS = ("bench", "preflight")
@@ -61,16 +61,15 @@ def may_say_nothing(document: Document) -> bool:
 
 def _lines(one: Recommendation, width: int, *, verbose: bool) -> Iterator[str]:
     yield f"    {_shown(one)}"
-    yield from _wrapped(one.why, width)
+    told = [("why", one.why)]
     if one.action in ("set", "unset") or verbose:
-        for evidence in one.evidence if verbose else one.evidence[:2]:
-            yield from _wrapped(f"seen  {evidence}", width)
-    if one.disagree:
-        yield from _wrapped(f"but   {one.disagree}", width)
+        told += [("seen", evidence) for evidence in (one.evidence if verbose else one.evidence[:2])]
+    told.append(("but", one.disagree))
     if verbose:
-        told = {"gain": one.gain, "risk": one.risk, "for": one.valid_for, "from": one.source, "undo": one.undo}
-        for label, words in told.items():
-            yield from _wrapped(f"{label:5} {words}", width) if words else ()
+        told += [("gain", one.gain), ("risk", one.risk), ("for", one.valid_for)]
+        told += [("from", one.source), ("undo", one.undo)]
+    for label, words in told:
+        yield from _wrapped(label, words, width)
 
 
 def _shown(one: Recommendation) -> str:
@@ -81,12 +80,8 @@ def _shown(one: Recommendation) -> str:
     return f"export {one.variable}={shlex.quote(one.value or '')}"
 
 
-def _wrapped(words: str, width: int) -> list[str]:
+def _wrapped(label: str, words: str, width: int) -> list[str]:
+    first, rest = f"        {label:6}", " " * 14
     return textwrap.wrap(
-        words,
-        width,
-        initial_indent=" " * 8,
-        subsequent_indent=" " * 14,
-        break_long_words=False,
-        break_on_hyphens=False,
+        words, width, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
@@ -124,8 +123,9 @@ def _places(one: Recommendation) -> str:
 
 
 def _yaml(value: str) -> str:
-    """A double-quoted scalar of YAML, which takes JSON's escapes; `$(` would be expanded by Kubernetes."""
-    return json.dumps(value).replace("$(", "$$(")
+    """A double-quoted scalar of YAML; Kubernetes would expand `$(`."""
+    escaped = (c if c.isprintable() and c not in '"\\' else f"\\U{ord(c):08x}" for c in value.replace("$(", "$$("))
+    return f'"{"".join(escaped)}"'
 
 
 def _comment(words: str) -> str:

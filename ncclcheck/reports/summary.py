@@ -43,24 +43,24 @@ def title(document: Document) -> str:
 
 def facts(document: Document, width: int) -> str:
     """The facts a person asks for first; what is the same on all nodes is said once."""
-    said: dict[tuple[str, str], list[str]] = {}
-    order: list[str] = []
-    for entry in document.nodes:
-        alone = len(document.nodes) == 1 or document.job.simulated
-        for label, words in _rows(entry.facts, document.command, alone=alone):
-            said.setdefault((label, words), []).append(entry.name)
-            if label not in order:
-                order.append(label)
     lines: list[str] = []
-    for wanted in order:
-        for (label, words), names in said.items():
-            if label == wanted:
-                only = "" if len(names) == len(document.nodes) else f"  (on {fold_names(names)})"
-                lines += textwrap.wrap(
-                    words + only, width, initial_indent=f"  {label:11}", subsequent_indent=" " * 13,
-                    break_long_words=False, break_on_hyphens=False,
-                )  # fmt: skip
+    for label, words, names in folded(document):
+        only = "" if len(names) == len(document.nodes) else f"  (on {fold_names(names)})"
+        lines += textwrap.wrap(
+            words + only, width, initial_indent=f"  {label:11}", subsequent_indent=" " * 13,
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
     return "\n".join(lines)
+
+
+def folded(document: Document) -> list[tuple[str, str, list[str]]]:
+    """Label, words, and the nodes of which they are true."""
+    said: dict[str, dict[str, list[str]]] = {}
+    alone = len(document.nodes) == 1 or document.job.simulated
+    for entry in document.nodes:
+        for label, words in _rows(entry.facts, document.command, alone=alone):
+            said.setdefault(label, {}).setdefault(words, []).append(entry.name)
+    return [(label, words, names) for label, told in said.items() for words, names in told.items()]
 
 
 def _rows(node: Node, command: str, *, alone: bool) -> Iterator[tuple[str, str]]:

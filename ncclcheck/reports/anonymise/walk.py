@@ -13,20 +13,19 @@ T = TypeVar("T")
 Place = tuple[str, str]  # the struct's type and the field's name
 
 
-def strings(value: Any, place: Place = ("", "")) -> Iterator[tuple[Place, str]]:
-    """Every string that is not one of a fixed set of words."""
-    if isinstance(value, str):
-        yield place, value
-    elif isinstance(value, Struct):
-        for name in value.__struct_fields__:
-            if not _fixed(type(value), name):
-                yield from strings(getattr(value, name), (type(value).__name__, name))
-    elif isinstance(value, dict):
-        for inner in value.values():
-            yield from strings(inner, place)
-    elif isinstance(value, (list, tuple)):
-        for inner in value:
-            yield from strings(inner, place)
+def strings(value: Any) -> Iterator[tuple[Place, str]]:
+    """Every string that is not one of a fixed set of words, in order."""
+    waiting: list[tuple[Place, Any]] = [(("", ""), value)]
+    while waiting:  # a large cluster has millions of values: generators within generators take twice the time
+        place, value = waiting.pop()
+        if isinstance(value, str):
+            yield place, value
+        elif isinstance(value, Struct):
+            names = reversed(_free_fields(type(value)))
+            waiting += [((type(value).__name__, name), getattr(value, name)) for name in names]
+        elif isinstance(value, (list, tuple, dict)):
+            inner = value.values() if isinstance(value, dict) else value
+            waiting += [(place, one) for one in reversed([*inner])]
 
 
 def changed(value: T, change: Callable[[Place, str], str], place: Place = ("", "")) -> T:
@@ -40,6 +39,7 @@ def changed(value: T, change: Callable[[Place, str], str], place: Place = ("", "
         new = {key: changed(inner, change, place) for key, inner in value.items()}
     elif isinstance(value, list):
         new = [changed(inner, change, place) for inner in value]
+        new = value if all(one is was for one, was in zip(new, value, strict=True)) else new
     elif isinstance(value, tuple):
         new = tuple(changed(inner, change, place) for inner in value)
     return new  # type: ignore[no-any-return]
@@ -47,19 +47,20 @@ def changed(value: T, change: Callable[[Place, str], str], place: Place = ("", "
 
 def _struct(value: Struct, change: Callable[[Place, str], str]) -> Struct:
     """Made anew: what reports derived from the old one is kept beside its fields, and must not come along."""
-    kind = type(value)
-    fields = {name: getattr(value, name) for name in value.__struct_fields__}
-    new = {
-        name: inner if _fixed(kind, name) else changed(inner, change, (kind.__name__, name))
-        for name, inner in fields.items()
-    }
-    return value if all(new[name] is fields[name] for name in fields) else kind(**new)
+    kind, new = type(value), {}
+    for name in _free_fields(kind):
+        inner = getattr(value, name)
+        if inner and (image := changed(inner, change, (kind.__name__, name))) is not inner:
+            new[name] = image
+    if not new:
+        return value
+    return kind(**{name: new[name] if name in new else getattr(value, name) for name in value.__struct_fields__})
 
 
 @cache
-def _fixed(kind: type[Struct], name: str) -> bool:
-    """A field that holds numbers, enumerations or one of a few words."""
-    return not _free(_hints(kind)[name])
+def _free_fields(kind: type[Struct]) -> tuple[str, ...]:
+    """The fields that hold more than numbers, enumerations or one of a few words."""
+    return tuple(name for name, hint in _hints(kind).items() if name in kind.__struct_fields__ and _free(hint))
 
 
 @cache

@@ -9,10 +9,10 @@ anew. That is why a bad node's partners are not named, and why two bad nodes do 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from ncclcheck.reports.culprit.samples import DEAD, Samples, Way, ends_of, repeats
+from ncclcheck.reports.culprit.samples import DEAD, Heard, Samples, Way, counted, ends_of, repeats
 from ncclcheck.reports.culprit.suspects import (
     Charge,
     Origin,
@@ -73,7 +73,7 @@ def _greedy(samples: Samples, fabric: Callable[[list[Way]], Iterable[Charge]]) -
     found: list[Blame] = []
     case, in_vain = _Case(samples), 0
     while len(found) < _MOST:
-        best = _best([*case.best(), *(_tried(samples, fabric(case.ways)) if in_vain < _IN_VAIN else ())])
+        best = _best([*case.best(), *(case.tried(fabric(case.ways)) if in_vain < _IN_VAIN else ())])
         if best is None:
             break
         found.append(best)
@@ -91,6 +91,7 @@ class _Case:
     def __init__(self, samples: Samples) -> None:
         self._samples = samples
         self.ways = list(samples.ways)
+        self.heard = counted(samples.ways)
         self._through: dict[Origin, list[Way]] = {}
         for way in samples.ways:
             for origin in origins(samples, way):
@@ -99,17 +100,24 @@ class _Case:
         self._found = {origin: self._judged(origin) for origin in order}
 
     def _judged(self, origin: Origin) -> list[_Weighed]:
-        return _tried(self._samples, charges(self._samples, origin, self._through[origin]))
+        return self.tried(charges(self._samples, origin, self._through[origin]))
+
+    def tried(self, charged: Iterable[Charge]) -> list[_Weighed]:
+        """Who of these may be blamed, with how much that explains."""
+        found = [one for suspect, ways in charged if (one := _try(self._samples, self.heard, suspect, ways))]
+        return [(_explained(self._samples, one), one) for one in found]
 
     def best(self) -> Iterator[_Weighed]:
         """All that may be blamed, in order."""
         return chain.from_iterable(self._found.values())
 
     def close(self, guilty: Blame) -> None:
-        """The ways that this one explains say nothing more of others."""
+        """The ways that this one explains say nothing more of others; behind a slow switch nobody is heard."""
         left = unexplained(self._samples, self.ways, [guilty])
         gone = set(self.ways).difference(left)
         self.ways = left
+        if guilty.suspect.part == "fabric":
+            self.heard.subtract(counted(gone))
         for origin in {origin for way in gone for origin in origins(self._samples, way)}:
             self._through[origin] = [way for way in self._through[origin] if way not in gone]
             self._found[origin] = self._judged(origin) if self._through[origin] else []
@@ -127,21 +135,21 @@ def unexplained(samples: Samples, ways: Iterable[Way], guilty: Iterable[Blame]) 
 
 def _crossing(cut: Suspect, ways: Iterable[Way]) -> set[Way]:
     """A node with a fault of its own is on neither side of a cut: its ways to the slower one cross it."""
-    side, other = set(cut.names), set(cut.others)
-    within = side | other
-    outside = [way for way in ways if (way.source in within) != (way.target in within)]
+    sides = set(cut.names), set(cut.others)
+    within = sides[0] | sides[1]
+    outside = [w for w in ways if cut.rail in (None, w.rail) and (w.source in within) != (w.target in within)]
     found: set[Way] = set()
-    for of_node in by(outside, lambda way: way.target if way.source in within else way.source).values():
-        halves = [[w for w in of_node if {w.source, w.target} & half] for half in (side, other)]
+    for name, of_node in by(outside, lambda way: way.target if way.source in within else way.source).items():
+        halves = [[way for way in of_node if {way.source, way.target} & half] for half in sides]
         if all(halves):
-            found |= set(max(halves, key=lambda half: middle(list(half))))
+            joined = _joined(cut, name, behind=middle(halves[1]) > middle(halves[0]))
+            found.update(way for way in of_node if joined.covers(way))
     return found
 
 
-def _tried(samples: Samples, charged: Iterable[Charge]) -> list[_Weighed]:
-    """Who of these may be blamed, with how much that explains."""
-    found = [one for suspect, through in charged if (one := _try(samples, suspect, through))]
-    return [(_explained(samples, one), one) for one in found]
+def _joined(cut: Suspect, name: str, *, behind: bool) -> Suspect:
+    """With one more node: behind the slow switch, or on the other side."""
+    return replace(cut, names=(*cut.names, name)) if behind else replace(cut, others=(*cut.others, name))
 
 
 def _best(weighed: Iterable[_Weighed]) -> Blame | None:
@@ -154,10 +162,10 @@ def _explained(samples: Samples, one: Blame) -> float:
     return sum(min(3.0, way.slowness / samples.floor) for way in one.ways if way.slowness > samples.floor / 2)
 
 
-def _try(samples: Samples, suspect: Suspect, ways: Sequence[Way]) -> Blame | None:
+def _try(samples: Samples, heard: Heard, suspect: Suspect, ways: Sequence[Way]) -> Blame | None:
     """Whether all ways through this part are slow, often enough and with enough partners to be no accident."""
     slowness = middle(ways)
-    if slowness < samples.floor or slowness < samples.least(seen := _times(ways)):
+    if slowness < samples.floor or slowness < samples.proven(seen := _times(ways)):
         return None
     if seen < _needed(samples, suspect, slowness):
         return None
@@ -165,16 +173,19 @@ def _try(samples: Samples, suspect: Suspect, ways: Sequence[Way]) -> Blame | Non
     if suspect.part in ("node", "nic") and len(partners) < 2:
         return None
     acquitting = [w for w in ways if w.slowness < min(slowness / 2, slowness - 3 * samples.noise)]
-    if len(acquitting) > _ODD * len(ways) or not _speaks_for_all(samples, suspect, ways):
+    if len(acquitting) > _ODD * len(ways) or not _speaks_for_all(samples, heard, suspect, ways):
         return None
     return Blame(suspect, slowness, seen, len(partners), tuple(ways))
 
 
-def _speaks_for_all(samples: Samples, suspect: Suspect, through: Sequence[Way]) -> bool:
-    """What others leave unexplained of its ways are the slowest ones: too few of them prove nothing."""
+def _speaks_for_all(samples: Samples, heard: Heard, suspect: Suspect, through: Sequence[Way]) -> bool:
+    """What others leave unexplained of its ways are the slowest ones: too few of them prove nothing.
+
+    But for those behind a slow switch, which are left out whether they are slow or not: the rest is no selection.
+    """
     if suspect.part in ("node", "nic"):
         directions = ("out", "in") if suspect.direction == "both" else (suspect.direction,)
-        count = sum(samples.counts[suspect.names[0], way, suspect.rail] for way in directions)
+        count = sum(heard[suspect.names[0], way, suspect.rail] for way in directions)
         return len(through) > count / _FEW_OF
     ways = samples.between[ends_of(through[0])] if suspect.part == "link" else samples.ways
     return len(through) > sum(map(suspect.covers, ways)) / _FEW_OF

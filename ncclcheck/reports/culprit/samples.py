@@ -19,7 +19,9 @@ _CHANCE = 0.005
 _LOWER_QUARTER = 0.3186 * math.sqrt(2)
 _UPPER_QUARTER = 0.647
 _UPPER = 1.15
+_SURE = 7
 Ends = tuple[str, str]
+Heard = Counter[tuple[str, str, int | None]]
 
 
 @dataclass(frozen=True, eq=False)  # none is there twice: compared and hashed, hundreds of times, as itself
@@ -49,12 +51,16 @@ def ends_of(way: Way) -> Ends:
 
 @dataclass(frozen=True)
 class Samples:
-    """All ways. healthy_gb_s: what a way without a fault carries; noise: the spread of one logarithm."""
+    """All ways. healthy_gb_s: what a way without a fault carries; noise: the spread of one logarithm.
+
+    seen_noise: the part of it that was measured here, from few exchanges; the rest is assumed.
+    """
 
     ways: tuple[Way, ...]
     healthy_gb_s: float
     noise: float
     percent: float = PERCENT
+    seen_noise: float = 0.0
 
     @cached_property
     def floor(self) -> float:
@@ -64,6 +70,10 @@ class Samples:
     def least(self, measurements: int) -> float:
         """What the median of so many measurements must reach to be no accident: four times its own spread."""
         return max(self.floor, 4 * self.noise / math.sqrt(max(1, measurements)))
+
+    def proven(self, measurements: int) -> float:
+        """What must be reached to name somebody: more, for a measured spread can be half of the true one."""
+        return max(self.least(measurements), _SURE * self.seen_noise / math.sqrt(max(1, measurements)))
 
     @cached_property
     def names(self) -> list[str]:
@@ -83,12 +93,12 @@ class Samples:
             found.setdefault(ends_of(way), []).append(way)
         return found
 
-    @cached_property
-    def counts(self) -> Counter[tuple[str, str, int | None]]:
-        """How many ways each node has `out` and `in`, on each rail and on all (None)."""
-        rails = ((way, rail) for way in self.ways for rail in (way.rail, None))
-        ends = (((way.source, "out", rail), (way.target, "in", rail)) for way, rail in rails)
-        return Counter(chain.from_iterable(ends))
+
+def counted(ways: Iterable[Way]) -> Heard:
+    """How many ways each node has `out` and `in`, on each rail and on all (None)."""
+    rails = ((way, rail) for way in ways for rail in (way.rail, None))
+    ends = (((way.source, "out", rail), (way.target, "in", rail)) for way, rail in rails)
+    return Counter(chain.from_iterable(ends))
 
 
 def slowness_at(percent: float) -> float:
@@ -120,7 +130,7 @@ def read(pairs: Sequence[PairTime], percent: float = PERCENT, usual_noise: float
     seen = min(_noise(pair for pair in pairs if pair.bytes == largest), _spread(best))
     top = _healthy(best, seen)
     ways = (Way(*key, _slowness(top, max(speeds)), len(speeds)) for key, speeds in found.items())
-    return Samples(tuple(ways), math.exp(top) if top > -DEAD else 0.0, max(usual_noise, seen), percent)
+    return Samples(tuple(ways), math.exp(top) if top > -DEAD else 0.0, max(usual_noise, seen), percent, seen)
 
 
 def _directions(pair: PairTime) -> Iterable[tuple[str, str, float]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ncclcheck.reports.html.limits import LIMITS, MOST_BYTES
-from ncclcheck.reports.html.page import page
+from ncclcheck.reports.html.page import render
 from ncclcheck.reports.html.sections import figures
 from ncclcheck.reports.jsondoc import Document
 
@@ -12,7 +12,7 @@ def text(document: Document) -> str:
     """The page; where it would be too large, what is worst is kept and the rest is counted."""
     drawn = figures(document)
     for limits in LIMITS:
-        whole = page(document, drawn, limits)
+        whole = render(document, drawn, limits)
         if len(whole.encode(errors="backslashreplace")) <= MOST_BYTES:
             break
     return whole

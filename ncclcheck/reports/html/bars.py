@@ -71,7 +71,9 @@ def _label(blocks: list[list[RankMemory]], at: float) -> str:
 
 
 def _memory_row(one: RankMemory) -> tuple[str, ...]:
-    sizes = ["-" if value is None else size(value) for value in (one.after_init, one.in_steps, one.peak, one.total)]
+    sizes = [
+        "-" if value is None else size(value) for value in (one.after_init, one.in_steps, one.peak, one.total)
+    ]
     return (str(one.rank), one.node, one.device, one.by, *sizes)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import ceil, floor, log10
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
@@ -10,12 +11,11 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from ncclcheck.probes.facts import Collective, Expectation, Fit
 from ncclcheck.reports.fold import duration, size
-from ncclcheck.reports.html.picture import INK, SERIES, Figure, Table, axis, draw
+from ncclcheck.reports.html.picture import INK, MARKERS, SERIES, Figure, Table, axis, draw
 from ncclcheck.reports.jsondoc import Document
 
 _GOOD_FIT = 0.25  # as in the text report
 _HEADERS = ("size", "time", "p95", "busbw GB/s", "expected", "state")
-_MARKERS = "osD^vPX*"
 _MOST_OPERATIONS = 24
 _Series = list[Collective]
 
@@ -24,7 +24,9 @@ def figures(document: Document) -> Iterator[Figure]:
     """One for each operation of which a size was measured."""
     told = document.measurements.expectation or Expectation()
     fits = {one.op: one for one in told.fits if max(one.median_error, one.last_error) <= _GOOD_FIT}
-    for number, (op, rows) in enumerate([*_by_operation(document.measurements.collectives).items()][:_MOST_OPERATIONS]):
+    for number, (op, rows) in enumerate(
+        [*_by_operation(document.measurements.collectives).items()][:_MOST_OPERATIONS]
+    ):
         drawn = [row for row in rows if row.bytes and row.time_us is not None]
         if drawn:
             yield _figure(f"curve{number}", op, rows, drawn, fits.get(op))
@@ -53,19 +55,19 @@ def _times(axes: Axes, rows: _Series, fit: Fit | None) -> None:
         sizes = [row.bytes for row in series]
         middle = [row.time_us.p50 for row in series if row.time_us]
         upper = [row.time_us.p95 for row in series if row.time_us]
-        style = {"color": SERIES[number], "marker": _MARKERS[number], "markersize": 4}
-        axes.plot(sizes, middle, label=_label(series), **style)
+        axes.plot(sizes, middle, markersize=4, label=_label(series), color=SERIES[number], marker=MARKERS[number])
         axes.plot(sizes, upper, color=SERIES[number], linestyle=":", linewidth=1, label="p95")
     for row in rows:
         if (expected := row.expected_gb_s) and (share := _share(row)) and expected.low:
-            ends = [row.bytes * share / one / 1e3 for one in (expected.high, expected.low)]
-            axes.vlines(row.bytes, *ends, color=SERIES[2], linewidth=7, alpha=0.5)
+            low, high = (row.bytes * share / one / 1e3 for one in (expected.high, expected.low))
+            axes.vlines(row.bytes, low, high, color=SERIES[2], linewidth=7, alpha=0.5)
     share = next((one for row in rows if (one := _share(row))), None)
     if fit and share and fit.busbw_gb_s:
         sizes = sorted({row.bytes for row in rows})
         line = [fit.latency_us + one * share / fit.busbw_gb_s / 1e3 for one in sizes]
         axes.plot(sizes, line, color=INK, linestyle="--", linewidth=1, label="fitted line")
     axes.set_yscale("log")
+    axes.set_ylim(*_decades(*axes.get_ylim()))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda us, _: duration(us)))
     axes.yaxis.set_minor_locator(NullLocator())
     _by_size(axes, rows, "time")
@@ -74,18 +76,23 @@ def _times(axes: Axes, rows: _Series, fit: Fit | None) -> None:
 def _bandwidths(axes: Axes, rows: _Series) -> None:
     for number, series in enumerate(_alike(rows)):
         speeds = [row.busbw_gb_s or 0.0 for row in series]
-        style = {"color": SERIES[number], "marker": _MARKERS[number], "markersize": 4}
-        axes.plot([row.bytes for row in series], speeds, label="measured", **style)
+        sizes = [row.bytes for row in series]
+        axes.plot(sizes, speeds, markersize=4, label="measured", color=SERIES[number], marker=MARKERS[number])
     label = "expected"
     for row in rows:
         if expected := row.expected_gb_s:
-            ends = (expected.low, expected.high)
-            axes.vlines(row.bytes, *ends, color=SERIES[2], linewidth=7, alpha=0.5, label=label)
+            low, high = expected.low, expected.high
+            axes.vlines(row.bytes, low, high, color=SERIES[2], linewidth=7, alpha=0.5, label=label)
             label = "_"
     if not rows:
         axes.text(0.5, 0.5, "no bus bandwidth is defined here", ha="center", transform=axes.transAxes)
     axes.set_ylim(bottom=0)
     _by_size(axes, rows, "bus bandwidth, GB/s")
+
+
+def _decades(low: float, high: float) -> tuple[float, float]:
+    """Whole ones, so that there are ticks."""
+    return 10.0 ** floor(log10(low)), 10.0 ** ceil(log10(high))
 
 
 def _by_size(axes: Axes, rows: _Series, label: str) -> None:

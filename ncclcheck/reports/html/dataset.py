@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
 from ncclcheck.probes.facts.data import DataReport, Speed
 from ncclcheck.reports import curve
-from ncclcheck.reports.html.picture import INK, SERIES, Figure, Table, axis, draw, named
+from ncclcheck.reports.html.picture import INK, MARKERS, SERIES, Figure, Table, axis, draw, named
 from ncclcheck.reports.jsondoc import Document
 
-_HEADERS = ("node", "dataset", "workers", "samples/s", "slowest quarter", "fastest quarter", "first batch after, s")
-_MARKERS = "osD^vPX*"
+_HEADERS = (
+    "node",
+    "dataset",
+    "workers",
+    "samples/s",
+    "slowest quarter",
+    "fastest quarter",
+    "first batch after, s",
+)
 _Known = list[tuple[DataReport, Speed]]
 
 
@@ -47,23 +56,23 @@ def _most(speed: Speed) -> float:
 def _line(axes: Axes, number: int, name: str, speed: Speed) -> None:
     points = curve.plain(speed)
     workers = [point.workers for point in points]
-    style = {"color": SERIES[number], "marker": _MARKERS[number], "markersize": 4}
-    axes.plot(workers, [point.samples_s for point in points], label=name, **style)
+    rates = [point.samples_s for point in points]
+    axes.plot(workers, rates, markersize=4, label=name, color=SERIES[number], marker=MARKERS[number])
     lows, highs = [point.low for point in points], [point.high for point in points]
     axes.fill_between(workers, lows, highs, color=SERIES[number], alpha=0.2, linewidth=0)
 
 
-def _rows(report: DataReport, speed: Speed) -> list[tuple[str, ...]]:
-    return [
-        (report.node, report.factory, str(point.workers), *map(curve.rate, (point.samples_s, point.low, point.high)),
-         f"{point.start_s:.2f}")
-        for point in curve.plain(speed)
-    ]  # fmt: skip
+def _rows(report: DataReport, speed: Speed) -> Iterator[tuple[str, ...]]:
+    for point in curve.plain(speed):
+        rates = map(curve.rate, (point.samples_s, point.low, point.high))
+        yield (report.node, report.factory, str(point.workers), *rates, f"{point.start_s:.2f}")
 
 
 def _told(known: _Known) -> str:
     report, slowest = known[0]
     words = f"on {report.node}, by workers, samples a second: {curve.told(slowest)}"
-    need = f"; a rank needs {curve.rate(slowest.need)}" if slowest.need else "; no need was given, so no expectation"
+    need = (
+        f"; a rank needs {curve.rate(slowest.need)}" if slowest.need else "; no need was given, so no expectation"
+    )
     left = f"; drawn are the {len(SERIES)} slowest of {len(known)} nodes" if len(known) > len(SERIES) else ""
     return f"{words}{need}{left}."

@@ -12,6 +12,7 @@ import msgspec
 from ncclcheck.probes.facts import Node
 from ncclcheck.reports.fold import fold_names
 
+_SUBJECTS = [name for name in Node.__struct_fields__ if name not in ("name", "simulated", "probes")]
 _MOST_VALUES = 8
 _MOST_NODES = 200  # are folded by name; more are counted
 
@@ -28,15 +29,23 @@ class Fact:
 def folded(nodes: Sequence[Node], most: int) -> tuple[list[Fact], int]:
     """What differs between nodes comes first; and how many lines there was no room for."""
     held: dict[str, dict[str, list[str]]] = defaultdict(dict)
-    for node in nodes:
-        for path, value in _flat(msgspec.to_builtins(node), ""):
-            if path not in ("name", "simulated"):
-                held[path].setdefault(value, []).append(node.name)
-    everywhere = [path for path, values in held.items() if _is_same(values, len(nodes))]
-    differs = [path for path in held if path not in {*everywhere}]
+    for subject in _SUBJECTS:
+        for facts, names in _alike(nodes, subject).items():
+            for path, value in _flat(msgspec.json.decode(facts), subject):
+                held[path].setdefault(value, []).extend(names)
+    everywhere = {path for path, values in held.items() if _is_same(values, len(nodes))}
+    differs = [path for path in held if path not in everywhere]
     lines = [line for path in differs for line in _lines(path, held[path], len(nodes))]
-    lines += [Fact(path, next(iter(held[path])), "") for path in everywhere]
+    lines += [Fact(path, next(iter(held[path])), "") for path in held if path in everywhere]
     return lines[:most], max(0, len(lines) - most)
+
+
+def _alike(nodes: Sequence[Node], subject: str) -> dict[bytes, list[str]]:
+    """Nodes by what was read of one subject, so that what is the same is taken apart once."""
+    found: dict[bytes, list[str]] = {}
+    for node in nodes:
+        found.setdefault(msgspec.json.encode(getattr(node, subject)), []).append(node.name)
+    return found
 
 
 def _is_same(values: dict[str, list[str]], many: int) -> bool:
@@ -62,7 +71,7 @@ def _on(names: list[str], many: int) -> str:
 
 def _flat(value: Any, path: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, dict):
-        if "kind" in value and "why" in value:
+        if value.get("type") == "unread":
             yield path, f"unread ({value['kind']}): {value['why']}"
             return
         for key, inner in value.items():

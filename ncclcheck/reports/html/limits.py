@@ -13,8 +13,7 @@ MOST_BYTES = 5_000_000
 
 @dataclass(frozen=True)
 class Limits:
-    """blocks: findings of one state; places: of one finding, and its evidence; rows: of a table; characters: of one text;
-    facts: lines of them."""
+    """blocks: findings of one state; places: of one finding, and its evidence; characters: of one text."""
 
     blocks: int
     places: int

@@ -1,4 +1,4 @@
-"""The map of what every node sends to every other, and rows by node. Of many nodes each cell is the worst of a block."""
+"""What every node sends to every other as a map, of many nodes the worst of each block, and rows by node."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ def figure(document: Document) -> Figure | None:
         _paint(canvas, _cells(ways, places), _labels(nodes, block))
 
     table = Table(_HEADERS, [*_rows(ways, nodes)])
-    return Figure("pairs", "Pairs of nodes", _told(ways, nodes, block), draw("pairs", (side + 1, side), paint), table)
+    return Figure(
+        "pairs", "Pairs of nodes", _told(ways, nodes, block), draw("pairs", (side + 1, side), paint), table
+    )
 
 
 def _ways(pairs: Iterable[PairTime]) -> _Ways:
@@ -93,11 +95,12 @@ def _paint(canvas: Canvas, cells: list[list[Way]], labels: list[str]) -> None:
     speeds = np.array([[np.nan if way.worst is None else way.worst for way in row] for row in cells])
     colours = mpl.colormaps["cividis"].resampled(32).with_extremes(bad=BLANK)
     top = np.nanmax(speeds) if np.isfinite(speeds).any() else 1.0
-    mesh = axes.pcolormesh(np.ma.masked_invalid(speeds), cmap=colours, vmin=0, vmax=top or 1.0)
+    mesh = axes.pcolormesh(np.ma.masked_invalid(speeds), cmap=colours, vmin=0, vmax=top or 1.0, edgecolor="face")
     bad = [(x + 0.5, y + 0.5) for y, row in enumerate(cells) for x, way in enumerate(row) if way.failed]
     if bad:
-        axes.scatter(*zip(*bad, strict=True), marker="s", color=BLANK, s=60)
-        axes.scatter(*zip(*bad, strict=True), marker="x", color=INK, s=30)
+        across, down = zip(*bad, strict=True)
+        axes.scatter(across, down, marker="s", color=BLANK, s=60)
+        axes.scatter(across, down, marker="x", color=INK, s=30)
     step = ceil(len(labels) / _NAMES)
     ticks = [number + 0.5 for number in range(0, len(labels), step)]
     axes.set_xticks(ticks, labels[::step], rotation=90)
@@ -150,5 +153,7 @@ def _told(ways: _Ways, nodes: list[str], block: int) -> str:
     if failed:
         words.append(f"{failed} directions marked with a cross did not succeed")
     if block > 1:
-        words.append(f"a cell is the worst of {block} x {block} nodes, labelled by the first; the rows below are by node")
+        words.append(
+            f"a cell is the worst of {block} x {block} nodes, labelled by the first; the rows below are by node"
+        )
     return "; ".join(words) + ". Grey: not measured."

@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib as mpl
 from markupsafe import Markup
@@ -15,11 +16,13 @@ from matplotlib.figure import Figure as Canvas
 
 # Colours that stand for variables of the page's style sheet.
 INK, GRID, BLANK = "#010203", "#010204", "#010205"
+MARKERS = "osD^vPX*"
 SERIES = tuple(f"#01021{digit}" for digit in range(8))
 _VARIABLES = {INK: "--ink", GRID: "--line", BLANK: "--blank"} | {c: f"--s{n}" for n, c in enumerate(SERIES)}
 _STYLE = re.compile(r'style="[^"<>]*"')
+_FILL = re.compile(r'fill="(#[0-9a-f]{6})"')  # of the ground of a hatch
 _GROUP_ID = re.compile(r'<g id="[^"<>]*">')
-_SETTINGS = {
+_SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
     "text.parse_math": False,  # names come from outside: "$" is a dollar
     "font.size": 9.0,
@@ -29,6 +32,7 @@ _SETTINGS = {
     "xtick.color": INK,
     "ytick.color": INK,
     "grid.color": GRID,
+    "hatch.linewidth": 0.4,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "legend.frameon": False,
@@ -60,7 +64,8 @@ def draw(key: str, size: tuple[float, float], paint: Callable[[Canvas], None]) -
     with mpl.rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a glyph that our font lacks is drawn by the browser's
         mpl.rcdefaults()
-        mpl.rcParams.update({**_SETTINGS, "svg.hashsalt": key})
+        mpl.rcParams.update(_SETTINGS)
+        mpl.rcParams["svg.hashsalt"] = key
         canvas = Canvas(figsize=size, layout="constrained")
         paint(canvas)
         file = io.StringIO()
@@ -73,10 +78,12 @@ def _inlined(file: str) -> Markup:
     """Without the head of a file of its own; the page names the picture."""
     body = file[file.index(">", file.index("<svg")) + 1 :]
     box = re.search(r'viewBox="([0-9. -]+)"', file)
-    inner = _GROUP_ID.sub("<g>", _STYLE.sub(_coloured, body)).replace("xlink:href", "href")
+    inner = _GROUP_ID.sub("<g>", _STYLE.sub(_coloured, _FILL.sub(r'style="fill: \1"', body))).replace(
+        "xlink:href", "href"
+    )
     seen = box[1] if box else "0 0 100 100"
     width = float(seen.split()[2])
-    return Markup(f'<svg viewBox="{seen}" style="width:{width * 4 / 3:.0f}px" aria-hidden="true">{inner}')  # noqa: S704
+    return Markup(f'<svg viewBox="{seen}" style="width:{width * 4 / 3:.0f}px" aria-hidden="true">{inner}')
 
 
 def _coloured(style: re.Match[str]) -> str:

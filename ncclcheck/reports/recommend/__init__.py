@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from ncclcheck.probes.facts import Cluster, NotKnown
@@ -66,10 +67,10 @@ def _all(site: Site) -> Iterator[Advice]:
 
 def _found(rule: SettingRule, site: Site) -> list[Found]:
     """What a rule finds; a fact that was not read calls for nothing."""
-    try:
-        return [*rule.find(site)]
-    except (NotKnown, NothingToJudge):
-        return []
+    found: list[Found] = []
+    with suppress(NotKnown, NothingToJudge):
+        found.extend(rule.find(site))
+    return found
 
 
 def _changes_nothing(site: Site, found: Found) -> bool:

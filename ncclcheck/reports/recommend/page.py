@@ -22,8 +22,8 @@ was seen on this very cluster, the source, the risk, the versions of NCCL that i
 Where authorities disagree, it says who. On simulated nodes, and where the job does not use NCCL, only the list
 UNSET is made, and the interface of gloo where nodes cannot meet.
 
-`--env-file nccl.env` writes a script to be sourced, `--nccl-conf nccl.conf` a file for NCCL. `preflight` runs a short
-job with the lists SET and UNSET first, and keeps back what does not survive (`--no-verify` skips that).
+`--env-file nccl.env` writes a script to be sourced, `--nccl-conf nccl.conf` a file for NCCL. `preflight` runs a
+short job with the lists SET and UNSET first, and keeps back what does not survive (`--no-verify` skips that).
 
 ## Rules that facts call for
 """
@@ -38,8 +38,13 @@ _ORDER = ("set", "unset", "try")
 def page() -> str:
     """The page."""
     lines = [_HEAD]
-    for action in _ORDER:
-        lines += ["", f"### {action.upper()}", "", *_table(rule for rule in RULES if rule.action == action)]
+    for place, action in enumerate(_ORDER):
+        lines += [
+            *([""] if place else []),
+            f"### {action.upper()}",
+            "",
+            *_table(rule for rule in RULES if rule.action == action),
+        ]
     lines += [_UNSEEN, *_row("Rule", "What", "Why not"), *_row("---", "---", "---")]
     for name, (what, reason) in UNSEEN.items():
         lines += _row(name, what, reason)

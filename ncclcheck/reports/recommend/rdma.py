@@ -181,7 +181,7 @@ RULES = (
     ),
     SettingRule(
         rule="R2", title="the index of the routed address, before NCCL 2.21", action="set", find=gid_of_old_nccl,
-        until=(2, 20, 99), source=f"{_ENV}, NCCL_IB_GID_INDEX", gain="RDMA connects",
+        until=(2, 20, 5), source=f"{_ENV}, NCCL_IB_GID_INDEX", gain="RDMA connects",
         risk="the index moves with a reboot or in a container: look again at the start of each job",
     ),
     SettingRule(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclcheck.probes.facts import Interface, Node, Unread, at, value_or
+from ncclcheck.probes.facts import Interface, Node, Unread, at, known, value_or
 from ncclcheck.reports import lan
 from ncclcheck.reports.choice import Choice, gloo_choice, nccl_choice, parse_pattern
 from ncclcheck.reports.recommend.advice import Found, SettingRule, without
@@ -23,27 +23,39 @@ def _choice(node: Node, variable: str, changes: dict[str, str | None]) -> Choice
     """What would be taken with some variables set, or taken away (None)."""
     env = {name: value for name, value in {**values(node), **changes}.items() if value is not None}
     if variable == _GLOO:
-        return gloo_choice(lan.interfaces(node), env, at(node, "host.own_name"))
+        own_name = at(node, "host.own_name")
+        return gloo_choice(lan.interfaces(node), env, own_name if _GLOO in env else known(own_name))
     return nccl_choice(lan.interfaces(node), env, nccl_version(node))
 
 
 def _networks(site: Site) -> list[tuple[lan.IPNetwork, dict[str, Interface]]]:
-    """Subnets in which every node has a real interface that is up, the fastest first."""
+    """Subnets in which every node has an interface that leads out and is up, the fastest first."""
     found: _Networks = {}
     for node in site.nodes:
-        listed = lan.interfaces(node)
-        for one in listed:
-            for _, network in lan.global_networks(one) if lan.is_real(one, listed) and lan.is_usable(one) else []:
+        for one in _leading_out(node):
+            for _, network in lan.global_networks(one):
                 if network.prefixlen < network.max_prefixlen:
                     found.setdefault(network, {}).setdefault(node.name, one)
     common = [(network, on) for network, on in found.items() if len(on) == len(site.nodes)]
     return sorted(common, key=lambda one: -min(value_or(card.speed_mbit, 0) for card in one[1].values()))
 
 
+def _leading_out(node: Node) -> list[Interface]:
+    """The real interfaces that are up; those of a pod, which has no real ones, where it has none."""
+    listed = [one for one in lan.interfaces(node) if lan.is_usable(one)]
+    return [one for one in listed if lan.is_real(one, lan.interfaces(node))] or [
+        one for one in listed if one.kind in ("veth", "virtual")
+    ]
+
+
 def _meets(site: Site, variable: str, changes: dict[str, str | None], on: dict[str, Interface]) -> bool:
-    """Whether every node would then use its interface of this network, and that one alone."""
-    taken = {node.name: _choice(node, variable, changes).names for node in site.nodes}
-    return all(names == (on[name].name,) for name, names in taken.items())
+    """Whether the nodes would then meet in this network, and send data only where all others can be reached."""
+    common = [cards for _, cards in _networks(site)]
+    for node in site.nodes:
+        names = _choice(node, variable, changes).names
+        if names[:1] != (on[node.name].name,) or not {*names} <= {cards[node.name].name for cards in common}:
+            return False
+    return True
 
 
 def reachable(site: Site) -> Iterator[Found]:
@@ -110,7 +122,7 @@ def _leads_nowhere(held: Held) -> bool:
 
 def _has_better(node: Node) -> bool:
     listed = lan.interfaces(node)
-    return any(lan.is_real(one, listed) and lan.is_usable(one) for one in listed)
+    return any(lan.is_real(one, listed) for one in _leading_out(node))
 
 
 def master_of_a_slave(site: Site) -> Iterator[Found]:

@@ -33,7 +33,7 @@ def once(cluster: Cluster) -> Iterator[Finding]:
     part of. Streams, and datasets that give each rank a part, are told apart by leaves that do not change from
     reading to reading. Fewer repeats than ranks are DistributedSampler's padding: a note. With `drop_last` a batch
     and a sample a rank may be missing. All ranks reading all is a note in a job of one rank (no GPUs, no
-    `--nproc-per-node`), where two are emulated. Sampling at random (WeightedRandomSampler, replacement) is not judged.
+    `--nproc-per-node`), where two are emulated. Random sampling (WeightedRandomSampler) is not judged.
 
     ## Fix
     - **you** `DataLoader(dataset, sampler=DistributedSampler(dataset))`; in a stream `islice(samples,

@@ -11,7 +11,7 @@ from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.rule import NothingToJudge, rule
 
 
-@rule("RUN002", "every rank joined", worst=State.FAIL, over="", commands=("bench",))
+@rule("RUN002", "every rank joined", worst=State.FAIL, over="", commands=("bench", "smoke"))
 def every_rank_joined(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -73,7 +73,7 @@ def _not_joined(cluster: Cluster, late: list[RankState]) -> Finding:
     "every rank reached every collective in time",
     worst=State.FAIL,
     over="run.ranks",
-    commands=("bench",),
+    commands=("bench", "smoke"),
 )
 def every_rank_reached_every_collective(cluster: Cluster) -> Iterator[Finding]:
     """
