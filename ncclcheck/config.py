@@ -27,6 +27,7 @@ else:  # pragma: no cover
 
 PLACES = ("/etc/ncclcheck.toml", "ncclcheck.toml")
 VARIABLE = "NCCLCHECK_CONFIG"
+COMMANDS = ("env", "bench", "data", "smoke", "preflight", "report")
 _MOST = 2**20
 
 
@@ -63,6 +64,20 @@ class CommandOptions(Struct, forbid_unknown_fields=True, rename="kebab"):
     quick: bool | None = None
     full: bool | None = None
     force: bool | None = None
+    factory_limit: Seconds | None = None
+    workers: Annotated[int, Meta(ge=1, le=64)] | None = None
+    need: Annotated[float, Meta(ge=0, le=1e9)] | None = None
+    steps: Annotated[int, Meta(ge=4, le=100_000)] | None = None
+    batch: Annotated[int, Meta(ge=1, le=65_536)] | None = None
+    accumulate: Annotated[int, Meta(ge=1, le=1024)] | None = None
+    precision: Literal["fp32", "bf16", "fp16"] | None = None
+    strategy: Literal["ddp", "fsdp", "zero3"] | None = None
+    save_mib: Annotated[int, Meta(ge=1, le=2**20)] | None = None
+    model_params: str | None = None
+    no_kill: bool | None = None
+    level: Literal["quick", "standard", "full"] | None = None
+    no_verify: bool | None = None
+    cache: Annotated[float, Meta(ge=1, le=10_080)] | None = None
 
 
 class SiteFile(CommandOptions, forbid_unknown_fields=True, rename="kebab"):
@@ -73,6 +88,13 @@ class SiteFile(CommandOptions, forbid_unknown_fields=True, rename="kebab"):
     thresholds: dict[str, float] | None = None
     env: CommandOptions | None = None
     bench: CommandOptions | None = None
+    data: CommandOptions | None = None
+    smoke: CommandOptions | None = None
+    preflight: CommandOptions | None = None
+
+    def tables(self) -> dict[str, CommandOptions | None]:
+        """The tables of commands; report has none of its own."""
+        return {name: getattr(self, name, None) for name in COMMANDS}
 
 
 class Site(Struct, frozen=True, kw_only=True):
@@ -88,7 +110,7 @@ def read(env: Mapping[str, str]) -> Site:
     """Read the site files that exist. Raises UsageError with the file and the key."""
     named = env.get(VARIABLE)
     files = [_parse(path, must_exist=path == named) for path in [*PLACES, *([named] if named else [])]]
-    site = Site(defaults={"env": {}, "bench": {}, "report": {}}, thresholds={})
+    site = Site(defaults={command: {} for command in COMMANDS}, thresholds={})
     for file in files:
         if file is not None:
             site = _merge(site, file)
@@ -129,10 +151,10 @@ def _check(path: str, site: SiteFile) -> None:
     for name, value in (site.thresholds or {}).items():
         if name.partition(".")[0] not in known or not math.isfinite(value):
             raise UsageError(f"{path}: key thresholds.{name}: allowed is CODE.NAME of a rule's page = a number")
-    for table, options in (("", site), ("env.", site.env), ("bench.", site.bench)):
+    for table, options in {"": site, **site.tables()}.items():
         for key in ("only", "ignore"):
             if options is not None and (given := getattr(options, key)):
-                codes(f"{path}: key {table}{key}", ",".join(given))
+                codes(f"{path}: key {table}{'.' if table else ''}{key}", ",".join(given))
     if site.require:
         requirements(_require(site), f"{path}: key require")
 
@@ -148,7 +170,7 @@ def _merge(site: Site, file: SiteFile) -> Site:
     shared = _given(file)
     defaults = {
         command: {**site.defaults[command], **shared, **(_given(table) if table else {})}
-        for command, table in (("env", file.env), ("bench", file.bench), ("report", None))
+        for command, table in file.tables().items()
     }
     return Site(
         contact=file.contact if file.contact is not None else site.contact,

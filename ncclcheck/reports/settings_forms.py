@@ -82,10 +82,10 @@ def revert(recs: Recommendations) -> str:
 
 
 def measure(one: Recommendation) -> str:
-    """The commands that measure one setting against none."""
-    if one.value is None:
-        return f"env -u {one.variable} ncclcheck bench --baseline before.json"
-    return f"{one.variable}={shlex.quote(one.value)} ncclcheck bench --baseline before.json"
+    """The command that measures one setting against a result without it; what torch reads shows in a training."""
+    command = "bench" if one.variable.startswith("NCCL_") else "smoke"
+    change = f"env -u {one.variable}" if one.value is None else f"{one.variable}={shlex.quote(one.value)}"
+    return f"{change} ncclcheck {command} --baseline before.json"
 
 
 def _shell(recs: Recommendations) -> Iterator[str]:

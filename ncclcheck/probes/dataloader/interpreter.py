@@ -19,7 +19,7 @@ from ncclcheck.probes.dataloader.views import Asked, View
 from ncclcheck.probes.process import die_with_parent, kill_tree, start
 
 _START = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); "
     "from ncclcheck.probes.dataloader import interpreter; interpreter.main()"
 )
 _POLL_S = 0.01

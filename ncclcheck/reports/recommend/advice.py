@@ -34,6 +34,7 @@ class SettingRule:
     """One rule. title: what it says, for the docs. since, until: the versions of NCCL that it holds for.
 
     anywhere: it speaks also where the job does not use NCCL on real machines, as what takes something away does.
+    of_machine: what it takes away depends on the machine, and a login node is none of those that the job runs on.
     harmful: what it takes away is wrong even where a platform's own profile has it.
     """
 
@@ -48,6 +49,7 @@ class SettingRule:
     since: Version | None = None
     until: Version | None = None
     anywhere: bool = False
+    of_machine: bool = False
     harmful: bool = False
 
     @property
@@ -63,7 +65,7 @@ class SettingRule:
         bounded = self.since is not None or self.until is not None
         if bounded and not site.runs_nccl(self.since or (0, 0, 0), self.until or (99, 0, 0)):
             return False
-        return self.anywhere or self.action == "unset" or site.uses_nccl
+        return self.anywhere or (self.action == "unset" and not self.of_machine) or site.uses_nccl
 
 
 def _dotted(version: Version | None) -> str:

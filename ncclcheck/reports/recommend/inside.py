@@ -174,7 +174,7 @@ RULES = (
         source=f"{_ENV}, NCCL_NVLS_ENABLE", gain="init survives a fabric that is not ready",
     ),
     SettingRule(
-        rule="I19", title="no topology file that cannot be read", action="unset", harmful=True,
+        rule="I19", title="no topology file that cannot be read", action="unset", of_machine=True, harmful=True,
         find=without("NCCL_TOPO_FILE", when=_unreadable,
                      why="The file cannot be read here, and NCCL says nothing of it."),
         source="NVIDIA/nccl src/graph/topo.cc", gain="none: it had no effect",

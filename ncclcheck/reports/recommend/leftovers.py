@@ -210,7 +210,7 @@ RULES = (
         disagree="GCP's recipe for A4X sets 0.",
     ),
     SettingRule(
-        rule="L20", title="no settings of other networks on machines with EFA alone", action="unset",
+        rule="L20", title="no settings of other networks on machines with EFA alone", action="unset", of_machine=True,
         find=without("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD", "NCCL_IB_HCA", "NCCL_IB_GID_INDEX",
                      "NCCL_IB_TC",
                      "NCCL_IB_TIMEOUT", "NCCL_IB_QPS_PER_CONNECTION", "NCCL_IB_DISABLE", only=_one_of_efa,
@@ -218,7 +218,7 @@ RULES = (
         source="AWS, EFA cheat sheet (awsome-distributed-training)", gain="none: it had no effect",
     ),
     SettingRule(
-        rule="L17", title="no settings of old EFA plugins", action="unset",
+        rule="L17", title="no settings of old EFA plugins", action="unset", of_machine=True,
         find=without("FI_PROVIDER", "FI_EFA_FORK_SAFE", "FI_EFA_USE_DEVICE_RDMA", "FI_EFA_USE_HUGE_PAGE",
                      only=_has_efa,
                      why="The plugin chooses EFA by itself; the others were for kernels and plugins of 2021."),

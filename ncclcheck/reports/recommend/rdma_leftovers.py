@@ -71,7 +71,7 @@ RULES = (
         gain="a switch that restarts does not end the job",
     ),
     SettingRule(
-        rule="R6", title="one queue pair a connection on InfiniBand", action="unset",
+        rule="R6", title="one queue pair a connection on InfiniBand", action="unset", of_machine=True,
         find=without(_QPS, only=_only_infiniband, when=_above_one,
                      why="On InfiniBand adaptive routing spreads packets of one queue pair already."),
         source=f"{_ENV}, {_QPS} and NCCL_IB_ADAPTIVE_ROUTING", gain="less memory and lower latency",
@@ -86,7 +86,7 @@ RULES = (
         disagree="In NVIDIA/nccl#1401 a cluster of H100 with four 400 Gb/s cards was faster with 1: measure both.",
     ),
     SettingRule(
-        rule="R17", title="adaptive routing is left to NCCL on InfiniBand", action="unset",
+        rule="R17", title="adaptive routing is left to NCCL on InfiniBand", action="unset", of_machine=True,
         find=without("NCCL_IB_ADAPTIVE_ROUTING", only=_only_infiniband, when=number(1),
                      why="It is on by itself on InfiniBand."),
         source=f"{_ENV}, NCCL_IB_ADAPTIVE_ROUTING", gain="none: it is the default",
@@ -99,7 +99,7 @@ RULES = (
         gain="no detour across processors", risk="measure once with and once without it",
     ),
     SettingRule(
-        rule="R26", title="relaxed ordering is not forced on bare metal", action="unset",
+        rule="R26", title="relaxed ordering is not forced on bare metal", action="unset", of_machine=True,
         find=without("NCCL_IB_PCI_RELAXED_ORDERING", when=_on_bare_metal,
                      why="The default, 2, uses it where it works; 1 fails where it does not."),
         source=f"{_ENV}, NCCL_IB_PCI_RELAXED_ORDERING; NVIDIA/nccl#1205", gain="none now",
