@@ -39,8 +39,8 @@ def examine(stages: Stages, data: DataOptions) -> None:
     nodes, session = dict(stages.indexed()), stages.session
     seconds = max(1.0, stages.deadline.left - report_time(stages.deadline) - 2.0)
     stages.progress.say(
-        f"{data.factory} on {len(nodes)} node{'s' * (len(nodes) > 1)}; the factory's own time, then about "
-        f"{plan_data.stated_seconds(data):.0f} s; ends within {stages.deadline.left:.0f} s"
+        f"{data.factory} on {len(nodes)} node{'s' * (len(nodes) > 1)}; the factory's own time, then up to "
+        f"{min(plan_data.stated_seconds(data), seconds):.0f} s; ends within {stages.deadline.left:.0f} s"
     )
     with stages.stage("data", "examining the dataset") as outcome:
         plans = {index: plan_data.plan(data, nodes, index, directory=os.getcwd()) for index in nodes}

@@ -110,7 +110,8 @@ def _try(path: str) -> None:
 
 def _is_special(path: str) -> bool:
     """A pipe, a device, or a file that stands for a descriptor: written in place, never replaced."""
-    return path.startswith(("/dev/", "/proc/")) or (os.path.exists(path) and not os.path.isfile(path))
+    device = path.startswith(("/dev/", "/proc/")) and not path.startswith("/dev/shm/")
+    return device or (os.path.exists(path) and not os.path.isfile(path))
 
 
 def write_file(path: str, data: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""The sbatch examples on a real Slurm: a node that does not answer is left out, or the training does not start."""
+"""The sbatch examples on a real Slurm: a bad node is left out, or the training does not start."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT, environment
-from tests.lab import PYTHON, Lab, Slurm
+from tests.lab import PYTHON, Lab, Slurm, faults
 from tests.lab.tools import until
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(400)]
@@ -26,8 +26,8 @@ def lab() -> Iterator[Lab]:
 
 
 def test_the_training_starts_on_the_nodes_that_are_fit(lab: Lab) -> None:
-    slurm = Slurm(lab)
-    with slurm.silent(lab["h2"]):
+    Slurm(lab)
+    with faults.clock(lab["h2"], 30):
         done = _submit(
             lab, "spare-nodes.sbatch", ("--nodes=6", "--nodes=3"), ("--need 4", "--need 2"), ("standard", "quick")
         )
@@ -37,17 +37,17 @@ def test_the_training_starts_on_the_nodes_that_are_fit(lab: Lab) -> None:
     assert excluded.read_text() == "h2\n"
 
 
-def test_all_nodes_are_wanted_and_one_is_silent(lab: Lab) -> None:
-    slurm = Slurm(lab)
-    with slurm.silent(lab["h2"]):
+def test_no_training_where_all_nodes_are_wanted_and_one_is_bad(lab: Lab) -> None:
+    Slurm(lab)
+    with faults.clock(lab["h2"], 30):
         assert _submit(lab, "preflight.sbatch", ("--nodes=4", "--nodes=3")) == []
-    assert "RUN001" in _log(lab)
+    assert "HST009" in _log(lab)
 
 
 def _submit(lab: Lab, name: str, *changes: tuple[str, str]) -> list[str]:
     """Send the example off, for three hosts without GPUs; where torchrun was started, and with what."""
-    text = (ROOT / "examples" / name).read_text().replace("#SBATCH --gpus-per-node=8\n", "")
-    for before, after in changes:
+    text = (ROOT / "examples" / name).read_text()
+    for before, after in (("#SBATCH --gpus-per-node=8\n", ""), ("24:00:00", "0:10:00"), *changes):
         assert before in text
         text = text.replace(before, after)
     programs = {
@@ -63,7 +63,7 @@ def _submit(lab: Lab, name: str, *changes: tuple[str, str]) -> list[str]:
     sent = lab["h1"].run(argv, env=env, cwd=str(lab.folder))
     assert sent.returncode == 0, sent.stderr
     job = ["squeue", "-h", "-t", "all", "-j", sent.stdout.strip(), "-o", "%T"]
-    over = ("COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT")
+    over = ("COMPLETED", "COMPLETING", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT")
     until("the job is over", lambda: lab["h1"].check(job).strip() in over, seconds=_SECONDS)
     trained = Path(lab.folder, "trained")
     return trained.read_text().splitlines() if trained.exists() else []

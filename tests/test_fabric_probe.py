@@ -157,3 +157,11 @@ def test_nothing_makes_it_raise(path: str, content: bytes, missing: set[str]) ->
     rules = [rule for rule in all_rules() if rule.code[:3] == "FAB"]
     verdicts = judge(Cluster(nodes=[Node(name="a", fabric=found), Node(name="b", fabric=found)]), rules)
     assert not [f for v in verdicts for f in v.findings if f.owner == "tool"]
+
+
+@pytest.mark.parametrize(("written", "told"), [("OracleCloud.com", "OracleCloud.com"), ("ACME-0042", "")])
+def test_an_asset_tag_is_told_where_it_names_a_cloud_and_is_nobodys_number(
+    tmp_path: Path, written: str, told: str
+) -> None:
+    machine = tree(tmp_path, {"/sys/class/dmi/id/chassis_asset_tag": f"{written}\n"})
+    assert fabric.probe(machine).asset_tag == told

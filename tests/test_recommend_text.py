@@ -37,7 +37,7 @@ def test_three_lists_in_their_order() -> None:
     lines = recommend_text.text(_document(*FOUND), 80).splitlines()
     heads = [line.split()[0] for line in lines if line.startswith("  ") and not line.startswith("   ")]
     assert heads == ["SET", "UNSET", "TRY"]
-    assert "    export NCCL_C==eth0,eth1" in lines
+    assert "    export NCCL_C='=eth0,eth1'" in lines
     assert "    unset NCCL_B" in lines
     assert "    NCCL_A=4 ncclcheck bench --baseline before.json" in lines
     assert "    env -u NCCL_D ncclcheck bench --baseline before.json" in lines

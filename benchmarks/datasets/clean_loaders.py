@@ -266,12 +266,9 @@ class DataModule:
         return DataLoader(cast("Dataset[Any]", self.train), batch_size=8, shuffle=True, num_workers=2)
 
 
-class _Noisy(TorchNoise):
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-
-
 def seeded_by_rank() -> tuple[Dataset[Any], dict[str, Any]]:
     """Seed plus rank for the data, as it should be."""
     torch.manual_seed(42 + rank())
-    return _Noisy(42), {"batch_size": 8, "num_workers": 2}
+    data = TorchNoise()
+    sampler: DistributedSampler[Any] = DistributedSampler(data, num_replicas=world(), rank=rank())
+    return data, {"batch_size": 8, "num_workers": 2, "sampler": sampler}

@@ -38,8 +38,8 @@ class NodeEntry(Struct, frozen=True, kw_only=True):
 class Recommendation(Struct, frozen=True, kw_only=True):
     """One setting with its evidence.
 
-    value: null takes the variable away. set_in: where it stands now: environment, or a file with its line. undo: the
-    line of a shell script that brings back what was. disagree: who says otherwise.
+    value: null takes the variable away. set_in: where it stands now: environment, or a file with its line.
+    undo: the line of a shell script that brings back what was. disagree: who says otherwise.
     """
 
     variable: str

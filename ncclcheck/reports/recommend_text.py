@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import textwrap
 from collections.abc import Iterator
 
@@ -77,7 +76,7 @@ def _shown(one: Recommendation) -> str:
         return settings_forms.measure(one)
     if one.action == "unset":
         return f"unset {one.variable}"
-    return f"export {one.variable}={shlex.quote(one.value or '')}"
+    return f"export {one.variable}={settings_forms.quoted(one.value or '')}"
 
 
 def _wrapped(label: str, words: str, width: int) -> list[str]:

@@ -70,7 +70,7 @@ def kubernetes(recs: Recommendations) -> str:
 
 def torchrun(recs: Recommendations) -> str:
     """The variables in front of torchrun, to be typed on every node."""
-    values = [f"{one.variable}={shlex.quote(one.value or '')}" for one in _of(recs, "set")]
+    values = [f"{one.variable}={quoted(one.value or '')}" for one in _of(recs, "set")]
     gone = _env_u(recs)
     return _lines(" ".join([*(gone or (["env"] if values else [])), *values, "torchrun ..."]))
 
@@ -81,10 +81,16 @@ def revert(recs: Recommendations) -> str:
     return _lines("# What was before", *(one.undo for one in done if one.undo))
 
 
+def quoted(value: str) -> str:
+    """One word for every shell: zsh would take =eth0 for the path of a program."""
+    word = shlex.quote(value)
+    return f"'{value}'" if word == value and value.startswith(("=", "^")) else word
+
+
 def measure(one: Recommendation) -> str:
     """The command that measures one setting against a result without it; what torch reads shows in a training."""
     command = "bench" if one.variable.startswith("NCCL_") else "smoke"
-    change = f"env -u {one.variable}" if one.value is None else f"{one.variable}={shlex.quote(one.value)}"
+    change = f"env -u {one.variable}" if one.value is None else f"{one.variable}={quoted(one.value)}"
     return f"{change} ncclcheck {command} --baseline before.json"
 
 
@@ -98,7 +104,7 @@ def _shell(recs: Recommendations) -> Iterator[str]:
             yield f"unset {one.variable}"
     for one in _of(recs, "set"):
         yield _comment(one.why)
-        yield f"export {one.variable}={shlex.quote(one.value or '')}"
+        yield f"export {one.variable}={quoted(one.value or '')}"
 
 
 def _tries(recs: Recommendations) -> Iterator[str]:

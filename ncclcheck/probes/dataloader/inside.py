@@ -93,11 +93,21 @@ def told(error: BaseException) -> str:
 def place_of(error: BaseException) -> str:
     """The last frame of the user's own code, or the last of all: `file.py:12 in __getitem__`."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not is_library(frame.filename)]
-    if not (own or frames):
+    return users_place(error) or (_frame(frames[-1]) if frames else "")
+
+
+def users_place(error: BaseException | None) -> str:
+    """The last frame of the user's own code, or the line that Python cannot read; empty where there is none."""
+    if error is None:
         return ""
-    last = (own or frames)[-1]
-    return f"{os.path.basename(last.filename)}:{last.lineno} in {last.name}"
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{os.path.basename(error.filename)}:{error.lineno}"
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_library(frame.filename)]
+    return _frame(own[-1]) if own else ""
+
+
+def _frame(frame: traceback.FrameSummary) -> str:
+    return f"{os.path.basename(frame.filename)}:{frame.lineno} in {frame.name}"
 
 
 def is_library(filename: str) -> bool:

@@ -14,7 +14,7 @@ import torch
 from ncclcheck.probes.context import DataPlan
 from ncclcheck.probes.dataloader import child, inside, surroundings
 from ncclcheck.probes.dataloader.interpreter import Interpreter, early
-from ncclcheck.probes.dataloader.made import Made, resolve_alone
+from ncclcheck.probes.dataloader.made import FactoryError, Made, resolve_alone
 from ncclcheck.probes.facts.data import DataReport, Sharding
 from ncclcheck.probes.facts.data.made import Failure
 from ncclcheck.probes.facts.data.made import Made as MadeFacts
@@ -141,12 +141,18 @@ def make(plan: DataPlan) -> tuple[MadeFacts, Made | None]:
     try:
         made = resolve_alone(plan)
     except BaseException as error:  # SystemExit too: many training scripts end themselves
-        failure = Failure(error=inside.told(error), place=inside.place_of(error))
-        return MadeFacts(failure=failure, seconds=time.monotonic() - begun), None
+        return MadeFacts(failure=_failure(error), seconds=time.monotonic() - begun), None
     seconds = time.monotonic() - begun
     facts = surroundings.compare(before, surroundings.read(), made, seconds)
     made.handles = facts.handles
     return facts, made
+
+
+def _failure(error: BaseException) -> Failure:
+    """In the user's terms: neither our exception's name nor a line of ours."""
+    if isinstance(error, FactoryError):
+        return Failure(error=str(error), place=inside.users_place(error.__cause__))
+    return Failure(error=inside.told(error), place=inside.users_place(error))
 
 
 def _ranks(host: _Host, interpreter: Interpreter | None) -> None:

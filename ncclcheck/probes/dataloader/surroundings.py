@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import sys
 import threading
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -84,10 +85,12 @@ def compare(before: Surroundings, after: Surroundings, made: Made, seconds: floa
 
 def library_of(value: Any) -> str:
     """`h5py.File` for a handle of a library that is named here; empty for all else."""
-    for base in type(value).__mro__:
-        module = base.__module__.partition(".")[0].lstrip("_")
-        if base.__name__ in _LIBRARIES.get(module, ()):
-            return f"{module}.{base.__name__}"
+    bases = type(value).__mro__
+    for library, names in _LIBRARIES.items():
+        for module in filter(None, (sys.modules.get(library), sys.modules.get(f"_{library}"))):
+            for name in names:  # by identity: types made in C say of their module what they like
+                if getattr(module, name, None) in bases:
+                    return f"{library}.{name}"
     return ""
 
 

@@ -26,6 +26,12 @@ def is_builtin(plan: TrainingPlan) -> bool:
     return plan.model in models.MODELS and not plan.data and not plan.loss
 
 
+def enter(plan: TrainingPlan) -> None:
+    """Where the user trains: their code may name files relative to it."""
+    if not is_builtin(plan):
+        os.chdir(plan.directory)
+
+
 def model(plan: TrainingPlan) -> nn.Module:
     """A new model. Raises FactoryError, and whatever the user's factory raises."""
     make = models.MODELS.get(plan.model) or find(plan.model, plan.directory)

@@ -85,6 +85,7 @@ def make(context: Context) -> Setting:
     plan = context.plan.training
     assert plan is not None
     _be_deterministic()
+    given.enter(plan)
     peers, faults = Peers(context.rank, context.world_size, context.device), Faults.of(context)
     context.step("training: torch loads what the wrap needs")
     _wrapped(plan, nn.Linear(1, 1).to(context.device), context.device, find_unused=False)

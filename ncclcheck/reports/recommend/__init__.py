@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from ncclcheck.reports.recommend import hcas, inside, leftovers, platforms, pyto
 from ncclcheck.reports.recommend.advice import Action, Found, SettingRule
 from ncclcheck.reports.recommend.site import Site
 from ncclcheck.reports.rule import NothingToJudge
+from ncclcheck.reports.settings_forms import quoted
 from ncclcheck.reports.variables import parsed_value
 
 RULES: tuple[SettingRule, ...] = (
@@ -108,4 +108,4 @@ def _undo(site: Site, name: str) -> str:
         return f"unset {name}"
     if value is None or sources != ["environment"]:
         return "# " + " ".join("; ".join(site.held(name)).split())
-    return f"export {name}={shlex.quote(value)}"
+    return f"export {name}={quoted(value)}"

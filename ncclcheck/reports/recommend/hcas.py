@@ -159,12 +159,14 @@ RULES = (
         risk="a wrong list halves the bandwidth: count the names against the rails of a node",
     ),
     SettingRule(
-        rule="S9", title="no list by name on virtual functions", action="unset", of_machine=True, find=virtual_functions,
+        rule="S9", title="no list by name on virtual functions", action="unset",
+        of_machine=True, find=virtual_functions,
         source="OCI, recommended NCCL parameters by shape", gain="every node uses RDMA",
         risk="functions that are not for data are used too",
     ),
     SettingRule(
-        rule="S6", title="no list of HCAs of another machine", action="unset", of_machine=True, find=of_another_machine,
+        rule="S6", title="no list of HCAs of another machine", action="unset",
+        of_machine=True, find=of_another_machine,
         source=_ENV, gain="RDMA instead of TCP, or all rails instead of some", harmful=True,
     ),
     SettingRule(

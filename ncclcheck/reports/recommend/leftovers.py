@@ -210,7 +210,8 @@ RULES = (
         disagree="GCP's recipe for A4X sets 0.",
     ),
     SettingRule(
-        rule="L20", title="no settings of other networks on machines with EFA alone", action="unset", of_machine=True,
+        rule="L20", title="no settings of other networks on machines with EFA alone", action="unset",
+        of_machine=True,
         find=without("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD", "NCCL_IB_HCA", "NCCL_IB_GID_INDEX",
                      "NCCL_IB_TC",
                      "NCCL_IB_TIMEOUT", "NCCL_IB_QPS_PER_CONNECTION", "NCCL_IB_DISABLE", only=_one_of_efa,

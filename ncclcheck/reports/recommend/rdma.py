@@ -174,7 +174,8 @@ def service_level(site: Site) -> Iterator[Found]:
 
 RULES = (
     SettingRule(
-        rule="R1", title="the address of RoCE is left to NCCL 2.21 and later", action="unset", of_machine=True, find=needless_gid,
+        rule="R1", title="the address of RoCE is left to NCCL 2.21 and later", action="unset",
+        of_machine=True, find=needless_gid,
         since=(2, 21, 0), source=f"{_ENV}, Troubleshooting, RoCE; NCCL_IB_GID_INDEX",
         gain="none now; the job survives a table that changes",
         disagree="NVIDIA: should not be set from 2.21 on. OCI's tables, GCP's A4 images and ClusterMAX set 3.",

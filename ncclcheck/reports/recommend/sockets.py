@@ -261,7 +261,8 @@ RULES = (
         source="NVIDIA/nccl#913; horovod/horovod#310", gain="the nodes find each other",
     ),
     SettingRule(
-        rule="S2", title="no interface by name where NCCL takes the same one by itself", action="unset", of_machine=True,
+        rule="S2", title="no interface by name where NCCL takes the same one by itself", action="unset",
+        of_machine=True,
         find=needless_name, source=_is(_NCCL), gain="none now; one cause less of failures on other nodes",
         risk="on a node with a second network NCCL may choose that one",
         disagree="Clouds whose interfaces are all named alike set eth0; NVIDIA leaves the choice to NCCL.",

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.probes.facts.data import Content, Made
 from ncclcheck.probes.facts.data.content import Inherited, Unreadable
+from ncclcheck.probes.facts.data.made import Failure
 from ncclcheck.reports import examined
-from ncclcheck.reports.findings import Evidence, Finding, State, Where, fail, fine, note, seen, unknown, warn, you
+from ncclcheck.reports.findings import (
+    Evidence,
+    Finding,
+    Remedy,
+    State,
+    Where,
+    fail,
+    fine,
+    note,
+    seen,
+    unknown,
+    warn,
+    you,
+)
 from ncclcheck.reports.rule import NothingToJudge, rule
 
 _DATA = ("data",)
 _LAZY = """def __getitem__(self, index):
     if self.file is None:  # opened by each worker for itself
         self.file = open(self.path, "rb")"""
+_LACKING = re.compile(r"missing \d+ required .*arguments?: (.+)")
 _BUSY = 0.5  # of a hang: a process that waits for something does not compute meanwhile
 
 
@@ -34,7 +50,8 @@ def factory(cluster: Cluster) -> Iterator[Finding]:
 
     ## Fix
     - **you** run the command where training runs: same folder, same environment; `--kwargs` hands over arguments.
-    - **you** a factory that takes minutes needs `--factory-limit`.
+    - **you** a factory that takes minutes needs `--factory-limit`. One that reads the command line finds none: let
+      it take arguments, and keep what a script does below `if __name__ == "__main__":`.
 
     ## Source
     PyTorch, torch.utils.data, Dataset Types.
@@ -56,8 +73,28 @@ def factory(cluster: Cluster) -> Iterator[Finding]:
             why="Without a dataset nothing can be examined, and training would end here too.",
             owner="job",
             evidence=[seen("calling the factory", made.failure.stacks[:1500] or made.failure.error)],
-            fix=[you("See whether it works by hand.", f"python -c '{_by_hand(name)}'")],
+            fix=[
+                *_mends(name, made.failure),
+                you("See whether it works by hand.", f"python -c '{_by_hand(name)}'"),
+            ],
         )
+
+
+def _mends(name: str, failure: Failure) -> list[Remedy]:
+    """What is known of how factories fail that work in training."""
+    if (lacking := _LACKING.search(failure.error)) is not None:
+        given = ", ".join(f'"{one}": ...' for one in re.findall(r"'(\w+)'", lacking[1]))
+        return [you("Hand its arguments over.", f"ncclcheck data {name} --kwargs '{{{given}}}'")]
+    if failure.error.startswith("SystemExit"):
+        return [you("Let it take arguments by --kwargs: there is no command line, so parse_args() ends it.")]
+    if failure.error.startswith("gave no answer"):
+        return [
+            you(
+                "Where it is slow and does not hang, give it more time.",
+                f"ncclcheck data {name} --factory-limit 1800",
+            )
+        ]
+    return []
 
 
 def _empty(node: str, name: str) -> Finding:

@@ -180,7 +180,8 @@ def _copies(cluster: Cluster, node: str, held: Resources) -> Finding | None:
 
 
 def _copied_each(held: Resources) -> float:
-    """Bytes that a read copies, without the page that looking costs. No list to blame: each run must show it.
+    """Bytes that a read copies, without the page that looking costs. No list to blame: each run must show it, and
+    more of it than reading the same samples again.
 
     What is kept anew is put into memory that the parent had freed, which copies it as well.
     """
@@ -190,7 +191,14 @@ def _copied_each(held: Resources) -> float:
     a_run = fresh.reads / len(fresh.copied)
     if held.containers:
         return max(0.0, median(fresh.copied) - _PAGE) / a_run
-    return max(0.0, min(fresh.copied) - _PAGE) / a_run if fresh.reads >= 256 else 0.0
+    if fresh.reads < 256:
+        return 0.0
+    return max(0.0, (min(fresh.copied) - _PAGE) / a_run - _copied_anyway(known(held.again)))
+
+
+def _copied_anyway(again: Growth) -> float:
+    """Bytes a read of samples that were read before, which have nothing left to copy: Python's own writing."""
+    return max(again.copied, default=0) * len(again.copied) / max(1, again.reads)
 
 
 def _packed(held: Resources) -> list[Remedy]:

@@ -195,6 +195,8 @@ def _mends(rank: RankState) -> list[Remedy]:
                 f"kill -CONT {rank.pid}"),
             admin("See whether the scheduler suspends jobs on this node.", "scontrol show job"),
         ]  # fmt: skip
+    if rank.error:
+        return [you("Mend what it raised; torchrun's own words about it add nothing.")]
     return [
         you("Look at what this rank printed, and whether something outside ended it."),
         admin("See whether the kernel ended it.", "dmesg -T | grep -i -E 'killed process|oom'"),
