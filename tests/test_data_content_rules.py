@@ -121,6 +121,22 @@ def test_what_the_factory_left_counts(made: MadeFacts, changes: dict[str, Any], 
     assert verdicts(seen(**changes), made)[code].state.value == state
 
 
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (
+            "TypeError: make() missing 2 required positional arguments: 'root' and 'split'",
+            '{"root": ..., "split": ...}',
+        ),
+        ("SystemExit: 2", "argparse"),
+        ("gave no answer in 300 s", "--factory-limit"),
+    ],
+)
+def test_a_factory_that_fails_as_many_do_is_told_what_to_type(error: str, advice: str) -> None:
+    finding = verdicts(seen(), MadeFacts(failure=Failure(error=error)))["DAT001"].findings[0]
+    assert advice in " ".join([finding.remedies[0].text, *finding.remedies[0].commands])
+
+
 def test_a_first_read_that_computes_is_not_called_a_deadlock() -> None:
     busy = Unreadable(index=0, kind="hung", error="gave no answer in 4 s", busy_s=3.9)
     assert verdicts(Content(stuck=busy))["DAT028"].state.value == "unknown"

@@ -61,6 +61,11 @@ def kept(*runs: int) -> Growth:
         ("DAT021", {"length": 10**7, "fresh": COPIED}, State.WARN),
         ("DAT021", {"length": 10**7, "fresh": replace(COPIED, memory=[50_000] * 8)}, State.OK),
         ("DAT021", {"length": 10**7, "fresh": Growth(reads=512, copied=[24_576] * 7 + [0])}, State.OK),
+        (
+            "DAT021",
+            {"length": 10**7, "fresh": COPIED, "again": Growth(reads=512, copied=[8_192, 122_880])},
+            State.OK,
+        ),
         ("DAT021", {"again": LOST}, State.UNKNOWN),
         ("DAT022", {"batch": replace(BIG, held=400 * MIB)}, State.WARN),
         ("DAT022", {"batch": replace(BIG, used=100, held=100_000)}, State.OK),

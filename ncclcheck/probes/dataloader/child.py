@@ -193,7 +193,7 @@ def _ask_for_stacks(children: list[_Child]) -> None:
 
 
 def _ended(child: _Child, result: type[T], timed_out: bool, seconds: float) -> Ended[T]:
-    stacks = os.pread(child.stacks, _MOST_TEXT, 0).decode(errors="backslashreplace")
+    stacks = inside.without_ours(os.pread(child.stacks, _MOST_TEXT, 0).decode(errors="backslashreplace"))
     if child.said.endswith(b"\n"):
         try:
             answer = msgspec.json.decode(child.said, type=Answer)

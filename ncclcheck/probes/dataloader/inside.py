@@ -26,6 +26,7 @@ STACKS = signal.SIGUSR1
 
 _MOST_TEXT = 600
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+_OURS = (f'File "{_PACKAGE}/', 'File "<frozen')
 _NOT_THE_USERS = (f"{_PACKAGE}/", f"{os.path.dirname(os.__file__)}/", "<frozen")
 
 
@@ -104,6 +105,11 @@ def users_place(error: BaseException | None) -> str:
         return f"{os.path.basename(error.filename)}:{error.lineno}"
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_library(frame.filename)]
     return _frame(own[-1]) if own else ""
+
+
+def without_ours(stacks: str) -> str:
+    """What faulthandler wrote, less the frames of this tool and of Python's start."""
+    return "\n".join(line for line in stacks.splitlines() if not line.lstrip().startswith(_OURS))
 
 
 def _frame(frame: traceback.FrameSummary) -> str:

@@ -14,6 +14,7 @@ from ncclcheck.reports.culprit.suspects import by
 
 FEW = 3
 _STEADY_US = 200.0
+_SPREADS = 7  # a spread of few values is often underestimated: with 4, one sound cluster in twenty had an outlier
 _MAD = 1.4826
 T = TypeVar("T")
 Reason = Literal["starved", "stopped", "busy", "idle", "unseen"]
@@ -157,7 +158,7 @@ def _outliers(values: Sequence[tuple[T, float]], percent: float) -> list[tuple[T
     logs = [math.log(value) for _, value in values]
     middle = median(logs)
     spread = _MAD * median(abs(one - middle) for one in logs)
-    limit = middle - max(slowness_at(percent), 4 * spread)
+    limit = middle - max(slowness_at(percent), _SPREADS * spread)
     return [(one, value, math.exp(middle)) for one, value in values if math.log(value) < limit]
 
 

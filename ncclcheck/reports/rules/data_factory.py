@@ -85,8 +85,8 @@ def _mends(name: str, failure: Failure) -> list[Remedy]:
     if (lacking := _LACKING.search(failure.error)) is not None:
         given = ", ".join(f'"{one}": ...' for one in re.findall(r"'(\w+)'", lacking[1]))
         return [you("Hand its arguments over.", f"ncclcheck data {name} --kwargs '{{{given}}}'")]
-    if failure.error.startswith("SystemExit"):
-        return [you("Let it take arguments by --kwargs: there is no command line, so parse_args() ends it.")]
+    if failure.error == "SystemExit: 2":
+        return [you("Let it take arguments by --kwargs: argparse ends it, for there is no command line.")]
     if failure.error.startswith("gave no answer"):
         return [
             you(
