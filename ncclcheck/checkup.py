@@ -31,7 +31,7 @@ def run(options: Options, wanted: PreflightOptions) -> int:
     """The whole of `preflight`; the exit code, unless COMMAND takes this process over. Raises UsageError."""
     if options.from_file is None:
         choose.refuse_to_simulate(options, os.environ, simulate=wanted.simulate)
-        gate.check(wanted)
+        gate.check(wanted, joins=choose.choose(options, os.environ).who is not None)
     if wanted.simulate and options.nodes is None:
         options = dataclasses.replace(options, nodes=2, launch="local")
     cache = Cache.of(options, wanted)

@@ -21,15 +21,19 @@ from ncclcheck.reports.jsondoc import Document
 
 _PR_SET_CHILD_SUBREAPER = 36
 _NOT_FOUND, _NOT_STARTED = 127, 126
+# srun takes these for wishes, and they speak of all nodes. Source: srun(1), INPUT ENVIRONMENT VARIABLES.
+_OF_THE_ALLOCATION = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_DISTRIBUTION")
 
 
-def check(wanted: PreflightOptions) -> None:
+def check(wanted: PreflightOptions, *, joins: bool = False) -> None:
     """Before anything is measured. Raises UsageError for what could not be done at the end."""
     for option, path in (("--healthy-file", wanted.healthy_file), ("--exclude-file", wanted.exclude_file)):
         if path:
             outputs.check_file(option, path)
     if wanted.command and shutil.which(wanted.command[0]) is None:
         raise UsageError(f"COMMAND: {wanted.command[0]!r} is not found on PATH")
+    if wanted.need and joins:
+        raise UsageError("--need: in a join nothing can be started on other nodes; use Slurm's or ssh's launcher")
     if wanted.apply and not wanted.command:
         raise UsageError("--apply: it goes with a command to start: ncclcheck preflight --apply -- COMMAND")
 
@@ -122,7 +126,9 @@ def _on_nodes(
     """With --need: on the chosen nodes, by srun; elsewhere COMMAND finds them in its environment."""
     if not wanted.need or document is None:
         return [*wanted.command]
-    env["NCCLCHECK_NODES"] = selection.slurm_list(chosen)
+    env["NCCLCHECK_SELECTED"] = selection.slurm_list(chosen)
     if document.job.launcher == "slurm":
+        for name in _OF_THE_ALLOCATION:
+            env.pop(name, None)
         return ["srun", f"--nodelist={selection.slurm_list(chosen)}", f"--nodes={len(chosen)}", *wanted.command]
     return [*wanted.command]

@@ -52,6 +52,7 @@ class Gathered:
         self.leftovers: list[Leftover] = []
         self.stopping = False
         self._job: set[int] = set()
+        self._examined: set[int] = set()
         self._only: Collection[str] | None = None
         self._went_wrong: tuple[dict[int, RankState], list[JobEnd]] | None = None
 
@@ -135,11 +136,21 @@ class Gathered:
         only: kinds of measurements that are kept of it; None: all.
         Of several jobs the first one that went wrong is told, else the last.
         """
-        if self._went_wrong is None and self._job and not self._went_well:
-            self._went_wrong = self.ranks, [node.end for node in self._taking_part if node.end is not None]
+        self._keep_what_went_wrong()
         self.ranks, self.stopping, self._job, self._only = {}, False, set(nodes), only
         for node in self._taking_part:
             node.end = None
+
+    def begin_examination(self, nodes: Iterable[int]) -> None:
+        """The next end of these nodes is their examiner's; the ranks of a job before it stay."""
+        self._keep_what_went_wrong()
+        self.stopping, self._job, self._only, self._examined = False, set(), None, set(nodes)
+        for index in self._examined:
+            self.nodes[index].end = None
+
+    def _keep_what_went_wrong(self) -> None:
+        if self._went_wrong is None and self._job and not self._went_well:
+            self._went_wrong = self.ranks, [node.end for node in self._taking_part if node.end is not None]
 
     @property
     def _taking_part(self) -> list[_OfNode]:
@@ -153,7 +164,8 @@ class Gathered:
     @property
     def silent_of_examination(self) -> list[str]:
         """Nodes whose examiner may still tell something."""
-        return [node.name for node in self.nodes.values() if node.end is None and node.closed is None]
+        asked = [self.nodes[index] for index in sorted(self._examined)]
+        return [node.name for node in asked if node.end is None and node.closed is None]
 
     @property
     def job_over(self) -> bool:

@@ -1,4 +1,4 @@
-"""`ncclcheck.preflight()` at the top of a training script: a child process, never the script's own process group."""
+"""`ncclcheck.preflight()` at the top of a training script: in a child process, never in the script's own group."""
 
 from __future__ import annotations
 
@@ -50,9 +50,10 @@ def preflight(level: str = "quick", *arguments: str, deadline: float = 300.0, ch
     """Run `ncclcheck preflight` in a child process, on all nodes of this job; call it on every rank.
 
     level: quick, standard or full. arguments: more of its options, as on the command line (`--data`, `--strict`).
-    deadline: seconds for the report once all ranks are there. With `check`, what is not ready raises NotReady. It may
-    be called before or after `init_process_group`: the child has a store of its own, and this process's group and
-    store are not touched. Alone, without torchrun, Slurm or pods, it judges this machine.
+    deadline: seconds for the report once all ranks are there. With `check`, what is not ready raises NotReady.
+
+    It may be called before or after `init_process_group`: the child has a store of its own, and this process's
+    group and store are not touched. Alone, without torchrun, Slurm or pods, it judges this machine.
     """
     with tempfile.TemporaryDirectory(prefix="ncclcheck-") as folder:
         saved = Path(folder, "result.json")

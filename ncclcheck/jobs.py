@@ -91,6 +91,8 @@ class TorchJob:
                 reason = "the deadline came before the facts of all nodes"
                 return "deadline", Stage(name=name, state=State.UNKNOWN, seconds=0.0, reason=reason)
             state, reason = State.SKIPPED, f"{', '.join(s.node for s in silent)} did not answer"
+        elif not self.members:
+            state, reason = State.SKIPPED, "no node is left"
         elif not self.stages.options.force and (failed := self._failed_ground()):
             state, reason = State.SKIPPED, f"{', '.join(failed)} failed"
         elif self._seconds() < _LEAST_JOB_S:

@@ -88,6 +88,7 @@ class Session:
 
     def examine(self, orders: Mapping[int, wire.Examine], seconds: float) -> None:
         """Let examiners run until each node has told its end, or time is up. Raises Interrupted."""
+        self.gathered.begin_examination(orders)
         for node, order in orders.items():
             self._send(node, order)
         self._listen(seconds, lambda: not self.gathered.silent_of_examination)

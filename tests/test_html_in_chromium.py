@@ -13,6 +13,7 @@ import pytest
 from ncclcheck.probes.facts import replace
 from ncclcheck.reports import html
 from ncclcheck.reports.jsondoc import Recommendation
+from ncclcheck.reports.settings_forms import quoted
 from tests.large_result import large
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def test_copy_buttons_copy(browser: Browser, file: Path) -> None:
     button = opened.page.locator("#settings .setting button.copy").first
     button.click()
     opened.page.wait_for_function("button => button.textContent === 'Copied'", arg=button.element_handle())
-    assert opened.page.evaluate("navigator.clipboard.readText()") == f"export NCCL_IB_HCA={VALUE}"
+    assert opened.page.evaluate("navigator.clipboard.readText()") == f"export NCCL_IB_HCA={quoted(VALUE)}"
     assert not opened.complaints
     opened.context.close()
 

@@ -18,7 +18,13 @@ from ncclcheck.options import Options
 from ncclcheck.probes.facts import Policy
 from ncclcheck.progress import complain
 
-_INTERNAL = {config.VARIABLE, "NCCLCHECK_RUN_DIR", "NCCLCHECK_NODE_NAMES", "NCCLCHECK_RECORDED"}
+_INTERNAL = {
+    config.VARIABLE,
+    "NCCLCHECK_RUN_DIR",
+    "NCCLCHECK_NODE_NAMES",
+    "NCCLCHECK_RECORDED",
+    "NCCLCHECK_SELECTED",
+}
 
 F = TypeVar("F", bound=Callable[..., Any])
 if TYPE_CHECKING:

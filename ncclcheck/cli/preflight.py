@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from ncclcheck import faults, plan_smoke
 from ncclcheck import checkup as command
+from ncclcheck import faults, plan_smoke
 from ncclcheck.cli.common import JsonObject, Number, SiteCommand, common, option, parse
 from ncclcheck.config import Site
 from ncclcheck.plan_preflight import PreflightOptions

@@ -40,6 +40,8 @@ def of_document(document: Document) -> tuple[list[str], dict[str, str]]:
     names = [entry.name for entry in document.nodes]
     bad = bad_nodes(document.verdicts, document.culprits, names)
     silent = {one.node: "RUN001" for one in document.run.silent}
+    if len(silent) >= document.job.nodes_asked > 1:
+        silent = {}  # what ails all of them is no node's fault
     return [name for name in names if name not in bad and name not in silent], {**silent, **bad}
 
 

@@ -163,8 +163,8 @@ class Fabric(Struct, frozen=True, kw_only=True, tag="fabric"):
     """What connects GPUs, network cards, cores and memory within a node.
 
     hypervisor: the CPU says that it is a virtual one. product: vendor and product by DMI. asset_tag: that of the
-    chassis, in which some clouds write who they are. topology_file: there is an XML file of the provider where NCCL
-    looks for one.
+    chassis, in which some clouds write who they are. topology_file: there is an XML file of the provider where
+    NCCL looks for one.
     """
 
     pci: list[PciDevice] | Unread = NOT_RECORDED
