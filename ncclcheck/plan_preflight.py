@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from ncclcheck.plan import BenchOptions, JobOptions, Level
 from ncclcheck.plan_data import DataOptions
-from ncclcheck.plan_smoke import SmokeOptions
+from ncclcheck.plan_smoke import MODELS, SmokeOptions
 
 DEADLINE_S = 600.0
 _SMOKE_S: dict[Level, float] = {"quick": 6.0, "standard": 20.0, "full": 60.0}
@@ -48,9 +48,12 @@ def verification(preflight: PreflightOptions) -> BenchOptions:
 
 
 def smoke(preflight: PreflightOptions) -> SmokeOptions:
-    """The training."""
+    """The training. A model of the user's own takes the batches of the dataset that goes with it."""
+    own = preflight.model not in MODELS
     return SmokeOptions(
         model=preflight.model,
+        data=preflight.data if own else "",
+        data_kwargs=dict(preflight.data_kwargs) if own else {},
         steps=_STEPS[preflight.level],
         time_budget=_SMOKE_S[preflight.level],
         kill=preflight.level != "quick",

@@ -98,10 +98,11 @@ class Pread(Plain):
 
 
 class Guarded(Pread):
-    """A shared offset behind a lock that all workers share."""
+    """A shared offset behind a lock that all workers share; each worker's own buffer would get past the lock."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.file = open(_file(), "rb", buffering=0)
         self.lock = multiprocessing.Lock()
 
     def __getitem__(self, index: int) -> Any:

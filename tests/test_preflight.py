@@ -40,6 +40,32 @@ def test_it_runs_all_stages_and_becomes_the_command(ncclcheck: Command, tmp_path
     assert "used again (--cache)" in again.err
 
 
+MINE = """
+import pathlib, torch
+
+def data():
+    rows = int(pathlib.Path("rows.txt").read_text())
+    return torch.utils.data.TensorDataset(torch.randn(rows, 4), torch.ones(rows, 2))
+
+def model():
+    return torch.nn.Linear(4, 2)
+"""
+
+
+@pytest.mark.timeout(300)
+def test_the_users_data_is_examined_and_trains_the_users_model(ncclcheck: Command, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "rows.txt").write_text("256")
+    ran = ncclcheck(*_QUICK, "--data", "mine:data", "--model", "mine:model", "-o", "json", seconds=200)
+    assert ran.code == 0, ran.err
+    assert [stage.name for stage in ran.document.stages] == ["facts", "bench", "data", "smoke"]
+    assert [report.node for report in ran.document.measurements.data if report.speed] == ["sim0", "sim1"]
+    smoke = ran.document.measurements.smoke
+    assert smoke is not None
+    assert smoke.setup is not None
+    assert smoke.setup.data == "mine:data"
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
