@@ -67,6 +67,8 @@ def make(cluster: Cluster, options: Options, story: Story) -> jsondoc.Document:
     judged = judge(replace(cluster, baseline=options.baseline))
     verdicts = decision.select(judged, options.only, options.ignore)
     state = decision.outcome(verdicts)
+    if story.signal is not None and state != "fail":
+        state = "incomplete"
     code = int(exits.of_outcome(state, strict=options.strict))
     return jsondoc.Document(
         version=__version__,

@@ -29,7 +29,7 @@ def run(setting: Setting) -> None:
         places.unseen(setting, "reload", f"--strategy {plan.strategy}: ranks hold pieces of the model")
         return
     if setting.left() <= 0:
-        places.unseen(setting, "reload", "the time box was used up before")
+        places.unseen(setting, "reload", "the time box was used up before", missed=True)
         return
     path = Path(plan.run_folder, "checkpoint.pt")
     if found := places.make(setting):
@@ -48,7 +48,8 @@ def run(setting: Setting) -> None:
 def _nowhere(setting: Setting, path: Path, found: list[RankProblem]) -> None:
     """Where nobody can write into the working directory, nobody said that checkpoints go there."""
     if not setting.plan.checkpoints and len(found) == setting.context.world_size:
-        places.unseen(setting, "reload", f"{found[0].problem}; --checkpoint-dir DIR names another place")
+        why = f"{found[0].problem}; --checkpoint-dir DIR names another place"
+        places.unseen(setting, "reload", why, missed=True)
     else:
         _tell(setting, Reloaded(path=str(path), problems=found[:MOST], failed=len(found)))
 

@@ -21,7 +21,7 @@ _MOST_APPENDING = 64  # more ranks than that would wait for each other rather th
 def run(setting: Setting) -> None:
     """Write, wait for all, merge."""
     if setting.left() <= 0:
-        places.unseen(setting, "merge", "the time box was used up before")
+        places.unseen(setting, "merge", "the time box was used up before", missed=True)
         return
     folder = Path(setting.plan.run_folder)
     if found := places.make(setting):

@@ -99,10 +99,10 @@ def write_whole(path: Path, data: bytes) -> float:
     return time.monotonic() - begun
 
 
-def unseen(setting: Setting, part: str, why: str) -> None:
+def unseen(setting: Setting, part: str, why: str, *, missed: bool = False) -> None:
     """Tell, once for all ranks, that a part was not looked at."""
     if setting.context.rank == 0:
-        emit(setting, Saves(unseen=[Unsaved(part=part, why=why[:300])]))
+        emit(setting, Saves(unseen=[Unsaved(part=part, why=why[:300], missed=missed)]))
 
 
 def emit(setting: Setting, saves: Saves) -> None:

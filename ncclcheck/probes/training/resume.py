@@ -31,8 +31,7 @@ _LEAST_S = 25.0  # to train three times, and to start processes once more
 
 def interrupted(setting: Setting) -> Callable[[], None] | None:
     """Train without an interruption; what then trains again and kills a rank, if that tells anything."""
-    if (why := _reason_against(setting)) or (found := places.make(setting)):
-        places.unseen(setting, "resume", why or places.words(found[0]))
+    if not _may_begin(setting):
         places.remove(setting)
         return None
     context, steps = setting.context, _steps(setting)
@@ -40,9 +39,7 @@ def interrupted(setting: Setting) -> Callable[[], None] | None:
     kept, killed = steps // 2, context.world_size - 1
     (model, optimizer), batches = _start(setting), stream(setting)
     _train(setting, model, optimizer, batches, kept)
-    model = wrap(
-        setting, bare(model)
-    )  # a new wrap adds gradients up in another order at first, as after a restart
+    model = wrap(setting, bare(model))  # which adds gradients up in another order at first, as after a restart
     _train(setting, model, optimizer, batches, steps - kept)
     found_digest = digest(model)
     if context.rank == 0:
@@ -58,13 +55,24 @@ def interrupted(setting: Setting) -> Callable[[], None] | None:
     return partial(_train_and_die, setting, kept, killed)
 
 
+def _may_begin(setting: Setting) -> bool:
+    """Whether it applies here, and there are time and a place for it; else that is told."""
+    left = -setting.peers.worst([time.monotonic() - setting.context.deadline])[0]
+    if why := _reason_against(setting):
+        places.unseen(setting, "resume", why)
+    elif left < _LEAST_S:
+        places.unseen(setting, "resume", f"{left:.0f} s before the deadline are too few", missed=True)
+    elif found := places.make(setting):
+        places.unseen(setting, "resume", places.words(found[0]))
+    else:
+        return True
+    return False
+
+
 def _reason_against(setting: Setting) -> str:
     if setting.plan.strategy != "ddp":
         return f"--strategy {setting.plan.strategy}: ranks hold pieces of the model"
-    if why := too_large(setting, _bytes(setting)):
-        return why
-    left = -setting.peers.worst([time.monotonic() - setting.context.deadline])[0]
-    return f"{left:.0f} s before the deadline are too few" if left < _LEAST_S else ""
+    return too_large(setting, _bytes(setting))
 
 
 def _bytes(setting: Setting) -> int:

@@ -24,7 +24,7 @@ _LEAST = 2**20
 def run(setting: Setting) -> None:
     """Shard a stack of layers that is as large as may be written, gather it, and write it both ways."""
     if setting.left() <= 0:
-        places.unseen(setting, "sharded", "the time box was used up before")
+        places.unseen(setting, "sharded", "the time box was used up before", missed=True)
         return
     if found := places.make(setting):
         places.unseen(setting, "sharded", places.words(found[0]))

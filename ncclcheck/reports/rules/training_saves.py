@@ -21,9 +21,17 @@ def _saves(cluster: Cluster) -> Saves:
     return smoke.saves
 
 
-def _not_looked_at(saves: Saves, part: str) -> NothingToJudge:
-    why = next((entry.why for entry in saves.unseen if entry.part == part), "")
-    return NothingToJudge(why or "it was not reached")
+def _not_looked_at(saves: Saves, part: str) -> Finding:
+    """What was wanted and missed is unknown. Raises NothingToJudge for what does not apply here."""
+    entry = next((one for one in saves.unseen if one.part == part), None)
+    if entry is None or not entry.missed:
+        raise NothingToJudge(entry.why if entry else "it was not reached")
+    return unknown(
+        Where(),
+        f"this was not looked at: {entry.why}",
+        why="What was not seen is neither well nor broken.",
+        fix=[you("Give it more time, or a place.", "ncclcheck smoke --time-budget 60 --checkpoint-dir DIR")],
+    )
 
 
 @rule("TRN013", "a checkpoint reloads bit by bit on every rank", worst=State.FAIL, commands=_JOBS)
@@ -53,7 +61,8 @@ def reloads(cluster: Cluster) -> Iterator[Finding]:
     """
     saves = _saves(cluster)
     if (found := saves.reloaded) is None:
-        raise _not_looked_at(saves, "reload")
+        yield _not_looked_at(saves, "reload")
+        return
     if found.problems:
         yield _unreadable(found)
     for tensor in found.differ[:3]:
@@ -119,7 +128,8 @@ def merged(cluster: Cluster) -> Iterator[Finding]:
     """
     saves = _saves(cluster)
     if (found := saves.merged) is None:
-        raise _not_looked_at(saves, "merge")
+        yield _not_looked_at(saves, "merge")
+        return
     if found.count:
         yield _missing(cluster, found)
     if found.locks:
@@ -189,7 +199,8 @@ def resumes(cluster: Cluster) -> Iterator[Finding]:
     """
     saves = _saves(cluster)
     if (before := saves.interrupted) is None:
-        raise _not_looked_at(saves, "resume")
+        yield _not_looked_at(saves, "resume")
+        return
     where, after = Where(node=before.node, rank=before.killed), saves.resumed
     told = f"rank {before.killed} was killed after {before.after} steps, the checkpoint has {before.kept}"
     if after is None:

@@ -95,10 +95,14 @@ class ShardedSave(Struct, frozen=True, kw_only=True):
 
 
 class Unsaved(Struct, frozen=True, kw_only=True):
-    """A part that was not looked at, and why. part: reload, merge, resume, sharded."""
+    """A part that was not looked at, and why. part: reload, merge, resume, sharded.
+
+    missed: it was wanted and there was no time or no place for it, so that nobody knows; else it does not apply.
+    """
 
     part: str
     why: str
+    missed: bool = False
 
 
 class Saves(Struct, frozen=True, kw_only=True):
