@@ -49,10 +49,10 @@ WRONG = [
     (("env", "--baseline", "/nowhere.json"), "--baseline", "cannot be read"),
     (("report",), "report", "report FILE"),
     (("report", "/nowhere.json"), "report", "cannot be read"),
-    (("report", "a.json", "b.json"), "report", "--compare"),
+    (("report", "a.json", "b.json"), "report", "a.json cannot be read"),
     (("report", "--compare", "a.json"), "report", "BEFORE AFTER"),
     (("explain", "NET0001"), "NET001", "explain"),
-    (("explian",), "explian", "env, bench, report, explain"),
+    (("explian",), "explian", "env, bench, data, smoke, preflight, report, explain"),
     (("env", "--no-such-option"), "--no-such-option", "o such option"),
 ]
 
