@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -9,7 +10,9 @@ _last_acts: list[Callable[[], None]] = []
 
 
 def at_leave(act: Callable[[], None]) -> None:
-    """Do this once, before the process ends or becomes another program."""
+    """Do this once, before the process ends, however it ends, or becomes another program."""
+    if not _last_acts:
+        atexit.register(do_last_acts)
     _last_acts.append(act)
 
 
