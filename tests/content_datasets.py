@@ -18,7 +18,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -91,7 +91,7 @@ class OpensByPid(Plain):
 class Pread(Plain):
     def __init__(self) -> None:
         super().__init__()
-        self.file = open(_file(), "rb")
+        self.file: IO[bytes] = open(_file(), "rb")
 
     def __getitem__(self, index: int) -> Any:
         return _row(os.pread(self.file.fileno(), ROW, index * ROW))
