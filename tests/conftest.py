@@ -39,9 +39,13 @@ OURS = Path(tempfile.mkdtemp(prefix="nc-"))
 atexit.register(shutil.rmtree, OURS, ignore_errors=True)
 
 
+# Tests of factories that ask for their rank leave these behind.
+_OF_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "NODE_RANK")
+
+
 def environment(**more: str) -> dict[str, str]:
     """A clean environment: no variable of ours, of NCCL, or of a job system."""
-    families = ("NCCL", "GLOO_", "TORCH", "SLURM_", "CUDA_", "MASTER_", "OMP_", "PET_")
+    families = ("NCCL", "GLOO_", "TORCH", "SLURM_", "CUDA_", "MASTER_", "OMP_", "PET_", *_OF_RANKS)
     env = {name: value for name, value in os.environ.items() if not name.startswith(families)}
     return {**env, "PYTHONPATH": str(ROOT), "TMPDIR": str(OURS), **more}
 
