@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from ncclcheck import plan
 from ncclcheck.conduct import conduct
@@ -25,18 +25,35 @@ def run(options: Options, bench: BenchOptions) -> int:
         def stages_of_bench() -> None:
             stages.facts()
             stages.reach()
-            if (shape := this.prepare("bench")) is not None:
-                parts = plan.job(bench, shape, [*this.members.values()], simulated=stages.choice.simulated)
-                _refuse_demands(this, parts)
-                this.announce(plan.stated_seconds(bench))
-                this.run("bench", parts)
+            measure(this, bench)
 
         return stages_of_bench, this.cluster
 
     return conduct(options, options.deadline or plan.default_deadline("bench", bench), work)
 
 
-def _refuse_demands(job: TorchJob, parts: JobPlan) -> None:
+def measure(
+    job: TorchJob,
+    bench: BenchOptions,
+    name: str = "bench",
+    *,
+    share: float = 1.0,
+    only: Collection[str] | None = None,
+) -> bool:
+    """One job that measures, within a share of the time that is left; whether every rank finished.
+
+    only: kinds of measurements that are kept of it; None: all.
+    Raises UsageError for what does not fit or cannot be reached, and Interrupted.
+    """
+    if (shape := job.prepare(name)) is None:
+        return False
+    parts = plan.job(bench, shape, [*job.members.values()], simulated=job.stages.choice.simulated)
+    refuse_demands(job, parts)
+    job.announce(plan.stated_seconds(bench))
+    return job.run(name, parts, share * job.stages.deadline.left, only)
+
+
+def refuse_demands(job: TorchJob, parts: JobPlan) -> None:
     """Raises UsageError for a bandwidth that is demanded and not measured, or that nothing here can reach."""
     measured = {row.op: None for row in parts.collectives.rows}
     for op in job.stages.options.policy.min_busbw:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from ncclcheck import data, gate, plan, plan_preflight, smoke
+from ncclcheck import bench, data, gate, plan_preflight, smoke
 from ncclcheck.cache import Cache
 from ncclcheck.conduct import conduct
 from ncclcheck.jobs import TorchJob
@@ -17,7 +17,7 @@ from ncclcheck.plan import BenchOptions
 from ncclcheck.plan_preflight import PreflightOptions
 from ncclcheck.probes.facts import Cluster, Measurements, Verified
 from ncclcheck.reports.culprit import culprits
-from ncclcheck.reports.findings import State, Verdict
+from ncclcheck.reports.findings import State
 from ncclcheck.reports.jsondoc import Stage
 from ncclcheck.reports.judge import judge
 from ncclcheck.reports.recommend import recommend
@@ -30,20 +30,22 @@ _BENCH_SHARE, _VERIFY_SHARE = 0.5, 0.4
 def run(options: Options, wanted: PreflightOptions) -> int:
     """The whole of `preflight`; the exit code, unless COMMAND takes this process over. Raises UsageError."""
     if options.from_file is None:
+        for option, reference in (("--model", wanted.model), ("--data", wanted.data)):
+            smoke.must_be_here(option, reference)
         choose.refuse_to_simulate(options, os.environ, simulate=wanted.simulate)
         gate.check(wanted, joins=choose.choose(options, os.environ).who is not None)
     if wanted.simulate and options.nodes is None:
         options = dataclasses.replace(options, nodes=2, launch="local")
     cache = Cache.of(options, wanted)
     if (document := cache.fresh(options)) is not None:
-        return gate.passed(wanted, document, cache.deliver(document, options))
+        return gate.passed(wanted, document, cache.deliver(document, options), strict=options.strict)
 
     def work(stages: Stages) -> tuple[Callable[[], None], Callable[[], Cluster]]:
         this = Preflight(stages, wanted)
         return this.run, this.cluster
 
     seconds = options.deadline or plan_preflight.DEADLINE_S
-    return conduct(options, seconds, work, partial(gate.after, wanted, cache))
+    return conduct(options, seconds, work, partial(gate.after, wanted, cache, options.strict))
 
 
 class Preflight:
@@ -75,32 +77,25 @@ class Preflight:
     def _next_job(self) -> TorchJob:
         return TorchJob(self.stages, self.wanted, without=self.without, settings=self.settings)
 
-    def _bench(self, name: str, bench: BenchOptions, share: float, only: tuple[str, ...] | None = None) -> bool:
-        self._job = TorchJob(self.stages, bench, without=self.without, settings=self.settings)
-        if (shape := self._job.prepare(name)) is None:
-            return False
-        nodes = [*self._job.members.values()]
-        parts = plan.job(bench, shape, nodes, simulated=self.stages.choice.simulated)
-        self._job.announce(plan.stated_seconds(bench))
-        return self._job.run(name, parts, share * self.stages.deadline.left, only)
+    def _bench(self, name: str, wanted: BenchOptions, share: float, only: tuple[str, ...] | None = None) -> bool:
+        self._job = TorchJob(self.stages, wanted, without=self.without, settings=self.settings)
+        return bench.measure(self._job, wanted, name, share=share, only=only)
 
     def _leave_out(self) -> None:
         """Nodes that are bad by what is known now; all are, then none is left out."""
         names = self.stages.choice.names
         silent = {one.node for one in self.stages.session.gathered.run(started_job=False, stopped_by="").silent}
         cluster = self.cluster()
-        bad = bad_nodes(self._verdicts(), culprits(cluster), [node.name for node in cluster.nodes])
+        bad = bad_nodes(judge(cluster), culprits(cluster), [node.name for node in cluster.nodes])
         for name in (*silent, *bad):
             if name in names and names.index(name) not in self.without:
                 self.without.add(names.index(name))
                 self.stages.progress.say(f"{name} is left out: {bad.get(name, 'it did not answer')}")
 
-    def _verdicts(self) -> list[Verdict]:
-        return judge(self.cluster())
-
     def _verify(self) -> None:
         """Run shortly with what would be recommended; what does not survive is not handed out."""
-        found = [one for one in recommend(self.cluster(), self._verdicts()) if one.action in ("set", "unset")]
+        cluster = self.cluster()
+        found = [one for one in recommend(cluster, judge(cluster)) if one.action in ("set", "unset")]
         settings = {one.variable: one.value if one.action == "set" else None for one in found}
         if not settings:
             return

@@ -14,11 +14,12 @@ from typing import TypeVar
 
 from ncclcheck import __version__, exits, outputs
 from ncclcheck.options import Options
-from ncclcheck.probes.facts import Cluster, replace
+from ncclcheck.probes.facts import Cluster, Measurements, replace
 from ncclcheck.progress import complain
-from ncclcheck.reports import decision, expect, jsondoc, summary, terminal, verified
+from ncclcheck.reports import decision, expect, jsondoc, summary, terminal, trial, verified
 from ncclcheck.reports.culprit import culprits
 from ncclcheck.reports.judge import judge
+from ncclcheck.reports.log_story import diagnosis
 from ncclcheck.reports.recommend import recommend
 
 T = TypeVar("T")
@@ -75,6 +76,7 @@ def make(cluster: Cluster, options: Options, story: Story) -> jsondoc.Document:
         command=cluster.command,
         state=state,
         exit_code=code if story.signal is None else exits.of_signal(story.signal),
+        strict=options.strict,
         started=story.started,
         seconds=round(story.seconds, 3),
         counts=decision.counts(verdicts),
@@ -84,9 +86,14 @@ def make(cluster: Cluster, options: Options, story: Story) -> jsondoc.Document:
         nodes=[jsondoc.NodeEntry(name=node.name, facts=node) for node in cluster.nodes],
         verdicts=verdicts,
         culprits=_worked_out(culprits, cluster, []),
-        measurements=_worked_out(expect.completed, cluster, cluster.measurements),
+        measurements=_worked_out(_completed, cluster, cluster.measurements),
         recommendations=_worked_out(lambda held: verified.kept(held, recommend(held, judged)), cluster, []),
+        diagnosis=_worked_out(lambda held: diagnosis(held.measurements.logs, verdicts), cluster, None),
     )
+
+
+def _completed(cluster: Cluster) -> Measurements:
+    return trial.completed(expect.completed(cluster))
 
 
 def _worked_out(what: Callable[[Cluster], T], cluster: Cluster, otherwise: T) -> T:

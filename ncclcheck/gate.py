@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shlex
 import shutil
@@ -15,11 +14,11 @@ from ncclcheck.errors import UsageError
 from ncclcheck.exits import Exit
 from ncclcheck.leaving import do_last_acts
 from ncclcheck.plan_preflight import PreflightOptions
+from ncclcheck.probes import process
 from ncclcheck.progress import complain
 from ncclcheck.reports import selection
 from ncclcheck.reports.jsondoc import Document
 
-_PR_SET_CHILD_SUBREAPER = 36
 _NOT_FOUND, _NOT_STARTED = 127, 126
 # srun takes these for wishes, and they speak of all nodes. Source: srun(1), INPUT ENVIRONMENT VARIABLES.
 _OF_THE_ALLOCATION = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_DISTRIBUTION")
@@ -38,24 +37,25 @@ def check(wanted: PreflightOptions, *, joins: bool = False) -> None:
         raise UsageError("--apply: it goes with a command to start: ncclcheck preflight --apply -- COMMAND")
 
 
-def after(wanted: PreflightOptions, cache: Cache, code: int, document: Document | None) -> int:
+def after(wanted: PreflightOptions, cache: Cache, strict: bool, code: int, document: Document | None) -> int:
     """What follows the report."""
     if document is not None and document.exit_code == 0:
         cache.keep(document)
-    return passed(wanted, document, code)
+    return passed(wanted, document, code, strict=strict)
 
 
-def passed(wanted: PreflightOptions, document: Document | None, code: int) -> int:
+def passed(wanted: PreflightOptions, document: Document | None, code: int, *, strict: bool) -> int:
     """Write the lists, and become COMMAND if the nodes that it needs are ready; else the exit code."""
     chosen: list[str] = []
     if document is not None:
         healthy, bad = selection.of_document(document)
-        chosen = healthy[: wanted.need] if wanted.need else healthy
-        if not _write_lists(wanted, healthy, bad):
-            return code or Exit.INCOMPLETE
         if wanted.need:
-            code = _enough(wanted, document, chosen, code)
-        _say(bad, chosen if wanted.need else [])
+            against = selection.against_the_rest(document, bad, strict=strict)
+            code = _enough(wanted, document, healthy, against, code)
+            chosen = selection.best(document, healthy, wanted.need) if code == Exit.READY else []
+        if not _write_lists(wanted, chosen or healthy, bad):
+            return code or Exit.INCOMPLETE
+        _say(wanted, document, bad, chosen)
     if code == Exit.READY and wanted.command:
         return _become(wanted, document, chosen)
     return code
@@ -73,20 +73,25 @@ def _write_lists(wanted: PreflightOptions, healthy: Sequence[str], bad: dict[str
     return all(written)
 
 
-def _enough(wanted: PreflightOptions, document: Document, chosen: Sequence[str], code: int) -> int:
-    """--need: enough fit nodes are a pass, whatever the others are; a failure that no node owns is none."""
-    if code > Exit.INCOMPLETE:
+def _enough(wanted: PreflightOptions, document: Document, healthy: Sequence[str], against: str, code: int) -> int:
+    """--need: enough fit nodes are a pass, whatever the others are; what ails more than those is none."""
+    if code > Exit.INCOMPLETE or code != document.exit_code:  # a signal, or a report that could not be written
         return code
-    owners = {one.owner for v in document.verdicts for one in v.findings if one.state.value == "fail"}
-    if len(chosen) < wanted.need:
-        complain(f"--need {wanted.need}: {len(chosen)} of {len(document.nodes)} nodes are fit")
+    if len(healthy) < wanted.need:
+        complain(f"--need {wanted.need}: {len(healthy)} of {document.job.nodes_asked} nodes are fit")
         return code or Exit.FAILED
-    return code if owners - {"node"} else Exit.READY
+    if code and against:
+        complain(f"--need {wanted.need}: {against} speaks against the nodes that are left too")
+        return code
+    return Exit.READY
 
 
-def _say(bad: dict[str, str], chosen: Sequence[str]) -> None:
+def _say(wanted: PreflightOptions, document: Document, bad: dict[str, str], chosen: Sequence[str]) -> None:
     if chosen:
-        complain(f"selected: {selection.slurm_list(chosen)}")
+        here = (
+            "" if document.job.launcher == "slurm" else f"; {wanted.command[0]} starts here, and is to start there"
+        )
+        complain(f"selected: {_listed(document, chosen)}{here if wanted.command else ''}")
     for line in selection.out_of_service(bad):
         complain(f"[admin] {line}")
 
@@ -97,9 +102,7 @@ def _become(wanted: PreflightOptions, document: Document | None, chosen: Sequenc
     if wanted.apply and document is not None:
         _apply(env, document)
     argv = _on_nodes(wanted, document, chosen, env)
-    ctypes.CDLL(None).prctl(
-        _PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0
-    )  # it outlives exec, and COMMAND did not ask for it
+    process.leave_orphans()
     do_last_acts()
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
@@ -123,12 +126,17 @@ def _apply(env: dict[str, str], document: Document) -> None:
 def _on_nodes(
     wanted: PreflightOptions, document: Document | None, chosen: Sequence[str], env: dict[str, str]
 ) -> list[str]:
-    """With --need: on the chosen nodes, by srun; elsewhere COMMAND finds them in its environment."""
+    """With --need: on the chosen nodes, by srun; elsewhere here, and COMMAND finds them in its environment."""
     if not wanted.need or document is None:
         return [*wanted.command]
-    env["NCCLCHECK_SELECTED"] = selection.slurm_list(chosen)
+    env["NCCLCHECK_SELECTED"] = _listed(document, chosen)
     if document.job.launcher == "slurm":
         for name in _OF_THE_ALLOCATION:
             env.pop(name, None)
         return ["srun", f"--nodelist={selection.slurm_list(chosen)}", f"--nodes={len(chosen)}", *wanted.command]
     return [*wanted.command]
+
+
+def _listed(document: Document, chosen: Sequence[str]) -> str:
+    """As srun's --nodelist takes them, or else as --hosts and mpirun's --host do."""
+    return selection.slurm_list(chosen) if document.job.launcher == "slurm" else ",".join(chosen)

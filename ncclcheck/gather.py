@@ -115,6 +115,11 @@ class Gathered:
         return [node.name for node in self.nodes.values() if node.facts is None and node.closed is None]
 
     @property
+    def unheard(self) -> list[int]:
+        """Nodes of which nothing was heard, not even that they cannot be reached."""
+        return [n.index for n in self.nodes.values() if n.hello is None and n.facts is None and n.closed is None]
+
+    @property
     def doors(self) -> list[Door]:
         """Where nodes can be reached."""
         return [n.listening.door for n in self.nodes.values() if n.listening and n.listening.door]

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from ncclcheck.exits import Exit
+from ncclcheck.launch.agents import agent_environment
 from ncclcheck.probes import process
 from ncclcheck.reports.jsondoc import Document
 
@@ -76,9 +77,8 @@ def _in_a_job() -> bool:
 
 def _run(argv: list[str], seconds: float, said: Path) -> tuple[int, str]:
     """Exit code and text; a child that stays is killed with all that it started."""
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([_home(), *filter(None, [os.environ.get("PYTHONPATH")])])}
     with open(said, "wb") as out:
-        child = process.start(argv, env=env, out=out, err=subprocess.STDOUT)
+        child = process.start(argv, env=agent_environment(os.environ), out=out, err=subprocess.STDOUT)
     try:
         code = child.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -86,7 +86,3 @@ def _run(argv: list[str], seconds: float, said: Path) -> tuple[int, str]:
     finally:
         process.kill_tree(child.pid)
     return code, said.read_text(encoding="utf-8", errors="backslashreplace")[-_MOST_TEXT:]
-
-
-def _home() -> str:
-    return str(Path(__file__).resolve().parent.parent)

@@ -71,12 +71,15 @@ class TorchJob:
         """
         assert self.shape is not None
         with self.stages.stage(name, f"torchrun with {self.shape.backend}") as outcome:
-            seconds = min(most, self._seconds())
-            stopped_by = self.session.job(self._orders(parts, seconds), seconds, only)
-            if stopped_by or not self._complete():
-                outcome.state, outcome.reason = State.FAIL, stopped_by or "not every rank finished"
-                return False
-        return True
+            if why := self.once(parts, most, only):
+                outcome.state, outcome.reason = State.FAIL, why
+        return outcome.state is State.OK
+
+    def once(self, parts: JobPlan, most: float, only: Collection[str] | None = None) -> str:
+        """The same without a stage of its own; why not every rank finished, or nothing. Raises Interrupted."""
+        seconds = min(most, self._seconds())
+        stopped_by = self.session.job(self._orders(parts, seconds), seconds, only)
+        return stopped_by or ("" if self._complete() else "not every rank finished")
 
     @property
     def members(self) -> dict[int, Node]:
@@ -170,10 +173,10 @@ class TorchJob:
         """What we add to the user's environment, and only where the user said nothing."""
         assert self.shape is not None
         env = variables(node)
-        added = {name: value for name, value in self.settings.items() if value is not None}
-        added |= {} if "OMP_NUM_THREADS" in env else {"OMP_NUM_THREADS": "1"}
+        added = {} if "OMP_NUM_THREADS" in env else {"OMP_NUM_THREADS": "1"}
         if self.shape.backend == "gloo" and self.stages.choice.launcher == "local":
             added |= {} if "GLOO_SOCKET_IFNAME" in env else {"GLOO_SOCKET_IFNAME": "lo"}
+        added |= {name: value for name, value in self.settings.items() if value is not None}
         if self.shape.backend == "nccl" and self.stages.choice.simulated:
             mine = plan.gpus_of(index, self.shape, _visible(env, at(node, "gpus.usable")))
             added |= {"NCCL_HOSTID": f"{self.run_id}-{index}", "CUDA_VISIBLE_DEVICES": ",".join(mine)}

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import TypeVar
 
 from ncclcheck import wire
 from ncclcheck.probes import traffic
-from ncclcheck.probes.facts import Endpoint, Measurements, RankState, Transport, Unread
+from ncclcheck.probes.facts import Endpoint, Logs, Measurements, RankState, Transport, Unread
 from ncclcheck.probes.logs import place
+from ncclcheck.probes.logs.own import read_own
 from ncclcheck.probes.logs.transports import by_sockets, unseen
 from ncclcheck.probes.machine import Machine
 
+T = TypeVar("T")
 _READ_S = 3.0
 Sockets = Counter[tuple[Endpoint, bool]]
 
@@ -22,7 +25,7 @@ class Proof:
     """Begun before torchrun is started, and asked when its ranks have ended, however they did."""
 
     def __init__(self, job: wire.Job, node: str, folder: str, env: Mapping[str, str]) -> None:
-        self._job, self._node = job, node
+        self._job, self._node, self._folder = job, node, folder
         self._log = place.choose(env, folder) if job.backend == "nccl" else None
         self._counters = traffic.Reading.take(Machine())
         self._sockets: dict[int, Sockets | Unread] = {}
@@ -58,11 +61,16 @@ class Proof:
             ports.add(int(next(told)))
         return ports
 
-    def told(self, ranks: Mapping[int, RankState], printed: str) -> Measurements:
-        """All of it. printed: the file that the ranks print to."""
+    def told(self, ranks: Mapping[int, RankState], printed: str, *, died: bool) -> Measurements:
+        """All of it. printed: the file that the ranks print to. died: what they printed is read for the cause."""
         return Measurements(
-            transport=self._transports(ranks, printed), traffic=[self._counters.until_now(self._node)]
+            transport=self._transports(ranks, printed),
+            traffic=[self._counters.until_now(self._node)],
+            logs=self._logs(printed) if died else None,
         )
+
+    def _logs(self, printed: str) -> Logs | None:
+        return _in_time(lambda: read_own(self._node, printed, self._folder), None)
 
     def _transports(self, ranks: Mapping[int, RankState], printed: str) -> list[Transport]:
         chosen = self._log
@@ -72,11 +80,13 @@ class Proof:
         pids = {rank: state.pid for rank, state in ranks.items() if state.pid is not None}
         why = Unread("timed_out", f"NCCL's log ({chosen.pattern}) could not be read within {_READ_S:g} s")
         found = [unseen(rank, self._node, why) for rank in sorted(pids)]
+        return _in_time(lambda: place.transports(chosen, pids, self._node, printed, ranks.keys()), found)
 
-        def read_them() -> None:
-            found[:] = place.transports(chosen, pids, self._node, printed, ranks.keys())
 
-        reader = threading.Thread(target=read_them, daemon=True)
-        reader.start()
-        reader.join(_READ_S)  # a log of the user's own may stand on a file system that does not answer
-        return [*found]
+def _in_time(read: Callable[[], T], otherwise: T) -> T:
+    """A log of the user's own may stand on a file system that does not answer."""
+    found = [otherwise]
+    reader = threading.Thread(target=lambda: found.append(read()), daemon=True)
+    reader.start()
+    reader.join(_READ_S)
+    return found[-1]

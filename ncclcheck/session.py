@@ -13,7 +13,7 @@ from ncclcheck import rundir, wire
 from ncclcheck.clock import Deadline
 from ncclcheck.errors import Interrupted
 from ncclcheck.gather import Gathered
-from ncclcheck.launch.agents import Event, Events, Link, Said, Signalled
+from ncclcheck.launch.agents import Event, Events, Link, Said, Signalled, TiedLink
 from ncclcheck.probes import process
 from ncclcheck.progress import Progress
 from ncclcheck.stall import Stall
@@ -25,6 +25,7 @@ _SILENT = 15.0
 _CLOSE = 8.0
 _DOORS_S = 4.0
 _BEAT_EVERY = 5.0
+_ANEW_S = 12.0
 
 
 @contextmanager
@@ -55,8 +56,17 @@ class Session:
         self.stopped_by = ""
 
     def facts(self, seconds: float) -> None:
-        """Wait for the facts of all nodes, so long at most. Raises Interrupted."""
+        """Wait for the facts of all nodes, so long at most. Raises Interrupted.
+
+        Where the others depend on a node of which nothing was heard, they are then started again without it.
+        """
         self._listen(seconds, lambda: not self.gathered.waiting_for_facts)
+        if self.deadline.left > 2 * _ANEW_S and self._go_on_without(self.gathered.unheard):
+            self._listen(_ANEW_S, lambda: not self.gathered.waiting_for_facts)
+
+    def _go_on_without(self, unheard: Collection[int]) -> bool:
+        tied = [link for link in self.links if isinstance(link, TiedLink)] if unheard else []
+        return True in {link.go_on_without(link.nodes.keys() & set(unheard)) for link in tied}
 
     def reach(self, listen: Mapping[int, wire.Listen], names: dict[str, str], seconds: float) -> None:
         """Open a door on every node, then let every node try the doors of the others. Raises Interrupted."""

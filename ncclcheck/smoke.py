@@ -24,7 +24,7 @@ def run(options: Options, smoke: SmokeOptions) -> int:
     """The whole of `smoke`; the exit code. Raises UsageError."""
     settings = _read_settings(smoke)
     for option, reference in (("--model", smoke.model), ("--data", smoke.data), ("--loss", smoke.loss)):
-        _must_be_here(option, reference)
+        must_be_here(option, reference)
 
     def work(stages: Stages) -> tuple[Callable[[], None], Callable[[], Cluster]]:
         this = TorchJob(stages, smoke)
@@ -47,7 +47,7 @@ def _read_settings(smoke: SmokeOptions) -> list[SettingsFile]:
         raise UsageError(f"--settings: {error}") from None
 
 
-def _must_be_here(option: str, reference: str) -> None:
+def must_be_here(option: str, reference: str) -> None:
     """Look for the user's file or module, but run nothing of it. Raises UsageError."""
     place, colon, _ = reference.partition(":")
     if not colon:

@@ -99,7 +99,7 @@ class Torchrun:
 
     def proof(self) -> Measurements:
         """Over what the ranks ran; asked at their end."""
-        return self._proof.told(self.ranks, self.log)
+        return self._proof.told(self.ranks, self.log, died=not self.all_done)
 
     @property
     def all_done(self) -> bool:

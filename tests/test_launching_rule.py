@@ -58,6 +58,7 @@ _CASES = [
         "could not start a task there: Socket timed out",
         "scontrol show node h3",
     ),
+    ("ncclcheck: h3: srun started no agent there in 25 s", "no task there in 25 s", "scontrol show node h3"),
     (f"{_SAID}Task launch for 2.0 failed on node h3: Job credential expired", "credential", "restart munge"),
     (f"{_SAID}Node failure on h3", "lost this node", "scontrol show node h3"),
     (

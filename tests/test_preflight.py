@@ -76,6 +76,9 @@ def test_the_users_data_is_examined_and_trains_the_users_model(ncclcheck: Comman
         (("--simulate", "--cache", "abc"), "--cache: 'abc' is no number"),
         (("--simulate", "--healthy-file", "/nowhere/x"), "--healthy-file: '/nowhere/x' cannot be written"),
         (("--simulate", "--data", "no colon"), "--data: 'no colon' is not understood"),
+        (("--simulate", "--model", "mine:net"), "add --data MODULE:FACTORY"),
+        (("--simulate", "--data", "no_such_module:make"), "there is no module no_such_module"),
+        (("--simulate", "--data", "none.py:make"), "there is no file none.py"),
     ],
 )
 def test_wrong_usage_is_told_before_anything_runs(
@@ -120,5 +123,5 @@ def test_what_did_not_survive_is_not_handed_out(survived: bool, left: list[str])
 
 def test_a_follower_of_a_join_becomes_the_command_only_if_all_is_well(tmp_path: Path) -> None:
     wanted = PreflightOptions(command=("true",))
-    assert gate.after(wanted, Cache(None, 0.0), 3, None) == 3
+    assert gate.after(wanted, Cache(None, 0.0), False, 3, None) == 3
     assert not list(tmp_path.iterdir())

@@ -106,7 +106,7 @@ def test_a_log_of_nccl_is_asked_for_beside_the_users_environment(tmp_path: Path)
     assert proof.environment["NCCL_DEBUG"] == "INFO"
     log = Path(expand(proof.environment["NCCL_DEBUG_FILE"], 771, "x"))
     log.write_bytes((ROOT / "tests/data/logs/nccl-2.21-roce.log").read_bytes())
-    told = proof.told({2: RankState(rank=2, node="here", pid=771)}, "")
+    told = proof.told({2: RankState(rank=2, node="here", pid=771)}, "", died=False)
     assert [(one.rank, one.source, one.network) for one in told.transport] == [(2, "log", "IB")]
     assert [one.node for one in told.traffic] == ["here"]
     assert Proof(_job("gloo"), "here", str(tmp_path), user).environment == {}
@@ -121,7 +121,7 @@ def test_a_log_that_does_not_answer_is_not_waited_for(tmp_path: Path, monkeypatc
     monkeypatch.setattr("ncclcheck.proof._READ_S", 0.2)
     monkeypatch.setattr("ncclcheck.probes.logs.place.transports", _late)
     proof = Proof(_job("nccl"), "here", str(tmp_path), {})
-    (told,) = proof.told({0: RankState(rank=0, node="here", pid=1)}, "").transport
+    (told,) = proof.told({0: RankState(rank=0, node="here", pid=1)}, "", died=False).transport
     assert isinstance(told.connections, Unread)
     assert told.connections.kind == "timed_out"
 

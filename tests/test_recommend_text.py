@@ -39,8 +39,8 @@ def test_three_lists_in_their_order() -> None:
     assert heads == ["SET", "UNSET", "TRY"]
     assert "    export NCCL_C='=eth0,eth1'" in lines
     assert "    unset NCCL_B" in lines
-    assert "    NCCL_A=4 ncclcheck bench --baseline before.json" in lines
-    assert "    env -u NCCL_D ncclcheck bench --baseline before.json" in lines
+    assert "    ncclcheck bench --with NCCL_A=4" in lines
+    assert "    ncclcheck bench --with NCCL_D=" in lines
     assert "    CUDA_E=1 ncclcheck smoke --baseline before.json" in lines
     assert "    and 1 more to try (-v shows all)" in lines
 

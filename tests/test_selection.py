@@ -4,8 +4,23 @@ from __future__ import annotations
 
 import pytest
 
+from ncclcheck.probes.facts import Run, Silence, replace
 from ncclcheck.reports import selection
-from ncclcheck.reports.findings import Culprit, Finding, Owner, State, Verdict, Where, fail, seen, you
+from ncclcheck.reports.findings import (
+    Culprit,
+    Finding,
+    Owner,
+    State,
+    Verdict,
+    Where,
+    fail,
+    seen,
+    unknown,
+    warn,
+    you,
+)
+from ncclcheck.reports.jsondoc import Document
+from tests import stories
 
 _NAMES = ["a1", "a2", "a3"]
 
@@ -50,3 +65,73 @@ def test_the_forms_of_lists() -> None:
         "scontrol update NodeName='a[1-2]' State=DRAIN Reason='ncclcheck NET001'",
         "kubectl cordon a1 a2",
     ]
+
+
+def _document(verdicts: list[Verdict], culprits: list[Culprit], silent: tuple[str, ...] = ()) -> Document:
+    """Three nodes of which that was said."""
+    document = stories.load("healthy").document
+    entry = document.nodes[0]
+    return replace(
+        document,
+        nodes=[replace(entry, name=name) for name in _NAMES],
+        job=replace(document.job, nodes_asked=len(_NAMES)),
+        run=Run(silent=[Silence(node=name, last_step="", since_s=1.0, detail="") for name in silent]),
+        verdicts=verdicts,
+        culprits=culprits,
+    )
+
+
+def _state(code: str, state: State, node: str | None) -> Verdict:
+    told = {State.WARN: warn, State.FAIL: fail}.get(state)
+    if told is None:
+        finding = unknown(Where(node=node), "not seen", why="so")
+    else:
+        finding = told(
+            Where(node=node), "bad", why="so", owner="site", evidence=[seen("x", "y")], fix=[you("mend")]
+        )
+    return Verdict(code=code, title="", state=state, findings=[finding])
+
+
+_NODE_A2 = _failed("NET001", ["a2"])
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "culprits", "strict", "against"),
+    [
+        ([_NODE_A2], [], False, ""),
+        ([_NODE_A2, _state("STO001", State.FAIL, "a2")], [], False, ""),
+        ([_NODE_A2, _state("STO001", State.FAIL, None)], [], False, "STO001"),
+        ([_failed("NET001", _NAMES)], [], False, "NET001"),
+        ([_state("BEN002", State.FAIL, None)], [_slow("nic", "a2/eth0", "BEN002")], False, ""),
+        ([_state("BEN002", State.FAIL, None)], [_slow("fabric", "a2", "BEN002")], False, "BEN002"),
+        ([_NODE_A2, _state("RUN001", State.UNKNOWN, "a2")], [], False, ""),
+        ([_NODE_A2, _state("RUN002", State.UNKNOWN, None)], [], False, "RUN002"),
+        ([_NODE_A2, _state("GPU009", State.UNKNOWN, "a1")], [], False, ""),
+        ([_NODE_A2, _state("GPU009", State.UNKNOWN, "a1")], [], True, "GPU009"),
+        ([_NODE_A2, _state("NET007", State.WARN, "a3")], [], False, ""),
+        ([_NODE_A2, _state("NET007", State.WARN, "a3")], [], True, "NET007"),
+    ],
+)
+def test_what_speaks_against_the_nodes_that_are_left(
+    verdicts: list[Verdict], culprits: list[Culprit], strict: bool, against: str
+) -> None:
+    document = _document(verdicts, culprits)
+    _, bad = selection.of_document(document)
+    assert selection.against_the_rest(document, bad, strict=strict) == against
+
+
+def test_nodes_that_all_fell_silent_are_no_fit_ones() -> None:
+    """No list has them, for what ails all is no node's fault; and yet nothing may start there."""
+    verdict = replace(
+        _state("RUN001", State.UNKNOWN, "a1"), findings=[unknown(Where(node=n), "-", why="") for n in _NAMES]
+    )
+    document = _document([verdict], [], silent=(*_NAMES,))
+    healthy, bad = selection.of_document(document)
+    assert (healthy, bad) == (_NAMES, {})
+    assert selection.against_the_rest(document, bad, strict=False) == "RUN001"
+
+
+def test_nodes_that_nothing_names_are_chosen_first() -> None:
+    document = _document([_state("NET007", State.WARN, "a1")], [])
+    assert selection.best(document, _NAMES, 2) == ["a2", "a3"]
+    assert selection.best(document, _NAMES, 3) == _NAMES

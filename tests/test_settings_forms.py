@@ -83,7 +83,7 @@ def test_the_script_takes_away_and_tries_nothing(tmp_path: Path) -> None:
     assert "NCCL_A" not in after
     assert "NCCL_B" not in after
     assert after["NCCL_C"] == "3"
-    assert "NCCL_B=4 ncclcheck bench" in settings_forms.env_file(recs)
+    assert "ncclcheck bench --with NCCL_B=4" in settings_forms.env_file(recs)
 
 
 def test_a_line_of_a_file_is_named_for_it_cannot_be_taken_away_by_a_script() -> None:

@@ -15,7 +15,7 @@ import pytest
 from ncclcheck import wire
 from ncclcheck.errors import UsageError
 from ncclcheck.launch import nodelist, slurm, srun_words
-from ncclcheck.launch.agents import Closed, Event, Events, Link, Said
+from ncclcheck.launch.agents import Closed, Event, Events, Link, Said, TiedLink
 
 _PYTHON = sys.executable
 _SRUN = """\
@@ -38,7 +38,7 @@ if down:
 tasks = [
     (node, subprocess.Popen(command, env={{**os.environ, "SLURMD_NODENAME": node, "SLURM_PROCID": str(task)}},
                             stdin=subprocess.PIPE))
-    for task, node in enumerate(nodes) if node not in bad
+    for task, node in enumerate(nodes) if node not in bad + os.environ.get("FAKE_SRUN_QUIET", "").split()
 ]
 for node in bad:
     print(f"srun: error: Task launch for StepId=7.0 failed on node {{node}}: Communication connection failure",
@@ -139,6 +139,36 @@ def test_a_silent_node_is_named_once_and_the_others_keep_their_numbers(tmp_path:
         assert run.closed == {0: said}
         assert sorted(set(run.facts)) == [(1, "h2"), (2, "h3")]
         assert isinstance(run.seen[-1], Closed), "the others have begun anew before it is told"
+
+
+def test_a_sign_of_life_is_no_order_that_holds_agents_to_their_step(tmp_path: Path) -> None:
+    with srun(tmp_path, "h[1-3]", FAKE_SRUN_SILENT="h1") as run:
+        run.link.send(None, wire.Alive())
+        run.until(lambda: bool(run.closed))
+        assert run.starts == ["h1 h2 h3", "h2 h3"]
+
+
+def test_a_node_that_srun_still_tries_is_left_out(tmp_path: Path) -> None:
+    with srun(tmp_path, "h[1-3]", FAKE_SRUN_QUIET="h2") as run:
+        run.until(lambda: len(run.facts) == 2)
+        link = run.link
+        assert isinstance(link, TiedLink)
+        assert link.go_on_without({1}), "the others tell their facts again"
+        run.until(lambda: bool(run.closed))
+        assert run.starts == ["h1 h2 h3", "h1 h3"]
+        assert list(run.closed) == [1]
+        assert "h2: srun started no agent there" in run.closed[1]
+        assert sorted(run.facts) == [(0, "h1"), (0, "h1"), (2, "h3"), (2, "h3")]
+        link.send(0, _JOB)
+        assert not link.go_on_without({2}), "agents with orders are left alone"
+
+
+def test_where_nobody_answers_nothing_is_gained_by_a_new_start(tmp_path: Path) -> None:
+    with srun(tmp_path, "h[1-2]", FAKE_SRUN_QUIET="h1 h2") as run:
+        assert isinstance(run.link, TiedLink)
+        assert not run.link.go_on_without({0, 1})
+        run.until(lambda: len(run.closed) == 2)
+        assert run.starts == ["h1 h2"]
 
 
 def test_slurm_refuses_the_step_without_naming_a_node(tmp_path: Path) -> None:

@@ -58,15 +58,24 @@ def model():
 
 def broken():
     raise ValueError("no weights here")
+
+def killed():
+    import os, signal
+    os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize(
-    ("model", "code", "fails"), [("model", 0, ""), ("broken", 1, "ValueError: no weights here")]
+    ("model", "code", "fails", "causes"),
+    [
+        ("model", 0, "", None),
+        ("broken", 1, "ValueError: no weights here", []),
+        ("killed", 1, "SIGKILL", ["LOG093"]),
+    ],
 )
 def test_the_users_own_runs_where_it_was_typed(
-    ncclcheck: Command, tmp_path: Path, model: str, code: int, fails: str
+    ncclcheck: Command, tmp_path: Path, model: str, code: int, fails: str, causes: list[str] | None
 ) -> None:
     (tmp_path / "mine.py").write_text(MINE)
     (tmp_path / "rows.txt").write_text("64")
@@ -78,6 +87,8 @@ def test_the_users_own_runs_where_it_was_typed(
     joined = next(verdict for verdict in ran.document.verdicts if verdict.code == "RUN003")
     assert (ran.code, state["TRN003"]) == (code, State.SKIPPED if code else State.OK)
     assert fails in " ".join(finding.what for finding in joined.findings)
+    story = ran.document.diagnosis
+    assert (None if story is None else [cause.code for cause in story.causes]) == causes
 
 
 @pytest.mark.timeout(150)

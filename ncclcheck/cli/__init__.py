@@ -30,7 +30,7 @@ class _Group(click.Group):
     """Loads a command's module only when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return ["env", "bench", "data", "smoke", "preflight", "report", "explain"]
+        return ["env", "bench", "data", "smoke", "preflight", "logs", "report", "explain"]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name == "env":
@@ -53,6 +53,10 @@ class _Group(click.Group):
             from ncclcheck.cli.preflight import preflight
 
             return preflight
+        if cmd_name == "logs":
+            from ncclcheck.cli.logs import logs
+
+            return logs
         if cmd_name == "report":
             from ncclcheck.cli.report import report
 

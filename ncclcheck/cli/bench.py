@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from ncclcheck import bench as command
-from ncclcheck import faults, plan
+from ncclcheck import faults, plan, plan_trial, trial
 from ncclcheck.cli.common import SECONDS, Number, SiteCommand, common, option, parse
 from ncclcheck.config import Site
 from ncclcheck.errors import UsageError
@@ -45,11 +45,22 @@ from ncclcheck.errors import UsageError
     metavar="FAULT",
     help=f"see what would be said of a fault: {faults.FORMS}; {faults.NUMBERED}",
 )
+@option(
+    "--with",
+    "with_",
+    metavar="VAR=VALUE",
+    help="measure one setting against none: short jobs in turn; VAR= takes it away",
+)
 @option("--force", is_flag=True, help="start the job although a check says that it cannot work")
 @click.pass_obj
 def bench(site: Site, /, **given: Any) -> int:
     """One torchrun job over all nodes: every collective measured and checked, every rank accounted for."""
-    return command.run(parse("bench", site, given), _bench_options(given))
+    options, wanted = parse("bench", site, given), _bench_options(given)
+    if given["with_"] is None:
+        return command.run(options, wanted)
+    if wanted.soak:
+        raise UsageError("--with and --soak: give one of them")
+    return trial.run(options, wanted, plan_trial.setting(given["with_"]))
 
 
 def _bench_options(given: dict[str, Any]) -> plan.BenchOptions:

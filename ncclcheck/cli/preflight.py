@@ -10,6 +10,7 @@ from ncclcheck import checkup as command
 from ncclcheck import faults, plan_smoke
 from ncclcheck.cli.common import JsonObject, Number, SiteCommand, common, option, parse
 from ncclcheck.config import Site
+from ncclcheck.errors import UsageError
 from ncclcheck.plan_preflight import PreflightOptions
 
 
@@ -25,7 +26,12 @@ from ncclcheck.plan_preflight import PreflightOptions
 @option("--simulate", is_flag=True, help="two nodes simulated on this machine, to see what it does")
 @option("--data", metavar="MODULE:FACTORY", default="", help="examine this dataset too")
 @option("--data-kwargs", type=JsonObject(), metavar="JSON", default="{}", help="arguments of its factory")
-@option("--model", metavar="NAME", default="transformer", help="what is trained, as in smoke")
+@option(
+    "--model",
+    metavar="NAME",
+    default="transformer",
+    help="what is trained, as in smoke; MODULE:FACTORY goes with --data",
+)
 @option("--no-verify", is_flag=True, help="do not try the recommended settings before they are handed out")
 @option("--apply", is_flag=True, help="start COMMAND with the recommended settings")
 @option("--healthy-file", metavar="FILE", default="", help="write the fit nodes, one a line")
@@ -51,12 +57,18 @@ def preflight(site: Site, /, **given: Any) -> int:
 
 
 def _options(given: dict[str, Any]) -> PreflightOptions:
+    model = plan_smoke.reference("--model", given["model"], plan_smoke.MODELS)
+    if model not in plan_smoke.MODELS and not given["data"]:
+        raise UsageError(
+            f"--model {model}: a model of your own takes batches of your own; add --data MODULE:FACTORY, or leave "
+            f"--model out (or {' or '.join(plan_smoke.MODELS)}) to train on data of ours"
+        )
     return PreflightOptions(
         level=given["level"],
         simulate=given["simulate"],
         data=plan_smoke.reference("--data", given["data"]) if given["data"] else "",
         data_kwargs=given["data_kwargs"],
-        model=plan_smoke.reference("--model", given["model"], plan_smoke.MODELS),
+        model=model,
         verify=not given["no_verify"],
         apply=given["apply"],
         healthy_file=given["healthy_file"],

@@ -7,12 +7,12 @@ import site
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import ncclcheck
 from ncclcheck import wire
@@ -61,6 +61,14 @@ class Link(Protocol):
 
     def close(self, seconds: float) -> None:
         """End it and all that it started, within so many seconds."""
+
+
+@runtime_checkable
+class TiedLink(Link, Protocol):
+    """A link that falls for all its nodes together once one of them cannot be started."""
+
+    def go_on_without(self, nodes: Collection[int]) -> bool:
+        """Begin anew on the others before that happens; whether they have still to tell their facts again."""
 
 
 class ProcessLink:

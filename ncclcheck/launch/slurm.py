@@ -10,7 +10,8 @@ import re
 import shutil
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
 
@@ -77,6 +78,7 @@ class _Step(ProcessLink):
         self.failed: dict[int, str] = {}
         self.gone: set[int] = set()
         self.over = False
+        self.begun = time.monotonic()
         super().__init__(nodes, argv, env, self.inside, _cwd())
 
     def _keep_errors(self) -> None:
@@ -122,7 +124,7 @@ class SrunLink:
     def send(self, node: int | None, order: wire.FromLauncher) -> None:
         """Give an order to one node or to all."""
         with self._lock:
-            self._ordered = True
+            self._ordered = self._ordered or not isinstance(order, wire.Alive)
             steps = set(self._steps.values()) if node is None else {self._steps[node]}
         for step in steps:
             step.send(node, order)
@@ -139,6 +141,20 @@ class SrunLink:
             self._ordered = True
         for step in set(self._steps.values()):
             step.close(seconds)
+
+    def go_on_without(self, nodes: Collection[int]) -> bool:
+        """Begin anew without nodes that say nothing: srun may try them for minutes before it ends on all."""
+        with self._lock:
+            for step in {self._steps[node] for node in nodes}:
+                silent = step.nodes.keys() & set(nodes)
+                if self._ordered or step.over or silent == step.nodes.keys():
+                    continue
+                seconds = time.monotonic() - step.begun
+                for node in silent:
+                    words = f"ncclcheck: {step.nodes[node]}: srun started no agent there in {seconds:.0f} s"
+                    step.failed.setdefault(node, words)
+                self._end(step)
+            return bool(self._awaited)
 
     def heard(self, step: _Step, line: str) -> None:
         """One line of srun's. Nodes fail at about the same time, and a task's words may come after its end."""

@@ -60,6 +60,11 @@ def adopt_orphans() -> None:
         _not_ours.update(child.pid for child in psutil.Process().children(recursive=True))
 
 
+def leave_orphans() -> None:
+    """Be no reaper any more: that lasts through exec, and the next program did not ask for it."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
 def start(
     argv: Sequence[str],
     *,

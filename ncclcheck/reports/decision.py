@@ -8,8 +8,9 @@ from typing import Literal
 from ncclcheck.probes.facts import replace
 from ncclcheck.reports.findings import Finding, State, Verdict
 
-# A silent node, a rank of which only the deadline is known, a probe that broke, a join without its node rank 0.
-UNFINISHED = ("RUN001", "RUN002", "RUN003", "RUN004", "RUN010")
+# A silent node, a rank of which only the deadline is known, a probe that broke, a join without its node rank 0, a
+# log that was not read to its end.
+UNFINISHED = ("RUN001", "RUN002", "RUN003", "RUN004", "RUN010", "LOG003")
 
 Outcome = Literal["fail", "incomplete", "warn", "unknown", "ok"]
 

@@ -41,6 +41,13 @@ def _ranges(numbers: list[int], width: int) -> Iterable[str]:
             start = previous = number
 
 
+def fold_numbers(numbers: Iterable[int], most: int = 12) -> str:
+    """`0-3,7`; of very many ranges the first ones."""
+    told = sorted({*numbers})
+    parts = [*_ranges(told, 1)] if told else []
+    return ",".join(parts[:most]) + (f" and {len(parts) - most} more" if len(parts) > most else "")
+
+
 def size(number: float) -> str:
     """Bytes as people write them: 64 MiB, 1 KiB, 512 B."""
     for unit in ("B", "KiB", "MiB", "GiB"):

@@ -40,9 +40,17 @@ class Block:
 
 def blocks(document: Document, states: Iterable[State]) -> Iterator[Block]:
     """Worst first, causes before symptoms."""
+    told = ranked(document)
     for state in states:
-        of_state = [b for v in sorted(document.verdicts, key=order) for b in _of_verdict(v, state)]
+        of_state = [b for v in told for b in _of_verdict(v, state)]
         yield from _unread_together(of_state) if state is State.UNKNOWN else of_state
+
+
+def ranked(document: Document) -> list[Verdict]:
+    """Causes before symptoms: first what logs show, the likeliest first."""
+    causes = document.diagnosis.causes if document.diagnosis else []
+    rank = {cause.code: index for index, cause in reversed([*enumerate(causes)])}
+    return sorted(document.verdicts, key=lambda v: (rank.get(v.code, len(causes)), *order(v)))
 
 
 def order(verdict: Verdict) -> tuple[int, str]:

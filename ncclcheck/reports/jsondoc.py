@@ -10,6 +10,7 @@ from msgspec import Struct, field
 from ncclcheck.probes.facts import Cluster, Job, Measurements, Node, Policy, Run, Word
 from ncclcheck.reports.decision import Outcome
 from ncclcheck.reports.findings import Culprit, State, Verdict
+from ncclcheck.reports.log_story import Diagnosis
 from ncclcheck.reports.rule import all_rules
 
 SCHEMA = 1
@@ -58,13 +59,14 @@ class Recommendation(Struct, frozen=True, kw_only=True):
 
 
 class Document(Struct, frozen=True, kw_only=True):
-    """A whole result. Unknown keys are ignored when reading."""
+    """A whole result. Unknown keys are ignored when reading. strict: warnings and unknowns count as failures."""
 
     schema: int = SCHEMA
     version: str
     command: str
     state: Outcome
     exit_code: int
+    strict: bool = False
     started: str
     seconds: float
     counts: dict[str, int]
@@ -76,6 +78,7 @@ class Document(Struct, frozen=True, kw_only=True):
     culprits: list[Culprit] = field(default_factory=list)
     measurements: Measurements
     recommendations: list[Recommendation] = field(default_factory=list)
+    diagnosis: Diagnosis | None = None
 
 
 def encode(document: Document) -> bytes:
@@ -129,7 +132,7 @@ def decode(data: bytes, policy: Policy) -> Saved:
             f"command: {saved.command!r} is none that saves results; allowed are {', '.join(known)}"
         )
     names = [entry.name for entry in saved.nodes]
-    if not names and not saved.run.silent:
+    if not names and not saved.run.silent and saved.command != "logs":
         raise DocumentError("nodes: there must be at least one node, or one in run.silent")
     if len(names) != len(set(names)):
         raise DocumentError(f"nodes: names must be unique, these are {', '.join(names)}"[:500])
@@ -145,8 +148,8 @@ def decode(data: bytes, policy: Policy) -> Saved:
 
 
 def _commands() -> list[str]:
-    """env and preflight, and every command that some rule is for."""
-    return sorted({"env", "preflight", *(command for rule in all_rules() for command in rule.commands)})
+    """env, preflight and logs, and every command that some rule is for."""
+    return sorted({"env", "preflight", "logs", *(command for rule in all_rules() for command in rule.commands)})
 
 
 def _parsed(data: bytes, shape: type[Any]) -> Any:

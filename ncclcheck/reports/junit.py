@@ -22,10 +22,9 @@ def text(document: Document) -> str:
     """The whole result as one test suite.
 
     What was not seen is skipped, with what it was that could not be read; an error where the run did not finish.
-    A warning passes and says so, unless --strict made it count.
+    A warning passes and says so. With --strict each of these is a failure.
     """
-    strict = document.exit_code == 1 and document.state != "fail"
-    outcomes = [(verdict, _outcome(verdict, strict=strict)) for verdict in document.verdicts]
+    outcomes = [(verdict, _outcome(verdict, strict=document.strict)) for verdict in document.verdicts]
     counted = Counter(outcome for _, outcome in outcomes)
     numbers = {"tests": len(outcomes), "failures": counted["failure"], "errors": counted["error"]}
     figures: dict[str, Any] = {name: str(number) for name, number in numbers.items()}
@@ -45,10 +44,10 @@ def text(document: Document) -> str:
 
 def _outcome(verdict: Verdict, *, strict: bool) -> str:
     """The element that tells it; empty for a test that passed."""
-    if verdict.state is State.FAIL or (strict and verdict.state is State.WARN):
+    if verdict.state is State.FAIL or (strict and verdict.state in (State.WARN, State.UNKNOWN)):
         return "failure"
     if verdict.state is State.UNKNOWN:
-        return "error" if verdict.code in UNFINISHED else "failure" if strict else "skipped"
+        return "error" if verdict.code in UNFINISHED else "skipped"
     return "skipped" if verdict.state is State.SKIPPED else ""
 
 
@@ -57,6 +56,7 @@ def _properties(suite: ElementTree.Element, document: Document) -> None:
         "version": document.version,
         "state": document.state,
         "exit_code": document.exit_code,
+        "strict": str(document.strict).lower(),
         "what": summary.title(document),
         "launcher": document.job.launcher,
     }

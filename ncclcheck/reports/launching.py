@@ -24,6 +24,15 @@ class _Cause:
 
 
 _TRY = "ssh -o BatchMode=yes {node} true"
+_SLURMD = (
+    you("Leave the node out until it is mended.", "sbatch --exclude={node} ..."),
+    admin(
+        "See whether slurmd answers there.",
+        "scontrol show node {node}",
+        "ssh {node} systemctl status slurmd",
+    ),
+)
+_SLURMD_WHY = "One such node ends srun on all nodes: a job that starts with srun would not start."
 _CAUSES = (
     _Cause(
         r"^ncclcheck: .*: no interpreter (?P<python>.+) there",
@@ -146,15 +155,15 @@ _CAUSES = (
         r"^srun: error: Task launch for \S+ failed on node \S+: (?P<said>.*)",
         "srun could not start a task there: {said}",
         "node",
-        (
-            you("Leave the node out until it is mended.", "sbatch --exclude={node} ..."),
-            admin(
-                "See whether slurmd answers there.",
-                "scontrol show node {node}",
-                "ssh {node} systemctl status slurmd",
-            ),
-        ),
-        "One such node ends srun on all nodes: a job that starts with srun would not start.",
+        _SLURMD,
+        _SLURMD_WHY,
+    ),
+    _Cause(
+        r"^ncclcheck: .*: srun started no agent there in (?P<seconds>\d+) s",
+        "srun started no task there in {seconds} s",
+        "node",
+        _SLURMD,
+        _SLURMD_WHY,
     ),
     _Cause(
         r"^srun: error: Node failure on \S+",

@@ -6,7 +6,7 @@ import html
 import re
 from collections.abc import Iterable, Iterator
 
-from ncclcheck.reports import dataset_text, summary, table, training_text
+from ncclcheck.reports import dataset_text, log_text, summary, table, training_text, trial_text
 from ncclcheck.reports.findings import State
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.groups import Block, blocks
@@ -39,10 +39,12 @@ def text(document: Document) -> str:
 def _sections(document: Document) -> Iterator[str]:
     """What must not be cut comes first."""
     yield _head(document)
+    if words := log_text.text(document, _WIDTH):
+        yield _folded("The story of the log", _fenced(words), opened=True)
     yield from (_block(block) for block in blocks(document, [State.FAIL, State.WARN]))
     if document.recommendations:
         yield _settings(document.recommendations)
-    for told in (table.collectives, dataset_text.text, training_text.text):
+    for told in (table.collectives, trial_text.text, dataset_text.text, training_text.text):
         if words := told(document, _WIDTH):
             yield _folded(_TITLES[told.__module__.rpartition(".")[2]], _fenced(words), opened=True)
     yield from (_block(block) for block in blocks(document, [State.UNKNOWN, State.NOTE]))
@@ -50,7 +52,12 @@ def _sections(document: Document) -> Iterator[str]:
         yield _folded("What was there", _fenced(words))
 
 
-_TITLES = {"table": "Measured collectives", "dataset_text": "The dataset", "training_text": "The training run"}
+_TITLES = {
+    "table": "Measured collectives",
+    "trial_text": "The setting that was tried",
+    "dataset_text": "The dataset",
+    "training_text": "The training run",
+}
 
 
 def _head(document: Document) -> str:

@@ -15,7 +15,7 @@ _HEADS = {
     "set": "SET     what the facts of this site call for",
     "unset": "UNSET   what the job is better without",
     "keep": "KEEP    what stays until it was measured",
-    "try": "TRY     what only a measurement can tell, against one with --save before.json",
+    "try": "TRY     what only a measurement can tell (before.json: saved without it)",
 }
 _MOST_TRIES = 3
 _ALWAYS = ("bench", "preflight")

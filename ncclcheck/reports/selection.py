@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 
+from ncclcheck.reports.decision import UNFINISHED
 from ncclcheck.reports.findings import Culprit, State, Verdict
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.jsondoc import Document
@@ -43,6 +45,37 @@ def of_document(document: Document) -> tuple[list[str], dict[str, str]]:
     if len(silent) >= document.job.nodes_asked > 1:
         silent = {}  # what ails all of them is no node's fault
     return [name for name in names if name not in bad and name not in silent], {**silent, **bad}
+
+
+def best(document: Document, healthy: Sequence[str], count: int) -> list[str]:
+    """So many of the fit nodes, in the launcher's order: those first that no warning names."""
+    warned = Counter(one.where.node for v in document.verdicts for one in v.findings if one.state is State.WARN)
+    chosen = sorted(healthy, key=lambda name: warned[name])[:count]
+    return [name for name in healthy if name in chosen]
+
+
+def against_the_rest(document: Document, bad: Collection[str], *, strict: bool) -> str:
+    """The code that keeps the nodes that are left from being ready; empty where all that ails is left out.
+
+    A finding is left out with the node that it names, or where the culprit that explains it is.
+    """
+    explained = {code for one in document.culprits if _all_in(one, bad) for code in one.explains}
+    for verdict in document.verdicts:
+        for one in verdict.findings:
+            elsewhere = one.where.node in bad or (one.where.node is None and verdict.code in explained)
+            if not elsewhere and _counts(verdict.code, one.state, strict=strict):
+                return verdict.code
+    return ""
+
+
+def _all_in(culprit: Culprit, bad: Collection[str]) -> bool:
+    return culprit.kind in _OF_A_NODE and all(name.partition("/")[0] in bad for name in culprit.names)
+
+
+def _counts(code: str, state: State, *, strict: bool) -> bool:
+    if state is State.UNKNOWN:
+        return strict or code in UNFINISHED
+    return state is State.FAIL or (strict and state is State.WARN)
 
 
 def healthy_file(healthy: Sequence[str]) -> str:

@@ -88,10 +88,11 @@ def quoted(value: str) -> str:
 
 
 def measure(one: Recommendation) -> str:
-    """The command that measures one setting against a result without it; what torch reads shows in a training."""
-    command = "bench" if one.variable.startswith("NCCL_") else "smoke"
+    """The command that measures one setting against none; what torch reads shows in a training only."""
+    if one.variable.startswith("NCCL_"):
+        return f"ncclcheck bench --with {one.variable}={quoted(one.value or '')}".removesuffix("''")
     change = f"env -u {one.variable}" if one.value is None else f"{one.variable}={quoted(one.value)}"
-    return f"{change} ncclcheck {command} --baseline before.json"
+    return f"{change} ncclcheck smoke --baseline before.json"
 
 
 def _shell(recs: Recommendations) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ncclcheck.probes.facts import Interface, Node, Unread, at, value_or, variables
-from ncclcheck.reports import launching
+from ncclcheck.reports import launching, log_text, trial
 from ncclcheck.reports.choice import Choice, gloo_choice, nccl_choice
 from ncclcheck.reports.findings import Culprit, State, Where
 from ncclcheck.reports.fold import fold_names, size
@@ -24,12 +24,16 @@ _SHOWN = ("NCCL_", "TORCH_NCCL_", "GLOO_", "CUDA_VISIBLE_DEVICES")
 
 def head(document: Document) -> str:
     """What ran, on what, and which launcher was chosen by what."""
+    if document.command == "logs":
+        return title(document)
     return f"{title(document)}   launcher {document.job.launcher}: {document.job.chosen_by}"
 
 
 def title(document: Document) -> str:
     """What ran, and on what."""
     job = document.job
+    if document.command == "logs":
+        return f"ncclcheck {document.version}   logs   {log_text.size(document)}"
     names = fold_names([*(entry.name for entry in document.nodes), *job.missing])
     if job.simulated:
         where = f"{job.nodes_asked} nodes SIMULATED on this machine"
@@ -173,7 +177,7 @@ def culprits(document: Document) -> list[str]:
     """Who is to blame, one line each, the surest first."""
     told = {finding.what for verdict in document.verdicts for finding in verdict.findings}
     return [
-        f"Culprit: {one.kind} {_named(one)} (confidence {one.confidence:.2f}): {_brief(one.why, told)}"
+        f"Culprit: {_named(one)} (confidence {one.confidence:.2f}): {_brief(one.why, told)}"
         for one in document.culprits
     ]
 
@@ -184,16 +188,18 @@ def _brief(why: str, told: Collection[str]) -> str:
 
 
 def _named(one: Culprit) -> str:
-    return " to ".join(one.names) if one.kind == "link" else fold_names(one.names)
+    names = " to ".join(one.names) if one.kind == "link" else fold_names(one.names)
+    return names if names.startswith(one.kind) else f"{one.kind} {names}"
 
 
 def compared(document: Document) -> list[str]:
-    """What was held against a saved result and is no worse; the rest is told as findings."""
+    """What was held against a saved result and is no worse, and what was tried; all else is a finding."""
     verdicts = [verdict for verdict in document.verdicts if verdict.code in _BASELINE]
     told = [finding.what for v in verdicts for finding in v.findings if finding.state is State.OK]
-    rows = [f"no bandwidth was compared: {v.reason}" for v in verdicts if v.code == "BEN006" and v.reason]
-    left_out = rows if document.command == "bench" else []
-    return [f"Baseline: {'; '.join([*told, *left_out])}."] if told else []
+    if told and document.command == "bench":
+        told += [f"no bandwidth was compared: {v.reason}" for v in verdicts if v.code == "BEN006" and v.reason]
+    baseline = [f"Baseline: {'; '.join(told)}."] if told else []
+    return baseline + [f"Tried: {trial.said(one)}." for one in [document.measurements.trial] if one]
 
 
 def decision(document: Document) -> str:
@@ -209,6 +215,8 @@ def _decision(document: Document) -> str:
     if document.exit_code > 128:
         number = document.exit_code - 128
         return f"Not finished: {_SIGNALS.get(number, f'signal {number}')} ended it; what was gathered is above."
+    if document.command == "logs":
+        return log_text.decision(document)
     if any(v.state is State.FAIL for v in document.verdicts):
         return f"Not ready: mend {_first_failed(document)} first."
     if document.state == "incomplete":

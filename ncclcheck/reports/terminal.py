@@ -7,10 +7,19 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ncclcheck.reports import dataset_text, details, recommend_text, summary, table, training_text
+from ncclcheck.reports import (
+    dataset_text,
+    details,
+    log_text,
+    recommend_text,
+    summary,
+    table,
+    training_text,
+    trial_text,
+)
 from ncclcheck.reports.findings import State, Verdict
 from ncclcheck.reports.fold import fold_names
-from ncclcheck.reports.groups import Block, blocks, order
+from ncclcheck.reports.groups import Block, blocks, order, ranked
 from ncclcheck.reports.jsondoc import Document
 from ncclcheck.reports.rule import FAMILIES
 
@@ -41,8 +50,10 @@ def text(document: Document, style: Style) -> str:
         summary.facts(document, style.width),
         details.text(document) if style.verbose else "",
         table.collectives(document, style.width),
+        trial_text.text(document, style.width),
         dataset_text.text(document, style.width),
         training_text.text(document, style.width),
+        log_text.text(document, style.width),
         _families(document, style),
         *(_block(block, style) for block in blocks(document, _shown(style))),
         recommend_text.text(document, style.width, verbose=style.verbose),
@@ -117,7 +128,8 @@ def _labelled(label: str, words: str, width: int) -> list[str]:
 def _families(document: Document, style: Style) -> str:
     """One line a family: how many verdicts of each state."""
     rows: dict[str, Counter[State]] = {}
-    for verdict in sorted(document.verdicts, key=order):
+    told = (v for v in document.verdicts if document.diagnosis is not None or not v.code.startswith("LOG"))
+    for verdict in sorted(told, key=order):
         rows.setdefault(FAMILIES[verdict.code[:3]], Counter())[verdict.state] += 1
     lines = []
     for family, counted in rows.items():
@@ -162,7 +174,8 @@ def _end(document: Document, style: Style) -> str:
 
 def _codes(document: Document) -> list[str]:
     """What has a page worth reading now: what is bad, else why the run did not finish, else what was not seen."""
-    bad = [v for v in document.verdicts if v.state in (State.FAIL, State.WARN)]
-    unseen = [v for v in document.verdicts if v.state is State.UNKNOWN]
+    told = ranked(document)
+    bad = [v for v in told if v.state in (State.FAIL, State.WARN)]
+    unseen = [v for v in told if v.state is State.UNKNOWN]
     chosen = bad or [v for v in unseen if v.code.startswith("RUN")] or unseen
-    return [v.code for v in sorted(chosen, key=lambda v: (v.state.rank, *order(v)))]
+    return [v.code for v in sorted(chosen, key=lambda v: v.state.rank)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ncclcheck.probes.facts import Cluster, Marks, Mount, Unread
@@ -14,14 +14,16 @@ from ncclcheck.reports.directories import mounted, working
 class Groups:
     """marks: what each node found. together: nodes of one directory, the largest group first.
 
-    known: nodes that looked for a file, or whose file was looked for. late: (a, b) of one directory, where a did
-    not see the file of b in time. mounts: what is mounted there, where that is known.
+    known: nodes that looked for a file, or whose file was looked for. missing: (a, b) where a did not find the
+    file of b; late: those of one directory, where it was only not seen in time. mounts: what is mounted there,
+    where that is known.
     """
 
     marks: dict[str, Marks]
     unread: dict[str, Unread]
     together: list[list[str]]
     known: set[str]
+    missing: set[tuple[str, str]]
     late: list[tuple[str, str]]
     mounts: dict[str, Mount]
 
@@ -34,6 +36,14 @@ class Groups:
         drawn = [one for one in self.together if len(one) == len(first)]
         shared = [one for one in drawn if self.on_network(one)]
         return shared[0] if len(shared) == 1 else []
+
+    @property
+    def apart(self) -> list[Groups]:
+        """By nodes that looked for each other's files: in merged results those of one run did, and no others."""
+        group_of = {name: index for index, group in enumerate(self.together) for name in group}
+        links = {(str(group_of[a]), str(group_of[b])) for a, b in self.missing}
+        runs = _joined([str(index) for index in range(len(self.together))], links)
+        return [replace(self, together=[self.together[int(i)] for i in sorted(run, key=int)]) for run in runs]
 
     def on_network(self, nodes: Collection[str]) -> bool:
         """Whether it is known of one of them that its directory comes from a server."""
@@ -68,6 +78,7 @@ def groups(cluster: Cluster) -> Groups:
         unread={node: found for node, found in told.items() if isinstance(found, Unread)},
         together=together,
         known=known,
+        missing=missing,
         late=sorted((a, b) for a, b in missing if group_of[a] == group_of[b]),
         mounts={name: place.mount for name, place in places.items() if place and isinstance(place.mount, Mount)},
     )

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ncclcheck.probes.facts import Cluster
-from ncclcheck.reports.findings import Finding, Where, note, seen, unknown, you
+from ncclcheck.reports.findings import Finding, Remedy, Where, note, seen, unknown, you
 from ncclcheck.reports.rule import Body, NothingToJudge
 
 BUILTIN = ("transformer", "conv")
+_MORE_TIME = "ncclcheck smoke --time-budget 60"
 
 
 def checked(check: str) -> Callable[[Callable[[Cluster, Any], Iterator[Finding]]], Body]:
@@ -29,20 +30,21 @@ def checked(check: str) -> Callable[[Callable[[Cluster, Any], Iterator[Finding]]
             why = next((one for one in checks.unchecked if one.check == check), None)
             if why is None or not why.late:
                 raise NothingToJudge(why.why if why else "the training did not come so far")
-            yield _late()
+            yield missed("the time box was used up before", you("Give it more time.", _MORE_TIME))
 
         return judged
 
     return wanting
 
 
-def _late() -> Finding:
+def missed(reason: str, remedy: Remedy) -> Finding:
+    """What was wanted, and was not looked at."""
     return unknown(
         Where(),
-        "this was not looked at: the time box was used up before",
+        f"this was not looked at: {reason}",
         why="What was not seen is neither well nor broken.",
         owner="job",
-        fix=[you("Give it more time.", "ncclcheck smoke --time-budget 60")],
+        fix=[remedy],
     )
 
 

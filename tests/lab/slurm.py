@@ -45,10 +45,11 @@ _NODE = "NodeName={name} NodeAddr={address} NodeHostname={name} Port=6818 CPUs=4
 class Slurm:
     """Slurm on all hosts. srun, sbatch and salloc need no variable: each host's /etc/slurm has the conf."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: Lab, *more: str) -> None:
+        """more: further lines of slurm.conf."""
         need("munged", "slurmctld", "slurmd", "srun")
         self.lab = lab
-        self._configure()
+        self._configure(more)
         self._munge()
         first, *_ = lab.hosts
         first.start([str(command("slurmctld")), "-D"])
@@ -71,12 +72,15 @@ class Slurm:
         finally:
             slurmd.resume()
 
-    def _configure(self) -> None:
+    def _configure(self, more: tuple[str, ...]) -> None:
         folder, first = self.lab.folder, self.lab.hosts[0]
         (folder / "state").mkdir()
         nodes = [_NODE.format(name=host.name, address=host.mgmt or host.address) for host in self.lab.hosts]
         text = _CONF.format(
-            folder=folder, first=first.name, address=first.mgmt or first.address, nodes="\n".join(nodes)
+            folder=folder,
+            first=first.name,
+            address=first.mgmt or first.address,
+            nodes="\n".join([*more, *nodes]),
         )
         for host in self.lab.hosts:
             (host.folder / "spool").mkdir()

@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 from msgspec import Struct, field
-from torch.utils.data._utils import worker as torch_worker
 
-from ncclcheck.probes.dataloader import seeds
+from ncclcheck.probes.dataloader import glance, seeds
 from ncclcheck.probes.dataloader.fingerprint import Leaf, leaves
 from ncclcheck.probes.dataloader.inside import told
 from ncclcheck.probes.dataloader.made import Made
@@ -70,12 +69,8 @@ class Visited(Struct):
 
 def become_worker(made: Made, workers: int, seed: int) -> str:
     """Look like worker 0 of a loader to the user's code; gives the error of the user's worker_init_fn."""
-    seeds.reseed(seed, 0)
-    info = torch_worker.WorkerInfo(id=0, num_workers=workers, seed=seed, dataset=made.dataset)
-    torch_worker._worker_info = info
     try:
-        if init := made.loader.get("worker_init_fn"):
-            init(0)
+        glance.be_worker(made, glance.Order([], seed, workers=workers))
     except Exception as error:
         return told(error)
     return ""
@@ -90,7 +85,8 @@ def visit(made: Made, plan: Visit) -> Visited:
 
 
 def _pass(made: Made, plan: Visit, done: Visited) -> None:
-    source, begun = _Source(made), time.monotonic()
+    source, begun = glance.Source(made), time.monotonic()
+    source.begin(plan.salt)
     seeds.reseed(_SALT_OF_FIRST, 0)
     plan.mark.at(plan.indices[0])
     _attempt(source, plan.indices[0])
@@ -108,24 +104,7 @@ def _pass(made: Made, plan: Visit, done: Visited) -> None:
     done.whole, done.seconds = source.ended, done.seconds or time.monotonic() - warm
 
 
-class _Source:
-    """Samples of a dataset of either kind, one after the other."""
-
-    def __init__(self, made: Made) -> None:
-        self.made, self.ended = made, False
-        self.stream: Iterator[Any] = iter(made.dataset) if made.iterable else iter(())
-
-    def read(self, index: int) -> Any:
-        if not self.made.iterable:
-            return self.made.dataset[index]
-        try:
-            return next(self.stream)
-        except StopIteration:
-            self.ended = True
-            raise
-
-
-def _attempt(source: _Source, index: int) -> None:
+def _attempt(source: glance.Source, index: int) -> None:
     """The first read; where it raises, those that count tell so."""
     try:
         source.read(index)
@@ -134,7 +113,7 @@ def _attempt(source: _Source, index: int) -> None:
 
 
 def _read_all(
-    source: _Source, indices: Sequence[int], plan: Visit, end: float, samples: list[Any]
+    source: glance.Source, indices: Sequence[int], plan: Visit, end: float, samples: list[Any]
 ) -> Iterator[Read]:
     for position, index in enumerate(indices):
         if position and time.monotonic() > end:
@@ -144,7 +123,7 @@ def _read_all(
 
         def read(index: int = index) -> Any:
             sample = source.read(index)
-            if len(samples) < _COLLATED:
+            if len(samples) < _COLLATED and not source.ended:
                 samples.append(sample)
             return sample
 

@@ -26,6 +26,14 @@ from ncclcheck.probes.facts.fabric import (
     Port,
     Rdma,
 )
+from ncclcheck.probes.facts.flight import (
+    Flight,
+    FlightCall,
+    FlightCount,
+    FlightDump,
+    FlightGroup,
+    FlightRefused,
+)
 from ncclcheck.probes.facts.gpu import (
     ComputeMode,
     FabricHealth,
@@ -44,6 +52,7 @@ from ncclcheck.probes.facts.gpu import (
 )
 from ncclcheck.probes.facts.host import Host, Limits, Resolution, Space
 from ncclcheck.probes.facts.job import Arrival, Job, Launcher, Meeting
+from ncclcheck.probes.facts.logs import LogEvent, LogFile, LogProcess, Logs
 from ncclcheck.probes.facts.measurements import Measurements, together
 from ncclcheck.probes.facts.memory import Elsewhere, JobMemory, RankMemory
 from ncclcheck.probes.facts.nccl import ConfFile, ConfLine, Library, NamedFile, Nccl, PluginFile, StrayLine, Wheel
@@ -88,6 +97,7 @@ from ncclcheck.probes.facts.transport import (
     Traffic,
     Transport,
 )
+from ncclcheck.probes.facts.trial import Trial, TrialRow
 from ncclcheck.probes.facts.unread import (
     NOT_RECORDED,
     NotKnown,
@@ -136,6 +146,12 @@ __all__ = [
     "FabricHealth",
     "FabricState",
     "Fit",
+    "Flight",
+    "FlightCall",
+    "FlightCount",
+    "FlightDump",
+    "FlightGroup",
+    "FlightRefused",
     "Gid",
     "Governor",
     "Gpu",
@@ -158,6 +174,10 @@ __all__ = [
     "Limits",
     "Link",
     "Lock",
+    "LogEvent",
+    "LogFile",
+    "LogProcess",
+    "Logs",
     "Marks",
     "Measurements",
     "Meeting",
@@ -214,6 +234,8 @@ __all__ = [
     "Times",
     "Traffic",
     "Transport",
+    "Trial",
+    "TrialRow",
     "Unread",
     "UnreadKind",
     "Variable",

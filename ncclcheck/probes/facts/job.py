@@ -44,6 +44,7 @@ class Job(Struct, frozen=True, kw_only=True):
 
     backend: nccl or gloo, empty before a job; backend_asked: what the user wanted, auto where nothing.
     injected: faults that the user had injected, as they were asked for.
+    jobs: how many jobs of one shape stand side by side; more than one in merged results alone.
     """
 
     launcher: Launcher = "local"
@@ -54,6 +55,7 @@ class Job(Struct, frozen=True, kw_only=True):
     nodes_asked: Count = 1
     nodes_answered: Count = 0
     ranks: Count = 0
+    jobs: Count = 1
     missing: list[str] = field(default_factory=list)
     meeting: Meeting | None = None
     injected: list[str] = field(default_factory=list)

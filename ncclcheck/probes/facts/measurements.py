@@ -11,11 +11,13 @@ from msgspec.structs import replace
 
 from ncclcheck.probes.facts.bench import Collective, Expectation, Soak, Startup, WrongResult
 from ncclcheck.probes.facts.data import DataReport, by_node
+from ncclcheck.probes.facts.logs import Logs
 from ncclcheck.probes.facts.memory import JobMemory
 from ncclcheck.probes.facts.pairs import Lateness, NodeSpeed, PairTime, RankSpeed
 from ncclcheck.probes.facts.reach import NodeReach
 from ncclcheck.probes.facts.training import Checks, Saves, Side, Smoke
 from ncclcheck.probes.facts.transport import Diagnostics, Traffic, Transport
+from ncclcheck.probes.facts.trial import Trial
 from ncclcheck.probes.facts.verified import Verified
 
 
@@ -39,6 +41,8 @@ class Measurements(Struct, frozen=True, kw_only=True):
     data: list[DataReport] = field(default_factory=list)
     smoke: Smoke | None = None
     verified: Verified | None = None
+    trial: Trial | None = None
+    logs: Logs | None = None
 
 
 def together(parts: Sequence[Measurements]) -> Measurements:
@@ -59,4 +63,4 @@ def _joined(values: list[Any]) -> Any:
     return type(first)(**{name: _joined(found) for name, found in told.items() if found})
 
 
-_TOLD_IN_PARTS = (Measurements, JobMemory, Smoke, Checks, Saves, Side)
+_TOLD_IN_PARTS = (Measurements, JobMemory, Smoke, Checks, Saves, Side, Logs)

@@ -7,20 +7,24 @@ The form of a record, by NVIDIA/nccl src/debug.cc of 2.3 to 2.30:
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import BinaryIO, NamedTuple
 
 LONGEST = 4096  # NCCL itself cuts its lines at 1024 bytes
+_BLOCK = 2**20
+_MARK = b"NCCL "
+_LEVELS = {b"INFO ": "INFO", b"WARN ": "WARN", b"TRACE": "TRACE", b"CALL ": "CALL", b"ABORT": "ABORT"}
 _HOST = 64
-_FORM = (
+_WHO = (
     r":(\d{1,10}):(\d{1,10}) (?:\[(-?\d{1,5})\] )?(?:\d{1,15}\.\d{1,9} )?"
     r"(?:([\w./+-]{1,200}:\d{1,7}) (?:\(\w{1,100}\) )?)?"
-    r"NCCL (INFO|WARN|TRACE|CALL|ABORT) "
 )
-_RECORD = re.compile(_FORM)
-_WHOLE = re.compile(rf"([^\s:\[\]/<>|]{{1,{_HOST}}}){_FORM}")
+_RECORD = re.compile(rf"{_WHO}NCCL (INFO|WARN|TRACE|CALL|ABORT) ")
+_HEAD = re.compile(rf"([^\s:\[\]/<>|]{{1,{_HOST}}}){_WHO}$")
 _END_OF_HOST = re.compile(rf"[^\s:\[\]/<>|]{{1,{_HOST}}}$")
-_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_COLOUR = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 
 
 class Record(NamedTuple):
@@ -43,33 +47,92 @@ class Other(NamedTuple):
     text: str
 
 
+class _Head(NamedTuple):
+    before: str
+    host: str
+    pid: int
+    tid: int
+    device: int | None
+    place: str
+
+
+def blocks(file: BinaryIO) -> Iterator[bytes]:
+    """Whole lines, about a MiB of them at once; of an endless line its beginning. Raises what reading raises."""
+    rest, endless = b"", False
+    broken: list[Exception] = []
+    for data in _pieces_of(file, broken):
+        if endless:
+            _, end, data = data.partition(b"\n")  # noqa: PLW2901
+            endless, data = not end, end + data  # noqa: PLW2901
+        data = rest + data  # noqa: PLW2901
+        whole = data.rfind(b"\n") + 1
+        rest = data[whole:]
+        if len(rest) > _BLOCK:
+            rest, endless = rest[:LONGEST], True
+        if whole:
+            yield data[:whole]
+    if rest:
+        yield rest
+    if broken:
+        raise broken[0]
+
+
+def _pieces_of(file: BinaryIO, broken: list[Exception]) -> Iterator[bytes]:
+    """What came before an error is given, and the error kept: gzip that is cut off ends within a read."""
+    while not broken:
+        parts, size = [], 0
+        try:
+            while size < _BLOCK and (data := file.read1(_BLOCK)):  # type: ignore[attr-defined]  # all readers have it
+                parts.append(data)
+                size += len(data)
+        except (OSError, EOFError, ValueError, zlib.error) as error:
+            broken.append(error)
+        if not size:
+            return
+        yield b"".join(parts)
+
+
 def read(file: BinaryIO, most: int | None = None) -> Iterator[Record | Other]:
     """Everything in a log, in its order; of the file at most about so many bytes."""
     number = size = 0
-    while line := file.readline(LONGEST):
-        number += 1
-        size += len(line)
-        yield from split(line, number)
-        while not line.endswith(b"\n") and (line := file.readline(LONGEST)):
-            size += len(line)  # the rest of an endless line
+    for block in blocks(file):
+        for number, line in enumerate(block.removesuffix(b"\n").split(b"\n"), number + 1):  # noqa: B020 - goes on
+            size += len(line) + 1
+            yield from split(line, number)
             if most is not None and size > most:
                 return
-        if most is not None and size > most:
-            return
 
 
-def split(line: bytes, number: int = 0) -> Iterator[Record | Other]:
+def split(line: bytes, number: int = 0) -> Sequence[Record | Other]:
     """The records in one line: ranks that share a pipe cut each other's lines short and glue them together."""
-    text = line.decode(errors="backslashreplace").rstrip("\r\n")
-    if "\x1b" in text:
-        text = _COLOUR.sub("", text)
-    places = text.count("NCCL ")
-    if places == 1 and (whole := _WHOLE.match(text)):  # nearly all lines of a log are like this
-        yield _record(number, whole[1], whole.groups()[1:], text[whole.end() :])
-    elif places:
-        yield from _pieces(text, number)
-    elif text:
-        yield Other(number, text)
+    if b"\x1b" in line:
+        line = _COLOUR.sub(b"", line)
+    at = line.find(_MARK)
+    if at >= 0 and line.find(_MARK, at + 5) < 0 and (level := _LEVELS.get(line[at + 5 : at + 10])):
+        head = _head(line[:at])  # nearly all records of a thread have the same
+        if head is not None:
+            before, host, pid, tid, device, place = head
+            text = line[at + 5 + len(level) : LONGEST].decode(errors="backslashreplace").strip()
+            record = Record(number, host, pid, tid, device, level, place, text)
+            return (Other(number, before), record) if before else (record,)
+    text = line[:LONGEST].decode(errors="backslashreplace").rstrip("\r\n")
+    if at >= 0:
+        return tuple(_pieces(text, number))
+    return (Other(number, text),) if text else ()
+
+
+@lru_cache(maxsize=4096)
+def _head(data: bytes) -> _Head | None:
+    """What stands before `NCCL LEVEL`."""
+    if len(data) > LONGEST:
+        return None
+    text = data.decode(errors="backslashreplace")
+    found = _HEAD.search(text)
+    if found is None:
+        return None
+    host, pid, tid, device, place = found.groups()
+    at = None if device is None else int(device)
+    return _Head(text[: found.start()], host, int(pid), int(tid), at, place or "")
 
 
 def _pieces(text: str, number: int) -> Iterator[Record | Other]:
@@ -79,13 +142,11 @@ def _pieces(text: str, number: int) -> Iterator[Record | Other]:
     if before := text[: begins[0]]:
         yield Other(number, before)
     for one, host, end in zip(found, hosts, begins[1:], strict=True):
-        yield _record(number, host, one.groups(), text[one.end() : end])
-
-
-def _record(number: int, host: str, told: Sequence[str | None], text: str) -> Record:
-    pid, tid, device, place, level = told
-    at = None if device is None else int(device)
-    return Record(number, host, int(pid or 0), int(tid or 0), at, level or "", place or "", text.rstrip())
+        pid, tid, device, place, level = one.groups()
+        at = None if device is None else int(device)
+        said = text[one.end() : end]
+        said = said.rstrip() if end == len(text) else said  # its last word may be at the next one's host
+        yield Record(number, host, int(pid), int(tid), at, level, place or "", said)
 
 
 def _host_before(text: str, end: int) -> str:

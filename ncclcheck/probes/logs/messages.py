@@ -21,6 +21,7 @@ _MERGED = re.compile(r"([^\s:\[\]]{1,64}):(\d{1,3})/(\w{1,20})")
 _SPEED = re.compile(r"\[\d{1,3}\] (\S{1,64}?):\w*:(\d{1,3})/\w+ .*\bspeed=(\d{1,9})")
 _DIRECT = re.compile(r"GPU Direct RDMA (Enabled|Disabled) for HCA \d+ '([^']{1,64})'")
 _PLUGIN = re.compile(r"Loaded net plugin (\S{1,64})|P2P plugin (\S{1,64})|Initializing (aws-ofi-nccl \S{1,40})")
+_CHUNK = re.compile(r"P2P Chunksize set to (\d{1,9})")
 _TUNER = re.compile(r"Using (?:tuner plugin )?([\w.-]{1,64})")
 _NETWORK = re.compile(r"(?:Using network|Using internal Network|(?:Initialized|Assigned) NET plugin) ([^,]{1,60})")
 _SETTING = re.compile(r"(NCCL_\w{1,80}) set by environment to (.{0,200}?)\.?$")
@@ -114,6 +115,13 @@ def _plugin(process: Process, text: str) -> None:
         process.plugin = next(name for name in found.groups() if name)
 
 
+def _p2p(process: Process, text: str) -> None:
+    if found := _CHUNK.match(text):
+        process.chunk = int(found[1])
+    else:
+        _plugin(process, text)
+
+
 def _tuner(process: Process, text: str) -> None:
     found = _TUNER.search(text)
     if found and "internal" not in text:
@@ -145,7 +153,7 @@ _HANDLERS: dict[str, Callable[[Process, str], None]] = {
     "NET/IB": _infiniband,
     "NET/Plugin": _plugin,
     "NET/OFI": _plugin,
-    "P2P": _plugin,
+    "P2P": _p2p,
     "TUNER/Plugin": _tuner,
     "Using": _network,
     "Initialized": _network,

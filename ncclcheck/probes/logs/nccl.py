@@ -21,6 +21,8 @@ _VERSION = re.compile(r"NCCL version (\d{1,3}\.\d{1,3}(?:\.\d{1,3})?)")
 _COMMUNICATOR = re.compile(r"comm (0x[0-9a-f]{1,16}) rank (\d{1,7}) n[rR]anks (\d{1,7})\b(.*)")
 _OF_COMMUNICATOR = re.compile(r"\b(nNodes|localRanks|busId|commId) (\w{1,40})")
 
+End = tuple[str, int | None, int, int]
+
 
 @dataclass
 class Communicator:
@@ -39,21 +41,30 @@ class Communicator:
     began: bool = False
     complete: bool = False
     ended: bool = False
-    seen: Counter[tuple[str, int | None, int, int]] = field(default_factory=Counter)
+    seen: Counter[End] = field(default_factory=Counter)
 
     def holds(self, one: vias.Connection) -> bool:
         """Whether this connection can be one of its own."""
         return self.rank < 0 or (self.rank in (one.source, one.target) and max(one[:2]) < self.nranks)
 
-    def keep(self, one: vias.Connection) -> None:
-        """Count a connection; beyond a bound without its ends."""
+    def keep(self, one: vias.Connection) -> Counted:
+        """Count a connection, beyond a bound without its ends; as what it was counted."""
         key = (one.via.kind, one.via.device, one.source, one.target)
-        self.seen[key if key in self.seen or len(self.seen) < _MOST_PEERS else (one.via.kind, None, -1, -1)] += 1
+        if key not in self.seen and len(self.seen) >= _MOST_PEERS:
+            key = (one.via.kind, None, -1, -1)
+        self.seen[key] += 1
+        return self, key
+
+
+Counted = tuple[Communicator, End]
 
 
 @dataclass
 class Process:
-    """What one process said. devices: number -> name and link of NET/IB; direct: HCA -> GPUDirect RDMA or not."""
+    """What one process said. devices: number -> name and link of NET/IB; direct: HCA -> GPUDirect RDMA or not.
+
+    connected: as what its last connection was counted. turns: rises when a thread turns to another communicator.
+    """
 
     host: str
     pid: int
@@ -71,6 +82,7 @@ class Process:
     direct: dict[str, bool] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
     nvls: bool | None = None
+    chunk: int | None = None
     rings: bool = False
     trees: bool = False
     communicators: dict[str, Communicator] = field(default_factory=dict)
@@ -78,6 +90,8 @@ class Process:
     lines: int = 0
     unknown: int = 0
     samples: list[str] = field(default_factory=list)
+    connected: Counted | None = None
+    turns: int = 0
     _at: dict[int, Communicator] = field(default_factory=dict)
 
     def take(self, record: Record) -> None:
@@ -99,7 +113,7 @@ class Process:
         if "comm 0x" in text and (found := _COMMUNICATOR.search(text)):
             self._communicator(record.tid, found)
         elif one := vias.connection(text):
-            self._communicator_of(record.tid, one).keep(one)
+            self.connected = self._communicator_of(record.tid, one).keep(one)
         elif found := _VERSION.search(text):
             self.version = found[1]
         elif (channels := messages.channels(text)) is not None:
@@ -136,6 +150,7 @@ class Process:
         return known
 
     def _enter(self, tid: int, communicator: Communicator) -> None:
+        self.turns += 1
         if len(self._at) >= _MOST_THREADS:
             self._at.clear()
         self._at[tid] = communicator
@@ -186,14 +201,15 @@ class Log:
         for line in lines:
             if isinstance(line, Record):
                 self.records += 1
-                self._process(line.host, line.pid).take(line)
+                self.process(line.host, line.pid).take(line)
             else:
                 self.other += 1
                 if found := _VERSION.search(line.text):
                     self.version = found[1]
         return self
 
-    def _process(self, host: str, pid: int) -> Process:
+    def process(self, host: str, pid: int) -> Process:
+        """The process of this name; one that nobody keeps where there are too many."""
         key = (host, pid)
         if key not in self.processes:
             key = self._name_of(host, pid)

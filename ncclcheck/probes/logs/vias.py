@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
+_FIRST = frozenset(("Channel", "Ring", "Coll", "CollNet"))
+_NUMBER = re.compile(r"\d+(?:/\d+)?$")
 _CHANNEL = re.compile(
-    r"(?:Channel|Ring) \d+(?:/\d+)? : "
     r"(?P<source>\d{1,7})(?:\[[0-9a-f]+\])? -> (?P<target>\d{1,7})(?:\[[0-9a-f]+\])?"
     r"(?: \[(?:send|receive)\])? via (?P<via>.+)"
 )
-_COLLNET = re.compile(r"Coll(?:Net)? \d+(?:/\d+)? : (?P<rank>\d{1,7}) \[(?:send|receive)\] via (?P<via>.+)")
+_COLLNET = re.compile(r"(?P<rank>\d{1,7}) \[(?:send|receive)\] via (?P<via>.+)")
 _DEVICE = re.compile(r"(\d{1,5})(?:\(\d+\))?")
 _PLAIN = {"IPC", "CUMEM", "MNNVL", "CE", "direct pointer", "indirect"}
 
@@ -32,11 +34,23 @@ class Connection(NamedTuple):
 
 def connection(text: str) -> Connection | None:
     """The connection that a line tells of; None for any other line."""
-    if found := _CHANNEL.match(text):
-        return Connection(int(found["source"]), int(found["target"]), via(found["via"]))
-    if found := _COLLNET.match(text):
-        return Connection(int(found["rank"]), -1, via(found["via"]))
-    return None
+    head, colon, ends = text.partition(" : ")
+    if not colon or " via " not in ends:
+        return None
+    first, _, number = head.partition(" ")
+    if first not in _FIRST or not _NUMBER.match(number):
+        return None
+    return _between(ends, first.startswith("Coll"))
+
+
+@lru_cache(maxsize=16384)
+def _between(ends: str, collnet: bool) -> Connection | None:
+    """Many channels connect the same ranks in the same way."""
+    if collnet:
+        found = _COLLNET.match(ends)
+        return Connection(int(found["rank"]), -1, via(found["via"])) if found else None
+    found = _CHANNEL.match(ends)
+    return Connection(int(found["source"]), int(found["target"]), via(found["via"])) if found else None
 
 
 def via(text: str) -> Via:

@@ -17,8 +17,15 @@ T = TypeVar("T")
 _NODES = {
     *(("NodeEntry", "name"), ("Node", "name"), ("Job", "missing"), ("Host", "hostname"), ("PeerReach", "peer")),
     *(("PairTime", "a"), ("PairTime", "b"), ("Marks", "seen"), ("Marks", "missing"), ("Arrival", "name")),
-    ("Where", "peer"),
+    *(("Where", "peer"), ("LogEvent", "host"), ("LogProcess", "host")),
 }
+_LOGS = {("LogFile", "name"), ("FlightDump", "file"), ("FlightRefused", "file")}
+# a17<40112>, [a17]:29500, (a17, 29500), srun: error: a[17-18]:, ON a17 CANCELLED, host : a17
+_IN_LOGS = re.compile(
+    r"(?<![\w.:-])([A-Za-z][\w.-]{0,252})<\d{1,5}>|\[(?!rank\d|default\d)([A-Za-z][\w.-]{0,252})\]:\d"
+    r"|\(([A-Za-z][\w.-]{0,252}), ?\d{2,5}\)|srun: error: ([\w.,-]{1,252}(?:\[[\d,-]{1,252}\])?):"
+    r"|\bON ([\w.-]{1,252}) CANCELLED|\bhost {1,9}: ([\w.-]{1,252})"
+)
 _USERS = {("Gpus", "user"), ("GpuProcess", "user")}
 _HOSTS = {("Resolution", "name")}
 _PATHS = {"path", "point", "executable", "torch_path", "folder", "target"}
@@ -67,6 +74,10 @@ class Disguise:
             self._names.learn(text.rpartition(":")[0].strip("[]"), "host")
         elif place == ("Mount", "source"):
             self._learn_servers(text)
+        elif place in _LOGS:
+            self._learn_log(text)
+        elif place == ("LogEvent", "text"):
+            self._learn_hosts_in(text)
         elif field in _PATHS and text.startswith(("/", "~")):
             self._names.learn_path(text)
         elif kind not in _JUDGED:
@@ -78,6 +89,19 @@ class Disguise:
         for found in _SERVER.finditer(f"{servers}:" if servers else ""):
             self._names.learn(found[1], "host")
         self._names.learn_path(f"/{path}" if servers else source if source.startswith("/") else "")
+
+    def _learn_log(self, name: str) -> None:
+        """The name of a log: `runs/alice/train.log`, `out.txt`, `slurm-4711`."""
+        if "/" in name or "." in name:
+            self._names.learn_path(name)
+        elif name != "standard input":
+            self._names.learn(name, "log")
+
+    def _learn_hosts_in(self, line: str) -> None:
+        """A line of a log names hosts that wrote none."""
+        self._names.learn_paths_in(line)
+        for found in _IN_LOGS.finditer(line):
+            self._names.learn_folded(next(name for name in found.groups() if name), "node")
 
     def _learn_variables(self, learned: object) -> None:
         for variable in _variables(learned):

@@ -30,7 +30,7 @@ checkpoint checkpoints train.py main.py __init__.py rdma_cm memory_peers nv_mem
 _COMMON = frozenset(_PARTS.split())
 _SHAPES = re.compile(
     r"\d+|python[\d.]*|[\w.+-]*-linux-gnu|nvidia\w*|cuda[\w.-]*|hpcx[\w.-]*|lib[\w.+-]*\.so[\d.]*|ld\.so\.\w+"
-    r"|uverbs\d+|nvme\w+|sd[a-z]\d*|md\d+|vmlinuz[\w.-]*"
+    r"|uverbs\d+|nccl-\w{6}|nvme\w+|sd[a-z]\d*|md\d+|vmlinuz[\w.-]*"
 )
 
 
@@ -98,7 +98,7 @@ class Names:
     def _part(self, part: str, originals: set[str]) -> str:
         """A directory's or a file's name; its ending and NCCL's %h and %p stay."""
         marks = "".join(f".{mark}" for mark in re.findall("%[a-zA-Z]", part))
-        ending = re.search(r"\.(?:py|so[\d.]*|xml|conf|json|log|txt|toml|sh|pt|pth|ya?ml|ipynb)$", part)
+        ending = re.search(r"\.(?:py|so[\d.]*|out|err|gz|xml|conf|json|log|txt|toml|sh|pt|pth|ya?ml|ipynb)$", part)
         end = marks + (ending[0] if ending else "")
         return self._new("file" if end else "dir", originals, end)
 
@@ -118,8 +118,8 @@ class Names:
         return "/".join(self._in_path(part) for part in path.split("/"))
 
     def _in_path(self, part: str) -> str:
-        end = part[len(part.rstrip(".")) :]
-        bare = part.rstrip(".") if end != part else part
+        bare = part.rstrip(".") or part  # `..` is a part of its own
+        end = part[len(bare) :]
         return self._parts.get(bare) or self._given.get(bare) or part if not end else self._in_path(bare) + end
 
     def _refolded(self, found: re.Match[str]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ncclcheck.probes.facts import Cluster, PairTime, replace
+from ncclcheck.reports import flight_culprits
 from ncclcheck.reports.culprit import words
 from ncclcheck.reports.culprit.alone import Late, Slow, by_node, late_ranks, ranks_of, slow_nodes, slow_ranks
 from ncclcheck.reports.culprit.blame import FEW, Blame, blame, unexplained
@@ -41,7 +42,14 @@ def culprits(cluster: Cluster) -> list[Culprit]:
             found.append(one)
         else:
             found[cause] = _joined(found[cause], one)
-    return sorted(_named_once([*broken(cluster), *in_training(cluster), *found]), key=lambda one: -one.confidence)
+    told = [*broken(cluster), *in_training(cluster), *_recorded(cluster), *found]
+    return sorted(_named_once(told), key=lambda one: -one.confidence)
+
+
+def _recorded(cluster: Cluster) -> list[Culprit]:
+    """Whom dumps of the Flight Recorder show."""
+    logs = cluster.measurements.logs
+    return flight_culprits.culprits(logs.flight) if logs is not None and logs.flight is not None else []
 
 
 @dataclass(frozen=True)

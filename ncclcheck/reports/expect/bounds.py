@@ -64,7 +64,7 @@ def ground(cluster: Cluster, ranks: int, nodes: int) -> Ground | str:
         return "one machine's memory carries all traffic; these figures say nothing about a network"
     if ranks < 2:
         return "one rank sends nothing to others"
-    if nodes < 1 or ranks % nodes or nodes != len(cluster.nodes):
+    if nodes < 1 or ranks % nodes or nodes * max(1, cluster.job.jobs) != len(cluster.nodes):
         return "not every node has told its facts, or ranks are spread unevenly"
     gloo = lan.uses_gloo(cluster)
     if gloo and nodes == 1:

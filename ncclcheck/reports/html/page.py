@@ -13,7 +13,16 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from ncclcheck.reports import dataset_text, measured, recommend_text, summary, table, training_text
+from ncclcheck.reports import (
+    dataset_text,
+    log_text,
+    measured,
+    recommend_text,
+    summary,
+    table,
+    training_text,
+    trial_text,
+)
 from ncclcheck.reports.findings import State
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.groups import order
@@ -42,6 +51,7 @@ def render(document: Document, figures: Sequence[Figure], limits: Limits) -> str
         forms=sections.forms(document),
         nothing=recommend_text.NOTHING if recommend_text.may_say_nothing(document) else "",
         families=sections.families(document),
+        story=log_text.text(document, _WIDTH),
         verdicts=sorted(document.verdicts, key=lambda one: (one.state.rank, *order(one))),
         tables=_tables(document),
         same=[(label, words, _on(names, document)) for label, words, names in summary.folded(document)],
@@ -105,6 +115,7 @@ def _tables(document: Document) -> list[tuple[str, str]]:
     beside = "" if document.measurements.collectives else "\n".join(measured.lines(document.measurements, _WIDTH))
     told = (
         ("Collectives", table.collectives(document, _WIDTH) or beside),
+        ("The setting that was tried", trial_text.text(document, _WIDTH)),
         ("The dataset", dataset_text.text(document, _WIDTH)),
         ("The training run", training_text.text(document, _WIDTH)),
     )

@@ -9,11 +9,20 @@ from dataclasses import dataclass
 from ncclcheck.probes.facts import Cluster, NotKnown
 from ncclcheck.reports.findings import Verdict
 from ncclcheck.reports.jsondoc import Recommendation
-from ncclcheck.reports.recommend import hcas, inside, leftovers, platforms, pytorch, rdma, rdma_leftovers, sockets
+from ncclcheck.reports.recommend import (
+    hcas,
+    inside,
+    leftovers,
+    measured,
+    platforms,
+    pytorch,
+    rdma,
+    rdma_leftovers,
+    sockets,
+)
 from ncclcheck.reports.recommend.advice import Action, Found, SettingRule
 from ncclcheck.reports.recommend.site import Site
 from ncclcheck.reports.rule import NothingToJudge
-from ncclcheck.reports.settings_forms import quoted
 from ncclcheck.reports.variables import parsed_value
 
 RULES: tuple[SettingRule, ...] = (
@@ -45,7 +54,8 @@ class Advice:
 def recommend(cluster: Cluster, verdicts: Sequence[Verdict]) -> list[Recommendation]:
     """What to set, to unset and to try; nothing where NCCL's own choice is right on every node."""
     site = Site(cluster, verdicts)
-    return [_recommendation(site, one) for one in advice(site)]
+    found = [_recommendation(site, one) for one in advice(site)]
+    return sorted(measured.weighed(site, found), key=lambda one: _ORDER.index(one.action))
 
 
 def advice(site: Site) -> list[Advice]:
@@ -96,16 +106,6 @@ def _recommendation(site: Site, one: Advice) -> Recommendation:
         risk=rule.risk,
         valid_for=rule.valid_for,
         set_in=site.sources(found.variable),
-        undo=_undo(site, found.variable),
+        undo=site.undo(found.variable),
         disagree=rule.disagree,
     )
-
-
-def _undo(site: Site, name: str) -> str:
-    """A line of shell script that brings back what was; a comment where a file had it, or nodes differed."""
-    sources, value = site.sources(name), site.value(name)
-    if not sources:
-        return f"unset {name}"
-    if value is None or sources != ["environment"]:
-        return "# " + " ".join("; ".join(site.held(name)).split())
-    return f"export {name}={quoted(value)}"

@@ -16,6 +16,8 @@ Generated from the rules. `ncclcheck bench` and `ncclcheck preflight` end with t
 - **SET**: facts of the site, such as the interface that leads to all nodes. NCCL cannot know them.
 - **UNSET**: what is stale, for debugging, copied from another machine, or harmful. Usually the most useful list.
 - **TRY**: what only a measurement can tell, with the command that measures it. Never applied by this tool.
+  `ncclcheck bench --with VAR=VALUE` runs short jobs in turn, without the setting and with it; what gains beyond
+  noise and loses nowhere becomes **SET**, with its figure and the basis `measured`.
 
 What NCCL would choose by itself is never recommended; where nothing is, the report says so. Each line names what
 was seen on this very cluster, the source, the risk, the versions of NCCL that it holds for, and how to undo it.

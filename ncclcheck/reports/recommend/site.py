@@ -13,6 +13,7 @@ from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.hca import HcaChoice, UsedPort
 from ncclcheck.reports.rule import NothingToJudge
 from ncclcheck.reports.settings import Settings, settings_of
+from ncclcheck.reports.settings_forms import quoted
 from ncclcheck.reports.variables import Version, as_version, effective
 
 
@@ -122,6 +123,15 @@ class Site:
         """Its value where all nodes have the same one."""
         values = {effective(node)[name].value if name in effective(node) else None for node in self.nodes}
         return values.pop() if len(values) == 1 else None
+
+    def undo(self, name: str) -> str:
+        """A line of shell script that brings back what was; a comment where a file had it, or nodes differed."""
+        sources, value = self.sources(name), self.value(name)
+        if not sources:
+            return f"unset {name}"
+        if value is None or sources != ["environment"]:
+            return "# " + " ".join("; ".join(self.held(name)).split())
+        return f"export {name}={quoted(value)}"
 
     # What the nodes have. An unread fact calls for nothing.
 

@@ -8,34 +8,7 @@ from ncclcheck.probes.facts import Cluster, Gpu, Node, Unread, Xid, at, known, v
 from ncclcheck.reports.cards import cards, leave_out, reset
 from ncclcheck.reports.findings import Evidence, Finding, State, Where, admin, fail, note, seen, warn, you
 from ncclcheck.reports.rule import rule
-
-_HARDWARE = {
-    46: "the GPU stopped processing",
-    48: "an error of two bits in GPU memory",
-    61: "the GPU's own controller stopped",
-    62: "the GPU's own controller stopped",
-    64: "a bad row or page of memory could not be taken out of use",
-    74: "an NVLink error",
-    79: "the GPU has fallen off the bus",
-    95: "a memory error that was not contained: every program on this GPU is affected",
-    119: "the GPU's system processor (GSP) does not answer",
-    120: "the GPU's system processor (GSP) has failed",
-    140: "a memory error that was not recovered",
-}
-_NVLINK_5 = dict.fromkeys(range(144, 151), "an error of an NVLink (Blackwell)")
-_LESSER = {
-    **_NVLINK_5,
-    63: "a bad row or page of memory was marked, and is replaced at the next reset",
-    92: "many corrected memory errors",
-    94: "a memory error that was contained: it ended one program",
-}
-_PROGRAM = {
-    13: "a kernel went wrong: an illegal instruction, or an address out of its array",
-    31: "a kernel used an address that is not mapped",
-    43: "a program's work was stopped after an error of its own",
-    45: "a program was ended while its kernels ran",
-    137: "a program used the memory of another GPU without the right to",
-}
+from ncclcheck.reports.xids import HARDWARE, LESSER, PROGRAM
 
 
 @rule("GPU003", "NVML answers", worst=State.FAIL, needs=("gpus.nvml",))
@@ -158,12 +131,12 @@ def hardware_xids(cluster: Cluster) -> Iterator[Finding]:
     "The Llama 3 Herd of Models", reliability.
     """
     recent = cluster.policy.thresholds.get("GPU005.hours", 24.0)
-    for node, xid in _listed(cluster, _HARDWARE | _LESSER):
-        where, what = _place(node, xid), f"{xid.name}, {(_HARDWARE | _LESSER)[xid.code]}{_often(xid)}"
+    for node, xid in _listed(cluster, HARDWARE | LESSER):
+        where, what = _place(node, xid), f"{xid.name}, {(HARDWARE | LESSER)[xid.code]}{_often(xid)}"
         if _foreign(node, xid) or value_or(xid.hours, 0.0) > recent:
             yield note(where, f"{what}: old, or not a GPU of this job", owner="node", evidence=_quoted(xid))
             continue
-        level = warn if xid.code in _LESSER or _well_again(node, xid) else fail
+        level = warn if xid.code in LESSER or _well_again(node, xid) else fail
         yield level(
             where,
             what,
@@ -229,8 +202,8 @@ def program_xids(cluster: Cluster) -> Iterator[Finding]:
     NVIDIA Xid errors (13, 31, 43, 45, 137 may be of the application); returnn#1486.
     """
     recent = cluster.policy.thresholds.get("GPU006.hours", 1.0)
-    for node, xid in _listed(cluster, _PROGRAM):
-        where, what = _place(node, xid), f"{xid.name}, {_PROGRAM[xid.code]}{_often(xid)}"
+    for node, xid in _listed(cluster, PROGRAM):
+        where, what = _place(node, xid), f"{xid.name}, {PROGRAM[xid.code]}{_often(xid)}"
         if xid.code == 45 or _foreign(node, xid) or value_or(xid.hours, 0.0) > recent:
             yield note(where, what, evidence=_quoted(xid))
             continue

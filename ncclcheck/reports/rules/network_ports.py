@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ncclcheck.probes.facts import Cluster, Unread
@@ -73,6 +73,11 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
     """
     tries = _Tries.of(cluster)
     yield from tries.unasked()
+    for run in tries.apart():
+        yield from _judged(run)
+
+
+def _judged(tries: _Tries) -> Iterator[Finding]:
     together = groups(tries.nodes, tries.judged - tries.bad)
     yield from _apart(tries, together)
     group = {node: number for number, nodes in enumerate(together) for node in nodes}
@@ -107,6 +112,11 @@ class _Tries:
         """The nodes of the pairs, in the launcher's order."""
         named = {node for pair in self.judged for node in pair}
         return [*(node for node in self.links if node in named), *sorted(named - set(self.links))]
+
+    def apart(self) -> Iterator[_Tries]:
+        """By nodes that tried each other: in merged results those of one run did, and no others."""
+        for nodes in groups(self.nodes, self.judged):
+            yield replace(self, judged=_within(nodes, self.judged), bad=_within(nodes, self.bad))
 
     def unasked(self) -> Iterator[Finding]:
         """Nodes of which nobody knows: they opened no port, or their listener did not speak."""
@@ -187,6 +197,10 @@ class _Tries:
                 f"firewall-cmd --zone=trusted --add-source={network}",
             ),
         ]
+
+
+def _within(nodes: Collection[str], pairs: set[Pair]) -> set[Pair]:
+    return {pair for pair in pairs if pair[0] in nodes}
 
 
 def _apart(tries: _Tries, together: list[list[str]]) -> Iterator[Finding]:

@@ -67,12 +67,14 @@ def same_place(cluster: Cluster) -> Iterator[Finding]:
     yield from (_unread(node, fact) for node, fact in found.unread.items())
     yield from _not_writable(found)
     yield from _late(found)
-    if len(found.together) == 1:
-        yield _one_place(found)
-    elif found.together and found.main:
-        yield from _odd(found)
-    elif found.together:
-        yield _many_places(found, boxed=all(value_or(at(n, "container.runtimes"), []) for n in cluster.nodes))
+    boxed = all(value_or(at(node, "container.runtimes"), []) for node in cluster.nodes)
+    for run in found.apart:
+        if len(run.together) == 1:
+            yield _one_place(run)
+        elif run.main:
+            yield from _odd(run)
+        else:
+            yield _many_places(run, boxed=boxed)
 
 
 def _unread(node: str, fact: Unread) -> Finding:

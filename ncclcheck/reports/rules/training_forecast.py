@@ -10,6 +10,7 @@ from ncclcheck.reports.findings import Finding, State, Where, fail, fine, seen, 
 from ncclcheck.reports.fold import size
 from ncclcheck.reports.rule import NothingToJudge, rule
 from ncclcheck.reports.save_forecast import Forecast, forecast
+from ncclcheck.reports.trained import place
 
 _JOBS = ("smoke",)
 
@@ -71,7 +72,7 @@ def fits_timeout(cluster: Cluster) -> Iterator[Finding]:
             yield fine(Where(device=measured.folder), told, evidence)
             continue
         yield (fail if seconds > measured.timeout_s else warn)(
-            Where(node=_home(cluster), rank=0),
+            place(cluster, 0),
             f"{told}; the process group's timeout is {measured.timeout_s:g} s",
             why="The other ranks wait meanwhile, and the watchdog would end them in the middle of the save.",
             owner="job",
@@ -112,10 +113,9 @@ def fits_memory(cluster: Cluster) -> Iterator[Finding]:
     accelerate#2912.
     """
     measured, found = _measured(cluster)
-    node = _home(cluster)
-    home = next((one for one in cluster.nodes if one.name == node), None)
+    needed, where = found.weights_bytes, place(cluster, 0)
+    home = next((one for one in cluster.nodes if one.name == where.node), None)
     free = _free(home) if home else None
-    needed, where = found.weights_bytes, Where(node=node, rank=0)
     told = f"to gather {measured.parameters:.3g} parameters in 16 bits rank 0 needs {size(needed)} or twice that"
     if free is None:
         yield unknown(where, f"{told}; what it has was not seen", why="It would be killed while the others wait.")
@@ -130,11 +130,6 @@ def fits_memory(cluster: Cluster) -> Iterator[Finding]:
             evidence=[seen("MemAvailable or the cgroup's limit, whichever is less", size(free))],
             fix=[you("Save pieces instead.", "torch.distributed.checkpoint.save(state, checkpoint_id=path)")],
         )
-
-
-def _home(cluster: Cluster) -> str | None:
-    """The node of rank 0."""
-    return next((one.node for one in cluster.run.ranks if one.rank == 0), None)
 
 
 def _free(node: Node) -> float | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.probes.facts.training.saves import Interrupted, Merged, Reloaded, Saves
+from ncclcheck.reports import trained
 from ncclcheck.reports.findings import Finding, State, Where, admin, fail, fine, seen, unknown, warn, you
 from ncclcheck.reports.fold import size
 from ncclcheck.reports.rule import NothingToJudge, rule
@@ -26,12 +27,8 @@ def _not_looked_at(saves: Saves, part: str) -> Finding:
     entry = next((one for one in saves.unseen if one.part == part), None)
     if entry is None or not entry.missed:
         raise NothingToJudge(entry.why if entry else "it was not reached")
-    return unknown(
-        Where(),
-        f"this was not looked at: {entry.why}",
-        why="What was not seen is neither well nor broken.",
-        fix=[you("Give it more time, or a place.", "ncclcheck smoke --time-budget 60 --checkpoint-dir DIR")],
-    )
+    command = "ncclcheck smoke --time-budget 60 --checkpoint-dir DIR"
+    return trained.missed(entry.why, you("Give it more time, or a place.", command))
 
 
 @rule("TRN013", "a checkpoint reloads bit by bit on every rank", worst=State.FAIL, commands=_JOBS)
@@ -156,11 +153,10 @@ _WHY_LOCKS = "Results, logs and caches that several ranks write to one file woul
 
 
 def _missing(cluster: Cluster, found: Merged) -> Finding:
-    node = next((one.node for one in cluster.run.ranks if one.rank == found.missing[0]), None)
     ranks = ", ".join(str(rank) for rank in found.missing)
     told = f"no file of ranks {ranks}" + (" and more" if found.count > len(found.missing) else "")
     return fail(
-        Where(node=node, rank=found.missing[0]),
+        trained.place(cluster, found.missing[0]),
         f"{found.count} of {found.ranks} result files are missing: {told}",
         why="Metrics computed from the merged file would lack the samples of these ranks.",
         owner="job",
@@ -230,9 +226,7 @@ def _stuck(where: Where, told: str, problem: str) -> Finding:
 
 def _another(cluster: Cluster, where: Where, told: str, before: Interrupted, digest: str) -> Finding:
     """The user's own model may have other kernels, and the data generators of their own; ours have not."""
-    smoke = cluster.measurements.smoke
-    own = smoke is not None and smoke.setup is not None and ":" in smoke.setup.model + smoke.setup.data
-    return (warn if own else fail)(
+    return (fail if trained.builtin(cluster) else warn)(
         where,
         f"the run that was resumed ended with other parameters; {told}",
         why=_WHY_RESUME,

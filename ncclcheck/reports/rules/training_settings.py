@@ -9,6 +9,7 @@ from ncclcheck.probes.facts.training.settings import SaveSetting, SettingsFile
 from ncclcheck.reports.findings import Finding, State, Where, fail, fine, note, seen, warn, you
 from ncclcheck.reports.rule import NothingToJudge, rule
 from ncclcheck.reports.save_forecast import forecast
+from ncclcheck.reports.trained import place
 
 _STAGE = ("stage", "zero_stage")
 _GATHER = (
@@ -90,8 +91,7 @@ def _gathered(cluster: Cluster, gather: _Said, timeout: _Said | None) -> Finding
     found = forecast(sharded) if sharded else None
     said = _words(timeout) if timeout else f"no timeout is given, {_DEFAULT_S:g} s apply"
     evidence = [seen(gather[0].path, _words(gather)), seen("timeout", said)]
-    home = next((one.node for one in cluster.run.ranks if one.rank == 0), None)
-    where = Where(node=home, device=gather[0].path)
+    where = Where(node=place(cluster, 0).node, device=gather[0].path)
     if found is None or limit is None:
         return note(
             where,

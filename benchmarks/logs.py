@@ -1,0 +1,192 @@
+"""How often the cause in a log is named, and how fast logs are read.
+
+    python benchmarks/logs.py [--seeds 2] [--missed] [--speed MB] [--only A,B7]
+
+Cases: tests/data/logs/cases, written by people who had not seen the rules; each is read as it is (clean) and mixed
+with the other ranks of its job (mixed, `--seeds` times). A cause is right when its code stands for the failure
+mode of the case in tests/data/logs/modes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import random
+import resource
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tabulate import tabulate
+
+from ncclcheck.probes.facts import Cluster, Measurements
+from ncclcheck.probes.logs.reading import Reading
+from ncclcheck.reports.findings import State, Verdict
+from ncclcheck.reports.judge import judge
+from ncclcheck.reports.log_story import Cause, diagnosis
+from ncclcheck.reports.logged import SYMPTOMS
+from ncclcheck.reports.rule import all_rules
+from tests.logcases import Case, cases
+
+MODES = Path(__file__).resolve().parent.parent / "tests/data/logs/modes"
+SOUND = ("healthy", "harmless")
+NONE = "none"
+
+
+@dataclass
+class Score:
+    """One family in one form."""
+
+    logs: int = 0
+    first: int = 0
+    three: int = 0
+    where: int = 0
+    placed: int = 0
+    missed: list[str] = field(default_factory=list)
+
+
+def codes_of_modes() -> dict[str, list[str]]:
+    """Failure mode -> the codes that stand for it."""
+    told: dict[str, list[str]] = {}
+    for path in sorted(MODES.glob("*.json")):
+        told |= {mode: one["codes"] for mode, one in json.loads(path.read_text()).items()}
+    return told
+
+
+def causes(data: bytes) -> list[Cause]:
+    """What the tool says of a log, the likeliest cause first."""
+    reading = Reading()
+    reading.take("log", io.BytesIO(data))
+    logs = reading.logs()
+    rules = [rule for rule in all_rules() if rule.code.startswith("LOG")]
+    verdicts: list[Verdict] = judge(Cluster(command="logs", measurements=Measurements(logs=logs)), rules)
+    bad = [v.code for v in verdicts if v.state is State.UNKNOWN and v.code != "LOG003"]
+    assert not bad, bad
+    told = diagnosis(logs, verdicts)
+    return told.causes if told else []
+
+
+def forms(case: Case, seeds: int) -> Iterator[tuple[str, bytes]]:
+    """The log as it is, and mixed with the others."""
+    yield "clean", case.clean()
+    for seed in range(seeds):
+        yield "mixed", case.interleaved(seed)
+
+
+def accepted(case: Case, codes: dict[str, list[str]]) -> tuple[set[str], bool]:
+    """The codes that are right first, and whether naming none is right."""
+    modes = {case.mode, *case.also}
+    right = {code for mode in modes for code in codes.get(mode, [])}
+    return right, bool(modes & {*SOUND, NONE})
+
+
+def judged(case: Case, data: bytes, codes: dict[str, list[str]], score: Score) -> None:
+    """Count one log."""
+    right, none_is_right = accepted(case, codes)
+    found = causes(data)
+    exact = [one for one in found if one.code not in SYMPTOMS]
+    named = [one.code for one in (exact or found)]
+    score.logs += 1
+    quiet = not found if case.mode in SOUND else not exact
+    first = bool(named and named[0] in right) or (none_is_right and quiet)
+    score.first += first
+    score.three += first or bool(right & {*named[:3]})
+    if first and not quiet and case.host and case.rank is not None:
+        score.placed += 1
+        top = (exact or found)[0].where
+        score.where += top.rank == case.rank or (top.rank is None and top.node == case.host)
+    if not first:
+        score.missed.append(f"{case.name} ({case.mode}): {', '.join(named[:4]) or 'nothing'}")
+
+
+def detection(seeds: int, only: tuple[str, ...], *, missed: bool) -> None:
+    """Print the table by family."""
+    codes = codes_of_modes()
+    scores: dict[tuple[str, str], Score] = defaultdict(Score)
+    for case in cases():
+        family = case.mode if case.mode in (*SOUND, NONE) else case.mode[0]
+        if only and not case.mode.startswith(only):
+            continue
+        for form, data in forms(case, seeds):
+            judged(case, data, codes, scores[family, form])
+    rows = [
+        [f, form, s.logs, _share(s.first, s.logs), _share(s.three, s.logs), _share(s.where, s.placed)]
+        for (f, form), s in sorted(scores.items())
+    ]
+    total = [s for (f, _), s in scores.items() if f not in SOUND]
+    logs = sum(s.logs for s in total)
+    rows.append(["all faults", "", logs, _share(sum(s.first for s in total), logs),
+                 _share(sum(s.three for s in total), logs), ""])  # fmt: skip
+    print(tabulate(rows, ["family", "form", "logs", "right first", "in first three", "rank or host right"]))
+    if missed:
+        print("\n".join(line for (_, form), s in sorted(scores.items()) for line in [f"-- {form}", *s.missed]))
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part} of {whole} ({100 * part / whole:.0f} %)" if whole else ""
+
+
+def big(megabytes: int) -> bytes:
+    """A log as large jobs write it: the start of 128 ranks, then collectives, connections and training lines."""
+    chance = random.Random(1)
+    lines = []
+    for rank in range(128):
+        head = f"gpu-a{rank // 8:02d}:{4000 + rank % 8}:4100 [{rank % 8}] NCCL INFO "
+        lines += [
+            f"{head}Bootstrap: Using eth0:10.0.3.{rank // 8}<0>",
+            f"{head}ncclCommInitRank comm 0x55{rank:x} rank {rank} nranks 128 cudaDev 0 nvmlDev 0 busId 1b000 "
+            "commId 0x12 - Init START",
+            *(f"{head}Channel {channel:02d}/0 : {rank}[0] -> {(rank + 8) % 128}[0] [send] via NET/IB/{channel % 8}"
+              "/GDRDMA" for channel in range(32)),
+            f"{head}ncclCommInitRank comm 0x55{rank:x} rank {rank} nranks 128 cudaDev 0 nvmlDev 0 busId 1b000 "
+            "commId 0x12 - Init COMPLETE",
+        ]  # fmt: skip
+    size = sum(map(len, lines))
+    while size < megabytes * 1e6:
+        rank = chance.randrange(128)
+        head = f"gpu-a{rank // 8:02d}:{4000 + rank % 8}:4100 [{rank % 8}] NCCL INFO "
+        more = [
+            f"{head}AllReduce: opCount {size:x} sendbuff 0x7f{size:x} recvbuff 0x7f{size:x} count 1048576 "
+            "datatype 7 op 0 root 0 comm 0x55 [nranks=128] stream 0x44",
+            f"[rank{rank}]: 2026-05-16 16:39:51,208 INFO train step {size} loss {chance.random():.4f} "
+            f"grad_norm {chance.random():.3f} tokens/s {chance.randrange(10000, 99999)}",
+            f"{head}Channel {rank % 32:02d}/0 : {rank}[0] -> {(rank + 1) % 128}[0] via P2P/CUMEM/read",
+        ]
+        lines += more
+        size += sum(map(len, more))
+    return ("\n".join(lines) + "\n").encode()
+
+
+def speed(megabytes: int) -> None:
+    """Print megabytes a second on one core, and how much memory grew."""
+    data = big(megabytes)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    rates = []
+    for _ in range(3):
+        begun = time.process_time()
+        reading = Reading()
+        reading.take("log", io.BytesIO(data))
+        reading.logs()
+        rates.append(len(data) / 1e6 / (time.process_time() - begun))
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    print(f"{len(data) / 1e6:.0f} MB read at {sorted(rates)[1]:.0f} MB/s (CPU); memory grew by {grown:.0f} MiB")
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--missed", action="store_true")
+    parser.add_argument("--speed", type=int, default=100, metavar="MB")
+    parser.add_argument("--only", default="")
+    given = parser.parse_args()
+    detection(given.seeds, tuple(filter(None, given.only.split(","))), missed=given.missed)
+    if given.speed:
+        speed(given.speed)
+
+
+if __name__ == "__main__":
+    main()

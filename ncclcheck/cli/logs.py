@@ -1,0 +1,60 @@
+"""`ncclcheck logs`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ncclcheck import logs as reader
+from ncclcheck import outputs
+from ncclcheck.cli.common import SECONDS, SiteCommand, option, policy, report_options, reports
+from ncclcheck.config import Site
+from ncclcheck.errors import UsageError
+from ncclcheck.options import Options, codes
+
+_EPILOG = """\b
+Exit codes:
+  0    nothing in the logs tells of a failure
+  1    a failure is told; its cause, where it was found, stands in the last line
+  2    wrong usage, or a name that stands for no file
+  3    not all could be read, and nothing in the rest tells of a failure
+"""
+
+
+@click.command("logs", cls=SiteCommand, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("files", nargs=-1, metavar="FILE...")
+@click.option(
+    "--output", "-o", type=click.Choice(["text", "short", "json"]), default="text", help="form of stdout"
+)
+@reports
+@option("--only", metavar="CODES", default="", help="judge these codes or families only: LOG050")
+@option("--ignore", metavar="CODES", default="", help="make these codes notes that stay visible")
+@option("--strict", is_flag=True, help="warnings and unknowns are failures too")
+@option("--deadline", type=SECONDS, metavar="S", help="seconds until the report is there  [default: 600]")
+@option("--quiet", "-q", is_flag=True, help="print nothing when all is well")
+@option("--verbose", "-v", is_flag=True, help="list every check and its evidence")
+@option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", help="colours")
+@click.pass_obj
+def logs(site: Site, /, files: tuple[str, ...], **given: Any) -> int:
+    """Name the cause in logs of NCCL, torch, torchrun and Slurm, and in Flight Recorder dumps.
+
+    FILE is a file, a folder, a glob in quotes or - (standard input); gzip is read too.
+    """
+    if not files:
+        raise UsageError("logs: no file was given; type: ncclcheck logs FILE..., or ncclcheck logs - for stdin")
+    options = Options(
+        command="logs",
+        output=given["output"],
+        **report_options(given),
+        only=codes("--only", given["only"]) or ("LOG",),
+        ignore=codes("--ignore", given["ignore"]),
+        strict=given["strict"],
+        deadline=given["deadline"],
+        quiet=given["quiet"],
+        verbose=given["verbose"],
+        color=given["color"],
+        policy=policy(site, ""),
+    )
+    outputs.check(options)
+    return reader.run(options, files)

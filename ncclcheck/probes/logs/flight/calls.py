@@ -1,0 +1,174 @@
+"""Typed records of one dump -> its calls, and how far it came in each process group."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ncclcheck.probes.facts import FlightCall
+from ncclcheck.probes.logs.flight.form import Entry, Form, Status, members, number
+from ncclcheck.probes.logs.flight.ranks import pair
+
+Key = tuple[str, tuple[int, ...]]
+_STATES = {"scheduled": "scheduled", "started": "started", "completed": "completed"}
+_LIBRARY = ("/torch/", "\\torch\\", "/site-packages/", "/dist-packages/", "<frozen", "/lib/python3")
+_MOST_ELEMENTS = 2**60
+
+
+@dataclass
+class Came:
+    """How far a rank came in one group. paired: the group was used for sends, which its status counts too."""
+
+    entered: int | None = None
+    ended: int | None = None
+    paired: bool = False
+
+
+@dataclass
+class Dump:
+    """One dump, its groups still by name and members."""
+
+    groups: dict[Key, str] = field(default_factory=dict)
+    calls: list[tuple[Key, FlightCall]] = field(default_factory=list)
+    seen: dict[Key, Came] = field(default_factory=dict)
+    status: dict[Key, Came] = field(default_factory=dict)
+
+
+def dump(whole: Form, entries: list[Entry]) -> Dump:
+    """What one dump tells. Raises Refused."""
+    made = Dump()
+    keys: dict[str, Key] = {}
+    for name, group in whole.pg_config.items():
+        keys[name] = (name, members(group.ranks))
+        made.groups[keys[name]] = clean(group.desc)
+    together: dict[tuple[Key, bool, int], list[Entry]] = defaultdict(list)
+    for one in entries:
+        name, about = one.process_group or (str(one.pg_id), "")
+        key = keys.setdefault(name, (name, ()))
+        made.groups.setdefault(key, clean(about))
+        together[key, _is_pair(one), _seq(one)].append(one)
+    for (key, paired, seq), batch in together.items():
+        calls = _pairs(key, batch) if paired else [_collective(seq, batch)]
+        made.calls += [(key, call) for call in calls]
+        _count(made.seen.setdefault(key, Came()), seq, paired, calls)
+    made.calls.sort(key=lambda one: one[1].order)
+    made.status = _statuses(whole, entries, keys)
+    return made
+
+
+def _is_pair(one: Entry) -> bool:
+    return pair(one.profiling_name) is not None if one.is_p2p is None else one.is_p2p
+
+
+def _seq(one: Entry) -> int:
+    if _is_pair(one):
+        return one.p2p_seq_id
+    return one.seq_id if one.collective_seq_id is None else one.collective_seq_id
+
+
+def _count(came: Came, seq: int, paired: bool, calls: list[FlightCall]) -> None:
+    if paired:
+        came.paired = True
+        return
+    came.entered = max(seq, came.entered or 0)
+    if all(call.state == "completed" for call in calls):
+        came.ended = max(seq, came.ended or 0)
+
+
+def _collective(seq: int, batch: list[Entry]) -> FlightCall:
+    """Calls that were coalesced have one number and one end, which the last of them tells."""
+    last = batch[-1]
+    return _call(last, seq, _op(last), batch)
+
+
+def _pairs(key: Key, batch: list[Entry]) -> list[FlightCall]:
+    """Sends and receives; of a batch only the closing `coalesced` is told its end."""
+    closing = next((one for one in reversed(batch) if pair(one.profiling_name) is None), None)
+    made = []
+    for one in batch:
+        if ends := pair(one.profiling_name):
+            other = key[1][ends[1]] if ends[1] < len(key[1]) else ends[1]
+            op = "send" if "->" in one.profiling_name else "recv"
+            made.append(_call(one, one.p2p_seq_id, op, [one], peer=other, end=closing or one))
+    return made
+
+
+def _call(
+    one: Entry, seq: int, op: str, batch: Iterable[Entry], *, peer: int | None = None, end: Entry | None = None
+) -> FlightCall:
+    batch = [*batch]
+    state = "completed" if _is_over(end or one) else (end or one).state
+    return FlightCall(
+        group=0,
+        seq=seq,
+        op=op,
+        order=batch[0].record_id,
+        state=_STATES.get(state, "scheduled"),  # type: ignore[arg-type]
+        peer=peer,
+        elements_in=_elements(size for each in batch for size in each.input_sizes),
+        elements_out=_elements(size for each in batch for size in each.output_sizes),
+        dtype_in=_types(name for each in batch for name in each.input_dtypes),
+        dtype_out=_types(name for each in batch for name in each.output_dtypes),
+        at_ns=one.time_created_ns,
+        place=_place(one),
+    )
+
+
+def _is_over(one: Entry) -> bool:
+    """A call of NCCL that torch retired without its end has timed out; of gloo only the retiring is told."""
+    return bool(one.time_discovered_completed_ns) or (one.retired and _is_gloo(one))
+
+
+def _is_gloo(one: Entry) -> bool:
+    return one.profiling_name.startswith("gloo:")
+
+
+def _op(one: Entry) -> str:
+    return clean(one.profiling_name.rpartition(":")[2].partition(" ")[0])[:60]
+
+
+def _elements(sizes: Iterable[list[int]]) -> int:
+    return min(sum(min(math.prod(size), _MOST_ELEMENTS) for size in sizes), _MOST_ELEMENTS)
+
+
+def _types(names: Iterable[str]) -> str:
+    return "+".join(sorted({clean(name)[:30] for name in names})[:4])
+
+
+def _place(one: Entry) -> str:
+    """The innermost line that is the program's own."""
+    own = (frame for frame in one.frames if not any(part in frame.filename for part in _LIBRARY))
+    if frame := next(own, None):
+        return clean(f"{frame.filename[-100:]}:{frame.line} {frame.name[:60]}")
+    return ""
+
+
+def clean(text: str) -> str:
+    """What can be printed of a text from outside."""
+    text = text[:200]
+    return text if text.isprintable() else "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def _statuses(whole: Form, entries: list[Entry], keys: dict[str, Key]) -> dict[Key, Came]:
+    """The status of groups, which is told by another name than their members. Gloo's counts calls of all kinds."""
+    names = {one.pg_id: one.process_group[0] for one in entries if one.process_group}
+    told = {int(key): status for key, status in whole.pg_status.items() if str(key)[:9].isdigit()}
+    names = _in_order(sorted(told), [*whole.pg_config], names) or names
+    for one in entries:
+        if _is_gloo(one):
+            told.pop(one.pg_id, None)
+    return {keys[name]: _status(told[local]) for local, name in names.items() if local in told and name in keys}
+
+
+def _in_order(local: list[int], names: list[str], sure: dict[int, str]) -> dict[int, str]:
+    """Both count in the order in which groups were made; empty where that does not fit what calls tell."""
+    if len(local) != len(names) or not all(name.isascii() and name.isdigit() for name in names):
+        return {}
+    found = dict(zip(local, sorted(names, key=lambda name: int(name[:18])), strict=True))
+    return found if all(found.get(key) == name for key, name in sure.items()) else {}
+
+
+def _status(told: Status) -> Came:
+    return Came(number(told.last_enqueued_collective), number(told.last_completed_collective))

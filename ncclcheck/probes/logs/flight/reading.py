@@ -1,0 +1,127 @@
+"""Many files -> `Flight`: one dump a rank, the same groups of all ranks under one number."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from ncclcheck.probes.facts import Flight, FlightCall, FlightCount, FlightDump, FlightGroup, FlightRefused
+from ncclcheck.probes.logs.flight.calls import Came, Dump, Key, clean, dump
+from ncclcheck.probes.logs.flight.form import form
+from ncclcheck.probes.logs.flight.plain import MOST_BYTES, Refused, plain
+from ncclcheck.probes.logs.flight.ranks import rank_of
+
+_MOST_CALLS, _MOST_IN_ALL, _LEAST_CALLS = 256, 65536, 24
+_NAME = re.compile(r"(?:nccl_trace_rank_|comm_lib_trace_rank_|_dump_)\d{1,7}$")
+_PICKLE = re.compile(rb"\x80[\x02-\x05][}(c\x95]")
+_JSON = (b'"pg_config"', b'"pg_status"', b'"entries"', b'"nccl_version"', b'"comm_lib_version"')
+
+
+def is_dump(head: bytes, name: str) -> bool:
+    """Whether a file that begins like this is a dump, by torch's own file names or by its first bytes."""
+    if _NAME.search(name) or _PICKLE.match(head):
+        return True
+    return head.lstrip()[:1] == b"{" and any(key in head for key in _JSON)
+
+
+@dataclass
+class _Job:
+    """What was read up to now."""
+
+    most: int
+    places: dict[Key, int] = field(default_factory=dict)
+    groups: list[FlightGroup] = field(default_factory=list)
+    dumps: dict[int, FlightDump] = field(default_factory=dict)
+    status: dict[int, dict[int, Came]] = field(default_factory=dict)
+    paired: set[int] = field(default_factory=set)
+    refused: list[FlightRefused] = field(default_factory=list)
+
+
+def read(paths: Iterable[str]) -> Flight:
+    """All dumps of a job; a file that is damaged or hostile is named in `refused`, and the rest goes on."""
+    names = [*paths]
+    job = _Job(max(_LEAST_CALLS, min(_MOST_CALLS, _MOST_IN_ALL // max(1, len(names)))))
+    for path in names:
+        try:
+            _take(job, path)
+        except Refused as refused:
+            why = clean(str(refused))
+            job.refused.append(FlightRefused(file=clean(path), why=why, hostile=refused.hostile))
+    dumps = [_with_status(job, job.dumps[rank]) for rank in sorted(job.dumps)]
+    return Flight(groups=job.groups, dumps=dumps, refused=job.refused)
+
+
+def _take(job: _Job, path: str) -> None:
+    whole, entries = form(plain(_bytes(path)))
+    rank, told_by = rank_of(path, whole, entries)
+    told = dump(whole, entries)
+    made = FlightDump(
+        rank=rank,
+        file=clean(path),
+        told_by=told_by,
+        version=clean(whole.version),
+        entries=len(entries),
+        unfinished=sum(call.state != "completed" for _, call in told.calls),
+    )
+    if (other := job.dumps.get(rank)) and _newest(told) <= max((call.at_ns for call in other.calls), default=0):
+        raise Refused(f"{other.file} is of rank {rank} too, and not older")
+    if other:
+        job.refused.append(FlightRefused(file=other.file, why=f"{made.file} is of rank {rank} too, and newer"))
+    for key in told.groups:
+        _place(job, key, told)
+    job.status[rank] = {_place(job, key, told): came for key, came in told.status.items()}
+    job.paired |= {_place(job, key, told) for key, came in told.seen.items() if came.paired}
+    counts = [
+        FlightCount(group=_place(job, key, told), entered=came.entered, ended=came.ended)
+        for key, came in told.seen.items()
+    ]
+    job.dumps[rank] = replace(made, counts=counts, calls=_kept(job, told))
+
+
+def _bytes(path: str) -> bytes:
+    try:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            return file.read(MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise Refused(f"it cannot be read: {reason}") from None
+
+
+def _newest(told: Dump) -> int:
+    return max((call.at_ns for _, call in told.calls), default=0)
+
+
+def _place(job: _Job, key: Key, told: Dump) -> int:
+    if key not in job.places:
+        job.places[key] = len(job.groups)
+        job.groups.append(FlightGroup(name=clean(key[0]), about=told.groups.get(key, ""), ranks=[*key[1]]))
+    return job.places[key]
+
+
+def _kept(job: _Job, told: Dump) -> list[FlightCall]:
+    """The first unfinished calls, and as many of the newest that ended as there is room for."""
+    unfinished = [one for one in told.calls if one[1].state != "completed"][: job.most]
+    room = job.most - len(unfinished)
+    ended = [one for one in told.calls if one[1].state == "completed"][-room:] if room else []
+    kept = sorted([*unfinished, *ended], key=lambda one: one[1].order)
+    return [replace(call, group=_place(job, key, told)) for key, call in kept]
+
+
+def _with_status(job: _Job, made: FlightDump) -> FlightDump:
+    """A group's status joins what its calls tell, unless the group was used for sends: it counts these too."""
+    counts = {one.group: one for one in made.counts}
+    for group, came in job.status[made.rank].items():
+        if group not in job.paired:
+            seen = counts.get(group, FlightCount(group=group))
+            counts[group] = FlightCount(
+                group=group, entered=_later(seen.entered, came.entered), ended=_later(seen.ended, came.ended)
+            )
+    return replace(made, counts=[counts[group] for group in sorted(counts)])
+
+
+def _later(*numbers: int | None) -> int | None:
+    return max((number for number in numbers if number is not None), default=None)

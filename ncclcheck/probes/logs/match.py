@@ -1,0 +1,126 @@
+"""Which signs a line has, fast: nearly all lines have none, and most look like one that was seen before."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from ncclcheck.probes.logs.prefixes import prefix
+from ncclcheck.probes.logs.signs import Sign, all_signs
+
+_DIGITS = bytes.maketrans(b"123456789", b"000000000")
+_MOST_SHAPES, _MOST_REMEMBERED = 65536, 2**23  # bytes
+_SHORTEST = 3
+_HEAD = 200
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_DIGIT = re.compile(r"\d")
+_NO_DIGIT = re.compile(r"\{\d*,?\d*\}|\(\?P<\w+>|\\d")
+_ENOUGH, _NOW_AND_THEN = 20, 64
+_TOKEN = re.compile(
+    r"\\(?P<escaped>[^\w])|(?P<optional>[*?]|\{\d*,?\d*\})|(?P<class>\[\^?\]?(?:\\.|[^\]\\])*\]|\\.|[().|+^$\d])"
+    r"|(?P<plain>.)"
+)
+
+
+class Pattern(NamedTuple):
+    """A sign, ready to be searched for. words: one of them is in every line that it is in; none: not known.
+
+    any_case: the same, in lower case, of a line in lower case. digits: what the digits of a line are matters.
+    """
+
+    name: str
+    search: re.Pattern[str]
+    words: tuple[str, ...]
+    any_case: tuple[str, ...]
+    digits: bool
+    often: bool
+
+    def may_be_in(self, text: str) -> bool:
+        """Whether it may be in lines that differ from this one in their digits."""
+        if self.any_case:
+            lower = text.lower()
+            near = any(word in lower for word in self.any_case)
+        else:
+            near = not self.words or any(word in text for word in self.words)
+        if not near:
+            return False
+        return self.digits or self.search.search(text) is not None
+
+
+class Matcher:
+    """Remembers for each shape of line (digits are alike) which signs it may have."""
+
+    def __init__(self, signs: Sequence[Sign] | None = None) -> None:
+        signs = all_signs() if signs is None else signs
+        self._patterns = [
+            Pattern(
+                one.name,
+                re.compile(one.pattern),
+                words(one.pattern),
+                one.words,
+                _DIGIT.search(_NO_DIGIT.sub("", one.pattern)) is not None,
+                one.often,
+            )
+            for one in sorted(signs, key=lambda one: one.often)
+        ]
+        self._frequent: dict[bytes, int] = {}
+        self._shapes: dict[bytes, tuple[Pattern, ...]] = {}
+        self._remembered = 0
+
+    def may(self, line: bytes) -> tuple[Pattern, ...]:
+        """The signs whose words are in a line."""
+        shape = line.translate(_DIGITS)
+        found = self._shapes.get(shape)
+        if found is None:
+            self._remembered += len(shape)
+            if len(self._shapes) >= _MOST_SHAPES or self._remembered > _MOST_REMEMBERED:
+                self._shapes.clear()
+                self._frequent.clear()
+                self._remembered = len(shape)
+            text = bare(line.decode(errors="backslashreplace"))
+            found = tuple(one for one in self._patterns if one.may_be_in(text))
+            self._shapes[shape] = found
+        return found if not found or not found[-1].often else self._now_and_then(shape, found)
+
+    def _now_and_then(self, shape: bytes, found: tuple[Pattern, ...]) -> tuple[Pattern, ...]:
+        """Without what sound logs are full of, where enough of it was seen in lines of this shape."""
+        seen = self._frequent[shape] = self._frequent.get(shape, 0) + 1
+        if seen <= _ENOUGH or not seen % _NOW_AND_THEN:
+            return found
+        return tuple(one for one in found if not one.often)
+
+    @staticmethod
+    def signs(text: str, patterns: Sequence[Pattern]) -> Iterator[tuple[str, dict[str, str]]]:
+        """The signs that the line has, each with what is named in it."""
+        for one in patterns:
+            if found := one.search.search(text):
+                yield one.name, {key: value for key, value in found.groupdict().items() if value}
+
+
+def bare(text: str) -> str:
+    """A line without colours and without what launchers write before it."""
+    if "\x1b" in text:
+        text = _COLOUR.sub("", text)
+    return text[prefix(text[:_HEAD]).end :]
+
+
+def words(pattern: str) -> tuple[str, ...]:
+    """For each alternative its longest run of plain letters, which a line must hold; none where none is sure."""
+    if "(?i" in pattern:
+        return ()
+    alternatives: list[list[str]] = [[""]]
+    depth = 0
+    for token in _TOKEN.finditer(pattern):
+        runs = alternatives[-1]
+        if token["plain"] or token["escaped"]:
+            runs[-1] += "" if depth else token["plain"] or token["escaped"]
+            continue
+        if token["optional"]:
+            runs[-1] = runs[-1][:-1]
+        depth += (token[0] == "(") - (token[0] == ")")
+        if token[0] == "|" and not depth:
+            alternatives.append([])
+        alternatives[-1].append("")
+    best = [max(runs, key=len) for runs in alternatives]
+    return tuple(best) if all(len(word) >= _SHORTEST for word in best) else ()

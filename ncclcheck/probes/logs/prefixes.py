@@ -1,0 +1,62 @@
+"""What launchers write before a line: which rank, task, pod or host it came from."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+_MOST = 6
+_TIME = (
+    r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?\s*"
+    r"(?:std(?:out|err) [FP] |\|\s*)?"
+)
+_FORMS = tuple(
+    re.compile(form)
+    for form in (
+        _TIME,  # docker logs -t, kubectl logs --timestamps, a container's log as it lies on the node
+        r"\[rank(?P<rank>\d{1,7})\]:\s?",  # torch 2.2 and later, of itself
+        r"\[(?P<task>[A-Za-z][A-Za-z_-]{0,40}\d{1,5})\]:\s?",  # torchrun --tee: role and local rank
+        # mpirun --tag-output, of version 5 too; SageMaker
+        r"\[(?:[\w.-]{1,200}@)?\d{1,5},(?:mpirank:)?(?P<rank>\d{1,7})(?:,[\w.-]{1,63})?\]"
+        r"<std(?:out|err|diag)>:\s?",
+        r"(?P<task>\d{1,6}): ",  # srun --label
+        r"\((?:\w{1,80} )?(?P<task>pid=\d{1,10}(?:, ip=(?P<host>[\w.:]{1,64}))?)\)\s",  # Ray
+        r"\[(?P<task>pod/[\w.-]{1,253}/[\w.-]{1,63})\]\s",  # kubectl logs --prefix
+        r"(?P<task>[\w.-]{1,128})\s+\|\s",  # docker compose
+        r"(?P<host>(?=[a-z-]{0,60}\d)[a-z][a-z0-9.-]{0,62}): (?!error)",  # pdsh, DeepSpeed
+    )
+)
+
+
+class Prefix(NamedTuple):
+    """rank: of the world. task: what the launcher calls it, the same for all lines of one process or node.
+
+    host: its name without the domain, or its address.
+    """
+
+    rank: int | None = None
+    task: str = ""
+    host: str = ""
+    end: int = 0
+
+
+@lru_cache(maxsize=4096)
+def prefix(text: str) -> Prefix:
+    """What stands before a line, as far as it is known; `end` is where the line itself begins."""
+    rank, task, host, end = None, [], "", 0
+    for _ in range(_MOST):
+        found = next((one for form in _FORMS if (one := form.match(text, end))), None)
+        if found is None:
+            break
+        told = found.groupdict()
+        rank = int(told["rank"]) if told.get("rank") else rank
+        host = told.get("host") or host
+        task += [told["task"]] if told.get("task") else []
+        end = found.end()
+    return Prefix(rank, " ".join(task), host if is_address(host) else host.partition(".")[0], end)
+
+
+def is_address(host: str) -> bool:
+    """Whether a host is told by its address."""
+    return host[:1].isdecimal() or ":" in host

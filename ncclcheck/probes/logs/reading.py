@@ -1,0 +1,277 @@
+"""Files -> `Logs`: one pass, bounded memory, every line counted, the known ones kept with who said them."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+from ncclcheck.probes.facts import LogEvent, LogFile, Logs
+from ncclcheck.probes.logs import told
+from ncclcheck.probes.logs.lines import LONGEST, Other, Record, blocks, split
+from ncclcheck.probes.logs.match import Matcher, Pattern
+from ncclcheck.probes.logs.nccl import Communicator, End, Log, Process
+from ncclcheck.probes.logs.prefixes import Prefix, prefix
+from ncclcheck.probes.logs.times import when
+
+_MOST_EVENTS = 50_000
+_MOST_OF_A_SIGN = 5  # of one process
+_MOST_CONNECTIONS, _CONNECTION = 65536, 512
+_MOST_GROUPS, _MOST_IN_A_GROUP = 65536, 4096
+_TEXT = 600
+_NOBODY = Prefix()
+_CALLS = tuple(f"{name}: ".encode() for name in ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce"))
+_BULK = ("Channel ", "Ring ", "Tree ", "Trees ", "Coll")
+
+
+@dataclass
+class Kept:
+    """An event whose writer is not yet known for sure. group: its file and what the launcher calls the writer."""
+
+    sign: str
+    line: int
+    text: str
+    order: int
+    group: tuple[str, str]
+    host: str
+    pid: int | None
+    rank: int | None
+    time: float | None
+    level: str
+    fields: dict[str, str]
+    count: int = 1
+
+    def again(self, line: int, text: str, order: int, clock: float | None) -> None:
+        """Said once more: of what is said often the first ones are kept, and the last."""
+        self.line, self.text, self.order, self.time = line, text[:_TEXT], order, clock
+        self.count += 1
+
+
+@dataclass
+class _File:
+    name: str
+    lines: int = 0
+    bytes: int = 0
+    records: int = 0
+    operations: int = 0
+    time: float | None = None
+    problem: str = ""
+
+
+@dataclass
+class Reading:
+    """Takes one file after the other.
+
+    until: by time.monotonic, when no more is read. groups: which processes wrote under which prefix of which file.
+    """
+
+    until: float = float("inf")
+    progress: Callable[[str], None] | None = None
+    log: Log = field(default_factory=Log)
+    kept: list[Kept] = field(default_factory=list)
+    groups: dict[tuple[str, str], set[tuple[str, int]]] = field(default_factory=dict)
+    begins: dict[tuple[str, int], tuple[str, int]] = field(default_factory=dict)
+    _files: list[_File] = field(default_factory=list)
+    _counts: dict[tuple[object, ...], list[Kept]] = field(default_factory=dict)
+    _matcher: Matcher = field(default_factory=Matcher)
+    _connections: dict[bytes, tuple[Process, int, Communicator, End]] = field(default_factory=dict)
+    _order: int = 0
+    _dropped: int = 0
+
+    def take(self, name: str, file: BinaryIO) -> None:
+        """Read a file to its end. An error on the way ends that file, and is kept."""
+        here = _File(name)
+        self._files.append(here)
+        try:
+            for block in blocks(file):
+                here.bytes += len(block)
+                self._block(here, block)
+                self._pause(here)
+        except (EOFError, zlib.error) as error:
+            here.problem = f"the gzip data is damaged or cut off: {error}"[:200]
+        except (OSError, ValueError) as error:
+            here.problem = str(getattr(error, "strerror", None) or error)[:200]
+
+    def _pause(self, here: _File) -> None:
+        """Between two blocks. Raises TimeoutError."""
+        if self.progress:
+            self.progress(f"{here.name}: {here.bytes / 1e6:.0f} MB")
+        if time.monotonic() > self.until:
+            raise TimeoutError(f"the deadline passed after {here.bytes / 1e6:.0f} MB")
+
+    def problem(self, name: str, why: str) -> None:
+        """A file that could not be opened."""
+        self._files.append(_File(name, problem=why))
+
+    def _block(self, here: _File, block: bytes) -> None:
+        may = self._matcher.may
+        number = here.lines
+        for number, line in enumerate(block.removesuffix(b"\n").split(b"\n"), number + 1):  # noqa: B020 - goes on
+            if b"\r" in line and b"\r" in (line := line.rstrip(b"\r")):  # progress bars are one line to an editor
+                for part in line.split(b"\r"):
+                    self._line(here, part, number)
+            elif (at := line.find(b"NCCL ")) >= 0:
+                if not self._again(here, line, at):
+                    self._records(here, line, number)
+            elif patterns := may(line[:LONGEST]):
+                self._other(here, line, number, patterns)
+        self._order += number - here.lines
+        here.lines = number
+
+    def _line(self, here: _File, line: bytes, number: int) -> None:
+        if b"NCCL " in line:
+            self._records(here, line, number)
+        elif patterns := self._matcher.may(line[:LONGEST]):
+            self._other(here, line, number, patterns)
+
+    def _again(self, here: _File, line: bytes, at: int) -> bool:
+        """Most lines of large logs: a collective, or a connection that only its channel tells from another."""
+        if line.startswith(_CALLS, at + 10) and line.find(b"NCCL ", at + 5) < 0:
+            here.records += 1
+            here.operations += 1
+            return True
+        if not line.startswith(b"Channel ", at + 10):
+            return False
+        known = self._connections.get(line[:at] + line[line.find(b" : ", at) :])
+        if known is None or known[0].turns != known[1]:
+            return False
+        known[2].seen[known[3]] += 1
+        here.records += 1
+        return True
+
+    def _records(self, here: _File, line: bytes, number: int) -> None:
+        before, head = _NOBODY, ""
+        parts = split(line, number)
+        for cut, after in zip(parts, (*parts[1:], None), strict=True):
+            part = self._whole(cut, after) if isinstance(after, Record) else cut
+            if isinstance(part, Record):
+                here.records += 1
+                self._record(here, part, before, line, head)
+                continue
+            before, head = prefix(part.text), part.text
+            if rest := part.text[before.end :].strip():
+                self.log.take((part,))
+                self._other(here, part.text.encode(), number, self._matcher.may(rest.encode()))
+
+    def _whole(self, cut: Record | Other, after: Record) -> Record | Other:
+        """With its last word, which seems to be part of the next one's host: `to 96 bytesgpu-a17:1:2`."""
+        host = self.log.process(after.host, after.pid).host
+        return cut._replace(text=cut.text + after.host.removesuffix(host))
+
+    def _record(self, here: _File, record: Record, before: Prefix, line: bytes, head: str) -> None:
+        process = self.log.process(record.host, record.pid)
+        process.connected = None
+        process.take(record)
+        key = (process.host, process.pid)
+        if key not in self.begins:
+            self.begins[key] = (here.name, record.number)
+        group = (here.name, before.task)
+        if group in self.groups or len(self.groups) < _MOST_GROUPS:
+            known = self.groups.setdefault(group, set())
+            if len(known) < _MOST_IN_A_GROUP:
+                known.add(key)
+        if record.level == "INFO" and record.text.startswith(_BULK):
+            self._remember(process, line)
+            return
+        patterns = self._matcher.may(record.text.encode())
+        if patterns or record.level == "WARN":
+            here.time = when(head) or here.time
+            self._keep(here, record.text, record.number, patterns, before, process, record.level, record.place)
+
+    def _remember(self, process: Process, line: bytes) -> None:
+        at, counted = line.find(b"NCCL "), process.connected
+        if counted is not None and len(line) <= _CONNECTION and line.find(b"NCCL ", at + 5) < 0:
+            if len(self._connections) >= _MOST_CONNECTIONS:
+                self._connections.clear()
+            key = line[:at] + line[line.find(b" : ", at) :]
+            self._connections[key] = (process, process.turns, *counted)
+
+    def _other(self, here: _File, line: bytes, number: int, patterns: tuple[Pattern, ...]) -> None:
+        if not patterns:
+            return
+        text = line[:LONGEST].decode(errors="backslashreplace")
+        if "\x1b" in text:
+            text = told.plain(text)
+        here.time = when(text) or here.time
+        before = prefix(text[:200])
+        self._keep(here, text[before.end :], number, patterns, before, None, "")
+
+    def _keep(
+        self, here: _File, text: str, number: int, patterns: tuple[Pattern, ...], before: Prefix,
+        process: Process | None, level: str, place: str = "",
+    ) -> None:  # fmt: skip
+        host, pid = (process.host, process.pid) if process else (before.host, None)
+        found = [*Matcher.signs(text, patterns)] or ([("nccl-warning", {})] if level == "WARN" else [])
+        for sign, fields in found:
+            if place:
+                fields["place"] = place
+            me = fields.pop("me", "") or fields.pop("self", "")
+            rank = int(me) if me.isdecimal() and len(me) < 8 else before.rank
+            group = (here.name, before.task)
+            same = self._counts.get(key := (sign, host, pid, rank, group), [])
+            if len(same) >= _MOST_OF_A_SIGN or len(self.kept) >= _MOST_EVENTS:
+                self._dropped += 1
+                if same:
+                    same[-1].again(number, text, self._order + number - here.lines, here.time)
+                continue
+            self._counts[key] = same
+            order = self._order + number - here.lines
+            one = Kept(sign, number, text[:_TEXT], order, group, host, pid, rank, here.time, level, fields)
+            same.append(one)
+            self.kept.append(one)
+
+    def logs(self) -> Logs:
+        """All that was said."""
+        who = told.Writers(self.log, self.groups)
+        events = [self._event(one, who) for one in self.kept]
+        processes = told.processes(self.log, who, self.begins)
+        return Logs(
+            files=[
+                LogFile(
+                    name=one.name,
+                    bytes=one.bytes,
+                    lines=one.lines,
+                    records=one.records,
+                    operations=one.operations,
+                    problem=one.problem,
+                )
+                for one in self._files
+            ],
+            events=events,
+            processes=processes,
+            ranks=_ranks([one.rank for one in events] + [one.rank for one in processes]),
+            world=max((one.nranks for one in processes if one.nranks), default=None),
+            version=self.log.version,
+            dropped=self._dropped,
+        )
+
+    def _event(self, one: Kept, who: told.Writers) -> LogEvent:
+        host, pid, rank = who.of(one.group, one.host, one.pid, one.rank)
+        return LogEvent(
+            sign=one.sign,
+            file=one.group[0],
+            line=one.line,
+            text=one.text,
+            order=one.order,
+            host=host,
+            pid=pid,
+            rank=rank,
+            time=one.time,
+            level=one.level,
+            fields=one.fields,
+            count=one.count,
+        )
+
+
+def _ranks(told: Iterable[int | None]) -> list[int]:
+    return sorted({rank for rank in told if rank is not None})
+
+
+def read(files: Iterable[tuple[str, BinaryIO]]) -> Logs:
+    """The facts of these files."""
+    reading = Reading()
+    for name, file in files:
+        reading.take(name, file)
+    return reading.logs()

@@ -1,0 +1,82 @@
+"""Lines that frighten people and say nothing bad by themselves."""
+
+from __future__ import annotations
+
+from ncclcheck.probes.logs.signs.sign import Sign
+
+_IN_NCCL = "gpu-a17:4711:4800 [3] NCCL INFO "
+
+SIGNS = (
+    Sign(
+        "no-plugin",
+        r"(?:NET|TUNER|PROFILER|ENV|GIN|RMA)/Plugin ?:.{0,120}(?:[Nn]o plugin found|Could not find|Failed to find \w{1,60} symbol|"
+        r"returned \d{1,3} :|dlerror=|using internal|Using internal|load returned)",
+        (
+            _IN_NCCL + "NET/Plugin : No plugin found (libnccl-net.so), using internal implementation",
+            _IN_NCCL + "NET/Plugin: Could not find: libnccl-net.so. Using internal network plugin.",
+            _IN_NCCL + "PROFILER/Plugin: Could not find: libnccl-profiler.so.",
+            _IN_NCCL + "NET/Plugin: Failed to find ncclNetPlugin_v8 symbol.",
+        ),
+    ),
+    Sign(
+        "gdrcopy",
+        r"(?i)gdrcopy|Failed to open libgdrapi",
+        (_IN_NCCL + "Failed to open libgdrapi.so",),
+        words=("gdrcopy", "libgdrapi"),
+    ),
+    Sign(
+        "no-libmlx5", r"(?:Failed to open|Could not open) libmlx5", (_IN_NCCL + "Failed to open libmlx5.so[.1]",)
+    ),
+    Sign(
+        "speed-not-told",
+        r"Could not get speed from /sys/class/net/(?P<interface>\S{1,32})/speed",
+        (_IN_NCCL + "Could not get speed from /sys/class/net/veth9/speed. Defaulting to 10 Gbps.",),
+    ),
+    Sign(
+        "virtual-network-card",
+        r"network path .{1,200} is not a PCI device",
+        (
+            _IN_NCCL
+            + "Topology detection: network path /sys/devices/virtual/net/bond0 is not a PCI device (vmbus?). Attaching to first CPU",
+        ),
+    ),
+    Sign(
+        "no-nvls",
+        r"NVLS multicast support is not available",
+        (_IN_NCCL + "NVLS multicast support is not available on dev 3",),
+    ),
+    Sign(
+        "not-a-device-plugin",
+        r"Using non-device net plugin",
+        (_IN_NCCL + "Using non-device net plugin version 0",),
+    ),
+    Sign("no-profiler", r"Profiler init failed", (_IN_NCCL + "Profiler init failed with error 3",)),
+    Sign(
+        "omp-threads",
+        r"Setting OMP_NUM_THREADS environment variable for each process to be 1",
+        (
+            "W1109 22:40:00.000000 771 torch/distributed/run.py:766] Setting OMP_NUM_THREADS environment variable for each process to be 1 in default, to avoid your system being overloaded",
+        ),
+    ),
+    Sign(
+        "not-destroyed",
+        r"destroy_process_group\(\) was not called before program exit|process group has NOT been destroyed",
+        (
+            "[rank0]:[W1109 23:59:00.100 ProcessGroupNCCL.cpp:1496] Warning: WARNING: destroy_process_group() was not called before program exit, which can leak resources.",
+        ),
+    ),
+    Sign(
+        "hostname-not-found",
+        r"The hostname of the client socket cannot be retrieved",
+        (
+            "[W1109 22:40:00.100 socket.cpp:759] [c10d] The hostname of the client socket cannot be retrieved. err=-3",
+        ),
+    ),
+    Sign(
+        "ipv6-not-there",
+        r"The client socket (?:has failed to connect|cannot be initialized to connect) to \[\S{1,120}\]:\d{1,5} \(errno: 97",
+        (
+            "[W socket.cpp:601] [c10d] The client socket cannot be initialized to connect to [gpu-a17]:29500 (errno: 97 - Address family not supported by protocol).",
+        ),
+    ),
+)

@@ -1,0 +1,145 @@
+"""How processes find each other: torch's TCPStore, torchrun's rendezvous, gloo."""
+
+from __future__ import annotations
+
+from ncclcheck.probes.logs.signs.sign import Sign
+
+_ADDRESS = r"[0-9a-fA-F.:]{2,45}|localhost"
+
+SIGNS = (
+    Sign(
+        "address-in-use",
+        r"(?:(?:\]:|port: ?|\w:)(?P<port>\d{2,5})(?=[ ,.)]).{0,80}?)?EADDRINUSE"
+        r"|(?:(?:\]:|port: ?|\w:)(?P<taken>\d{2,5})(?=[ ,.)]).{0,80}?)?ddress already in use",
+        (
+            "[W socket.cpp:426] [c10d] The server socket has failed to bind to [::]:29500 (errno: 98 - Address "
+            "already in use).",
+            "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network "
+            "address. "
+            "port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
+            "RuntimeError: The server socket has failed to listen on any local network address. The server "
+            "socket has failed "
+            "to bind to 0.0.0.0:29500 (errno: 98 - Address already in use).",
+            "RuntimeError: Address already in use",
+        ),
+    ),
+    Sign(
+        "store-unreachable",
+        r"client socket has timed out after (?P<after>\S{1,20}) while trying to connect to "
+        r"\(?(?P<host>[^\s,()]{1,253}?)(?:, |:)(?P<port>\d{1,5})\)?(?:[\s.]|$)"
+        r"|failed to connect to any network address of \((?P<name>[^\s,()]{1,253}), (?P<at>\d{1,5})\)"
+        r"|connect\(\) timed out\. Original timeout was",
+        (
+            "[E1109 22:40:00.100 socket.cpp:1011] [c10d] The client socket has timed out after 60000ms while "
+            "trying to connect to (10.0.3.17, 29500).",
+            "[E socket.cpp:860] [c10d] The client socket has timed out after 60s while trying to connect to "
+            "(gpu-a17, 29400).",
+            "torch.distributed.DistNetworkError: The client socket has failed to connect to any network address "
+            "of (gpu-a17, 29500).",
+            "RuntimeError: connect() timed out. Original timeout was 60000 ms.",
+        ),
+    ),
+    Sign(
+        "store-refused",
+        r"client socket has failed to connect to \[?(?P<host>[^\s\]]{1,253}?)\]?:(?P<port>\d{1,5}) "
+        r"\(errno: (?P<errno>(?!97)\d{1,3}) - (?P<error>.{1,60}?)\)",
+        (
+            "[W1109 22:39:00.100 socket.cpp:752] [c10d] The client socket has failed to connect to "
+            "[gpu-a17]:29500 (errno: 113 - No route to host).",
+        ),
+    ),
+    Sign(
+        "name-unresolved",
+        r"network addresses of \((?P<host>[^\s,()]{1,253}), (?P<port>\d{1,5})\) cannot be retrieved \(gai "
+        r"error: (?P<error>-?\d{1,6} - .{1,60}?)\)",
+        (
+            "[W1109 22:39:00.100 socket.cpp:764] [c10d] The IPv6 network addresses of (gpu-a17.internal, 29500) "
+            "cannot be retrieved (gai error: -2 - Name or service not known).",
+        ),
+    ),
+    Sign(
+        "python-name-unresolved",
+        r"gaierror: \[Errno -?\d{1,4}\] (?P<error>.{1,60})|RuntimeError: (?P<told>Name or service not known|"
+        r"Temporary failure in name resolution)",
+        (
+            "RuntimeError: Name or service not known",
+            "socket.gaierror: [Errno -2] Name or service not known",
+        ),
+    ),
+    Sign(
+        "clients-missing",
+        r"Timed out after (?P<after>\d{1,8}) seconds waiting for clients\. "
+        r"(?P<joined>\d{1,7})/(?P<wanted>\d{1,7}) clients joined",
+        (
+            "torch.distributed.DistStoreError: Timed out after 1801 seconds waiting for clients. 3/4 clients "
+            "joined.",
+        ),
+    ),
+    Sign(
+        "rendezvous-timeout",
+        r"RendezvousTimeoutError",
+        ("torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",),
+    ),
+    Sign(
+        "rendezvous-unreachable",
+        r"RendezvousConnectionError: The connection to the C10d store has failed",
+        (
+            "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d "
+            "store has failed. See inner exception for details.",
+        ),
+    ),
+    Sign(
+        "rendezvous-closed",
+        r"RendezvousClosedError",
+        ("torch.distributed.elastic.rendezvous.api.RendezvousClosedError",),
+    ),
+    Sign(
+        "store-wait",
+        r"wait timeout after (?P<ms>\d{1,12})ms, keys: (?P<keys>\S{1,120})"
+        r"|store->get\('(?P<key>[^']{1,80})'\)(?: got error|.{0,40}[Tt]imeout)",
+        (
+            "torch.distributed.DistStoreError: wait timeout after 1800000ms, keys: /default_pg/0//cpu//0/rank_3",
+            "RuntimeError: [2] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d "
+            "key-value store by store->get('0'), but store->get('0') got error: Socket Timeout",
+        ),
+    ),
+    Sign(
+        "gloo-connect",
+        rf"timed out connecting: .{{0,160}}?remote=\[(?P<remote>{_ADDRESS})\]"
+        rf"|gloo/transport/tcp/.{{0,160}}? connect \[(?P<dialled>{_ADDRESS})\]"
+        r"|connectFullMesh failed with .{0,300}?[\[ =/](?P<own>127\.\d{1,3}\.\d{1,3}\.\d{1,3}|::1|localhost)\b"
+        rf"|failed to connect, willRetry=.{{0,200}}?remote=\[(?P<refused>{_ADDRESS})\]",
+        (
+            "RuntimeError: Gloo connectFullMesh failed with "
+            "[../third_party/gloo/gloo/transport/tcp/pair.cc:144] timed out connecting: SO_ERROR: Connection "
+            "refused, remote=[127.0.0.1]:21345",
+            "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:799] connect [127.0.1.1]:24791: "
+            "Connection refused",
+        ),
+    ),
+    Sign(
+        "gloo-mesh",
+        r"Gloo connectFullMesh failed with",
+        (
+            "RuntimeError: Gloo connectFullMesh failed with "
+            "[../third_party/gloo/gloo/transport/tcp/pair.cc:144] no error",
+        ),
+    ),
+    Sign(
+        "gloo-loopback",
+        r"Unable to resolve hostname to a \(local\) address",
+        (
+            "[W ProcessGroupGloo.cpp:751] Warning: Unable to resolve hostname to a (local) address. Using the "
+            "loopback address as fallback. Manually set the network interface to bind to with "
+            "GLOO_SOCKET_IFNAME. (function operator())",
+        ),
+    ),
+    Sign(
+        "gloo-interface",
+        r"Unable to find (?:address|interface) for: (?P<name>\S{1,64})",
+        (
+            "RuntimeError: [enforce fail at ../third_party/gloo/gloo/transport/tcp/device.cc:84] ifa != "
+            "nullptr. Unable to find address for: ^lo",
+        ),
+    ),
+)

@@ -1,0 +1,171 @@
+"""torchrun, srun, mpirun and Python itself: who ended, how, and who only followed; the harmless lines of all."""
+
+from __future__ import annotations
+
+from ncclcheck.probes.logs.signs.sign import Sign
+
+SIGNS = (
+    Sign(
+        "worker-failed",
+        r"failed \(exitcode: (?P<exitcode>-?\d{1,4})\) local_rank: (?P<local_rank>\d{1,6}) \(pid: (?P<pid>\d{1,10})\)",
+        (
+            "E1109 22:47:01.512000 771 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: -9) local_rank: 3 (pid: 4711) of binary: /usr/bin/python3",
+        ),
+    ),
+    Sign(
+        "worker-signalled",
+        r"failed \(exitcode: -(?P<signal>\d{1,3})\)",
+        (
+            "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -11) local_rank: 0 (pid: 92) of binary: python",
+        ),
+    ),
+    Sign(
+        "root-cause-block", r"^Root Cause \(first observed failure\):", ("Root Cause (first observed failure):",)
+    ),
+    Sign(
+        "root-cause-host",
+        r"^  host      : (?P<host>[\w.-]{1,253})",
+        ("  host      : gpu-a17.cluster.local",),
+    ),
+    Sign(
+        "root-cause-rank",
+        r"^  rank      : (?P<rank>\d{1,7}) \(local_rank: (?P<local_rank>\d{1,6})\)",
+        ("  rank      : 3 (local_rank: 3)",),
+    ),
+    Sign(
+        "root-cause-exit",
+        r"^  exitcode  : (?P<exitcode>-?\d{1,4}) \(pid: (?P<pid>\d{1,10})\)",
+        ("  exitcode  : -9 (pid: 4711)",),
+    ),
+    Sign(
+        "sigterm-to-peers",
+        r"Sending process \d{1,10} closing signal SIG\w{2,6}",
+        (
+            "W1109 22:47:01.300000 771 torch/distributed/elastic/multiprocessing/api.py:897] Sending process 4712 closing signal SIGTERM",
+            "WARNING:torch.distributed.elastic.multiprocessing.api:Sending process 91 closing signal SIGTERM",
+        ),
+    ),
+    Sign(
+        "ended-by-order",
+        r"Received Signals\.(?P<signal>SIG\w{2,6}) death signal, shutting down workers|^KeyboardInterrupt\b|scancel",
+        (
+            "W1109 22:47:01.300000 771 torch/distributed/elastic/agent/server/api.py:719] Received Signals.SIGINT death signal, shutting down workers",
+        ),
+    ),
+    Sign(
+        "ended-well",
+        r"(?i)\btraining (?:is )?(?:complete|finished|done)|exit(?:ed with)? (?:status|code) 0\b|finished successfully|completed successfully",
+        ("Training completed successfully", "job 5512 completed, exit status 0"),
+        words=("training", "exit", "success"),
+    ),
+    Sign(
+        "signal-exception",
+        r"SignalException: Process \d{1,10} got signal: (?P<signal>\d{1,3})",
+        ("torch.distributed.elastic.multiprocessing.api.SignalException: Process 771 got signal: 15",),
+    ),
+    Sign(
+        "child-failed",
+        r"ChildFailedError|^(?P<script>\S{1,200}) FAILED$",
+        ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError:", "train.py FAILED"),
+    ),
+    Sign("traceback", r"^Traceback \(most recent call last\):", ("Traceback (most recent call last):",)),
+    Sign(
+        "frame",
+        r'^\s+File "(?P<path>[^"]{1,400})", line (?P<number>\d{1,7}), in (?P<function>[\w<>.]{1,120})',
+        ('  File "/app/train.py", line 118, in save_checkpoint',),
+    ),
+    Sign(
+        "python-error",
+        r"^(?P<type>(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Exit|Interrupt|Warning|Expired)): (?P<text>.{1,300})",
+        (
+            "RuntimeError: shape '[4, 8]' is invalid for input of size 31",
+            "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:268, unhandled system error",
+        ),
+        words=("error: ", "exception: ", "exit: ", "interrupt: ", "warning: ", "expired: "),
+    ),
+    Sign(
+        "srun-task-exit",
+        r"srun: error: (?P<host>[\w.,\[\]-]{1,200}): tasks? (?P<task>[\d,-]{1,60}): (?P<how>Killed|Terminated|Aborted|Segmentation fault|Bus error|Out Of Memory|Exited with exit code \d{1,3})",
+        ("srun: error: gpu-a17: task 3: Out Of Memory", "srun: error: gpu-a18: tasks 8-15: Terminated"),
+    ),
+    Sign(
+        "step-cancelled",
+        r"(?:srun: Job step aborted|slurmstepd: error: \*\*\* (?:STEP|JOB) [\w.]{1,30} ON \S{1,200} CANCELLED)",
+        (
+            "slurmstepd: error: *** STEP 4711.0 ON gpu-a17 CANCELLED AT 2026-03-01T10:00:00 ***",
+            "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.",
+        ),
+        words=("aborted", "cancelled"),
+    ),
+    Sign(
+        "time-limit",
+        r"CANCELLED AT \S{1,40} DUE TO TIME LIMIT",
+        ("slurmstepd: error: *** JOB 4711 ON gpu-a17 CANCELLED AT 2026-03-01T10:00:00 DUE TO TIME LIMIT ***",),
+    ),
+    Sign(
+        "propagated",
+        r"^\S{1,200}:\d{1,7} -> (?P<result>[0-8])\b",
+        (
+            "gpu-a17:4711:4800 [3] NCCL INFO init.cc:1393 -> 3",
+            "gpu-a17:1:9 [0] NCCL INFO bootstrap.cc:91 -> 6 [Async thread]",
+        ),
+    ),
+    Sign(
+        "remote-closed",
+        r"Connection closed by (?:remote )?peer(?: (?P<peer>\S{1,120}?)(?:<\d{1,5}>)?)?(?:\s|$|\.)",
+        (
+            "gpu-a17:4711:4800 [3] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer gpu-a18<40112>",
+            "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.3.18]:40112",
+        ),
+    ),
+    Sign(
+        "connection-reset",
+        r"Connection reset by peer",
+        (
+            "gpu-a17:4711:4800 [3] misc/socket.cc:58 NCCL WARN socketProgressOpt: Call to recv from 10.0.3.18<40112> failed : Connection reset by peer",
+        ),
+    ),
+    Sign(
+        "broken-pipe",
+        r"Broken pipe",
+        (
+            "gpu-a17:4711:4800 [3] misc/socket.cc:58 NCCL WARN socketProgressOpt: Call to send to 10.0.3.18<40112> failed : Broken pipe",
+        ),
+    ),
+    Sign(
+        "proxy-failed",
+        r"Proxy Call to rank \d{1,7} failed|Failed to execute operation \w{1,30} from rank|Socket recv failed while polling|proxyConnect|Could not receive type from localRank",
+        (
+            "gpu-a17:4711:4800 [3] proxy.cc:1128 NCCL WARN Proxy Call to rank 5 failed (Connect)",
+            "gpu-a17:4711:4800 [3] proxy.cc:1495 NCCL WARN [Service thread] Failed to execute operation Connect from rank 5, retcode 3",
+        ),
+    ),
+    Sign(
+        "remote-error",
+        r"ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely",
+        (
+            "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
+        ),
+    ),
+    Sign(
+        "store-broken",
+        r"TCPStore.{0,80}(?:Broken pipe|Connection reset|recvValue failed|sendBytes failed)|(?:recvValue|sendBytes) failed on SocketImpl|Failed to check the \"should dump\" flag on TCPStore",
+        (
+            "[rank2]:[W1109 22:47:02.100 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=3, addr=[gpu-a17]:49152, remote=[gpu-a17]:29500): Connection reset by peer",
+        ),
+    ),
+    Sign(
+        "flushed",
+        r"status=(?:5|IBV_WC_WR_FLUSH_ERR\(5\))|with error 5,|vendor.err[ =]249",
+        (
+            "gpu-a17:4711:4800 [3] transport/net_ib.cc:1245 NCCL WARN NET/IB: Got completion from peer 10.0.3.18<40112> with status=5 opcode=0 len=0 vendor err 249 (Recv) localGid fe80::1 remoteGids fe80::2 hca mlx5_0",
+        ),
+    ),
+    Sign(
+        "aborted-by-watchdog",
+        r"To avoid data inconsistency, we are taking the entire process down|Process group watchdog thread terminated with exception",
+        (
+            "[rank2]:[E1109 22:47:02.100 ProcessGroupNCCL.cpp:1785] [PG ID 0 PG GUID 0 Rank 2] Process group watchdog thread terminated with exception: CUDA error",
+        ),
+    ),
+)

@@ -1,0 +1,85 @@
+"""Workers of a data loader, the memory and the files that they share with their rank."""
+
+from __future__ import annotations
+
+from ncclcheck.probes.logs.signs.sign import Sign
+
+SIGNS = (
+    Sign(
+        "worker-killed",
+        r"DataLoader worker \(pid (?P<worker>\d{1,10})\) is killed by signal: (?P<signal>[A-Z][\w "
+        r"()-]{2,40}?)\s*(?:\.|$)",
+        (
+            "RuntimeError: DataLoader worker (pid 5120) is killed by signal: Bus error. It is possible that "
+            "dataloader's workers are out of shared memory. Please try to raise your shared memory limit.",
+            "RuntimeError: DataLoader worker (pid 5120) is killed by signal: Killed. ",
+            "RuntimeError: DataLoader worker (pid 5120) is killed by signal: Segmentation fault. ",
+        ),
+    ),
+    Sign(
+        "worker-bus-error",
+        r"Unexpected bus error encountered in worker",
+        (
+            "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared "
+            "memory (shm).",
+        ),
+    ),
+    Sign(
+        "worker-died",
+        r"DataLoader worker \(pid\(s\) (?P<workers>[\d, ]{1,200})\) exited unexpectedly",
+        ("RuntimeError: DataLoader worker (pid(s) 5120, 5121) exited unexpectedly",),
+    ),
+    Sign(
+        "batch-late",
+        r"DataLoader timed out after (?P<seconds>[\d.]{1,12}) seconds",
+        ("RuntimeError: DataLoader timed out after 120 seconds",),
+    ),
+    Sign(
+        "tensor-file",
+        r"unable to (?P<call>write to file|allocate shared memory\(shm\) for file|open shared memory "
+        r"object|open file|"
+        r"resize file|mmap \d{1,20} bytes from file) <(?P<file>[^>]{1,200})>(?: in read-write mode)?"
+        r"(?: at \S{1,200}|$|: (?P<error>.{3,60}?)(?: \(\d{1,3}\)|$))",
+        (
+            "RuntimeError: unable to open shared memory object </torch_5120_881> in read-write mode: Too many "
+            "open files (24)",
+            "RuntimeError: unable to open shared memory object </torch_5120_881> in read-write mode",
+            "RuntimeError: unable to write to file </torch_5120_881> at /pytorch/aten/src/TH/THAllocator.c:383",
+            "RuntimeError: unable to write to file </torch_5120_881>: No space left on device (28)",
+            "RuntimeError: unable to allocate shared memory(shm) for file </torch_5120_881>: Success (0)",
+            "RuntimeError: unable to mmap 602112 bytes from file </torch_5120_881>: Cannot allocate memory (12)",
+        ),
+    ),
+    Sign(
+        "ancdata",
+        r"received \d{1,6} items of ancdata",
+        ("RuntimeError: received 0 items of ancdata",),
+    ),
+    Sign(
+        "too-many-files",
+        r"\[Errno 24\] (?P<what>.{0,120})|Communication with the workers is no longer possible",
+        (
+            "RuntimeError: Too many open files. Communication with the workers is no longer possible. Please increase "
+            "the limit using `ulimit -n` in the shell",
+            "OSError: [Errno 24] Too many open files: '/data/shard-00017.tar'",
+        ),
+    ),
+    Sign(
+        "batch-ragged",
+        r"stack expects each tensor to be equal size, but got (?P<first>\[[\d, ]{0,80}\]) at entry "
+        r"(?P<at>\d{1,7}) and "
+        r"(?P<other>\[[\d, ]{0,80}\]) at entry (?P<entry>\d{1,7})"
+        r"|each element in list of batch should be of equal size",
+        (
+            "RuntimeError: stack expects each tensor to be equal size, but got [3, 224, 224] at entry 0 and [1, "
+            "224, 224] at entry 5",
+            "RuntimeError: each element in list of batch should be of equal size",
+        ),
+    ),
+    Sign(
+        "no-memory-to-fork",
+        r"(?:OSError|BlockingIOError): \[Errno (?P<errno>11|12)\] (?P<error>Cannot allocate memory|Resource "
+        r"temporarily unavailable)",
+        ("OSError: [Errno 12] Cannot allocate memory",),
+    ),
+)

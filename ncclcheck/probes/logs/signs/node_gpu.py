@@ -1,0 +1,169 @@
+"""GPUs: what CUDA answered, in the words of NCCL, torch, nccl-tests and the kernel."""
+
+from __future__ import annotations
+
+from ncclcheck.probes.logs.signs.sign import Sign
+
+SIGNS = (
+    Sign(
+        "nccl-cuda-failure",
+        r"Cuda failure(?: \d{1,4})? '(?P<error>[^']{2,120})",
+        (
+            "elm4:311:340 [2] include/alloc.h:48 NCCL WARN Cuda failure 'out of memory'",
+            "elm4:311:340 [2] transport/p2p.cc:275 NCCL WARN Cuda failure 101 'invalid device ordinal'",
+        ),
+    ),
+    Sign(
+        "torch-cuda-error",
+        r"(?:CUDA|cuda) (?:driver |runtime )?error(?: ?\(?\d{1,4}\)?)? ?: (?P<error>[A-Za-z][^'(]{2,120})",
+        (
+            "RuntimeError: CUDA error: uncorrectable ECC error encountered",
+            "torch.AcceleratorError: CUDA error: invalid device ordinal",
+            "CUDA runtime error (719): unspecified launch failure",
+            "RuntimeError: cuda runtime error (101) : invalid device ordinal at /torch/csrc/cuda/Module.cpp:59",
+        ),
+    ),
+    Sign(
+        "tests-cuda-failure",
+        r"Test CUDA failure [\w./-]{1,80}:\d{1,6} '(?P<error>[^']{2,120})",
+        ("elm4: Test CUDA failure common.cu:294 'invalid device ordinal'",),
+    ),
+    Sign(
+        "tests-wrong-data",
+        r"Out of bounds values : (?P<count>\d{1,12}) FAILED",
+        ("# Out of bounds values : 36 FAILED",),
+    ),
+    Sign(
+        "gpu-duplicate",
+        r"Duplicate GPU detected ?: rank (?P<a>\d{1,7}) and rank (?P<b>\d{1,7}) both on "
+        r"CUDA device (?P<gpu>[0-9a-f]{1,16})",
+        (
+            "elm4:311:340 [0] init.cc:720 NCCL WARN Duplicate GPU detected : rank 3 and rank 1 both on CUDA "
+            "device 5e000",
+        ),
+    ),
+    Sign(
+        "gpu-shared",
+        r"Multiple [Rr]anks (?:are|detected) using the same GPU",
+        (
+            "elm4:311:340 [0] init.cc:990 NCCL WARN Multiple ranks detected using the same GPU on this node. Set "
+            "NCCL_MULTI_RANK_GPU_ENABLE=1 to allow it.",
+            "elm4:311:340 [0] init.cc:1060 (initTransportsRank) NCCL WARN Multiple Ranks are using the same "
+            "GPU/Partition. "
+            "Set NCCL_MULTI_RANK_GPU_ENABLE=1 to allow this.",
+        ),
+    ),
+    Sign(
+        "gpu-slice",
+        r"\bMIG (?:\d{1,2}c\.)?\d{1,2}g\.\d{1,3}gb|\bMIG-(?:GPU-)?[0-9a-f]{8}-",
+        ("  MIG 3g.40gb     Device  0: (UUID: MIG-6f2d3a51-7c1e-5a0b-9f3e-2b7f0c61d5aa)",),
+    ),
+    Sign(
+        "gpus-too-few",
+        r"Invalid number of GPUs: (?P<wanted>\d{1,4}) requested but only (?P<found>\d{1,4})",
+        ("Invalid number of GPUs: 8 requested but only 4 were found.",),
+    ),
+    Sign(
+        "gpu-alloc",
+        r"Failed to CUDA (?P<call>calloc async|calloc|malloc|host alloc) (?P<bytes>\d{1,20}) bytes",
+        (
+            "elm4:311:340 [5] NCCL WARN Failed to CUDA calloc async 6291456 bytes",
+            "Failed to CUDA calloc 536870912 bytes",
+        ),
+    ),
+    Sign(
+        "torch-gpu-memory",
+        r"CUDA out of memory\. Tried to allocate (?P<size>[\d.]{1,12} ?[KMGT]?i?B)",
+        (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.32 GiB. GPU 0 has a total "
+            "capacity of 79.11 GiB",
+            "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 96.00 MiB (GPU 3; 39.39 GiB "
+            "total capacity)",
+        ),
+    ),
+    Sign(
+        "gpu-xid",
+        r"Xid \((?P<gpu>PCI:[0-9a-fA-F:.]{4,20})\): (?P<xid>\d{1,4})\b",
+        (
+            "[81324.5] NVRM: Xid (PCI:0000:9b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off "
+            "the bus.",
+        ),
+    ),
+    Sign(
+        "gpu-lost",
+        r"GPU is lost|GPU has fallen off the bus|Unable to determine the device handle for GPU",
+        (
+            "Unable to determine the device handle for GPU0000:9B:00.0: Unknown Error",
+            "elm4:311:340 [0] misc/nvmlwrap.cc:180 NCCL WARN nvmlDeviceGetHandleByPciBusId() failed: GPU is lost",
+        ),
+    ),
+    Sign(
+        "gpu-unknown-error",
+        r"CUDA unknown error - this may be due to an incorrectly set up environment",
+        (
+            "RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment, e.g. "
+            "changing env "
+            "variable CUDA_VISIBLE_DEVICES after program start.",
+        ),
+    ),
+    Sign(
+        "gpu-geforce",
+        r"NVIDIA GeForce RTX (?P<model>\d{4})",
+        ("#  Rank  0 Group  0 Pid    810 on    birch07 device  0 [0x21] NVIDIA GeForce RTX 4090",),
+    ),
+    Sign(
+        "kernel-shared-memory",
+        r"ncclMaxSharedMem (?P<wanted>\d{1,8}) exceeds device/fn maxSharedMem (?P<most>\d{1,8})",
+        (
+            "elm4:311:340 [0] NCCL INFO ncclMaxSharedMem 82240 exceeds device/fn maxSharedMem 79856",
+            "elm4:311:340 [0] enqueue.cc:98 NCCL WARN cudaArch 1200 ncclMaxSharedMem 82240 exceeds device/fn "
+            "maxSharedMem 79856",
+        ),
+    ),
+    Sign(
+        "torch-lacks-gpu",
+        r"(?P<arch>sm_\w{2,5}) is not compatible with the current PyTorch installation",
+        (
+            "NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current PyTorch "
+            "installation.",
+        ),
+    ),
+    Sign(
+        "affinity-narrow",
+        r"Setting affinity for GPU (?P<gpu>\d{1,4}) to "
+        r"(?P<mask>[0,]{0,320}(?:[1-689ac]|[1248][0,]{0,160}[1248])[0,]{0,320})$",
+        (
+            "elm4:311:340 [3] NCCL INFO Setting affinity for GPU 3 to 01",
+            "elm4:311:340 [3] NCCL INFO Setting affinity for GPU 3 to 0400,00000000,00000400",
+        ),
+    ),
+    Sign(
+        "affinity-one-core",
+        r"Affinity for GPU (?P<gpu>\d{1,4}) is (?P<mask>\d{1,5}(?:,\d{1,5})?)\. \(GPU affinity",
+        (
+            "elm4:311:340 [3] NCCL INFO ncclTopoGetCpuAffinity: Affinity for GPU 3 is 0. (GPU affinity = 0-55 "
+            "; CPU "
+            "affinity = 0).",
+        ),
+    ),
+    Sign(
+        "segfault",
+        r"(?<!signal: )Segmentation fault|exitcode *: -11\b|Caught signal 11|Signal 11 \(SIGSEGV\)",
+        (
+            "[elm4:00311] Signal: Segmentation fault (11)",
+            "Fatal Python error: Segmentation fault",
+            "  exitcode  : -11 (pid: 311)",
+            "[elm4:311  :0:340] Caught signal 11 (Segmentation fault: address not mapped to object at address "
+            "0x7f00)",
+        ),
+    ),
+    Sign(
+        "segfault-in-nccl",
+        r"libnccl\.so[.\d]{0,16}\((?:\+|p?nccl)|segfault at .{1,120} in libnccl",
+        (
+            "[elm4:00311] [ 4] /usr/lib/x86_64-linux-gnu/libnccl.so.2(+0x5f2c1)[0x7f1a5c05f2c1]",
+            "python[311]: segfault at 7f2b61ffe8 ip 00007f2b8c2a sp 00007f2b62 error 6 in "
+            "libnccl.so.2[7f2b8c+d2b0000]",
+        ),
+    ),
+)

@@ -1,0 +1,41 @@
+"""The driver and the libraries of NCCL: too old, too new, two of them, none."""
+
+from __future__ import annotations
+
+from ncclcheck.probes.logs.signs.sign import Sign
+
+SIGNS = (
+    Sign(
+        "driver-too-old",
+        r"NVIDIA driver on your system is too old(?: \(found version (?P<driver>\d{4,6})\))?|"
+        r"CUDA driver version is insufficient|compiled with an unsupported toolchain|"
+        r"forward compatibility was attempted|unsupported display driver",
+        (
+            "RuntimeError: The NVIDIA driver on your system is too old (found version 11040). Please update "
+            "your GPU driver",
+        ),
+    ),
+    Sign(
+        "driver-mismatch",
+        r"Driver/library version mismatch",
+        (
+            "Failed to initialize NVML: Driver/library version mismatch",
+            "elm4:311:311 [0] misc/nvmlwrap.cc:150 NCCL WARN nvmlInit_v2() failed: Driver/library version "
+            "mismatch",
+        ),
+    ),
+    Sign(
+        "nccl-symbol",
+        r"undefined symbol: (?P<symbol>nccl\w{2,60})",
+        (
+            "ImportError: /opt/venv/lib/python3.11/site-packages/torch/lib/libtorch_cuda.so: undefined "
+            "symbol: ncclCommShrink",
+            "python: symbol lookup error: /opt/x/libtorch_cuda.so: undefined symbol: ncclMemFree",
+        ),
+    ),
+    Sign(
+        "nccl-not-found",
+        r"\blibnccl\.so[.\d]{0,16}: cannot open shared object file",
+        ("ImportError: libnccl.so.2: cannot open shared object file: No such file or directory",),
+    ),
+)

@@ -1,0 +1,20 @@
+"""The shape of a sign."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Sign(NamedTuple):
+    """One kind of line. pattern: searched for in the line without its prefixes; named groups become fields.
+
+    examples: lines that it must be found in, in the words of several versions. words: one of them, in lower case, is
+    in every such line in any case; for patterns that hold no plain word in all their alternatives. often: sound
+    logs are full of it, so that the first ones and now and then one are enough.
+    """
+
+    name: str
+    pattern: str
+    examples: tuple[str, ...]
+    words: tuple[str, ...] = ()
+    often: bool = False

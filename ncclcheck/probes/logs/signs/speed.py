@@ -1,0 +1,147 @@
+"""What tells of speed: settings left on, what is printed, sockets, the way from GPU to card, start-up times."""
+
+from __future__ import annotations
+
+from ncclcheck.probes.logs.signs.sign import Sign
+
+_INFO = "gpu-a17:4711:4790 [0] NCCL INFO"
+
+SIGNS = (
+    Sign(
+        "debug-setting",
+        r"(?P<name>NCCL_(?:P2P_DISABLE|P2P_LEVEL|SHM_DISABLE|NET_GDR_LEVEL|NET_GDR_READ|DMABUF_ENABLE|ALGO|PROTO"
+        r"|NTHREADS|MAX_NCHANNELS|MAX_CTAS|LL_BUFFSIZE|LL128_BUFFSIZE|BUFFSIZE|CHUNK_SIZE|LAUNCH_MODE"
+        r"|CHECK_POINTERS|IGNORE_DISABLED_P2P|NVB_DISABLE|RUNTIME_CONNECT)) set by environment to "
+        r"(?P<value>\S{1,100}?)\.?$",
+        (
+            f"{_INFO} NCCL_P2P_DISABLE set by environment to 1.",
+            f"{_INFO} NCCL_ALGO set by environment to Tree",
+        ),
+    ),
+    Sign(
+        "nic-setting",
+        r"(?P<name>NCCL_IB_(?:DISABLE|HCA|GID_INDEX|TC|SL|PKEY)|NCCL_NET) set by environment to "
+        r"(?P<value>\S{1,200}?)\.?$",
+        (
+            f"{_INFO} NCCL_IB_HCA set by environment to mlx5_1",
+            f"{_INFO} NCCL_IB_TC set by environment to 106.",
+        ),
+    ),
+    Sign(
+        "trace-setting",
+        r"NCCL_DEBUG(?: set by environment to |=)[\"']?(?P<level>TRACE)\b"
+        r"|NCCL_DEBUG_SUBSYS(?: set by environment to |=)[\"']?"
+        r"(?P<subsystem>\S{0,60}(?:ALL|COLL|CALL|PROXY)\S{0,60})",
+        (
+            "+ export NCCL_DEBUG=TRACE",
+            f"{_INFO} NCCL_DEBUG_SUBSYS set by environment to INIT,COLL",
+        ),
+    ),
+    Sign(
+        "call-trace",
+        r"^nccl[A-Z]\w{2,40}\(.{0,300}\)$",
+        ("gpu-a17:4711:4790 NCCL CALL ncclAllReduce(0x7f1,0x7f2,1048576,7,0,0x55d0,0x55e0)",),
+    ),
+    Sign(
+        "socket-streams",
+        r"NET/Socket ?: Using (?P<threads>\d{1,2}) threads and (?P<sockets>\d{1,2}) sockets per thread",
+        (f"{_INFO} NET/Socket: Using 1 threads and 1 sockets per thread",),
+    ),
+    Sign(
+        "net-speed",
+        r"\+ NET\[(?P<speed>\d{1,4}\.\d{1,3})\] - NET/\d",
+        (f"{_INFO}               + NET[12.5] - NET/0 (0/0/12.500000)",),
+    ),
+    Sign(
+        "nvlink-seen",
+        r"\+ NVL\[(?P<speed>\d{1,4}\.\d{1,3})\] - (?P<to>NVS|GPU)/",
+        (f"{_INFO}               + NVL[240.0] - NVS/0",),
+    ),
+    Sign(
+        "nvlink-inactive",
+        r"Link \d{1,2}: <?inactive>?",
+        ("\t Link 3: <inactive>",),
+    ),
+    Sign(
+        "pcie-gpu",
+        r"\+ PCI\[(?P<speed>\d{1,4}\.\d{1,3})\] - GPU/(?P<gpu>[0-9A-Fa-f-]{1,16})",
+        (f"{_INFO}               + PCI[24.0] - GPU/1b000 (0)",),
+    ),
+    Sign(
+        "pcie-narrow",
+        r"\(downgraded\)|limited by (?P<rate>[\d.]{1,5} GT/s PCIe x\d{1,2}) link"
+        r"|class=\"0x030[02]00\".{0,300}?link_width=\"(?P<width>[124])\"",
+        (
+            "LnkSta: Speed 2.5GT/s (downgraded), Width x4 (downgraded)",
+            "pci 0000:1b:00.0: 8.000 Gb/s available PCIe bandwidth, limited by 2.5 GT/s PCIe x4 link at 0000:1a:00.0",
+            '<pci busid="0000:1b:00.0" class="0x030200" link_speed="16.0 GT/s PCIe" link_width="4">',
+        ),
+    ),
+    Sign(
+        "slow-rank-said",
+        r"STRAGGLER.{0,120}?(?:RANK|[Rr]anks?)[ =:\[{(]{1,4}(?P<upper>\d{1,7})"
+        r"|traggler.{0,120}?[Rr]anks?[ =:\[{(]{1,4}(?P<lower>\d{1,7})"
+        r"|[Rr]ank[ =:#\[]{1,3}(?P<named>\d{1,7})\b.{0,80}?straggler"
+        r"|[Rr]ank[ =:#\[]{1,3}(?P<behind>\d{1,7})\b.{0,80}?slower than"
+        r"|[Rr]ank[ =:#\[]{1,3}(?P<worst>\d{1,7})\b.{0,80}?slowest"
+        r"|lowest (?:rank|GPU|worker)[ =:#\[]{1,4}(?P<last>\d{1,7})",
+        (
+            "STRAGGLER DETECTION WARNING: Some GPUs have worse relative performance. Affected ranks: [5]",
+            "DETECTED RELATIVE STRAGGLER GPU RANK=2 NODE=gpu-a17 SCORE=0.65",
+            "rank 3 on gpu-a17 is 1.9 times slower than the median",
+            "slowest rank: 3 (812 ms a step)",
+        ),
+        words=("straggler", "slow"),
+    ),
+    Sign(
+        "throttled",
+        r"(?:HW|SW|hw|sw)[ _](?:Thermal |thermal_|Power Brake |power_brake_)?[Ss]lowdown {0,60}[:,=] ?Active\b"
+        r"|(?:[Cc]locks?|GPU \d{1,3}|[Tt]hermal|[Pp]ower)\b.{0,80}?\b[Tt]hrottl(?:ed|ing)\b",
+        (
+            "        HW Thermal Slowdown               : Active",
+            "clocks_event_reasons.hw_thermal_slowdown: Active",
+            "GPU 3: clocks throttled (thermal)",
+        ),
+    ),
+    Sign(
+        "p2p-missing",
+        r"Check P2P Type (?:intraNodeP2pSupport|isAllDirectP2p) 0\b|\bisAllDirectP2p 0\b",
+        (
+            f"{_INFO} Check P2P Type intraNodeP2pSupport 0 directMode 0",
+            f"{_INFO} Check P2P Type isAllDirectP2p 0 directMode 0 isAllCudaP2p 0",
+        ),
+    ),
+    Sign(
+        "graph-far",
+        r"Pattern \d{1,2}, crossNic \d, nChannels \d{1,3}, (?:bw|speed) [\d.]{1,12}/[\d.]{1,12}, "
+        r"type \w{1,5}/(?P<path>PHB|SYS|NODE)\b",
+        (
+            f"{_INFO} Pattern 4, crossNic 0, nChannels 2, bw 12.000000/12.000000, type NVL/SYS, sameChannels 1",
+            f"{_INFO} Pattern 1, crossNic 1, nChannels 4, speed 5.000000/5.000000, type PIX/PHB, sameChannels 0",
+        ),
+    ),
+    Sign(
+        "gdr-far",
+        r"GPU Direct RDMA Disabled for GPU (?P<gpu>\w{1,12}) / HCA (?P<hca>\d{1,3}) "
+        r"\(distance (?P<far>\d{1,2}) > (?P<limit>\d{1,2})\)",
+        (f"{_INFO} GPU Direct RDMA Disabled for GPU 3 / HCA 1 (distance 7 > 5)",),
+    ),
+    Sign(
+        "init-timings",
+        r"Init timings(?: - (?P<call>\w{1,40}))?: rank (?P<of>\d{1,7}) nranks (?P<nranks>\d{1,7}) "
+        r"total (?P<total>\d{1,6}\.\d{1,4}) \((?P<parts>[^)]{1,300})\)",
+        (
+            f"{_INFO} Init timings: rank 3 nranks 16 total 1.61 (kernels 0.24, bootstrap 0.86, allgathers 0.01, "
+            "topo 0.30, graphs 0.10, connections 0.06, rest 0.04)",
+            f"{_INFO} Init timings - ncclCommInitRank: rank 0 nranks 16 total 95.20 (kernels 0.24, alloc 0.10, "
+            "bootstrap 93.86, allgathers 0.01, topo 0.50, graphs 0.10, connections 0.30, rest 0.09)",
+        ),
+    ),
+    Sign(
+        "training-goes-on",
+        r"\b[Ii]teration[ :=#\[]{1,12}0{0,8}[1-9]\d{1,8}|\b[Ss]tep[ :=#\[]{1,12}0{0,8}[1-9]\d{1,8}"
+        r"|\b[Ee]poch[ :=#\[]{1,12}0{0,8}[1-9]",
+        ("iteration      120/   10000 | loss 2.31", "step 1200 loss 1.80 lr 3e-4", "Epoch: [3][ 10/500] loss 0.9"),
+        often=True,
+    ),
+)

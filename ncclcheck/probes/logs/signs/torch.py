@@ -1,0 +1,184 @@
+"""torch.distributed: the watchdog of ProcessGroupNCCL, gloo's time-outs, DDP, and what stops a rank before them."""
+
+from __future__ import annotations
+
+from ncclcheck.probes.logs.signs.sign import Sign
+
+_WHO = (
+    r"^(?:.{0,120}?(?:\[PG (?:ID )?(?P<group>\d{1,6})(?: PG GUID [^\]]{0,80}?)? ?Rank (?P<me>\d{1,7})\]|"
+    r"\[Rank (?P<self>\d{1,7})\]))?"
+)
+_E = "[rank2]:[E1109 22:46:25.933 ProcessGroupNCCL.cpp:632] "
+
+SIGNS = (
+    Sign(
+        "watchdog-timeout",
+        _WHO + r".{0,120}?Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<seq>\d{1,12}), "
+        r"OpType=(?P<op>\w{1,40})(?:, NumelIn=(?P<numel_in>\d{1,15}), NumelOut=(?P<numel_out>\d{1,15}))?, "
+        r"Timeout\(ms\)=(?P<timeout>\d{1,12})\) ran for (?P<ran>\d{1,12}) milliseconds",
+        (
+            "[E ProcessGroupNCCL.cpp:828] [Rank 7] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1547, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1802380 milliseconds before timing out.",
+            "[rank5]:[E ProcessGroupNCCL.cpp:563] [PG 0 Rank 5] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=493, OpType=ALLGATHER, NumelIn=1, NumelOut=4, Timeout(ms)=60000) ran for 60123 milliseconds before timing out.",
+            _E
+            + "[PG ID 0 PG GUID 0(default_pg) Rank 2] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=_ALLGATHER_BASE, NumelIn=4096, NumelOut=16384, Timeout(ms)=600000) ran for 600012 milliseconds before timing out.",
+        ),
+    ),
+    Sign(
+        "watchdog-status",
+        _WHO
+        + r"(?:.{0,160}?(?:work sequence id|at NCCL work): (?P<seq>\d{1,12})\b)?.{0,300}?[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,12}), "
+        r"last completed (?:NCCL )?work: (?P<completed>-?\d{1,12})",
+        (
+            _E
+            + "[PG ID 0 PG GUID 0(default_pg) Rank 2]  failure detected by watchdog at work sequence id: 493 PG status: last enqueued work: 493, last completed work: 492",
+            "[rank7]:[E ProcessGroupNCCL.cpp:1537] [PG 0 Rank 7] Timeout at NCCL work: 1, last enqueued NCCL work: 1, last completed NCCL work: 0.",
+            _E
+            + "[PG ID 0 PG GUID 0 Rank 2] Received a dump signal due to a collective timeout from this local rank and we will try our best to dump the debug info. Last enqueued NCCL work: 460631, last completed NCCL work: 460630.",
+        ),
+    ),
+    Sign(
+        "watchdog-stuck",
+        _WHO + r".{0,120}?ProcessGroupNCCL's watchdog got stuck for (?P<seconds>\d{1,6}) ?s",
+        (
+            _E
+            + "[PG 0 Rank 2] ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in monitoring enqueued collectives.",
+        ),
+    ),
+    Sign(
+        "no-flight-recorder",
+        r"Stack trace of the failed collective not found, potentially because FlightRecorder is disabled",
+        (
+            _E
+            + "Stack trace of the failed collective not found, potentially because FlightRecorder is disabled. You can enable it by setting TORCH_NCCL_TRACE_BUFFER_SIZE to a non-zero value.",
+        ),
+    ),
+    Sign(
+        "monitored-barrier",
+        r"Ranks? (?P<missing>\d[\d, ]{0,200}) failed to pass monitoredBarrier",
+        ("RuntimeError: [Rank 0]: Rank 3 failed to pass monitoredBarrier in 1800000 ms",),
+    ),
+    Sign(
+        "gloo-timeout",
+        r"Timed out waiting \d{1,12}ms for (?:recv|send) operation to complete",
+        (
+            "RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete",
+        ),
+    ),
+    Sign(
+        "ranks-disagree",
+        r"Detected mismatch between collectives on ranks\. Rank (?P<one>\d{1,7}) is running (?:collective|inconsistent collective): "
+        r"(?P<first>.{1,300}?), ?but Rank (?P<other>\d{1,7}) is running (?:collective|inconsistent collective): (?P<second>.{1,300})",
+        (
+            "RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective: CollectiveFingerPrint(SequenceNumber=12, OpType=ALLREDUCE, TensorShape=[195], TensorDtypes=Float), but Rank 0 is running collective: CollectiveFingerPrint(SequenceNumber=12, OpType=BROADCAST, TensorShape=[195], TensorDtypes=Float).",
+        ),
+    ),
+    Sign(
+        "ranks-disagree-short",
+        r"Detected mismatch between collectives on ranks",
+        ("RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running something else",),
+    ),
+    Sign(
+        "message-truncated",
+        r"message truncated : receiving (?P<got>\d{1,15}) bytes instead of (?P<wanted>\d{1,15})|collective mismatch error",
+        (
+            "gpu-a17:4711:4800 [3] transport/net_socket.cc:520 NCCL WARN NET/Socket : peer 10.0.3.18<40112> message truncated : receiving 1048576 bytes instead of 65536",
+            "gpu-a17:4711:4800 [3] transport/net_ib.cc:901 NCCL WARN NET/IB : collective mismatch error, local size 4096 remote size 8192",
+        ),
+    ),
+    Sign(
+        "models-differ",
+        r"DDP expects same model across all ranks|appears not to match sizes of the same param in process",
+        (
+            "RuntimeError: DDP expects same model across all ranks, but Rank 1 has 161 params, while rank 0 has inconsistent 160 params.",
+        ),
+    ),
+    Sign(
+        "parameters-without-gradient",
+        r"Expected to have finished reduction in the prior iteration before starting a new one",
+        (
+            "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. This error indicates that your module has parameters that were not used in producing loss.",
+        ),
+    ),
+    Sign(
+        "parameter-indices",
+        r"Parameter indices which did not receive grad for rank (?P<rank>\d{1,7}): (?P<indices>[\d .]{1,200})",
+        ("Parameter indices which did not receive grad for rank 0: 12 13 14",),
+    ),
+    Sign(
+        "barrier-without-device",
+        r"using GPU (?P<gpu>\d{1,4}) (?:to perform barrier )?as (?:the )?devices? used by this process (?:is|are) currently unknown|"
+        r"Guessing device ID based on global rank|No device id is provided via `?init_process_group`? or `?barrier",
+        (
+            "[rank3]:[W1109 22:40:00.100 ProcessGroupNCCL.cpp:4571] [PG ID 0 PG GUID 0 Rank 3]  using GPU 3 as device used by this process is currently unknown. This can potentially cause a hang if this rank to GPU mapping is incorrect.",
+            "[W ProcessGroupNCCL.cpp:1569] Rank 0 using best-guess, using GPU 0 to perform barrier as devices used by this process are currently unknown.",
+        ),
+    ),
+    Sign(
+        "device-assert",
+        r"device-side assert triggered|an illegal memory access was encountered|CUDA error: misaligned address",
+        (
+            "RuntimeError: CUDA error: device-side assert triggered",
+            "[rank2]:[E ProcessGroupNCCL.cpp:1182] [Rank 2] NCCL watchdog thread terminated with exception: CUDA error: an illegal memory access was encountered",
+        ),
+    ),
+    Sign(
+        "nan-loss",
+        r"(?i)\b(?:\w{0,20}loss|grad_?norm)['\"]?\s{0,3}[:=]?\s{0,4}(?:tensor\()?(?P<value>nan|-?inf)\b",
+        ("step 120 loss nan lr 3e-4", "{'loss': nan, 'epoch': 1.2}"),
+        words=("nan", "inf"),
+    ),
+    Sign(
+        "saving",
+        r"(?i)\bsaving (?:the )?(?:model|checkpoint|state|weights|training state|optimizer)|\bsave_(?:16bit_model|checkpoint|pretrained|state)\b|"
+        r"zero3_consolidated|Begin saving|Saving model checkpoint",
+        (
+            "Saving model checkpoint to out/checkpoint-500",
+            "[2026-03-01 10:00:00,100] [INFO] [logging.py:96:log_dist] [Rank 0] Saving model checkpoint: out/mp_rank_00_model_states.pt",
+        ),
+        words=("saving", "save_", "zero3_consolidated"),
+    ),
+    Sign(
+        "save-frame",
+        r'^\s*(?:#\d{1,3} |File "[^"]{1,400}", line \d{1,7}, in )'
+        r"(?P<function>_?\w{0,40}save\w{0,40}|_?zero3_consolidated\w{0,40}|\w{0,40}state_dict)\b",
+        (
+            '  File "/app/train.py", line 118, in save_checkpoint',
+            "#5 save_16bit_model from /opt/train/deepspeed/runtime/engine.py:3704",
+        ),
+        words=("save", "state_dict", "zero3"),
+    ),
+    Sign(
+        "zero3",
+        r"(?i)\bzero[ _-]?(?:stage)?[ _-]?3\b|stage3\.py|zero/partition\w{0,20}\.py|_zero3_|[\"']stage[\"']: 3|zero_optimization.{0,20}3\b",
+        ('  File "/opt/deepspeed/runtime/zero/stage3.py", line 900, in step', "DeepSpeed ZeRO-3 enabled"),
+        words=("zero", "stage3", "stage"),
+    ),
+    Sign(
+        "monitor-frame",
+        r"callbacks/(?:model_checkpoint|early_stopping)\.py(?:\", line |:)\d{1,7}|"
+        r"rank_zero_only=True",
+        ('  File "/opt/lightning/pytorch/callbacks/model_checkpoint.py", line 530, in file_exists',),
+    ),
+    Sign(
+        "loader-frame",
+        r"(?:torch/utils/data/\w{1,60}|multiprocessing/(?:queues|connection))\.py(?:\", line |:)\d{1,7}",
+        (
+            '  File "/opt/torch/utils/data/dataloader.py", line 1163, in _try_get_data',
+            "    _try_get_data (torch/utils/data/dataloader.py:1163)",
+        ),
+    ),
+    Sign(
+        "oom-killed",
+        r"[Oo]ut of memory: Killed process|oom[-_]kill|OOM[Kk]illed|OUT_OF_MEMORY|Out Of Memory\s*$",
+        (
+            "slurmstepd: error: Detected 1 oom_kill event in StepId=4711.0. Some of the step tasks have been OOM Killed.",
+            "[812345.1] Out of memory: Killed process 4711 (python3) total-vm:1000kB",
+        ),
+    ),
+    Sign(
+        "epoch-ends",
+        r"(?i)\bepoch[ :\[]{1,3}\d{1,6}\]?.{0,40}(?:done|finished|complete|ended|end of)|end of epoch",
+        ("Epoch 3 finished in 812.1 s",),
+        words=("epoch",),
+    ),
+)

@@ -1,0 +1,142 @@
+"""Commands that were not what the person meant: shells, torchrun's arguments, the environment, the backend."""
+
+from __future__ import annotations
+
+from ncclcheck.probes.logs.signs.sign import Sign
+
+_Q = r"['\"`‘’“”]?"
+
+SIGNS = (
+    Sign(
+        "command-not-run",
+        rf"failed to run (?:the )?command {_Q}(?P<command>[^\s'\"`‘’“”]{{1,200}})"
+        rf"|execve\(\): (?P<execve>[^\s:]{{1,200}}): (?:No such file|Permission denied)"
+        rf"|(?:line \d{{1,6}}|sh|bash|sudo): (?:\d{{1,6}}: )?(?P<shell>[^\s:]{{1,200}}): (?:command )?not found"
+        rf"|exec: {_Q}(?P<exec>[^\s'\"`‘’“”:]{{1,200}}){_Q}: (?:executable file )?not found"
+        rf"|setsid: failed to execute (?P<setsid>[^\s:]{{1,200}})"
+        rf"|(?:numactl|taskset|env|stdbuf|time): (?:failed to execute |cannot run "
+        rf")?{_Q}(?P<wrapped>[^\s'\"`‘’“”:]{{1,200}}){_Q}: No such file",
+        (
+            "nohup: failed to run command 'CUDA_VISIBLE_DEVICES=0,1': No such file or directory",
+            "nohup: failed to run command ‘NCCL_DEBUG=INFO’: No such file or directory",
+            "slurmstepd: error: execve(): NCCL_DEBUG=INFO: No such file or directory",
+            "slurmstepd: error: execve(): torchrun: No such file or directory",
+            "run.sh: line 12: torchrun: command not found",
+            'exec: "torchrun": executable file not found in $PATH: unknown',
+            "setsid: failed to execute OMP_NUM_THREADS=8: No such file or directory",
+            "env: ‘torchrun’: No such file or directory",
+        ),
+    ),
+    Sign(
+        "executable-missing",
+        r"^\s*Executable: (?P<command>\S{1,200})\s*$",
+        ("Executable: NCCL_DEBUG=INFO",),
+    ),
+    Sign(
+        "script-missing",
+        rf"can't open file {_Q}(?P<script>[^'\"`‘’“”]{{1,400}}?){_Q}: \[Errno 2\]",
+        ("/usr/bin/python3: can't open file '/home/ada/trian.py': [Errno 2] No such file or directory",),
+    ),
+    Sign(
+        "module-missing",
+        r"(?:^|/)python[\d.]{0,8}: No module named (?P<module>[\w.'-]{1,120})|No module named '(?P<torch>torch)'",
+        (
+            "/usr/bin/python3: No module named torch.distributed.run",
+            "ModuleNotFoundError: No module named 'torch'",
+        ),
+    ),
+    Sign(
+        "torchrun-arguments",
+        r"^(?:torchrun|run\.py|launch\.py|__main__\.py): error: (?P<message>.{1,300})",
+        (
+            "torchrun: error: unrecognized arguments: --nproc-per-nod=8",
+            "torchrun: error: the following arguments are required: training_script, training_script_args",
+            "launch.py: error: argument --nnodes: expected one argument",
+        ),
+    ),
+    Sign(
+        "script-arguments",
+        r"^(?P<script>(?!torchrun|run\.py|launch\.py|__main__\.py)[\w.-]{1,120}\.py): error: "
+        r"(?P<message>.{1,300})",
+        ("train.py: error: unrecognized arguments: --local-rank=3",),
+    ),
+    Sign(
+        "torchrun-values",
+        r"(?P<processes>Unsupported nproc_per_node value: .{1,60})|(?P<nodes>nnodes=.{1,40} is not in "
+        r"\"MIN:MAX\" format)"
+        r"|(?P<bounds>min_nodes must be > 0 and <= max_nodes.{0,80}|assert 0 < min_nodes <= max_nodes)"
+        r"|(?P<backend>The rendezvous backend '.{1,40}' is not registered)"
+        r"|(?P<endpoint>of the rendezvous endpoint '.{0,200}' must be .{1,80})",
+        (
+            "ValueError: Unsupported nproc_per_node value: eight",
+            "    assert 0 < min_nodes <= max_nodes",
+            'RuntimeError: nnodes=1:2:3 is not in "MIN:MAX" format',
+            "ValueError: The rendezvous backend 'c10' is not registered. Did you forget to call `register`?",
+            "ValueError: The port number of the rendezvous endpoint 'gpu-a17:abc' must be an integer between 0 "
+            "and 65536.",
+        ),
+        words=("nproc_per_node", "nnodes=", "min_nodes", "rendezvous"),
+    ),
+    Sign(
+        "no-endpoint",
+        r"(?:rank|endpoint) is absent in RendezvousParameters|Endpoint is missing in endpoint"
+        r"|ort is (?:missing|absent) in endpoint: (?P<endpoint>\S{0,200})",
+        (
+            "ValueError: endpoint is absent in RendezvousParametersTry add --master-port and --master-addr to "
+            "the cmd request",
+            "ValueError: port is missing in endpoint: gpu-a17. Try to specify --master-port",
+        ),
+    ),
+    Sign(
+        "master-not-used",
+        r"master_addr is only used for static rdzv_backend and when rdzv_endpoint",
+        (
+            "W1109 22:40:00.000000 771 torch/distributed/run.py:855] master_addr is only used for static "
+            "rdzv_backend and when rdzv_endpoint is not specified.",
+        ),
+    ),
+    Sign(
+        "node-rank-not-used",
+        r"node_rank is only used for static rdzv_backend",
+        (
+            "W1109 22:40:00.000000 771 torch/distributed/run.py:865] node_rank is only used for static "
+            "rdzv_backend. It will be ignored for rdzv_backend=c10d.",
+        ),
+    ),
+    Sign(
+        "variable-not-set",
+        r"environment variable (?P<name>\w{1,60}) expected, but not set"
+        r"|KeyError: '(?P<key>RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT)'",
+        (
+            "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable "
+            "RANK expected, but not set",
+            "KeyError: 'LOCAL_RANK'",
+        ),
+    ),
+    Sign(
+        "no-cuda",
+        r"ProcessGroupNCCL is only supported with GPUs, no GPUs found|ValueError: Cuda is not available"
+        r"|No CUDA GPUs are available|no CUDA-capable device is detected|Torch not compiled with CUDA enabled|Found no NVIDIA driver on your system",
+        (
+            "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!",
+            "ValueError: Cuda is not available.",
+            "RuntimeError: No CUDA GPUs are available",
+            "AssertionError: Torch not compiled with CUDA enabled",
+        ),
+    ),
+    Sign(
+        "no-nccl",
+        r"Distributed package doesn't have NCCL",
+        ("RuntimeError: Distributed package doesn't have NCCL built in",),
+    ),
+    Sign(
+        "wrong-backend",
+        r"No backend type associated with device type (?P<device>\w{1,20})|Tensors must be CUDA and dense"
+        r"|Unknown (?:c10d )?backend type (?P<backend>\S{1,40})|Invalid backend: (?P<invalid>\S{1,40})",
+        (
+            "RuntimeError: No backend type associated with device type cpu",
+            "RuntimeError: Tensors must be CUDA and dense",
+            "AssertionError: Unknown backend type ncl",
+        ),
+    ),
+)

@@ -1,0 +1,123 @@
+"""Who wrote what: processes by host and pid, their ranks, and which of them a launcher's prefix stands for."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+
+from ncclcheck.probes.facts import LogProcess
+from ncclcheck.probes.logs.nccl import Log, Process
+from ncclcheck.probes.logs.prefixes import is_address
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_MOST_SETTINGS, _MOST_INTERFACES, _MOST_RAILS = 64, 16, 64
+Key = tuple[str, int]
+
+
+def plain(text: str) -> str:
+    """Without colours."""
+    return _COLOUR.sub("", text)
+
+
+class Writers:
+    """The processes of all files. groups: (file, what the launcher calls it) -> processes that wrote under it."""
+
+    def __init__(self, log: Log, groups: Mapping[tuple[str, str], set[Key]]) -> None:
+        self._groups = groups
+        world = max((process.largest.nranks for process in log.processes.values()), default=0)
+        self.ranks: dict[Key, int] = {}
+        for key, process in log.processes.items():
+            largest = process.largest
+            if largest.rank >= 0 and largest.nranks == world:
+                self.ranks[key] = largest.rank
+        self._by_rank: dict[int, Key | None] = {}
+        for key, rank in self.ranks.items():
+            self._by_rank[rank] = None if rank in self._by_rank else key
+        self._by_file: dict[str, set[Key]] = {}
+        for (file, _), keys in groups.items():
+            self._by_file.setdefault(file, set()).update(keys)
+
+    def of(
+        self, group: tuple[str, str], host: str, pid: int | None, rank: int | None
+    ) -> tuple[str, int | None, int | None]:
+        """Host, pid and rank of who wrote a line, as far as anything tells."""
+        key = (host, pid) if pid is not None else self._found(group, host, rank)
+        if key is not None:
+            return key[0], key[1], self.ranks.get(key, rank)
+        hosts = {one for one, _ in self._groups.get(group, ())} if group[1] else set()
+        only = next(iter(hosts)) if len(hosts) == 1 else ""
+        return (only or host if is_address(host) else host or only), None, rank
+
+    def _found(self, group: tuple[str, str], host: str, rank: int | None) -> Key | None:
+        if rank is not None:
+            return self._by_rank.get(rank)
+        keys = self._groups.get(group, set()) if group[1] else self._by_file.get(group[0], set())
+        keys = {key for key in keys if not host or is_address(host) or key[0] == host}
+        return next(iter(keys)) if len(keys) == 1 else None
+
+
+def processes(log: Log, who: Writers, begins: Mapping[Key, tuple[str, int]]) -> list[LogProcess]:
+    """What each process said of itself."""
+    hosts = {rank: host for (host, _), rank in who.ranks.items()}
+    return [
+        _process(process, who.ranks.get(key), hosts, *begins.get(key, ("", 0)))
+        for key, process in log.processes.items()
+    ]
+
+
+def _process(process: Process, rank: int | None, hosts: Mapping[int, str], file: str, line: int) -> LogProcess:
+    world = process.largest
+    known = [one for one in process.all if one.rank >= 0]
+    vias, out = _vias(process, hosts)
+    return LogProcess(
+        host=process.host,
+        pid=max(1, process.pid),
+        rank=rank,
+        version=process.version,
+        driver=process.driver,
+        bootstrap=process.bootstrap,
+        network=process.network,
+        plugin=process.plugin,
+        no_infiniband=process.no_infiniband,
+        interfaces=process.interfaces[:_MOST_INTERFACES],
+        devices=dict(process.devices.values()),
+        direct=process.direct,
+        settings=dict([*process.settings.items()][:_MOST_SETTINGS]),
+        vias=vias,
+        vias_out=out,
+        rails=_rails(process),
+        nranks=world.nranks or None,
+        nnodes=world.nnodes or None,
+        local_ranks=world.local_ranks or None,
+        bus_id=world.bus_id,
+        channels=world.channels,
+        began=sum(one.began or one.complete for one in known),
+        completed=sum(one.complete for one in known),
+        ended=sum(one.ended for one in known),
+        rings=process.rings,
+        trees=process.trees,
+        nvls=process.nvls,
+        chunk=process.chunk,
+        first_line=line,
+        file=file,
+    )
+
+
+def _rails(process: Process) -> list[int]:
+    devices = {device for one in process.all for (kind, device, *_) in one.seen if kind.startswith("NET/")}
+    return sorted(device for device in devices if device is not None)[:_MOST_RAILS]
+
+
+def _vias(process: Process, hosts: Mapping[int, str]) -> tuple[dict[str, int], dict[str, int]]:
+    """All connections by kind, and those to ranks on other hosts."""
+    everything: Counter[str] = Counter()
+    out: Counter[str] = Counter()
+    world = process.largest
+    for one in process.all:
+        for (kind, _, source, target), count in one.seen.items():
+            everything[kind] += count
+            peer = hosts.get(target if source == one.rank else source)
+            if one is world and peer is not None and peer != process.host:
+                out[kind] += count
+    return dict(everything), dict(out)

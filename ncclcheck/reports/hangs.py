@@ -1,0 +1,178 @@
+"""What the watchdogs of all ranks tell of a hang: who waited in which collective, and who did not come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.reports.findings import Where
+from ncclcheck.reports.fold import fold_numbers
+
+Kind = Literal["crossed", "mismatch", "save", "uneven", "loader", "absent", "together", "unclear"]
+_GATHERS = ("_ALLGATHER_BASE", "ALLGATHER", "ALLGATHER_INTO_TENSOR_COALESCED", "_REDUCE_SCATTER_BASE")
+_ANY_SIZE = ("ALLTOALL", "ALLTOALL_BASE", "SEND", "RECV", "COALESCED", "GATHER", "SCATTER")
+
+
+@dataclass
+class Wait:
+    """One rank's watchdog: the number, kind and elements of the collective that it gave up."""
+
+    rank: int
+    seq: int
+    op: str
+    numel: str
+    timeout_ms: int
+    event: LogEvent
+
+
+@dataclass
+class Hang:
+    """One process group. last: rank -> the number of the last collective that it entered."""
+
+    group: str
+    waits: list[Wait] = field(default_factory=list)
+    last: dict[int, int] = field(default_factory=dict)
+    told: dict[int, LogEvent] = field(default_factory=dict)
+    silent: list[int] = field(default_factory=list)
+
+    @property
+    def seq(self) -> int:
+        """The collective that hangs."""
+        return max((wait.seq for wait in self.waits), default=0)
+
+    @property
+    def op(self) -> str:
+        """What it is, by most ranks."""
+        ops = [wait.op for wait in self.waits if wait.seq == self.seq]
+        return max({*ops}, key=ops.count, default="")
+
+    @property
+    def behind(self) -> list[int]:
+        """Ranks whose last collective is an earlier one."""
+        waiting = {wait.rank for wait in self.waits if wait.seq == self.seq}
+        return sorted(rank for rank, last in self.last.items() if last < self.seq and rank not in waiting)
+
+    @property
+    def absent(self) -> list[int]:
+        """Ranks that did not come: those behind, else those of which no watchdog told anything."""
+        return self.behind or self.silent
+
+    @property
+    def differ(self) -> bool:
+        """Whether ranks call different things, or different sizes, at the same place."""
+        here = [wait for wait in self.waits if wait.seq == self.seq]
+        sizes = {wait.numel for wait in here if wait.numel and wait.op not in _ANY_SIZE}
+        return len({wait.op for wait in here}) > 1 or len(sizes) > 1
+
+    @property
+    def events(self) -> list[LogEvent]:
+        """The lines of those that waited, and of those that did not come."""
+        lines = [wait.event for wait in self.waits if wait.seq == self.seq]
+        return [*lines[:2], *(self.told[rank] for rank in self.behind[:2] if rank in self.told), *lines[2:]]
+
+
+def hangs(logs: Logs) -> list[Hang]:
+    """The process groups in which a watchdog gave up, in the order in which they did."""
+    found: dict[str, Hang] = {}
+    statuses = [event for event in logs.events if event.sign == "watchdog-status" and event.rank is not None]
+    groups = {(one.rank, one.fields.get("seq")): one.fields.get("group", "0") for one in statuses}
+    for event in logs.events:
+        if event.sign == "watchdog-timeout" and event.rank is not None:
+            group = event.fields.get("group") or groups.get((event.rank, event.fields["seq"]), "0")
+            hang = found.setdefault(group, Hang(group))
+            if event.rank not in {wait.rank for wait in hang.waits}:
+                hang.waits.append(_wait(event, event.rank))
+    for event in statuses:
+        told = found.get(event.fields.get("group", "0"))
+        if told is not None and event.rank is not None:
+            told.last[event.rank] = max(told.last.get(event.rank, -1), int(event.fields["enqueued"]))
+            told.told.setdefault(event.rank, event)
+    for hang in found.values():
+        hang.silent = _silent(logs, hang)
+    return [*found.values()]
+
+
+def _wait(event: LogEvent, rank: int) -> Wait:
+    said = event.fields
+    return Wait(rank, int(said["seq"]), said["op"], said.get("numel_in", ""), int(said["timeout"]), event)
+
+
+def _silent(logs: Logs, hang: Hang) -> list[int]:
+    """Ranks of the world whose watchdog said nothing, where most did. Who belongs to other groups is not known."""
+    world = logs.world or (max(logs.ranks) + 1 if logs.ranks else 0)
+    heard = {wait.rank for wait in hang.waits} | {*hang.last}
+    if hang.group != "0" or world > 65536:
+        return []
+    silent = sorted({*range(world)} - heard)
+    return silent if len(silent) <= len(heard) else []
+
+
+def kind(hang: Hang, logs: Logs) -> Kind:
+    """What sort of hang it is, as far as the lines tell."""
+    signs = {event.sign for event in logs.events}
+    if any(wait.op in _GATHERS for wait in hang.waits) and signs & {"saving", "save-frame"} and "zero3" in signs:
+        return "save"
+    if hang.differ:
+        return "mismatch"
+    if _crossed(hang, logs):
+        return "crossed"
+    if in_loader(hang, logs) is not None:
+        return "loader"
+    if len({(wait.seq, wait.op) for wait in hang.waits}) > 1 or (
+        "epoch-ends" in signs and hang.absent and hang.absent != [0]
+    ):
+        return "uneven"
+    if hang.absent:
+        return "absent"
+    world = logs.world or 0
+    return "together" if world > 1 and len(hang.waits) >= world else "unclear"
+
+
+def in_loader(hang: Hang, logs: Logs) -> list[int] | None:
+    """Ranks that did not come and whose stack stands in a data loader; empty where the stack names no rank."""
+    came = {wait.rank for wait in hang.waits}
+    frames = {one.rank for one in logs.events if one.sign == "loader-frame"} - came
+    return sorted(rank for rank in frames if rank is not None) if frames else None
+
+
+def _crossed(hang: Hang, logs: Logs) -> bool:
+    """Whether another group hangs at once that shares two ranks, and all of them have entered both."""
+    if hang.absent:
+        return False
+    others = [one for one in hangs(logs) if one.group != hang.group and not one.absent]
+    return any(len({*hang.last} & {*one.last}) > 1 for one in others)
+
+
+def of_kind(logs: Logs, *kinds: Kind) -> list[Hang]:
+    """The hangs of these sorts."""
+    return [hang for hang in hangs(logs) if kind(hang, logs) in kinds]
+
+
+def lines_of(logs: Logs, ranks: Iterable[int], *signs: str) -> list[LogEvent]:
+    """What these ranks said of these signs."""
+    wanted = {*ranks}
+    return [event for event in logs.events if event.sign in signs and event.rank in wanted]
+
+
+def ranks_of(ranks: list[int]) -> str:
+    """`rank 3`, `ranks 0-2,7`."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {fold_numbers(ranks)}"
+
+
+def waited(hang: Hang) -> str:
+    """`collective 493 (ALLREDUCE) of group 0, in which 7 ranks waited for 1800 s`."""
+    waiting = [wait for wait in hang.waits if wait.seq == hang.seq]
+    seconds = max((wait.timeout_ms for wait in waiting), default=0) / 1000
+    return (
+        f"collective {hang.seq} ({hang.op}) of group {hang.group}, in which {len(waiting)} "
+        f"rank{'s' if len(waiting) > 1 else ''} waited for {seconds:g} s"
+    )
+
+
+def place(logs: Logs, rank: int) -> Where:
+    """The rank, on its host where that is known."""
+    hosts = [one.host for one in logs.events if one.rank == rank]
+    hosts += [one.host for one in logs.processes if one.rank == rank]
+    return Where(node=next(filter(None, hosts), None), rank=rank)

@@ -1,0 +1,185 @@
+"""Connections that NCCL could not make, by what their address tells: whose it is, and whether it can be right."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from shlex import quote
+from typing import NamedTuple
+
+from ncclcheck.probes.facts import Endpoint, LogEvent, LogProcess, Logs
+from ncclcheck.reports.findings import Evidence, Where, seen
+from ncclcheck.reports.fold import fold_names
+from ncclcheck.reports.logged import by_host, process_of, said, where
+
+_VIRTUAL = re.compile(
+    r"(?:docker|br-|virbr|veth|cni|flannel|cali|tunl|tailscale|cilium|lxc|lxd|podman|nerdctl|weave|kube-|vxlan|"
+    r"vmnet|vboxnet|dummy|tun|tap|wg|zt|ovs|nodelocaldns|vnet)[\w.-]{0,32}"
+)
+_MADE_BY_DEFAULT = [ip_network("172.17.0.0/16"), ip_network("192.168.122.0/24")]  # docker0, virbr0
+_REFUSED = "Connection refused"
+
+
+class Dialled(NamedTuple):
+    """One connection that failed. kind: virtual, link-local, loopback, twin, refused or unreached."""
+
+    event: LogEvent
+    kind: str
+    address: str
+
+
+def dialled(logs: Logs, *kinds: str) -> list[Dialled]:
+    """The failed connections of these kinds, the first first."""
+    return [one for one in _all(logs) if one.kind in kinds]
+
+
+def _all(logs: Logs) -> Iterator[Dialled]:
+    for event in said(logs, "connect-failed", "connection-gone"):
+        address = (event.fields.get("peer") or event.fields.get("far", "")).partition("%")[0]
+        yield Dialled(event, _kind(logs, event, address), address)
+
+
+def _kind(logs: Logs, event: LogEvent, address: str) -> str:
+    parsed = _parsed(address)
+    if parsed is not None and parsed.is_loopback:
+        return "loopback"
+    if _leads_nowhere(logs, event, address):
+        return "virtual"
+    if parsed is not None and parsed.is_link_local:
+        return "link-local"
+    if event.fields.get("error") == _REFUSED:
+        return "refused"
+    return "twin" if twins(process_of(logs, event)) else "unreached"
+
+
+def _leads_nowhere(logs: Logs, event: LogEvent, address: str) -> bool:
+    """An address of a bridge that every host has, or one that several hosts told as their own."""
+    parsed, here = _parsed(address), process_of(logs, event)
+    owners = [end.interface for one in logs.processes for end in ends(one) if end.address == address]
+    if any(is_virtual(name) for name in owners) or len(hosts_with(logs, address)) > 1:
+        return True
+    by_default = isinstance(parsed, IPv4Address) and any(parsed in one for one in _MADE_BY_DEFAULT)
+    from_bridge = here is not None and here.bootstrap is not None and is_virtual(here.bootstrap.interface)
+    return by_default or (from_bridge and not owners)
+
+
+@cache
+def is_virtual(interface: str) -> bool:
+    """Whether an interface, by its name, is of containers, of virtual machines or a tunnel."""
+    return _VIRTUAL.fullmatch(interface) is not None
+
+
+def ends(process: LogProcess) -> list[Endpoint]:
+    """Every interface that NCCL took in it."""
+    return [*([process.bootstrap] if process.bootstrap else []), *process.interfaces]
+
+
+def hosts_with(logs: Logs, address: str) -> list[str]:
+    """The hosts that told this address as their own."""
+    told = ((one.host, end.address.partition("%")[0]) for one in logs.processes for end in ends(one))
+    return sorted({host for host, own in told if own == address})
+
+
+def twins(process: LogProcess | None) -> list[Endpoint]:
+    """Two real interfaces with addresses that differ in the last byte only: most likely one subnet."""
+    known: dict[str, Endpoint] = {}
+    for end in ends(process) if process else []:
+        subnet, dot, _ = end.address.rpartition(".")
+        if not dot or is_virtual(end.interface) or end.interface == "lo":
+            continue
+        other = known.setdefault(subnet, end)
+        if other.interface != end.interface:
+            return [other, end]
+    return []
+
+
+def spread(logs: Logs) -> bool:
+    """Whether the job has several hosts, as far as a log tells."""
+    return len({one.host for one in logs.processes}) > 1 or any((one.nnodes or 0) > 1 for one in logs.processes)
+
+
+def alone(logs: Logs) -> bool:
+    """Whether the log tells that one host has all ranks of the job."""
+    ranks = [one.nranks for one in logs.processes if one.nranks]
+    one_host = len({one.host for one in logs.processes}) == 1
+    return bool(ranks) and one_host and max(ranks) <= len(logs.processes)
+
+
+def finished_start(logs: Logs) -> bool:
+    """Whether every process that NCCL told of has come through its start."""
+    return bool(logs.processes) and all(one.completed and one.completed >= one.began for one in logs.processes)
+
+
+def starts_later(logs: Logs, event: LogEvent) -> bool:
+    """Whether NCCL began after the line and came through: what the line tells did no harm."""
+    done = [one for one in logs.processes if one.completed]
+    return any(one.file != event.file or one.first_line > event.line for one in done)
+
+
+def by_known_host(events: Iterable[LogEvent]) -> dict[str, list[LogEvent]]:
+    """Lines of one host each; those of nobody known only where there are no others."""
+    groups = by_host(sorted(events, key=lambda one: one.order))
+    return {host: found for host, found in groups.items() if host} or groups
+
+
+def targets(found: Iterable[Dialled]) -> str:
+    """The addresses that were dialled, for a sentence."""
+    named = list(dict.fromkeys(one.address for one in found if one.address))
+    return ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "") or "a peer"
+
+
+def taken(processes: Iterable[LogProcess]) -> list[Evidence]:
+    """What the first process of each host took for the bootstrap, as evidence."""
+    told = {one.host: one for one in reversed([*processes]) if one.bootstrap}
+    return [_of(one, one.bootstrap) for one in [*reversed(told.values())][:3] if one.bootstrap]
+
+
+def listed(processes: Iterable[LogProcess]) -> list[Evidence]:
+    """The virtual interfaces that the first process of each host sends data over, as evidence."""
+    told = {one.host: one for one in reversed([*processes])}
+    virtual = (
+        (one, end) for one in reversed(told.values()) for end in one.interfaces if is_virtual(end.interface)
+    )
+    return [_of(one, end) for one, end in [*virtual][:3]]
+
+
+def _of(process: LogProcess, end: Endpoint) -> Evidence:
+    return seen(
+        f"{process.file}:{process.first_line}",
+        f"{process.host}:{process.pid} uses {end.interface}:{end.address}",
+    )
+
+
+def at_host(host: str, events: list[LogEvent]) -> Where:
+    """What is wrong with a host, whichever of its ranks told it first; the writer where the host is not known."""
+    return Where(node=host) if host else where(events[0])
+
+
+def at_teller(logs: Logs, events: list[LogEvent]) -> Where:
+    """Who wrote the first line; where that is not known, whom torchrun's Root Cause block names."""
+    first = events[0]
+    if first.host or first.rank is not None:
+        return where(first)
+    host = next((one.fields["host"] for one in said(logs, "root-cause-host")), None)
+    rank = next((int(one.fields["rank"]) for one in said(logs, "root-cause-rank")), None)
+    return Where(node=host.partition(".")[0] if host else None, rank=rank)
+
+
+def names(hosts: Iterable[str]) -> str:
+    """Hosts for a sentence."""
+    return fold_names(sorted({host for host in hosts if host})) or "a node"
+
+
+def reach(logs: Logs, *more: str) -> str:
+    """The command that tries every node from every other."""
+    hosts = sorted({host for host in (*(one.host for one in logs.processes), *more) if host})
+    return f"ncclcheck env --hosts {quote(','.join(hosts)) if len(hosts) > 1 else 'NODE1,NODE2'}"
+
+
+def _parsed(address: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(address)
+    except ValueError:
+        return None

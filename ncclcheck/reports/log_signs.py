@@ -1,0 +1,57 @@
+"""What signs mean that no rule names a cause by: those that follow from another fault, and harmless ones."""
+
+from __future__ import annotations
+
+import re
+
+from ncclcheck.probes.facts import LogEvent
+
+_FOLLOWS = re.compile(
+    r"ChildFailedError|SignalException|KeyboardInterrupt|SystemExit|Warning$|DistNetworkError|DistStoreError|"
+    r"DistBackendError|ncclRemoteError|Connection (?:closed|reset) by|Broken pipe|[Ss]ocket [Tt]imeout|"
+    r"NCCL (?:error|communicator was aborted)|Watchdog caught|RendezvousConnectionError"
+)
+
+CONSEQUENCES = {
+    "remote-closed": "the process at the other end had gone away",
+    "connection-reset": "the process at the other end had gone away",
+    "broken-pipe": "the process at the other end had gone away",
+    "proxy-failed": "a peer did not answer any more",
+    "remote-error": "NCCL's own word for: another process went away first",
+    "store-broken": "the rank that holds the store had ended",
+    "flushed": "an RDMA connection was torn down after an error elsewhere",
+    "aborted-by-watchdog": "torch ends the process after an error or a time-out",
+    "propagated": "NCCL passes an error on to its caller",
+    "sigterm-to-peers": "torchrun ends the other processes of its node",
+    "signal-exception": "torchrun itself was ended",
+    "child-failed": "torchrun tells that one of its processes failed",
+    "step-cancelled": "Slurm ends the step after a task failed, or by order",
+}
+
+AT_THE_END = frozenset(("store-broken", "connection-reset", "broken-pipe"))  # seen at the end of sound jobs, too
+
+CONTEXT = frozenset(
+    ("traceback", "frame", "root-cause-block", "root-cause-host", "root-cause-rank", "no-flight-recorder")
+)
+
+HARMLESS = {
+    "no-plugin": "no external plugin is there, and NCCL uses its own; bad only where the site needs one (EFA)",
+    "gdrcopy": "an optional library for small copies; NCCL goes on without it",
+    "no-libmlx5": "an optional library of Mellanox cards; NCCL goes on without it",
+    "speed-not-told": "a virtual interface has no speed; NCCL assumes one",
+    "virtual-network-card": "a virtual interface (bond) has no place on the PCI bus; NCCL assumes the first CPU",
+    "no-nvls": "NVLink SHARP needs NVSwitches of the third generation; NCCL takes rings and trees",
+    "not-a-device-plugin": "how the network plugin is called, nothing more",
+    "no-profiler": "no profiler plugin; nothing is measured, nothing is lost",
+    "omp-threads": "torchrun's default; raise OMP_NUM_THREADS where the CPU prepares data slowly",
+    "not-destroyed": "at the normal end of a program nothing is lost; call dist.destroy_process_group() last",
+    "hostname-not-found": "the address of a peer has no name in the DNS; torch uses the address",
+    "connect-retried": "ranks start at different times, and NCCL dials again; bad only where the last try fails",
+    "node-rank-not-used": "the rendezvous c10d numbers the nodes itself; --node-rank is not needed",
+    "ipv6-not-there": "torch tries IPv6 first, and IPv4 next",
+}
+
+
+def follows(event: LogEvent) -> bool:
+    """Whether an exception only passes on what happened elsewhere, or what other lines have said."""
+    return _FOLLOWS.search(f"{event.fields.get('type', '')}: {event.fields.get('text', '')}") is not None

@@ -1,0 +1,204 @@
+"""LOG verdicts -> the story of a log: what came first, the causes with reasons, what only follows, the facts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from msgspec import Struct, field
+
+from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
+from ncclcheck.reports import log_signs
+from ncclcheck.reports.findings import Evidence, Finding, State, Verdict, Where, seen
+from ncclcheck.reports.fold import fold_names, fold_numbers
+from ncclcheck.reports.logged import SYMPTOMS, in_order, where
+
+_MOST_CAUSES, _MOST_TOLD, _TEXT = 8, 12, 200
+_BAD = (State.FAIL, State.WARN)
+
+
+class Told(Struct, frozen=True, kw_only=True):
+    """Lines of one kind. place: `train.log:812` of the first; count: how many there are; why: what they mean."""
+
+    text: str
+    place: str
+    count: int = 1
+    why: str = ""
+    where: Where = Where()
+
+
+class Cause(Struct, frozen=True, kw_only=True):
+    """A candidate. confidence: how firmly it can be said; reason: why it stands where it does."""
+
+    code: str
+    what: str
+    where: Where
+    place: str
+    confidence: Literal["sure", "likely", "possible"]
+    reason: str
+
+
+class Diagnosis(Struct, frozen=True, kw_only=True):
+    """What logs say of the job that wrote them."""
+
+    first: Told | None = None
+    causes: list[Cause] = field(default_factory=list)
+    consequences: list[Told] = field(default_factory=list)
+    harmless: list[Told] = field(default_factory=list)
+    facts: list[Evidence] = field(default_factory=list)
+
+
+def diagnosis(logs: Logs | None, verdicts: Sequence[Verdict]) -> Diagnosis | None:
+    """The story; None where no log was read."""
+    if logs is None:
+        return None
+    used = {evidence.source for one in _bad(verdicts) for evidence in one[1].evidence}
+    return Diagnosis(
+        first=_first(logs, verdicts),
+        causes=_causes(logs, verdicts),
+        consequences=_kinds(logs, log_signs.CONSEQUENCES, set()),
+        harmless=_kinds(logs, log_signs.HARMLESS, used),
+        facts=_facts(logs),
+    )
+
+
+def _bad(verdicts: Sequence[Verdict]) -> list[tuple[str, Finding]]:
+    told = (verdict for verdict in verdicts if verdict.code.startswith("LOG"))
+    return [(verdict.code, finding) for verdict in told for finding in verdict.findings if finding.state in _BAD]
+
+
+def _first(logs: Logs, verdicts: Sequence[Verdict]) -> Told | None:
+    """The earliest line that a failed check rests on."""
+    places = {e.source for _, finding in _bad(verdicts) if finding.state is State.FAIL for e in finding.evidence}
+    bad = [one for one in logs.events if _place(one) in places and one.sign not in log_signs.CONSEQUENCES]
+    return _told(in_order(bad)[:1]) if bad else None
+
+
+def _causes(logs: Logs, verdicts: Sequence[Verdict]) -> list[Cause]:
+    events = {_place(one): one for one in logs.events}
+    found = [(code, finding, _event(finding, events)) for code, finding in _bad(verdicts)]
+    clock = all(event.time is not None for _, _, event in found if event)
+
+    def key(one: tuple[str, Finding, LogEvent | None]) -> tuple[float, ...]:
+        code, finding, event = one
+        when = (event.time or 0.0, event.order) if event else (float("inf"), 0)
+        return finding.state.rank, code in SYMPTOMS, when[0] if clock else 0.0, when[1]
+
+    ranked = sorted(found, key=key)
+    return [_cause(ranked, index) for index in range(min(len(ranked), _MOST_CAUSES))]
+
+
+def _event(finding: Finding, events: dict[str, LogEvent]) -> LogEvent | None:
+    return next((events[one.source] for one in finding.evidence if one.source in events), None)
+
+
+def _cause(ranked: Sequence[tuple[str, Finding, LogEvent | None]], index: int) -> Cause:
+    code, finding, event = ranked[index]
+    confidence, reason = _standing(ranked, index)
+    return Cause(
+        code=code,
+        what=finding.what,
+        where=finding.where,
+        place=_place(event) if event else next((one.source for one in finding.evidence), ""),
+        confidence=confidence,
+        reason=reason,
+    )
+
+
+def _standing(
+    ranked: Sequence[tuple[str, Finding, LogEvent | None]], index: int
+) -> tuple[Literal["sure", "likely", "possible"], str]:
+    code, finding, _ = ranked[index]
+    exact = [one for one in ranked if one[1].state is State.FAIL and one[0] not in SYMPTOMS]
+    if finding.state is State.WARN:
+        return "possible", "a risk, or what makes it slow; it ends no job"
+    if code in SYMPTOMS:
+        if exact:
+            return "possible", f"tells what was seen; {exact[0][0]} says why"
+        return "possible", "tells what was seen; the cause of it is not in the log"
+    if index:
+        return "possible", f"comes after {ranked[0][0]}, and may follow from it"
+    if len(exact) == 1:
+        return "sure", "the only cause that these lines show"
+    return "likely", f"the first of {len(exact)} causes that these lines show"
+
+
+def _kinds(logs: Logs, known: dict[str, str], used: set[str]) -> list[Told]:
+    """A line for each kind, with how often it is there. used: places that a finding rests on."""
+    kinds: dict[str, list[LogEvent]] = {}
+    for event in logs.events:
+        if event.sign in known and _place(event) not in used:
+            kinds.setdefault(event.sign, []).append(event)
+    told = [_told(events, known[sign]) for sign, events in kinds.items()]
+    return told[:_MOST_TOLD]
+
+
+def _told(events: Sequence[LogEvent], why: str = "") -> Told:
+    first = events[0]
+    return Told(
+        text=first.text.strip()[:_TEXT],
+        place=_place(first),
+        count=sum(event.count for event in events),
+        why=why,
+        where=where(first),
+    )
+
+
+def _place(event: LogEvent) -> str:
+    return f"{event.file}:{event.line}"
+
+
+def _facts(logs: Logs) -> list[Evidence]:
+    """The lines that a person looks for first."""
+    told = {
+        "NCCL": _counted(one.version for one in logs.processes) or logs.version,
+        "world": _world(logs),
+        "nodes": fold_names(sorted({one.host for one in logs.processes})),
+        "initialisation": _initialised(logs.processes),
+        "bootstrap": _counted(one.bootstrap.interface for one in logs.processes if one.bootstrap),
+        "network": _counted(one.network for one in logs.processes),
+        "adapters": _counted(", ".join(one.devices) for one in logs.processes),
+        "plugin": _counted(one.plugin for one in logs.processes),
+        "transports": _transports(logs.processes),
+        "settings": _settings(logs.processes),
+    }
+    return [seen(name, value) for name, value in told.items() if value]
+
+
+def _counted(values: Iterable[str]) -> str:
+    """One value of all is told alone; several with how many processes have each."""
+    found = Counter(value for value in values if value).most_common(4)
+    if len(found) == 1:
+        return found[0][0]
+    return ", ".join(f"{value} ({count} process{'es' * (count != 1)})" for value, count in found)
+
+
+def _world(logs: Logs) -> str:
+    if logs.world is None:
+        heard = f"{fold_numbers(logs.ranks)} {'are' if len(logs.ranks) > 1 else 'is'} heard of"
+        return f"rank{'s' * (len(logs.ranks) > 1)} {heard}" if logs.ranks else ""
+    missing = {*range(min(logs.world, 65536))} - {*logs.ranks}
+    silent = f"; nothing is heard of {fold_numbers(missing)}" if missing else ", all heard of"
+    return f"{logs.world} ranks{silent}"
+
+
+def _initialised(processes: Sequence[LogProcess]) -> str:
+    began = [one for one in processes if one.began]
+    done = [one for one in began if one.completed]
+    joined = " rings and trees connected" if any(one.rings and one.trees for one in processes) else ""
+    return f"{len(done)} of {len(began)} processes came to Init COMPLETE{joined and ','}{joined}" if began else ""
+
+
+def _transports(processes: Sequence[LogProcess]) -> str:
+    total: Counter[str] = Counter()
+    for one in processes:
+        total.update(one.vias)
+    return ", ".join(f"{kind} x{count}" for kind, count in total.most_common(6))
+
+
+def _settings(processes: Sequence[LogProcess]) -> str:
+    """Those of most processes first; where processes differ, both are told."""
+    total = Counter(f"{name}={value}" for one in processes for name, value in one.settings.items())
+    some = "" if not total or min(total.values()) == len(processes) else " (not on all processes)"
+    return ", ".join(name for name, _ in total.most_common(10)) + some

@@ -1,0 +1,111 @@
+"""The story of a log as text: first, causes, what follows, what is harmless, the facts."""
+
+from __future__ import annotations
+
+import textwrap
+
+from ncclcheck.reports.jsondoc import Document
+from ncclcheck.reports.log_story import Cause, Diagnosis, Told
+
+_LABEL = 15
+
+
+def text(document: Document, width: int) -> str:
+    """Empty where no log was read."""
+    told = document.diagnosis
+    if told is None or (document.command != "logs" and not told.causes):
+        return ""
+    if document.command != "logs":
+        return "\n\n".join([_first(told, width), _causes(told, width)])
+    lines = [line for one in told.facts for line in _row(one.source, one.value, width)]
+    parts = ["\n".join(lines), _first(told, width), _causes(told, width)]
+    parts += [_kinds("Follows from it, and is no cause:" if told.causes else "Follows from another fault:",
+                     told.consequences, width)]  # fmt: skip
+    parts += [_kinds("Frightens and is harmless:", told.harmless, width)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def size(document: Document) -> str:
+    """How much was read."""
+    logs = document.measurements.logs
+    if logs is None:
+        return "nothing was read"
+    lines, read = sum(file.lines for file in logs.files), sum(file.bytes for file in logs.files)
+    told = [f"{_many(len(logs.files), 'file')}, {_many(lines, 'line')}, {read / 1e6:.1f} MB"] if logs.files else []
+    told += [_many(len(logs.flight.dumps), "Flight Recorder dump")] if logs.flight else []
+    return ", ".join(told)
+
+
+def decision(document: Document) -> str:
+    """One sentence: the cause, that none was found, or that the log is healthy."""
+    told = document.diagnosis
+    bad = [one for one in told.causes if one.confidence != "possible"] if told else []
+    if bad:
+        who = f" on {bad[0].where}".replace("  ", " ") if str(bad[0].where) else ""
+        return f"Cause: {bad[0].code}{who}: {bad[0].what}."
+    if document.state == "fail":
+        return "No cause found: what happened first is above, and what to log for the next time."
+    if document.state == "incomplete":
+        return "Not all could be read; in the rest no failure is told."
+    if document.state in ("warn", "unknown"):
+        return "No failure is told; see what is warned of above."
+    if _silent(document):
+        return "No failure is told, but no line is NCCL's or torch's: whether all is well is not known."
+    return "Healthy: nothing in these logs tells of a failure."
+
+
+def _silent(document: Document) -> bool:
+    logs = document.measurements.logs
+    return logs is None or not (logs.processes or logs.events or logs.version or logs.flight)
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
+def _row(label: str, value: str, width: int) -> list[str]:
+    return textwrap.wrap(
+        value,
+        width,
+        initial_indent=f"  {label:{_LABEL}}",
+        subsequent_indent=" " * (_LABEL + 2),
+        break_on_hyphens=False,
+    )
+
+
+def _first(told: Diagnosis, width: int) -> str:
+    if told.first is None:
+        return ""
+    who = f" ({told.first.where})" if str(told.first.where) else ""
+    lines = [f"What happened first: {told.first.place}{who}"]
+    return "\n".join([*lines, *_wrapped(told.first.text, width)])
+
+
+def _causes(told: Diagnosis, width: int) -> str:
+    if not told.causes:
+        return ""
+    lines = ["Causes, the likeliest first:"]
+    for index, one in enumerate(told.causes, 1):
+        lines += textwrap.wrap(
+            f"{index}. {one.code}  {_said(one)}", width, initial_indent="  ", subsequent_indent="     "
+        )
+    return "\n".join(lines)
+
+
+def _said(one: Cause) -> str:
+    who = f"{one.where}: " if str(one.where) else ""
+    return f"{who}{one.what} [{one.confidence}: {one.reason}]"
+
+
+def _kinds(head: str, told: list[Told], width: int) -> str:
+    if not told:
+        return ""
+    lines = [head]
+    for one in told:
+        times = f" x{one.count}" if one.count > 1 else ""
+        lines += _wrapped(f"{one.place}{times}  {one.text[:100]}  ({one.why})", width)
+    return "\n".join(lines)
+
+
+def _wrapped(words: str, width: int) -> list[str]:
+    return textwrap.wrap(words, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)

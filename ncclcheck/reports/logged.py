@@ -1,0 +1,101 @@
+"""What LOG rules share: the lines that say something, who said them, and a finding made of them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+
+from ncclcheck.probes.facts import Cluster, LogEvent, LogProcess, Logs
+from ncclcheck.reports.findings import Evidence, Finding, Owner, Remedy, State, Where, seen
+from ncclcheck.reports.rule import Body, NothingToJudge, rule
+
+_MOST = 3
+_TEXT = 300
+SYMPTOMS: set[str] = set()
+
+
+def log_rule(
+    code: str, title: str, *, worst: State = State.FAIL, symptom: bool = False
+) -> Callable[[Callable[[Logs], Iterator[Finding]]], Body]:
+    """Make a body that wants what logs say a rule; skipped where none was read.
+
+    symptom: it tells what was seen, and counts as a cause only where nothing more exact is found.
+    """
+    if symptom:
+        SYMPTOMS.add(code)
+
+    def register(body: Callable[[Logs], Iterator[Finding]]) -> Body:
+        @functools.wraps(body)
+        def judged(cluster: Cluster) -> Iterator[Finding]:
+            logs = cluster.measurements.logs
+            if logs is None or not any(file.lines for file in logs.files):
+                raise NothingToJudge("no log was read")
+            if symptom and cluster.command != "logs":
+                raise NothingToJudge("what was seen of this run is told by its other checks")
+            yield from body(logs)
+
+        return rule(code, title, worst=worst, over="")(judged)
+
+    return register
+
+
+def said(logs: Logs, *signs: str) -> list[LogEvent]:
+    """The lines of these signs, in the order of the files."""
+    return [event for event in logs.events if event.sign in signs]
+
+
+def in_order(events: Iterable[LogEvent]) -> list[LogEvent]:
+    """The first first: by the clock of the lines where each has one, else by their place in the files."""
+    found = [*events]
+    clock = all(one.time is not None for one in found)
+    return sorted(found, key=lambda one: (one.time if clock and one.time is not None else 0.0, one.order))
+
+
+def by_host(events: Iterable[LogEvent]) -> dict[str, list[LogEvent]]:
+    """Host -> its lines, the hosts in the order of their first line; "" where the host is not known."""
+    found: dict[str, list[LogEvent]] = {}
+    for event in events:
+        found.setdefault(event.host, []).append(event)
+    return found
+
+
+def process_of(logs: Logs, event: LogEvent) -> LogProcess | None:
+    """The process that wrote the line, where NCCL told of it."""
+    told = (one for one in logs.processes if (one.host, one.pid) == (event.host, event.pid))
+    return next(told, None) or next((one for one in logs.processes if one.rank == event.rank is not None), None)
+
+
+def where(event: LogEvent) -> Where:
+    """Who wrote the line."""
+    return Where(node=event.host or None, rank=event.rank)
+
+
+def lines(events: Iterable[LogEvent]) -> list[Evidence]:
+    """The first lines as evidence: `train.log:812` and what it says."""
+    return [seen(f"{one.file}:{one.line}", one.text[:_TEXT]) for one in [*events][:_MOST]]
+
+
+def cause(
+    events: list[LogEvent],
+    what: str,
+    *,
+    why: str,
+    owner: Owner,
+    fix: list[Remedy],
+    state: State = State.FAIL,
+    at: Where | None = None,
+    more: Iterable[Evidence] = (),
+) -> Finding:
+    """A cause that these lines show (at least one), at the writer of the first of them.
+
+    The first remedy says how to confirm it. more: what else is known, such as the NCCL version.
+    """
+    return Finding(
+        state=state,
+        where=at or where(events[0]),
+        what=what,
+        why=why,
+        owner=owner,
+        evidence=[*lines(events), *more],
+        remedies=fix,
+    )

@@ -1,0 +1,252 @@
+"""LOG019 to LOG021 and LOG027: how torchrun and torch's store bring the processes together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from shlex import quote
+
+from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.reports.findings import Finding, Where, admin, you
+from ncclcheck.reports.log_dialled import starts_later
+from ncclcheck.reports.log_network import owner_of
+from ncclcheck.reports.logged import cause, log_rule, said, where
+
+_DEFAULTS = ("29500", "29400")
+_NETWORK = {"110", "113", "101"}
+_RETRIES = 20  # a start that goes well tells it once or twice a rank
+_RENDEZVOUS = "torchrun --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d --rdzv-endpoint=$HEAD:29511 train.py"
+
+
+def _place(event: LogEvent, host: str = "") -> Where:
+    return Where(node=host or event.host or None, rank=event.rank)
+
+
+@log_rule("LOG019", "the port of the job is free")
+def port(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A process could not listen on its port because another one does.
+
+    ## Why it matters
+    torch's store and torchrun's rendezvous listen on one port (29500 and 29400 unless told otherwise). A second
+    job on the node, or ranks of an earlier one that did not end, hold it; the job ends before its first step.
+
+    ## How we know
+    errno 98, `EADDRINUSE`. Not told where the start went well all the same: several agents on one machine try, and
+    all but one go on as clients.
+
+    ## Fix
+    - **you** take another port on all nodes, or `--standalone` on one node, which picks a free one; end what is
+      left.
+    - **admin** end processes that a job of another user left.
+
+    ## Source
+    meta-pytorch/torchtune#392, pytorch/pytorch#126510, NVIDIA/Megatron-LM#1371; bind(2), ss(8).
+    """
+    events = said(logs, "address-in-use")
+    if not events or starts_later(logs, events[-1]) or _went_on(logs, events[-1]):
+        return
+    numbers = [one.fields.get("port") or one.fields.get("taken") for one in events]
+    number = next((told for told in numbers if told), "")
+    default = " (the default)" if number in _DEFAULTS else ""
+    yield cause(
+        events,
+        f"port {number}{default} is taken already" if number else "the port of the job is taken already",
+        why="A second job on the node with the same port, or a process that an earlier job left.",
+        owner="job",
+        at=_place(events[0]),
+        fix=[
+            you("Confirm: see who listens there, on the node of rank 0.",
+                f"ss -ltnp 'sport = :{number or 29500}'"),
+            you("Take another port on all nodes; on one node let torchrun find a free one.",
+                "torchrun --standalone --nproc-per-node=8 train.py", _RENDEZVOUS),
+            you("End the ranks that an earlier job left.", "pgrep -af 'torchrun|train.py'"),
+        ],
+    )  # fmt: skip
+
+
+def _went_on(logs: Logs, last: LogEvent) -> bool:
+    """Whether a step was trained after the line."""
+    return any(one.order > last.order for one in said(logs, "training-goes-on"))
+
+
+@log_rule("LOG020", "the name of the master is known on every node")
+def name(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    The host of MASTER_ADDR, or of --rdzv-endpoint, has no address on a node that dials it.
+
+    ## Why it matters
+    The node never reaches torch's store: it tries until its time-out (minutes), and all others wait for it.
+
+    ## How we know
+    `The IPv6 network addresses of (HOST, PORT) cannot be retrieved (gai error: -2 ...)` and then the time-out for
+    the same host, or so many times that it cannot be the one try that precedes IPv4. Once alone it is harmless.
+
+    ## Fix
+    - **you** give the address itself: `export MASTER_ADDR=10.0.3.17`, `--rdzv-endpoint=10.0.3.17:29500`; look for
+      a typo.
+    - **admin** put the name into the DNS or /etc/hosts of every node.
+
+    ## Source
+    pytorch/pytorch#79388, pytorch/pytorch#76367; getaddrinfo(3), hosts(5).
+    """
+    lost = {_host(one) for one in said(logs, "store-unreachable")}
+    tried = said(logs, "name-unresolved")
+    total = sum(one.count for one in tried)
+    events = [one for one in tried if one.fields["host"] in lost or total > _RETRIES]
+    events += said(logs, "python-name-unresolved") if lost or not tried else []
+    if not events or starts_later(logs, events[-1]):
+        return
+    host = next((one.fields["host"] for one in events if "host" in one.fields), "the master")
+    yield cause(
+        events,
+        f"the name {host} has no address on the node that dials it: {_unknown(events)}",
+        why="A typo in MASTER_ADDR or --rdzv-endpoint, or a name that only some nodes know.",
+        owner="job",
+        fix=[
+            you("Confirm on each node: it must print an address.",
+                f"getent ahosts {quote(host) if ' ' not in host else '$MASTER_ADDR'}"),
+            you("Give the address instead of the name.",
+                "export MASTER_ADDR=$(getent ahostsv4 HEAD | awk 'NR==1{print $1}')"),
+            admin("Make the name known on all nodes.", "cat /etc/hosts"),
+        ],
+    )  # fmt: skip
+
+
+def _unknown(events: list[LogEvent]) -> str:
+    return next((told for one in events if (told := one.fields.get("error") or one.fields.get("told"))), "unknown")
+
+
+@log_rule("LOG027", "every node reaches the port of the master", symptom=True)
+def store(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A process dialled torch's store, or torchrun's rendezvous, and got no answer until its time-out.
+
+    ## Why it matters
+    Without the store no rank learns of the others. The process of rank 0 was not started, had ended, listens
+    elsewhere, or a firewall stands between.
+
+    ## How we know
+    `The client socket has timed out after ... while trying to connect to (HOST, PORT)`, or
+    `RendezvousConnectionError`. The errno of the tries before it tells more: 113 and 110 are the network's, 111
+    says that the host is there and nobody listens: not started, ended, or another port. torchrun lets that node
+    listen whose own name or address is the endpoint's: with an alias no node does, and all dial.
+
+    ## Fix
+    - **you** the same endpoint on all nodes, as an address of the first one; start that one too; look at its log.
+    - **admin** open the port between the nodes.
+
+    ## Source
+    pytorch/pytorch#79388, pytorch/pytorch#76367, pytorch/pytorch#73656 (aliases); PyTorch documentation, torchrun.
+    """
+    tries = said(logs, "store-refused")
+    names = {one.fields["host"] for one in said(logs, "name-unresolved")}
+    lost = said(logs, "store-unreachable") or [one for one in tries if one.fields["errno"] in _NETWORK]
+    events = [*lost, *said(logs, "rendezvous-unreachable")]
+    if not events or starts_later(logs, events[-1]) or any(_host(one) in names for one in lost):
+        return
+    first = next((one for one in events if one.fields), events[0])
+    host = _host(first)
+    number = first.fields.get("port") or first.fields.get("at", "29500")
+    yield cause(
+        [first, *(one for one in events if one is not first)],
+        f"no answer from {host or 'the master'}, port {number}" + _errno(tries),
+        why=_reason(tries),
+        owner="job",
+        at=_master(logs, first),
+        fix=[
+            you("Confirm: on the first node, then from each other one.", f"ss -ltn 'sport = :{number}'",
+                f"nc -vz {quote(host) if host else '$MASTER_ADDR'} {number}"),
+            you("Give all nodes the same endpoint: an address of the first node, not an alias.", _RENDEZVOUS),
+            you("Look at the log of the first node for an earlier error."),
+            admin("Open the port between the nodes.", "firewall-cmd --list-all"),
+        ],
+    )  # fmt: skip
+
+
+def _host(event: LogEvent) -> str:
+    return event.fields.get("host") or event.fields.get("name", "")
+
+
+def _master(logs: Logs, event: LogEvent) -> Where:
+    """The node that did not answer, where a log tells which one has the address; else who dialled it."""
+    host = _host(event)
+    is_name = bool(host) and not host[0].isdigit() and ":" not in host and host != "localhost"
+    owner = owner_of(logs, host) or (host.partition(".")[0] if is_name else "")
+    return Where(node=owner) if owner else where(event)
+
+
+def _errno(tries: list[LogEvent]) -> str:
+    told = next((one.fields["error"] for one in tries), "")
+    return f" ({told})" if told else ""
+
+
+def _reason(tries: list[LogEvent]) -> str:
+    numbers = {one.fields["errno"] for one in tries}
+    if "111" in numbers:
+        return (
+            "That host answers, and nobody listens: rank 0 was not started, had ended, or listens on another port."
+        )
+    if numbers & _NETWORK:
+        return "The network does not let it through: a firewall, a wrong address, or a node that is down."
+    return (
+        "Rank 0 was not started or had ended, the address is wrong or an alias, or a firewall drops the packets."
+    )
+
+
+@log_rule("LOG021", "all nodes and ranks come to the meeting", symptom=True)
+def meeting(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    The processes that came waited for others that did not, until the time-out.
+
+    ## Why it matters
+    torch starts when all of --nnodes or WORLD_SIZE are there. One node that is down, was not started, has another
+    --rdzv-id or --nnodes, or ended in its imports keeps all waiting, 10 to 30 minutes by default.
+
+    ## How we know
+    `Timed out after 1801 seconds waiting for clients. 3/4 clients joined`, `RendezvousTimeoutError`,
+    `RendezvousClosedError` (a node came after the others had ended), or a wait for a key that rank 0 never wrote.
+    Where a process could not dial the master, that is told instead.
+
+    ## Fix
+    - **you** start the same command on each node with the same --nnodes, --rdzv-id and --rdzv-endpoint; look at
+      the log of the node that is missing; where nodes start late, `--rdzv-conf=join_timeout=1800`.
+    - **admin** look after the node that does not come.
+
+    ## Source
+    PyTorch documentation, torchrun and torch.distributed (TCPStore); pytorch/pytorch#76367.
+    """
+    if said(logs, "store-unreachable", "rendezvous-unreachable", "master-not-used"):
+        return
+    missing, rendezvous = said(logs, "clients-missing"), said(logs, "rendezvous-timeout", "rendezvous-closed")
+    waited = said(logs, "store-wait")
+    events = missing or rendezvous or waited
+    if not events or starts_later(logs, events[-1]):
+        return
+    yield cause(
+        events,
+        _who_came(events[0]),
+        why="A node is down or was not started, or it was given another --nnodes, --rdzv-id or endpoint.",
+        owner="job",
+        fix=[
+            you("Confirm: see on which nodes an agent runs, and with which arguments.",
+                "srun --ntasks-per-node=1 bash -c 'hostname; pgrep -af torchrun'"),
+            you("Start the same command on every node.", _RENDEZVOUS),
+            you("Where nodes come late, wait longer for them.", "torchrun --rdzv-conf=join_timeout=1800 ..."),
+            admin("Look after the node that does not come.", "sinfo -R"),
+        ],
+    )  # fmt: skip
+
+
+def _who_came(event: LogEvent) -> str:
+    fields = event.fields
+    if "joined" in fields:
+        return f"{fields['joined']} of {fields['wanted']} processes came within {fields['after']} s"
+    if event.sign == "store-wait":
+        return f"a rank waited for what another one never told it (key {fields.get('keys') or fields.get('key')})"
+    if event.sign == "rendezvous-closed":
+        return "a node came to a rendezvous that the others had closed"
+    return "fewer nodes than --nnodes came to the rendezvous"

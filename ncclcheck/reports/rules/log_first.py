@@ -1,0 +1,285 @@
+"""LOG: whether the job in a log came to its end, and what went wrong first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import Cluster, LogEvent, Logs
+from ncclcheck.reports import log_signs
+from ncclcheck.reports.findings import Finding, State, Where, admin, fail, fine, note, seen, unknown, warn, you
+from ncclcheck.reports.fold import fold_numbers
+from ncclcheck.reports.logged import cause, in_order, lines, log_rule, said, where
+from ncclcheck.reports.rule import NothingToJudge, rule
+
+_ENDED = ("worker-failed", "worker-signalled", "srun-task-exit", "nccl-warning", "torch-error", "watchdog-timeout")
+_SIGTERM = "15"
+
+
+def errors(logs: Logs) -> list[LogEvent]:
+    """Lines that tell of a failure and do not merely follow from another, the first first."""
+    return in_order(event for event in logs.events if _is_error(event))
+
+
+def _is_error(event: LogEvent) -> bool:
+    if _means_nothing(event):
+        return False
+    if event.fields.get("signal") == _SIGTERM or event.fields.get("exitcode") == f"-{_SIGTERM}":
+        return False
+    return event.sign in _ENDED or (event.sign == "python-error" and not log_signs.follows(event))
+
+
+@log_rule("LOG001", "nothing in the log tells of a failure", symptom=True)
+def nothing_failed(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    Whether any line tells that a process failed, and which one was the first: by the clock of the lines where
+    all have one, else by their order in the files.
+
+    ## Why it matters
+    When one rank fails, all others fail seconds later, with hundreds of lines that name each other. The line to
+    read is the first warning of the rank that failed first.
+
+    ## How we know
+    NCCL's warnings, torch's errors, exceptions of Python, exit codes told by torchrun and Slurm. Lines that
+    follow from the failure of another process ("Connection closed by remote peer", "Proxy Call failed",
+    SIGTERM, exit code -15) are never taken for the first failure. Where only such lines are there, the process
+    that failed has written to a log that was not given.
+
+    ## Fix
+    - **you** read the line that is named, and those right before it from the same rank; the causes that are
+      known stand above it.
+    - **you** where no cause is named, run again with `NCCL_DEBUG=INFO` and `TORCH_DISTRIBUTED_DEBUG=DETAIL`,
+      give the logs of all ranks, and `TORCH_FR_BUFFER_SIZE=2000` (older: `TORCH_NCCL_TRACE_BUFFER_SIZE`) for a
+      hang.
+    - **admin** where a rank ended without a word, look at `dmesg` of its host.
+
+    ## Source
+    NVIDIA NCCL documentation, Troubleshooting; PyTorch documentation, torch.distributed.elastic Error
+    Propagation; NVIDIA/nccl#1235 and NVIDIA/nccl#795 (consequences taken for causes).
+    """
+    found = errors(logs)
+    if found:
+        yield _first(logs, found)
+    elif ordered := said(logs, "ended-by-order"):
+        told = f"the job was ended by order: {ordered[0].text[:120]}"
+        yield note(where(ordered[0]), told, evidence=lines(ordered))
+    elif follow := _consequences(logs):
+        warned = in_order(event for event in logs.events if event.level == "WARN" and not _means_nothing(event))
+        yield _first(logs, warned) if warned else _only_consequences(logs, follow)
+    else:
+        yield fine(Where(), f"no line of {sum(file.lines for file in logs.files)} tells of a failure")
+
+
+def _means_nothing(event: LogEvent) -> bool:
+    return event.sign in log_signs.CONSEQUENCES or event.sign in log_signs.HARMLESS
+
+
+def _first(logs: Logs, found: list[LogEvent]) -> Finding:
+    first = found[0]
+    later = [one for one in found if (one.host, one.pid, one.rank) != (first.host, first.pid, first.rank)]
+    more = [seen("later", f"{len(later)} more lines of other processes tell of failures")] if later else []
+    return cause(
+        [first],
+        f"this is the first failure that is told: {first.text[:200]}",
+        why="What other ranks say after it follows from it, as a rule.",
+        owner="job",
+        more=more,
+        fix=[you("Read this line and those before it of the same process; where no cause is named above, run "
+                 "again with more said.", *_more_said(logs))],
+    )  # fmt: skip
+
+
+def _consequences(logs: Logs) -> list[LogEvent]:
+    """Those that tell of a failure: at the end of a sound job some ranks leave before others."""
+    follow = in_order(event for event in logs.events if event.sign in log_signs.CONSEQUENCES)
+    well = bool(said(logs, "ended-well")) and {event.sign for event in follow} <= log_signs.AT_THE_END
+    return [] if well else follow
+
+
+def _only_consequences(logs: Logs, follow: list[LogEvent]) -> Finding:
+    peer = next((one.fields["peer"] for one in follow if one.fields.get("peer")), "")
+    told = f" {peer} is the first that is named as gone." if peer else ""
+    return cause(
+        follow,
+        f"these lines only tell that another process went away; where no other check says why, it is in a log that "
+        f"was not given.{told}",
+        why="These lines follow from the end of another process, and never say why it ended.",
+        owner="job",
+        fix=[
+            you("Give the logs of all ranks, and find what the process wrote that went first.",
+                *_more_said(logs)),
+            admin("Where it wrote nothing, its host may have killed it.", "dmesg -T | grep -iE 'oom|xid|killed'"),
+        ],
+    )  # fmt: skip
+
+
+def _more_said(logs: Logs) -> list[str]:
+    """What would tell more the next time; what is on already is not asked for."""
+    level = {one.settings.get("NCCL_DEBUG") for one in logs.processes}
+    told = [] if any(one.records for one in logs.files) and level != {"WARN"} else ["export NCCL_DEBUG=INFO"]
+    return [*told, "export TORCH_DISTRIBUTED_DEBUG=DETAIL", "export TORCH_FR_BUFFER_SIZE=2000"]
+
+
+@log_rule("LOG002", "every rank that began to set NCCL up came through", symptom=True)
+def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    Whether every process that said "Init START" also said "Init COMPLETE".
+
+    ## Why it matters
+    NCCL's initialisation waits for all ranks. Those that began and never completed are where the job hangs or
+    died; a rank that never began at all is what they wait for.
+
+    ## How we know
+    NCCL's lines at `NCCL_DEBUG=INFO`: the start is told since 2.18.3, the end by all versions. Ranks of which no
+    line was given are listed: in a job that came through they only wrote elsewhere, in one that did not they are
+    the first to look for.
+
+    ## Fix
+    - **you** look whether the missing ranks were started at all (world size, `--nnodes`, a node that is down),
+      and what the stuck ones said last.
+    - **admin** `ncclcheck env` on all nodes tells whether each reaches every other.
+
+    ## Source
+    NVIDIA/nccl src/init.cc (2.18.3 and later); NVIDIA NCCL documentation, Troubleshooting.
+    """
+    began = [one for one in logs.processes if one.began]
+    if not began:
+        raise NothingToJudge("no line of NCCL tells of its start")
+    stuck = [one for one in began if one.completed < one.began]
+    if not stuck:
+        yield fine(Where(), f"{len(began)} processes came through NCCL's initialisation")
+        return
+    missing = _missing(logs)
+    who = fold_numbers([one.rank for one in stuck if one.rank is not None]) or f"{len(stuck)} processes"
+    silent = f"; of ranks {fold_numbers(missing)} there is no line" if missing else ""
+    yield fail(
+        Where(node=stuck[0].host, rank=stuck[0].rank),
+        f"{len(stuck)} of {len(began)} processes began NCCL's initialisation and did not come through "
+        f"(ranks {who}){silent}",
+        why="It waits for all ranks: one that is missing or cannot be reached stops them all.",
+        owner="job",
+        evidence=[seen(f"{one.file}:{one.first_line}", f"{one.host}:{one.pid} began and did not complete")
+                  for one in stuck[:3]],
+        fix=[you("See whether the missing ranks were started, and whether all nodes reach each other.",
+                 "ncclcheck env --nodes N")],
+    )  # fmt: skip
+
+
+def _missing(logs: Logs) -> list[int]:
+    """Ranks of the world of which nothing was heard."""
+    world = logs.world or 0
+    return sorted({*range(min(world, 65536))} - {*logs.ranks}) if logs.ranks else []
+
+
+@rule("LOG003", "the logs were read to their end", worst=State.UNKNOWN, over="", commands=("logs",))
+def read_to_the_end(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Whether each file that was named could be opened and read to its end.
+
+    ## Why it matters
+    What was not read may hold the first failure.
+
+    ## How we know
+    What the operating system said when the file was read; a gzip file that is cut off; a pipe that brought
+    nothing; files of which all are empty. What was read of a file before its end is judged.
+
+    ## Fix
+    - **you** give the files again, or make them readable for your user.
+
+    ## Source
+    open(2), read(2), gzip(1).
+    """
+    logs = cluster.measurements.logs
+    if logs is None:
+        raise NothingToJudge("no log was read")
+    bad = [file for file in logs.files if file.problem]
+    for file in bad[:20]:
+        yield _unread(f"{file.name}: {file.problem}" + (f" (after {file.lines} lines)" if file.lines else ""))
+    total = sum(file.bytes for file in logs.files)
+    if not bad and not total and logs.flight is None:
+        yield _unread("there is nothing in " + ", ".join(file.name for file in logs.files[:3]))
+    elif not bad:
+        yield fine(Where(), f"{len(logs.files)} files, {total / 1e6:.1f} MB")
+
+
+def _unread(what: str) -> Finding:
+    return unknown(
+        Where(),
+        what,
+        why="What was not read may hold the first failure.",
+        owner="job",
+        fix=[you("Give the file again, or make it readable for your user.")],
+    )
+
+
+@log_rule("LOG004", "no rank's own program raised an exception", symptom=True)
+def no_exception(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    An exception of the user's program that is not a consequence of another process's end.
+
+    ## Why it matters
+    The most frequent cause of all: one rank meets a bad sample, a missing file or a mistake in the code and
+    ends; the others wait for it in the next collective until the watchdog or torchrun ends them.
+
+    ## How we know
+    The last line of a Python traceback (`ValueError: ...`). Exceptions that only pass on what happened
+    elsewhere are left out (DistBackendError with a remote error, ChildFailedError, SignalException, "Connection
+    closed by peer"). The same exception on all ranks is a mistake in the program or its arguments; on one rank
+    look at its data.
+
+    ## Fix
+    - **you** read the traceback above the named line; run the step on one process.
+
+    ## Source
+    Python documentation, Errors and Exceptions; PyTorch documentation, torchrun (Error Propagation).
+    """
+    found = [one for one in errors(logs) if one.sign == "python-error"]
+    kinds: dict[str, list[LogEvent]] = {}
+    for one in found:
+        kinds.setdefault(one.fields.get("type", ""), []).append(one)
+    for same in [*kinds.values()][:4]:
+        ranks = sorted({one.rank for one in same if one.rank is not None})
+        who = f"ranks {fold_numbers(ranks)}" if len(ranks) > 1 else "one rank" if ranks else "a process"
+        yield cause(
+            same,
+            f"{who} raised {same[0].text[:200]}",
+            why="Its process ends, and all others wait for it in their next collective.",
+            owner="job",
+            fix=[you("Read the traceback above this line; on one rank alone, look at the data that it had.")],
+        )
+
+
+@log_rule("LOG005", "NCCL warned of nothing", worst=State.WARN, symptom=True)
+def no_warning(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    Warnings of NCCL that no other check knows.
+
+    ## Why it matters
+    NCCL warns seldom, and nearly always of what ends the job.
+
+    ## How we know
+    Lines of level WARN that none of the known signs is in, by their first words; consequences are not among
+    them.
+
+    ## Fix
+    - **you** search for the words of the line in NVIDIA/nccl's issues, and tell us of the line.
+
+    ## Source
+    NVIDIA/nccl src/debug.cc; NVIDIA NCCL documentation, NCCL_DEBUG.
+    """
+    found = in_order(said(logs, "nccl-warning"))
+    if found:
+        yield warn(
+            Where(node=found[0].host or None, rank=found[0].rank),
+            f"NCCL warns of what is not known here: {found[0].text[:200]}",
+            why="NCCL warns seldom, and nearly always of what ends the job.",
+            owner="job",
+            evidence=lines(found),
+            fix=[you("Search for these words in the issues of NVIDIA/nccl.")],
+        )
+    elif said(logs, *log_signs.CONSEQUENCES):
+        yield note(Where(), "NCCL's warnings only tell of what happened elsewhere")

@@ -1,0 +1,108 @@
+"""LOG046, LOG047: by the log, RDMA cards keep up, and none has failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import Logs
+from ncclcheck.reports.findings import Finding, State, admin, seen, you
+from ncclcheck.reports.log_network import hosts, names
+from ncclcheck.reports.log_retries import of_status
+from ncclcheck.reports.logged import by_host, cause, log_rule, said
+
+
+@log_rule("LOG046", "receivers keep up, and all hosts use the same traffic class")
+def traffic_class(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A completion with status 13 (IBV_WC_RNR_RETRY_EXC_ERR), or NCCL_IB_TC, NCCL_IB_SL or NCCL_IB_PKEY with
+    different values in the processes of one job.
+
+    ## Why it matters
+    On RoCE the traffic class decides whether a switch queues a packet without loss. A host with another class has
+    its packets dropped when the network is busy: bandwidth collapses, and receivers are `not ready` too long.
+
+    ## How we know
+    The status of the completion; the variables as each process prints them (a value that only some have counts
+    too).
+
+    ## Fix
+    - **you** give all hosts the site's value: `export NCCL_IB_TC=106` is what many RoCE sites use. Confirm by the
+      pause and ECN counters while the job runs.
+    - **admin** tell users the class of the lossless queue, and put it into /etc/nccl.conf.
+
+    ## Source
+    NCCL user guide, NCCL_IB_TC, NCCL_IB_SL; NCCL user guide, Troubleshooting, Networking; ibv_poll_cq(3).
+    """
+    events = of_status(logs, "13")
+    differing = _differing(logs)
+    settings = [one for one in said(logs, "nic-setting") if one.fields["name"] in differing]
+    if not events and not settings:
+        return
+    value = differing and f"{next(iter(differing))} differs between hosts"
+    yield cause(
+        events or settings,
+        value or "a receiver was not ready for too long, and the sender gave up",
+        why="A packet of another class has no lossless queue in switches: a busy network drops it.",
+        owner="job" if differing else "site",
+        fix=[
+            you(
+                "Confirm by the pause and ECN counters during a run.",
+                "ethtool -S IFACE | grep -E 'pause|ecn|discard'",
+            ),
+            you("Give all hosts the traffic class of the site's lossless queue.", "export NCCL_IB_TC=106"),
+        ],
+        state=State.FAIL if events else State.WARN,
+        more=[seen("environment", f"{name}: {told}") for name, told in differing.items()],
+    )
+
+
+def _differing(logs: Logs) -> dict[str, str]:
+    """Name -> its values by host, where they are not the same."""
+    found = {}
+    for name in ("NCCL_IB_TC", "NCCL_IB_SL", "NCCL_IB_PKEY"):
+        values = {
+            host: told[0].settings.get(name, "not set") for host, told in hosts(logs).items() if told[0].settings
+        }
+        if len(set(values.values())) > 1:
+            found[name] = ", ".join(f"{value} on {host}" for host, value in [*values.items()][:4])
+    return found
+
+
+@log_rule("LOG047", "no RDMA card reports that it has failed")
+def card_alive(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    `local catastrophic error`, `CQ error` or `async fatal event`: the driver says that the card, or a queue of it,
+    is lost.
+
+    ## Why it matters
+    All connections of that card are gone. The other hosts see time-outs (status 12) and flushed requests (status
+    5) a little later, which are consequences.
+
+    ## How we know
+    The event of the verbs library as NCCL prints it: `Got async event` up to NCCL 2.22, `async fatal event` since.
+
+    ## Fix
+    - **admin** confirm with `dmesg` (mlx5: health, firmware), reset or replace the card, update its firmware.
+    - **you** leave the host out.
+
+    ## Source
+    ibv_get_async_event(3); NCCL user guide, Troubleshooting, Networking.
+    """
+    for host, events in by_host(said(logs, "ib-device-fatal")).items():
+        cards = ", ".join(names(events, "device"))
+        yield cause(
+            events,
+            f"{cards or 'an RDMA card'} reports {events[0].fields['event']}",
+            why="The card or a queue of it is lost with its connections; errors on other hosts follow.",
+            owner="node",
+            fix=[
+                admin(
+                    "Confirm, then reset or replace the card.",
+                    "dmesg -T | grep -i mlx5",
+                    "mlxfwreset -d DEVICE reset",
+                ),
+                you("Leave the host out.", f"srun --exclude={host or 'HOST'} ..."),
+            ],
+        )

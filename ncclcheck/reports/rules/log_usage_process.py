@@ -1,0 +1,135 @@
+"""LOG165 to LOG167: what a process needs to be a rank, and the backend that it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import Logs
+from ncclcheck.reports.findings import Finding, admin, you
+from ncclcheck.reports.log_dialled import at_teller, by_known_host
+from ncclcheck.reports.logged import cause, log_rule, said
+
+
+@log_rule("LOG165", "each process is told which rank it is")
+def variables(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A variable that makes a process a rank is not set: RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR or MASTER_PORT.
+
+    ## Why it matters
+    init_process_group reads them from the environment. torchrun sets them; `python train.py` and srun alone do
+    not, and sudo, ssh and some containers drop them.
+
+    ## How we know
+    `environment variable RANK expected, but not set`, or `KeyError: 'LOCAL_RANK'` of the script itself.
+
+    ## Fix
+    - **you** start with torchrun, once a node; or set them in each task of srun:
+      `RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID`, with MASTER_ADDR and MASTER_PORT.
+
+    ## Source
+    PyTorch documentation, torch.distributed, Environment variable initialization, and torchrun; srun(1).
+    """
+    if events := said(logs, "variable-not-set"):
+        names = dict.fromkeys(one.fields.get("name") or one.fields["key"] for one in events)
+        yield cause(
+            events,
+            f"{', '.join(names)} not set: this process was not started as a rank",
+            why="torchrun sets RANK, WORLD_SIZE, MASTER_ADDR and others; a script started by itself has none.",
+            owner="job",
+            at=at_teller(logs, events),
+            fix=[
+                you("Confirm: print what the process has.",
+                    "env | grep -E '^(RANK|LOCAL_RANK|WORLD_SIZE|MASTER_)'"),
+                you("Start it with torchrun, also on one GPU.",
+                    "torchrun --standalone --nproc-per-node=8 train.py"),
+                you("Or set them within each task of srun.",
+                    "srun bash -c 'RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID "
+                    "python train.py'"),
+            ],
+        )  # fmt: skip
+
+
+@log_rule("LOG166", "torch sees GPUs where NCCL is asked for")
+def cuda(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    NCCL or CUDA is wanted, and torch sees no GPU, or is a build without them.
+
+    ## Why it matters
+    Nothing starts on that node, and the others wait for it. The container was started without GPUs, the Slurm step
+    has no --gpus, CUDA_VISIBLE_DEVICES is empty, the driver is not loaded, or pip installed the wheel for CPUs.
+
+    ## How we know
+    `no GPUs found`, `Cuda is not available` (`--nproc-per-node=gpu`), `No CUDA GPUs are available`, `Torch not
+    compiled with CUDA enabled` and `doesn't have NCCL built in`: the last two are the build, the others the node.
+
+    ## Fix
+    - **you** `docker run --gpus all`, `srun --gpus-per-node=8`; install the wheel with CUDA; on purpose without
+      GPUs: `init_process_group("gloo")`.
+    - **admin** load the driver: `nvidia-smi` must list the GPUs.
+
+    ## Source
+    PyTorch documentation, torch.distributed, Backends; NVIDIA Container Toolkit documentation; srun(1).
+    """
+    for host, events in by_known_host(said(logs, "no-cuda", "no-nccl")).items():
+        built = any(one.sign == "no-nccl" or "not compiled" in one.text for one in events)
+        yield cause(
+            events,
+            f"torch{' on ' + host if host else ''} "
+            + ("was built without CUDA or NCCL" if built else "sees no GPU"),
+            why="The wheel for CPUs is installed there." if built
+            else "The container or the step has none, CUDA_VISIBLE_DEVICES hides them, or the driver is off.",
+            owner="job" if built else "node",
+            at=at_teller(logs, events),
+            fix=[
+                you("Confirm, where the job runs.",
+                    'python -c "import torch; print(torch.version.cuda, torch.cuda.device_count())"',
+                    "nvidia-smi -L; env | grep CUDA_VISIBLE_DEVICES"),
+                you("Install the wheel with CUDA.", "pip install --force-reinstall torch") if built
+                else you("Give the GPUs to the container or the step.",
+                         "docker run --gpus all ...", "srun --gpus-per-node=8 ..."),
+                admin("Load the driver.", "systemctl status nvidia-persistenced", "modprobe nvidia"),
+            ],
+        )  # fmt: skip
+
+
+@log_rule("LOG167", "the backend fits the tensors")
+def backend(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A collective was called on tensors that its process group's backend does not take, or the backend's name is
+    unknown.
+
+    ## Why it matters
+    NCCL takes tensors of GPUs only, gloo those of the CPU. A rank that calls all_reduce on a tensor in host memory
+    in a group of NCCL ends, and the others wait for it.
+
+    ## How we know
+    `No backend type associated with device type cpu` (2.0 and later), `Tensors must be CUDA and dense` (before),
+    `Unknown backend type NAME`.
+
+    ## Fix
+    - **you** move the tensor to the GPU; or make the group with both: `init_process_group("cpu:gloo,cuda:nccl")`.
+
+    ## Source
+    PyTorch documentation, torch.distributed, Backends and init_process_group (2.0 and later).
+    """
+    if events := said(logs, "wrong-backend"):
+        fields = events[0].fields
+        unknown = fields.get("backend") or fields.get("invalid")
+        device = fields.get("device", "cpu")
+        yield cause(
+            events,
+            f"there is no backend {unknown}" if unknown
+            else f"a collective got a tensor of {device}, which its backend does not take",
+            why="NCCL takes tensors of GPUs only, gloo those of the CPU.",
+            owner="job",
+            at=at_teller(logs, events),
+            fix=[
+                you("Confirm: see what this torch has.",
+                    'python -c "from torch import distributed as d; print(d.is_nccl_available())"'),
+                you("Move the tensor to the rank's GPU, or make the group with both backends.",
+                    'python -c "import torch.distributed as d; d.init_process_group(\'cpu:gloo,cuda:nccl\')"'),
+            ],
+        )  # fmt: skip
