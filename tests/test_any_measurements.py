@@ -11,13 +11,14 @@ from functools import cache
 from typing import Annotated, Any, Literal
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import Meta, Struct
 
 from ncclcheck import finish
 from ncclcheck.options import Options
-from ncclcheck.probes.facts import Baseline, Cluster, Measurements, Node, PairTime, Policy, replace
+from ncclcheck.probes.facts import Baseline, Cluster, Flight, Logs, Measurements, Node, PairTime, Policy, replace
 from ncclcheck.reports import compare, expect, jsondoc, terminal
 from ncclcheck.reports.culprit import culprits, next_round
 from tests import stories
@@ -62,8 +63,8 @@ def _texts(names: tuple[str, ...]) -> st.SearchStrategy[str]:
     return st.sampled_from([*names, *names, *(word for word in _ODD if word.isprintable())])
 
 
-def _of_type(kind: Any, texts: st.SearchStrategy[str]) -> st.SearchStrategy[Any]:
-    """Any value of a type of the facts."""
+def _of_type(kind: Any, texts: st.SearchStrategy[str], leave_out: tuple[str, ...] = ()) -> st.SearchStrategy[Any]:
+    """Any value of a type of the facts, without these fields."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
         return _bounded(arguments[0], arguments[1])
@@ -80,7 +81,8 @@ def _of_type(kind: Any, texts: st.SearchStrategy[str]) -> st.SearchStrategy[Any]
         return plain[kind]
     assert issubclass(kind, Struct), kind
     hints = typing.get_type_hints(kind, include_extras=True)
-    return st.builds(kind, **{name: _of_type(hints[name], texts) for name in kind.__struct_fields__})
+    fields = [name for name in kind.__struct_fields__ if name not in leave_out]
+    return st.builds(kind, **{name: _of_type(hints[name], texts) for name in fields})
 
 
 def _bounded(kind: type, bounds: Meta) -> st.SearchStrategy[Any]:
@@ -92,13 +94,26 @@ def _bounded(kind: type, bounds: Meta) -> st.SearchStrategy[Any]:
 
 def _measured(story: str) -> st.SearchStrategy[Cluster]:
     names = tuple(node.name for node in _story(story).nodes)
-    return _of_type(Measurements, _texts(names)).map(lambda told: replace(_story(story), measurements=told))
+    told = _of_type(Measurements, _texts(names), leave_out=("logs",))
+    return told.map(lambda measured: replace(_story(story), measurements=measured))
 
 
 @settings(_FIXED, max_examples=25)
 @given(cluster=st.sampled_from(["healthy", "two-of-four-rails-idle"]).flatmap(_measured))
 def test_any_measurements(cluster: Cluster) -> None:
     _survives(cluster)
+
+
+@settings(_FIXED, max_examples=15)
+@given(logs=_of_type(Logs, _texts(("gpu-a17", "train.log:812")), leave_out=("flight",)))
+def test_any_logs(logs: Logs) -> None:
+    _survives(replace(_story("healthy"), command="logs", measurements=Measurements(logs=logs)))
+
+
+def test_a_dump_of_a_group_that_is_not_there_is_refused() -> None:
+    told = {"dumps": [{"rank": 0, "file": "x", "counts": [{"group": 3}]}], "groups": [{"name": "0"}]}
+    with pytest.raises(msgspec.ValidationError, match="group 3 is none of the 1 groups"):
+        msgspec.convert(told, Flight)
 
 
 def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:

@@ -14,6 +14,7 @@ from ncclcheck.probes.facts import replace
 from ncclcheck.reports import html
 from ncclcheck.reports.jsondoc import Recommendation
 from ncclcheck.reports.settings_forms import quoted
+from tests.conftest import ROOT
 from tests.large_result import large
 
 if TYPE_CHECKING:
@@ -52,13 +53,14 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A result in which everything is there. Screenshots are kept beside it."""
+def file() -> Path:
+    """A result in which everything is there. It, its screenshots and its print stay in build/pages."""
     advised = Recommendation(
         variable="NCCL_IB_HCA", action="set", value=VALUE, why="two rails", evidence=["RDM004"], source="NCCL",
         basis="rule", gain="", risk="", valid_for="all versions", undo="unset NCCL_IB_HCA",
     )  # fmt: skip
-    path = tmp_path_factory.mktemp("pages") / "report.html"
+    path = ROOT / "build/pages/report.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(html.text(replace(large(70), recommendations=[advised])))
     return path
 
@@ -123,4 +125,15 @@ def test_it_prints(browser: Browser, file: Path) -> None:
     opened.page.emulate_media(media="print")
     assert opened.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert not opened.page.locator("button.copy").first.is_visible()
+    opened.context.close()
+
+
+def test_a_thousand_nodes_open_at_once(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "large.html"
+    path.write_text(html.text(large(1000)))
+    opened = Opened(browser, path)
+    timing = opened.page.evaluate("performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd")
+    assert 0 < timing < 5000
+    assert opened.page.locator("#decision").is_visible()
+    assert not opened.complaints
     opened.context.close()

@@ -71,7 +71,7 @@ def killed():
     [
         ("model", 0, "", None),
         ("broken", 1, "ValueError: no weights here", []),
-        ("killed", 1, "SIGKILL", ["LOG093"]),
+        ("killed", 1, "SIGKILL", []),
     ],
 )
 def test_the_users_own_runs_where_it_was_typed(

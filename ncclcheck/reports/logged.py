@@ -15,11 +15,13 @@ SYMPTOMS: set[str] = set()
 
 
 def log_rule(
-    code: str, title: str, *, worst: State = State.FAIL, symptom: bool = False
+    code: str, title: str, *, worst: State = State.FAIL, symptom: bool = False, told_by: str = ""
 ) -> Callable[[Callable[[Logs], Iterator[Finding]]], Body]:
-    """Make a body that wants what logs say a rule; skipped where none was read.
+    """Make a body that wants what logs say a rule; skipped where none was read. Of a run of our own only what ended
+    it is told: its other checks measure the rest.
 
-    symptom: it tells what was seen, and counts as a cause only where nothing more exact is found.
+    symptom: it tells what was seen, and counts as a cause only where nothing more exact is found. told_by: the check
+    that tells it of a run of our own.
     """
     if symptom:
         SYMPTOMS.add(code)
@@ -30,9 +32,10 @@ def log_rule(
             logs = cluster.measurements.logs
             if logs is None or not any(file.lines for file in logs.files):
                 raise NothingToJudge("no log was read")
-            if symptom and cluster.command != "logs":
-                raise NothingToJudge("what was seen of this run is told by its other checks")
-            yield from body(logs)
+            if (symptom or told_by) and cluster.command != "logs":
+                raise NothingToJudge(f"what was seen of this run is told by {told_by or 'its other checks'}")
+            found = body(logs)
+            yield from found if cluster.command == "logs" else (one for one in found if one.state is State.FAIL)
 
         return rule(code, title, worst=worst, over="")(judged)
 

@@ -79,3 +79,9 @@ class Flight(Struct, frozen=True, kw_only=True):
     groups: list[FlightGroup] = field(default_factory=list)
     dumps: list[FlightDump] = field(default_factory=list)
     refused: list[FlightRefused] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Raises ValueError: a saved file may name a group that is not there."""
+        named = (one.group for dump in self.dumps for one in (*dump.counts, *dump.calls))
+        if (last := max(named, default=-1)) >= len(self.groups):
+            raise ValueError(f"group {last} is none of the {len(self.groups)} groups")

@@ -17,7 +17,7 @@ _SIGNALS = {
 }  # fmt: skip
 
 
-@log_rule("LOG093", "no process was killed from outside")
+@log_rule("LOG093", "no process was killed from outside", told_by="RUN003")
 def nobody_is_killed(logs: Logs) -> Iterator[Finding]:
     """
     ## What

@@ -27,7 +27,7 @@ _IPC = (
 )
 
 
-@log_rule("LOG059", "NCCL counts as many machines as there are")
+@log_rule("LOG059", "NCCL counts as many machines as there are", told_by="the checks of its nodes")
 def counted(logs: Logs) -> Iterator[Finding]:
     """
     ## What
