@@ -4,7 +4,7 @@
 
 Cases: tests/data/logs/cases, written by people who had not seen the rules; each is read as it is (clean) and mixed
 with the other ranks of its job (mixed, `--seeds` times). A cause is right when its code stands for the failure
-mode of the case in tests/data/logs/modes.
+mode of the case in benchmarks/log_modes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ncclcheck.reports.logged import SYMPTOMS
 from ncclcheck.reports.rule import all_rules
 from tests.logcases import Case, cases
 
-MODES = Path(__file__).resolve().parent.parent / "tests/data/logs/modes"
+MODES = Path(__file__).resolve().parent / "log_modes"
 SOUND = ("healthy", "harmless")
 NONE = "none"
 

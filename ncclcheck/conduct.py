@@ -17,8 +17,8 @@ from ncclcheck.launch.identity import Identity
 from ncclcheck.options import Options
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.progress import Progress, complain
+from ncclcheck.reports.closing import decision
 from ncclcheck.reports.jsondoc import Document, encode
-from ncclcheck.reports.summary import decision
 from ncclcheck.session import signals_as_events
 from ncclcheck.stages import Stages, agent_options
 

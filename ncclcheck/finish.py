@@ -16,7 +16,7 @@ from ncclcheck import __version__, exits, outputs
 from ncclcheck.options import Options
 from ncclcheck.probes.facts import Cluster, Measurements, replace
 from ncclcheck.progress import complain
-from ncclcheck.reports import decision, expect, jsondoc, summary, terminal, trial, verified
+from ncclcheck.reports import closing, decision, expect, jsondoc, terminal, trial, verified
 from ncclcheck.reports.culprit import culprits
 from ncclcheck.reports.judge import judge
 from ncclcheck.reports.log_story import diagnosis
@@ -108,7 +108,7 @@ def _worked_out(what: Callable[[Cluster], T], cluster: Cluster, otherwise: T) ->
 def _tell_kubernetes(document: jsondoc.Document) -> None:
     """The decision where `kubectl describe pod` shows it; the file is there in pods only."""
     with suppress(OSError), open(_TERMINATION_LOG, "r+", encoding="utf-8") as log:
-        log.write(summary.decision(document)[:4000])
+        log.write(closing.decision(document)[:4000])
 
 
 def _print(document: jsondoc.Document, options: Options) -> bool:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ncclcheck.probes.facts import Unread, replace
-from ncclcheck.reports import html, summary
+from ncclcheck.reports import closing, html
 from ncclcheck.reports.findings import Finding, State, Where, fail, seen, you
 from ncclcheck.reports.html import facts
 from ncclcheck.reports.html.limits import LIMITS, MOST_BYTES
@@ -110,7 +110,7 @@ def _spaces(words: str) -> str:
 def test_the_decision_and_every_failure_are_there(name: str) -> None:
     document, page = _document(name), Page(_written(name))
     text = _spaces(page.text)
-    assert text.index(_spaces(summary.decision(document))[:300]) < 1000
+    assert text.index(_spaces(closing.decision(document))[:300]) < 1000
     for verdict in document.verdicts:
         if verdict.state in (State.FAIL, State.WARN):
             assert any(one.startswith(f"{verdict.state.value}-{verdict.code}") for one in page.ids)

@@ -162,7 +162,7 @@ class _Endless(io.RawIOBase):
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         while self._left > 0 and len(self._rest) < len(buffer):
-            self._rest += next(self._lines)
+            self._rest += b"".join(itertools.islice(self._lines, 5000))
         part, self._rest = self._rest[: len(buffer)], self._rest[len(buffer) :]
         part = part if self._left > 0 else b""
         self._left -= len(part)

@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 from prometheus_client.parser import text_string_to_metric_families
 
 from ncclcheck.probes.facts import replace
-from ncclcheck.reports import junit, markdown, prometheus, summary
+from ncclcheck.reports import closing, junit, markdown, prometheus
 from ncclcheck.reports.findings import Finding, State, Where, fail, seen, you
 from ncclcheck.reports.jsondoc import Document, Recommendation
 from tests import stories
@@ -135,7 +135,7 @@ def test_markdown_says_the_decision_and_every_failure(name: str) -> None:
     tokens = MarkdownIt("commonmark").enable("table").parse(text)
     inline = [token for token in tokens if token.type == "inline"]
     shown = "".join(child.content for token in inline for child in token.children or [] if child.type == "text")
-    assert "".join(shown.split()).find("".join(summary.decision(document).split())[:40]) >= 0
+    assert "".join(shown.split()).find("".join(closing.decision(document).split())[:40]) >= 0
     heads = [inline.content for inline, before in zip(tokens[1:], tokens, strict=False) if before.tag == "h3"]
     failed = {verdict.code for verdict in document.verdicts if verdict.state is State.FAIL}
     assert all(any(head.startswith("FAIL") and code[:3] in head for head in heads) for code in failed)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ncclcheck.probes.facts import Collective, Job, Measurements, Times, replace
-from ncclcheck.reports import groups, summary, table, terminal
+from ncclcheck.reports import closing, groups, table, terminal
 from ncclcheck.reports.findings import Finding, State, Verdict, Where, fail, seen, unknown, you
 from ncclcheck.reports.fold import duration, fold_names, size
 from ncclcheck.reports.jsondoc import Document, encode
@@ -89,7 +89,7 @@ def _failing(*places: Where) -> Document:
     ],
 )
 def test_the_last_line_names_both_ends_of_a_link(places: list[Where], said: str) -> None:
-    assert said in summary.decision(_failing(*places))
+    assert said in closing.decision(_failing(*places))
 
 
 @pytest.mark.parametrize("style", [Style(), Style(verbose=True)])

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 from xml.etree import ElementTree
 
-from ncclcheck.reports import summary
+from ncclcheck.reports import closing, summary
 from ncclcheck.reports.decision import UNFINISHED
 from ncclcheck.reports.findings import Finding, State, Verdict
 from ncclcheck.reports.jsondoc import Document
@@ -37,7 +37,7 @@ def text(document: Document) -> str:
     _properties(suite, document)
     for verdict, outcome in outcomes:
         _case(suite, document.command, verdict, outcome)
-    ElementTree.SubElement(suite, "system-out").text = _clean(summary.decision(document))
+    ElementTree.SubElement(suite, "system-out").text = _clean(closing.decision(document))
     ElementTree.indent(root)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
 

@@ -16,6 +16,7 @@ from ncclcheck.reports.logged import SYMPTOMS, in_order, where
 
 _MOST_CAUSES, _MOST_TOLD, _TEXT = 8, 12, 200
 _BAD = (State.FAIL, State.WARN)
+_FIRST = "LOG001"
 
 
 class Told(Struct, frozen=True, kw_only=True):
@@ -86,6 +87,8 @@ def _causes(logs: Logs, verdicts: Sequence[Verdict]) -> list[Cause]:
         return finding.state.rank, code in SYMPTOMS, when[0] if clock else 0.0, when[1]
 
     ranked = sorted(found, key=key)
+    if ranked and ranked[0][0] not in SYMPTOMS:
+        ranked = [one for one in ranked if one[0] != _FIRST]  # `first` tells it
     return [_cause(ranked, index) for index in range(min(len(ranked), _MOST_CAUSES))]
 
 

@@ -7,21 +7,21 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ncclcheck.probes.facts import Cluster, LogEvent, LogProcess, Logs
 from ncclcheck.reports.findings import Evidence, Finding, Owner, Remedy, State, Where, seen
+from ncclcheck.reports.log_ending import TEXT, by_the_end
 from ncclcheck.reports.rule import Body, NothingToJudge, rule
 
 _MOST = 3
-_TEXT = 300
 SYMPTOMS: set[str] = set()
 
 
 def log_rule(
     code: str, title: str, *, worst: State = State.FAIL, symptom: bool = False, told_by: str = ""
 ) -> Callable[[Callable[[Logs], Iterator[Finding]]], Body]:
-    """Make a body that wants what logs say a rule; skipped where none was read. Of a run of our own only what ended
-    it is told: its other checks measure the rest.
+    """Make a body that wants what logs say a rule; skipped where none was read.
 
-    symptom: it tells what was seen, and counts as a cause only where nothing more exact is found. told_by: the check
-    that tells it of a run of our own.
+    What the job went on after is no failure. Of a run of our own only what ended it is told: its other checks
+    measure the rest. symptom: it tells what was seen, and counts as a cause only where nothing more exact is found.
+    told_by: the check that tells it of a run of our own.
     """
     if symptom:
         SYMPTOMS.add(code)
@@ -34,7 +34,7 @@ def log_rule(
                 raise NothingToJudge("no log was read")
             if (symptom or told_by) and cluster.command != "logs":
                 raise NothingToJudge(f"what was seen of this run is told by {told_by or 'its other checks'}")
-            found = body(logs)
+            found = (by_the_end(logs, one) for one in body(logs))
             yield from found if cluster.command == "logs" else (one for one in found if one.state is State.FAIL)
 
         return rule(code, title, worst=worst, over="")(judged)
@@ -75,7 +75,7 @@ def where(event: LogEvent) -> Where:
 
 def lines(events: Iterable[LogEvent]) -> list[Evidence]:
     """The first lines as evidence: `train.log:812` and what it says."""
-    return [seen(f"{one.file}:{one.line}", one.text[:_TEXT]) for one in [*events][:_MOST]]
+    return [seen(f"{one.file}:{one.line}", one.text[:TEXT]) for one in [*events][:_MOST]]
 
 
 def cause(

@@ -6,7 +6,7 @@ import html
 import re
 from collections.abc import Iterable, Iterator
 
-from ncclcheck.reports import dataset_text, log_text, summary, table, training_text, trial_text
+from ncclcheck.reports import closing, dataset_text, log_text, summary, table, training_text, trial_text
 from ncclcheck.reports.findings import State
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.groups import Block, blocks
@@ -64,8 +64,8 @@ def _head(document: Document) -> str:
     counted = [f"{number} {State(state).word}" for state, number in document.counts.items() if number]
     lines = [
         f"## {_plain(summary.title(document))}",
-        f"**{_plain(summary.decision(document))}**",
-        *(f"- {_plain(one)}" for one in summary.culprits(document)[:_PLACES]),
+        f"**{_plain(closing.decision(document))}**",
+        *(f"- {_plain(one)}" for one in closing.culprits(document)[:_PLACES]),
         ", ".join(counted) or "nothing was judged",
     ]
     return "\n\n".join(lines)

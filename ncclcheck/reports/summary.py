@@ -1,24 +1,20 @@
-"""The first lines and the last line of a report."""
+"""The first lines of a report: what ran, on what, and the facts that a person asks for first."""
 
 from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from ncclcheck.probes.facts import Interface, Node, Unread, at, value_or, variables
-from ncclcheck.reports import launching, log_text, trial
+from ncclcheck.reports import log_text
 from ncclcheck.reports.choice import Choice, gloo_choice, nccl_choice
-from ncclcheck.reports.findings import Culprit, State, Where
 from ncclcheck.reports.fold import fold_names, size
 from ncclcheck.reports.jsondoc import Document
 from ncclcheck.reports.lan import network_of
 from ncclcheck.reports.variables import nccl_version, values
 from ncclcheck.reports.wiring import choice
 
-_SIGNALS = {1: "SIGHUP", 2: "^C (SIGINT)", 15: "SIGTERM"}
-_LINKS = 3
-_BASELINE = ("BEN006", "VER015", "VER016")
 _SHOWN = ("NCCL_", "TORCH_NCCL_", "GLOO_", "CUDA_VISIBLE_DEVICES")
 
 
@@ -171,132 +167,3 @@ def _software(node: Node) -> str:
     else:
         parts.append(f"NCCL {value_or(library.version, 'of unread version')} from {library.path}")
     return ", ".join(parts)
-
-
-def culprits(document: Document) -> list[str]:
-    """Who is to blame, one line each, the surest first."""
-    told = {finding.what for verdict in document.verdicts for finding in verdict.findings}
-    return [
-        f"Culprit: {_named(one)} (confidence {one.confidence:.2f}): {_brief(one.why, told)}"
-        for one in document.culprits
-    ]
-
-
-def _brief(why: str, told: Collection[str]) -> str:
-    """The first clause is enough where a finding above says all of it."""
-    return why.partition("; ")[0] if any(why in what for what in told) else why
-
-
-def _named(one: Culprit) -> str:
-    names = " to ".join(one.names) if one.kind == "link" else fold_names(one.names)
-    return names if names.startswith(one.kind) else f"{one.kind} {names}"
-
-
-def compared(document: Document) -> list[str]:
-    """What was held against a saved result and is no worse, and what was tried; all else is a finding."""
-    verdicts = [verdict for verdict in document.verdicts if verdict.code in _BASELINE]
-    told = [finding.what for v in verdicts for finding in v.findings if finding.state is State.OK]
-    if told and document.command == "bench":
-        told += [f"no bandwidth was compared: {v.reason}" for v in verdicts if v.code == "BEN006" and v.reason]
-    baseline = [f"Baseline: {'; '.join(told)}."] if told else []
-    return baseline + [f"Tried: {trial.said(one)}." for one in [document.measurements.trial] if one]
-
-
-def decision(document: Document) -> str:
-    """One sentence with the decision and the first thing to do; the exit code says the same."""
-    if faults := document.job.injected:
-        return (
-            f"{_decision(document)} These faults were injected: {', '.join(faults)}; leave out --inject to judge."
-        )
-    return _decision(document)
-
-
-def _decision(document: Document) -> str:
-    if document.exit_code > 128:
-        number = document.exit_code - 128
-        return f"Not finished: {_SIGNALS.get(number, f'signal {number}')} ended it; what was gathered is above."
-    if document.command == "logs":
-        return log_text.decision(document)
-    if any(v.state is State.FAIL for v in document.verdicts):
-        return f"Not ready: mend {_first_failed(document)} first."
-    if document.state == "incomplete":
-        return f"Not finished. {_unfinished(document)}"
-    return " ".join([_ready(document), *_caveats(document)])
-
-
-def _ready(document: Document) -> str:
-    if document.exit_code:
-        return "Not ready: --strict counts warnings and unknowns as failures."
-    rows = document.measurements.collectives
-    if rows and all(row.state == "skipped" for row in rows):
-        return "Nothing failed, but nothing was measured either: see BEN001."
-    states = {verdict.state for verdict in document.verdicts if verdict.code.startswith("DAT")}
-    if document.command == "data" and not states - {State.SKIPPED}:
-        return "The dataset was not judged."
-    clean = document.command == "data" and not states & {State.WARN, State.UNKNOWN}
-    return "Ready: nothing wrong was seen in the dataset." if clean else "Ready."
-
-
-def _first_failed(document: Document) -> str:
-    """The first failure that is a cause, and where."""
-    failed = [v for v in document.verdicts if v.state is State.FAIL]
-    causes = [v for v in failed if v.code[:3] not in ("RUN", "BEN")]
-    first = (causes or failed)[0]
-    places = [f.where for f in first.findings if f.state is State.FAIL and f.where.node]
-    if not places:
-        return first.code
-    links = _links(places) if first.code.startswith("BEN") else ""
-    return f"{first.code} on {links or fold_names(place.node or '' for place in places)}"
-
-
-def _links(places: Sequence[Where]) -> str:
-    """Both ends of what was measured between two nodes; empty where other places are among them."""
-    ends = [(place.node or "", place.peer) for place in places if place.peer and place.rank is None]
-    if len(ends) < len(places):
-        return ""
-    links = list(dict.fromkeys(" - ".join(sorted(pair)) for pair in ends))
-    more = f" and {len(links) - _LINKS} more" if len(links) > _LINKS else ""
-    return f"the link{'s' if len(links) > 1 else ''} {', '.join(links[:_LINKS])}{more}"
-
-
-def _unfinished(document: Document) -> str:
-    if document.job.missing and not launching.hurried(document.run):
-        return f"{fold_names(document.job.missing)} did not answer."
-    for verdict in document.verdicts:
-        for finding in verdict.findings:
-            if verdict.code.startswith("RUN") and finding.state is State.UNKNOWN:
-                return " ".join(part for part in (verdict.code, str(finding.where), finding.what) if part) + "."
-    return "The run was cut short."
-
-
-def _caveats(document: Document) -> Iterator[str]:
-    if document.command == "data":
-        return
-    nodes = [entry.facts for entry in document.nodes]
-    if document.job.simulated:
-        yield (
-            "No second machine was tested. On two machines type, with the first one's address for HOST: "
-            f"ncclcheck {document.command} --nodes 2 --node-rank 0 --rdzv-endpoint HOST:29500 there, and the "
-            f"same with --node-rank 1 on the other; in a Slurm allocation just ncclcheck {document.command}."
-        )
-    elif nodes and all(_has_no_gpu(node) for node in nodes):
-        yield from _without_gpus(document, nodes)
-
-
-def _has_no_gpu(node: Node) -> bool:
-    usable = at(node, "gpus.usable")
-    return usable == 0 or (isinstance(usable, Unread) and usable.kind == "absent")
-
-
-def _without_gpus(document: Document, nodes: list[Node]) -> Iterator[str]:
-    login = document.job.launcher == "local" and any(
-        "srun" in value_or(at(node, "job.launcher_programs"), []) and "SLURM_JOB_ID" not in variables(node)
-        for node in nodes
-    )
-    if login:
-        yield (
-            "This looks like a login node: no GPU node was judged. Type: "
-            f"salloc -N 2 --gpus-per-node=8 ncclcheck {document.command}"
-        )
-    else:
-        yield "No GPU here: NCCL itself was not judged."

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ncclcheck.reports import (
+    closing,
     dataset_text,
     details,
     log_text,
@@ -21,6 +22,7 @@ from ncclcheck.reports.findings import State, Verdict
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.groups import Block, blocks, order, ranked
 from ncclcheck.reports.jsondoc import Document
+from ncclcheck.reports.logged import SYMPTOMS
 from ncclcheck.reports.rule import FAMILIES
 
 _COLOURS = {State.FAIL: "1;31", State.WARN: "33", State.UNKNOWN: "35", State.NOTE: "36", State.OK: "32"}
@@ -55,7 +57,7 @@ def text(document: Document, style: Style) -> str:
         training_text.text(document, style.width),
         log_text.text(document, style.width),
         _families(document, style),
-        *(_block(block, style) for block in blocks(document, _shown(style))),
+        *(_block(block, style) for block in blocks(document, _shown(style)) if _told(block, document, style)),
         recommend_text.text(document, style.width, verbose=style.verbose),
         _end(document, style),
     ]
@@ -70,9 +72,9 @@ def short(document: Document, style: Style) -> str:
         label = style.paint(block.state, f"{block.state.word:8}{codes}  ")
         told = [str(place) for place in block.places]
         lines += [label + (one if len(one) <= _SHORT else one[:_SHORT] + " ...") for one in told]
-    said = [*summary.compared(document), *summary.culprits(document)]
+    said = [*closing.compared(document), *closing.culprits(document)]
     lines += [one if len(one) <= _SHORT else one[:_SHORT] + " ..." for one in said]
-    lines.append(summary.decision(document))
+    lines.append(closing.decision(document))
     return "\n".join(lines) + "\n"
 
 
@@ -80,6 +82,13 @@ def _shown(style: Style) -> list[State]:
     """The states of findings that are told, worst first."""
     told = [State.FAIL, State.WARN, State.UNKNOWN, State.NOTE]
     return [*told, State.OK] if style.verbose else told
+
+
+def _told(block: Block, document: Document, style: Style) -> bool:
+    """Symptoms stand in the list of causes; where one of those is exact, their pages are not repeated."""
+    causes = document.diagnosis.causes if document.diagnosis else []
+    exact = bool(causes) and causes[0].code not in SYMPTOMS
+    return style.verbose or not exact or block.codes[0] not in SYMPTOMS
 
 
 def _block(block: Block, style: Style) -> str:
@@ -158,7 +167,7 @@ def _counted(document: Document) -> str:
 
 
 def _end(document: Document, style: Style) -> str:
-    said = [*summary.compared(document), *summary.culprits(document)]
+    said = [*closing.compared(document), *closing.culprits(document)]
     lines = [line for one in said for line in _wrapped(one, style.width, "", "  ")]
     bad = _codes(document)
     if bad:
@@ -166,7 +175,7 @@ def _end(document: Document, style: Style) -> str:
         lines += _wrapped(f"Pages: ncclcheck explain {bad[0]}{more}", style.width, "", "")
     if style.contact and bad:
         lines.append(f"Help: {style.contact}")
-    counted, decision = f"{_counted(document)}.", summary.decision(document)
+    counted, decision = f"{_counted(document)}.", closing.decision(document)
     if len(counted) + 2 + len(decision) <= style.width:
         return "\n".join([*lines, f"{counted}  {decision}"])
     return "\n".join([*lines, counted, *_wrapped(decision, style.width, "", "")])

@@ -82,6 +82,7 @@ class Flight(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Raises ValueError: a saved file may name a group that is not there."""
-        named = (one.group for dump in self.dumps for one in (*dump.counts, *dump.calls))
-        if (last := max(named, default=-1)) >= len(self.groups):
+        counts = [one.group for dump in self.dumps for one in dump.counts]
+        calls = [one.group for dump in self.dumps for one in dump.calls]
+        if (last := max(counts + calls, default=-1)) >= len(self.groups):
             raise ValueError(f"group {last} is none of the {len(self.groups)} groups")

@@ -14,6 +14,7 @@ import jinja2
 from markupsafe import Markup
 
 from ncclcheck.reports import (
+    closing,
     dataset_text,
     log_text,
     measured,
@@ -42,9 +43,9 @@ def render(document: Document, figures: Sequence[Figure], limits: Limits) -> str
         document=document,
         figures=figures,
         limits=limits,
-        decision=summary.decision(document),
+        decision=closing.decision(document),
         title=summary.title(document),
-        said=[*summary.compared(document), *summary.culprits(document)],
+        said=[*closing.compared(document), *closing.culprits(document)],
         start=sections.first_thing(document),
         told={state: sections.findings(document, state, limits) for state in State},
         settings=sections.settings(document, limits),

@@ -282,4 +282,4 @@ def no_warning(logs: Logs) -> Iterator[Finding]:
             fix=[you("Search for these words in the issues of NVIDIA/nccl.")],
         )
     elif said(logs, *log_signs.CONSEQUENCES):
-        yield note(Where(), "NCCL's warnings only tell of what happened elsewhere")
+        yield fine(Where(), "NCCL's warnings only tell of what happened elsewhere")

@@ -41,7 +41,7 @@ SIGNS = (
     Sign(
         "connect-failed",
         r"onnect(?: to (?P<peer>\S{1,120}?)(?:<(?P<port>\d{1,5})>)?)? ?(?:failed|returned)"
-        r"(?: with)?(?: error)?[ :]{0,3}(?:\d{1,5} ?\(?)?(?P<error>[A-Z][A-Za-z ]{4,60})(?!.{0,80}retrying)"
+        r"(?: with)?(?: error)?(?: after \d{1,5} (?:retries|attempts))?[ :]{0,3}(?:\d{1,5} ?\(?)?(?P<error>[A-Z][A-Za-z ]{4,60})(?!.{0,80}retrying)"
         r"|onnect(?:ion)? to (?P<far>\S{1,120}?)(?:<\d{1,5}>)? (?P<late>timed out)",
         (
             "gpu-a17:1:1 [0] include/socket.h:409 NCCL WARN Net : Connect to 10.0.3.18<40113> failed : No route "
@@ -53,6 +53,7 @@ SIGNS = (
             + "socketPollConnect: connect to 10.0.3.18<40113> returned Connection refused, exceeded error retry "
             "count after 35 attempts",
             _WARN + "socketPollConnect: connect returned Connection timed out, exceeded error retry count (20001)",
+            _WARN + "socketPollConnect: Connect to 10.0.3.18<40113> failed after 34 retries: No route to host",
             _WARN + "socketStartConnect: Connect to fe80::42:1fff:fe2c:9d1%veth2c1<40113> failed : Network is "
             "unreachable",
         ),

@@ -54,9 +54,18 @@ SIGNS = (
     ),
     Sign(
         "ended-well",
-        r"(?i)\btraining (?:is )?(?:complete|finished|done)|exit(?:ed with)? (?:status|code) 0\b|finished successfully|completed successfully",
-        ("Training completed successfully", "job 5512 completed, exit status 0"),
-        words=("training", "exit", "success"),
+        r"(?i)\btraining (?:is )?(?:complete|finished|done)|exit(?:ed with)? (?:status|code) 0\b|"
+        r"finished successfully|completed successfully|exits successfully|\.fit` stopped: `max_|'train_runtime': |"
+        r"Application startup complete",
+        (
+            "Training completed successfully",
+            "job 5512 completed, exit status 0",
+            "`Trainer.fit` stopped: `max_epochs=3` reached.",
+            "[2026-03-01 10:00:00,100] [INFO] [launch.py:348:main] Process 4711 exits successfully.",
+            "{'train_runtime': 812.1, 'train_samples_per_second': 41.3, 'epoch': 3.0}",
+            "INFO:     Application startup complete.",
+        ),
+        words=("training", "exit", "success", "fit` stopped", "train_runtime", "startup complete"),
     ),
     Sign(
         "signal-exception",

@@ -69,7 +69,7 @@ SIGNS = (
     ),
     Sign(
         "pcie-narrow",
-        r"\(downgraded\)|limited by (?P<rate>[\d.]{1,5} GT/s PCIe x\d{1,2}) link"
+        r"Width x\d{1,2} \(downgraded\)|limited by (?P<rate>[\d.]{1,5} GT/s PCIe x[1248]) link"
         r"|class=\"0x030[02]00\".{0,300}?link_width=\"(?P<width>[124])\"",
         (
             "LnkSta: Speed 2.5GT/s (downgraded), Width x4 (downgraded)",
@@ -84,7 +84,7 @@ SIGNS = (
         r"|[Rr]ank[ =:#\[]{1,3}(?P<named>\d{1,7})\b.{0,80}?straggler"
         r"|[Rr]ank[ =:#\[]{1,3}(?P<behind>\d{1,7})\b.{0,80}?slower than"
         r"|[Rr]ank[ =:#\[]{1,3}(?P<worst>\d{1,7})\b.{0,80}?slowest"
-        r"|lowest (?:rank|GPU|worker)[ =:#\[]{1,4}(?P<last>\d{1,7})",
+        r"|[Ss]lowest (?:rank|GPU|worker)[ =:#\[]{1,4}(?P<last>\d{1,7})",
         (
             "STRAGGLER DETECTION WARNING: Some GPUs have worse relative performance. Affected ranks: [5]",
             "DETECTED RELATIVE STRAGGLER GPU RANK=2 NODE=gpu-a17 SCORE=0.65",
@@ -96,7 +96,7 @@ SIGNS = (
     Sign(
         "throttled",
         r"(?:HW|SW|hw|sw)[ _](?:Thermal |thermal_|Power Brake |power_brake_)?[Ss]lowdown {0,60}[:,=] ?Active\b"
-        r"|(?:[Cc]locks?|GPU \d{1,3}|[Tt]hermal|[Pp]ower)\b.{0,80}?\b[Tt]hrottl(?:ed|ing)\b",
+        r"|(?:(?<!cpu )(?<!CPU )[Cc]locks?|GPU \d{1,3}|[Tt]hermal|[Pp]ower)\b.{0,80}?\b[Tt]hrottl(?:ed|ing)\b",
         (
             "        HW Thermal Slowdown               : Active",
             "clocks_event_reasons.hw_thermal_slowdown: Active",
@@ -139,9 +139,14 @@ SIGNS = (
     ),
     Sign(
         "training-goes-on",
-        r"\b[Ii]teration[ :=#\[]{1,12}0{0,8}[1-9]\d{1,8}|\b[Ss]tep[ :=#\[]{1,12}0{0,8}[1-9]\d{1,8}"
-        r"|\b[Ee]poch[ :=#\[]{1,12}0{0,8}[1-9]",
-        ("iteration      120/   10000 | loss 2.31", "step 1200 loss 1.80 lr 3e-4", "Epoch: [3][ 10/500] loss 0.9"),
+        r"\b[Ii]teration['\" :=#\[]{1,12}0{0,8}[1-9]\d{1,8}|\b[Ss]tep['\" :=#\[]{1,12}0{0,8}[1-9]\d{1,8}"
+        r"|\b[Ee]poch['\" :=#\[]{1,12}0{0,8}[1-9]",
+        (
+            "iteration      120/   10000 | loss 2.31",
+            "step 1200 loss 1.80 lr 3e-4",
+            "Epoch: [3][ 10/500] loss 0.9",
+            "{'loss': 1.2, 'learning_rate': 3e-05, 'epoch': 1.25}",
+        ),
         often=True,
     ),
 )

@@ -123,7 +123,7 @@ SIGNS = (
     ),
     Sign(
         "nan-loss",
-        r"(?i)\b(?:\w{0,20}loss|grad_?norm)['\"]?\s{0,3}[:=]?\s{0,4}(?:tensor\()?(?P<value>nan|-?inf)\b",
+        r"(?i)\b(?!best)\w{0,20}loss['\"]?\s{0,3}[:=]?\s{0,4}(?:tensor\()?(?P<value>nan|-?inf)\b",
         ("step 120 loss nan lr 3e-4", "{'loss': nan, 'epoch': 1.2}"),
         words=("nan", "inf"),
     ),
@@ -140,7 +140,7 @@ SIGNS = (
     Sign(
         "save-frame",
         r'^\s*(?:#\d{1,3} |File "[^"]{1,400}", line \d{1,7}, in )'
-        r"(?P<function>_?\w{0,40}save\w{0,40}|_?zero3_consolidated\w{0,40}|\w{0,40}state_dict)\b",
+        r"(?P<function>(?!_?load)(?:_?\w{0,40}save\w{0,40}|_?zero3_consolidated\w{0,40}|\w{0,40}state_dict))\b",
         (
             '  File "/app/train.py", line 118, in save_checkpoint',
             "#5 save_16bit_model from /opt/train/deepspeed/runtime/engine.py:3704",
@@ -155,13 +155,14 @@ SIGNS = (
     ),
     Sign(
         "monitor-frame",
-        r"callbacks/(?:model_checkpoint|early_stopping)\.py(?:\", line |:)\d{1,7}|"
+        r"callbacks/(?:model_checkpoint|early_stopping)\.py(?:\", line |:)\d{1,7}(?!\d|: )|"
         r"rank_zero_only=True",
         ('  File "/opt/lightning/pytorch/callbacks/model_checkpoint.py", line 530, in file_exists',),
     ),
     Sign(
         "loader-frame",
-        r"(?:torch/utils/data/\w{1,60}|multiprocessing/(?:queues|connection))\.py(?:\", line |:)\d{1,7}",
+        r"(?:torch/utils/data/\w{1,60}|multiprocessing/(?:queues|connection))\.py(?:\", line |:)\d{1,7}"
+        r"(?!\d|: \w{0,60}Warning)",
         (
             '  File "/opt/torch/utils/data/dataloader.py", line 1163, in _try_get_data',
             "    _try_get_data (torch/utils/data/dataloader.py:1163)",
@@ -169,7 +170,8 @@ SIGNS = (
     ),
     Sign(
         "oom-killed",
-        r"[Oo]ut of memory: Killed process|oom[-_]kill|OOM[Kk]illed|OUT_OF_MEMORY|Out Of Memory\s*$",
+        r"[Oo]ut of memory: Killed process|invoked oom-killer|oom-kill:|oom[-_]kill event|"
+        r"OOM[Kk]illed(?!\"?: ?(?:false|0))|OUT_OF_MEMORY|Out Of Memory\s*$",
         (
             "slurmstepd: error: Detected 1 oom_kill event in StepId=4711.0. Some of the step tasks have been OOM Killed.",
             "[812345.1] Out of memory: Killed process 4711 (python3) total-vm:1000kB",

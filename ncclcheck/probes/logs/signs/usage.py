@@ -116,7 +116,7 @@ SIGNS = (
     Sign(
         "no-cuda",
         r"ProcessGroupNCCL is only supported with GPUs, no GPUs found|ValueError: Cuda is not available"
-        r"|No CUDA GPUs are available|no CUDA-capable device is detected|Torch not compiled with CUDA enabled|Found no NVIDIA driver on your system",
+        r"|No CUDA GPUs are available|(?<!NO_DEVICE: )no CUDA-capable device is detected|Torch not compiled with CUDA enabled|Found no NVIDIA driver on your system",
         (
             "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!",
             "ValueError: Cuda is not available.",
