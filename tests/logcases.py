@@ -57,9 +57,9 @@ class Case(Struct, frozen=True, kw_only=True):
         return "".join(f"{line}\n" for line in _dressed(self, _mixed(self, chance), chance)).encode()
 
 
-def cases() -> list[Case]:
+def cases(folder: Path = FOLDER) -> list[Case]:
     """All of them, in the order of their names."""
-    return [load(path) for path in sorted(FOLDER.glob("*.case"))]
+    return [load(path) for path in sorted(folder.glob("*.case"))]
 
 
 def load(path: Path) -> Case:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ncclcheck.reports.rule import all_rules
 from tests.conftest import ROOT, environment
 
 READMES = [ROOT / "README.md", ROOT / "README.zh-CN.md"]
@@ -44,6 +47,16 @@ def test_both_readmes_have_the_same_sections_and_commands() -> None:
 
 def _without_remarks(block: str) -> str:
     return re.sub(r"\s*#.*", "", block)
+
+
+def test_every_failure_in_logs_has_a_check_or_a_reason() -> None:
+    known = {rule.code for rule in all_rules()}
+    modes: dict[str, dict[str, Any]] = {}
+    for path in sorted((ROOT / "benchmarks/log_modes").glob("*.json")):
+        modes |= json.loads(path.read_text())
+    assert len(modes) >= 115
+    assert [mode for mode, one in modes.items() if not (one["codes"] or one.get("why"))] == []
+    assert [mode for mode, one in modes.items() if not known.issuperset(one["codes"])] == []
 
 
 @pytest.mark.nightly

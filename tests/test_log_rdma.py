@@ -68,8 +68,12 @@ CASES = {
         log(_two("NET/IB : Unable to open device mlx5_0", network="Socket")),
         {"LOG031": "warn"},
     ),
-    "a card cannot be opened, and nothing goes on": (
+    "a card cannot be opened, and no end is told": (
         log(warn("yew1", "Call to ibv_open_device failed")),
+        {"LOG031": "warn"},
+    ),
+    "a card cannot be opened, and a start does not end": (
+        log(warn("yew1", "Call to ibv_open_device failed"), warn("yew2", "Proxy Call to rank 0 failed (Connect)")),
         {"LOG031": "fail"},
     ),
     "one card less": (

@@ -25,6 +25,7 @@ from ncclcheck.options import Options
 from ncclcheck.probes.facts import Cluster, Measurements
 from ncclcheck.probes.logs import prefixes, times
 from ncclcheck.probes.logs.lines import LONGEST
+from ncclcheck.probes.logs.match import Matcher, bare
 from ncclcheck.probes.logs.reading import Reading
 from ncclcheck.probes.logs.signs import Sign, all_signs
 from ncclcheck.reports import jsondoc, junit, markdown, prometheus, terminal
@@ -39,6 +40,7 @@ _HEADS = st.sampled_from(
         "2026-03-01T10:00:00Z ", "2026-99-99T99:99:99Z ", "[E1399 99:99:99.9 x.cpp:1] ", "99999999999999999999: ",
     ]
 )  # fmt: skip
+_MATCHER = Matcher()
 _EXAMPLES = st.sampled_from([example for sign in SIGNS for example in sign.examples])
 _MARKS = st.sampled_from(["\n", "\r\n", "\r", "\0", "NCCL ", " : ", " via ", "<0>"])
 _SNIPPETS = st.one_of(_HEADS, _EXAMPLES, _MARKS, st.text())
@@ -67,6 +69,14 @@ def test_any_bytes_make_a_report(files: list[bytes]) -> None:
     for module in (markdown, junit, prometheus):
         assert module.text(document)
     assert jsondoc.decode(jsondoc.encode(anonymised(document)), Options(command="logs").policy)
+
+
+@settings(max_examples=150, deadline=20_000, suppress_health_check=list(HealthCheck))
+@given(st.lists(_SNIPPETS, max_size=6).map("".join))
+def test_no_sign_is_lost_on_the_fast_way(line: str) -> None:
+    fast = {one.name for one in _MATCHER.may(line[:LONGEST].encode(errors="replace"))}
+    text = bare(line[:LONGEST].encode(errors="replace").decode(errors="backslashreplace"))
+    assert {sign.name for sign in SIGNS if not sign.often and re.search(sign.pattern, text)} <= fast
 
 
 def _fragments(example: str) -> Iterator[str]:

@@ -10,9 +10,10 @@ from shlex import quote
 from typing import NamedTuple
 
 from ncclcheck.probes.facts import Endpoint, LogEvent, LogProcess, Logs
-from ncclcheck.reports.findings import Evidence, Where, seen
+from ncclcheck.reports.findings import Evidence, seen
 from ncclcheck.reports.fold import fold_names
-from ncclcheck.reports.logged import by_host, process_of, said, where
+from ncclcheck.reports.log_told import ends, hosts_with
+from ncclcheck.reports.logged import process_of, said
 
 _VIRTUAL = re.compile(
     r"(?:docker|br-|virbr|veth|cni|flannel|cali|tunl|tailscale|cilium|lxc|lxd|podman|nerdctl|weave|kube-|vxlan|"
@@ -71,17 +72,6 @@ def is_virtual(interface: str) -> bool:
     return _VIRTUAL.fullmatch(interface) is not None
 
 
-def ends(process: LogProcess) -> list[Endpoint]:
-    """Every interface that NCCL took in it."""
-    return [*([process.bootstrap] if process.bootstrap else []), *process.interfaces]
-
-
-def hosts_with(logs: Logs, address: str) -> list[str]:
-    """The hosts that told this address as their own."""
-    told = ((one.host, end.address.partition("%")[0]) for one in logs.processes for end in ends(one))
-    return sorted({host for host, own in told if own == address})
-
-
 def twins(process: LogProcess | None) -> list[Endpoint]:
     """Two real interfaces with addresses that differ in the last byte only: most likely one subnet."""
     known: dict[str, Endpoint] = {}
@@ -93,35 +83,6 @@ def twins(process: LogProcess | None) -> list[Endpoint]:
         if other.interface != end.interface:
             return [other, end]
     return []
-
-
-def spread(logs: Logs) -> bool:
-    """Whether the job has several hosts, as far as a log tells."""
-    return len({one.host for one in logs.processes}) > 1 or any((one.nnodes or 0) > 1 for one in logs.processes)
-
-
-def alone(logs: Logs) -> bool:
-    """Whether the log tells that one host has all ranks of the job."""
-    ranks = [one.nranks for one in logs.processes if one.nranks]
-    one_host = len({one.host for one in logs.processes}) == 1
-    return bool(ranks) and one_host and max(ranks) <= len(logs.processes)
-
-
-def finished_start(logs: Logs) -> bool:
-    """Whether every process that NCCL told of has come through its start."""
-    return bool(logs.processes) and all(one.completed and one.completed >= one.began for one in logs.processes)
-
-
-def starts_later(logs: Logs, event: LogEvent) -> bool:
-    """Whether NCCL began after the line and came through: what the line tells did no harm."""
-    done = [one for one in logs.processes if one.completed]
-    return any(one.file != event.file or one.first_line > event.line for one in done)
-
-
-def by_known_host(events: Iterable[LogEvent]) -> dict[str, list[LogEvent]]:
-    """Lines of one host each; those of nobody known only where there are no others."""
-    groups = by_host(sorted(events, key=lambda one: one.order))
-    return {host: found for host, found in groups.items() if host} or groups
 
 
 def targets(found: Iterable[Dialled]) -> str:
@@ -150,21 +111,6 @@ def _of(process: LogProcess, end: Endpoint) -> Evidence:
         f"{process.file}:{process.first_line}",
         f"{process.host}:{process.pid} uses {end.interface}:{end.address}",
     )
-
-
-def at_host(host: str, events: list[LogEvent]) -> Where:
-    """What is wrong with a host, whichever of its ranks told it first; the writer where the host is not known."""
-    return Where(node=host) if host else where(events[0])
-
-
-def at_teller(logs: Logs, events: list[LogEvent]) -> Where:
-    """Who wrote the first line; where that is not known, whom torchrun's Root Cause block names."""
-    first = events[0]
-    if first.host or first.rank is not None:
-        return where(first)
-    host = next((one.fields["host"] for one in said(logs, "root-cause-host")), None)
-    rank = next((int(one.fields["rank"]) for one in said(logs, "root-cause-rank")), None)
-    return Where(node=host.partition(".")[0] if host else None, rank=rank)
 
 
 def names(hosts: Iterable[str]) -> str:

@@ -8,39 +8,14 @@ from collections.abc import Iterable
 from ipaddress import IPv6Address, ip_address
 
 from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
-from ncclcheck.reports.findings import Evidence, Where, seen
+from ncclcheck.reports.findings import Where
+from ncclcheck.reports.log_told import owner_of
 from ncclcheck.reports.logged import process_of, said
-from ncclcheck.reports.variables import Version, as_version
 
 AUTOMATIC_GID = (2, 21, 0)
 _DONE = re.compile(r"SeqNum=\d{3,12}\b|last completed (?:NCCL )?work: \d{3,12}\b")
 _ENOUGH = 64  # lines to find a culprit by
 _LONG = 600.0  # seconds after which a connection had worked before it broke
-
-
-def version(logs: Logs, event: LogEvent | None = None) -> Version | None:
-    """The NCCL of the process that wrote the line, else of any."""
-    own = process_of(logs, event) if event else None
-    told = [own.version if own else "", logs.version, *(one.version for one in logs.processes)]
-    return next((found for one in told if (found := as_version(one))), None)
-
-
-def version_told(logs: Logs, event: LogEvent) -> list[Evidence]:
-    """The version as evidence, where a log tells it."""
-    found = version(logs, event)
-    return [seen("NCCL", ".".join(map(str, found)))] if found else []
-
-
-def setting(logs: Logs, name: str, event: LogEvent | None = None) -> str | None:
-    """What a variable is set to in the process that wrote the line, else in any."""
-    own = process_of(logs, event) if event else None
-    told = [own] if own else logs.processes
-    return next((one.settings[name] for one in told if name in one.settings), None)
-
-
-def settings_told(logs: Logs, *names: str) -> list[Evidence]:
-    """These variables as evidence, where a log tells them."""
-    return [seen("environment", f"{name}={value}") for name in names if (value := setting(logs, name)) is not None]
 
 
 def link(logs: Logs, event: LogEvent) -> str:
@@ -56,27 +31,6 @@ def link(logs: Logs, event: LogEvent) -> str:
     return kinds.pop() if len(kinds) == 1 else ""
 
 
-def hosts(logs: Logs) -> dict[str, list[LogProcess]]:
-    """Host -> its processes."""
-    found: dict[str, list[LogProcess]] = {}
-    for one in logs.processes:
-        found.setdefault(one.host, []).append(one)
-    return found
-
-
-def several_hosts(logs: Logs) -> bool:
-    """Whether the job spans machines."""
-    return len(hosts(logs)) > 1 or any((one.nnodes or 0) > 1 for one in logs.processes)
-
-
-def within_a_host(logs: Logs) -> bool:
-    """Whether the whole job is known to run on one machine."""
-    told = logs.processes
-    if several_hosts(logs) or not told:
-        return False
-    return any(one.nnodes == 1 for one in told) or max(one.nranks or 0 for one in told) == len(told)
-
-
 def over_sockets(one: LogProcess) -> bool:
     """Whether this process sends over TCP."""
     return one.network == "Socket" or any(kind == "NET/Socket" for kind in one.vias)
@@ -85,15 +39,6 @@ def over_sockets(one: LogProcess) -> bool:
 def over_verbs(one: LogProcess) -> bool:
     """Whether this process sends over NCCL's own RDMA transport, or a plugin's of the same kind."""
     return one.network.startswith("IB") or any(kind.startswith("NET/IB") for kind in one.vias)
-
-
-def owner_of(logs: Logs, address: str) -> str:
-    """The host that has an address; empty where no log tells."""
-    for one in logs.processes:
-        told = [*one.interfaces, *([one.bootstrap] if one.bootstrap else [])]
-        if any(address and endpoint.address == address for endpoint in told):
-            return one.host
-    return ""
 
 
 def culprit(logs: Logs, events: list[LogEvent]) -> Where:
@@ -141,6 +86,6 @@ def _inside(gid: str) -> str | None:
     return str(mapped) if mapped else None
 
 
-def names(events: Iterable[LogEvent], field: str) -> list[str]:
+def values_of(events: Iterable[LogEvent], field: str) -> list[str]:
     """What the lines name in this field, each once, in their order."""
     return list(dict.fromkeys(value for one in events if (value := one.fields.get(field))))

@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
-from ncclcheck.reports.log_network import (
-    AUTOMATIC_GID,
-    link,
-    names,
-    setting,
-    through_plugin,
-    version,
-    worked_before,
-)
+from ncclcheck.reports.log_network import AUTOMATIC_GID, link, through_plugin, values_of, worked_before
+from ncclcheck.reports.log_told import setting, version
 from ncclcheck.reports.logged import process_of, said
 
 _NO_ANSWER = "12"  # IBV_WC_RETRY_EXC_ERR
@@ -58,7 +51,7 @@ def gid_reason(logs: Logs, event: LogEvent) -> str:
 def meant_off(logs: Logs, event: LogEvent) -> bool:
     """Whether a plugin does what NCCL_IB_DISABLE was to forbid, or may: LOG039's matter."""
     if not logs.processes:
-        return bool(names(said(logs, "ib-plugin"), "network"))
+        return bool(values_of(said(logs, "ib-plugin"), "network"))
     if not through_plugin(logs):
         return False
     own = process_of(logs, event)

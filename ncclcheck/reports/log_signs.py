@@ -9,7 +9,7 @@ from ncclcheck.probes.facts import LogEvent
 _FOLLOWS = re.compile(
     r"ChildFailedError|SignalException|KeyboardInterrupt|SystemExit|Warning$|DistNetworkError|DistStoreError|"
     r"DistBackendError|ncclRemoteError|Connection (?:closed|reset) by|Broken pipe|[Ss]ocket [Tt]imeout|"
-    r"NCCL (?:error|communicator was aborted)|Watchdog caught|RendezvousConnectionError"
+    r"NCCL (?:error|communicator was aborted)|Watchdog caught|RendezvousConnectionError|by signal: Terminated"
 )
 
 CONSEQUENCES = {

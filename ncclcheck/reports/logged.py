@@ -20,8 +20,8 @@ def log_rule(
     """Make a body that wants what logs say a rule; skipped where none was read.
 
     What the job went on after is no failure. Of a run of our own only what ended it is told: its other checks
-    measure the rest. symptom: it tells what was seen, and counts as a cause only where nothing more exact is found.
-    told_by: the check that tells it of a run of our own.
+    measure the rest. symptom: it tells what was seen, and counts as a cause only where nothing more exact is
+    found. told_by: the check that tells it of a run of our own.
     """
     if symptom:
         SYMPTOMS.add(code)
@@ -62,6 +62,12 @@ def by_host(events: Iterable[LogEvent]) -> dict[str, list[LogEvent]]:
     return found
 
 
+def by_known_host(events: Iterable[LogEvent]) -> dict[str, list[LogEvent]]:
+    """Lines of one host each, the first in a log first; those of nobody known only where there are no others."""
+    groups = by_host(sorted(events, key=lambda one: one.order))
+    return {host: found for host, found in groups.items() if host} or groups
+
+
 def process_of(logs: Logs, event: LogEvent) -> LogProcess | None:
     """The process that wrote the line, where NCCL told of it."""
     told = (one for one in logs.processes if (one.host, one.pid) == (event.host, event.pid))
@@ -71,6 +77,21 @@ def process_of(logs: Logs, event: LogEvent) -> LogProcess | None:
 def where(event: LogEvent) -> Where:
     """Who wrote the line."""
     return Where(node=event.host or None, rank=event.rank)
+
+
+def at_host(host: str, events: list[LogEvent]) -> Where:
+    """What is wrong with a host, whichever of its ranks told it first; the writer where the host is not known."""
+    return Where(node=host) if host else where(events[0])
+
+
+def at_teller(logs: Logs, events: list[LogEvent]) -> Where:
+    """Who wrote the first line; where that is not known, whom torchrun's Root Cause block names."""
+    first = events[0]
+    if first.host or first.rank is not None:
+        return where(first)
+    host = next((one.fields["host"] for one in said(logs, "root-cause-host")), None)
+    rank = next((int(one.fields["rank"]) for one in said(logs, "root-cause-rank")), None)
+    return Where(node=host.partition(".")[0] if host else None, rank=rank)
 
 
 def lines(events: Iterable[LogEvent]) -> list[Evidence]:

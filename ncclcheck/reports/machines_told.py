@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 
 from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
+from ncclcheck.reports.log_dialled import is_virtual
 
-_VIRTUAL = ("docker", "br-", "virbr", "veth", "cni", "flannel", "tunl", "tailscale", "lo")
 _DOCKER_BRIDGE = "172.17.0."
 _CONTAINER = re.compile(r"[0-9a-f]{12}")
 
@@ -29,7 +29,8 @@ def address(process: LogProcess) -> str:
     told = process.bootstrap
     if (
         told is None
-        or told.interface.startswith(_VIRTUAL)
+        or told.interface == "lo"
+        or is_virtual(told.interface)
         or told.address.startswith(("127.", "::1", _DOCKER_BRIDGE))
     ):
         return ""

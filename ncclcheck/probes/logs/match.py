@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ncclcheck.probes.logs.prefixes import prefix
 from ncclcheck.probes.logs.signs import Sign, all_signs
+from ncclcheck.probes.logs.vocabulary import Vocabulary
 
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
 _MOST_SHAPES, _MOST_REMEMBERED = 65536, 2**23  # bytes
@@ -36,15 +37,15 @@ class Pattern(NamedTuple):
     digits: bool
     often: bool
 
-    def may_be_in(self, text: str) -> bool:
-        """Whether it may be in lines that differ from this one in their digits."""
+    def is_near(self, text: str) -> bool:
+        """Whether a line has one of its words."""
         if self.any_case:
             lower = text.lower()
-            near = any(word in lower for word in self.any_case)
-        else:
-            near = not self.words or any(word in text for word in self.words)
-        if not near:
-            return False
+            return any(word in lower for word in self.any_case)
+        return not self.words or any(word in text for word in self.words)
+
+    def may_be_in(self, text: str) -> bool:
+        """Whether it may be in lines that differ from this one in their digits."""
         return self.digits or self.search.search(text) is not None
 
 
@@ -64,6 +65,7 @@ class Matcher:
             )
             for one in sorted(signs, key=lambda one: one.often)
         ]
+        self._vocabulary = Vocabulary([one.any_case or one.words for one in self._patterns])
         self._frequent: dict[bytes, int] = {}
         self._shapes: dict[bytes, tuple[Pattern, ...]] = {}
         self._remembered = 0
@@ -78,10 +80,14 @@ class Matcher:
                 self._shapes.clear()
                 self._frequent.clear()
                 self._remembered = len(shape)
-            text = bare(line.decode(errors="backslashreplace"))
-            found = tuple(one for one in self._patterns if one.may_be_in(text))
-            self._shapes[shape] = found
+            self._shapes[shape] = found = self._searched(line.decode(errors="backslashreplace"))
         return found if not found or not found[-1].often else self._now_and_then(shape, found)
+
+    def _searched(self, text: str) -> tuple[Pattern, ...]:
+        candidates = (self._patterns[index] for index in self._vocabulary.candidates(text))
+        near = [one for one in candidates if one.is_near(text)]
+        text = bare(text) if near else ""
+        return tuple(one for one in near if one.may_be_in(text))
 
     def _now_and_then(self, shape: bytes, found: tuple[Pattern, ...]) -> tuple[Pattern, ...]:
         """Without what sound logs are full of, where enough of it was seen in lines of this shape."""

@@ -6,23 +6,17 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.findings import Finding, Remedy, Where, admin, fail, you
-from ncclcheck.reports.log_dialled import (
-    alone,
-    at_host,
-    by_known_host,
-    dialled,
+from ncclcheck.reports.log_dialled import dialled, is_virtual, listed, names, reach, taken, targets
+from ncclcheck.reports.log_told import (
     hosts_with,
-    is_virtual,
-    listed,
-    names,
-    reach,
-    spread,
-    taken,
-    targets,
+    setting,
+    settings_seen,
+    several_hosts,
+    starting,
+    version_seen,
+    within_a_host,
 )
-from ncclcheck.reports.log_network import setting, settings_told, version_told
-from ncclcheck.reports.logged import cause, log_rule, process_of, said
-from ncclcheck.reports.logged_node import starting
+from ncclcheck.reports.logged import at_host, by_known_host, cause, log_rule, process_of, said
 
 _NAME_IT = you(
     "Name the interface of the nodes' common network, on all nodes.",
@@ -69,9 +63,9 @@ def virtual(logs: Logs) -> Iterator[Finding]:
             owner="job",
             at=Where(node=owners.pop()) if len(owners) == 1 else at_host(host, events),
             fix=[_same_address(logs), _NAME_IT, admin("Make it the default of every node.", "cat /etc/nccl.conf")],
-            more=[*taken([own] if own else []), *settings_told(logs, "NCCL_SOCKET_IFNAME")],
+            more=[*taken([own] if own else []), *settings_seen(logs, "NCCL_SOCKET_IFNAME")],
         )
-    if not failed and spread(logs):
+    if not failed and several_hosts(logs):
         yield from _stuck(logs)
 
 
@@ -130,11 +124,11 @@ def loopback(logs: Logs) -> Iterator[Finding]:
         admin("Bring the interface up that the nodes share.", "ip -br link", "ip link set eth0 up"),
     ]  # fmt: skip
     why = "Its address is 127.0.0.1 for everybody: ranks of other nodes dial themselves."
-    more = settings_told(logs, "NCCL_SOCKET_IFNAME", "NCCL_COMM_ID")
+    more = settings_seen(logs, "NCCL_SOCKET_IFNAME", "NCCL_COMM_ID")
     if failed:
         host = names(one.host for one in failed)
         yield cause(failed, f"NCCL on {host} dials a loopback address", why=why, owner="node", fix=fix, more=more)
-    elif on_lo and spread(logs):
+    elif on_lo and several_hosts(logs):
         yield fail(
             Where(node=on_lo[0].host),
             f"NCCL took lo for its first connections on {names(one.host for one in on_lo)}",
@@ -188,7 +182,7 @@ def no_interface(logs: Logs) -> Iterator[Finding]:
                     'export NCCL_SOCKET_IFNAME="=eth0,eno1"', "unset NCCL_SOCKET_IFNAME   # NCCL's own choice"),
                 admin("Set it for each kind of node.", "cat /etc/nccl.conf"),
             ],
-            more=[*settings_told(logs, "NCCL_SOCKET_IFNAME"), *version_told(logs, found[0])],
+            more=[*settings_seen(logs, "NCCL_SOCKET_IFNAME"), *version_seen(logs, found[0])],
         )  # fmt: skip
 
 
@@ -242,4 +236,4 @@ def no_network(logs: Logs) -> Iterator[Finding]:
 
 def _alone(logs: Logs) -> list[LogEvent]:
     """The line about family 0 where one host only speaks, one version, and no interface was asked for."""
-    return [one for one in said(logs, "socket-family") if alone(logs) and not _unwritten(logs, one)]
+    return [one for one in said(logs, "socket-family") if within_a_host(logs) and not _unwritten(logs, one)]

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
 from ncclcheck.reports.findings import Evidence, Finding, Where, admin, fail, seen, you
-from ncclcheck.reports.log_dialled import alone, finished_start, names
-from ncclcheck.reports.log_network import setting, settings_told
+from ncclcheck.reports.log_dialled import names
+from ncclcheck.reports.log_told import finished_start, setting, settings_seen, starting, within_a_host
 from ncclcheck.reports.logged import cause, log_rule, said
-from ncclcheck.reports.logged_node import starting
 
 _SOCKET, _VERBS = "3", "4"
 _TRANSPORTS = {_SOCKET: "NET/Socket", _VERBS: "NET/IB"}
@@ -51,7 +50,7 @@ def one_network(logs: Logs) -> Iterator[Finding]:
     )
     at = Where(node=fallen[0]) if fallen else None
     evidence = [seen(f"network of {host}", network) for host, network in [*networks.items()][:4]] if differ else []
-    evidence += settings_told(logs, "NCCL_IB_DISABLE", "NCCL_NET")
+    evidence += settings_seen(logs, "NCCL_IB_DISABLE", "NCCL_NET")
     why = "TCP and RDMA do not understand each other: the ranks end, or wait for ever."
     fix = [
         you("Confirm: compare what each node took.",
@@ -212,7 +211,7 @@ def _of_another(logs: Logs, event: LogEvent) -> bool:
     """Family 0 without an interface that was asked for: NVIDIA/nccl#1267. One host alone is LOG013."""
     versions = {one.version for one in logs.processes if one.version}
     asked = setting(logs, "NCCL_SOCKET_IFNAME", event) is not None
-    return len(versions) > 1 or (event.fields.get("family") == "0" and not asked and not alone(logs))
+    return len(versions) > 1 or (event.fields.get("family") == "0" and not asked and not within_a_host(logs))
 
 
 def _version(code: str) -> str:

@@ -7,21 +7,9 @@ from shlex import quote
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.findings import Evidence, Finding, Where, admin, seen, you
-from ncclcheck.reports.log_dialled import (
-    Dialled,
-    at_host,
-    by_known_host,
-    dialled,
-    finished_start,
-    hosts_with,
-    names,
-    reach,
-    taken,
-    targets,
-    twins,
-)
-from ncclcheck.reports.log_network import settings_told
-from ncclcheck.reports.logged import cause, log_rule, process_of, said, where
+from ncclcheck.reports.log_dialled import Dialled, dialled, names, reach, taken, targets, twins
+from ncclcheck.reports.log_told import finished_start, hosts_with, settings_seen
+from ncclcheck.reports.logged import at_host, by_known_host, cause, log_rule, process_of, said, where
 
 _PORTS = "sysctl net.ipv4.ip_local_port_range"
 
@@ -90,7 +78,7 @@ def unreached(logs: Logs) -> Iterator[Finding]:
                 admin("Let the nodes reach each other on all local ports.", _PORTS, "firewall-cmd --list-all",
                       "iptables -S | grep -E 'REJECT|DROP'"),
             ],
-            more=[*taken([own] if own else []), *settings_told(logs, "NCCL_SOCKET_IFNAME")],
+            more=[*taken([own] if own else []), *settings_seen(logs, "NCCL_SOCKET_IFNAME")],
         )  # fmt: skip
 
 
@@ -234,7 +222,6 @@ def _world(logs: Logs) -> list[Evidence]:
     return [seen("ranks", logs.world)] if logs.world else []
 
 
-_RESET = ("upstream", "reset", "outbound|", "inbound|")
 _BROKEN = ("connection-reset", "remote-closed", "broken-pipe", "wrong-magic", "connect-failed", "gloo-mesh")
 
 
@@ -261,9 +248,7 @@ def sidecar(logs: Logs) -> Iterator[Finding]:
     Kubernetes documentation, Network Policies; NCCL user guide, Troubleshooting, Networking.
     """
     events = said(logs, "mesh-sidecar")
-    broken = said(
-        logs, "connection-reset", "remote-closed", "broken-pipe", "wrong-magic", "connect-failed", "gloo-mesh"
-    )
+    broken = said(logs, *_BROKEN)
     if events and broken and not finished_start(logs):
         yield cause(
             [*events, *(one for one in broken if one not in events)],

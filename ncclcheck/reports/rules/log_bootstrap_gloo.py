@@ -7,7 +7,8 @@ from ipaddress import ip_address
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.findings import Finding, admin, you
-from ncclcheck.reports.log_dialled import reach, starts_later
+from ncclcheck.reports.log_dialled import reach
+from ncclcheck.reports.log_told import starts_later
 from ncclcheck.reports.logged import cause, log_rule, said
 
 _NAME_IT = you("Tell gloo the interface, on all nodes.", "export GLOO_SOCKET_IFNAME=eth0")

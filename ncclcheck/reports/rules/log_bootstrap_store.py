@@ -7,8 +7,7 @@ from shlex import quote
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.findings import Finding, Where, admin, you
-from ncclcheck.reports.log_dialled import starts_later
-from ncclcheck.reports.log_network import owner_of
+from ncclcheck.reports.log_told import owner_of, starts_later
 from ncclcheck.reports.logged import cause, log_rule, said, where
 
 _DEFAULTS = ("29500", "29400")

@@ -101,8 +101,8 @@ def _only_consequences(logs: Logs, follow: list[LogEvent]) -> Finding:
     told = f" {peer} is the first that is named as gone." if peer else ""
     return cause(
         follow,
-        f"these lines only tell that another process went away; where no other check says why, it is in a log that "
-        f"was not given.{told}",
+        f"these lines only tell that another process went away; where no other check says why, it is in a log "
+        f"that was not given.{told}",
         why="These lines follow from the end of another process, and never say why it ended.",
         owner="job",
         fix=[

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.findings import Finding, State, Where, admin, seen, you
 from ncclcheck.reports.fold import size
+from ncclcheck.reports.log_told import version_seen
 from ncclcheck.reports.logged import cause, log_rule, said
-from ncclcheck.reports.logged_node import cuda_errors, hosts, in_one_process, on, ranks, version_seen
+from ncclcheck.reports.logged_node import cuda_errors, hosts, in_one_process, on, ranks
 from ncclcheck.reports.machines_told import on_two_machines
 from ncclcheck.reports.rules.log_shm import host_memory_failures, may_be_of_host_memory
 from ncclcheck.reports.xids import HARDWARE, LESSER, PROGRAM

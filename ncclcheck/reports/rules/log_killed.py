@@ -15,6 +15,7 @@ _SIGNALS = {
     4: ("died of an illegal instruction (SIGILL): a library was built for another CPU", "job", "lscpu"),
     8: ("died of an arithmetic error (SIGFPE)", "job", "python -X faulthandler train.py"),
 }  # fmt: skip
+_BY_THE_KERNEL = ("Out Of Memory", "Killed")
 
 
 @log_rule("LOG093", "no process was killed from outside", told_by="RUN003")
@@ -28,8 +29,8 @@ def nobody_is_killed(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     The exit code that torchrun tells (-9, -7), Slurm's "oom_kill" or "Out Of Memory", the kernel's "Out of
-    memory: Killed process". -15 is a consequence: torchrun and Slurm end the others that way. -6 is the abort
-    of the watchdog as a rule, and -11 has a check of its own.
+    memory: Killed process". -15 is a consequence: torchrun and Slurm end the others that way; so is Slurm's
+    "Killed" once another task has ended. -6 is the abort of the watchdog as a rule; -11 has a check of its own.
 
     ## Fix
     - **you** fewer loader workers, less prefetch, no dataset held in memory by each worker.
@@ -39,7 +40,7 @@ def nobody_is_killed(logs: Logs) -> Iterator[Finding]:
     signal(7); Linux kernel documentation, cgroup v2 memory.events; slurm.conf(5).
     """
     killed = in_order(said(logs, "oom-killed"))
-    tasks = [one for one in said(logs, "srun-task-exit") if one.fields.get("how") in ("Out Of Memory", "Killed")]
+    tasks = _killed_tasks(logs)
     if killed:
         yield _killed(killed + tasks, 9)
         return
@@ -48,6 +49,13 @@ def nobody_is_killed(logs: Logs) -> Iterator[Finding]:
         events = [one for one in said(logs, "worker-failed", "root-cause-exit") if one.fields["exitcode"] == code]
         if events := in_order(events + (tasks if number == 9 else [])):
             yield _killed(events, number)
+
+
+def _killed_tasks(logs: Logs) -> list[LogEvent]:
+    """By Slurm, which kills what is left itself, once a task has ended otherwise."""
+    ends = in_order(said(logs, "srun-task-exit", "step-cancelled"))
+    others = next((at for at, one in enumerate(ends) if one.fields.get("how") not in _BY_THE_KERNEL), len(ends))
+    return ends[:others] + [one for one in ends[others:] if one.fields.get("how") == _BY_THE_KERNEL[0]]
 
 
 def _killed(events: list[LogEvent], number: int) -> Finding:

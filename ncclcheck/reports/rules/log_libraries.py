@@ -6,17 +6,9 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.findings import Evidence, Finding, State, Where, admin, seen, you
+from ncclcheck.reports.log_told import starting, version, version_seen
 from ncclcheck.reports.logged import cause, log_rule, said
-from ncclcheck.reports.logged_node import (
-    BY_NCCL,
-    cuda_errors,
-    hosts,
-    in_nvls,
-    on,
-    starting,
-    version_of,
-    version_seen,
-)
+from ncclcheck.reports.logged_node import BY_NCCL, cuda_errors, hosts, in_nvls, on
 
 _WHICH = "python -c 'import torch; print(torch.__version__, torch.version.cuda, torch.cuda.nccl.version())'"
 _NO_KERNEL = ("named symbol not found", "no kernel image is available", "invalid device function")
@@ -255,4 +247,4 @@ def unified_memory(logs: Logs) -> Iterator[Finding]:
 
 def _unsupported(logs: Logs) -> list[LogEvent]:
     told = [event for event in cuda_errors(logs, _UNSUPPORTED, by=BY_NCCL) if event not in in_nvls(logs)]
-    return [event for event in told if (version_of(logs, event) or _CUMEM_BEGINS) >= _CUMEM_BEGINS]
+    return [event for event in told if (version(logs, event) or _CUMEM_BEGINS) >= _CUMEM_BEGINS]

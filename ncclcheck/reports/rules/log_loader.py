@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.findings import Finding, admin, you
-from ncclcheck.reports.log_dialled import at_teller, by_known_host
-from ncclcheck.reports.logged import cause, log_rule, said
+from ncclcheck.reports.logged import at_teller, by_known_host, cause, log_rule, said
 
 _FULL = {
     "write to file": ("No space left on device", ""),

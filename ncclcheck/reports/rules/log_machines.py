@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
 from ncclcheck.reports.findings import Evidence, Finding, State, Where, seen, you
+from ncclcheck.reports.log_told import settings_seen
 from ncclcheck.reports.logged import lines as quoted
 from ncclcheck.reports.logged import log_rule, said
-from ncclcheck.reports.logged_node import BY_NCCL, cuda_errors, settings_seen
+from ncclcheck.reports.logged_node import BY_NCCL, cuda_errors
 from ncclcheck.reports.machines_told import (
     all_ranks,
     behind_one_bridge,
@@ -135,7 +136,7 @@ def _cut_off(logs: Logs, events: list[LogEvent]) -> Finding:
             you("Put them into one container, or share the namespaces.", "docker run --net=host --ipc=host ..."),
             you(
                 "Or make them different machines for NCCL, which is slower.",
-                "export NCCL_HOSTID=$(cat /proc/self/ns/net)",
+                "export NCCL_HOSTID=$(hostname)-$(readlink /proc/self/ns/net)",
             ),
         ],
     )

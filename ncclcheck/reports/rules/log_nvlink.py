@@ -6,16 +6,9 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Logs
 from ncclcheck.reports.findings import Finding, admin, you
+from ncclcheck.reports.log_told import settings_seen, version_seen
 from ncclcheck.reports.logged import cause, log_rule, said
-from ncclcheck.reports.logged_node import (
-    BY_NCCL,
-    cuda_errors,
-    hosts,
-    in_nvls,
-    on,
-    settings_seen,
-    version_seen,
-)
+from ncclcheck.reports.logged_node import BY_NCCL, cuda_errors, hosts, in_nvls, on
 
 _STATE = "401"
 _MANAGER = admin(
@@ -133,7 +126,8 @@ def mnnvl(logs: Logs) -> Iterator[Finding]:
     ## How we know
     `MNNVL (cliqueSize N) is available but not working`: with "channel configuration" the channel file
     /dev/nvidia-caps-imex-channels/channel0 is not there or may not be opened; with `nvidia-imex-ctl -N` the
-    daemons do not reach each other. `Cuda failure 800 'operation not permitted'` of such a job is the same.
+    daemons do not reach each other. `Cuda failure 800 'operation not permitted'` of such a job is the same (error
+    900, "... when stream is capturing", is not: a CUDA graph of the program).
 
     ## Fix
     - **admin** nvidia-imex running on all nodes of the domain with one list of nodes; the channel file.
@@ -143,7 +137,7 @@ def mnnvl(logs: Logs) -> Iterator[Finding]:
     NCCL user guide, Performance and tuning, MNNVL; NVIDIA IMEX service guide.
     """
     denied = cuda_errors(logs, "operation not permitted", by=BY_NCCL)
-    denied = [event for event in denied if event not in in_nvls(logs)]
+    denied = [event for event in denied if event not in in_nvls(logs) and "captur" not in event.fields["error"]]
     for where, found in hosts([*said(logs, "mnnvl-broken"), *denied]):
         look = next((one.fields["look"] for one in found if "look" in one.fields), "")
         daemons = "nvidia-imex-ctl" in look

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.findings import Finding, State, Where, admin, seen, you
+from ncclcheck.reports.log_told import starting, version, version_seen
 from ncclcheck.reports.logged import cause, log_rule, said
-from ncclcheck.reports.logged_node import hosts, on, ranks, starting, version_of, version_seen
+from ncclcheck.reports.logged_node import hosts, on, ranks
 
 _SETS_ITS_OWN_STACK = (2, 28, 0)
 
@@ -94,8 +95,8 @@ def crash(logs: Logs) -> Iterator[Finding]:
 
 def _crashed(logs: Logs, events: list[LogEvent]) -> Finding:
     where, found = next(hosts(events))
-    version = version_of(logs, found[0])
-    stack = version is None or version < _SETS_ITS_OWN_STACK
+    known = version(logs, found[0])
+    stack = known is None or known < _SETS_ITS_OWN_STACK
     blame = (
         "the stack may be too small (ulimit -s unlimited)" if stack else "a plugin, or two libnccl in one process"
     )

@@ -7,14 +7,9 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
 from ncclcheck.reports.findings import Evidence, Finding, State, Where, admin, note, seen, you
 from ncclcheck.reports.fold import fold_names
-from ncclcheck.reports.log_network import (
-    hosts,
-    names,
-    over_sockets,
-    over_verbs,
-    settings_told,
-    within_a_host,
-)
+from ncclcheck.reports.log_ending import died
+from ncclcheck.reports.log_network import over_sockets, over_verbs, values_of
+from ncclcheck.reports.log_told import ends, processes_by_host, settings_seen, starting, within_a_host
 from ncclcheck.reports.logged import by_host, cause, lines, log_rule, said
 
 _ASKED = (
@@ -91,12 +86,12 @@ def _expected(logs: Logs, without: list[LogProcess]) -> list[Evidence]:
     found = [seen("other hosts", f"{others} use RDMA")] if others else []
     found += [seen(f"{one.host}, NET/IB", f"lists {', '.join(one.devices)}") for one in without if one.devices]
     for one in without:
-        for end in (*one.interfaces, *([one.bootstrap] if one.bootstrap else [])):
+        for end in ends(one):
             if end.interface.startswith(("ib", "rdma", "roce")):
                 found.append(seen(f"{one.host}, its interfaces", f"{end.interface} belongs to an RDMA card"))
     found += lines(said(logs, "hca-listed"))[:1]
     if not any(one.settings.get("NCCL_NET") == "Socket" for one in without):
-        found += settings_told(logs, *_ASKED)
+        found += settings_seen(logs, *_ASKED)
     return [one for index, one in enumerate(found) if one not in found[:index]][:4]
 
 
@@ -147,7 +142,7 @@ def _refused(logs: Logs, events: list[LogEvent]) -> Finding:
         owner="node",
         fix=[you("Confirm: look for the card inside of the job's container, and give it the devices.",
                  "ibv_devinfo", _CONTAINER)],
-        more=[*settings_told(logs, "NCCL_NET", "NCCL_IB_HCA"),
+        more=[*settings_seen(logs, "NCCL_NET", "NCCL_IB_HCA"),
               *lines(said(logs, "ib-no-device", "ib-no-library"))[:1]],
     )  # fmt: skip
 
@@ -163,9 +158,9 @@ def cards_open(logs: Logs) -> Iterator[Finding]:
     NCCL goes on without that card. With none left it takes TCP, and dies where the other hosts take RDMA.
 
     ## How we know
-    The line itself. It is FAIL where the process did not reach `Init COMPLETE`, else a warning. The usual reason
-    is a container that shows the host's /sys but has no /dev/infiniband/uverbs*, or whose device cgroup forbids
-    it.
+    The line itself. It is FAIL where the process did not reach `Init COMPLETE` or one ended, else a warning. The
+    usual reason is a container that shows the host's /sys but has no /dev/infiniband/uverbs*, or whose device
+    cgroup forbids it.
 
     ## Fix
     - **you** start the container with `--device=/dev/infiniband` and an unlimited memlock. Confirm: `ibv_devinfo`
@@ -175,10 +170,10 @@ def cards_open(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#451; NCCL user guide, Troubleshooting, Networking; ibv_open_device(3).
     """
-    told = hosts(logs)
+    told = processes_by_host(logs)
     for host, events in by_host(said(logs, "ib-open-device")).items():
-        went_on = any(one.completed for one in told.get(host, []))
-        cards = ", ".join(names(events, "device")) or "an RDMA card"
+        stopped = any(starting(one) for one in told.get(host, [])) or died(logs)
+        cards = ", ".join(values_of(events, "device")) or "an RDMA card"
         yield cause(
             events,
             f"NCCL may not open {cards}",
@@ -186,7 +181,7 @@ def cards_open(logs: Logs) -> Iterator[Finding]:
             owner="node",
             fix=[you("Confirm inside of the job's container, and give it the devices.",
                      "ls -l /dev/infiniband", "ibv_devinfo", _CONTAINER)],
-            state=State.WARN if went_on else State.FAIL,
+            state=State.FAIL if stopped else State.WARN,
         )  # fmt: skip
 
 
@@ -216,7 +211,7 @@ def same_cards(logs: Logs) -> Iterator[Finding]:
     if events := refused or said(logs, "net-counts-differ"):
         yield _counted(logs, events, State.FAIL if refused else State.WARN)
         return
-    cards = {host: max((one.devices for one in told), key=len) for host, told in hosts(logs).items()}
+    cards = {host: max((one.devices for one in told), key=len) for host, told in processes_by_host(logs).items()}
     cards = {host: devices for host, devices in cards.items() if devices}
     most = max((len(devices) for devices in cards.values()), default=0)
     full = next((devices for devices in cards.values() if len(devices) == most), {})
@@ -234,7 +229,7 @@ def _counted(logs: Logs, events: list[LogEvent], state: State) -> Finding:
     where = list(dict.fromkeys(ranks.get(rank) or f"rank {rank}" for rank in short))
     what = f"{fold_names(where) or 'some ranks'}: fewer network cards than the others ({events[0].fields['most']})"
     at = Where(node=ranks.get(short[0]), rank=short[0]) if short else Where()
-    return _fewer(events, what, state, settings_told(logs, "NCCL_IB_HCA", "NCCL_IGNORE_NET_MISMATCH"), at)
+    return _fewer(events, what, state, settings_seen(logs, "NCCL_IB_HCA", "NCCL_IGNORE_NET_MISMATCH"), at)
 
 
 def _fewer(

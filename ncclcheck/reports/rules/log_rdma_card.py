@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Logs
 from ncclcheck.reports.findings import Finding, State, admin, seen, you
-from ncclcheck.reports.log_network import hosts, names
+from ncclcheck.reports.log_network import values_of
 from ncclcheck.reports.log_retries import of_status
+from ncclcheck.reports.log_told import processes_by_host
 from ncclcheck.reports.logged import by_host, cause, log_rule, said
 
 
@@ -62,7 +63,9 @@ def _differing(logs: Logs) -> dict[str, str]:
     found = {}
     for name in ("NCCL_IB_TC", "NCCL_IB_SL", "NCCL_IB_PKEY"):
         values = {
-            host: told[0].settings.get(name, "not set") for host, told in hosts(logs).items() if told[0].settings
+            host: told[0].settings.get(name, "not set")
+            for host, told in processes_by_host(logs).items()
+            if told[0].settings
         }
         if len(set(values.values())) > 1:
             found[name] = ", ".join(f"{value} on {host}" for host, value in [*values.items()][:4])
@@ -91,7 +94,7 @@ def card_alive(logs: Logs) -> Iterator[Finding]:
     ibv_get_async_event(3); NCCL user guide, Troubleshooting, Networking.
     """
     for host, events in by_host(said(logs, "ib-device-fatal")).items():
-        cards = ", ".join(names(events, "device"))
+        cards = ", ".join(values_of(events, "device"))
         yield cause(
             events,
             f"{cards or 'an RDMA card'} reports {events[0].fields['event']}",

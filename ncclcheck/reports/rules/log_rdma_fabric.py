@@ -6,16 +6,12 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, seen, you
-from ncclcheck.reports.log_network import (
-    culprit,
-    link,
-    settings_told,
-    version_told,
-    worked_before,
-)
+from ncclcheck.reports.log_network import culprit, link, worked_before
 from ncclcheck.reports.log_retries import of_status, retries, retries_by_gid
+from ncclcheck.reports.log_told import settings_seen, version_seen
 from ncclcheck.reports.logged import by_host, cause, lines, log_rule, said
 
+_GONE = ("worker-failed", "worker-signalled", "oom-killed", "segfault", "gpu-lost", "device-assert")
 _BYTES = {"1": 256, "2": 512, "3": 1024, "4": 2048, "5": 4096}
 _COUNTERS = "grep . /sys/class/infiniband/*/ports/1/counters/{link_downed,symbol_error,port_rcv_errors}"
 
@@ -35,6 +31,7 @@ def no_timeouts(logs: Logs) -> Iterator[Finding]:
     The completion's status, and the port's events before it: the first host and card with a port error is named,
     else the host that is an end of all broken connections. It rests on what else the log tells that this is the
     network and not the address (LOG034): a port error, InfiniBand, training steps before it, NCCL 2.21 or later.
+    Where a process was killed or crashed before it, its queues were gone, and nothing is said here.
     Time-outs: NCCL_IB_TIMEOUT is 14 up to NCCL 2.13, 18 up to 2.22, then 20 (about 30 s with 7 retries).
 
     ## Fix
@@ -49,8 +46,17 @@ def no_timeouts(logs: Logs) -> Iterator[Finding]:
     lost = [] if retries_by_gid(logs) else retries(logs)
     if down:
         yield _flapped(logs, down, lost)
-    elif lost:
+    elif lost and not _ended_before(logs, lost[0]):
         yield _lost(logs, lost)
+
+
+def _ended_before(logs: Logs, event: LogEvent) -> bool:
+    """Whether a process or a GPU was gone before, by the clock of both lines or in the same file."""
+    for one in said(logs, *_GONE):
+        by_clock = one.time is not None and event.time is not None and one.time != event.time
+        if (one.time < event.time) if by_clock else (one.file == event.file and one.line < event.line):  # type: ignore[operator]
+            return True
+    return False
 
 
 def _flapped(logs: Logs, down: list[LogEvent], lost: list[LogEvent]) -> Finding:
@@ -67,7 +73,7 @@ def _flapped(logs: Logs, down: list[LogEvent], lost: list[LogEvent]) -> Finding:
         fix=_mend(first.host),
         state=State.FAIL if lost or not returned else State.WARN,
         at=Where(node=first.host or None, device=card or None, rank=first.rank),
-        more=[*lines(back)[:1], *settings_told(logs, "NCCL_IB_TIMEOUT", "NCCL_IB_RETRY_CNT")],
+        more=[*lines(back)[:1], *settings_seen(logs, "NCCL_IB_TIMEOUT", "NCCL_IB_RETRY_CNT")],
     )
 
 
@@ -90,8 +96,8 @@ def _lost(logs: Logs, lost: list[LogEvent]) -> Finding:
         more=[
             *([seen("it had worked", before)] if before else []),
             *([seen("NET/IB : Using", kind)] if kind else []),
-            *settings_told(logs, "NCCL_IB_TIMEOUT", "NCCL_IB_GID_INDEX"),
-            *version_told(logs, lost[0]),
+            *settings_seen(logs, "NCCL_IB_TIMEOUT", "NCCL_IB_GID_INDEX"),
+            *version_seen(logs, lost[0]),
         ],
     )
 
@@ -139,7 +145,7 @@ def no_protection_error(logs: Logs) -> Iterator[Finding]:
                 admin("Look for SrcValid+ on bridges, and turn ACS off.",
                       "lspci -vvv | grep -i acsctl", "setpci -v -s BRIDGE ECAP_ACS+6.w=0000"),
             ],
-            more=version_told(logs, events[0]),
+            more=version_seen(logs, events[0]),
         )  # fmt: skip
 
 
@@ -187,7 +193,7 @@ def same_mtu(logs: Logs) -> Iterator[Finding]:
         ],
         state=State.FAIL if events or _died(logs) else State.WARN,
         at=Where(node=odd) if odd else None,
-        more=[*more, *version_told(logs, (events or told)[0])],
+        more=[*more, *version_seen(logs, (events or told)[0])],
     )  # fmt: skip
 
 

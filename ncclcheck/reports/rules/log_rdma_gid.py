@@ -6,14 +6,9 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.findings import Evidence, Finding, Where, admin, seen, you
-from ncclcheck.reports.log_network import (
-    culprit,
-    link,
-    settings_told,
-    subnets_differ,
-    version_told,
-)
+from ncclcheck.reports.log_network import culprit, link, subnets_differ
 from ncclcheck.reports.log_retries import gid_reason, meant_off, retries_by_gid
+from ncclcheck.reports.log_told import settings_seen, version_seen
 from ncclcheck.reports.logged import by_host, cause, log_rule, said
 
 _NOT_ROUTED = ("101", "113")
@@ -64,7 +59,7 @@ def gid_exists(logs: Logs) -> Iterator[Finding]:
             why="A connection needs the addresses of both ends; that of one is empty, or not in this container.",
             owner="job",
             fix=fix,
-            more=[*settings_told(logs, "NCCL_IB_GID_INDEX", "NCCL_IB_PKEY"), *version_told(logs, told[0])],
+            more=[*settings_seen(logs, "NCCL_IB_GID_INDEX", "NCCL_IB_PKEY"), *version_seen(logs, told[0])],
         )
 
 
@@ -107,7 +102,7 @@ def gid_routed(logs: Logs) -> Iterator[Finding]:
             you("With NCCL before 2.21 name that entry; later versions choose it themselves.",
                 "export NCCL_IB_GID_INDEX=3", "unset NCCL_IB_GID_INDEX"),
         ],
-        more=[*settings_told(logs, "NCCL_IB_GID_INDEX"), *version_told(logs, events[0])],
+        more=[*settings_seen(logs, "NCCL_IB_GID_INDEX"), *version_seen(logs, events[0])],
         at=_linklocal(events) or culprit(logs, events),
     )  # fmt: skip
 
@@ -169,8 +164,8 @@ def cards_routed(logs: Logs) -> Iterator[Finding]:
             you("Keep connections on one rail.", "export NCCL_CROSS_NIC=0"),
             admin("Route the networks of the rails to each other, or mend the missing route.", "ip route"),
         ],
-        more=[*_addresses(events[0]), *settings_told(logs, "NCCL_CROSS_NIC", "NCCL_IB_HCA"),
-              *version_told(logs, events[0])],
+        more=[*_addresses(events[0]), *settings_seen(logs, "NCCL_CROSS_NIC", "NCCL_IB_HCA"),
+              *version_seen(logs, events[0])],
     )  # fmt: skip
 
 
@@ -220,5 +215,5 @@ def gid_table(logs: Logs) -> Iterator[Finding]:
                 you("Use NCCL 2.26 or later.", "python -m pip install --upgrade nvidia-nccl-cu12"),
                 you("Until then name the entry of the container's own address.", "export NCCL_IB_GID_INDEX=3"),
             ],
-            more=version_told(logs, events[0]),
+            more=version_seen(logs, events[0]),
         )

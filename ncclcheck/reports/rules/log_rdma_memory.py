@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
 from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, seen, you
 from ncclcheck.reports.fold import fold_names
-from ncclcheck.reports.log_network import hosts, over_sockets, version, version_told, within_a_host
+from ncclcheck.reports.log_network import over_sockets
+from ncclcheck.reports.log_told import processes_by_host, version, version_seen, within_a_host
 from ncclcheck.reports.logged import by_host, cause, lines, log_rule, process_of, said
 
 _LARGE = 512  # ranks from which the number of connections can exhaust a card
@@ -61,7 +62,7 @@ def memory_pinned(logs: Logs) -> Iterator[Finding]:
                       "echo '* - memlock unlimited' > /etc/security/limits.d/memlock.conf",
                       "systemctl edit slurmd  # [Service] LimitMEMLOCK=infinity"),
             ],
-            more=version_told(logs, told[0]),
+            more=version_seen(logs, told[0]),
         )  # fmt: skip
 
 
@@ -75,7 +76,7 @@ def _queues(logs: Logs, events: list[LogEvent], ranks: int) -> Finding:
             you("Confirm that the limit is not the reason: it must say unlimited.", "srun bash -c 'ulimit -l'"),
             you("Fewer connections for each pair.", "export NCCL_NCHANNELS_PER_NET_PEER=1"),
         ],
-        more=[seen("ranks", ranks), *version_told(logs, events[0])],
+        more=[seen("ranks", ranks), *version_seen(logs, events[0])],
     )
 
 
@@ -105,7 +106,7 @@ def gpudirect(logs: Logs) -> Iterator[Finding]:
         one for one in said(logs, "ib-memory") if one.fields.get("error", "").startswith("Bad address")
     ]:
         yield _refused(logs, refused)
-    by_name = hosts(logs)
+    by_name = processes_by_host(logs)
     without = {host: told for host, told in by_name.items() if _without(told)}
     disabled = [one for one in said(logs, "ib-gdr-disabled") if one.host in without or not logs.processes]
     if disabled and not within_a_host(logs):
@@ -137,7 +138,7 @@ def _disabled(logs: Logs, events: list[LogEvent], without: list[str], having: li
         owner="node",
         fix=fix,
         state=State.WARN,
-        more=[*lines(said(logs, "no-peermem-banner"))[:1], *version_told(logs, events[0])],
+        more=[*lines(said(logs, "no-peermem-banner"))[:1], *version_seen(logs, events[0])],
     )
 
 
@@ -192,7 +193,7 @@ def _refused(logs: Logs, events: list[LogEvent]) -> Finding:
             admin("Load nvidia-peermem again, after the card's driver.",
                   "modprobe -r nvidia-peermem", "modprobe nvidia-peermem", "dmesg | grep -i peer"),
         ],
-        more=version_told(logs, events[0]),
+        more=version_seen(logs, events[0]),
     )  # fmt: skip
 
 

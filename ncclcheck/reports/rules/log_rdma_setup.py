@@ -8,8 +8,17 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import Logs
 from ncclcheck.reports.findings import Finding, State, you
 from ncclcheck.reports.fold import fold_names
-from ncclcheck.reports.log_network import hosts, over_sockets, setting, settings_told, version_told
+from ncclcheck.reports.log_ending import died
+from ncclcheck.reports.log_network import over_sockets
 from ncclcheck.reports.log_retries import ignores_disable
+from ncclcheck.reports.log_told import (
+    processes_by_host,
+    setting,
+    settings_seen,
+    starting,
+    version_seen,
+    within_a_host,
+)
 from ncclcheck.reports.logged import cause, lines, log_rule, said
 
 _NUMBERED = re.compile(r"_\d+$")  # mlx5_1 is one card, mlx5 is meant as a beginning
@@ -40,7 +49,7 @@ def plugin_obeys(logs: Logs) -> Iterator[Finding]:
     events = [one for one in said(logs, "ib-plugin") if "network" in one.fields]
     broken = said(logs, "ib-modify-qp", "ib-completion", "ib-open-device", "ib-memory")
     ours = [one for one in logs.processes if ignores_disable(one)]
-    told = settings_told(logs, "NCCL_IB_DISABLE")
+    told = settings_seen(logs, "NCCL_IB_DISABLE")
     if not events or (logs.processes and not ours) or not (told or any("modify_qp" in one.text for one in broken)):
         return
     plugin = events[0].fields["network"]
@@ -136,13 +145,16 @@ def one_kind(logs: Logs) -> Iterator[Finding]:
         fix=[you("Confirm by the lists of all hosts, and name the cards for data only.",
                  "ibv_devinfo | grep -E 'hca_id|link_layer'",
                  f"export NCCL_IB_HCA=={','.join(dict.fromkeys(wanted)) or 'mlx5_0,mlx5_1'}")],
-        more=[*(lines(said(logs, "ib-devices"))[:2] if events else []), *settings_told(logs, "NCCL_IB_HCA")],
+        more=[*(lines(said(logs, "ib-devices"))[:2] if events else []), *settings_seen(logs, "NCCL_IB_HCA")],
     )  # fmt: skip
 
 
 def _apart(logs: Logs) -> str:
     """Hosts that have no kind of link in common; empty where all have."""
-    kinds = {host: {kind for one in told for kind in one.devices.values()} for host, told in hosts(logs).items()}
+    kinds = {
+        host: {kind for one in told for kind in one.devices.values()}
+        for host, told in processes_by_host(logs).items()
+    }
     only = {kind: [host for host, told in kinds.items() if told == {kind}] for kind in ("IB", "RoCE")}
     if not only["IB"] or not only["RoCE"]:
         return ""
@@ -161,8 +173,9 @@ def provider_found(logs: Logs) -> Iterator[Finding]:
     plugin.
 
     ## How we know
-    The plugin's line; a warning where the job went on over sockets, else FAIL. `.. supporting GPUDirect RDMA` is
-    another line, after which the plugin tries without it.
+    The plugin's line, in a job that is not known to be on one machine only; FAIL where the start did not come to
+    its end, or a process ended, and nothing was sent over sockets; else a warning. `.. supporting GPUDirect
+    RDMA` is another line, after which the plugin tries without it.
 
     ## Fix
     - **you** confirm with `fi_info -p efa` inside of the container; hand over /dev/infiniband (Kubernetes: the
@@ -172,9 +185,15 @@ def provider_found(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#229; aws-ofi-nccl README.
     """
-    if events := said(logs, "ofi-no-provider"):
+    events = said(logs, "ofi-no-provider")
+    if events and not within_a_host(logs):
         sockets = any(over_sockets(one) for one in logs.processes)
-        where = f"{events[0].host}: " if len(hosts(logs)) > 1 and len({one.host for one in events}) == 1 else ""
+        stopped = said(logs, "net-not-found") or any(starting(one) for one in logs.processes) or died(logs)
+        where = (
+            f"{events[0].host}: "
+            if len(processes_by_host(logs)) > 1 and len({one.host for one in events}) == 1
+            else ""
+        )
         yield cause(
             events,
             f"{where}libfabric offers the plugin no provider" + (", and data goes over TCP" if sockets else ""),
@@ -183,6 +202,6 @@ def provider_found(logs: Logs) -> Iterator[Finding]:
             fix=[you("Confirm, and give the devices to the container.", "fi_info -p efa", "ls /dev/infiniband",
                      "docker run --device=/dev/infiniband --ulimit memlock=-1 IMAGE"),
                  you("Let the job stop where the plugin does not work.", "export NCCL_NET='AWS Libfabric'")],
-            state=State.WARN if sockets else State.FAIL,
-            more=[*settings_told(logs, "NCCL_NET"), *version_told(logs, events[0])],
+            state=State.FAIL if stopped and not sockets else State.WARN,
+            more=[*settings_seen(logs, "NCCL_NET"), *version_seen(logs, events[0])],
         )  # fmt: skip

@@ -7,18 +7,9 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, you
 from ncclcheck.reports.fold import size
+from ncclcheck.reports.log_told import settings_seen, starting, version, version_seen
 from ncclcheck.reports.logged import cause, log_rule, said
-from ncclcheck.reports.logged_node import (
-    cuda_errors,
-    hosts,
-    in_one_process,
-    on,
-    ranks,
-    settings_seen,
-    starting,
-    version_of,
-    version_seen,
-)
+from ncclcheck.reports.logged_node import cuda_errors, hosts, in_one_process, on, ranks
 
 _FULL = ("No space left on device", "Cannot allocate memory")
 _GONE = "No such file or directory"
@@ -246,8 +237,8 @@ def host_memory_failures(logs: Logs) -> list[LogEvent]:
 
 def may_be_of_host_memory(logs: Logs, event: LogEvent) -> bool:
     """Whether NCCL said it, of a version that asks CUDA for host memory and does not fall back."""
-    version = version_of(logs, event) if event.sign == "nccl-cuda-failure" else None
-    return version is not None and _HOST_MEMORY_BEGINS <= version < _HOST_MEMORY_FALLS_BACK
+    known = version(logs, event) if event.sign == "nccl-cuda-failure" else None
+    return known is not None and _HOST_MEMORY_BEGINS <= known < _HOST_MEMORY_FALLS_BACK
 
 
 def _of_host_memory(logs: Logs, event: LogEvent, passed: list[LogEvent]) -> bool:

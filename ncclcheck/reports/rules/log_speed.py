@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
 from ncclcheck.reports.findings import Evidence, Finding, State, Where, admin, note, seen, you
 from ncclcheck.reports.fold import fold_names
-from ncclcheck.reports.log_network import hosts
+from ncclcheck.reports.log_told import processes_by_host
 from ncclcheck.reports.logged import by_host, cause, lines, log_rule, said
 
 _OFF_IF_SET = frozenset({"NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_CHECK_POINTERS", "NCCL_NVB_DISABLE",
@@ -44,9 +44,9 @@ def direct(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#2079, NVIDIA/nccl#631, NVIDIA/nccl#324; NCCL user guide, Troubleshooting, GPU-to-GPU communication.
     """
-    direct_hosts = [host for host, told in hosts(logs).items() if _kinds(told, "P2P")]
+    direct_hosts = [host for host, told in processes_by_host(logs).items() if _kinds(told, "P2P")]
     topology = by_host(said(logs, "nvlink-seen", "p2p-missing"))
-    for host, told in hosts(logs).items():
+    for host, told in processes_by_host(logs).items():
         detour = _kinds(told, "SHM") or (_kinds(told, "NET") if _alone(told) else [])
         if not detour or host in direct_hosts or any(one.settings.keys() & _P2P_SETTINGS for one in told):
             continue

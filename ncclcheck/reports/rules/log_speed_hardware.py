@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Logs
 from ncclcheck.reports.findings import Finding, State, Where, admin, you
-from ncclcheck.reports.log_network import names
+from ncclcheck.reports.log_network import values_of
 from ncclcheck.reports.logged import by_host, cause, log_rule, said
 
 _NAMED = ("upper", "lower", "named", "behind", "worst", "last")
@@ -40,11 +40,11 @@ def wide_links(logs: Logs) -> Iterator[Finding]:
         links = [one for one in told if one.sign == "pcie-gpu"]
         best = max((float(one.fields["speed"]) for one in links), default=0.0)
         slow = [one for one in links if float(one.fields["speed"]) <= max(_LOW, best / 2)]
-        slow = slow if best > _LOW or len(names(links, "gpu")) == 1 else []  # all alike: a virtual machine
+        slow = slow if best > _LOW or len(values_of(links, "gpu")) == 1 else []  # all alike: a virtual machine
         events = [*slow, *(one for one in told if one.sign == "pcie-narrow")]
         if not events:
             continue
-        which = ", ".join(names(slow, "gpu"))
+        which = ", ".join(values_of(slow, "gpu"))
         yield cause(
             events,
             f"the PCIe link of GPU {which} is slow" if which else "a PCIe link is below its width or speed",
@@ -121,7 +121,7 @@ def none_slow(logs: Logs) -> Iterator[Finding]:
     nvidia-smi(1).
     """
     if events := said(logs, "slow-rank-said", "throttled"):
-        ranks = [rank for field in _NAMED for rank in names(events, field)]
+        ranks = [rank for field in _NAMED for rank in values_of(events, field)]
         hosts = {one.rank: one.host for one in logs.processes}
         first = int(ranks[0]) if ranks else events[0].rank
         throttled = any(one.sign == "throttled" for one in events)

@@ -7,15 +7,8 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import Logs
 from ncclcheck.reports.findings import Finding, State, Where, admin, note, seen, you
 from ncclcheck.reports.fold import fold_names
-from ncclcheck.reports.log_network import (
-    hosts,
-    link,
-    over_sockets,
-    over_verbs,
-    settings_told,
-    several_hosts,
-    within_a_host,
-)
+from ncclcheck.reports.log_network import link, over_sockets, over_verbs
+from ncclcheck.reports.log_told import processes_by_host, settings_seen, several_hosts, within_a_host
 from ncclcheck.reports.logged import by_host, cause, lines, log_rule, said
 
 _FAST = 3.0  # GB/s, as of 25 Gb/s: what one TCP stream does not fill
@@ -108,7 +101,7 @@ def near(logs: Logs) -> Iterator[Finding]:
                  you("In a virtual machine give NCCL the maker's topology.", "export NCCL_TOPO_FILE=/PATH/FILE"),
                  admin("Put card and GPU below one PCIe switch.", "lspci -tv")],
             state=State.WARN,
-            more=settings_told(logs, "NCCL_IB_HCA", "NCCL_TOPO_FILE", "NCCL_NET_GDR_LEVEL"),
+            more=settings_seen(logs, "NCCL_IB_HCA", "NCCL_TOPO_FILE", "NCCL_NET_GDR_LEVEL"),
         )  # fmt: skip
 
 
@@ -171,7 +164,7 @@ def all_cards(logs: Logs) -> Iterator[Finding]:
     NCCL user guide, NCCL_IB_HCA, NCCL_TOPO_FILE; NCCL user guide, Troubleshooting, Networking.
     """
     listed = by_host(said(logs, "ib-devices"))
-    for host, told in hosts(logs).items():
+    for host, told in processes_by_host(logs).items():
         cards = max((one.devices for one in told), key=len)
         used = {number for one in told for number in one.rails if over_verbs(one)}
         ranks = max(one.local_ranks or 0 for one in told)
@@ -194,5 +187,5 @@ def all_cards(logs: Logs) -> Iterator[Finding]:
             fix=[you("Confirm which there are, and let NCCL take all.", "ibv_devinfo -l", "unset NCCL_IB_HCA"),
                  you("Or name all cards for data.", "export NCCL_IB_HCA=mlx5")],
             state=State.WARN,
-            more=[seen("cards", fold_names(cards)), *settings_told(logs, "NCCL_IB_HCA", "NCCL_TOPO_FILE")],
+            more=[seen("cards", fold_names(cards)), *settings_seen(logs, "NCCL_IB_HCA", "NCCL_TOPO_FILE")],
         )  # fmt: skip

@@ -8,6 +8,7 @@ from ncclcheck.probes.facts import Logs
 from ncclcheck.reports import hangs
 from ncclcheck.reports.findings import Finding, State, Where, admin, seen, you
 from ncclcheck.reports.fold import fold_numbers
+from ncclcheck.reports.log_ending import goes_on_after
 from ncclcheck.reports.logged import by_host, cause, in_order, log_rule, said
 
 
@@ -221,8 +222,8 @@ def no_step_is_left_out_alone(logs: Logs) -> Iterator[Finding]:
     step.
 
     ## How we know
-    A loss of nan or inf stands in the log, and a watchdog gave up after it. That one follows from the other is
-    likely, not proved.
+    A loss of nan or inf stands in the log, no step long after it, and a watchdog gave up. That one follows from
+    the other is likely, not proved. Gradients of inf are usual where the loss is scaled (fp16): they do not count.
 
     ## Fix
     - **you** decide on all ranks alike: all_reduce the flag before a step is left out (GradScaler does it for
@@ -233,7 +234,10 @@ def no_step_is_left_out_alone(logs: Logs) -> Iterator[Finding]:
     """
     bad = in_order(said(logs, "nan-loss"))
     waited = in_order(said(logs, "watchdog-timeout"))
-    if bad and waited and not hangs.of_kind(logs, "mismatch"):
+    last = max(bad, key=lambda one: one.order, default=None)
+    if last is None or goes_on_after(logs, last.file, last.line):
+        return
+    if waited and not hangs.of_kind(logs, "mismatch"):
         yield cause(
             [*bad[:1], *waited[:1]],
             f"the loss was {bad[0].fields['value']}, and then ranks waited for each other",

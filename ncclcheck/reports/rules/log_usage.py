@@ -9,8 +9,7 @@ from shlex import quote
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.findings import Finding, Where, admin, you
-from ncclcheck.reports.log_dialled import at_teller
-from ncclcheck.reports.logged import cause, log_rule, said
+from ncclcheck.reports.logged import at_teller, cause, log_rule, said
 
 _ASSIGNED = re.compile(r"[A-Za-z_]\w{0,80}=.{0,120}")
 _OURS = ("torchrun", "python", "python3", "accelerate", "deepspeed", "mpirun", "srun")

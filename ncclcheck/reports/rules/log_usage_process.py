@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Logs
 from ncclcheck.reports.findings import Finding, admin, you
-from ncclcheck.reports.log_dialled import at_teller, by_known_host
-from ncclcheck.reports.logged import cause, log_rule, said
+from ncclcheck.reports.logged import at_teller, by_known_host, cause, log_rule, said
 
 
 @log_rule("LOG165", "each process is told which rank it is")

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
 from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, seen, you
+from ncclcheck.reports.log_told import setting, settings_seen, version_seen
 from ncclcheck.reports.logged import cause, log_rule, said
-from ncclcheck.reports.logged_node import hosts, on, ranks, setting, settings_seen, version_seen
+from ncclcheck.reports.logged_node import hosts, on, ranks
 from ncclcheck.reports.machines_told import machines, of_the_job
 
 _ACS = admin(
