@@ -81,6 +81,8 @@ def accepted(case: Case, codes: dict[str, list[str]]) -> tuple[set[str], bool]:
     """The codes that are right first, and whether naming none is right."""
     modes = {case.mode, *case.also}
     right = {code for mode in modes for code in codes.get(mode, [])}
+    if NONE in modes:  # nothing but the user's own exception, or an end from outside
+        right |= {"LOG004", "LOG006"}
     return right, bool(modes & {*SOUND, NONE})
 
 

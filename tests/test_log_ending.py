@@ -47,14 +47,14 @@ _SOUND = {
         "/opt/torch/utils/data/dataloader.py:557: UserWarning: 8 workers\n",
         "LOG089",
     ),
-    "a warning of a callback": ("/opt/pl/callbacks/model_checkpoint.py:654: Checkpoint directory exists\n", "LOG086"),
+    "a callback's warning": ("/opt/pl/callbacks/model_checkpoint.py:654: Checkpoint directory there\n", "LOG086"),
     "gradients of a scaled loss": ("step 1 loss 2.3 grad_norm: inf\n", "LOG092"),
     "a loss that came back": ("step 1 loss nan\n" + _STEPS, "LOG092"),
     "a counter of the cgroup": ("oom_kill 0\nOOMKilled: false\n", "LOG093"),
     "tasks that Slurm ended": (f"{_SRUN} 3: Exited with exit code 1\n{_SRUN}s 0-2: Killed\n", "LOG093"),
     "a GPU whose link sleeps": ("LnkSta: Speed 2.5GT/s (downgraded), Width x16 (ok)\n", "LOG118"),
     "a warm CPU": ("CPU3: Core temperature above threshold, cpu clock throttled (total events = 1)\n", "LOG120"),
-    "another framework without a GPU": ("cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected\n", "LOG166"),
+    "TensorFlow without a GPU": ("cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected\n", "LOG166"),
     "a CUDA graph": (
         "a:1:2 [0] enqueue.cc:9 NCCL WARN Cuda failure 900 'operation not permitted when stream is capturing'\n",
         "LOG056",
@@ -72,7 +72,12 @@ def test_no_cause(text: str, code: str) -> None:
     assert code not in raised(text + _WAITED)
 
 
-def test_an_error_after_a_death_follows_from_it() -> None:
-    lost = "a:1:2 [0] net_ib.cc:9 NCCL WARN NET/IB: Got completion from peer 10.0.3.8<4> with status=12 vendor err 129"
-    assert "LOG036" in raised(lost)
-    assert "LOG036" not in raised(_DIED + lost)
+_LOST = "a:1:2 [0] net_ib.cc:9 NCCL WARN NET/IB: Got completion from peer 10.0.3.8<4> with status=12 opcode=0\n"
+_MESH = "RuntimeError: Gloo connectFullMesh failed with [../gloo/transport/tcp/pair.cc:144] no error\n"
+
+
+@pytest.mark.parametrize(("line", "code"), [(_LOST, "LOG036"), (_MESH, "LOG028")])
+def test_an_error_after_a_death_follows_from_it(line: str, code: str) -> None:
+    assert code in raised(line)
+    assert code not in raised(_DIED + line)
+    assert code in raised(line + _DIED)

@@ -9,9 +9,11 @@ from typing import Literal
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.findings import Where
 from ncclcheck.reports.fold import fold_numbers
+from ncclcheck.reports.log_ending import goes_on_after
 
 Kind = Literal["crossed", "mismatch", "save", "uneven", "loader", "absent", "together", "unclear"]
 _GATHERS = ("_ALLGATHER_BASE", "ALLGATHER", "ALLGATHER_INTO_TENSOR_COALESCED", "_REDUCE_SCATTER_BASE")
+_BROKEN = ("ib-completion", "ib-port-event", "ib-device-fatal", "gpu-xid", "gpu-lost")
 _ANY_SIZE = ("ALLTOALL", "ALLTOALL_BASE", "SEND", "RECV", "COALESCED", "GATHER", "SCATTER")
 
 
@@ -111,8 +113,8 @@ def _silent(logs: Logs, hang: Hang) -> list[int]:
 
 def kind(hang: Hang, logs: Logs) -> Kind:
     """What sort of hang it is, as far as the lines tell."""
-    signs = {event.sign for event in logs.events}
-    if any(wait.op in _GATHERS for wait in hang.waits) and signs & {"saving", "save-frame"} and "zero3" in signs:
+    spread = any(event.sign == "zero3" for event in logs.events)
+    if spread and any(wait.op in _GATHERS for wait in hang.waits) and at_last(logs, "saving", "save-frame"):
         return "save"
     if hang.differ:
         return "mismatch"
@@ -121,13 +123,19 @@ def kind(hang: Hang, logs: Logs) -> Kind:
     if in_loader(hang, logs) is not None:
         return "loader"
     if len({(wait.seq, wait.op) for wait in hang.waits}) > 1 or (
-        "epoch-ends" in signs and hang.absent and hang.absent != [0]
+        hang.absent and hang.absent != [0] and at_last(logs, "epoch-ends")
     ):
         return "uneven"
     if hang.absent:
         return "absent"
     world = logs.world or 0
     return "together" if world > 1 and len(hang.waits) >= world else "unclear"
+
+
+def at_last(logs: Logs, *signs: str) -> LogEvent | None:
+    """The last line of these signs, unless the job was at other things long after it."""
+    found = max((one for one in logs.events if one.sign in signs), key=lambda one: one.order, default=None)
+    return None if found is None or goes_on_after(logs, found.file, found.line) else found
 
 
 def in_loader(hang: Hang, logs: Logs) -> list[int] | None:
@@ -138,8 +146,11 @@ def in_loader(hang: Hang, logs: Logs) -> list[int] | None:
 
 
 def _crossed(hang: Hang, logs: Logs) -> bool:
-    """Whether another group hangs at once that shares two ranks, and all of them have entered both."""
-    if hang.absent:
+    """Whether another group hangs at once that shares two ranks, and all of them have entered both.
+
+    A link or a GPU that failed stops all groups likewise.
+    """
+    if hang.absent or any(one.sign in _BROKEN for one in logs.events):
         return False
     others = [one for one in hangs(logs) if one.group != hang.group and not one.absent]
     return any(len({*hang.last} & {*one.last}) > 1 for one in others)

@@ -17,7 +17,7 @@ from ncclcheck.reports.logged import process_of, said
 
 _VIRTUAL = re.compile(
     r"(?:docker|br-|virbr|veth|cni|flannel|cali|tunl|tailscale|cilium|lxc|lxd|podman|nerdctl|weave|kube-|vxlan|"
-    r"vmnet|vboxnet|dummy|tun|tap|wg|zt|ovs|nodelocaldns|vnet)[\w.-]{0,32}"
+    r"vmnet|vboxnet|dummy|tun|tap|wg|zt|ovs|nodelocaldns|vnet|usb|idrac)[\w.-]{0,32}"
 )
 _MADE_BY_DEFAULT = [ip_network("172.17.0.0/16"), ip_network("192.168.122.0/24")]  # docker0, virbr0
 _REFUSED = "Connection refused"

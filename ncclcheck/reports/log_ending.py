@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from msgspec.structs import replace
 
 from ncclcheck.probes.facts import LogEvent, Logs
@@ -9,32 +11,59 @@ from ncclcheck.reports.findings import Finding, State
 from ncclcheck.reports.log_signs import AT_THE_END, CONSEQUENCES
 
 TEXT = 300  # of a line that is quoted
+_PROOF = ("ended-well", "training-goes-on")
 _LINES = 10  # a step that was under way may be printed after the failure of another rank
 _ENDS = frozenset(CONSEQUENCES) - AT_THE_END - {"propagated", "flushed"} | {
     *("worker-failed", "worker-signalled", "root-cause-exit", "srun-task-exit"),
     *("watchdog-timeout", "watchdog-stuck", "time-limit"),
 }
+_GONE = ("worker-failed", "worker-signalled", "oom-killed", "segfault", "gpu-lost", "device-assert")
 
 
-def by_the_end(logs: Logs, finding: Finding) -> Finding:
-    """A failure that the job survived is a risk where the machine is at fault, and else only worth knowing."""
-    if finding.state is not State.FAIL or not _went_on(logs, finding):
-        return finding
-    state = State.NOTE if finding.owner == "job" else State.WARN
-    return replace(finding, state=state, what=f"{finding.what}; the job went on all the same")
+class Ending:
+    """What the lines after a failure tell; looked at once for all findings of a rule."""
 
+    def __init__(self, logs: Logs) -> None:
+        self._logs = logs
 
-def _went_on(logs: Logs, finding: Finding) -> bool:
-    """Whether all lines like those that it rests on are followed by steps or a good end, and no process died."""
-    shown = {(one.source, one.value) for one in finding.evidence}
-    signs = {one.sign for one in logs.events if _shown(one) in shown} - {"training-goes-on", "ended-well"}
-    if not signs or died(logs):
-        return False
-    last: dict[str, int] = {}
-    for one in logs.events:
-        if one.sign in signs:
-            last[one.file] = max(one.line, last.get(one.file, 0))
-    return all(goes_on_after(logs, file, line) for file, line in last.items())
+    def judged(self, finding: Finding) -> Finding:
+        """A failure that the job survived is a risk where the machine is at fault, else only worth knowing."""
+        if finding.state is not State.FAIL or not self._survived(finding):
+            return finding
+        state = State.NOTE if finding.owner == "job" else State.WARN
+        return replace(finding, state=state, what=f"{finding.what}; the job went on all the same")
+
+    def _survived(self, finding: Finding) -> bool:
+        """Whether steps or a good end follow all lines like those that it rests on, and no process died."""
+        if self._died:
+            return False
+        signs = {self._signs.get((one.source, one.value), "") for one in finding.evidence} - {"", *_PROOF}
+        last = [place for sign in signs for place in self._last[sign].items()]
+        return bool(last) and all(self.proof.get(file, 0) > line for file, line in last)
+
+    @cached_property
+    def proof(self) -> dict[str, int]:
+        """File -> the line before which nothing ended the job, by steps or a good end after it."""
+        ended, steps = (self._last.get(sign, {}) for sign in _PROOF)
+        return {file: max(ended.get(file, 0), steps.get(file, 0) - _LINES) for file in {*ended, *steps}}
+
+    @cached_property
+    def _died(self) -> bool:
+        return died(self._logs)
+
+    @cached_property
+    def _signs(self) -> dict[tuple[str, str], str]:
+        """A line as evidence -> what it says."""
+        return {(f"{one.file}:{one.line}", one.text[:TEXT]): one.sign for one in self._logs.events}
+
+    @cached_property
+    def _last(self) -> dict[str, dict[str, int]]:
+        """Sign -> file -> its last line."""
+        found: dict[str, dict[str, int]] = {}
+        for one in self._logs.events:
+            lines = found.setdefault(one.sign, {})
+            lines[one.file] = max(one.line, lines.get(one.file, 0))
+        return found
 
 
 def died(logs: Logs) -> bool:
@@ -42,14 +71,18 @@ def died(logs: Logs) -> bool:
     return any(one.sign in _ENDS for one in logs.events)
 
 
-def _shown(event: LogEvent) -> tuple[str, str]:
-    """The line as evidence, by `logged.lines`."""
-    return f"{event.file}:{event.line}", event.text[:TEXT]
-
-
 def goes_on_after(logs: Logs, file: str, line: int) -> bool:
     """Whether steps or a good end are told in a file, well after this line."""
-    later = [one for one in logs.events if one.file == file and one.line > line]
-    return any(
-        one.sign == "ended-well" or (one.sign == "training-goes-on" and one.line > line + _LINES) for one in later
-    )
+    return Ending(logs).proof.get(file, 0) > line
+
+
+def ended_before(logs: Logs, event: LogEvent) -> bool:
+    """Whether a process or a GPU was gone before this line: what it tells follows from that."""
+    return any(one.sign in _GONE and _is_before(one, event) for one in logs.events)
+
+
+def _is_before(one: LogEvent, other: LogEvent) -> bool:
+    """By the clock of both lines, or in the same file: the order of files is not the order in time."""
+    if one.time is not None and other.time is not None and one.time != other.time:
+        return one.time < other.time
+    return one.file == other.file and one.line < other.line

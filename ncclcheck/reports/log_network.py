@@ -1,4 +1,4 @@
-"""What LOG rules about the network share: versions, settings, links, who owns an address, when it broke."""
+"""What LOG rules about the network share: links, how data is sent, who broke a connection, and when."""
 
 from __future__ import annotations
 

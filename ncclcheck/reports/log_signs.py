@@ -9,7 +9,9 @@ from ncclcheck.probes.facts import LogEvent
 _FOLLOWS = re.compile(
     r"ChildFailedError|SignalException|KeyboardInterrupt|SystemExit|Warning$|DistNetworkError|DistStoreError|"
     r"DistBackendError|ncclRemoteError|Connection (?:closed|reset) by|Broken pipe|[Ss]ocket [Tt]imeout|"
-    r"NCCL (?:error|communicator was aborted)|Watchdog caught|RendezvousConnectionError|by signal: Terminated"
+    r"NCCL (?:error|communicator was aborted)|Watchdog caught|RendezvousConnectionError|by signal: Terminated|"
+    r"Timed out waiting \d+ms|connectFullMesh|RayTaskError|ActorDied|EngineDead|Engine core|root cause above|"
+    r"client socket has timed out|ProcessRaisedException|ProcessExitedException|CalledProcessError|RendezvousTimeout|monitoredBarrier"
 )
 
 CONSEQUENCES = {

@@ -16,7 +16,8 @@ from ncclcheck.reports.logged import SYMPTOMS, in_order, where
 
 _MOST_CAUSES, _MOST_TOLD, _TEXT = 8, 12, 200
 _BAD = (State.FAIL, State.WARN)
-_FIRST = "LOG001"
+_FIRST, _ANY = "LOG001", "LOG004"  # the first line of a failure; any exception, after what knows it better
+TELL_LITTLE = (_FIRST, "LOG002", "LOG005")  # that something failed, or is not known
 
 
 class Told(Struct, frozen=True, kw_only=True):
@@ -84,12 +85,17 @@ def _causes(logs: Logs, verdicts: Sequence[Verdict]) -> list[Cause]:
     def key(one: tuple[str, Finding, LogEvent | None]) -> tuple[float, ...]:
         code, finding, event = one
         when = (event.time or 0.0, event.order) if event else (float("inf"), 0)
-        return finding.state.rank, code in SYMPTOMS, when[0] if clock else 0.0, when[1]
+        return finding.state.rank, _level(code), when[0] if clock else 0.0, when[1]
 
     ranked = sorted(found, key=key)
-    if ranked and ranked[0][0] not in SYMPTOMS:
+    if ranked and ranked[0][0] not in TELL_LITTLE:
         ranked = [one for one in ranked if one[0] != _FIRST]  # `first` tells it
     return [_cause(ranked, index) for index in range(min(len(ranked), _MOST_CAUSES))]
+
+
+def _level(code: str) -> int:
+    """What explains stands before what was only seen."""
+    return 3 if code in TELL_LITTLE else 2 if code in SYMPTOMS else int(code == _ANY)
 
 
 def _event(finding: Finding, events: dict[str, LogEvent]) -> LogEvent | None:
@@ -113,10 +119,12 @@ def _standing(
     ranked: Sequence[tuple[str, Finding, LogEvent | None]], index: int
 ) -> tuple[Literal["sure", "likely", "possible"], str]:
     code, finding, _ = ranked[index]
-    exact = [one for one in ranked if one[1].state is State.FAIL and one[0] not in SYMPTOMS]
+    exact = [one for one in ranked if one[1].state is State.FAIL and one[0] not in {*SYMPTOMS, _ANY}]
     if finding.state is State.WARN:
         return "possible", "a risk, or what makes it slow; it ends no job"
-    if code in SYMPTOMS:
+    if code == _ANY and not exact:
+        return "likely", "the program's own exception; nothing else is known to have failed"
+    if code in SYMPTOMS or code == _ANY:
         if exact:
             return "possible", f"tells what was seen; {exact[0][0]} says why"
         return "possible", "tells what was seen; the cause of it is not in the log"

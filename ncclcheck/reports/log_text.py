@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from ncclcheck.reports.jsondoc import Document
-from ncclcheck.reports.log_story import Cause, Diagnosis, Told
+from ncclcheck.reports.log_story import TELL_LITTLE, Cause, Diagnosis, Told
 
 _LABEL = 15
 
@@ -43,6 +43,10 @@ def decision(document: Document) -> str:
     if bad:
         who = f" on {bad[0].where}".replace("  ", " ") if str(bad[0].where) else ""
         return f"Cause: {bad[0].code}{who}: {bad[0].what}."
+    if told and told.causes and told.causes[0].code not in TELL_LITTLE and document.state == "fail":
+        first = told.causes[0]
+        who = f" on {first.where}" if str(first.where) else ""
+        return f"As far as the log tells, {first.code}{who}: {first.what}."
     if document.state == "fail":
         return "No cause found: what happened first is above, and what to log for the next time."
     if document.state == "incomplete":
@@ -103,7 +107,7 @@ def _kinds(head: str, told: list[Told], width: int) -> str:
     lines = [head]
     for one in told:
         times = f" x{one.count}" if one.count > 1 else ""
-        lines += _wrapped(f"{one.place}{times}  {one.text[:100]}  ({one.why})", width)
+        lines += _wrapped(f"{one.place}{times}  {textwrap.shorten(one.text, 150)}  ({one.why})", width)
     return "\n".join(lines)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ncclcheck.probes.facts import Cluster, LogEvent, LogProcess, Logs
 from ncclcheck.reports.findings import Evidence, Finding, Owner, Remedy, State, Where, seen
-from ncclcheck.reports.log_ending import TEXT, by_the_end
+from ncclcheck.reports.log_ending import TEXT, Ending
 from ncclcheck.reports.rule import Body, NothingToJudge, rule
 
 _MOST = 3
@@ -34,7 +34,7 @@ def log_rule(
                 raise NothingToJudge("no log was read")
             if (symptom or told_by) and cluster.command != "logs":
                 raise NothingToJudge(f"what was seen of this run is told by {told_by or 'its other checks'}")
-            found = (by_the_end(logs, one) for one in body(logs))
+            found = map(Ending(logs).judged, body(logs))
             yield from found if cluster.command == "logs" else (one for one in found if one.state is State.FAIL)
 
         return rule(code, title, worst=worst, over="")(judged)

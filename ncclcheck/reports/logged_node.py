@@ -1,4 +1,4 @@
-"""What rules about the inside of a node share: CUDA's answers in logs, groups by host, NCCL's version there."""
+"""What rules about the inside of a node share: CUDA's answers in logs, and lines by host."""
 
 from __future__ import annotations
 

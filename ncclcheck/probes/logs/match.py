@@ -17,7 +17,7 @@ _HEAD = 200
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _DIGIT = re.compile(r"\d")
 _NO_DIGIT = re.compile(r"\{\d*,?\d*\}|\(\?P<\w+>|\\d")
-_ENOUGH, _NOW_AND_THEN = 20, 64
+_ENOUGH = 20
 _TOKEN = re.compile(
     r"\\(?P<escaped>[^\w])|(?P<optional>[*?]|\{\d*,?\d*\})|(?P<class>\[\^?\]?(?:\\.|[^\]\\])*\]|\\.|[().|+^$\d])"
     r"|(?P<plain>.)"
@@ -67,6 +67,7 @@ class Matcher:
         ]
         self._vocabulary = Vocabulary([one.any_case or one.words for one in self._patterns])
         self._frequent: dict[bytes, int] = {}
+        self._rested: dict[bytes, tuple[Pattern, ...]] = {}
         self._shapes: dict[bytes, tuple[Pattern, ...]] = {}
         self._remembered = 0
 
@@ -79,9 +80,12 @@ class Matcher:
             if len(self._shapes) >= _MOST_SHAPES or self._remembered > _MOST_REMEMBERED:
                 self._shapes.clear()
                 self._frequent.clear()
+                self._rested.clear()
                 self._remembered = len(shape)
             self._shapes[shape] = found = self._searched(line.decode(errors="backslashreplace"))
-        return found if not found or not found[-1].often else self._now_and_then(shape, found)
+        if found and found[-1].often:
+            self._count(shape, found)
+        return found
 
     def _searched(self, text: str) -> tuple[Pattern, ...]:
         candidates = (self._patterns[index] for index in self._vocabulary.candidates(text))
@@ -89,12 +93,17 @@ class Matcher:
         text = bare(text) if near else ""
         return tuple(one for one in near if one.may_be_in(text))
 
-    def _now_and_then(self, shape: bytes, found: tuple[Pattern, ...]) -> tuple[Pattern, ...]:
-        """Without what sound logs are full of, where enough of it was seen in lines of this shape."""
+    def _count(self, shape: bytes, found: tuple[Pattern, ...]) -> None:
+        """What sound logs are full of is no more looked for in this shape, until `again`, where enough was seen."""
         seen = self._frequent[shape] = self._frequent.get(shape, 0) + 1
-        if seen <= _ENOUGH or not seen % _NOW_AND_THEN:
-            return found
-        return tuple(one for one in found if not one.often)
+        if seen >= _ENOUGH:
+            self._shapes[shape] = tuple(one for one in found if not one.often)
+            self._rested[shape] = found
+
+    def again(self) -> None:
+        """Look once more for what was left out, so that its last line is known about."""
+        self._shapes.update(self._rested)
+        self._rested.clear()
 
     @staticmethod
     def signs(text: str, patterns: Sequence[Pattern]) -> Iterator[tuple[str, dict[str, str]]]:

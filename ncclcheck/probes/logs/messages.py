@@ -24,7 +24,7 @@ _PLUGIN = re.compile(r"Loaded net plugin (\S{1,64})|P2P plugin (\S{1,64})|Initia
 _CHUNK = re.compile(r"P2P Chunksize set to (\d{1,9})")
 _TUNER = re.compile(r"Using (?:tuner plugin )?([\w.-]{1,64})")
 _NETWORK = re.compile(r"(?:Using network|Using internal Network|(?:Initialized|Assigned) NET plugin) ([^,]{1,60})")
-_SETTING = re.compile(r"(NCCL_\w{1,80}) set by environment to (.{0,200}?)\.?$")
+_SETTING = re.compile(r"(NCCL_\w{1,80}) set (?:by environment )?to (.{0,200}?)\.?$")
 _PASSED_ON = re.compile(r"\S+:\d+ -> \d+")
 
 _LIKE_INFINIBAND = ("NET/IB", "NET/AWS", "NET/gIB")  # plugins that speak as NET/IB does: NET/IBext_v8

@@ -221,5 +221,13 @@ class Log:
 
     def _name_of(self, host: str, pid: int) -> tuple[str, int]:
         """Where a record begins in the middle of a line, its host has grown a head: `IPCnode1` is node1."""
-        same = (known for known in self.processes if known[1] == pid and known[0] and host.endswith(known[0]))
-        return next(same, (host, pid)) if len(self.processes) < 4096 else (host, pid)
+        if len(self.processes) >= 4096:
+            return host, pid
+        same = [known for known in self.processes if known[1] == pid]
+        if shorter := next((known for known in same if known[0] and host.endswith(known[0])), None):
+            return shorter
+        if longer := next((known for known in same if known[0].endswith(host)), None):
+            process = self.processes.pop(longer)
+            process.host = host
+            self.processes[host, pid] = process
+        return host, pid

@@ -7,14 +7,12 @@ from functools import lru_cache
 from typing import NamedTuple
 
 _MOST = 6
-_TIME = (
-    r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?\s*"
-    r"(?:std(?:out|err) [FP] |\|\s*)?"
-)
+_TIME = r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?\s*"
 _FORMS = tuple(
     re.compile(form)
     for form in (
-        _TIME,  # docker logs -t, kubectl logs --timestamps, a container's log as it lies on the node
+        _TIME,  # docker logs -t, kubectl logs --timestamps
+        r"std(?:out|err) [FP] |\|\s*",  # after a time: a container's log as it lies on the node
         r"\[rank(?P<rank>\d{1,7})\]:\s?",  # torch 2.2 and later, of itself
         r"\[(?P<task>[A-Za-z][A-Za-z_-]{0,40}\d{1,5})\]:\s?",  # torchrun --tee: role and local rank
         # mpirun --tag-output, of version 5 too; SageMaker

@@ -23,6 +23,7 @@ _MOST_GROUPS, _MOST_IN_A_GROUP = 65536, 4096
 _TEXT = 600
 _NOBODY = Prefix()
 _CALLS = tuple(f"{name}: ".encode() for name in ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce"))
+_STAMPED = (b"T", b" ")
 _BULK = ("Channel ", "Ring ", "Tree ", "Trees ", "Coll")
 
 
@@ -35,6 +36,7 @@ class Kept:
     text: str
     order: int
     group: tuple[str, str]
+    process: Process | None
     host: str
     pid: int | None
     rank: int | None
@@ -57,7 +59,12 @@ class _File:
     records: int = 0
     operations: int = 0
     time: float | None = None
+    stamp: str = ""
     problem: str = ""
+
+    def seen(self, text: str) -> None:
+        """Keep the time of a line that is worth it, from its head or from what stood before it."""
+        self.time = when(self.stamp + text) or self.time
 
 
 @dataclass
@@ -107,18 +114,28 @@ class Reading:
 
     def _block(self, here: _File, block: bytes) -> None:
         may = self._matcher.may
+        self._matcher.again()
         number = here.lines
         for number, line in enumerate(block.removesuffix(b"\n").split(b"\n"), number + 1):  # noqa: B020 - goes on
             if b"\r" in line and b"\r" in (line := line.rstrip(b"\r")):  # progress bars are one line to an editor
                 for part in line.split(b"\r"):
                     self._line(here, part, number)
-            elif (at := line.find(b"NCCL ")) >= 0:
-                if not self._again(here, line, at):
-                    self._records(here, line, number)
-            elif patterns := may(line[:LONGEST]):
-                self._other(here, line, number, patterns)
+            else:
+                if line[10:11] in _STAMPED and line[4:5] == b"-" and line[:4].isdigit():
+                    line, here.stamp = self._unstamped(line)  # noqa: PLW2901
+                if (at := line.find(b"NCCL ")) >= 0:
+                    if not self._again(here, line, at):
+                        self._records(here, line, number)
+                elif patterns := may(line[:LONGEST]):
+                    self._other(here, line, number, patterns)
         self._order += number - here.lines
         here.lines = number
+
+    @staticmethod
+    def _unstamped(line: bytes) -> tuple[bytes, str]:
+        """A line without the time that containers' logs begin with, which differs in each, and that time."""
+        end = line.find(b" ", 19) + 1
+        return (line[end:], line[:end].decode(errors="replace")) if 0 < end < 44 else (line, "")
 
     def _line(self, here: _File, line: bytes, number: int) -> None:
         if b"NCCL " in line:
@@ -177,7 +194,7 @@ class Reading:
             return
         patterns = self._matcher.may(record.text.encode())
         if patterns or record.level == "WARN":
-            here.time = when(head) or here.time
+            here.seen(head)
             self._keep(here, record.text, record.number, patterns, before, process, record.level, record.place)
 
     def _remember(self, process: Process, line: bytes) -> None:
@@ -194,7 +211,7 @@ class Reading:
         text = line[:LONGEST].decode(errors="backslashreplace")
         if "\x1b" in text:
             text = told.plain(text)
-        here.time = when(text) or here.time
+        here.seen(text)
         before = prefix(text[:200])
         self._keep(here, text[before.end :], number, patterns, before, None, "")
 
@@ -218,7 +235,9 @@ class Reading:
                 continue
             self._counts[key] = same
             order = self._order + number - here.lines
-            one = Kept(sign, number, text[:_TEXT], order, group, host, pid, rank, here.time, level, fields)
+            one = Kept(
+                sign, number, text[:_TEXT], order, group, process, host, pid, rank, here.time, level, fields
+            )
             same.append(one)
             self.kept.append(one)
 
@@ -248,7 +267,8 @@ class Reading:
         )
 
     def _event(self, one: Kept, who: told.Writers) -> LogEvent:
-        host, pid, rank = who.of(one.group, one.host, one.pid, one.rank)
+        host = one.process.host if one.process else one.host  # its true name may be known later
+        host, pid, rank = who.of(one.group, host, one.pid, one.rank)
         return LogEvent(
             sign=one.sign,
             file=one.group[0],

@@ -8,7 +8,7 @@ _WITHIN = 160  # after launchers' prefixes
 _DAYS = (0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334)
 _CLOCK = r"(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?"
 _FORMS = (
-    re.compile(rf"\[[EWIF](\d{{1,2}})(\d\d) {_CLOCK}"),  # [E314 22:46:25.933 ProcessGroupNCCL.cpp:632]
+    re.compile(rf"(?:^|\[|\s)[EWIF](\d{{1,2}})(\d\d) {_CLOCK}"),  # [E314 22:46:25.933 ProcessGroupNCCL.cpp:632]
     re.compile(rf"\d{{4}}-(\d\d)-(\d\d)[T _]{_CLOCK}"),  # ISO, Python's logging, NCCL's own, torchrun's block
 )
 

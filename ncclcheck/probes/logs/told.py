@@ -24,7 +24,7 @@ class Writers:
     """The processes of all files. groups: (file, what the launcher calls it) -> processes that wrote under it."""
 
     def __init__(self, log: Log, groups: Mapping[tuple[str, str], set[Key]]) -> None:
-        self._groups = groups
+        self._groups = {group: {key for key in keys if key in log.processes} for group, keys in groups.items()}
         world = max((process.largest.nranks for process in log.processes.values()), default=0)
         self.ranks: dict[Key, int] = {}
         for key, process in log.processes.items():
@@ -35,7 +35,7 @@ class Writers:
         for key, rank in self.ranks.items():
             self._by_rank[rank] = None if rank in self._by_rank else key
         self._by_file: dict[str, set[Key]] = {}
-        for (file, _), keys in groups.items():
+        for (file, _), keys in self._groups.items():
             self._by_file.setdefault(file, set()).update(keys)
 
     def of(

@@ -8,6 +8,7 @@ from ipaddress import ip_address
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.findings import Finding, admin, you
 from ncclcheck.reports.log_dialled import reach
+from ncclcheck.reports.log_ending import ended_before
 from ncclcheck.reports.log_told import starts_later
 from ncclcheck.reports.logged import cause, log_rule, said
 
@@ -119,8 +120,8 @@ def mesh(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     `Gloo connectFullMesh failed`, `connect [ADDRESS]:PORT: ...` of gloo. Newer versions tell "no error" and no
-    address: then the host's own name is the first to look at. A rank that had
-    ended before shows the same: its own log tells.
+    address: then the host's own name is the first to look at. A rank that had ended before shows the same: where
+    the log tells of its end, nothing is said here.
 
     ## Fix
     - **you** `export GLOO_SOCKET_IFNAME=eth0` on all nodes; look whether a rank had failed before.
@@ -132,7 +133,7 @@ def mesh(logs: Logs) -> Iterator[Finding]:
     """
     events = [one for one in said(logs, "gloo-connect") if not _loops(one)] or said(logs, "gloo-mesh")
     looped = any(map(_loops, said(logs, "gloo-connect"))) or said(logs, "gloo-loopback")
-    if events and not looped and not starts_later(logs, events[-1]):
+    if events and not (looped or starts_later(logs, events[-1]) or ended_before(logs, events[0])):
         told = _peer(events[0])
         yield cause(
             events,

@@ -11,13 +11,23 @@ from ncclcheck.reports.fold import fold_numbers
 from ncclcheck.reports.logged import cause, in_order, lines, log_rule, said, where
 from ncclcheck.reports.rule import NothingToJudge, rule
 
-_ENDED = ("worker-failed", "worker-signalled", "srun-task-exit", "nccl-warning", "torch-error", "watchdog-timeout")
+_ENDED = ("worker-failed", "worker-signalled", "srun-task-exit", "nccl-warning", "watchdog-timeout")
 _SIGTERM = "15"
+_SIGNALS = {"1": "SIGHUP", "15": "SIGTERM", "10": "SIGUSR1", "12": "SIGUSR2"}
+_LINES = 10  # other ranks print a little longer
 
 
 def errors(logs: Logs) -> list[LogEvent]:
     """Lines that tell of a failure and do not merely follow from another, the first first."""
-    return in_order(event for event in logs.events if _is_error(event))
+    found = in_order(event for event in logs.events if _is_error(event))
+    went_on = said(logs, "training-goes-on", "ended-well")
+    return [one for one in found if one.sign != "python-error" or not _caught(one, went_on)]
+
+
+def _caught(event: LogEvent, went_on: list[LogEvent]) -> bool:
+    """Whether its rank trained on after an exception; any rank, where the exception names none."""
+    after = (one for one in went_on if one.file == event.file and one.line > event.line + _LINES)
+    return any(event.rank is None or one.rank == event.rank for one in after)
 
 
 def _is_error(event: LogEvent) -> bool:
@@ -60,9 +70,8 @@ def nothing_failed(logs: Logs) -> Iterator[Finding]:
     found = errors(logs)
     if found:
         yield _first(logs, found)
-    elif ordered := said(logs, "ended-by-order"):
-        told = f"the job was ended by order: {ordered[0].text[:120]}"
-        yield note(where(ordered[0]), told, evidence=lines(ordered))
+    elif said(logs, "ended-by-order", "time-limit"):
+        yield fine(Where(), "no line tells of a failure but that the job was ended from outside (LOG006)")
     elif follow := _consequences(logs):
         warned = in_order(event for event in logs.events if event.level == "WARN" and not _means_nothing(event))
         yield _first(logs, warned) if warned else _only_consequences(logs, follow)
@@ -131,6 +140,7 @@ def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
     died; a rank that never began at all is what they wait for.
 
     ## How we know
+    Where some ranks came through and nothing tells of a failure it is a note: lines of the others are missing.
     NCCL's lines at `NCCL_DEBUG=INFO`: the start is told since 2.18.3, the end by all versions. Ranks of which no
     line was given are listed: in a job that came through they only wrote elsewhere, in one that did not they are
     the first to look for.
@@ -150,19 +160,23 @@ def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
     if not stuck:
         yield fine(Where(), f"{len(began)} processes came through NCCL's initialisation")
         return
+    if len(stuck) < len(began) and not errors(logs):
+        told = f"of {len(stuck)} processes the end of NCCL's initialisation was not told; others came through"
+        yield note(Where(), told, why="It ends on all ranks together; their lines may have gone elsewhere.")
+        return
     missing = _missing(logs)
     who = fold_numbers([one.rank for one in stuck if one.rank is not None]) or f"{len(stuck)} processes"
     silent = f"; of ranks {fold_numbers(missing)} there is no line" if missing else ""
     yield fail(
         Where(node=stuck[0].host, rank=stuck[0].rank),
         f"{len(stuck)} of {len(began)} processes began NCCL's initialisation and did not come through "
-        f"(ranks {who}){silent}",
+        f"(rank{'s' if len(stuck) > 1 else ''} {who}){silent}",
         why="It waits for all ranks: one that is missing or cannot be reached stops them all.",
         owner="job",
         evidence=[seen(f"{one.file}:{one.first_line}", f"{one.host}:{one.pid} began and did not complete")
                   for one in stuck[:3]],
         fix=[you("See whether the missing ranks were started, and whether all nodes reach each other.",
-                 "ncclcheck env --nodes N")],
+                 "ncclcheck env --hosts HOST1,HOST2")],
     )  # fmt: skip
 
 
@@ -214,7 +228,7 @@ def _unread(what: str) -> Finding:
     )
 
 
-@log_rule("LOG004", "no rank's own program raised an exception", symptom=True)
+@log_rule("LOG004", "no rank's own program raised an exception")
 def no_exception(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -283,3 +297,54 @@ def no_warning(logs: Logs) -> Iterator[Finding]:
         )
     elif said(logs, *log_signs.CONSEQUENCES):
         yield fine(Where(), "NCCL's warnings only tell of what happened elsewhere")
+
+
+@log_rule("LOG006", "the job was not ended from outside")
+def not_ended_from_outside(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A job that Slurm's time limit, or a signal to torchrun, has ended.
+
+    ## Why it matters
+    Then nothing in the job failed, and what its ranks print afterwards says nothing.
+
+    ## How we know
+    Slurm's "CANCELLED ... DUE TO TIME LIMIT"; torchrun's "Received SIGTERM death signal": a time limit, `scancel`,
+    a preemption, or a lost ssh session (SIGHUP). A SIGINT is Ctrl-C, and a note.
+
+    ## Fix
+    - **you** ask for more time (`sbatch --time`), write checkpoints before it is over
+      (`sbatch --signal=B:USR1@300`); start long jobs by sbatch, or within tmux.
+    - **admin** `sacct -j JOB -o State,ExitCode,Elapsed,Timelimit` tells who ended it.
+
+    ## Source
+    sbatch(1), scancel(1), sacct(1); PyTorch documentation, torchrun; signal(7).
+    """
+    if late := said(logs, "time-limit"):
+        yield cause(
+            late,
+            "Slurm ended the job at its time limit",
+            why="Nothing in the job failed; what ranks print afterwards says nothing.",
+            owner="job",
+            fix=[
+                you(
+                    "Confirm, and ask for more time.",
+                    "sacct -j JOB -o State,Elapsed,Timelimit",
+                    "sbatch --time=2-0",
+                )
+            ],
+        )
+    elif ordered := [] if errors(logs) else said(logs, "ended-by-order"):
+        signal = ordered[0].fields.get("signal", "SIGINT")
+        if signal in ("SIGINT", "2"):
+            yield note(where(ordered[0]), "somebody ended the job with Ctrl-C (SIGINT)", evidence=lines(ordered))
+            return
+        yield cause(
+            ordered,
+            f"torchrun was ended from outside, by {_SIGNALS.get(signal, signal)}: a time limit, scancel, a "
+            "preemption or a lost session",
+            why="Nothing in the job failed; what ranks print afterwards says nothing.",
+            owner="job",
+            state=State.WARN,
+            fix=[you("Confirm: who ended it.", "sacct -j JOB -o State,ExitCode,Elapsed,Timelimit")],
+        )

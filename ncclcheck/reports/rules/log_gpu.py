@@ -178,17 +178,27 @@ _OR_HOST_MEMORY = you(
 )
 
 
+_SHARED = you(
+    "Other processes hold memory of this GPU: where they are ranks of this job, give each its own GPU before all "
+    "else, and load checkpoints to the CPU.",
+    "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))",
+    "torch.load(path, map_location='cpu')",
+)
+
+
 def _full(logs: Logs, where: Where, found: list[LogEvent]) -> Finding:
     by_program = any(event.sign in ("torch-gpu-memory", "torch-cuda-error") for event in found[:1])
     asked = next((event.fields["bytes"] for event in found if "bytes" in event.fields), "")
     wanted = next((event.fields["size"] for event in found if "size" in event.fields), "")
     much = wanted or (size(int(asked)) if asked else "")
     who = "the program" if by_program else "NCCL"
+    others = [event for event in said(logs, "gpu-memory-of-others") if in_one_process(event, found)]
     less = you("Let the program take less.", "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
     room = you("Leave NCCL some GB, or let it take less.", "export NCCL_MAX_CTAS=8", "export NCCL_NVLS_ENABLE=0")
     return cause(
         found,
-        f"the GPU of {ranks(found)}{on(where)} was full when {who} wanted {much or 'more'}",
+        f"the GPU of {ranks(found)}{on(where)} was full when {who} wanted {much or 'more'}"
+        + (", with memory of other processes on it" if others else ""),
         why="A rank that gets no memory ends, and all others with it.",
         owner="job",
         fix=[
@@ -196,6 +206,7 @@ def _full(logs: Logs, where: Where, found: list[LogEvent]) -> Finding:
                 "Confirm: memory in use just before, and by whom.",
                 "nvidia-smi --query-compute-apps=pid,used_memory --format=csv",
             ),
+            *([_SHARED] if others else []),
             *((less, room) if by_program else (room, less)),
             *([_OR_HOST_MEMORY] if may_be_of_host_memory(logs, found[0]) else []),
         ],

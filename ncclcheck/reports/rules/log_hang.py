@@ -44,8 +44,10 @@ def every_rank_came(logs: Logs) -> Iterator[Finding]:
     PyTorch documentation, torch.distributed (time-outs) and Flight Recorder; alan-turing-institute/autocast#386,
     EleutherAI/bergson#444, goodfire-ai/spd#536 (rank 0 alone).
     """
-    if not said(logs, "watchdog-timeout"):
+    waited = said(logs, "watchdog-timeout", "gloo-timeout")
+    if not waited:
         raise NothingToJudge("no watchdog gave up")
+    yield from _silent_in_gloo(logs)
     for hang in hangs.of_kind(logs, "absent"):
         alone = hang.absent == [0]
         saving = hangs.lines_of(logs, hang.absent, "saving", "save-frame") if alone else []
@@ -70,6 +72,24 @@ def every_rank_came(logs: Logs) -> Iterator[Finding]:
                 you("Call every collective, and save, evaluate and barrier calls that hold one, on all ranks; "
                     "give long work of one rank a longer timeout= in init_process_group."),
             ],
+        )  # fmt: skip
+
+
+def _silent_in_gloo(logs: Logs) -> Iterator[Finding]:
+    """gloo names nobody: where most ranks waited in vain, the silent ones are what they waited for."""
+    waited = in_order(one for one in said(logs, "gloo-timeout") if one.rank is not None)
+    ranks = sorted({one.rank for one in waited if one.rank is not None})
+    absent = sorted({*range(max(ranks, default=0))} - {*logs.ranks})
+    if ranks and 0 < len(absent) <= len(ranks):
+        yield cause(
+            waited,
+            f"{hangs.ranks_of(absent)} did not come: {hangs.ranks_of(ranks)} waited in vain, and of the others "
+            "nothing is heard",
+            why="The ranks that print the time-out only waited.",
+            owner="job",
+            at=hangs.place(logs, absent[0]),
+            fix=[you("Confirm: see where that rank is.", "py-spy dump --pid PID"),
+                 you("Call every collective on all ranks; give long work of one rank a longer timeout=.")],
         )  # fmt: skip
 
 
@@ -121,7 +141,7 @@ def what_all_entered_ends(logs: Logs) -> Iterator[Finding]:
     The watchdogs of all ranks gave up at the same number and operation of the group.
 
     ## Fix
-    - **you** run `ncclcheck bench --nodes N`: it times pairs and names the node or link; try
+    - **you** run `ncclcheck bench --hosts HOST1,HOST2`: it times pairs and names the node or link; try
       `NCCL_P2P_DISABLE=1` (one node) and `NCCL_NET_GDR_LEVEL=LOC` (several), each alone, to see which way hangs.
     - **admin** ACS and IOMMU on PCIe bridges, port counters, `dmesg` of all hosts.
 
@@ -136,7 +156,7 @@ def what_all_entered_ends(logs: Logs) -> Iterator[Finding]:
             why="No rank is missing: the network, the way between GPUs or a GPU itself does not move.",
             owner="node",
             at=Where(),
-            fix=[you("Confirm: time pairs of nodes.", "ncclcheck bench --nodes N"),
+            fix=[you("Confirm: time pairs of nodes.", "ncclcheck bench --hosts HOST1,HOST2"),
                  admin("Look at ACS, port counters and the kernel's log on all hosts.", "dmesg -T | tail -50")],
         )  # fmt: skip
 

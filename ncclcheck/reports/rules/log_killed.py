@@ -46,7 +46,11 @@ def nobody_is_killed(logs: Logs) -> Iterator[Finding]:
         return
     for number in _SIGNALS:
         code = f"-{number}"
-        events = [one for one in said(logs, "worker-failed", "root-cause-exit") if one.fields["exitcode"] == code]
+        events = [
+            one
+            for one in said(logs, "worker-failed", "root-cause-exit", "launcher-return-code")
+            if one.fields["exitcode"] == code
+        ]
         if events := in_order(events + (tasks if number == 9 else [])):
             yield _killed(events, number)
 

@@ -34,7 +34,7 @@ def zero3_is_saved_by_all(logs: Logs) -> Iterator[Finding]:
     """
     for hang in hangs.of_kind(logs, "save"):
         yield cause(
-            [*hang.events[:1], *said(logs, "save-frame", "saving")[:1], *said(logs, "zero3")[:1]],
+            [*hang.events[:1], *said(logs, "save-frame", "saving")[-1:], *said(logs, "zero3")[:1]],
             f"weights spread by ZeRO-3 were saved without all ranks: {hangs.waited(hang)}",
             why="Saving gathers each weight from all ranks; a rank that does not call it stops the others.",
             owner="job",
@@ -68,7 +68,7 @@ def same_number_of_batches(logs: Logs) -> Iterator[Finding]:
         others = sorted({wait.rank for wait in hang.waits if (wait.seq, wait.op) != (hang.seq, hang.op)})
         ranks = others or hang.absent
         yield cause(
-            [*hang.events, *said(logs, "epoch-ends")[:1]],
+            [*hang.events, *said(logs, "epoch-ends")[-1:]],
             f"{hangs.ranks_of(ranks)} {'wait' if len(ranks) > 1 else 'waits'} elsewhere or went on, while others "
             f"are in {hangs.waited(hang)}: their numbers of batches differ, or their control flow does",
             why="A rank whose data ends first goes on, and the others wait for its gradients.",
@@ -160,5 +160,5 @@ def _mismatch(events: list[LogEvent], what: str) -> Finding:
         fix=[you("Confirm: let torch compare each call.", "export TORCH_DISTRIBUTED_DEBUG=DETAIL"),
              you("Let no collective depend on a rank's own data; pad, or run all branches on all ranks. Where the "
                  "code is sure, align NCCL's version and NCCL_* settings on all nodes.",
-                 "ncclcheck env --nodes N")],
+                 "ncclcheck env --hosts HOST1,HOST2")],
     )  # fmt: skip

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, seen, you
+from ncclcheck.reports.log_ending import ended_before
 from ncclcheck.reports.log_network import culprit, link, worked_before
 from ncclcheck.reports.log_retries import of_status, retries, retries_by_gid
 from ncclcheck.reports.log_told import settings_seen, version_seen
 from ncclcheck.reports.logged import by_host, cause, lines, log_rule, said
 
-_GONE = ("worker-failed", "worker-signalled", "oom-killed", "segfault", "gpu-lost", "device-assert")
 _BYTES = {"1": 256, "2": 512, "3": 1024, "4": 2048, "5": 4096}
 _COUNTERS = "grep . /sys/class/infiniband/*/ports/1/counters/{link_downed,symbol_error,port_rcv_errors}"
 
@@ -46,17 +46,8 @@ def no_timeouts(logs: Logs) -> Iterator[Finding]:
     lost = [] if retries_by_gid(logs) else retries(logs)
     if down:
         yield _flapped(logs, down, lost)
-    elif lost and not _ended_before(logs, lost[0]):
+    elif lost and not ended_before(logs, lost[0]):
         yield _lost(logs, lost)
-
-
-def _ended_before(logs: Logs, event: LogEvent) -> bool:
-    """Whether a process or a GPU was gone before, by the clock of both lines or in the same file."""
-    for one in said(logs, *_GONE):
-        by_clock = one.time is not None and event.time is not None and one.time != event.time
-        if (one.time < event.time) if by_clock else (one.file == event.file and one.line < event.line):  # type: ignore[operator]
-            return True
-    return False
 
 
 def _flapped(logs: Logs, down: list[LogEvent], lost: list[LogEvent]) -> Finding:

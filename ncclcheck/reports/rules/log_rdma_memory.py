@@ -109,7 +109,7 @@ def gpudirect(logs: Logs) -> Iterator[Finding]:
     by_name = processes_by_host(logs)
     without = {host: told for host, told in by_name.items() if _without(told)}
     disabled = [one for one in said(logs, "ib-gdr-disabled") if one.host in without or not logs.processes]
-    if disabled and not within_a_host(logs):
+    if disabled and not within_a_host(logs) and not said(logs, "gpu-geforce"):
         having = [host for host, told in by_name.items() if _direct(told)]
         yield _disabled(logs, disabled, [*without], having)
     elif odd := _odd_ones(logs):

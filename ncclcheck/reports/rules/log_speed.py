@@ -14,6 +14,12 @@ _OFF_IF_SET = frozenset({"NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_CHECK_POI
                          "NCCL_IGNORE_DISABLED_P2P"})  # fmt: skip
 _OFF_IF_ZERO = frozenset({"NCCL_NET_GDR_READ", "NCCL_DMABUF_ENABLE", "NCCL_RUNTIME_CONNECT"})
 _LEVELS = frozenset({"NCCL_P2P_LEVEL", "NCCL_NET_GDR_LEVEL"})
+_DEFAULTS = {
+    "NCCL_BUFFSIZE": "4194304",
+    "NCCL_NTHREADS": "512",
+    "NCCL_LAUNCH_MODE": "PARALLEL",
+    "NCCL_CHUNK_SIZE": "0",
+}
 _OWN_PROFILES = ("AWS", "GPUDirectTCPX", "FasTrak", "gIB", "Libfabric")
 _MOST_OPERATIONS = 0.5  # of all lines of NCCL in a file
 _FEW_RECORDS = 200
@@ -150,6 +156,8 @@ def _harmful(name: str, value: str, profiled: bool) -> bool:
         return value == "0"
     if name in _LEVELS:
         return value.upper() in ("LOC", "0")
+    if value == _DEFAULTS.get(name):
+        return False
     return not (profiled and name in ("NCCL_ALGO", "NCCL_PROTO", "NCCL_BUFFSIZE"))
 
 

@@ -43,6 +43,7 @@ def streams(logs: Logs) -> Iterator[Finding]:
     if not one or not several_hosts(logs) or not any(over_sockets(process) for process in logs.processes):
         return
     speeds = [event for event in said(logs, "net-speed") if float(event.fields["speed"]) >= _FAST]
+    held = [process for process in logs.processes if process.settings.get("NCCL_SOCKET_NTHREADS") == "1"]
     fix = [you("Confirm by one stream against eight, then try more, and measure.", "iperf3 -c OTHER_HOST -P 1",
                "iperf3 -c OTHER_HOST -P 8", "export NCCL_SOCKET_NTHREADS=4 NCCL_NSOCKS_PERTHREAD=4")]  # fmt: skip
     if speeds:
@@ -54,6 +55,16 @@ def streams(logs: Logs) -> Iterator[Finding]:
             fix=fix,
             state=State.WARN,
             at=Where(),
+        )
+    elif held:
+        yield cause(
+            one[:1],
+            "NCCL_SOCKET_NTHREADS=1 keeps each connection to one TCP stream",
+            why="More streams help where the card has 25 Gb/s or more.",
+            owner="job",
+            fix=fix,
+            state=State.WARN,
+            at=Where(node=held[0].host, rank=held[0].rank),
         )
     else:
         why = "More streams help where the card has 25 Gb/s or more."

@@ -13,6 +13,13 @@ SIGNS = (
         ),
     ),
     Sign(
+        "launcher-return-code",
+        r"(?:exits? with|ended with|with) return code = (?P<exitcode>-\d{1,3})\b",
+        (
+            "[2026-03-01 10:00:00,100] [ERROR] [launch.py:325:sigkill_handler] ['python', 'train.py'] exits with return code = -9",
+        ),
+    ),
+    Sign(
         "worker-signalled",
         r"failed \(exitcode: -(?P<signal>\d{1,3})\)",
         (
@@ -47,7 +54,7 @@ SIGNS = (
     ),
     Sign(
         "ended-by-order",
-        r"Received Signals\.(?P<signal>SIG\w{2,6}) death signal, shutting down workers|^KeyboardInterrupt\b|scancel",
+        r"Received (?:Signals\.)?(?P<signal>SIG\w{2,6}|\d{1,2}) death signal, shutting down workers|^KeyboardInterrupt\b",
         (
             "W1109 22:47:01.300000 771 torch/distributed/elastic/agent/server/api.py:719] Received Signals.SIGINT death signal, shutting down workers",
         ),
@@ -121,7 +128,7 @@ SIGNS = (
     ),
     Sign(
         "remote-closed",
-        r"Connection closed by (?:remote )?peer(?: (?P<peer>\S{1,120}?)(?:<\d{1,5}>)?)?(?:\s|$|\.)",
+        r"Connection closed by (?:remote )?peer(?: (?P<peer>[^\s<,]{1,120}))?",
         (
             "gpu-a17:4711:4800 [3] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer gpu-a18<40112>",
             "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.3.18]:40112",

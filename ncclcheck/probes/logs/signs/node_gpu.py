@@ -147,6 +147,13 @@ SIGNS = (
         ),
     ),
     Sign(
+        "gpu-memory-of-others",
+        r"Process \d{1,10} has [\d.]{1,8} [KMG]iB memory in use\. Process \d{1,10} has",
+        (
+            "GPU 0 has a total capacity of 79.19 GiB of which 190.06 MiB is free. Process 18301 has 5.40 GiB memory in use. Process 18303 has 5.40 GiB memory in use.",
+        ),
+    ),
+    Sign(
         "segfault",
         r"(?<!signal: )Segmentation fault|exitcode *: -11\b|Caught signal 11|Signal 11 \(SIGSEGV\)",
         (
@@ -159,8 +166,9 @@ SIGNS = (
     ),
     Sign(
         "segfault-in-nccl",
-        r"libnccl\.so[.\d]{0,16}\((?:\+|p?nccl)|segfault at .{1,120} in libnccl",
+        r"libnccl\.so[.\d]{0,16}\((?:\+|p?nccl)|segfault at .{1,120} in libnccl|\bnccl[A-Z]\w{2,60}\(\)  /",
         (
+            " 1 0x00000000000e3a17 ncclTopoSearchRecGpu()  /build/src/graph/search.cc:509",
             "[elm4:00311] [ 4] /usr/lib/x86_64-linux-gnu/libnccl.so.2(+0x5f2c1)[0x7f1a5c05f2c1]",
             "python[311]: segfault at 7f2b61ffe8 ip 00007f2b8c2a sp 00007f2b62 error 6 in "
             "libnccl.so.2[7f2b8c+d2b0000]",

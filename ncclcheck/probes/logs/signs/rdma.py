@@ -79,13 +79,14 @@ SIGNS = (
     Sign(
         "hca-listed",
         r"hca_id:\s{1,8}\w|^CA '\w{1,20}'|/sys/class/infiniband/\w|NIC\d{1,2}: \w{1,20}_\d"
-        r"|\w{1,20} port \d ==> \w|Infiniband controller: |Infiniband device '\w",
+        r"|\w{1,20} port \d ==> \w|Infiniband controller: |Infiniband device '\w|(?:^|[\s:=])mlx5_\d{1,2}(?=[\s:,]|$)",
         (
             "hca_id:\tmlx5_0",
             "CA 'mlx5_0'",
             "/sys/class/infiniband/mlx5_0",
             "  NIC0: mlx5_0",
             "mlx5_0 port 1 ==> ib0 (Up)",
+            "[prolog] HCAs active: mlx5_0 mlx5_1 (2/2)",
             "86:00.0 Infiniband controller: Mellanox Technologies MT28908 Family [ConnectX-6]",
         ),
     ),

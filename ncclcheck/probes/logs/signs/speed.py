@@ -95,11 +95,12 @@ SIGNS = (
     ),
     Sign(
         "throttled",
-        r"(?:HW|SW|hw|sw)[ _](?:Thermal |thermal_|Power Brake |power_brake_)?[Ss]lowdown {0,60}[:,=] ?Active\b"
+        r"(?:HW|SW|hw|sw)[ _](?:Thermal |thermal_|Power Brake |power_brake_)?[Ss]lowdown(?: {0,60}[:,=] ?| {1,60})Active\b"
         r"|(?:(?<!cpu )(?<!CPU )[Cc]locks?|GPU \d{1,3}|[Tt]hermal|[Pp]ower)\b.{0,80}?\b[Tt]hrottl(?:ed|ing)\b",
         (
             "        HW Thermal Slowdown               : Active",
             "clocks_event_reasons.hw_thermal_slowdown: Active",
+            "5, clocks.sm 1095 MHz, clocks_event_reasons.hw_thermal_slowdown Active",
             "GPU 3: clocks throttled (thermal)",
         ),
     ),

@@ -26,7 +26,7 @@ SIGNS = (
     Sign(
         "watchdog-status",
         _WHO
-        + r"(?:.{0,160}?(?:work sequence id|at NCCL work): (?P<seq>\d{1,12})\b)?.{0,300}?[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,12}), "
+        + r"(?:.{0,160}?(?:work sequence id|at NCCL work|at work): (?P<seq>\d{1,12})\b)?.{0,300}?[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,12}), "
         r"last completed (?:NCCL )?work: (?P<completed>-?\d{1,12})",
         (
             _E
@@ -56,6 +56,13 @@ SIGNS = (
         "monitored-barrier",
         r"Ranks? (?P<missing>\d[\d, ]{0,200}) failed to pass monitoredBarrier",
         ("RuntimeError: [Rank 0]: Rank 3 failed to pass monitoredBarrier in 1800000 ms",),
+    ),
+    Sign(
+        "awaited-in-barrier",
+        r"received errors while waiting for send/recv from rank (?P<missing>\d{1,7})",
+        (
+            "[rank1]: RuntimeError: Rank 1 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. Please check rank 0 logs for faulty rank.",
+        ),
     ),
     Sign(
         "gloo-timeout",
