@@ -146,6 +146,29 @@ def a_receive_of_another_size() -> Job:
     return made.receive("9", 2, 1, state="scheduled", size=(1024, 8))
 
 
+def gloo_without_rank_2() -> Job:
+    """Rank 2 raised an exception before the third call, which then failed on the others."""
+    return Job(WORLD, "2.10", "gloo").call("0").call("0").call("0", ranks=[0, 1, 3])
+
+
+def gloo_that_waits() -> Job:
+    """Rank 1 sleeps, and nobody has given up on it yet."""
+    made = Job(WORLD, "2.10", "gloo").call("0")
+    return made.call("0", ranks=[0, 2, 3], state="scheduled")
+
+
+def gloo_whose_calls_end_in_another_order() -> Job:
+    """Its threads run calls side by side: that a later one is over says nothing of an earlier one."""
+    made = Job(WORLD, "2.10", "gloo").call("0").call("0", ranks=[0, 2, 3])
+    return made.call("0", ranks=[1], state="scheduled").call("0")
+
+
+def gloo_in_a_subgroup() -> Job:
+    """Torch 2.13 does not write down which ranks a group of gloo has."""
+    made = Job({**WORLD, "1": ("second", [0, 1])}, "2.10", "gloo").call("0")
+    return made.call("1", state="scheduled")
+
+
 JOBS: dict[str, tuple[Callable[[], Job], dict[str, str]]] = {
     "sound": (sound, {}),
     "one stays away": (one_stays_away, {"LOG132": "did not enter _all_gather_base 3 of default_pg (0)"}),
@@ -175,4 +198,9 @@ JOBS: dict[str, tuple[Callable[[], Job], dict[str, str]]] = {
         {"LOG132": "did not send to rank 1 in PIPELINE (9), for which rank 1 waits"}),
     "a receive of another size": (
         a_receive_of_another_size, {"LOG135": "sends 4096 BFloat16, and rank 2 expects 8192 BFloat16"}),
+    "gloo without rank 2": (gloo_without_rank_2, {}),
+    "gloo that waits": (gloo_that_waits, {"LOG132": "did not enter all_reduce 2 of default_pg (0)"}),
+    "gloo in a subgroup": (
+        gloo_in_a_subgroup,
+        {"LOG136": "second (1) hangs: ranks 0-1 wait, and no dump tells who else is in the group"}),
 }  # fmt: skip

@@ -18,10 +18,15 @@ Raw = dict[str, Any]
 
 @dataclass
 class Job:
-    """groups: name -> description and ranks. Calls are written down rank by rank, in the order of the test."""
+    """groups: name -> description and ranks. Calls are written down rank by rank, in the order of the test.
+
+    backend: gloo, as of torch 2.13, tells no group's name beside its ranks, and no end of a call,
+    only that it is over.
+    """
 
     groups: dict[str, tuple[str, list[int]]]
     version: str = "2.9"
+    backend: str = "nccl"
     entries: dict[int, list[Raw]] = field(default_factory=dict)
     numbers: dict[tuple[int, str, bool], int] = field(default_factory=dict)
     clock: int = 0
@@ -44,7 +49,15 @@ class Job:
         """A collective that these ranks of a group enter, all of them where none are told."""
         for rank in self.groups[group][1] if ranks is None else ranks:
             self._add(
-                rank, group, f"nccl:{op}", size, size if out is None else out, dtype, state, place, pair=False
+                rank,
+                group,
+                f"{self.backend}:{op}",
+                size,
+                size if out is None else out,
+                dtype,
+                state,
+                place,
+                pair=False,
             )
         return self
 
@@ -53,7 +66,7 @@ class Job:
     ) -> Job:
         """A send that its rank calls; `receive` is the other side."""
         one, other = (self.groups[group][1].index(rank) for rank in (src, dst))
-        self._add(src, group, f"nccl:send {one}->{other}", size, size, "BFloat16", state, "", pair=True)
+        self._add(src, group, f"{self.backend}:send {one}->{other}", size, size, "BFloat16", state, "", pair=True)
         return self
 
     def receive(
@@ -61,7 +74,7 @@ class Job:
     ) -> Job:
         """A receive of `dst` from `src`."""
         one, other = (self.groups[group][1].index(rank) for rank in (dst, src))
-        self._add(dst, group, f"nccl:recv {one}<-{other}", size, size, "BFloat16", state, "", pair=True)
+        self._add(dst, group, f"{self.backend}:recv {one}<-{other}", size, size, "BFloat16", state, "", pair=True)
         return self
 
     def _add(
@@ -74,14 +87,16 @@ class Job:
         began = BEGIN + self.clock * 1000
         at = place.partition(":")
         frames = [{"name": "step", "filename": at[0], "line": int(at[2])}] if place else []
+        told = state == "completed" and self.backend == "nccl"
         self.entries[rank].append({
             "frames": frames, "record_id": len(self.entries[rank]), "pg_id": self._local(rank, group),
             "process_group": (group, self.groups[group][0]), "collective_seq_id": 0 if pair else number,
             "p2p_seq_id": number if pair else 0, "op_id": number, "profiling_name": name,
             "time_created_ns": began, "input_sizes": [list(size)], "input_dtypes": [dtype],
-            "output_sizes": [list(out)], "output_dtypes": [dtype], "state": state,
+            "output_sizes": [list(out)], "output_dtypes": [dtype],
+            "state": state if self.backend == "nccl" else "scheduled",
             "time_discovered_started_ns": None, "retired": state == "completed", "timeout_ms": 600000,
-            "time_discovered_completed_ns": began + 500 if state == "completed" else None, "is_p2p": pair,
+            "time_discovered_completed_ns": began + 500 if told else None, "is_p2p": pair,
         })  # fmt: skip
 
     def _local(self, rank: int, group: str) -> int:
@@ -91,12 +106,15 @@ class Job:
         """One rank's dump, as torch makes it."""
         own = {name: told for name, told in self.groups.items() if rank in told[1]}
         config = {name: {"name": name, "desc": about, "ranks": str(ranks)} for name, (about, ranks) in own.items()}
+        if self.backend == "gloo":
+            ranks = str(self.groups["0"][1]) if len(own) == 1 else "[]"
+            config = {"": {"name": "", "desc": "", "ranks": ranks}}
         status = {str(self._local(rank, name)): self._status(rank, name) for name in own}
         return {"version": self.version, "pg_config": config, "pg_status": status, "entries": self.entries[rank]}
 
     def _status(self, rank: int, group: str) -> dict[str, int]:
         mine = [one for one in self.entries[rank] if one["process_group"][0] == group]
-        ended = [one["op_id"] for one in mine if one["state"] == "completed"]
+        ended = [one["op_id"] for one in mine if one["retired"]]
         entered = [one["op_id"] for one in mine]
         return {
             "last_enqueued_collective": max(entered, default=-1), "last_started_collective": -1,

@@ -52,7 +52,7 @@ WRONG = [
     (("report", "a.json", "b.json"), "report", "a.json cannot be read"),
     (("report", "--compare", "a.json"), "report", "BEFORE AFTER"),
     (("explain", "NET0001"), "NET001", "explain"),
-    (("explian",), "explian", "env, bench, data, smoke, preflight, report, explain"),
+    (("explian",), "explian", "env, bench, data, smoke, preflight, logs, report, explain"),
     (("env", "--no-such-option"), "--no-such-option", "o such option"),
 ]
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ncclcheck.logs import run
+from ncclcheck.options import Options
 from ncclcheck.probes.facts import Cluster, Flight, FlightRefused, Logs, Measurements
 from ncclcheck.probes.logs.flight import read
 from ncclcheck.reports.findings import Finding, State
 from ncclcheck.reports.flight_culprits import culprits
+from ncclcheck.reports.jsondoc import Document
 from ncclcheck.reports.judge import judge
 from ncclcheck.reports.rule import all_rules
 from tests import flight_jobs
@@ -60,6 +64,8 @@ def test_each_way_to_hang(name: str, tmp_path: Path) -> None:
         ("a program that stopped earlier", [1]),
         ("an end that one does not see", [3]),
         ("sound", []),
+        ("gloo without rank 2", [2]),
+        ("gloo that waits", [1]),
     ],
 )
 def test_culprits(name: str, ranks: list[int], tmp_path: Path) -> None:
@@ -87,6 +93,58 @@ def test_most_dumps_are_missing(tmp_path: Path) -> None:
     assert [one.state for one in judged(flight)["LOG131"]] == [State.UNKNOWN]
 
 
+def test_a_call_of_gloo_that_is_over_may_have_failed_on_who_waited_for_another(tmp_path: Path) -> None:
+    flight = flight_jobs.gloo_without_rank_2().flight(tmp_path)
+    (said,) = judged(flight)["LOG132"]
+    assert (said.state, said.where.rank) == (State.UNKNOWN, 2)
+    assert said.what.startswith(
+        "did not enter all_reduce 3 of default_pg (0), which ended or failed on ranks 0-1,3"
+    )
+    assert "or gave its dump earlier" in said.what
+    assert [(one.names, one.confidence) for one in culprits(flight)] == [(["rank 2"], 0.3)]
+
+
+def test_of_two_ranks_neither_is_blamed_for_a_call_that_is_over(tmp_path: Path) -> None:
+    made = Job({"0": ("default_pg", [0, 1])}, "2.10", "gloo").call("0").call("0", ranks=[0])
+    flight = made.flight(tmp_path)
+    assert [one.where.rank for one in judged(flight)["LOG132"]] == [1]
+    assert culprits(flight) == []
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_dumps_of_a_running_job_at_different_moments_are_no_failure(backend: str, tmp_path: Path) -> None:
+    made = Job(flight_jobs.WORLD, "2.10", backend).call("0")
+    for ranks in ([0, 1, 3], [0, 3], [3]):
+        made.call("0", ranks=ranks)
+    flight = made.flight(tmp_path)
+    assert bad(flight) == {}
+    said = [(one.state, one.what.partition(" of ")[0]) for one in judged(flight)["LOG132"]]
+    assert culprits(flight) == []
+    assert said == ([] if backend == "nccl" else [(State.UNKNOWN, "did not enter all_reduce 2")])
+
+
+def test_the_end_of_a_later_call_of_gloo_proves_nothing(tmp_path: Path) -> None:
+    flight = flight_jobs.gloo_whose_calls_end_in_another_order().flight(tmp_path)
+    assert "LOG133" not in bad(flight)
+
+
+def test_one_dump_of_gloo_alone_names_who_left_none(tmp_path: Path) -> None:
+    """Torch 2.13 writes the ranks of gloo's group down before the group has its name."""
+    made = Job({"0": ("default_pg", [0, 1])}, "2.10", "gloo").call("0").call("0", ranks=[0], state="scheduled")
+    flight = made.flight(tmp_path, without=[1])
+    assert bad(flight) == {"LOG131": "left no dump, and rank 0 waits for it"}
+    assert [one.names for one in culprits(flight)] == [["rank 1"]]
+
+
+def test_dumps_that_tell_of_nothing_are_no_proof_where_others_are_missing(tmp_path: Path) -> None:
+    flight = flight_jobs.sound().flight(tmp_path, without=[3])
+    (said,) = judged(flight)["LOG131"]
+    assert (said.state, said.what) == (
+        State.UNKNOWN,
+        "rank 3 left no dump, and in the others' dumps every call is over",
+    )
+
+
 def test_groups_that_are_victims(tmp_path: Path) -> None:
     (said,) = judged(flight_jobs.stuck_in_another_group().flight(tmp_path))["LOG138"]
     assert said.state is State.NOTE
@@ -99,9 +157,33 @@ def test_files_that_were_refused() -> None:
         FlightRefused(file="fr/rank_3", why="it is cut short: 12 bytes and no end"),
         FlightRefused(file="fr/rank_4", why="it asks for code to be run: GLOBAL os.system", hostile=True),
     ])  # fmt: skip
-    found = judged(flight)["LOG130"]
-    assert [one.state for one in found] == [State.WARN, State.UNKNOWN]
-    assert judged(flight).keys() == {"LOG130"}
+    found = judged(flight)
+    assert [one.state for one in found["LOG130"]] == [State.WARN, State.UNKNOWN]
+    assert [(one.state, one.what) for one in found["LOG131"]] == [(State.UNKNOWN, "none of 2 dumps could be read")]
+    assert found.keys() == {"LOG130", "LOG131"}
+
+
+@pytest.mark.parametrize("raw", [b"\x80\x02}q\x00(X\x07\x00", b"\x80\x02cos\nsystem\n(X\x02\x00\x00\x00lstR."])
+def test_where_no_dump_can_be_read_the_command_ends_with_3(
+    raw: bytes, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    (tmp_path / "nccl_trace_rank_0").write_bytes(raw)
+    assert run(Options(command="logs", output="json"), [str(tmp_path)]) == 3
+    assert msgspec.json.decode(capsysbinary.readouterr().out, type=Document).state == "incomplete"
+
+
+def test_an_older_dump_of_the_same_rank_is_only_noted(tmp_path: Path) -> None:
+    paths = []
+    for folder, made in (
+        ("a", Job(flight_jobs.WORLD).call("0")),
+        ("b", Job(flight_jobs.WORLD).call("0").call("0")),
+    ):
+        (tmp_path / folder).mkdir()
+        paths += made.write(tmp_path / folder)
+    for order in (paths, paths[::-1]):
+        flight = read(order)
+        assert {one.state for one in judged(flight)["LOG130"]} == {State.NOTE}
+        assert bad(flight) == {}
 
 
 def test_without_dumps_nothing_is_judged() -> None:

@@ -24,8 +24,8 @@ _DIED = "E1109 22:47:01.5 771 api.py:869] failed (exitcode: 1) local_rank: 3 (pi
         (_OOM + _STEPS[:300], "LOG063", "fail"),
         (_OOM + _STEPS + _DIED, "LOG063", "fail"),
         (_XID + _STEPS, "LOG067", "warn"),
-        (_OOM + _STEPS, "LOG004", "note"),
-        (_OOM + _STEPS, "LOG001", "note"),
+        ("ValueError: no such mirror\n" + _STEPS, "LOG004", "ok"),
+        ("ValueError: no such mirror\n" + _STEPS, "LOG001", "ok"),
     ],
 )
 def test_a_job_that_went_on(text: str, code: str, state: str) -> None:

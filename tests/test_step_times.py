@@ -100,6 +100,7 @@ def test_two_healthy_ranks() -> None:
         assert held.iterations == 40
 
 
+@pytest.mark.nightly
 def test_four_healthy_ranks_that_share_cores() -> None:
     """However much they take each other's cores, that is nobody's fault."""
     ran = train(Case(plan=SHORT, node_of=["a"] * 4))
@@ -136,6 +137,7 @@ def test_a_stray_tensor_is_named() -> None:
     assert ran.bad["MEM005"] == {1}
 
 
+@pytest.mark.nightly
 def test_a_model_with_costs_of_its_own() -> None:
     """The search for unused parameters, BatchNorm over 3 samples, a part in DataParallel; a forked worker."""
     plan = TrainingPlan(
@@ -157,6 +159,7 @@ def test_a_model_with_costs_of_its_own() -> None:
     assert [(one.method, one.error) for one in ran.side.workers.starts] == [("fork", ""), ("spawn", "")]
 
 
+@pytest.mark.nightly
 def test_what_fsdp_has_not() -> None:
     """No buckets and no search: unseen, with the reason; a dataset that cannot be pickled is a note."""
     plan = TrainingPlan(steps=6, strategy="fsdp", data="tests.step_models:unpicklable", model="torch.nn:Linear")
@@ -185,6 +188,7 @@ def test_stray_contexts_in_a_smoke_run(tmp_path: Path) -> None:
     assert [one.since for one in ran.memory[1].elsewhere or []] == ["before_init"]
 
 
+@pytest.mark.nightly
 def test_a_process_of_its_own_drives_all_gpus() -> None:
     """On CPUs there is one to drive; a child that fails says nothing."""
     batch = (torch.randint(64, (8, 32)), torch.randint(64, (8, 32)))

@@ -224,6 +224,7 @@ def test_the_jobs_keep_within_the_time_that_was_given() -> None:
     assert {row.op for row in plans[0].rows} == {"all_reduce", "all_gather"}
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_two_simulated_nodes(ncclcheck: Command) -> None:
     given = ("--quick", "--with", "GLOO_SOCKET_IFNAME=lo", "--sizes", "1K,64K")

@@ -9,8 +9,8 @@ from ncclcheck.probes.facts import replace
 from ncclcheck.reports.findings import Finding, State, Verdict
 
 # A silent node, a rank of which only the deadline is known, a probe that broke, a join without its node rank 0, a
-# log that was not read to its end.
-UNFINISHED = ("RUN001", "RUN002", "RUN003", "RUN004", "RUN010", "LOG003")
+# log that was not read to its end, dumps of ranks that are not there.
+UNFINISHED = ("RUN001", "RUN002", "RUN003", "RUN004", "RUN010", "LOG003", "LOG131")
 
 Outcome = Literal["fail", "incomplete", "warn", "unknown", "ok"]
 

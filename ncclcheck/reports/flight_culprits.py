@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import Flight
 from ncclcheck.reports import flight_text as text
 from ncclcheck.reports.findings import Culprit, Where
+from ncclcheck.reports.flight_given_up import given_up
 from ncclcheck.reports.flight_hang import odd_in
 from ncclcheck.reports.flight_match import mismatches
 from ncclcheck.reports.flight_state import state
@@ -48,4 +49,8 @@ def _suspects(job: Waits) -> Iterator[tuple[int, float, str, str]]:
     for call in job.hanging:
         odd, how = odd_in(job, call)
         yield from ((rank, 0.6, "LOG136", f"{text.call(dumps, call)} hangs: {how}") for rank in odd)
+    for lacked in given_up(job):
+        if lacked.together:
+            why = f"did not enter {text.call(dumps, lacked.call)}, which ended or failed on the others"
+            yield from ((rank, 0.3, "LOG132", why) for rank in lacked.behind)
     yield from ((rank, 0.4, "LOG137", "waits in a circle") for rank in job.circle())

@@ -17,7 +17,7 @@ def odd_in(waits: Waits, call: Call) -> tuple[list[int], str]:
     if call.src is not None:
         return [], ""
     saw = [rank for rank in state.members(call.group) if state.ended[call.group].get(rank, -1) >= call.seq]
-    if len(saw) > len(waiting) / 2:
+    if len(saw) > len(waiting) / 2 and call.group not in state.failed_too:
         return waiting, f"{text.ranks(waiting)} did not see its end, {text.ranks(saw)} did"
     begun = {rank for rank in waiting if waits.standing[rank][1].state == "started"}
     not_begun = sorted({*waiting} - begun)

@@ -27,7 +27,10 @@ class Stopped:
 
 @dataclass
 class State:
-    """The dumps by rank. entered, ended: group -> rank -> the number of the last collective."""
+    """The dumps by rank. entered, ended: group -> rank -> the number of the last collective.
+
+    failed_too: groups of which `ended` also counts calls that failed.
+    """
 
     flight: Flight
     dumps: dict[int, FlightDump]
@@ -35,6 +38,7 @@ class State:
     ended: dict[int, dict[int, int]]
     stopped: dict[int, Stopped] = field(default_factory=dict)
     pending: dict[int, list[FlightCall]] = field(default_factory=dict)
+    failed_too: set[int] = field(default_factory=set)
 
     @property
     def missing(self) -> list[int]:
@@ -71,7 +75,9 @@ def state(flight: Flight) -> State:
             if count.ended is not None:
                 ended[count.group][dump.rank] = count.ended
     made = State(flight, {dump.rank: dump for dump in flight.dumps}, entered, ended)
-    latest = {group: max(ranks, key=lambda rank: ranks[rank]) for group, ranks in ended.items()}
+    made.failed_too = {count.group for dump in flight.dumps for count in dump.counts if count.failed_too}
+    certain = {group: ranks for group, ranks in ended.items() if group not in made.failed_too}
+    latest = {group: max(ranks, key=lambda rank: ranks[rank]) for group, ranks in certain.items()}
     for dump in flight.dumps:
         if found := _stopped(made, dump, latest):
             made.stopped[dump.rank] = found

@@ -11,6 +11,7 @@ from ncclcheck.reports.flight_waits import Call
 from ncclcheck.reports.fold import fold_numbers
 
 _MOST = 4
+_OVER = "ended or failed"
 
 
 def ranks(numbers: Iterable[int]) -> str:
@@ -37,9 +38,9 @@ def waiting(numbers: Iterable[int]) -> str:
     return doing(numbers, "waits", "wait")
 
 
-def them(numbers: Iterable[int]) -> str:
+def them(numbers: Iterable[int], one: str = "it", several: str = "them") -> str:
     """`it`, or `them` where there are several."""
-    return "it" if len({*numbers}) == 1 else "them"
+    return one if len({*numbers}) == 1 else several
 
 
 def many(number: int, noun: str) -> str:
@@ -60,7 +61,7 @@ def call(state: State, one: Call) -> str:
     if one.src is not None:
         return f"{one.op} from rank {one.src} to rank {one.dst} in {name}"
     own = (state.own(rank, one.group, one.seq) for rank in state.members(one.group))
-    op = next((record.op for record in own if record), "collective")
+    op = next((record.op for record in own if record), one.op or "collective")
     return f"{op} {one.seq} of {name}"
 
 
@@ -80,7 +81,8 @@ def record(state: State, rank: int, one: FlightCall) -> Evidence:
     to = f" with rank {one.peer}" if one.peer is not None else f" {one.seq}"
     place = f", at {one.place}" if one.place else ""
     name = group(state.group(one.group))
-    return seen(where_of(state, rank), f"{one.op}{to} of {name}: {one.state}, {sizes}{place}")
+    over = one.state == "completed" and one.group in state.failed_too
+    return seen(where_of(state, rank), f"{one.op}{to} of {name}: {_OVER if over else one.state}, {sizes}{place}")
 
 
 def where_of(state: State, rank: int) -> str:
@@ -99,6 +101,7 @@ def counts(state: State, group_index: int, among: Iterable[int]) -> list[Evidenc
     lines = []
     for (entered, ended), who in [*told.items()][:_MOST]:
         came_to = "entered is not told" if entered is None else f"entered {entered}"
-        over = "none" if ended is None else str(ended)
-        lines.append(seen(f"{ranks(who)} in {name}", f"{came_to}, saw the end of {over}"))
+        last = "none" if ended is None else str(ended)
+        over = f"{_OVER} up to {last}" if group_index in state.failed_too else f"saw the end of {last}"
+        lines.append(seen(f"{ranks(who)} in {name}", f"{came_to}, {over}"))
     return lines

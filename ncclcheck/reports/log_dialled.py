@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ncclcheck.probes.facts import Endpoint, LogEvent, LogProcess, Logs
 from ncclcheck.reports.findings import Evidence, seen
 from ncclcheck.reports.fold import fold_names
-from ncclcheck.reports.log_told import ends, hosts_with
+from ncclcheck.reports.log_told import ends
 from ncclcheck.reports.logged import process_of, said
 
 _VIRTUAL = re.compile(
@@ -37,29 +37,38 @@ def dialled(logs: Logs, *kinds: str) -> list[Dialled]:
 
 
 def _all(logs: Logs) -> Iterator[Dialled]:
+    known = _owners(logs)
     for event in said(logs, "connect-failed", "connection-gone"):
         address = (event.fields.get("peer") or event.fields.get("far", "")).partition("%")[0]
-        yield Dialled(event, _kind(logs, event, address), address)
+        yield Dialled(event, _kind(event, address, process_of(logs, event), known.get(address, set())), address)
 
 
-def _kind(logs: Logs, event: LogEvent, address: str) -> str:
+def _owners(logs: Logs) -> dict[str, set[tuple[str, str]]]:
+    """Address -> the hosts and interfaces that told it as their own."""
+    found: dict[str, set[tuple[str, str]]] = {}
+    for one in logs.processes:
+        for end in ends(one):
+            found.setdefault(end.address.partition("%")[0], set()).add((one.host, end.interface))
+    return found
+
+
+def _kind(event: LogEvent, address: str, here: LogProcess | None, owners: set[tuple[str, str]]) -> str:
     parsed = _parsed(address)
     if parsed is not None and parsed.is_loopback:
         return "loopback"
-    if _leads_nowhere(logs, event, address):
+    if _leads_nowhere(address, here, owners):
         return "virtual"
     if parsed is not None and parsed.is_link_local:
         return "link-local"
     if event.fields.get("error") == _REFUSED:
         return "refused"
-    return "twin" if twins(process_of(logs, event)) else "unreached"
+    return "twin" if twins(here) else "unreached"
 
 
-def _leads_nowhere(logs: Logs, event: LogEvent, address: str) -> bool:
+def _leads_nowhere(address: str, here: LogProcess | None, owners: set[tuple[str, str]]) -> bool:
     """An address of a bridge that every host has, or one that several hosts told as their own."""
-    parsed, here = _parsed(address), process_of(logs, event)
-    owners = [end.interface for one in logs.processes for end in ends(one) if end.address == address]
-    if any(is_virtual(name) for name in owners) or len(hosts_with(logs, address)) > 1:
+    parsed = _parsed(address)
+    if any(is_virtual(interface) for _, interface in owners) or len({host for host, _ in owners}) > 1:
         return True
     by_default = isinstance(parsed, IPv4Address) and any(parsed in one for one in _MADE_BY_DEFAULT)
     from_bridge = here is not None and here.bootstrap is not None and is_virtual(here.bootstrap.interface)

@@ -7,7 +7,8 @@ import re
 from ncclcheck.probes.facts import LogEvent
 
 _FOLLOWS = re.compile(
-    r"ChildFailedError|SignalException|KeyboardInterrupt|SystemExit|Warning$|DistNetworkError|DistStoreError|"
+    r"ChildFailedError|Rendezvous\w{0,20}Error|Caught \w{1,80} in (?:DataLoader worker process|pin memory thread|replica) |"
+    r"SignalException|KeyboardInterrupt|SystemExit|Warning$|DistNetworkError|DistStoreError|"
     r"DistBackendError|ncclRemoteError|Connection (?:closed|reset) by|Broken pipe|[Ss]ocket [Tt]imeout|"
     r"NCCL (?:error|communicator was aborted)|Watchdog caught|RendezvousConnectionError|by signal: Terminated|"
     r"Timed out waiting \d+ms|connectFullMesh|RayTaskError|ActorDied|EngineDead|Engine core|root cause above|"
@@ -21,6 +22,7 @@ CONSEQUENCES = {
     "proxy-failed": "a peer did not answer any more",
     "remote-error": "NCCL's own word for: another process went away first",
     "store-broken": "the rank that holds the store had ended",
+    "loader-wrapper": "the loader repeats what one of its workers raised; the line itself stands below",
     "flushed": "an RDMA connection was torn down after an error elsewhere",
     "aborted-by-watchdog": "torch ends the process after an error or a time-out",
     "propagated": "NCCL passes an error on to its caller",

@@ -50,9 +50,11 @@ def decision(document: Document) -> str:
     if document.state == "fail":
         return "No cause found: what happened first is above, and what to log for the next time."
     if document.state == "incomplete":
-        return "Not all could be read; in the rest no failure is told."
-    if document.state in ("warn", "unknown"):
+        return "Not all was there to be read, and no failure is sure; see what is unknown above."
+    if document.state == "warn":
         return "No failure is told; see what is warned of above."
+    if document.state == "unknown":
+        return "No failure is sure; see what is unknown above."
     if _silent(document):
         return "No failure is told, but no line is NCCL's or torch's: whether all is well is not known."
     return "Healthy: nothing in these logs tells of a failure."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 from ncclcheck.probes.facts import Cluster, LogEvent, LogProcess, Logs
 from ncclcheck.reports.findings import Evidence, Finding, Owner, Remedy, State, Where, seen
@@ -85,13 +86,38 @@ def at_host(host: str, events: list[LogEvent]) -> Where:
 
 
 def at_teller(logs: Logs, events: list[LogEvent]) -> Where:
-    """Who wrote the first line; where that is not known, whom torchrun's Root Cause block names."""
+    """Who wrote the lines; where that is not known, whom torchrun's Root Cause block names.
+
+    No rank where several said it, each in a line of its own or in the same words.
+    """
     first = events[0]
+    alone = len({one.rank for one in events if one.host == first.host}) == 1
     if first.host or first.rank is not None:
-        return where(first)
-    host = next((one.fields["host"] for one in said(logs, "root-cause-host")), None)
-    rank = next((int(one.fields["rank"]) for one in said(logs, "root-cause-rank")), None)
-    return Where(node=host.partition(".")[0] if host else None, rank=rank)
+        return where(first) if alone else Where(node=first.host or None)
+    root = root_cause(logs)
+    alone = len({one.text for one in events}) == len(events) and first.count == 1
+    return Where(node=root.host or None, rank=root.rank if alone else None) if root else Where()
+
+
+class RootCause(NamedTuple):
+    """Whom torchrun names as the first that failed, and how it ended."""
+
+    host: str
+    rank: int | None
+    exitcode: LogEvent | None
+
+
+def root_cause(logs: Logs) -> RootCause | None:
+    """torchrun's Root Cause block; above it stand the others that failed, in the same form."""
+    block = next(iter(said(logs, "root-cause-block")), None)
+    if block is None:
+        return None
+    host, rank, exitcode = (
+        next((one for one in said(logs, sign) if one.file == block.file and one.line > block.line), None)
+        for sign in ("root-cause-host", "root-cause-rank", "root-cause-exit")
+    )
+    name = host.fields["host"].partition(".")[0] if host else ""
+    return RootCause(name, int(rank.fields["rank"]) if rank else None, exitcode)
 
 
 def lines(events: Iterable[LogEvent]) -> list[Evidence]:

@@ -20,11 +20,15 @@ class FlightGroup(Struct, frozen=True, kw_only=True):
 
 
 class FlightCount(Struct, frozen=True, kw_only=True):
-    """How far a rank came in the collectives of a group: the last it entered, and the last it saw the end of."""
+    """How far a rank came in the collectives of a group: the last it entered, and the last it saw the end of.
+
+    failed_too: `ended` counts calls that failed as well, because gloo does not tell them apart.
+    """
 
     group: Count
     entered: Whole | None = None
     ended: Whole | None = None
+    failed_too: bool = False
 
 
 class FlightCall(Struct, frozen=True, kw_only=True):
@@ -66,11 +70,15 @@ class FlightDump(Struct, frozen=True, kw_only=True):
 
 
 class FlightRefused(Struct, frozen=True, kw_only=True):
-    """A file that was not taken. hostile: it asks for code to be run by whoever loads it."""
+    """A file that was not taken. hostile: it asks for code to be run by whoever loads it.
+
+    replaced: it was read, and another of the same rank is newer.
+    """
 
     file: str
     why: str
     hostile: bool = False
+    replaced: bool = False
 
 
 class Flight(Struct, frozen=True, kw_only=True):

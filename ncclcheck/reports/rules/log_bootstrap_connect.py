@@ -59,7 +59,9 @@ def unreached(logs: Logs) -> Iterator[Finding]:
     NVIDIA/nccl#352, NVIDIA/nccl-tests#162; NCCL user guide, Troubleshooting, Networking, and NCCL_SOCKET_IFNAME;
     connect(2).
     """
-    for host, events, here in _at_hosts(dialled(logs, "unreached")):
+    failed = dialled(logs, "unreached")
+    end = _common_end(logs, failed)
+    for host, events, here in _at_hosts(failed):
         own, peers = process_of(logs, events[0]), _owners(logs, here)
         over = own.bootstrap.interface if own and own.bootstrap else ""
         stood = all(event.sign == "connection-gone" for event in events)
@@ -70,7 +72,7 @@ def unreached(logs: Logs) -> Iterator[Finding]:
             + _errors(events),
             why=_why(over),
             owner="site",
-            at=_common_end(logs) or at_host(host, events),
+            at=end or at_host(host, events),
             fix=[
                 you("Confirm: try every node from every other, on ports as NCCL takes them.",
                     reach(logs, host, *peers), f"ip route get {_word(here)}"),
@@ -82,11 +84,10 @@ def unreached(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _common_end(logs: Logs) -> Where | None:
+def _common_end(logs: Logs, failed: list[Dialled]) -> Where | None:
     """The one host that several others could not reach."""
-    failed = dialled(logs, "unreached")
-    ends = {owner for one in failed for owner in _owners(logs, [one])}
-    known = all(_owners(logs, [one]) for one in failed)
+    owners = [_owners(logs, [one]) for one in failed]
+    ends, known = {owner for some in owners for owner in some}, all(owners)
     several = len({one.event.host for one in failed} - {""}) > 1
     return Where(node=ends.pop()) if known and several and len(ends) == 1 else None
 

@@ -9,7 +9,7 @@ from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.findings import Finding, admin, you
 from ncclcheck.reports.log_dialled import reach
 from ncclcheck.reports.log_ending import ended_before
-from ncclcheck.reports.log_told import starts_later
+from ncclcheck.reports.log_told import several_hosts, starts_later, within_a_host
 from ncclcheck.reports.logged import cause, log_rule, said
 
 _NAME_IT = you("Tell gloo the interface, on all nodes.", "export GLOO_SOCKET_IFNAME=eth0")
@@ -41,7 +41,8 @@ def loopback(logs: Logs) -> Iterator[Finding]:
     ## How we know
     `Gloo connectFullMesh failed ... remote=[127.0.0.1]`, `connect [127.0.1.1]:PORT: Connection refused`; torch's
     warning that it falls back to loopback counts only together with a failure of gloo: on one node it does no
-    harm.
+    harm. On one node loopback is right: nothing is said where the log tells that it has all ranks, or that a process
+    had ended before (a rank that is started again dials one that is gone).
 
     ## Fix
     - **you** `export GLOO_SOCKET_IFNAME=eth0` on all nodes.
@@ -50,7 +51,8 @@ def loopback(logs: Logs) -> Iterator[Finding]:
     ## Source
     aws-samples/aws-do-eks#69; PyTorch documentation, torch.distributed, Choosing the network interface; hosts(5).
     """
-    dialled = [one for one in said(logs, "gloo-connect") if _loops(one)]
+    dialled = [] if within_a_host(logs) else [one for one in said(logs, "gloo-connect") if _loops(one)]
+    dialled = [one for one in dialled if several_hosts(logs) or not ended_before(logs, one)]
     fell_back = said(logs, "gloo-loopback")
     if not dialled and not (fell_back and said(logs, "gloo-connect", "gloo-mesh")):
         return

@@ -13,6 +13,7 @@ from ncclcheck.reports.logged import cause, log_rule, said, where
 _DEFAULTS = ("29500", "29400")
 _NETWORK = {"110", "113", "101"}
 _RETRIES = 20  # a start that goes well tells it once or twice a rank
+_IN_VAIN = 5
 _RENDEZVOUS = "torchrun --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d --rdzv-endpoint=$HEAD:29511 train.py"
 
 
@@ -28,7 +29,8 @@ def port(logs: Logs) -> Iterator[Finding]:
 
     ## Why it matters
     torch's store and torchrun's rendezvous listen on one port (29500 and 29400 unless told otherwise). A second
-    job on the node, or ranks of an earlier one that did not end, hold it; the job ends before its first step.
+    job on the node, or ranks of an earlier one that did not end, hold it; so does another process of the same job
+    that was also told to be rank 0, or node 0. The job ends before its first step.
 
     ## How we know
     errno 98, `EADDRINUSE`. Not told where the start went well all the same: several agents on one machine try, and
@@ -42,19 +44,23 @@ def port(logs: Logs) -> Iterator[Finding]:
     ## Source
     meta-pytorch/torchtune#392, pytorch/pytorch#126510, NVIDIA/Megatron-LM#1371; bind(2), ss(8).
     """
-    events = said(logs, "address-in-use")
+    events, alone = said(logs, "address-in-use"), _waits_alone(logs)
     if not events or starts_later(logs, events[-1]) or _went_on(logs, events[-1]):
         return
     numbers = [one.fields.get("port") or one.fields.get("taken") for one in events]
     number = next((told for told in numbers if told), "")
     default = " (the default)" if number in _DEFAULTS else ""
+    taken = f"port {number}{default} is taken already" if number else "the port of the job is taken already"
     yield cause(
-        events,
-        f"port {number}{default} is taken already" if number else "the port of the job is taken already",
-        why="A second job on the node with the same port, or a process that an earlier job left.",
+        [*events, *alone],
+        taken + (": two processes of the job are rank 0, or node 0" if alone else ""),
+        why="Another process of the same job listens there and waits for the rest of its ranks in vain." if alone
+        else "A second job on the node with the same port, a process that an earlier job left, or two processes "
+        "that were both told to be rank 0 (--node-rank 0).",
         owner="job",
         at=_place(events[0]),
         fix=[
+            *([_OWN_NUMBERS] if alone else []),
             you("Confirm: see who listens there, on the node of rank 0.",
                 f"ss -ltnp 'sport = :{number or 29500}'"),
             you("Take another port on all nodes; on one node let torchrun find a free one.",
@@ -62,6 +68,17 @@ def port(logs: Logs) -> Iterator[Finding]:
             you("End the ranks that an earlier job left.", "pgrep -af 'torchrun|train.py'"),
         ],
     )  # fmt: skip
+
+
+def _waits_alone(logs: Logs) -> list[LogEvent]:
+    """Lines of a store that listened, and to which not all came."""
+    return [one for one in said(logs, "clients-missing") if one.fields["joined"] != one.fields["wanted"]]
+
+
+_OWN_NUMBERS = you(
+    "Give each process another RANK, each node another --node-rank.",
+    "srun bash -c 'echo $(hostname) RANK=$RANK NODE=$SLURM_NODEID' | sort",
+)
 
 
 def _went_on(logs: Logs, last: LogEvent) -> bool:
@@ -80,7 +97,8 @@ def name(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     `The IPv6 network addresses of (HOST, PORT) cannot be retrieved (gai error: -2 ...)` and then the time-out for
-    the same host, or so many times that it cannot be the one try that precedes IPv4. Once alone it is harmless.
+    the same host, or so many times that it cannot be the one try that precedes IPv4, or again and again to the end
+    of the log. Once alone it is harmless.
 
     ## Fix
     - **you** give the address itself: `export MASTER_ADDR=10.0.3.17`, `--rdzv-endpoint=10.0.3.17:29500`; look for
@@ -93,7 +111,8 @@ def name(logs: Logs) -> Iterator[Finding]:
     lost = {_host(one) for one in said(logs, "store-unreachable")}
     tried = said(logs, "name-unresolved")
     total = sum(one.count for one in tried)
-    events = [one for one in tried if one.fields["host"] in lost or total > _RETRIES]
+    in_vain = total > _RETRIES or _to_the_end(logs, tried)
+    events = [one for one in tried if one.fields["host"] in lost or in_vain]
     events += said(logs, "python-name-unresolved") if lost or not tried else []
     if not events or starts_later(logs, events[-1]):
         return
@@ -111,6 +130,13 @@ def name(logs: Logs) -> Iterator[Finding]:
             admin("Make the name known on all nodes.", "cat /etc/hosts"),
         ],
     )  # fmt: skip
+
+
+def _to_the_end(logs: Logs, tried: list[LogEvent]) -> bool:
+    """Whether a log ends with tries, of which there are more than a start that goes well has."""
+    last = {file.name: file.lines for file in logs.files}
+    here = [one for one in tried if one.line >= last.get(one.file, 0)]
+    return any(sum(one.count for one in tried if one.file == end.file) >= _IN_VAIN for end in here)
 
 
 def _unknown(events: list[LogEvent]) -> str:
@@ -131,7 +157,8 @@ def store(logs: Logs) -> Iterator[Finding]:
     `The client socket has timed out after ... while trying to connect to (HOST, PORT)`, or
     `RendezvousConnectionError`. The errno of the tries before it tells more: 113 and 110 are the network's, 111
     says that the host is there and nobody listens: not started, ended, or another port. torchrun lets that node
-    listen whose own name or address is the endpoint's: with an alias no node does, and all dial.
+    listen whose own name or address is the endpoint's: with an alias no node does, and all dial. 127.0.0.1 and
+    localhost are each node itself. A connection that stood and was lost is no case of this: the master ended.
 
     ## Fix
     - **you** the same endpoint on all nodes, as an address of the first one; start that one too; look at its log.
@@ -143,21 +170,23 @@ def store(logs: Logs) -> Iterator[Finding]:
     tries = said(logs, "store-refused")
     names = {one.fields["host"] for one in said(logs, "name-unresolved")}
     lost = said(logs, "store-unreachable") or [one for one in tries if one.fields["errno"] in _NETWORK]
-    events = [*lost, *said(logs, "rendezvous-unreachable")]
+    stood = said(logs, "store-broken")
+    events = lost if stood else [*lost, *said(logs, "rendezvous-unreachable")]
     if not events or starts_later(logs, events[-1]) or any(_host(one) in names for one in lost):
         return
     first = next((one for one in events if one.fields), events[0])
     host = _host(first)
-    number = first.fields.get("port") or first.fields.get("at", "29500")
+    number = first.fields.get("port") or first.fields.get("at", "")
     yield cause(
         [first, *(one for one in events if one is not first)],
-        f"no answer from {host or 'the master'}, port {number}" + _errno(tries),
-        why=_reason(tries),
+        f"no answer from {host or 'the master'}{f', port {number}' if number else ''}" + _errno(tries),
+        why=_itself(host) + _reason(tries),
         owner="job",
         at=_master(logs, first),
         fix=[
-            you("Confirm: on the first node, then from each other one.", f"ss -ltn 'sport = :{number}'",
-                f"nc -vz {quote(host) if host else '$MASTER_ADDR'} {number}"),
+            you("Confirm: on the first node, then from each other one.",
+                f"ss -ltn 'sport = :{number or '$MASTER_PORT'}'".replace("'", '"' if not number else "'"),
+                f"nc -vz {quote(host) if host else '$MASTER_ADDR'} {number or '$MASTER_PORT'}"),
             you("Give all nodes the same endpoint: an address of the first node, not an alias.", _RENDEZVOUS),
             you("Look at the log of the first node for an earlier error."),
             admin("Open the port between the nodes.", "firewall-cmd --list-all"),
@@ -167,6 +196,12 @@ def store(logs: Logs) -> Iterator[Finding]:
 
 def _host(event: LogEvent) -> str:
     return event.fields.get("host") or event.fields.get("name", "")
+
+
+def _itself(host: str) -> str:
+    if host == "localhost" or host.startswith("127.") or host == "::1":
+        return f"{host} is each node itself: with several nodes give the address of the first one. "
+    return ""
 
 
 def _master(logs: Logs, event: LogEvent) -> Where:
@@ -228,7 +263,8 @@ def meeting(logs: Logs) -> Iterator[Finding]:
     yield cause(
         events,
         _who_came(events[0]),
-        why="A node is down or was not started, or it was given another --nnodes, --rdzv-id or endpoint.",
+        why="A node is down or was not started, it was given another --nnodes, --rdzv-id or endpoint, or two were "
+        "given the same RANK or --node-rank.",
         owner="job",
         fix=[
             you("Confirm: see on which nodes an agent runs, and with which arguments.",

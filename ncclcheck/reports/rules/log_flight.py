@@ -7,7 +7,20 @@ from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, FlightRefused
 from ncclcheck.reports import flight_text as text
-from ncclcheck.reports.findings import Finding, State, Where, admin, fail, fine, note, seen, unknown, warn, you
+from ncclcheck.reports.findings import (
+    Evidence,
+    Finding,
+    State,
+    Where,
+    admin,
+    fail,
+    fine,
+    note,
+    seen,
+    unknown,
+    warn,
+    you,
+)
 from ncclcheck.reports.flight_view import flight_of, recorded_again, waits_of
 from ncclcheck.reports.flight_waits import Waits
 from ncclcheck.reports.rule import NothingToJudge, rule
@@ -28,7 +41,7 @@ def every_dump_was_read(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     Pickles are read instruction by instruction before they are loaded; only those that build lists, dicts, texts
     and numbers are let through, and no class is looked up. Every field is checked for its type. Files of more
-    than 64 MiB, and of forms other than 2.0 to 2.10, are refused. Of two dumps of one rank the newer is taken.
+    than 64 MiB, and of forms other than 2.0 to 2.10, are not read. Of two dumps of one rank the newer is taken.
 
     ## Fix
     - **you**: copy a damaged file again from its node; a process that is killed while it writes leaves
@@ -46,14 +59,16 @@ def every_dump_was_read(cluster: Cluster) -> Iterator[Finding]:
 
 def _refused(one: FlightRefused) -> Finding:
     name = one.file.rsplit("/", 1)[-1]
+    if one.replaced:
+        return note(Where(), f"{name} was left out: {one.why}", evidence=[seen(one.file, one.why)])
     if not one.hostile:
         return unknown(
-            Where(), f"{name} was not taken: {one.why}",
-            why="What its rank did is not known by this file.", owner="job", evidence=[seen(one.file, one.why)],
+            Where(), f"{name} could not be read: {one.why}",
+            why="What its rank did is not known without it.", owner="job", evidence=[seen(one.file, one.why)],
             fix=[you("Copy it again from its node, or leave it out if it is no dump.")],
         )  # fmt: skip
     return warn(
-        Where(), f"{name} is no dump of torch: {one.why}",
+        Where(), f"{name} was not loaded, and is no dump of torch: {one.why}",
         why="Whoever loads it with pickle runs what it asks for.", owner="site",
         evidence=[seen(one.file, one.why)],
         fix=[
@@ -76,8 +91,9 @@ def every_rank_left_a_dump(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     Each dump tells the global ranks of the groups that its rank is a member of. It fails where others wait for
-    the missing rank by what they wrote down. It is unknown where more ranks have no dump than have one, or where
-    another rank's own dump shows it to be the cause; and a note where nobody waits.
+    the missing rank by what they wrote down. It is unknown where more ranks have no dump than have one, where
+    another rank's own dump shows it to be the cause, where nothing is wrong in the dumps that there are, and where
+    none could be read. It is a note where the others' dumps tell of something else.
 
     ## Fix
     - **you**: gather the files of all nodes, or let all write to a folder that they share:
@@ -88,6 +104,10 @@ def every_rank_left_a_dump(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     PyTorch tutorial "Flight Recorder for Debugging Stuck Jobs"; torch.distributed.flight_recorder.
     """
+    flight = flight_of(cluster)
+    if flight.refused and not flight.dumps:
+        yield _none(len(flight.refused))
+        return
     waits = waits_of(cluster)
     missing, dumps = waits.state.missing, waits.state.dumps
     if not missing:
@@ -95,12 +115,9 @@ def every_rank_left_a_dump(cluster: Cluster) -> Iterator[Finding]:
         yield fine(Where(), f"dumps of all {len(dumps)} ranks, form {versions}")
         return
     awaited = sorted(set(missing) & set(waits.causes))
-    told = seen("ranks in the dumps", f"{len(dumps)} dumps of {len(dumps) + len(missing)} ranks")
+    told = seen("ranks in the dumps", f"{text.many(len(dumps), 'dump')} of {len(dumps) + len(missing)} ranks")
     if not awaited:
-        yield note(
-            Where(), f"{text.ranks(missing)} left no dump; nobody is seen to wait for them",
-            evidence=[told], fix=[recorded_again()],
-        )  # fmt: skip
+        yield _unawaited(waits, missing, told)
         return
     waiting = sorted({rank for one in awaited for call in waits.awaiting(one) for rank in waits.waiting(call)})
     where, who = text.who(awaited)
@@ -116,6 +133,27 @@ def every_rank_left_a_dump(cluster: Cluster) -> Iterator[Finding]:
             recorded_again(),
             admin("See whether the kernel ended it.", "dmesg -T | grep -i -E 'killed process|xid'"),
         ],
+    )  # fmt: skip
+
+
+def _none(files: int) -> Finding:
+    return unknown(
+        Where(), "no dump could be read" if files == 1 else f"none of {files} dumps could be read",
+        why="What the ranks did is not known.", owner="job",
+        fix=[you("Copy the dumps again from their nodes."), recorded_again()],
+    )  # fmt: skip
+
+
+def _unawaited(waits: Waits, missing: list[int], told: Evidence) -> Finding:
+    who = f"{text.ranks(missing)} left no dump"
+    if waits.standing or waits.state.stopped or waits.mismatched:
+        said = f"{who}; nobody is seen to wait for {text.them(missing)}"
+        return note(Where(), said, evidence=[told], fix=[recorded_again()])
+    return unknown(
+        Where(), f"{who}, and in the others' dumps every call is over",
+        why=f"If the job hung or failed, look first at {text.them(missing, 'this rank', 'these ranks')}.",
+        owner="job", evidence=[told],
+        fix=[you("Gather the dumps of all nodes, and judge them together."), recorded_again()],
     )  # fmt: skip
 
 

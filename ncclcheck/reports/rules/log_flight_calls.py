@@ -101,7 +101,7 @@ def _mismatch(state: Dumps, one: Mismatch) -> Finding:
     shown = [ranks[0] for ranks in one.variants.values()][:3]
     return fail(
         where, what,
-        why="NCCL does not check it: the call hangs, or ends with wrong numbers and something later hangs.",
+        why="Neither NCCL nor gloo checks it: the call hangs, or ends with wrong numbers and a later one hangs.",
         owner="job",
         evidence=[*(text.record(state, rank, one.calls[rank]) for rank in shown),
                   seen(f"call {one.seq} of {name}", variants)],
@@ -119,7 +119,7 @@ def _misfit(state: Dumps, one: Misfit) -> Finding:
         Where(rank=one.src, peer=f"rank {one.dst}"),
         f"sends {sent.elements_in} {sent.dtype_in}, and rank {one.dst} expects "
         f"{taken.elements_out} {taken.dtype_out}",
-        why="NCCL does not check it: one side waits for data that never comes, or data is cut off.",
+        why="Neither NCCL nor gloo checks it: one side waits for data that never comes, or data is cut off.",
         owner="job",
         evidence=[text.record(state, one.src, sent), text.record(state, one.dst, taken)],
         fix=[
@@ -142,8 +142,9 @@ def an_entered_call_ends(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     By the dumps all ranks entered, with the same operation, size and type, and nobody stands in an earlier call.
     The few that differ are named: they alone did not see its end, have not begun it on the GPU (told where
-    `TORCH_NCCL_ENABLE_TIMING=1` was set), or entered fewer calls after it than the others. Dumps that a person
-    asks of a running job show such a call too: ask twice, and compare.
+    `TORCH_NCCL_ENABLE_TIMING=1` was set), or entered fewer calls after it than the others. Where no dump tells
+    which ranks are in the group (subgroups of gloo), it is only said that the call hangs. Dumps that a person asks
+    of a running job show such a call too: ask twice, and compare.
 
     ## Fix
     - **you**: read NCCL's own warnings of these ranks, and measure the same ranks: `ncclcheck bench`.
@@ -163,15 +164,21 @@ def _is_misfit(waits: Waits, call: Call) -> bool:
     return (call.group, call.src, call.dst) in found
 
 
+_UNSURE = "A rank of which there is no dump may not have come; or all came, and the data does not get through."
+
+
 def _hangs(waits: Waits, call: Call) -> Finding:
     state, waiting = waits.state, waits.waiting(call)
     odd, how = odd_in(waits, call)
+    unsure = call.src is None and not state.group(call.group).ranks
     return fail(
         Where(rank=odd[0] if len(odd) == 1 else None),
-        f"{text.call(state, call)} hangs though all have entered it"
-        + (f": {how}" if odd else f": {text.waiting(waiting)}"),
-        why="No program is late here: the data does not get through, or a GPU does not get to it.",
-        owner="node",
+        f"{text.call(state, call)} hangs{'' if unsure else ' though all have entered it'}: "
+        + (how if odd else text.waiting(waiting))
+        + (", and no dump tells who else is in the group" if unsure else ""),
+        why=_UNSURE if unsure else "No program is late here: the data does not get through, or a GPU does not "
+        "get to it.",
+        owner="job" if unsure else "node",
         evidence=[*(text.record(state, rank, waits.standing[rank][1]) for rank in (odd or waiting)[:2]
                     if rank in waits.standing),
                   *_came(waits, call)],

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.reports import flight_text as text
-from ncclcheck.reports.findings import Evidence, Finding, Remedy, State, admin, fail, seen, you
+from ncclcheck.reports.findings import Evidence, Finding, Remedy, State, admin, fail, seen, unknown, you
+from ncclcheck.reports.flight_given_up import GivenUp, given_up
 from ncclcheck.reports.flight_state import Stopped
 from ncclcheck.reports.flight_view import recorded_again, waits_of
 from ncclcheck.reports.flight_waits import Call, Waits
@@ -32,6 +33,10 @@ def every_rank_entered(cluster: Cluster) -> Iterator[Finding]:
     there. Sends are matched in their order: the side that has fewer in hand did not call. Dumps that a person asks
     of a running job are of different moments; ask twice, and believe what is said both times.
 
+    gloo (torch 2.10 to 2.13) writes down a call that failed like one that ended. Where such a call needs all ranks
+    and one never entered it, it failed on the others, or that rank's dump is older than theirs: the records do not
+    tell which, so it is unknown, and the rank is named.
+
     ## Fix
     - **you**: find what the rank did instead: rank-0-only work (saving, evaluation, logging), a data loader that
       waits, an exception that was caught, a branch that only some ranks take, a lock on the interpreter.
@@ -50,6 +55,7 @@ def every_rank_entered(cluster: Cluster) -> Iterator[Finding]:
         if rank in state.dumps and rank not in state.stopped:
             outside.setdefault(_told(waits, rank), []).append(rank)
     yield from (_outside(waits, call, ranks) for call, ranks in [*outside.items()][:_MOST])
+    yield from (_given_up(waits, one) for one in given_up(waits)[:_MOST])
 
 
 def _outside(waits: Waits, call: Call, ranks: list[int]) -> Finding:
@@ -62,9 +68,32 @@ def _outside(waits: Waits, call: Call, ranks: list[int]) -> Finding:
     where, who = text.who(ranks)
     return fail(
         where, f"{who}{did} {text.waiting(waiting)}",
-        why="Who did not come waits for nothing in any group: its program or node kept it away.",
+        why="Who did not come waits for nobody itself: its own program or node kept it away.",
         owner="job", evidence=[*_own(waits, call), *last, *_numbers(waits, call)], fix=_mends(ranks),
     )  # fmt: skip
+
+
+def _given_up(waits: Waits, one: GivenUp) -> Finding:
+    state, behind = waits.state, text.ranks(one.behind)
+    shown = [
+        text.record(state, rank, last)
+        for rank in (*one.ahead[:1], *one.behind[:2])
+        for last in state.dumps[rank].calls[-1:]
+    ]
+    where, who = text.who(one.behind)
+    return unknown(
+        where,
+        f"{who}did not enter {text.call(state, one.call)}, which ended or failed on {text.ranks(one.ahead)}: "
+        f"{behind} stopped before it, or gave {text.them(one.behind, 'its dump', 'the dumps')} earlier",
+        why="gloo writes down a failed call like one that ended. It cannot end before all have entered it: if "
+        "these dumps are of the end of the job, it failed because of who did not come.",
+        owner="job",
+        evidence=[*shown, *_numbers(waits, one.call)],
+        fix=[
+            you(f"Read the end of what {behind} printed: an error there stopped the job."),
+            you("If the job still runs, ask all ranks for their dumps again: who is behind both times is stuck."),
+        ],
+    )
 
 
 def _told(waits: Waits, rank: int) -> Call:

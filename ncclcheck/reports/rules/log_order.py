@@ -127,7 +127,7 @@ def same_collective(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     Watchdogs that gave up at the same number name different operations or elements; or torch's own comparison
-    under `TORCH_DISTRIBUTED_DEBUG=DETAIL` says so; or NCCL got a message of another size than it expected.
+    under `TORCH_DISTRIBUTED_DEBUG=DETAIL` says so; or NCCL or gloo got a message of another size than expected.
 
     ## Fix
     - **you** let no collective depend on the rank's own data (a batch without images, a skipped step, a ragged
@@ -148,7 +148,9 @@ def same_collective(logs: Logs) -> Iterator[Finding]:
         words = ", ".join(f"rank {rank}: {op} of {size or '?'}" for (op, size), rank in [*calls.items()][:4])
         yield _mismatch(hang.events, f"ranks differ in collective {hang.seq} of group {hang.group}: {words}")
     if (cut := in_order(said(logs, "message-truncated"))) and not told:
-        yield _mismatch(cut, f"a message has another size than expected: {cut[0].text[:160]}")
+        sizes = cut[0].fields.get("gloo")
+        size_told = f"{sizes} bytes, says gloo" if sizes else cut[0].text[:160]
+        yield _mismatch(cut, f"a message has another size than expected: {size_told}")
 
 
 def _mismatch(events: list[LogEvent], what: str) -> Finding:

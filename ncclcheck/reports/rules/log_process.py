@@ -86,11 +86,14 @@ def crash(logs: Logs) -> Iterator[Finding]:
     ## Source
     NCCL user guide, Troubleshooting, Runtime issues; pthread_create(3), getrlimit(2).
     """
-    crashed, inside = said(logs, "segfault"), said(logs, "segfault-in-nccl")
-    began = [one for one in logs.processes if starting(one)]
-    if not crashed or not (inside or began):
-        return
-    yield _crashed(logs, [*crashed, *inside])
+    if crashed_in_start(logs):
+        yield _crashed(logs, [*said(logs, "segfault"), *said(logs, "segfault-in-nccl")])
+
+
+def crashed_in_start(logs: Logs) -> bool:
+    """Whether a rank crashed within libnccl, or before NCCL had come up."""
+    within = said(logs, "segfault-in-nccl") or any(map(starting, logs.processes))
+    return bool(said(logs, "segfault") and within)
 
 
 def _crashed(logs: Logs, events: list[LogEvent]) -> Finding:

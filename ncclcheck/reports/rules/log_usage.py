@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from shlex import quote
 
 from ncclcheck.probes.facts import LogEvent, Logs
-from ncclcheck.reports.findings import Finding, Where, admin, you
+from ncclcheck.reports.findings import Finding, State, Where, admin, you
 from ncclcheck.reports.logged import at_teller, cause, log_rule, said
 
 _ASSIGNED = re.compile(r"[A-Za-z_]\w{0,80}=.{0,120}")
@@ -23,7 +23,7 @@ _LOCAL_RANK = ("--local-rank", "--local_rank")
 
 def _commands(logs: Logs) -> list[tuple[LogEvent, str]]:
     """What a shell, or a program that starts another, could not start."""
-    fields = ("command", "execve", "shell", "exec", "setsid", "wrapped", "script")
+    fields = ("command", "execve", "shell", "zsh", "exec", "setsid", "wrapped", "script")
     events = said(logs, "command-not-run", "executable-missing", "script-missing")
     return [(one, next((one.fields[key] for key in fields if key in one.fields), "")) for one in events]
 
@@ -71,13 +71,15 @@ def assignment(logs: Logs) -> Iterator[Finding]:
 def command(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    torchrun, Python or torch itself was not found on the node.
+    torchrun, Python or torch itself was not found on the node, or its name was mistyped.
 
     ## Why it matters
     The environment that has them was not activated in the job's shell, or not on all nodes; the step ends at once.
 
     ## How we know
-    `torchrun: command not found`, `execve(): torchrun: No such file or directory`, `No module named torch`.
+    `torchrun: command not found`, `execve(): torchrun: No such file or directory`, `No module named torch`; a name
+    that is one of theirs but for a letter (`torchrum`). Any other name that a shell did not find (`module` in many
+    job scripts) counts, as a risk, only where nothing else in the log is known.
 
     ## Fix
     - **you** activate the environment in the job script, before srun; or name the whole path; `python -m
@@ -87,15 +89,20 @@ def command(logs: Logs) -> Iterator[Finding]:
     ## Source
     execve(2), srun(1); PyTorch documentation, torchrun; CSCfi/pytorch-ddp-examples#1.
     """
-    named = [(one, name) for one, name in _commands(logs) if name.rpartition("/")[2] in _OURS]
-
+    missing = [(one, name) for one, name in _commands(logs) if "script" not in one.fields]
+    named = [(one, name) for one, name in missing if _meant(name)]
     torch = [one for one in said(logs, "module-missing") if _module(one).partition(".")[0] == "torch"]
-    if named or torch:
+    other = missing if _says_nothing_else(logs, missing) else []
+    if named or torch or other:
+        name = (named or other)[0][1] if named or other else "torch"
+        typo = named and (meant := _meant(name)) != name.rpartition("/")[2]
         yield cause(
-            [*(one for one, _ in named), *torch],
-            f"{named[0][1] if named else 'torch'} was not found",
-            why="The environment that has it was not activated there, or is not on this node.",
+            [*(one for one, _ in named or other), *torch],
+            f"{name} was not found" + (f" ({meant} is meant?)" if typo else ""),
+            why="The name is mistyped, or the environment that has it was not activated there, or is not on this "
+            "node.",
             owner="job",
+            state=State.FAIL if named or torch else State.WARN,
             fix=[
                 you("Confirm, in the same way as the job starts.",
                     "srun --ntasks-per-node=1 bash -c 'hostname; command -v torchrun'"),
@@ -106,8 +113,20 @@ def command(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+def _meant(name: str) -> str:
+    """Which of the usual programs a name stands for, mistyped or not; empty: none."""
+    own = name.rpartition("/")[2]
+    return own if own in _OURS else next(iter(difflib.get_close_matches(own, _OURS, 1, 0.8)), "")
+
+
+def _says_nothing_else(logs: Logs, missing: list[tuple[LogEvent, str]]) -> bool:
+    """Whether a log tells of this and of nothing else that is known."""
+    told = {one.order for one, name in missing if not _ASSIGNED.fullmatch(name)}
+    return bool(told) and not logs.processes and told >= {one.order for one in logs.events}
+
+
 def _module(event: LogEvent) -> str:
-    return (event.fields.get("module") or event.fields.get("torch", "")).strip("'")
+    return next((event.fields[key] for key in ("module", "spec", "torch") if key in event.fields), "").strip("'")
 
 
 @log_rule("LOG162", "the script is there")
@@ -207,7 +226,7 @@ def _refusal(event: LogEvent) -> str:
         return "torchrun was given no endpoint: --master-addr, --master-port or --node-rank is missing"
     if event.sign == "torchrun-values":
         key, told = next((key, told) for key, told in event.fields.items() if key in _VALUES)
-        return f"torchrun does not take this value of {_VALUES[key]}: {told[:120]}"
+        return f"torchrun does not take this value of {_VALUES[key]}: {told[:120].rstrip('.')}"
     option = re.search(r"unrecognized arguments: --?([\w-]{2,40})", message)
     near = difflib.get_close_matches(option[1].replace("_", "-"), _ARGUMENTS, 1, 0.75) if option else []
     return f"torchrun refused its arguments: {message[:160]}" + (f" (--{near[0]} is meant?)" if near else "")
@@ -218,7 +237,7 @@ _VALUES = {
     "nodes": "--nnodes",
     "bounds": "--nnodes",
     "backend": "--rdzv-backend",
-    "endpoint": "--rdzv-endpoint",
+    "endpoint": "--rdzv-endpoint (or --master-addr, --master-port)",
 }
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclcheck.probes.facts import Logs
+from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.findings import Finding, admin, you
+from ncclcheck.reports.fold import fold_numbers
 from ncclcheck.reports.logged import at_teller, by_known_host, cause, log_rule, said
+
+_BELOW = 4  # lines of a traceback, below the frame that reads the environment
 
 
 @log_rule("LOG165", "each process is told which rank it is")
@@ -20,7 +23,8 @@ def variables(logs: Logs) -> Iterator[Finding]:
     not, and sudo, ssh and some containers drop them.
 
     ## How we know
-    `environment variable RANK expected, but not set`, or `KeyError: 'LOCAL_RANK'` of the script itself.
+    `environment variable RANK expected, but not set`, or `KeyError: 'LOCAL_RANK'` of the script itself; a value
+    that is no number: `invalid literal for int()` right below torch's reader of the environment.
 
     ## Fix
     - **you** start with torchrun, once a node; or set them in each task of srun:
@@ -29,11 +33,13 @@ def variables(logs: Logs) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torch.distributed, Environment variable initialization, and torchrun; srun(1).
     """
-    if events := said(logs, "variable-not-set"):
-        names = dict.fromkeys(one.fields.get("name") or one.fields["key"] for one in events)
+    missing, wrong = said(logs, "variable-not-set"), _no_numbers(logs)
+    if events := [*missing, *wrong]:
+        names = dict.fromkeys(one.fields.get("name") or one.fields["key"] for one in missing)
         yield cause(
             events,
-            f"{', '.join(names)} not set: this process was not started as a rank",
+            f"{', '.join(names)} not set: this process was not started as a rank" if names
+            else f"RANK, WORLD_SIZE or MASTER_PORT is {wrong[0].fields.get('value', '')!r}, which is no number",
             why="torchrun sets RANK, WORLD_SIZE, MASTER_ADDR and others; a script started by itself has none.",
             owner="job",
             at=at_teller(logs, events),
@@ -49,6 +55,16 @@ def variables(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+def _no_numbers(logs: Logs) -> list[LogEvent]:
+    """Values that torch's reader of the environment could not read: its frame stands right above."""
+    readers = said(logs, "environment-read")
+    return [
+        one
+        for one in said(logs, "no-number")
+        if any(one.file == reader.file and 0 < one.line - reader.line <= _BELOW for reader in readers)
+    ]
+
+
 @log_rule("LOG166", "torch sees GPUs where NCCL is asked for")
 def cuda(logs: Logs) -> Iterator[Finding]:
     """
@@ -61,7 +77,8 @@ def cuda(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     `no GPUs found`, `Cuda is not available` (`--nproc-per-node=gpu`), `No CUDA GPUs are available`, `Torch not
-    compiled with CUDA enabled` and `doesn't have NCCL built in`: the last two are the build, the others the node.
+    compiled with CUDA enabled`, `module 'torch._C' has no attribute '_cuda_setDevice'` and `doesn't have NCCL built
+    in`: the last three are the build, the others the node.
 
     ## Fix
     - **you** `docker run --gpus all`, `srun --gpus-per-node=8`; install the wheel with CUDA; on purpose without
@@ -72,10 +89,10 @@ def cuda(logs: Logs) -> Iterator[Finding]:
     PyTorch documentation, torch.distributed, Backends; NVIDIA Container Toolkit documentation; srun(1).
     """
     for host, events in by_known_host(said(logs, "no-cuda", "no-nccl")).items():
-        built = any(one.sign == "no-nccl" or "not compiled" in one.text for one in events)
+        built = any(one.sign == "no-nccl" or "not compiled" in one.text or "lacks" in one.fields for one in events)
         yield cause(
             events,
-            f"torch{' on ' + host if host else ''} "
+            f"torch{' on ' + host if host else ''}{_ranks(events)} "
             + ("was built without CUDA or NCCL" if built else "sees no GPU"),
             why="The wheel for CPUs is installed there." if built
             else "The container or the step has none, CUDA_VISIBLE_DEVICES hides them, or the driver is off.",
@@ -88,9 +105,15 @@ def cuda(logs: Logs) -> Iterator[Finding]:
                 you("Install the wheel with CUDA.", "pip install --force-reinstall torch") if built
                 else you("Give the GPUs to the container or the step.",
                          "docker run --gpus all ...", "srun --gpus-per-node=8 ..."),
-                admin("Load the driver.", "systemctl status nvidia-persistenced", "modprobe nvidia"),
+                *([] if built else [
+                    admin("Load the driver.", "systemctl status nvidia-persistenced", "modprobe nvidia")]),
             ],
         )  # fmt: skip
+
+
+def _ranks(events: list[LogEvent]) -> str:
+    told = sorted({one.rank for one in events if one.rank is not None})
+    return f" (ranks {fold_numbers(told)})" if len(told) > 1 else ""
 
 
 @log_rule("LOG167", "the backend fits the tensors")

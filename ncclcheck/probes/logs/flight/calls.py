@@ -19,28 +19,37 @@ _MOST_ELEMENTS = 2**60
 
 @dataclass
 class Came:
-    """How far a rank came in one group. paired: the group was used for sends, which its status counts too."""
+    """How far a rank came in one group. paired: the group was used for sends, which its status counts too.
+
+    failed_too: what ended may have failed.
+    """
 
     entered: int | None = None
     ended: int | None = None
     paired: bool = False
+    failed_too: bool = False
 
 
 @dataclass
 class Dump:
-    """One dump, its groups still by name and members."""
+    """One dump, its groups still by name and members. world: all ranks, where they are told apart from groups."""
 
     groups: dict[Key, str] = field(default_factory=dict)
     calls: list[tuple[Key, FlightCall]] = field(default_factory=list)
     seen: dict[Key, Came] = field(default_factory=dict)
     status: dict[Key, Came] = field(default_factory=dict)
+    world: set[int] = field(default_factory=set)
 
 
 def dump(whole: Form, entries: list[Entry]) -> Dump:
     """What one dump tells. Raises Refused."""
     made = Dump()
     keys: dict[str, Key] = {}
+    named = {one.process_group[0] for one in entries if one.process_group}
     for name, group in whole.pg_config.items():
+        if not name and name not in named:  # gloo writes down all ranks before the group has its name
+            made.world.update(members(group.ranks))
+            continue
         keys[name] = (name, members(group.ranks))
         made.groups[keys[name]] = clean(group.desc)
     together: dict[tuple[Key, bool, int], list[Entry]] = defaultdict(list)
@@ -52,7 +61,9 @@ def dump(whole: Form, entries: list[Entry]) -> Dump:
     for (key, paired, seq), batch in together.items():
         calls = _pairs(key, batch) if paired else [_collective(seq, batch)]
         made.calls += [(key, call) for call in calls]
-        _count(made.seen.setdefault(key, Came()), seq, paired, calls)
+        came = made.seen.setdefault(key, Came())
+        came.failed_too |= any(map(_is_gloo, batch))
+        _count(came, seq, paired, calls)
     made.calls.sort(key=lambda one: one[1].order)
     made.status = _statuses(whole, entries, keys)
     return made
@@ -117,7 +128,7 @@ def _call(
 
 
 def _is_over(one: Entry) -> bool:
-    """A call of NCCL that torch retired without its end has timed out; of gloo only the retiring is told."""
+    """A call of NCCL that torch retired without its end has timed out; gloo retires what ended and what failed."""
     return bool(one.time_discovered_completed_ns) or (one.retired and _is_gloo(one))
 
 

@@ -32,11 +32,12 @@ _CALLING = {
 
 
 class Refused(Exception):
-    """The file is not taken, with the reason. hostile: it asks for code to be run."""
+    """The file is not taken, with the reason. hostile: it asks for code to be run. replaced: by a newer one."""
 
-    def __init__(self, why: str, *, hostile: bool = False) -> None:
+    def __init__(self, why: str, *, hostile: bool = False, replaced: bool = False) -> None:
         super().__init__(why)
         self.hostile = hostile
+        self.replaced = replaced
 
 
 class _Plain(pickle.Unpickler):

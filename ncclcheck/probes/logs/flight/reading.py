@@ -16,6 +16,7 @@ from ncclcheck.probes.logs.flight.plain import MOST_BYTES, Refused, plain
 from ncclcheck.probes.logs.flight.ranks import rank_of
 
 _MOST_CALLS, _MOST_IN_ALL, _LEAST_CALLS = 256, 65536, 24
+_ALL = "default_pg"
 _NAME = re.compile(r"(?:nccl_trace_rank_|comm_lib_trace_rank_|_dump_)\d{1,7}$")
 _PICKLE = re.compile(rb"\x80[\x02-\x05][}(c\x95]")
 _JSON = (b'"pg_config"', b'"pg_status"', b'"entries"', b'"nccl_version"', b'"comm_lib_version"')
@@ -38,6 +39,7 @@ class _Job:
     dumps: dict[int, FlightDump] = field(default_factory=dict)
     status: dict[int, dict[int, Came]] = field(default_factory=dict)
     paired: set[int] = field(default_factory=set)
+    world: set[int] = field(default_factory=set)
     refused: list[FlightRefused] = field(default_factory=list)
 
 
@@ -50,9 +52,11 @@ def read(paths: Iterable[str]) -> Flight:
             _take(job, path)
         except Refused as refused:
             why = clean(str(refused))
-            job.refused.append(FlightRefused(file=clean(path), why=why, hostile=refused.hostile))
+            job.refused.append(
+                FlightRefused(file=clean(path), why=why, hostile=refused.hostile, replaced=refused.replaced)
+            )
     dumps = [_with_status(job, job.dumps[rank]) for rank in sorted(job.dumps)]
-    return Flight(groups=job.groups, dumps=dumps, refused=job.refused)
+    return Flight(groups=[_with_world(job, group) for group in job.groups], dumps=dumps, refused=job.refused)
 
 
 def _take(job: _Job, path: str) -> None:
@@ -68,15 +72,19 @@ def _take(job: _Job, path: str) -> None:
         unfinished=sum(call.state != "completed" for _, call in told.calls),
     )
     if (other := job.dumps.get(rank)) and _newest(told) <= max((call.at_ns for call in other.calls), default=0):
-        raise Refused(f"{other.file} is of rank {rank} too, and not older")
+        raise Refused(f"{other.file} is of rank {rank} too, and not older", replaced=True)
     if other:
-        job.refused.append(FlightRefused(file=other.file, why=f"{made.file} is of rank {rank} too, and newer"))
+        why = f"{made.file} is of rank {rank} too, and newer"
+        job.refused.append(FlightRefused(file=other.file, why=why, replaced=True))
+    job.world |= told.world
     for key in told.groups:
         _place(job, key, told)
     job.status[rank] = {_place(job, key, told): came for key, came in told.status.items()}
     job.paired |= {_place(job, key, told) for key, came in told.seen.items() if came.paired}
     counts = [
-        FlightCount(group=_place(job, key, told), entered=came.entered, ended=came.ended)
+        FlightCount(
+            group=_place(job, key, told), entered=came.entered, ended=came.ended, failed_too=came.failed_too
+        )
         for key, came in told.seen.items()
     ]
     job.dumps[rank] = replace(made, counts=counts, calls=_kept(job, told))
@@ -117,10 +125,17 @@ def _with_status(job: _Job, made: FlightDump) -> FlightDump:
     for group, came in job.status[made.rank].items():
         if group not in job.paired:
             seen = counts.get(group, FlightCount(group=group))
-            counts[group] = FlightCount(
-                group=group, entered=_later(seen.entered, came.entered), ended=_later(seen.ended, came.ended)
+            counts[group] = replace(
+                seen, entered=_later(seen.entered, came.entered), ended=_later(seen.ended, came.ended)
             )
     return replace(made, counts=[counts[group] for group in sorted(counts)])
+
+
+def _with_world(job: _Job, group: FlightGroup) -> FlightGroup:
+    """The group of all ranks, where only the ranks of a group without a name are told: torch leaves none out."""
+    if group.ranks or group.about != _ALL or not job.world:
+        return group
+    return replace(group, ranks=[*range(max(job.world | job.dumps.keys()) + 1)])
 
 
 def _later(*numbers: int | None) -> int | None:

@@ -27,6 +27,37 @@ SIGNS = (
         ),
     ),
     Sign(
+        "shell-signalled",
+        r"^(?:(?:\S{1,200}: line \d{1,6}: {1,4}\d{1,10} |\[\d{1,4}\][+-]? {1,4}(?:\d{1,10} )?)?"
+        r"(?P<how>Killed|Bus error|Segmentation fault|Aborted|Illegal instruction|Floating point exception)"
+        r"|zsh: (?:\d{1,10} )?(?P<zsh>killed|bus error|segmentation fault|abort|illegal hardware instruction))"
+        r"(?: \(core dumped\))?(?: {1,30}(?P<command>(?=.{0,200}(?:\.py\b|python|torchrun|accelerate|deepspeed|mpirun|srun)).{1,200}))?\s*$",
+        (
+            "Killed",
+            "Bus error (core dumped)",
+            "./run.sh: line 12: 12345 Killed                  python train.py",
+            "[1]+  Killed                  torchrun --standalone --nproc-per-node 2 train.py",
+            "zsh: killed     python train.py",
+        ),
+        words=("killed", "bus error", "segmentation fault", "abort", "illegal", "floating point"),
+    ),
+    Sign(
+        "spawned-signalled",
+        r"process (?P<local_rank>\d{1,6}) terminated with signal (?P<name>SIG[A-Z]{2,6})",
+        ("torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGKILL",),
+    ),
+    Sign(
+        "aborted",
+        r"^Fatal Python error: Aborted|terminate called (?:without an active exception"
+        r"|after throwing an instance of '(?P<thrown>[^']{1,120})')|Signal 6 \(SIGABRT\)",
+        (
+            "terminate called without an active exception",
+            "terminate called after throwing an instance of 'gloo::EnforceNotMet'",
+            "Fatal Python error: Aborted",
+        ),
+        words=("aborted", "terminate called", "sigabrt"),
+    ),
+    Sign(
         "root-cause-block", r"^Root Cause \(first observed failure\):", ("Root Cause (first observed failure):",)
     ),
     Sign(
@@ -92,12 +123,14 @@ SIGNS = (
     ),
     Sign(
         "python-error",
-        r"^(?P<type>(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Exit|Interrupt|Warning|Expired)): (?P<text>.{1,300})",
+        r"^(?P<type>(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Exit|Interrupt|Warning|Expired))(?:: (?P<text>.{1,300})|(?<=Error)$|(?<=Exception)$)",
         (
             "RuntimeError: shape '[4, 8]' is invalid for input of size 31",
             "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:268, unhandled system error",
+            "AssertionError",
+            "MemoryError",
         ),
-        words=("error: ", "exception: ", "exit: ", "interrupt: ", "warning: ", "expired: "),
+        words=("error", "exception", "exit: ", "interrupt: ", "warning: ", "expired: "),
     ),
     Sign(
         "srun-task-exit",
@@ -165,9 +198,10 @@ SIGNS = (
     ),
     Sign(
         "store-broken",
-        r"TCPStore.{0,80}(?:Broken pipe|Connection reset|recvValue failed|sendBytes failed)|(?:recvValue|sendBytes) failed on SocketImpl|Failed to check the \"should dump\" flag on TCPStore",
+        r"TCPStore.{0,80}(?:Broken pipe|Connection reset|recvValue failed|sendBytes failed)|(?:recv|send)(?:Value|Vector|Bytes|String)? failed on SocketImpl(?:.{0,160}? remote=\[(?P<master>[^\]]{1,253})\]:(?P<port>\d{1,5}))?|Failed to check the \"should dump\" flag on TCPStore",
         (
             "[rank2]:[W1109 22:47:02.100 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=3, addr=[gpu-a17]:49152, remote=[gpu-a17]:29500): Connection reset by peer",
+            "[W1109 22:47:02.100 TCPStore.cpp:115] [c10d] recvVector failed on SocketImpl(fd=3, addr=[::ffff:10.0.3.18]:50716, remote=[::ffff:10.0.3.17]:29579): Failed to recv, got 0 bytes. Connection was likely closed.",
         ),
     ),
     Sign(

@@ -69,12 +69,31 @@ SIGNS = (
         r"stack expects each tensor to be equal size, but got (?P<first>\[[\d, ]{0,80}\]) at entry "
         r"(?P<at>\d{1,7}) and "
         r"(?P<other>\[[\d, ]{0,80}\]) at entry (?P<entry>\d{1,7})"
-        r"|each element in list of batch should be of equal size",
+        r"|each element in list of batch should be of equal size|Trying to resize storage that is not resizable",
         (
             "RuntimeError: stack expects each tensor to be equal size, but got [3, 224, 224] at entry 0 and [1, "
             "224, 224] at entry 5",
             "RuntimeError: each element in list of batch should be of equal size",
+            "RuntimeError: Trying to resize storage that is not resizable",
         ),
+    ),
+    Sign(
+        "loader-wrapper",
+        r"Caught \w{1,80} in (?:DataLoader worker process|pin memory thread|replica) ",
+        ("KeyError: Caught KeyError in DataLoader worker process 1.",),
+    ),
+    Sign(
+        "no-host-memory",
+        r"DefaultCPUAllocator: (?:can't allocate|not enough) memory: you tried to allocate (?P<bytes>\d{1,20}) bytes"
+        r"|^MemoryError\b|MemoryError: (?:Unable to allocate (?P<size>[\d.]{1,12} [KMGTP]?i?B)|std::bad_alloc)",
+        (
+            "RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: "
+            "you tried to allocate 42949672960 bytes. Error code 12 (Cannot allocate memory)",
+            "MemoryError",
+            "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 37.3 GiB for an array with shape "
+            "(100000, 50000) and data type float64",
+        ),
+        words=("memory",),
     ),
     Sign(
         "no-memory-to-fork",

@@ -86,10 +86,12 @@ SIGNS = (
     ),
     Sign(
         "message-truncated",
-        r"message truncated : receiving (?P<got>\d{1,15}) bytes instead of (?P<wanted>\d{1,15})|collective mismatch error",
+        r"message truncated : receiving (?P<got>\d{1,15}) bytes instead of (?P<wanted>\d{1,15})|collective mismatch error"
+        r"|(?P<gloo>\d{1,15} vs \d{1,15})\. Received data size doesn't match expected size",
         (
             "gpu-a17:4711:4800 [3] transport/net_socket.cc:520 NCCL WARN NET/Socket : peer 10.0.3.18<40112> message truncated : receiving 1048576 bytes instead of 65536",
             "gpu-a17:4711:4800 [3] transport/net_ib.cc:901 NCCL WARN NET/IB : collective mismatch error, local size 4096 remote size 8192",
+            "  what():  [enforce fail at ../third_party/gloo/gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 8 vs 4. Received data size doesn't match expected size. Is there a distributed collective mismatch in your code?",
         ),
     ),
     Sign(

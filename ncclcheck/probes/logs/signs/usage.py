@@ -12,6 +12,7 @@ SIGNS = (
         rf"failed to run (?:the )?command {_Q}(?P<command>[^\s'\"`‘’“”]{{1,200}})"
         rf"|execve\(\): (?P<execve>[^\s:]{{1,200}}): (?:No such file|Permission denied)"
         rf"|(?:line \d{{1,6}}|sh|bash|sudo): (?:\d{{1,6}}: )?(?P<shell>[^\s:]{{1,200}}): (?:command )?not found"
+        rf"|zsh: command not found: (?P<zsh>\S{{1,200}})"
         rf"|exec: {_Q}(?P<exec>[^\s'\"`‘’“”:]{{1,200}}){_Q}: (?:executable file )?not found"
         rf"|setsid: failed to execute (?P<setsid>[^\s:]{{1,200}})"
         rf"|(?:numactl|taskset|env|stdbuf|time): (?:failed to execute |cannot run "
@@ -22,10 +23,35 @@ SIGNS = (
             "slurmstepd: error: execve(): NCCL_DEBUG=INFO: No such file or directory",
             "slurmstepd: error: execve(): torchrun: No such file or directory",
             "run.sh: line 12: torchrun: command not found",
+            "sh: 1: pythom: not found",
+            "zsh: command not found: torchrun",
             'exec: "torchrun": executable file not found in $PATH: unknown',
             "setsid: failed to execute OMP_NUM_THREADS=8: No such file or directory",
             "env: ‘torchrun’: No such file or directory",
         ),
+    ),
+    Sign(
+        "command-denied",
+        r"(?:(?:line \d{1,6}|sh|bash|sudo): (?:\d{1,6}: )?(?P<command>[^\s:]{0,200}\.(?:sh|py|bash)|[^\s:]{0,200}/bin/[^\s:]{1,80})"
+        r": (?:cannot execute: )?Permission denied"
+        r"|zsh: permission denied: (?P<zsh>\S{1,200}))\s*$",
+        (
+            "bash: line 1: ./see.sh: Permission denied",
+            "sh: 1: ./train.py: Permission denied",
+            "zsh: permission denied: ./run.sh",
+        ),
+        words=("permission denied",),
+    ),
+    Sign(
+        "slurm-refused",
+        r"(?:srun|sbatch|salloc): (?:fatal: (?P<fatal>.{3,160})|error: (?P<refused>Unable to (?:allocate resources"
+        r"|create step for job \d{1,12}): .{3,160}|Batch job submission failed: .{3,160}))",
+        (
+            "srun: fatal: Could not establish a configuration source",
+            "srun: error: Unable to allocate resources: Invalid account or account/partition combination specified",
+            "sbatch: error: Batch job submission failed: Requested node configuration is not available",
+        ),
+        words=("fatal: ", "unable to ", "submission failed"),
     ),
     Sign(
         "executable-missing",
@@ -39,9 +65,12 @@ SIGNS = (
     ),
     Sign(
         "module-missing",
-        r"(?:^|/)python[\d.]{0,8}: No module named (?P<module>[\w.'-]{1,120})|No module named '(?P<torch>torch)'",
+        r"(?:^|/)python[\d.]{0,8}: No module named (?P<module>[\w.'-]{1,120})|No module named '(?P<torch>torch)'"
+        r"|Error while finding module specification for '(?P<spec>[\w.-]{1,120})'",
         (
             "/usr/bin/python3: No module named torch.distributed.run",
+            "/usr/bin/python3: Error while finding module specification for 'trian.main' (ModuleNotFoundError: No "
+            "module named 'trian')",
             "ModuleNotFoundError: No module named 'torch'",
         ),
     ),
@@ -66,7 +95,7 @@ SIGNS = (
         r"\"MIN:MAX\" format)"
         r"|(?P<bounds>min_nodes must be > 0 and <= max_nodes.{0,80}|assert 0 < min_nodes <= max_nodes)"
         r"|(?P<backend>The rendezvous backend '.{1,40}' is not registered)"
-        r"|(?P<endpoint>of the rendezvous endpoint '.{0,200}' must be .{1,80})",
+        r"|(?P<endpoint>(?:The )?(?:\w{1,20} ){0,3}of the rendezvous endpoint '.{0,200}' must be .{1,80})",
         (
             "ValueError: Unsupported nproc_per_node value: eight",
             "    assert 0 < min_nodes <= max_nodes",
@@ -114,14 +143,40 @@ SIGNS = (
         ),
     ),
     Sign(
+        "no-number",
+        r"ValueError: invalid literal for int\(\) with base 10: '(?P<value>[^']{0,80})'",
+        ("ValueError: invalid literal for int() with base 10: 'two'",),
+    ),
+    Sign(
+        "environment-read",
+        r"torch/distributed/rendezvous\.py\", line \d{1,7}, in _env_rendezvous_handler",
+        ('  File "/opt/torch/distributed/rendezvous.py", line 258, in _env_rendezvous_handler',),
+    ),
+    Sign(
+        "group-not-made",
+        r"Default process group has not been initialized|Default process group is not initialized",
+        (
+            "ValueError: Default process group has not been initialized, please make sure to call "
+            "init_process_group.",
+            "AssertionError: Default process group is not initialized",
+        ),
+    ),
+    Sign(
+        "group-made-twice",
+        r"trying to initialize the default process group twice",
+        ("ValueError: trying to initialize the default process group twice!",),
+    ),
+    Sign(
         "no-cuda",
         r"ProcessGroupNCCL is only supported with GPUs, no GPUs found|ValueError: Cuda is not available"
-        r"|No CUDA GPUs are available|(?<!NO_DEVICE: )no CUDA-capable device is detected|Torch not compiled with CUDA enabled|Found no NVIDIA driver on your system",
+        r"|No CUDA GPUs are available|(?<!NO_DEVICE: )no CUDA-capable device is detected|Torch not compiled with CUDA enabled"
+        r"|module 'torch\._C' has no attribute '(?P<lacks>_cuda_\w{1,60})'|Found no NVIDIA driver on your system",
         (
             "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!",
             "ValueError: Cuda is not available.",
             "RuntimeError: No CUDA GPUs are available",
             "AssertionError: Torch not compiled with CUDA enabled",
+            "AttributeError: module 'torch._C' has no attribute '_cuda_setDevice'",
         ),
     ),
     Sign(
