@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from contextlib import suppress
+from importlib import import_module
 from typing import NoReturn
 
 import click
@@ -26,46 +27,20 @@ Exit codes:
 """
 
 
+_COMMANDS = ("env", "bench", "data", "smoke", "preflight", "logs", "report", "explain")
+
+
 class _Group(click.Group):
     """Loads a command's module only when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return ["env", "bench", "data", "smoke", "preflight", "logs", "report", "explain"]
+        return [*_COMMANDS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name == "env":
-            from ncclcheck.cli.env import env
-
-            return env
-        if cmd_name == "bench":
-            from ncclcheck.cli.bench import bench
-
-            return bench
-        if cmd_name == "data":
-            from ncclcheck.cli.data import data
-
-            return data
-        if cmd_name == "smoke":
-            from ncclcheck.cli.smoke import smoke
-
-            return smoke
-        if cmd_name == "preflight":
-            from ncclcheck.cli.preflight import preflight
-
-            return preflight
-        if cmd_name == "logs":
-            from ncclcheck.cli.logs import logs
-
-            return logs
-        if cmd_name == "report":
-            from ncclcheck.cli.report import report
-
-            return report
-        if cmd_name == "explain":
-            from ncclcheck.cli.explain import explain
-
-            return explain
-        return None
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = getattr(import_module(f"ncclcheck.cli.{cmd_name}"), cmd_name)
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -7,12 +7,14 @@ import re
 from ncclcheck.probes.facts import LogEvent
 
 _FOLLOWS = re.compile(
-    r"ChildFailedError|Rendezvous\w{0,20}Error|Caught \w{1,80} in (?:DataLoader worker process|pin memory thread|replica) |"
+    r"ChildFailedError|Rendezvous\w{0,20}Error|"
+    r"Caught \w{1,80} in (?:DataLoader worker process|pin memory thread|replica) |"
     r"SignalException|KeyboardInterrupt|SystemExit|Warning$|DistNetworkError|DistStoreError|"
     r"DistBackendError|ncclRemoteError|Connection (?:closed|reset) by|Broken pipe|[Ss]ocket [Tt]imeout|"
     r"NCCL (?:error|communicator was aborted)|Watchdog caught|RendezvousConnectionError|by signal: Terminated|"
     r"Timed out waiting \d+ms|connectFullMesh|RayTaskError|ActorDied|EngineDead|Engine core|root cause above|"
-    r"client socket has timed out|ProcessRaisedException|ProcessExitedException|CalledProcessError|RendezvousTimeout|monitoredBarrier"
+    r"client socket has timed out|ProcessRaisedException|ProcessExitedException|CalledProcessError|"
+    r"RendezvousTimeout|monitoredBarrier"
 )
 
 CONSEQUENCES = {

@@ -28,7 +28,7 @@ class LogEvent(Struct, frozen=True, kw_only=True):
 
     order: its place among all lines of all files, in the order of the files. host, pid: as NCCL wrote them before
     it; rank: of that process, or by the launcher's prefix. time: seconds since the year began, by the log's own
-    clock. level: NCCL's or torch's. count: how often this process said it (or nobody known); the others are not kept.
+    clock. level: NCCL's or torch's. count: how often this process said it (or nobody known).
     """
 
     sign: str

@@ -94,7 +94,7 @@ class Matcher:
         return tuple(one for one in near if one.may_be_in(text))
 
     def _count(self, shape: bytes, found: tuple[Pattern, ...]) -> None:
-        """What sound logs are full of is no more looked for in this shape, until `again`, where enough was seen."""
+        """What sound logs are full of is not looked for in this shape until `again`, where enough was seen."""
         seen = self._frequent[shape] = self._frequent.get(shape, 0) + 1
         if seen >= _ENOUGH:
             self._shapes[shape] = tuple(one for one in found if not one.often)

@@ -15,10 +15,13 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
+from ncclcheck.probes.logs import docker
+
 _MOST_FILES = 20_000
 _MOST_DEPTH = 8
 _GZIP = b"\x1f\x8b"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # what a shell of Windows makes of `kubectl logs > FILE`
+_HEAD = len(docker.HEADS[0])
 _SILENCE_S = 60.0
 
 
@@ -111,10 +114,13 @@ def _open(path: str, until: float) -> BinaryIO:
             os.close(descriptor)
             raise OSError(22, "it is a device, a socket or a folder")
     try:
-        head = raw.peek(2)[:2]  # type: ignore[attr-defined]  # a BufferedReader has it
+        begin = raw.peek(_HEAD)[:_HEAD]  # type: ignore[attr-defined]  # a BufferedReader has it
     except OSError:
         raw.close()
         raise
+    head = begin[:2]
+    if begin in docker.HEADS:
+        return io.BufferedReader(docker.Unwrapped(raw), 2**16)
     if head in _UTF16:
         return io.BufferedReader(_Utf8(raw), 2**16)
     if head != _GZIP:

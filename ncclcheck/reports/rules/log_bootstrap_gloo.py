@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 
 from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.reports import log_signs
 from ncclcheck.reports.findings import Finding, admin, you
 from ncclcheck.reports.log_dialled import reach
 from ncclcheck.reports.log_ending import ended_before
@@ -41,8 +42,8 @@ def loopback(logs: Logs) -> Iterator[Finding]:
     ## How we know
     `Gloo connectFullMesh failed ... remote=[127.0.0.1]`, `connect [127.0.1.1]:PORT: Connection refused`; torch's
     warning that it falls back to loopback counts only together with a failure of gloo: on one node it does no
-    harm. On one node loopback is right: nothing is said where the log tells that it has all ranks, or that a process
-    had ended before (a rank that is started again dials one that is gone).
+    harm. On one node loopback is right: nothing is said where the log tells that it has all ranks, or of steps
+    or another failure before (a rank that is started again dials one that is gone).
 
     ## Fix
     - **you** `export GLOO_SOCKET_IFNAME=eth0` on all nodes.
@@ -52,7 +53,7 @@ def loopback(logs: Logs) -> Iterator[Finding]:
     aws-samples/aws-do-eks#69; PyTorch documentation, torch.distributed, Choosing the network interface; hosts(5).
     """
     dialled = [] if within_a_host(logs) else [one for one in said(logs, "gloo-connect") if _loops(one)]
-    dialled = [one for one in dialled if several_hosts(logs) or not ended_before(logs, one)]
+    dialled = [one for one in dialled if several_hosts(logs) or not _started_again(logs, one)]
     fell_back = said(logs, "gloo-loopback")
     if not dialled and not (fell_back and said(logs, "gloo-connect", "gloo-mesh")):
         return
@@ -68,6 +69,13 @@ def loopback(logs: Logs) -> Iterator[Finding]:
             admin("Take the name off the loopback lines.", "grep -n '^127' /etc/hosts"),
         ],
     )
+
+
+def _started_again(logs: Logs, event: LogEvent) -> bool:
+    """Whether steps, a signal, or another exception stand before this line: an earlier start went well."""
+    errors = [one for one in said(logs, "python-error") if not log_signs.follows(one)]
+    signalled = said(logs, "worker-signalled", "oom-killed", "training-goes-on")
+    return any(one.file == event.file and one.line < event.line for one in [*errors, *signalled])
 
 
 @log_rule("LOG024", "gloo finds the interface that it was told to take")

@@ -23,9 +23,9 @@ def leaves_early(logs: Logs) -> Iterator[Finding]:
     collective, and they are named.
 
     ## How we know
-    torchrun lists every process of its node that failed or was ended. Where one local rank before the last of those
-    is not in the list, all listed ones only tell that another one went away, and nothing else failed, that one ended
-    with 0. Told where the list is of one node and short.
+    torchrun lists every process of its node that failed or was ended. Where one local rank before the last of
+    those is not in the list, all listed ones only tell that another one went away, and nothing else failed, that
+    one ended with 0. Told of gloo, where the list is of one node and short.
 
     ## Fix
     - **you** let all ranks do the same number of steps: the same length of data (`drop_last=True`,
@@ -38,8 +38,8 @@ def leaves_early(logs: Logs) -> Iterator[Finding]:
     hosts = {one.fields["host"] for one in said(logs, "root-cause-host")}
     if root is None or len(hosts) != 1 or any(one.count > 1 for one in ranks) or _failed(logs):
         return
-    away, lost = _unlisted(ranks), said(logs, *_LOST)
-    if away and lost:
+    away, lost = _unlisted(ranks), [one for one in said(logs, *_LOST) if "gloo" in one.text]
+    if away and lost and away[0] not in {one.rank for one in lost}:
         yield cause(
             lost,
             f"rank {away[0]} had ended without an error while the others still called collectives",
@@ -50,7 +50,7 @@ def leaves_early(logs: Logs) -> Iterator[Finding]:
                 you("Confirm: let each rank print its number of steps before it ends.",
                     "grep -rnE 'sys.exit|os._exit|return$|drop_last|DistributedSampler' train.py"),
                 you("Give all ranks the same number of batches, and end them together.",
-                    'python -c "import torch.distributed as d; d.barrier(); d.destroy_process_group()"   # last lines'),
+                    'python -c "import torch.distributed as d; d.barrier(); d.destroy_process_group()"   # last'),
             ],
         )  # fmt: skip
 
@@ -69,7 +69,12 @@ def _failed(logs: Logs) -> list[LogEvent]:
     errors = [one for one in said(logs, "python-error") if not log_signs.follows(one)]
     known = {*log_signs.CONSEQUENCES, *log_signs.HARMLESS}
     warned = [one for one in logs.events if one.level == "WARN" and one.sign not in known]
-    return [*exits, *errors, *warned, *said(logs, "watchdog-timeout", "gloo-timeout", "oom-killed", "store-broken")]
+    return [
+        *exits,
+        *errors,
+        *warned,
+        *said(logs, "watchdog-timeout", "gloo-timeout", "oom-killed", "store-broken"),
+    ]
 
 
 @log_rule("LOG099", "the process group is made once, before it is used")

@@ -16,12 +16,13 @@ def allocated(logs: Logs) -> Iterator[Finding]:
     A rank, or a worker of its loader, asked for host memory and got none.
 
     ## Why it matters
-    The process ends with an exception, and the others wait for it. A size far beyond the host's memory is a mistake
-    in a shape; a small one means that the host, its cgroup or a `ulimit -v` was full.
+    The process ends with an exception, and the others wait for it. A size far beyond the host's memory is a
+    mistake in a shape; a small one means that the host, its cgroup or a `ulimit -v` was full.
 
     ## How we know
     `DefaultCPUAllocator: can't allocate memory: you tried to allocate N bytes` (torch), `Unable to allocate 37.3
-    GiB for an array` (NumPy), Python's bare `MemoryError`. Where the kernel kills the process instead it is LOG093.
+    GiB for an array` (NumPy), Python's bare `MemoryError`. Where the kernel kills the process instead it is
+    LOG093.
 
     ## Fix
     - **you** look at the shape; load parts of the file (`mmap=True`, memory-mapped arrays); ask Slurm for more

@@ -266,7 +266,7 @@ def every_rank_passes_the_barrier(logs: Logs) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torch.distributed.monitored_barrier.
     """
-    if found := in_order(said(logs, "monitored-barrier", "awaited-in-barrier")):
+    if found := in_order(said(logs, "monitored-barrier") or said(logs, "awaited-in-barrier")):
         ranks = [int(part) for part in found[0].fields["missing"].replace(",", " ").split()][:64]
         host = next((one.host for one in logs.processes if one.rank == ranks[0]), None)
         yield cause(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from shlex import quote
 
 from ncclcheck.probes.facts import LogEvent, Logs
-from ncclcheck.reports.findings import Finding, State, Where, admin, you
+from ncclcheck.reports.findings import Finding, Where, admin, you
 from ncclcheck.reports.logged import at_teller, cause, log_rule, said
 
 _ASSIGNED = re.compile(r"[A-Za-z_]\w{0,80}=.{0,120}")
@@ -78,8 +78,8 @@ def command(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     `torchrun: command not found`, `execve(): torchrun: No such file or directory`, `No module named torch`; a name
-    that is one of theirs but for a letter (`torchrum`). Any other name that a shell did not find (`module` in many
-    job scripts) counts, as a risk, only where nothing else in the log is known.
+    that is one of theirs but for a letter (`torchrum`). Other names that a shell did not find (`module` in many
+    job scripts) are nothing by themselves.
 
     ## Fix
     - **you** activate the environment in the job script, before srun; or name the whole path; `python -m
@@ -89,20 +89,17 @@ def command(logs: Logs) -> Iterator[Finding]:
     ## Source
     execve(2), srun(1); PyTorch documentation, torchrun; CSCfi/pytorch-ddp-examples#1.
     """
-    missing = [(one, name) for one, name in _commands(logs) if "script" not in one.fields]
-    named = [(one, name) for one, name in missing if _meant(name)]
+    named = [(one, name) for one, name in _commands(logs) if "script" not in one.fields and _meant(name)]
     torch = [one for one in said(logs, "module-missing") if _module(one).partition(".")[0] == "torch"]
-    other = missing if _says_nothing_else(logs, missing) else []
-    if named or torch or other:
-        name = (named or other)[0][1] if named or other else "torch"
+    if named or torch:
+        name = named[0][1] if named else "torch"
         typo = named and (meant := _meant(name)) != name.rpartition("/")[2]
         yield cause(
-            [*(one for one, _ in named or other), *torch],
+            [*(one for one, _ in named), *torch],
             f"{name} was not found" + (f" ({meant} is meant?)" if typo else ""),
             why="The name is mistyped, or the environment that has it was not activated there, or is not on this "
             "node.",
             owner="job",
-            state=State.FAIL if named or torch else State.WARN,
             fix=[
                 you("Confirm, in the same way as the job starts.",
                     "srun --ntasks-per-node=1 bash -c 'hostname; command -v torchrun'"),
@@ -117,12 +114,6 @@ def _meant(name: str) -> str:
     """Which of the usual programs a name stands for, mistyped or not; empty: none."""
     own = name.rpartition("/")[2]
     return own if own in _OURS else next(iter(difflib.get_close_matches(own, _OURS, 1, 0.8)), "")
-
-
-def _says_nothing_else(logs: Logs, missing: list[tuple[LogEvent, str]]) -> bool:
-    """Whether a log tells of this and of nothing else that is known."""
-    told = {one.order for one, name in missing if not _ASSIGNED.fullmatch(name)}
-    return bool(told) and not logs.processes and told >= {one.order for one in logs.events}
 
 
 def _module(event: LogEvent) -> str:

@@ -77,8 +77,8 @@ def cuda(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     `no GPUs found`, `Cuda is not available` (`--nproc-per-node=gpu`), `No CUDA GPUs are available`, `Torch not
-    compiled with CUDA enabled`, `module 'torch._C' has no attribute '_cuda_setDevice'` and `doesn't have NCCL built
-    in`: the last three are the build, the others the node.
+    compiled with CUDA enabled`, `module 'torch._C' has no attribute '_cuda_setDevice'` and `doesn't have NCCL
+    built in`: the last three are the build, the others the node.
 
     ## Fix
     - **you** `docker run --gpus all`, `srun --gpus-per-node=8`; install the wheel with CUDA; on purpose without

@@ -31,7 +31,7 @@ SIGNS = (
         r"^(?:(?:\S{1,200}: line \d{1,6}: {1,4}\d{1,10} |\[\d{1,4}\][+-]? {1,4}(?:\d{1,10} )?)?"
         r"(?P<how>Killed|Bus error|Segmentation fault|Aborted|Illegal instruction|Floating point exception)"
         r"|zsh: (?:\d{1,10} )?(?P<zsh>killed|bus error|segmentation fault|abort|illegal hardware instruction))"
-        r"(?: \(core dumped\))?(?: {1,30}(?P<command>(?=.{0,200}(?:\.py\b|python|torchrun|accelerate|deepspeed|mpirun|srun)).{1,200}))?\s*$",
+        r"(?: \(core dumped\))?(?: {0,40}$| {1,40}(?=\S)(?=.{0,200}?(?:\.py\b|python|torchrun|accelerate|deepspeed|mpirun|srun)))",
         (
             "Killed",
             "Bus error (core dumped)",
