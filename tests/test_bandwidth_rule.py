@@ -176,6 +176,7 @@ def test_what_min_busbw_cannot_be_is_refused_with_what_it_can(given: str) -> Non
         plan.min_busbw(given)
 
 
+@pytest.mark.nightly
 def test_a_simulated_run_says_that_it_expects_nothing(ncclcheck: Command) -> None:
     ran = ncclcheck(*RUN, "--min-busbw", "0.000001", "-o", "json", "--save", "saved.json")
     assert ran.code == 0, ran.err

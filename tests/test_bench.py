@@ -276,6 +276,7 @@ def _slow_torch() -> str:
     return f"{ROOT / 'tests/data/slow_torch'}:{ROOT}"
 
 
+@pytest.mark.nightly
 def test_a_temporary_directory_without_room_is_survived(ncclcheck: Command) -> None:
     """The run folder goes elsewhere, the job is measured, and the report says what is wrong with TMPDIR."""
     ran = ncclcheck("bench", "--quick", "--ops", "barrier", "-o", "json", TMPDIR="/proc")

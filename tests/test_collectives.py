@@ -59,7 +59,7 @@ def row_of(name: str, world: int, op: str) -> Collective:
     return [row for row in outcomes(world)[0][name].rows if row.op == op][-1]
 
 
-@pytest.fixture(params=[2, 3], ids="{0} ranks".format)
+@pytest.fixture(params=[2, pytest.param(3, marks=pytest.mark.nightly)], ids="{0} ranks".format)
 def world(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 

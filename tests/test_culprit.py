@@ -221,7 +221,7 @@ def test_two_nodes_have_no_peers() -> None:
         ("full", Shape(16), ("link",), 0.98),
         ("full", Shape(16), ("link", "nic"), 0.95),
         ("full", Shape(16), (), 0.99),
-        ("full", Shape(33, group=11), ("uplink", "nic"), 0.95),
+        pytest.param("full", Shape(33, group=11), ("uplink", "nic"), 0.95, marks=pytest.mark.nightly),
     ],
 )
 def test_against_the_truth(level: Level, shape: Shape, kinds: tuple[Kind, ...], least: float) -> None:

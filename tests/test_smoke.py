@@ -69,7 +69,7 @@ def killed():
 @pytest.mark.parametrize(
     ("model", "code", "fails", "causes"),
     [
-        ("model", 0, "", None),
+        pytest.param("model", 0, "", None, marks=pytest.mark.nightly),
         ("broken", 1, "ValueError: no weights here", []),
         ("killed", 1, "SIGKILL", []),
     ],

@@ -94,6 +94,7 @@ def test_what_is_done_is_waited_for_no_more(capsys: pytest.CaptureFixture[str]) 
     assert "not done" not in told
 
 
+@pytest.mark.nightly
 def test_a_rank_that_hangs_is_told_while_it_does(ncclcheck: Command) -> None:
     arguments = ("--nodes", "2", "--nproc-per-node", "1", "--ops", "all_reduce", "--sizes", "1K")
     ran = ncclcheck("bench", *arguments, "--inject", "hang=1@2", "--deadline", "48", "-o", "short", seconds=70)

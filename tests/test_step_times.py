@@ -111,7 +111,7 @@ def test_four_healthy_ranks_that_share_cores() -> None:
         assert [(f.state, f.where.node, f.where.rank) for f in ran.findings["TRN020"]] == [(State.NOTE, "a", None)]
 
 
-@pytest.mark.parametrize("node_of", [["a", "a"], ["a", "a", "b", "b"]])
+@pytest.mark.parametrize("node_of", [["a", "a"], pytest.param(["a", "a", "b", "b"], marks=pytest.mark.nightly)])
 def test_the_rank_that_is_slow_in_backward_is_named(node_of: list[str]) -> None:
     """+50 ms there, which DDP makes all ranks wait for."""
     slow = Injection(kind="slow-rank", rank=1, seconds=0.05)
@@ -169,6 +169,7 @@ def test_what_fsdp_has_not() -> None:
     assert [one.state for one in ran.findings["TRN024"]] == [State.NOTE]
 
 
+@pytest.mark.nightly
 @fake_nvml.needs_gcc
 def test_stray_contexts_in_a_smoke_run(tmp_path: Path) -> None:
     """Rank 1 has a context on rank 0's GPU as well, and both have memory as the fake libraries tell."""
