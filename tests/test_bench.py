@@ -309,6 +309,7 @@ def test_without_a_loopback_interface(tmp_path: Path) -> None:
     assert not ran.document.run.started_job
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a mount of its own")
 def test_a_full_tmp_is_survived(tmp_path: Path) -> None:
     """/tmp is a full file system of 64 KiB: the run folder goes elsewhere, and the report says what is wrong."""

@@ -258,6 +258,7 @@ def test_env_finds_what_is_wrong_with_a_node(env_command: Command, code: str, st
     assert {name: word for name, word in states.items() if word != "unknown"} == {code: state}
 
 
+@pytest.mark.nightly
 def test_env_with_an_nvml_that_hangs_is_not_finished(env_command: Command) -> None:
     ran = env_command("gpus = 8", "hang = nvmlDeviceGetTemperature 5", NCCLCHECK_DEADLINE="30")
     states = {v.code: v for v in ran.document.verdicts}

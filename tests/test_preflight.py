@@ -52,6 +52,7 @@ def model():
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_the_users_data_is_examined_and_trains_the_users_model(ncclcheck: Command, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MINE)

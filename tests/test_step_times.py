@@ -76,6 +76,7 @@ def train(case: Case, *environments: dict[str, str]) -> Ran:
     return Ran([msgspec.json.decode(text, type=Outcome) for text in found])
 
 
+@pytest.mark.nightly
 def test_two_healthy_ranks() -> None:
     """Nothing is bad; every aspect was seen, and the parts of a step are where they should be."""
     ran = train(Case(plan=TrainingPlan(budget_s=60.0), node_of=["a", "a"], side=True))
@@ -123,6 +124,7 @@ def test_the_rank_that_is_slow_in_backward_is_named(node_of: list[str]) -> None:
     assert max(backward) < 1.5 * min(backward), "DDP hides it"
 
 
+@pytest.mark.nightly
 def test_a_slow_loader_and_a_leak_are_named() -> None:
     """Each on a rank of its own."""
     faults = [Injection(kind="slow-data", rank=0, seconds=0.05), Injection(kind="leak", rank=1)]

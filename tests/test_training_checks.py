@@ -152,6 +152,7 @@ def test_a_defect_is_named(name: str) -> None:
     assert troubles(verdicts(one, faulty()[name])) == expected
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", OF_FOUR)
 def test_four_ranks_tell_who_it_is(name: str) -> None:
     one, expected = OF_FOUR[name]

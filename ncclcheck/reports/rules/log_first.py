@@ -193,7 +193,7 @@ def _missing(logs: Logs) -> list[int]:
     return sorted({*range(min(world, 65536))} - {*logs.ranks}) if logs.ranks else []
 
 
-@log_rule("LOG004", "no rank's own program raised an exception")
+@log_rule("LOG004", "no rank's own program raised an exception", told_by="RUN003")
 def no_exception(logs: Logs) -> Iterator[Finding]:
     """
     ## What
