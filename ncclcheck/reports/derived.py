@@ -1,4 +1,4 @@
-"""What follows from the facts of a node or a cluster: worked out once, though rules ask for it again and again."""
+"""What follows from the facts of a node, a cluster or logs: worked out once, though rules ask again and again."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable
 from functools import wraps
 from typing import TypeVar, cast
 
-from ncclcheck.probes.facts import Cluster, Node
+from ncclcheck.probes.facts import Cluster, Logs, Node
 
-S = TypeVar("S", Node, Cluster)
+S = TypeVar("S", Node, Cluster, Logs)
 T = TypeVar("T")
 
 

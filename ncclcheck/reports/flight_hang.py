@@ -5,6 +5,7 @@ from __future__ import annotations
 from ncclcheck.reports import flight_text as text
 from ncclcheck.reports.flight_state import State
 from ncclcheck.reports.flight_waits import Call, Waits
+from ncclcheck.reports.fold import fold_ranks
 
 
 def odd_in(waits: Waits, call: Call) -> tuple[list[int], str]:
@@ -18,7 +19,7 @@ def odd_in(waits: Waits, call: Call) -> tuple[list[int], str]:
         return [], ""
     saw = [rank for rank in state.members(call.group) if state.ended[call.group].get(rank, -1) >= call.seq]
     if len(saw) > len(waiting) / 2 and call.group not in state.failed_too:
-        return waiting, f"{text.ranks(waiting)} did not see its end, {text.ranks(saw)} did"
+        return waiting, f"{fold_ranks(waiting)} did not see its end, {fold_ranks(saw)} did"
     begun = {rank for rank in waiting if waits.standing[rank][1].state == "started"}
     not_begun = sorted({*waiting} - begun)
     if begun and len(begun) > len(not_begun) > 0:
@@ -33,4 +34,4 @@ def _behind(state: State, call: Call) -> tuple[list[int], str]:
     if not 0 < len(behind) <= len(entered) / 2:
         return [], ""
     last = max(entered[rank] for rank in behind)
-    return behind, f"{text.ranks(behind)} entered nothing after {last}, the others went on to {furthest}"
+    return behind, f"{fold_ranks(behind)} entered nothing after {last}, the others went on to {furthest}"

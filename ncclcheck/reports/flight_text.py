@@ -8,29 +8,23 @@ from ncclcheck.probes.facts import FlightCall, FlightGroup
 from ncclcheck.reports.findings import Evidence, Where, seen
 from ncclcheck.reports.flight_state import State
 from ncclcheck.reports.flight_waits import Call
-from ncclcheck.reports.fold import fold_numbers
+from ncclcheck.reports.fold import fold_ranks
 
 _MOST = 4
 _OVER = "ended or failed"
-
-
-def ranks(numbers: Iterable[int]) -> str:
-    """`rank 3`, `ranks 0-3,7`."""
-    told = {*numbers}
-    return f"rank{'s' * (len(told) != 1)} {fold_numbers(told)}"
 
 
 def who(numbers: Collection[int]) -> tuple[Where, str]:
     """Where a finding over these ranks is, and how its sentence begins: one rank stands before it already."""
     if len(numbers) == 1:
         return Where(rank=min(numbers)), ""
-    return Where(), f"{ranks(numbers)} "
+    return Where(), f"{fold_ranks(numbers)} "
 
 
 def doing(numbers: Iterable[int], one: str, several: str) -> str:
     """`rank 3 waits`, `ranks 0-3,7 wait`."""
     told = {*numbers}
-    return f"{ranks(told)} {one if len(told) == 1 else several}"
+    return f"{fold_ranks(told)} {one if len(told) == 1 else several}"
 
 
 def waiting(numbers: Iterable[int]) -> str:
@@ -103,5 +97,5 @@ def counts(state: State, group_index: int, among: Iterable[int]) -> list[Evidenc
         came_to = "entered is not told" if entered is None else f"entered {entered}"
         last = "none" if ended is None else str(ended)
         over = f"{_OVER} up to {last}" if group_index in state.failed_too else f"saw the end of {last}"
-        lines.append(seen(f"{ranks(who)} in {name}", f"{came_to}, {over}"))
+        lines.append(seen(f"{fold_ranks(who)} in {name}", f"{came_to}, {over}"))
     return lines

@@ -48,6 +48,12 @@ def fold_numbers(numbers: Iterable[int], most: int = 12) -> str:
     return ",".join(parts[:most]) + (f" and {len(parts) - most} more" if len(parts) > most else "")
 
 
+def fold_ranks(ranks: Iterable[int]) -> str:
+    """`rank 3`, `ranks 0-3,7`."""
+    told = {*ranks}
+    return f"rank{'s' * (len(told) != 1)} {fold_numbers(told)}"
+
+
 def size(number: float) -> str:
     """Bytes as people write them: 64 MiB, 1 KiB, 512 B."""
     for unit in ("B", "KiB", "MiB", "GiB"):

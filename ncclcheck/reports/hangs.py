@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.reports.derived import derived
 from ncclcheck.reports.findings import Where
-from ncclcheck.reports.fold import fold_numbers
 from ncclcheck.reports.log_ending import goes_on_after
 
 Kind = Literal["crossed", "mismatch", "save", "uneven", "loader", "absent", "together", "unclear"]
@@ -31,7 +32,10 @@ class Wait:
 
 @dataclass
 class Hang:
-    """One process group. last: rank -> the number of the last collective that it entered."""
+    """One process group. last: rank -> the number of the last collective that it entered.
+
+    What is asked of it is worked out when it is first asked: by then all has been told.
+    """
 
     group: str
     waits: list[Wait] = field(default_factory=list)
@@ -39,21 +43,26 @@ class Hang:
     told: dict[int, LogEvent] = field(default_factory=dict)
     silent: list[int] = field(default_factory=list)
 
-    @property
+    @cached_property
     def seq(self) -> int:
         """The collective that hangs."""
         return max((wait.seq for wait in self.waits), default=0)
 
+    @cached_property
+    def here(self) -> list[Wait]:
+        """Who gave up in it."""
+        return [wait for wait in self.waits if wait.seq == self.seq]
+
     @property
     def op(self) -> str:
         """What it is, by most ranks."""
-        ops = [wait.op for wait in self.waits if wait.seq == self.seq]
+        ops = [wait.op for wait in self.here]
         return max({*ops}, key=ops.count, default="")
 
-    @property
+    @cached_property
     def behind(self) -> list[int]:
         """Ranks whose last collective is an earlier one."""
-        waiting = {wait.rank for wait in self.waits if wait.seq == self.seq}
+        waiting = {wait.rank for wait in self.here}
         return sorted(rank for rank, last in self.last.items() if last < self.seq and rank not in waiting)
 
     @property
@@ -64,27 +73,29 @@ class Hang:
     @property
     def differ(self) -> bool:
         """Whether ranks call different things, or different sizes, at the same place."""
-        here = [wait for wait in self.waits if wait.seq == self.seq]
-        sizes = {wait.numel for wait in here if wait.numel and wait.op not in _ANY_SIZE}
-        return len({wait.op for wait in here}) > 1 or len(sizes) > 1
+        sizes = {wait.numel for wait in self.here if wait.numel and wait.op not in _ANY_SIZE}
+        return len({wait.op for wait in self.here}) > 1 or len(sizes) > 1
 
     @property
     def events(self) -> list[LogEvent]:
         """The lines of those that waited, and of those that did not come."""
-        lines = [wait.event for wait in self.waits if wait.seq == self.seq]
+        lines = [wait.event for wait in self.here]
         return [*lines[:2], *(self.told[rank] for rank in self.behind[:2] if rank in self.told), *lines[2:]]
 
 
+@derived
 def hangs(logs: Logs) -> list[Hang]:
     """The process groups in which a watchdog gave up, in the order in which they did."""
     found: dict[str, Hang] = {}
+    heard: set[tuple[str, int]] = set()
     statuses = [event for event in logs.events if event.sign == "watchdog-status" and event.rank is not None]
     groups = {(one.rank, one.fields.get("seq")): one.fields.get("group", "0") for one in statuses}
     for event in logs.events:
         if event.sign == "watchdog-timeout" and event.rank is not None:
             group = event.fields.get("group") or groups.get((event.rank, event.fields["seq"]), "0")
             hang = found.setdefault(group, Hang(group))
-            if event.rank not in {wait.rank for wait in hang.waits}:
+            if (group, event.rank) not in heard:
+                heard.add((group, event.rank))
                 hang.waits.append(_wait(event, event.rank))
     for event in statuses:
         told = found.get(event.fields.get("group", "0"))
@@ -167,14 +178,9 @@ def lines_of(logs: Logs, ranks: Iterable[int], *signs: str) -> list[LogEvent]:
     return [event for event in logs.events if event.sign in signs and event.rank in wanted]
 
 
-def ranks_of(ranks: list[int]) -> str:
-    """`rank 3`, `ranks 0-2,7`."""
-    return f"rank{'s' if len(ranks) > 1 else ''} {fold_numbers(ranks)}"
-
-
 def waited(hang: Hang) -> str:
     """`collective 493 (ALLREDUCE) of group 0, in which 7 ranks waited for 1800 s`."""
-    waiting = [wait for wait in hang.waits if wait.seq == hang.seq]
+    waiting = hang.here
     seconds = max((wait.timeout_ms for wait in waiting), default=0) / 1000
     return (
         f"collective {hang.seq} ({hang.op}) of group {hang.group}, in which {len(waiting)} "

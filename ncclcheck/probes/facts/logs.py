@@ -49,8 +49,8 @@ class LogProcess(Struct, frozen=True, kw_only=True):
     """What one process said of itself in NCCL's words; of communicators the largest.
 
     devices: of NET/IB, name -> link (`mlx5_0:1` -> `RoCE`); direct: HCA -> whether GPUDirect RDMA is on.
-    vias: kind of connection (`P2P/IPC`, `SHM`, `NET/IB/GDRDMA`, `NET/Socket`) -> how many channels; the same for
-    connections to ranks of other hosts in `vias_out`, where the ends are known. began, completed: communicators.
+    vias: kind of connection (`P2P/IPC`, `SHM`, `NET/IB/GDRDMA`, `NET/Socket`) -> how many channels.
+    began, completed: communicators.
     chunk: bytes that P2P sends at once.
     rails: numbers of the network devices that connections went over.
     """
@@ -69,7 +69,6 @@ class LogProcess(Struct, frozen=True, kw_only=True):
     direct: dict[str, bool] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
     vias: dict[str, Whole] = field(default_factory=dict)
-    vias_out: dict[str, Whole] = field(default_factory=dict)
     rails: list[Count] = field(default_factory=list)
     nranks: Count | None = None
     nnodes: Count | None = None
@@ -87,7 +86,7 @@ class LogProcess(Struct, frozen=True, kw_only=True):
     file: str = ""
 
 
-class Logs(Struct, frozen=True, kw_only=True):
+class Logs(Struct, frozen=True, kw_only=True, dict=True):  # its __dict__: what reports derive from it
     """All that the given files say. version: told without a process. dropped: lines that were known and not kept.
 
     world: the ranks of the largest communicator. ranks: those that anything was heard of.

@@ -6,15 +6,13 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ncclcheck.probes.logs.prefixes import prefix
+from ncclcheck.probes.logs.prefixes import HEAD, plain, prefix
 from ncclcheck.probes.logs.signs import Sign, all_signs
 from ncclcheck.probes.logs.vocabulary import Vocabulary
 
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
 _MOST_SHAPES, _MOST_REMEMBERED = 65536, 2**23  # bytes
 _SHORTEST = 3
-_HEAD = 200
-_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _DIGIT = re.compile(r"\d")
 _NO_DIGIT = re.compile(r"\{\d*,?\d*\}|\(\?P<\w+>|\\d")
 _ENOUGH = 20
@@ -115,9 +113,8 @@ class Matcher:
 
 def bare(text: str) -> str:
     """A line without colours and without what launchers write before it."""
-    if "\x1b" in text:
-        text = _COLOUR.sub("", text)
-    return text[prefix(text[:_HEAD]).end :]
+    text = plain(text)
+    return text[prefix(text[:HEAD]).end :]
 
 
 def words(pattern: str) -> tuple[str, ...]:

@@ -6,6 +6,8 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
+HEAD = 200  # of a line, where prefixes stand
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _MOST = 6
 _TIME = r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?\s*"
 _FORMS = tuple(
@@ -25,6 +27,11 @@ _FORMS = tuple(
         r"(?P<host>(?=[a-z-]{0,60}\d)[a-z][a-z0-9.-]{0,62}): (?!error)",  # pdsh, DeepSpeed
     )
 )
+
+
+def plain(text: str) -> str:
+    """Without colours."""
+    return _COLOUR.sub("", text) if "\x1b" in text else text
 
 
 class Prefix(NamedTuple):

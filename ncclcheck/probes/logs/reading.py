@@ -13,7 +13,7 @@ from ncclcheck.probes.logs import told
 from ncclcheck.probes.logs.lines import LONGEST, Other, Record, blocks, split
 from ncclcheck.probes.logs.match import Matcher, Pattern
 from ncclcheck.probes.logs.nccl import Communicator, End, Log, Process
-from ncclcheck.probes.logs.prefixes import Prefix, prefix
+from ncclcheck.probes.logs.prefixes import HEAD, Prefix, plain, prefix
 from ncclcheck.probes.logs.times import when
 
 _MOST_EVENTS = 50_000
@@ -208,11 +208,9 @@ class Reading:
     def _other(self, here: _File, line: bytes, number: int, patterns: tuple[Pattern, ...]) -> None:
         if not patterns:
             return
-        text = line[:LONGEST].decode(errors="backslashreplace")
-        if "\x1b" in text:
-            text = told.plain(text)
+        text = plain(line[:LONGEST].decode(errors="backslashreplace"))
         here.seen(text)
-        before = prefix(text[:200])
+        before = prefix(text[:HEAD])
         self._keep(here, text[before.end :], number, patterns, before, None, "")
 
     def _keep(
@@ -226,15 +224,14 @@ class Reading:
                 fields["place"] = place
             me = fields.pop("me", "") or fields.pop("self", "")
             rank = int(me) if me.isdecimal() and len(me) < 8 else before.rank
-            group = (here.name, before.task)
+            group, order = (here.name, before.task), self._order + number - here.lines
             same = self._counts.get(key := (sign, host, pid, rank, group), [])
             if len(same) >= _MOST_OF_A_SIGN or len(self.kept) >= _MOST_EVENTS:
                 self._dropped += 1
                 if same:
-                    same[-1].again(number, text, self._order + number - here.lines, here.time)
+                    same[-1].again(number, text, order, here.time)
                 continue
             self._counts[key] = same
-            order = self._order + number - here.lines
             one = Kept(
                 sign, number, text[:_TEXT], order, group, process, host, pid, rank, here.time, level, fields
             )
@@ -287,11 +284,3 @@ class Reading:
 
 def _ranks(told: Iterable[int | None]) -> list[int]:
     return sorted({rank for rank in told if rank is not None})
-
-
-def read(files: Iterable[tuple[str, BinaryIO]]) -> Logs:
-    """The facts of these files."""
-    reading = Reading()
-    for name, file in files:
-        reading.take(name, file)
-    return reading.logs()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping
 
@@ -10,14 +9,8 @@ from ncclcheck.probes.facts import LogProcess
 from ncclcheck.probes.logs.nccl import Log, Process
 from ncclcheck.probes.logs.prefixes import is_address
 
-_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _MOST_SETTINGS, _MOST_INTERFACES, _MOST_RAILS = 64, 16, 64
 Key = tuple[str, int]
-
-
-def plain(text: str) -> str:
-    """Without colours."""
-    return _COLOUR.sub("", text)
 
 
 class Writers:
@@ -59,17 +52,14 @@ class Writers:
 
 def processes(log: Log, who: Writers, begins: Mapping[Key, tuple[str, int]]) -> list[LogProcess]:
     """What each process said of itself."""
-    hosts = {rank: host for (host, _), rank in who.ranks.items()}
     return [
-        _process(process, who.ranks.get(key), hosts, *begins.get(key, ("", 0)))
-        for key, process in log.processes.items()
+        _process(process, who.ranks.get(key), *begins.get(key, ("", 0))) for key, process in log.processes.items()
     ]
 
 
-def _process(process: Process, rank: int | None, hosts: Mapping[int, str], file: str, line: int) -> LogProcess:
+def _process(process: Process, rank: int | None, file: str, line: int) -> LogProcess:
     world = process.largest
     known = [one for one in process.all if one.rank >= 0]
-    vias, out = _vias(process, hosts)
     return LogProcess(
         host=process.host,
         pid=max(1, process.pid),
@@ -84,8 +74,7 @@ def _process(process: Process, rank: int | None, hosts: Mapping[int, str], file:
         devices=dict(process.devices.values()),
         direct=process.direct,
         settings=dict([*process.settings.items()][:_MOST_SETTINGS]),
-        vias=vias,
-        vias_out=out,
+        vias=_vias(process),
         rails=_rails(process),
         nranks=world.nranks or None,
         nnodes=world.nnodes or None,
@@ -109,15 +98,10 @@ def _rails(process: Process) -> list[int]:
     return sorted(device for device in devices if device is not None)[:_MOST_RAILS]
 
 
-def _vias(process: Process, hosts: Mapping[int, str]) -> tuple[dict[str, int], dict[str, int]]:
-    """All connections by kind, and those to ranks on other hosts."""
-    everything: Counter[str] = Counter()
-    out: Counter[str] = Counter()
-    world = process.largest
+def _vias(process: Process) -> dict[str, int]:
+    """All connections by kind."""
+    found: Counter[str] = Counter()
     for one in process.all:
-        for (kind, _, source, target), count in one.seen.items():
-            everything[kind] += count
-            peer = hosts.get(target if source == one.rank else source)
-            if one is world and peer is not None and peer != process.host:
-                out[kind] += count
-    return dict(everything), dict(out)
+        for (kind, *_), count in one.seen.items():
+            found[kind] += count
+    return dict(found)

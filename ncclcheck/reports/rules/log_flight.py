@@ -23,6 +23,7 @@ from ncclcheck.reports.findings import (
 )
 from ncclcheck.reports.flight_view import flight_of, recorded_again, waits_of
 from ncclcheck.reports.flight_waits import Waits
+from ncclcheck.reports.fold import fold_ranks
 from ncclcheck.reports.rule import NothingToJudge, rule
 
 _MOST = 20
@@ -145,7 +146,7 @@ def _none(files: int) -> Finding:
 
 
 def _unawaited(waits: Waits, missing: list[int], told: Evidence) -> Finding:
-    who = f"{text.ranks(missing)} left no dump"
+    who = f"{fold_ranks(missing)} left no dump"
     if waits.standing or waits.state.stopped or waits.mismatched:
         said = f"{who}; nobody is seen to wait for {text.them(missing)}"
         return note(Where(), said, evidence=[told], fix=[recorded_again()])

@@ -12,6 +12,7 @@ from ncclcheck.reports.flight_match import Misfit, Mismatch, misfits, mismatches
 from ncclcheck.reports.flight_state import State as Dumps
 from ncclcheck.reports.flight_view import recorded_again, waits_of
 from ncclcheck.reports.flight_waits import Call, Waits
+from ncclcheck.reports.fold import fold_ranks
 from ncclcheck.reports.rule import rule
 
 _MOST = 8
@@ -90,7 +91,7 @@ _STEPS = {
 
 def _mismatch(state: Dumps, one: Mismatch) -> Finding:
     name = text.group(state.group(one.group))
-    variants = "; ".join(f"{text.ranks(ranks)}: {what}" for what, ranks in [*one.variants.items()][:4])
+    variants = "; ".join(f"{fold_ranks(ranks)}: {what}" for what, ranks in [*one.variants.items()][:4])
     where, who = text.who(one.odd)
     if one.kind == "total":
         what = f"the sizes of all-to-all {one.seq} of {name} do not add up: {next(iter(one.variants))}"
@@ -225,7 +226,7 @@ def no_circle(cluster: Cluster) -> Iterator[Finding]:
     state = waits.state
     calls = list(dict.fromkeys(waits.standing[rank][0] for rank in circle))
     yield fail(
-        Where(), f"{text.ranks(circle)} wait for each other in a circle, in {len(calls)} calls",
+        Where(), f"{fold_ranks(circle)} wait for each other in a circle, in {len(calls)} calls",
         why="Each waits for another to come to its own call first: none of them can go on.", owner="job",
         evidence=[
             *(text.record(state, rank, waits.standing[rank][1]) for rank in circle[:2]),

@@ -11,6 +11,7 @@ from ncclcheck.reports.flight_given_up import GivenUp, given_up
 from ncclcheck.reports.flight_state import Stopped
 from ncclcheck.reports.flight_view import recorded_again, waits_of
 from ncclcheck.reports.flight_waits import Call, Waits
+from ncclcheck.reports.fold import fold_ranks
 from ncclcheck.reports.rule import rule
 
 _MOST, _MOST_TOLD = 8, 3
@@ -74,7 +75,7 @@ def _outside(waits: Waits, call: Call, ranks: list[int]) -> Finding:
 
 
 def _given_up(waits: Waits, one: GivenUp) -> Finding:
-    state, behind = waits.state, text.ranks(one.behind)
+    state, behind = waits.state, fold_ranks(one.behind)
     shown = [
         text.record(state, rank, last)
         for rank in (*one.ahead[:1], *one.behind[:2])
@@ -83,7 +84,7 @@ def _given_up(waits: Waits, one: GivenUp) -> Finding:
     where, who = text.who(one.behind)
     return unknown(
         where,
-        f"{who}did not enter {text.call(state, one.call)}, which ended or failed on {text.ranks(one.ahead)}: "
+        f"{who}did not enter {text.call(state, one.call)}, which ended or failed on {fold_ranks(one.ahead)}: "
         f"{behind} stopped before it, or gave {text.them(one.behind, 'its dump', 'the dumps')} earlier",
         why="gloo writes down a failed call like one that ended. It cannot end before all have entered it: if "
         "these dumps are of the end of the job, it failed because of who did not come.",
@@ -115,7 +116,7 @@ def _own(waits: Waits, call: Call) -> list[Evidence]:
 
 def _mends(ranks: list[int]) -> list[Remedy]:
     return [
-        you(f"Read the end of what {text.ranks(ranks)} printed; if it hangs again, look at where it stands.",
+        you(f"Read the end of what {fold_ranks(ranks)} printed; if it hangs again, look at where it stands.",
             "py-spy dump --pid PID"),
         recorded_again(),
         admin("Look on its node for a GPU that fell out, and for killed processes.",
@@ -167,7 +168,7 @@ def _stopped(waits: Waits, stopped: list[Stopped]) -> Finding:
         why="The GPU or the watchdog stopped before those of the peers: what others print is a consequence.",
         owner="node", evidence=[line for one in stopped[:_MOST_TOLD] for line in _evidence(waits, one)],
         fix=[
-            you(f"Read what {text.ranks(ranks)} printed first: the earliest error of the job is likely there."),
+            you(f"Read what {fold_ranks(ranks)} printed first: the earliest error of the job is likely there."),
             admin("Look for errors of the GPU on the node.", "dmesg -T | grep -i xid",
                   "nvidia-smi -q -d ECC,PAGE_RETIREMENT,ROW_REMAPPER"),
         ],

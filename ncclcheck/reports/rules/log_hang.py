@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import Logs
 from ncclcheck.reports import hangs
 from ncclcheck.reports.findings import Evidence, Finding, Where, admin, seen, you
+from ncclcheck.reports.fold import fold_ranks
 from ncclcheck.reports.hangs import Hang
 from ncclcheck.reports.logged import cause, in_order, lines, log_rule, said
 from ncclcheck.reports.rule import NothingToJudge
@@ -61,7 +62,7 @@ def every_rank_came(logs: Logs) -> Iterator[Finding]:
         how = "did not come" if hang.behind else "said nothing, and may not have come,"
         yield cause(
             hang.events,
-            f"{hangs.ranks_of(hang.absent)} {how} to {hangs.waited(hang)}.{busy}",
+            f"{fold_ranks(hang.absent)} {how} to {hangs.waited(hang)}.{busy}",
             why="The ranks that print the time-out only waited; the one that did not come stops them all.",
             owner="job",
             at=hangs.place(logs, hang.absent[0]),
@@ -83,7 +84,7 @@ def _silent_in_gloo(logs: Logs) -> Iterator[Finding]:
     if ranks and 0 < len(absent) <= len(ranks):
         yield cause(
             waited,
-            f"{hangs.ranks_of(absent)} did not come: {hangs.ranks_of(ranks)} waited in vain, and of the others "
+            f"{fold_ranks(absent)} did not come: {fold_ranks(ranks)} waited in vain, and of the others "
             "nothing is heard",
             why="The ranks that print the time-out only waited.",
             owner="job",
@@ -116,7 +117,7 @@ def no_rank_hangs_in_its_loader(logs: Logs) -> Iterator[Finding]:
     for hang in hangs.of_kind(logs, "loader"):
         stuck = hangs.in_loader(hang, logs) or []
         frames = hangs.lines_of(logs, stuck, "loader-frame") or said(logs, "loader-frame")
-        who = f"{hangs.ranks_of(stuck)} hangs" if stuck else "a rank hangs"
+        who = f"{fold_ranks(stuck)} hangs" if stuck else "a rank hangs"
         yield cause(
             [*frames[:1], *hang.events],
             f"{who} in its data loader and did not come to {hangs.waited(hang)}",
@@ -182,7 +183,7 @@ def no_watchdog_gave_up(logs: Logs) -> Iterator[Finding]:
     for hang in hangs.of_kind(logs, "unclear"):
         yield cause(
             hang.events,
-            f"{hangs.ranks_of(sorted(wait.rank for wait in hang.waits))} gave up in {hangs.waited(hang)}; "
+            f"{fold_ranks(sorted(wait.rank for wait in hang.waits))} gave up in {hangs.waited(hang)}; "
             "which rank did not come is not told",
             why="The ranks that print the time-out only waited.",
             owner="job",

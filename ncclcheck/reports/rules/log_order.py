@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports import hangs
 from ncclcheck.reports.findings import Finding, State, you
+from ncclcheck.reports.fold import fold_ranks
 from ncclcheck.reports.logged import cause, in_order, log_rule, said
 
 _DEFAULT_MS = 600_000
@@ -69,7 +70,7 @@ def same_number_of_batches(logs: Logs) -> Iterator[Finding]:
         ranks = others or hang.absent
         yield cause(
             [*hang.events, *said(logs, "epoch-ends")[-1:]],
-            f"{hangs.ranks_of(ranks)} {'wait' if len(ranks) > 1 else 'waits'} elsewhere or went on, while others "
+            f"{fold_ranks(ranks)} {'wait' if len(ranks) > 1 else 'waits'} elsewhere or went on, while others "
             f"are in {hangs.waited(hang)}: their numbers of batches differ, or their control flow does",
             why="A rank whose data ends first goes on, and the others wait for its gradients.",
             owner="job",

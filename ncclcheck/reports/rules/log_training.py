@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import Logs
 from ncclcheck.reports import hangs
 from ncclcheck.reports.findings import Finding, State, Where, admin, seen, you
-from ncclcheck.reports.fold import fold_numbers
+from ncclcheck.reports.fold import fold_numbers, fold_ranks
 from ncclcheck.reports.log_ending import goes_on_after
 from ncclcheck.reports.logged import by_host, cause, in_order, log_rule, said
 
@@ -271,7 +271,7 @@ def every_rank_passes_the_barrier(logs: Logs) -> Iterator[Finding]:
         host = next((one.host for one in logs.processes if one.rank == ranks[0]), None)
         yield cause(
             found,
-            f"rank{'s' if len(ranks) > 1 else ''} {fold_numbers(ranks)} did not come to a monitored barrier",
+            f"{fold_ranks(ranks)} did not come to a monitored barrier",
             why="All other ranks were there.",
             owner="job",
             at=Where(node=host, rank=ranks[0]),
