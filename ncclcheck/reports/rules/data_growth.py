@@ -105,10 +105,11 @@ def memory(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     /proc/self/smaps_rollup between runs of reads in a child whose objects are frozen (`gc.freeze()`), so that the
     garbage collector's own writing does not count: 40 MiB in any process with torch. Real workers copy at least as
-    much. A leak is 1 KiB a read (`DAT021.leak`, bytes) in each of four runs over the same samples. What was copied
-    by runs spread over the index is worked out for all samples, at most the size of the lists that were found; few
-    or slow reads make it coarse. 32 MiB a worker (`DAT021.mib`) is a warning, more than all memory in all workers
-    a failure. A cache that would exceed it with all samples in all workers is a warning.
+    much. A leak is 1 KiB a read (`DAT021.leak`, bytes) in each of four runs over the same samples. What was
+    copied by runs spread over the index is worked out for all samples, at most the size of the lists that were
+    found; few or slow reads make it coarse; without such a list the runs must be about equal. 32 MiB a worker
+    (`DAT021.mib`) is a warning, more than all memory in all workers a failure. A cache that would exceed it with
+    all samples in all workers is a warning.
 
     ## Fix
     - **you** one array instead of many objects: `numpy.array(paths, dtype="S")`, a tensor of labels, Arrow, or all
@@ -180,10 +181,11 @@ def _copies(cluster: Cluster, node: str, held: Resources) -> Finding | None:
 
 
 def _copied_each(held: Resources) -> float:
-    """Bytes that a read copies, without the page that looking costs. No list to blame: each run must show it, and
-    more of it than reading the same samples again.
+    """Bytes that a read copies, without the page that looking costs. Without a list to blame each run must show
+    it, about as much as the others, and more than reading the same samples again.
 
-    What is kept anew is put into memory that the parent had freed, which copies it as well.
+    What is made anew is put into memory that the parent had freed, which copies it as well: with what is kept, or
+    less and less of it.
     """
     fresh = value_or(held.fresh, Growth(reads=0))
     if not fresh.copied or not fresh.reads or sum(fresh.memory) > sum(fresh.copied) or _leaves_open(fresh):
@@ -191,7 +193,7 @@ def _copied_each(held: Resources) -> float:
     a_run = fresh.reads / len(fresh.copied)
     if held.containers:
         return max(0.0, median(fresh.copied) - _PAGE) / a_run
-    if fresh.reads < 256:
+    if fresh.reads < 256 or min(fresh.copied) < median(fresh.copied) / 2:
         return 0.0
     return max(0.0, (min(fresh.copied) - _PAGE) / a_run - _copied_anyway(known(held.again)))
 
