@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from ncclcheck.probes.logs.lines import LONGEST
 from ncclcheck.probes.logs.prefixes import HEAD, plain, prefix
 from ncclcheck.probes.logs.signs import Sign, all_signs
 from ncclcheck.probes.logs.vocabulary import Vocabulary
@@ -48,7 +49,10 @@ class Pattern(NamedTuple):
 
 
 class Matcher:
-    """Remembers for each shape of line (digits are alike) which signs it may have."""
+    """Remembers for each shape of line (digits are alike) which signs it may have.
+
+    dull: shapes that have none, or only what was seen often enough.
+    """
 
     def __init__(self, signs: Sequence[Sign] | None = None) -> None:
         signs = all_signs() if signs is None else signs
@@ -65,25 +69,44 @@ class Matcher:
         ]
         self._vocabulary = Vocabulary([one.any_case or one.words for one in self._patterns])
         self._frequent: dict[bytes, int] = {}
-        self._rested: dict[bytes, tuple[Pattern, ...]] = {}
         self._shapes: dict[bytes, tuple[Pattern, ...]] = {}
+        self.dull: set[bytes] = set()
+        self._resting: set[bytes] = set()
         self._remembered = 0
 
     def may(self, line: bytes) -> tuple[Pattern, ...]:
         """The signs whose words are in a line."""
-        shape = line.translate(_DIGITS)
+        shape = shape_of(line)
+        if shape in self.dull:
+            return ()
         found = self._shapes.get(shape)
         if found is None:
-            self._remembered += len(shape)
-            if len(self._shapes) >= _MOST_SHAPES or self._remembered > _MOST_REMEMBERED:
-                self._shapes.clear()
-                self._frequent.clear()
-                self._rested.clear()
-                self._remembered = len(shape)
-            self._shapes[shape] = found = self._searched(line.decode(errors="backslashreplace"))
-        if found and found[-1].often:
+            found = self._searched(line.decode(errors="backslashreplace"))
+            self._make_room(shape)
+            if not found:
+                self.dull.add(shape)
+                return ()
+            self._shapes[shape] = found
+        if found[-1].often:
             self._count(shape, found)
         return found
+
+    def pass_over(self, shape: bytes, line: bytes) -> None:
+        """A shape with a time before it: it has nothing for as long as the line has nothing."""
+        if shape not in self.dull and len(shape) <= LONGEST:
+            self._make_room(shape)
+            self.dull.add(shape)
+            if shape_of(line) in self._resting:
+                self._resting.add(shape)
+
+    def _make_room(self, shape: bytes) -> None:
+        self._remembered += len(shape)
+        if len(self._shapes) + len(self.dull) >= _MOST_SHAPES or self._remembered > _MOST_REMEMBERED:
+            self._shapes.clear()
+            self._frequent.clear()
+            self.dull.clear()
+            self._resting.clear()
+            self._remembered = len(shape)
 
     def _searched(self, text: str) -> tuple[Pattern, ...]:
         candidates = (self._patterns[index] for index in self._vocabulary.candidates(text))
@@ -94,14 +117,14 @@ class Matcher:
     def _count(self, shape: bytes, found: tuple[Pattern, ...]) -> None:
         """What sound logs are full of is not looked for in this shape until `again`, where enough was seen."""
         seen = self._frequent[shape] = self._frequent.get(shape, 0) + 1
-        if seen >= _ENOUGH:
-            self._shapes[shape] = tuple(one for one in found if not one.often)
-            self._rested[shape] = found
+        if seen >= _ENOUGH and found[0].often:
+            self.dull.add(shape)
+            self._resting.add(shape)
 
     def again(self) -> None:
         """Look once more for what was left out, so that its last line is known about."""
-        self._shapes.update(self._rested)
-        self._rested.clear()
+        self.dull -= self._resting
+        self._resting.clear()
 
     @staticmethod
     def signs(text: str, patterns: Sequence[Pattern]) -> Iterator[tuple[str, dict[str, str]]]:
@@ -109,6 +132,11 @@ class Matcher:
         for one in patterns:
             if found := one.search.search(text):
                 yield one.name, {key: value for key, value in found.groupdict().items() if value}
+
+
+def shape_of(text: bytes) -> bytes:
+    """With all digits alike."""
+    return text.translate(_DIGITS)
 
 
 def bare(text: str) -> str:

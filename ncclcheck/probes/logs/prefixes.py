@@ -10,23 +10,21 @@ HEAD = 200  # of a line, where prefixes stand
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _MOST = 6
 _TIME = r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?\s*"
-_FORMS = tuple(
-    re.compile(form)
-    for form in (
-        _TIME,  # docker logs -t, kubectl logs --timestamps
-        r"std(?:out|err) [FP] |\|\s*",  # after a time: a container's log as it lies on the node
-        r"\[rank(?P<rank>\d{1,7})\]:\s?",  # torch 2.2 and later, of itself
-        r"\[(?P<task>[A-Za-z][A-Za-z_-]{0,40}\d{1,5})\]:\s?",  # torchrun --tee: role and local rank
-        # mpirun --tag-output, of version 5 too; SageMaker
-        r"\[(?:[\w.-]{1,200}@)?\d{1,5},(?:mpirank:)?(?P<rank>\d{1,7})(?:,[\w.-]{1,63})?\]"
-        r"<std(?:out|err|diag)>:\s?",
-        r"(?P<task>\d{1,6}): ",  # srun --label
-        r"\((?:\w{1,80} )?(?P<task>pid=\d{1,10}(?:, ip=(?P<host>[\w.:]{1,64}))?)\)\s",  # Ray
-        r"\[(?P<task>pod/[\w.-]{1,253}/[\w.-]{1,63})\]\s",  # kubectl logs --prefix
-        r"(?P<task>[\w.-]{1,128})\s+\|\s",  # docker compose
-        r"(?P<host>(?=[a-z-]{0,60}\d)[a-z][a-z0-9.-]{0,62}): (?!error)",  # pdsh, DeepSpeed
-    )
+_FORMS = (
+    _TIME,  # docker logs -t, kubectl logs --timestamps
+    r"std(?:out|err) [FP] |\|\s*",  # after a time: a container's log as it lies on the node
+    r"\[rank(?P<rank>\d{1,7})\]:\s?",  # torch 2.2 and later, of itself
+    r"\[(?P<task>[A-Za-z][A-Za-z_-]{0,40}\d{1,5})\]:\s?",  # torchrun --tee: role and local rank
+    # mpirun --tag-output, of version 5 too; SageMaker
+    r"\[(?:[\w.-]{1,200}@)?\d{1,5},(?:mpirank:)?(?P<rank>\d{1,7})(?:,[\w.-]{1,63})?\]<std(?:out|err|diag)>:\s?",
+    r"(?P<task>\d{1,6}): ",  # srun --label
+    r"\((?:\w{1,80} )?(?P<task>pid=\d{1,10}(?:, ip=(?P<host>[\w.:]{1,64}))?)\)\s",  # Ray
+    r"\[(?P<task>pod/[\w.-]{1,253}/[\w.-]{1,63})\]\s",  # kubectl logs --prefix
+    r"(?P<task>[\w.-]{1,128})\s+\|\s",  # docker compose
+    r"(?P<host>(?=[a-z-]{0,60}\d)[a-z][a-z0-9.-]{0,62}): (?!error)",  # pdsh, DeepSpeed
 )
+_NUMBERED = (re.sub(r"\?P<(\w+)>", rf"?P<\1_{number}>", form) for number, form in enumerate(_FORMS))
+_ONE = re.compile("|".join(_NUMBERED))  # one search is faster than ten
 
 
 def plain(text: str) -> str:
@@ -51,10 +49,10 @@ def prefix(text: str) -> Prefix:
     """What stands before a line, as far as it is known; `end` is where the line itself begins."""
     rank, task, host, end = None, [], "", 0
     for _ in range(_MOST):
-        found = next((one for form in _FORMS if (one := form.match(text, end))), None)
+        found = _ONE.match(text, end)
         if found is None:
             break
-        told = found.groupdict()
+        told = {name.partition("_")[0]: value for name, value in found.groupdict().items() if value}
         rank = int(told["rank"]) if told.get("rank") else rank
         host = told.get("host") or host
         task += [told["task"]] if told.get("task") else []

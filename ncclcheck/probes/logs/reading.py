@@ -6,12 +6,13 @@ import time
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import count
 from typing import BinaryIO
 
 from ncclcheck.probes.facts import LogEvent, LogFile, Logs
 from ncclcheck.probes.logs import told
 from ncclcheck.probes.logs.lines import LONGEST, Other, Record, blocks, split
-from ncclcheck.probes.logs.match import Matcher, Pattern
+from ncclcheck.probes.logs.match import Matcher, Pattern, shape_of
 from ncclcheck.probes.logs.nccl import Communicator, End, Log, Process
 from ncclcheck.probes.logs.prefixes import HEAD, Prefix, plain, prefix
 from ncclcheck.probes.logs.times import when
@@ -23,6 +24,7 @@ _MOST_GROUPS, _MOST_IN_A_GROUP = 65536, 4096
 _TEXT = 600
 _NOBODY = Prefix()
 _CALLS = tuple(f"{name}: ".encode() for name in ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce"))
+_MARK = b"NCCL "
 _STAMPED = (b"T", b" ")
 _BULK = ("Channel ", "Ring ", "Tree ", "Trees ", "Coll")
 
@@ -113,21 +115,33 @@ class Reading:
         self._files.append(_File(name, problem=why))
 
     def _block(self, here: _File, block: bytes) -> None:
-        may = self._matcher.may
-        self._matcher.again()
-        number = here.lines
-        for number, line in enumerate(block.removesuffix(b"\n").split(b"\n"), number + 1):  # noqa: B020 - goes on
-            if b"\r" in line and b"\r" in (line := line.rstrip(b"\r")):  # progress bars are one line to an editor
+        matcher = self._matcher
+        matcher.again()
+        block, dull, bars = block.removesuffix(b"\n"), matcher.dull, b"\r" in block
+        number, operations = here.lines, here.operations
+        lines, shapes = block.split(b"\n"), shape_of(block).split(b"\n")
+        for number, line, shape in zip(count(number + 1), lines, shapes, strict=False):  # noqa: B020 - goes on
+            at = line.find(_MARK)
+            if at < 0 and shape in dull:
+                continue
+            if bars and b"\r" in (line := line.rstrip(b"\r")):  # progress bars are one line to an editor
                 for part in line.split(b"\r"):
                     self._line(here, part, number)
+                continue
+            if line[10:11] in _STAMPED and line[4:5] == b"-" and line[:4].isdigit():
+                line, here.stamp = self._unstamped(line)  # noqa: PLW2901
+                at = line.find(_MARK)
+            if at >= 0:
+                if line.startswith(_CALLS, at + 10) and line.find(_MARK, at + 5) < 0:
+                    operations += 1
+                elif not self._connects(here, line, at):
+                    self._records(here, line, number)
+            elif patterns := matcher.may(line[:LONGEST]):
+                self._other(here, line, number, patterns)
             else:
-                if line[10:11] in _STAMPED and line[4:5] == b"-" and line[:4].isdigit():
-                    line, here.stamp = self._unstamped(line)  # noqa: PLW2901
-                if (at := line.find(b"NCCL ")) >= 0:
-                    if not self._again(here, line, at):
-                        self._records(here, line, number)
-                elif patterns := may(line[:LONGEST]):
-                    self._other(here, line, number, patterns)
+                matcher.pass_over(shape, line[:LONGEST])
+        here.records += operations - here.operations
+        here.operations = operations
         self._order += number - here.lines
         here.lines = number
 
@@ -138,18 +152,14 @@ class Reading:
         return (line[end:], line[:end].decode(errors="replace")) if 0 < end < 44 else (line, "")
 
     def _line(self, here: _File, line: bytes, number: int) -> None:
-        if b"NCCL " in line:
+        if _MARK in line:
             self._records(here, line, number)
         elif patterns := self._matcher.may(line[:LONGEST]):
             self._other(here, line, number, patterns)
 
-    def _again(self, here: _File, line: bytes, at: int) -> bool:
-        """Most lines of large logs: a collective, or a connection that only its channel tells from another."""
-        if line.startswith(_CALLS, at + 10) and line.find(b"NCCL ", at + 5) < 0:
-            here.records += 1
-            here.operations += 1
-            return True
-        if not line.startswith(b"Channel ", at + 10):
+    def _connects(self, here: _File, line: bytes, at: int) -> bool:
+        """One more connection, which only its channel tells from another: most lines of a large job's start."""
+        if line[at + 10 : at + 18] != b"Channel ":
             return False
         known = self._connections.get(line[:at] + line[line.find(b" : ", at) :])
         if known is None or known[0].turns != known[1]:
@@ -198,8 +208,8 @@ class Reading:
             self._keep(here, record.text, record.number, patterns, before, process, record.level, record.place)
 
     def _remember(self, process: Process, line: bytes) -> None:
-        at, counted = line.find(b"NCCL "), process.connected
-        if counted is not None and len(line) <= _CONNECTION and line.find(b"NCCL ", at + 5) < 0:
+        at, counted = line.find(_MARK), process.connected
+        if counted is not None and len(line) <= _CONNECTION and line.find(_MARK, at + 5) < 0:
             if len(self._connections) >= _MOST_CONNECTIONS:
                 self._connections.clear()
             key = line[:at] + line[line.find(b" : ", at) :]
