@@ -1,6 +1,6 @@
-"""How often the cause in a log is named, and how fast logs are read.
+"""How often the cause in a log is named; how fast logs are read, log_speed.py tells.
 
-    python benchmarks/logs.py [--held] [--seeds 2] [--missed] [--speed MB] [--only A,B7]
+    python benchmarks/logs.py [--held] [--seeds 2] [--missed] [--only A,B7]
 
 Cases: tests/data/logs/cases, written by people who had not seen the rules, which were mended by what they missed;
 --held: tests/data/logs/held, a second set, run when the rules were done. Each is read as it is (clean) and mixed
@@ -13,9 +13,6 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import random
-import resource
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -132,65 +129,16 @@ def _share(part: int, whole: int) -> str:
     return f"{part} of {whole} ({100 * part / whole:.0f} %)" if whole else ""
 
 
-def big(megabytes: int) -> bytes:
-    """A log as large jobs write it: the start of 128 ranks, then collectives, connections and training lines."""
-    chance = random.Random(1)
-    lines = []
-    for rank in range(128):
-        head = f"gpu-a{rank // 8:02d}:{4000 + rank % 8}:4100 [{rank % 8}] NCCL INFO "
-        lines += [
-            f"{head}Bootstrap: Using eth0:10.0.3.{rank // 8}<0>",
-            f"{head}ncclCommInitRank comm 0x55{rank:x} rank {rank} nranks 128 cudaDev 0 nvmlDev 0 busId 1b000 "
-            "commId 0x12 - Init START",
-            *(f"{head}Channel {channel:02d}/0 : {rank}[0] -> {(rank + 8) % 128}[0] [send] via NET/IB/{channel % 8}"
-              "/GDRDMA" for channel in range(32)),
-            f"{head}ncclCommInitRank comm 0x55{rank:x} rank {rank} nranks 128 cudaDev 0 nvmlDev 0 busId 1b000 "
-            "commId 0x12 - Init COMPLETE",
-        ]  # fmt: skip
-    size = sum(map(len, lines))
-    while size < megabytes * 1e6:
-        rank = chance.randrange(128)
-        head = f"gpu-a{rank // 8:02d}:{4000 + rank % 8}:4100 [{rank % 8}] NCCL INFO "
-        more = [
-            f"{head}AllReduce: opCount {size:x} sendbuff 0x7f{size:x} recvbuff 0x7f{size:x} count 1048576 "
-            "datatype 7 op 0 root 0 comm 0x55 [nranks=128] stream 0x44",
-            f"[rank{rank}]: 2026-05-16 16:39:51,208 INFO train step {size} loss {chance.random():.4f} "
-            f"grad_norm {chance.random():.3f} tokens/s {chance.randrange(10000, 99999)}",
-            f"{head}Channel {rank % 32:02d}/0 : {rank}[0] -> {(rank + 1) % 128}[0] via P2P/CUMEM/read",
-        ]
-        lines += more
-        size += sum(map(len, more))
-    return ("\n".join(lines) + "\n").encode()
-
-
-def speed(megabytes: int) -> None:
-    """Print megabytes a second on one core, and how much memory grew."""
-    data = big(megabytes)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    rates = []
-    for _ in range(3):
-        begun = time.process_time()
-        reading = Reading()
-        reading.take("log", io.BytesIO(data))
-        reading.logs()
-        rates.append(len(data) / 1e6 / (time.process_time() - begun))
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    print(f"{len(data) / 1e6:.0f} MB read at {sorted(rates)[1]:.0f} MB/s (CPU); memory grew by {grown:.0f} MiB")
-
-
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--held", action="store_true")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--missed", action="store_true")
-    parser.add_argument("--speed", type=int, default=100, metavar="MB")
     parser.add_argument("--only", default="")
     given = parser.parse_args()
     folder = FOLDER.with_name("held") if given.held else FOLDER
     detection(folder, given.seeds, tuple(filter(None, given.only.split(","))), missed=given.missed)
-    if given.speed:
-        speed(given.speed)
 
 
 if __name__ == "__main__":

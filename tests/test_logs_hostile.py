@@ -134,7 +134,7 @@ def test_no_line_makes_prefixes_and_times_slow() -> None:
 
 
 def test_5_mb_are_read_at_once() -> None:
-    """How fast it really is, benchmarks/logs.py tells; this only holds it to what no machine should miss."""
+    """How fast it really is, benchmarks/log_speed.py tells; this only holds it to what no machine should miss."""
     data = b"".join(_lines(40_000))
     begun = time.process_time()
     reading = Reading()
