@@ -45,8 +45,8 @@ def counted(logs: Logs) -> Iterator[Finding]:
     nNodes (2.20 and later), host names and bootstrap addresses of all ranks, and the connections that NCCL
     made. Several taken for one: more addresses than nNodes, and an error in CUDA IPC, its socket (`UDS: Sending
     data`) or a duplicate GPU on two hosts. One taken for several: all ranks were seen, and nNodes is above the
-    number of addresses; or all are on docker's bridge, which does not leave the machine; or a single machine
-    uses NET.
+    number of addresses; or a single machine uses NET. Also where a rank of each node was seen, and all are on
+    docker's bridge, which does not leave the machine.
 
     ## Fix
     - **you** a host name for each machine; no NCCL_HOSTID in images; unset it everywhere.
@@ -80,12 +80,12 @@ def _taken_for_one(logs: Logs, job: list[LogProcess]) -> list[LogEvent]:
 def _taken_for_several(job: list[LogProcess]) -> str:
     """How it shows that one machine seems to be several; empty where it does not."""
     nodes, there = max((one.nnodes or 0 for one in job), default=0), machines(job)
+    if nodes > 1 and len({one.host for one in job}) == nodes and behind_one_bridge(job):
+        return f"nNodes {nodes}, and all of them are behind docker's bridge of one machine"
     if len(job) < 2 or not all_ranks(job):
         return ""
     if nodes > len(there):
         return f"nNodes {nodes}, and all {len(job)} ranks are on {len(there)} machine(s)"
-    if nodes > 1 and behind_one_bridge(job):
-        return f"nNodes {nodes}, and all {len(job)} ranks are behind docker's bridge of one machine"
     if len(there) == 1 and any(kind.startswith("NET/") for one in job for kind in one.vias):
         return f"connections via NET, and all {len(job)} ranks are on one machine"
     return ""

@@ -11,7 +11,7 @@ SIGNS = (
         "debug-setting",
         r"(?P<name>NCCL_(?:P2P_DISABLE|P2P_LEVEL|SHM_DISABLE|NET_GDR_LEVEL|NET_GDR_READ|DMABUF_ENABLE|ALGO|PROTO"
         r"|NTHREADS|MAX_NCHANNELS|MAX_CTAS|LL_BUFFSIZE|LL128_BUFFSIZE|BUFFSIZE|CHUNK_SIZE|LAUNCH_MODE"
-        r"|CHECK_POINTERS|IGNORE_DISABLED_P2P|NVB_DISABLE|RUNTIME_CONNECT)) set by environment to "
+        r"|CHECK_POINTERS|IGNORE_DISABLED_P2P|NVB_DISABLE|RUNTIME_CONNECT)) set (?:by environment )?to "
         r"(?P<value>\S{1,100}?)\.?$",
         (
             f"{_INFO} NCCL_P2P_DISABLE set by environment to 1.",
@@ -20,10 +20,11 @@ SIGNS = (
     ),
     Sign(
         "nic-setting",
-        r"(?P<name>NCCL_IB_(?:DISABLE|HCA|GID_INDEX|TC|SL|PKEY)|NCCL_NET) set by environment to "
+        r"(?P<name>NCCL_IB_(?:DISABLE|HCA|GID_INDEX|TC|SL|PKEY)|NCCL_NET) set (?:by environment )?to "
         r"(?P<value>\S{1,200}?)\.?$",
         (
             f"{_INFO} NCCL_IB_HCA set by environment to mlx5_1",
+            f"{_INFO} NCCL_IB_HCA set to =mlx5_0,mlx5_1",
             f"{_INFO} NCCL_IB_TC set by environment to 106.",
         ),
     ),
