@@ -79,6 +79,17 @@ def test_no_sign_is_lost_on_the_fast_way(line: str) -> None:
     assert {sign.name for sign in SIGNS if not sign.often and re.search(sign.pattern, text)} <= fast
 
 
+def test_no_sign_is_lost_after_lines_with_other_digits() -> None:
+    """Lines that differ in their digits are remembered as one."""
+    examples = [example for sign in SIGNS for example in sign.examples]
+    matcher, other_digits = Matcher(), str.maketrans("0123456789", "1234567891")
+    for example in examples:
+        matcher.may(example.translate(other_digits).encode())
+    for example in examples:
+        told = {one.name for one in matcher.may(example.encode())}
+        assert {one.name for one in _MATCHER.may(example.encode()) if not one.often} <= told
+
+
 def _fragments(example: str) -> Iterator[str]:
     """Parts of an example, which repeated look like it for a long time."""
     words = re.findall(r"\w+|\W+", example)

@@ -26,7 +26,7 @@ _TOKEN = re.compile(
 class Pattern(NamedTuple):
     """A sign, ready to be searched for. words: one of them is in every line that it is in; none: not known.
 
-    any_case: the same, in lower case, of a line in lower case. digits: what the digits of a line are matters.
+    any_case: the same, in lower case and with all digits alike, of such a line. digits: of a line they matter.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Pattern(NamedTuple):
     often: bool
 
     def is_near(self, text: str) -> bool:
-        """Whether a line has one of its words."""
+        """Whether a line with all digits alike has one of its words."""
         if self.any_case:
             lower = text.lower()
             return any(word in lower for word in self.any_case)
@@ -61,7 +61,7 @@ class Matcher:
                 one.name,
                 re.compile(one.pattern),
                 words(one.pattern),
-                one.words,
+                tuple(shape_of(word.encode()).decode() for word in one.words),
                 _DIGIT.search(_NO_DIGIT.sub("", one.pattern)) is not None,
                 one.often,
             )
@@ -81,7 +81,7 @@ class Matcher:
             return ()
         found = self._shapes.get(shape)
         if found is None:
-            found = self._searched(line.decode(errors="backslashreplace"))
+            found = self._searched(shape, line)
             self._make_room(shape)
             if not found:
                 self.dull.add(shape)
@@ -108,10 +108,11 @@ class Matcher:
             self._resting.clear()
             self._remembered = len(shape)
 
-    def _searched(self, text: str) -> tuple[Pattern, ...]:
-        candidates = (self._patterns[index] for index in self._vocabulary.candidates(text))
-        near = [one for one in candidates if one.is_near(text)]
-        text = bare(text) if near else ""
+    def _searched(self, shape: bytes, line: bytes) -> tuple[Pattern, ...]:
+        alike = shape.decode(errors="backslashreplace")
+        candidates = (self._patterns[index] for index in self._vocabulary.candidates(alike))
+        near = [one for one in candidates if one.is_near(alike)]
+        text = bare(line.decode(errors="backslashreplace")) if near else ""
         return tuple(one for one in near if one.may_be_in(text))
 
     def _count(self, shape: bytes, found: tuple[Pattern, ...]) -> None:
