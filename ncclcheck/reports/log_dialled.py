@@ -60,7 +60,7 @@ def _kind(event: LogEvent, address: str, here: LogProcess | None, owners: set[tu
         return "virtual"
     if parsed is not None and parsed.is_link_local:
         return "link-local"
-    if event.fields.get("error") == _REFUSED:
+    if event.fields.get("error") == _REFUSED or event.fields.get("spent") == "retries":
         return "refused"
     return "twin" if twins(here) else "unreached"
 

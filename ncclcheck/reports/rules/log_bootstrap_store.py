@@ -72,7 +72,13 @@ def port(logs: Logs) -> Iterator[Finding]:
 
 def _waits_alone(logs: Logs) -> list[LogEvent]:
     """Lines of a store that listened, and to which not all came."""
-    return [one for one in said(logs, "clients-missing") if one.fields["joined"] != one.fields["wanted"]]
+    return [one for one in said(logs, "clients-missing") if len({*_came(one)}) > 1]
+
+
+def _came(event: LogEvent) -> tuple[str, str]:
+    """How many came, and of how many; nothing where it is not told."""
+    fields = event.fields
+    return fields.get("joined") or fields.get("came", ""), fields.get("wanted") or fields.get("world", "")
 
 
 _OWN_NUMBERS = you(
@@ -277,11 +283,12 @@ def meeting(logs: Logs) -> Iterator[Finding]:
 
 
 def _who_came(event: LogEvent) -> str:
-    fields = event.fields
-    if "joined" in fields:
-        return f"{fields['joined']} of {fields['wanted']} processes came within {fields['after']} s"
+    fields, (came, wanted) = event.fields, _came(event)
+    if came:
+        return f"{came} of {wanted} processes came" + (f" within {fields['after']} s" if "after" in fields else "")
     if event.sign == "store-wait":
-        return f"a rank waited for what another one never told it (key {fields.get('keys') or fields.get('key')})"
+        key = fields.get("keys") or fields.get("key", "")
+        return "a rank waited for what another one never told it" + (f" (key {key})" if key else "")
     if event.sign == "rendezvous-closed":
         return "a node came to a rendezvous that the others had closed"
     return "fewer nodes than --nnodes came to the rendezvous"

@@ -8,11 +8,11 @@ _WARN = "gpu-a17:4711:4800 [3] misc/socket.cc:441 NCCL WARN "
 SIGNS = (
     Sign(
         "no-socket-interface",
-        r"no socket interface found|No socket interface found|NET/Socket ?: no interface found|"
-        r"No usable listening interface found|No interface found in the same subnet",
+        r"no socket interface found|NET/Socket ?: no interface found|"
+        r"No usable listening interface found|No interface found in the same subnet|NET/IB ?: No IP interface found",
         (
             _WARN + "Bootstrap : no socket interface found",
-            "gpu-a17:1:1 [0] bootstrap.cc:113 NCCL WARN Bootstrap: no socket interface found",
+            "gpu-a17:1:1 [0] transport/net_ib.cc:590 NCCL WARN NET/IB : No IP interface found.",
             _WARN + "NET/Socket : No usable listening interface found",
         ),
     ),
@@ -42,7 +42,8 @@ SIGNS = (
         "connect-failed",
         r"onnect(?: to (?P<peer>\S{1,120}?)(?:<(?P<port>\d{1,5})>)?)? ?(?:failed|returned)"
         r"(?: with)?(?: error)?(?: after \d{1,5} (?:retries|attempts))?[ :]{0,3}(?:\d{1,5} ?\(?)?(?P<error>[A-Z][A-Za-z ]{4,60})(?!.{0,80}retrying)"
-        r"|onnect(?:ion)? to (?P<far>\S{1,120}?)(?:<\d{1,5}>)? (?P<late>timed out)",
+        r"|onnect(?:ion)? to (?P<far>\S{1,120}?)(?:<\d{1,5}>)? (?P<late>timed out)"
+        r"|socket(?:Start|Poll)Connect: exceeded (?P<spent>retries|timeouts)",
         (
             "gpu-a17:1:1 [0] include/socket.h:409 NCCL WARN Net : Connect to 10.0.3.18<40113> failed : No route "
             "to host",
@@ -54,6 +55,7 @@ SIGNS = (
             "count after 35 attempts",
             _WARN + "socketPollConnect: connect returned Connection timed out, exceeded error retry count (20001)",
             _WARN + "socketPollConnect: Connect to 10.0.3.18<40113> failed after 34 retries: No route to host",
+            _WARN + "socketStartConnect: exceeded retries (20000)",
             _WARN + "socketStartConnect: Connect to fe80::42:1fff:fe2c:9d1%veth2c1<40113> failed : Network is "
             "unreachable",
         ),
@@ -80,20 +82,25 @@ SIGNS = (
         (
             _WARN + "socketFinalizeAccept: wrong type 3 != 4",
             _WARN + "socketFinalizeAccept from 10.0.3.18<40113>: wrong type 4 != 3",
-            "gpu-a17:1:1 [0] NCCL INFO socketFinalizeAccept: wrong socket type (peer 3 != expected 4) from "
-            "10.0.3.18<40113>",
+            "gpu-a17:1:1 [0] NCCL INFO socketFinalizeAccept from 10.0.3.18<40113>: wrong socket type (peer 3 != "
+            "expected 4 -- peer connected to wrong NCCL socket), discarding peer connection",
         ),
     ),
     Sign(
         "wrong-magic",
         r"(?:from (?P<peer>\S{1,120}?)(?:<\d{1,5}>)?: )?"
-        r"wrong (?:socket )?magic(?: \(?(?:peer )?(?:0x)?(?P<got>[0-9a-f]{1,16}) != )?"
-        r"|didn't receive a valid magic from (?P<from>\S{1,120}?)(?:<\d{1,5}>|$)",
+        r"(?:wrong (?:socket )?magic|socket magic mismatch)(?: \(?(?:peer )?(?:0x)?(?P<got>[0-9a-f]{1,16}) != )?"
+        r"|(?:didn't receive a valid magic from|handshake receive from|socketFinalizeAccept: peer) (?P<from>\S{1,120}?)(?:<\d{1,5}>|$)",
         (
             _WARN + "socketFinalizeAccept: wrong magic 312e312f50545448 != e4a2a1c7730b5d11",
             "gpu-a17:1:1 [0] NCCL INFO socketFinalizeAccept: didn't receive a valid magic from 10.0.9.40<51234>",
             _WARN + "socketFinalizeAccept from 10.0.9.40<51234>: wrong magic 0 != e4a2a1c7730b5d11",
+            "gpu-a17:1:1 [0] NCCL INFO socketFinalizeAccept from 10.0.9.40<51234>: socket magic mismatch (peer "
+            "0x312e312f50545448 != expected 0xe4a2a1c7730b5d11), discarding peer connection",
+            "gpu-a17:1:1 [0] NCCL INFO socketFinalizeAccept: peer 10.0.9.40<51234> closed before magic handshake, "
+            "discarding",
         ),
+        words=("magic", "handshake receive from", "socketfinalizeaccept: peer"),
     ),
     Sign(
         "nccl-mismatch",
@@ -106,8 +113,11 @@ SIGNS = (
     ),
     Sign(
         "bootstrap-truncated",
-        r"Message truncated : received (?P<got>\d{1,12}) bytes instead of (?P<wanted>\d{1,12})",
-        ("gpu-a17:1:1 [0] bootstrap.cc:44 NCCL WARN Message truncated : received 1024 bytes instead of 256",),
+        r"Message truncated : received (?P<got>\d{1,12})(?:,\d{1,12})? bytes instead of (?P<wanted>\d{1,12})",
+        (
+            "gpu-a17:1:1 [0] bootstrap.cc:51 NCCL WARN Message truncated : received 1024,1024 bytes instead of 256,256",
+            "gpu-a17:1:1 [0] bootstrap.cc:44 NCCL WARN Message truncated : received 1024 bytes instead of 256",
+        ),
     ),
     Sign(
         "duplicate-rank",
@@ -116,8 +126,12 @@ SIGNS = (
     ),
     Sign(
         "world-differs",
-        r"mismatch in rank count from procs (?P<a>\d{1,7}) : (?P<b>\d{1,7})",
-        ("gpu-a17:1:1 [0] bootstrap.cc:179 NCCL WARN Bootstrap Root : mismatch in rank count from procs 16 : 8",),
+        r"mismatch in (?:rank count|info) from procs,? (?:nranks )?(?P<a>\d{1,7}) (?::|vs) (?!(?P=a)\b)(?P<b>\d{1,7})",
+        (
+            "gpu-a17:1:1 [0] bootstrap.cc:402 NCCL WARN Bootstrap Root : mismatch in info from procs, nranks 16 vs 8, "
+            "nroots 1 vs 1, iroot 0 vs 0",
+            "gpu-a17:1:1 [0] bootstrap.cc:179 NCCL WARN Bootstrap Root : mismatch in rank count from procs 16 : 8",
+        ),
     ),
     Sign(
         "rank-out-of-range",

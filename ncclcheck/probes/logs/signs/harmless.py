@@ -9,19 +9,20 @@ _IN_NCCL = "gpu-a17:4711:4800 [3] NCCL INFO "
 SIGNS = (
     Sign(
         "no-plugin",
-        r"(?:NET|TUNER|PROFILER|ENV|GIN|RMA)/Plugin ?:.{0,120}(?:[Nn]o plugin found|Could not find|Failed to find \w{1,60} symbol|"
+        r"(?:NET|TUNER|PROFILER|ENV|GIN|RMA)/Plugin ?:.{0,120}(?:[Nn]o plugin found|Could not find|[Ff]ailed to find nccl\w{1,60}|"
         r"returned \d{1,3} :|dlerror=|using internal|Using internal|load returned)",
         (
             _IN_NCCL + "NET/Plugin : No plugin found (libnccl-net.so), using internal implementation",
             _IN_NCCL + "NET/Plugin: Could not find: libnccl-net.so. Using internal network plugin.",
             _IN_NCCL + "PROFILER/Plugin: Could not find: libnccl-profiler.so.",
             _IN_NCCL + "NET/Plugin: Failed to find ncclNetPlugin_v8 symbol.",
+            _IN_NCCL + "PROFILER/Plugin: failed to find ncclProfiler_v4",
         ),
     ),
     Sign(
         "gdrcopy",
         r"(?i)gdrcopy|Failed to open libgdrapi",
-        (_IN_NCCL + "Failed to open libgdrapi.so",),
+        (_IN_NCCL + "Failed to open libgdrapi.so.2",),
         words=("gdrcopy", "libgdrapi"),
     ),
     Sign(
@@ -50,7 +51,11 @@ SIGNS = (
         r"Using non-device net plugin",
         (_IN_NCCL + "Using non-device net plugin version 0",),
     ),
-    Sign("no-profiler", r"Profiler init failed", (_IN_NCCL + "Profiler init failed with error 3",)),
+    Sign(
+        "no-profiler",
+        r"Profiler init failed",
+        (_IN_NCCL + "Profiler init failed with error (3). Continue without profiler.",),
+    ),
     Sign(
         "omp-threads",
         r"Setting OMP_NUM_THREADS environment variable for each process to be 1",

@@ -69,8 +69,14 @@ SIGNS = (
     Sign(
         "clients-missing",
         r"Timed out after (?P<after>\d{1,8}) seconds waiting for clients\. "
-        r"(?P<joined>\d{1,7})/(?P<wanted>\d{1,7}) clients joined",
+        r"(?P<joined>\d{1,7})/(?P<wanted>\d{1,7}) clients joined"
+        r"|Timed out initializing process group in store based barrier on rank:? \d{1,7}, for key: \S{1,80} "
+        r"\(world_size=(?P<world>\d{1,7}), (?:num_workers_joined|worker_count)=(?P<came>\d{1,7})",
         (
+            "torch.distributed.DistStoreError: Timed out initializing process group in store based barrier on rank 0, "
+            "for key: store_based_barrier_key:1 (world_size=4, num_workers_joined=3, timeout=0:30:00)",
+            "RuntimeError: Timed out initializing process group in store based barrier on rank: 1, for key: "
+            "store_based_barrier_key:1 (world_size=8, worker_count=6, timeout=0:30:00)",
             "torch.distributed.DistStoreError: Timed out after 1801 seconds waiting for clients. 3/4 clients "
             "joined.",
         ),
@@ -96,12 +102,15 @@ SIGNS = (
     Sign(
         "store-wait",
         r"wait timeout after (?P<ms>\d{1,12})ms, keys: (?P<keys>\S{1,120})"
-        r"|store->get\('(?P<key>[^']{1,80})'\)(?: got error|.{0,40}[Tt]imeout)",
+        r"|store->get\('(?P<key>[^']{1,80})'\)(?: got error|.{0,40}[Tt]imeout)"
+        r"|(?:RuntimeError|DistStoreError): (?P<old>Socket Timeout)\s*$",  # before torch 2.5
         (
             "torch.distributed.DistStoreError: wait timeout after 1800000ms, keys: /default_pg/0//cpu//0/rank_3",
             "RuntimeError: [2] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d "
-            "key-value store by store->get('0'), but store->get('0') got error: Socket Timeout",
+            "key-value store by key '0', but store->get('0') got error: Socket Timeout",
+            "torch.distributed.DistStoreError: Socket Timeout",
         ),
+        words=("wait timeout after", "store->get(", "socket timeout"),
     ),
     Sign(
         "gloo-connect",

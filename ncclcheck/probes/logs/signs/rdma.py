@@ -31,7 +31,7 @@ SIGNS = (
     Sign(
         "ib-modify-qp",
         r"Call to ibv_modify_qp failed(?!.{0,700}retrying \d) with (?:error )?(?:(?P<errno>\d{1,3}) )?"
-        r"(?P<error>[A-Z][\w ]{1,60})"
+        r"(?P<error>[A-Z](?:(?! errno )[\w ]){1,60})(?: errno \d{1,3})?"
         r"(?:, on dev (?P<device>[^\s,]{1,64}), curr state \w{1,20}, next state \w{1,20}"
         r"(?:, local GID index (?P<index>\d{1,4}), local GID (?P<local>[^\s,]{1,46}),"
         r" remote GID (?P<remote>[^\s,]{1,46}))?)?",
@@ -41,6 +41,7 @@ SIGNS = (
             "curr state INIT, next state RTR, local GID index 3, local GID ::ffff:10.1.0.5, "
             "remote GID ::ffff:10.2.0.6",
             f"{_VERBS} Call to ibv_modify_qp failed with error Invalid argument",
+            f"{_VERBS} Call to ibv_modify_qp failed with error Connection timed out errno 110",
         ),
     ),
     Sign(
@@ -63,11 +64,11 @@ SIGNS = (
     ),
     Sign(
         "ib-no-library",
-        r"(?:Failed to|Could not|Count not) open libibverbs\.so",
+        r"(?:Failed to|Could not) open libibverbs\.so|Count not open libibverbs\.so\.1",  # 2.30 tries without .1 first
         (
             f"{_INFO} Failed to open libibverbs.so[.1]",
             "gpu-a17:4711:4790 [0] misc/ibvwrap.cu:61 NCCL WARN Failed to open libibverbs.so[.1]",
-            f"{_INFO} Count not open libibverbs.so or libibverbs.so.1",
+            f"{_INFO} Count not open libibverbs.so.1",
         ),
     ),
     Sign("ib-no-device", r"NET/IB ?: No device found", (f"{_INFO} NET/IB : No device found.",)),
@@ -109,12 +110,14 @@ SIGNS = (
     Sign(
         "ib-device-fatal",
         r"NET/IB ?:(?: (?P<device>[^\s:]{1,40}:\d{1,3}))? (?:Got async (?:error )?event ?|async fatal event"
-        r"(?: on [^:]{1,60})?): (?P<event>local catastrophic error|CQ error|local work queue catastrophic error"
+        r"(?: on [^:]{1,200})?): (?P<event>local catastrophic error|CQ error|local work queue catastrophic error"
         r"|invalid request local work queue error|SRQ catastrophic error)",
         (
             f"{_IB} NET/IB : mlx5_2:1 Got async event : local catastrophic error",
             f"{_IB} NET/IB : mlx5_2:1 async fatal event: local catastrophic error",
             f"{_IB} NET/IB : mlx5_2:1 async fatal event on QP (0x7f3c): local work queue catastrophic error",
+            f"{_IB} NET/IB : mlx5_2:1 async fatal event on QP (0x7f3c10001230) qpn=811 handle=12 send_cq=7 recv_cq=7 "
+            "state=6 sq_psn=120311 rq_psn=88213: local work queue catastrophic error",
         ),
     ),
     Sign(
@@ -127,21 +130,29 @@ SIGNS = (
     ),
     Sign(
         "ib-path-mtu",
-        r"NET/IB ?: .{0,80}?Port \d{1,3} qpn \d{1,9} mtu (?P<mtu>[1-5])\b",
+        r"NET/IB ?: .{0,80}?Port \d{1,3} (?:qpn|qp_num) \d{1,9} mtu (?P<mtu>[1-5])\b",
         (
             f"{_INFO} NET/IB: Dev 0 Port 1 qpn 4711 mtu 5 LID 17",
             f"{_INFO} NET/IB: Dev 2 Port 1 qpn 811 mtu 3 GID 3 (0/0503010AFFFF0000) fifoRkey=0x2 fifoLkey=0x2",
-            f"{_INFO} NET/IB: IbDev 1 Port 1 qpn 90123 mtu 3 query_ece={{supported=1, vendor_id=0x15b3, "
+            f"{_INFO} NET/IB: ncclIbConnectImpl: NCCL Dev 0 IbDev 0 Port 1 qp_num 811 mtu 3 GID 3 (0/0503010AFFFF0000) "
+            "ctsFifoRkey=0x2 ctsFifoLkey=0x2",
+            f"{_INFO} NET/IB: NCCL Dev 1 IbDev 1 Port 1 qpn 90123 mtu 3 query_ece={{supported=1, vendor_id=0x15b3, "
             "options=0x0, comp_mask=0x0} GID 3 (0/0503010AFFFF0000)",
         ),
     ),
     Sign(
         "ib-link-mix",
-        r"Attempted to connect incompatible devices|Can't merge net devices with different link_layer",
+        r"Attempted to (?:connect|merge) incompatible devices|devices (?:together )?with different link_layer"
+        r"|Remote \S{1,20} device is incompatible with the local",
         (
             f"{_IB} NET/IB : Attempted to connect incompatible devices: [0]mlx5_0:1/IB and [1]mlx5_1:1/RoCE."
             " Try selecting NICs of only one link type using NCCL_IB_HCA",
             f"{_IB} NET/IB : Can't merge net devices with different link_layer. i=1 ndevs=2 link_layer=1",
+            f"{_IB} NET/IB : Trying to merge multiple devices together with different link_layer properties mlx5_0 -> 1",
+            f"{_IB} NET/IB : Attempted to merge incompatible devices: [0]mlx5_0:1/IB and [1]mlx5_1:1/RoCE."
+            " Try selecting NICs of only one link type using NCCL_IB_HCA",
+            f"{_IB} NET/IB : Remote IB device is incompatible with the local [1]mlx5_1:1/RoCE."
+            " Try selecting NICs of only one link type using NCCL_IB_HCA",
         ),
     ),
     Sign(
@@ -172,8 +183,7 @@ SIGNS = (
         r"|NET/OFI Unable to find a protocol that worked|NET/OFI .{0,80}?fi_getinfo\(\) (?:call )?failed"
         r"|NET/OFI (?:aws-ofi-nccl )?[Ii]nitialization failed",
         (
-            "gpu-a17:4711:4790 [0] find_ofi_provider:543 NCCL WARN NET/OFI Could not find any optimal provider",
-            "gpu-a17:4711:4790 [0] ofi_init:1208 NCCL WARN NET/OFI Couldn't find any optimal provider",
+            "gpu-a17:4711:4790 [0] find_ofi_provider:543 NCCL WARN NET/OFI Couldn't find any optimal provider",
             "gpu-a17:4711:4790 [0] nccl_net_ofi_create_plugin:211 NCCL WARN NET/OFI Unable to find a protocol that"
             " worked.  Failing initialization.",
             "gpu-a17:4711:4790 [0] init.cpp:90 NCCL WARN NET/OFI aws-ofi-nccl initialization failed",
