@@ -25,7 +25,7 @@ _CHUNK = re.compile(r"P2P Chunksize set to (\d{1,9})")
 _TUNER = re.compile(r"Using (?:tuner plugin )?([\w.-]{1,64})")
 _NETWORK = re.compile(r"(?:Using network|Using internal Network|(?:Initialized|Assigned) NET plugin) ([^,]{1,60})")
 _SETTING = re.compile(r"(NCCL_\w{1,80}) set (?:by environment )?to (.{0,200}?)\.?$")
-_PASSED_ON = re.compile(r"\S+:\d+ -> \d+")
+_PASSED_ON = re.compile(r"\S+:\d+ (?:\(\S{1,80}\) )?-> \d+")  # with the function since 2.30
 
 _LIKE_INFINIBAND = ("NET/IB", "NET/AWS", "NET/gIB")  # plugins that speak as NET/IB does: NET/IBext_v8
 
@@ -106,7 +106,7 @@ def _infiniband(process: Process, text: str) -> None:
 
 
 def _no_infiniband(process: Process, text: str) -> None:
-    if "libibverbs" in text:
+    if "libibverbs" in text and not text.endswith("libibverbs.so"):  # 2.30 tries that name before .so.1
         process.no_infiniband = text[:_LONGEST]
 
 

@@ -24,8 +24,8 @@ def cores(logs: Logs) -> Iterator[Finding]:
     got the same mask, all of them do: shared memory and network transfers reach a fraction of their speed.
 
     ## How we know
-    `Setting affinity for GPU 0 to 01` (2.4 to 2.27: a hexadecimal mask of cores) and `Affinity for GPU 0 is 0.`
-    (2.28 and later) tell what is left of the job's cores near the GPU.
+    `Setting affinity for GPU 0 to 01` (2.4 to 2.26: a hexadecimal mask of cores; 2.27: their numbers) and
+    `Affinity for GPU 0 is 0.` (2.28 and later) tell what is left of the job's cores near the GPU.
 
     ## Fix
     - **you** `srun --cpus-per-task=12 --cpu-bind=cores`, `mpirun --bind-to none`; in Kubernetes a larger CPU

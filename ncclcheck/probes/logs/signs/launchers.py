@@ -153,10 +153,11 @@ SIGNS = (
     ),
     Sign(
         "propagated",
-        r"^\S{1,200}:\d{1,7} -> (?P<result>[0-8])\b",
+        r"^\S{1,200}:\d{1,7} (?:\(\S{1,80}\) )?-> (?P<result>[0-8])\b",
         (
             "gpu-a17:4711:4800 [3] NCCL INFO init.cc:1393 -> 3",
             "gpu-a17:1:9 [0] NCCL INFO bootstrap.cc:91 -> 6 [Async thread]",
+            "gpu-a17:1:9 [0] NCCL INFO bootstrap.cc:91 (socketConnect) -> 6 [Async thread]",
         ),
     ),
     Sign(

@@ -19,7 +19,6 @@ SIGNS = (
         (
             "RuntimeError: CUDA error: uncorrectable ECC error encountered",
             "torch.AcceleratorError: CUDA error: invalid device ordinal",
-            "CUDA runtime error (719): unspecified launch failure",
             "RuntimeError: cuda runtime error (101) : invalid device ordinal at /torch/csrc/cuda/Module.cpp:59",
         ),
     ),
@@ -46,11 +45,9 @@ SIGNS = (
         "gpu-shared",
         r"Multiple [Rr]anks (?:are|detected) using the same GPU",
         (
-            "elm4:311:340 [0] init.cc:990 NCCL WARN Multiple ranks detected using the same GPU on this node. Set "
-            "NCCL_MULTI_RANK_GPU_ENABLE=1 to allow it.",
             "elm4:311:340 [0] init.cc:1060 (initTransportsRank) NCCL WARN Multiple Ranks are using the same "
             "GPU/Partition. "
-            "Set NCCL_MULTI_RANK_GPU_ENABLE=1 to allow this.",
+            "Set NCCL_MULTI_RANK_GPU_ENABLE=1 to enable this configuration.",
         ),
     ),
     Sign(
@@ -73,20 +70,23 @@ SIGNS = (
     ),
     Sign(
         "torch-gpu-memory",
-        r"CUDA out of memory\. Tried to allocate (?P<size>[\d.]{1,12} ?[KMGT]?i?B)",
+        r"CUDA out of memory\. (?:Tried to allocate|.{0,110}?Requested size:) (?P<size>[\d.]{1,12} ?[KMGT]?i?B)",
         (
             "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.32 GiB. GPU 0 has a total "
             "capacity of 79.11 GiB",
             "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 96.00 MiB (GPU 3; 39.39 GiB "
             "total capacity)",
+            "torch.OutOfMemoryError: CUDA out of memory. Allocation was preemptively rejected because it would exceed "
+            "per_process_memory_fraction limit. Requested size: 2.00 GiB",
         ),
     ),
     Sign(
         "gpu-xid",
-        r"Xid \((?P<gpu>PCI:[0-9a-fA-F:.]{4,20})\): (?P<xid>\d{1,4})\b",
+        r"Xid \((?P<gpu>PCI:[0-9a-fA-F:.]{4,20})(?: GPU-C?I:\d{1,4}){0,2}\): (?P<xid>\d{1,4})\b",
         (
             "[81324.5] NVRM: Xid (PCI:0000:9b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off "
             "the bus.",
+            "[81324.5] NVRM: Xid (PCI:0000:9b:00 GPU-I:05 GPU-CI:00): 43, pid=812, name=python, Ch 00000008",
         ),
     ),
     Sign(
@@ -113,9 +113,11 @@ SIGNS = (
     ),
     Sign(
         "kernel-shared-memory",
-        r"ncclMaxSharedMem (?P<wanted>\d{1,8}) exceeds device/fn maxSharedMem (?P<most>\d{1,8})",
+        r"(?:ncclMaxSharedMem|dynamic smem) (?P<wanted>\d{1,8}) exceeds device/fn maxSharedMem (?P<most>\d{1,8})",
         (
             "elm4:311:340 [0] NCCL INFO ncclMaxSharedMem 82240 exceeds device/fn maxSharedMem 79856",
+            "elm4:311:340 [0] enqueue.cc:98 (ncclInitKernelsForDevice) NCCL WARN cudaArch 1200 dynamic smem 82240 exceeds "
+            "device/fn maxSharedMem 79856",
             "elm4:311:340 [0] enqueue.cc:98 NCCL WARN cudaArch 1200 ncclMaxSharedMem 82240 exceeds device/fn "
             "maxSharedMem 79856",
         ),
@@ -131,19 +133,24 @@ SIGNS = (
     Sign(
         "affinity-narrow",
         r"Setting affinity for GPU (?P<gpu>\d{1,4}) to "
-        r"(?P<mask>[0,]{0,320}(?:[1-689ac]|[1248][0,]{0,160}[1248])[0,]{0,320})$",
+        r"(?P<mask>\d{1,3}(?:,\d{1,4})?|[0,]{0,320}(?:[1-689ac]|[1248][0,]{0,160}[1248])[0,]{0,320})$",
         (
             "elm4:311:340 [3] NCCL INFO Setting affinity for GPU 3 to 01",
+            "elm4:311:340 [3] NCCL INFO Setting affinity for GPU 3 to 17",  # cores by number since 2.27
+            "elm4:311:340 [3] NCCL INFO Setting affinity for GPU 3 to 12,68",
             "elm4:311:340 [3] NCCL INFO Setting affinity for GPU 3 to 0400,00000000,00000400",
         ),
     ),
     Sign(
         "affinity-one-core",
-        r"Affinity for GPU (?P<gpu>\d{1,4}) is (?P<mask>\d{1,5}(?:,\d{1,5})?)\. \(GPU affinity",
+        r"Affinity for GPU (?P<gpu>\d{1,4}) is (?P<mask>\d{1,5}(?:,\d{1,5})?|(?P<tens>\d{0,4})(?:0-(?P=tens)1|2-(?P=tens)3"
+        r"|4-(?P=tens)5|6-(?P=tens)7|8-(?P=tens)9))\. \(GPU affinity",
         (
             "elm4:311:340 [3] NCCL INFO ncclTopoGetCpuAffinity: Affinity for GPU 3 is 0. (GPU affinity = 0-55 "
             "; CPU "
             "affinity = 0).",
+            "elm4:311:340 [3] NCCL INFO ncclTopoGetCpuAffinity: Affinity for GPU 3 is 12-13. (GPU affinity = 0-55 ; CPU "
+            "affinity = 12-13).",
         ),
     ),
     Sign(

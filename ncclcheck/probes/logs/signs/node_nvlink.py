@@ -20,8 +20,11 @@ SIGNS = (
     ),
     Sign(
         "nvls-passed-on",
-        r"transport/nvls\.cc:\d{1,5} -> [1-5]\b",
-        ("elm4:311:340 [2] NCCL INFO transport/nvls.cc:339 -> 1",),
+        r"transport/nvls\.cc:\d{1,5}(?: \(\S{1,80}\))? -> [1-5]\b",
+        (
+            "elm4:311:340 [2] NCCL INFO transport/nvls.cc:339 -> 1",
+            "elm4:311:340 [2] NCCL INFO transport/nvls.cc:412 (ncclNvlsSetup) -> 1",
+        ),
     ),
     Sign(
         "fabric-not-ready",
@@ -34,12 +37,14 @@ SIGNS = (
     ),
     Sign(
         "mnnvl-broken",
-        r"MNNVL.{0,40} available but not working.{0,80}?Check the (?P<look>[^.]{1,80})",
+        r"MNNVL.{0,40} available but not (?:working|supported).{0,80}?Check the (?P<look>[^.]{1,80})",
         (
             "tray3:88:120 [1] mnnvl.cc:61 NCCL WARN MNNVL (cliqueSize 36) is available but not working on "
             "this system. Check "
             "the IMEX channel configuration (/dev/nvidia-caps-imex-channels). Set NCCL_MNNVL_ENABLE=0 to "
             "ignore this issue.",
+            "tray3:88:120 [1] mnnvl.cc:54 NCCL WARN MNNVL (cliqueSize 12) is available but not supported on this system. "
+            "Check the IMEX configuration.",
             "tray3:88:120 [1] mnnvl.cc:71 NCCL WARN MNNVL (cliqueSize 8) is available but not working on this "
             "system. Check "
             "the IMEX configuration (nvidia-imex-ctl -N). Set NCCL_MNNVL_ENABLE=0 to ignore this issue.",
@@ -70,8 +75,12 @@ SIGNS = (
     ),
     Sign(
         "ipc-handle",
-        r"[Ff]ailed to (?:open|get) CUDA IPC handle ?: (?P<code>\d{1,4}) (?P<error>.{2,80})",
-        ("elm4:311:340 [0] p2p.cu:446 NCCL WARN failed to open CUDA IPC handle : 33 invalid resource handle",),
+        r"[Ff]ailed to (?:open|get) CUDA IPC handle (?:to device \S{1,40} )?: (?P<code>\d{1,4}) (?P<error>.{2,80})",
+        (
+            "elm4:311:340 [0] p2p.cu:446 NCCL WARN failed to open CUDA IPC handle : 33 invalid resource handle",
+            "elm4:311:340 [0] p2p.cu:301 NCCL WARN rank 3 failed to get CUDA IPC handle to device 3(=5e000) : 33 invalid "
+            "resource handle",
+        ),
     ),
     Sign("legacy-ipc", r"Legacy IPC not supported", ("elm4:311:340 [0] NCCL INFO Legacy IPC not supported",)),
     Sign(
@@ -90,10 +99,12 @@ SIGNS = (
     ),
     Sign(
         "topology-unread",
-        r"Topology detection ?: could not read (?P<path>/sys/\S{1,300}?), ignoring",
+        r"Topology detection ?: could not read (?P<path>/sys/\S{1,300}?), (?:ignoring|using empty affinity)",
         (
             "elm4:311:340 [0] NCCL INFO Topology detection : could not read "
             "/sys/devices/pci0001:00/0001:00:00.0/../max_link_speed, ignoring",
+            "elm4:311:340 [0] NCCL INFO Topology detection: could not read "
+            "/sys/devices/system/node/node4294967295/cpumap, using empty affinity",
         ),
     ),
     Sign(

@@ -76,9 +76,10 @@ SIGNS = (
     ),
     Sign(
         "shm-passed-on",
-        r"(?:transport/shm|allocator|misc/shmutils)\.cc:\d{1,5} -> [1-5]\b",
+        r"(?:transport/shm|allocator|misc/shmutils)\.cc:\d{1,5}(?: \(\S{1,80}\))? -> [1-5]\b",
         (
             "elm4:311:340 [2] NCCL INFO transport/shm.cc:590 -> 1",
+            "elm4:311:340 [2] NCCL INFO transport/shm.cc:233 (shmSendSetup) -> 2",
             "elm4:311:340 [2] NCCL INFO allocator.cc:119 -> 1 [Async thread]",
         ),
     ),

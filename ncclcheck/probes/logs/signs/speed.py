@@ -23,19 +23,19 @@ SIGNS = (
         r"(?P<name>NCCL_IB_(?:DISABLE|HCA|GID_INDEX|TC|SL|PKEY)|NCCL_NET) set (?:by environment )?to "
         r"(?P<value>\S{1,200}?)\.?$",
         (
-            f"{_INFO} NCCL_IB_HCA set by environment to mlx5_1",
+            f"{_INFO} NCCL_IB_HCA set to mlx5_1",
             f"{_INFO} NCCL_IB_HCA set to =mlx5_0,mlx5_1",
             f"{_INFO} NCCL_IB_TC set by environment to 106.",
         ),
     ),
     Sign(
         "trace-setting",
-        r"NCCL_DEBUG(?: set by environment to |=)[\"']?(?P<level>TRACE)\b"
-        r"|NCCL_DEBUG_SUBSYS(?: set by environment to |=)[\"']?"
+        r"NCCL_DEBUG=[\"']?(?P<level>TRACE)\b"
+        r"|NCCL_DEBUG_SUBSYS=[\"']?"
         r"(?P<subsystem>\S{0,60}(?:ALL|COLL|CALL|PROXY)\S{0,60})",
         (
             "+ export NCCL_DEBUG=TRACE",
-            f"{_INFO} NCCL_DEBUG_SUBSYS set by environment to INIT,COLL",
+            "export NCCL_DEBUG_SUBSYS=INIT,COLL",
         ),
     ),
     Sign(
@@ -50,13 +50,16 @@ SIGNS = (
     ),
     Sign(
         "net-speed",
-        r"\+ NET\[(?P<speed>\d{1,4}\.\d{1,3})\] - NET/\d",
-        (f"{_INFO}               + NET[12.5] - NET/0 (0/0/12.500000)",),
+        r"\+ NET\[(?P<speed>\d{1,4}\.\d{1,3})\] - NET/[0-9A-F]",
+        (
+            f"{_INFO}               + NET[12.5] - NET/0 (0/0/12.500000)",
+            f"{_INFO}               + NET[25.0] - NET/A (1f3c/1/25.000000)",
+        ),
     ),
     Sign(
         "nvlink-seen",
-        r"\+ NVL\[(?P<speed>\d{1,4}\.\d{1,3})\] - (?P<to>NVS|GPU)/",
-        (f"{_INFO}               + NVL[240.0] - NVS/0",),
+        r"\+ NVL\[(?P<speed>\d{1,4}\.\d{1,3})\] - (?P<to>NVS|GPU|DEV)/",
+        (f"{_INFO}               + NVL[240.0] - NVS/0", f"{_INFO}               + NVL[80.0] - DEV/0-5e000"),
     ),
     Sign(
         "nvlink-inactive",
@@ -65,16 +68,20 @@ SIGNS = (
     ),
     Sign(
         "pcie-gpu",
-        r"\+ PCI\[(?P<speed>\d{1,4}\.\d{1,3})\] - GPU/(?P<gpu>[0-9A-Fa-f-]{1,16})",
-        (f"{_INFO}               + PCI[24.0] - GPU/1b000 (0)",),
+        r"\+ PCI\[(?P<speed>\d{1,4}\.\d{1,3})\] - (?:GPU|DEV)/(?P<gpu>[0-9A-Fa-f-]{1,16})",
+        (
+            f"{_INFO}               + PCI[24.0] - GPU/1b000 (0)",
+            f"{_INFO}               + PCI[24.0] - DEV/0-1b000 (10de233010de16c1)",
+        ),
     ),
     Sign(
         "pcie-narrow",
-        r"Width x\d{1,2} \(downgraded\)|limited by (?P<rate>[\d.]{1,5} GT/s PCIe x[1248]) link"
+        r"Width x\d{1,2} \(downgraded\)|limited by (?P<rate>[\d.]{1,5} GT/s (?:PCIe )?x[1248]) link"
         r"|class=\"0x030[02]00\".{0,300}?link_width=\"(?P<width>[124])\"",
         (
             "LnkSta: Speed 2.5GT/s (downgraded), Width x4 (downgraded)",
             "pci 0000:1b:00.0: 8.000 Gb/s available PCIe bandwidth, limited by 2.5 GT/s PCIe x4 link at 0000:1a:00.0",
+            "pci 0000:1b:00.0: 15.752 Gb/s available PCIe bandwidth, limited by 8 GT/s x2 link at 0000:1a:00.0",
             '<pci busid="0000:1b:00.0" class="0x030200" link_speed="16.0 GT/s PCIe" link_width="4">',
         ),
     ),
@@ -124,9 +131,14 @@ SIGNS = (
     ),
     Sign(
         "gdr-far",
-        r"GPU Direct RDMA Disabled for GPU (?P<gpu>\w{1,12}) / HCA (?P<hca>\d{1,3}) "
-        r"\(distance (?P<far>\d{1,2}) > (?P<limit>\d{1,2})\)",
-        (f"{_INFO} GPU Direct RDMA Disabled for GPU 3 / HCA 1 (distance 7 > 5)",),
+        r"GPU Direct RDMA Disabled for GPU(?: (?P<gpu>\w{1,16}) / HCA (?P<hca>[0-9a-f]{1,16})"
+        r"|/\d{1,20}-\d{1,20} \(rank (?P<of>\d{1,7})\) - NET/\d{1,20}-(?P<net>\d{1,20})) "
+        r"\((?: using PXN via GPU/[\d-]{1,41}, )?distance (?P<far>\d{1,2}) > (?P<limit>\d{1,2})\)",
+        (
+            f"{_INFO} GPU Direct RDMA Disabled for GPU 3 / HCA 1 (distance 7 > 5)",
+            f"{_INFO} GPU Direct RDMA Disabled for GPU 3 / HCA a (distance 7 > 5)",
+            f"{_INFO} GPU Direct RDMA Disabled for GPU/0-110592 (rank 3) - NET/0-1 (distance 8 > 6)",
+        ),
     ),
     Sign(
         "init-timings",

@@ -16,7 +16,7 @@ SIGNS = (
         rf"|exec: {_Q}(?P<exec>[^\s'\"`‘’“”:]{{1,200}}){_Q}: (?:executable file )?not found"
         rf"|setsid: failed to execute (?P<setsid>[^\s:]{{1,200}})"
         rf"|(?:numactl|taskset|env|stdbuf|time): (?:failed to execute |cannot run "
-        rf")?{_Q}(?P<wrapped>[^\s'\"`‘’“”:]{{1,200}}){_Q}: No such file",
+        rf"|execution of )?{_Q}(?P<wrapped>[^\s'\"`‘’“”:]{{1,200}}){_Q}: No such file",
         (
             "nohup: failed to run command 'CUDA_VISIBLE_DEVICES=0,1': No such file or directory",
             "nohup: failed to run command ‘NCCL_DEBUG=INFO’: No such file or directory",
@@ -28,6 +28,7 @@ SIGNS = (
             'exec: "torchrun": executable file not found in $PATH: unknown',
             "setsid: failed to execute OMP_NUM_THREADS=8: No such file or directory",
             "env: ‘torchrun’: No such file or directory",
+            "numactl: execution of `torchrun': No such file or directory",
         ),
     ),
     Sign(
@@ -45,13 +46,14 @@ SIGNS = (
     Sign(
         "slurm-refused",
         r"(?:srun|sbatch|salloc): (?:fatal: (?P<fatal>.{3,160})|error: (?P<refused>Unable to (?:allocate resources"
-        r"|create step for job \d{1,12}): .{3,160}|Batch job submission failed: .{3,160}))",
+        r"|create step for job \d{1,12}): .{3,160}|(?:Batch job submission|Job submit/allocate) failed: .{3,160}))",
         (
             "srun: fatal: Could not establish a configuration source",
             "srun: error: Unable to allocate resources: Invalid account or account/partition combination specified",
             "sbatch: error: Batch job submission failed: Requested node configuration is not available",
+            "salloc: error: Job submit/allocate failed: Invalid account or account/partition combination specified",
         ),
-        words=("fatal: ", "unable to ", "submission failed"),
+        words=("fatal: ", "unable to ", "submission failed", "allocate failed"),
     ),
     Sign(
         "executable-missing",
@@ -76,11 +78,12 @@ SIGNS = (
     ),
     Sign(
         "torchrun-arguments",
-        r"^(?:torchrun|run\.py|launch\.py|__main__\.py): error: (?P<message>.{1,300})",
+        r"^(?:torchrun|run\.py|launch\.py|__main__\.py|python[\d.]{0,8} -m torch\.distributed\.(?:run|launch)): error: (?P<message>.{1,300})",
         (
             "torchrun: error: unrecognized arguments: --nproc-per-nod=8",
             "torchrun: error: the following arguments are required: training_script, training_script_args",
             "launch.py: error: argument --nnodes: expected one argument",
+            "python3.14 -m torch.distributed.run: error: unrecognized arguments: --nproc-per-nod=8",
         ),
     ),
     Sign(
@@ -134,7 +137,7 @@ SIGNS = (
     ),
     Sign(
         "variable-not-set",
-        r"environment variable (?P<name>\w{1,60}) expected, but not set"
+        r"[Ee]nvironment variable (?P<name>\w{1,60}) expected, but not set"
         r"|KeyError: '(?P<key>RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT)'",
         (
             "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable "
@@ -187,11 +190,12 @@ SIGNS = (
     Sign(
         "wrong-backend",
         r"No backend type associated with device type (?P<device>\w{1,20})|Tensors must be CUDA and dense"
-        r"|Unknown (?:c10d )?backend type (?P<backend>\S{1,40})|Invalid backend: (?P<invalid>\S{1,40})",
+        r"|Unknown (?:c10d )?backend type (?P<backend>\S{1,40})|Invalid backend: (?P<invalid>'[^\s,]{1,40})\.?$",  # of torch.compile it goes on
         (
             "RuntimeError: No backend type associated with device type cpu",
             "RuntimeError: Tensors must be CUDA and dense",
             "AssertionError: Unknown backend type ncl",
+            "ValueError: Invalid backend: 'ncl'",
         ),
     ),
 )
