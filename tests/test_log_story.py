@@ -196,3 +196,16 @@ def _ranked(*verdicts: Verdict) -> list[tuple[str, str]]:
     told = diagnosis(Logs(events=[_event(line) for line in range(1, 10)]), verdicts)
     assert told is not None
     return [(cause.code, cause.confidence) for cause in told.causes]
+
+
+def test_those_that_came_to_a_monitored_barrier_do_not_name_rank_0() -> None:
+    """torch says `from rank 0` whoever is missing: rank 0 collects them, and its own log names who."""
+    came = (
+        "[rank{0}]: RuntimeError: Rank {0} successfully reached monitoredBarrier, but received errors while "
+        "waiting for send/recv from rank 0. Please check rank 0 logs for faulty rank."
+    )
+    (finding,) = judged("\n".join(came.format(rank) for rank in (1, 2)))["LOG096"].findings
+    assert (finding.where.rank, finding.what.partition(" came")[0]) == (None, "ranks 1-2")
+    first = "[rank0]: RuntimeError: [Rank 0]: Rank 3 failed to pass monitoredBarrier in 1800000 ms\n"
+    (finding,) = judged(first + came.format(1))["LOG096"].findings
+    assert finding.where.rank == 3

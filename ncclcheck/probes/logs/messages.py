@@ -46,7 +46,7 @@ _KNOWN = frozenset(
         ),
         *("Channel", "Ring", "Tree", "Trees", "Pattern", "Max", "Algorithm", "Protocol"),
         *("AllReduce", "AllGather", "Broadcast", "Reduce", "ReduceScatter", "Send", "Recv"),
-        *("Successfully", "PROFILER/Plugin", "ENV/Plugin", "GIN/Plugin"),
+        *("Successfully", "PROFILER/Plugin", "ENV/Plugin", "GIN/Plugin", "Disabling", "Invalid"),
     )
 )
 

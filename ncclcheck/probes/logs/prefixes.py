@@ -28,7 +28,8 @@ _ONE = re.compile("|".join(_NUMBERED))  # one search is faster than ten
 
 
 def plain(text: str) -> str:
-    """Without colours."""
+    """Without colours, and without the NUL that torch writes after what it says of a worker's signal."""
+    text = text.lstrip("\0")
     return _COLOUR.sub("", text) if "\x1b" in text else text
 
 

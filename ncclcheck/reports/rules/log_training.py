@@ -258,7 +258,8 @@ def every_rank_passes_the_barrier(logs: Logs) -> Iterator[Finding]:
     They are the culprits by name: all others were there.
 
     ## How we know
-    "Rank N failed to pass monitoredBarrier".
+    "Rank N failed to pass monitoredBarrier", which rank 0 says. The others say only that they "successfully
+    reached monitoredBarrier, but received errors while waiting for send/recv from rank 0".
 
     ## Fix
     - **you** look what the named ranks do at that place, and whether they are alive.
@@ -266,7 +267,7 @@ def every_rank_passes_the_barrier(logs: Logs) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torch.distributed.monitored_barrier.
     """
-    if found := in_order(said(logs, "monitored-barrier") or said(logs, "awaited-in-barrier")):
+    if found := in_order(said(logs, "monitored-barrier")):
         ranks = [int(part) for part in found[0].fields["missing"].replace(",", " ").split()][:64]
         host = next((one.host for one in logs.processes if one.rank == ranks[0]), None)
         yield cause(
@@ -277,4 +278,14 @@ def every_rank_passes_the_barrier(logs: Logs) -> Iterator[Finding]:
             at=Where(node=host, rank=ranks[0]),
             more=[seen("missing", fold_numbers(ranks))],
             fix=[you("Confirm: see where these ranks are, and whether they live.", "py-spy dump --pid PID")],
+        )
+    elif waited := in_order(said(logs, "awaited-in-barrier")):
+        yield cause(
+            waited,
+            f"{fold_ranks(one.rank for one in waited if one.rank is not None)} came to a monitored barrier that "
+            "another rank did not come to, or rank 0 itself",
+            why="Rank 0 waits for all others and then tells them; only its own log names who is missing.",
+            owner="job",
+            at=Where(),
+            fix=[you("Read the log of rank 0, and see whether it lives.", "grep -n monitoredBarrier RANK0.log")],
         )

@@ -134,17 +134,23 @@ SIGNS = (
     ),
     Sign(
         "srun-task-exit",
-        r"srun: error: (?P<host>[\w.,\[\]-]{1,200}): tasks? (?P<task>[\d,-]{1,60}): (?P<how>Killed|Terminated|Aborted|Segmentation fault|Bus error|Out Of Memory|Exited with exit code \d{1,3})",
-        ("srun: error: gpu-a17: task 3: Out Of Memory", "srun: error: gpu-a18: tasks 8-15: Terminated"),
+        r"srun: error: (?P<host>[\w.,\[\]-]{1,200}): tasks? (?P<task>[\d,-]{1,60}): (?P<how>Killed|Terminated|Aborted|Segmentation fault|Bus error|Illegal instruction|Floating point exception|Out Of Memory"
+        r"|Exited with exit code \d{1,3})",
+        (
+            "srun: error: gpu-a17: task 3: Out Of Memory",
+            "srun: error: gpu-a18: tasks 8-15: Terminated",
+            "srun: error: gpu-a17: task 3: Illegal instruction (core dumped)",
+        ),
     ),
     Sign(
         "step-cancelled",
-        r"(?:srun: Job step aborted|slurmstepd: error: \*\*\* (?:STEP|JOB) [\w.]{1,30} ON \S{1,200} CANCELLED)",
+        r"(?:srun: Job step aborted|slurmstepd: error: \*\*\* (?:STEP|JOB) [\w.+]{1,30} ON \S{1,200} (?:CANCELLED|FAILED \(non-zero))",
         (
             "slurmstepd: error: *** STEP 4711.0 ON gpu-a17 CANCELLED AT 2026-03-01T10:00:00 ***",
+            "slurmstepd: error: *** STEP 4711.0 ON gpu-a17 FAILED (non-zero exit code or other failure mode) ***",
             "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.",
         ),
-        words=("aborted", "cancelled"),
+        words=("aborted", "cancelled", "failed"),
     ),
     Sign(
         "time-limit",

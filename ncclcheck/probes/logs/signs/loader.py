@@ -26,8 +26,12 @@ SIGNS = (
     ),
     Sign(
         "worker-died",
-        r"DataLoader worker \(pid\(s\) (?P<workers>[\d, ]{1,200})\) exited unexpectedly",
-        ("RuntimeError: DataLoader worker (pid(s) 5120, 5121) exited unexpectedly",),
+        r"DataLoader worker \(pid(?:\(s\))? (?P<workers>[\d, ]{1,200})\) exited unexpectedly",
+        (
+            "RuntimeError: DataLoader worker (pid(s) 5120, 5121) exited unexpectedly",
+            "RuntimeError: DataLoader worker (pid 5120) exited unexpectedly with exit code 1. Details are lost due to "
+            "multiprocessing. Rerunning with num_workers=0 may give better error trace.",
+        ),
     ),
     Sign(
         "batch-late",
@@ -38,7 +42,7 @@ SIGNS = (
         "tensor-file",
         r"unable to (?P<call>write to file|allocate shared memory\(shm\) for file|open shared memory "
         r"object|open file|"
-        r"resize file|mmap \d{1,20} bytes from file) <(?P<file>[^>]{1,200})>(?: in read-write mode)?"
+        r"(?:resize|stretch) file|mmap \d{1,20} bytes from file) <(?P<file>[^>]{1,200})>(?: in read-(?:write|only) mode| to the right size)?"
         r"(?: at \S{1,200}|$|: (?P<error>.{3,60}?)(?: \(\d{1,3}\)|$))",
         (
             "RuntimeError: unable to open shared memory object </torch_5120_881> in read-write mode: Too many "
@@ -47,6 +51,8 @@ SIGNS = (
             "RuntimeError: unable to write to file </torch_5120_881> at /pytorch/aten/src/TH/THAllocator.c:383",
             "RuntimeError: unable to write to file </torch_5120_881>: No space left on device (28)",
             "RuntimeError: unable to allocate shared memory(shm) for file </torch_5120_881>: Success (0)",
+            "RuntimeError: unable to resize file </torch_5120_881> to the right size: No space left on device (28)",
+            "RuntimeError: unable to stretch file </torch_5120_881> to the right size",
             "RuntimeError: unable to mmap 602112 bytes from file </torch_5120_881>: Cannot allocate memory (12)",
         ),
     ),

@@ -59,7 +59,7 @@ SIGNS = (
     ),
     Sign(
         "awaited-in-barrier",
-        r"received errors while waiting for send/recv from rank (?P<missing>\d{1,7})",
+        r"[Rr]ank (?P<me>\d{1,7}) successfully reached monitoredBarrier, but received errors while waiting",  # which tells who did not come
         (
             "[rank1]: RuntimeError: Rank 1 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. Please check rank 0 logs for faulty rank.",
         ),
@@ -96,9 +96,10 @@ SIGNS = (
     ),
     Sign(
         "models-differ",
-        r"DDP expects same model across all ranks|appears not to match sizes of the same param in process",
+        r"DDP expects same model across all ranks|appears not to match (?:sizes|strides) of the same param in process",
         (
             "RuntimeError: DDP expects same model across all ranks, but Rank 1 has 161 params, while rank 0 has inconsistent 160 params.",
+            "RuntimeError: [1]: params[3] in this process with strides [7, 1] appears not to match strides of the same param in process 0.",
         ),
     ),
     Sign(
@@ -116,8 +117,10 @@ SIGNS = (
     Sign(
         "barrier-without-device",
         r"using GPU (?P<gpu>\d{1,4}) (?:to perform barrier )?as (?:the )?devices? used by this process (?:is|are) currently unknown|"
-        r"Guessing device ID based on global rank|No device id is provided via `?init_process_group`? or `?barrier",
+        r"Guessing device ID based on global rank|No device id is provided via `?init_process_group`? or `?barrier"
+        r"|barrier\(\): using the device under current context",
         (
+            "/opt/torch/distributed/distributed_c10d.py:4807: UserWarning: barrier(): using the device under current context. You can specify `device_id` in `init_process_group` to mute this warning.",
             "[rank3]:[W1109 22:40:00.100 ProcessGroupNCCL.cpp:4571] [PG ID 0 PG GUID 0 Rank 3]  using GPU 3 as device used by this process is currently unknown. This can potentially cause a hang if this rank to GPU mapping is incorrect.",
             "[W ProcessGroupNCCL.cpp:1569] Rank 0 using best-guess, using GPU 0 to perform barrier as devices used by this process are currently unknown.",
         ),
