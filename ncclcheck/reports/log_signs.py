@@ -12,6 +12,7 @@ _FOLLOWS = re.compile(
     r"SignalException|KeyboardInterrupt|SystemExit|Warning$|DistNetworkError|DistStoreError|"
     r"DistBackendError|ncclRemoteError|Connection (?:closed|reset) by|Broken pipe|[Ss]ocket [Tt]imeout|"
     r"NCCL (?:error|communicator was aborted)|Watchdog caught|RendezvousConnectionError|by signal: Terminated|"
+    r"Application timeout caused pair closure|"
     r"Timed out waiting \d+ms|connectFullMesh|RayTaskError|ActorDied|EngineDead|Engine core|root cause above|"
     r"client socket has timed out|ProcessRaisedException|ProcessExitedException|CalledProcessError|"
     r"RendezvousTimeout|monitoredBarrier"

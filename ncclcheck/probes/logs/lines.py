@@ -1,6 +1,6 @@
 """Bytes of a log -> records of NCCL and all other lines, whatever launchers wrote before and between them.
 
-The form of a record, by NVIDIA/nccl src/debug.cc of 2.3 to 2.30:
+The form of a record, by NVIDIA/nccl src/debug.cc of 2.3 to 2.32:
 `[time]host:pid:tid [device] file:line (function) NCCL LEVEL text`; all but host, pid, tid and level may be absent.
 """
 
@@ -15,13 +15,20 @@ from typing import BinaryIO, NamedTuple
 LONGEST = 4096  # NCCL itself cuts its lines at 1024 bytes
 _BLOCK = 2**20
 _MARK = b"NCCL "
-_LEVELS = {b"INFO ": "INFO", b"WARN ": "WARN", b"TRACE": "TRACE", b"CALL ": "CALL", b"ABORT": "ABORT"}
+_LEVELS = {
+    b"INFO ": "INFO",
+    b"WARN ": "WARN",
+    b"TRACE": "TRACE",
+    b"CALL ": "CALL",
+    b"ABORT": "ABORT",
+    b"ATTN ": "ATTN",
+}
 _HOST = 64
 _WHO = (
     r":(\d{1,10}):(\d{1,10}) (?:\[(-?\d{1,5})\] )?(?:\d{1,15}\.\d{1,9} )?"
-    r"(?:([\w./+-]{1,200}:\d{1,7}) (?:\(\w{1,100}\) )?)?"
+    r"(?:([\w./+@~%=<>-]{1,200}:\d{1,7}) (?:\(\S{1,100}\) )?)?"
 )
-_RECORD = re.compile(rf"{_WHO}NCCL (INFO|WARN|TRACE|CALL|ABORT) ")
+_RECORD = re.compile(rf"{_WHO}NCCL (INFO|WARN|TRACE|CALL|ABORT|ATTN) ")
 _HEAD = re.compile(rf"([^\s:\[\]/<>|]{{1,{_HOST}}}){_WHO}$")
 _END_OF_HOST = re.compile(rf"[^\s:\[\]/<>|]{{1,{_HOST}}}$")
 _COLOUR = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")

@@ -16,18 +16,29 @@ _FIRST = re.compile(r"[^\s:]+")
 _CHANNELS = re.compile(r"(\d{1,4}) coll channels,")
 _INTERFACE = re.compile(r"(?:\[\d{1,3}\])?([^\s:\[\]]{1,32}):(\S{1,64}?)<\d+>")
 _OOB_DEVICE = re.compile(r"Using ([^\s<]{1,64})$")
-_DEVICES = re.compile(r"\[(\d{1,3})\](?:=\{([^}]*)\}|([^\s:\[\]]{1,64}):(\d{1,3})/(\w{1,20}))")
+_DEVICES = re.compile(
+    r"\[(\d{1,3})\](?:=\{([^}]*)\}|([^\s:\[\]]{1,64}):(\d{1,3})(?::\d{0,5}){0,2}/(\w{1,20}))"
+)  # rail, plane
 _MERGED = re.compile(r"([^\s:\[\]]{1,64}):(\d{1,3})/(\w{1,20})")
+_MERGED_BY_NCCL = re.compile(r"Made virtual device \[(\d{1,3})\] name=(\S{1,64}) speed=(\d{1,9})")  # since 2.24
 _SPEED = re.compile(r"\[\d{1,3}\] (\S{1,64}?):\w*:(\d{1,3})/\w+ .*\bspeed=(\d{1,9})")
 _DIRECT = re.compile(r"GPU Direct RDMA (Enabled|Disabled) for HCA \d+ '([^']{1,64})'")
-_PLUGIN = re.compile(r"Loaded net plugin (\S{1,64})|P2P plugin (\S{1,64})|Initializing (aws-ofi-nccl \S{1,40})")
+_PLUGIN = re.compile(
+    r"Loaded net plugin (\S.{0,63}?)(?: \(v\d|$)|P2P plugin (\S{1,64})"
+    r"|(?:Initializing|Using) (aws-ofi-nccl \S{1,40})"
+)
 _CHUNK = re.compile(r"P2P Chunksize set to (\d{1,9})")
 _TUNER = re.compile(r"Using (?:tuner plugin )?([\w.-]{1,64})")
 _NETWORK = re.compile(r"(?:Using network|Using internal Network|(?:Initialized|Assigned) NET plugin) ([^,]{1,60})")
 _SETTING = re.compile(r"(NCCL_\w{1,80}) set (?:by environment )?to (.{0,200}?)\.?$")
 _PASSED_ON = re.compile(r"\S+:\d+ (?:\(\S{1,80}\) )?-> \d+")  # with the function since 2.30
 
-_LIKE_INFINIBAND = ("NET/IB", "NET/AWS", "NET/gIB")  # plugins that speak as NET/IB does: NET/IBext_v8
+_LIKE_INFINIBAND = (
+    "NET/IB",
+    "NET/Libfabric",
+    "NET/AWS",
+    "NET/gIB",
+)  # plugins that speak as NET/IB does: NET/IBext_v8
 
 # Lines that say nothing of the transport and are no cause for alarm, by their first word.
 _KNOWN = frozenset(
@@ -46,7 +57,20 @@ _KNOWN = frozenset(
         ),
         *("Channel", "Ring", "Tree", "Trees", "Pattern", "Max", "Algorithm", "Protocol"),
         *("AllReduce", "AllGather", "Broadcast", "Reduce", "ReduceScatter", "Send", "Recv"),
-        *("Successfully", "PROFILER/Plugin", "ENV/Plugin", "GIN/Plugin", "Disabling", "Invalid"),
+        *("Successfully", "PROFILER/Plugin", "ENV/Plugin", "GIN/Plugin", "RMA/Plugin", "RMA/Socket"),
+        *(
+            "Disabling",
+            "Invalid",
+            "[Proxy",
+            "[Service",
+            "NCCL",
+            "Symmetric",
+            "Skipping",
+            "Stack",
+            "Tuning",
+            "Socket",
+        ),
+        *("Cross-clique", "GDRCOPY", "AlltoAll"),
     )
 )
 
@@ -95,6 +119,12 @@ def _infiniband(process: Process, text: str) -> None:
     elif found := _SPEED.search(text):
         if len(process.speeds) < _MOST:
             process.speeds[f"{found[1]}:{found[2]}"] = int(found[3])
+    elif found := _MERGED_BY_NCCL.search(text):
+        first = found[2].partition("+")[0]
+        link = next((link for name, link in process.devices.values() if name.partition(":")[0] == first), "")
+        if link and "+" in found[2] and len(process.devices) < _MOST:
+            process.devices[int(found[1])] = (found[2], link)
+            process.speeds[found[2]] = int(found[3])
     elif "No device found" in text:
         process.no_infiniband = text[:_LONGEST]
     elif " Using " in text:
@@ -140,7 +170,7 @@ def _nvls(process: Process, text: str) -> None:
 
 def _connected(process: Process, text: str) -> None:
     process.rings |= "all rings" in text
-    process.trees |= "trees" in text
+    process.trees |= "all trees" in text  # binomial ones are of PAT
 
 
 def _driver(process: Process, text: str) -> None:

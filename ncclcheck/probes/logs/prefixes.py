@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 HEAD = 200  # of a line, where prefixes stand
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_RANK = re.compile(r"\[rank(\d{1,7})\]:")
 _MOST = 6
 _TIME = r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?\s*"
 _FORMS = (
@@ -18,7 +19,7 @@ _FORMS = (
     # mpirun --tag-output, of version 5 too; SageMaker
     r"\[(?:[\w.-]{1,200}@)?\d{1,5},(?:mpirank:)?(?P<rank>\d{1,7})(?:,[\w.-]{1,63})?\]<std(?:out|err|diag)>:\s?",
     r"(?P<task>\d{1,6}): ",  # srun --label
-    r"\((?:\w{1,80} )?(?P<task>pid=\d{1,10}(?:, ip=(?P<host>[\w.:]{1,64}))?)\)\s",  # Ray
+    r"\((?:\w{1,80}(?:\[[^\]]{1,40}\])? )?(?P<task>pid=\d{1,10}(?:, ip=(?P<host>[\w.:]{1,64}))?)\)\s",  # Ray
     r"\[(?P<task>pod/[\w.-]{1,253}/[\w.-]{1,63})\]\s",  # kubectl logs --prefix
     r"(?P<task>[\w.-]{1,128})\s+\|\s",  # docker compose
     r"(?P<host>(?=[a-z-]{0,60}\d)[a-z][a-z0-9.-]{0,62}): (?!error)",  # pdsh, DeepSpeed
@@ -59,6 +60,12 @@ def prefix(text: str) -> Prefix:
         task += [told["task"]] if told.get("task") else []
         end = found.end()
     return Prefix(rank, " ".join(task), host if is_address(host) else host.partition(".")[0], end)
+
+
+def rank_of(text: str) -> int | None:
+    """What torch writes before its own lines, where something else stands before it: a progress bar."""
+    found = _RANK.search(text[:HEAD])
+    return int(found[1]) if found else None
 
 
 def is_address(host: str) -> bool:

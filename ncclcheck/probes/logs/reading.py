@@ -14,7 +14,7 @@ from ncclcheck.probes.logs import told
 from ncclcheck.probes.logs.lines import LONGEST, Other, Record, blocks, split
 from ncclcheck.probes.logs.match import Matcher, Pattern, shape_of
 from ncclcheck.probes.logs.nccl import Communicator, End, Log, Process
-from ncclcheck.probes.logs.prefixes import HEAD, Prefix, plain, prefix
+from ncclcheck.probes.logs.prefixes import HEAD, Prefix, plain, prefix, rank_of
 from ncclcheck.probes.logs.times import when
 
 _MOST_EVENTS = 50_000
@@ -23,7 +23,8 @@ _MOST_CONNECTIONS, _CONNECTION = 65536, 512
 _MOST_GROUPS, _MOST_IN_A_GROUP = 65536, 4096
 _TEXT = 600
 _NOBODY = Prefix()
-_CALLS = tuple(f"{name}: ".encode() for name in ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce"))
+_OPERATIONS = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "AlltoAll", "Send", "Recv")
+_CALLS = tuple(f"{name}: ".encode() for name in _OPERATIONS)
 _MARK = b"NCCL "
 _STAMPED = (b"T", b" ")
 _BULK = ("Channel ", "Ring ", "Tree ", "Trees ", "Coll")
@@ -228,12 +229,13 @@ class Reading:
         process: Process | None, level: str, place: str = "",
     ) -> None:  # fmt: skip
         host, pid = (process.host, process.pid) if process else (before.host, None)
+        known = rank_of(text) if before.rank is None else before.rank  # of the world; others are within a group
         found = [*Matcher.signs(text, patterns)] or ([("nccl-warning", {})] if level == "WARN" else [])
         for sign, fields in found:
             if place:
                 fields["place"] = place
             me = fields.pop("me", "") or fields.pop("self", "")
-            rank = int(me) if me.isdecimal() and len(me) < 8 else before.rank
+            rank = known if known is not None or not me.isdecimal() or len(me) > 7 else int(me)
             group, order = (here.name, before.task), self._order + number - here.lines
             same = self._counts.get(key := (sign, host, pid, rank, group), [])
             if len(same) >= _MOST_OF_A_SIGN or len(self.kept) >= _MOST_EVENTS:

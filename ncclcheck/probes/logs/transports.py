@@ -115,8 +115,8 @@ def _devices(said: Process) -> list[NetDevice]:
                 name=name,
                 index=index,
                 link=link,
-                speed_mbit=said.speeds.get(first),
-                gpudirect=said.direct.get(first.partition(":")[0]),
+                speed_mbit=said.speeds.get(name, said.speeds.get(first)),
+                gpudirect=said.direct.get(name, said.direct.get(first.partition(":")[0])),
             )
         )
     return found

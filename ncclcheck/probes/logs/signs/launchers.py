@@ -28,7 +28,7 @@ SIGNS = (
     ),
     Sign(
         "shell-signalled",
-        r"^(?:(?:\S{1,200}: line \d{1,6}: {1,4}\d{1,10} |\[\d{1,4}\][+-]? {1,4}(?:\d{1,10} )?)?"
+        r"^(?:(?:\S{1,200}: line \d{1,6}: {1,5}\d{1,10} |\[\d{1,4}\][+-]? {1,4}(?:\d{1,10} )?)?"
         r"(?P<how>Killed|Bus error|Segmentation fault|Aborted|Illegal instruction|Floating point exception)"
         r"|zsh: (?:\d{1,10} )?(?P<zsh>killed|bus error|segmentation fault|abort|illegal hardware instruction))"
         r"(?: \(core dumped\))?(?: {0,40}$| {1,40}(?=\S)(?=.{0,200}?(?:\.py\b|python|torchrun|accelerate|deepspeed|mpirun|srun)))",
@@ -36,6 +36,7 @@ SIGNS = (
             "Killed",
             "Bus error (core dumped)",
             "./run.sh: line 12: 12345 Killed                  python train.py",
+            "./run.sh: line 12:     7 Killed                  python train.py",
             "[1]+  Killed                  torchrun --standalone --nproc-per-node 2 train.py",
             "zsh: killed     python train.py",
         ),
@@ -118,8 +119,11 @@ SIGNS = (
     Sign("traceback", r"^Traceback \(most recent call last\):", ("Traceback (most recent call last):",)),
     Sign(
         "frame",
-        r'^\s+File "(?P<path>[^"]{1,400})", line (?P<number>\d{1,7}), in (?P<function>[\w<>.]{1,120})',
-        ('  File "/app/train.py", line 118, in save_checkpoint',),
+        r'^\s+File "(?P<path>[^"]{1,400})", line (?P<number>\d{1,7}),? in (?P<function>[\w<>.]{1,120})',
+        (
+            '  File "/app/train.py", line 118, in save_checkpoint',
+            '  File "/app/train.py", line 118 in save_checkpoint',  # faulthandler
+        ),
     ),
     Sign(
         "python-error",
@@ -190,10 +194,11 @@ SIGNS = (
     ),
     Sign(
         "proxy-failed",
-        r"Proxy Call to rank \d{1,7} failed|Failed to execute operation \w{1,30} from rank|Socket recv failed while polling|proxyConnect|Could not receive type from localRank",
+        r"Proxy Call to rank \d{1,7} failed|Failed to execute operation \w{1,30} from rank|Socket recv failed while polling|Error encountered progressing operation=|Could not receive type from localRank",
         (
             "gpu-a17:4711:4800 [3] proxy.cc:1128 NCCL WARN Proxy Call to rank 5 failed (Connect)",
             "gpu-a17:4711:4800 [3] proxy.cc:1495 NCCL WARN [Service thread] Failed to execute operation Connect from rank 5, retcode 3",
+            "gpu-a17:4711:4800 [3] proxy.cc:1600 NCCL WARN [Service thread] Error encountered progressing operation=Connect, res=3, closing connection",
         ),
     ),
     Sign(
@@ -213,7 +218,7 @@ SIGNS = (
     ),
     Sign(
         "flushed",
-        r"status=(?:5|IBV_WC_WR_FLUSH_ERR\(5\))|with error 5,|vendor.err[ =]249",
+        r"status=(?:5\b|IBV_WC_WR_FLUSH_ERR\(5\)|\(IBV_WC_WR_FLUSH_ERR\)5)|with error 5,|vendor.err[ =]249",
         (
             "gpu-a17:4711:4800 [3] transport/net_ib.cc:1245 NCCL WARN NET/IB: Got completion from peer 10.0.3.18<40112> with status=5 opcode=0 len=0 vendor err 249 (Recv) localGid fe80::1 remoteGids fe80::2 hca mlx5_0",
         ),

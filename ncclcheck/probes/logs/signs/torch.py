@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from ncclcheck.probes.logs.signs.sign import Sign
 
+# A process group is told by its GUID: its ID is a number of the process. Both ranks are those within the group; the
+# rank of the world stands in torch's own prefix, [rank2]:, since 2.2.
 _WHO = (
-    r"^(?:.{0,120}?(?:\[PG (?:ID )?(?P<group>\d{1,6})(?: PG GUID [^\]]{0,80}?)? ?Rank (?P<me>\d{1,7})\]|"
-    r"\[Rank (?P<self>\d{1,7})\]))?"
+    r"^(?:.{0,120}?(?:\[PG (?:ID \d{1,6} PG GUID )?(?P<group>[^\s\](]{1,100})(?: ?\([^\]]{0,80}\))? ?"
+    r"Rank (?P<me>\d{1,7})\]|\[Rank (?P<self>\d{1,7})\]))?"
 )
 _E = "[rank2]:[E1109 22:46:25.933 ProcessGroupNCCL.cpp:632] "
 
 SIGNS = (
     Sign(
         "watchdog-timeout",
-        _WHO + r".{0,120}?Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<seq>\d{1,12}), "
-        r"OpType=(?P<op>\w{1,40})(?:, NumelIn=(?P<numel_in>\d{1,15}), NumelOut=(?P<numel_out>\d{1,15}))?, "
+        _WHO + r".{0,120}?(?:Watchdog c|C)aught collective operation timeout: WorkNCCL\(SeqNum=(?P<seq>\d{1,12}), "
+        r"OpType=(?P<op>\w{1,40})(?:, NumelIn=(?P<numel_in>\d{1,20}), NumelOut=(?P<numel_out>\d{1,20})"
+        r"|, TensorShape=\[[\d, ]{0,200}\])?, "
         r"Timeout\(ms\)=(?P<timeout>\d{1,12})\) ran for (?P<ran>\d{1,12}) milliseconds",
         (
             "[E ProcessGroupNCCL.cpp:828] [Rank 7] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1547, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1802380 milliseconds before timing out.",
             "[rank5]:[E ProcessGroupNCCL.cpp:563] [PG 0 Rank 5] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=493, OpType=ALLGATHER, NumelIn=1, NumelOut=4, Timeout(ms)=60000) ran for 60123 milliseconds before timing out.",
+            "[rank1]:[E1103 07:34:57.461 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=COALESCED, NumelIn=18446744073709551615, NumelOut=18446744073709551615, Timeout(ms)=600000) ran for 600014 milliseconds before timing out.",
+            "RuntimeError: [Rank 1] Caught collective operation timeout: WorkNCCL(SeqNum=17, OpType=ALLREDUCE, TensorShape=[7, 3], Timeout(ms)=1800000) ran for 1802380 milliseconds before timing out.",
             _E
             + "[PG ID 0 PG GUID 0(default_pg) Rank 2] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=_ALLGATHER_BASE, NumelIn=4096, NumelOut=16384, Timeout(ms)=600000) ran for 600012 milliseconds before timing out.",
         ),
@@ -27,11 +32,12 @@ SIGNS = (
         "watchdog-status",
         _WHO
         + r"(?:.{0,160}?(?:work sequence id|at NCCL work|at work): (?P<seq>\d{1,12})\b)?.{0,300}?[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,12}), "
-        r"last completed (?:NCCL )?work: (?P<completed>-?\d{1,12})",
+        r"last completed (?:NCCL )?work: (?P<completed>-?\d{1,20})",
         (
             _E
             + "[PG ID 0 PG GUID 0(default_pg) Rank 2]  failure detected by watchdog at work sequence id: 493 PG status: last enqueued work: 493, last completed work: 492",
             "[rank7]:[E ProcessGroupNCCL.cpp:1537] [PG 0 Rank 7] Timeout at NCCL work: 1, last enqueued NCCL work: 1, last completed NCCL work: 0.",
+            "[rank6]:[E1003 18:37:01.833 ProcessGroupNCCL.cpp:1709] [PG 3 (mesh_tp) Rank 2] Timeout at NCCL work: 63, last enqueued NCCL work: 63, last completed NCCL work: 62.",
             _E
             + "[PG ID 0 PG GUID 0 Rank 2] Received a dump signal due to a collective timeout from this local rank and we will try our best to dump the debug info. Last enqueued NCCL work: 460631, last completed NCCL work: 460630.",
         ),
@@ -66,9 +72,10 @@ SIGNS = (
     ),
     Sign(
         "gloo-timeout",
-        r"Timed out waiting \d{1,12}ms for (?:recv|send) operation to complete",
+        r"Timed out waiting \d{1,12}ms for (?:recv|send) operation to complete|Application timeout caused pair closure",
         (
             "RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete",
+            "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Application timeout caused pair closure",
         ),
     ),
     Sign(
@@ -135,26 +142,34 @@ SIGNS = (
     ),
     Sign(
         "nan-loss",
-        r"(?i)\b(?!best)\w{0,20}loss['\"]?\s{0,3}[:=]?\s{0,4}(?:tensor\()?(?P<value>nan|-?inf)\b",
-        ("step 120 loss nan lr 3e-4", "{'loss': nan, 'epoch': 1.2}"),
+        r"(?i)\b(?!best)\w{0,20}loss['\"]?\s{0,3}[:=]?\s{0,4}['\"]?(?:tensor\()?(?P<value>nan|-?inf)\b",
+        (
+            "step 120 loss nan lr 3e-4",
+            "{'loss': nan, 'epoch': 1.2}",
+            "{'loss': 'nan', 'grad_norm': 'nan', 'learning_rate': '1e-05', 'epoch': '1.2'}",
+        ),
         words=("nan", "inf"),
     ),
     Sign(
         "saving",
-        r"(?i)\bsaving (?:the )?(?:model|checkpoint|state|weights|training state|optimizer)|\bsave_(?:16bit_model|checkpoint|pretrained|state)\b|"
-        r"zero3_consolidated|Begin saving|Saving model checkpoint",
+        r"(?i)\bsaving (?:the |current |DeepSpeed )?(?:model|checkpoint|state|weights|training state|optimizer)|\bsave_(?:16bit_model|checkpoint|pretrained|state)\b|"
+        r"zero3_consolidated|Begin saving|Saving model checkpoint|\[Torch\] Saving |is (?:about to be saved|begin to save)!",
         (
             "Saving model checkpoint to out/checkpoint-500",
+            "Saving current state to out/checkpoint-500",
+            "[Torch] Saving out/global_step5/mp_rank_00_model_states.pt...",
+            "[Torch] Checkpoint global_step5 is about to be saved!",
             "[2026-03-01 10:00:00,100] [INFO] [logging.py:96:log_dist] [Rank 0] Saving model checkpoint: out/mp_rank_00_model_states.pt",
         ),
-        words=("saving", "save_", "zero3_consolidated"),
+        words=("saving", "save_", "zero3_consolidated", "be saved!", "to save!"),
     ),
     Sign(
         "save-frame",
-        r'^\s*(?:#\d{1,3} |File "[^"]{1,400}", line \d{1,7}, in )'
-        r"(?P<function>(?!_?load)(?:_?\w{0,40}save\w{0,40}|_?zero3_consolidated\w{0,40}|\w{0,40}state_dict))\b",
+        r'^\s*(?:#\d{1,3} |File "[^"]{1,400}", line \d{1,7},? in )'  # without a comma: faulthandler
+        r"(?P<function>(?!_?load|set_)(?:_?\w{0,40}save\w{0,40}|_?zero3_consolidated\w{0,40}|\w{0,40}state_dict))\b",
         (
             '  File "/app/train.py", line 118, in save_checkpoint',
+            '  File "/app/train.py", line 118 in save_checkpoint',
             "#5 save_16bit_model from /opt/train/deepspeed/runtime/engine.py:3704",
         ),
         words=("save", "state_dict", "zero3"),
