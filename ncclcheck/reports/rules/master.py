@@ -55,9 +55,12 @@ def master_is_node_0(cluster: Cluster) -> Iterator[Finding]:
     meeting = cluster.job.meeting
     if master.is_loopback:
         raise NothingToJudge("its ground failed: RUN006")
-    if not cluster.nodes or (meeting is not None and meeting.node_rank != 0):
-        raise NothingToJudge("the facts of node 0 are not here")
     addresses = _resolved(cluster, master)
+    if not cluster.nodes or (meeting is not None and meeting.node_rank != 0):
+        if not (holders := holders_of(cluster, addresses)):
+            raise NothingToJudge("the facts of node 0 are not here")
+        yield _of_itself(master, *next(iter(holders.items())), addresses)
+        return
     if not addresses:
         raise NothingToJudge(f"{master.host} resolves on no node that answered (RUN006)")
     holders = holders_of(cluster, addresses)
@@ -114,6 +117,17 @@ def _of_many(master: Master, holders: dict[str, str]) -> Finding:
         fix=[
             you("Take an address that only node 0 has.", "ip -br addr   # on node 0", "export MASTER_ADDR=ADDRESS")
         ],
+    )
+
+
+def _of_itself(master: Master, node: str, interface: str, addresses: list[str]) -> Finding:
+    return fail(
+        Where(node=node, device=interface),
+        f"{master.source} {master.host} is an address of this very node, which is not node 0",
+        why="It looks for the store of node 0 on itself, where nobody listens, until a time-out.",
+        owner="job",
+        evidence=[seen(master.host, ", ".join(addresses)), seen("interface", interface)],
+        fix=[you("Name node 0 by an address that it alone has.", "ip -br addr   # on node 0")],
     )
 
 

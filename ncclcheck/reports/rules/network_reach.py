@@ -223,7 +223,11 @@ def _elsewhere(ways: Ways, link: lan.Link, other: Subnet, leads: str) -> Finding
         owner="node",
         evidence=[seen("routes", f"to {peer.address} by {leads}")],
         fix=[
-            you("Choose the interface that leads there.", f'export NCCL_SOCKET_IFNAME="={leads}"'),
+            you(
+                "Choose the interface that leads there.",
+                f'export NCCL_SOCKET_IFNAME="={leads}"',
+                f"export GLOO_SOCKET_IFNAME={leads}",
+            ),
             _mend(link, peer, down),
         ],
     )
