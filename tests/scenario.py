@@ -131,6 +131,7 @@ class Scenario:
     again: it is started a second time while it runs. refused: the report says why no job was started.
     also: codes of symptoms that may be failed or warned of beside those expected; any other one is a false alarm.
     exits: the exit codes that a node of a join may end with in place of exit_code.
+    gone_within: seconds after which nothing of the run is left anywhere.
     """
 
     name: str
@@ -149,6 +150,7 @@ class Scenario:
     exit_code: int = 1
     exits: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     seconds: float = 20.0
+    gone_within: float = 6.0
     gate: bool = False
 
     @property

@@ -21,7 +21,6 @@ from tests.scenario import ALL, Outcome, Scenario, Scene
 COMMAND = (*PYTHON, "-m", "ncclcheck")
 PORT = 29500
 _OVERTIME_S = 40.0
-_GONE_WITHIN_S = 6.0
 
 
 class Labs:
@@ -82,7 +81,7 @@ def _run(scenario: Scenario, scene: Scene) -> Outcome:
         with _struck(scenario, scene):
             said = {name: _end(process, scenario.seconds) for name, process in scene.started.items()}
         seconds = time.monotonic() - begun
-        left = _left(scene, before)
+        left = _left(scene, before, scenario.gone_within)
     return Outcome(
         codes={name: process.returncode for name, process in scene.started.items()},
         documents={name: _document(out) for name, (out, _) in said.items() if out.strip()},
@@ -143,9 +142,9 @@ def _document(out: str) -> Document:
     return msgspec.json.decode(out, type=Document)
 
 
-def _left(scene: Scene, before: dict[str, set[int]]) -> list[str]:
+def _left(scene: Scene, before: dict[str, set[int]], within: float) -> list[str]:
     """Processes and files of the run that are still there after a while."""
-    end = time.monotonic() + _GONE_WITHIN_S
+    end = time.monotonic() + within
     while (left := [*_processes(scene, before), *_files(scene.folder)]) and time.monotonic() < end:
         time.sleep(0.1)
     return left

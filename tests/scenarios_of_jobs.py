@@ -99,6 +99,7 @@ _DURING = (
         expect=(Expect(code="RUN001", node="h2", state=State.UNKNOWN),),
         exit_code=3,
         seconds=_DEADLINE_S + 5,
+        gone_within=95,  # nothing tells an agent that is cut off but its lease
     ),
     Scenario(
         name="bench: join, a host cut off",

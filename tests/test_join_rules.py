@@ -107,6 +107,13 @@ def test_a_service_in_front_of_node_0_is_a_note() -> None:
     assert told(_joined(*nodes, code="RUN005", meeting=meeting)) == [("note", "a")]
 
 
+def test_a_node_that_joins_sees_that_the_address_is_its_own() -> None:
+    meeting = _meeting("10.1.0.2:29400", node_rank=1, outcome="refused")
+    assert told(_joined(_node("b", "10.1.0.2"), code="RUN005", meeting=meeting)) == [("fail", "b")]
+    elsewhere = _joined(_node("b", "10.1.0.3"), code="RUN005", meeting=meeting)
+    assert elsewhere.reason == "the facts of node 0 are not here"
+
+
 def test_an_address_of_a_silent_node_is_unknown() -> None:
     run = Run(silent=[Silence(node="c", last_step="", since_s=1)])
     assert told(verdict("RUN005", *_pair("10.1.0.9"), run=run)) == [("unknown", "a")]
