@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from ncclcheck.probes.facts import Cluster, LogEvent, LogProcess, Logs
+from ncclcheck.reports import log_signs
 from ncclcheck.reports.findings import Evidence, Finding, Owner, Remedy, State, Where, seen
 from ncclcheck.reports.log_ending import TEXT, Ending
 from ncclcheck.reports.rule import Body, NothingToJudge, rule
@@ -46,6 +47,11 @@ def log_rule(
 def said(logs: Logs, *signs: str) -> list[LogEvent]:
     """The lines of these signs, in the order of the files."""
     return [event for event in logs.events if event.sign in signs]
+
+
+def own_exceptions(logs: Logs) -> list[LogEvent]:
+    """Exceptions of Python that do not merely follow from another process's end."""
+    return [one for one in said(logs, "python-error") if not log_signs.follows(one)]
 
 
 def in_order(events: Iterable[LogEvent]) -> list[LogEvent]:

@@ -14,7 +14,7 @@ from typing import BinaryIO, NamedTuple
 
 LONGEST = 4096  # NCCL itself cuts its lines at 1024 bytes
 _BLOCK = 2**20
-_MARK = b"NCCL "
+MARK = b"NCCL "
 _LEVELS = {
     b"INFO ": "INFO",
     b"WARN ": "WARN",
@@ -114,8 +114,8 @@ def split(line: bytes, number: int = 0) -> Sequence[Record | Other]:
     """The records in one line: ranks that share a pipe cut each other's lines short and glue them together."""
     if b"\x1b" in line:
         line = _COLOUR.sub(b"", line)
-    at = line.find(_MARK)
-    if at >= 0 and line.find(_MARK, at + 5) < 0 and (level := _LEVELS.get(line[at + 5 : at + 10])):
+    at = line.find(MARK)
+    if at >= 0 and line.find(MARK, at + 5) < 0 and (level := _LEVELS.get(line[at + 5 : at + 10])):
         head = _head(line[:at])  # nearly all records of a thread have the same
         if head is not None:
             before, host, pid, tid, device, place = head

@@ -87,8 +87,8 @@ class Matcher:
                 self.dull.add(shape)
                 return ()
             self._shapes[shape] = found
-        if found[-1].often:
-            self._count(shape, found)
+        if found[0].often:  # all are: these stand last
+            self._count(shape)
         return found
 
     def pass_over(self, shape: bytes, line: bytes) -> None:
@@ -115,10 +115,10 @@ class Matcher:
         text = bare(line.decode(errors="backslashreplace")) if near else ""
         return tuple(one for one in near if one.may_be_in(text))
 
-    def _count(self, shape: bytes, found: tuple[Pattern, ...]) -> None:
+    def _count(self, shape: bytes) -> None:
         """What sound logs are full of is not looked for in this shape until `again`, where enough was seen."""
         seen = self._frequent[shape] = self._frequent.get(shape, 0) + 1
-        if seen >= _ENOUGH and found[0].often:
+        if seen >= _ENOUGH:
             self.dull.add(shape)
             self._resting.add(shape)
 

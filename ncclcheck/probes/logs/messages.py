@@ -16,9 +16,9 @@ _FIRST = re.compile(r"[^\s:]+")
 _CHANNELS = re.compile(r"(\d{1,4}) coll channels,")
 _INTERFACE = re.compile(r"(?:\[\d{1,3}\])?([^\s:\[\]]{1,32}):(\S{1,64}?)<\d+>")
 _OOB_DEVICE = re.compile(r"Using ([^\s<]{1,64})$")
-_DEVICES = re.compile(
+_DEVICES = re.compile(  # name:port, since 2.30 with rail and plane
     r"\[(\d{1,3})\](?:=\{([^}]*)\}|([^\s:\[\]]{1,64}):(\d{1,3})(?::\d{0,5}){0,2}/(\w{1,20}))"
-)  # rail, plane
+)
 _MERGED = re.compile(r"([^\s:\[\]]{1,64}):(\d{1,3})/(\w{1,20})")
 _MERGED_BY_NCCL = re.compile(r"Made virtual device \[(\d{1,3})\] name=(\S{1,64}) speed=(\d{1,9})")  # since 2.24
 _SPEED = re.compile(r"\[\d{1,3}\] (\S{1,64}?):\w*:(\d{1,3})/\w+ .*\bspeed=(\d{1,9})")
@@ -33,12 +33,8 @@ _NETWORK = re.compile(r"(?:Using network|Using internal Network|(?:Initialized|A
 _SETTING = re.compile(r"(NCCL_\w{1,80}) set (?:by environment )?to (.{0,200}?)\.?$")
 _PASSED_ON = re.compile(r"\S+:\d+ (?:\(\S{1,80}\) )?-> \d+")  # with the function since 2.30
 
-_LIKE_INFINIBAND = (
-    "NET/IB",
-    "NET/Libfabric",
-    "NET/AWS",
-    "NET/gIB",
-)  # plugins that speak as NET/IB does: NET/IBext_v8
+# Plugins that speak as NET/IB does: NET/IBext_v8.
+_LIKE_INFINIBAND = ("NET/IB", "NET/Libfabric", "NET/AWS", "NET/gIB")
 
 # Lines that say nothing of the transport and are no cause for alarm, by their first word.
 _KNOWN = frozenset(
@@ -58,18 +54,8 @@ _KNOWN = frozenset(
         *("Channel", "Ring", "Tree", "Trees", "Pattern", "Max", "Algorithm", "Protocol"),
         *("AllReduce", "AllGather", "Broadcast", "Reduce", "ReduceScatter", "Send", "Recv"),
         *("Successfully", "PROFILER/Plugin", "ENV/Plugin", "GIN/Plugin", "RMA/Plugin", "RMA/Socket"),
-        *(
-            "Disabling",
-            "Invalid",
-            "[Proxy",
-            "[Service",
-            "NCCL",
-            "Symmetric",
-            "Skipping",
-            "Stack",
-            "Tuning",
-            "Socket",
-        ),
+        *("Disabling", "Invalid", "Skipping", "Stack", "Symmetric", "Tuning"),
+        *("[Proxy", "[Service", "NCCL", "Socket"),
         *("Cross-clique", "GDRCOPY", "AlltoAll"),
     )
 )

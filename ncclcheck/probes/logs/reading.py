@@ -6,12 +6,11 @@ import time
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from itertools import count
 from typing import BinaryIO
 
 from ncclcheck.probes.facts import LogEvent, LogFile, Logs
 from ncclcheck.probes.logs import told
-from ncclcheck.probes.logs.lines import LONGEST, Other, Record, blocks, split
+from ncclcheck.probes.logs.lines import LONGEST, MARK, Other, Record, blocks, split
 from ncclcheck.probes.logs.match import Matcher, Pattern, shape_of
 from ncclcheck.probes.logs.nccl import Communicator, End, Log, Process
 from ncclcheck.probes.logs.prefixes import HEAD, Prefix, plain, prefix, rank_of
@@ -25,7 +24,6 @@ _TEXT = 600
 _NOBODY = Prefix()
 _OPERATIONS = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "AlltoAll", "Send", "Recv")
 _CALLS = tuple(f"{name}: ".encode() for name in _OPERATIONS)
-_MARK = b"NCCL "
 _STAMPED = (b"T", b" ")
 _BULK = ("Channel ", "Ring ", "Tree ", "Trees ", "Coll")
 
@@ -121,8 +119,9 @@ class Reading:
         block, dull, bars = block.removesuffix(b"\n"), matcher.dull, b"\r" in block
         number, operations = here.lines, here.operations
         lines, shapes = block.split(b"\n"), shape_of(block).split(b"\n")
-        for number, line, shape in zip(count(number + 1), lines, shapes, strict=False):  # noqa: B020 - goes on
-            at = line.find(_MARK)
+        pairs = zip(lines, shapes, strict=True)
+        for number, (line, shape) in enumerate(pairs, number + 1):  # noqa: B020 - goes on
+            at = line.find(MARK)
             if at < 0 and shape in dull:
                 continue
             if bars and b"\r" in (line := line.rstrip(b"\r")):  # progress bars are one line to an editor
@@ -131,9 +130,9 @@ class Reading:
                 continue
             if line[10:11] in _STAMPED and line[4:5] == b"-" and line[:4].isdigit():
                 line, here.stamp = self._unstamped(line)  # noqa: PLW2901
-                at = line.find(_MARK)
+                at = line.find(MARK)
             if at >= 0:
-                if line.startswith(_CALLS, at + 10) and line.find(_MARK, at + 5) < 0:
+                if line.startswith(_CALLS, at + 10) and line.find(MARK, at + 5) < 0:
                     operations += 1
                 elif not self._connects(here, line, at):
                     self._records(here, line, number)
@@ -153,7 +152,7 @@ class Reading:
         return (line[end:], line[:end].decode(errors="replace")) if 0 < end < 44 else (line, "")
 
     def _line(self, here: _File, line: bytes, number: int) -> None:
-        if _MARK in line:
+        if MARK in line:
             self._records(here, line, number)
         elif patterns := self._matcher.may(line[:LONGEST]):
             self._other(here, line, number, patterns)
@@ -209,8 +208,8 @@ class Reading:
             self._keep(here, record.text, record.number, patterns, before, process, record.level, record.place)
 
     def _remember(self, process: Process, line: bytes) -> None:
-        at, counted = line.find(_MARK), process.connected
-        if counted is not None and len(line) <= _CONNECTION and line.find(_MARK, at + 5) < 0:
+        at, counted = line.find(MARK), process.connected
+        if counted is not None and len(line) <= _CONNECTION and line.find(MARK, at + 5) < 0:
             if len(self._connections) >= _MOST_CONNECTIONS:
                 self._connections.clear()
             key = line[:at] + line[line.find(b" : ", at) :]

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 
 from ncclcheck.probes.facts import LogEvent, Logs
-from ncclcheck.reports import log_signs
 from ncclcheck.reports.findings import Finding, admin, you
 from ncclcheck.reports.log_dialled import reach
 from ncclcheck.reports.log_ending import ended_before
 from ncclcheck.reports.log_told import several_hosts, starts_later, within_a_host
-from ncclcheck.reports.logged import cause, log_rule, said
+from ncclcheck.reports.logged import cause, log_rule, own_exceptions, said
 
 _NAME_IT = you("Tell gloo the interface, on all nodes.", "export GLOO_SOCKET_IFNAME=eth0")
 
@@ -73,9 +72,8 @@ def loopback(logs: Logs) -> Iterator[Finding]:
 
 def _started_again(logs: Logs, event: LogEvent) -> bool:
     """Whether steps, a signal, or another exception stand before this line: an earlier start went well."""
-    errors = [one for one in said(logs, "python-error") if not log_signs.follows(one)]
     signalled = said(logs, "worker-signalled", "oom-killed", "training-goes-on")
-    return any(one.file == event.file and one.line < event.line for one in [*errors, *signalled])
+    return any(one.file == event.file and one.line < event.line for one in [*own_exceptions(logs), *signalled])
 
 
 @log_rule("LOG024", "gloo finds the interface that it was told to take")

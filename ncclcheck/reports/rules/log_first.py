@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports import log_signs
 from ncclcheck.reports.findings import Finding, State, Where, admin, fail, fine, note, seen, warn, you
-from ncclcheck.reports.fold import fold_numbers
+from ncclcheck.reports.fold import fold_numbers, fold_ranks
 from ncclcheck.reports.log_ending import died
 from ncclcheck.reports.logged import cause, in_order, lines, log_rule, said
 from ncclcheck.reports.rule import NothingToJudge
@@ -221,7 +221,7 @@ def no_exception(logs: Logs) -> Iterator[Finding]:
         kinds.setdefault(one.fields.get("type", ""), []).append(one)
     for same in [*kinds.values()][:4]:
         ranks = sorted({one.rank for one in same if one.rank is not None})
-        who = f"ranks {fold_numbers(ranks)}" if len(ranks) > 1 else "one rank" if ranks else "a process"
+        who = fold_ranks(ranks) if len(ranks) > 1 else "one rank" if ranks else "a process"
         yield cause(
             same,
             f"{who} raised {same[0].text[:200]}",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports import log_signs
 from ncclcheck.reports.findings import Finding, Where, you
-from ncclcheck.reports.logged import at_teller, cause, log_rule, root_cause, said
+from ncclcheck.reports.logged import at_teller, cause, log_rule, own_exceptions, root_cause, said
 
 _LOST = ("remote-closed", "connection-reset", "broken-pipe")
 
@@ -66,12 +66,11 @@ def _unlisted(ranks: list[LogEvent]) -> list[int]:
 def _failed(logs: Logs) -> list[LogEvent]:
     """Whatever tells of a failure of its own, a signal too."""
     exits = [one for one in said(logs, "root-cause-exit") if one.fields["exitcode"] not in ("1", "-15")]
-    errors = [one for one in said(logs, "python-error") if not log_signs.follows(one)]
     known = {*log_signs.CONSEQUENCES, *log_signs.HARMLESS}
     warned = [one for one in logs.events if one.level == "WARN" and one.sign not in known]
     return [
         *exits,
-        *errors,
+        *own_exceptions(logs),
         *warned,
         *said(logs, "watchdog-timeout", "gloo-timeout", "oom-killed", "store-broken"),
     ]

@@ -183,7 +183,7 @@ def no_watchdog_gave_up(logs: Logs) -> Iterator[Finding]:
     for hang in hangs.of_kind(logs, "unclear"):
         yield cause(
             hang.events,
-            f"{fold_ranks(sorted(wait.rank for wait in hang.waits))} gave up in {hangs.waited(hang)}; "
+            f"{fold_ranks(wait.rank for wait in hang.waits)} gave up in {hangs.waited(hang)}; "
             "which rank did not come is not told",
             why="The ranks that print the time-out only waited.",
             owner="job",

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports import log_signs
 from ncclcheck.reports.findings import Finding, Owner, Remedy, Where, admin, you
-from ncclcheck.reports.logged import cause, in_order, log_rule, root_cause, said, where
+from ncclcheck.reports.logged import cause, in_order, log_rule, own_exceptions, root_cause, said, where
 from ncclcheck.reports.rules.log_process import crashed_in_start
 
 
@@ -109,8 +109,7 @@ def _told_itself(logs: Logs, kind: _Kind) -> list[LogEvent]:
 
 def _failures(logs: Logs) -> list[LogEvent]:
     """Lines that tell of an end for another reason."""
-    errors = [one for one in said(logs, "python-error") if not log_signs.follows(one)]
-    return [*errors, *said(logs, *_FAILURES), *_warnings(logs)]
+    return [*own_exceptions(logs), *said(logs, *_FAILURES), *_warnings(logs)]
 
 
 def _warnings(logs: Logs) -> list[LogEvent]:

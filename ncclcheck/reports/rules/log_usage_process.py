@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.findings import Finding, admin, you
-from ncclcheck.reports.fold import fold_numbers
+from ncclcheck.reports.fold import fold_ranks
 from ncclcheck.reports.logged import at_teller, by_known_host, cause, log_rule, said
 
 _BELOW = 4  # lines of a traceback, below the frame that reads the environment
@@ -113,7 +113,7 @@ def cuda(logs: Logs) -> Iterator[Finding]:
 
 def _ranks(events: list[LogEvent]) -> str:
     told = sorted({one.rank for one in events if one.rank is not None})
-    return f" (ranks {fold_numbers(told)})" if len(told) > 1 else ""
+    return f" ({fold_ranks(told)})" if len(told) > 1 else ""
 
 
 @log_rule("LOG167", "the backend fits the tensors")

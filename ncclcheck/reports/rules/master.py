@@ -56,14 +56,14 @@ def master_is_node_0(cluster: Cluster) -> Iterator[Finding]:
     if master.is_loopback:
         raise NothingToJudge("its ground failed: RUN006")
     addresses = _resolved(cluster, master)
+    holders = holders_of(cluster, addresses)
     if not cluster.nodes or (meeting is not None and meeting.node_rank != 0):
-        if not (holders := holders_of(cluster, addresses)):
+        if not holders:
             raise NothingToJudge("the facts of node 0 are not here")
         yield _of_itself(master, *next(iter(holders.items())), addresses)
         return
     if not addresses:
         raise NothingToJudge(f"{master.host} resolves on no node that answered (RUN006)")
-    holders = holders_of(cluster, addresses)
     first = cluster.nodes[0].name
     if first in holders and len(holders) > 1:
         if _is_real(cluster.nodes[0], holders[first]):
