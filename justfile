@@ -32,10 +32,18 @@ overhead:
     python benchmarks/overhead.py
     python benchmarks/walltime.py
 
+# what is said of sound hosts while their machine is busy (root)
+sound:
+    python benchmarks/sound.py
+
 # how long our own work takes: env on 8 GPUs and 9 HCAs, judging 2,000 nodes
 speed:
     python benchmarks/probing.py
     python benchmarks/judging.py
+
+# torch 2.1 to the newest on Python 3.10 to 3.13; the first time it installs 30 GB into build/torches
+torches:
+    python -m pytest -q -m nightly tests/test_torch_versions.py
 
 # record this machine or cluster for tests/snapshots
 record FILE *ARGS:

@@ -22,8 +22,8 @@ from ncclcheck.channel import Channel, Lease
 from ncclcheck.errors import UsageError
 from ncclcheck.examination import Examination
 from ncclcheck.launch import nodelist
-from ncclcheck.probes import process
-from ncclcheck.probes.facts import JobEnd, Leftover, Node, RankState, Unread, replace
+from ncclcheck.probes import process, tasks
+from ncclcheck.probes.facts import JobEnd, Leftover, Node, NoDoor, RankState, replace
 from ncclcheck.probes.machine import Machine
 from ncclcheck.probes.survey import survey
 from ncclcheck.running import Running, explain_end
@@ -62,6 +62,8 @@ class Agent:
                 self._open_door(order)
             elif isinstance(order, wire.Peers):
                 self._reach(order)
+            elif isinstance(order, wire.Knock):
+                self._knock(order)
             elif isinstance(order, wire.Job):
                 self._job(order)
             elif isinstance(order, wire.Examine):
@@ -100,11 +102,12 @@ class Agent:
         """Let the others try to reach us, and see whether they find our file in their working directory."""
         from ncclcheck.probes.reach import Listener, Mark  # noqa: PLC0415 - one node alone needs none of it
 
+        self._close_door()
         self.mark = Mark()
         self.listener = Listener(order.address, node=self.options.node, name=self.options.name)
         told = self.listener.told
-        if isinstance(told, Unread):
-            self.channel.say(wire.Listening(door=None, problem=told.why))
+        if isinstance(told, NoDoor):
+            self.channel.say(wire.Listening(door=None, problem=told))
         else:
             self.channel.say(wire.Listening(door=replace(told, file=self.mark.file())))
 
@@ -112,11 +115,18 @@ class Agent:
         """Try to reach the others; our door is closed before anything else runs."""
         from ncclcheck.probes.reach import measure  # noqa: PLC0415
 
-        if self.mark and self.listener and not isinstance(door := self.listener.told, Unread):
+        if self.mark and self.listener and not isinstance(door := self.listener.told, NoDoor):
             self._step(f"reach {len(order.doors) - 1} peers")
             self.mark.look(door, order.doors)
-            reach = measure(door, order.doors, order.names, order.seconds)
+            reach = measure(door, order.doors, order.names, order.seconds, order.gloo)
             self.channel.say(wire.Reach(reach=replace(reach, marks=self.mark.found())))
+
+    def _knock(self, order: wire.Knock) -> None:
+        """See whether the hosts of silent nodes answer us."""
+        from ncclcheck.probes.reach import knock  # noqa: PLC0415
+
+        self._step(f"try {len(order.doors)} silent nodes")
+        self.channel.say(wire.Knocked(found=knock(order.doors, self.options.name, order.seconds)))
 
     def _close_door(self) -> None:
         """Nobody looks for us any more."""
@@ -274,7 +284,13 @@ def _number_in_step(name: str) -> int:
 def main(argv: list[str] | None = None) -> None:
     """Entry point of the agent's process."""
     process.adopt_orphans()
-    Agent(_options(argv)).run()
+    try:
+        Agent(_options(argv)).run()
+    except (RuntimeError, OSError) as error:
+        if not (told := tasks.exhausted(error)):
+            raise
+        os.write(2, f"ncclcheck: {told}\n".encode())
+        os._exit(3)  # a thread of ours still reads stdin
 
 
 if __name__ == "__main__":

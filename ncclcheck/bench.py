@@ -9,6 +9,7 @@ from ncclcheck.conduct import conduct
 from ncclcheck.errors import UsageError
 from ncclcheck.jobs import TorchJob
 from ncclcheck.options import Options
+from ncclcheck.own_command import OwnCommand
 from ncclcheck.plan import BenchOptions
 from ncclcheck.probes.context import JobPlan
 from ncclcheck.probes.facts import Cluster
@@ -29,7 +30,8 @@ def run(options: Options, bench: BenchOptions) -> int:
 
         return stages_of_bench, this.cluster
 
-    return conduct(options, options.deadline or plan.default_deadline("bench", bench), work)
+    own = OwnCommand(nproc_per_node=bench.nproc_per_node, injected=bool(bench.inject))
+    return conduct(options, options.deadline or plan.default_deadline("bench", bench), work, own=own)
 
 
 def measure(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import time
@@ -17,6 +18,7 @@ from ncclcheck.errors import UsageError
 from ncclcheck.launch import choose
 from ncclcheck.options import Options
 from ncclcheck.plan_preflight import PreflightOptions
+from ncclcheck.probes import files
 from ncclcheck.progress import complain
 from ncclcheck.reports import jsondoc
 from ncclcheck.reports.jsondoc import Document
@@ -49,11 +51,7 @@ class Cache:
         if self.path is None:
             return None
         try:
-            told = self.path.stat()
-            age = time.time() - told.st_mtime
-            if told.st_uid != os.getuid() or not 0 <= age <= self.seconds or told.st_size > _MOST:
-                return None
-            saved = jsondoc.decode(self.path.read_bytes(), options.policy)
+            saved = jsondoc.decode(_content(str(self.path), self.seconds), options.policy)
         except (OSError, jsondoc.DocumentError):
             return None
         story = finish.Story(saved.started, saved.seconds, saved.stages)
@@ -75,6 +73,18 @@ class Cache:
             complain(f"--cache: {self.path.parent}: {error.strerror or error}")
             return
         outputs.write_file(str(self.path), jsondoc.encode(document))
+
+
+def _content(path: str, seconds: float) -> bytes:
+    """Of a file that nobody else can have written, and that is not older. Raises OSError."""
+    file = files.opened(path, os.O_RDONLY | os.O_NOFOLLOW)
+    with open(file, "rb"):
+        told = os.fstat(file)
+        if told.st_uid != os.geteuid() or files.others_may_write(told):
+            raise PermissionError(errno.EPERM, "others may have written it")
+        if not 0 <= time.time() - told.st_mtime <= seconds:
+            raise OSError(errno.ESTALE, "it is too old")
+        return files.bounded(file, _MOST)
 
 
 def _key(options: Options, wanted: PreflightOptions, names: tuple[str, ...], launcher: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from ncclcheck import wire
+from ncclcheck.probes.facts.secrets import without_secrets
 
 _LEASE_S = 90.0
 
@@ -25,7 +26,7 @@ class Channel:
         """Send one record. A launcher that is gone is noticed on stdin."""
         with self._lock, suppress(OSError):
             self._seq += 1
-            for line in wire.lines(record, self._node, self._seq):
+            for line in wire.lines(without_secrets(record), self._node, self._seq):
                 os.write(self._out, line)
 
 

@@ -7,12 +7,13 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from ncclcheck import bench, data, gate, plan_preflight, smoke
+from ncclcheck import bench, data, gate, plan_data, plan_preflight, plan_smoke, smoke
 from ncclcheck.cache import Cache
 from ncclcheck.conduct import conduct
 from ncclcheck.jobs import TorchJob
 from ncclcheck.launch import choose
 from ncclcheck.options import Options
+from ncclcheck.own_command import OwnCommand, here
 from ncclcheck.plan import BenchOptions
 from ncclcheck.plan_preflight import PreflightOptions
 from ncclcheck.probes.facts import Cluster, Measurements, Verified
@@ -45,7 +46,16 @@ def run(options: Options, wanted: PreflightOptions) -> int:
         return this.run, this.cluster
 
     seconds = options.deadline or plan_preflight.DEADLINE_S
-    return conduct(options, seconds, work, partial(gate.after, wanted, cache, options.strict))
+    return conduct(options, seconds, work, partial(gate.after, wanted, cache, options.strict), _own(wanted))
+
+
+def _own(wanted: PreflightOptions) -> OwnCommand:
+    return OwnCommand(
+        training=plan_smoke.training(plan_preflight.smoke(wanted), directory=here()),
+        data=plan_data.named(plan_preflight.data(wanted), directory=here()) if wanted.data else None,
+        nproc_per_node=wanted.nproc_per_node,
+        injected=bool(wanted.inject),
+    )
 
 
 class Preflight:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
 
 from ncclcheck import finish, outputs, saved
 from ncclcheck.errors import Interrupted, UsageError
@@ -14,7 +17,9 @@ from ncclcheck.launch import choose
 from ncclcheck.launch.agents import Events
 from ncclcheck.launch.choose import Choice
 from ncclcheck.launch.identity import Identity
+from ncclcheck.launch.secret import HOW_TO
 from ncclcheck.options import Options
+from ncclcheck.own_command import OwnCommand
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.progress import Progress, complain
 from ncclcheck.reports.closing import decision
@@ -26,19 +31,28 @@ from ncclcheck.stages import Stages, agent_options
 Work = Callable[[Stages], "tuple[Callable[[], None], Callable[[], Cluster]]"]
 
 
+_MEASURES_ONLY = OwnCommand()
+
 # What follows the report: the exit code, and the document where this node has it -> the exit code of all.
 After = Callable[[int, "Document | None"], int]
 
 
-def conduct(options: Options, seconds: float, work: Work, after: After | None = None) -> int:
-    """Run a command; the exit code. seconds: its deadline, from the time when all nodes are there."""
+def conduct(
+    options: Options, seconds: float, work: Work, after: After | None = None, own: OwnCommand = _MEASURES_ONLY
+) -> int:
+    """Run a command; the exit code. seconds: its deadline, from the time when all nodes are there.
+
+    own: what a node of a join that follows node rank 0 may be asked to do.
+    """
     after = after or (lambda code, _: code)
     outputs.check(options)
     if options.from_file is not None:
         return saved.judge_again(options)
     choice = choose.choose(options, os.environ)
+    if choice.who is not None:
+        _say_who_may_come(choice.who, own)
     if choice.who is not None and choice.lead is None:
-        return after(_follow(choice.who, options, seconds), None)
+        return after(_follow(choice.who, options, seconds, replace(own, seconds=seconds)), None)
     return after(*_lead(choice, saved.with_baseline(options), seconds, work))
 
 
@@ -73,20 +87,40 @@ def _tell(choice: Choice, exit_code: int, words: str, document: bytes | None = N
         choice.lead.done(exit_code, words, document)
 
 
-def _follow(who: Identity, options: Options, seconds: float) -> int:
+def _say_who_may_come(who: Identity, own: OwnCommand) -> None:
+    """Every node of a join without a secret says so. Raises UsageError where the user's own code is asked for."""
+    if who.nodes > 1 and who.local_rank == 0:
+        own.refuse_without(who.secret)
+        if who.secret.kind == "none":
+            complain(
+                f"this join has no secret: whoever reaches the port of {who.endpoint} can take part, so only "
+                f"facts and measurements are taken from other nodes; {HOW_TO}"
+            )
+
+
+def _follow(who: Identity, options: Options, seconds: float, own: OwnCommand) -> int:
     """Another node of a join: one line on stderr; a document of its own only if node rank 0 was never reached."""
     from ncclcheck.follower import alone, follow  # noqa: PLC0415 - most runs are no join
     from ncclcheck.launch.join import wait_of  # noqa: PLC0415
 
     begun, started, progress = time.monotonic(), finish.now(), Progress(quiet=options.quiet)
     wait = wait_of(who, options.wait)
-    followed = follow(who, options.command, Events(), wait, seconds, progress, *agent_options(options, seconds))
+    followed = follow(who, options.command, Events(), wait, own, progress, *agent_options(options, seconds))
     progress.clear()
     if followed.line:
         complain(followed.line)
-    if followed.document is not None:
-        outputs.write_json(options, who.name, followed.document)
+    if followed.document is not None and (document := _document(followed.document)) is not None:
+        outputs.write_json(options, who.name, encode(document))
     if followed.node is None:
         return followed.exit_code
     story = Story(started, time.monotonic() - begun)
     return finish.deliver(finish.make(alone(who, followed, options), options, story), options, who.name)
+
+
+def _document(said: bytes) -> Document | None:
+    """The report of node rank 0, as far as it is one."""
+    try:
+        return msgspec.json.decode(said, type=Document)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        complain(f"node rank 0 sent a report that cannot be read: {error}")
+        return None

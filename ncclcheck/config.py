@@ -1,7 +1,8 @@
 """The site file: /etc/ncclcheck.toml, ./ncclcheck.toml, NCCLCHECK_CONFIG; the later one wins, key by key.
 
 Every option of the command line may stand in it under its own name, for all commands at the top or for one
-in its table; `[require]`, `[thresholds]` and `contact` are the site's own.
+in its table; `[require]`, `[thresholds]` and `contact` are the site's own. What names other machines, or a command
+to run there, is taken only from a file that nobody else can have written.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ import os
 import stat
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
+from ncclcheck import walk
 from ncclcheck.errors import UsageError
 from ncclcheck.options import codes, requirements
+from ncclcheck.probes import files
 from ncclcheck.reports.rule import all_rules
 
 if sys.version_info >= (3, 11):
@@ -28,6 +32,7 @@ else:  # pragma: no cover
 PLACES = ("/etc/ncclcheck.toml", "ncclcheck.toml")
 VARIABLE = "NCCLCHECK_CONFIG"
 COMMANDS = ("env", "bench", "data", "smoke", "preflight", "report")
+GUARDED = ("hosts", "hostfile", "via", "launch", "rdzv_endpoint")
 _MOST = 2**20
 
 
@@ -98,28 +103,40 @@ class SiteFile(CommandOptions, forbid_unknown_fields=True, rename="kebab"):
 
 
 class Site(Struct, frozen=True, kw_only=True):
-    """What all site files together say. defaults: by command, in the shape of click's default_map."""
+    """What all site files together say. defaults: by command, in the shape of click's default_map.
+
+    set_by: by command and option, the file.
+    """
 
     contact: str = ""
     require: str = ""
     thresholds: dict[str, float] = {}
     defaults: dict[str, dict[str, Any]] = {}
+    set_by: dict[str, dict[str, str]] = {}
 
 
 def read(env: Mapping[str, str]) -> Site:
     """Read the site files that exist. Raises UsageError with the file and the key."""
     named = env.get(VARIABLE)
-    files = [_parse(path, must_exist=path == named) for path in [*PLACES, *([named] if named else [])]]
-    site = Site(defaults={command: {} for command in COMMANDS}, thresholds={})
-    for file in files:
-        if file is not None:
-            site = _merge(site, file)
+    places = [path for path in PLACES if not (named and _is_same(path, named))]
+    empty: dict[str, dict[str, Any]] = {command: {} for command in COMMANDS}
+    site = Site(defaults=empty, set_by=empty, thresholds={})
+    for path in [*places, *([named] if named else [])]:
+        if (file := _parse(path, must_exist=path == named)) is not None:
+            site = _merge(site, file, path)
     return site
+
+
+def _is_same(path: str, named: str) -> bool:
+    with suppress(OSError, ValueError):
+        return os.path.samefile(path, named)
+    return False
 
 
 def _parse(path: str, *, must_exist: bool) -> SiteFile | None:
     try:
-        data = tomllib.loads(_content(path))
+        text, doubt = _content(path)
+        data = tomllib.loads(text)
     except (FileNotFoundError, NotADirectoryError) as error:
         if must_exist:
             raise UsageError(f"{VARIABLE}: {path} cannot be read: {error.strerror}") from None
@@ -133,16 +150,50 @@ def _parse(path: str, *, must_exist: bool) -> SiteFile | None:
     except msgspec.ValidationError as error:
         raise UsageError(f"{path}: {_with_key(str(error))}") from None
     _check(path, site)
+    if doubt:
+        _check_guarded(path, site, doubt)
     return site
 
 
-def _content(path: str) -> str:
-    """A regular file's text; a pipe would be waited for. Raises OSError, UnicodeDecodeError."""
-    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    with open(file, "rb") as opened:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise OSError(22, "it is not a regular file")
-        return opened.read(_MOST).decode()
+def _content(path: str) -> tuple[str, str]:
+    """A regular file's text, and why others may have written it. Raises OSError, UnicodeDecodeError."""
+    file = files.opened(path)
+    with open(file, "rb"):
+        return files.bounded(file, _MOST).decode(), _doubt(path, file)
+
+
+def _doubt(path: str, file: int) -> str:
+    """Why somebody else may have written or placed this file; empty where only we or root can have.
+
+    A file that is named by NCCLCHECK_CONFIG, or lies in /etc, was chosen; only root asks who may change it.
+    """
+    told = os.fstat(file)
+    changed = f"{files.described(told)}: others may change it" if files.others_may_write(told) else ""
+    if path != PLACES[-1]:
+        return changed if os.geteuid() == 0 else ""
+    try:
+        with walk.found(path) as place:
+            around = os.fstat(place.folder)
+            kept = around.st_mode & stat.S_ISVTX and files.trusted_owner(around.st_uid) and told.st_nlink == 1
+            if place.told is None or not os.path.samestat(place.told, told):
+                return "it was exchanged for another while it was read"
+            placed = f"its folder has {files.described(around)}: others may put it there"
+            return changed or (placed if place.shared and not kept else "")
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def _check_guarded(path: str, site: SiteFile, doubt: str) -> None:
+    """Raises UsageError."""
+    for table, options in {"": site, **site.tables()}.items():
+        for name in GUARDED:
+            if options is not None and getattr(options, name) is not None:
+                option = name.replace("_", "-")
+                raise UsageError(
+                    f"{path}: key {table}{'.' if table else ''}{option}: it is only taken from a file that nobody "
+                    f"but you and root can write or replace ({doubt}); make file and folder yours alone (chown, "
+                    f"chmod go-w), or take the key out and give --{option}"
+                )
 
 
 def _check(path: str, site: SiteFile) -> None:
@@ -166,17 +217,15 @@ def _with_key(message: str) -> str:
     return f"key {key}: {what}" if found and key else what
 
 
-def _merge(site: Site, file: SiteFile) -> Site:
+def _merge(site: Site, file: SiteFile, path: str) -> Site:
     shared = _given(file)
-    defaults = {
-        command: {**site.defaults[command], **shared, **(_given(table) if table else {})}
-        for command, table in file.tables().items()
-    }
+    given = {command: {**shared, **(_given(table) if table else {})} for command, table in file.tables().items()}
     return Site(
         contact=file.contact if file.contact is not None else site.contact,
         require=_require(file) if file.require is not None else site.require,
         thresholds={**site.thresholds, **(file.thresholds or {})},
-        defaults=defaults,
+        defaults={command: {**site.defaults[command], **given[command]} for command in COMMANDS},
+        set_by={command: {**site.set_by[command], **dict.fromkeys(given[command], path)} for command in COMMANDS},
     )
 
 

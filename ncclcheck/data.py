@@ -11,6 +11,7 @@ import msgspec
 from ncclcheck import plan_data, wire
 from ncclcheck.conduct import conduct
 from ncclcheck.options import Options
+from ncclcheck.own_command import OwnCommand, here
 from ncclcheck.plan_data import DataOptions
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.reports.findings import State
@@ -31,7 +32,8 @@ def run(options: Options, data: DataOptions) -> int:
         return stages_of_data, stages.cluster
 
     options = dataclasses.replace(options, only=options.only or _JUDGED)
-    return conduct(options, options.deadline or plan_data.default_deadline(data), work)
+    own = OwnCommand(data=plan_data.named(data, directory=here()), nproc_per_node=data.nproc_per_node)
+    return conduct(options, options.deadline or plan_data.default_deadline(data), work, own=own)
 
 
 def examine(stages: Stages, data: DataOptions) -> None:

@@ -31,7 +31,7 @@ def _accept(server: socket.socket, heard: Heard) -> None:
 def _hear(connection: socket.socket, heard: Heard) -> None:
     pid = -1
     with connection, connection.makefile("rb") as said:
-        for line in said:
+        for line in iter(lambda: said.readline(wire.MOST_RECORD), b""):
             try:
                 record = wire.read_from_rank(line)
             except wire.Unreadable:

@@ -6,9 +6,11 @@ import os
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from ncclcheck import wire
 from ncclcheck.ears import RUN_VARIABLE, Mouth
+from ncclcheck.probes import warned
 from ncclcheck.probes.context import DataPlan
 from ncclcheck.probes.facts import Measurements
 from ncclcheck.probes.facts.data import DataReport
@@ -19,10 +21,12 @@ def main() -> None:
     """Examine what the plan names, and tell every aspect as soon as it is known."""
     die_with_parent()
     folder = os.environ.pop(RUN_VARIABLE)
-    plan = msgspec.json.decode(Path(folder, "plan.json").read_bytes(), type=DataPlan)
+    plan = replace(msgspec.json.decode(Path(folder, "plan.json").read_bytes(), type=DataPlan), scratch=folder)
     mouth = Mouth(folder)
     mouth.say(wire.Step(text="import torch"))
     from ncclcheck.probes import dataloader  # noqa: PLC0415 - it imports torch
+
+    warned.only_shown()
 
     def emit(report: DataReport) -> None:
         mouth.say(wire.Result(part=Measurements(data=[report])))

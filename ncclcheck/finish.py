@@ -12,20 +12,21 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TypeVar
 
-from ncclcheck import __version__, exits, outputs
+from ncclcheck import __version__, exits, outputs, safe
 from ncclcheck.options import Options
 from ncclcheck.probes.facts import Cluster, Measurements, replace
+from ncclcheck.probes.facts.secrets import without_secrets
 from ncclcheck.progress import complain
 from ncclcheck.reports import closing, decision, expect, jsondoc, terminal, trial, verified
 from ncclcheck.reports.culprit import culprits
 from ncclcheck.reports.judge import judge
 from ncclcheck.reports.log_story import diagnosis
 from ncclcheck.reports.recommend import recommend
+from ncclcheck.reports.visible import in_line, visible
 
 T = TypeVar("T")
 _WIDEST = 100
-_OURS = re.compile(r"\x1b\[(0|1;31|3[2356])m")
-_CONTROL = re.compile(r"\x1b\[[0-9;]*m|[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+_OURS = re.compile(r"(\x1b\[(?:0|1;31|3[2356])m)")
 _TERMINATION_LOG = "/dev/termination-log"
 
 
@@ -64,8 +65,9 @@ def told(document: jsondoc.Document, options: Options) -> jsondoc.Document:
 
 
 def make(cluster: Cluster, options: Options, story: Story) -> jsondoc.Document:
-    """The document of a cluster."""
-    judged = judge(replace(cluster, baseline=options.baseline))
+    """The document of a cluster. What other nodes and files told is cleaned here, before it is judged."""
+    cluster = safe.cluster(replace(cluster, baseline=options.baseline))
+    judged = judge(cluster)
     verdicts = decision.select(judged, options.only, options.ignore)
     state = decision.outcome(verdicts)
     if story.signal is not None and state != "fail":
@@ -81,7 +83,7 @@ def make(cluster: Cluster, options: Options, story: Story) -> jsondoc.Document:
         seconds=round(story.seconds, 3),
         counts=decision.counts(verdicts),
         job=cluster.job,
-        stages=list(story.stages),
+        stages=without_secrets([*story.stages]),
         run=cluster.run,
         nodes=[jsondoc.NodeEntry(name=node.name, facts=node) for node in cluster.nodes],
         verdicts=verdicts,
@@ -108,7 +110,7 @@ def _worked_out(what: Callable[[Cluster], T], cluster: Cluster, otherwise: T) ->
 def _tell_kubernetes(document: jsondoc.Document) -> None:
     """The decision where `kubectl describe pod` shows it; the file is there in pods only."""
     with suppress(OSError), open(_TERMINATION_LOG, "r+", encoding="utf-8") as log:
-        log.write(closing.decision(document)[:4000])
+        log.write(in_line(closing.decision(document))[:4000])
 
 
 def _print(document: jsondoc.Document, options: Options) -> bool:
@@ -136,27 +138,33 @@ def say(text: str) -> bool:
 
 def _plain(text: str) -> str:
     """Names and values come from outside: no control character reaches the terminal but our own colours."""
-    return _CONTROL.sub(lambda found: found[0] if _OURS.fullmatch(found[0]) else repr(found[0])[1:-1], text)
+    parts = _OURS.split(text)  # every second one is a colour
+    return "".join(part if at % 2 else visible(part, keep="\n") for at, part in enumerate(parts))
 
 
 def emit(text: str) -> bool:
-    """Print the one document of stdout; a reader that has left (`| head`) is no error, a full disk is one."""
+    """Print the one document of stdout; a reader that has left (`| head`) is no error, any other loss is one."""
     try:
         sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
         sys.stdout.flush()
-    except (BrokenPipeError, ValueError, AttributeError):  # the last two: closed from the start, `>&-`
-        return _leave_stdout()
+    except BrokenPipeError:
+        _leave_stdout()
+    except (ValueError, AttributeError):  # `>&-`: descriptor 1 may be another file by now, and is left alone
+        return _lost("stdout is closed")
     except OSError as error:
         _leave_stdout()
-        complain(f"the report could not be printed: {error.strerror or error}")
-        return False
+        return _lost(error.strerror or str(error))
     return True
 
 
-def _leave_stdout() -> bool:
+def _lost(why: str) -> bool:
+    complain(f"the report could not be printed: {why}")
+    return False
+
+
+def _leave_stdout() -> None:
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    return True
 
 
 def _width() -> int:

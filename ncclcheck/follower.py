@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty
 
-from ncclcheck import exits, rundir
+from ncclcheck import exits, rundir, wire
 from ncclcheck.clock import Deadline
 from ncclcheck.errors import Interrupted
 from ncclcheck.launch import meet
@@ -16,14 +17,20 @@ from ncclcheck.launch.follow import Stopped, reach
 from ncclcheck.launch.identity import Identity
 from ncclcheck.launch.siblings import Outcome, Siblings, await_outcome
 from ncclcheck.options import Options
+from ncclcheck.own_command import LEAST_PORT, NotOurs, OwnCommand
 from ncclcheck.probes import process
-from ncclcheck.probes.facts import Cluster, Job, Meeting, Node, Run
+from ncclcheck.probes.facts import Cluster, Door, Job, JobEnd, Meeting, Node, Run
+from ncclcheck.probes.reach.knock import MOST_S, knock
 from ncclcheck.progress import Progress
+from ncclcheck.reports.fold import fold_names
+from ncclcheck.reports.lost import signal_name
 from ncclcheck.session import Session, signals_as_events
 
 _LEAD_SILENT_S = 2 * meet.SILENT_S
 _FACTS_S = 20.0
+_STOPPED_FOR_S = 3.0
 _MARGIN_S = 60.0
+_MOST_TRIED = 8  # nodes that are tried where node rank 0 is gone: it, and enough others to tell whose link it is
 
 
 @dataclass(frozen=True)
@@ -45,16 +52,16 @@ def follow(
     command: str,
     events: Events,
     wait: float,
-    seconds: float,
+    own: OwnCommand,
     progress: Progress,
     *agent_options: str,
 ) -> Followed:
-    """All that a node other than node rank 0 does. seconds: the deadline, which counts once all are there."""
+    """All that a node other than node rank 0 does. own: what it may be asked to do, within which deadline."""
     with signals_as_events(events):
         if who.local_rank > 0:
-            return _wait_beside(who, events, wait + seconds + 2 * _MARGIN_S)
+            return _wait_beside(who, events, wait + own.seconds + 2 * _MARGIN_S)
         siblings = Siblings(who) if who.local_size > 1 else None
-        result = _follow(who, command, events, wait, seconds, progress, *agent_options)
+        result = _follow(who, command, events, wait, own, progress, *agent_options)
         if siblings is not None:
             siblings.tell_at_exit(Outcome(result.exit_code, result.line))
         return result
@@ -75,7 +82,7 @@ def _follow(
     command: str,
     events: Events,
     wait: float,
-    seconds: float,
+    own: OwnCommand,
     progress: Progress,
     *agent_options: str,
 ) -> Followed:
@@ -86,7 +93,7 @@ def _follow(
         return _signalled(events)
     if isinstance(found, Connection):
         progress.say(f"joined as {found.name}; node rank 0 writes the report")
-        return _relay(found, who, events, seconds, *agent_options)
+        return _relay(found, who, events, own, *agent_options)
     line = f"node rank 0 was not reached at {found.endpoint}: {found.detail}"
     if found.outcome == "turned_away":
         return Followed(exits.Exit.USAGE, f"turned away by node rank 0: {found.detail}", unreached=found)
@@ -103,11 +110,13 @@ def _signalled(events: Events) -> Followed:
     return Followed(exits.of_signal(number), "ended by a signal before node rank 0 was reached")
 
 
-def _relay(lead: Connection, who: Identity, events: Events, seconds: float, *agent_options: str) -> Followed:
+def _relay(lead: Connection, who: Identity, events: Events, own: OwnCommand, *agent_options: str) -> Followed:
     """Pass on both ways until node rank 0 tells the outcome, or is gone."""
     process.adopt_orphans()
     agent = agent_here(who.node_rank, lead.name, events, *agent_options)
-    lead.obey(agent, who.node_rank)
+    known: list[Door] = []
+    lead.obey(who.node_rank, partial(_give, agent, who, own, events, known))
+    watch = _AgentWatch(agent, lead.name)
     signal = 0
     beat = 0.0
     while lead.outcome is None and not lead.lost and not signal:
@@ -115,18 +124,58 @@ def _relay(lead: Connection, who: Identity, events: Events, seconds: float, *age
         if now > beat:
             lead.tell(meet.Beat())
             beat = now + meet.BEAT_S
+            if words := watch.stopped():
+                lead.tell(meet.Ended(detail=words))
         if now - lead.heard > _LEAD_SILENT_S:
             lead.lost = f"nothing was heard from it for {_LEAD_SILENT_S:.0f} s"
-        elif lead.begun is not None and now - lead.begun > seconds + _MARGIN_S:
+        elif lead.begun is not None and now - lead.begun > own.seconds + _MARGIN_S:
             lead.lost = f"it told no outcome in {now - lead.begun:.0f} s"
         signal = _pass_on_one(lead, who.node_rank, events)
     _end(agent, lead)
     if signal:
         return Followed(exits.of_signal(signal), f"{lead.name}: ended by signal {signal}")
     if lead.outcome is None:
-        return Followed(exits.Exit.INCOMPLETE, f"{lead.name}: node rank 0 is gone: {lead.lost}")
+        gone = f"{lead.name}: node rank 0 is gone: {lead.lost}{around(known, who.node_rank, lead.name)}"
+        return Followed(exits.Exit.INCOMPLETE, gone)
     done = lead.outcome
     return Followed(done.exit_code, f"{lead.name}: {done.decision}", document=done.document)
+
+
+def _give(
+    agent: ProcessLink,
+    who: Identity,
+    own: OwnCommand,
+    events: Events,
+    known: list[Door],
+    order: wire.FromLauncher,
+) -> None:
+    """Hand an order to our agent as far as this node's own command covers it; else the node says why not.
+
+    known: where the other nodes could be reached before the job.
+    """
+    if isinstance(order, wire.Peers):
+        known[:] = order.doors
+    try:
+        agent.send(who.node_rank, own.taken(order, who.secret))
+    except NotOurs as refused:
+        words = f"this node was asked {refused}; type the same command on every node"
+        events.put(Said(who.node_rank, wire.JobEnded(end=JobEnd(node=who.name, exit=None, detail=words))))
+
+
+def around(known: list[Door], node_rank: int, name: str) -> str:
+    """Whether the host of node rank 0 still answers, and who else does; empty where no door is known."""
+    doors = [door for door in known if door.node != node_rank and door.tcp_port >= LEAST_PORT]
+    doors = sorted(doors, key=lambda door: door.node)[:_MOST_TRIED]
+    found = {one.of: one for one in knock(doors, name, MOST_S)}
+    lead = next((found[door.name] for door in doors if door.node == 0 and door.name in found), None)
+    if lead is None:
+        return ""
+    if lead.answered:
+        return f"; its host ({lead.address}) still answers, so ncclcheck was ended there, or hangs"
+    others = {name: one for name, one in found.items() if one is not lead}
+    alive = [name for name, one in others.items() if one.answered]
+    rest = f"{fold_names(alive)} answer{'s' if len(alive) == 1 else ''}" if alive else "nor from any other node"
+    return f"; nothing comes back from {lead.of} ({lead.address}); {rest if others else 'no other node is known'}"
 
 
 def _pass_on_one(lead: Connection, node: int, events: Events) -> int:
@@ -138,11 +187,39 @@ def _pass_on_one(lead: Connection, node: int, events: Events) -> int:
     if isinstance(event, Said):
         lead.say(node, event.record)
     elif isinstance(event, Closed):
-        lead.tell(meet.Ended(detail=event.detail))
-    else:
+        lead.tell(meet.Ended(detail=ended(lead.name, event)))
+    elif isinstance(event, Signalled):
         lead.tell(meet.Ended(detail=f"ncclcheck on this node was ended by signal {event.number}"))
         return event.number
     return 0
+
+
+class _AgentWatch:
+    """Our own agent, of which node rank 0 only hears that it is silent."""
+
+    def __init__(self, agent: ProcessLink, name: str) -> None:
+        self._agent, self._name = agent, name
+        self._since: float | None = None
+        self._told = False
+
+    def stopped(self) -> str:
+        """What is said, once, when it has been stopped for a while; a debugger that attaches stops it for less."""
+        if process.state_of(self._agent.child.pid) not in ("T", "t"):
+            self._since = None
+            return ""
+        self._since = self._since or time.monotonic()
+        if self._told or time.monotonic() - self._since < _STOPPED_FOR_S:
+            return ""
+        self._told = True
+        return f"ncclcheck: {self._name}: its agent, pid {self._agent.child.pid}, is stopped (state T)"
+
+
+def ended(name: str, closed: Closed) -> str:
+    """How our own agent ended: what it wrote last, and a signal that it cannot have spoken of itself."""
+    if closed.exit is None or closed.exit >= 0:
+        return closed.detail
+    words = f"ncclcheck: {name}: its agent was ended by {signal_name(closed.exit)}"
+    return f"{closed.detail}\n{words}".strip()
 
 
 def _end(agent: ProcessLink, lead: Connection) -> None:

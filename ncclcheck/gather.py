@@ -7,11 +7,13 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ncclcheck import wire
-from ncclcheck.launch.agents import Closed, Link, Said
+from ncclcheck.launch.agents import Closed, Link, Looked, Said
 from ncclcheck.probes.facts import (
     Door,
     JobEnd,
+    Knock,
     Leftover,
+    Look,
     Measurements,
     Node,
     NodeReach,
@@ -35,10 +37,22 @@ class _OfNode:
     facts: Node | None = None
     listening: wire.Listening | None = None
     reach: NodeReach | None = None
+    reach_before: NodeReach | None = None
     end: JobEnd | None = None
-    closed: str | None = None
+    closed: Closed | None = None
+    look: Look | None = None
+    door: Door | None = None
+    knocked: bool = False
     last_step: str = ""
+    stepped: float = 0.0
+    begun: float = field(default_factory=time.monotonic)
     heard: float = field(default_factory=time.monotonic)
+    longest_silence: float = 0.0
+    over: float | None = None
+
+    def step(self, text: str) -> None:
+        """It announced what it is about to do."""
+        self.last_step, self.stepped = text, time.monotonic()
 
 
 class Gathered:
@@ -50,51 +64,77 @@ class Gathered:
         self.ranks: dict[int, RankState] = {}
         self.parts: list[Measurements] = []
         self.leftovers: list[Leftover] = []
+        self.dead_examiners: list[JobEnd] = []
         self.stopping = False
         self._job: set[int] = set()
+        self._begun = 0.0
+        self._world = 0
+        self.knocks: list[Knock] = []
         self._examined: set[int] = set()
         self._only: Collection[str] | None = None
         self._went_wrong: tuple[dict[int, RankState], list[JobEnd]] | None = None
 
-    def take(self, event: Said | Closed) -> None:
+    def take(self, event: Said | Closed | Looked) -> None:
         """Keep one event."""
         node = self.nodes[event.node]
-        if isinstance(event, Closed):
-            node.closed = event.detail
+        if isinstance(event, Looked):
+            node.look = event.look
             return
-        node.heard = time.monotonic()
+        if isinstance(event, Closed):
+            node.closed, node.over = event, time.monotonic()
+            return
+        now = time.monotonic()
+        if event.node in self._job and node.end is None:
+            node.longest_silence = max(node.longest_silence, now - max(node.heard, self._begun))
+        node.heard = now
         match event.record:
             case wire.Hello() as hello:
                 node.hello = hello
-                node.last_step = "its agent has started"
+                node.step("its agent has started")
             case wire.Facts(node=facts):
                 node.facts = replace(facts, name=node.name)
-            case wire.Listening() as listening:
-                node.listening = listening
-            case wire.Reach(reach=reach):
-                node.reach = reach
+            case wire.Listening() | wire.Reach() | wire.Knocked() as seen:
+                self._take_reach(node, seen)
             case wire.Step(text=text, rank=None):
-                node.last_step = text
+                node.step(text)
             case wire.Step(text=text, rank=rank) if rank in self.ranks:
                 self.ranks[rank] = replace(self.ranks[rank], last_step=text)
             case wire.Rank(state=state):
                 self._take_rank(state)
             case wire.Result(part=part):
                 self.parts.append(part if self._only is None else _only(part, self._only))
-            case wire.JobEnded(end=end, leftovers=leftovers):
-                node.end = end
-                self.leftovers += leftovers
+            case wire.JobEnded() as ended:
+                self._take_end(node, ended)
+
+    def _take_end(self, node: _OfNode, ended: wire.JobEnded) -> None:
+        """How a node's torchrun or examiner ended. An examiner without status and word had used its time up."""
+        node.end = ended.end
+        self.leftovers += ended.leftovers
+        if node.index in self._examined and (ended.end.exit or ended.end.detail):
+            self.dead_examiners.append(ended.end)
+
+    def _take_reach(self, node: _OfNode, seen: wire.Listening | wire.Reach | wire.Knocked) -> None:
+        if isinstance(seen, wire.Listening):
+            node.listening = seen
+            node.door = seen.door or node.door
+        elif isinstance(seen, wire.Reach):
+            node.reach = seen.reach
+        else:
+            node.knocked = True
+            self.knocks += [replace(one, by=node.name) for one in seen.found]
 
     def _take_rank(self, state: RankState) -> None:
         """The first rank that was seen dead or stopped is marked: what others say later is a consequence."""
         before = self.ranks.get(state.rank)
         if self.stopping:  # we end them ourselves now: what they say of it is no news
             known = before or state
-            state = replace(state, error=known.error if before else "", proc_state=known.proc_state)
+            error, defect = (known.error, known.defect) if before else ("", "")
+            state = replace(state, error=error, defect=defect, proc_state=known.proc_state)
         state = replace(
             state,
             last_step=state.last_step or (before.last_step if before else ""),
             error=state.error or (before.error if before else ""),
+            defect=state.defect or (before.defect if before else ""),
             exit=state.exit if state.exit is not None else (before.exit if before else None),
             first=bool(before and before.first),
         )
@@ -124,6 +164,12 @@ class Gathered:
         """Where nodes can be reached."""
         return [n.listening.door for n in self.nodes.values() if n.listening and n.listening.door]
 
+    def begin_reach(self) -> None:
+        """Nodes are asked what they see of each other; if they were asked before a job, that is kept apart."""
+        for node in self.nodes.values():
+            node.reach_before = node.reach_before or node.reach
+            node.listening = node.reach = None
+
     def have_answered(self, asked: Iterable[int]) -> bool:
         """Every node that was asked to open a door has done so, or has said why not, or is gone."""
         return all(self.nodes[node].listening or self.nodes[node].closed is not None for node in asked)
@@ -135,14 +181,18 @@ class Gathered:
         )
         return sum(node.reach is not None for node in self.nodes.values()) + gone >= count
 
-    def begin_job(self, nodes: Iterable[int], only: Collection[str] | None = None) -> None:
+    def begin_job(self, nodes: Iterable[int], only: Collection[str] | None = None, world: int = 0) -> None:
         """What is told of ranks from now on is of another job, on these nodes; what was measured stays.
 
-        only: kinds of measurements that are kept of it; None: all.
+        world: its ranks, where it may be ended as soon as they are done. only: kinds of measurements that are
+        kept of it; None: all.
         Of several jobs the first one that went wrong is told, else the last.
         """
         self._keep_what_went_wrong()
+        self._begun = time.monotonic()
         self.ranks, self.stopping, self._job, self._only = {}, False, set(nodes), only
+        self._examined = set()
+        self._world = world
         for node in self._taking_part:
             node.end = None
 
@@ -177,6 +227,11 @@ class Gathered:
         """Every node has said how its torchrun ended."""
         return all(node.end is not None for node in self._taking_part)
 
+    @property
+    def job_done(self) -> bool:
+        """Every rank of the job has told all and left the world."""
+        return len(self.ranks) == self._world > 0 and all(rank.phase == "done" for rank in self.ranks.values())
+
     def job_over_but(self, silent: list[str]) -> bool:
         """Every node but the silent ones has said how its torchrun ended."""
         return all(node.end is not None or node.name in silent for node in self._taking_part)
@@ -191,6 +246,21 @@ class Gathered:
         late = time.monotonic() - seconds
         return [n.name for n in self._taking_part if n.end is None and (n.closed is not None or n.heard < late)]
 
+    def to_look_at(self, waited_for: Collection[str], seconds: float) -> list[int]:
+        """Nodes that are waited for and say nothing for so long, or whose agent ended without a word."""
+        late = time.monotonic() - seconds
+        return [
+            n.index
+            for n in self.nodes.values()
+            if n.name in waited_for
+            and (n.heard < late if n.closed is None else n.hello is not None and not n.closed.detail)
+        ]
+
+    def pid_of(self, node: int) -> int | None:
+        """The process number of a node's agent there."""
+        hello = self.nodes[node].hello
+        return hello.pid if hello else None
+
     @property
     def lost_ranks(self) -> list[RankState]:
         """Ranks that will never finish."""
@@ -202,26 +272,51 @@ class Gathered:
         ranks, ends = self._went_wrong or now
         return Run(
             ranks=[ranks[rank] for rank in sorted(ranks)],
-            silent=[
-                self._silence(n)
-                for n in self.nodes.values()
-                if n.facts is None or (n in self._taking_part and n.end is None and stopped_by != "signal")
-            ],
+            silent=[self._silence(n) for n in self.nodes.values() if self._is_silent(n, stopped_by)],
             ends=ends,
+            examiners=self.dead_examiners,
             leftovers=self.leftovers,
             started_job=started_job,
             stopped_by=stopped_by,  # type: ignore[arg-type]
         )
 
+    def _is_silent(self, node: _OfNode, stopped_by: str) -> bool:
+        """It never told its facts, or it fell silent since.
+
+        No agent leaves before it is told to, and that is after the last look at what was gathered: a channel that
+        closed broke. After a signal agents may have been ended with us.
+        """
+        if node.facts is None or stopped_by == "signal":
+            return node.facts is None
+        return node.closed is not None or (node.end is None and node in self._taking_part)
+
     def _silence(self, node: _OfNode) -> Silence:
-        since = round(time.monotonic() - node.heard, 1)
-        detail = node.closed or self._links[node.index].describe(node.index)
-        return Silence(node=node.name, last_step=node.last_step, since_s=since, detail=detail)
+        now = time.monotonic()
+        seen = node.closed or self._links[node.index].describe(node.index)
+        return Silence(
+            node=node.name,
+            last_step=node.last_step,
+            since_s=round(now - node.heard, 1),
+            step_s=round(now - node.stepped, 1) if node.last_step else None,
+            waited_s=round((node.over or now) - node.begun, 1),
+            detail=seen.detail,
+            printed=seen.printed,
+            via=seen.via,
+            exit=seen.exit,
+            look=node.look,
+            knocks=[one for one in self.knocks if node.door and one.address == node.door.address],
+        )
 
     def measurements(self) -> Measurements:
         """What was measured."""
-        reach = [node.reach for node in self.nodes.values() if node.reach is not None]
-        return together([*self.parts, Measurements(reach=reach)])
+        nodes = self.nodes.values()
+        before = [told for node in nodes if (told := node.reach_before or node.reach) is not None]
+        after = [node.reach for node in nodes if node.reach is not None and node.reach_before is not None]
+        refused = [replace(n.listening.problem, node=n.name) for n in nodes if n.listening and n.listening.problem]
+        whole = together([*self.parts, Measurements(reach=before, reach_after=after, no_doors=refused)])
+        silent = {node.name: round(node.longest_silence, 3) for node in nodes}
+        heard = [replace(one, silent_s=silent.get(one.node, 0.0)) for one in whole.interruptions]
+        return replace(whole, interruptions=heard)
 
 
 def _only(part: Measurements, names: Collection[str]) -> Measurements:

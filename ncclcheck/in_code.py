@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from ncclcheck import rundir
 from ncclcheck.exits import Exit
 from ncclcheck.launch.agents import agent_environment
 from ncclcheck.probes import process
@@ -56,7 +56,8 @@ def preflight(level: str = "quick", *arguments: str, deadline: float = 300.0, ch
     It may be called before or after `init_process_group`: the child has a store of its own, and this process's
     group and store are not touched. Alone, without torchrun, Slurm or pods, it judges this machine.
     """
-    with tempfile.TemporaryDirectory(prefix="ncclcheck-") as folder:
+    folder = rundir.create()
+    try:
         saved = Path(folder, "result.json")
         alone = () if _in_a_job() else ("--nodes", "1")
         argv = [
@@ -65,6 +66,8 @@ def preflight(level: str = "quick", *arguments: str, deadline: float = 300.0, ch
         ]
         code, text = _run(argv, deadline + _WAIT_S + _MARGIN_S, Path(folder, "said.txt"))
         document = msgspec.json.decode(saved.read_bytes(), type=Document) if saved.exists() else None
+    finally:
+        rundir.remove(folder)
     result = Result(code, document, text)
     if check and not result.ready:
         raise NotReady(result)

@@ -11,9 +11,11 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from ncclcheck import endpoint, plan, wire
+from ncclcheck.errors import UsageError
 from ncclcheck.plan import JobOptions, Shape
 from ncclcheck.probes.context import JobPlan
 from ncclcheck.probes.facts import Cluster, Node, at, replace, variables
+from ncclcheck.reports import lost
 from ncclcheck.reports.findings import State
 from ncclcheck.reports.jsondoc import Stage
 from ncclcheck.reports.judge import judge
@@ -23,9 +25,12 @@ from ncclcheck.stages import Stages, report_time
 _LEAST_JOB_S = 5.0
 # What must hold before a job is started: where one of these fails, it could only hang (`--force` overrides).
 GROUND = (
-    *("GPU001", "GPU025", "VER001", "NCC002", "NCC007", "HST009"),
+    *("GPU001", "GPU025", "VER001", "NCC002", "NCC007", "HST009", "STO007"),
     *("NET001", "NET003", "NET005", "NET006", "NET007", "NET010", "NET012"),
 )
+
+# Of these only some findings are as certain: they say so themselves.
+MAY_BLOCK = ("HST011", "HST014", "NCC005")
 
 
 class TorchJob:
@@ -73,12 +78,23 @@ class TorchJob:
         with self.stages.stage(name, f"torchrun with {self.shape.backend}") as outcome:
             if why := self.once(parts, most, only):
                 outcome.state, outcome.reason = State.FAIL, why
+        if outcome.state is State.FAIL:
+            self.stages.knock()
+        if outcome.state is State.FAIL and not self._cause_was_seen():
+            self.stages.reach_again()
         return outcome.state is State.OK
+
+    def _cause_was_seen(self) -> bool:
+        """A rank was stopped, or a signal ended it: no network does that."""
+        run = self.session.gathered.run(started_job=True, stopped_by="")
+        return bool(lost.killed(run) or lost.ended(lost.late(run)))
 
     def once(self, parts: JobPlan, most: float, only: Collection[str] | None = None) -> str:
         """The same without a stage of its own; why not every rank finished, or nothing. Raises Interrupted."""
         seconds = min(most, self._seconds())
-        stopped_by = self.session.job(self._orders(parts, seconds), seconds, only)
+        # A training run may kill a rank when all is told, and has workers of its own: that job ends by itself.
+        world = self.ranks if parts.training is None else 0
+        stopped_by = self.session.job(self._orders(parts, seconds), seconds, only, world)
         return stopped_by or ("" if self._complete() else "not every rank finished")
 
     @property
@@ -107,14 +123,30 @@ class TorchJob:
 
     def _failed_ground(self) -> list[str]:
         """Only the rules that matter here are judged, with the ground that they themselves stand on."""
-        cluster = replace(self.cluster(), nodes=[*self.members.values()])
-        wanted = {*GROUND, *(code for rule in all_rules() if rule.code in GROUND for code in rule.ground)}
+        cluster = self.cluster()
+        job = replace(cluster.job, ranks=self._planned_ranks())
+        cluster = replace(cluster, job=job, nodes=[*self.members.values()])
+        wanted = {
+            *GROUND,
+            *MAY_BLOCK,
+            *(code for rule in all_rules() if rule.code in GROUND for code in rule.ground),
+        }
         verdicts = judge(cluster, [rule for rule in all_rules() if rule.code in wanted])
-        return [v.code for v in verdicts if v.code in GROUND and v.state is State.FAIL]
+        failed = [v for v in verdicts if v.state is State.FAIL]
+        return [v.code for v in failed if v.code in GROUND or any(one.blocks_job for one in v.findings)]
+
+    def _planned_ranks(self) -> int:
+        """The world size that the job would have; 0 where its shape cannot fit."""
+        try:
+            shape = plan.shape(self.wishes, [*self.members.values()], simulated=self.stages.choice.simulated)
+        except UsageError:
+            return 0
+        return shape.ranks_per_node * len(self.members)
 
     def _seconds(self) -> float:
-        """What is left for the job, when closing and the report have their share."""
-        return self.stages.deadline.left - report_time(self.stages.deadline) - 2.0
+        """What is left for the job, when closing, a second look at the ways, and the report have their share."""
+        kept = report_time(self.stages.deadline) + self.stages.again_time
+        return self.stages.deadline.left - kept - 2.0
 
     @property
     def ranks(self) -> int:

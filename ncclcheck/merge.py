@@ -95,6 +95,7 @@ def _run(clusters: Sequence[Cluster]) -> Run:
         ranks=merge_jobs.ranks(clusters),
         silent=[*silent, *(one for cluster in clusters for one in _apart(cluster))],
         ends=[one for run in runs for one in run.ends],
+        examiners=[one for run in runs for one in run.examiners],
         leftovers=[one for run in runs for one in run.leftovers],
         started_job=any(run.started_job for run in runs),
         stopped_by=next((run.stopped_by for run in runs if run.stopped_by), ""),

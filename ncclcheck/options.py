@@ -28,6 +28,7 @@ class Options:
     node_rank: int | None = None
     rdzv_endpoint: str | None = None
     rdzv_id: str = ""
+    secret_file: str | None = None
     wait: float | None = None
     output: str = "text"
     json_file: str | None = None

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import select
-import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from typing import NamedTuple
 
+from ncclcheck import destination
 from ncclcheck.errors import UsageError
 from ncclcheck.options import Options
 from ncclcheck.progress import complain
 from ncclcheck.reports import jsondoc
 
-_PATIENCE_S = 5.0
 _EXTRA = ("jinja2", "matplotlib")
 
 
@@ -55,7 +51,7 @@ def check(options: Options) -> None:
 def check_file(option: str, path: str) -> None:
     """Whether it can be written. Raises UsageError."""
     try:
-        _try(os.path.realpath(path) if path else path)
+        destination.check(path)
     except OSError as error:
         raise UsageError(f"{option}: {path!r} cannot be written: {error.strerror or error}") from None
 
@@ -96,50 +92,11 @@ def _render(form: _Form, path: str, what: jsondoc.Document | list[jsondoc.Recomm
     return write_file(path, text.encode(errors="backslashreplace"))
 
 
-def _try(path: str) -> None:
-    if os.path.isdir(path):
-        raise IsADirectoryError(21, "it is a directory")
-    if _is_special(path):
-        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
-        return
-    with tempfile.TemporaryFile(dir=os.path.dirname(path)):
-        pass
-    if os.path.exists(path) and not os.access(path, os.W_OK):
-        raise PermissionError(13, "it may not be overwritten")
-
-
-def _is_special(path: str) -> bool:
-    """A pipe, a device, or a file that stands for a descriptor: written in place, never replaced."""
-    device = path.startswith(("/dev/", "/proc/")) and not path.startswith("/dev/shm/")
-    return device or (os.path.exists(path) and not os.path.isfile(path))
-
-
 def write_file(path: str, data: bytes) -> bool:
-    """Whole or not at all, through a temporary name beside it; a link is followed."""
-    special, real = _is_special(path), os.path.realpath(path)
-    beside = f"{real}.{os.getpid()}.part"
+    """Whole or not at all; whether it could be written."""
     try:
-        if special or _is_special(real):
-            _write_in_place(path, data)
-        else:
-            with open(beside, "wb") as file:
-                file.write(data)
-            os.replace(beside, real)
+        destination.write(path, data)
     except OSError as error:
-        with suppress(OSError):
-            os.unlink(beside)
         complain(f"{path} could not be written: {error.strerror or error}")
         return False
     return True
-
-
-def _write_in_place(path: str, data: bytes) -> None:
-    """To a pipe or a device, which may stop taking: five seconds without progress are enough."""
-    file = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
-    try:
-        while data:
-            if not select.select([], [file], [], _PATIENCE_S)[1]:
-                raise TimeoutError(110, "nobody reads it")
-            data = data[os.write(file, data) :]
-    finally:
-        os.close(file)

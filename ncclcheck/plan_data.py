@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ncclcheck.probes.context import DataPlan
-from ncclcheck.probes.facts import Node, Unread, at, value_or
+from ncclcheck.probes.facts import Node, Unread, at, replace, value_or
 
 _STARTUP_S = 8.0
 _WORKERS = 4
@@ -26,23 +26,31 @@ class DataOptions:
     nproc_per_node: int | None = None
 
 
-def plan(data: DataOptions, nodes: Mapping[int, Node], index: int, *, directory: str) -> DataPlan:
-    """What the examiner of one node does. Two ranks are emulated where there would be one."""
-    node = nodes[index]
-    ranks = data.nproc_per_node or _gpus(node)
+def named(data: DataOptions, *, directory: str) -> DataPlan:
+    """What the examiner does, as far as the command line alone says it: for two ranks on one node."""
     return DataPlan(
         factory=data.factory,
         kwargs=data.kwargs,
         directory=directory,
+        budget_s=data.time_budget,
+        factory_s=data.factory_limit,
+        workers=data.workers or _WORKERS,
+        need=data.need,
+    )
+
+
+def plan(data: DataOptions, nodes: Mapping[int, Node], index: int, *, directory: str) -> DataPlan:
+    """What the examiner of one node does. Two ranks are emulated where there would be one."""
+    node = nodes[index]
+    ranks = data.nproc_per_node or _gpus(node)
+    return replace(
+        named(data, directory=directory),
         node=node.name,
         node_index=index,
         nodes=len(nodes),
         ranks=max(2, min(8, len(nodes) * ranks)),
         ranks_per_node=ranks,
-        budget_s=data.time_budget,
-        factory_s=data.factory_limit,
         workers=data.workers or max(2, min(_WORKERS, int(value_or(at(node, "host.usable_cores"), 2.0)))),
-        need=data.need,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -10,13 +11,14 @@ from ncclcheck import faults
 from ncclcheck.errors import UsageError
 from ncclcheck.plan import JobOptions, Shape
 from ncclcheck.probes.context import JobPlan, TrainingPlan
-from ncclcheck.probes.facts import Node
+from ncclcheck.probes.facts import Node, at, replace, value_or
 
 MODELS = ("transformer", "conv")
 PRECISIONS = ("fp32", "bf16", "fp16")
 STRATEGIES = ("ddp", "fsdp", "zero3")
 _STARTUP_S = 14.0
 _RESUME_S = 12.0
+_FULLY_SHARD = (2, 4)  # torch.distributed._composable.fsdp
 _REFERENCE = re.compile(r"[\w./~-]+:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
@@ -67,9 +69,9 @@ def parameters(given: str) -> float:
     return value
 
 
-def job(smoke: SmokeOptions, shape: Shape, nodes: list[Node], *, directory: str, run_folder: str) -> JobPlan:
-    """The job that trains. Raises UsageError."""
-    training = TrainingPlan(
+def training(smoke: SmokeOptions, *, directory: str) -> TrainingPlan:
+    """What is trained, as far as the command line alone says it: without the folder of the run."""
+    return TrainingPlan(
         model=smoke.model,
         model_kwargs=smoke.model_kwargs,
         data=smoke.data,
@@ -77,7 +79,6 @@ def job(smoke: SmokeOptions, shape: Shape, nodes: list[Node], *, directory: str,
         loss=smoke.loss,
         directory=directory,
         checkpoints=smoke.checkpoints,
-        run_folder=run_folder,
         steps=smoke.steps,
         batch=smoke.batch,
         accumulate=smoke.accumulate,
@@ -90,9 +91,31 @@ def job(smoke: SmokeOptions, shape: Shape, nodes: list[Node], *, directory: str,
         timeout_s=smoke.timeout_s,
         kill=smoke.kill,
     )
+
+
+def refuse_strategy(smoke: SmokeOptions, nodes: list[Node]) -> None:
+    """Raises UsageError where a node's torch lacks what the strategy needs."""
+    for node in nodes:
+        version = value_or(at(node, "stack.torch"), "")
+        found = re.match(r"(\d+)\.(\d+)", version)
+        if smoke.strategy == "fsdp" and found and (int(found[1]), int(found[2])) < _FULLY_SHARD:
+            raise UsageError(
+                f"--strategy fsdp: torch {version} on {node.name} has no fully_shard, 2.4 and later do; "
+                "allowed are ddp and zero3"
+            )
+
+
+def run_folder(plan: TrainingPlan, run_id: str) -> str:
+    """Where the checkpoints of one run go: below the folder that was named, else below the working directory."""
+    return os.path.join(plan.directory, plan.checkpoints, f"ncclcheck-smoke-{run_id}")
+
+
+def job(smoke: SmokeOptions, shape: Shape, nodes: list[Node], *, directory: str, run_id: str) -> JobPlan:
+    """The job that trains. Raises UsageError."""
+    plan = training(smoke, directory=directory)
     names = [node.name for node in nodes]
     return JobPlan(
-        training=training,
+        training=replace(plan, run_folder=run_folder(plan, run_id)),
         injected=faults.injections(smoke.inject, names, shape.ranks_per_node * len(nodes), []),
     )
 

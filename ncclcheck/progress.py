@@ -6,6 +6,9 @@ import contextlib
 import sys
 import time
 
+from ncclcheck.probes.facts.secrets import masked
+from ncclcheck.reports.visible import in_line
+
 
 class Progress:
     """Says what is being done and for how long; never on stdout, and never raises on a closed stderr."""
@@ -22,7 +25,7 @@ class Progress:
         if self.tty:
             self._rewrite(text)
         elif not self.quiet:
-            self._write(text + " ...\n")
+            self._write(_shown(text) + " ...\n")
 
     def step(self, text: str) -> None:
         """A step within the stage; shown on a terminal only."""
@@ -39,13 +42,13 @@ class Progress:
         if self.tty:
             self._rewrite(text)
         elif not self.quiet:
-            self._write(text + "\n")
+            self._write(_shown(text) + "\n")
 
     def say(self, text: str) -> None:
         """A line that stays."""
         self.clear()
         if not self.quiet:
-            self._write(text + "\n")
+            self._write(_shown(text) + "\n")
 
     def clear(self) -> None:
         """Wipe the rewritten line, before anything else is printed."""
@@ -54,7 +57,7 @@ class Progress:
             self._shown = False
 
     def _rewrite(self, text: str) -> None:
-        self._write("\r\x1b[K" + text[:110])
+        self._write("\r\x1b[K" + _shown(text)[:110])
         self._shown = True
 
     @staticmethod
@@ -67,4 +70,9 @@ class Progress:
 def complain(message: str) -> None:
     """One line on stderr, if there is one."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        sys.stderr.write(f"ncclcheck: {' '.join(message.split())}\n")
+        sys.stderr.write(f"ncclcheck: {_shown(message)}\n")
+
+
+def _shown(words: str) -> str:
+    """What others said goes to a terminal in one line, without control characters and without secrets."""
+    return in_line(masked(" ".join(words.split())))

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from ncclcheck import wire
-from ncclcheck.probes import traffic
+from ncclcheck.probes import interruptions, traffic
 from ncclcheck.probes.facts import Endpoint, Logs, Measurements, RankState, Transport, Unread
 from ncclcheck.probes.logs import place
 from ncclcheck.probes.logs.own import read_own
@@ -28,6 +28,7 @@ class Proof:
         self._job, self._node, self._folder = job, node, folder
         self._log = place.choose(env, folder) if job.backend == "nccl" else None
         self._counters = traffic.Reading.take(Machine())
+        self._interruptions = interruptions.Watch(Machine())
         self._sockets: dict[int, Sockets | Unread] = {}
         self._looks = 0
 
@@ -66,6 +67,7 @@ class Proof:
         return Measurements(
             transport=self._transports(ranks, printed),
             traffic=[self._counters.until_now(self._node)],
+            interruptions=[self._interruptions.told(self._node)],
             logs=self._logs(printed) if died else None,
         )
 

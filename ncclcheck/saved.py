@@ -3,63 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
-import os
-import select
-import stat
 from collections.abc import Sequence
 
-from ncclcheck import __version__, finish
+from ncclcheck import __version__, finish, safe
 from ncclcheck.errors import UsageError
+from ncclcheck.exits import Exit
 from ncclcheck.merge import merged
 from ncclcheck.options import Options
+from ncclcheck.probes import files
 from ncclcheck.probes.facts import Baseline, Policy
 from ncclcheck.reports import compare, jsondoc
 
-_MOST = 2**30
-_SILENCE_S = 10.0
+_MOST = 2**30  # bytes: 14,000 nodes
 
 
 def load(path: str, told_by: str, policy: Policy) -> jsondoc.Saved:
     """Read a saved result. told_by: the option or command that named it. Raises UsageError."""
     try:
-        return jsondoc.decode(_content(path), policy)
+        return jsondoc.decode(files.content(path, _MOST), policy)
     except OSError as error:
         raise UsageError(f"{told_by}: {path} cannot be read: {error.strerror or error}") from None
     except jsondoc.DocumentError as error:
         raise UsageError(f"{told_by}: {path}: {error}") from None
-
-
-def _content(path: str) -> bytes:
-    """Of a file, or of a pipe as the shell makes one. Raises OSError."""
-    with open(path, "rb", opener=_opened) as file:
-        told = os.fstat(file.fileno())
-        if stat.S_ISCHR(told.st_mode):
-            raise OSError(22, "it is a device")
-        if stat.S_ISFIFO(told.st_mode):
-            data = _piped(file.fileno())
-        else:
-            data = file.read(_MOST + 1) if told.st_size <= _MOST else b""
-    if max(told.st_size, len(data)) > _MOST:
-        raise OSError(27, f"it is larger than {_MOST >> 30} GiB, which no saved result is")
-    return data
-
-
-def _opened(path: str, flags: int) -> int:
-    """Opening a named pipe waits for its writer, which may never come."""
-    return os.open(path, flags | os.O_NONBLOCK)
-
-
-def _piped(pipe: int) -> bytes:
-    """All that a pipe brings, as long as it brings something. Raises OSError."""
-    data = bytearray()
-    while len(data) <= _MOST:
-        if not select.select([pipe], [], [], _SILENCE_S)[0]:
-            raise OSError(errno.ETIMEDOUT, f"a pipe that brought nothing for {_SILENCE_S:.0f} s")
-        if not (part := os.read(pipe, 1 << 20)):
-            break
-        data += part
-    return bytes(data)
 
 
 def judge_again(options: Options) -> int:
@@ -108,14 +73,15 @@ def compare_files(before: str, after: str, options: Options) -> int:
         from ncclcheck.reports.anonymise import Disguise  # noqa: PLC0415 - few runs hide anything
 
         found = Disguise(*ends, found).on(found)
+    printed = True
     if options.output == "json":
-        finish.emit(compare.encode(found).decode())
+        printed = finish.emit(compare.encode(found).decode())
     elif not (options.quiet and found.exit_code == 0):
         render = compare.short if options.output == "short" else compare.text
-        finish.say(render(found, finish.style(options)))
-    return found.exit_code
+        printed = finish.say(render(found, finish.style(options)))
+    return found.exit_code if printed or found.exit_code else Exit.INCOMPLETE
 
 
 def _end(path: str, told_by: str, policy: Policy) -> Baseline:
     saved = load(path, told_by, policy)
-    return Baseline(name=path, started=saved.started, cluster=saved.cluster)
+    return Baseline(name=path, started=saved.started, cluster=safe.cluster(saved.cluster))

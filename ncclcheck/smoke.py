@@ -12,6 +12,7 @@ from ncclcheck.conduct import conduct
 from ncclcheck.errors import UsageError
 from ncclcheck.jobs import TorchJob
 from ncclcheck.options import Options
+from ncclcheck.own_command import OwnCommand, here
 from ncclcheck.plan_smoke import SmokeOptions
 from ncclcheck.probes import training_settings
 from ncclcheck.probes.facts import Cluster, Measurements, replace
@@ -37,7 +38,12 @@ def run(options: Options, smoke: SmokeOptions) -> int:
 
         return stages_of_smoke, this.cluster
 
-    return conduct(options, options.deadline or plan_smoke.default_deadline(smoke), work)
+    own = OwnCommand(
+        training=plan_smoke.training(smoke, directory=here()),
+        nproc_per_node=smoke.nproc_per_node,
+        injected=bool(smoke.inject),
+    )
+    return conduct(options, options.deadline or plan_smoke.default_deadline(smoke), work, own=own)
 
 
 def _read_settings(smoke: SmokeOptions) -> list[SettingsFile]:
@@ -65,9 +71,8 @@ def train(job: TorchJob, smoke: SmokeOptions) -> None:
     """Train, and go on from the checkpoint after a rank was killed, in a job of its own on a new store."""
     if (shape := job.prepare("smoke")) is None:
         return
-    here = os.getcwd()
-    folder = os.path.join(os.path.abspath(smoke.checkpoints or here), f"ncclcheck-smoke-{job.run_id}")
-    parts = plan_smoke.job(smoke, shape, [*job.members.values()], directory=here, run_folder=folder)
+    plan_smoke.refuse_strategy(smoke, [*job.members.values()])
+    parts = plan_smoke.job(smoke, shape, [*job.members.values()], directory=os.getcwd(), run_id=job.run_id)
     job.announce(plan_smoke.stated_seconds(smoke))
     try:
         if job.run("smoke", parts) and _was_interrupted(job) and parts.training is not None:
@@ -76,7 +81,8 @@ def train(job: TorchJob, smoke: SmokeOptions) -> None:
             job.run("resume", again, only=("smoke",))
     finally:
         job.session.stop_job()  # after Ctrl-C ranks may still write
-        rundir.remove_scratch(folder)
+        if parts.training is not None:
+            rundir.remove_scratch(parts.training.run_folder)
 
 
 def _was_interrupted(job: TorchJob) -> bool:

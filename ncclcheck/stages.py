@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -24,6 +24,10 @@ from ncclcheck.session import Session
 _FACTS_S = 25.0
 _USUAL_FACTS_S = 15.0  # a node that is silent for so long is to blame; before that the deadline is
 _REACH_S = 6.0
+_SILENT_S = 9.0  # as long as before a second look: no sound agent says nothing for so long in a job
+_KNOCK_S = 3.0  # SYNs are sent at 0 and 1 s; a host that is there answers at once
+_REACH_AGAIN_S = 3.0  # connections are tried for 2.4 s of it: two lost SYNs are sent again meanwhile
+_DOORS_AGAIN_S = 3.0  # until all doors are open again; measured: 0.3 s, at load 10 up to 2 s
 
 
 @dataclass
@@ -74,13 +78,56 @@ class Stages:
         if len(nodes) < 2 or self.choice.simulated or self.options.sysroot:
             return
         with self.stage("reach", "trying the way between all nodes") as outcome:
-            links = self.links()
-            if len(links) < 2:
+            if len(self.links()) < 2:
                 outcome.state, outcome.reason = State.SKIPPED, "fewer than two nodes have a usable interface"
                 return
-            names = {known_name(node): links[i].address for i, node in self.indexed() if i in links}
-            listen = {index: wire.Listen(address=link.address) for index, link in links.items()}
-            self.session.reach(listen, names, min(_REACH_S, self.deadline.left / 3))
+            self._reach(min(_REACH_S, self.deadline.left / 3))
+
+    def _reach(self, seconds: float) -> None:
+        links = self.links()
+        names = {known_name(node): links[i].address for i, node in self.indexed() if i in links}
+        listen = {index: wire.Listen(address=link.address) for index, link in links.items()}
+        self.session.reach(listen, names, seconds, self._told_by_gloo(links))
+
+    def _told_by_gloo(self, links: Mapping[int, lan.Link]) -> dict[int, str]:
+        """By node index: the address that gloo would tell, where the job uses it and it is another one.
+
+        A link-local address is none that can be tried without its interface there.
+        """
+        if not lan.uses_gloo(self.cluster()):
+            return {}
+        taken = {i: lan.choice_of_gloo(node).bootstrap for i, node in self.indexed() if i in links}
+        return {
+            i: one.address
+            for i, one in taken.items()
+            if one and one.address != links[i].address and lan.is_routable(one.address)
+        }
+
+    def knock(self) -> None:
+        """After a job in which a node fell silent: whether its host answers the others. Raises Interrupted."""
+        silent = self.session.gathered.silent_in_job(_SILENT_S)
+        if not silent or not self.reached or self.deadline.left - report_time(self.deadline) < 2 * _KNOCK_S:
+            return
+        with self.stage("knock", f"trying to reach {', '.join(silent[:4])} from the other nodes"):
+            self.session.knock(silent, _KNOCK_S)
+
+    def reach_again(self) -> None:
+        """After a job that failed: whether a way that passed before it is closed now. Raises Interrupted."""
+        seconds = min(_REACH_AGAIN_S, self.deadline.left - report_time(self.deadline))
+        if not self.reached or seconds < 1.0:
+            return
+        with self.stage("reach again", "trying the way between all nodes once more"):
+            self._reach(seconds)
+
+    @property
+    def again_time(self) -> float:
+        """Seconds kept for trying the ways once more after a job."""
+        return min(_REACH_AGAIN_S + _DOORS_AGAIN_S, self.deadline.seconds / 10) if self.reached else 0.0
+
+    @property
+    def reached(self) -> bool:
+        """Whether nodes have tried the ways to each other."""
+        return any(stage.name == "reach" and stage.state is State.OK for stage in self.done)
 
     def links(self) -> dict[int, lan.Link]:
         """By node index: the interface and address that the job would use there."""

@@ -14,6 +14,7 @@ from ncclcheck.conduct import conduct
 from ncclcheck.errors import UsageError
 from ncclcheck.jobs import TorchJob
 from ncclcheck.options import Options
+from ncclcheck.own_command import OwnCommand
 from ncclcheck.plan import BenchOptions
 from ncclcheck.plan_trial import PAIRS, Setting
 from ncclcheck.probes.context import JobPlan
@@ -38,7 +39,8 @@ def run(options: Options, wanted: BenchOptions, setting: Setting) -> int:
         this = _Trial(stages, wanted, setting)
         return this.run, this.cluster
 
-    return conduct(options, options.deadline or plan_trial.default_deadline(wanted), work)
+    own = OwnCommand(nproc_per_node=wanted.nproc_per_node, injected=bool(wanted.inject), settings=(str(setting),))
+    return conduct(options, options.deadline or plan_trial.default_deadline(wanted), work, own=own)
 
 
 class _Trial:

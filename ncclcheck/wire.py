@@ -12,9 +12,8 @@ from typing import TypeVar, Union
 import msgspec
 from msgspec import Struct
 
-from ncclcheck.probes import facts
-
-PROTOCOL = 1
+from ncclcheck import protocol
+from ncclcheck.probes import context, facts
 
 
 class Unreadable(ValueError):
@@ -22,8 +21,10 @@ class Unreadable(ValueError):
 
 
 T = TypeVar("T")
+MOST_RECORD = 32 * 2**20  # bytes: the facts of a node are 0.1 to 0.5 MB, the longest result of a job some MB
+MOST_KEPT = 128 * 2**20  # bytes of one agent's records that are kept until the end: facts and results
+MOST_KNOCKS = 4  # silent nodes that the others try: more have one cause, a switch or the power
 _MOST_LINE = 900
-_MOST_PARTS = 100_000
 
 
 class Hello(Struct, tag="hello", frozen=True, kw_only=True):
@@ -61,13 +62,19 @@ class Listening(Struct, tag="listening", frozen=True, kw_only=True):
     """Where this node can be reached now, or why it cannot."""
 
     door: facts.Door | None
-    problem: str = ""
+    problem: facts.NoDoor | None = None
 
 
 class Reach(Struct, tag="reach", frozen=True, kw_only=True):
     """What this node saw of the others."""
 
     reach: facts.NodeReach
+
+
+class Knocked(Struct, tag="knocked", frozen=True, kw_only=True):
+    """What this node found where it tried silent ones."""
+
+    found: list[facts.Knock]
 
 
 class Result(Struct, tag="result", frozen=True, kw_only=True):
@@ -128,10 +135,21 @@ class Listen(Struct, tag="listen", frozen=True, kw_only=True):
 
 
 class Peers(Struct, tag="peers", frozen=True, kw_only=True):
-    """Measure the way to these doors. names: host name of each peer -> the address that it should resolve to."""
+    """Measure the way to these doors. names: host name of each peer -> the address that it should resolve to.
+
+    gloo: by node, the address that gloo would tell there, where that is not the door's.
+    """
 
     doors: list[facts.Door]
     names: dict[str, str]
+    gloo: dict[int, str] = {}
+    seconds: float
+
+
+class Knock(Struct, tag="knock", frozen=True, kw_only=True):
+    """Try to connect to these nodes, which say nothing any more."""
+
+    doors: list[facts.Door]
     seconds: float
 
 
@@ -149,8 +167,10 @@ class Stop(Struct, tag="stop", frozen=True, kw_only=True):
     reason: str = ""
 
 
-FromAgent = Union[Hello, Facts, Step, Listening, Reach, Rank, Result, JobEnded, Beat, Bye]
-FromLauncher = Union[Listen, Peers, Job, Examine, Alive, Halt, Stop]
+FromAgent = Union[Hello, Facts, Step, Listening, Reach, Knocked, Rank, Result, JobEnded, Beat, Bye]
+FromLauncher = Union[Listen, Peers, Knock, Job, Examine, Alive, Halt, Stop]
+
+PROTOCOL = protocol.of(__name__, facts.__name__, context.__name__)  # orders carry the plans of context
 
 _encoder = msgspec.json.Encoder()
 _from_agent: msgspec.json.Decoder[FromAgent] = msgspec.json.Decoder(FromAgent)
@@ -166,15 +186,21 @@ def lines(record: FromAgent, node: int, seq: int) -> Iterator[bytes]:
         yield b"%d %d %d/%d %s\n" % (node, seq, part, len(pieces), piece)
 
 
+class TooMuch(ValueError):
+    """An agent has said more than any agent has to say."""
+
+
 class Assembler:
-    """Puts the lines of one agent's channel together again. `noise` keeps what was not ours."""
+    """Puts the lines of one agent's channel together, which come in order. `noise` keeps what was not ours."""
 
     def __init__(self) -> None:
         self.noise: list[str] = []
-        self._parts: dict[int, list[bytes]] = {}
+        self._pieces: list[bytes] = []
+        self._place = (0, 0)  # number and parts of the record that is under way
+        self._size = self._kept = 0
 
     def feed(self, line: bytes) -> FromAgent | None:
-        """The record that this line completes, if it does. Raises nothing: what is damaged is noise."""
+        """The record that this line completes, if it does. What is damaged is noise. Raises TooMuch."""
         try:
             _, seq, place, payload = line.rstrip(b"\n").split(b" ", 3)
             part, parts = (int(number) for number in place.split(b"/"))
@@ -182,20 +208,30 @@ class Assembler:
         except ValueError:
             self._keep_noise(line)
             return None
-        pieces = self._parts.setdefault(number, [])
-        if part != len(pieces) + 1 or parts > _MOST_PARTS:
-            self._parts.pop(number, None)
+        if part == 1:
+            self._pieces, self._place, self._size = [], (number, parts), 0
+        if self._place != (number, parts) or part != len(self._pieces) + 1 or part > parts:
             self._keep_noise(line)
             return None
-        pieces.append(payload)
-        return self._decode(self._parts.pop(number), line) if part == parts else None
+        self._pieces.append(payload)
+        self._size += len(payload)
+        if self._size > MOST_RECORD:
+            raise TooMuch(f"a record of more than {MOST_RECORD / 2**20:.0f} MiB")
+        return self._decode(line) if part == parts else None
 
-    def _decode(self, pieces: list[bytes], line: bytes) -> FromAgent | None:
+    def _decode(self, line: bytes) -> FromAgent | None:
         try:
-            return read_from_rank(b"".join(pieces))
+            record = read_from_rank(b"".join(self._pieces))
         except Unreadable:
             self._keep_noise(line)
             return None
+        finally:
+            self._pieces = []
+        if not isinstance(record, (Rank, Step, Beat)):  # each of these takes the place of the one before
+            self._kept += self._size
+            if self._kept > MOST_KEPT:
+                raise TooMuch(f"records of more than {MOST_KEPT / 2**20:.0f} MiB")
+        return record
 
     def _keep_noise(self, line: bytes) -> None:
         if len(self.noise) < 200:

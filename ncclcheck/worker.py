@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from ncclcheck import wire
+from ncclcheck import defects, wire
 from ncclcheck.ears import RUN_VARIABLE, Mouth
+from ncclcheck.probes import warned
 from ncclcheck.probes.context import Context, JobPlan
 from ncclcheck.probes.facts import JobMemory, Measurements, RankState, Startup, replace
 from ncclcheck.probes.process import die_with_parent
@@ -99,9 +100,19 @@ def main() -> None:
     try:
         _run(link, plan, me, born)
     except BaseException as error:
-        link.phase(error=f"{type(error).__name__}: {error}"[:2000])
+        defect = defects.place(error, users_code=partial(_runs_users_code, plan.job))
+        link.phase(error=f"{type(error).__name__}: {error}"[:2000], defect=defect)
         raise
     link.phase(phase="done")
+
+
+def _runs_users_code(job: JobPlan) -> bool:
+    """Whether the training is of the user's own model, data or loss."""
+    if job.training is None:
+        return False
+    from ncclcheck.probes.training import given  # noqa: PLC0415 - only jobs that train have torch loaded for it
+
+    return not given.is_builtin(job.training)
 
 
 def _run(link: Link, plan: WorkerPlan, me: Identity, born: float) -> None:
@@ -122,6 +133,7 @@ def _run(link: Link, plan: WorkerPlan, me: Identity, born: float) -> None:
     begun = time.monotonic()
     dist.init_process_group(plan.backend, timeout=timedelta(seconds=max(5.0, plan.deadline - begun)))
     initialised = time.monotonic() - begun
+    warned.only_shown()
     _check_members(plan, device)
     link.phase(phase="world")
     context = _context(link, plan, me, memory, device)
@@ -150,6 +162,7 @@ def _parts(context: Context, seconds: list[float]) -> None:
         return
     context.step("first collective")
     _emit_startup(context, [*seconds, collectives.first_collective(context)])
+    begun = time.monotonic()
     context.memory.mark("after_init")
     if context.plan.speed:
         speed.run(context)
@@ -159,6 +172,8 @@ def _parts(context: Context, seconds: list[float]) -> None:
         pairs.run(context, _next_round([*pairs.ranks_of(context.node_of)], context.plan.pairs.level))
     interrupt = _train(context) if plan else None
     context.emit(Measurements(memory=JobMemory(ranks=[context.memory.report(context.rank, context.node)])))
+    if context.rank == 0:
+        context.emit(Measurements(measuring_s=time.monotonic() - begun))
     if interrupt:
         interrupt()  # all is told: the death of a rank that follows is meant
 

@@ -19,6 +19,7 @@ from ncclcheck.launch import join
 from ncclcheck.launch.agents import Events
 from ncclcheck.launch.identity import Identity, identity
 from ncclcheck.options import Options
+from ncclcheck.own_command import OwnCommand
 from ncclcheck.progress import Progress
 from ncclcheck.session import Session, signals_as_events
 
@@ -32,6 +33,7 @@ def main() -> int:
     parser.add_argument("--node-rank", type=int)
     parser.add_argument("--rdzv-endpoint")
     parser.add_argument("--rdzv-id", default="")
+    parser.add_argument("--secret-file")
     parser.add_argument("--wait", type=float)
     parser.add_argument("--name", default="")
     parser.add_argument("--linger", type=float, default=0.0)
@@ -42,6 +44,7 @@ def main() -> int:
         node_rank=given.node_rank,
         rdzv_endpoint=given.rdzv_endpoint,
         rdzv_id=given.rdzv_id,
+        secret_file=given.secret_file,
     )
     who = identity(options, os.environ, given.name or f"host{given.node_rank}")
     assert who is not None
@@ -63,7 +66,7 @@ def _lead(who: Identity, options: Options, wait: float, linger: float) -> int:
         run = session.gathered.run(started_job=False, stopped_by="")
         said = {
             "answered": [node.name for node in session.gathered.answered],
-            "closed": {n.name: n.closed for n in session.gathered.nodes.values() if n.closed is not None},
+            "closed": {n.name: n.closed.detail for n in session.gathered.nodes.values() if n.closed is not None},
             "silent": {silence.node: silence.detail for silence in run.silent},
             "meeting": json.loads(msgspec.json.encode(lead.fact)),
             "endpoint": lead.endpoint(),
@@ -77,7 +80,7 @@ def _lead(who: Identity, options: Options, wait: float, linger: float) -> int:
 
 
 def _follow(who: Identity, options: Options, wait: float) -> int:
-    ended = follower.follow(who, options.command, Events(), wait, 60, Progress(), *_AGENT)
+    ended = follower.follow(who, options.command, Events(), wait, OwnCommand(seconds=60), Progress(), *_AGENT)
     if ended.unreached is not None:
         cluster = follower.alone(who, ended, options)
         print(

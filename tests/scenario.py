@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from ncclcheck.reports.closing import decision
 from ncclcheck.reports.findings import Finding, State
 from ncclcheck.reports.jsondoc import Document
 from ncclcheck.slots import Slots
@@ -55,12 +56,22 @@ class Scene:
 
         def there() -> bool:
             pids = set(self[name].pids())
-            slots = [Slots(str(path), 1).read(0) for path in self.folder.glob("ncclcheck-*/**/slots")]
+            made = [path for path in self.folder.glob("ncclcheck-*/**/slots") if path.stat().st_size]
+            slots = [Slots(str(path), 1).read(0) for path in made]
             found[:] = [slot.pid for slot in slots if slot.pid in pids and slot.ticks >= steps]
             return bool(found)
 
         until(f"the rank of {name} has announced {steps} steps", there, seconds=40)
         return found[0]
+
+    def running_on(self, name: str, words: str) -> None:
+        """Wait until a process whose command line has these words runs on a host."""
+
+        def there() -> bool:
+            lines = (Path(f"/proc/{pid}/cmdline") for pid in self[name].pids())
+            return any(words in line.read_bytes().decode(errors="replace") for line in lines if line.exists())
+
+        until(f"{words} runs on {name}", there, seconds=40)
 
 
 @contextmanager
@@ -101,6 +112,11 @@ class Expect:
         wanted = " | ".join(filter(None, [self.node, self.device, self.words, self.evidence, self.remedy]))
         return f"culprit: {self.code} does not name {wanted}: {'; '.join(map(shown, alike))}"
 
+    def met_by(self, documents: Mapping[str, Document]) -> Finding | None:
+        """The finding that meets it, if there is one."""
+        found = findings(documents[self.by], self.code) if self.by in documents else []
+        return next((one for one in found if one.state is self.state and self._fits(one)), None)
+
     def _fits(self, finding: Finding) -> bool:
         where = finding.where
         mends = " ".join(" ".join([one.text, *one.commands]) for one in finding.remedies)
@@ -128,21 +144,26 @@ class Scenario:
     """One fault, and what the report must say of it.
 
     fault is there from the start; strike comes in the middle of the run. env, arguments: of one host, or of ALL.
+    under: the command that starts it on a host.
+    launcher "variables": what is set says that this is inside of an allocation, and it is none.
     again: it is started a second time while it runs. refused: the report says why no job was started.
     also: codes of symptoms that may be failed or warned of beside those expected; any other one is a false alarm.
     exits: the exit codes that a node of a join may end with in place of exit_code.
     gone_within: seconds after which nothing of the run is left anywhere.
+    first: what the last line of the report of h1 says to fix first.
+    cure: whose remedy of the last finding expected is then applied; the next run must be clean.
     """
 
     name: str
     fault: Play = lambda _: nullcontext()
     strike: Play = lambda _: nullcontext()
-    launcher: Literal["ssh", "slurm", "srun", "join"] = "ssh"
+    launcher: Literal["ssh", "slurm", "srun", "variables", "join"] = "ssh"
     hosts: int = 3
     mgmt: bool = True
     command: tuple[str, ...] = ("env",)
     env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     arguments: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    under: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     again: bool = False
     refused: bool = False
     expect: tuple[Expect, ...] = ()
@@ -152,11 +173,13 @@ class Scenario:
     seconds: float = 20.0
     gone_within: float = 6.0
     gate: bool = False
+    first: str = ""
+    cure: Literal["", "you", "admin"] = ""
 
     @property
     def needs(self) -> tuple[int, bool, bool]:
         """What lab it needs: hosts, mgmt0, Slurm."""
-        return self.hosts, self.mgmt, self.launcher in ("slurm", "srun")
+        return self.hosts, self.mgmt, self.launcher in ("slurm", "srun", "variables")
 
 
 @dataclass(frozen=True)
@@ -168,6 +191,7 @@ class Outcome:
     errors: Mapping[str, str]
     seconds: float
     left: list[str]
+    cured: Outcome | None = None
 
     def problems(self, scenario: Scenario) -> list[str]:
         """Everything that is not as the scenario expects, each with its kind as its first word."""
@@ -176,6 +200,8 @@ class Outcome:
             *self._false_alarms(scenario),
             *self._wrong_exits(scenario),
             *(self._started(scenario) if scenario.refused else ()),
+            *self._decides_otherwise(scenario),
+            *(self._not_cured() if scenario.cure else ()),
             *(f"traceback: {host}: {text[-1500:]}" for host, text in self.errors.items() if "Traceback" in text),
             *([f"late: {self.seconds:.1f} s"] if self.seconds > scenario.seconds else []),
             *(f"left: {what}" for what in self.left),
@@ -187,6 +213,21 @@ class Outcome:
             reason = document.stages[-1].reason or ""
             if document.run.started_job or not codes <= set(reason.replace(",", " ").split()):
                 yield f"missed: {host} does not say that it starts no job because of {codes}: {reason!r}"
+
+    def _decides_otherwise(self, scenario: Scenario) -> Iterator[str]:
+        said = decision(self.documents["h1"]) if scenario.first and "h1" in self.documents else scenario.first
+        if f"{scenario.first} first" not in said and scenario.first:
+            yield f"decision: {said!r} does not name {scenario.first} first"
+
+    def _not_cured(self) -> Iterator[str]:
+        """What the run after the fix still complains of."""
+        if self.cured is None:
+            yield "cure: no finding with a fix to try"
+            return
+        for host, document in self.cured.documents.items():
+            found = [v for v in document.verdicts if v.state in (State.FAIL, State.WARN)]
+            yield from (f"cure: {host} says {v.code}: {'; '.join(map(shown, v.findings))}" for v in found)
+        yield from (f"cure: {host} ended with {code}" for host, code in self.cured.codes.items() if code)
 
     def _wrong_exits(self, scenario: Scenario) -> Iterator[str]:
         for host, code in self.codes.items():

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -16,7 +18,7 @@ import psutil
 from ncclcheck.reports.jsondoc import Document
 from tests.lab import PYTHON, Lab, Slurm, start_sshd
 from tests.lab.tools import LabError, until
-from tests.scenario import ALL, Outcome, Scenario, Scene
+from tests.scenario import ALL, Outcome, Scenario, Scene, findings
 
 COMMAND = (*PYTHON, "-m", "ncclcheck")
 PORT = 29500
@@ -72,16 +74,47 @@ def _rested(scene: Scene) -> None:
 def _run(scenario: Scenario, scene: Scene) -> Outcome:
     _rested(scene)
     with scenario.fault(scene):
-        before = {host.name: set(host.pids()) for host in scene.lab.hosts}
-        begun = time.monotonic()
-        for name, argv in _commands(scenario, scene).items():
-            scene.start(name, argv, _environment(scenario, scene, name))
-            if scenario.again:
-                scene.start(name, argv, _environment(scenario, scene, name), f"{name} again")
-        with _struck(scenario, scene):
-            said = {name: _end(process, scenario.seconds) for name, process in scene.started.items()}
-        seconds = time.monotonic() - begun
-        left = _left(scene, before, scenario.gone_within)
+        outcome = _once(scenario, scene)
+        return replace(outcome, cured=_cured(scenario, scene, outcome)) if scenario.cure else outcome
+
+
+def _cured(scenario: Scenario, scene: Scene, sick: Outcome) -> Outcome | None:
+    """The same once more, after somebody has done what the report says; None where it says nothing of the kind."""
+    expected = scenario.expect[-1]
+    if expected.met_by(sick.documents) is None:
+        return None
+    env = dict(scenario.env.get(ALL, {}))
+    for finding in findings(sick.documents[expected.by], expected.code):
+        host = scene[finding.where.node or expected.node]
+        fix = next((one for one in finding.remedies if one.who == scenario.cure), None)
+        for line in fix.commands if fix else ():
+            if line.startswith("export "):
+                env |= _exported(line)
+            else:
+                for one in scene.lab.hosts if line.endswith("# on every node") else [host]:
+                    one.run(["sh", "-c", line], seconds=20)
+    scene.started.clear()
+    return _once(replace(scenario, env={**scenario.env, ALL: env}), scene)
+
+
+def _exported(line: str) -> dict[str, str]:
+    """What `export NAME=value` sets."""
+    words = [word.partition("=") for word in shlex.split(line.removeprefix("export "), comments=True)]
+    return {name: value for name, _, value in words}
+
+
+def _once(scenario: Scenario, scene: Scene) -> Outcome:
+    before = {host.name: set(host.pids()) for host in scene.lab.hosts}
+    begun = time.monotonic()
+    for name, argv in _commands(scenario, scene).items():
+        typed = [*scenario.under.get(name, ()), *argv]
+        scene.start(name, typed, _environment(scenario, scene, name))
+        if scenario.again:
+            scene.start(name, argv, _environment(scenario, scene, name), f"{name} again")
+    with _struck(scenario, scene):
+        said = {name: _end(process, scenario.seconds) for name, process in scene.started.items()}
+    seconds = time.monotonic() - begun
+    left = _left(scene, before, scenario.gone_within)
     return Outcome(
         codes={name: process.returncode for name, process in scene.started.items()},
         documents={name: _document(out) for name, (out, _) in said.items() if out.strip()},
@@ -115,6 +148,8 @@ def _commands(scenario: Scenario, scene: Scene) -> dict[str, list[str]]:
     base = [*COMMAND, *scenario.command, "-o", "json"]
     if scenario.launcher == "ssh":
         return {"h1": [*base, "--hosts", ",".join(host.name for host in hosts), *scenario.arguments.get(ALL, ())]}
+    if scenario.launcher == "variables":
+        return {"h1": [*base, *scenario.arguments.get(ALL, ())]}
     if scenario.launcher in ("slurm", "srun"):
         count = str(len(hosts))
         inner = ["srun", "-N", count, "-n", count] if scenario.launcher == "srun" else []

@@ -6,7 +6,9 @@ from ncclcheck.reports.findings import State
 from tests.lab import faults
 from tests.scenario import ALL, Expect, Scenario, both
 from tests.scenarios_of_jobs import OF_JOBS
+from tests.scenarios_of_networks import OF_NETWORKS
 from tests.scenarios_of_nodes import OF_NODES
+from tests.scenarios_of_silence import OF_SILENCE
 from tests.scenarios_of_speed import OF_SPEED
 
 _HEALTHY = (
@@ -183,4 +185,7 @@ _VARIABLES = (
     ),
 )
 
-SCENARIOS = (*_HEALTHY, *_ADDRESSES, *_LINKS, *_VARIABLES, *OF_NODES, *OF_JOBS, *OF_SPEED)
+SCENARIOS = (
+    *(*_HEALTHY, *_ADDRESSES, *_LINKS, *_VARIABLES, *OF_NETWORKS),
+    *(*OF_NODES, *OF_SILENCE, *OF_JOBS, *OF_SPEED),
+)

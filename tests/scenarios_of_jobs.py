@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ncclcheck.reports.findings import State
@@ -36,6 +36,26 @@ def _cut(*devices: str) -> Play:
         scene.rank_on("h2", _AFTER)
         with faults.cut_off(scene["h2"], *devices):
             yield
+
+    return play
+
+
+@contextmanager
+def _no_tcp(scene: Scene) -> Iterator[None]:
+    """h2 drops TCP from the moment in which its torchrun has started: all ways were tried before."""
+    scene.running_on("h2", "torch.distributed.run")
+    with faults.drop_tcp(scene["h2"]):
+        yield
+
+
+def _meanwhile(strike: Callable[[Scene], None]) -> Play:
+    """Something that happens to the job in its middle, and is over when the job goes on."""
+
+    @contextmanager
+    def play(scene: Scene) -> Iterator[None]:
+        scene.rank_on("h2", _AFTER)
+        strike(scene)
+        yield
 
     return play
 
@@ -89,7 +109,20 @@ _DURING = (
         name="bench: data network of a host lost",
         command=_LONG,
         strike=_cut("eth0"),
-        expect=(Expect(code="RUN003", node="h2"),),
+        expect=(
+            Expect(code="RUN003", node="h2", words="NET006"),
+            Expect(code="NET006", node="h2", device="eth0", words="passed before the job"),
+        ),
+        seconds=_DEADLINE_S + 5,
+    ),
+    Scenario(
+        name="bench: TCP of a host dropped while torchrun meets",
+        command=_LONG,
+        strike=_no_tcp,
+        expect=(
+            Expect(code="RUN002", node="h2", words="NET006"),
+            Expect(code="NET006", node="h2", device="eth0", words="passed before the job"),
+        ),
         seconds=_DEADLINE_S + 5,
     ),
     Scenario(
@@ -125,6 +158,45 @@ _DURING = (
 )
 
 
+_FEW = ("bench", "--nproc-per-node", "1", "--time-budget", "15")
+_HELD_UP = (
+    Scenario(
+        name="bench: link of a host lost for 3 s",
+        command=_FEW,
+        strike=_meanwhile(lambda s: faults.flap(s["h2"], 3)),
+        expect=(Expect(code="BEN018", node="h2", device="eth0", words="lost its link once"),),
+        also=("BEN003", "BEN004"),
+        seconds=90,
+    ),
+    Scenario(
+        name="bench: link of a host lost twice for 3 s",
+        launcher="join",
+        command=_FEW,
+        strike=_meanwhile(lambda s: faults.flap(s["h2"], 3, times=2)),
+        expect=(Expect(code="BEN018", node="h2", device="eth0", words="lost its link 2 times"),),
+        also=("BEN003", "BEN004"),
+        seconds=90,
+    ),
+    Scenario(
+        name="bench: a host frozen for 8 s",
+        launcher="join",
+        mgmt=False,
+        command=_FEW,
+        strike=_meanwhile(lambda s: faults.frozen(s["h2"], 8)),
+        expect=(Expect(code="BEN018", node="h2", words="stood still for", state=State.WARN),),
+        also=("BEN003", "BEN004"),
+        exits=dict.fromkeys(("h1", "h2", "h3"), (0, 1)),  # BEN003 fails of a rank that stood still in its row
+        seconds=90,
+    ),
+)
+
+
+_ONE = (*_QUICK, "--nproc-per-node", "1")
+_MAY_READ = "+dac_read_search,+dac_override"
+_ANOTHER_USER = (
+    *("setpriv", "--reuid=54321", "--regid=54321", "--clear-groups"),
+    *(f"--inh-caps={_MAY_READ}", f"--ambient-caps={_MAY_READ}"),
+)
 _REFUSED = (
     Scenario(
         name="bench: not started where ports are dropped",
@@ -151,6 +223,39 @@ _REFUSED = (
         expect=(Expect(code="NET010", device="docker0", remedy="GLOO_SOCKET_IFNAME"),),
     ),
     Scenario(
+        name="bench: TORCH_DISTRIBUTED_DEBUG=DETAIL on one host",
+        hosts=2,
+        launcher="join",
+        mgmt=False,
+        command=_QUICK,
+        env={"h2": {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}},
+        refused=True,
+        expect=(Expect(code="NCC005", words="TORCH_DISTRIBUTED_DEBUG", remedy="TORCH_DISTRIBUTED_DEBUG"),),
+        also=("NCC006",),
+        gate=True,
+    ),
+    Scenario(
+        name="bench: too few processes on one host",
+        hosts=2,
+        launcher="join",
+        mgmt=False,
+        command=_ONE,
+        under={"h2": (*_ANOTHER_USER, "prlimit", "--nproc=22", "--")},
+        refused=True,
+        expect=(Expect(code="HST011", node="h2", words="user 54321", remedy="ulimit -u"),),
+        also=("STO004", "VER013"),
+    ),
+    Scenario(
+        name="bench: too small an address space on one host",
+        hosts=2,
+        launcher="join",
+        mgmt=False,
+        command=_ONE,
+        under={"h2": ("prlimit", f"--as={800 * 2**20}", "--")},
+        refused=True,
+        expect=(Expect(code="HST014", node="h2", words="torch alone needs", remedy="ulimit -v"),),
+    ),
+    Scenario(
         name="bench: two runs at once",
         hosts=2,
         command=("bench", "--quick", "--nproc-per-node", "1"),
@@ -170,4 +275,4 @@ _REFUSED = (
     ),
 )
 
-OF_JOBS = (*_DURING, *_REFUSED)
+OF_JOBS = (*_DURING, *_HELD_UP, *_REFUSED)

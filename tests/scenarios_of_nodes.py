@@ -161,6 +161,7 @@ def _join(name: str, **more: object) -> Scenario:
     return Scenario(name=name, launcher="join", mgmt=False, **more)  # type: ignore[arg-type]
 
 
+_SECRET = "3f8a6c1e9b2d47508c6d1e2f3a4b5c6d"
 # Who comes second with a rank, or with another count, is turned away: wrong usage.
 _TURNED_AWAY = {"h2": (1, 2), "h3": (1, 2)}
 _WAIT = {ALL: ("--wait", "6")}
@@ -202,9 +203,12 @@ _MEETS = (
         arguments=_WAIT,
         expect=(
             Expect(code="RUN001", node="node rank 1", state=State.UNKNOWN),
-            Expect(code="RUN010", node="h2", state=State.UNKNOWN, words="no way", remedy="route", by="h2"),
+            Expect(
+                code="RUN010", node="h2", words="no route of this node leads there", remedy="ip route add", by="h2"
+            ),
         ),
         exit_code=3,
+        exits={"h2": (1,)},
         gate=True,
     ),
     _join(
@@ -213,9 +217,10 @@ _MEETS = (
         arguments=_WAIT,
         expect=(
             Expect(code="RUN001", node="node rank 1", state=State.UNKNOWN),
-            Expect(code="RUN010", node="h2", state=State.UNKNOWN, words="no way", remedy="route", by="h2"),
+            Expect(code="RUN010", node="h2", words="10.77.0.22/28", remedy="ip addr add 10.77.0.22/24", by="h2"),
         ),
         exit_code=3,
+        exits={"h2": (1,)},
     ),
     _join(
         "join: firewall on node 0",
@@ -235,6 +240,12 @@ _MEETS = (
         expect=(Expect(code="NET006", node="h2", device="eth0"),),
     ),
     _join(
+        "join: a range of one port on one node",
+        fault=lambda s: faults.port_range(s["h2"], 50000, 50000),
+        arguments=_WAIT,
+        expect=(Expect(code="HST016", node="h2", remedy="32768 60999"), Expect(code="NET006", node="h2")),
+    ),
+    _join(
         "join: master's name unknown on one node",
         fault=lambda s: faults.unresolvable(s["h2"], s["h1"]),
         arguments={ALL: ("--wait", "6", "--rdzv-endpoint", "h1:29500")},
@@ -250,10 +261,11 @@ _MEETS = (
         arguments=_WAIT,
         expect=(
             Expect(code="RUN001", node="node rank 1", state=State.UNKNOWN),
-            Expect(code="RUN010", node="h2", state=State.UNKNOWN, words="no way", by="h2"),
+            Expect(code="RUN010", node="h2", device="eth0", words="eth0 is down", remedy="eth0 up", by="h2"),
         ),
         also=("NET001", "NET002"),
         exit_code=3,
+        exits={"h2": (1,)},
     ),
     _join(
         "join: duplicate address",
@@ -262,6 +274,31 @@ _MEETS = (
         expect=(Expect(code="RUN001", state=State.UNKNOWN),),
         also=("NET010",),
         exits=dict.fromkeys(("h1", "h2", "h3"), (1, 3)),
+    ),
+    _join(
+        "join: other records on one host",
+        fault=lambda s: _other_package(s, "wire.py", 'tag="halt"', 'tag="halted"'),
+        arguments=_WAIT,
+        expect=(
+            Expect(code="RUN008", node="h3", words="does not understand", remedy="pip install"),
+            Expect(code="RUN001", node="node rank 2", state=State.UNKNOWN),
+        ),
+        exits={"h3": (2,)},
+    ),
+    _join(
+        "join: a secret that one host does not have",
+        env={"h1": {"NCCLCHECK_SECRET": _SECRET}, "h2": {"NCCLCHECK_SECRET": _SECRET}},
+        arguments=_WAIT,
+        expect=(Expect(code="RUN001", node="node rank 2", evidence="without a secret", state=State.UNKNOWN),),
+        exit_code=3,
+        exits={"h3": (2,)},
+    ),
+    _join(
+        "healthy: 3 hosts, join, with a secret",
+        env={ALL: {"NCCLCHECK_SECRET": _SECRET}},
+        command=("bench", "--quick"),
+        exit_code=0,
+        seconds=60.0,
     ),
     _join(
         "join: MTU 1400 on one host",

@@ -39,7 +39,10 @@ def node(name: str, **facts: Any) -> Node:
         ),
         network=Network(interfaces=[nic(f"e{i}", driver="mlx5_core") for i in range(get("cards", 2))]),
         nccl=Nccl(plugin_files=get("plugin_files", plugins)),
-        stack=Stack(torch="2.8.0", torch_cuda=get("cuda", "12.8"), executable=get("python", "/v/bin/python")),
+        stack=Stack(
+            torch="2.8.0", torch_cuda=get("cuda", "12.8"), python="3.11.7",
+            executable=get("python", "/v/bin/python"),
+        ),
         system=System(cpu=get("cpu", "AuthenticAMD EPYC 9654")),
         job=JobFacts(variables=get("variables", [Variable(name=k, value=v) for k, v in get("env", {}).items()])),
     )  # fmt: skip
@@ -59,7 +62,10 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], str, str]] = [
     ("VER011", {}, {"memlock": Limits(soft=65536, hard=-1)}, "warn", "locked memory is 65536"),
     ("VER011", {}, {"shm": 2**26}, "warn", "/dev/shm is 64 MiB"),
     ("VER012", {}, {"cards": 1}, "warn", "1 x mlx5_core; 2 of 3 nodes have 2 x mlx5_core"),
-    ("VER013", {}, {"python": "/usr/bin/python3"}, "warn", "the interpreter is /usr/bin/python3"),
+    ("VER013", {}, {"python": "/usr/bin/python3"}, "warn", "the interpreter is /usr/bin/python (3.11.7)"),
+    ("VER013", {}, {"python": "/v/bin/python3"}, "ok", ""),
+    ("VER013", {}, {"python": "/v/bin/python3.11"}, "ok", ""),
+    ("VER013", {}, {"python": "/v/bin/python3-dbg"}, "warn", "/v/bin/python3-dbg"),
     ("VER013", {"env": {"LD_LIBRARY_PATH": "/a"}}, {}, "warn", "LD_LIBRARY_PATH is not set"),
     ("VER013", {"env": {"CUDA_VISIBLE_DEVICES": "0,1"}}, {"env": {"CUDA_VISIBLE_DEVICES": "4,5"}}, "ok", ""),
     (

@@ -269,3 +269,39 @@ def test_facts_keep_their_shape() -> None:
     for before, after in zip(document.nodes, hidden.nodes, strict=True):
         assert at(before.facts, "stack.torch") == at(after.facts, "stack.torch")
         assert len(at(before.facts, "network.interfaces")) == len(at(after.facts, "network.interfaces"))
+
+
+@pytest.mark.parametrize(
+    "network",
+    ["100.126.0.0/16", "192.168.64.0/21", "192.168.1.0/24", "172.16.0.0/16", "172.31.16.0/20", "10.40.0.0/22"],
+)
+def test_a_private_network_becomes_another_private_one(network: str) -> None:
+    before = ipaddress.ip_network(network)
+    inside, beside = before[5], before.network_address + before.num_addresses + 5
+    hidden = Addresses([f"{inside}/{before.prefixlen} {network} {beside} 172.17.0.1"])
+    after = ipaddress.ip_network(hidden.replace(network))
+    assert after != before
+    assert after.prefixlen == before.prefixlen
+    assert after.is_private == before.is_private
+    assert ipaddress.ip_address(hidden.replace(str(inside))) in after
+    assert ipaddress.ip_address(hidden.replace(str(beside))) not in after
+    assert hidden.replace("172.17.0.1") == "172.17.0.1"
+
+
+def test_what_people_wrote_of_their_job_leaves_as_a_whole() -> None:
+    told = {
+        "SLURM_JOB_COMMENT": "for the wbqkz people: do not kill",
+        "SLURM_JOB_NAME": "train vxqh 7B",
+        "SLURM_JOB_ACCOUNT": "kdzwf/proj",
+        "SLURM_JOB_EXTRA": "hgbzq",
+        "SLURM_JOB_ID": "4711",
+        "SLURM_DISTRIBUTION": "block",
+        "FI_PROVIDER": "efa",
+        "UCX_NOTE": "mine, fqwzx",
+    }
+    node = clusters.node("a", env=told)
+    document = finish.make(Cluster(nodes=[node]), Options(command="env"), finish.Story("2026-01-01", 1.0))
+    for output in _outputs(anonymised(document)):
+        assert not [word for word in ("wbqkz", "vxqh", "kdzwf", "hgbzq", "fqwzx") if word in output]
+    kept = {one.name: one.value for one in anonymised(document).nodes[0].facts.job.variables}  # type: ignore[union-attr]
+    assert (kept["SLURM_JOB_ID"], kept["SLURM_DISTRIBUTION"], kept["FI_PROVIDER"]) == ("4711", "block", "efa")

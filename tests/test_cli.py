@@ -12,6 +12,7 @@ import jsonschema
 import pytest
 
 from ncclcheck.reports import jsondoc
+from tests import stories
 from tests.conftest import ROOT, Command, environment
 
 WRONG = [
@@ -192,7 +193,22 @@ def test_a_closed_stdout_is_no_traceback(tmp_path: Path) -> None:
         f"{sys.executable} -m ncclcheck env >&- 2>&-",
         shell=True, cwd=tmp_path, env=environment(), check=False, timeout=60,
     )  # fmt: skip
-    assert shut.returncode == 0
+    assert shut.returncode == 3
+
+
+@pytest.mark.parametrize("command", ["env", "explain NET001", "report before.json after.json"])
+@pytest.mark.parametrize(
+    ("where", "why"), [(">&-", "stdout is closed"), ("> /dev/full", "No space left on device")]
+)
+def test_a_report_that_nobody_can_get_is_no_success(tmp_path: Path, command: str, where: str, why: str) -> None:
+    for name in ("before", "after"):
+        (tmp_path / f"{name}.json").write_bytes(jsondoc.encode(stories.load("healthy").document))
+    done = subprocess.run(
+        f"{sys.executable} -m ncclcheck {command} {where}",
+        shell=True, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 3
+    assert done.stderr.splitlines()[-1] == f"ncclcheck: the report could not be printed: {why}"
 
 
 def test_a_read_only_home_is_survived(ncclcheck: Command) -> None:
@@ -266,15 +282,6 @@ def test_a_link_is_followed_and_a_pipe_is_written(ncclcheck: Command, tmp_path: 
     assert ncclcheck("env", "--json", "pipe", seconds=20).code == 2
     os.mkfifo(tmp_path / "ncclcheck.toml")
     assert ncclcheck("env", seconds=20).code == 2
-
-
-def test_a_report_that_is_lost_is_no_success(tmp_path: Path) -> None:
-    command = f"{sys.executable} -m ncclcheck env > /dev/full"
-    done = subprocess.run(
-        command, shell=True, cwd=tmp_path, env=environment(), capture_output=True, check=False, timeout=60
-    )
-    assert done.returncode == 3
-    assert b"could not be printed" in done.stderr
 
 
 def test_children_that_were_there_before_are_the_users(tmp_path: Path) -> None:

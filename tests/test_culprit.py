@@ -131,14 +131,45 @@ def test_two_nodes_cannot_tell() -> None:
     assert found(measured(2, "full", lambda a, _b: 9.0 if a == "n0" else 10.0)) == []
 
 
+@pytest.mark.parametrize(("fast_from", "rounds"), [(0, 2), (1, 2), (2, 3), (5, 6)])
+def test_two_nodes_of_which_one_direction_was_slow_for_a_while(fast_from: int, rounds: int) -> None:
+    """37, 44 and 49 % between two sound nodes on a loaded machine were called a slow link."""
+    times = iter(range(100))
+    done = measured(2, "quick", lambda a, _b: 4.0 if a == "n0" and next(times) < fast_from else 10.0)
+    assert max(one.round for one in done) + 1 == rounds
+    assert found(done) == []
+    assert _states(done) == {"BEN004": "skipped"}
+
+
+def test_two_nodes_are_not_accused_by_few_rounds() -> None:
+    done = measured(2, "quick", lambda a, _b: 4.0 if a == "n0" else 10.0)
+    assert len(done) == 6
+    assert [one.names for one in found(done)] == [["n0", "n1"]]
+    assert found(done[:3]) == []
+    assert _states(done[:3]) == {"BEN004": "note"}
+
+
+@pytest.mark.parametrize(("speed", "state"), [(3.7, "note"), (1.0, "warn")])
+def test_two_nodes_without_cores(speed: float, state: str) -> None:
+    done = measured(2, "quick", lambda a, _b: speed if a == "n0" else 10.0)
+    waiting = [lateness(rank, 500.0, runqueue_s=1.5, running=6.0) for rank in range(2)]
+    assert _states(done, lateness=waiting)["BEN004"] == state
+
+
+def _states(pairs: list[PairTime], **measurements: object) -> dict[str, str]:
+    told = Measurements(pairs=pairs, **measurements)  # type: ignore[arg-type]
+    judged = _judged(Cluster(command="bench", job=Job(backend="gloo"), measurements=told))
+    return {code: judged[code][0] for code in ("BEN003", "BEN004")[not measurements :]}
+
+
 def test_everything_slow_names_nobody() -> None:
     assert found(measured(9, "full", lambda _a, _b: 0.01)) == []
 
 
 def lateness(rank: int, late_us: float, **facts: float) -> Lateness:
     times = Times(p50=late_us, p95=late_us, p99=late_us, min=0, max=late_us, mean=late_us)
-    given_ = {"wall_s": 2.5, "cpu_s": 1.0, "runqueue_s": 0.01, **facts}
-    return Lateness(rank=rank, node=f"n{rank}", iterations=100, last=90, late_us=times, **given_)  # type: ignore[arg-type]
+    given_ = {"wall_s": 2.5, "cpu_s": 1.0, "runqueue_s": 0.01, "last": 90, **facts}
+    return Lateness(rank=rank, node=f"n{rank}", iterations=100, late_us=times, **given_)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -158,6 +189,33 @@ def test_what_a_late_host_did(facts: dict[str, float], words: str) -> None:
     assert words in one.why
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize(
+    ("facts", "state"),
+    [
+        ({"runqueue_s": 2.4}, "note"),
+        ({"runqueue_s": 1.2, "last": 60}, "note"),
+        ({"runqueue_s": 1.2, "last": 98}, "warn"),
+        ({"runqueue_s": 1.2, "stalled_s": 1.9}, "warn"),
+        ({"runqueue_s": 1.2, "cpu_s": 2.4}, "warn"),
+    ],
+    ids=["starved", "idle", "idle and always last", "stopped", "busy"],
+)
+def test_who_is_late_where_all_lack_cores(ranks: int, facts: dict[str, float], state: str) -> None:
+    """Two sound nodes were accused in 2 of 18 runs at a load of 10 to 16 on 2 cores."""
+    told = [lateness(rank, 500.0, runqueue_s=1.2, running=6.0) for rank in range(ranks)]
+    told[1] = lateness(1, 12_000.0, running=6.0, **facts)
+    assert _states([], lateness=told)["BEN003"] == state
+    assert len(found([], lateness=told)) == (state == "warn")
+
+
+def test_one_busy_node_of_two_is_named() -> None:
+    told = [lateness(0, 20.0, running=0.5), lateness(1, 20_000.0, runqueue_s=2.2, running=6.0)]
+    (one,) = found([], lateness=told)
+    assert one.names == ["n1"]
+    assert "had no core" in one.why
+
+
 def test_a_late_host_explains_its_slow_pairs() -> None:
     told = [lateness(rank, 20_000.0 if rank == 1 else 20.0) for rank in range(8)]
     (one,) = found(measured(8, "quick", lambda a, b: 5.0 if "n1" in (a, b) else 10.0), lateness=told)
@@ -174,6 +232,27 @@ def test_slow_alone() -> None:
     assert named([], rank_speeds=speeds) == [("gpu", ["n1/cuda:1"])]
     nodes = [NodeSpeed(node=f"n{i}", ranks=2, bytes=1, busbw_gb_s=60.0 if i == 3 else 100.0) for i in range(4)]
     assert named([], rank_speeds=speeds, node_speeds=nodes) == [("gpu", ["n1/cuda:1"]), ("node", ["n3"])]
+
+
+def test_a_rank_that_lacked_a_core_meanwhile_is_not_slow() -> None:
+    """21 and 97 GFLOP/s were measured on sound ranks of one loaded machine."""
+
+    def speed(rank: int, waited: float) -> RankSpeed:
+        return RankSpeed(
+            rank=rank,
+            node=f"n{rank}",
+            device="cpu",
+            matmul_gflop_s=50.0 if rank == 3 else 100.0 + rank,
+            waited=waited,
+        )
+
+    assert named([], rank_speeds=[speed(rank, 0.5 * (rank == 3)) for rank in range(5)]) == []
+    assert named([], rank_speeds=[speed(rank, 0.05) for rank in range(5)]) == [("node", ["n3"])]
+    nodes = [
+        NodeSpeed(node=f"n{i}", ranks=2, bytes=1, busbw_gb_s=60.0 if i == 3 else 100.0, waited=0.5 * (i == 3))
+        for i in range(4)
+    ]
+    assert named([], node_speeds=nodes) == []
 
 
 CODES = ("BEN003", "BEN004", "BEN015", "BEN016")

@@ -275,3 +275,11 @@ def test_any_value_in_any_part(part: str, value: Any, inside: bool) -> None:
     dump[part] = {"0": {"ranks": value, "last_enqueued_collective": value}} if inside else value
     flight = _read_bytes(pickle.dumps(dump))
     assert len(flight.dumps) + len(flight.refused) == 1
+
+
+@pytest.mark.parametrize("begin", ["[", '{"a": ', '[{"b":', "{"])
+def test_what_is_nested_without_an_end_is_a_broken_dump_and_no_log(begin: str, tmp_path: Path) -> None:
+    (path := tmp_path / "flight.json").write_text(begin * 1_000_000)
+    assert is_dump(path.read_bytes()[:4096], str(path))
+    assert [refused.file for refused in read([str(path)]).refused] == [str(path)]
+    assert not is_dump(b'{"level": "info", "fields": {"a": [1, {"b": {"c": {}}}]}}\n', "train.log")

@@ -146,6 +146,15 @@ def test_a_typed_loopback_endpoint() -> None:
     assert found.findings[0].what.startswith("--rdzv-endpoint is 127.0.0.1")
 
 
+def test_a_variable_left_over_beside_a_typed_endpoint_is_a_note() -> None:
+    """The nodes have met: what MASTER_ADDR of another job says harms nobody here."""
+    nodes = [_node("a", "10.1.0.1"), _node("b", "10.1.0.2", MASTER_ADDR="gpu-old-17", at=[])]
+    meeting = replace(_meeting("10.1.0.1:29400"), outcome="open", node_rank=0)
+    found = _joined(*nodes, code="RUN006", meeting=meeting)
+    assert [one.state.value for one in found.findings] == ["note"]
+    assert "MASTER_ADDR is set on b and not used" in found.findings[0].what
+
+
 HELD = [PortHolder(port=29500, pid=77, name="python", address="0.0.0.0")]
 
 

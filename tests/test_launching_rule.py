@@ -14,8 +14,8 @@ from ncclcheck.reports.rule import all_rules
 from tests.conftest import ROOT, Command
 
 
-def run001(detail: str, node: str = "h3") -> Finding:
-    silent = Silence(node=node, last_step="its agent was started", since_s=3.0, detail=detail)
+def run001(detail: str, node: str = "h3", last_step: str = "") -> Finding:
+    silent = Silence(node=node, last_step=last_step, since_s=3.0, detail=detail)
     job = Job(
         launcher="ssh", chosen_by="--hosts", simulated=False, nodes_asked=1, nodes_answered=0, missing=[node]
     )
@@ -36,11 +36,53 @@ _CASES = [
     ("No ED25519 host key is known\nHost key verification failed.", "host's key", "ssh true"),
     ("ssh: connect to host h3 port 22: Connection refused", "refuses", "systemctl enable"),
     ("ssh: connect to host h3 port 22: Connection timed out", "no answer from its ssh port", "ping -c 3 h3"),
-    ("Connection timed out during banner exchange\nConnection to 10.0.0.1 port 22 timed out", "no answer", "ping"),
-    ("ssh: connect to host h3 port 22: No route to host", "no route", "ip route"),
+    (
+        "Connection timed out during banner exchange\nConnection to 10.0.0.1 port 22 timed out",
+        "sent no banner in 10 s: the port is open",
+        "console",
+    ),
+    ("Connection timed out during banner exchange", "sent no banner", "console"),
+    (
+        "@@@@@@@@@@@\n@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\nHost key verification failed.",
+        "not the one that is known",
+        "ssh-keygen -R h3",
+    ),
+    (
+        "Host key for h3 has changed and you have requested strict checking.\nHost key verification failed.",
+        "not the one that is known",
+        "ssh-keygen -R h3",
+    ),
+    (
+        "@         WARNING: UNPROTECTED PRIVATE KEY FILE!          @\nroot@h3: Permission denied (publickey).",
+        "others may read it",
+        "chmod 600",
+    ),
+    (
+        "Received disconnect from 10.0.0.1 port 22:2: Too many authentication failures\n"
+        "Disconnected from 10.0.0.1 port 22",
+        "too many keys",
+        "IdentitiesOnly=yes",
+    ),
+    (
+        "Unable to negotiate with 10.0.0.1 port 22: no matching host key type found. Their offer: ssh-rsa",
+        "no matching host key type found. Their offer: ssh-rsa",
+        "allow an algorithm",
+    ),
+    ("/root/.ssh/config: line 3: Bad configuration option: portt", "its own settings", "file and line"),
+    ("WARNING: Your password has expired.", "password of this account has expired", "ssh -t h3 true"),
+    (
+        "channel 0: open failed: connect failed: No route to host\nstdio forwarding failed\n"
+        "Connection closed by UNKNOWN port 65535",
+        "jump host (ProxyJump) does not come through to it: connect failed",
+        "ssh -v",
+    ),
+    ("kex_exchange_identification: read: Connection reset by peer", "before any login", "MaxStartups"),
+    ("ssh_exchange_identification: Connection closed by remote host", "before any login", "MaxStartups"),
+    ("Connection closed by 10.0.0.1 port 22", "during the login", "pam_slurm_adopt"),
+    ("rbash: line 1: exec: restricted", "restricted", "getent passwd h3"),
+    ("ssh: connect to host h3 port 22: No route to host", "no way to it from here (No route to host)", "ip route"),
     ("ssh: Could not resolve hostname h3: Name or service not known", "does not resolve", "getent hosts h3"),
     ("Timeout, server h3 not responding.", "connection broke", "BatchMode=yes h3 true"),
-    ("kex_exchange_identification: Connection closed by remote host", "connection broke", "journalctl"),
     ("Error response from daemon: No such container: box", "container of --via", "docker ps"),
     ("ncclcheck: h3: no interpreter /v x/python there", "/v x/python", "ls -l '/v x/python'"),
     (
@@ -66,7 +108,37 @@ _CASES = [
         "no job step",
         "resume",
     ),
-    (f"{_SAID}Unable to confirm allocation for job 99: Invalid job id specified", "has ended", "salloc"),
+    (
+        f"{_SAID}Task launch for StepId=2.0 failed on node h3: Job prolog failed",
+        "Slurm's prolog failed there",
+        "state=resume",
+    ),
+    (f"{_SAID}Nodes h3 are still not ready", "still waits for this node", "scontrol show node h3"),
+    (f"{_SAID}h3: task 0: Out Of Memory", "for its memory", "--mem=0"),
+]
+# What ends a whole step says nothing of a node: it is said once, of all.
+_SHARED = [
+    ("srun: error: Unable to confirm allocation for job 99: Invalid job id specified", "has ended: 99", "salloc"),
+    ("srun: Check SLURM_JOB_ID environment variable. Expired or invalid job 99", "has ended: 99", "salloc"),
+    (
+        "srun: error: Unable to create step for job 99: Job/step already completing or completed",
+        "has ended: 99",
+        "unset ${!SLURM_@}",
+    ),
+    (
+        "slurmstepd-h3: error: *** STEP 3.0 ON h3 CANCELLED AT 2026-11-22T22:03:12 ***\n"
+        "srun: error: h3: task 0: Killed",
+        "STEP 3.0 was cancelled: by scancel",
+        "sacct -j",
+    ),
+    (
+        "slurmstepd: error: *** JOB 7 ON h3 CANCELLED AT 2026-11-22T22:03:12 DUE TO TIME LIMIT ***",
+        "Slurm cancelled JOB 7: TIME LIMIT",
+        "--time",
+    ),
+    ("srun ended on all nodes, for it failed on h4", "for it failed on h4", "sbatch --exclude=h4"),
+    ("srun: error: Job allocation 7 has been revoked", "took back the allocation 7", "sacct -j 7"),
+    ("srun: error: Unable to contact slurm controller (connect failure)", "slurmctld", "scontrol ping"),
 ]
 
 
@@ -79,9 +151,26 @@ def test_known_words(detail: str, what: str, command: str) -> None:
     assert found.evidence[0].value in detail
 
 
+@pytest.mark.parametrize(("detail", "what", "command"), _SHARED)
+def test_words_of_a_whole_step(detail: str, what: str, command: str) -> None:
+    found = run001(f"a line before\n{detail}\nand one after", last_step="start torchrun")
+    assert what in found.what
+    assert found.what.endswith("(h3)")
+    assert found.where.node is None
+    assert any(command in line for one in found.remedies for line in (one.text, *one.commands))
+    assert found.evidence[0].value in detail
+
+
+@pytest.mark.parametrize(
+    "detail", ["Connection to h3 closed by remote host.", "client_loop: send disconnect: Broken pipe"]
+)
+def test_a_connection_that_breaks_in_mid_run_is_no_refused_login(detail: str) -> None:
+    assert run001(detail, last_step="start torchrun").what == "its ssh connection broke"
+
+
 def test_other_words_are_told_as_they_are() -> None:
     found = run001("Traceback: ConnectionRefusedError: Connection refused")
-    assert found.what.startswith("no answer")
+    assert found.what.startswith("it never answered")
     assert "Connection refused" in found.evidence[1].value
 
 

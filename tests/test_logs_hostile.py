@@ -215,3 +215,18 @@ def test_300_mb_fit_into_little_memory(tmp_path: Path) -> None:
         child.returncode = os.waitstatus_to_exitcode(status)
     assert child.returncode == 1
     assert used.ru_maxrss < 400_000  # KiB
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "gpu-a17:4711:4800 [3] NCCL INFO P2P Chunksize set to 999999999",
+        "[rank9999999]: RuntimeError: NCCL error",
+        "[1,9999999]<stderr>: RuntimeError: NCCL error",
+        "gpu-a17:4711:4800 [3] NCCL INFO comm 0x1 rank 9999999 nranks 9999999 cudaDev 0 busId 1 - Init COMPLETE",
+        "gpu-a17:4711:4800 [3] NCCL INFO Channel 00/0 : 9999999[0] -> 1[0] via NET/Socket/0",
+    ],
+)
+def test_a_number_beyond_reason_leaves_a_result_that_can_be_read_again(line: str) -> None:
+    data = b"gpu-a17:4711:4711 [3] NCCL INFO NCCL version 2.27.3+cuda12.9\n" + line.encode() + b"\n"
+    assert jsondoc.decode(jsondoc.encode(_told([data])), Options(command="logs").policy)

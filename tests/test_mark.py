@@ -6,9 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psutil
@@ -39,7 +40,8 @@ def child() -> Iterator[Callable[[Mark], psutil.Process]]:
 
     yield find
     for one in stopped:
-        one.kill()
+        with suppress(psutil.NoSuchProcess):
+            one.kill()
 
 
 def _seen(*folders: Path) -> list[Marks]:
@@ -121,7 +123,7 @@ def test_a_server_that_does_not_answer_is_not_waited_for(
     tmp_path: Path, child: Callable[[Mark], psutil.Process]
 ) -> None:
     begun = time.monotonic()
-    mark = Mark(str(tmp_path))
+    mark = Mark(str(tmp_path), patience_s=1.0)
     child(mark).suspend()
     assert mark.file() == ""
     mark.look(door(0, ""), [door(0, ""), door(1, f".ncclcheck-{1:032x}")])
@@ -132,8 +134,16 @@ def test_a_server_that_does_not_answer_is_not_waited_for(
     assert time.monotonic() - begun < 2.5
 
 
-def test_a_server_that_dies_in_between(tmp_path: Path, child: Callable[[Mark], psutil.Process]) -> None:
+def test_a_loaded_disk_is_waited_for(tmp_path: Path, child: Callable[[Mark], psutil.Process]) -> None:
     with closing(Mark(str(tmp_path))) as mark:
+        making = child(mark)
+        making.suspend()
+        threading.Timer(1.5, making.resume).start()
+        assert mark.file()
+
+
+def test_a_server_that_dies_in_between(tmp_path: Path, child: Callable[[Mark], psutil.Process]) -> None:
+    with closing(Mark(str(tmp_path), patience_s=1.5)) as mark:
         me = door(0, mark.file())
         child(mark).suspend()
         mark.look(me, [me, door(1, f".ncclcheck-{1:032x}")])

@@ -10,15 +10,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from typing import Any
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import pytest
 
 from ncclcheck import wire
-from ncclcheck.launch import meet
+from ncclcheck.launch import meet, sealed
 from ncclcheck.launch.agents import Closed, Event, Events, Said
 from ncclcheck.launch.meeting import Meeting, PortTaken, open_port
+from ncclcheck.probes.facts import replace
 from tests.conftest import ROOT, environment
 
 Start = Callable[..., "Process"]
@@ -131,6 +133,56 @@ def test_another_command_is_turned_away(start: Start, port: int) -> None:
     lead, other = start(*_node(0, 2, port), "--wait", "30"), start("bench", *_node(1, 2, port)[1:])
     assert lead.end(15)[1]["meeting"]["arrivals"][0]["outcome"] == "other command"
     assert "host0 runs ncclcheck env, host1 runs ncclcheck bench" in other.end()[2]
+
+
+_SECRETS = ("a secret of the first run", "a secret of the second")
+
+
+def test_a_secret_lets_its_own_nodes_in(start: Start, port: int, tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text(_SECRETS[0] + "\n")
+    file.chmod(0o600)
+    by_file = start(*_node(1, 2, port), "--secret-file", str(file))
+    lead = start(*_node(0, 2, port), NCCLCHECK_SECRET=_SECRETS[0])
+    code, said, _ = lead.end()
+    assert (code, said["answered"], said["meeting"]["secret"]) == (0, ["host0", "host1"], "secret")
+    assert by_file.end()[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (_SECRETS[0], _SECRETS[1]),
+        pytest.param(_SECRETS[0], "", marks=pytest.mark.nightly),
+        pytest.param("", _SECRETS[1], marks=pytest.mark.nightly),
+    ],
+)
+def test_another_secret_is_turned_away_by_both_sides(start: Start, port: int, ours: str, theirs: str) -> None:
+    lead = start(*_node(0, 2, port), "--wait", "8", NCCLCHECK_SECRET=ours)
+    other = start(*_node(1, 2, port), "--wait", "30", NCCLCHECK_SECRET=theirs)
+    code, _, line = other.end()
+    assert code == 2
+    assert "secret" in line
+    code, said, _ = lead.end()
+    assert (code, said["answered"], said["meeting"]["arrivals"]) == (3, ["host0"], [])
+    if ours and theirs:
+        assert "somebody at 127.0.0.1 was turned away: its secret" in said["silent"]["node rank 1"]
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "words"),
+    [("0123456789abcdef", 0o640, "mode 0640"), ("short", 0o600, "it has 5 bytes"), (None, 0, "cannot be read")],
+)
+def test_a_secret_that_is_none(
+    start: Start, port: int, tmp_path: Path, content: str | None, mode: int, words: str
+) -> None:
+    file = tmp_path / "secret"
+    if content is not None:
+        file.write_text(content)
+        file.chmod(mode)
+    code, _, line = start(*_node(1, 2, port), "--secret-file", str(file)).end()
+    assert (code, line.startswith("usage: --secret-file: ")) == (2, True)
+    assert words in line
 
 
 def test_another_run_id_is_another_run(start: Start, port: int) -> None:
@@ -275,19 +327,43 @@ def _connect(port: int) -> socket.socket:
     return connection
 
 
-def _greeting(connection: socket.socket) -> meet.Greeting:
-    found = meet.from_meeting(connection.makefile("rb").readline())
+def _greeting(lines: BinaryIO) -> meet.Greeting:
+    found = meet.from_meeting(lines.readline())
     assert isinstance(found, meet.Greeting)
     return found
 
 
-def _join(greeting: meet.Greeting, rank: int = 1, run_id: str = "id", **changes: Any) -> bytes:
-    given: dict[str, Any] = {
-        "protocol": meet.PROTOCOL, "version": "1", "command": "env", "nodes": 2, "name": "b",
-        "address": "127.0.0.1", "nonce": meet.nonce(),
-    }  # fmt: skip
-    proof = meet.proof_of_node(run_id, greeting, 2, rank)
-    return meet.encode(meet.Join(**{**given, "node_rank": rank, "proof": proof, **changes}))
+class Guest:
+    """A node that speaks by hand; `changes` are to what it says of itself, after its proof where `late`."""
+
+    def __init__(self, connection: socket.socket, greeting: meet.Greeting | None = None, **changes: Any) -> None:
+        self.connection = connection
+        self.lines = connection.makefile("rb")
+        self.greeting = greeting or _greeting(self.lines)
+        run_id, key = changes.pop("run_id", "id"), changes.pop("key", b"")
+        self.proof = changes.pop("proof", None)
+        given: dict[str, Any] = {
+            "protocol": meet.PROTOCOL, "version": "1", "command": "env", "nodes": 2, "name": "b",
+            "address": "127.0.0.1", "nonce": sealed.nonce(), "node_rank": 1,
+        }  # fmt: skip
+        self.join = meet.Join(**{**given, **changes})
+        self.hand = meet.Handshake(sealed.run_key(key, run_id), self.greeting, self.join)
+        self.ours, self.theirs = self.hand.seals()
+
+    def ask(self, **forged: Any) -> Guest:
+        """Ask to take part. forged: what is changed after the proof was made."""
+        proof = self.hand.of_node() if self.proof is None else self.proof
+        self.connection.sendall(meet.encode(replace(self.join, proof=proof, **forged)))
+        return self
+
+    def answer(self) -> meet.FromMeeting:
+        return meet.from_meeting(self.lines.readline())
+
+    def say(self, line: bytes) -> None:
+        self.connection.sendall(self.ours.close(line))
+
+    def hear(self) -> bytes:
+        return self.theirs.open(self.lines.readline())
 
 
 GARBAGE = [
@@ -323,22 +399,30 @@ def test_garbage_is_dropped_without_a_trace(meeting: tuple[Meeting, Events, int]
 
 @pytest.mark.parametrize(
     "changes",
-    [{"run_id": "other"}, {"proof": "0" * 64}, {"proof": "\ud7ff"}, {"nodes": 3}, {"address": "nonsense"},
-     {"rank": 7}, {"rank": -1}],
+    [{"run_id": "other"}, {"key": b"x"}, {"proof": "0" * 64}, {"proof": "\ud7ff"}, {"address": "nonsense"},
+     {"node_rank": 7}, {"node_rank": -1}, {"secret": "secret"}, {"secret": "munge", "credential": "MUNGE:AA:"}],
 )  # fmt: skip
 def test_who_proves_nothing_leaves_no_trace(meeting: tuple[Meeting, Events, int], changes: dict[str, Any]) -> None:
     one, _, port = meeting
     with _connect(port) as connection:
-        connection.sendall(_join(_greeting(connection), **changes))
+        Guest(connection, **changes).ask()
         assert _is_closed(connection)
     assert (one.arrivals, one.here) == ([], {0: "a"})
+
+
+@pytest.mark.parametrize("forged", [{"name": "c"}, {"address": "127.0.0.2"}, {"node_rank": 1, "nodes": 3}])
+def test_a_proof_covers_all_that_a_node_says(meeting: tuple[Meeting, Events, int], forged: dict[str, Any]) -> None:
+    one, _, port = meeting
+    with _connect(port) as connection:
+        answer = Guest(connection).ask(**forged).answer()
+    assert isinstance(answer, meet.Refused)
+    assert (answer.kind, one.here) == ("other secret", {0: "a"})
 
 
 def test_a_proof_is_good_for_one_greeting_only(meeting: tuple[Meeting, Events, int]) -> None:
     one, _, port = meeting
     with _connect(port) as first, _connect(port) as second:
-        _greeting(second)
-        second.sendall(_join(_greeting(first)))
+        Guest(second, Guest(first).greeting).ask()
         assert _is_closed(second)
     assert one.here == {0: "a"}
 
@@ -352,48 +436,78 @@ def test_many_who_say_nothing_keep_nobody_out_for_long(meeting: tuple[Meeting, E
         while 1 not in one.here and time.monotonic() - begun < 15:
             with _connect(port) as connection:
                 try:
-                    connection.sendall(_join(_greeting(connection)))
-                    assert isinstance(meet.from_meeting(connection.recv(65536)), meet.Welcome)
+                    assert isinstance(Guest(connection).ask().answer(), meet.Welcome)
                     break
                 except (OSError, ValueError):
                     time.sleep(0.2)
     assert time.monotonic() - begun < meet.HANDSHAKE_S + 5
 
 
-def test_a_name_is_printable(meeting: tuple[Meeting, Events, int]) -> None:
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("\x1b[2J" + "x" * 1000, "__2J" + "x" * 60),
+        ("w;touch X;$(id)", "w_touch_X___id_"),
+        ("--drain", "drain"),
+        ("", "unnamed"),
+    ],
+)
+def test_a_name_may_stand_in_a_command(meeting: tuple[Meeting, Events, int], name: str, shown: str) -> None:
     one, _, port = meeting
     with _connect(port) as connection:
-        connection.sendall(_join(_greeting(connection), name="\x1b[2J" + "x" * 1000))
-        meet.from_meeting(connection.recv(65536))
-        assert one.here[1].startswith("?[2Jxxx")
-        assert len(one.here[1]) == 128
+        Guest(connection, name=name).ask().answer()
+        assert one.here[1] == shown
 
 
 def test_a_node_speaks_for_itself_only(meeting: tuple[Meeting, Events, int]) -> None:
     one, events, port = meeting
     said: list[str] = []
     with _connect(port) as connection:
-        connection.sendall(_join(_greeting(connection)))
-        connection.recv(65536)
+        guest = Guest(connection).ask()
+        guest.answer()
         one.wait(1, said.append)
-        connection.sendall(b"".join(wire.lines(wire.Step(text="forged"), 0, 1)))
-        connection.sendall(b"".join(wire.lines(wire.Step(text="own"), 1, 2)))
+        guest.say(next(wire.lines(wire.Step(text="forged"), 0, 1)))
+        guest.say(next(wire.lines(wire.Step(text="own"), 1, 2)))
         assert events.get(timeout=5) == Said(1, wire.Step(text="own"))
         one.send(1, b"1 order\n")
         one.send(None, b"* order\n")
-        with connection.makefile("rb") as lines:
-            assert {lines.readline() for _ in range(3)} >= {b"1 order\n", b"* order\n"}
+        assert {guest.hear() for _ in range(3)} >= {b"1 order\n", b"* order\n"}
+        guest.lines.close()
     closed = events.get(timeout=5)
     assert isinstance(closed, Closed)
     assert closed.detail == "its connection closed; it had joined from 127.0.0.1"
     assert said[-1] == "2 of 2 nodes are here: a, b"
 
 
+@pytest.mark.parametrize("way", ["unsealed", "forged", "changed", "repeated", "left out", "sent back"])
+def test_a_line_that_is_not_sealed_ends_the_conversation(meeting: tuple[Meeting, Events, int], way: str) -> None:
+    one, events, port = meeting
+    first, second = (next(wire.lines(wire.Step(text=text), 1, 1)) for text in ("first", "second"))
+    with _connect(port) as connection:
+        guest = Guest(connection).ask()
+        guest.answer()
+        one.wait(1, lambda _: None)
+        sealed_first, sealed_second = guest.ours.close(first), guest.ours.close(second)
+        hostile = {
+            "unsealed": second,
+            "forged": sealed.Seal(b"another key", "node", b"").close(second),
+            "changed": sealed_second.replace(b"second", b"secone"),
+            "repeated": sealed_first,
+            "left out": guest.ours.close(second),
+            "sent back": guest.lines.readline(),
+        }[way]
+        connection.sendall(sealed_first + hostile + sealed_second)
+        assert events.get(timeout=5) == Said(1, wire.Step(text="first"))
+        assert isinstance(events.get(timeout=5), Closed)
+        guest.lines.close()
+
+
 def test_what_was_said_before_all_had_come_is_not_lost(meeting: tuple[Meeting, Events, int]) -> None:
     one, events, port = meeting
     with _connect(port) as connection:
-        connection.sendall(_join(_greeting(connection)) + b"".join(wire.lines(wire.Step(text="early"), 1, 1)))
-        connection.recv(65536)
+        guest = Guest(connection).ask()
+        guest.say(next(wire.lines(wire.Step(text="early"), 1, 1)))
+        guest.answer()
         time.sleep(0.2)
         assert events.empty()
         one.wait(1, lambda _: None)
@@ -401,14 +515,65 @@ def test_what_was_said_before_all_had_come_is_not_lost(meeting: tuple[Meeting, E
         assert found == Said(1, wire.Step(text="early"))
 
 
+def test_a_flood_is_bounded(meeting: tuple[Meeting, Events, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record that never ends: the node is dropped."""
+    one, events, port = meeting
+    monkeypatch.setattr(wire, "MOST_RECORD", 2**20)
+    with _connect(port) as connection:
+        guest = Guest(connection).ask()
+        guest.answer()
+        one.wait(1, lambda _: None)
+        part = 0
+        with suppress(OSError):
+            while part < 10_000:
+                part += 1
+                guest.say(b"1 1 %d/100000 %s\n" % (part, b"x" * 30_000))
+        guest.lines.close()
+    assert isinstance(events.get(timeout=5), Closed)
+    assert part < 1000
+
+
+def test_what_is_kept_of_one_agent_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "MOST_KEPT", 2**20)
+    assembler = wire.Assembler()
+    line = next(wire.lines(wire.Bye(reason="x" * 700), 1, 1))
+    for _ in range(2**20 // len(line)):
+        assert assembler.feed(line) is not None
+    with pytest.raises(wire.TooMuch, match="records of more than 1 MiB"):
+        [assembler.feed(line) for _ in range(200)]
+
+
+def test_many_open_records_are_one() -> None:
+    """`1 N 1/2` with ever new N: the last one alone is kept."""
+    assembler = wire.Assembler()
+    for number in range(2000):
+        assert assembler.feed(b"1 %d 1/2 %s\n" % (number, b"x" * 60_000)) is None
+    assert sum(map(len, assembler._pieces)) == 60_000
+
+
+def test_much_before_the_run_begins_is_refused(meeting: tuple[Meeting, Events, int]) -> None:
+    one, _, port = meeting
+    with _connect(port) as connection:
+        guest = Guest(connection).ask()
+        guest.answer()
+        for number in range(1000):
+            try:
+                guest.say(next(wire.lines(wire.Step(text="x"), 1, number)))
+            except OSError:
+                break
+        assert _is_closed(connection)
+        guest.lines.close()
+    assert one.missing == [1]
+
+
 def test_a_late_node_is_told_so(meeting: tuple[Meeting, Events, int]) -> None:
     one, _, port = meeting
     one.wait(0.1, lambda _: None)
     with _connect(port) as connection:
-        connection.sendall(_join(_greeting(connection)))
-        refused = meet.from_meeting(connection.makefile("rb").readline())
+        guest = Guest(connection).ask()
+        refused = guest.answer()
     assert isinstance(refused, meet.Refused)
-    assert refused.kind == "late"
+    assert (refused.kind, refused.proof) == ("late", guest.hand.of_meeting(refused))
     assert "without node rank 1" in refused.reason
 
 

@@ -235,6 +235,14 @@ def test_a_recorded_machine(tmp_path: Path) -> None:
     assert (found.conf_files, found.stray_lines) == ([], [])
 
 
+def test_torch_libraries_that_are_always_loaded(tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    for name, size in (("libtorch_cpu.so", 4000), ("libc10.so", 30), ("libtorch_cuda_linalg.so", 500)):
+        (tmp_path / "lib" / name).write_bytes(bytes(size))
+    assert stack._libraries(str(tmp_path)) == 4030
+    assert stack._libraries(Unread("absent", "no torch")) == Unread("absent", "no torch")
+
+
 def test_an_empty_recording_is_only_unread(tmp_path: Path) -> None:
     found = nccl.probe(Machine(str(tmp_path), recorded=True))
     facts = (found.loaded, found.others, found.known_names, found.plugins, found.stray_lines)

@@ -186,6 +186,17 @@ CASES: list[tuple[str, str, list[Node], State, str]] = [
     ("NCC007", "too short", [node(env={"NCCL_SOCKET_IFNAME": "e"})], State.WARN, "too short"),
     ("NCC007", "mark inside", [node(env={"NCCL_SOCKET_IFNAME": "eth0,^lo"})], State.WARN, "'^lo'"),
     ("NCC007", "blank inside", [node(env={"NCCL_SOCKET_IFNAME": "eth0, eth1"})], State.WARN, "' eth1'"),
+    ("NCC007", "blank at the end", [node(env={"NCCL_SOCKET_IFNAME": "eth0 "})], State.FAIL,
+     "NCCL_SOCKET_IFNAME='eth0 ' ends with a space, which is taken for a part of the name: matches no usable"),
+    ("NCC007", "blank behind an exclusion", [node(env={"NCCL_SOCKET_IFNAME": "^docker0 "})], State.WARN,
+     "'docker0 ' matches nothing"),
+    ("NCC007", "gloo, blank at the end", [node(env={"GLOO_SOCKET_IFNAME": "eth0\t"})], State.FAIL,
+     r"GLOO_SOCKET_IFNAME='eth0\t' ends with a tab, which is taken for a part of the name: no interface"),
+    ("NCC004", "blank behind a name", [node(env={"NCCL_NET_PLUGIN": "aws-ofi "})], State.WARN,
+     "NCCL_NET_PLUGIN='aws-ofi ' ends with a space, which is taken for a part of it"),
+    ("NCC004", "blank before a word", [node(env={"NCCL_DEBUG": " INFO"})], State.WARN,
+     "NCCL_DEBUG=' INFO' starts with a space and is not one of"),
+    ("NCC004", "blank behind a number", [node(env={"NCCL_IB_TC": "106 "})], State.OK, ""),
     ("NCC007", "in a file", [node(conf_files=conf(("NCCL_SOCKET_IFNAME", "eno1")))], State.FAIL, "eno1"),
     ("NCC007", "gloo knows no ^", [node(env={"GLOO_SOCKET_IFNAME": "^lo"})], State.FAIL, "no ^ or ="),
     ("NCC007", "gloo takes whole names", [node(env={"GLOO_SOCKET_IFNAME": "eth"})], State.FAIL, "named eth"),
@@ -222,3 +233,18 @@ def test_notes_of_one_node_are_one_line() -> None:
     assert [finding.what for finding in found.findings] == [
         "set, and meant for debugging: NCCL_DEBUG=INFO, NCCL_ALGO=Ring, NCCL_NTHREADS=256"
     ]
+
+
+@pytest.mark.parametrize("variable", ["NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"])
+def test_a_blank_behind_a_name_is_seen_in_the_evidence_and_taken_off_in_the_fix(variable: str) -> None:
+    both = Network(interfaces=[interface("eth1", "10.0.1.1"), interface("eth0", "10.0.0.1")])
+    (finding,) = verdict("NCC007", node(env={variable: "eth0 "}, network=both)).findings
+    assert finding.evidence[0].value == f"{variable}='eth0 '"
+    assert finding.remedies[0].commands == [f"export {variable}=eth0"]
+
+
+@pytest.mark.parametrize(("value", "blocks"), [("DETAIL", True), ("detail", True), ("INFO", False)])
+def test_no_job_is_started_where_detail_on_one_node_would_hang_it(value: str, blocks: bool) -> None:
+    (found,) = verdict("NCC005", node("a1"), node("a2", {"TORCH_DISTRIBUTED_DEBUG": value})).findings
+    assert found.blocks_job is blocks
+    assert found.state is (State.FAIL if blocks else State.NOTE)

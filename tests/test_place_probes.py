@@ -27,7 +27,7 @@ from ncclcheck.probes.facts import (
     at,
 )
 from ncclcheck.probes.machine import Machine
-from tests.conftest import Command
+from tests.conftest import Command, Ran, environment
 from tests.trees import tree
 
 MOUNTS = """22 1 259:2 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p2 rw
@@ -236,17 +236,23 @@ def test_system(tmp_path: Path) -> None:
     files = {
         "/proc/self/status": STATUS,
         "/proc/self/limits": "Max stack size            unlimited  unlimited  bytes\n"
-        "Max processes             4096       513046     processes\n",
+        "Max processes             4096       513046     processes\n"
+        "Max address space         2560000000 unlimited  bytes\n"
+        "Max file size             unlimited  unlimited  bytes\n",
         "/proc/self/cgroup": "0::/a/b\n",
         "/sys/fs/cgroup/a/pids.max": "2048\n",
         "/sys/fs/cgroup/a/b/pids.max": "max\n",
         "/proc/sys/net/ipv4/ip_local_port_range": "32768\t60999\n",
+        "/proc/sys/net/ipv4/tcp_rmem": "4096\t131072\t6291456\n",
+        "/proc/sys/net/ipv4/tcp_wmem": "4096 16384\n",
         "/etc/systemd/logind.conf": "[Login]\n#RemoveIPC=yes\nRemoveIPC=no\n",
         "/etc/systemd/logind.conf.d/x.conf": "[Login]\nRemoveIPC = yes\n",
         "/proc/cpuinfo": "processor : 0\nvendor_id : AuthenticAMD\nmodel name : AMD EPYC 9654\n\nprocessor : 1\n",
     }
-    assert system.probe(tree(tmp_path, files)) == System(
-        uid=1007, stack=-1, processes=4096, tasks=2048, ports=PortRange(first=32768, last=60999), remove_ipc=True,
+    assert system.probe(tree(tmp_path, files, tasks_used=31)) == System(
+        uid=1007, stack=-1, processes=4096, tasks=2048, address_space=2_560_000_000, file_size=-1, tasks_used=31,
+        ports=PortRange(first=32768, last=60999), remove_ipc=True, tcp_rmem=6291456,
+        tcp_wmem=Unread("broken", "/proc/sys/net/ipv4/tcp_wmem holds '4096 16384', not three numbers"),
         cpu="AuthenticAMD AMD EPYC 9654",
     )  # fmt: skip
 
@@ -294,3 +300,27 @@ def test_no_file_breaks_a_probe(files: dict[str, bytes], tmp_path_factory: pytes
     assert isinstance(container.probe(machine), Container)
     assert isinstance(storage.probe(machine), Storage)
     assert isinstance(system.probe(machine), System)
+
+
+def test_a_working_directory_that_was_deleted_is_seen(tmp_path: Path) -> None:
+    """The command stands in it, as a shell does whose directory a clean-up took away."""
+    away = "import os, runpy, shutil, sys\nshutil.rmtree(os.getcwd())\nsys.argv[0] = 'ncclcheck'\n"
+    start = tmp_path / "start.py"
+    start.write_text(f"{away}runpy.run_module('ncclcheck', run_name='__main__')\n")
+    gone = tmp_path / "run7"
+    gone.mkdir()
+    done = subprocess.run(
+        [sys.executable, str(start), "env", "-o", "json"],
+        cwd=gone, env=environment(), capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    ran = Ran(done)
+    assert ran.code == 1, ran.err
+    (finding,) = next(one for one in ran.document.verdicts if one.code == "STO007").findings
+    assert finding.what == f"the working directory {gone} was deleted"
+
+
+def test_a_directory_whose_name_says_deleted_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = tmp_path / "old (deleted)"
+    named.mkdir()
+    monkeypatch.chdir(named)
+    assert storage.probe(Machine("/")).deleted == ""

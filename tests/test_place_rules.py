@@ -26,11 +26,13 @@ from ncclcheck.probes.facts import (
     Room,
     SharedMemory,
     Sign,
+    Stack,
     Storage,
     System,
     Unread,
     replace,
 )
+from ncclcheck.reports.findings import Finding
 from tests.clusters import DENIED, LO, nic, node, verdict
 from tests.clusters import told as told_by
 
@@ -138,9 +140,18 @@ def stored(
     return node(name, storage=Storage(places=places, flock=locks[0], fcntl=locks[1]))
 
 
+def deleted(path: str = "/home/kim/run7", name: str = "a") -> Node:
+    here = [Place(name="working directory", path="/r", told_by="HOME", mount=NFS, room=room())]
+    return node(name, storage=Storage(places=[] if path else here, flock=OK, fcntl=OK, deleted=path))
+
+
 UNREAD_PLACES = node("a", storage=Storage(places=DENIED, flock=DENIED, fcntl=DENIED))
 STORAGE: list[tuple[str, str, list[Node], str]] = [
     ("STO001", "room", [stored()], "ok"),
+    ("STO001", "deleted", [deleted()], "skipped"),
+    ("STO007", "there", [deleted(""), deleted("", "b")], "ok"),
+    ("STO007", "deleted", [deleted("", "a"), deleted("/home/kim/run7", "b")], "fail"),
+    ("STO007", "in an older file", [stored()], "skipped"),
     ("STO001", "little", [stored(found=room(GIB // 2))], "warn"),
     ("STO001", "full", [stored(found=room(0))], "fail"),
     ("STO001", "few inodes", [stored(found=room(inodes=9999, inodes_free=500))], "warn"),
@@ -190,6 +201,28 @@ LIMITS: list[tuple[str, str, list[Node], str]] = [
     ("HST011", "one rank", [told(System(uid=1000, processes=1024, tasks=PIDS))], "ok"),
     ("HST011", "told", [told(System(uid=1, processes=1024, tasks=PIDS), {"LOCAL_WORLD_SIZE": "4"})], "warn"),
     ("HST011", "unread", [told(System(uid=1000, processes=DENIED))], "unknown"),
+    ("HST011", "too few to start", [told(System(uid=1000, processes=45, tasks=PIDS, tasks_used=40))], "fail"),
+    ("HST011", "enough to start", [told(System(uid=1000, processes=45, tasks=PIDS, tasks_used=30))], "warn"),
+    ("HST011", "group too small", [told(System(uid=0, processes=45, tasks=9))], "fail"),
+    ("HST014", "unlimited", [told(System(address_space=-1), gpus=EIGHT)], "ok"),
+    ("HST014", "torch does not fit", [told(System(address_space=600 * 2**20))], "fail"),
+    ("HST014", "torch for CUDA does not fit",
+     [told(System(address_space=2_560_000_000), stack=Stack(torch_libraries=3 * GIB))], "fail"),
+    ("HST014", "torch fits", [told(System(address_space=2_560_000_000))], "warn"),
+    ("HST014", "comfortable", [told(System(address_space=8 * GIB))], "ok"),
+    ("HST014", "CUDA", [told(System(address_space=64 * GIB), gpus=EIGHT)], "warn"),
+    ("HST014", "unread", [told(System(address_space=DENIED))], "unknown"),
+    ("HST015", "unlimited", [told(System(file_size=-1))], "ok"),
+    ("HST015", "small", [told(System(file_size=GIB))], "warn"),
+    ("HST015", "large", [told(System(file_size=100 * GIB))], "note"),
+    ("NET016", "usual", [told(System(tcp_rmem=6291456, tcp_wmem=4194304))], "ok"),
+    ("NET016", "tiny", [told(System(tcp_rmem=4608, tcp_wmem=4194304))], "warn"),
+    ("NET016", "unread", [told(System(tcp_rmem=DENIED, tcp_wmem=4194304))], "unknown"),
+    ("HST016", "usual", [told(System(ports=PortRange(first=32768, last=60999)))], "ok"),
+    ("HST016", "few", [told(System(ports=PortRange(first=50000, last=50499)))], "warn"),
+    ("HST016", "one", [told(System(ports=PortRange(first=50000, last=50000)))], "fail"),
+    ("HST016", "unread", [told(System(ports=DENIED))], "unknown"),
+    ("HST015", "unread", [told(System(file_size=DENIED))], "unknown"),
     ("HST012", "removes", [told(System(uid=1000, remove_ipc=True))], "warn"),
     ("HST012", "keeps", [told(System(uid=1000, remove_ipc=False))], "ok"),
     ("HST012", "root", [told(System(uid=0, remove_ipc=True))], "skipped"),
@@ -312,6 +345,40 @@ def test_who_may_not_write_still_sees_the_files_of_others() -> None:
     reach[0] = replace(reach[0], marks=NO_RIGHT)
     said = verdict("STO006", *on({"a": NFS, "b": NFS}), measurements=Measurements(reach=reach))
     assert told_by(said) == [("ok", None)]
+
+
+def _at(paths: dict[str, str], **facts: Any) -> list[Finding]:
+    """Nodes of their own local disks, with these working directories."""
+    reach = [replace(one, marks=replace(one.marks, path=paths[one.node]))
+             for one in marks(dict.fromkeys(paths, "")).reach]  # fmt: skip
+    nodes = on(dict.fromkeys(paths, DISK), **facts)
+    return verdict("STO006", *nodes, measurements=Measurements(reach=reach)).findings
+
+
+def test_containers_are_no_reason_where_the_paths_differ() -> None:
+    (finding,) = _at({"a": "/home/kim/run7", "b": "/home/kim"}, container=POD)
+    assert finding.state.value == "warn"
+    assert finding.what == "the command was started in different directories: /home/kim/run7 on a; /home/kim on b"
+    assert finding.remedies[0].commands == ["cd /home/kim/run7"]
+    (same,) = _at({"a": "/workspace", "b": "/workspace"}, container=POD)
+    assert (same.state.value, same.what.endswith("as part of its container")) == ("note", True)
+    (bare,) = _at({"a": "/workspace", "b": "/workspace"})
+    assert (bare.state.value, "container" in bare.what) == ("warn", False)
+
+
+def test_a_deleted_directory_is_not_looked_for() -> None:
+    gone = Unread("absent", "the working directory was deleted")
+    reach = [replace(one, marks=gone) for one in marks({"a": ""}).reach]
+    said = verdict("STO006", *on({"a": DISK, "b": DISK}), measurements=Measurements(reach=reach))
+    assert (said.state.value, said.reason) == ("skipped", "its ground failed: STO007")
+
+
+def test_who_may_not_write_is_told_so() -> None:
+    refused = Unread("denied", "no file can be made in /r: Permission denied")
+    reach = [replace(one, marks=replace(NO_RIGHT, written_s=refused)) for one in marks(PRIVATE).reach]
+    said = verdict("STO006", *on({"a": NFS, "b": NFS, "c": NFS}), measurements=Measurements(reach=reach))
+    assert said.findings[0].remedies[0].who == "you"
+    assert "your user may write" in said.findings[0].remedies[0].text
 
 
 def test_what_files_prove_is_not_said_twice() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ncclcheck.probes.facts import (
@@ -10,6 +12,7 @@ from ncclcheck.probes.facts import (
     Library,
     Measurements,
     Nccl,
+    NoDoor,
     PathMtu,
     replace,
 )
@@ -45,7 +48,7 @@ def test_healthy_nodes_are_well(count: int) -> None:
         (4, pairs("out", "h3", connect=DROPPED), [("fail", "h3")], "outgoing connections from h3 do not pass"),
         (3, pairs("in", "h3", connect=DROPPED), [("fail", "h3")], "a packet filter drops it, not a cable"),
         (3, pairs("both", "h1", "h2", "h3", **CUT), [("fail", None)], "no node reaches any other"),
-        (2, pairs("both", "h1", **CUT), [("fail", "h1")], "h1 and h2 cannot connect to each other"),
+        (2, pairs("both", "h1", **CUT), [("fail", None)], "h1 and h2 cannot connect to each other"),
         (2, pairs("in", "h2", connect=DROPPED), [("fail", "h2")], "look first at what comes in to h2"),
         (
             4,
@@ -216,3 +219,28 @@ def test_blame_takes_the_node_before_its_pairs() -> None:
 
 def test_groups_hang_together() -> None:
     assert groups("abcde", [("a", "b"), ("c", "d"), ("b", "e")]) == [["a", "b", "e"], ["c", "d"]]
+
+
+_TAKEN = "Address already in use"
+
+
+@pytest.mark.parametrize(
+    ("protocol", "doorless", "expected"),
+    [
+        ("TCP", ["h3"], [("fail", "h3")]),
+        ("UDP", ["h3"], [("unknown", "h3")]),
+        ("TCP", ["h2", "h3"], [("fail", "h2"), ("fail", "h3")]),
+    ],
+)
+def test_a_node_that_can_open_no_port(protocol: Any, doorless: list[str], expected: list[tuple[str, str]]) -> None:
+    nodes = hosts(3)
+    whole = measured(nodes).reach
+    heard = [
+        replace(one, peers=[peer for peer in one.peers if peer.peer not in doorless])
+        for one in whole if one.node not in doorless
+    ]  # fmt: skip
+    refused = [NoDoor(node=name, address=f"10.1.0.{name[1]}", protocol=protocol, why=_TAKEN) for name in doorless]
+    found = verdict("NET006", *nodes, measurements=Measurements(reach=heard, no_doors=refused))
+    assert told(found) == expected
+    own = next(one for one in found.findings if one.where.node == "h3")
+    assert own.what == f"it can open no {protocol} port on its own address 10.1.0.3: {_TAKEN}"

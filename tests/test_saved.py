@@ -10,6 +10,7 @@ import pytest
 
 from ncclcheck import saved
 from ncclcheck.errors import UsageError
+from ncclcheck.probes import files
 from ncclcheck.probes.facts import Policy, replace
 from ncclcheck.reports.jsondoc import encode
 from tests import stories
@@ -17,7 +18,7 @@ from tests import stories
 
 def test_a_pipe_that_nobody_writes_to_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(pipe := tmp_path / "pipe")
-    monkeypatch.setattr(saved, "_SILENCE_S", 0.2)
+    monkeypatch.setattr(files, "_SILENCE_S", 0.2)
     with pytest.raises(UsageError, match=r"--from: .*pipe cannot be read: a pipe that brought nothing"):
         saved.load(str(pipe), "--from", Policy())
 
@@ -27,7 +28,7 @@ def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
     content = b"not a document" * 100_000
     writer = threading.Thread(target=lambda: pipe.write_bytes(content), daemon=True)
     writer.start()
-    assert saved._content(str(pipe)) == content
+    assert files.content(str(pipe), 2**22) == content
     writer.join(5)
 
 

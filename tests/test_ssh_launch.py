@@ -240,7 +240,7 @@ def test_many_hosts_are_opened_64_at_once(tmp_path: Path) -> None:
         _until(lambda: _lines(tmp_path / "started") == 64)
         time.sleep(0.3)
         assert _lines(tmp_path / "started") == 64
-        assert links[99].describe(99).startswith("its connection waits for its turn")
+        assert links[99].describe(99).detail.startswith("its connection waits for its turn")
     finally:
         for link in reversed(links):
             link.close(1.0)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from ncclcheck.probes.facts import Job, Stack
+from ncclcheck.probes.facts import Job, Stack, Unread
 from ncclcheck.reports.agreement import group
 from tests.clusters import ABSENT, DENIED, node, told, verdict
 
 FACTS = {"VER002": "torch", "VER003": "python", "VER004": "ncclcheck", "VER005": "driver"}
+
+
+def _stack(code: str, version: str | Unread) -> Stack:
+    facts: dict[str, Any] = {FACTS[code]: version}
+    return Stack(**facts)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +39,7 @@ def test_torch_is_installed(command: str, torch: str, state: str) -> None:
     ],
 )
 def test_versions_agree(code: str, versions: list[str], states: list[tuple[str, str | None]]) -> None:
-    nodes = [node(name, stack=Stack(**{FACTS[code]: v})) for name, v in zip("abc", versions, strict=False)]
+    nodes = [node(name, stack=_stack(code, v)) for name, v in zip("abc", versions, strict=False)]
     assert told(verdict(code, *nodes)) == states
 
 
@@ -43,13 +50,13 @@ def test_a_draw_names_both_sides() -> None:
 
 @pytest.mark.parametrize("code", sorted(FACTS))
 def test_what_was_not_read_is_unknown(code: str) -> None:
-    nodes = [node(name, stack=Stack(**{FACTS[code]: v})) for name, v in (("a", "1"), ("b", "1"), ("c", DENIED))]
+    nodes = [node(name, stack=_stack(code, v)) for name, v in (("a", "1"), ("b", "1"), ("c", DENIED))]
     assert ("unknown", "c") in told(verdict(code, *nodes))
 
 
 @pytest.mark.parametrize("code", sorted(FACTS))
 def test_one_node_alone_or_simulated_ones_agree_with_nobody(code: str) -> None:
-    one = node("a", stack=Stack(**{FACTS[code]: "1"}))
+    one = node("a", stack=_stack(code, "1"))
     assert verdict(code, one).state.value == "skipped"
     assert verdict(code, one, one, job=Job(simulated=True)).state.value == "skipped"
 

@@ -85,6 +85,11 @@ def _run() -> int:
 
 def _defect(error: Exception) -> int:
     """What nobody foresaw: one line with its place, and never the code of a failed check."""
+    from ncclcheck.probes.tasks import exhausted
+
+    if told := exhausted(error):
+        complain(told)
+        return Exit.INCOMPLETE
     last = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{os.path.basename(last.filename)}:{last.lineno}"
     _complain(f"could not go on: {type(error).__name__}: {error} ({place})")

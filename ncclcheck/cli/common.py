@@ -5,14 +5,16 @@ from __future__ import annotations
 import difflib
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from ncclcheck import config, options, plan
 from ncclcheck.errors import UsageError
+from ncclcheck.launch import secret
 from ncclcheck.launch.choose import LAUNCHERS
 from ncclcheck.options import Options
 from ncclcheck.probes.facts import Policy
@@ -20,6 +22,7 @@ from ncclcheck.progress import complain
 
 _INTERNAL = {
     config.VARIABLE,
+    secret.VARIABLE,
     "NCCLCHECK_RUN_DIR",
     "NCCLCHECK_NODE_NAMES",
     "NCCLCHECK_RECORDED",
@@ -106,7 +109,12 @@ _COMMON = (
         "--node-rank", type=WHOLE, metavar="R", help="this is node R of a join: the same command on every node"
     ),
     option("--rdzv-endpoint", metavar="HOST:PORT", help="where the nodes meet: an address of node 0"),
-    option("--rdzv-id", metavar="ID", default="", help="tells runs apart that meet on one port"),
+    option("--rdzv-id", metavar="ID", default="", help="tells runs apart that meet on one port; no secret"),
+    option(
+        "--secret-file",
+        metavar="FILE",
+        help="the secret by which the nodes of a join know each other, or NCCLCHECK_SECRET; mode 0600",
+    ),
     option(
         "--wait", type=SECONDS, metavar="S", help="how long to wait for the other nodes of a join  [default: 600]"
     ),
@@ -161,7 +169,19 @@ class SiteCommand(click.Command):
             defaults["require"] = site.require
         extra["default_map"] = defaults
         extra["obj"] = site
-        return super().make_context(info_name, args, parent, **extra)
+        context = super().make_context(info_name, args, parent, **extra)
+        _tell_what_a_file_chose(context, site.set_by.get(self.name or "", {}))
+        return context
+
+
+def _tell_what_a_file_chose(context: click.Context, set_by: Mapping[str, str]) -> None:
+    """Who runs this on which machines is said even with --quiet: the command line does not show it."""
+    chosen: dict[str, list[str]] = {}
+    for name in (*config.GUARDED, *(() if context.params.get("quiet") else ("output",))):
+        if context.get_parameter_source(name) is ParameterSource.DEFAULT_MAP:
+            chosen.setdefault(set_by[name], []).append(f"--{name.replace('_', '-')}")
+    for path, names in chosen.items():
+        complain(f"{path} sets {', '.join(names)}")
 
 
 def _warn_of_typos(command: click.Command) -> None:
@@ -191,6 +211,7 @@ def parse(command: str, site: config.Site, given: dict[str, Any]) -> Options:
         node_rank=given["node_rank"],
         rdzv_endpoint=_endpoint(given["rdzv_endpoint"]),
         rdzv_id=given["rdzv_id"],
+        secret_file=given["secret_file"],
         wait=given["wait"],
         output=given["output"],
         **report_options(given),

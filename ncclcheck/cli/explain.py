@@ -6,6 +6,7 @@ import click
 
 from ncclcheck import finish
 from ncclcheck.errors import UsageError
+from ncclcheck.exits import Exit
 from ncclcheck.reports import pages
 
 
@@ -14,7 +15,7 @@ from ncclcheck.reports import pages
 def explain(words: tuple[str, ...]) -> int:
     """Show a check's page, search all pages for words, or list all. Offline, and the same text as docs/checks."""
     try:
-        finish.emit(pages.answer(" ".join(words)) if words else pages.listing())
+        printed = finish.emit(pages.answer(" ".join(words)) if words else pages.listing())
     except KeyError as error:
         raise UsageError(f"explain: {error.args[0]}") from None
-    return 0
+    return Exit.READY if printed else Exit.INCOMPLETE

@@ -12,11 +12,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import ncclcheck
 from ncclcheck import wire
+from ncclcheck.launch import secret
 from ncclcheck.probes import process
+from ncclcheck.probes.facts import Look
+
+_MOST_PRINTED = 1000
+_MOST_LINE = 65536  # bytes; a record's line has 900, what a login shell prints may have no end
+_LAST_S = 1.0  # for a child to end once it has closed its stdout
+
+Via = Literal["", "agent", "ssh", "srun"]
 
 
 @dataclass(frozen=True)
@@ -29,10 +37,25 @@ class Said:
 
 @dataclass(frozen=True)
 class Closed:
-    """The way to one node closed; detail: the last that was said beside the channel (ssh's or srun's words)."""
+    """The way to one node closed; detail: the last that was said beside the channel (ssh's or srun's words).
+
+    printed: what came on the channel before any record of ours. via: the process that spoke for the node here, and
+    its exit status, where that is known.
+    """
 
     node: int
     detail: str
+    printed: str = ""
+    via: Via = ""
+    exit: int | None = None
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What a second look at a silent node saw."""
+
+    node: int
+    look: Look
 
 
 @dataclass(frozen=True)
@@ -42,7 +65,7 @@ class Signalled:
     number: int
 
 
-Event = Said | Closed | Signalled
+Event = Said | Closed | Looked | Signalled
 Events = SimpleQueue[Event]
 
 
@@ -56,11 +79,19 @@ class Link(Protocol):
     def send(self, node: int | None, order: wire.FromLauncher) -> None:
         """Give an order to one node or to all of them (None); a link that is broken is noticed as Closed."""
 
-    def describe(self, node: int) -> str:
-        """What is seen from here of the way to a silent node."""
+    def describe(self, node: int) -> Closed:
+        """What is seen from here of the way to a silent node, as if it closed now."""
 
     def close(self, seconds: float) -> None:
         """End it and all that it started, within so many seconds."""
+
+
+@runtime_checkable
+class LookingLink(Link, Protocol):
+    """A link that can look at a silent node by another way than the channel."""
+
+    def look(self, node: int, pid: int | None, seconds: float) -> Look:
+        """What is seen of the node and of its agent's process. Waits so long at most."""
 
 
 @runtime_checkable
@@ -74,10 +105,13 @@ class TiedLink(Link, Protocol):
 class ProcessLink:
     """A child process that speaks for its nodes on its pipes: an agent, or ssh or srun with agents behind it."""
 
+    via: Via = "agent"
+
     def __init__(
         self, nodes: Mapping[int, str], argv: Sequence[str], env: Mapping[str, str], events: Events, cwd: str = "/"
     ) -> None:
         self.nodes: Mapping[int, str] = dict(nodes)
+        self._printed, self._begun = "", False
         self._events = events
         self._assemblers = {node: wire.Assembler() for node in nodes}
         self._orders: SimpleQueue[bytes | None] = SimpleQueue()
@@ -101,19 +135,27 @@ class ProcessLink:
     def _listen(self) -> None:
         assert self.child.stdout is not None
         try:
-            for line in self.child.stdout:
-                node = wire.node_of(line)
-                if node in self._assemblers and (record := self._assemblers[node].feed(line)) is not None:
-                    self._events.put(Said(node, record))
+            with self.child.stdout as said:
+                for line in iter(lambda: said.readline(_MOST_LINE), b""):
+                    node = wire.node_of(line)
+                    if node in self._assemblers and (record := self._assemblers[node].feed(line)) is not None:
+                        self._begun = True
+                        self._events.put(Said(node, record))
+                    elif not self._begun and len(self._printed) < _MOST_PRINTED:
+                        self._printed += line.decode(errors="backslashreplace")[:_MOST_PRINTED]
+        except wire.TooMuch as error:
+            self._errors += f"ncclcheck: it said {error}".encode()
         finally:
             self._stderr.join(1.0)
+            with suppress(subprocess.TimeoutExpired):
+                self.child.wait(_LAST_S)
             for node in self.nodes:
-                self._events.put(Closed(node, self.errors))
+                self._events.put(self.closed(node, self.errors))
 
     def _keep_errors(self) -> None:
         assert self.child.stderr is not None
-        with suppress(OSError, ValueError):
-            for line in self.child.stderr:
+        with suppress(OSError, ValueError), self.child.stderr as said:
+            for line in said:
                 self._errors += line
                 del self._errors[:-65536]
 
@@ -122,16 +164,24 @@ class ProcessLink:
         """The last that the process wrote to stderr."""
         return self._errors.decode(errors="backslashreplace").strip()[-2000:]
 
+    def closed(self, node: int, detail: str) -> Closed:
+        """The end of the way to a node, with what was seen of the child where it spoke for this node alone."""
+        alone = len(self.nodes) == 1
+        printed = self._printed.strip() if alone else ""
+        return Closed(node, detail, printed, self.via, self.child.returncode if alone else None)
+
     def send(self, node: int | None, order: wire.FromLauncher) -> None:
         """Give an order on the child's stdin, addressed to one node or to all."""
         self._orders.put(wire.order(node, order))
 
-    def describe(self, node: int) -> str:
-        """What the child printed, or the state that it is in."""
-        del node  # one child speaks for all
-        return (
-            self.errors or f"its process here is pid {self.child.pid} in state {process.state_of(self.child.pid)}"
-        )
+    def describe(self, node: int) -> Closed:
+        """What the child printed, if anything."""
+        return self.closed(node, self.errors)
+
+    def look(self, node: int, pid: int | None, seconds: float) -> Look:
+        """The state of the child, which is the agent."""
+        del node, pid, seconds
+        return Look(came="ran", state=process.state_of(self.child.pid), wchan=process.waiting_in(self.child.pid))
 
     def close(self, seconds: float) -> None:
         """End of the channel: agents kill all they started. A child that stays is killed with its tree."""
@@ -150,9 +200,19 @@ def agent_argv(python: str, *more: str) -> list[str]:
 def agent_here(node: int, name: str, events: Events, *more: str) -> ProcessLink:
     """An agent on this machine, a child of ours. It enters our directory by itself: `-m` would import from it."""
     with suppress(OSError):
-        more = ("--directory", os.getcwd(), *more)
+        more = ("--directory", _here(), *more)
     argv = agent_argv(sys.executable, "--node", str(node), "--name", name, *more)
-    return ProcessLink({node: name}, argv, agent_environment(os.environ), events)
+    env = agent_environment(os.environ)
+    env.pop(secret.VARIABLE, None)  # what runs there, the user's own code too, need not know it
+    return ProcessLink({node: name}, argv, env, events)
+
+
+def _here() -> str:
+    """Our directory, for another process; one that was deleted can still be entered through us."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return f"/proc/{os.getpid()}/cwd"
 
 
 def agent_environment(env: Mapping[str, str]) -> dict[str, str]:

@@ -7,42 +7,44 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import msgspec
 
 from ncclcheck import wire
 from ncclcheck.launch import meet
-from ncclcheck.launch.agents import ProcessLink
+from ncclcheck.launch.sealed import Seal
 
 _SEND_S = 15
 
 
 class Connection:
-    """An open connection to node rank 0, and the name that it gave us."""
+    """An open connection to node rank 0, and the name that it gave us. seals: of our lines, and of its lines."""
 
-    def __init__(self, connection: socket.socket, name: str, said: Lines) -> None:
+    def __init__(self, connection: socket.socket, name: str, said: Lines, seals: tuple[Seal, Seal]) -> None:
         self.name = name
         self.heard = time.monotonic()
         self.begun: float | None = None
         self.outcome: meet.Done | None = None
         self.lost = ""
         self._connection, self._said = connection, said
+        self._ours, self._theirs = seals
         self._seq = 0
 
-    def obey(self, agent: ProcessLink, node: int) -> None:
-        """From now on its orders go to our agent."""
-        threading.Thread(target=self._obey, args=(agent, node), daemon=True, name="orders").start()
+    def obey(self, node: int, give: Callable[[wire.FromLauncher], None]) -> None:
+        """From now on its orders are given to us."""
+        threading.Thread(target=self._obey, args=(node, give), daemon=True, name="orders").start()
 
-    def _obey(self, agent: ProcessLink, node: int) -> None:
+    def _obey(self, node: int, give: Callable[[wire.FromLauncher], None]) -> None:
         try:
-            for line in self._said:
+            for received in self._said:
+                line = self._theirs.open(received)
                 self.heard = time.monotonic()
                 if line.startswith(b"{"):
                     self._note(meet.from_meeting(line))
                 elif (order := wire.read_order(line, node)) is not None:
-                    agent.send(node, order)
+                    give(order)
                 if self.outcome is not None:
                     return
             self.lost = "it closed the connection"
@@ -58,15 +60,15 @@ class Connection:
     def say(self, node: int, record: wire.FromAgent) -> None:
         """Pass on what our agent said."""
         self._seq += 1
-        self._send(b"".join(wire.lines(record, node, self._seq)))
+        self._send(*wire.lines(record, node, self._seq))
 
     def tell(self, record: meet.FromNode) -> None:
         """Say something of our own."""
         self._send(meet.encode(record))
 
-    def _send(self, data: bytes) -> None:
+    def _send(self, *lines: bytes) -> None:
         try:
-            self._connection.sendall(data)
+            self._connection.sendall(b"".join(self._ours.close(line) for line in lines))
         except OSError as error:
             self.lost = self.lost or words(error)
 

@@ -7,18 +7,25 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from msgspec import structs
 
 from ncclcheck import __version__
-from ncclcheck.launch import meet
+from ncclcheck.launch import meet, sealed
 from ncclcheck.launch.connection import Connection, Lines, words
 from ncclcheck.launch.identity import Identity
+from ncclcheck.launch.secret import WITH
+from ncclcheck.launch.segments import connect
 from ncclcheck.launch.told import endpoint
-from ncclcheck.probes.facts import Meeting
+from ncclcheck.launch.unrouted import Patience, is_routed
+from ncclcheck.probes.facts import Meeting, value_or
+from ncclcheck.probes.reach.local import neighbours, source_to
 
 _CONNECT_S = 3.0
 _GREETING_S = 2.0
 _AGAIN_S = (0.2, 2.0)
+_MISFIT_S = 5.0  # somebody else may hold the port for a moment, so that one misfit is not the end
 _REMIND_S = 30.0
 
 
@@ -29,6 +36,7 @@ class Failure:
     outcome: str
     detail: str
     addresses: list[str] = field(default_factory=list)
+    refused: bool = False  # by another ncclcheck that answered
 
 
 class Stopped(Exception):
@@ -40,19 +48,28 @@ def reach(
 ) -> Connection | Meeting:
     """Try until node rank 0 lets us join, turns us away, or the wait is over. Raises Stopped."""
     begun = time.monotonic()
-    shown, said_at, pause = "", 0.0, _AGAIN_S[0]
+    shown, said_at, pause, patience = "", 0.0, _AGAIN_S[0], Patience()
+    told: Failure | None = None
     while True:
         found = _try_all(who, command)
         waited = time.monotonic() - begun
         if isinstance(found, Connection):
             return found
-        if waited + pause > wait or found.outcome == "turned_away":
-            return _unreached(who, found, waited)
+        if found.outcome == "misfit" and waited > _MISFIT_S:
+            found = replace(found, outcome="turned_away")
+        told = _more_telling(told, found)
+        if waited + pause > wait or found.outcome == "turned_away" or patience.is_over(found.outcome):
+            return _unreached(who, told, waited)
         if found.detail != shown or time.monotonic() - said_at > _REMIND_S:
             say(f"node rank 0 is not reached yet: {found.detail}; trying for another {wait - waited:.0f} s")
             shown, said_at = found.detail, time.monotonic()
         _sleep(pause, stop)
         pause = min(_AGAIN_S[1], pause * 1.5)
+
+
+def _more_telling(before: Failure | None, now: Failure) -> Failure:
+    """A refusal by ncclcheck itself says why; that nobody listens any more only follows from it."""
+    return before if before is not None and before.refused and not now.refused else now
 
 
 def _sleep(seconds: float, stop: Callable[[], bool]) -> None:
@@ -64,14 +81,18 @@ def _sleep(seconds: float, stop: Callable[[], bool]) -> None:
 
 
 def _unreached(who: Identity, failure: Failure, waited: float) -> Meeting:
+    entries = value_or(neighbours(), {})
     return Meeting(
         endpoint=who.endpoint,
         told_by=who.chosen_by,
-        outcome=failure.outcome,  # type: ignore[arg-type]
+        outcome="turned_away" if failure.outcome == "misfit" else failure.outcome,  # type: ignore[arg-type]
         node_rank=who.node_rank,
         detail=failure.detail,
         addresses=failure.addresses,
+        neighbours={one: entries[one] for one in failure.addresses if one in entries},
+        sources=[value_or(source_to(address), "") for address in failure.addresses],
         seconds=round(waited, 1),
+        secret=who.secret.kind,
     )
 
 
@@ -85,14 +106,14 @@ def _try_all(who: Identity, command: str) -> Connection | Failure:
         found = _try_port(who, command, addresses, port)
         if isinstance(found, Connection) or found.outcome == "turned_away":
             return found
-        first = first or found
-        if found.outcome not in ("refused", "stranger"):
+        first = found if first is None or (found.refused and not first.refused) else first
+        if found.outcome not in ("refused", "stranger", "misfit"):
             break
     assert first is not None
     return first
 
 
-_PLAIN = ("unresolved", "silent", "no_route", "refused", "stranger", "turned_away")
+_PLAIN = ("unresolved", "unrouted", "silent", "no_route", "refused", "stranger", "misfit", "turned_away")
 
 
 def _try_port(who: Identity, command: str, addresses: list[str], port: int) -> Connection | Failure:
@@ -102,7 +123,7 @@ def _try_port(who: Identity, command: str, addresses: list[str], port: int) -> C
         found = _try(who, command, address, port)
         if isinstance(found, Connection):
             return found
-        failures.append(Failure(found.outcome, found.detail, addresses))
+        failures.append(replace(found, addresses=addresses))
     return max(failures, key=lambda failure: _PLAIN.index(failure.outcome))
 
 
@@ -127,9 +148,10 @@ def _ask(host: str) -> list[str] | Failure:
 def _try(who: Identity, command: str, address: str, port: int) -> Connection | Failure:
     where = endpoint(address, port)
     try:
-        connection = socket.create_connection((address, port), _CONNECT_S)
+        connection = connect(address, port, _CONNECT_S)
     except OSError as error:
-        return _unconnected(where, error)
+        failure = _unconnected(where, error)
+        return failure if is_routed(address) else replace(failure, outcome="unrouted")
     try:
         found = _join(connection, who, command, where)
     except OSError:
@@ -159,6 +181,10 @@ def _join(connection: socket.socket, who: Identity, command: str, where: str) ->
     """Greeting, join, welcome. Raises OSError where nothing comes, ValueError for what no lead says."""
     said = Lines(connection)
     greeting = _greeting(said.line(_GREETING_S))
+    other = _of_others(who, greeting, where)
+    if other is not None and other.outcome == "stranger":
+        return other
+    key, credential = who.secret.offer() if other is None else (b"", "")
     join = meet.Join(
         protocol=meet.PROTOCOL,
         version=__version__,
@@ -167,22 +193,39 @@ def _join(connection: socket.socket, who: Identity, command: str, where: str) ->
         node_rank=who.node_rank,
         name=who.name,
         address=connection.getsockname()[0].partition("%")[0],
-        nonce=meet.nonce(),
-        proof=meet.proof_of_node(who.run_id, greeting, who.nodes, who.node_rank),
+        nonce=sealed.nonce(),
+        secret=who.secret.kind,
+        credential=credential,
     )
-    connection.sendall(meet.encode(join))
+    hand = meet.Handshake(sealed.run_key(key, who.run_id), greeting, join)
+    connection.sendall(meet.encode(structs.replace(join, proof=hand.of_node() if other is None else "")))
+    if other is not None:  # it was said who came, so that node rank 0 can say it too
+        return other
     answer = meet.from_meeting(said.line(meet.HANDSHAKE_S))
+    if not isinstance(answer, (meet.Welcome, meet.Refused)):
+        raise ValueError("it speaks out of turn")
+    if not sealed.same(answer.proof, hand.of_meeting(answer)):
+        if isinstance(answer, meet.Refused):
+            return Failure("misfit", f"turned away at {where}: {answer.reason}", refused=True)
+        raise ValueError("it does not know this run's secret")
     if isinstance(answer, meet.Refused):
-        foreign = answer.kind == "other run"
-        return Failure(
-            "stranger" if foreign else "turned_away", f"{answer.reason}" + (f" ({where})" if foreign else "")
-        )
-    if not isinstance(answer, meet.Welcome) or not meet.same(
-        answer.proof, meet.proof_of_meeting(who.run_id, join)
-    ):
-        raise ValueError("it does not know this run's --rdzv-id")
+        return Failure("turned_away", answer.reason)
     said.trust()
-    return Connection(connection, answer.name, said)
+    return Connection(connection, answer.name, said, hand.seals())
+
+
+def _of_others(who: Identity, greeting: meet.Greeting, where: str) -> Failure | None:
+    """Why who greets there is not our node rank 0, or one that we cannot understand."""
+    if greeting.protocol != meet.PROTOCOL:
+        theirs = f"ncclcheck {greeting.version}" + ("" if greeting.version != __version__ else " of another build")
+        why = f"{theirs} at {where} does not understand {__version__} here; install the same on all nodes"
+        return Failure("misfit", why, refused=True)
+    if greeting.run != meet.run_digest(who.run_id):
+        return Failure("stranger", f"another run meets at {where}: its --rdzv-id differs", refused=True)
+    if greeting.secret != who.secret.kind:
+        why = f"node rank 0 at {where} comes {WITH[greeting.secret]}, this node {WITH[who.secret.kind]}"
+        return Failure("misfit", why, refused=True)
+    return None
 
 
 def _greeting(line: bytes) -> meet.Greeting:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
-import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ncclcheck.errors import UsageError
 from ncclcheck.launch.nodelist import MOST_NODES
+from ncclcheck.probes import files
 
 _MOST_BYTES = 4 * 2**20
 _MOST_SLOTS = 1024
@@ -39,13 +39,9 @@ def from_option(text: str, option: str = "--hosts") -> tuple[Host, ...]:
 def from_file(path: str) -> tuple[Host, ...]:
     """A host file, one host a line. Raises UsageError that names file and line."""
     try:
-        with open(path, "rb") as file:
-            content = file.read(_MOST_BYTES + 1)
-    except (OSError, ValueError) as error:
-        why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
-        raise UsageError(f"--hostfile: {path} cannot be read: {why}") from None
-    if len(content) > _MOST_BYTES:
-        raise UsageError(f"--hostfile: {path} is larger than 4 MiB")
+        content = files.content(path, _MOST_BYTES)
+    except OSError as error:
+        raise UsageError(f"--hostfile: {path} cannot be read: {error.strerror or error}") from None
     return from_lines(content.decode(errors="backslashreplace"), path)
 
 

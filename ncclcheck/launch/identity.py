@@ -8,11 +8,14 @@ from dataclasses import dataclass, replace
 
 from ncclcheck.errors import UsageError
 from ncclcheck.launch import nodelist
+from ncclcheck.launch import secret as secrets
+from ncclcheck.launch.secret import NO_SECRET, Secret
 from ncclcheck.launch.told import Env, Reader, Where, count, endpoint, endpoint_of, is_loopback, tasks_of
 from ncclcheck.options import Options
 from ncclcheck.probes.facts import Launcher
 
 _PORTS = 4
+_OF_SLURM = "slurm "  # begins the id of a step's run
 _NO_REAL_STEP = 4_294_967_280  # ids from here on are salloc's own step, the batch script, and their like
 
 
@@ -34,6 +37,7 @@ class Identity:
     local_rank: int = 0
     local_size: int = 1
     ranks_per_node: int | None = None
+    secret: Secret = NO_SECRET
 
     @property
     def endpoint(self) -> str:
@@ -72,7 +76,15 @@ def identity(options: Options, env: Env, hostname: str = "") -> Identity | None:
     if options.nodes not in (None, found.nodes):
         raise UsageError(f"--nodes: {options.nodes} contradicts {found.nodes} nodes by {found.chosen_by}")
     name = env.get("SLURMD_NODENAME") or env.get("NODE_NAME") or hostname or f"node{found.node_rank}"
-    return replace(found, name=name, run_id=options.rdzv_id or found.run_id)
+    return replace(found, name=name, run_id=options.rdzv_id or found.run_id, secret=_secret(found, options, env))
+
+
+def _secret(who: Identity, options: Options, env: Env) -> Secret:
+    """A node that is alone talks to nobody; of a node's ranks the first one talks."""
+    if who.nodes == 1:
+        return NO_SECRET
+    in_slurm = who.run_id.startswith(_OF_SLURM) and who.local_rank == 0
+    return secrets.read(env, options.secret_file, in_slurm=in_slurm)
 
 
 def _typed(options: Options, env: Env) -> Identity | None:
@@ -154,7 +166,7 @@ def _in_step(options: Options, env: Env) -> Identity | None:
     size = tasks_of(env.get("SLURM_STEP_TASKS_PER_NODE", ""), node) or max(local + 1, tasks // nodes)
     where = endpoint_of(options, env) or _first_of_step(env, step)
     words = f"SLURM_STEP_ID (a step of {tasks} tasks on {nodes} nodes) and {where.source}"
-    found = _make(node, nodes, where, words, run_id=f"slurm {env.get('SLURM_JOB_ID', '')}.{step}")
+    found = _make(node, nodes, where, words, run_id=f"{_OF_SLURM}{env.get('SLURM_JOB_ID', '')}.{step}")
     even = size > 1 and tasks == size * nodes
     return replace(found, local_rank=local, local_size=size, ranks_per_node=size if even else None)
 

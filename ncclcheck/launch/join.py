@@ -80,7 +80,14 @@ class Lead:
         who, begun = self.who, time.monotonic()
         try:
             self._meeting = Meeting(
-                who.host, who.ports, who.nodes, who.run_id, name=who.name, command=self._command, events=heard
+                who.host,
+                who.ports,
+                who.nodes,
+                who.run_id,
+                name=who.name,
+                command=self._command,
+                events=heard,
+                secret=who.secret,
             )
         except PortTaken as error:
             self._problem = str(error)
@@ -116,6 +123,7 @@ class Lead:
             told_by=self.who.chosen_by,
             outcome="open" if meeting else "taken",
             detail="; ".join(meeting.problems) if meeting else self._problem,
+            secret=self.who.secret.kind,
             addresses=found if isinstance(found, list) else [],
             arrivals=meeting.arrivals if meeting else [],
             seconds=round(self._waited, 1),
@@ -154,10 +162,9 @@ class _Absent:
     def send(self, node: int | None, order: object) -> None:
         """Nobody hears it."""
 
-    def describe(self, node: int) -> str:
+    def describe(self, node: int) -> Closed:
         """Why it is not here."""
-        del node
-        return self._why
+        return Closed(node, self._why)
 
     def close(self, seconds: float) -> None:
         """Nothing is open."""

@@ -1,42 +1,55 @@
 """What the nodes of a join say to each other: one line of JSON a record, beside the agents' own lines.
 
 Node rank 0 greets first, so that nobody takes another program's port for the meeting point. Both sides then
-prove that they know the run's id, over numbers that the other side chose. What an agent says travels as it
-is (it begins with its node's number), and so do the orders to it; only records begin with a brace.
+prove that they know the run's key (sealed.py) over all that was said, and every later line is sealed. What an
+agent says travels as it is (it begins with its node's number), and so do the orders to it; only records begin
+with a brace.
 """
 
 from __future__ import annotations
 
 import hashlib
-import hmac
-import secrets
-from typing import Literal, TypeVar, Union
+from typing import Annotated, Literal, TypeVar, Union
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
+
+from ncclcheck import protocol, wire
+from ncclcheck.launch import sealed
+from ncclcheck.launch.secret import Kind
+from ncclcheck.probes.facts import replace
 
 T = TypeVar("T")
 
-PROTOCOL = 1
 MOST_FROM_NODE = 65536
 MOST_FROM_MEETING = 256 * 2**20
 HANDSHAKE_S = 5.0
 BEAT_S = 2.0
 SILENT_S = 15.0
 
-Refusal = Literal["other run", "same rank", "other count", "other command", "other protocol", "late"]
+Refusal = Literal[
+    "other run", "other secret", "same rank", "other count", "other command", "other protocol", "late"
+]
 
 
 class Greeting(Struct, tag="ncclcheck", frozen=True, kw_only=True):
-    """The meeting point's first line, before it knows who came."""
+    """The meeting point's first line, before it knows who came.
+
+    run: a digest of the run's id. secret: by what the run's nodes know each other.
+    """
 
     protocol: int
     version: str
     nonce: str
+    run: str = ""
+    secret: Kind = "none"
 
 
 class Join(Struct, tag="join", frozen=True, kw_only=True):
-    """A node asks to take part. address: its own end of this connection."""
+    """A node asks to take part. address: its own end of this connection.
+
+    credential: by which the meeting point comes to know the key, where the secret is munge's.
+    """
 
     protocol: int
     version: str
@@ -46,7 +59,9 @@ class Join(Struct, tag="join", frozen=True, kw_only=True):
     name: str
     address: str
     nonce: str
-    proof: str
+    secret: Kind = "none"
+    credential: str = ""
+    proof: str = ""
 
 
 class Welcome(Struct, tag="welcome", frozen=True, kw_only=True):
@@ -57,10 +72,11 @@ class Welcome(Struct, tag="welcome", frozen=True, kw_only=True):
 
 
 class Refused(Struct, tag="refused", frozen=True, kw_only=True):
-    """It does not take part, and why."""
+    """It does not take part, and why. proof: that the meeting point of its own run says so."""
 
     kind: Refusal
     reason: str
+    proof: str = ""
 
 
 class Beat(Struct, tag="beat", frozen=True, kw_only=True):
@@ -80,7 +96,7 @@ class Ended(Struct, tag="ended", frozen=True, kw_only=True):
 class Done(Struct, tag="done", frozen=True, kw_only=True):
     """The outcome for all nodes. document: the report as JSON, where every node is to keep one."""
 
-    exit_code: int
+    exit_code: Annotated[int, Meta(ge=0, le=255)]
     decision: str
     document: bytes | None = None
 
@@ -115,27 +131,29 @@ def _read(decoder: msgspec.json.Decoder[T], line: bytes) -> T:
         raise ValueError(f"not a record: {error}") from None
 
 
-def nonce() -> str:
-    """A number that nobody can foresee."""
-    return secrets.token_hex(16)
+def run_digest(run_id: str) -> str:
+    """What tells runs apart on one port, and gives no id away."""
+    return hashlib.sha256(b"ncclcheck run " + run_id.encode(errors="backslashreplace")).hexdigest()[:16]
 
 
-def proof(run_id: str, *said: object) -> str:
-    """What only somebody who knows the run's id can say over these words."""
-    key = hashlib.sha256(b"ncclcheck run " + run_id.encode(errors="backslashreplace")).digest()
-    return hmac.new(key, "\n".join(map(str, said)).encode(), hashlib.sha256).hexdigest()
+class Handshake:
+    """What both sides have said before the first sealed line, and what each proves and seals with over it."""
+
+    def __init__(self, key: bytes, greeting: Greeting, join: Join) -> None:
+        self._key = key
+        self._said = encode(greeting) + encode(replace(join, proof=""))
+
+    def of_node(self) -> str:
+        """A node's proof."""
+        return sealed.proof(self._key, "node", self._said)
+
+    def of_meeting(self, answer: Welcome | Refused) -> str:
+        """The meeting point's proof over its answer."""
+        return sealed.proof(self._key, "meeting", self._said + encode(replace(answer, proof="")))
+
+    def seals(self) -> tuple[sealed.Seal, sealed.Seal]:
+        """For the lines of the node, and for those of the meeting point."""
+        return sealed.Seal(self._key, "node", self._said), sealed.Seal(self._key, "meeting", self._said)
 
 
-def proof_of_node(run_id: str, greeting: Greeting, nodes: int, node_rank: int) -> str:
-    """A node's proof, for this greeting only."""
-    return proof(run_id, "node", greeting.nonce, nodes, node_rank)
-
-
-def proof_of_meeting(run_id: str, join: Join) -> str:
-    """The meeting point's proof to this node."""
-    return proof(run_id, "meeting", join.nonce, join.node_rank)
-
-
-def same(one: str, other: str) -> bool:
-    """Compared in a time that tells nothing."""
-    return hmac.compare_digest(one.encode(errors="backslashreplace"), other.encode(errors="backslashreplace"))
+PROTOCOL = protocol.of(__name__, wire.__name__) ^ wire.PROTOCOL

@@ -14,8 +14,10 @@ from contextlib import suppress
 
 from ncclcheck import endpoint, wire
 from ncclcheck.launch import meet
-from ncclcheck.launch.agents import Events
+from ncclcheck.launch.agents import Closed, Events
 from ncclcheck.launch.reception import GOODBYE_S, STRANGERS, Reception
+from ncclcheck.launch.secret import NO_SECRET, Secret
+from ncclcheck.launch.segments import keep_small
 from ncclcheck.launch.told import is_loopback
 from ncclcheck.probes.facts import Arrival
 
@@ -59,13 +61,23 @@ class Meeting:
     """Opens the port and lets the other nodes join; a Link to all of them once `wait` is over."""
 
     def __init__(
-        self, host: str, ports: Sequence[int], nodes: int, run_id: str, *, name: str, command: str, events: Events
+        self,
+        host: str,
+        ports: Sequence[int],
+        nodes: int,
+        run_id: str,
+        *,
+        name: str,
+        command: str,
+        events: Events,
+        secret: Secret = NO_SECRET,
     ) -> None:
         self.nodes_asked, self.name = nodes, name
         self._socket, self.problems = open_port(host, ports)
+        keep_small(self._socket)
         self.port = int(self._socket.getsockname()[1])
         _make_room(nodes)
-        self._reception = Reception(nodes, run_id, name, command, events)
+        self._reception = Reception(nodes, run_id, name, command, events, secret)
         ready = threading.Event()
         self._thread = threading.Thread(
             target=lambda: asyncio.run(self._serve(ready)), daemon=True, name="meeting"
@@ -129,7 +141,8 @@ class Meeting:
             f"; {a.name} was turned away: {a.detail}" for a in self.arrivals if a.outcome not in ("joined", "left")
         ]
         lack = f"; missing node rank{'s' if len(missing) > 1 else ''} {ranks}" if missing else ""
-        return f"{len(here)} of {self.nodes_asked} nodes are here: {who}{lack}{''.join(turned[-1:])}"
+        others = "".join(turned[-1:]) + self._reception.turned_away()[:200]
+        return f"{len(here)} of {self.nodes_asked} nodes are here: {who}{lack}{others}"
 
     @property
     def _crowd(self) -> int:
@@ -188,9 +201,9 @@ class MeetingLink:
         """Give an order to one node, or to all."""
         self._meeting.send(node, wire.order(node, order))
 
-    def describe(self, node: int) -> str:
+    def describe(self, node: int) -> Closed:
         """What is seen from here of a node."""
-        return self._meeting.describe(node)
+        return Closed(node, self._meeting.describe(node))
 
     def close(self, seconds: float) -> None:
         """Their agents were told to stop; wait for it. The connections stay, for the outcome."""

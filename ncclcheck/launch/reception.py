@@ -1,37 +1,48 @@
 """Who comes to the meeting point: hostile until proved otherwise. Runs in the meeting's own thread.
 
 Whoever does not prove within five seconds that he belongs to this run is dropped, and nothing of what he sent
-is kept. A node that joined keeps its connection: it is the channel to its agent.
+is kept. A node that joined keeps its connection: it is the channel to its agent, and every line of it is sealed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 import socket
 import struct
 import time
 from dataclasses import dataclass, field
 
 from ncclcheck import __version__, wire
-from ncclcheck.launch import meet
+from ncclcheck.launch import meet, sealed
 from ncclcheck.launch.agents import Closed, Events, Said
+from ncclcheck.launch.sealed import Seal
+from ncclcheck.launch.secret import NO_SECRET, WITH, Secret
 from ncclcheck.probes.facts import Arrival, replace
 
 STRANGERS = 64
 GOODBYE_S = 2.0
+_MOST_WAITING = 10_000  # events that nobody has taken yet: from here on nothing more is read
+_MOST_BEFORE = 200  # records of one node before the run begins: its facts and some thirty steps
+_PAUSE_S = 0.02
+_NO_NAME = re.compile(r"[^A-Za-z0-9._-]")  # what no host name, pod or Slurm node has
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close at once, leave no TIME_WAIT on the port
 
 
 @dataclass(eq=False)
 class Guest:
-    """A node that takes part. here: our own address on its connection. said: kept until the run begins."""
+    """A node that takes part. here: our own address on its connection. said: kept until the run begins.
+
+    seals: of its lines, and of ours to it.
+    """
 
     rank: int
     name: str
     address: str
     here: str
     writer: asyncio.StreamWriter
+    seals: tuple[Seal, Seal]
     heard: float = field(default_factory=time.monotonic)
     over: str | None = None
     silent: bool = False
@@ -41,11 +52,15 @@ class Guest:
 class Reception:
     """Accepts connections, lets nodes join, and passes on what they say. Methods run in its own loop only."""
 
-    def __init__(self, nodes: int, run_id: str, name: str, command: str, events: Events) -> None:
+    def __init__(
+        self, nodes: int, run_id: str, name: str, command: str, events: Events, secret: Secret = NO_SECRET
+    ) -> None:
         self.nodes, self.name = nodes, name
         self.arrivals: list[Arrival] = []
         self.guests: dict[int, Guest] = {}
         self._run_id, self._command, self._events = run_id, command, events
+        self._secret = secret
+        self.strangers: dict[str, str] = {}  # by address: why it does not belong to this run
         self._connections = 0
         self._begun: float | None = None
         self._waited = 0.0
@@ -79,42 +94,73 @@ class Reception:
         gone = [a for a in self.arrivals if a.node_rank == rank and a.outcome == "left"]
         if gone:
             return f"{gone[-1].name} ({gone[-1].address}) joined and left again before the run began"
-        return f"it did not join within {self._waited:.0f} s"
+        return f"it did not join within {self._waited:.0f} s{self.turned_away()[:500]}"
+
+    def turned_away(self) -> str:
+        """Who came and does not belong to this run, in words that follow others."""
+        return "".join(
+            f"; somebody at {address} was turned away: {why}" for address, why in self.strangers.items()
+        )
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Guest | None:
-        """Raises ValueError for whoever is no node of any run."""
-        greeting = meet.Greeting(protocol=meet.PROTOCOL, version=__version__, nonce=meet.nonce())
+        """Raises ValueError or OSError for whoever is no node of any run."""
+        greeting = meet.Greeting(
+            protocol=meet.PROTOCOL,
+            version=__version__,
+            nonce=sealed.nonce(),
+            run=meet.run_digest(self._run_id),
+            secret=self._secret.kind,
+        )
         writer.write(meet.encode(greeting))
-        join = _checked(meet.from_node(await reader.readline()))
-        refused = self._refusal(greeting, join)
+        said = _joined(meet.from_node(await reader.readline()))
+        hand = meet.Handshake(await self._key(said), greeting, said)
+        join, refused = _checked(said), self._stranger(hand, said, writer)
+        if refused is None and (refused := self._mismatch(join)) is not None:
+            self.arrivals.append(_arrival(join, refused.kind, join.name, refused.reason))
+            del self.arrivals[2 * self.nodes + STRANGERS :]
+            refused = replace(refused, proof=hand.of_meeting(refused))
         if refused is not None:
             writer.write(meet.encode(refused))
             await writer.drain()
             return None
         here = _plain(writer.get_extra_info("sockname")[0])
-        guest = Guest(join.node_rank, self._unique(join.name), join.address, here, writer)
+        guest = Guest(join.node_rank, self._unique(join.name), join.address, here, writer, hand.seals())
         self.guests[join.node_rank] = guest
         self.arrivals.append(_arrival(join, "joined", guest.name))
-        proof = meet.proof_of_meeting(self._run_id, join)
-        writer.write(meet.encode(meet.Welcome(name=guest.name, proof=proof)))
+        welcome = meet.Welcome(name=guest.name, proof="")
+        writer.write(meet.encode(replace(welcome, proof=hand.of_meeting(welcome))))
         return guest
 
-    def _refusal(self, greeting: meet.Greeting, join: meet.Join) -> meet.Refused | None:
-        wanted = meet.proof_of_node(self._run_id, greeting, join.nodes, join.node_rank)
-        if not meet.same(join.proof, wanted):
-            return meet.Refused(kind="other run", reason="another run meets on this port: its --rdzv-id differs")
-        refused = self._mismatch(join)
-        if refused is not None and refused.kind != "other run":
-            self.arrivals.append(_arrival(join, refused.kind, join.name, refused.reason))
-            del self.arrivals[2 * self.nodes + STRANGERS :]
-        return refused
+    async def _key(self, join: meet.Join) -> bytes:
+        """The run's key on this connection; no key at all for whoever has none to offer, so that no proof fits."""
+        if join.secret != self._secret.kind:
+            return sealed.nonce().encode()
+        loop = asyncio.get_running_loop()
+        return sealed.run_key(await loop.run_in_executor(None, self._secret.accept, join.credential), self._run_id)
+
+    def _stranger(
+        self, hand: meet.Handshake, join: meet.Join, writer: asyncio.StreamWriter
+    ) -> meet.Refused | None:
+        """What is said to whoever does not belong to this run; nobody can prove that it was said by us."""
+        if join.protocol != meet.PROTOCOL:
+            here = f"{self.name} ({__version__})"
+            reason = f"its ncclcheck ({_printable(join.version)}) does not understand the one on {here}"
+            kind: meet.Refusal = "other protocol"
+        elif join.secret != self._secret.kind:
+            reason, kind = f"it comes {WITH[join.secret]}, this run {WITH[self._secret.kind]}", "other secret"
+        elif not sealed.same(join.proof, hand.of_node()):
+            reason, kind = "its secret or its --rdzv-id is not that of this run", "other secret"
+        else:
+            return None
+        if kind == "other protocol" and self._secret.kind == "none":
+            arrival = _arrival(_checked(join), kind, _checked(join).name, reason)
+            self.arrivals += [arrival] if arrival not in self.arrivals else []
+        elif len(self.strangers) < STRANGERS:
+            self.strangers[_plain(writer.get_extra_info("peername")[0])] = reason
+        del self.arrivals[2 * self.nodes + STRANGERS :]
+        return meet.Refused(kind=kind, reason=reason)
 
     def _mismatch(self, join: meet.Join) -> meet.Refused | None:
-        if join.protocol != meet.PROTOCOL:
-            return meet.Refused(
-                kind="other protocol",
-                reason=f"ncclcheck {join.version} on {join.name} does not understand {__version__} on {self.name}",
-            )
         if join.command != self._command:
             reason = f"{self.name} runs ncclcheck {self._command}, {join.name} runs ncclcheck {join.command}"
             return meet.Refused(kind="other command", reason=reason)
@@ -140,8 +186,11 @@ class Reception:
 
     async def _hear(self, guest: Guest, reader: asyncio.StreamReader) -> None:
         assembler = wire.Assembler()
-        while line := await reader.readline():
+        while received := await reader.readline():
+            line = guest.seals[0].open(received)
             guest.heard = time.monotonic()
+            while self._events.qsize() > _MOST_WAITING:
+                await asyncio.sleep(_PAUSE_S)
             if line.startswith(b"{"):
                 record = meet.from_node(line)
                 if isinstance(record, meet.Ended):
@@ -151,6 +200,8 @@ class Reception:
 
     def _pass_on(self, guest: Guest, said: Said) -> None:
         if self._begun is None:
+            if len(guest.said) >= _MOST_BEFORE:
+                raise ValueError("too much was said before the run began")
             guest.said.append(said)
         else:
             self._events.put(said)
@@ -187,7 +238,7 @@ class Reception:
         """Give a line to one node, or to all."""
         for guest in list(self.guests.values()):
             if node in (None, guest.rank) and not guest.writer.is_closing():
-                guest.writer.write(line)
+                guest.writer.write(guest.seals[1].close(line))
 
     async def beat(self) -> None:
         """Both sides beat, so that a side that is stopped or cut off is noticed."""
@@ -211,13 +262,18 @@ class Reception:
                 guest.writer.transport.abort()
 
 
-def _checked(join: meet.FromNode) -> meet.Join:
-    """Names may be printed, the address is one. Raises ValueError."""
-    if not isinstance(join, meet.Join):
+def _joined(record: meet.FromNode) -> meet.Join:
+    """Raises ValueError for what nobody says first."""
+    if not isinstance(record, meet.Join):
         raise ValueError("nobody says this first")
+    return record
+
+
+def _checked(join: meet.Join) -> meet.Join:
+    """A name that may stand in a command, words that may be printed, an address that is one. Raises ValueError."""
     return replace(
         join,
-        name=_printable(join.name) or "?",
+        name=_NO_NAME.sub("_", join.name[:64]).lstrip("-") or "unnamed",
         command=_printable(join.command),
         version=_printable(join.version),
         address=_plain(join.address),

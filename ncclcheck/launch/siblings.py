@@ -6,6 +6,7 @@ They meet on an abstract Unix socket (unix(7)), which leaves no file and is seen
 from __future__ import annotations
 
 import hashlib
+import hmac
 import os
 import socket
 import struct
@@ -109,8 +110,8 @@ def _pause(stop: Callable[[], bool], seconds: float = _TICK) -> None:
 
 
 def _name(who: Identity) -> str:
-    words = f"{os.getuid()} {who.run_id} {who.host} {who.ports} {who.node_rank}"
-    return "\0ncclcheck-" + hashlib.sha256(words.encode(errors="backslashreplace")).hexdigest()[:32]
+    words = f"{os.getuid()} {who.run_id} {who.host} {who.ports} {who.node_rank}".encode(errors="backslashreplace")
+    return "\0ncclcheck-" + hmac.new(who.secret.key, words, hashlib.sha256).hexdigest()[:32]
 
 
 def _uid(connection: socket.socket) -> int:

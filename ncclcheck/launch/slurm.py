@@ -5,6 +5,7 @@ One silent slurmd makes srun end on all nodes, even with --no-kill (measured): s
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shutil
@@ -17,15 +18,17 @@ from queue import SimpleQueue
 
 from ncclcheck import wire
 from ncclcheck.errors import UsageError
-from ncclcheck.launch import doorstep, nodelist, srun_words
-from ncclcheck.launch.agents import Closed, Events, Link, ProcessLink, Said, agent_environment
+from ncclcheck.launch import doorstep, look, nodelist, srun_words
+from ncclcheck.launch.agents import Closed, Events, Link, ProcessLink, Said, Via, agent_environment
 from ncclcheck.probes import process
+from ncclcheck.probes.facts import Look
 
 VARIABLE = "SLURM_JOB_NODELIST"
 _RESTARTS = 3
 _SPLITS = 24
 _OTHERS_FAIL_WITHIN = 1.0
 _LAST_WORDS = 0.3
+_GO_ON_S = 4.0
 # What srun reads of its surroundings and would change our step. Source: srun(1), INPUT ENVIRONMENT VARIABLES.
 _NOT_INHERITED = re.compile(
     r"SLURM_(NTASKS.*|NPROCS|TASKS_PER_NODE|CPUS_PER_(TASK|GPU)|TRES_PER_TASK|TRES_BIND|GPUS|GPUS_PER_TASK|GPU_BIND.*"
@@ -70,12 +73,15 @@ def step_environment(nodes: Sequence[str], env: Mapping[str, str]) -> dict[str, 
 class _Step(ProcessLink):
     """One srun. Its words are looked at as they come."""
 
+    via: Via = "srun"
+
     def __init__(
         self, link: SrunLink, nodes: Mapping[int, str], argv: Sequence[str], env: Mapping[str, str]
     ) -> None:
         self.link = link
         self.inside: Events = SimpleQueue()
         self.failed: dict[int, str] = {}
+        self.answered: set[int] = set()
         self.gone: set[int] = set()
         self.over = False
         self.begun = time.monotonic()
@@ -95,6 +101,11 @@ class _Step(ProcessLink):
         """Why it ended, as those nodes may say that have not failed themselves."""
         failed = ", ".join(self.nodes[node] for node in self.failed)
         return f"srun ended on all nodes, for it failed on {failed}" if failed else self.errors
+
+    def not_started(self, node: int) -> str:
+        """Of a node for which srun has no word."""
+        seconds = time.monotonic() - self.begun
+        return f"ncclcheck: {self.nodes[node]}: srun started no agent there in {seconds:.0f} s"
 
     def numbers(self, names: Iterable[str]) -> list[int]:
         """The numbers of those names that are nodes of this step."""
@@ -118,6 +129,7 @@ class SrunLink:
         self._ordered = False  # agents that were given an order cannot begin anew
         self._steps: dict[int, _Step] = {}
         self._owed: list[Closed] = []
+        self._stopped: dict[int, int] = {}
         self._awaited: set[int] = set()
         self._begin(nodes)
 
@@ -129,16 +141,38 @@ class SrunLink:
         for step in steps:
             step.send(node, order)
 
-    def describe(self, node: int) -> str:
-        """srun's words, those about this node first."""
+    def describe(self, node: int) -> Closed:
+        """srun's words, those about this node first; an srun that says nothing still tries to start it."""
         with self._lock:
-            owed = [closed.detail for closed in self._owed if closed.node == node]
-        return owed[0] if owed else self._steps[node].describe(node)
+            owed = [closed for closed in self._owed if closed.node == node]
+            step = self._steps[node]
+        if owed:
+            return owed[0]
+        seen = step.describe(node)
+        return (
+            seen
+            if seen.detail or node in step.answered
+            else dataclasses.replace(seen, detail=step.not_started(node))
+        )
+
+    def look(self, node: int, pid: int | None, seconds: float) -> Look:
+        """At the agent by a step of its own; where none ever began, what Slurm says of the node."""
+        name = self.nodes[node]
+        if pid is not None:
+            seen = look.take(step_argv([name], look.words(pid)), self._env, pid, seconds)
+            if seen.state == "T":
+                self._stopped[node] = pid
+            return seen
+        told = process.run(["sinfo", "-h", "-N", "-n", name, "-o", "%T, reason: %E"], seconds, env=self._env)
+        said = told.out.split("\n", 1)[0].strip() if isinstance(told, process.Output) else ""
+        return Look(came="no", said=said.removesuffix(", reason: none"))
 
     def close(self, seconds: float) -> None:
         """End all steps; an srun that is killed ends its tasks."""
         with self._lock:
             self._ordered = True
+        for node, pid in self._stopped.items():  # it can then leave like the others, and leaves nothing there
+            process.run(step_argv([self.nodes[node]], look.go_on(pid)), _GO_ON_S, env=self._env)
         for step in set(self._steps.values()):
             step.close(seconds)
 
@@ -149,10 +183,8 @@ class SrunLink:
                 silent = step.nodes.keys() & set(nodes)
                 if self._ordered or step.over or silent == step.nodes.keys():
                     continue
-                seconds = time.monotonic() - step.begun
                 for node in silent:
-                    words = f"ncclcheck: {step.nodes[node]}: srun started no agent there in {seconds:.0f} s"
-                    step.failed.setdefault(node, words)
+                    step.failed.setdefault(node, step.not_started(node))
                 self._end(step)
             return bool(self._awaited)
 
@@ -189,6 +221,7 @@ class SrunLink:
     def _follow(self, step: _Step) -> None:
         """Pass on what the agents say until srun ends."""
         while isinstance(event := step.inside.get(), Said):
+            step.answered.add(event.node)
             if not step.over:
                 self._pass_on(event)
         self._end(step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
 import shutil
@@ -9,18 +10,27 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from queue import Empty
 
 from ncclcheck import wire
 from ncclcheck.errors import UsageError
-from ncclcheck.launch import doorstep, hostfile
-from ncclcheck.launch.agents import Closed, Event, Events, Link, ProcessLink, agent_environment
+from ncclcheck.launch import doorstep, hostfile, large, look
+from ncclcheck.launch.agents import Closed, Event, Events, Link, ProcessLink, Via, agent_environment
 from ncclcheck.launch.hostfile import Host
+from ncclcheck.probes import process
+from ncclcheck.probes.facts import Look
 from ncclcheck.probes.job import environment_of_families
+
+_Other = Callable[[Sequence[str], float], list[str]]
 
 AT_ONCE = 64
 _HANGS_AFTER = 20.0
+_ASKED_AT_ONCE = 8
+_FAILED_ITSELF = 255  # ssh(1): its own error; any other status is that of the command there
+_SILENT_AFTER = 12.0  # beyond ConnectTimeout, after which ssh itself speaks of a host that does not answer
+_GO_ON_S = 4.0  # a login takes a second, on a busy host two
 _HANDED_ON = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX", "TMPDIR")
 _OPTIONS = {
     "BatchMode": "yes",
@@ -59,7 +69,12 @@ def start(of: Sequence[Host], via: str | None, events: Events, env: Mapping[str,
         raise UsageError("--launch ssh: no ssh is on PATH; install openssh-client")
     inner = via_words(via) if via else []
     links = [
-        SshLink({node: host.name}, _argv(ssh, host, node, inner, env, more), _for_ssh(env))
+        SshLink(
+            {node: host.name},
+            _argv(ssh, host, node, inner, env, more),
+            _for_ssh(env),
+            functools.partial(_another, ssh, host, inner),
+        )
         for node, host in enumerate(of)
     ]
     _Door(links, events).start()
@@ -94,8 +109,18 @@ def _argv(
 ) -> list[str]:
     options = ["--node", str(node), "--name", host.name, *more]
     words = [*inner, *doorstep.command(sys.executable, host.name, environment(env), _cwd(), options)]
-    settings = [text for name, value in _OPTIONS.items() for text in ("-o", f"{name}={value}")]
-    return [ssh, "-T", "-a", "-x", *settings, "--", host.target, f"exec {' '.join(map(doorstep.quote, words))}"]
+    return _ssh(ssh, host, words)
+
+
+def _ssh(ssh: str, host: Host, words: Sequence[str], **settings: str) -> list[str]:
+    told = [text for name, value in {**_OPTIONS, **settings}.items() for text in ("-o", f"{name}={value}")]
+    return [ssh, "-T", "-a", "-x", *told, "--", host.target, f"exec {' '.join(map(doorstep.quote, words))}"]
+
+
+def _another(ssh: str, host: Host, inner: Sequence[str], words: Sequence[str], seconds: float) -> list[str]:
+    """Another command on the same host; ssh says when it is let in."""
+    limit = str(max(1, int(seconds)))
+    return _ssh(ssh, host, [*inner, *words], LogLevel="VERBOSE", ConnectTimeout=limit)
 
 
 def _cwd() -> str:
@@ -110,39 +135,73 @@ def _for_ssh(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if name not in ("LD_LIBRARY_PATH", "LD_PRELOAD")}
 
 
+class _Ssh(ProcessLink):
+    """One ssh, with an agent behind it."""
+
+    via: Via = "ssh"
+
+
 class SshLink:
     """The way to one host; its ssh is started when its turn comes."""
 
-    def __init__(self, nodes: Mapping[int, str], argv: Sequence[str], env: Mapping[str, str]) -> None:
+    def __init__(
+        self, nodes: Mapping[int, str], argv: Sequence[str], env: Mapping[str, str], other: _Other
+    ) -> None:
         self.nodes: Mapping[int, str] = nodes
-        self._argv, self._env = argv, env
+        self._argv, self._env, self._other = argv, env, other
+        self._stopped: int | None = None
         self._lock = threading.Lock()
         self._closed = False
         self._process: ProcessLink | None = None
+        self.size_matters = ""
 
     def open(self, events: Events) -> None:
         """Start ssh, unless the session is over already. Raises OSError."""
         with self._lock:
             if not self._closed:
-                self._process = ProcessLink(self.nodes, self._argv, self._env, events)
+                self._process = _Ssh(self.nodes, self._argv, self._env, events)
 
     def send(self, node: int | None, order: wire.FromLauncher) -> None:
         """Give an order; there is nobody to take it before the connection is there."""
         if self._process is not None:
             self._process.send(node, order)
 
-    def describe(self, node: int) -> str:
+    def describe(self, node: int) -> Closed:
         """What ssh said, or that it waits for its turn."""
         if self._process is None:
-            return f"its connection waits for its turn: {AT_ONCE} are being opened at once"
-        return self._process.describe(node)
+            return Closed(node, f"its connection waits for its turn: {AT_ONCE} are being opened at once")
+        return Closed(node, self.size_matters) if self.size_matters else self._process.describe(node)
+
+    def try_small(self) -> str:
+        """Whether the other side hears us over small TCP segments; what is told of it then. Takes seconds."""
+        if self._closed:
+            return ""  # we have ended it ourselves
+        self.size_matters = large.explanation(self._argv, self._env, next(iter(self.nodes.values())))
+        return self.size_matters
+
+    def look(self, node: int, pid: int | None, seconds: float) -> Look:
+        """By a connection of its own."""
+        del node
+        if self._process is None:
+            return Look(came="no")
+        seen = look.take(self._other(look.words(pid), seconds), self._env, pid, seconds)
+        if seen.state == "T":
+            self._stopped = pid
+        return seen
 
     def close(self, seconds: float) -> None:
         """End it and what runs behind it: the agent leaves at the end of its channel."""
         with self._lock:
             self._closed = True
+        if self._stopped is not None:  # it can then leave like the others, and leaves nothing there
+            process.run(self._other(look.go_on(self._stopped), _GO_ON_S), _GO_ON_S, env=self._env)
         if self._process is not None:
             self._process.close(seconds)
+
+
+def _says_nothing(ended: Closed) -> bool:
+    """ssh itself gave up without a word, as it does where its key exchange comes to nothing: nobody was let in."""
+    return not (ended.detail or ended.printed) and ended.exit in (None, _FAILED_ITSELF)
 
 
 class _Door(threading.Thread):
@@ -150,6 +209,9 @@ class _Door(threading.Thread):
 
     def __init__(self, links: Sequence[SshLink], events: Events) -> None:
         super().__init__(daemon=True)
+        self._links = {node: link for link in links for node in link.nodes}
+        self._silent: dict[int, float] = {}
+        self._asking = threading.BoundedSemaphore(_ASKED_AT_ONCE)
         self._outside = deque(links)
         self._opening: dict[int, float] = {}
         self._inside: Events = Events()
@@ -160,19 +222,45 @@ class _Door(threading.Thread):
         while True:
             self._let_in()
             try:
-                event: Event = self._inside.get(timeout=1.0 if self._outside else None)
+                event: Event = self._inside.get(timeout=1.0 if self._outside or self._silent else None)
             except Empty:
                 late = time.monotonic() - _HANGS_AFTER
                 self._opening = {node: since for node, since in self._opening.items() if since > late}
+                self._ask_the_silent()
                 continue
-            self._opening.pop(getattr(event, "node", -1), None)
-            self._events.put(event)
+            node = getattr(event, "node", -1)
+            self._opening.pop(node, None)
+            was_silent = self._silent.pop(node, None) is not None
+            if not (isinstance(event, Closed) and _says_nothing(event)):
+                self._events.put(event)
+            elif was_silent:
+                self._ask(node, event)
+            else:  # it was asked while ssh still waited
+                self._events.put(replace(event, detail=self._links[node].size_matters))
+
+    def _ask_the_silent(self) -> None:
+        """A host that connects says a word within seconds, or ssh does; where neither does it may be the path."""
+        late = time.monotonic() - _SILENT_AFTER
+        for node in [node for node, since in self._silent.items() if since < late]:
+            del self._silent[node]
+            self._ask(node)
+
+    def _ask(self, node: int, ended: Closed | None = None) -> None:
+        def ask() -> None:
+            told = ""
+            if self._asking.acquire(blocking=False):  # a few tell what ails them all
+                told = self._links[node].try_small()
+                self._asking.release()
+            if ended is not None:
+                self._events.put(replace(ended, detail=told))
+
+        threading.Thread(target=ask, daemon=True, name="small segments").start()
 
     def _let_in(self) -> None:
         while self._outside and len(self._opening) < AT_ONCE:
             link = self._outside.popleft()
             node = next(iter(link.nodes))
-            self._opening[node] = time.monotonic()
+            self._opening[node] = self._silent[node] = time.monotonic()
             try:
                 link.open(self._inside)
             except OSError as error:

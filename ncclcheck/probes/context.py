@@ -141,6 +141,7 @@ class DataPlan(Struct, frozen=True, kw_only=True):
     directory: on sys.path of the children that run the user's code, and only there. budget_s: for everything after
     the factory; factory_s: limit of the factory itself. ranks: world size to emulate; first_rank: of this node.
     workers: processes at once; need: samples a second that the GPU takes; seed: of every reseeding.
+    scratch: each node's own folder of this run, where it writes meanwhile; none: the temporary directory.
     """
 
     factory: str
@@ -156,6 +157,7 @@ class DataPlan(Struct, frozen=True, kw_only=True):
     workers: int = 4
     need: float = 0.0
     seed: int = 11
+    scratch: str = ""
 
 
 class JobPlan(Struct, frozen=True, kw_only=True):

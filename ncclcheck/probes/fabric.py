@@ -9,6 +9,7 @@ import re
 
 from ncclcheck.probes import pci
 from ncclcheck.probes.facts import Bound, Fabric, Governor, HugePages, NumaNode, PciDevice, Unread
+from ncclcheck.probes.facts.secrets import is_secret, masked
 from ncclcheck.probes.machine import Machine
 
 _NODES = "/sys/devices/system/node"
@@ -16,7 +17,6 @@ _POLICIES = "/sys/devices/system/cpu/cpufreq"
 _NVIDIA = "0x10de"
 _DISPLAY = ("0x0300", "0x0302")
 _NETWORK = "0x02"
-_SECRET = re.compile(r"JWT|TOKEN|KEY|SECRET|PASS", re.IGNORECASE)
 _TOPOLOGY = "/var/run/nvidia-topologyd/virtualTopology.xml"
 _MOST = 4096
 _CLOUDS = ("OracleCloud.com", "7783-7084-3265-9085-8269-3286-77", "Amazon EC2")
@@ -74,7 +74,7 @@ def _command_line(machine: Machine) -> str | Unread:
     text = machine.line("/proc/cmdline")
     if isinstance(text, Unread):
         return text
-    return " ".join(word for word in text[:_MOST].split() if not _SECRET.search(word.partition("=")[0]))
+    return " ".join(word for word in masked(text)[:_MOST].split() if not is_secret(word.partition("=")[0]))
 
 
 def _numa(machine: Machine) -> list[NumaNode] | Unread:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import psutil
 
 from ncclcheck.probes.facts import JobFacts, PortHolder, Resolution, Unread, Variable
+from ncclcheck.probes.facts.secrets import is_secret, masked
 from ncclcheck.probes.host import resolved
 from ncclcheck.probes.machine import Machine
 
@@ -43,8 +44,6 @@ _NAMES = {
     "LD_PRELOAD",
     "KUBERNETES_SERVICE_HOST",
 }
-_SECRET = ("JWT", "TOKEN", "KEY", "SECRET", "PASS")
-_NO_SECRET = {"NCCL_IB_PKEY"}  # the index of a partition key, not a key
 _LAUNCHERS = ("srun", "sbatch", "kubectl", "mpirun", "docker")
 
 
@@ -85,14 +84,11 @@ def _name(pid: int | None) -> str:
 
 def environment_of_families(env: Mapping[str, str]) -> dict[str, str]:
     """The variables that may leave this process: the families of the field, and nothing secret."""
-    return {name: value for name, value in env.items() if _may_leave(name)}
+    return {name: masked(value) for name, value in env.items() if _may_leave(name)}
 
 
 def _may_leave(name: str) -> bool:
-    if name in _NO_SECRET:
-        return True
-    secret = any(word in name.upper() for word in _SECRET)
-    return not secret and (name in _NAMES or name.startswith(_FAMILIES))
+    return not is_secret(name) and (name in _NAMES or name.startswith(_FAMILIES))
 
 
 def _environment() -> dict[str, str]:

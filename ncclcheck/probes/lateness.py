@@ -11,8 +11,10 @@ then comes late, tells; that time is no waiting.
 
 from __future__ import annotations
 
+import os
 import random
 import resource
+import statistics
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -27,6 +29,7 @@ from ncclcheck.probes.timing import summary
 _KEPT = 4096
 _EVERY_S = 0.005
 _NOISE_S = 0.005
+_LOADAVG = Path("/proc/loadavg")
 SCHEDSTAT = Path("/proc/self/schedstat")
 
 
@@ -86,6 +89,7 @@ class LateRanks:
         self._stalls = _Stalls()
         self._used = _Usage()
         self._late: list[float] = []
+        self._running: list[float] = []
         self._seen = self._last = 0
         self._chance = random.Random(context.rank)  # which iterations are kept
 
@@ -99,6 +103,7 @@ class LateRanks:
         begin = _Usage.now(self.stalled())
         yield
         self._used.add(begin, _Usage.now(self.stalled()))
+        self._running += running()
 
     def add(self, own: Sequence[float], longest: Sequence[float], shortest: Sequence[float]) -> None:
         """Seconds that this rank waited in each iteration, and the longest and shortest wait of any rank."""
@@ -126,7 +131,15 @@ class LateRanks:
             runqueue_s=self._used.runqueue_s if SCHEDSTAT.exists() else None,  # not in every kernel
             stalled_s=self._used.stalled_s,
             involuntary=self._used.involuntary,
+            running=statistics.fmean(self._running) if self._running else None,
         )
+
+
+def running(loadavg: Path = _LOADAVG) -> list[float]:
+    """Threads of the whole machine that could run at this moment, for each core; empty where it is not told."""
+    with suppress(OSError, ValueError, IndexError):
+        return [int(loadavg.read_bytes().split()[3].split(b"/")[0]) / (os.cpu_count() or 1)]
+    return []
 
 
 def runqueues() -> dict[str, float]:

@@ -101,6 +101,7 @@ def _interface(machine: Machine, told: Told) -> Interface:
         members=_members(machine, folder, kind),
         driver=driver,
         packets=_packets(machine, f"{folder}/statistics"),
+        mac=machine.line(f"{folder}/address"),
     )
 
 

@@ -17,6 +17,7 @@ from typing import IO
 import psutil
 
 from ncclcheck.probes.facts import Unread
+from ncclcheck.probes.facts.secrets import masked
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -98,6 +99,14 @@ def run(argv: Sequence[str], seconds: float, *, env: Mapping[str, str] | None = 
         return Unread("no_tool", f"{argv[0]} is not installed")
     except (OSError, ValueError) as error:
         return Unread("denied" if isinstance(error, PermissionError) else "broken", f"{argv[0]}: {error}")
+    status, out, err = watch(child, seconds)
+    if status is None:
+        return Unread("timed_out", f"{' '.join(argv)[:80]} gave no answer in {seconds:g} s")
+    return Output(status, out, err)
+
+
+def watch(child: subprocess.Popen[bytes], seconds: float) -> tuple[int | None, str, str]:
+    """The exit status of a child and what it said; None where it was killed, for the time was over."""
     streams: list[bytearray] = [bytearray(), bytearray()]
     readers = [
         threading.Thread(target=_drain, args=(pipe, kept), daemon=True)
@@ -106,20 +115,22 @@ def run(argv: Sequence[str], seconds: float, *, env: Mapping[str, str] | None = 
     for reader in readers:
         reader.start()
     end = time.monotonic() + seconds
+    status: int | None = None
     try:
         status = child.wait(seconds)
     except subprocess.TimeoutExpired:
         kill_tree(child.pid)
-        return Unread("timed_out", f"{' '.join(argv)[:80]} gave no answer in {seconds:g} s")
     for reader in readers:
         reader.join(max(0.1, end - time.monotonic()))
     out, err = (bytes(kept).decode(errors="backslashreplace") for kept in streams)
-    return Output(status, out, err)
+    return status, out, err
 
 
 def _drain(pipe: IO[bytes] | None, kept: bytearray) -> None:
-    with contextlib.suppress(OSError, ValueError):
-        while pipe and (chunk := pipe.read1(65536)):  # type: ignore[attr-defined]
+    if pipe is None:
+        return
+    with contextlib.suppress(OSError, ValueError), pipe:
+        while chunk := pipe.read1(65536):  # type: ignore[attr-defined]
             kept += chunk[: _MOST_OUTPUT - len(kept)]
 
 
@@ -174,7 +185,7 @@ def _reap(victims: list[psutil.Process]) -> None:
 def _describe(process: psutil.Process) -> Stuck:
     command = ""
     with contextlib.suppress(psutil.Error):
-        command = " ".join(process.cmdline())[:120] or process.name()
+        command = masked(" ".join(process.cmdline()))[:120] or process.name()
     return Stuck(process.pid, state_of(process.pid), waiting_in(process.pid), devices_of(process.pid), command)
 
 

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ncclcheck.probes.context import Context
+from ncclcheck.probes.cores import Cores
 from ncclcheck.probes.facts import Measurements, NodeSpeed, RankSpeed, replace
 from ncclcheck.probes.operations import barrier
 from ncclcheck.probes.timing import timed
@@ -41,7 +42,7 @@ def run(context: Context) -> None:
 
 def _rank_speed(context: Context, share: float) -> RankSpeed:
     speeds: dict[str, float] = {}
-    reason = ""
+    reason, cores = "", Cores()
     try:
         for name, (amount, call) in _works(context.device).items():
             context.tick()
@@ -49,7 +50,9 @@ def _rank_speed(context: Context, share: float) -> RankSpeed:
     except (RuntimeError, MemoryError) as error:
         reason = str(error).strip().splitlines()[0][:200] if str(error) else type(error).__name__
     device = str(context.device)
-    return RankSpeed(rank=context.rank, node=context.node, device=device, reason=reason, **speeds)
+    return RankSpeed(
+        rank=context.rank, node=context.node, device=device, waited=cores.waited(), reason=reason, **speeds
+    )
 
 
 def _works(device: torch.device) -> _Works:
@@ -94,10 +97,11 @@ def _node_speed(context: Context, share: float) -> NodeSpeed | None:
     if len(ranks) == 1:
         return replace(speed, reason="one rank on the node")
     group = dist.new_group(ranks, use_local_synchronization=True)
+    cores = Cores()
     seconds = _all_reduce_s(context, group, torch.ones(size // 4, device=context.device), share)
     dist.destroy_process_group(group)
     busbw = 2 * (len(ranks) - 1) / len(ranks) * size / seconds / 1e9
-    return replace(speed, busbw_gb_s=busbw) if context.rank == ranks[0] else None
+    return replace(speed, busbw_gb_s=busbw, waited=cores.waited()) if context.rank == ranks[0] else None
 
 
 def _all_reduce_s(context: Context, group: dist.ProcessGroup, data: Tensor, share: float) -> float:

@@ -12,6 +12,10 @@ import ncclcheck
 from ncclcheck.probes.facts import Stack, Unread
 from ncclcheck.probes.machine import Machine
 
+_ALWAYS_LOADED = (
+    *("libtorch.so", "libtorch_cpu.so", "libtorch_cuda.so", "libtorch_python.so"),
+    *("libc10.so", "libc10_cuda.so"),
+)
 _VERSION = re.compile(r"^__version__\s*(?::[^=\n]*)?=\s*['\"]([^'\"\n]+)['\"]", re.MULTILINE)
 _CUDA = re.compile(r"^cuda\s*(?::[^=\n]*)?=\s*(?:['\"]([^'\"\n]+)['\"]|None)", re.MULTILINE)
 _DRIVER = re.compile(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s")
@@ -28,6 +32,7 @@ def probe(machine: Machine) -> Stack:
         torch=_torch(version_file),
         torch_path=folder,
         torch_cuda=_cuda(version_file),
+        torch_libraries=machine.ask("torch_libraries", int, lambda: _libraries(folder)),
         driver=_driver(machine),
     )
 
@@ -42,6 +47,14 @@ def _find_torch() -> str | Unread:
     if spec is None or not spec.origin:
         return Unread("absent", "torch is not installed in this Python")
     return os.path.dirname(spec.origin)
+
+
+def _libraries(folder: str | Unread) -> int | Unread:
+    """What `import torch` maps whatever it is used for; CUDA's own libraries may be loaded later, or never."""
+    if isinstance(folder, Unread):
+        return folder
+    paths = [f"{folder}/lib/{name}" for name in _ALWAYS_LOADED]
+    return sum(os.path.getsize(path) for path in paths if os.path.exists(path))
 
 
 def _torch(version_file: str | Unread) -> str | Unread:

@@ -27,10 +27,11 @@ _OUTCOMES: dict[str, Literal["ok", "ignored", "unsupported"]] = {
     "ignored": "ignored",
     "unsupported": "unsupported",
 }
+_DELETED = " (deleted)"  # how the kernel marks it in /proc/PID/cwd
 _TRY = """import errno, fcntl, os, sys
 path, kind = sys.argv[1:]
 take = fcntl.flock if kind == "flock" else fcntl.lockf
-mine = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+mine = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
 try:
     take(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
     other = os.fork()
@@ -50,15 +51,27 @@ finally:
 def probe(machine: Machine) -> Storage:
     """The places of the job, and the locks."""
     env = machine.ask("environment", dict[str, str], lambda: dict(os.environ))
-    here = machine.ask("working_directory", str, os.getcwd)
+    here = machine.ask("working_directory", str, _working_directory)
     if isinstance(env, Unread) or isinstance(here, Unread):
         unread = env if isinstance(env, Unread) else here
         assert isinstance(unread, Unread)
         return Storage(places=unread, flock=unread, fcntl=unread)
-    places = _places(machine, list(_named(env, here, _home(machine, env))))
+    gone = here.removesuffix(_DELETED) if here.endswith(_DELETED) and not machine.exists(here) else ""
+    places = _places(machine, list(_named(env, "" if gone else here, _home(machine, env))))
+    if gone:
+        unread = Unread("absent", f"the working directory was deleted: {gone}")
+        return Storage(places=places, flock=unread, fcntl=unread, deleted=gone)
     with ThreadPoolExecutor(2) as both:
         flock, fcntl = both.map(lambda kind: _lock(machine, kind, places[0]), ("flock", "fcntl"))
-    return Storage(places=places, flock=flock, fcntl=fcntl)
+    return Storage(places=places, flock=flock, fcntl=fcntl, deleted="")
+
+
+def _working_directory() -> str:
+    """Of a directory that was deleted the kernel still tells the name, with a mark. Source: proc_pid_cwd(5)."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return os.readlink("/proc/self/cwd")
 
 
 def _home(machine: Machine, env: Mapping[str, str]) -> str:
@@ -68,7 +81,8 @@ def _home(machine: Machine, env: Mapping[str, str]) -> str:
 
 def _named(env: Mapping[str, str], here: str, home: str) -> Iterator[tuple[_Name, str, str]]:
     """Name, path, and who names it. Caches without a variable of their own are where `cache` is."""
-    yield "working directory", here, "the working directory"
+    if here:
+        yield "working directory", here, "the working directory"
     temporary = next((name for name in ("TMPDIR", "TEMP", "TMP") if env.get(name)), "")
     yield "temporary directory", env.get(temporary, "/tmp"), temporary or "default"
     if env.get("XDG_CACHE_HOME") or home:

@@ -1,8 +1,11 @@
-"""What the kernel and systemd were told: limits, ports, processors. All of it stands in files."""
+"""What the kernel and systemd were told: limits, ports, processors.
+
+All of it stands in files, but for the recorded name `tasks_used`: how many processes and threads this user has.
+"""
 
 from __future__ import annotations
 
-from ncclcheck.probes import cgroup
+from ncclcheck.probes import cgroup, tasks
 from ncclcheck.probes.facts import Limits, PortRange, System, Unread
 from ncclcheck.probes.host import limits_of, status_of
 from ncclcheck.probes.machine import Machine
@@ -14,12 +17,18 @@ _YES, _NO = {"1", "yes", "y", "true", "t", "on"}, {"0", "no", "n", "false", "f",
 
 def probe(machine: Machine) -> System:
     """Read them."""
+    uid, processes = _uid(machine), _soft(limits_of(machine, "Max processes"))
     return System(
-        uid=_uid(machine),
+        uid=uid,
         stack=_soft(limits_of(machine, "Max stack size")),
-        processes=_soft(limits_of(machine, "Max processes")),
+        processes=processes,
+        address_space=_soft(limits_of(machine, "Max address space")),
+        file_size=_soft(limits_of(machine, "Max file size")),
         tasks=cgroup.tasks(machine) or Unread("absent", "no control group limits the number of processes"),
+        tasks_used=_tasks_used(machine, uid, processes),
         ports=_ports(machine),
+        tcp_rmem=_most(machine, "tcp_rmem"),
+        tcp_wmem=_most(machine, "tcp_wmem"),
         remove_ipc=_remove_ipc(machine),
         cpu=_cpu(machine),
     )
@@ -37,6 +46,12 @@ def _soft(limit: Limits | Unread) -> int | Unread:
     return limit if isinstance(limit, Unread) else limit.soft
 
 
+def _tasks_used(machine: Machine, uid: int | Unread, limit: int | Unread) -> int | Unread:
+    if isinstance(uid, Unread) or uid == 0 or limit == -1:
+        return Unread("absent", "the number of this user's processes is not limited")
+    return machine.ask("tasks_used", int, lambda: tasks.of_user(uid))
+
+
 def _ports(machine: Machine) -> PortRange | Unread:
     text = machine.line(_PORTS)
     if isinstance(text, Unread):
@@ -45,6 +60,18 @@ def _ports(machine: Machine) -> PortRange | Unread:
     if len(words) == 2 and all(word.isdecimal() and len(word) < 6 for word in words):
         return PortRange(first=int(words[0]), last=int(words[1]))
     return Unread("broken", f"{_PORTS} holds {text[:40]!r}, not two ports")
+
+
+def _most(machine: Machine, name: str) -> int | Unread:
+    """The last of the least, the usual and the most bytes of a TCP socket's buffer."""
+    path = f"/proc/sys/net/ipv4/{name}"
+    text = machine.line(path)
+    if isinstance(text, Unread):
+        return text
+    words = text.split()
+    if len(words) == 3 and all(word.isdecimal() and len(word) < 16 for word in words):
+        return int(words[2])
+    return Unread("broken", f"{path} holds {text[:40]!r}, not three numbers")
 
 
 def _remove_ipc(machine: Machine) -> bool | Unread:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from ncclcheck.probes import files
 from ncclcheck.probes.facts.training.settings import SaveSetting, SettingsFile
 
 # DeepSpeed (the second name is that of versions before 0.6), Accelerate, transformers, torch.
@@ -45,12 +46,9 @@ class Unreadable(ValueError):
 def read(path: str) -> SettingsFile:
     """JSON by its keys, Python by its syntax tree, anything else line by line. Raises Unreadable."""
     try:
-        with open(path, "rb") as file:
-            data = file.read(_MOST_BYTES + 1)
+        data = files.content(path, _MOST_BYTES)
     except OSError as error:
         raise Unreadable(f"{path}: {error.strerror or error}") from None
-    if len(data) > _MOST_BYTES:
-        raise Unreadable(f"{path}: it is larger than {_MOST_BYTES} bytes")
     text = data.decode(errors="backslashreplace")
     reader = {".json": _of_json, ".py": _of_python}.get(Path(path).suffix, _of_lines)
     try:

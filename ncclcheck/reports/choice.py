@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ncclcheck.probes.facts import Address, Interface, Resolution, Unread, value_or
+from ncclcheck.reports.variables import assigned
 
 Version = tuple[int, int, int]
 
@@ -98,7 +99,10 @@ class _Node:
             found = self.find(parse_pattern(wanted))
             said = "selects" if found else "matches no usable interface of"
             names = [c.name for c in found] or [i.name for i in self.interfaces]
-            return found, f"NCCL_SOCKET_IFNAME={wanted} {said} {', '.join(names) or 'a node without any'}"
+            return (
+                found,
+                f"{assigned('NCCL_SOCKET_IFNAME', wanted)} {said} {', '.join(names) or 'a node without any'}",
+            )
         ignored = "a one-letter NCCL_SOCKET_IFNAME is ignored; " if wanted else ""
         found, reason = self.automatic()
         return found, ignored + reason
@@ -196,9 +200,8 @@ def _gloo_named(interfaces: Sequence[Interface], wanted: str) -> Choice:
     missing = [name for name in names if name not in first]
     used = tuple(first[name] for name in names if name in first)
     if missing or not used:
-        problem = (
-            f"GLOO_SOCKET_IFNAME={wanted}: no interface with an address is named {' or '.join(missing) or ','}"
-        )
+        named = assigned("GLOO_SOCKET_IFNAME", wanted)
+        problem = f"{named}: no interface with an address is named {' or '.join(missing) or ','}"
         return Choice((), None, problem, problem)
     return Choice(used, used[0], f"GLOO_SOCKET_IFNAME={wanted} names it")
 

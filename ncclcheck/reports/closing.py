@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from ncclcheck.probes.facts import Node, Unread, at, value_or, variables
-from ncclcheck.reports import launching, log_text, trial
+from ncclcheck.reports import log_text, silent, trial
+from ncclcheck.reports.causal import causes_first
 from ncclcheck.reports.findings import Culprit, State, Where
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.jsondoc import Document
@@ -81,13 +82,15 @@ def _ready(document: Document) -> str:
 
 def _first_failed(document: Document) -> str:
     """The first failure that is a cause, and where."""
-    failed = [v for v in document.verdicts if v.state is State.FAIL]
+    failed = [v for v in causes_first(document.verdicts) if v.state is State.FAIL]
     causes = [v for v in failed if v.code[:3] not in ("RUN", "BEN")]
     first = (causes or failed)[0]
     places = [f.where for f in first.findings if f.state is State.FAIL and f.where.node]
     if not places:
         return first.code
-    links = _links(places) if first.code.startswith("BEN") else ""
+    if first.code == "NET009" and all(place.peer for place in places):
+        return f"{first.code} on the link {places[0].node} -> {places[0].peer}"
+    links = _links(places) if first.code[:3] == "BEN" or first.code == "NET006" else ""
     return f"{first.code} on {links or fold_names(place.node or '' for place in places)}"
 
 
@@ -102,13 +105,19 @@ def _links(places: Sequence[Where]) -> str:
 
 
 def _unfinished(document: Document) -> str:
-    if document.job.missing and not launching.hurried(document.run):
-        return f"{fold_names(document.job.missing)} did not answer."
+    if document.job.missing and not silent.hurried(document.run):
+        return f"{fold_names(document.job.missing)} did not answer{_why_silent(document)}."
     for verdict in document.verdicts:
         for finding in verdict.findings:
             if verdict.code.startswith("RUN") and finding.state is State.UNKNOWN:
                 return " ".join(part for part in (verdict.code, str(finding.where), finding.what) if part) + "."
     return "The run was cut short."
+
+
+def _why_silent(document: Document) -> str:
+    """The one cause, where there is one."""
+    found = [one for verdict in document.verdicts if verdict.code == "RUN001" for one in verdict.findings]
+    return f": {found[0].what}" if len(found) == 1 else ""
 
 
 def _caveats(document: Document) -> Iterator[str]:

@@ -69,7 +69,10 @@ class Remedy(Struct, frozen=True, kw_only=True):
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """One statement about one place. FAIL and WARN carry evidence and a remedy, or cannot be made."""
+    """One statement about one place. FAIL and WARN carry evidence and a remedy, or cannot be made.
+
+    blocks_job: a job that is started in spite of it hangs or cannot start, so none is started (`--force` does).
+    """
 
     state: State
     where: Where
@@ -78,6 +81,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     owner: Owner
     evidence: list[Evidence]
     remedies: list[Remedy]
+    blocks_job: bool = False
 
     def __post_init__(self) -> None:
         if self.state in (State.FAIL, State.WARN) and not (self.evidence and self.remedies and self.why):
@@ -126,10 +130,26 @@ def seen(source: str, value: object) -> Evidence:
 
 
 def fail(
-    where: Where, what: str, *, why: str, owner: Owner, evidence: list[Evidence], fix: list[Remedy]
+    where: Where,
+    what: str,
+    *,
+    why: str,
+    owner: Owner,
+    evidence: list[Evidence],
+    fix: list[Remedy],
+    blocks_job: bool = False,
 ) -> Finding:
     """The job will not run, or will give wrong results."""
-    return Finding(state=State.FAIL, where=where, what=what, why=why, owner=owner, evidence=evidence, remedies=fix)
+    return Finding(
+        state=State.FAIL,
+        where=where,
+        what=what,
+        why=why,
+        owner=owner,
+        evidence=evidence,
+        remedies=fix,
+        blocks_job=blocks_job,
+    )
 
 
 def warn(

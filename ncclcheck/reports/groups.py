@@ -6,11 +6,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ncclcheck.probes.facts import replace
+from ncclcheck.reports.causal import causes_first
 from ncclcheck.reports.findings import Evidence, Finding, Remedy, State, Verdict
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.jsondoc import Document
+from ncclcheck.reports.likeness import Likeness
 from ncclcheck.reports.rule import FAMILIES
 
+MOST = 8  # places, and blocks of one check, that are read one by one; of more the first FIRST tell what they are
+FIRST = 3
 _UNREAD = " could not be read: "
 
 
@@ -38,19 +42,20 @@ class Block:
     evidence: list[Evidence] = field(default_factory=list)
 
 
-def blocks(document: Document, states: Iterable[State]) -> Iterator[Block]:
-    """Worst first, causes before symptoms."""
+def blocks(document: Document, states: Iterable[State], *, whole: bool = False) -> Iterator[Block]:
+    """Worst first, causes before symptoms. whole: every place by itself, however many are alike."""
     told = ranked(document)
+    likeness = Likeness(entry.facts for entry in document.nodes)
     for state in states:
-        of_state = [b for v in told for b in _of_verdict(v, state)]
+        of_state = [b for v in told for b in _of_verdict(v, state, likeness, whole=whole)]
         yield from _unread_together(of_state) if state is State.UNKNOWN else of_state
 
 
 def ranked(document: Document) -> list[Verdict]:
-    """Causes before symptoms: first what logs show, the likeliest first."""
+    """Causes before symptoms: first what logs show, the likeliest first, but never before what it stands on."""
     causes = document.diagnosis.causes if document.diagnosis else []
     rank = {cause.code: index for index, cause in reversed([*enumerate(causes)])}
-    return sorted(document.verdicts, key=lambda v: (rank.get(v.code, len(causes)), *order(v)))
+    return causes_first(sorted(document.verdicts, key=lambda v: (rank.get(v.code, len(causes)), *order(v))))
 
 
 def order(verdict: Verdict) -> tuple[int, str]:
@@ -59,15 +64,68 @@ def order(verdict: Verdict) -> tuple[int, str]:
     return families.index(verdict.code[:3]), verdict.code
 
 
-def _of_verdict(verdict: Verdict, state: State) -> list[Block]:
-    found: dict[tuple[object, ...], Block] = {}
-    for alike in _alike(finding for finding in verdict.findings if finding.state is state):
-        first = alike[0]
-        new = Block(state, [verdict.code], verdict.title, first.why, first.remedies)
-        block = found.setdefault((first.why, str(first.remedies)), new)
-        block.places.append(Place(_where(alike), first.what))
-        block.evidence += [one for one in first.evidence if one not in block.evidence]
-    return list(found.values())
+def _of_verdict(verdict: Verdict, state: State, likeness: Likeness, *, whole: bool) -> list[Block]:
+    same = _alike(finding for finding in verdict.findings if finding.state is state)
+    many = len(same) > MOST
+    found: dict[tuple[str, str], list[list[Finding]]] = {}
+    for alike in same:
+        first, fixes = alike[0], str(alike[0].remedies)
+        key = (likeness.of(first, first.why), likeness.of(first, fixes)) if many else (first.why, fixes)
+        found.setdefault(key, []).append(alike)
+    made = [_block(verdict, state, groups, likeness, whole=whole) for groups in found.values()]
+    if len(made) <= MOST or whole:
+        return made
+    rest = [alike for groups in [*found.values()][FIRST:] for alike in groups]
+    words = Place("", f"{_more(rest)}, each with words of its own")
+    return [*made[:FIRST], Block(state, [verdict.code], verdict.title, "", [], [words])]
+
+
+def _block(
+    verdict: Verdict, state: State, groups: list[list[Finding]], likeness: Likeness, *, whole: bool
+) -> Block:
+    first = groups[0][0]
+    others = [alike[0].remedies for alike in groups[1:]]
+    remedies = [
+        one if all(fixes[at : at + 1] == [one] for fixes in others) else _of_one(one, first)
+        for at, one in enumerate(first.remedies)
+    ]
+    evidence = {(one.source, one.value): one for alike in groups for one in alike[0].evidence}
+    places = [Place(_where(alike), alike[0].what) for alike in groups] if whole else _places(groups, likeness)
+    return Block(state, [verdict.code], verdict.title, first.why, remedies, places, [*evidence.values()])
+
+
+def _of_one(remedy: Remedy, finding: Finding) -> Remedy:
+    """Said of one node, where the others have the same to do with their own names."""
+    if not remedy.commands or finding.where.node is None:
+        return remedy
+    where = str(replace(finding.where, rank=None, peer=None))
+    return replace(remedy, text=f"{remedy.text} Here for {where}; the others alike, with their own names.")
+
+
+def _places(groups: list[list[Finding]], likeness: Likeness) -> list[Place]:
+    """Of many places that differ in their own names and addresses alone the first few, and who the others are."""
+    if len(groups) <= MOST:
+        return [Place(_where(alike), alike[0].what) for alike in groups]
+    found: dict[str, list[list[Finding]]] = {}
+    for alike in groups:
+        found.setdefault(likeness.of(alike[0], alike[0].what), []).append(alike)
+    places = []
+    for like in found.values():
+        shown = like if len(like) <= MOST else like[:FIRST]
+        places += [Place(_where(alike), alike[0].what) for alike in shown]
+        if left := like[len(shown) :]:
+            places.append(Place("", _more(left)))
+    return places
+
+
+def _more(groups: list[list[Finding]]) -> str:
+    """`and 997 more like these: dgx-[3-999]`; of one node its devices."""
+    left = [finding.where for alike in groups for finding in alike]
+    nodes = dict.fromkeys(where.node for where in left if where.node is not None)
+    devices = dict.fromkeys(where.device for where in left if where.device is not None)
+    names = fold_names(devices) if len(nodes) <= 1 and devices else ""
+    told = "  ".join(part for part in (fold_names(nodes), names) if part)
+    return f"and {len(left)} more like these" + (f": {told}" if told else "")
 
 
 def _alike(findings: Iterable[Finding]) -> list[list[Finding]]:

@@ -12,6 +12,7 @@ from ncclcheck.reports.decision import Outcome
 from ncclcheck.reports.findings import Culprit, State, Verdict
 from ncclcheck.reports.log_story import Diagnosis
 from ncclcheck.reports.rule import all_rules
+from ncclcheck.reports.visible import in_json
 
 SCHEMA = 1
 
@@ -83,7 +84,12 @@ class Document(Struct, frozen=True, kw_only=True):
 
 def encode(document: Document) -> bytes:
     """One line of JSON with its newline."""
-    return msgspec.json.encode(document) + b"\n"
+    return printable(msgspec.json.encode(document)) + b"\n"
+
+
+def printable(data: bytes) -> bytes:
+    """The same JSON, safe on a terminal."""
+    return data if data.isascii() and b"\x7f" not in data else in_json(data.decode()).encode()
 
 
 def schema() -> dict[str, Any]:

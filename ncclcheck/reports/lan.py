@@ -51,6 +51,13 @@ def choice_of_job(cluster: Cluster, node: Node) -> Choice:
     return choice_of_gloo(node) if told and uses_gloo(cluster) else choice_of_nccl(node)
 
 
+def meant(cluster: Cluster, node: Node) -> str:
+    """The interface that advice names: the one that the job's backend takes by itself, or was told to take."""
+    choices = [choice_of_gloo(node)] * uses_gloo(cluster) + [choice_of_nccl(node)]
+    taken = [one.bootstrap for one in choices if one.bootstrap and not is_loopback(one.bootstrap.address)]
+    return taken[0].name if taken else ""
+
+
 @derived
 def uses_gloo(cluster: Cluster) -> bool:
     """Whether the job's backend is gloo; before a job, whether `auto` would take it: no node has a usable GPU."""
@@ -100,6 +107,15 @@ def is_loopback(address: str) -> bool:
         return False
 
 
+def is_routable(address: str) -> bool:
+    """Neither loopback nor link-local."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return not (parsed.is_loopback or parsed.is_link_local or parsed.is_unspecified)
+
+
 def is_real(interface: Interface, others: Sequence[Interface]) -> bool:
     """Whether it leads out of the machine: hardware, or a bridge that has hardware as a member."""
     kinds = {other.name: value_or(other.kind, "virtual") for other in others}
@@ -127,28 +143,42 @@ class Routes:
     def __init__(self, node: Node) -> None:
         listed = at(node, "network.routes")
         ready = [one for route in ([] if isinstance(listed, Unread) else listed) if (one := _ready(route))]
-        self._routes = sorted(ready, key=lambda one: (-one.mask, one.way[1]))
+        self._routes = sorted(ready, key=lambda one: (-one.mask, one.route.metric))
         self.signature = tuple(self._routes)
 
     def way(self, version: int, peer: int) -> Way | None:
         """The longest prefix, then the lowest metric, as the kernel does it without policy rules."""
-        for of_version, base, mask, (way, _) in self._routes:
+        route = self.route(version, peer)
+        return Way(route.interface, route.gateway) if route else None
+
+    def route(self, version: int, peer: int) -> Route | None:
+        """The route itself that such a way is by."""
+        for of_version, base, mask, route in self._routes:
             if of_version == version and peer & mask == base:
-                return way
+                return route
         return None
+
+    def within(self, network: IPNetwork) -> list[Route]:
+        """The routes to a subnet or to a part of it."""
+        first, mask = int(network.network_address), int(network.netmask)
+        return [
+            one.route
+            for one in self._routes
+            if one.version == network.version and one.mask >= mask and one.base & mask == first
+        ]
 
 
 class _Ready(NamedTuple):
     version: int
     base: int
     mask: int
-    way: tuple[Way, int]
+    route: Route
 
 
+@lru_cache(maxsize=65536)
 def _ready(route: Route) -> _Ready | None:
     try:
         network = ipaddress.ip_network(route.destination)
     except ValueError:
         return None
-    way = Way(route.interface, route.gateway)
-    return _Ready(network.version, int(network.network_address), int(network.netmask), (way, route.metric))
+    return _Ready(network.version, int(network.network_address), int(network.netmask), route)

@@ -1,44 +1,92 @@
-"""What ssh, srun and our own first step say when a node cannot be entered, and what mends it."""
+"""What ssh, srun, a join and our own first step say when a node cannot be entered, and what fixes it."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from ncclcheck.probes.facts import Run, Silence
-from ncclcheck.reports.findings import Finding, Owner, Remedy, Where, admin, seen, unknown, you
+from ncclcheck.probes.facts import Silence
+from ncclcheck.reports.findings import Evidence, Finding, Owner, Remedy, Where, admin, seen, unknown, you
 
-_NOTHING_KNOWN = "No agent ran there, so nothing is known of this node: it is neither ready nor broken."
+NOTHING_KNOWN = "No agent ran there, so nothing is known of this node: it is neither ready nor broken."
+FELL_SILENT = "What this node did last is known, and no more: it is neither ready nor broken."
 
 
-@dataclass(frozen=True)
-class _Cause:
-    """One line that is recognised. Texts may use {node} and the groups of the pattern."""
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """Words that are recognised. Texts may use {node} and the groups of the pattern.
+
+    begun: only of a node whose agent had spoken, or only of one whose had not; None: of both. shared: it befell
+    the whole step, and no node is to blame.
+    """
 
     pattern: str
     what: str
     owner: Owner
     fix: tuple[Remedy, ...]
-    why: str = _NOTHING_KNOWN
+    why: str = NOTHING_KNOWN
+    begun: bool | None = None
+    shared: bool = False
+    found: re.Pattern[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "found", re.compile(self.pattern, re.MULTILINE))
+
+    def match(self, silence: Silence) -> re.Match[str] | None:
+        """The words in what was said of a node."""
+        if self.begun not in (None, bool(silence.last_step)):
+            return None
+        return self.found.search(silence.detail)
+
+    def finding(self, silence: Silence, found: re.Match[str], *evidence: Evidence) -> Finding:
+        """What is wrong with a node of which these words were said."""
+        groups = {name: value or "" for name, value in found.groupdict().items()} | {"node": silence.node}
+        safe = {name: shlex.quote(value) for name, value in groups.items()}
+        line = silence.detail[silence.detail.rfind("\n", 0, found.start()) + 1 :].split("\n", 1)[0].strip()
+        return unknown(
+            Where() if self.shared else Where(node=silence.node),
+            self.what.format(**groups),
+            why=self.why,
+            owner=self.owner,
+            evidence=[seen(_source(silence, line), line), *evidence],
+            fix=[
+                Remedy(who=one.who, text=one.text, commands=[command.format(**safe) for command in one.commands])
+                for one in self.fix
+            ],
+        )
 
 
-_TRY = "ssh -o BatchMode=yes {node} true"
-_SLURMD = (
-    you("Leave the node out until it is mended.", "sbatch --exclude={node} ..."),
-    admin(
-        "See whether slurmd answers there.",
-        "scontrol show node {node}",
-        "ssh {node} systemctl status slurmd",
+def _source(silence: Silence, line: str) -> str:
+    """Who said a line: a program that begins it with its name, else the process that spoke for the node."""
+    named = re.match(r"(srun|slurmstepd|ncclcheck)\b", line)
+    return named[1] if named else silence.via.replace("agent", "") or "its process"
+
+
+TRY = "ssh -o BatchMode=yes {node} true"
+_LOG_OF_SSHD = "journalctl -u ssh -u sshd | tail -20"
+_SAME_VERSION = "Install the same version on that node, for this very interpreter, or run from a shared folder."
+
+OWN_WORDS = (
+    Cause(
+        pattern=r"^ncclcheck: .*: it answered, but nothing large came through: (?P<said>.+)",
+        what="it answered, but nothing large came through (path MTU): {said}",
+        owner="site",
+        fix=(
+            you("See which size passes, larger and smaller.", "ping -M do -c 3 -s 1472 {node}"),
+            admin(
+                "Give all hosts, switch ports and tunnels between the two the same MTU; until then give this one "
+                "what passes.",
+                "ip link set dev eth0 mtu 1400",
+            ),
+        ),
+        why="A switch port or a tunnel on the way loses large packets without a word: ssh and any job hang there.",
     ),
-)
-_SLURMD_WHY = "One such node ends srun on all nodes: a job that starts with srun would not start."
-_CAUSES = (
-    _Cause(
-        r"^ncclcheck: .*: no interpreter (?P<python>.+) there",
-        "{python}, the interpreter of this side, is not there",
-        "job",
-        (
+    Cause(
+        pattern=r"^ncclcheck: .*: no interpreter (?P<python>.+) there",
+        what="{python}, the interpreter of this side, is not there",
+        owner="job",
+        fix=(
             you(
                 "Make the same environment on that node, or start ncclcheck from one that all nodes share.",
                 "ls -l {python}",
@@ -46,175 +94,214 @@ _CAUSES = (
             you("For containers that run on the hosts, enter them with --via 'docker exec NAME'."),
         ),
     ),
-    _Cause(
-        r"^ncclcheck: .*: no ncclcheck (?P<version>\S+) there that (?P<python>.+?) can import: (?P<error>.*)",
-        "no ncclcheck there: {error}",
-        "job",
-        (
-            you(
-                "Install the same version on that node, for this very interpreter, or run from a shared folder.",
-                "{python} -m pip install ncclcheck=={version}",
-            ),
+    Cause(
+        pattern=(
+            r"^ncclcheck: .*: no ncclcheck (?P<version>\S+) there that (?P<python>.+?) can import: (?P<error>.*)"
         ),
+        what="no ncclcheck there: {error}",
+        owner="job",
+        fix=(you(_SAME_VERSION, "{python} -m pip install ncclcheck=={version}"),),
     ),
-    _Cause(
-        r"^ncclcheck: .*: (?P<said>ncclcheck \S+ there speaks protocol \d+, (?P<version>\S+) here speaks \d+)",
-        "another ncclcheck there: {said}",
-        "job",
-        (you("Install the same version on all nodes.", "python3 -m pip install ncclcheck=={version}"),),
-        "The two versions do not understand each other, so nothing is known of this node.",
-    ),
-    _Cause(
-        r"^\S+: Permission denied \((?P<said>[^)]*)\)",
-        "ssh is not let in: permission denied ({said})",
-        "job",
-        (
-            you("Put your public key there; ncclcheck never types a password.", "ssh-copy-id {node}", _TRY),
-            admin("If the key is there, see why sshd refuses it.", "journalctl -u ssh -u sshd | tail -20"),
+    Cause(
+        pattern=(
+            r"^ncclcheck: .*: (?P<said>ncclcheck \S+ there speaks protocol \d+, (?P<version>\S+) here speaks \d+)"
         ),
-    ),
-    _Cause(
-        r"^Host key verification failed",
-        "ssh does not know this host's key, or the key has changed",
-        "job",
-        (
-            you("Connect once by hand, compare the key and accept it.", "ssh {node} true"),
-            you("If the host was installed anew, forget its old key first.", "ssh-keygen -R {node}"),
-        ),
-    ),
-    _Cause(
-        r"^ssh: Could not resolve hostname",
-        "its name does not resolve here",
-        "job",
-        (
-            you("Correct the name, or name its address in ~/.ssh/config (HostName).", "getent hosts {node}"),
-            admin("Enter the node in DNS or in /etc/hosts."),
-        ),
-    ),
-    _Cause(
-        r"^ssh: connect to .*: Connection refused",
-        "its ssh port refuses connections: no sshd listens there",
-        "node",
-        (
-            admin("Start sshd on that node.", "systemctl enable --now ssh || systemctl enable --now sshd"),
-            you("If it listens on another port, name it in ~/.ssh/config (Port).", _TRY),
-        ),
-    ),
-    _Cause(
-        r"^ssh: connect to .* timed out|^Connection timed out during banner exchange|^Connection to .* timed out",
-        "no answer from its ssh port in 10 s: it is down, or a firewall drops the packets",
-        "node",
-        (
-            you("See whether it answers at all.", "ping -c 3 {node}", _TRY),
-            admin("Start the node, or open its ssh port to this one."),
-        ),
-    ),
-    _Cause(
-        r"^ssh: connect to .*: (?:No route to host|Network is unreachable)",
-        "there is no route to it from here, or it is down",
-        "site",
-        (
-            you("See whether other hosts of its network answer.", "getent hosts {node}", "ip route"),
-            admin("Start the node, or mend the route and the firewall (REJECT) between the two."),
-        ),
-    ),
-    _Cause(
-        r"^Timeout, server \S+ not responding|^Connection (?:to \S+ )?(?:closed|reset) by |^(?:kex_|client_loop)",
-        "its ssh connection broke",
-        "node",
-        (
-            you("See whether it still answers.", _TRY),
-            admin(
-                "See whether it restarted, or its sshd takes too few connections at once (MaxStartups).",
-                "journalctl -u ssh -u sshd | tail -20",
-            ),
-        ),
-        "What ran there was ended with the connection, and nothing more was heard.",
-    ),
-    _Cause(
-        r"^Error.*: (?:No such container|[Cc]ontainer \S+ is not running|no container with name)",
-        "the container of --via is not there or does not run",
-        "job",
-        (you("Start the same container on every host.", "ssh {node} docker ps"),),
-    ),
-    _Cause(
-        r"(?i)^(?:srun|slurmstepd): error: .*(?:credential|munge)",
-        "Slurm's credential was refused there",
-        "node",
-        (
-            admin(
-                "Set its clock and start munge there, with the same key as everywhere.",
-                "timedatectl",
-                "systemctl restart munge",
-                "munge -n | ssh {node} unmunge",
-            ),
-        ),
-        "A munge credential holds for minutes, so a clock that is off makes every one look expired.",
-    ),
-    _Cause(
-        r"^srun: error: Task launch for \S+ failed on node \S+: (?P<said>.*)",
-        "srun could not start a task there: {said}",
-        "node",
-        _SLURMD,
-        _SLURMD_WHY,
-    ),
-    _Cause(
-        r"^ncclcheck: .*: srun started no agent there in (?P<seconds>\d+) s",
-        "srun started no task there in {seconds} s",
-        "node",
-        _SLURMD,
-        _SLURMD_WHY,
-    ),
-    _Cause(
-        r"^srun: error: Node failure on \S+",
-        "Slurm has lost this node",
-        "node",
-        (admin("See why it is down.", "scontrol show node {node}", "ssh {node} systemctl status slurmd"),),
-    ),
-    _Cause(
-        r"^srun: .*(?:Expired or invalid job|Invalid job id)",
-        "the job of SLURM_JOB_ID has ended",
-        "job",
-        (you("Start a new allocation: salloc -N 2, or sbatch."),),
-    ),
-    _Cause(
-        r"^srun: .*(?:Unable to create (?:job )?step|[Nn]odes are busy|Invalid node name)",
-        "Slurm creates no job step there",
-        "site",
-        (
-            you("See what Slurm says of the node.", "scontrol show node {node}", "squeue --steps --me"),
-            admin("If it is down or drained, mend and resume it.", "scontrol update nodename={node} state=resume"),
-        ),
+        what="another ncclcheck there: {said}",
+        owner="job",
+        fix=(you("Install the same version on all nodes.", "python3 -m pip install ncclcheck=={version}"),),
+        why="The two versions do not understand each other, so nothing is known of this node.",
     ),
 )
 
-
-def hurried(run: Run) -> bool:
-    """The deadline came before the facts were there, which says nothing of the nodes."""
-    return run.stopped_by == "deadline" and not run.started_job and bool(run.silent)
-
-
-def recognised(silence: Silence) -> Finding | None:
-    """The finding of a node that could not be entered, where the words are known."""
-    for cause in _CAUSES:
-        if found := re.search(cause.pattern, silence.detail, re.MULTILINE):
-            return _finding(silence, cause, found)
-    return None
-
-
-def _finding(silence: Silence, cause: _Cause, found: re.Match[str]) -> Finding:
-    said = {name: value or "" for name, value in found.groupdict().items()} | {"node": silence.node}
-    safe = {name: shlex.quote(value) for name, value in said.items()}
-    line = silence.detail[silence.detail.rfind("\n", 0, found.start()) + 1 :].split("\n", 1)[0].strip()
-    source = next((word for word in ("ssh", "srun", "ncclcheck") if line.startswith(f"{word}:")), "its process")
-    return unknown(
-        Where(node=silence.node),
-        cause.what.format(**said),
-        why=cause.why,
-        owner=cause.owner,
-        evidence=[seen(source, line), seen("last step", silence.last_step)],
-        fix=[
-            Remedy(who=one.who, text=one.text, commands=[command.format(**safe) for command in one.commands])
-            for one in cause.fix
-        ],
-    )
+SSH = (
+    Cause(
+        pattern=r"^@ +WARNING: UNPROTECTED PRIVATE KEY FILE|^Permissions .* are too open",
+        what="ssh does not use your private key: others may read it",
+        owner="job",
+        fix=(you("Let nobody else read it.", "chmod 600 ~/.ssh/id_*", TRY),),
+    ),
+    Cause(
+        pattern=r"^.*(?:Bad owner or permissions on|Bad configuration option|terminating, \d+ bad config).*",
+        what="ssh does not accept its own settings on this side",
+        owner="job",
+        fix=(you("Correct the file and line that it names.", TRY),),
+    ),
+    Cause(
+        pattern=r"^.*Too many authentication failures",
+        what="sshd ended the login after too many keys that it does not know",
+        owner="job",
+        fix=(
+            you(
+                "Offer the right key alone: IdentityFile and IdentitiesOnly yes in ~/.ssh/config.",
+                "ssh -o BatchMode=yes -o IdentitiesOnly=yes -i KEY {node} true",
+            ),
+        ),
+    ),
+    Cause(
+        pattern=r"^(?:WARNING: Your password has expired|Password change required|You (?:are|must) .*password)",
+        what="the password of this account has expired there, so that no command runs",
+        owner="job",
+        fix=(you("Log in by hand and set a new one.", "ssh -t {node} true"),),
+    ),
+    Cause(
+        pattern=r"^.*: Permission denied \((?P<said>[^)]*)\)",
+        what="ssh is not let in: permission denied ({said})",
+        owner="job",
+        fix=(
+            you("Put your public key there; ncclcheck never types a password.", "ssh-copy-id {node}", TRY),
+            admin("If the key is there, see why sshd refuses it.", _LOG_OF_SSHD),
+        ),
+    ),
+    Cause(
+        pattern=(
+            r"^@ +WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED|^Host key for .* has changed"
+            r"|^.*WARNING: REVOKED HOST KEY"
+        ),
+        what="its host key is not the one that is known here",
+        owner="job",
+        fix=(
+            admin(
+                "Say whether the host was installed anew, and what its key is.",
+                "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub",
+            ),
+            you(
+                "If so, forget the old key and accept the new one; if not, another machine answers there.",
+                "ssh-keygen -R {node}",
+                "ssh {node} true",
+            ),
+        ),
+    ),
+    Cause(
+        pattern=r"^Host key verification failed|^No .* host key is known for",
+        what="ssh does not know this host's key",
+        owner="job",
+        fix=(
+            you("Connect once by hand, compare the key and accept it.", "ssh {node} true"),
+            admin("Or give all nodes the keys of all: /etc/ssh/ssh_known_hosts.", "ssh-keyscan {node}"),
+        ),
+    ),
+    Cause(
+        pattern=r"^.*Unable to negotiate with \S+ port \d+: (?P<said>no matching .*)",
+        what="ssh and its sshd have no algorithm in common: {said}",
+        owner="site",
+        fix=(
+            admin(
+                "Bring the older side up to date, or allow an algorithm that both have.",
+                "sshd -T | grep -i algorithms",
+            ),
+        ),
+    ),
+    Cause(
+        pattern=r"^ssh: Could not resolve hostname (?P<name>\S+):",
+        what="its name does not resolve here: {name}",
+        owner="job",
+        fix=(
+            you("Correct the name, or name its address in ~/.ssh/config (HostName).", "getent hosts {name}"),
+            admin("Enter the node in DNS or in /etc/hosts."),
+        ),
+    ),
+    Cause(
+        pattern=r"^channel \d+: open failed: (?P<said>.*)|^stdio forwarding failed",
+        what="its jump host (ProxyJump) does not come through to it: {said}",
+        owner="site",
+        fix=(you("See the way step by step.", "ssh -v -o BatchMode=yes {node} true"),),
+    ),
+    Cause(
+        pattern=r"^ssh: connect to .*: Connection refused",
+        what="its ssh port refuses connections: no sshd listens there",
+        owner="node",
+        fix=(
+            admin("Start sshd on that node.", "systemctl enable --now ssh || systemctl enable --now sshd"),
+            you("If it listens on another port, name it in ~/.ssh/config (Port).", TRY),
+        ),
+    ),
+    Cause(
+        pattern=(
+            r"^(?:ssh: )?[Cc]onnect.* timed out during banner exchange"
+            r"|^banner exchange: Connection to .* timed out"
+        ),
+        what="sshd accepted the connection but sent no banner in 10 s: the port is open, sshd or the host hangs",
+        owner="node",
+        fix=(
+            you("Leave the node out until it is sound.", "ncclcheck env --hosts ..."),
+            admin(
+                "Look at the machine's console (BMC): out of memory, a hung disk or file system, a kernel that "
+                "died; sshd answers only once it can start a process.",
+                "ipmitool -H BMC sol activate",
+            ),
+        ),
+    ),
+    Cause(
+        pattern=r"^ssh: connect to .* timed out|^Connection to .* timed out",
+        what="no answer from its ssh port in 10 s: it is down, or a firewall drops the packets",
+        owner="node",
+        fix=(
+            you("See whether it answers at all.", "ping -c 3 {node}", TRY),
+            admin("Start the node, or open its ssh port to this one."),
+        ),
+    ),
+    Cause(
+        pattern=r"^ssh: connect to .*: (?P<said>No route to host|Network is unreachable)",
+        what="there is no way to it from here ({said}): it is down, or the route or a firewall is wrong",
+        owner="site",
+        fix=(
+            you("See whether other hosts of its network answer.", "getent hosts {node}", "ip route"),
+            admin("Start the node, or correct the route and the firewall (REJECT) between the two."),
+        ),
+    ),
+    Cause(
+        pattern=r"^(?:kex|ssh)_exchange_identification: |^banner exchange: .*invalid format",
+        what="sshd closed the connection before any login: it takes no more at once, or none from here",
+        owner="node",
+        fix=(
+            you("Try again with nothing else that logs in there.", TRY),
+            admin(
+                "See why: MaxStartups or PerSourcePenalties (sshd_config), fail2ban, hosts.deny.",
+                _LOG_OF_SSHD,
+                "sshd -T | grep -iE 'maxstartups|persource'",
+            ),
+        ),
+        begun=False,
+    ),
+    Cause(
+        pattern=r"^(?:Connection (?:closed|reset) by |Received disconnect from )",
+        what="sshd closed the connection during the login",
+        owner="node",
+        fix=(
+            you("See what it says by hand; here its banner is not shown.", TRY),
+            admin(
+                "See why: no job of this user on the node (pam_slurm_adopt), /etc/nologin, an account that is "
+                "closed, MaxStartups.",
+                _LOG_OF_SSHD,
+            ),
+        ),
+        begun=False,
+    ),
+    Cause(
+        pattern=(
+            r"^Timeout, server \S+ not responding|^Connection (?:to \S+ )?(?:closed|reset) by "
+            r"|^(?:kex_|client_loop)|^Received disconnect from "
+        ),
+        what="its ssh connection broke",
+        owner="node",
+        fix=(
+            you("See whether it still answers.", TRY),
+            admin(
+                "See whether it restarted, and whether the network between was cut.", "last -x reboot | head -3"
+            ),
+        ),
+        why="What ran there was ended with the connection, and nothing more was heard.",
+    ),
+    Cause(
+        pattern=r"^Error.*: (?:No such container|[Cc]ontainer \S+ is not running|no container with name)",
+        what="the container of --via is not there or does not run",
+        owner="job",
+        fix=(you("Start the same container on every host.", "ssh {node} docker ps"),),
+    ),
+    Cause(
+        pattern=r"^\S*: (?:line \d+: )?(?:exec|\S+): restricted\b",
+        what="its login shell is a restricted one, which starts no program by its path",
+        owner="job",
+        fix=(admin("Give this account a plain shell on that node.", "getent passwd {node}"),),
+    ),
+)

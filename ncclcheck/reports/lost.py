@@ -11,6 +11,11 @@ STUCK_S = 5.0
 MOST_TOLD = 16
 # Steps in which all ranks begin the same iterations together: a row of the table, and the soak.
 _TOGETHER = re.compile(r"barrier|\w+ [0-9.]+ ([KMG]i)?B|soak, .*")
+# Of torch's stores and rendezvous, and of the kernel: the other side did not come, or is gone.
+_IN_VAIN = re.compile(
+    r"time[d-]? ?out|Rendezvous(Timeout|Connection|Closed)Error|Broken pipe|No route to host"
+    r"|[Cc]onnection (reset|closed|refused|was closed|timed out)|[Ff]ailed to (recv|send)",
+)
 _SIGNALS = {-9: "SIGKILL", -11: "SIGSEGV", -6: "SIGABRT", -7: "SIGBUS", -15: "SIGTERM"}
 
 
@@ -37,6 +42,16 @@ def ended(ranks: Sequence[RankState]) -> list[RankState]:
     stopped = [rank for rank in ranks if rank.proc_state in ("T", "t")]
     signalled = [r for r in ranks if not r.error and r.exit is not None and r.exit < 0 and r.exit != -15]
     return (stopped or signalled)[:MOST_TOLD]
+
+
+def by_defect(ranks: Sequence[RankState]) -> bool:
+    """Whether a defect of ncclcheck ended the job: no rank that died without a word came before it."""
+    return any(rank.defect for rank in ranks) and not any(rank.first and not rank.error for rank in ranks)
+
+
+def gave_up(end: JobEnd) -> bool:
+    """Its words say that it waited for others in vain, or that they left: whoever speaks so is not to blame."""
+    return end.exit is not None and end.exit > 0 and bool(_IN_VAIN.search(last_line(end.detail)))
 
 
 def behind(ranks: Sequence[RankState]) -> list[RankState]:

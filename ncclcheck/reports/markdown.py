@@ -11,6 +11,7 @@ from ncclcheck.reports.findings import State
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.groups import Block, blocks
 from ncclcheck.reports.jsondoc import Document, Recommendation
+from ncclcheck.reports.visible import in_line, visible
 
 MOST = 65_536  # characters of an issue or a comment on GitHub
 _LEFT_OUT = "\n\n*{} more sections do not fit here, the worst are above; the whole is in the text report.*\n"
@@ -20,7 +21,6 @@ _LINE = 600
 _WIDTH = 100
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|~#])")
 _MEANT = re.compile(r"\S*(?:@|#\d)\S*")  # GitHub would tell a user, or link an issue
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _ACTIONS = {"set": "set", "unset": "remove", "try": "try", "keep": "keep"}
 
 
@@ -113,7 +113,7 @@ def _folded(title: str, inner: str, *, opened: bool = False) -> str:
 
 def _fenced(words: str, language: str = "text") -> str:
     """A block of text as it stands; the fence is longer than any in it."""
-    clean = _CONTROL.sub("?", words)
+    clean = visible(words)
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", clean)), default=0))
     return f"{fence}{language}\n{clean}\n{fence}"
 
@@ -134,5 +134,5 @@ def _plain(words: str) -> str:
 
 
 def _clipped(words: str) -> str:
-    line = " ".join(_CONTROL.sub(" ", words).split())
+    line = in_line(" ".join(words.split()))
     return line if len(line) <= _LINE else line[:_LINE] + " ..."

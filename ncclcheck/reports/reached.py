@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from ncclcheck.probes.facts import Cluster, Connect, NodeReach, PeerReach, Unread
+from ncclcheck.probes.facts import Cluster, Connect, NodeReach, PeerReach, Unread, replace
 from ncclcheck.reports.rule import NothingToJudge
 
 Pair = tuple[str, str]
@@ -56,15 +56,49 @@ def reached(cluster: Cluster) -> Reached | None:
     """The measurements between the nodes of this cluster; None where there are none."""
     names = {node.name for node in cluster.nodes}
     of_node = {reach.node: reach for reach in cluster.measurements.reach if reach.node in names}
-    counts = Counter(reach.address for reach in of_node.values())
-    clear = {node: reach for node, reach in of_node.items() if counts[reach.address] == 1}
+    shared = shared_addresses(cluster)
+    clear = {node: reach for node, reach in of_node.items() if reach.address not in shared}
     seen = {
         (node, peer.peer): peer
         for node, reach in clear.items()
         for peer in reach.peers
-        if peer.peer in names and counts[peer.address] <= 1
+        if peer.peer in names and peer.address not in shared
     }
     return Reached(clear, seen) if seen else None
+
+
+def shared_addresses(cluster: Cluster) -> set[str]:
+    """Addresses with which several nodes took part, also nodes that this rule may not judge."""
+    counts = Counter({reach.node: reach.address for reach in cluster.measurements.reach}.values())
+    return {address for address, count in counts.items() if count > 1}
+
+
+def after_the_job(cluster: Cluster) -> Cluster:
+    """The cluster with what its nodes saw of each other after a job that failed, in place of before it."""
+    told = cluster.measurements
+    return replace(cluster, measurements=replace(told, reach=told.reach_after, reach_after=[]))
+
+
+def closed(cluster: Cluster) -> set[Pair]:
+    """Connections that passed before the job and failed after it."""
+    before, after = reached(cluster), reached(after_the_job(cluster))
+    if before is None or after is None:
+        return set()
+    passed = {pair for pair, connect in before.connects.items() if connect.outcome == "ok"}
+    return {pair for pair, one in after.connects.items() if pair in passed and one.outcome not in ("ok", "silent")}
+
+
+def closed_to(cluster: Cluster) -> list[str]:
+    """The nodes that explain those connections; both ends where nobody can tell."""
+    bad, after = closed(cluster), reached(after_the_job(cluster))
+    if not bad or after is None:
+        return []
+    judged = set(after.connects)
+    together = groups(after.of_node, judged - bad)
+    if len(together) > 1 and len(together[0]) > len(together[1]):
+        return sorted(node for group in together[1:] for node in group)
+    culprits, left = blame(bad, judged)
+    return sorted({one.node for one in culprits} | {node for pair in left for node in pair})
 
 
 def required(cluster: Cluster) -> Reached:

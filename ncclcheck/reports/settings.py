@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ncclcheck.probes.facts import Cluster, Node
 from ncclcheck.reports.findings import Evidence, Where, seen
 from ncclcheck.reports.rule import NothingToJudge
-from ncclcheck.reports.variables import Setting, Version, effective, nccl_version, parse_int
+from ncclcheck.reports.variables import Setting, Version, assigned, effective, nccl_version, parse_int
 
 _TRUE = {"y", "yes", "t", "true"}
 
@@ -53,9 +53,8 @@ class Settings:
 
     def evidence(self, *names: str) -> list[Evidence]:
         """Those of these variables that are set, and where."""
-        return [
-            seen(self.all[name].source, f"{name}={self.all[name].value}") for name in names if name in self.all
-        ]
+        held = [(name, self.all[name]) for name in names if name in self.all]
+        return [seen(setting.source, assigned(name, setting.value)) for name, setting in held]
 
 
 def settings_of(node: Node) -> Settings:

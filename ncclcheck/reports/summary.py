@@ -12,7 +12,7 @@ from ncclcheck.reports.choice import Choice, gloo_choice, nccl_choice
 from ncclcheck.reports.fold import fold_names, size
 from ncclcheck.reports.jsondoc import Document
 from ncclcheck.reports.lan import network_of
-from ncclcheck.reports.variables import nccl_version, values
+from ncclcheck.reports.variables import assigned, nccl_version, values
 from ncclcheck.reports.wiring import choice
 
 _SHOWN = ("NCCL_", "TORCH_NCCL_", "GLOO_", "CUDA_VISIBLE_DEVICES")
@@ -80,7 +80,7 @@ def _variables(node: Node) -> str:
     env, read = variables(node), at(node, "job.variables")
     if isinstance(read, Unread):
         return f"unread: {read.why}"
-    shown = [f"{name}={env[name]}" for name in sorted(env) if name.startswith(_SHOWN)]
+    shown = [assigned(name, env[name]) for name in sorted(env) if name.startswith(_SHOWN)]
     return "  ".join(shown) if shown else "no NCCL_*, TORCH_NCCL_* or GLOO_* is set"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ncclcheck.reports import (
@@ -20,15 +20,15 @@ from ncclcheck.reports import (
 )
 from ncclcheck.reports.findings import State, Verdict
 from ncclcheck.reports.fold import fold_names
-from ncclcheck.reports.groups import Block, blocks, order, ranked
+from ncclcheck.reports.groups import MOST, Block, blocks, order, ranked
 from ncclcheck.reports.jsondoc import Document
 from ncclcheck.reports.logged import SYMPTOMS
 from ncclcheck.reports.rule import FAMILIES
+from ncclcheck.reports.visible import in_line
 
 _COLOURS = {State.FAIL: "1;31", State.WARN: "33", State.UNKNOWN: "35", State.NOTE: "36", State.OK: "32"}
 _SHORT = 200
 _BODY = " " * 8
-_MOST = 8
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def text(document: Document, style: Style) -> str:
         training_text.text(document, style.width),
         log_text.text(document, style.width),
         _families(document, style),
-        *(_block(block, style) for block in blocks(document, _shown(style)) if _told(block, document, style)),
+        *(_block(block, style) for block in _blocks(document, style) if _told(block, document, style)),
         recommend_text.text(document, style.width, verbose=style.verbose),
         _end(document, style),
     ]
@@ -67,15 +67,25 @@ def text(document: Document, style: Style) -> str:
 def short(document: Document, style: Style) -> str:
     """A few lines, made to be pasted."""
     lines = [f"{summary.title(document)}: {_counted(document)}"]
-    for block in blocks(document, _shown(style)):
+    for block in _blocks(document, style):
         codes = fold_names(block.codes) if len(block.codes) < 4 else f"{len(block.codes)} checks"
         label = style.paint(block.state, f"{block.state.word:8}{codes}  ")
-        told = [str(place) for place in block.places]
-        lines += [label + (one if len(one) <= _SHORT else one[:_SHORT] + " ...") for one in told]
+        told = [str(place) for place in block.places[: None if style.verbose else MOST]]
+        told += [f"and {left} more like these" for left in [len(block.places) - len(told)] if left]
+        lines += [label + _cut(one) for one in told]
     said = [*closing.compared(document), *closing.culprits(document)]
-    lines += [one if len(one) <= _SHORT else one[:_SHORT] + " ..." for one in said]
-    lines.append(closing.decision(document))
+    lines += [*map(_cut, said), " ".join(closing.decision(document).split())]
     return "\n".join(lines) + "\n"
+
+
+def _cut(words: str) -> str:
+    """One line, whatever is in the words."""
+    line = in_line(words.replace("\n", " "))
+    return line if len(line) <= _SHORT else line[:_SHORT] + " ..."
+
+
+def _blocks(document: Document, style: Style) -> Iterator[Block]:
+    return blocks(document, _shown(style), whole=style.verbose)
 
 
 def _shown(style: Style) -> list[State]:
@@ -93,7 +103,7 @@ def _told(block: Block, document: Document, style: Style) -> bool:
 
 def _block(block: Block, style: Style) -> str:
     lines = _heading(block, style)
-    most = len(block.places) if style.verbose else _MOST
+    most = len(block.places) if style.verbose else MOST
     for place in block.places[:most]:
         lines += _wrapped(str(place), style.width)
     if left := block.places[most:]:
@@ -104,7 +114,8 @@ def _block(block: Block, style: Style) -> str:
         lines += _evidence(block, style)
     for remedy in block.remedies:
         lines += _labelled("fix", f"[{remedy.who}] {remedy.text}", style.width)
-        lines += [f"{_BODY}           {command}" for command in remedy.commands]
+        pasted = [line for command in remedy.commands for line in command.split("\n")]
+        lines += [f"{_BODY}           {in_line(line)}" for line in pasted]
     return "\n".join(lines)
 
 
@@ -115,7 +126,7 @@ def _heading(block: Block, style: Style) -> list[str]:
 
 
 def _evidence(block: Block, style: Style) -> list[str]:
-    most = len(block.evidence) if style.verbose else _MOST
+    most = len(block.evidence) if style.verbose else MOST
     lines = []
     for evidence in block.evidence[:most]:
         lines += _labelled("seen", f"{evidence.source}: {evidence.value}", style.width)

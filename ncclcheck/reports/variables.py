@@ -19,6 +19,9 @@ Version = tuple[int, int, int]
 Mismatch = Literal["must-match", "risky", "harmless", "per-node-ok"]
 
 
+IFNAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+
+
 class Known(Struct, frozen=True, kw_only=True):
     """One variable of the reference list.
 
@@ -79,6 +82,18 @@ def values(node: Node) -> Mapping[str, str]:
     return {name: setting.value for name, setting in effective(node).items()}
 
 
+def assigned(name: str, value: str) -> str:
+    """`NAME=value`, in quotes where blanks at an end would not be seen."""
+    return f"{name}={value!r}" if value != value.strip() else f"{name}={value}"
+
+
+def blank_end(value: str) -> str:
+    """`ends with a space`; empty where no blank stands at either end. Neither NCCL nor torch takes any off."""
+    kinds = {" ": "a space", "\t": "a tab", "\n": "a newline", "\r": "a carriage return"}
+    ends = [("starts", value[:1]), ("ends", value[-1:])]
+    return " and ".join(f"{how} with {kinds.get(end, 'a blank')}" for how, end in ends if end.isspace())
+
+
 def as_version(text: object) -> Version | None:
     """ "2.30.7" as (2, 30, 7); None for an Unread or what names no version."""
     found = re.match(r"(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?", text) if isinstance(text, str) else None
@@ -104,6 +119,8 @@ class Parsed:
     mild: bool = False
 
 
+# What is held against a name, a path or a word as it stands; a blank at the end of others is passed over or meant.
+_TAKEN_WHOLE = re.compile(r"\w+_(IFNAME|HCA|FILE|PLUGIN|LIB|PATH|HOSTID|SUBSYS)|NCCL_NET")
 _INTEGER = re.compile(r"[ \t\n\v\f\r]*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 _TRUE = {"y", "yes", "1", "t", "true"}
 _FALSE = {"n", "no", "0", "f", "false"}
@@ -149,6 +166,8 @@ def parse(known: Known, text: str, version: Version | None = None) -> Parsed:
         return _parse_exact(known, text)
     if known.type == "list":
         return _parse_list(known, text)
+    if _TAKEN_WHOLE.fullmatch(known.name) and (ends := blank_end(text)):
+        return Parsed(text, f"{ends}, which is taken for a part of it")
     return Parsed(text)
 
 

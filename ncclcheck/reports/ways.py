@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 
-from ncclcheck.probes.facts import Cluster, Unread, at
+from ncclcheck.probes.facts import Address, Cluster, Interface, Node, Unread, at
 from ncclcheck.reports import lan
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.reached import reached
+
+_MOST_EQUAL = 8  # racks of one size are no draw: each is asked only where few stand against each other
 
 
 class Outcome(IntEnum):
@@ -25,11 +27,17 @@ class Outcome(IntEnum):
 
 @dataclass
 class Subnet:
-    """The nodes of one subnet. place: 0 is the largest one."""
+    """The nodes of one subnet. place: 0 is the largest one.
+
+    Of several of one size, doubts: what speaks against it being the right one, the weightiest first. said: what
+    speaks for it.
+    """
 
     network: lan.IPNetwork
     links: list[lan.Link]
     place: int = 0
+    doubts: tuple[bool, bool, int] = (False, False, 0)
+    said: str = ""
 
     @cached_property
     def ends(self) -> set[int]:
@@ -56,15 +64,56 @@ class Subnet:
         return f"{self.network} ({fold_names(link.node for link in self.links)})"
 
 
-def subnets_of(links: list[lan.Link]) -> list[Subnet]:
-    """The largest first: where two do not reach each other, the smaller one is the odd one out."""
+def subnets_of(cluster: Cluster, links: list[lan.Link]) -> list[Subnet]:
+    """The largest first: where two do not reach each other, the smaller one is the odd one out.
+
+    Of equally large ones a prefix that is wider than another over the same addresses comes last (a forgotten
+    netmask gives 10.0.0.1 a /8); then the endpoint's comes first, then those in which others have an address too.
+    """
     found: dict[lan.IPNetwork, Subnet] = {}
     for link in links:
         found.setdefault(link.network, Subnet(link.network, [])).links.append(link)
-    ordered = sorted(found.values(), key=lambda subnet: -len(subnet.links))
-    for place, subnet in enumerate(ordered):
+    subnets = sorted(found.values(), key=lambda subnet: -len(subnet.links))
+    first = len(subnets[0].links) if subnets else 0
+    equal = [subnet for subnet in subnets if len(subnet.links) == first]
+    if 1 < len(equal) <= _MOST_EQUAL:
+        _decide(cluster, equal)
+        subnets = sorted(equal, key=lambda subnet: subnet.doubts) + subnets[len(equal) :]
+    for place, subnet in enumerate(subnets):
         subnet.place = place
-    return ordered
+    return subnets
+
+
+def _decide(cluster: Cluster, equal: list[Subnet]) -> None:
+    """What speaks against each of some equally large subnets, and what for it in words."""
+    endpoint = [ipaddress.ip_address(text) for text in _endpoint(cluster)]
+    for one in equal:
+        near = [other for other in equal if other is not one and _overlap(one, other)]
+        wide = any(one.network.prefixlen < other.network.prefixlen for other in near)
+        is_endpoints = any(address in one.network for address in endpoint)
+        also = [
+            node.name for node in cluster.nodes if node.name not in one.nodes and address_in(node, one.network)
+        ]
+        one.doubts = (wide, not is_endpoints, -len(also))
+        one.said = "where the endpoint is" if is_endpoints else f"where {fold_names(also)} is too" if also else ""
+
+
+def _endpoint(cluster: Cluster) -> list[str]:
+    meeting = cluster.job.meeting
+    return [text.partition("%")[0] for text in meeting.addresses] if meeting else []
+
+
+def _overlap(one: Subnet, other: Subnet) -> bool:
+    return one.version == other.version and one.network.overlaps(other.network)
+
+
+def address_in(node: Node, network: lan.IPNetwork) -> tuple[Interface, Address] | None:
+    """An address of a node in this subnet, on an interface that is up."""
+    for interface in lan.interfaces(node):
+        for held, own in lan.global_networks(interface) if lan.is_usable(interface) else ():
+            if own == network:
+                return interface, held
+    return None
 
 
 class Ways:
@@ -109,6 +158,10 @@ class Ways:
     def passes(self, link: lan.Link, other: Subnet) -> bool | None:
         """Whether connections from a node to the other subnet pass; None where that was not tried."""
         return self.found.passes(link.node, other.nodes) if self.found else None
+
+    def second(self, link: lan.Link, other: Subnet) -> tuple[Interface, Address] | None:
+        """Another address of a node, in the other subnet."""
+        return address_in(self.nodes[link.node], other.network)
 
     def goes_by_itself(self, link: lan.Link, other: Subnet) -> bool:
         """Whether the kernel was seen to send there from the chosen interface after all, by a policy rule."""

@@ -14,6 +14,19 @@ from tests.lab import faults
 from tests.lab.hosts import PYTHON, Host, Lab
 from tests.lab.needs import need
 from tests.lab.slurm import Slurm
-from tests.lab.sshd import start_sshd, stop_sshd, wrong_key
+from tests.lab.sshd import another_host_key, configured, mute_sshd, start_sshd, stop_sshd, wrong_key
 
-__all__ = ["PYTHON", "Host", "Lab", "Slurm", "faults", "need", "start_sshd", "stop_sshd", "wrong_key"]
+__all__ = [
+    "PYTHON",
+    "Host",
+    "Lab",
+    "Slurm",
+    "another_host_key",
+    "configured",
+    "faults",
+    "mute_sshd",
+    "need",
+    "start_sshd",
+    "stop_sshd",
+    "wrong_key",
+]

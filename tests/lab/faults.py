@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from tests.lab.hosts import DATA, PYTHON, Host
@@ -33,6 +36,25 @@ def link_down(host: Host, device: str = "eth0") -> Iterator[None]:
         yield
     finally:
         host.ip(f"link set {device} up")
+
+
+def flap(host: Host, seconds: float, times: int = 1, device: str = "eth0") -> None:
+    """An interface goes down and comes back, so many times."""
+    for _ in range(times):
+        with link_down(host, device):
+            time.sleep(seconds)
+        time.sleep(seconds)
+
+
+def frozen(host: Host, seconds: float) -> None:
+    """Everything on the host stands still for a while, as in a virtual machine that is paused."""
+    pids = host.pids()
+    for number in (signal.SIGSTOP, signal.SIGCONT):
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        if number == signal.SIGSTOP:
+            time.sleep(seconds)
 
 
 @contextmanager
@@ -103,15 +125,113 @@ def _route(host: Host, others: list[Host], verb: str) -> None:
 
 
 @contextmanager
-def docker_bridge(*hosts: Host) -> Iterator[None]:
-    """A bridge docker0 with the address that Docker gives it on every machine."""
+def no_route(host: Host) -> Iterator[None]:
+    """As in another subnet with a router between, but this host has lost its route to the others."""
+    with other_subnet(host, routed=True):
+        host.ip(f"route del {DATA}.0/24")
+        try:
+            yield
+        finally:
+            host.ip(f"route replace {DATA}.0/24 via {ELSEWHERE}.1")
+
+
+@contextmanager
+def stray_route(host: Host, route: str, rp_filter: int = 1) -> Iterator[None]:
+    """A forgotten route leads to a part of eth0's subnet, and what comes in against it is dropped as forged."""
+    setting = "/proc/sys/net/ipv4/conf/eth0/rp_filter"
+    host.check(["sh", "-c", f"echo {rp_filter} >{setting}"])
+    host.ip(f"route add {route}")
+    try:
+        yield
+    finally:
+        host.check(["sh", "-c", f"ip route del {route} 2>&-; echo 0 >{setting}"])
+
+
+@contextmanager
+def same_mac(host: Host, other: Host) -> Iterator[None]:
+    """eth0 has the MAC address of another host's eth0."""
+    read = ["cat", "/sys/class/net/eth0/address"]
+    own = host.check(read).strip()
+    host.ip(f"link set dev eth0 address {other.check(read).strip()}")
+    try:
+        yield
+    finally:
+        host.ip(f"link set dev eth0 address {own}")
+
+
+@contextmanager
+def written_neighbour(host: Host, peer: Host, mac: str = "02:00:00:00:00:99") -> Iterator[None]:
+    """A permanent neighbour entry sends what is for the peer to a machine that is not there."""
+    host.ip(f"neigh replace {peer.address} lladdr {mac} dev eth0 nud permanent")
+    try:
+        yield
+    finally:
+        host.ip("neigh flush dev eth0 nud permanent")
+
+
+@contextmanager
+def too_wide(host: Host, far: Host) -> Iterator[None]:
+    """eth0 has a /8, so that it takes `far`, in another subnet behind a router, for a neighbour on its wire.
+
+    The lab has one wire: `far` answers ARP to its own subnet alone (arp_ignore 2), as if the router were between.
+    """
+    with other_subnet(far, routed=True), _deaf_to_others(far):
+        there, own = f"{ELSEWHERE}.0/24 via {DATA}.1", f"{host.address}/{host.length}"
+        host.ip(f"addr add {host.address}/8 dev eth0", f"addr del {own} dev eth0", f"route del {there}")
+        host.ip(f"route add default via {DATA}.1")
+        try:
+            yield
+        finally:
+            host.ip("addr flush dev eth0 scope global", f"addr add {own} dev eth0", f"route add {there}")
+
+
+@contextmanager
+def _deaf_to_others(host: Host) -> Iterator[None]:
+    setting = "/proc/sys/net/ipv4/conf/eth0/arp_ignore"
+    host.check(["sh", "-c", f"echo 2 >{setting}"])
+    try:
+        yield
+    finally:
+        host.check(["sh", "-c", f"echo 0 >{setting}"])
+
+
+@contextmanager
+def two_addresses(host: Host, first: str) -> Iterator[None]:
+    """eth0 has another address before its own."""
+    own = f"{host.address}/{host.length}"
+    host.ip("addr flush dev eth0 scope global", f"addr add {first} dev eth0", f"addr add {own} dev eth0")
+    try:
+        yield
+    finally:
+        host.ip("addr flush dev eth0 scope global", f"addr add {own} dev eth0")
+
+
+@contextmanager
+def bridge(name: str, address: str, *hosts: Host) -> Iterator[None]:
+    """A bridge that leads nowhere, with this address."""
     for host in hosts:
-        host.ip("link add name docker0 type bridge", "addr add 172.17.0.1/16 dev docker0", "link set docker0 up")
+        host.ip(f"link add name {name} type bridge", f"addr add {address} dev {name}", f"link set {name} up")
     try:
         yield
     finally:
         for host in hosts:
-            host.ip("link delete docker0")
+            host.ip(f"link delete {name}")
+
+
+def docker_bridge(*hosts: Host) -> AbstractContextManager[None]:
+    """A bridge docker0 with the address that Docker gives it on every machine."""
+    return bridge("docker0", "172.17.0.1/16", *hosts)
+
+
+@contextmanager
+def port_range(host: Host, first: int, last: int) -> Iterator[None]:
+    """The ports that the kernel gives to whoever does not ask for one."""
+    path = "/proc/sys/net/ipv4/ip_local_port_range"
+    host.run(["sh", "-c", f"echo {first} {last} > {path}"])
+    try:
+        yield
+    finally:
+        host.run(["sh", "-c", f"echo 32768 60999 > {path}"])
 
 
 @contextmanager
@@ -159,9 +279,39 @@ def drop_high_ports(host: Host, way: str = "in") -> Iterator[None]:
 
 
 @contextmanager
-def loss(host: Host, percent: int) -> Iterator[None]:
-    """This share of the packets that come in on eth0 is lost."""
-    rule = f"iifname eth0 numgen random mod 100 < {percent} drop"
+def drop_tcp(host: Host) -> Iterator[None]:
+    """All TCP that comes in on eth0 is dropped, also of connections that stand."""
+    rule = "iifname eth0 meta l4proto tcp drop"
+    with _table(host, "lab_tcp", [f"chain input {{\n type filter hook input priority 0\n {rule}\n}}"]):
+        yield
+
+
+@contextmanager
+def ipv6_dropped(host: Host, lost: bool = True) -> Iterator[None]:
+    """Names resolve to an address of IPv6 first on all hosts, and this one drops TCP that comes in over it."""
+    hosts = host.lab.hosts
+    six = {one.name: f"2001:db8:77::{one.address.rsplit('.', 1)[1]}" for one in hosts}
+    before = (host.etc / "hosts").read_text()
+    for one in hosts:
+        one.ip(f"addr add {six[one.name]}/64 dev eth0 nodad")
+        names = "".join(f"{address} {name}\n" for name, address in six.items())
+        (one.etc / "hosts").write_text(names + before)
+    rule = "iifname eth0 meta nfproto ipv6 meta l4proto tcp drop" if lost else "counter"
+    try:
+        with _table(host, "lab_six", [f"chain input {{\n type filter hook input priority 0\n {rule}\n}}"]):
+            yield
+    finally:
+        for one in hosts:
+            one.ip(f"addr del {six[one.name]}/64 dev eth0")
+        host.lab.write_names()
+
+
+@contextmanager
+def loss(host: Host, percent: int, source: Host | None = None) -> Iterator[None]:
+    """This share of the packets that come in on eth0 is lost; source: of those that come from this host alone."""
+    sent_by = f"ip saddr {source.address} " if source else ""
+    chance = f"numgen random mod 100 < {percent} " if percent < 100 else ""
+    rule = f"iifname eth0 {sent_by}{chance}drop"
     with _table(host, "lab_loss", [f"chain input {{\n type filter hook input priority 0\n {rule}\n}}"]):
         yield
 
@@ -175,6 +325,35 @@ def _table(host: Host, name: str, chains: list[str]) -> Iterator[None]:
         yield
     finally:
         tool(inside, text=f"delete table inet {name}\n")
+
+
+@contextmanager
+def black_hole(host: Host, way: str = "both", over: int = 1400, device: str = "eth0") -> Iterator[None]:
+    """Larger packets are lost on the way, `in` to the host, `out` of it or both, and no router says so.
+
+    Without segmentation offload on any host: as on a real wire, a packet is never larger than its sender made it.
+    """
+    hooks = {"in": [("input", "iifname")], "out": [("output", "oifname")]}
+    chains = [
+        f"chain {hook} {{\n type filter hook {hook} priority 0\n {match} {device} meta length > {over} drop\n}}"
+        for hook, match in hooks.get(way, hooks["in"] + hooks["out"])
+    ]
+    for one in host.lab.hosts:
+        one.ip(f"link set {device} gso_max_segs 1")
+    try:
+        with _table(host, "lab_black_hole", chains):
+            yield
+    finally:
+        for one in host.lab.hosts:
+            one.ip(f"link set {device} mtu 1500 gso_max_segs 65535")
+
+
+@contextmanager
+def few_connections(host: Host, per_second: int = 1) -> Iterator[None]:
+    """A firewall lets so few new TCP connections in on eth0, and drops the rest without a word."""
+    rule = f"iifname eth0 tcp flags & (syn|ack) == syn limit rate over {per_second}/second drop"
+    with _table(host, "lab_syn", [f"chain input {{\n type filter hook input priority 0\n {rule}\n}}"]):
+        yield
 
 
 @contextmanager

@@ -54,7 +54,7 @@ class Slurm:
         first, *_ = lab.hosts
         first.start([str(command("slurmctld")), "-D"])
         for host in lab.hosts:
-            host.start([str(command("slurmd")), "-D", "-N", host.name])
+            self._start(host)
         until("all Slurm nodes are idle", self._idle, seconds=20)
 
     def pid(self, host: Host) -> int:
@@ -71,6 +71,48 @@ class Slurm:
             yield
         finally:
             slurmd.resume()
+
+    @contextmanager
+    def dead(self, host: Host) -> Iterator[None]:
+        """The host's slurmd is gone; Slurm still takes the node for a good one."""
+        psutil.Process(self.pid(host)).kill()
+        try:
+            yield
+        finally:
+            self._start(host)
+            self.resume(host)
+
+    @contextmanager
+    def prolog(self, host: Host, script: str) -> Iterator[None]:
+        """Before a job's first step on this host slurmd runs a script as root."""
+        program, conf = host.folder / "prolog", host.etc / "slurm" / "slurm.conf"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        before = conf.read_text()
+        conf.write_text(f"{before}Prolog={program}\n")
+        self._restart(host)
+        try:
+            yield
+        finally:
+            conf.write_text(before)
+            self._restart(host)
+            self.resume(host)
+
+    def resume(self, host: Host) -> None:
+        """Slurm takes the node for a good one again."""
+        self.lab.hosts[0].run(["scontrol", "update", f"nodename={host.name}", "state=resume"])
+
+    def _start(self, host: Host) -> None:
+        host.start([str(command("slurmd")), "-D", "-N", host.name])
+
+    def _restart(self, host: Host) -> None:
+        slurmd = psutil.Process(self.pid(host))
+        slurmd.kill()
+        slurmd.wait(10)
+        written = host.folder / "slurmd.pid"
+        written.unlink()
+        self._start(host)
+        until(f"{host.name}'s slurmd is there again", lambda: written.exists() and bool(written.read_text()))
 
     def _configure(self, more: tuple[str, ...]) -> None:
         folder, first = self.lab.folder, self.lab.hosts[0]
@@ -96,6 +138,9 @@ class Slurm:
         options = [f"--{option}={folder}/munge.{end}" for option, end in files.items()]
         self.lab.hosts[0].start([str(command("munged")), "--foreground", *options])
         until("munged listens", (folder / "munge.socket").exists)
+        for host in self.lab.hosts:  # where munge(1) looks for it
+            host.check(["mkdir", "-p", "/run/munge"])
+            host.check(["ln", "-sf", f"{folder}/munge.socket", "/run/munge/munge.socket.2"])
 
     def _idle(self) -> bool:
         done = self.lab.hosts[0].run(["sinfo", "-h", "-N", "-o", "%T"])

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.lab.faults import listener
 from tests.lab.hosts import Host, Lab
 from tests.lab.needs import command, need
 from tests.lab.tools import kill_all, tool, until
@@ -19,6 +20,7 @@ PidFile none
 PasswordAuthentication no
 KbdInteractiveAuthentication no
 PermitRootLogin prohibit-password
+LoginGraceTime 20
 """
 _CLIENT = """\
 IdentityFile {folder}/id
@@ -29,17 +31,18 @@ StrictHostKeyChecking yes
 """
 
 
-def start_sshd(lab: Lab, *hosts: Host) -> None:
+def start_sshd(lab: Lab, *hosts: Host, more: str = "") -> None:
     """sshd on these hosts (none named: all), on every address. `ssh hN` goes over mgmt0 where there is one.
 
     The client's settings are each host's /etc/ssh/ssh_config and, for `ssh -F`, `lab.folder / "ssh_config"`.
+    more: further lines of sshd_config.
     """
     need("ssh", "sshd")
     if not (lab.folder / "id").exists():
         _make_keys(lab)
     for host in hosts or lab.hosts:
         config = host.folder / "sshd_config"
-        config.write_text(_SERVER.format(folder=host.folder))
+        config.write_text(f"{_SERVER.format(folder=host.folder)}{more}\n")
         host.start([str(command("sshd")), "-D", "-E", f"{host.folder}/sshd.log", "-f", str(config)])
     for host in hosts or lab.hosts:
         until(f"{host.name}'s sshd listens", lambda host=host: _listens(host))  # type: ignore[misc]
@@ -72,6 +75,45 @@ def _listens(host: Host) -> bool:
 def stop_sshd(host: Host) -> None:
     """sshd and its sessions are gone: connections are refused. start_sshd(lab, host) brings it back."""
     kill_all(lambda: [pid for pid in host.pids() if Path(f"/proc/{pid}/comm").read_text() == "sshd\n"])
+
+
+@contextmanager
+def configured(host: Host, more: str) -> Iterator[None]:
+    """Its sshd has further lines of sshd_config."""
+    stop_sshd(host)
+    start_sshd(host.lab, host, more=more)
+    try:
+        yield
+    finally:
+        stop_sshd(host)
+        start_sshd(host.lab, host)
+
+
+@contextmanager
+def mute_sshd(host: Host) -> Iterator[None]:
+    """Port 22 takes connections, and nobody says a word: sshd, or the whole machine, hangs."""
+    stop_sshd(host)
+    with listener(host, 22):
+        yield
+    start_sshd(host.lab, host)
+
+
+@contextmanager
+def another_host_key(host: Host) -> Iterator[None]:
+    """The host was installed anew: it has a key that the others do not know."""
+    kept = {path: path.read_bytes() for path in (host.folder / "host_key", host.folder / "host_key.pub")}
+    stop_sshd(host)
+    for path in kept:
+        path.unlink()
+    _key(host.folder / "host_key")
+    start_sshd(host.lab, host)
+    try:
+        yield
+    finally:
+        stop_sshd(host)
+        for path, text in kept.items():
+            path.write_bytes(text)
+        start_sshd(host.lab, host)
 
 
 @contextmanager

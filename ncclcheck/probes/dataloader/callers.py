@@ -7,6 +7,8 @@ import re
 import time
 from collections.abc import Iterator
 
+from ncclcheck.probes import files
+
 _MOST_FILES = 400
 _MOST_BYTES = 300_000
 _MOST_S = 0.15
@@ -38,7 +40,7 @@ def _sources(directory: str) -> Iterator[tuple[str, bytes]]:
                 return
             path = os.path.join(folder, name)
             try:
-                with open(path, "rb") as file:
+                with open(files.opened(path), "rb") as file:
                     yield os.path.relpath(path, directory), file.read(_MOST_BYTES)
             except OSError:
                 continue

@@ -38,7 +38,7 @@ _MOST_PRINTS = 16
 
 def look(plan: DataPlan, limit: float, interpreter: Interpreter | None = None) -> Sharding:
     """Emulate the ranks, factories and all, within so many seconds. interpreter: one that was started early."""
-    folder = tempfile.mkdtemp(prefix="ncclcheck-ranks-")
+    folder = tempfile.mkdtemp(prefix="ncclcheck-ranks-", dir=plan.scratch or None)
     try:
         return _look(
             World(plan, min(max(1, plan.ranks), _MOST_RANKS), folder, time.monotonic() + limit, interpreter)

@@ -51,13 +51,13 @@ def look(made: Made, plan: DataPlan, limit: float) -> Streams:
     if not loaded.can_be_loaded(made) or random.ended.timed_out or left < 1:
         return _unjudged(found, random)
     limit = min(left, _loader_limit(random))
-    found = _with_run(found, random, _run(made, random, workers, limit))
+    found = _with_run(found, random, _run(made, plan, random, workers, limit))
     found = replace(found, stops=_alone_too(made, plan, found.stops, random))
     if any(stop.kind == "raised" and not stop.alone for stop in found.stops):
-        found = _one_worker_too(found, _run(made, random, 1, min(limit, max(1.0, end - time.monotonic()))))
+        found = _one_worker_too(found, _run(made, plan, random, 1, min(limit, max(1.0, end - time.monotonic()))))
     left = end - time.monotonic()
     if found.persistent and not found.stops and left > 1:
-        with _folder() as folder:
+        with _folder(plan) as folder:
             found = replace(found, new_epoch=newepoch.look(made, plan.seed, workers, folder, left))
     return found
 
@@ -97,10 +97,10 @@ def _loader_limit(random: Randomness) -> float:
     return _AT_LEAST_S + 4 * (loaded.EPOCHS * random.first_s + reads * random.item_s)
 
 
-def _run(made: Made, random: Randomness, workers: int, limit: float) -> _Loaded:
+def _run(made: Made, plan: DataPlan, random: Randomness, workers: int, limit: float) -> _Loaded:
     """Two epochs of the user's loader, watched."""
     names = [dependence.generator for dependence in random.depends]
-    with _folder() as folder:
+    with _folder(plan) as folder:
         watcher = Watcher(made, Notebook(folder), states=names)
 
         def tell(epoch: int) -> None:
@@ -113,8 +113,8 @@ def _run(made: Made, random: Randomness, workers: int, limit: float) -> _Loaded:
 
 
 @contextmanager
-def _folder() -> Iterator[str]:
-    folder = tempfile.mkdtemp(prefix="ncclcheck-data-")
+def _folder(plan: DataPlan) -> Iterator[str]:
+    folder = tempfile.mkdtemp(prefix="ncclcheck-data-", dir=plan.scratch or None)
     try:
         Notebook(folder).epoch = 0
         yield folder

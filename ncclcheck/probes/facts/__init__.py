@@ -56,7 +56,7 @@ from ncclcheck.probes.facts.logs import LogEvent, LogFile, LogProcess, Logs
 from ncclcheck.probes.facts.measurements import Measurements, together
 from ncclcheck.probes.facts.memory import Elsewhere, JobMemory, RankMemory
 from ncclcheck.probes.facts.nccl import ConfFile, ConfLine, Library, NamedFile, Nccl, PluginFile, StrayLine, Wheel
-from ncclcheck.probes.facts.network import Address, Interface, InterfaceKind, Network, Packets, Route
+from ncclcheck.probes.facts.network import Address, Interface, InterfaceKind, Neighbour, Network, Packets, Route
 from ncclcheck.probes.facts.node import Node, ProbeRun, variables
 from ncclcheck.probes.facts.pairs import Lateness, NodeSpeed, PairTime, RankSpeed
 from ncclcheck.probes.facts.place import (
@@ -74,6 +74,7 @@ from ncclcheck.probes.facts.place import (
 )
 from ncclcheck.probes.facts.reach import (
     Burst,
+    ByName,
     ClockOffset,
     Connect,
     ConnectOutcome,
@@ -82,16 +83,20 @@ from ncclcheck.probes.facts.reach import (
     Echoes,
     Marks,
     NodeReach,
+    NoDoor,
     PathMtu,
     PeerReach,
+    Volley,
 )
-from ncclcheck.probes.facts.run import JobEnd, Leftover, RankState, Run, Silence
+from ncclcheck.probes.facts.run import JobEnd, Knock, Leftover, Look, RankState, Run, Silence
 from ncclcheck.probes.facts.software import JobFacts, PortHolder, Stack, Variable
 from ncclcheck.probes.facts.transport import (
     Connections,
     Diagnosis,
     Diagnostics,
     Endpoint,
+    Interruptions,
+    LinkEvents,
     Moved,
     NetDevice,
     Traffic,
@@ -118,6 +123,7 @@ __all__ = [
     "Baseline",
     "Bound",
     "Burst",
+    "ByName",
     "ClockOffset",
     "Cluster",
     "Collective",
@@ -163,21 +169,25 @@ __all__ = [
     "HugePages",
     "Interface",
     "InterfaceKind",
+    "Interruptions",
     "Job",
     "JobEnd",
     "JobFacts",
     "JobMemory",
+    "Knock",
     "Lateness",
     "Launcher",
     "Leftover",
     "Library",
     "Limits",
     "Link",
+    "LinkEvents",
     "Lock",
     "LogEvent",
     "LogFile",
     "LogProcess",
     "Logs",
+    "Look",
     "Marks",
     "Measurements",
     "Meeting",
@@ -186,8 +196,10 @@ __all__ = [
     "NamedFile",
     "Namespace",
     "Nccl",
+    "Neighbour",
     "NetDevice",
     "Network",
+    "NoDoor",
     "Node",
     "NodeReach",
     "NodeSpeed",
@@ -240,6 +252,7 @@ __all__ = [
     "UnreadKind",
     "Variable",
     "Verified",
+    "Volley",
     "Wheel",
     "Word",
     "WrongResult",

@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from ncclcheck.probes.facts.bounds import Count
+from ncclcheck.probes.facts.network import Neighbour
 
 Launcher = Literal["local", "slurm", "ssh", "join", "torchrun"]
 
@@ -26,17 +27,26 @@ class Meeting(Struct, frozen=True, kw_only=True):
     """How the nodes of a join met, as this node saw it; node rank 0 opens the meeting point on `endpoint`.
 
     told_by: the options or variables that it was read from. outcome: open, or on node rank 0 taken (no port could
-    be opened), or on the others why node rank 0 was not reached. addresses: what the host resolves to here.
+    be opened), or on the others why node rank 0 was not reached. addresses: what the host resolves to here;
+    sources: whence the kernel here would send to each of them, empty where it cannot; neighbours: whither on the
+    wire, address and entry, where it knows.
+    secret: by what the nodes know each other; "none": by nothing, so that anybody on the network may be one.
+    unrouted: the kernel here has no route to it; no_route: it, or a machine on the way, says that there is none.
     """
 
     endpoint: str
     told_by: str
-    outcome: Literal["open", "taken", "unresolved", "no_route", "refused", "silent", "stranger", "turned_away"]
+    outcome: Literal[
+        "open", "taken", "unresolved", "unrouted", "no_route", "refused", "silent", "stranger", "turned_away"
+    ]
     node_rank: int = 0
     detail: str = ""
     addresses: list[str] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
+    neighbours: dict[str, Neighbour] = field(default_factory=dict)
     arrivals: list[Arrival] = field(default_factory=list)
     seconds: float = 0.0
+    secret: Literal["", "none", "secret", "munge"] = ""
 
 
 class Job(Struct, frozen=True, kw_only=True):

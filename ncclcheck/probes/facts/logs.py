@@ -81,7 +81,7 @@ class LogProcess(Struct, frozen=True, kw_only=True):
     rings: bool = False
     trees: bool = False
     nvls: bool | None = None
-    chunk: Count | None = None
+    chunk: Whole | None = None
     first_line: Whole = 0
     file: str = ""
 

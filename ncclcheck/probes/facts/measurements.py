@@ -10,26 +10,35 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ncclcheck.probes.facts.bench import Collective, Expectation, Soak, Startup, WrongResult
+from ncclcheck.probes.facts.bounds import Amount
 from ncclcheck.probes.facts.data import DataReport, by_node
 from ncclcheck.probes.facts.logs import Logs
 from ncclcheck.probes.facts.memory import JobMemory
 from ncclcheck.probes.facts.pairs import Lateness, NodeSpeed, PairTime, RankSpeed
-from ncclcheck.probes.facts.reach import NodeReach
+from ncclcheck.probes.facts.reach import NodeReach, NoDoor
 from ncclcheck.probes.facts.training import Checks, Saves, Side, Smoke
-from ncclcheck.probes.facts.transport import Diagnostics, Traffic, Transport
+from ncclcheck.probes.facts.transport import Diagnostics, Interruptions, Traffic, Transport
 from ncclcheck.probes.facts.trial import Trial
 from ncclcheck.probes.facts.verified import Verified
 
 
 class Measurements(Struct, frozen=True, kw_only=True):
-    """What the job measured, and before it the nodes of each other."""
+    """What the job measured, and before it the nodes of each other.
+
+    no_doors: nodes that could not be tried, for they could open no port.
+    reach_after: the same once more after a job that failed, to tell whether a way has closed meanwhile.
+    measuring_s: seconds of rank 0 from its first collective to the end of all that was measured.
+    """
 
     collectives: list[Collective] = field(default_factory=list)
     wrong: list[WrongResult] = field(default_factory=list)
     soak: Soak | None = None
     startup_s: Startup | None = None
+    measuring_s: Amount | None = None
     expectation: Expectation | None = None
     reach: list[NodeReach] = field(default_factory=list)
+    reach_after: list[NodeReach] = field(default_factory=list)
+    no_doors: list[NoDoor] = field(default_factory=list)
     pairs: list[PairTime] = field(default_factory=list)
     lateness: list[Lateness] = field(default_factory=list)
     rank_speeds: list[RankSpeed] = field(default_factory=list)
@@ -37,6 +46,7 @@ class Measurements(Struct, frozen=True, kw_only=True):
     memory: JobMemory = JobMemory()
     transport: list[Transport] = field(default_factory=list)
     traffic: list[Traffic] = field(default_factory=list)
+    interruptions: list[Interruptions] = field(default_factory=list)
     diagnostics: Diagnostics | None = None
     data: list[DataReport] = field(default_factory=list)
     smoke: Smoke | None = None

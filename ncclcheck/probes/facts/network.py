@@ -43,6 +43,7 @@ class Interface(Struct, frozen=True, kw_only=True):
     members: list[str] | Unread = NOT_RECORDED
     driver: str | Unread = NOT_RECORDED
     packets: Packets | Unread = NOT_RECORDED
+    mac: str | Unread = NOT_RECORDED
 
 
 class Route(Struct, frozen=True, kw_only=True):
@@ -52,6 +53,17 @@ class Route(Struct, frozen=True, kw_only=True):
     gateway: str
     interface: str
     metric: int
+
+
+class Neighbour(Struct, frozen=True, kw_only=True, tag="neighbour"):
+    """To which hardware address the kernel sends what is for an address on its wire. Source: /proc/net/arp.
+
+    permanent: somebody wrote it; else a machine answered to ARP.
+    """
+
+    mac: str
+    interface: str
+    permanent: bool
 
 
 class Network(Struct, frozen=True, kw_only=True, tag="network"):

@@ -37,6 +37,7 @@ class Lateness(Struct, frozen=True, kw_only=True):
     makes nobody late. last: of how many iterations it was the last. What its process did meanwhile: wall and CPU
     seconds, seconds in which its threads were runnable and had no core (schedstat, summed over threads), seconds
     in which it did not run though a timer of its own was due (stopped, throttled), involuntary context switches.
+    running: how many threads of the whole machine could run, for each of its cores, on average of some looks.
     """
 
     rank: Count
@@ -49,12 +50,14 @@ class Lateness(Struct, frozen=True, kw_only=True):
     runqueue_s: Amount | None = None
     stalled_s: Amount = 0.0
     involuntary: Whole = 0
+    running: Amount | None = None
 
 
 class RankSpeed(Struct, frozen=True, kw_only=True):
     """What one rank reaches alone, without any network; null where it was not measured.
 
-    device: `cuda:0` or `cpu`. to_device and from_device: copies between pinned host memory and the GPU.
+    device: `cuda:0` or `cpu`. to_device and from_device: copies between pinned host memory and the GPU. waited:
+    share of the time in which its threads wanted a core that they had none.
     """
 
     rank: Count
@@ -64,14 +67,19 @@ class RankSpeed(Struct, frozen=True, kw_only=True):
     matmul_gflop_s: Amount | None = None
     to_device_gb_s: Amount | None = None
     from_device_gb_s: Amount | None = None
+    waited: Amount = 0.0
     reason: str = ""
 
 
 class NodeSpeed(Struct, frozen=True, kw_only=True):
-    """An all_reduce among the ranks of one node alone: NVLink, PCIe or shared memory, and no network."""
+    """An all_reduce among the ranks of one node alone: NVLink, PCIe or shared memory, and no network.
+
+    waited: as that of a rank, of the lowest one.
+    """
 
     node: str
     ranks: Count
     bytes: Whole
     busbw_gb_s: Amount | None = None
+    waited: Amount = 0.0
     reason: str = ""

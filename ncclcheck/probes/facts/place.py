@@ -92,11 +92,15 @@ class Lock(Struct, frozen=True, kw_only=True, tag="lock"):
 
 
 class Storage(Struct, frozen=True, kw_only=True, tag="storage"):
-    """The directories of the job, and whether files in the working directory can be locked."""
+    """The directories of the job, and whether files in the working directory can be locked.
+
+    deleted: the path of a working directory that was deleted since this process entered it; empty: it is there.
+    """
 
     places: list[Place] | Unread = NOT_RECORDED
     flock: Lock | Unread = NOT_RECORDED
     fcntl: Lock | Unread = NOT_RECORDED
+    deleted: str | Unread = NOT_RECORDED
 
 
 class PortRange(Struct, frozen=True, kw_only=True, tag="port_range"):
@@ -109,14 +113,21 @@ class PortRange(Struct, frozen=True, kw_only=True, tag="port_range"):
 class System(Struct, frozen=True, kw_only=True, tag="system"):
     """What the kernel was told.
 
-    stack, processes: soft limits, -1 is unlimited. tasks: pids.max of the control group.
+    stack, processes, address_space, file_size: soft limits (RLIMIT_STACK, NPROC, AS, FSIZE), -1 is unlimited.
+    tasks: pids.max of the control group. tasks_used: processes and threads that this user has on the host, where
+    their number is limited. tcp_rmem, tcp_wmem: the most bytes that a TCP socket may buffer, each way.
     remove_ipc: what logind.conf says, as it is written; absent where it says nothing. cpu: vendor and model.
     """
 
     uid: int | Unread = NOT_RECORDED
     stack: int | Unread = NOT_RECORDED
     processes: int | Unread = NOT_RECORDED
+    address_space: int | Unread = NOT_RECORDED
+    file_size: int | Unread = NOT_RECORDED
     tasks: int | Unread = NOT_RECORDED
+    tasks_used: int | Unread = NOT_RECORDED
     ports: PortRange | Unread = NOT_RECORDED
+    tcp_rmem: int | Unread = NOT_RECORDED
+    tcp_wmem: int | Unread = NOT_RECORDED
     remove_ipc: bool | Unread = NOT_RECORDED
     cpu: str | Unread = NOT_RECORDED

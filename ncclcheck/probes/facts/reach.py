@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from ncclcheck.probes.facts.host import Resolution
+from ncclcheck.probes.facts.network import Neighbour
 from ncclcheck.probes.facts.unread import NOT_RECORDED, Unread
 
 
@@ -25,6 +26,15 @@ class Door(Struct, frozen=True, kw_only=True):
     mtu: int
     token: str
     file: str = ""
+
+
+class NoDoor(Struct, frozen=True, kw_only=True):
+    """A node that could open no port on its own address. why: the kernel's word."""
+
+    node: str
+    address: str
+    protocol: Literal["TCP", "UDP"]
+    why: str
 
 
 ConnectOutcome = Literal["ok", "refused", "timed_out", "unreachable", "stranger", "silent", "not_sent"]
@@ -46,6 +56,13 @@ class ClockOffset(Struct, frozen=True, kw_only=True, tag="clock_offset"):
 
     seconds: float
     within_s: float
+
+
+class Volley(Struct, frozen=True, kw_only=True, tag="volley"):
+    """TCP connections that were opened at once. late: those not answered before the kernel would ask again."""
+
+    opened: int
+    late: int
 
 
 class Echoes(Struct, frozen=True, kw_only=True, tag="echoes"):
@@ -80,8 +97,22 @@ class Burst(Struct, frozen=True, kw_only=True, tag="burst"):
     starved: float = 0.0
 
 
+class ByName(Struct, frozen=True, kw_only=True, tag="by_name"):
+    """A TCP connection to the address that gloo would tell by the peer's own name, where that is another one.
+
+    Nothing of ours listens there: refused means that the peer, or a firewall before it, answers.
+    """
+
+    address: str
+    connect: Connect
+
+
 class PeerReach(Struct, frozen=True, kw_only=True):
-    """What one node saw of one peer. source, interface: whence the kernel sends to it. bursts: to the peer."""
+    """What one node saw of one peer. source, interface: whence the kernel sends to it. bursts: to the peer.
+
+    neighbour: where the kernel sends it on the wire, after all tries; absent where nothing is known or a router is
+    between.
+    """
 
     peer: str
     address: str
@@ -94,6 +125,9 @@ class PeerReach(Struct, frozen=True, kw_only=True):
     interface: str | Unread = NOT_RECORDED
     resolved: Resolution | Unread = NOT_RECORDED
     bursts: list[Burst] = field(default_factory=list)
+    volley: Volley | Unread = NOT_RECORDED
+    neighbour: Neighbour | Unread = NOT_RECORDED
+    by_name: ByName | Unread = NOT_RECORDED
 
 
 class Counters(Struct, frozen=True, kw_only=True, tag="counters"):

@@ -14,7 +14,8 @@ class RankState(Struct, frozen=True, kw_only=True):
 
     proc_state: the letter of /proc/PID/stat, or "gone". exit: the exit status, negative for a signal.
     phase: start (no world yet), world (joined), done (all parts finished). ticks: iterations that were begun since
-    the last step; ranks in the same collective have begun as many.
+    the last step; ranks in the same collective have begun as many. defect: the line of ncclcheck that raised
+    `error`, where that is a defect of its own.
     """
 
     rank: Count
@@ -28,16 +29,53 @@ class RankState(Struct, frozen=True, kw_only=True):
     proc_state: str = ""
     exit: int | None = None
     error: str = ""
+    defect: str = ""
     first: bool = False
 
 
+class Look(Struct, frozen=True, kw_only=True):
+    """A second look at a node that fell silent.
+
+    came: how far it came: no (not in, or it took too long), in (logged in, the command did not run), ran. state:
+    of its agent's process, the letter of /proc/PID/stat or "gone"; empty where there was no agent to look at.
+    wchan: the kernel function that it waits in. said: what Slurm says of the node.
+    """
+
+    came: Literal["no", "in", "ran"]
+    state: str = ""
+    wchan: str = ""
+    said: str = ""
+
+
+class Knock(Struct, frozen=True, kw_only=True):
+    """A connection that a node tried to the host of a silent one. answered: its kernel accepted or refused it."""
+
+    of: str
+    by: str
+    address: str
+    answered: bool
+    detail: str = ""
+
+
 class Silence(Struct, frozen=True, kw_only=True):
-    """A node that did not answer: what it did last, and what its process said."""
+    """A node that did not answer: what it did last, and what its process said.
+
+    since_s: since it was last heard. step_s: since last_step was announced. waited_s: since it was first asked,
+    or until its channel closed. detail: what was said beside the channel (ssh's or srun's words). printed: what
+    came on the channel before any record. via: the process here that speaks for it, and its exit status.
+    """
 
     node: str
     last_step: str
     since_s: float
+    step_s: float | None = None
+    waited_s: float | None = None
     detail: str = ""
+    printed: str = ""
+    via: Literal["", "agent", "ssh", "srun"] = ""
+    exit: int | None = None
+    look: Look | None = None
+    knocks: list[Knock] = []
 
 
 class JobEnd(Struct, frozen=True, kw_only=True):
@@ -60,11 +98,15 @@ class Leftover(Struct, frozen=True, kw_only=True):
 
 
 class Run(Struct, frozen=True, kw_only=True):
-    """What happened while the tool ran."""
+    """What happened while the tool ran.
+
+    examiners: those of the user's dataset that died, and did not end by themselves.
+    """
 
     ranks: list[RankState] = field(default_factory=list)
     silent: list[Silence] = field(default_factory=list)
     ends: list[JobEnd] = field(default_factory=list)
+    examiners: list[JobEnd] = field(default_factory=list)
     leftovers: list[Leftover] = field(default_factory=list)
     started_job: bool = False
     stopped_by: Literal[

@@ -9,7 +9,10 @@ from ncclcheck.probes.facts.unread import NOT_RECORDED, Unread
 
 
 class Stack(Struct, frozen=True, kw_only=True, tag="stack"):
-    """Software versions, read from files; torch is never imported for them."""
+    """Software versions, read from files; torch is never imported for them.
+
+    torch_libraries: bytes of those of its shared libraries that `import torch` maps in any case.
+    """
 
     python: str | Unread = NOT_RECORDED
     executable: str | Unread = NOT_RECORDED
@@ -17,6 +20,7 @@ class Stack(Struct, frozen=True, kw_only=True, tag="stack"):
     torch: str | Unread = NOT_RECORDED
     torch_path: str | Unread = NOT_RECORDED
     torch_cuda: str | Unread = NOT_RECORDED
+    torch_libraries: int | Unread = NOT_RECORDED
     driver: str | Unread = NOT_RECORDED
 
 

@@ -103,6 +103,34 @@ class Moved(Struct, frozen=True, kw_only=True):
     received: Whole
 
 
+class LinkEvents(Struct, frozen=True, kw_only=True):
+    """How often one interface (`eth0`) or port of an HCA (`mlx5_0:1`) lost its link during the job."""
+
+    name: str
+    downs: Whole
+
+
+class Interruptions(Struct, frozen=True, kw_only=True):
+    """What held up one node between the start of its torchrun and its end, whatever ran there.
+
+    paused_s: the longest time in which a thread with nothing to do but to wake up did not, though it waited for no
+    core: the host was stopped. starved_s: the longest time in which it waited for a core. Both are null where the
+    kernel does not count that waiting. silent_s: the longest time in which the launcher heard nothing of the node,
+    which says something every 0.5 s. links: those that lost their link. segments, retransmits: of TCP, of all of
+    the host. Source: /proc/thread-self/schedstat, /sys/class/net/*/carrier_down_count,
+    /sys/class/infiniband/*/ports/*/counters/link_downed, /proc/net/snmp.
+    """
+
+    node: str
+    seconds: Amount
+    paused_s: Amount | None = None
+    starved_s: Amount | None = None
+    silent_s: Amount = 0.0
+    links: list[LinkEvents] = field(default_factory=list)
+    segments: Whole | None = None
+    retransmits: Whole | None = None
+
+
 class Traffic(Struct, frozen=True, kw_only=True):
     """How far the counters of one node rose from the start of its torchrun to its end.
 

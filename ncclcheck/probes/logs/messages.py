@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ncclcheck.probes.facts import Endpoint
+from ncclcheck.probes.facts.secrets import HIDDEN, is_secret, masked
 
 if TYPE_CHECKING:
     from ncclcheck.probes.logs.nccl import Process
@@ -70,7 +71,7 @@ def take(process: Process, text: str) -> bool:
         return True
     if found := _SETTING.match(text):
         if len(process.settings) < _MOST:
-            process.settings[found[1]] = found[2]
+            process.settings[found[1]] = HIDDEN if is_secret(found[1]) else masked(found[2])
         return True
     return word in _KNOWN or _PASSED_ON.match(text) is not None
 

@@ -18,7 +18,7 @@ _MOST_THREADS = 4096
 _MOST_WARNINGS, _WARNING = 20, 500
 _MOST_SAMPLES, _SAMPLE = 3, 160
 _VERSION = re.compile(r"NCCL version (\d{1,3}\.\d{1,3}(?:\.\d{1,3})?)")
-_COMMUNICATOR = re.compile(r"comm (0x[0-9a-f]{1,16}) rank (\d{1,7}) n[rR]anks (\d{1,7})\b(.*)")
+_COMMUNICATOR = re.compile(r"comm (0x[0-9a-f]{1,16}) rank (\d{1,6}) n[rR]anks (\d{1,6})\b(.*)")
 _OF_COMMUNICATOR = re.compile(r"\b(nNodes|localRanks|busId|commId) (\w{1,40})")
 
 End = tuple[str, int | None, int, int]

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from ncclcheck.probes import files
 from ncclcheck.probes.facts import Transport, Unread
 from ncclcheck.probes.logs.lines import read
 from ncclcheck.probes.logs.nccl import Log
@@ -109,7 +110,7 @@ def _open(path: str) -> BinaryIO | Unread:
     try:
         if not os.path.isfile(path):
             return Unread("absent", f"NCCL wrote no log to {path}")
-        return open(path, "rb")
+        return open(files.opened(path), "rb")
     except PermissionError:
         return Unread("denied", f"{path} may not be read by this user")
     except (OSError, ValueError) as error:

@@ -8,16 +8,16 @@ from typing import NamedTuple
 
 HEAD = 200  # of a line, where prefixes stand
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_RANK = re.compile(r"\[rank(\d{1,7})\]:")
+_RANK = re.compile(r"\[rank(\d{1,6})\]:")
 _MOST = 6
 _TIME = r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?\s*"
 _FORMS = (
     _TIME,  # docker logs -t, kubectl logs --timestamps
     r"std(?:out|err) [FP] |\|\s*",  # after a time: a container's log as it lies on the node
-    r"\[rank(?P<rank>\d{1,7})\]:\s?",  # torch 2.2 and later, of itself
+    r"\[rank(?P<rank>\d{1,6})\]:\s?",  # torch 2.2 and later, of itself
     r"\[(?P<task>[A-Za-z][A-Za-z_-]{0,40}\d{1,5})\]:\s?",  # torchrun --tee: role and local rank
     # mpirun --tag-output, of version 5 too; SageMaker
-    r"\[(?:[\w.-]{1,200}@)?\d{1,5},(?:mpirank:)?(?P<rank>\d{1,7})(?:,[\w.-]{1,63})?\]<std(?:out|err|diag)>:\s?",
+    r"\[(?:[\w.-]{1,200}@)?\d{1,5},(?:mpirank:)?(?P<rank>\d{1,6})(?:,[\w.-]{1,63})?\]<std(?:out|err|diag)>:\s?",
     r"(?P<task>\d{1,6}): ",  # srun --label
     r"\((?:\w{1,80}(?:\[[^\]]{1,40}\])? )?(?P<task>pid=\d{1,10}(?:, ip=(?P<host>[\w.:]{1,64}))?)\)\s",  # Ray
     r"\[(?P<task>pod/[\w.-]{1,253}/[\w.-]{1,63})\]\s",  # kubectl logs --prefix

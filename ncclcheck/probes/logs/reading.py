@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from ncclcheck.probes.facts import LogEvent, LogFile, Logs
+from ncclcheck.probes.facts.secrets import masked
 from ncclcheck.probes.logs import told
 from ncclcheck.probes.logs.lines import LONGEST, MARK, Other, Record, blocks, split
 from ncclcheck.probes.logs.match import Matcher, Pattern, shape_of
@@ -48,7 +49,7 @@ class Kept:
 
     def again(self, line: int, text: str, order: int, clock: float | None) -> None:
         """Said once more: of what is said often the first ones are kept, and the last."""
-        self.line, self.text, self.order, self.time = line, text[:_TEXT], order, clock
+        self.line, self.text, self.order, self.time = line, _quoted(text), order, clock
         self.count += 1
 
 
@@ -244,7 +245,7 @@ class Reading:
                 continue
             self._counts[key] = same
             one = Kept(
-                sign, number, text[:_TEXT], order, group, process, host, pid, rank, here.time, level, fields
+                sign, number, _quoted(text), order, group, process, host, pid, rank, here.time, level, fields
             )
             same.append(one)
             self.kept.append(one)
@@ -291,6 +292,11 @@ class Reading:
             fields=one.fields,
             count=one.count,
         )
+
+
+def _quoted(line: str) -> str:
+    """The line as it may be shown; a secret that the cut would halve is seen whole before."""
+    return masked(line[: 2 * _TEXT])[:_TEXT]
 
 
 def _ranks(told: Iterable[int | None]) -> list[int]:

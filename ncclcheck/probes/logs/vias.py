@@ -9,10 +9,10 @@ from typing import NamedTuple
 _FIRST = frozenset(("Channel", "Ring", "Coll", "CollNet"))
 _NUMBER = re.compile(r"\d+(?:/\d+)?$")
 _CHANNEL = re.compile(
-    r"(?P<source>\d{1,7})(?:\[[0-9a-f]+\])? -> (?P<target>\d{1,7})(?:\[[0-9a-f]+\])?"
+    r"(?P<source>\d{1,6})(?:\[[0-9a-f]+\])? -> (?P<target>\d{1,6})(?:\[[0-9a-f]+\])?"
     r"(?: \[(?:send|receive)\])? via (?P<via>.+)"
 )
-_COLLNET = re.compile(r"(?P<rank>\d{1,7}) \[(?:send|receive)\] via (?P<via>.+)")
+_COLLNET = re.compile(r"(?P<rank>\d{1,6}) \[(?:send|receive)\] via (?P<via>.+)")
 _DEVICE = re.compile(r"(\d{1,5})(?:\(\d+\))?")
 _PLAIN = {"IPC", "CUMEM", "MNNVL", "CE", "direct pointer", "indirect"}
 

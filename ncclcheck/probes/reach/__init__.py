@@ -3,8 +3,9 @@
 Each node opens a Listener; once all doors are known, each runs `measure` at about the same time.
 """
 
+from ncclcheck.probes.reach.knock import knock
 from ncclcheck.probes.reach.listener import Listener
 from ncclcheck.probes.reach.mark import Mark
 from ncclcheck.probes.reach.measure import measure
 
-__all__ = ["Listener", "Mark", "measure"]
+__all__ = ["Listener", "Mark", "knock", "measure"]

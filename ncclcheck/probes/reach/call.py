@@ -10,8 +10,8 @@ import struct
 import threading
 import time
 
-from ncclcheck.probes.facts import Burst, ClockOffset, Connect, ConnectOutcome, Door, Unread
-from ncclcheck.probes.reach import local
+from ncclcheck.probes.facts import Burst, ClockOffset, Connect, ConnectOutcome, Door, Unread, Volley
+from ncclcheck.probes.reach import local, volley
 from ncclcheck.probes.reach import protocol as p
 
 _PATIENCE = (0.3, 0.6, 1.2)  # a lost SYN is sent again by the kernel only after a second
@@ -34,12 +34,13 @@ _OUTCOMES: dict[int, ConnectOutcome] = {
 class Call:
     """What is known of a peer so far; its thread may still be at it."""
 
-    def __init__(self, door: Door) -> None:
-        self.door = door
+    def __init__(self, door: Door, together: int = 1) -> None:
+        self.door, self._together = door, together
         self.connect: Connect | Unread = Unread("timed_out", "not finished in time")
         self.clock: ClockOffset | Unread = Unread("absent", "there was no connection")
         self.rtt_us: float | Unread = Unread("absent", "there was no connection")
         self.bursts: list[Burst] = []
+        self.volley: Volley | Unread = Unread("absent", "there was no connection")
         self._free: list[socket.socket] = []
         self._lock = threading.Lock()
         self._over = False
@@ -54,6 +55,14 @@ class Call:
             self._speak(outcome, end)
         except Exception as error:
             self.connect = Unread("broken", f"{type(error).__name__}: {error}")
+
+    def knock(self, end: float) -> Connect:
+        """Only whether a connection passes, or is refused."""
+        outcome = self._connect(end)
+        if isinstance(outcome, Connect):
+            return outcome
+        outcome.close()
+        return Connect(outcome="ok")
 
     def _connect(self, end: float) -> socket.socket | Connect:
         """A connection, or what became of the last try. Errors are tried again, for the first may be stale."""
@@ -89,6 +98,7 @@ class Call:
             if self.connect.outcome == "ok":
                 self.clock, self.rtt_us = _compare_clocks(sock)
                 self._give(sock)
+                self.volley = volley.fire(self.door, self._together)
                 return
         except OSError as error:
             self.clock = self.rtt_us = Unread("timed_out", f"the connection went silent: {error}")

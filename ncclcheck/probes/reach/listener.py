@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from hmac import compare_digest
 
-from ncclcheck.probes.facts import Door, Unread
+from ncclcheck.probes.facts import Door, NoDoor
 from ncclcheck.probes.reach import local
 from ncclcheck.probes.reach import protocol as p
 
@@ -34,14 +34,18 @@ class Listener:
         self._closing = threading.Event()
         self._visitors = threading.BoundedSemaphore(_MOST_VISITORS)
         self._threads: list[threading.Thread] = []
-        self.told: Door | Unread = self._open(address, name)
+        self.told: Door | NoDoor = self._open(address, name)
 
-    def _open(self, address: str, name: str) -> Door | Unread:
+    def _open(self, address: str, name: str) -> Door | NoDoor:
         try:
-            tcp, udp = _bound(address, socket.SOCK_STREAM), _bound(address, socket.SOCK_DGRAM)
+            tcp = _bound(address, socket.SOCK_STREAM)
         except OSError as error:
-            return Unread("broken", f"no port of {address} can be opened: {error.strerror or error}")
-        tcp.listen(_MOST_VISITORS)
+            return NoDoor(node=name, address=address, protocol="TCP", why=error.strerror or str(error))
+        try:
+            udp = _bound(address, socket.SOCK_DGRAM)
+        except OSError as error:
+            tcp.close()
+            return NoDoor(node=name, address=address, protocol="UDP", why=error.strerror or str(error))
         interface = local.interface_names().get(address.partition("%")[0], "")
         door = Door(
             node=self._node, name=name, interface=interface, address=address, tcp_port=tcp.getsockname()[1],
@@ -116,6 +120,8 @@ def _bound(address: str, kind: socket.SocketKind) -> socket.socket:
         if kind == socket.SOCK_DGRAM:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
         sock.bind(p.place(address, 0))
+        if kind == socket.SOCK_STREAM:
+            sock.listen(_MOST_VISITORS)
     except OSError:
         sock.close()
         raise

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Mapping
 
 import psutil
 
-from ncclcheck.probes.facts import Counters, Unread
+from ncclcheck.probes.facts import Counters, Neighbour, Unread
 from ncclcheck.probes.machine import Machine
 from ncclcheck.probes.reach import protocol
 
 _ANY_PORT = 9
+_COMPLETE, _PERMANENT = 0x2, 0x4  # ATF_COM and ATF_PERM, linux/if_arp.h
 
 
 def interface_names() -> dict[str, str]:
@@ -37,6 +39,27 @@ def source_to(address: str) -> str | Unread:
             return str(sock.getsockname()[0]).partition("%")[0]
     except OSError as error:
         return Unread("absent", f"no way to {address}: {error.strerror or error}")
+
+
+def neighbours() -> dict[str, Neighbour] | Unread:
+    """The IPv4 neighbours that the kernel knows a hardware address of."""
+    text = Machine().read("/proc/net/arp")
+    return text if isinstance(text, Unread) else parsed_neighbours(text)
+
+
+def parsed_neighbours(text: str) -> dict[str, Neighbour]:
+    """IP address, HW type, Flags, HW address, Mask, Device; without entries to which nobody has answered."""
+    found = {}
+    for line in text.splitlines()[1:]:
+        words = line.split()
+        if len(words) != 6 or not re.fullmatch("0x[0-9a-f]{1,8}", words[2]):
+            continue
+        flags = int(words[2], 16)
+        if flags & _COMPLETE:
+            found[words[0]] = Neighbour(
+                mac=words[3].lower(), interface=words[5], permanent=bool(flags & _PERMANENT)
+            )
+    return found
 
 
 def waited_for_core() -> float:

@@ -22,8 +22,9 @@ from ncclcheck.probes import process
 from ncclcheck.probes.facts import Door, Marks, Unread
 from ncclcheck.probes.reach.measure import tested
 
-_WRITE_S = 1.0
-_LOOK_S = 1.5
+# A file is there in milliseconds, but for a loaded disk, or a child that gets no core: with 12 other processes on
+# 2 cores one second was too short. Less than the launcher waits for a door.
+_PATIENCE_S = 5.0
 _OURS = re.compile(r"\.ncclcheck-[0-9a-f]{32}")
 # Says {"took": s} or {"refused": why}; then for a line of names {"seen": [...]} or {"failed": why}. Whoever asks
 # a network file system for a name that is not there gets the same answer for a while: the second time it lists.
@@ -77,17 +78,21 @@ class _Said(msgspec.Struct):
 class Mark:
     """There from its making until `close`."""
 
-    def __init__(self, folder: str | None = None, *, look_s: float = 1.0) -> None:
+    def __init__(self, folder: str | None = None, *, look_s: float = 1.0, patience_s: float = _PATIENCE_S) -> None:
+        """look_s: for files that are not there yet; patience_s: for each answer of the file system."""
         self._name = f".ncclcheck-{secrets.token_hex(16)}"
         self._said: SimpleQueue[_Said] = SimpleQueue()
         self._child: subprocess.Popen[bytes] | None = None
         self._nodes: dict[str, str] = {}
         self._written: float | Unread = Unread("broken", "no child process could be started")
-        self._folder = folder or ""
+        self._folder, self._patience_s = folder or "", patience_s
         try:
             self._folder = folder or os.getcwd()
             argv = [sys.executable, "-I", "-S", "-c", _CHILD, self._folder, self._name, str(look_s)]
             self._child = process.start(argv, control=True, err=subprocess.DEVNULL)
+        except FileNotFoundError:
+            self._written = Unread("absent", "the working directory was deleted")
+            return
         except OSError as error:
             self._written = Unread("broken", f"working directory: {error.strerror or error}")
             return
@@ -106,9 +111,9 @@ class Mark:
 
     def _when_written(self) -> float | Unread:
         try:
-            said = self._said.get(timeout=_WRITE_S)
+            said = self._said.get(timeout=self._patience_s)
         except Empty:
-            return Unread("timed_out", f"a file in {self._folder} was not made in {_WRITE_S:g} s")
+            return Unread("timed_out", f"a file in {self._folder} was not made in {self._patience_s:g} s")
         if said.took is not None:
             return round(said.took, 4)
         return Unread("denied", f"no file can be made in {self._folder}: {said.refused}")
@@ -128,9 +133,11 @@ class Mark:
         if isinstance(self._written, Unread) and self._written.kind != "denied":
             return self._written
         try:
-            said = self._said.get(timeout=_LOOK_S)
+            said = self._said.get(timeout=self._patience_s)
         except Empty:
-            return Unread("timed_out", f"files in {self._folder} could not be looked for in {_LOOK_S:g} s")
+            return Unread(
+                "timed_out", f"files in {self._folder} could not be looked for in {self._patience_s:g} s"
+            )
         if said.seen is None:
             return Unread("broken", f"files in {self._folder} could not be looked for: {said.failed}")
         return Marks(

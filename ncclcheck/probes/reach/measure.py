@@ -7,8 +7,18 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from ncclcheck.probes.facts import Counters, Door, NodeReach, PeerReach, Resolution, Unread
-from ncclcheck.probes.reach import local, schedule
+from ncclcheck.probes.facts import (
+    ByName,
+    Counters,
+    Door,
+    Neighbour,
+    NodeReach,
+    PeerReach,
+    Resolution,
+    Unread,
+    replace,
+)
+from ncclcheck.probes.reach import local, schedule, volley
 from ncclcheck.probes.reach.call import Call
 from ncclcheck.probes.reach.packets import Packets
 
@@ -16,26 +26,33 @@ _SMALL_S = 1.0
 _SLOT_S = 0.3
 _CONNECT_S = 2.5
 _LEFT_FOR_BURSTS = 0.4
+_NO_GLOO: Mapping[int, str] = {}
+_UNASKED = Unread("absent", "gloo would tell no other address")
+_NO_NEIGHBOUR = Unread("absent", "the kernel has no IPv4 neighbour entry of it")
 
 
-def measure(me: Door, doors: Sequence[Door], names: Mapping[str, str], seconds: float) -> NodeReach:
+def measure(
+    me: Door, doors: Sequence[Door], names: Mapping[str, str], seconds: float, gloo: Mapping[int, str] = _NO_GLOO
+) -> NodeReach:
     """What this node sees of the others, within `seconds`. Never raises.
 
     All nodes call it at about the same time with the same doors. names: those that the launcher knows the
-    nodes by, with an address each; a peer's is resolved here.
+    nodes by, with an address each; a peer's is resolved here. gloo: by node, another address to knock at.
     """
     try:
-        return _measured(me, doors, names, seconds)
+        return _measured(me, doors, names, seconds, gloo)
     except Exception as error:
         broken = Unread("broken", f"{type(error).__name__}: {error}")
         others = [PeerReach(peer=d.name, address=d.address, connect=broken) for d in doors if d.node != me.node]
         return NodeReach(node=me.name, interface=me.interface, address=me.address, mtu=me.mtu, peers=others)
 
 
-def _measured(me: Door, doors: Sequence[Door], names: Mapping[str, str], seconds: float) -> NodeReach:
+def _measured(
+    me: Door, doors: Sequence[Door], names: Mapping[str, str], seconds: float, gloo: Mapping[int, str]
+) -> NodeReach:
     begun = time.monotonic()
     overflows = local.udp_overflows()
-    work = _Work(me, tested(me, doors), names)
+    work = _Work(me, tested(me, doors), names, gloo)
     work.start(begun, seconds)
     counted = work.bursts(begun, seconds, _ordered(doors))
     work.finish(begun + seconds)
@@ -69,11 +86,13 @@ def _sleep_until(at: float) -> None:
 class _Work:
     """All that goes on at once."""
 
-    def __init__(self, me: Door, doors: list[Door], names: Mapping[str, str]) -> None:
-        self._calls = {door.node: Call(door) for door in doors}
+    def __init__(self, me: Door, doors: list[Door], names: Mapping[str, str], gloo: Mapping[int, str]) -> None:
+        self._calls = {door.node: Call(door, volley.size(len(doors))) for door in doors}
         self._packets = Packets(me, doors)
         self._me, self._doors = me, doors
         self._resolved: dict[str, Resolution | Unread] = {}
+        self._by_gloo = {door.node: replace(door, address=gloo[door.node]) for door in doors if door.node in gloo}
+        self._by_name: dict[int, ByName] = {}
         self._named = {door.name for door in doors} & set(names)
         self._threads: list[threading.Thread] = []
         self._interfaces = local.interface_names()
@@ -84,6 +103,8 @@ class _Work:
         for call in self._calls.values():
             self._go(lambda call=call: call.run(end))  # type: ignore[misc]
         self._go(lambda: self._packets.run(begun, small))
+        for door in self._by_gloo.values():
+            self._go(lambda door=door: self._knock(door, end))  # type: ignore[misc]
         for name in self._named:
             self._go(lambda name=name: self._resolve(name))  # type: ignore[misc]
 
@@ -91,6 +112,9 @@ class _Work:
         thread = threading.Thread(target=work, daemon=True, name="reach")
         self._threads.append(thread)
         thread.start()
+
+    def _knock(self, door: Door, end: float) -> None:
+        self._by_name[door.node] = ByName(address=door.address, connect=Call(door).knock(end))
 
     def _resolve(self, name: str) -> None:
         try:
@@ -126,9 +150,10 @@ class _Work:
 
     def peers(self) -> list[PeerReach]:
         """What is known by now."""
-        return [self._peer(door) for door in self._doors]
+        entries = local.neighbours()
+        return [self._peer(door, entries) for door in self._doors]
 
-    def _peer(self, door: Door) -> PeerReach:
+    def _peer(self, door: Door, entries: Mapping[str, Neighbour] | Unread) -> PeerReach:
         call, packets = self._calls[door.node], self._packets.peers[door.node]
         source = local.source_to(door.address)
         unresolved = (
@@ -148,4 +173,7 @@ class _Work:
             interface=source if isinstance(source, Unread) else self._interfaces.get(source, ""),
             resolved=self._resolved.get(door.name, unresolved),
             bursts=list(call.bursts),
+            volley=call.volley,
+            neighbour=entries if isinstance(entries, Unread) else entries.get(door.address, _NO_NEIGHBOUR),
+            by_name=self._by_name.get(door.node, _UNASKED),
         )

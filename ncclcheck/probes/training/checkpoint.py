@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ncclcheck.probes import files
 from ncclcheck.probes.facts.training.checks import Differing
 from ncclcheck.probes.facts.training.saves import RankProblem, Reloaded, Saves
 from ncclcheck.probes.training import places
@@ -117,11 +119,17 @@ def written(path: Path, state: Any) -> tuple[float, str]:
 
 
 def read(path: Path, device: torch.device | str = "cpu") -> Any:
-    """What was saved by this very run, as a user's own model may hold more than tensors."""
+    """What was saved by this very run, as a user's own model may hold more than tensors.
+
+    Such a pickle may run anything: it is only taken from a file that is surely ours.
+    """
     try:
         return torch.load(path, map_location=device, weights_only=True)
     except pickle.UnpicklingError:
-        return torch.load(path, map_location=device, weights_only=False)
+        with open(files.opened(str(path), os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+            if os.fstat(file.fileno()).st_uid != os.geteuid():
+                raise
+            return torch.load(file, map_location=device, weights_only=False)
 
 
 def read_into(model: nn.Module, path: Path) -> str:

@@ -32,7 +32,7 @@ def run(setting: Setting) -> None:
         ("fixed_batch", "one batch again and again", equality.fixed_batch),
     ]
     for name, words, check in named:
-        if setting.left() < setting.plan.budget_s * (1 - _SHARE):
+        if setting.share_left() < 1 - _SHARE:
             _tell(
                 setting,
                 Checks(unchecked=[Unchecked(check=name, why="the time box was used up before", late=True)]),

@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from ncclcheck.probes.context import Context, TrainingPlan
+from ncclcheck.probes.cores import Cores
 from ncclcheck.probes.timing import Peers
 from ncclcheck.probes.training import given, sharding
 from ncclcheck.probes.training.alike import told
@@ -38,6 +39,8 @@ Timer = Callable[[str], None]
 _TYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 _MOST_NAMES = 50
 _FIRST = 2
+_MOST_OF_JOB = 0.5  # of the time until the deadline, for a box that is longer since cores are short
+_LEAST_BOX_S = 0.001
 _SCALE = 1024.0  # of the loss in fp16; constant, so that a run can be repeated bit for bit
 
 
@@ -47,7 +50,8 @@ class Setting:
 
     batches: the micro-batches of an epoch, not yet on the device; all ranks have equally many. loss: of the model
     on a batch. unreached: of each rank, parameters without a gradient after a pass of the bare model. first: some
-    micro-batches, the first of this rank, for checks that need a few. begun: monotonic time.
+    micro-batches, the first of this rank, for checks that need a few. begun: monotonic time. cores: how short of
+    them this rank is since then.
     """
 
     context: Context
@@ -64,6 +68,7 @@ class Setting:
     peers: Peers
     generators: dict[str, str]
     begun: float
+    cores: Cores = field(default_factory=Cores)
     lengths: list[int] = field(default_factory=list)
     unreached: list[list[str]] = field(default_factory=list)
     first: list[Batch] = field(default_factory=list)
@@ -75,9 +80,25 @@ class Setting:
 
     def left(self) -> float:
         """Seconds of the time box that are left. All ranks must ask, and get the same answer."""
-        now = time.monotonic()
-        ends = min(self.begun + self.plan.budget_s, self.context.deadline)
-        return -self.peers.worst([now - ends])[0]
+        return self._box()[0]
+
+    def share_left(self) -> float:
+        """The same as a share of the box."""
+        left, whole = self._box()
+        return left / whole
+
+    def _box(self) -> tuple[float, float]:
+        """What is left and the whole, which grows as the rank that lacks cores most is slower for it."""
+        now, deadline = time.monotonic(), self.context.deadline
+        slowdown, spent, late = self.peers.worst([self.cores.slowdown(), now - self.begun, self.begun - deadline])
+        whole = box(self.plan.budget_s, slowdown, -late)
+        return whole - spent, whole
+
+
+def box(budget_s: float, slowdown: float, most_s: float) -> float:
+    """Seconds of a time box that is meant for the work, not for waiting for cores. most_s: until the deadline."""
+    longest = max(budget_s, _MOST_OF_JOB * most_s)
+    return max(_LEAST_BOX_S, min(budget_s * slowdown, longest, most_s))
 
 
 def make(context: Context) -> Setting:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import secrets
 import shutil
+import stat
+import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ncclcheck.probes import files
 from ncclcheck.probes.facts import Measurements
 from ncclcheck.probes.facts.training import Smoke
 from ncclcheck.probes.facts.training.saves import RankProblem, Saves, Unsaved
@@ -35,6 +40,7 @@ def _made(setting: Setting, folder: Path) -> str:
     problem = ""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
+        _refuse_of_others(folder)
         if setting.context.rank == 0:
             (folder / _MARK).write_text(str(os.getpid()), encoding="ascii")
     except OSError as error:
@@ -43,6 +49,19 @@ def _made(setting: Setting, folder: Path) -> str:
     if not problem and not appears(folder / _MARK):
         problem = f"{folder} is there, but not what rank 0 wrote into it: it is no shared file system"
     return problem
+
+
+def _refuse_of_others(folder: Path) -> None:
+    """Where others may write, one of them may have been faster. Raises OSError.
+
+    A file of ours in it tells whom the file server takes us for: root is often nobody there.
+    """
+    told = os.lstat(folder)
+    if stat.S_ISDIR(told.st_mode):
+        with tempfile.TemporaryFile(dir=folder) as ours:
+            if os.fstat(ours.fileno()).st_uid == told.st_uid:
+                return
+    raise PermissionError(errno.EPERM, f"it is not of this run ({files.described(told)})")
 
 
 def problems(setting: Setting, mine: str) -> list[RankProblem]:
@@ -85,9 +104,9 @@ def remove(setting: Setting) -> None:
 
 def write_whole(path: Path, data: bytes) -> float:
     """Through a temporary name, and to the disk; seconds. Raises OSError."""
-    begun, beside = time.monotonic(), path.with_suffix(f".{os.getpid()}.part")
+    begun, beside = time.monotonic(), path.with_suffix(f".{secrets.token_hex(8)}.part")
     try:
-        with open(beside, "wb") as file:
+        with open(beside, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from ncclcheck.probes.facts import Variable
+from ncclcheck.probes.facts.walk import Place, changed, strings
 from ncclcheck.reports.anonymise.addresses import Addresses
 from ncclcheck.reports.anonymise.names import Names
-from ncclcheck.reports.anonymise.walk import Place, changed, strings
 from ncclcheck.reports.jsondoc import Document
+from ncclcheck.reports.variables import reference
 
 T = TypeVar("T")
 
@@ -36,6 +37,14 @@ _VARIABLES = {
     "host": re.compile(r"MASTER_ADDR|PET_MASTER_ADDR|PET_RDZV_ENDPOINT|SLURM_TOPOLOGY_ADDR"),
     "name": re.compile(r"SLURM_(?:JOB_NAME|JOB_ACCOUNT|JOB_PARTITION|JOB_QOS|JOB_RESERVATION|CLUSTER_NAME)"),
 }
+_OF_JOBS = re.compile(r"SLURM_.*|PET_RDZV_ID|TORCHELASTIC_RUN_ID|PET_RUN_ID")  # where people write what they like
+# What says nothing of anybody: numbers, lists and masks of them, words of launchers; and paths and addresses,
+# which are replaced by themselves.
+_SAYS_NOTHING = re.compile(
+    r"[\d.,:;=/x()*_+-]*|0x[0-9a-fA-F]+|[~.]?/[^\s]*|\[?[0-9a-fA-F:.]+\]?(?::\d+)?|GPU-[\w,-]+|GRES:[\w:,-]+"
+    r"|(?:ALL|NONE|NIL|YES|NO|ON|OFF|True|False|true|false|node|batch|interactive|cyclic|block|plane|none|quiet"
+    r"|verbose|pmix\w*|pmi2|cray_shasta|c10d|static|etcd|etcd-v2|env|auto)(?:[,;:][\w:,;=-]*)?"
+)
 _SERVER = re.compile(r"(?:^|[,:])([A-Za-z0-9][\w.-]*)(?:@\w+)?(?=[,:])")
 
 
@@ -105,9 +114,11 @@ class Disguise:
 
     def _learn_variables(self, learned: object) -> None:
         for variable in _variables(learned):
-            for kind, pattern in _VARIABLES.items():
-                if pattern.fullmatch(variable.name):
-                    self._learn_variable(kind, variable)
+            kinds = [kind for kind, pattern in _VARIABLES.items() if pattern.fullmatch(variable.name)]
+            for kind in kinds:
+                self._learn_variable(kind, variable)
+            if kinds in ([], ["name"]) and _is_free(variable):
+                self._names.learn_text(variable.value)
 
     def _learn_variable(self, kind: str, variable: Variable) -> None:
         if kind == "node":
@@ -126,6 +137,13 @@ class Disguise:
             bare = self._addresses.replace(text)
             self._known[exact, text] = self._names.exact(bare) if exact else self._names.text(bare)
         return self._known[exact, text]
+
+
+def _is_free(variable: Variable) -> bool:
+    """Whether somebody's own words may stand in it."""
+    if variable.name in reference() or _SAYS_NOTHING.fullmatch(variable.value):
+        return False
+    return _OF_JOBS.fullmatch(variable.name) is not None or re.search(r"\s", variable.value) is not None
 
 
 def _variables(value: Any) -> Iterable[Variable]:

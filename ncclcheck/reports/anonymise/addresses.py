@@ -23,7 +23,13 @@ _AS_THEY_ARE = [
     *map(ipaddress.ip_network, ("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "172.17.0.0/16", "224.0.0.0/3")),
     *map(ipaddress.ip_network, ("::/127", "ff00::/8")),
 ]
-_NARROW = (100, 169, 172, 192, 198)  # first numbers that have ranges of a special meaning within
+# Ranges with a meaning of their own: carrier-grade NAT, link-local, private, private, benchmarks.
+_MEANT = [
+    *map(ipaddress.IPv4Network, ("100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16")),
+    ipaddress.IPv4Network("198.18.0.0/15"),
+]
+_DOCKER = ipaddress.IPv4Network("172.17.0.0/16")
+_SUBNET = {4: 24, 6: 64}  # what an address without a prefix length is taken to lie in
 _MAPPED = ipaddress.ip_network("::ffff:0:0/96")
 _LINK = ipaddress.ip_network("fe80::/64")
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -39,6 +45,7 @@ class Addresses:
         self._flips: dict[tuple[int, int, int], int] = {}
         self._salts: dict[tuple[int, int, int], int] = {}
         self._seen: dict[tuple[int, int, int], list[int]] = {}
+        self._networks: dict[tuple[int, int, int], set[tuple[int, int]]] = {}  # number, bits behind the prefix
         found = [match for text in texts for match in PATTERN.finditer(text)]
         for match in found:
             self._learn(match)
@@ -67,7 +74,12 @@ class Addresses:
         elif address in _LINK:
             self._taken["guid"].add(int(address) & (2**64 - 1))
         else:
-            self._seen.setdefault(_group(address), []).append(int(address))
+            group = _group(address)
+            self._seen.setdefault(group, []).append(int(address))
+            length = words.partition("/")[2]
+            free = address.max_prefixlen - min(int(length or _SUBNET[address.version]), address.max_prefixlen)
+            if address.max_prefixlen - free > group[1]:
+                self._networks.setdefault(group, set()).add((int(address) >> free, free))
 
     def _replaced(self, match: re.Match[str]) -> str:
         kind, words = str(match.lastgroup), match[0]
@@ -117,16 +129,20 @@ class Addresses:
         return image
 
     def _salt(self, group: tuple[int, int, int]) -> int:
-        """A change of the next bits under which no invented address is one that there is."""
+        """A change of the next bits under which no invented network is one that there is; else no address."""
         width, kept, _ = group
-        seen = self._seen[group]
-        images = [self._flipped(number, group) for number in dict.fromkeys(seen)]
-        originals, shift = set(seen), width - kept - (8 if width == 32 else 16)
-        first = [0xDB8] if width == 128 else []
-        for tried in [*first, *range(256 if width == 32 else 4096)]:
-            salt: int = tried << shift
-            if originals.isdisjoint(image ^ salt for image in images):
-                return salt
+        shift, first = width - kept - (8 if width == 32 else 16), [0xDB8] if width == 128 else []
+        salts: list[int] = [tried << shift for tried in [*first, *range(256 if width == 32 else 4096)]]
+        networks = self._networks.get(group, set())
+        originals = {(number, 0) for number in self._seen[group]}
+        for number in self._seen[group]:
+            self._flipped(number, group)  # the first one that comes by decides: an address before its network
+        for wanted in (networks | originals, originals):
+            images = [(self._flipped(number << free, group) >> free, free) for number, free in wanted]
+            for salt in salts:
+                new = [(image ^ salt >> free, free) for image, free in images]
+                if wanted.isdisjoint(new) and not any(_is_kept(number << free, width) for number, free in new):
+                    return salt
         return 0
 
     def _number(self, kind: str, original: int) -> int:
@@ -185,10 +201,21 @@ def _group(address: _Address) -> tuple[int, int, int]:
     """Width, how many leading bits stay, and these: what kind of address it is, is what rules look at."""
     number = int(address)
     if address.version == 4:
-        kept = 16 if number >> 24 in _NARROW else 8
+        kept = max([8, *(_shared(number, net) for net in _MEANT)])
         return 32, kept, number >> (32 - kept)
     kept = 8 if number >> 121 == 0x7E else 16  # fc00::/7 is private
     return 128, kept, number >> (128 - kept)
+
+
+def _is_kept(number: int, width: int) -> bool:
+    """Docker's network stays what it is, and none other becomes it."""
+    return width == 32 and number >> 16 == int(_DOCKER.network_address) >> 16
+
+
+def _shared(number: int, net: ipaddress.IPv4Network) -> int:
+    """How many leading bits must stay so that what is within a network stays in it, and all else out of it."""
+    alike = 32 - (number ^ int(net.network_address)).bit_length()
+    return min(alike + 1, net.prefixlen) if alike >= 8 else 0
 
 
 def _parsed(words: str) -> _Address | None:

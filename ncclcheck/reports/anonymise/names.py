@@ -43,6 +43,7 @@ class Names:
         self._counts: dict[str, int] = {}
         self._parts: dict[str, str] = {}
         self._whole: list[str] = []
+        self._texts: dict[str, str] = {}
 
     def learn(self, name: str, kind: str) -> None:
         """One name of this kind: node, host, user, name. An address is none: it is replaced as one."""
@@ -60,6 +61,13 @@ class Names:
             found = _FOLDED.fullmatch(part)
             for name in _expanded(found) if found else [part]:
                 self.learn(name, kind)
+
+    def learn_text(self, text: str) -> None:
+        """Somebody's own words, which leave as a whole."""
+        if _TOKEN.fullmatch(text):
+            self.learn(text, "text")
+        elif text:
+            self._texts.setdefault(text, "")
 
     def learn_path(self, path: str) -> None:
         """The parts of a path that are somebody's own."""
@@ -87,6 +95,9 @@ class Names:
         for part in self._parts:
             self._parts[part] = self._given.get(part) or self._part(part, originals)
         self._whole.sort(key=len, reverse=True)
+        self._texts = {
+            text: self._new("text", originals) for text in sorted(self._texts, key=lambda text: (-len(text), text))
+        }
 
     def _new(self, kind: str, originals: set[str], end: str = "") -> str:
         while True:
@@ -109,6 +120,8 @@ class Names:
 
     def text(self, text: str) -> str:
         """A text with every name and path in it replaced."""
+        for words, new in self._texts.items():
+            text = text.replace(words, new)
         for path in self._whole:
             text = text.replace(path, self._path(path))
         text = _FOLDED.sub(self._refolded, _PATH.sub(lambda found: self._path(found[0]), text))

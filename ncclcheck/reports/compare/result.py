@@ -11,6 +11,7 @@ from ncclcheck.reports.compare.changes import Change
 from ncclcheck.reports.compare.comparison import Comparison, compare
 from ncclcheck.reports.compare.fingerprint import Fingerprint, fingerprint
 from ncclcheck.reports.compare.rows import RowChange
+from ncclcheck.reports.jsondoc import printable
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +59,7 @@ def result(before: Baseline, after: Baseline, version: str, thresholds: dict[str
 
 def encode(found: Result) -> bytes:
     """One line of JSON with its newline."""
-    return msgspec.json.encode(found) + b"\n"
+    return printable(msgspec.json.encode(found)) + b"\n"
 
 
 def _end(saved: Baseline) -> End:

@@ -14,6 +14,18 @@ from ncclcheck.reports.culprit.suspects import by
 
 FEW = 3
 _STEADY_US = 200.0
+# Of the time in which a rank wants a core, the share that it has none. With 12 other processes and more on 2 cores
+# the ranks of sound jobs lacked one for 67 to 95 % of it; a rank that has its core for some 5 %.
+_LACKING = 0.5
+# Threads of the whole machine that could run, for each of its cores. 4.1 to 6.2 were seen with three ranks and
+# some four to six other processes on 2 cores; what the ranks alone make was not seen on a quiet machine.
+_BUSY = 3.0
+# Of its iterations, the share in which a rank is the last. The latest rank of sound jobs without cores was it in
+# 0.48 of them, one that was held up on purpose on the same machine in all.
+_ALWAYS = 0.9
+_WAITED = (
+    0.1  # the same while a speed is measured, which it lessens by as much; that of sound ranks is 0.85 and more
+)
 _SPREADS = 7  # a spread of few values is often underestimated: with 4, one sound cluster in twenty had an outlier
 _MAD = 1.4826
 T = TypeVar("T")
@@ -37,6 +49,18 @@ class Late:
     reason: Reason
     others_cpu: float
     others_runqueue: float
+    others_lack: bool
+
+    @property
+    def by_chance(self) -> bool:
+        """Whether the others lack cores as well, and nothing but that shows in its own process.
+
+        One that lacks a core does not run when it is due, as one that is stopped; but a stopped one wants none.
+        Nor is it chance that always takes the same rank, which lacks cores no more than the others do.
+        """
+        stopped = self.reason == "stopped" and self.fact.stalled_s > (self.fact.runqueue_s or 0.0)
+        always = self.reason in ("idle", "unseen") and self.fact.last >= _ALWAYS * self.fact.iterations
+        return self.others_lack and self.reason != "busy" and not stopped and not always
 
 
 @dataclass(frozen=True)
@@ -59,6 +83,15 @@ class Slow:
 
 def late_ranks(cluster: Cluster) -> list[Late]:
     """Ranks that are late in most iterations, or so much in some that it costs time. The latest first."""
+    return [one for one in _all_late(cluster) if not one.by_chance]
+
+
+def late_by_chance(cluster: Cluster) -> list[Late]:
+    """Ranks that seem late where all of them lack cores: which of them waits longest changes with the next run."""
+    return [one for one in _all_late(cluster) if one.by_chance]
+
+
+def _all_late(cluster: Cluster) -> list[Late]:
     told = [one for one in cluster.measurements.lateness if one.iterations > 0 and one.wall_s > 0]
     if len(told) < 2:
         return []
@@ -77,6 +110,7 @@ class _Usual:
         self.often = _limits([one.late_us.p95 for one in told])
         self.cpu = median(one.cpu_s / one.wall_s for one in told)
         self.runqueue = median((one.runqueue_s or 0.0) / one.wall_s for one in told)
+        self.lack = 2 * sum(map(lacks_cores, told)) > len(told)
 
 
 def _limits(values: Sequence[float]) -> tuple[float, float]:
@@ -101,7 +135,13 @@ def _late(fact: Lateness, usual: _Usual, least: float) -> Late | None:
     by_much = _over(fact.late_us.p95, usual.often) >= iteration / 2
     if not (is_steady or by_much or reason in ("starved", "stopped")):
         return None
-    return Late(fact, by_us, min(1.0, by_us / iteration), reason, usual.cpu, usual.runqueue)
+    return Late(fact, by_us, min(1.0, by_us / iteration), reason, usual.cpu, usual.runqueue, usual.lack)
+
+
+def lacks_cores(one: Lateness) -> bool:
+    """Its threads had no core for most of the time in which they wanted one, on a machine that has too few."""
+    waited = one.runqueue_s or 0.0
+    return waited > _LACKING * (waited + one.cpu_s) and (one.running or 0.0) > _BUSY
 
 
 def _reason(fact: Lateness, lost_s: float, cpu: float, runqueue: float) -> Reason:
@@ -123,10 +163,15 @@ def slow_ranks(cluster: Cluster) -> list[Slow]:
     found: list[Slow] = []
     for metric in METRICS:
         for peers in alike.values():
-            values = [(one, getattr(one, metric)) for one in peers if getattr(one, metric)]
+            values = [(one, getattr(one, metric)) for one in peers if getattr(one, metric) and _had_cores(one)]
             for one, value, healthy in _outliers(values, percent):
                 found.append(Slow(one.node, one.rank, one.device, metric, value, healthy, len(values)))
     return found
+
+
+def _had_cores(one: RankSpeed) -> bool:
+    """A GPU works on while its host's thread waits for a core."""
+    return one.device != "cpu" or one.waited <= _WAITED
 
 
 def _models(cluster: Cluster) -> dict[str, tuple[str, ...]]:
@@ -145,7 +190,7 @@ def slow_nodes(cluster: Cluster) -> list[Slow]:
     alike = by(cluster.measurements.node_speeds, lambda one: (one.ranks, one.bytes, models.get(one.node, ())))
     found: list[Slow] = []
     for peers in alike.values():
-        values = [(one, one.busbw_gb_s) for one in peers if one.busbw_gb_s]
+        values = [(one, one.busbw_gb_s) for one in peers if one.busbw_gb_s and one.waited <= _WAITED]
         for one, value, healthy in _outliers(values, percent):
             found.append(Slow(one.node, None, None, "busbw_gb_s", value, healthy, len(values)))
     return found

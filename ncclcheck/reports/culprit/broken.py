@@ -73,7 +73,7 @@ def _kept_waiting(cluster: Cluster) -> list[Culprit]:
         return [_node(end.node, [code], lost.ending(end)) for end in killed]
     if found := lost.ended(late):
         return _of_ranks(found, run.ranks, _ENDED, code)
-    if run.silent:
+    if run.silent or lost.by_defect(late):
         return []
     if found := [rank for rank in late if rank.first and not rank.error]:
         return _of_ranks(found, run.ranks, _FIRST, code)

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as replaced
 
-from ncclcheck.probes.facts import Cluster, PairTime, replace
+from ncclcheck.probes.facts import Cluster, replace
 from ncclcheck.reports import flight_culprits
-from ncclcheck.reports.culprit import words
+from ncclcheck.reports.culprit import two, words
 from ncclcheck.reports.culprit.alone import Late, Slow, by_node, late_ranks, ranks_of, slow_nodes, slow_ranks
 from ncclcheck.reports.culprit.blame import FEW, Blame, blame, unexplained
 from ncclcheck.reports.culprit.broken import broken
 from ncclcheck.reports.culprit.groups import known_groups
-from ncclcheck.reports.culprit.machines import machines_differ, share_cores, usual_noise
+from ncclcheck.reports.culprit.machines import lack_cores, machines_differ, share_cores, usual_noise
 from ncclcheck.reports.culprit.samples import PERCENT, Samples, Way, ends_of, read
+from ncclcheck.reports.culprit.slowed import Slowed, slowed_by_loss
 from ncclcheck.reports.culprit.training import in_training
 from ncclcheck.reports.derived import derived
 from ncclcheck.reports.findings import Culprit, Where
 
 _LINKS = 4
-_APART = 0.5  # healthy containers on one machine went down to 0.58
+_KNOWN = 0.95  # two measurements of different kinds agree: packets counted before the job, and the job itself
 
 
 def culprits(cluster: Cluster) -> list[Culprit]:
@@ -54,23 +55,45 @@ def _recorded(cluster: Cluster) -> list[Culprit]:
 
 @dataclass(frozen=True)
 class Found:
-    """A culprit that pairs of nodes show. slowness: the logarithm of it; None for two nodes."""
+    """A culprit that pairs of nodes show. slowness: the logarithm of it; None for two nodes.
+
+    follows: the rule that found its cause before the job.
+    """
 
     culprit: Culprit
     slowness: float | None
+    follows: str = ""
 
 
 def through_network(cluster: Cluster) -> list[Found]:
-    """Culprits that pairs of nodes show; of two nodes, what differs between them."""
+    """Culprits that pairs of nodes show; of two nodes, what differs between them. Known causes come first."""
     samples, guilty = _blamed(cluster)
-    if len(samples.names) < FEW:
-        return [Found(one, None) for one in _of_two(cluster.measurements.pairs)]
     device = words.devices(cluster)
+    slowed = slowed_by_loss(cluster)
+    known = [Found(_lossy(one, device), one.slowness, "NET009") for one in slowed]
+    if len(samples.names) < FEW:
+        return known or [Found(one, None) for one in _of_two(cluster)]
+    guilty = _not_explained(cluster, samples, slowed) if slowed else guilty
     links = [one for one in guilty if one.suspect.part == "link"]
     many = len(links) >= max(_LINKS, len(samples.names) // 4)
     rest = [one for one in guilty if not many or one.suspect.part != "link"]
     found = [Found(_culprit(one, samples, device), one.slowness) for one in rest]
-    return [*found, _many_links(links, samples)] if many else found
+    return [*known, *found, *([_many_links(links, samples)] if many else [])]
+
+
+def _not_explained(cluster: Cluster, samples: Samples, slowed: list[Slowed]) -> list[Blame]:
+    """Who is to blame for what is slow beside the pairs that lose packets.
+
+    A link at one end of such a pair, and no slower, may have waited for it: it is judged once the loss is gone.
+    """
+    explained = {ends for one in slowed for ends in one.ends}
+    beside = {name: one.slowness for one in slowed for ends in one.ends for name in ends}
+    left = replaced(samples, ways=tuple(way for way in samples.ways if ends_of(way) not in explained))
+    return [
+        one
+        for one in blame(left, known_groups(cluster))
+        if one.suspect.part != "link" or one.slowness > max(beside.get(name, 0.0) for name in one.suspect.names)
+    ]
 
 
 @derived
@@ -101,6 +124,20 @@ def _culprit(one: Blame, samples: Samples, device: words.Device) -> Culprit:
     )
 
 
+def _lossy(one: Slowed, device: words.Device) -> Culprit:
+    """A way, or a node, of which the loss is known from before the job."""
+    lost = one.lost
+    nic = device(lost.node, None)
+    return Culprit(
+        kind="link" if lost.peer else "nic",
+        names=[lost.node, lost.peer] if lost.peer else [f"{lost.node}/{nic}"],
+        where=[Where(node=lost.node, peer=lost.peer) if lost.peer else Where(node=lost.node, device=nic)],
+        confidence=_KNOWN,
+        explains=["NET009", "BEN004"],
+        why=f"{one.what}, because of NET009: {lost.loss} packets are lost on the way",
+    )
+
+
 def _many_links(links: Sequence[Blame], samples: Samples) -> Found:
     """So many single links are no accident of cables: something between them is at fault."""
     names = sorted({name for one in links for name in one.suspect.names})
@@ -117,10 +154,11 @@ def _many_links(links: Sequence[Blame], samples: Samples) -> Found:
     return Found(culprit, slowest.slowness)
 
 
-def _of_two(pairs: Sequence[PairTime]) -> Iterable[Culprit]:
+def _of_two(cluster: Cluster) -> Iterable[Culprit]:
     """Two nodes: what is wrong can be seen, but not on whose side."""
+    pairs = cluster.measurements.pairs
     names = sorted({name for pair in pairs for name in (pair.a, pair.b)})
-    if len(names) != 2 or not (wrong := _wrong_of_two(pairs)):
+    if len(names) != 2 or not (wrong := _wrong_of_two(cluster)):
         return
     yield Culprit(
         kind="link",
@@ -133,18 +171,22 @@ def _of_two(pairs: Sequence[PairTime]) -> Iterable[Culprit]:
     )
 
 
-def _wrong_of_two(pairs: Sequence[PairTime]) -> str:
+def _wrong_of_two(cluster: Cluster) -> str:
+    pairs = cluster.measurements.pairs
     if pairs and all(pair.state != "ok" for pair in pairs):
         return f"no exchange succeeded ({pairs[-1].reason or pairs[-1].state})"
-    ways = read(pairs).ways
-    if not ways:
+    found = two.slower(pairs)
+    if found is None or not found.is_proven(short_of_cores=lack_cores(cluster)):
         return ""
-    slowest, fastest = (pick(ways, key=lambda way: way.slowness) for pick in (max, min))
-    ratio = math.exp(fastest.slowness - slowest.slowness)
-    if ratio > _APART or slowest.times < 2:
-        return ""
-    rail = f" on rail {slowest.rail}" if len({way.rail for way in ways}) > 1 else ""
-    return f"{slowest.source} to {slowest.target}{rail} carries {100 * ratio:.0f} % of what the best way does"
+    return words.of_two(found)
+
+
+def unproven_of_two(cluster: Cluster) -> two.Slower | None:
+    """A direction between two nodes that is slow, but too seldom measured or too little so to accuse anybody."""
+    if len({name for pair in cluster.measurements.pairs for name in (pair.a, pair.b)}) != 2:
+        return None
+    found = two.slower(cluster.measurements.pairs)
+    return None if found is None or found.is_proven(short_of_cores=lack_cores(cluster)) else found
 
 
 def _slow(cluster: Cluster) -> list[Culprit]:

@@ -9,13 +9,13 @@ from typing import Literal
 from ncclcheck.probes.facts import PairTime
 from ncclcheck.reports.culprit.blame import blame, places, unexplained
 from ncclcheck.reports.culprit.samples import Samples, Way, ends_of, read, repeats
+from ncclcheck.reports.culprit.two import once_more
 
 Pair = tuple[str, str]
 
 QUICK_ROUNDS = 8
 REPEATED_ROUNDS = 10
 _SMALL = 8
-_OF_TWO = 2
 _GROUPING = 2
 _SPARE = 2
 _MANY = 8
@@ -35,7 +35,8 @@ def next_round(nodes: Sequence[str], level: Literal["quick", "full"], done: Sequ
     up to eight nodes all pairs are measured.
     full: the N-1 rounds of a round-robin tournament (N where N is odd), then at most 10 rounds in which pairs are
     repeated that were slow and that nobody explains, or somebody who is not much slower than the others. Nodes
-    that answered nobody, two asked, are left out. Two nodes are measured twice.
+    that answered nobody, two asked, are left out. Two nodes are measured twice, and again where a
+    direction is slow.
     """
     names = list(dict.fromkeys(nodes))
     number = _rounds_done(done)
@@ -44,7 +45,7 @@ def next_round(nodes: Sequence[str], level: Literal["quick", "full"], done: Sequ
     if len(alive) < 2:
         return []
     if len(names) == 2:
-        return [(names[0], names[1])] if number < _OF_TWO else []
+        return [(names[0], names[1])] if once_more(done, number) else []
     tournament = len(names) - 1 + len(names) % 2
     if level == "full" or len(names) <= _SMALL:
         if number < tournament:

@@ -12,6 +12,7 @@ from ncclcheck.reports.culprit.alone import METRICS, Late, Slow
 from ncclcheck.reports.culprit.blame import Blame
 from ncclcheck.reports.culprit.samples import Samples, repeats
 from ncclcheck.reports.culprit.suspects import Suspect
+from ncclcheck.reports.culprit.two import Slower
 from ncclcheck.reports.findings import Where
 from ncclcheck.reports.fold import duration, fold_names
 
@@ -98,6 +99,12 @@ def what(one: Blame, samples: Samples) -> str:
     return (
         f"{told} {_DIRECTION[suspect.direction]}, with each of {one.partners} partners that are fast with others"
     )
+
+
+def of_two(found: Slower) -> str:
+    """The slower direction between two nodes."""
+    way, rail = found.way, f" on rail {found.way.rail}" if found.rails > 1 else ""
+    return f"{way.source} to {way.target}{rail} carries {100 * found.share:.0f} % of what the best way does"
 
 
 def _between(suspect: Suspect) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import unicodedata
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.resources import files
@@ -31,9 +30,9 @@ from ncclcheck.reports.html import facts, sections
 from ncclcheck.reports.html.limits import Limits, first
 from ncclcheck.reports.html.picture import Figure
 from ncclcheck.reports.jsondoc import Document
+from ncclcheck.reports.visible import visible
 
 _WIDTH = 100
-_UNSEEN = ("Cc", "Cf", "Cs", "Co", "Cn")  # control, direction of writing, half of a pair, nothing at all
 
 
 def render(document: Document, figures: Sequence[Figure], limits: Limits) -> str:
@@ -94,17 +93,6 @@ def _shower(most: int) -> Callable[[Any], Any]:
         return visible(value if len(value) <= most else value[:most] + " ... (cut)")
 
     return shown
-
-
-def visible(text: str) -> str:
-    """Control characters as escapes: with one that turns the direction of writing a command looks like another."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(c if c in "\n\t" or unicodedata.category(c) not in _UNSEEN else _escaped(c) for c in text)
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode()
 
 
 def _on(names: list[str], document: Document) -> str:

@@ -14,7 +14,7 @@ from ncclcheck.reports.hca import HcaChoice, UsedPort
 from ncclcheck.reports.rule import NothingToJudge
 from ncclcheck.reports.settings import Settings, settings_of
 from ncclcheck.reports.settings_forms import quoted
-from ncclcheck.reports.variables import Version, as_version, effective
+from ncclcheck.reports.variables import Version, as_version, assigned, effective
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Site:
         for one in self.settings:
             if name in one.all and (when is None or when(Held(one, name))):
                 setting = one.all[name]
-                groups.setdefault(f"{name}={setting.value} ({setting.source})", []).append(one.node.name)
+                groups.setdefault(f"{assigned(name, setting.value)} ({setting.source})", []).append(one.node.name)
         return [said + self.on(names) for said, names in groups.items()]
 
     def on(self, names: Sequence[str]) -> str:

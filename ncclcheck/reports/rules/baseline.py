@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from ncclcheck.probes.facts import Baseline, Cluster
 from ncclcheck.reports import compare
@@ -87,8 +88,8 @@ def _slower(cluster: Cluster, baseline: Baseline, op: str, rows: list[RowChange]
         fix=[
             you(
                 "Keep this result, and see all that changed.",
-                f"ncclcheck bench --baseline {baseline.name} --save now.json",
-                f"ncclcheck report --compare {baseline.name} now.json",
+                f"ncclcheck bench --baseline {quote(baseline.name)} --save now.json",
+                f"ncclcheck report --compare {quote(baseline.name)} now.json",
             ),
             admin("Look at what was changed on these nodes and their network since the baseline."),
         ],

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster, NotKnown
 from ncclcheck.reports import expect
+from ncclcheck.reports.culprit import lack_cores
 from ncclcheck.reports.expect import Outlook, Outlooks
 from ncclcheck.reports.expect.bounds import Bound
 from ncclcheck.reports.findings import (
@@ -17,6 +18,7 @@ from ncclcheck.reports.findings import (
     admin,
     fail,
     fine,
+    note,
     seen,
     unknown,
     warn,
@@ -58,7 +60,8 @@ def within_expectation(cluster: Cluster) -> Iterator[Finding]:
     rdma 70, 50 (sound clusters: 85 to 97; 50 to 70 is one rail of two); nvlink 85, 50 (Azure's checks: 89 to 97);
     socket 30, 10 (32 to 60 on 32 and 100 Gb/s); burst 30, 10, a judgement of ours. More than a tenth above what is
     possible is `unknown`: then the bound is wrong, or other links were used. Where no sound cluster's figures
-    are known nothing is judged, and the reason is told.
+    are known nothing is judged, and the reason is told; nor where most ranks have no core for most of the time in
+    which they want one: a note.
 
     ## Fix
     - **you** look at RDM, FAB, GPU and NCC findings first; then `NCCL_DEBUG=INFO` shows which transport is used.
@@ -95,10 +98,24 @@ def _judged(cluster: Cluster, one: Outlook) -> Iterator[Finding]:
     elif limits.usual is not None:
         percent = 100 * value / limits.usual
         what = f"{one.op}: {value:.3g} GB/s, {share(value, limits)} ({limits.basis})"
-        if percent >= one.warn_percent:
+        if percent < one.warn_percent and lack_cores(cluster):
+            yield _not_judged(one, what)
+        elif percent >= one.warn_percent:
             yield fine(Where(), what, seen(f"{one.op}, largest rows", _rows(one)))
         else:
             yield _slow(cluster, one, what, percent)
+
+
+def _not_judged(one: Outlook, what: str) -> Finding:
+    """The cores are what is slow."""
+    return note(
+        Where(),
+        f"not judged, for the ranks wait for cores: {what}",
+        why="Sockets need cores to move data: without them the network cannot show what it carries.",
+        owner="node",
+        evidence=[seen(f"{one.op}, largest rows", _rows(one))],
+        fix=[you("Run again when the machines are quiet, or give the job cores of its own.")],
+    )
 
 
 def share(value: float, limits: Bound) -> str:

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from shlex import quote
 
 from ncclcheck.probes.facts import Cluster
-from ncclcheck.reports.culprit import between_real_machines, seen_once, slowness_at, through_network
+from ncclcheck.reports.culprit import (
+    between_real_machines,
+    lack_cores,
+    seen_once,
+    slowness_at,
+    through_network,
+    unproven_of_two,
+)
 from ncclcheck.reports.culprit.blame import FEW
 from ncclcheck.reports.culprit.samples import Way
+from ncclcheck.reports.culprit.two import Slower
+from ncclcheck.reports.culprit.words import of_two
 from ncclcheck.reports.findings import Culprit, Finding, Remedy, State, Where, admin, fail, note, seen, warn, you
 from ncclcheck.reports.rule import NothingToJudge, rule
 
@@ -18,7 +28,7 @@ _NO_ACCIDENT = math.log(10)
 
 @rule(
     "BEN004", "no node or link is slower than its peers", worst=State.FAIL, over="measurements.pairs",
-    commands=("bench",),
+    ground=("NET003", "NET009"), commands=("bench",),
 )  # fmt: skip
 def no_node_or_link_is_slower(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -35,9 +45,12 @@ def no_node_or_link_is_slower(cluster: Cluster) -> Iterator[Finding]:
     after so many repeats that an accident is out of the question. Healthy is what the faster ways carry. A
     warning below 88 % of that (BEN004.percent: a fault that takes 20 % stays visible in noise of a few percent),
     a failure below 50 % (BEN004.fail_percent) or where nothing arrives. Two nodes: only what differs between
-    their two directions can be seen, and not on whose side. What was slow in its only measurement is a
-    note, and a warning below a tenth of healthy. When all are slow alike nobody is named here.
-    Each node is measured a few times; a slow link between two good nodes is found by `--full` alone.
+    their two directions can be seen, and not on whose side; one below half of the other is measured six times, and
+    its best counts, below a fifth where the ranks lack cores. What was slow in its only measurement is a
+    note, and a warning below a tenth of healthy. Where packets are lost on a slow way that was measured
+    twice, NET009 is the cause, and the pair says nothing more of its nodes. When all are slow alike
+    nobody is named here. Each node is measured a few times; a slow link between two good nodes is found by
+    `--full` alone.
 
     ## Fix
     - **you** leave the named node out (`--exclude` of sbatch) and run again: the finding must be gone.
@@ -51,15 +64,18 @@ def no_node_or_link_is_slower(cluster: Cluster) -> Iterator[Finding]:
     between_real_machines(cluster, but_for="slow-link")
     found = through_network(cluster)
     nodes = {name for pair in cluster.measurements.pairs for name in (pair.a, pair.b)}
-    if len(nodes) < FEW and not found:
+    if unproven := unproven_of_two(cluster):
+        yield _not_judged(unproven, short_of_cores=lack_cores(cluster))
+    elif len(nodes) < FEW and not found:
         raise NothingToJudge("two nodes have no peers: add a third one to compare with")
     least = slowness_at(cluster.policy.thresholds.get("BEN004.fail_percent", 50.0))
     for one in found:
         if one.slowness is None:
             yield _of_two(one.culprit)
         else:
-            yield _finding(one.culprit, bad=one.slowness >= least)
-    yield from (_once(way) for way in seen_once(cluster)[:_MOST_TOLD])
+            yield _finding(one.culprit, bad=one.slowness >= least, follows=one.follows)
+    crowded = lack_cores(cluster)
+    yield from (_once(way, short_of_cores=crowded) for way in seen_once(cluster)[:_MOST_TOLD])
 
 
 _WHY = {
@@ -69,7 +85,7 @@ _WHY = {
 _NODE = "Every collective in which this node takes part is as slow as it."
 
 
-def _finding(culprit: Culprit, *, bad: bool) -> Finding:
+def _finding(culprit: Culprit, *, bad: bool, follows: str) -> Finding:
     make = fail if bad else warn
     return make(
         Where() if culprit.kind == "fabric" else culprit.where[0],
@@ -77,7 +93,9 @@ def _finding(culprit: Culprit, *, bad: bool) -> Finding:
         why=_WHY.get(culprit.kind, _NODE),
         owner="site" if culprit.kind in ("fabric", "link") else "node",
         evidence=[seen("exchanges two by two", f"confidence {culprit.confidence:.2f}")],
-        fix=_fix(culprit),
+        fix=[you(f"Fix {follows} first: this follows from it.", f"ncclcheck explain {follows}")]
+        if follows
+        else _fix(culprit),
     )
 
 
@@ -88,7 +106,7 @@ def _fix(culprit: Culprit) -> list[Remedy]:
         return [admin("Look at the uplinks and switches of the named part: width, errors, oversubscription.")]
     node = culprit.where[0].node or ""
     return [
-        you("Leave the node out and run again.", f"sbatch --exclude={node} JOB"),
+        you("Leave the node out and run again.", f"sbatch --exclude={quote(node)} JOB"),
         admin(
             "Look at its NIC, cable and port.",
             "ethtool -S INTERFACE | grep -i -E 'err|drop|pause'",
@@ -97,9 +115,9 @@ def _fix(culprit: Culprit) -> list[Remedy]:
     ]
 
 
-def _once(way: Way) -> Finding:
+def _once(way: Way, *, short_of_cores: bool) -> Finding:
     """Slow in its only measurement: an accident, unless it is far slower than accidents are."""
-    make = warn if way.is_dead or way.slowness >= _NO_ACCIDENT else note
+    make = warn if way.is_dead or (way.slowness >= _NO_ACCIDENT and not short_of_cores) else note
     how = "carried nothing" if way.is_dead else f"reached {100 * math.exp(-way.slowness):.2g} % of a healthy way"
     return make(
         Where(node=way.source, peer=way.target),
@@ -108,6 +126,21 @@ def _once(way: Way) -> Finding:
         owner="site",
         evidence=[seen("one exchange of the two", how)],
         fix=[you("Measure all pairs, and repeat those that are slow.", "ncclcheck bench --full")],
+    )
+
+
+def _not_judged(slower: Slower, *, short_of_cores: bool) -> Finding:
+    """Slow between two nodes, and not proven."""
+    why = "the ranks wait for cores" if short_of_cores else f"it was measured {slower.way.times} times only"
+    return note(
+        Where(node=slower.way.source, peer=slower.way.target),
+        f"not judged, for {why}: {of_two(slower)}",
+        why="What else a machine does for a moment hits one direction alone: it proves nothing.",
+        owner="site",
+        evidence=[
+            seen("exchanges between the two", f"{slower.way.times} rounds, the best {100 * slower.share:.0f} %")
+        ],
+        fix=[you("Run again when the machines are quiet.", "ncclcheck bench --full")],
     )
 
 

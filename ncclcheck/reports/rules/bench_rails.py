@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Unread, at
 from ncclcheck.reports import lan, wiring
 from ncclcheck.reports.findings import Finding, State, admin, fine, seen, unknown, warn, you
 from ncclcheck.reports.fold import fold_names, size
 from ncclcheck.reports.rule import NothingToJudge, rule
+from ncclcheck.reports.settings_forms import quoted
 from ncclcheck.reports.used import Used, by_nccl, several_nodes, used
 
 
@@ -90,6 +92,7 @@ def _idle(one: Used, idle: list[str], rails: dict[str, int]) -> Finding:
     worst=State.WARN,
     over="measurements.transport",
     commands=("bench",),
+    ground=("NET003",),
     between_machines=True,
 )
 def as_predicted(cluster: Cluster) -> Iterator[Finding]:
@@ -170,7 +173,7 @@ def _other(one: Used, other: list[str], predicted: list[str], reason: str) -> Fi
         fix=[
             you(
                 "Name the interface that is meant.",
-                f"export NCCL_SOCKET_IFNAME=={predicted[0]} GLOO_SOCKET_IFNAME={predicted[0]}",
+                f"export NCCL_SOCKET_IFNAME={quoted(f'={predicted[0]}')} GLOO_SOCKET_IFNAME={quote(predicted[0])}",
             )
         ],
     )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.reports.culprit import (
     between_real_machines,
+    late_by_chance,
     late_ranks,
     slow_nodes,
     slow_ranks,
@@ -14,7 +16,7 @@ from ncclcheck.reports.culprit import (
 )
 from ncclcheck.reports.culprit.alone import FEW, Late, Slow
 from ncclcheck.reports.culprit.words import late, slow
-from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, fail, seen, warn, you
+from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, fail, note, seen, warn, you
 from ncclcheck.reports.rule import NothingToJudge, rule
 
 
@@ -36,7 +38,10 @@ def no_rank_is_late(cluster: Cluster) -> Iterator[Finding]:
     compared, and the one that takes longest is not the one to blame. A warning where a rank is later than most
     by 10 % of the iteration (BEN003.percent), in most iterations, or on average where its process shows why; a
     failure from 50 % on (BEN003.fail_percent): most of the time. /proc tells what it did meanwhile: waited for a
-    core, computed, was stopped, or none of these.
+    core, computed, was stopped, or none of these. Where most ranks have no core for most of the time in which they
+    want one, on machines with more than three running threads a core, chance decides who is late: a note, unless
+    the process computed or was stopped, or lacks them no more than the others do and is the last in nine of ten
+    iterations.
 
     ## Fix
     - **you** runnable without a core: fewer data loader workers, `--cpus-per-task`, other jobs on the node.
@@ -60,6 +65,27 @@ def no_rank_is_late(cluster: Cluster) -> Iterator[Finding]:
             ],
             fix=_mend(one),
         )
+    yield from (_by_chance(one) for one in late_by_chance(cluster))
+
+
+def _by_chance(one: Late) -> Finding:
+    """All ranks lack cores: nobody in particular is to blame."""
+    return note(
+        Where(node=one.fact.node, rank=one.fact.rank),
+        f"not judged, for the ranks wait for cores: {late(one)}",
+        why="Where every rank lacks a core, the one that is late is another one in the next run.",
+        owner="node",
+        evidence=[
+            seen(
+                "/proc/self/schedstat",
+                f"others wait {100 * one.others_runqueue:.0f} % of the time",
+            )
+        ],
+        fix=[
+            you("Run again when the machines are quiet, or give the job cores of its own."),
+            admin("See what else takes the cores.", "top -b -n 1 | head -20"),
+        ],
+    )
 
 
 def _mend(one: Late) -> list[Remedy]:
@@ -106,7 +132,7 @@ def every_rank_is_as_fast(cluster: Cluster) -> Iterator[Finding]:
     Ranks with the same GPU models are compared with their median. A warning below 85 % of it (BEN015.percent)
     that the spread of all does not explain, a failure below 50 % (BEN015.fail_percent). Needs three ranks
     with cores of their own: not containers on one machine (the same boot id), nor ranks that waited for a core
-    for a quarter of the time (/proc/self/schedstat).
+    for a quarter of the time (/proc/self/schedstat), or for a tenth of it while this was measured on a CPU.
 
     ## Fix
     - **you** leave the named node out until it is mended.
@@ -162,7 +188,7 @@ def _outliers(cluster: Cluster, found: list[Slow], code: str) -> Iterator[Findin
             owner="node",
             evidence=[seen(one.metric, f"{one.value:.6g}, median of {one.peers} peers {one.healthy:.6g}")],
             fix=[
-                you("Leave the node out and run again.", f"sbatch --exclude={one.node} JOB"),
+                you("Leave the node out and run again.", f"sbatch --exclude={quote(one.node)} JOB"),
                 admin(
                     "Compare clocks, power and links with a healthy node.", "nvidia-smi -q -d PERFORMANCE,CLOCK"
                 ),

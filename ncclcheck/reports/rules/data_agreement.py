@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from shlex import quote
 
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.probes.facts.data import Sharding
@@ -185,4 +186,4 @@ def _other_samples(node: str, other: str, differing: list[int], of: int) -> Find
 
 
 def _compare(command: str, *nodes: str) -> Remedy:
-    return you("Compare the files on both nodes.", f"srun -w {','.join(nodes)} sh -c '{command}'")
+    return you("Compare the files on both nodes.", f"srun -w {quote(','.join(nodes))} sh -c '{command}'")

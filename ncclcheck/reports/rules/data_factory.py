@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from shlex import quote
 
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.probes.facts.data import Content, Made
@@ -75,7 +76,7 @@ def factory(cluster: Cluster) -> Iterator[Finding]:
             evidence=[seen("calling the factory", made.failure.stacks[:1500] or made.failure.error)],
             fix=[
                 *_mends(name, made.failure),
-                you("See whether it works by hand.", f"python -c '{_by_hand(name)}'"),
+                you("See whether it works by hand.", f"python -c {quote(_by_hand(name))}"),
             ],
         )
 
@@ -84,14 +85,14 @@ def _mends(name: str, failure: Failure) -> list[Remedy]:
     """What is known of how factories fail that work in training."""
     if (lacking := _LACKING.search(failure.error)) is not None:
         given = ", ".join(f'"{one}": ...' for one in re.findall(r"'(\w+)'", lacking[1]))
-        return [you("Hand its arguments over.", f"ncclcheck data {name} --kwargs '{{{given}}}'")]
+        return [you("Hand its arguments over.", f"ncclcheck data {quote(name)} --kwargs '{{{given}}}'")]
     if failure.error == "SystemExit: 2":
         return [you("Let it take arguments by --kwargs: argparse ends it, for there is no command line.")]
     if failure.error.startswith("gave no answer"):
         return [
             you(
                 "Where it is slow and does not hang, give it more time.",
-                f"ncclcheck data {name} --factory-limit 1800",
+                f"ncclcheck data {quote(name)} --factory-limit 1800",
             )
         ]
     return []

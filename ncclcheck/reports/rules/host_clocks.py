@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
+from shlex import quote
 from statistics import median
 
 from ncclcheck.probes.facts import Cluster, Unread
@@ -133,5 +134,5 @@ def _fix(node: str) -> list[Remedy]:
             "chronyc makestep   # or: timedatectl set-ntp true",
             "chronyc tracking",
         ),
-        you("Leave the node out until then.", f"#SBATCH --exclude={node}"),
+        you("Leave the node out until then.", f"#SBATCH --exclude={quote(node)}"),
     ]

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
+from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Node, at, known, value_or, variables
 from ncclcheck.reports.containers import runtimes
-from ncclcheck.reports.findings import Finding, State, Where, admin, seen, warn, you
+from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, fail, note, seen, warn, you
+from ncclcheck.reports.fold import size
 from ncclcheck.reports.rule import NothingToJudge, rule
 from ncclcheck.reports.variables import nccl_version
 
 _SETS_ITS_OWN_STACK = (2, 28, 0)
 _FIRST_USER = 1000
+_GIB = 2**30
+# Measured with torch 2.13 for CPUs, one node: 20 tasks with one rank, 27 to 31 with two, 9 of them our own.
+_TORCHRUN_TASKS, _RANK_TASKS = 4, 6
+_TORCH_LIBRARIES = 440 * 2**20  # bytes; torch 2.13 for CPUs
+_BESIDE_LIBRARIES = 400 * 2**20  # bytes that a rank of gloo maps beside them
+_COMFORTABLE = 4 * _GIB
+# Ports. Measured with torchrun of torch 2.13 and gloo on a host of its own: one rank does not start with 3 and
+# does with 4. A rank of NCCL over sockets listens once for each of up to 32 channels and both neighbours: 64, on a
+# node of 8 ranks 512, and a job that follows at once finds the ports of the last one in TIME_WAIT.
+_LEAST_PORTS = 4
+_MANY_PORTS = 1024.0
 
 
 @rule(
@@ -54,7 +68,7 @@ def stack(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-@rule("HST011", "enough processes and threads may be started", worst=State.WARN,
+@rule("HST011", "enough processes and threads may be started", worst=State.FAIL,
       needs=("system.processes", "system.uid"))  # fmt: skip
 def processes(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -68,7 +82,8 @@ def processes(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     /proc/self/limits (which does not bind root) and pids.max. Less than `HST011.per_rank` (512) a rank is a
-    warning; ranks from LOCAL_WORLD_SIZE, else one a usable GPU.
+    warning; ranks from LOCAL_WORLD_SIZE, else from the plan, else one a usable GPU. FAIL, and no job is started:
+    less than torchrun and the ranks take on CPUs alone (4, and 6 a rank), beside what this user has running.
 
     ## Fix
     - **you** `ulimit -u $(ulimit -Hu)`; `docker run --pids-limit=-1`; OMP_NUM_THREADS and fewer loader workers.
@@ -79,21 +94,49 @@ def processes(cluster: Cluster) -> Iterator[Finding]:
     """
     each = cluster.policy.thresholds.get("HST011.per_rank", 512.0)
     for node in cluster.nodes:
-        least, limits = each * _ranks(node), _process_limits(node)
-        for source, limit in limits.items():
-            if limit < least:
+        ranks = _ranks(cluster, node)
+        for source, limit in _process_limits(node).items():
+            used = value_or(at(node, "system.tasks_used"), 0) if source == "ulimit -u" else 0
+            if limit - used < _TORCHRUN_TASKS + _RANK_TASKS * ranks:
+                yield _too_few(node, source, limit, used, ranks)
+            elif limit < each * ranks:
                 yield warn(
                     Where(node=node.name),
-                    f"{limit} processes and threads for {_ranks(node)} rank{'s' if _ranks(node) > 1 else ''}",
+                    f"{limit} processes and threads for {_counted(ranks)}",
                     why="At the limit no thread can be started, and the rank that needs one dies.",
                     owner="job",
                     evidence=[seen(source, limit)],
-                    fix=[
-                        you("Raise it as far as it may be raised.", "ulimit -u $(ulimit -Hu)",
-                            "docker run --pids-limit=-1 ..."),
-                        admin("Raise the limit.", "echo '* - nproc 65536' > /etc/security/limits.d/90-nproc.conf"),
-                    ],
-                )  # fmt: skip
+                    fix=_raise_tasks(),
+                )
+
+
+def _too_few(node: Node, source: str, limit: int, used: int, ranks: int) -> Finding:
+    user = f"user {value_or(at(node, 'system.uid'), 0)}"
+    taken = f", of which {user} has {used} running" if used else ""
+    return fail(
+        Where(node=node.name),
+        f"{limit} processes and threads are allowed{taken}: too few to start {_counted(ranks)}",
+        why="torchrun or a rank cannot start a thread there: it dies or hangs, and all other nodes wait.",
+        owner="job",
+        evidence=[
+            seen(source, limit),
+            seen(f"processes and threads of {user}", used if used else "not counted"),
+            seen("what the job takes at least", f"{_TORCHRUN_TASKS} of torchrun, {_RANK_TASKS} of each rank"),
+        ],
+        fix=_raise_tasks(),
+        blocks_job=True,
+    )
+
+
+def _counted(ranks: int) -> str:
+    return f"{ranks} rank{'s' if ranks > 1 else ''}"
+
+
+def _raise_tasks() -> list[Remedy]:
+    return [
+        you("Raise it as far as it may be raised.", "ulimit -u $(ulimit -Hu)", "docker run --pids-limit=-1 ..."),
+        admin("Raise the limit.", "echo '* - nproc 65536' > /etc/security/limits.d/90-nproc.conf"),
+    ]
 
 
 def _process_limits(node: Node) -> dict[str, int]:
@@ -104,9 +147,152 @@ def _process_limits(node: Node) -> dict[str, int]:
     return {source: limit for source, limit in found.items() if limit != -1}
 
 
-def _ranks(node: Node) -> int:
+def _ranks(cluster: Cluster, node: Node) -> int:
     given = variables(node).get("LOCAL_WORLD_SIZE", "")
-    return max(1, int(given) if given.isdecimal() and len(given) < 6 else value_or(at(node, "gpus.usable"), 0))
+    told = int(given) if given.isdecimal() and len(given) < 6 else 0
+    planned = cluster.job.ranks // max(1, len(cluster.nodes))
+    return max(1, told or planned or value_or(at(node, "gpus.usable"), 0))
+
+
+@rule("HST014", "a process may map as much memory as torch needs", worst=State.FAIL,
+      needs=("system.address_space",))  # fmt: skip
+def address_space(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    The limit of the address space of a process (`ulimit -v`, RLIMIT_AS).
+
+    ## Why it matters
+    Torch maps its libraries whole, and each thread reserves a stack and an arena of malloc. At the limit `import
+    torch` ends in `failed to map segment from shared object`, or a rank in `Cannot allocate memory` while most of
+    the memory is free. CUDA reserves addresses for the memory of the host and of all GPUs: with a limit
+    it reports that it is out of memory. The limit comes from job systems that turn a request for memory into it.
+
+    ## How we know
+    "Max address space" in /proc/self/limits. FAIL, and no job is started: less than torch's libraries and 400 MiB
+    (measured with torch 2.13 for CPUs, whose libraries have 440 MiB: `import torch` maps 590 MiB, a rank of gloo
+    with one all_reduce 820 MiB). warn: less than 4 GiB for ranks on CPUs (a rank of `bench` maps 1.3 GiB, and
+    a model comes on top), any limit where GPUs are used.
+
+    ## Fix
+    - **you** `ulimit -v unlimited` in the job script, where the hard limit allows it; ask for more memory.
+    - **admin** no `as` in limits.conf; Slurm's `VSizeFactor=0`; Grid Engine: s_vmem and h_vmem.
+
+    ## Source
+    getrlimit(2); slurm.conf(5), VSizeFactor; NVIDIA Multi-Process Service, troubleshooting (addresses that CUDA
+    reserves).
+    """
+    for node in cluster.nodes:
+        limit = known(at(node, "system.address_space"))
+        usable = value_or(at(node, "gpus.usable"), 0)
+        least = value_or(at(node, "stack.torch_libraries"), _TORCH_LIBRARIES) + _BESIDE_LIBRARIES
+        if limit == -1 or (limit >= _COMFORTABLE and not usable):
+            continue
+        level = partial(fail, blocks_job=True) if limit < least else warn
+        of_gpus = "CUDA reserves more than that" if usable else "a rank with a model needs more"
+        yield level(
+            Where(node=node.name),
+            f"a process may map {size(limit)} only (ulimit -v): "
+            + (f"torch alone needs {size(least)}" if limit < least else of_gpus),
+            why="`import torch` or a rank ends with 'failed to map segment' or 'out of memory' at this limit.",
+            owner="job",
+            evidence=[
+                seen("/proc/self/limits", f"Max address space (RLIMIT_AS) {limit}"),
+                seen("torch's libraries and what a rank maps beside them", f"{least} bytes"),
+            ],
+            fix=[
+                you("Lift it in the job script.", "ulimit -v unlimited"),
+                admin(
+                    "Take the hard limit away.",
+                    "grep -rE '\\bas\\b' /etc/security/limits.conf /etc/security/limits.d",
+                ),
+            ],
+        )
+
+
+@rule("HST015", "files may grow as large as checkpoints", worst=State.WARN, needs=("system.file_size",))
+def file_size(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    The limit of the size of a file (`ulimit -f`, RLIMIT_FSIZE).
+
+    ## Why it matters
+    A checkpoint, a log or a file in /dev/shm that would grow beyond it ends its writer with SIGXFSZ or
+    `File too large`, hours after the start. NCCL's and the loader's shared memory are files, too.
+
+    ## How we know
+    "Max file size" in /proc/self/limits. Less than `HST015.gib` (16) is a warning: a checkpoint of a model of
+    one billion parameters with its optimizer has 16 GB. Any other limit is a note.
+
+    ## Fix
+    - **you** `ulimit -f unlimited` in the job script.
+    - **admin** no `fsize` in limits.conf, `LimitFSIZE=infinity` for slurmd.
+
+    ## Source
+    getrlimit(2), signal(7) (SIGXFSZ).
+    """
+    least = cluster.policy.thresholds.get("HST015.gib", 16.0) * _GIB
+    for node in cluster.nodes:
+        limit = known(at(node, "system.file_size"))
+        if limit == -1:
+            continue
+        level = warn if limit < least else note
+        yield level(
+            Where(node=node.name),
+            f"a file may have {size(limit)} at most (ulimit -f)",
+            why="A checkpoint, a log or shared memory that grows beyond it ends the job with 'File too large'.",
+            owner="job",
+            evidence=[seen("/proc/self/limits", f"Max file size (RLIMIT_FSIZE) {limit}")],
+            fix=[
+                you("Lift it in the job script.", "ulimit -f unlimited"),
+                admin(
+                    "Take the hard limit away.", "grep -r fsize /etc/security/limits.conf /etc/security/limits.d"
+                ),
+            ],
+        )
+
+
+@rule("HST016", "the kernel has enough ports to give away", worst=State.FAIL, needs=("system.ports",))
+def port_range(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    The range of ports from which the kernel gives one to whoever asks for any.
+
+    ## Why it matters
+    Torchrun, gloo and NCCL listen on ports that the kernel chooses, and connect from such ones. Where none is left
+    a rank ends with `Address already in use` or `Cannot assign requested address`, or waits for one that could
+    not listen; with few it happens now and then, for a port rests a minute after its last use.
+
+    ## How we know
+    /proc/sys/net/ipv4/ip_local_port_range, 28,232 ports unless it was changed. FAIL: fewer than 4; measured with
+    torchrun and gloo, one rank does not start with 3. warn: fewer than `HST016.ports` (1024): 8 ranks that listen
+    for 32 channels and two neighbours each take 512, and those of the job before are still resting.
+
+    ## Fix
+    - **admin** `sysctl -w net.ipv4.ip_local_port_range="32768 60999"`, and the same in /etc/sysctl.d.
+
+    ## Source
+    ip(7) (ip_local_port_range), kernel documentation, networking/ip-sysctl.
+    """
+    few = cluster.policy.thresholds.get("HST016.ports", _MANY_PORTS)
+    for node in cluster.nodes:
+        ports = known(at(node, "system.ports"))
+        count = ports.last - ports.first + 1
+        if count >= few:
+            continue
+        level = fail if count < _LEAST_PORTS else warn
+        yield level(
+            Where(node=node.name),
+            f"the kernel has {count} port{'s' if count != 1 else ''} to give away ({ports.first} to {ports.last})",
+            why="A rank that gets no port cannot listen or connect: it ends, or the others wait for it.",
+            owner="node",
+            evidence=[seen("/proc/sys/net/ipv4/ip_local_port_range", f"{ports.first} {ports.last}")],
+            fix=[
+                admin(
+                    "Give the range back its usual size, and keep it in /etc/sysctl.d.",
+                    'sysctl -w net.ipv4.ip_local_port_range="32768 60999"',
+                )
+            ],
+        )
 
 
 @rule("HST012", "shared memory outlives the user's sessions", worst=State.WARN,
@@ -181,5 +367,10 @@ def driver_stub(cluster: Cluster) -> Iterator[Finding]:
                 why="CUDA then loads an empty library instead of the driver.",
                 owner="job",
                 evidence=[seen("LD_LIBRARY_PATH", ":".join(parts))],
-                fix=[you("Take it out.", f"export LD_LIBRARY_PATH={keep}" if keep else "unset LD_LIBRARY_PATH")],
+                fix=[
+                    you(
+                        "Take it out.",
+                        f"export LD_LIBRARY_PATH={quote(keep)}" if keep else "unset LD_LIBRARY_PATH",
+                    )
+                ],
             )

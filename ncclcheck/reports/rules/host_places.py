@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Space, at, known, value_or
 from ncclcheck.reports.findings import Finding, State, Where, admin, fail, fine, seen, warn, you
@@ -99,7 +100,7 @@ def temporary_directory(cluster: Cluster) -> Iterator[Finding]:
             evidence=[seen(f"statvfs({path})", _room(tmp))],
             fix=[
                 you("Point TMPDIR to a directory with room, in the job script.", "export TMPDIR=$HOME/tmp"),
-                admin("Clean it.", "systemd-tmpfiles --clean", f"du -xsh {path}/* | sort -h | tail"),
+                admin("Clean it.", "systemd-tmpfiles --clean", f"du -xsh {quote(path)}/* | sort -h | tail"),
             ],
         )
 

@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator
+from shlex import quote
 
-from ncclcheck.probes.facts import Arrival, Cluster, Meeting, Node, Unread, at, variables
-from ncclcheck.reports import lan
+from ncclcheck.probes.facts import Arrival, Cluster, Meeting, Neighbour, Node, Unread, at, value_or, variables
+from ncclcheck.reports import detours, lan, unrouted
 from ncclcheck.reports.agreement import disagreements
-from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, fail, fine, seen, unknown, warn, you
+from ncclcheck.reports.findings import (
+    Finding,
+    Remedy,
+    State,
+    Where,
+    admin,
+    fail,
+    fine,
+    note,
+    seen,
+    unknown,
+    warn,
+    you,
+)
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.rule import NothingToJudge, rule
 
@@ -167,7 +181,7 @@ def _other_count(cluster: Cluster, arrival: Arrival) -> Finding:
     )
 
 
-@rule("RUN010", "node rank 0 was reached", worst=State.UNKNOWN, over="", between_machines=True)
+@rule("RUN010", "node rank 0 was reached", worst=State.FAIL, over="", between_machines=True)
 def lead_was_reached(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -180,9 +194,11 @@ def lead_was_reached(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     The name is resolved and each of its addresses is tried again and again until `--wait` is over. Refused: the
     machine answers and nothing listens, so node rank 0 was not started, or it is another machine. No answer: a
-    firewall drops packets, or the machine is down. No way: this node's routes do not lead there. Something else:
-    who listens there does not greet as ncclcheck does. Whose fault it is cannot be seen from one side, so the
-    state is unknown and the exit code 3.
+    firewall drops packets, or the machine is down. No way: a machine on the way says so. Something else: who
+    listens there does not greet as ncclcheck does. Whose fault that is cannot be seen from one side, so the state
+    is unknown and the exit code 3. Where this node's own kernel has no route for 6 s, it is a failure of this
+    node, and nothing more is waited for. It is one too where its kernel sends to an address in the subnet of one
+    interface by another one, which a more specific route or a bridge with a part of the subnet makes it do.
 
     ## Fix
     - **you** start the same command with `--node-rank 0` on that machine; compare `ip -br addr` there with the
@@ -196,18 +212,114 @@ def lead_was_reached(cluster: Cluster) -> Iterator[Finding]:
     if meeting is None or meeting.node_rank == 0:
         raise NothingToJudge("this is node rank 0's own report" if meeting else _NO_JOIN)
     name = cluster.nodes[0].name if cluster.nodes else None
+    evidence = [
+        seen("endpoint", f"{meeting.endpoint}, by {meeting.told_by}"),
+        seen("resolves to", ", ".join(meeting.addresses) or "nothing"),
+        *(seen("neighbour entry", _entry(text, one)) for text, one in meeting.neighbours.items()),
+        *(seen("from here", way) for node in cluster.nodes for way in _ways(node, meeting)),
+    ]
+    why = "No job can run before the nodes can talk; torchrun would wait here in silence."
+    if meeting.outcome == "unrouted" and cluster.nodes and meeting.addresses:
+        found = unrouted.cause(cluster.nodes[0], ipaddress.ip_address(meeting.addresses[0].partition("%")[0]))
+        yield fail(
+            Where(node=name, device=found.device, peer="node rank 0"),
+            f"this node has no route to node rank 0 at {meeting.endpoint}: {found.words}",
+            why=why,
+            owner="node",
+            evidence=[seen("connect(2)", meeting.detail), *evidence],
+            fix=found.fix,
+        )
+        return
+    if meeting.outcome in ("silent", "no_route") and (led := _detour(cluster, meeting)):
+        detour, peer = led
+        yield fail(
+            Where(node=name, device=detour.route.interface, peer="node rank 0"),
+            f"this node sends to node rank 0 at {peer} by {detour.route.interface}, not by {detour.meant}, in "
+            f"whose subnet it is: its route {detour.line} comes before {detour.network}",
+            why=why,
+            owner="node",
+            evidence=[seen("connect(2)", meeting.detail), *evidence],
+            fix=detour.fix(peer),
+        )
+        return
     yield unknown(
         Where(node=name, peer="node rank 0"),
         f"not reached at {meeting.endpoint} in {meeting.seconds:.0f} s: {meeting.detail}",
-        why="No job can run before the nodes can talk; torchrun would wait here in silence.",
+        why=why,
         owner="job",
-        evidence=[
-            seen("endpoint", f"{meeting.endpoint}, by {meeting.told_by}"),
-            seen("resolves to", ", ".join(meeting.addresses) or "nothing"),
-            *(seen("from here", way) for node in cluster.nodes for way in _ways(node, meeting)),
-        ],
+        evidence=evidence,
         fix=_mends(meeting),
     )
+
+
+@rule("RUN012", "the nodes of a join know each other", worst=State.NOTE, over="", between_machines=True)
+def nodes_know_each_other(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Whether the nodes of a join have a secret in common: from NCCLCHECK_SECRET, from `--secret-file`, or in a step
+    of Slurm from munge.
+
+    ## Why it matters
+    Without one, whoever reaches the port of the meeting may come as a node, or answer in node rank 0's place, and
+    say what he likes of it. Such a join takes facts and measurements alone: no code of the user's is run by it,
+    and what it says of a node may be somebody else's words.
+
+    ## How we know
+    Both sides prove that they know the secret over all that they have said, and every later line is sealed under a
+    key made from it (HMAC-SHA256). A run's id (`--rdzv-id`) stands on the command line and is no secret.
+
+    ## Fix
+    - **you** give every node the same NCCLCHECK_SECRET (in Kubernetes from a Secret), or `--secret-file` with a
+      file of mode 0600; or let ssh or Slurm start the nodes: `--hosts`, or `ncclcheck` inside of `salloc`.
+
+    ## Source
+    docs/security.md; RFC 2104 (HMAC); munge(7).
+    """
+    meeting = cluster.job.meeting
+    if meeting is None or not meeting.secret:
+        raise NothingToJudge(_NO_JOIN)
+    if meeting.secret != "none":
+        yield fine(
+            Where(), {"secret": "a secret that all of them have", "munge": "munge's credentials"}[meeting.secret]
+        )
+        return
+    yield note(
+        Where(),
+        "this join has no secret: whoever reaches its port can come as a node",
+        why="What it says of a node may be somebody else's words, so it runs no code of the user's own.",
+        owner="job",
+        evidence=[seen("meeting point", f"{meeting.endpoint}, by {meeting.told_by}")],
+        fix=[
+            you(
+                "Give every node the same secret.",
+                "export NCCLCHECK_SECRET=...   # on every node the same, from: openssl rand -hex 32",
+            )
+        ],
+    )
+
+
+def _entry(address: str, one: Neighbour) -> str:
+    if not one.permanent:
+        return f"{address} is at the MAC address {one.mac} on {one.interface}"
+    return (
+        f"{address} is at {one.mac} on {one.interface}, permanently: if node rank 0 has another MAC address "
+        f"(ip link), that is the cause: ip neigh del {quote(address)} dev {quote(one.interface)}"
+    )
+
+
+def _detour(cluster: Cluster, meeting: Meeting) -> tuple[detours.Detour, str] | None:
+    """A detour to node rank 0 that the kernel was seen to take: its source address is that interface's own."""
+    for node in cluster.nodes:
+        held = {
+            one.name.partition(":")[0]: {address.address for address in value_or(one.addresses, [])}
+            for one in value_or(at(node, "network.interfaces"), [])
+        }
+        for text, source in zip(meeting.addresses, meeting.sources, strict=False):
+            peer = text.partition("%")[0]
+            detour = detours.to(node, ipaddress.ip_address(peer))
+            if detour and source in held.get(detour.route.interface, ()):
+                return detour, peer
+    return None
 
 
 def _ways(node: Node, meeting: Meeting) -> Iterator[str]:
@@ -222,6 +334,8 @@ def _ways(node: Node, meeting: Meeting) -> Iterator[str]:
         way = lan.Routes(node).way(peer.version, int(peer))
         if peer.is_loopback:
             yield f"{peer} is this machine itself"
+        elif detour := detours.to(node, peer):
+            yield f"{peer} goes by {detour.route.interface}: {detour.evidence}"
         elif inside:
             yield f"{peer} is in the subnet of {inside[0]}"
         else:
@@ -237,13 +351,16 @@ def _ways(node: Node, meeting: Meeting) -> Iterator[str]:
 def _mends(meeting: Meeting) -> list[Remedy]:
     host, _, port = meeting.endpoint.rpartition(":")
     start = you("See whether node rank 0 runs, and on which address.", f"ss -ltn | grep {port}   # on node 0")
+    if "--rdzv-id" in meeting.detail:
+        return [you("Give every node of one run the same --rdzv-id; two runs at once need a port each.")]
     mends = {
         "unresolved": [
-            you("Give an address in place of the name.", f"getent ahosts {host}"),
+            you("Give an address in place of the name.", f"getent ahosts {quote(host)}"),
             admin("Put the name into DNS or /etc/hosts of this node."),
         ],
+        "unrouted": [admin("Give this node a route to that subnet, or an address in it.", f"ip route get {host}")],
         "no_route": [
-            you("Take an address of node 0 that this node can reach.", f"ip route get {host}"),
+            you("Take an address of node 0 that this node can reach.", f"ip route get {quote(host)}"),
             admin("Give this node a route to that subnet, or an address in it."),
         ],
         "silent": [

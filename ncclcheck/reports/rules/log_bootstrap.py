@@ -179,7 +179,7 @@ def no_interface(logs: Logs) -> Iterator[Finding]:
             fix=[
                 _LOOK,
                 you("Name an interface that this node has; a list where nodes differ.",
-                    'export NCCL_SOCKET_IFNAME="=eth0,eno1"', "unset NCCL_SOCKET_IFNAME   # NCCL's own choice"),
+                    'export NCCL_SOCKET_IFNAME="=eth0,eno1"', "unset NCCL_SOCKET_IFNAME   # as NCCL chooses"),
                 admin("Set it for each kind of node.", "cat /etc/nccl.conf"),
             ],
             more=[*settings_seen(logs, "NCCL_SOCKET_IFNAME"), *version_seen(logs, found[0])],

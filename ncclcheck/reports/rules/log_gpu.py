@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.findings import Finding, State, Where, admin, seen, you
@@ -275,7 +276,7 @@ def _broken(where: Where, found: list[LogEvent], *, sure: bool) -> Finding:
                 "nvidia-smi --gpu-reset -i 0",
                 "dcgmi diag -r 3",
             ),
-            you("Start again without this node.", f"srun --exclude={where.node or 'NODE'} ..."),
+            you("Start again without this node.", f"srun --exclude={quote(where.node or 'NODE')} ..."),
         ],
         at=where,
         more=[seen("Xid", ", ".join(map(str, sorted(codes))))] if codes else [],

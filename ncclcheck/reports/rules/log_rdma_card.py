@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from ncclcheck.probes.facts import Logs
 from ncclcheck.reports.findings import Finding, State, admin, seen, you
@@ -106,6 +107,6 @@ def card_alive(logs: Logs) -> Iterator[Finding]:
                     "dmesg -T | grep -i mlx5",
                     "mlxfwreset -d DEVICE reset",
                 ),
-                you("Leave the host out.", f"srun --exclude={host or 'HOST'} ..."),
+                you("Leave the host out.", f"srun --exclude={quote(host or 'HOST')} ..."),
             ],
         )

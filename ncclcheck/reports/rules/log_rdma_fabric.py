@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, seen, you
@@ -94,7 +95,7 @@ def _lost(logs: Logs, lost: list[LogEvent]) -> Finding:
 
 
 def _mend(host: str) -> list[Remedy]:
-    leave = f"srun --exclude={host} ..." if host else "export NCCL_IB_TIMEOUT=22"
+    leave = f"srun --exclude={quote(host)} ..." if host else "export NCCL_IB_TIMEOUT=22"
     return [
         admin("Confirm by the counters of the port and by dmesg; then cable, transceiver, switch.",
               _COUNTERS, "dmesg -T | grep -i 'link down'"),

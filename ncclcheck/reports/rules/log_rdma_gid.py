@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.findings import Evidence, Finding, Where, admin, seen, you
@@ -160,7 +161,7 @@ def cards_routed(logs: Logs) -> Iterator[Finding]:
         owner="site",
         fix=[
             you("Confirm: ask the kernel for the way, and send over these two cards.",
-                f"ip route get {target}", "ib_write_bw -d mlx5_0 OTHER_HOST"),
+                f"ip route get {quote(target)}", "ib_write_bw -d mlx5_0 OTHER_HOST"),
             you("Keep connections on one rail.", "export NCCL_CROSS_NIC=0"),
             admin("Route the networks of the rails to each other, or mend the missing route.", "ip route"),
         ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
 from ncclcheck.reports.findings import Evidence, Finding, State, Where, admin, note, seen, you
@@ -143,7 +144,7 @@ def nothing_left_on(logs: Logs) -> Iterator[Finding]:
             why="Each takes from NCCL a way or a choice that is mostly the faster one.",
             owner="job",
             fix=[you("Take them out, and confirm by measuring with and without.",
-                     f"unset {' '.join(settings)}", "ncclcheck bench")],
+                     f"unset {' '.join(map(quote, settings))}", "ncclcheck bench")],
             state=State.WARN,
             at=Where(),
         )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from ncclcheck.probes.facts import Logs
 from ncclcheck.reports.findings import Finding, State, Where, admin, you
@@ -54,7 +55,7 @@ def wide_links(logs: Logs) -> Iterator[Finding]:
                 admin("Confirm under load, then reseat the card.",
                       "nvidia-smi --query-gpu=pcie.link.gen.current,pcie.link.width.current --format=csv",
                       "lspci -vv | grep -i downgraded"),
-                you("Leave the host out.", f"srun --exclude={host or 'HOST'} ..."),
+                you("Leave the host out.", f"srun --exclude={quote(host or 'HOST')} ..."),
             ],
             state=State.WARN,
         )  # fmt: skip
@@ -94,7 +95,7 @@ def links_up(logs: Logs) -> Iterator[Finding]:
             fix=[
                 admin("Confirm, then reset the GPUs and restart fabricmanager.", "nvidia-smi nvlink -s",
                       "systemctl restart nvidia-fabricmanager"),
-                you("Leave the host out.", f"srun --exclude={host or 'HOST'} ..."),
+                you("Leave the host out.", f"srun --exclude={quote(host or 'HOST')} ..."),
             ],
             state=State.WARN,
         )  # fmt: skip

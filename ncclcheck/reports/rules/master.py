@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Node, Resolution, Unread, at, variables
 from ncclcheck.reports import lan
@@ -138,7 +139,7 @@ def _of_another(master: Master, first: str, other: str, addresses: list[str]) ->
         why="Node 0 opens the store and the others look for it elsewhere: they wait until a time-out.",
         owner="job",
         evidence=[seen(master.host, ", ".join(addresses)), seen("node 0", first)],
-        fix=[you(f"Name node 0, or give {other} node rank 0.", f"export MASTER_ADDR={first}")],
+        fix=[you(f"Name node 0, or give {other} node rank 0.", f"export MASTER_ADDR={quote(first)}")],
     )
 
 
@@ -185,6 +186,7 @@ def master_is_one(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     127.0.0.1 and localhost are on every machine that machine itself: a script that was written for one node makes
     each node wait for the others at its own door. Nodes that disagree wait for each other in different places.
+    Where `--rdzv-endpoint` says where to meet, MASTER_ADDR is not used: a note.
 
     ## How we know
     The environment of each node, and getaddrinfo(3) asked there. On node 0 itself the name may be 127.0.1.1
@@ -206,6 +208,9 @@ def master_is_one(cluster: Cluster) -> Iterator[Finding]:
     if master.is_loopback:
         yield _loopback(cluster, master)
         return
+    if told and master.source != "MASTER_ADDR":
+        yield _left_over(master, told)
+        return
     if len(told) > 1:
         yield from disagreements(
             told,
@@ -214,10 +219,27 @@ def master_is_one(cluster: Cluster) -> Iterator[Finding]:
             level=fail,
             why="The nodes wait for each other in different places.",
             owner="job",
-            fix=[you("Set it to node 0, the same on every node.", f"export MASTER_ADDR={cluster.nodes[0].name}")],
+            fix=[
+                you(
+                    "Set it to node 0, the same on every node.",
+                    f"export MASTER_ADDR={quote(cluster.nodes[0].name)}",
+                )
+            ],
         )
     for index, node in enumerate(cluster.nodes):
         yield from _resolves(cluster, node, is_first=index == 0)
+
+
+def _left_over(master: Master, told: dict[str, str]) -> Finding:
+    """The nodes have met without it; torchrun sets it anew for the ranks."""
+    return note(
+        Where(),
+        f"MASTER_ADDR is set on {fold_names(told)} and not used: {master.source} says where the nodes meet",
+        why="A script that starts ranks without torchrun would take it.",
+        owner="job",
+        evidence=[seen(node, f"MASTER_ADDR={value}") for node, value in sorted(told.items())[:8]],
+        fix=[you("Take it away where it is left over from another job.", "unset MASTER_ADDR MASTER_PORT")],
+    )
 
 
 def _loopback(cluster: Cluster, master: Master) -> Finding:
@@ -245,7 +267,7 @@ def _resolves(cluster: Cluster, node: Node, *, is_first: bool) -> Iterator[Findi
     evidence = [seen(f"getaddrinfo({view.name})", ", ".join(view.addresses) or "no address")]
     mend = [
         you("Give an address in place of the name.", "export MASTER_ADDR=ADDRESS"),
-        admin("The real address of node 0, on every node.", f"getent ahosts {view.name}"),
+        admin("The real address of node 0, on every node.", f"getent ahosts {quote(view.name)}"),
     ]
     if not view.addresses and not lonely:
         yield fail(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Interface, Node, at, known, variables
 from ncclcheck.reports.choice import in_system_order, nccl_choice, parse_pattern
 from ncclcheck.reports.findings import Evidence, Finding, Remedy, State, Where, admin, fail, fine, seen, warn, you
 from ncclcheck.reports.rule import NothingToJudge, rule
-from ncclcheck.reports.variables import Setting, effective, nccl_version
+from ncclcheck.reports.variables import Setting, assigned, blank_end, effective, nccl_version
 
 
 @rule(
@@ -56,35 +57,51 @@ def named_interfaces_exist(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _nccl_names(node: Node, interfaces: list[Interface], setting: Setting) -> Finding:
-    value = setting.value
-    evidence = [seen(setting.source, f"NCCL_SOCKET_IFNAME={value}"), _listed(interfaces)]
+    value, named = setting.value, assigned("NCCL_SOCKET_IFNAME", setting.value)
+    evidence = [seen(setting.source, named), _listed(interfaces)]
     if len(value) < 2:
-        return _bad_grammar(node, f"NCCL_SOCKET_IFNAME={value} is too short: NCCL ignores it", evidence)
+        return _bad_grammar(node, f"{named} is too short: NCCL ignores it", evidence)
     env = {name: found.value for name, found in effective(node).items() if name != "NCCL_COMM_ID"}
     choice = nccl_choice(interfaces, env, nccl_version(node))
     if choice.problem:
+        what = _with_blank(choice.problem, named, value)
         why = "NCCL does not fall back to another interface: it ends with 'no socket interface found'."
-        return _no_interface(node, choice.problem, why, evidence, "NCCL_SOCKET_IFNAME", interfaces)
-    if wrong := [token for token in parse_pattern(value).tokens if token[0] in "^= "]:
-        what = (
-            f"NCCL_SOCKET_IFNAME={value}: {', '.join(map(repr, wrong))} matches nothing; ^ and = stand only first"
-        )
-        return _bad_grammar(node, what, evidence)
-    return fine(Where(node=node.name), f"NCCL_SOCKET_IFNAME={value} selects {', '.join(choice.names)}", *evidence)
+        return _no_interface(node, what, why, evidence, "NCCL_SOCKET_IFNAME", interfaces, value)
+    tokens = parse_pattern(value).tokens
+    if wrong := [token for token in tokens if token[0] in "^=" or token != token.strip()]:
+        words = f"{', '.join(map(repr, wrong))} matches nothing; ^ and = stand only first, and blanks count"
+        what = f"{named}: {words}"
+        return _bad_grammar(node, what, evidence, _cleaned(value))
+    return fine(Where(node=node.name), f"{named} selects {', '.join(choice.names)}", *evidence)
 
 
 def _gloo_names(node: Node, interfaces: list[Interface], value: str) -> Finding:
-    evidence = [seen("environment", f"GLOO_SOCKET_IFNAME={value}"), _listed(interfaces)]
+    named = assigned("GLOO_SOCKET_IFNAME", value)
+    evidence = [seen("environment", named), _listed(interfaces)]
     if len(value) < 2:
-        return _bad_grammar(node, f"GLOO_SOCKET_IFNAME={value} is too short: torch ignores it", evidence)
+        return _bad_grammar(node, f"{named} is too short: torch ignores it", evidence)
     there = {interface.name for interface, _ in in_system_order(interfaces)}
     missing = [name for name in value.split(",") if name not in there]
     if not missing:
-        return fine(Where(node=node.name), f"GLOO_SOCKET_IFNAME={value} is there", *evidence)
+        return fine(Where(node=node.name), f"{named} is there", *evidence)
     grammar = "; gloo takes exact names, no ^ or =" if value[0] in "^=" else ""
-    what = f"GLOO_SOCKET_IFNAME={value}: no interface with an address is named {' or '.join(missing)}{grammar}"
+    wanted = " or ".join(name if name == name.strip() else repr(name) for name in missing)
+    what = _with_blank(f"{named}: no interface with an address is named {wanted}{grammar}", named, value)
     why = "init_process_group with gloo ends with 'Unable to find address for'."
-    return _no_interface(node, what, why, evidence, "GLOO_SOCKET_IFNAME", interfaces)
+    return _no_interface(node, what, why, evidence, "GLOO_SOCKET_IFNAME", interfaces, value)
+
+
+def _with_blank(what: str, named: str, value: str) -> str:
+    """The blank is said before what comes of it."""
+    ends = blank_end(value)
+    if not ends:
+        return what
+    return f"{named} {ends}, which is taken for a part of the name: {what.removeprefix(named).lstrip(': ')}"
+
+
+def _cleaned(value: str) -> str:
+    """The list without its blanks."""
+    return ",".join(token.strip() for token in value.split(","))
 
 
 def _listed(interfaces: list[Interface]) -> Evidence:
@@ -95,10 +112,18 @@ def _listed(interfaces: list[Interface]) -> Evidence:
 
 
 def _no_interface(
-    node: Node, what: str, why: str, evidence: list[Evidence], variable: str, interfaces: list[Interface]
+    node: Node,
+    what: str,
+    why: str,
+    evidence: list[Evidence],
+    variable: str,
+    interfaces: list[Interface],
+    value: str,
 ) -> Finding:
+    """Where the name without its blanks is there, that is what was meant."""
     usable = [i.name for i, _ in in_system_order(interfaces) if i.kind != "loopback" and i.name != "lo"]
-    commands = [f"export {variable}={usable[0]}"] if usable else [f"unset {variable}"]
+    usable = [name for name in usable if name == _cleaned(value)] or usable
+    commands = [f"export {variable}={quote(usable[0])}"] if usable else [f"unset {variable}"]
     return fail(
         Where(node=node.name),
         what,
@@ -118,7 +143,7 @@ def _per_node(variable: str) -> Remedy:
     return you("Where names differ from node to node, set it in the script that runs on each node.")
 
 
-def _bad_grammar(node: Node, what: str, evidence: list[Evidence]) -> Finding:
+def _bad_grammar(node: Node, what: str, evidence: list[Evidence], instead: str = "=eth0,eth1") -> Finding:
     return warn(
         Where(node=node.name),
         what,
@@ -126,6 +151,9 @@ def _bad_grammar(node: Node, what: str, evidence: list[Evidence]) -> Finding:
         owner="job",
         evidence=evidence,
         fix=[
-            you("Write the full name; ^ and = go before the whole list.", "export NCCL_SOCKET_IFNAME==eth0,eth1")
+            you(
+                "Write the full name; ^ and = go before the whole list.",
+                f"export NCCL_SOCKET_IFNAME={quote(instead)}",
+            )
         ],
     )

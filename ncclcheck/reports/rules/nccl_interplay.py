@@ -9,7 +9,7 @@ from ncclcheck.probes.facts import Cluster, Node, at, value_or, variables
 from ncclcheck.reports.findings import Finding, State, Where, note, seen, warn, you
 from ncclcheck.reports.rule import rule
 from ncclcheck.reports.settings import Settings, nodes_with
-from ncclcheck.reports.variables import nccl_version, parsed_value
+from ncclcheck.reports.variables import assigned, nccl_version, parsed_value
 
 
 @rule("NCC021", "NCCL_P2P_DISABLE and NCCL_P2P_LEVEL do not contradict each other", worst=State.WARN,
@@ -186,7 +186,7 @@ def _hidden(node: Node, name: str, wins: tuple[str, str], loses: tuple[str, str]
         Where(node=node.name),
         f"{name} is {wins[0]} by {wins[1]}; {loses[1]} says {loses[0]} in vain",
         why="The environment wins, then the user's file, then /etc/nccl.conf.",
-        evidence=[seen(wins[1], f"{name}={wins[0]}"), seen(loses[1], f"{name}={loses[0]}")],
+        evidence=[seen(wins[1], assigned(name, wins[0])), seen(loses[1], assigned(name, loses[0]))],
         fix=[you("Keep one of the two.")],
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, NamedFile, Node, Wheel, at, known, value_or
 from ncclcheck.reports.findings import Evidence, Finding, State, Where, seen, warn, you
@@ -55,7 +56,12 @@ def _unusable(node: Node, file: NamedFile) -> Finding:
         why="NCCL and torch go on without it and hardly say so.",
         owner="job",
         evidence=[seen("access(2)", f"{file.path}: no")],
-        fix=[you("Mount it into the container, make its directory, or correct the path.", f"ls -l {file.path}")],
+        fix=[
+            you(
+                "Mount it into the container, make its directory, or correct the path.",
+                f"ls -l {quote(file.path)}",
+            )
+        ],
     )
 
 
@@ -138,8 +144,8 @@ def _wrong(node: Node, wheels: list[Wheel], what: str) -> Finding:
     wanted = value_or(at(node, "nccl.wanted"), "")
     if wanted:
         evidence.append(seen("torch's metadata", f"nvidia-nccl {wanted}"))
-    names = " ".join(wheel.name for wheel in wheels)
-    keep = f"{wheels[-1].name}{f'=={wanted}' if wanted else ''}"
+    names = " ".join(quote(wheel.name) for wheel in wheels)
+    keep = quote(f"{wheels[-1].name}{f'=={wanted}' if wanted else ''}")
     return warn(
         Where(node=node.name),
         what,

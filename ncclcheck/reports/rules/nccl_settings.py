@@ -13,6 +13,7 @@ from ncclcheck.reports.rule import rule
 from ncclcheck.reports.variables import (
     Known,
     as_version,
+    assigned,
     effective,
     nccl_version,
     parse,
@@ -63,7 +64,8 @@ def settings_agree(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     The effective value (environment first, then nccl.conf) of each node is parsed as its reader parses it, and the
     results are compared. FAIL: the value decides what both sides do. warn: it may. note: it only changes what is
-    printed or measured. NVIDIA documents this for few variables; the rest is read from NCCL's source.
+    printed or measured. NVIDIA documents this for few variables; the rest is read from NCCL's source. No job is
+    started where some nodes only have TORCH_DISTRIBUTED_DEBUG=DETAIL: it would hang; INFO on some is a note.
 
     ## Fix
     - **you** Export the variable in the job script and let the launcher hand it to all nodes, or unset it.
@@ -71,7 +73,7 @@ def settings_agree(cluster: Cluster) -> Iterator[Finding]:
 
     ## Source
     NCCL user guide, Environment Variables; NVIDIA/nccl#626, NVIDIA/nccl#1328, NVIDIA/nccl#2190,
-    NVIDIA/nccl-tests#188.
+    NVIDIA/nccl-tests#188; pytorch/pytorch#129672 (DETAIL on one machine).
     """
     settings = {node.name: values(node) for node in cluster.nodes}
     names = {name for of_node in settings.values() for name in of_node if name.startswith(_COMPARED)}
@@ -101,15 +103,23 @@ def _differing(entry: Known, groups: list[list[str]], written: dict[str, str | N
 
 
 def _shown(name: str, value: str | None) -> str:
-    return f"{name} is not set" if value is None else f"{name}={value}"
+    return f"{name} is not set" if value is None else assigned(name, value)
+
+
+def _hangs(entry: Known, evidence: list[Evidence]) -> bool:
+    """Ranks with DETAIL check every collective with the others first: with ranks that do not, nothing ends."""
+    return entry.name == "TORCH_DISTRIBUTED_DEBUG" and any("DETAIL" in item.value.upper() for item in evidence)
 
 
 def _difference(entry: Known, where: Where, what: str, evidence: list[Evidence], most: str | None) -> Finding:
     command = f"unset {entry.name}" if most is None else f"export {entry.name}={shlex.quote(most)}"
     fix = [you("Give every node the same value, in the job script or in nccl.conf.", command)]
+    if entry.name == "TORCH_DISTRIBUTED_DEBUG" and not _hangs(entry, evidence):
+        return note(where, what, why="Only DETAIL changes what a rank does.", evidence=evidence, fix=fix)
     if entry.mismatch == "must-match":
         why = "Both sides of a connection act on this value: the job can hang, fail or compute on damaged data."
-        return fail(where, what, why=why, owner="job", evidence=evidence, fix=fix)
+        hangs = _hangs(entry, evidence)
+        return fail(where, what, why=why, owner="job", evidence=evidence, fix=fix, blocks_job=hangs)
     if entry.mismatch == "risky":
         why = "Nodes with different values can wait for each other longer, or behave differently on an error."
         return warn(where, what, why=why, owner="job", evidence=evidence, fix=fix)
@@ -161,7 +171,7 @@ def _left_on(node: Node) -> Iterator[Finding]:
         entry = reference().get(name)
         if entry is None or not _is_debugging(node, entry, setting.value):
             continue
-        item = seen(setting.source, f"{name}={setting.value}" + (f" ({entry.effect})" if entry.effect else ""))
+        item = seen(setting.source, assigned(name, setting.value) + (f" ({entry.effect})" if entry.effect else ""))
         if _is_slow(node, entry, setting.value):
             yield _slow(node, entry, setting.value, item)
         else:
@@ -214,7 +224,7 @@ def _deprecated(node: Node) -> Iterator[Finding]:
         if entry and since and version and version >= since:
             instead = f"; use {entry.instead}" if entry.instead else ""
             what = f"{name} is deprecated since {entry.deprecated}{instead}"
-            evidence = [seen(setting.source, f"{name}={setting.value}")]
+            evidence = [seen(setting.source, assigned(name, setting.value))]
             why = "A later version will not read it any more."
             yield note(Where(node=node.name), what, why=why, evidence=evidence)
 

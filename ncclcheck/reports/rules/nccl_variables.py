@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster, ConfFile, ConfLine, Node, Unread, at, value_or, variables
 from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, fail, note, seen, warn, you
 from ncclcheck.reports.rule import rule
 from ncclcheck.reports.variables import (
+    IFNAMES,
     Known,
     Setting,
     as_version,
+    assigned,
+    blank_end,
     effective,
     nccl_version,
     parse,
@@ -111,7 +115,7 @@ def _nobody_reads(node: Node, name: str, setting: Setting, problem: str, instead
         why="NCCL says nothing about names that it does not know: the setting only looks as if it worked.",
         owner="job",
         evidence=[
-            seen(setting.source, f"{name}={setting.value}"),
+            seen(setting.source, assigned(name, setting.value)),
             seen("checked against", checked + (f" {'.'.join(map(str, version))}" if version else "")),
         ],
         fix=[_remove(name, setting)],
@@ -168,8 +172,13 @@ def values_parse(cluster: Cluster) -> Iterator[Finding]:
             yield _bad_line(node, source, line, problem)
         for name, setting in effective(node).items():
             entry = reference().get(name)
-            if entry and entry.component in ("nccl", "plugin", "torch") and setting.source not in lost:
+            if entry and _is_judged(entry) and setting.source not in lost:
                 yield from _bad_value(node, entry, setting)
+
+
+def _is_judged(entry: Known) -> bool:
+    """NCC007 knows more of the names of interfaces."""
+    return entry.component in ("nccl", "plugin", "torch") and entry.name not in IFNAMES
 
 
 def _unreadable(node: Node, file: ConfFile) -> Iterator[Finding]:
@@ -216,10 +225,12 @@ def _bad_value(node: Node, entry: Known, setting: Setting) -> Iterator[Finding]:
     parsed = parse(entry, setting.value, nccl_version(node))
     if not parsed.complaint:
         return
-    where, what = Where(node=node.name), f"{entry.name}={setting.value} {parsed.complaint}"
-    evidence = [seen(setting.source, f"{entry.name}={setting.value}")]
+    written, ends = assigned(entry.name, setting.value), blank_end(setting.value)
+    complaint = f"{ends} and {parsed.complaint}" if ends and ends not in parsed.complaint else parsed.complaint
+    where, what, evidence = Where(node=node.name), f"{written} {complaint}", [seen(setting.source, written)]
     allowed = f" Allowed: {entry.allowed}." if entry.allowed else ""
-    fix = [you(f"Write the value as its reader takes it, or remove it.{allowed}", f"unset {entry.name}")]
+    command = f"export {entry.name}={shlex.quote(setting.value.strip())}" if ends else f"unset {entry.name}"
+    fix = [you(f"Write the value as its reader takes it, or remove it.{allowed}", command)]
     if parsed.mild:
         yield note(where, what, why="NCCL takes it as it is.", evidence=evidence, fix=fix)
     elif parsed.raises:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import combinations
+from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Interface, Node, value_or
 from ncclcheck.reports import lan, variables
 from ncclcheck.reports.choice import Choice
 from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, fail, fine, note, seen, warn, you
+from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.rule import rule
+from ncclcheck.reports.settings_forms import quoted
 
 _NEEDS = ("network.interfaces",)
 
@@ -187,8 +189,8 @@ def _name_it(better: list[str]) -> list[Remedy]:
     return [
         you(
             "Name the interface that leads to the other nodes, on all of them.",
-            f'export NCCL_SOCKET_IFNAME="={better[0]}"',
-            f"export GLOO_SOCKET_IFNAME={better[0]}",
+            f"export NCCL_SOCKET_IFNAME={quoted(f'={better[0]}')}",
+            f"export GLOO_SOCKET_IFNAME={quote(better[0])}",
         )
     ]
 
@@ -197,7 +199,7 @@ def _name_it(better: list[str]) -> list[Remedy]:
 def shared_subnet(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Two interfaces of one node with addresses in the same subnet.
+    Interfaces of one node with addresses in the same subnet; all that share it are one finding.
 
     ## Why it matters
     The kernel sends to that subnet through one of them only, and answers ARP for both on either. NCCL does not
@@ -206,7 +208,7 @@ def shared_subnet(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     Addresses and prefixes of all interfaces that are up, without loopback and link-local ones. It is a warning
-    where NCCL would use one of the two, else a note.
+    where NCCL would use one of them, else a note.
 
     ## Fix
     - **admin** a subnet for each card; or rules for routing by source address with
@@ -217,28 +219,51 @@ def shared_subnet(cluster: Cluster) -> Iterator[Finding]:
     NVIDIA/nccl#1580, NVIDIA/nccl#1581; ip-rule(8); the kernel's ip-sysctl page.
     """
     for node in cluster.nodes:
-        used = lan.choice_of_nccl(node).names
+        used, meant = {*lan.choice_of_nccl(node).names}, lan.meant(cluster, node)
         networks = [
             (i.name, n) for i in lan.interfaces(node) if lan.is_usable(i) for _, n in lan.global_networks(i)
         ]
-        for (one, network), (other, other_network) in combinations(networks, 2):
-            if _device(one) == _device(other) or not _share(network, other_network):
-                continue
-            level = warn if one in used or other in used else note
+        for group in _sharing(networks):
+            names = [name for name, _ in group]
+            level = warn if used & {*names} else note
             yield level(
-                Where(node=node.name, device=one),
-                f"{one} ({network}) and {other} ({other_network}) share a subnet",
+                Where(node=node.name, device=names[0]),
+                f"{_cards(group)} share a subnet",
                 why="The kernel sends through one of them, whichever NCCL has chosen.",
                 owner="node",
-                evidence=[seen("getifaddrs", f"{one} {network}, {other} {other_network}")],
+                evidence=[seen("getifaddrs", ", ".join(f"{name} {network}" for name, network in group))],
                 fix=[
-                    you("Name one of them.", f'export NCCL_SOCKET_IFNAME="={one}"'),
+                    you(
+                        "Name the one that the job uses.",
+                        f"export NCCL_SOCKET_IFNAME={quoted(f'={meant or names[0]}')}",
+                    ),
                     admin(
                         "Give each card a subnet of its own, or route by source address.",
                         "sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2",
                     ),
                 ],
             )
+
+
+_Named = tuple[str, lan.IPNetwork]
+
+
+def _sharing(networks: list[_Named]) -> list[list[_Named]]:
+    """Those of several cards that lie in one subnet, together: eight rails are one group and not 28 pairs."""
+    groups: list[list[_Named]] = []
+    for name, network in networks:
+        alike = [group for group in groups if any(_share(network, other) for _, other in group)]
+        groups = [group for group in groups if group not in alike]
+        groups.append([*(one for group in alike for one in group), (name, network)])
+    return [group for group in groups if len({_device(name) for name, _ in group}) > 1]
+
+
+def _cards(group: list[_Named]) -> str:
+    """`eth0 (10.1.0.0/24) and eth1 (10.1.0.0/24)`, `ib[0-7] (10.4.0.0/16)`."""
+    if len(group) == 2:
+        return " and ".join(f"{name} ({network})" for name, network in group)
+    networks = dict.fromkeys(str(network) for _, network in group)
+    return f"{fold_names(name for name, _ in group)} ({', '.join(networks)})"
 
 
 def _device(name: str) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
-from ncclcheck.probes.facts import Cluster, Interface, Node, Unread, at, known, value_or
-from ncclcheck.reports import lan, variables
+from ncclcheck.probes.facts import Cluster, Interface, Node, Resolution, Unread, at, known, value_or
+from ncclcheck.reports import captured, hosts_file, lan, same_mac, variables
 from ncclcheck.reports.agreement import disagreements, group
-from ncclcheck.reports.choice import gloo_choice
+from ncclcheck.reports.choice import Chosen, gloo_choice
 from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, fail, note, seen, unknown, warn, you
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.reached import reached
@@ -115,59 +115,79 @@ def name_and_network(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     getaddrinfo(3) of the own name, asked on the node, compared with the interface that the job would use. A
-    failure where gloo uses the name; a warning where GLOO_SOCKET_IFNAME is set, where the job runs on NCCL, or
+    failure where gloo uses the name and it leads to loopback, to a bridge that leads nowhere, or to an address
+    that another node would tell as well; a warning where GLOO_SOCKET_IFNAME is set, where the job runs on NCCL, or
     where the name has an address of another network of this node. A node in a subnet of its own (NET003), or with
     the name or address of another one (NET010), is not asked: there a wrong name is a consequence.
 
     ## Fix
     - **you** `export GLOO_SOCKET_IFNAME=eth0` (its exact name) on every node.
-    - **admin** the node's real address before its name in /etc/hosts, no 127.0.1.1 line.
+    - **admin** the node's real address before its name in /etc/hosts, and the name on no other line.
 
     ## Source
     pytorch/gloo#223, pytorch/pytorch#15592, aws-samples/aws-do-eks#69; hosts(5), getaddrinfo(3).
     """
+    advertised = Counter(taken.address for node in cluster.nodes if (taken := _by_name(node)))
     for node in cluster.nodes:
         link = lan.link(node, lan.choice_of_job(cluster, node))
         if link is None:
             continue
-        name = known(known(node.host).own_name)
-        taken = gloo_choice(lan.interfaces(node), {}, name).bootstrap
+        taken = _by_name(node)
         used = set(lan.choice_of_nccl(node).names) | {link.interface.name}
         if taken and taken.name in used and not lan.is_loopback(taken.address):
             continue
-        yield _wrong_name(cluster, node, link, taken.address if taken else "127.0.0.1", name.addresses)
+        yield _wrong_name(cluster, node, link, taken, advertised)
 
 
-def _wrong_name(cluster: Cluster, node: Node, link: lan.Link, address: str, addresses: Sequence[str]) -> Finding:
-    named = known(known(node.host).own_name).name
-    loop = lan.is_loopback(address)
-    level = fail if loop and _gloo_goes_by_name(cluster, node) else warn
-    resolves = f"resolves to {', '.join(addresses)}" if addresses else "does not resolve"
+def _by_name(node: Node) -> Chosen | None:
+    """What gloo takes by the node's own name."""
+    return gloo_choice(lan.interfaces(node), {}, known(known(node.host).own_name)).bootstrap
+
+
+def _wrong_name(
+    cluster: Cluster, node: Node, link: lan.Link, taken: Chosen | None, advertised: Mapping[str, int]
+) -> Finding:
+    own = known(known(node.host).own_name)
+    address = taken.address if taken else "127.0.0.1"
+    nowhere = _leads_nowhere(node, taken) or advertised[address] > 1
+    level = fail if nowhere and _gloo_goes_by_name(cluster, node) else warn
+    resolves = f"resolves to {', '.join(own.addresses)}" if own.addresses else "does not resolve"
+    others = advertised[address] - 1
+    also = f", and so would {others} other node{'s' * (others > 1)}" if others > 0 else ""
+    on = f" ({taken.name})" if taken else ""
     return level(
         Where(node=node.name),
-        f"the node's own name {named} {resolves}; gloo would advertise {address}",
-        why="Other nodes cannot connect to this address." if loop else "That is another network than NCCL's.",
+        f"the node's own name {own.name} {resolves}; gloo would advertise {address}{on}{also}",
+        why="Other nodes cannot connect to this address." if nowhere else "That is another network than NCCL's.",
         owner="node",
         evidence=[
-            seen(f"getaddrinfo({named})", ", ".join(addresses) or "no address"),
+            seen(f"getaddrinfo({own.name})", ", ".join(own.addresses) or "no address"),
             seen("chosen interface", f"{link.interface.name} {link.address}"),
         ],
         fix=[
             you("Tell gloo the interface.", f"export GLOO_SOCKET_IFNAME={shlex.quote(link.interface.name)}"),
-            _name_its_address(cluster, node, link, named),
+            _name_its_address(cluster, node, link, own),
         ],
-    )  # fmt: skip
+    )
 
 
-def _name_its_address(cluster: Cluster, node: Node, link: lan.Link, named: str) -> Remedy:
+def _leads_nowhere(node: Node, taken: Chosen | None) -> bool:
+    """Loopback, or a bridge without a card in it on a node that has a card: its address ends in the machine."""
+    if taken is None or lan.is_loopback(taken.address):
+        return True
+    listed = lan.interfaces(node)
+    return any(one.name == taken.name and one.kind == "bridge" and not lan.is_real(one, listed) for one in listed)
+
+
+def _name_its_address(cluster: Cluster, node: Node, link: lan.Link, own: Resolution) -> Remedy:
     """The line for /etc/hosts, unless another node has this name too: then this one needs a name of its own."""
-    if any(other.name != node.name and at(other, "host.hostname") == named for other in cluster.nodes):
+    if any(other.name != node.name and at(other, "host.hostname") == own.name for other in cluster.nodes):
         return admin("Give this machine a name of its own; another has it.", "hostnamectl set-hostname NAME")
-    word = named if re.fullmatch(r"[A-Za-z0-9_.-]+", named) else "NAME"
     return admin(
-        "Give the name its real address and remove the loopback line.", "getent ahosts $(hostname)",
-        f"sed -i '/^127[.].*{word}/d' /etc/hosts && echo '{link.address} {word}' >> /etc/hosts",
-    )  # fmt: skip
+        "Give the name its real address in /etc/hosts, and take it from the wrong one.",
+        "getent ahosts $(hostname)",
+        hosts_file.named(own.name, link.address, [*own.addresses, "127.0.1.1"]),
+    )
 
 
 def _gloo_goes_by_name(cluster: Cluster, node: Node) -> bool:
@@ -188,7 +208,7 @@ def _gloo_goes_by_name(cluster: Cluster, node: Node) -> bool:
 def unique(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Whether two nodes have the same address, or the same host name.
+    Whether two nodes have the same address, the same MAC address, or the same host name.
 
     ## Why it matters
     NCCL takes two ranks for neighbours on one machine when host name and boot id are equal, tries shared memory
@@ -197,7 +217,9 @@ def unique(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     Addresses of network cards, bonds and VLANs, without those of bridges, tunnels and loopback (docker0 has
-    172.17.0.1 everywhere). A failure for the interface that the job would use, else a warning. Host names from
+    172.17.0.1 everywhere). A failure for the interface that the job would use, else a warning. An interface of
+    any kind that is up with the address by which another node would meet the others is a failure. So is one MAC
+    address on the chosen interfaces of two nodes of one subnet that do not reach each other. Host names from
     /proc/sys/kernel/hostname; with an equal boot id as well it is a failure.
 
     ## Fix
@@ -208,7 +230,15 @@ def unique(cluster: Cluster) -> Iterator[Finding]:
     NVIDIA/nccl#187, NVIDIA/nccl#375; NCCL user guide, NCCL_HOSTID; hostname(7), random(4) (boot_id).
     """
     yield from _same_names(cluster)
-    yield from _same_addresses(cluster)
+    twice = [*_same_addresses(cluster)]
+    yield from twice
+    yield from same_mac.findings(cluster)
+    told = {(one.where.node, one.where.peer) for one in twice}
+    yield from (
+        one
+        for one in captured.findings(cluster)
+        if not {(one.where.node, one.where.peer), (one.where.peer, one.where.node)} & told
+    )
 
 
 def _same_names(cluster: Cluster) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from ncclcheck.probes.facts import Cluster, at, known, variables
 from ncclcheck.reports import lan
 from ncclcheck.reports.findings import Finding, State, Where, admin, seen, warn, you
 from ncclcheck.reports.rule import NothingToJudge, rule
+from ncclcheck.reports.settings_forms import quoted
 
 _TOLD_BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
 
@@ -52,7 +53,7 @@ def link_local(cluster: Cluster) -> Iterator[Finding]:
                 why="It spreads its connections over all interfaces: some end in 'Network is unreachable'.",
                 owner="job",
                 evidence=[seen("getifaddrs", ", ".join(f"{one.name} {one.address}" for one in choice.used))],
-                fix=[you("Name the right one.", f'export NCCL_SOCKET_IFNAME="={others[0].name}"')],
+                fix=[you("Name the right one.", f"export NCCL_SOCKET_IFNAME={quoted(f'={others[0].name}')}")],
             )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from ncclcheck.probes.facts import Cluster, PathMtu, Unread
 from ncclcheck.reports import flows
-from ncclcheck.reports.findings import Finding, State, Where, admin, fail, fine, seen, unknown, warn, you
+from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, fail, fine, seen, unknown, warn, you
 from ncclcheck.reports.reached import Blame, Pair, Reached, blame, required
 from ncclcheck.reports.rule import rule
 
@@ -19,7 +19,7 @@ _MOST_PAIRS = 8
     "full-size packets arrive (path MTU)",
     worst=State.FAIL,
     at_least=2,
-    ground=("NET006",),
+    ground=("NET006", "NET010"),
     between_machines=True,
 )
 def path_mtu(cluster: Cluster) -> Iterator[Finding]:
@@ -62,8 +62,9 @@ def path_mtu(cluster: Cluster) -> Iterator[Finding]:
         yield _too_long(found, mtus, sorted(short), Where(), "no full-size packet arrives between any nodes")
     for culprit in culprits:
         yield _odd_mtu(found, mtus, culprit)
-    for pair in pairs[:_MOST_PAIRS]:
-        yield _pair_mtu(found, mtus, pair, len(pairs))
+    ends = _by_ends(pairs)
+    for ways in ends[:_MOST_PAIRS]:
+        yield _pair_mtu(found, mtus, ways, len(ends))
 
 
 def _not_seen(dark: set[Pair], connected: set[Pair]) -> Finding:
@@ -84,15 +85,24 @@ def _odd_mtu(found: Reached, mtus: Mapping[Pair, PathMtu], culprit: Blame) -> Fi
     return _too_long(found, mtus, pairs, where, f"full-size packets {words} vanish")
 
 
-def _pair_mtu(found: Reached, mtus: Mapping[Pair, PathMtu], pair: Pair, count: int) -> Finding:
+def _by_ends(pairs: list[Pair]) -> list[list[Pair]]:
+    """The directions between the same two nodes together."""
+    found: dict[frozenset[str], list[Pair]] = {}
+    for pair in pairs:
+        found.setdefault(frozenset(pair), []).append(pair)
+    return list(found.values())
+
+
+def _pair_mtu(found: Reached, mtus: Mapping[Pair, PathMtu], ways: list[Pair], count: int) -> Finding:
     """Of two nodes, the one whose MTU is not the usual one is likely the odd one; said as such."""
-    a, b = pair
+    pair = a, b = ways[0]
     own = {node: found.of_node[node].mtu for node in pair if node in found.of_node}
     odd = a if own.get(b) == _STANDARD_MTU and own.get(a) != _STANDARD_MTU else b
     other = b if odd == a else a
     where = Where(node=odd, peer=other, device=found.interface(odd) or None)
     among = f" (one of {count} such pairs)" if count > 1 else ""
-    return _too_long(found, mtus, [pair], where, f"full-size packets from {a} to {b}{among} vanish")
+    way = f"between {a} and {b}, both ways," if len(ways) > 1 else f"from {a} to {b}"
+    return _too_long(found, mtus, ways, where, f"full-size packets {way}{among} vanish")
 
 
 def _too_long(
@@ -118,12 +128,23 @@ def _too_long(
             seen("MTU of the interfaces", listed + (", ..." if len(own) > 6 else "")),
         ],
         fix=[
-            admin(
-                "Give all nodes and switch ports the same MTU, and keep it in the network configuration.",
-                f"ip link set dev {name} mtu {_wanted(own, passes, where.node)}",
-            ),
+            _same_mtu(name, sent, passes, own, where.node),
             you("See what passes.", f"ping -M do -s {max(0, sent - 28)} {found.address(pairs[0][1])}"),
         ],
+    )
+
+
+def _same_mtu(name: str, sent: int, passes: int, own: Mapping[str, int], node: str | None) -> Remedy:
+    """On the odd node; where the nodes agree it is the way between them that takes less."""
+    if len(set(own.values())) > 1:
+        return admin(
+            "Give all nodes and switch ports the same MTU, and keep it in the network configuration.",
+            f"ip link set dev {name} mtu {_wanted(own, passes, node)}",
+        )
+    return admin(
+        f"The nodes agree, so raise the MTU of the switch ports, bridges or tunnels between them to {sent} and "
+        "what a tunnel adds; until then give every node of the job what passes.",
+        f"ip link set dev {name} mtu {passes or _STANDARD_MTU}   # on every node",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Resolution, Unread, value_or
 from ncclcheck.reports import lan
@@ -108,7 +109,7 @@ class _Told:
                       seen(f"address of {name}", address)],
             fix=[
                 you("Give addresses instead of names.", f"torchrun --rdzv-endpoint={address}:29400 "
-                    "--local-addr=OWN_ADDRESS ...", f"getent ahosts {answer.name}   # on {asker}"),
+                    "--local-addr=OWN_ADDRESS ...", f"getent ahosts {quote(answer.name)}   # on {quote(asker)}"),
                 admin("All nodes in DNS, or in /etc/hosts of every node.",
                       f"echo '{address} {answer.name}' >> /etc/hosts   # on {fold_names(askers)}"),
             ],

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ncclcheck.probes.facts import Cluster, Unread
-from ncclcheck.reports import lan
+from ncclcheck.probes.facts import Cluster, NoDoor, Unread
+from ncclcheck.reports import by_name, knocked, lan, neighbours, volleys
 from ncclcheck.reports.findings import (
     Evidence,
     Finding,
@@ -23,7 +23,18 @@ from ncclcheck.reports.findings import (
     you,
 )
 from ncclcheck.reports.fold import fold_names
-from ncclcheck.reports.reached import Blame, Pair, Reached, blame, groups, required
+from ncclcheck.reports.reached import (
+    Blame,
+    Pair,
+    Reached,
+    after_the_job,
+    blame,
+    closed,
+    groups,
+    reached,
+    required,
+    shared_addresses,
+)
 from ncclcheck.reports.rule import rule
 
 _WHY = "The ranks cannot connect to each other: torchrun, gloo and NCCL only wait, for half an hour by default."
@@ -43,7 +54,7 @@ _MOST_PAIRS = 8
     worst=State.FAIL,
     needs=("network.interfaces",),
     at_least=2,
-    ground=("NCC007", "NET001", "NET002", "NET003"),
+    ground=("NCC007", "NET001", "NET002", "NET003", "NET010"),
     between_machines=True,
 )
 def ports(cluster: Cluster) -> Iterator[Finding]:
@@ -58,10 +69,18 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     Each node opens a random port of `net.ipv4.ip_local_port_range`, and each tries those of the others several
-    times within 2.5 s. A node that reaches nobody and that nobody reaches is named once, before its pairs. A to
-    B failing while B to A works is a filter: most often on what comes in to B, else on what leaves A. Packets of
-    UDP that pass meanwhile show that cable, address and route are well. Nodes that NET001 to NET003 or NET010
-    explain are left out.
+    times within 2.5 s. A node that can open no TCP port fails by itself. A node that reaches nobody and that
+    nobody reaches is named once, before its pairs. A to B failing while B to A works is a filter: most often on
+    what comes in to B, else on what leaves A. Packets of UDP that pass meanwhile show that cable, address and
+    route are well. Nodes that NET001 to NET003 or NET010 explain are left out. Where the kernel's neighbour entry
+    (ARP) of a peer that is not reached has another MAC address than the peer, a permanent entry or another
+    machine with that address is the cause. Where gloo would tell another address, the first of a node's own name
+    and often one of IPv6, the others knock there too: no answer is a failure, though the first way passes. Then
+    up to 8 connections are opened at once: it is a warning where more than 10 % of those to a node, and at least
+    3, have no answer within 0.8 s although packets pass: a limit on new ones. After a job that failed or hung it
+    is tried once more: what passed before the job and fails after it was lost in between. A node that falls
+    silent in a job is tried by up to 64 others, on a port that was open before it: a refusal is an answer. Where
+    some have one and some have none, the way between is a failure.
 
     ## Fix
     - **you** try it by hand as shown, and leave the node out until it is mended.
@@ -71,10 +90,35 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#352, NVIDIA/nccl-tests#162; ip(7) (ip_local_port_range), connect(2), nft(8).
     """
+    no_doors = [*_no_doors(cluster)]
+    yield from no_doors
+    if no_doors and reached(cluster) is None:
+        return
     tries = _Tries.of(cluster)
+    gone = list(knocked.findings(cluster))
+    yield from gone
     yield from tries.unasked()
+    misled = neighbours.misled(cluster, tries.found, tries.bad)
+    yield from neighbours.findings(misled, tries.links)
+    tries = tries.without({one.pair for one in misled})
+    yield from by_name.findings(cluster, tries.found, tries.links)
+    lost = closed(cluster)
     for run in tries.apart():
-        yield from _judged(run)
+        yield from (one for one in _judged(run) if not (lost or no_doors or gone) or one.state is not State.OK)
+    yield from volleys.findings(tries.found, cluster.policy.thresholds.get("NET009.loss_percent", 1.0))
+    if lost:
+        yield from _closed(replace(_Tries.of(after_the_job(cluster)), bad=lost))
+
+
+def _closed(tries: _Tries) -> Iterator[Finding]:
+    """Connections that passed before the job and failed after it."""
+    for run in tries.apart():
+        for one in _judged(run) if run.bad else ():
+            before = seen("before the job", "all of these connections passed")
+            what = f"{one.what}. It passed before the job, and failed after it"
+            yield fail(
+                one.where, what, why=one.why, owner=one.owner, evidence=[before, *one.evidence], fix=one.remedies
+            )
 
 
 def _judged(tries: _Tries) -> Iterator[Finding]:
@@ -97,15 +141,19 @@ class _Tries:
 
     links: dict[str, lan.Link]
     found: Reached
+    shared: set[str]
     judged: set[Pair]
     bad: set[Pair]
+    no_doors: set[str]
 
     @classmethod
     def of(cls, cluster: Cluster) -> _Tries:
         found = required(cluster)
         connects = {pair: connect for pair, connect in found.connects.items() if connect.outcome != "silent"}
         bad = {pair for pair, connect in connects.items() if connect.outcome != "ok"}
-        return cls({link.node: link for link in lan.links(cluster)}, found, set(connects), bad)
+        links = {link.node: link for link in lan.links(cluster)}
+        doors = {one.node for one in cluster.measurements.no_doors}
+        return cls(links, found, shared_addresses(cluster), set(connects), bad, doors)
 
     @cached_property
     def nodes(self) -> list[str]:
@@ -118,12 +166,16 @@ class _Tries:
         for nodes in groups(self.nodes, self.judged):
             yield replace(self, judged=_within(nodes, self.judged), bad=_within(nodes, self.bad))
 
+    def without(self, explained: set[Pair]) -> _Tries:
+        """Without pairs that are explained: what comes back goes the same wrong way."""
+        both = explained | {(b, a) for a, b in explained}
+        return replace(self, judged=self.judged - (both & self.bad), bad=self.bad - both) if both else self
+
     def unasked(self) -> Iterator[Finding]:
         """Nodes of which nobody knows: they opened no port, or their listener did not speak."""
         known = set(self.nodes)
-        addresses = Counter(link.address for link in self.links.values())
         for link in self.links.values():
-            if link.node not in known and addresses[link.address] == 1:
+            if link.node not in known | self.no_doors and link.address not in self.shared:
                 yield unknown(
                     Where(node=link.node, device=link.interface.name),
                     "it was not seen whether other nodes reach it",
@@ -199,6 +251,34 @@ class _Tries:
         ]
 
 
+def _no_doors(cluster: Cluster) -> Iterator[Finding]:
+    links = {link.node: link for link in lan.links(cluster)}
+    yield from (_no_door(links[one.node], one) for one in cluster.measurements.no_doors if one.node in links)
+
+
+def _no_door(link: lan.Link, found: NoDoor) -> Finding:
+    """Its ranks ask the kernel for the same."""
+    make, why = (
+        (fail, "Its ranks cannot listen there either: gloo and NCCL take a port that the kernel chooses.")
+        if found.protocol == "TCP"
+        else (unknown, "So no node could try it; UDP is not what a job needs.")
+    )
+    return make(
+        Where(node=link.node, device=link.interface.name),
+        f"it can open no {found.protocol} port on its own address {found.address}: {found.why}",
+        why=why,
+        owner="node",
+        evidence=[seen(f"bind(2) to port 0 of {found.address}", found.why)],
+        fix=[
+            you("See how many ports are taken there, and by whom.", "ss -H -tanp | head -20", "ip -br addr"),
+            admin(
+                "Where the range of ports is small, let it be the kernel's own.",
+                'sysctl -w net.ipv4.ip_local_port_range="32768 60999"',
+            ),
+        ],
+    )
+
+
 def _within(nodes: Collection[str], pairs: set[Pair]) -> set[Pair]:
     return {pair for pair in pairs if pair[0] in nodes}
 
@@ -210,11 +290,7 @@ def _apart(tries: _Tries, together: list[list[str]]) -> Iterator[Finding]:
     first, second = together[0], together[1]
     between = sorted(tries.bad)
     if len(tries.nodes) == 2:
-        a, b = tries.nodes
-        yield _failed(
-            tries, Where(node=a, peer=b, device=tries.found.interface(a) or None), between, b,
-            f"{a} and {b} cannot connect to each other, either way: {_because(tries, between)}",
-        )  # fmt: skip
+        yield _either(tries, between)
     elif len(first) == len(second):
         nobody = len(first) == 1
         shown = "; ".join(fold_names(nodes) for nodes in together[:4]) + ("; ..." if len(together) > 4 else "")
@@ -224,9 +300,27 @@ def _apart(tries: _Tries, together: list[list[str]]) -> Iterator[Finding]:
         yield from (_cut_off(tries, group, first) for group in together[1:])
 
 
-def _because(tries: _Tries, pairs: Sequence[Pair]) -> str:
-    down = [f"on {node} {state}" for node in tries.nodes if (state := tries.down(node))]
-    return down[0] if down else tries.reason(pairs)
+def _either(tries: _Tries, pairs: list[Pair]) -> Finding:
+    """Two nodes, either way: neither is blamed, unless its interface is down."""
+    a, b = tries.nodes
+    down = [(node, state) for node in tries.nodes if (state := tries.down(node))]
+    what = f"{a} and {b} cannot connect to each other, either way: "
+    if len(down) == 1:
+        node, state = down[0]
+        where = Where(node=node, peer=b if node == a else a, device=tries.found.interface(node) or None)
+        return _failed(tries, where, pairs, node, f"{what}on {node} {state}")
+    why = f"on {a} {down[0][1]}, on {b} {down[1][1]}" if down else tries.reason(pairs)
+    by_hand, *mend = tries.fix(b, a)
+    if not down:
+        mend = [admin(f"Let the job's network in on all high ports, on {a} and on {b}.", *mend[0].commands)]
+    return fail(
+        Where(),
+        f"{what}{why}",
+        why=_WHY,
+        owner="site",
+        evidence=tries.evidence(pairs),
+        fix=[by_hand, *mend],
+    )
 
 
 def _cut_off(tries: _Tries, group: list[str], main: list[str]) -> Finding:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Unread
-from ncclcheck.reports import lan
+from ncclcheck.reports import detours, lan, misplaced, prefixes
 from ncclcheck.reports.findings import (
     Finding,
     Remedy,
@@ -20,11 +21,12 @@ from ncclcheck.reports.findings import (
     warn,
     you,
 )
-from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.rule import NothingToJudge, rule
+from ncclcheck.reports.settings_forms import quoted
 from ncclcheck.reports.ways import Outcome, Subnet, Ways, subnets_of
 
 _NEEDS = ("network.interfaces",)
+_WAIT = "The ranks of these nodes cannot connect to each other; NCCL and torchrun wait without a word."
 
 
 @rule(
@@ -49,8 +51,11 @@ def shared_network(cluster: Cluster) -> Iterator[Finding]:
     The subnet of the chosen address, and the routes of the node's main table (longest prefix, lowest metric),
     proved by connections where the nodes tried each other. No route is a failure, unless connections pass by a
     policy rule (ip-rule(8)); a route through another interface is a warning, and a failure where nothing passes
-    it; one through a gateway is a note until connections prove it. Subnets that overlap are a prefix length that
-    is wrong on one side: a warning where the nodes still find each other, else a failure.
+    it; one through a gateway is a note until connections prove it. The same holds within one subnet where a more
+    specific route, or a bridge with a part of the subnet, leads to some of its nodes. Subnets that overlap are a
+    prefix length that is wrong on one side: a warning where the nodes still find each other, else a failure. Of
+    two subnets of one size the right one is that of the endpoint, else the one in which the other side has an
+    address too.
 
     ## Fix
     - **you** name the interfaces that share a network, all names in one list:
@@ -65,64 +70,45 @@ def shared_network(cluster: Cluster) -> Iterator[Finding]:
         raise NothingToJudge("fewer than two nodes have an interface to use (NET001)")
     lonely = [link for link in links if lan.is_loopback(link.address)]
     yield from (_on_loopback(cluster, link) for link in lonely)
-    subnets = subnets_of([link for link in links if link not in lonely])
+    subnets = subnets_of(cluster, [link for link in links if link not in lonely])
+    yield from detours.findings(cluster, [link for subnet in subnets for link in subnet.links])
     if len(subnets) == 1 and not lonely:
         yield fine(Where(), f"all {len(links)} nodes are in {subnets[0].network}")
     if len(subnets) > 1:
         ways = Ways(cluster)
         yield from _between(ways, subnets)
-        yield from _overlaps(ways, subnets)
+        yield from prefixes.findings(ways, subnets)
 
 
 def _between(ways: Ways, subnets: list[Subnet]) -> Iterator[Finding]:
     gateways: list[str] = []
+    told: dict[str, Finding] = {}
     for subnet in subnets:
         for links in ways.alike(subnet):
-            found = [(other, *ways.way(links[0], subnet, other)) for other in subnets if other is not subnet]
-            none = [o for o, outcome, _ in found if outcome is Outcome.NONE and ways.tells(subnet, o)]
+            answers = [(other, *ways.way(links[0], subnet, other)) for other in subnets if other is not subnet]
+            none = [o for o, outcome, _ in answers if outcome is Outcome.NONE and ways.tells(subnet, o)]
             astray = [
                 (other, leads)
-                for other, outcome, leads in found
+                for other, outcome, leads in answers
                 if outcome is Outcome.ELSEWHERE and ways.tells_of_detour(subnet, other)
             ]
-            gateways += [leads for _, outcome, leads in found if outcome is Outcome.GATEWAY]
-            unread = [other for other, outcome, _ in found if outcome is Outcome.UNREAD]
+            gateways += [leads for _, outcome, leads in answers if outcome is Outcome.GATEWAY]
+            unread = [other for other, outcome, _ in answers if outcome is Outcome.UNREAD]
             for link in links:
-                if blocked := [other for other in none if ways.passes(link, other) is not True]:
+                blocked = [other for other in none if ways.passes(link, other) is not True]
+                for other in blocked:
+                    if other.place > subnet.place:
+                        found = misplaced.seconds(ways, other, subnet)
+                        told |= {one.node: misplaced.finding(one, subnet, *held) for one, held in found}
+                if blocked := [other for other in blocked if not {*told} >= other.nodes]:
                     yield _no_route(ways, link, subnet, blocked)
                 if left := [one for one in astray if not ways.goes_by_itself(link, one[0])]:
                     yield _elsewhere(ways, link, *left[0])
                 if any(ways.passes(link, other) is not True for other in unread):
                     yield _unread(link, ways.unread[link.node])
+    yield from told.values()
     if gateways:
         yield _routed(ways, subnets, gateways)
-
-
-def _overlaps(ways: Ways, subnets: list[Subnet]) -> Iterator[Finding]:
-    """A prefix length that differs on one wire, where the nodes find each other in spite of it."""
-    for other in subnets[1:]:
-        for main in subnets[: other.place]:
-            single = max(main.network.prefixlen, other.network.prefixlen) == main.network.max_prefixlen
-            if single or main.version != other.version or not main.network.overlaps(other.network):
-                continue
-            for link in other.links:
-                if ways.way(link, other, main)[0] is Outcome.LINK:
-                    yield _prefix(link, main)
-
-
-def _prefix(link: lan.Link, main: Subnet) -> Finding:
-    right, name = f"{link.address}/{main.network.prefixlen}", link.interface.name
-    return warn(
-        Where(node=link.node, device=name, peer=main.links[0].node),
-        f"{name} has the prefix length /{link.network.prefixlen} on a wire where {main.network} is that of "
-        f"{fold_names(sorted(main.nodes))}",
-        why="These nodes find each other now; others that one side takes for near and the other for far do not.",
-        owner="node",
-        evidence=[seen(link.node, f"{name} {link.address}, {link.network}"), seen("the others", main.network)],
-        fix=[admin("Give it the prefix length of the others, and keep it in the network configuration.",
-                   f"ip addr add {right} dev {name}",
-                   f"ip addr del {link.address}/{link.network.prefixlen} dev {name}")],
-    )  # fmt: skip
 
 
 def _on_loopback(cluster: Cluster, link: lan.Link) -> Finding:
@@ -145,14 +131,15 @@ def _on_loopback(cluster: Cluster, link: lan.Link) -> Finding:
 def _no_route(ways: Ways, link: lan.Link, subnet: Subnet, blocked: list[Subnet]) -> Finding:
     other = blocked[0]
     more = f" and {len(blocked) - 1} more subnets" if len(blocked) > 1 else ""
-    draw = len(subnet.links) == len(other.links)
-    against = f" ({len(subnet.links)} against {len(other.links)}: no majority)" if draw else ""
     peer, down = other.links[0], _down(ways, link, other)
+    undecided = len(subnet.links) == len(other.links) and not down and subnet.doubts == other.doubts
+    if undecided and len(subnet.links) == 1:
+        return _either(link, peer)
     return fail(
         Where(node=link.node, device=down or link.interface.name, peer=peer.node),
-        f"{_cause(link, other, down)} no route to {other}{more}{against}",
-        why="The ranks of these nodes cannot connect to each other; NCCL and torchrun wait without a word.",
-        owner="node",
+        f"{_cause(link, other, down)} no route to {other}{more}{_against(subnet, other, undecided=undecided)}",
+        why=_WAIT,
+        owner="site" if undecided else "node",
         evidence=[
             seen(link.node, f"{link.interface.name} {link.address}, {link.network}"),
             seen(peer.node, f"{peer.interface.name} {peer.address}, {peer.network}"),
@@ -162,14 +149,53 @@ def _no_route(ways: Ways, link: lan.Link, subnet: Subnet, blocked: list[Subnet])
                 else []
             ),
         ],
+        fix=[_choose(ways, link, other), _mend(link, peer, down)],
+    )
+
+
+def _either(link: lan.Link, peer: lan.Link) -> Finding:
+    """Two nodes, and nothing that speaks for one of them: neither is blamed."""
+    ends = [f"{one.node} ({one.interface.name} {one.address}, {one.network})" for one in (peer, link)]
+    return fail(
+        Where(),
+        f"{ends[0]} and {ends[1]} are in different subnets, and at least one has no route to the other; nothing "
+        "here tells which of them is the wrong one",
+        why=_WAIT,
+        owner="site",
+        evidence=[seen(one.node, f"{one.interface.name} {one.address}, {one.network}") for one in (peer, link)],
         fix=[
-            you(
-                "See which interfaces share a subnet, and name them, all names in one list.",
-                "ip -br addr",
-                f'export NCCL_SOCKET_IFNAME="={_names(link, peer)}"',
+            you("Compare the addresses of both nodes.", f"ip -br addr   # on {peer.node} and {link.node}"),
+            admin(
+                "Give one of them an address in the subnet of the other, or both a route.",
+                f"ip route get {quote(peer.address)}   # on {link.node}",
+                f"ip route get {quote(link.address)}   # on {peer.node}",
             ),
-            _mend(link, peer, down),
         ],
+    )
+
+
+def _against(subnet: Subnet, other: Subnet, *, undecided: bool) -> str:
+    """Of two equally large sides what decides which is the odd one, or that nothing does."""
+    if len(subnet.links) != len(other.links):
+        return ""
+    count = len(subnet.links)
+    if undecided:
+        return f" ({count} against {count}: nothing here tells which side is the wrong one)"
+    return f", {other.said}" if other.said and other.doubts < subnet.doubts else ""
+
+
+def _choose(ways: Ways, link: lan.Link, other: Subnet) -> Remedy:
+    """The interface that is in the other subnet, where this node has one; else only where to look."""
+    found = ways.second(link, other)
+    if found is None or found[0].name == link.interface.name:
+        return you(
+            "Compare the addresses of both nodes.", f"ip -br addr   # on {link.node} and {other.links[0].node}"
+        )
+    name = found[0].name
+    return you(
+        f"On {link.node} name the interface of that subnet.",
+        f'export NCCL_SOCKET_IFNAME="={name}"',
+        f"export GLOO_SOCKET_IFNAME={name}",
     )
 
 
@@ -201,11 +227,7 @@ def _mend(link: lan.Link, peer: lan.Link, down: str) -> Remedy:
     if link.network.overlaps(peer.network):
         right = f"{link.address}/{peer.network.prefixlen}"
         return admin("Give it the prefix length of the others.", f"ip addr add {right} dev {link.interface.name}")
-    return admin("Give it an address in the common subnet, or a route.", f"ip route get {peer.address}")
-
-
-def _names(*links: lan.Link) -> str:
-    return ",".join(sorted({link.interface.name for link in links}))
+    return admin("Give it an address in the common subnet, or a route.", f"ip route get {quote(peer.address)}")
 
 
 def _elsewhere(ways: Ways, link: lan.Link, other: Subnet, leads: str) -> Finding:
@@ -219,14 +241,14 @@ def _elsewhere(ways: Ways, link: lan.Link, other: Subnet, leads: str) -> Finding
         + (", and no connection passes" if failed else ""),
         why="The job runs over another network than the chosen one, often a slow one for management."
         if not failed
-        else "The ranks of these nodes cannot connect to each other; NCCL and torchrun wait without a word.",
+        else _WAIT,
         owner="node",
         evidence=[seen("routes", f"to {peer.address} by {leads}")],
         fix=[
             you(
                 "Choose the interface that leads there.",
-                f'export NCCL_SOCKET_IFNAME="={leads}"',
-                f"export GLOO_SOCKET_IFNAME={leads}",
+                f"export NCCL_SOCKET_IFNAME={quoted(f'={leads}')}",
+                f"export GLOO_SOCKET_IFNAME={quote(leads)}",
             ),
             _mend(link, peer, down),
         ],

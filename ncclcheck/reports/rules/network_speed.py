@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Unread
 from ncclcheck.reports import flows, lan
@@ -105,7 +106,7 @@ def _fix(interface: str, node: str) -> list[Remedy]:
             "cat /proc/net/bonding/bond0",
             f"tc -s qdisc show dev {interface}",
         ),
-        you("Leave the slow node out until it is repaired.", f"#SBATCH --exclude={node}"),
+        you("Leave the slow node out until it is repaired.", f"#SBATCH --exclude={quote(node)}"),
     ]
 
 

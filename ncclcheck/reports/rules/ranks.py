@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, JobEnd, RankState, Run
 from ncclcheck.reports import lost
 from ncclcheck.reports.findings import Evidence, Finding, Remedy, State, Where, admin, fail, seen, unknown, you
 from ncclcheck.reports.fold import fold_names
+from ncclcheck.reports.reached import closed, closed_to
 from ncclcheck.reports.rule import NothingToJudge, rule
 
 
@@ -24,6 +26,8 @@ def every_rank_joined(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     Every rank reports to its node's agent when it starts, before it imports torch, and again when
     the process group exists; it compares the world size with the plan first. Exit statuses are torchrun's.
+    After a job that failed the ways between nodes are tried once more: where one has closed, the host behind it is
+    named. A torchrun that only says that it waited in vain is not accused.
 
     ## Fix
     - **you**: mend what the first named rank printed. A port that is taken: choose another with
@@ -48,20 +52,61 @@ def every_rank_joined(cluster: Cluster) -> Iterator[Finding]:
     if len(run.ranks) == cluster.job.ranks and all(rank.phase != "start" for rank in run.ranks):
         return
     late = [rank for rank in run.ranks if rank.phase == "start"]
-    if findings := _killed(run) or [_lost(rank) for rank in _blamed(run, late)]:
+    told = [end for end in run.ends if end.detail]
+    if findings := _killed(run) or _closed(cluster, late) or [_lost(rank) for rank in _blamed(run, late)]:
         yield from findings
-    elif any(end.detail for end in run.ends):
-        yield from (_ended(end) for end in run.ends if end.detail)
+    elif causes := [end for end in told if not lost.gave_up(end)]:
+        yield from (_ended(end) for end in causes)
+    elif told:
+        yield _gave_up(cluster, told, late)
     else:
         yield _not_joined(cluster, late)
 
 
-def _not_joined(cluster: Cluster, late: list[RankState]) -> Finding:
-    never = cluster.job.ranks - len(cluster.run.ranks)
-    parts = [f"{never} of {cluster.job.ranks} ranks had not started"] if never > 0 else []
+def _closed(cluster: Cluster, late: list[RankState]) -> list[Finding]:
+    """The network was lost while the job ran: what ranks and torchrun say of it is a consequence."""
+    nodes = [] if lost.ended(late) else closed_to(cluster)
+    tried = seen("TCP connect", f"{len(closed(cluster))} connections passed before the job, and fail after it")
+    ways = f"no connection {'to or from' if len(nodes) == 1 else 'between'} {fold_names(nodes)} passes any more"
+    return [
+        fail(
+            Where(node=node, peer=nodes[1] if len(nodes) == 2 else None),
+            f"{ways} (NET006): {_steps(late) or 'no rank had started'}",
+            why="The ranks wait for data that does not arrive; what they print is a consequence.",
+            owner="site",
+            evidence=[tried, *(_evidence(rank) for rank in late[: lost.MOST_TOLD]), *_words(cluster.run.ends)],
+            fix=[you("Fix NET006 first; the job passed every test of the network before it began.")],
+        )
+        for node in (nodes[:1] if len(nodes) == 2 else nodes[: lost.MOST_TOLD])
+    ]
+
+
+def _gave_up(cluster: Cluster, ends: list[JobEnd], late: list[RankState]) -> Finding:
+    nodes = fold_names(end.node for end in ends)
     return unknown(
         Where(),
-        f"when {_cut_short(cluster.run)}: {'; '.join([*parts, *([_steps(late)] if late else [])])}",
+        f"torchrun on {nodes} waited for the others in vain: {'; '.join(_missing(cluster, late))}",
+        why="Who waits is not to blame: which node did not come, or what lay between, its words do not tell.",
+        owner="job",
+        evidence=[*_words(ends), *(_evidence(rank) for rank in late[: lost.MOST_TOLD])],
+        fix=[you("See whether every node is well and reaches the others, then run it again.", "ncclcheck env")],
+    )
+
+
+def _words(ends: list[JobEnd]) -> list[Evidence]:
+    return [seen(f"torchrun on {end.node}", lost.last_line(end.detail)) for end in ends if end.detail]
+
+
+def _missing(cluster: Cluster, late: list[RankState]) -> list[str]:
+    never = cluster.job.ranks - len(cluster.run.ranks)
+    parts = [f"{never} of {cluster.job.ranks} ranks had not started"] if never > 0 else []
+    return [*parts, *([_steps(late)] if late else [])]
+
+
+def _not_joined(cluster: Cluster, late: list[RankState]) -> Finding:
+    return unknown(
+        Where(),
+        f"when {_cut_short(cluster.run)}: {'; '.join(_missing(cluster, late))}",
         why="Nobody was seen dead or stopped: who is at fault, if anybody, is not known.",
         evidence=[_evidence(rank) for rank in late[: lost.MOST_TOLD]],
         fix=[you(_more_time(cluster.run, "and look at the last step of each rank"))],
@@ -89,7 +134,8 @@ def every_rank_reached_every_collective(cluster: Cluster) -> Iterator[Finding]:
     gone is dead), the last announced step, a counter of progress, and torchrun's exit statuses. The first
     rank seen dead or stopped is named; errors of others that follow are consequences. A rank that lives and has
     begun fewer iterations of a collective than most others, while nothing moved for 5 s, is named as unknown: it
-    may not have come, and it may wait itself for data that a dead network does not bring.
+    may not have come, and it may wait itself for data that a dead network does not bring. Where the ways that
+    passed before the job fail after it, the host behind them is named (NET006).
 
     ## Fix
     - **you**: find what ended the named rank: its own output, or the out-of-memory killer.
@@ -104,7 +150,7 @@ def every_rank_reached_every_collective(cluster: Cluster) -> Iterator[Finding]:
         if any(rank.phase == "start" for rank in run.ranks):
             raise NothingToJudge("its ground failed: RUN002")
         return
-    if findings := _killed(run) or [_lost(rank) for rank in _blamed(run, late)]:
+    if findings := _killed(run) or _closed(cluster, late) or [_lost(rank) for rank in _blamed(run, late)]:
         yield from findings
     elif behind := lost.behind(late):
         yield from (_did_not_come(rank) for rank in behind[: lost.MOST_TOLD])
@@ -126,7 +172,7 @@ def _did_not_come(rank: RankState) -> Finding:
         owner="job",
         evidence=[_evidence(rank), seen("iterations begun in this step", rank.ticks)],
         fix=[
-            you("See where it stands.", f"py-spy dump --pid {rank.pid}  # on {rank.node}"),
+            you("See where it stands.", f"py-spy dump --pid {rank.pid}  # on {quote(rank.node)}"),
             admin("See whether it waits in the kernel.", f"cat /proc/{rank.pid}/stack"),
         ],
     )
@@ -163,12 +209,15 @@ def _more_time(run: Run, more: str) -> str:
 def _blamed(run: Run, late: list[RankState]) -> list[RankState]:
     """Those that were stopped or ended; else the first seen dead.
 
-    An error of a rank's own comes last, and is a consequence where a whole node is silent.
+    An error of a rank's own comes last, and is a consequence where a whole node is silent, or where a defect of
+    ncclcheck ended a rank.
     """
     if found := lost.ended(late):
         return found
     if run.silent:
         raise NothingToJudge("its ground failed: RUN001")
+    if lost.by_defect(late):
+        raise NothingToJudge("its ground failed: RUN004")
     return [rank for rank in late if rank.first] or [rank for rank in late if rank.error][:1]
 
 

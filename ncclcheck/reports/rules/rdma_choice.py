@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Node, Port, Unread, at, known
 from ncclcheck.reports import wiring
@@ -147,7 +148,7 @@ def _none(node: Node, taken: HcaChoice, ready: set[str]) -> Finding:
     evidence = [seen("/sys/class/infiniband", states)]
     if ready:
         evidence.append(seen("other nodes", f"{fold_names(sorted(ready))} would use theirs"))
-    fix = [you("Leave the node out until its ports are up.", f"#SBATCH --exclude={node.name}")]
+    fix = [you("Leave the node out until its ports are up.", f"#SBATCH --exclude={quote(node.name)}")]
     if not (asked or ready or infiniband):
         return note(where, what, why="The job would use TCP.", owner="node", evidence=evidence)
     level = fail if asked or ready else warn
@@ -258,7 +259,7 @@ def _odd(node: Node, ports: list[UsedPort], rate: float, usual: float) -> Findin
         owner="node",
         evidence=[seen(f"rate of {_named(ports)}", f"{rate:g} Gb/s"), seen("most others", f"{usual:g} Gb/s")],
         fix=[
-            admin("Look at cable, transceiver and switch port.", f"mlxlink -d {ports[0].hca.name}"),
+            admin("Look at cable, transceiver and switch port.", f"mlxlink -d {quote(ports[0].hca.name)}"),
             you("Exclude it, if it is not meant for the job.", f"export NCCL_IB_HCA=^={ports[0].hca.name}"),
         ],
     )

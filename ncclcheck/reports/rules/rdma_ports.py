@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Unread, value_or
 from ncclcheck.reports import wiring
@@ -118,7 +119,7 @@ def _mend_port(node: str, one: UsedPort) -> list[Remedy]:
             f"ibstat {one.hca.name} {one.port.name}",
             f"dmesg | grep -i {one.hca.name.rpartition('_')[0] or one.hca.name}",
         ),
-        you("Leave the node out until it is repaired.", f"#SBATCH --exclude={node}"),
+        you("Leave the node out until it is repaired.", f"#SBATCH --exclude={quote(node)}"),
     ]
 
 

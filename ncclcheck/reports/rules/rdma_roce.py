@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator
 from functools import lru_cache
+from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Gid, Interface, Node, Unread, at, value_or
 from ncclcheck.reports import wiring
@@ -191,7 +192,7 @@ def routed(cluster: Cluster) -> Iterator[Finding]:
             why="Connecting over RDMA ends with `Network is unreachable` or a time-out.",
             owner="node",
             evidence=[seen(f"addresses of {card.name}", _addresses(card)), seen(f"GID of {peer.name}", target)],
-            fix=[admin("Correct the address or add a route.", f"ip route get {target} oif {card.name}")],
+            fix=[admin("Correct the address or add a route.", f"ip route get {target} oif {quote(card.name)}")],
         )
 
 

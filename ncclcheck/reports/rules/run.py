@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from ncclcheck.probes.facts import Cluster, Node, Silence, Unread, unread_in
-from ncclcheck.reports import launching
+from ncclcheck.probes.facts import Cluster, Node, RankState, Run, Unread, unread_in
+from ncclcheck.reports import lost, silent
 from ncclcheck.reports.findings import Finding, State, Where, admin, seen, unknown, you
-from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.rule import NothingToJudge, rule
 
 _MOST_TOLD = 16
@@ -26,69 +25,49 @@ def every_node_answered(cluster: Cluster) -> Iterator[Finding]:
     called ready. The exit code is 3.
 
     ## How we know
-    Each node's agent announces every step before it starts. The report shows the last step that arrived,
-    how long ago that was, and what its process printed. Where no agent could start, ssh's or srun's words
-    say why: a key, a name, a port, no interpreter or ncclcheck there, a slurmd that does not answer. Where
-    `--deadline` left less than 15 s for the facts, the deadline is named and not the node.
+    Each node's agent announces every step before it starts. The report shows the last step that arrived, how
+    long the node was heard in it, what its process printed and its exit status. Where no agent could start,
+    ssh's or srun's words say why: a key, a host key, a name, a port, an sshd that sends no banner, no
+    interpreter or ncclcheck there, a prolog that failed, a slurmd that does not answer, a job that was
+    cancelled or has ended. A node that says nothing for 9 s gets a second look, by another ssh or job step:
+    its agent is stopped (state T), gone (killed), waits in the kernel (state D), or its login shell never ran
+    the command; in a join the node's own ncclcheck says so. A node whose channel closes before it is told to
+    leave is silent, though its facts are here. Where `--deadline` left less than 15 s for the
+    facts, the deadline is named and not the node.
 
     ## Fix
-    - **you**: look at the step it stopped at, and try it by hand on that node.
-    - **you**: for ssh, `ssh -o BatchMode=yes NODE true` must end without a question.
-    - **admin**: a node whose probes never end often has a hung driver or file system: look at the
-      kernel log there.
+    - **you**: for ssh, `ssh -o BatchMode=yes NODE true` must end at once, without a question.
+    - **you**: for a join, start the command on every node; one that runs says itself why it does not come.
+    - **you**: of what remains, look at the step it stopped in, and try it by hand on that node.
+    - **admin**: where the last word was a probe, look for a hung driver or file system in the kernel log.
 
     ## Source
     gpu-monitoring-tools#46 and sglang PR#31229: nvidia-smi that never returns. ssh(1), srun(1), munge(7).
     """
     if not cluster.nodes and not cluster.run.silent:
         raise NothingToJudge("no nodes to judge")
-    told = [(silence, launching.recognised(silence)) for silence in cluster.run.silent]
-    yield from (entry for _, entry in told if entry is not None)
-    silent = [silence for silence, entry in told if entry is None]
-    if silent and launching.hurried(cluster.run):
-        yield _hurried(cluster.command, silent)
-        return
-    for silence in silent:
-        detail = [seen("its process", silence.detail)] if silence.detail else []
-        yield unknown(
-            Where(node=silence.node),
-            _silent(silence),
-            why="Nothing is known of this node, so it is neither ready nor broken.",
-            evidence=[seen("last step", silence.last_step or "none"), *detail],
-            fix=[
-                you("See whether it answers at all, and what its own report says.", "ncclcheck env -v"),
-                admin("Look at its kernel log for a hung driver or file system.", "dmesg -T | tail -50"),
-            ],
-        )
-
-
-def _hurried(command: str, silent: list[Silence]) -> Finding:
-    names = fold_names(silence.node for silence in silent)
-    return unknown(
-        Where(),
-        f"--deadline is too short: it came before the facts of {names} were there",
-        why="Reading the facts takes seconds on a sound node, so this says nothing of the node.",
-        owner="job",
-        evidence=[seen(f"last step of {one.node}", one.last_step or "none") for one in silent[:_MOST_TOLD]],
-        fix=[you("Give it more time, or leave the option out.", f"ncclcheck {command} --deadline 60")],
-    )
+    yield from silent.findings(cluster)
 
 
 @rule("RUN004", "every probe and rule ran", worst=State.UNKNOWN, over="", last=True)
 def every_probe_and_rule_ran(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    No probe timed out or broke, no rule raised, and every process that was started has ended.
+    No probe timed out or broke, no rule, no rank and no examiner of a dataset raised by a defect of ncclcheck, and
+    every process that was started has ended.
 
     ## Why it matters
     What was not read was not judged, so the result is not finished: the exit code is 3, never 0.
 
     ## How we know
     Every probe runs under a time limit, every rule under a guard; a process that SIGKILL does not end
-    is in state D, and its wait channel names the driver or file system that it waits for.
+    is in state D, and its wait channel names the driver or file system that it waits for. A rank tells the
+    exception that ended it: where wrong code raised it (an AttributeError, say) in a line of ncclcheck, or in a
+    call of torch from there, no node is to blame. The examiner tries the dataset in child processes, so its own
+    end is none of the dataset's.
 
     ## Fix
-    - **you**: report a broken probe or rule with the file of `--save`.
+    - **you**: report a broken probe, rule or rank with the file of `--save`.
     - **admin**: a probe that times out points at a hung driver, name service or file system on that node.
 
     ## Source
@@ -109,6 +88,8 @@ def every_probe_and_rule_ran(cluster: Cluster) -> Iterator[Finding]:
             owner="tool", evidence=[seen(crash.code, crash.error)],
             fix=[you("Report it with the file of --save.")],
         )  # fmt: skip
+    yield from _defects(cluster.run)
+    yield from _examiners(cluster.run)
     for left in cluster.run.leftovers:
         yield unknown(
             Where(node=left.node, device=f"pid {left.pid}"),
@@ -119,6 +100,52 @@ def every_probe_and_rule_ran(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
+def _defects(run: Run) -> Iterator[Finding]:
+    """What ended ranks and is no fault of theirs; the same line of ncclcheck is reported once."""
+    by_place: dict[str, list[RankState]] = {}
+    for rank in run.ranks:
+        if rank.defect:
+            by_place.setdefault(rank.defect, []).append(rank)
+    for place, ranks in by_place.items():
+        error = lost.last_line(ranks[0].error)
+        yield unknown(
+            Where(),
+            f"ncclcheck's worker raised {error}, in {ranks[0].last_step!r}",
+            why="A defect of ncclcheck, or a torch that it does not fit: no node is to blame.",
+            owner="tool",
+            evidence=[
+                seen(f"ncclcheck/{place}", error),
+                seen("ranks", ", ".join(f"{rank.rank} on {rank.node}" for rank in ranks[:_MOST_TOLD])),
+            ],
+            fix=[you("Report it with the file of --save.")],
+        )
+
+
+def _examiners(run: Run) -> Iterator[Finding]:
+    """What ended the examiners of a dataset; the same words are reported once."""
+    by_words: dict[str, list[str]] = {}
+    for end in run.examiners:
+        how = (
+            "could not be started" if end.exit is None
+            else f"was ended by {lost.signal_name(end.exit)}" if end.exit < 0
+            else f"ended with status {end.exit}"
+        )  # fmt: skip
+        last = f": {lost.last_line(end.detail)}" if end.detail else " and no word"
+        by_words.setdefault(how + last, []).append(end.node)
+    for words, nodes in by_words.items():
+        yield unknown(
+            Where(),
+            f"the examiner of the dataset {words}",
+            why="What it had not reported by then was not judged. The dataset itself is tried in its children.",
+            owner="tool",
+            evidence=[seen("examiner", words), seen("nodes", ", ".join(nodes[:_MOST_TOLD]))],
+            fix=[
+                you("Where it was killed, give it more memory.", "dmesg -T | grep -i 'killed process'"),
+                you("Else report it with the file of --save."),
+            ],
+        )
+
+
 def _failed(node: Node) -> Iterator[tuple[str, Unread]]:
     """What could not be read though it is there. Few nodes have any, and JSON tells it far sooner than a walk."""
     written = msgspec.json.encode(node)
@@ -126,9 +153,3 @@ def _failed(node: Node) -> Iterator[tuple[str, Unread]]:
         for path, fact in unread_in(node):
             if fact.kind in ("timed_out", "broken") and not path.startswith("probes"):
                 yield path, fact
-
-
-def _silent(silence: Silence) -> str:
-    if not silence.last_step:
-        return f"it never answered, for {silence.since_s:.0f} s"
-    return f"no answer; the last it said, {silence.since_s:.0f} s before, was {silence.last_step!r}"

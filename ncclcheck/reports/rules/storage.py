@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from shlex import quote
 
-from ncclcheck.probes.facts import Cluster, Lock, Node, Place, Unread, at, known
+from ncclcheck.probes.facts import Cluster, Lock, Node, Place, Unread, at, known, value_or
 from ncclcheck.reports import together
 from ncclcheck.reports.agreement import group
 from ncclcheck.reports.directories import about, mounted, places
@@ -50,6 +51,8 @@ def room(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     statvfs(3), write(2) (ENOSPC, EDQUOT); PyTorch tutorials, saving and loading a general checkpoint.
     """
+    if all(value_or(at(node, "storage.deleted"), "") for node in cluster.nodes):
+        raise NothingToJudge("its ground failed: STO007")
     enough = cluster.policy.thresholds.get("STO001.gib", 1.0) * _GIB
     for node in cluster.nodes:
         for place in places(node, "working directory"):
@@ -72,7 +75,7 @@ def _unread(node: Node, place: Place, fact: Unread) -> Finding:
         f"the {place.name} {place.path} could not be looked at: {fact.why}",
         why="What was not seen is neither well nor broken.",
         evidence=[seen(place.path, f"{fact.kind}: {fact.why}")],
-        fix=[admin("Look at why this file system does not answer.", f"findmnt -T {place.path}")],
+        fix=[admin("Look at why this file system does not answer.", f"findmnt -T {quote(place.path)}")],
     )
 
 
@@ -86,7 +89,11 @@ def _too_little(node: Node, place: Place, level: Callable[..., Finding], *, few:
         owner="job",
         evidence=about(place),
         fix=[
-            you("Make room, or start the job elsewhere.", f"du -xsh {found.path}/* | sort -h | tail", "df -i ."),
+            you(
+                "Make room, or start the job elsewhere.",
+                f"du -xsh {quote(found.path)}/* | sort -h | tail",
+                "df -i .",
+            ),
             admin("Raise the quota or clean the file system."),
         ],
     )
@@ -209,3 +216,45 @@ def _no_lock(node: Node, kind: str, lock: Lock) -> Finding:
             admin("Turn locks on at the mount.", "mount -o remount,flock /lustre", "systemctl start rpc-statd"),
         ],
     )
+
+
+@rule("STO007", "the working directory is still there", worst=State.FAIL)
+def still_there(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    The directory that the command was started in was not deleted since.
+
+    ## Why it matters
+    A shell that stands in a deleted directory shows nothing of it, but os.getcwd() fails there. Python scripts and
+    launchers end with FileNotFoundError, and `import torch` with `Intel oneMKL FATAL ERROR: Cannot load
+    libtorch_cpu.so`, which looks like a broken installation.
+
+    ## How we know
+    getcwd(2) says ENOENT, and the kernel marks /proc/self/cwd with `(deleted)`.
+
+    ## Fix
+    - **you** `cd` to a directory that is there and start again; a directory of the same name that was made anew
+      must be entered anew: `cd "$PWD"`.
+    - **admin** look at what cleans up job directories while jobs run.
+
+    ## Source
+    getcwd(3), proc_pid_cwd(5).
+    """
+    told = {node.name: at(node, "storage.deleted") for node in cluster.nodes}
+    if all(isinstance(path, Unread) for path in told.values()):
+        raise NothingToJudge("whether it is still there was not read")
+    for name, path in told.items():
+        if path and not isinstance(path, Unread):
+            yield fail(
+                Where(node=name),
+                f"the working directory {path} was deleted",
+                why="os.getcwd() raises FileNotFoundError: import torch, torchrun and most scripts end at once.",
+                owner="job",
+                evidence=[seen("/proc/self/cwd", f"{path} (deleted)")],
+                fix=[
+                    you("Go to a directory that is there, and start again.", "cd ~"),
+                    admin(
+                        "See what deletes directories of jobs that run, such as a clean-up by cron or an epilog."
+                    ),
+                ],
+            )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Mount, Place, Unread
 from ncclcheck.reports.directories import about, places
@@ -97,7 +98,7 @@ def executable(cluster: Cluster) -> Iterator[Finding]:
                 fix=[
                     you("Take another directory.", f"export TMPDIR={_elsewhere(place)}",
                         f"export TORCHINDUCTOR_CACHE_DIR={_elsewhere(place)}/inductor"),
-                    admin("Allow it.", f"mount -o remount,exec {place.mount.point}"),
+                    admin("Allow it.", f"mount -o remount,exec {quote(place.mount.point)}"),
                 ],
             )  # fmt: skip
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Unread, at, value_or
 from ncclcheck.reports.findings import (
     Evidence,
     Finding,
+    Remedy,
     State,
     Where,
     admin,
@@ -49,8 +51,8 @@ def same_place(cluster: Cluster) -> Iterator[Finding]:
     of the others, up to a second long; in more than 64 nodes, for those of some. The files are removed at once,
     also where ncclcheck is killed, unless all processes of a node are killed together.
     A node that does not see what most see is a failure where they have a network file system and it has a local
-    one, else a warning. A directory of its own for every node is a warning; a note in containers, where it is a
-    part of the image. Where no file can be made nothing is known.
+    one, else a warning. A directory of its own for every node is a warning; a note in containers, where the same
+    path is a part of the image. Where no file can be made nothing is known.
 
     ## Fix
     - **you** start the job in a directory of the shared file system (`cd` there, `#SBATCH --chdir=`); leave the
@@ -64,9 +66,11 @@ def same_place(cluster: Cluster) -> Iterator[Finding]:
     found = groups(cluster)
     if not found.marks and not found.unread:
         raise NothingToJudge("the nodes did not look for each other's files")
-    yield from (_unread(node, fact) for node, fact in found.unread.items())
+    yield from (_unread(node, fact) for node, fact in found.unread.items() if fact.kind != "absent")  # STO007
     yield from _not_writable(found)
     yield from _late(found)
+    if found.unread and not found.together and all(fact.kind == "absent" for fact in found.unread.values()):
+        raise NothingToJudge("its ground failed: STO007")
     boxed = all(value_or(at(node, "container.runtimes"), []) for node in cluster.nodes)
     for run in found.apart:
         if len(run.together) == 1:
@@ -83,8 +87,14 @@ def _unread(node: str, fact: Unread) -> Finding:
         f"it was not seen whether other nodes have its working directory: {fact.why}",
         why="What was not seen is neither well nor broken.",
         evidence=[seen("a file in the working directory", f"{fact.kind}: {fact.why}")],
-        fix=[admin("Look at why this file system does not answer.", "findmnt -T .")],
+        fix=[_remedy(fact)],
     )
+
+
+def _remedy(fact: Unread) -> Remedy:
+    if "Permission denied" in fact.why:
+        return you("Start the job in a directory that your user may write to.", "ls -ld .", "id")
+    return admin("Look at why this file system does not answer.", "findmnt -T .")
 
 
 def _not_writable(found: Groups) -> Iterator[Finding]:
@@ -132,7 +142,7 @@ def _odd(found: Groups) -> Iterator[Finding]:
             fix=[
                 you("Leave the node out until then, or start the job where all nodes see the same.",
                     "findmnt -T .", "#SBATCH --exclude=NODE"),
-                admin("Mount what the others have.", "mount -a", f"findmnt -T {theirs or '.'}"),
+                admin("Mount what the others have.", "mount -a", f"findmnt -T {quote(theirs or '.')}"),
             ],
         )  # fmt: skip
 
@@ -143,6 +153,8 @@ def _many_places(found: Groups, *, boxed: bool) -> Finding:
     shown = f"each of {fold_names(nodes)} has a working directory of its own"
     parts = "; ".join(fold_names(group) for group in found.together)
     what = shown if alone else f"the working directory differs, and no group of nodes is the largest: {parts}"
+    if len({found.path(group[0]) for group in found.together} - {""}) > 1:
+        return _elsewhere(found)
     if alone and boxed and not found.on_network(nodes):
         return note(Where(), f"{shown}, as part of its container", why=_WHY, evidence=_evidence(found))
     return warn(
@@ -155,6 +167,20 @@ def _many_places(found: Groups, *, boxed: bool) -> Finding:
             you("Start the job in a directory that all nodes mount, or write checkpoints to one.", "findmnt -T ."),
             admin("Give all nodes one file system for jobs."),
         ],
+    )
+
+
+def _elsewhere(found: Groups) -> Finding:
+    """Paths that differ are no image's: somebody typed the command, or a launcher went, elsewhere."""
+    groups_at = [(group, found.path(group[0]) or "unknown") for group in found.together[:_MOST_GROUPS]]
+    return warn(
+        Where(),
+        "the command was started in different directories: "
+        + "; ".join(f"{path} on {fold_names(group)}" for group, path in groups_at),
+        why=_WHY,
+        owner="job",
+        evidence=_evidence(found),
+        fix=[you("Start it in the same directory on every node.", f"cd {quote(groups_at[0][1])}")],
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.probes.facts.training.saves import Interrupted, Merged, Reloaded, Saves
@@ -94,7 +95,7 @@ def _unreadable(found: Reloaded) -> Finding:
             you("Give a folder that all nodes see.", "ncclcheck smoke --checkpoint-dir /shared/folder"),
             admin(
                 "See whether the file system is mounted there.",
-                f"findmnt -T {found.path.rpartition('/')[0] or '/'}",
+                f"findmnt -T {quote(found.path.rpartition('/')[0] or '/')}",
             ),
         ],
     )

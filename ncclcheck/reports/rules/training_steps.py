@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 from statistics import median
 
 from ncclcheck.probes.facts import Cluster
@@ -129,7 +130,7 @@ def _slow(one: Straggler, *, failed: bool) -> Finding:
             seen(f"of it {step_times.PHASES[one.phase]}", f"{duration(one.phase_by)} more than the others"),
         ],
         fix=[
-            you("See what this rank does in that phase.", f"py-spy dump --pid PID  # on {fact.node}"),
+            you("See what this rank does in that phase.", f"py-spy dump --pid PID  # on {quote(fact.node)}"),
             admin("Compare clocks, power and links with a healthy node.", "nvidia-smi -q -d PERFORMANCE,CLOCK"),
         ],
     )

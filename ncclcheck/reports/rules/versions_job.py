@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Node, PluginFile, Unread, at, known, variables
 from ncclcheck.reports.agreement import disagreements
@@ -88,7 +90,7 @@ def plugin_hashes(cluster: Cluster) -> Iterator[Finding]:
                 why="Different versions of a plugin do not understand each other, or choose different algorithms.",
                 owner="site",
                 fix=[
-                    you("Use the plugin of one image everywhere.", f"sha256sum {_path(cluster, name)}"),
+                    you("Use the plugin of one image everywhere.", f"sha256sum {quote(_path(cluster, name))}"),
                     admin("Update it on the node that differs."),
                 ],
             )
@@ -141,7 +143,7 @@ def environment(cluster: Cluster) -> Iterator[Finding]:
     srun(1), --export; ld.so(8); NVIDIA/nccl#969; torchrun (Elastic Launch), OMP_NUM_THREADS.
     """
     facts: list[tuple[str, Callable[..., Finding], Callable[[Node], str]]] = [
-        ("the interpreter", warn, lambda node: str(known(at(node, "stack.executable")))),
+        ("the interpreter", warn, _interpreter),
         ("the number of devices in CUDA_VISIBLE_DEVICES", warn, _visible),
         *((name, warn, _variable(name)) for name in _WARNED),
         *((name, note, _variable(name)) for name in _NOTED),
@@ -152,6 +154,15 @@ def environment(cluster: Cluster) -> Iterator[Finding]:
         values = {node.name: read(node) for node in cluster.nodes}
         if len(set(values.values())) > 1:
             yield from disagreements(values, subject, "environment", level=level, why=why, owner="job", fix=fix)
+
+
+def _interpreter(node: Node) -> str:
+    """Its path. In one folder python, python3 and python3.11 are names of one file, where the version is one."""
+    path, version = str(known(at(node, "stack.executable"))), at(node, "stack.python")
+    folder, _, name = path.rpartition("/")
+    if isinstance(version, Unread) or not re.fullmatch(r"python(3(\.\d+)?)?", name):
+        return path
+    return f"{folder}/python ({version})"
 
 
 def _variable(name: str) -> Callable[[Node], str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from ncclcheck.probes import files
 from ncclcheck.probes.facts import Flight, FlightCall, FlightCount, FlightDump, FlightGroup, FlightRefused
 from ncclcheck.probes.logs.flight.calls import Came, Dump, Key, clean, dump
 from ncclcheck.probes.logs.flight.form import form
@@ -19,14 +19,15 @@ _MOST_CALLS, _MOST_IN_ALL, _LEAST_CALLS = 256, 65536, 24
 _ALL = "default_pg"
 _NAME = re.compile(r"(?:nccl_trace_rank_|comm_lib_trace_rank_|_dump_)\d{1,7}$")
 _PICKLE = re.compile(rb"\x80[\x02-\x05][}(c\x95]")
+_NESTED = re.compile(rb'\s*(?:\{\s*(?:"[^"]{0,80}"\s*:\s*)?|\[\s*){32}')  # no line of a log begins like this
 _JSON = (b'"pg_config"', b'"pg_status"', b'"entries"', b'"nccl_version"', b'"comm_lib_version"')
 
 
 def is_dump(head: bytes, name: str) -> bool:
-    """Whether a file that begins like this is a dump, by torch's own file names or by its first bytes."""
+    """Whether a file that begins like this is meant as a dump, by torch's own file names or by its first bytes."""
     if _NAME.search(name) or _PICKLE.match(head):
         return True
-    return head.lstrip()[:1] == b"{" and any(key in head for key in _JSON)
+    return bool(_NESTED.match(head)) or (head.lstrip()[:1] == b"{" and any(key in head for key in _JSON))
 
 
 @dataclass
@@ -92,11 +93,11 @@ def _take(job: _Job, path: str) -> None:
 
 def _bytes(path: str) -> bytes:
     try:
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-            return file.read(MOST_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise Refused(f"it cannot be read: {reason}") from None
+        file = files.opened(path)
+        with open(file, "rb"):
+            return files.bounded(file, MOST_BYTES)
+    except OSError as error:
+        raise Refused(f"it cannot be read: {error.strerror}") from None
 
 
 def _newest(told: Dump) -> int:

@@ -1,0 +1,70 @@
+"""Ways that the job found slow and on which packets were lost before it: the loss is the cause."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ncclcheck.probes.facts import Cluster
+from ncclcheck.reports import losses
+from ncclcheck.reports.culprit import two
+from ncclcheck.reports.culprit.blame import FEW
+from ncclcheck.reports.culprit.machines import lack_cores, usual_noise
+from ncclcheck.reports.culprit.samples import PERCENT, Ends, Samples, Way, ends_of, read, slowness_at
+from ncclcheck.reports.derived import derived
+from ncclcheck.reports.losses import Lost
+
+_LEAST_TIMES = 2  # once is an accident: a burst hits one measurement in a hundred
+
+
+@dataclass(frozen=True)
+class Slowed:
+    """Loss, and the ways of the job that it made slow. slowness: that of the worst of them."""
+
+    lost: Lost
+    ways: tuple[Way, ...]
+    slowness: float
+
+    @property
+    def ends(self) -> set[Ends]:
+        """The pairs of nodes that say nothing more of their nodes."""
+        return {ends_of(way) for way in self.ways}
+
+    @property
+    def what(self) -> str:
+        """How slow the worst of its ways is."""
+        worst = max(self.ways, key=lambda way: way.slowness)
+        share = "nothing" if worst.is_dead else f"{100 * math.exp(-self.slowness):.2g} % of a healthy way"
+        return f"{worst.source} to {worst.target} carries {share}"
+
+
+@derived
+def slowed_by_loss(cluster: Cluster) -> list[Slowed]:
+    """Only what is below the limit of a failure in BEN004, and in more than one measurement."""
+    lossy = [one for one in losses.lost(cluster) if one.node]
+    if not lossy or not cluster.measurements.pairs:
+        return []
+    slow = _slow_ways(cluster)
+    found = [(one, [way for way in slow if _loses(one, way)]) for one in lossy]
+    return [Slowed(one, tuple(ways), max(slow[way] for way in ways)) for one, ways in found if ways]
+
+
+def _loses(one: Lost, way: Way) -> bool:
+    loss = one.by_pair.get((way.source, way.target))
+    return loss is not None and loss.lost > 0
+
+
+def _slow_ways(cluster: Cluster) -> dict[Way, float]:
+    """The slow ways of the job with their slowness; of two nodes the slower direction."""
+    limits = cluster.policy.thresholds
+    samples = read(cluster.measurements.pairs, limits.get("BEN004.percent", PERCENT), usual_noise(cluster))
+    least = slowness_at(limits.get("BEN004.fail_percent", 50.0))
+    if len(samples.names) < FEW:
+        slower = two.slower(cluster.measurements.pairs)
+        proven = slower is not None and slower.is_proven(short_of_cores=lack_cores(cluster))
+        return {slower.way: -math.log(slower.share)} if slower and proven else {}
+    return {way: way.slowness for way in samples.ways if _is_slow(samples, way, least)}
+
+
+def _is_slow(samples: Samples, way: Way, least: float) -> bool:
+    return way.times >= _LEAST_TIMES and way.slowness >= max(least, samples.least(way.times))

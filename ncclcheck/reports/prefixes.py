@@ -1,0 +1,71 @@
+"""Prefix lengths that differ on one wire: who is taken for near and is far."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+
+from ncclcheck.reports import lan
+from ncclcheck.reports.findings import Finding, Where, admin, fail, seen, warn
+from ncclcheck.reports.fold import fold_names
+from ncclcheck.reports.ways import Outcome, Subnet, Ways
+
+
+def findings(ways: Ways, subnets: list[Subnet]) -> Iterator[Finding]:
+    """One a node whose prefix length differs from that of the larger, or narrower, subnet on its wire."""
+    for other in subnets[1:]:
+        mains = [main for main in subnets[: other.place] if _may_be_one_wire(main, other)]
+        for link in other.links if mains else ():
+            near = [main for main in mains if ways.way(link, other, main)[0] is Outcome.LINK]
+            own = [main for main in near if ipaddress.ip_address(link.address) in main.network]
+            if near:
+                yield _prefix(ways, link, (own or near)[0], subnets)
+
+
+def _may_be_one_wire(one: Subnet, other: Subnet) -> bool:
+    single = max(one.network.prefixlen, other.network.prefixlen) == one.network.max_prefixlen
+    return not single and one.version == other.version and one.network.overlaps(other.network)
+
+
+def _prefix(ways: Ways, link: lan.Link, main: Subnet, subnets: list[Subnet]) -> Finding:
+    right, name = f"{link.address}/{main.network.prefixlen}", link.interface.name
+    lost = _lost_by_prefix(ways, link, main, subnets)
+    far = fold_names(one.node for one in lost)
+    level = fail if lost else warn
+    what = (
+        f"{name} has the prefix length /{link.network.prefixlen} on a wire where {main.network} is that of "
+        f"{fold_names(sorted(main.nodes))}"
+    )
+    return level(
+        Where(node=link.node, device=name, peer=(lost or main.links)[0].node),
+        f"{what}, so that it takes {far} for a neighbour, and nothing passes between them" if lost else what,
+        why="What goes to such a node is never given to the router: ranks wait for each other without a word."
+        if lost
+        else "These nodes find each other now; others that one side takes for near and the other for far do not.",
+        owner="node",
+        evidence=[
+            seen(link.node, f"{name} {link.address}, {link.network}"),
+            seen("the others", main.network),
+            *(seen("TCP connect", f"{link.node} to {one.node} ({one.address}) fails") for one in lost[:2]),
+        ],
+        fix=[admin("Give it the prefix length of the others, and keep it in the network configuration.",
+                   f"ip addr add {right} dev {name}",
+                   f"ip addr del {link.address}/{link.network.prefixlen} dev {name}")],
+    )  # fmt: skip
+
+
+def _lost_by_prefix(ways: Ways, link: lan.Link, main: Subnet, subnets: list[Subnet]) -> list[lan.Link]:
+    """Nodes that this one takes for near and does not reach, though those of the right subnet do, if they try."""
+    if ways.found is None:
+        return []
+    at_home = ipaddress.ip_address(link.address) in main.network
+    lost = []
+    for subnet in subnets:
+        if at_home and subnet is main:
+            continue
+        for one in subnet.links:
+            near = one.node != link.node and ipaddress.ip_address(one.address) in link.network
+            witnesses = {ways.found.passes(node, [one.node]) for node in main.nodes - {one.node}} - {None}
+            if near and ways.found.passes(link.node, [one.node]) is False and witnesses in (set(), {True}):
+                lost.append(one)
+    return lost

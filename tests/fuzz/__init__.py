@@ -1,0 +1,1 @@
+"""Input from outside, changed at random: python -m tests.fuzz.run --seconds 60 --seed 1 [TARGET...]."""

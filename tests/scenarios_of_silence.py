@@ -1,0 +1,250 @@
+"""Scenarios of nodes that cannot be started or fall silent: each cause has its own words, evidence and fix."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+from ncclcheck.reports.findings import State
+from tests.lab import another_host_key, configured, faults, mute_sshd
+from tests.scenario import ALL, Expect, Play, Scenario, Scene
+
+_REFUSED = "This account is currently not available."
+# Announced by a rank: 1 import torch, 2 init_process_group, 3 the first collective, then every iteration.
+_AFTER = 60
+_DEADLINE_S = 60
+_LONG = ("bench", "--nproc-per-node", "1", "--time-budget", "50", "--deadline", str(_DEADLINE_S))
+
+
+def _silent(node: str, words: str, evidence: str = "", remedy: str = "", by: str = "h1") -> Expect:
+    return Expect(
+        code="RUN001", node=node, words=words, evidence=evidence, remedy=remedy, state=State.UNKNOWN, by=by
+    )
+
+
+def _file(scene: Scene, name: str, text: str) -> Path:
+    path = scene.folder.with_name(f"{scene.folder.name}-{name}")
+    path.write_text(text)
+    return path
+
+
+def _bashrc(scene: Scene, text: str) -> AbstractContextManager[None]:
+    """Debian's bash reads it for every command that comes over ssh."""
+    return faults.replaced(scene["h3"], Path("/root/.bashrc"), _file(scene, "bashrc", text))
+
+
+def _by_ssh(name: str, fault: Play, *expect: Expect, **more: object) -> Scenario:
+    return Scenario(name=f"ssh: {name}", fault=fault, expect=expect, exit_code=3, **more)  # type: ignore[arg-type]
+
+
+_SSH = (
+    _by_ssh(
+        "an account that is closed",
+        lambda s: configured(s["h3"], f"ForceCommand echo '{_REFUSED}'; exit 1"),
+        _silent("h3", "let us in and ran another command", _REFUSED, "ForceCommand"),
+        gate=True,
+    ),
+    _by_ssh(
+        "an account for files only",
+        lambda s: configured(s["h3"], "ForceCommand internal-sftp"),
+        _silent("h3", "let us in and ran another command", remedy="ForceCommand"),
+    ),
+    _by_ssh(
+        "an sshd that says nothing",
+        lambda s: mute_sshd(s["h3"]),
+        _silent("h3", "accepted the connection but sent no banner", "banner exchange", "console"),
+    ),
+    _by_ssh(
+        "another host key",
+        lambda s: another_host_key(s["h3"]),
+        _silent("h3", "host key is not the one that is known", remedy="ssh-keygen -R"),
+    ),
+    _by_ssh(
+        "a login shell that does not come back",
+        lambda s: _bashrc(s, "echo loading modules\nsleep 45\n"),
+        _silent("h3", "its login shell did not run our command", "loading modules", ".bashrc"),
+        seconds=45,
+        gone_within=50,
+    ),
+    _by_ssh(
+        "a login shell that becomes another",
+        lambda s: _bashrc(s, "exec sleep 40\n"),
+        _silent("h3", "its login shell did not run our command", remedy=".bashrc"),
+        seconds=45,
+        gone_within=50,
+    ),
+)
+
+
+def _agent_of(scene: Scene, host: str) -> int:
+    """The process number of a host's agent."""
+    return max(pid for pid in scene[host].pids() if _is_agent(pid))
+
+
+def _is_agent(pid: int) -> bool:
+    """Whatever started it; what it starts itself has another command line."""
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    return b"--probe-seconds" in words
+
+
+def _signalled(number: int, host: str = "h2") -> Play:
+    """The agent of a host gets a signal while the job runs."""
+
+    @contextmanager
+    def play(scene: Scene) -> Iterator[None]:
+        scene.rank_on(host, _AFTER)
+        os.kill(_agent_of(scene, host), number)
+        yield
+
+    return play
+
+
+def _struck(name: str, launcher: str, number: int, *expect: Expect, **more: object) -> Scenario:
+    return Scenario(
+        name=name,
+        launcher=launcher,  # type: ignore[arg-type]
+        hosts=2,
+        mgmt=launcher != "join",
+        command=_LONG,
+        strike=_signalled(number),
+        expect=expect,
+        exit_code=3,
+        seconds=_DEADLINE_S + 5,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+_AGENTS = (
+    *(
+        _struck(
+            f"{way}: an agent stopped",
+            way,
+            signal.SIGSTOP,
+            _silent("h2", "is stopped (state T)", remedy="kill -CONT"),
+        )
+        for way in ("ssh", "slurm", "join")
+    ),
+    *(
+        _struck(f"{way}: an agent killed", way, signal.SIGKILL, _silent("h2", words, remedy="dmesg"))
+        for way, words in (("ssh", "is gone without a word"), ("slurm", "SIGKILL"), ("join", "SIGKILL"))
+    ),
+)
+
+
+def _by_slurm(name: str, *expect: Expect, **more: object) -> Scenario:
+    return Scenario(name=f"slurm: {name}", launcher="slurm", expect=expect, exit_code=3, seconds=40, **more)  # type: ignore[arg-type]
+
+
+@contextmanager
+def _scancel(scene: Scene, what: str) -> Iterator[None]:
+    """The job or its step ends from outside while the job runs."""
+    scene.rank_on("h2", _AFTER)
+    squeue = ["squeue", "-h", "-o", "%i"] if what == "job" else ["squeue", "-h", "--steps", "-o", "%i"]
+    for number in scene["h1"].check(squeue).split():
+        if what == "job" or number.rpartition(".")[2].isdigit():
+            scene["h1"].check(["scancel", number])
+    yield
+
+
+_SLURM = (
+    _by_slurm(
+        "a dead slurmd",
+        _silent("h3", "srun could not start a task there", remedy="systemctl status slurmd"),
+        fault=lambda s: s.slurm.dead(s["h3"]),
+    ),
+    _by_slurm(
+        "a prolog that fails",
+        _silent("h3", "Slurm's prolog failed there", remedy="state=resume"),
+        fault=lambda s: s.slurm.prolog(s["h3"], "exit 1"),
+    ),
+    Scenario(
+        name="slurm: the step is cancelled",
+        launcher="slurm",
+        hosts=2,
+        command=_LONG,
+        strike=lambda s: _scancel(s, "step"),
+        expect=(_silent("", "was cancelled: by scancel", "CANCELLED AT", "sacct"),),
+        exit_code=3,
+        seconds=_DEADLINE_S + 5,
+    ),
+    Scenario(
+        name="slurm: an allocation that has ended",
+        launcher="variables",
+        hosts=2,
+        env={"h1": {"SLURM_JOB_ID": "999", "SLURM_JOB_NODELIST": "h[1-2]", "SLURM_NNODES": "2"}},
+        expect=(_silent("", "999", "999", "salloc"),),
+        exit_code=3,
+    ),
+)
+
+
+@contextmanager
+def _cut(scene: Scene, source: str, to: str) -> Iterator[None]:
+    """From the middle of the run nothing comes from one host to another."""
+    scene.rank_on(source, _AFTER)
+    with faults.loss(scene[to], 100, scene[source]):
+        yield
+
+
+@contextmanager
+def _unplugged(scene: Scene, host: str) -> Iterator[None]:
+    """From the middle of the run a host is away, as without power."""
+    scene.rank_on(host, _AFTER)
+    with faults.cut_off(scene[host]):
+        yield
+
+
+_JOIN = (
+    Scenario(
+        name="join: a way is lost in mid-run, one direction",
+        launcher="join",
+        mgmt=False,
+        command=_LONG,
+        strike=lambda s: _cut(s, "h1", "h3"),
+        expect=(
+            _silent("h3", "h2 reaches h3, h1 does not: the way h1 - h3", "h1 to h3 (10.77.0.33): no answer"),
+            Expect(code="NET006", node="h3", words="the way h1 - h3 was lost during the run"),
+        ),
+        exits={"h3": (3,)},
+        first="NET006 on the link h1 - h3",
+        seconds=_DEADLINE_S + 15,
+    ),
+    Scenario(
+        name="join: a host loses its power in mid-run",
+        launcher="join",
+        mgmt=False,
+        command=_LONG,
+        strike=lambda s: _unplugged(s, "h3"),
+        expect=(_silent("h3", "no answer from its host to h[1-2]: the host or its link is away"),),
+        exit_code=3,
+        seconds=_DEADLINE_S + 15,
+    ),
+    Scenario(
+        name="join: a node that was never started",
+        launcher="join",
+        mgmt=False,
+        hosts=2,
+        arguments={ALL: ("--nodes", "3", "--wait", "5")},
+        expect=(_silent("node rank 2", "did not join", remedy="--node-rank 2"),),
+        exit_code=3,
+        gate=True,
+    ),
+    Scenario(
+        name="join: another --rdzv-id",
+        launcher="join",
+        mgmt=False,
+        hosts=2,
+        arguments={ALL: ("--wait", "6"), "h2": ("--rdzv-id", "other", "--wait", "14")},
+        expect=(
+            _silent("node rank 1", "did not join"),
+            Expect(code="RUN010", node="h2", state=State.UNKNOWN, words="another run meets on this port", by="h2"),
+        ),
+        exit_code=3,
+        seconds=35,
+    ),
+)
+
+OF_SILENCE = (*_SSH, *_AGENTS, *_SLURM, *_JOIN)

@@ -1,0 +1,89 @@
+"""The sockets of a join: small segments, and what the kernel says of routes."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import time
+
+import pytest
+
+from ncclcheck.launch import segments, unrouted
+from ncclcheck.probes.facts import Door
+from ncclcheck.probes.reach import volley
+
+
+def _segment(sock: socket.socket) -> int:
+    return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+
+
+@pytest.mark.parametrize(("mine", "theirs"), [(True, False), (False, True), (True, True)])
+def test_either_end_makes_both_send_small_segments(mine: bool, theirs: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        if theirs:
+            segments.keep_small(server)
+        port = server.getsockname()[1]
+        with (
+            segments.connect("127.0.0.1", port, 2.0)
+            if mine
+            else socket.create_connection(("127.0.0.1", port)) as one
+        ):
+            other, _ = server.accept()
+            with other:
+                assert max(_segment(one), _segment(other)) <= segments.SMALL_SEGMENT
+                one.sendall(bytes(100_000))
+                assert len(other.recv(65536)) > 0
+
+
+def test_a_connection_that_fails_raises() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        with pytest.raises(OSError, match="refused"):
+            segments.connect("127.0.0.1", closed.getsockname()[1], 2.0)
+
+
+def test_an_address_of_this_machine_is_routed() -> None:
+    assert unrouted.is_routed("127.0.0.1")
+
+
+@pytest.mark.parametrize(("number", "routed"), [(errno.ENETUNREACH, False), (errno.EPERM, True)])
+def test_only_a_missing_route_is_one(monkeypatch: pytest.MonkeyPatch, number: int, routed: bool) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, "no")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    assert unrouted.is_routed("192.0.2.1") is routed
+
+
+def test_a_missing_route_is_borne_for_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    patience = unrouted.Patience()
+    assert not patience.is_over("unrouted")
+    now[0] += unrouted.PATIENCE_S - 1
+    assert not patience.is_over("unrouted")
+    assert not patience.is_over("silent")  # a route came: it begins anew
+    now[0] += unrouted.PATIENCE_S
+    assert not patience.is_over("unrouted")
+    now[0] += unrouted.PATIENCE_S
+    assert patience.is_over("unrouted")
+
+
+def _door(port: int) -> Door:
+    return Door(
+        node=1, name="h", interface="lo", address="127.0.0.1", tcp_port=port, udp_port=9, mtu=1500, token=""
+    )
+
+
+def test_connections_at_once_are_counted_as_the_kernel_answers_them() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
+        assert volley.fire(_door(server.getsockname()[1]), 8).late == 0
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:  # what has no room in the queue is dropped
+        found = volley.fire(_door(full.getsockname()[1]), 8)
+        assert found.opened == 8
+        assert 5 <= found.late <= 7
+
+
+@pytest.mark.parametrize(("peers", "expected"), [(1, 8), (2, 8), (15, 4), (63, 1), (0, 8)])
+def test_all_peers_together_stay_within_the_backlog(peers: int, expected: int) -> None:
+    assert volley.size(peers) == expected

@@ -1,0 +1,24 @@
+"""Sound hosts of a busy machine: nobody is accused, and nothing is left out for want of time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.sound import COMMANDS, Command, load, scenario, wrongs
+from tests.scenario_run import Labs
+
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def labs() -> Iterator[Labs]:
+    with Labs() as labs:
+        yield labs
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=[one.name for one in COMMANDS])
+def test_nobody_is_accused(labs: Labs, command: Command) -> None:
+    with load(6):
+        assert wrongs(labs.run(scenario(command))) == []

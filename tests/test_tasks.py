@@ -1,0 +1,53 @@
+"""Processes and threads of a user, and what is said where no more of them may be started."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+
+import pytest
+
+from ncclcheck.cli import _defect
+from ncclcheck.exits import Exit
+from ncclcheck.probes import tasks
+
+
+def test_own_threads_are_counted() -> None:
+    before, over = tasks.of_user(os.getuid()), threading.Event()
+    threads = [threading.Thread(target=over.wait) for _ in range(300)]
+    for thread in threads:
+        thread.start()
+    try:
+        assert tasks.of_user(os.getuid()) > before + 200  # others of this user may end meanwhile
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError("can't start new thread"), BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")],
+)
+def test_the_limit_is_named(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _: (12, 4096))
+    monkeypatch.setattr(tasks, "of_user", lambda _: 12)
+    assert _raised(error) == Exit.INCOMPLETE
+    said = capsys.readouterr().err
+    assert f"user {os.getuid()} has 12 on this host, and RLIMIT_NPROC (ulimit -u) allows 12" in said
+    assert "raise it: ulimit -u 4096" in said
+
+
+def test_other_errors_keep_their_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _raised(RuntimeError("something else")) == Exit.INCOMPLETE
+    assert "could not go on: RuntimeError: something else" in capsys.readouterr().err
+
+
+def _raised(error: Exception) -> int:
+    try:
+        raise error
+    except Exception as caught:
+        return _defect(caught)
