@@ -1,0 +1,109 @@
+"""NCCL's wheels: fetched by pip into a cache, run only where their own metadata names a free licence.
+
+What PyPI's nvidia-nccl-cu12 says of its licence, read on 2026-11-23: 2.18.3 to 2.22.3 proprietary; 2.23.4 to
+2.27.7 "BSD-3-Clause", with that text as License.txt (the classifier says "Other/Proprietary License"); 2.28.3 to
+2.32.3 "LicenseRef-NVIDIA-Proprietary".
+"""
+
+from __future__ import annotations
+
+import email
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+VERSIONS = ("2.23.4", "2.24.3", "2.25.1", "2.26.5", "2.27.7")
+OLDEST, NEWEST = VERSIONS[0], VERSIONS[-1]
+FREE = ("BSD", "Apache")
+MEMBER = "nvidia/nccl/lib/libnccl.so.2"
+SECONDS = 300.0  # 200 to 320 MB
+
+
+class NoWheel(RuntimeError):
+    """There is no libnccl of this version to run."""
+
+
+def folder() -> Path:
+    """Where libraries of wheels are kept: $NCCLCHECK_TEST_WHEELS, else in the user's cache."""
+    given = os.environ.get("NCCLCHECK_TEST_WHEELS")
+    cache_home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(given or f"{cache_home}/ncclcheck-tests/wheels").expanduser()
+
+
+@cache
+def libnccl(version: str) -> Path:
+    """The libnccl.so.2 of the wheel of this version. Raises NoWheel."""
+    kept = folder() / f"nvidia-nccl-cu12-{version}" / "libnccl.so.2"
+    if not kept.is_file():
+        _fetch(version, kept.parent)
+    return kept
+
+
+def need(*versions: str) -> None:
+    """Skip the running test, saying why, unless these versions can be run here."""
+    if platform.machine() != "x86_64":
+        pytest.skip(f"NCCL without a GPU was made for x86_64, and this is {platform.machine()}")
+    if not shutil.which("gcc"):
+        pytest.skip("NCCL without a GPU needs gcc")
+    for version in versions:
+        try:
+            libnccl(version)
+        except NoWheel as error:
+            pytest.skip(f"NCCL {version} cannot be run: {error}")
+
+
+def _fetch(version: str, into: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="nccl-wheel-") as temporary:
+        name = f"nvidia-nccl-cu12=={version}"
+        argv = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "-q",
+            "--no-deps",
+            "--only-binary=:all:",
+            "-d",
+            temporary,
+            name,
+        ]
+        try:
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=SECONDS, check=False)
+        except subprocess.TimeoutExpired:
+            raise NoWheel(f"pip did not bring {name} within {SECONDS:g} s") from None
+        wheels = list(Path(temporary).glob("*.whl"))
+        if done.returncode or not wheels:
+            said = done.stderr.strip().splitlines()
+            raise NoWheel(f"pip did not bring {name}: {said[-1] if said else 'no word'}")
+        _unpack(wheels[0], into)
+
+
+def _unpack(wheel: Path, into: Path) -> None:
+    """The library alone, once the licence is known."""
+    with zipfile.ZipFile(wheel) as archive:
+        licence = _licence(archive)
+        if not licence.startswith(FREE):
+            raise NoWheel(f"its metadata names the licence {licence!r}, which is neither BSD nor Apache")
+        into.parent.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=into.parent))
+        fresh.chmod(0o755)
+        with archive.open(MEMBER) as source, (fresh / "libnccl.so.2").open("wb") as target:
+            shutil.copyfileobj(source, target)
+    try:
+        fresh.rename(into)
+    except OSError:  # another process was quicker
+        shutil.rmtree(fresh)
+
+
+def _licence(archive: zipfile.ZipFile) -> str:
+    name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+    metadata = email.message_from_bytes(archive.read(name))
+    return str(metadata["License-Expression"] or metadata["License"] or "")
