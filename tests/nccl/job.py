@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.lab import PYTHON, Lab
-from tests.nccl import ras
+from tests.nccl import ras, sysfs
 from tests.nccl.build import libraries
 from tests.nccl.wheels import NEWEST, libnccl
 
@@ -104,6 +104,9 @@ class Job:
         self._lock = threading.Lock()
 
     def __enter__(self) -> Job:
+        for host, cards in self.cards.items():
+            if cards:
+                sysfs.plant(self.lab[host], cards)
         for place, rank in enumerate(self.ranks):
             if not rank.absent:
                 self._start(place, rank)
