@@ -1,4 +1,4 @@
-"""What a host's /sys says of GPUs and cards that are not there: their place on PCI, and the cards' tables of GIDs."""
+"""What a host shows in /sys of GPUs and cards that are not there: their places on PCI, and tables of GIDs."""
 
 from __future__ import annotations
 
@@ -30,17 +30,14 @@ def plant(host: Host, cards: str) -> None:
     for folder in (classes / "infiniband", classes / "pci_bus.made"):
         _empty(folder)
     for number in range(GPUS):
-        gpu = _device(devices, number, 0, "0x10de", "0x2330", "0x030200")
-        bus = gpu.parent / "pci_bus" / f"0000:{_bus(number):02x}"
-        bus.mkdir(parents=True)
-        (classes / "pci_bus.made" / bus.name).symlink_to(bus)
+        _device(host, number, 0, "0x10de", "0x2330", "0x030200")
     for number, words in enumerate(one.split() for one in cards.split(";") if one.strip()):
-        _card(classes / "infiniband" / words[0], number, dict(word.split("=", 1) for word in words[1:]), devices)
+        _card(classes / "infiniband" / words[0], number, dict(word.split("=", 1) for word in words[1:]), host)
 
 
-def _card(folder: Path, number: int, settings: dict[str, str], devices: Path) -> None:
+def _card(folder: Path, number: int, settings: dict[str, str], host: Host) -> None:
     folder.mkdir()
-    (folder / "device").symlink_to(_device(devices, number, 1, "0x15b3", "0x1021", "0x020700"))
+    (folder / "device").symlink_to(_device(host, number, 1, "0x15b3", "0x1021", "0x020700"))
     ethernet = settings.get("link") == "ethernet"
     gids = settings.get("gids", "fe80::1").split("|")
     for kind, text in (("types", "RoCE v2" if ethernet else "IB/RoCE v1"), ("ndevs", "eth0" if ethernet else "")):
@@ -50,24 +47,28 @@ def _card(folder: Path, number: int, settings: dict[str, str], devices: Path) ->
             (table / str(index)).write_text(f"{text}\n")
 
 
-def _device(devices: Path, number: int, function: int, vendor: str, kind: str, category: str) -> Path:
-    """A PCI device behind root port `number`: function 0 is the GPU's bus, 1 the card's."""
-    bus = _bus(number) + function
-    place = devices / f"pci0000:00/0000:00:{number + 1:02x}.0/0000:{bus:02x}:00.0"
-    place.mkdir(parents=True, exist_ok=True)
+def _device(host: Host, number: int, port: int, vendor: str, kind: str, category: str) -> Path:
+    """A device at a PCI switch of its own for each number: the GPU at port 0, the card at port 1."""
+    first = (number + 1) * 16  # the GPU's bus, as devices.c counts
+    switch = host.folder / f"devices/pci0000:00/0000:00:{number + 1:02x}.0/0000:{first - 2:02x}:00.0"
+    place = switch / f"0000:{first - 1:02x}:{port:02x}.0/0000:{first + port:02x}:00.0"
+    place.mkdir(parents=True)
+    bus = place.parent / "pci_bus" / f"0000:{first + port:02x}"
+    bus.mkdir(parents=True)
+    (host.folder / "class/pci_bus.made" / bus.name).symlink_to(bus)
     said = {
         "vendor": vendor, "device": kind, "class": category, "subsystem_vendor": vendor, "subsystem_device": kind,
         "numa_node": "0", "max_link_speed": "32.0 GT/s PCIe", "max_link_width": "16",
         "current_link_speed": "32.0 GT/s PCIe", "current_link_width": "16", "local_cpus": "3",
     }  # fmt: skip
-    for one in (place, place.parent):
+    for one in (place, place.parent, switch, switch.parent):
         for name, text in said.items():
             (one / name).write_text(f"{text}\n")
+        if not (one / "subsystem").is_symlink():
+            (one / "subsystem").symlink_to("/sys/bus/pci")
+        if one != place:
+            (one / "class").write_text("0x060400\n")  # a bridge
     return place
-
-
-def _bus(number: int) -> int:
-    return (number + 1) * 16
 
 
 def _empty(folder: Path) -> None:
