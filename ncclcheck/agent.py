@@ -22,8 +22,8 @@ from ncclcheck.channel import Channel, Lease
 from ncclcheck.errors import UsageError
 from ncclcheck.examination import Examination
 from ncclcheck.launch import nodelist
-from ncclcheck.probes import process, tasks
-from ncclcheck.probes.facts import JobEnd, Leftover, Node, NoDoor, RankState, replace
+from ncclcheck.probes import process, resources, tasks
+from ncclcheck.probes.facts import JobEnd, Leftover, Measurements, Node, NoDoor, RankState, replace
 from ncclcheck.probes.machine import Machine
 from ncclcheck.probes.survey import survey
 from ncclcheck.running import Running, explain_end
@@ -48,6 +48,7 @@ class Agent:
         self.folder = self.scratch = ""
         self.listener: Listener | None = None
         self.mark: Mark | None = None
+        self.resources: resources.Watch | None = None
         self.lease = Lease(lambda: self.leave("the launcher has been silent for too long"))
 
     def run(self) -> None:
@@ -159,6 +160,7 @@ class Agent:
     def _run(self, what: str, start: Callable[[str], Running], seconds: float) -> None:
         """Start it in a folder of its own below the one that is locked, and see it to its end."""
         self._step(f"start {what}")
+        self.resources = resources.Watch(Machine())
         try:
             self.folder = self.folder or rundir.create()
             running = start(rundir.below(self.folder))
@@ -199,6 +201,8 @@ class Agent:
             self.channel.say(event)
 
     def _tell(self, states: list[RankState]) -> None:
+        if self.resources is not None:
+            self.resources.look(states)
         for state in states:
             self.channel.say(wire.Rank(state=state))
 
@@ -225,6 +229,9 @@ class Agent:
                 self._pass_on(running, event)
 
     def _ended(self, status: int | None, detail: str, leftovers: list[Leftover] | None = None) -> None:
+        if self.resources is not None:
+            had = self.resources.told(self.options.name, self.folder)
+            self.channel.say(wire.Result(part=Measurements(resources=[had])))
         end = JobEnd(node=self.options.name, exit=status, detail=detail)
         self.channel.say(wire.JobEnded(end=end, leftovers=leftovers or []))
 

@@ -238,6 +238,8 @@ def test_system(tmp_path: Path) -> None:
         "/proc/self/limits": "Max stack size            unlimited  unlimited  bytes\n"
         "Max processes             4096       513046     processes\n"
         "Max address space         2560000000 unlimited  bytes\n"
+        "Max data size             1048576    unlimited  bytes\n"
+        "Max cpu time              600        unlimited  seconds\n"
         "Max file size             unlimited  unlimited  bytes\n",
         "/proc/self/cgroup": "0::/a/b\n",
         "/sys/fs/cgroup/a/pids.max": "2048\n",
@@ -251,7 +253,7 @@ def test_system(tmp_path: Path) -> None:
     }
     assert system.probe(tree(tmp_path, files, tasks_used=31)) == System(
         uid=1007, stack=-1, processes=4096, tasks=2048, address_space=2_560_000_000, file_size=-1, tasks_used=31,
-        ports=PortRange(first=32768, last=60999), remove_ipc=True, tcp_rmem=6291456,
+        data=1_048_576, cpu_seconds=600, ports=PortRange(first=32768, last=60999), remove_ipc=True, tcp_rmem=6291456,
         tcp_wmem=Unread("broken", "/proc/sys/net/ipv4/tcp_wmem holds '4096 16384', not three numbers"),
         cpu="AuthenticAMD AMD EPYC 9654",
     )  # fmt: skip

@@ -34,11 +34,19 @@ def test_the_limit_is_named(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda _: (12, 4096))
+    monkeypatch.setattr("os.getuid", lambda: 1234)
     monkeypatch.setattr(tasks, "of_user", lambda _: 12)
     assert _raised(error) == Exit.INCOMPLETE
     said = capsys.readouterr().err
     assert f"user {os.getuid()} has 12 on this host, and RLIMIT_NPROC (ulimit -u) allows 12" in said
     assert "raise it: ulimit -u 4096" in said
+
+
+def test_root_is_not_bound_by_its_own_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _: (12, 4096))
+    monkeypatch.setattr("os.getuid", lambda: 0)
+    monkeypatch.setattr("ncclcheck.probes.cgroup.tasks", lambda _: 18)
+    assert tasks.exhausted(RuntimeError("can't start new thread")).endswith("pids.max allows 18")
 
 
 def test_other_errors_keep_their_words(capsys: pytest.CaptureFixture[str]) -> None:

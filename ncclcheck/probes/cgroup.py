@@ -1,4 +1,4 @@
-"""The limits of the control groups of this process, version 1 and 2: Machine -> cores, bytes and tasks."""
+"""The control groups of this process, version 1 and 2: Machine -> limits of cores, bytes and tasks; counters."""
 
 from __future__ import annotations
 
@@ -32,6 +32,44 @@ def tasks(machine: Machine) -> int | None:
     """The smallest limit of processes and threads of this process's group and those above it."""
     texts = [machine.line(f"{folder}/pids.max") for part in ("", "pids") for folder in _folders(machine, part)]
     return min((int(text) for text in texts if isinstance(text, str) and _is_number(text)), default=None)
+
+
+def counters(machine: Machine) -> dict[str, int]:
+    """What the kernel has counted for the group since it was made; what it does not count is not there.
+
+    oom_kill, memory_max, memory_high, pids_max: how often; memory_peak: bytes; nr_periods, nr_throttled: of the
+    quota of the group or of that above it which was used up most often. Source: kernel documentation, cgroup-v2,
+    cgroup-v1/memory and scheduler/sched-bwc.
+    """
+    found: dict[str, int] = {}
+    own, above = _folders(machine, "")[:1], _folders(machine, "")
+    for folder in [*own, *_folders(machine, "memory")[:1]]:
+        for name in ("oom_kill", "max", "high"):
+            _keep(found, name if name == "oom_kill" else f"memory_{name}", _events(machine, folder).get(name))
+        _keep(found, "memory_peak", machine.number(f"{folder}/memory.peak"))
+        _keep(found, "memory_peak", machine.number(f"{folder}/memory.max_usage_in_bytes"))
+        _keep(found, "memory_max", machine.number(f"{folder}/memory.failcnt"))
+    for folder in [*above, *_folders(machine, "pids")]:
+        _keep(found, "pids_max", _table(machine, f"{folder}/pids.events").get("max"))
+    quotas = [_table(machine, f"{folder}/cpu.stat") for folder in [*above, *_folders(machine, "cpu")]]
+    most = max(quotas, key=lambda one: one.get("nr_throttled", 0), default={})
+    return found | {name: most[name] for name in ("nr_periods", "nr_throttled") if name in most}
+
+
+def _events(machine: Machine, folder: str) -> dict[str, int]:
+    return _table(machine, f"{folder}/memory.events") or _table(machine, f"{folder}/memory.oom_control")
+
+
+def _keep(found: dict[str, int], name: str, value: int | Unread | None) -> None:
+    if isinstance(value, int) and value >= 0:
+        found[name] = max(value, found.get(name, 0))
+
+
+def _table(machine: Machine, path: str) -> dict[str, int]:
+    """A file of lines with a name and a number each."""
+    text = machine.read(path, 65536)
+    lines = [] if isinstance(text, Unread) else [line.split() for line in text.splitlines()]
+    return {line[0]: int(line[1]) for line in lines if len(line) == 2 and _is_number(line[1])}
 
 
 def _folders(machine: Machine, controller: str) -> list[str]:

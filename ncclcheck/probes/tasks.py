@@ -8,6 +8,9 @@ import re
 import resource
 from pathlib import Path
 
+from ncclcheck.probes import cgroup
+from ncclcheck.probes.machine import Machine
+
 _UID = re.compile(rb"^Uid:\t(\d+)", re.MULTILINE)
 _THREADS = re.compile(rb"^Threads:\t(\d+)", re.MULTILINE)
 
@@ -33,8 +36,10 @@ def exhausted(error: BaseException) -> str:
         return ""
     limit, hard = resource.getrlimit(resource.RLIMIT_NPROC)
     uid = os.getuid()
-    if limit == resource.RLIM_INFINITY:
-        return "no further thread or process may be started here: see pids.max of the control group"
+    if limit == resource.RLIM_INFINITY or uid == 0:  # which does not bind root
+        group = cgroup.tasks(Machine())
+        allowed = "see pids.max of the control group" if group is None else f"pids.max allows {group}"
+        return f"no further thread or process may be started here: {allowed}"
     remedy = "have its hard limit raised" if hard == limit else f"ulimit -u {'unlimited' if hard == -1 else hard}"
     return (
         f"no further thread or process may be started: user {uid} has {of_user(uid)} on this host, and "

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Sequence
 
-from ncclcheck.probes.facts import JobEnd, RankState, Run
+from ncclcheck.probes.facts import Cluster, JobEnd, RankState, Run, at, value_or
+from ncclcheck.reports.derived import derived
 
 STUCK_S = 5.0
 MOST_TOLD = 16
@@ -16,7 +18,9 @@ _IN_VAIN = re.compile(
     r"time[d-]? ?out|Rendezvous(Timeout|Connection|Closed)Error|Broken pipe|No route to host"
     r"|[Cc]onnection (reset|closed|refused|was closed|timed out)|[Ff]ailed to (recv|send)",
 )
-_SIGNALS = {-9: "SIGKILL", -11: "SIGSEGV", -6: "SIGABRT", -7: "SIGBUS", -15: "SIGTERM"}
+# Whom gloo and the kernel name beside such words: `Connection closed by peer [10.0.0.2]:4711`.
+_PEER = re.compile(r"\[([0-9a-fA-F:.]+)\]:\d+")
+_SIGTERM = -15  # torchrun's own way to end ranks
 
 
 def late(run: Run) -> list[RankState]:
@@ -49,6 +53,44 @@ def by_defect(ranks: Sequence[RankState]) -> bool:
     return any(rank.defect for rank in ranks) and not any(rank.first and not rank.error for rank in ranks)
 
 
+def first_dead(cluster: Cluster, late: Sequence[RankState]) -> list[RankState]:
+    """Of ranks that no signal ended, who is to blame: the first that was seen dead.
+
+    Else one that died without a word, else the first error that is no consequence; words about a peer that left
+    accuse the ranks of that peer, and only where nobody knows these, who said them.
+    """
+    if first := [rank for rank in late if rank.first]:
+        return first
+    mute = [rank for rank in late if not rank.error and rank.exit not in (None, 0, _SIGTERM)]
+    told = [rank for rank in late if rank.error]
+    own = [rank for rank in told if not _IN_VAIN.search(last_line(rank.error))]
+    return (mute or own or _left(cluster, late) or told)[:1]
+
+
+def _left(cluster: Cluster, late: Sequence[RankState]) -> list[RankState]:
+    """Ranks of the nodes by whose addresses the others name who left them; most of the others must agree."""
+    nodes = _addresses(cluster)
+    votes: dict[str, int] = {}
+    for rank in late:
+        for address in set(_PEER.findall(last_line(rank.error))):
+            if (node := nodes.get(address, rank.node)) != rank.node:
+                votes[node] = votes.get(node, 0) + 1
+    most = max(votes.values(), default=0)
+    accused = [node for node, count in votes.items() if count == most]
+    return [rank for rank in late if accused == [rank.node] and not rank.error]
+
+
+@derived
+def _addresses(cluster: Cluster) -> dict[str, str]:
+    """Address -> the one node that has it; one that several have names nobody."""
+    found: dict[str, set[str]] = {}
+    for node in cluster.nodes:
+        for interface in value_or(at(node, "network.interfaces"), []):
+            for one in value_or(interface.addresses, []):
+                found.setdefault(one.address, set()).add(node.name)
+    return {address: names.pop() for address, names in found.items() if len(names) == 1}
+
+
 def gave_up(end: JobEnd) -> bool:
     """Its words say that it waited for others in vain, or that they left: whoever speaks so is not to blame."""
     return end.exit is not None and end.exit > 0 and bool(_IN_VAIN.search(last_line(end.detail)))
@@ -73,7 +115,9 @@ def how(rank: RankState) -> str:
         return f"{who} raised {last_line(rank.error)}"
     if rank.exit is not None and rank.exit < 0:
         return f"{who} was ended by {signal_name(rank.exit)}"
-    return f"{who} is dead" + ("" if rank.exit is None else f", exit status {rank.exit}")
+    if rank.exit is not None:
+        return f"{who} is dead, exit status {rank.exit}"
+    return f"{who} is dead: it ended by itself without an error, as by sys.exit(0) or os._exit()"
 
 
 def lag(rank: RankState) -> str:
@@ -91,7 +135,10 @@ def where(rank: RankState) -> str:
 
 def signal_name(status: int) -> str:
     """`SIGKILL` for an exit status of -9."""
-    return _SIGNALS.get(status, f"signal {-status}")
+    try:
+        return signal.Signals(-status).name
+    except ValueError:
+        return f"signal {-status}"
 
 
 def last_line(text: str) -> str:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster, Run, Silence, replace
-from ncclcheck.reports import knocked
+from ncclcheck.reports import exhausted, knocked
 from ncclcheck.reports.findings import Evidence, Finding, Owner, Remedy, Where, admin, seen, unknown, you
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.launching import FELL_SILENT, NOTHING_KNOWN, OWN_WORDS, SSH, TRY, Cause
@@ -99,6 +99,22 @@ def _shared(
 def _by_signs(cluster: Cluster, silence: Silence) -> Finding | None:
     """By its agent's state or end, by how far it came: the first that is seen."""
     return next((found for sign in _SIGNS if (found := sign(cluster, silence))), None)
+
+
+def _exhausted(cluster: Cluster, silence: Silence) -> Finding | None:
+    """Its last words, or the signal that ended it, say which limit of the node it had reached."""
+    spent = exhausted.of_silence(cluster, silence)
+    if spent is None:
+        return None
+    ended = _killed(cluster, silence) or _ended(cluster, silence)
+    found = _found(
+        silence,
+        f"{spent.words}; {ended.what}" if ended else f"{spent.words}{_in_step(silence)}",
+        FELL_SILENT if silence.last_step else NOTHING_KNOWN,
+        spent.owner,
+        *spent.fix,
+    )
+    return replace(found, evidence=[*found.evidence, *spent.evidence])
 
 
 def _stopped(_: Cluster, silence: Silence) -> Finding | None:
@@ -251,7 +267,7 @@ def _never_came(cluster: Cluster, silence: Silence) -> Finding | None:
     )
 
 
-_SIGNS = (_stopped, _killed, _in_kernel, _other_command, _ended, _swallowed, _slow_login, _never_came)
+_SIGNS = (_exhausted, _stopped, _killed, _in_kernel, _other_command, _ended, _swallowed, _slow_login, _never_came)
 _OF = {"agent": "its process", "ssh": "ssh", "srun": "srun"}
 
 

@@ -88,6 +88,7 @@ from ncclcheck.probes.facts.reach import (
     PeerReach,
     Volley,
 )
+from ncclcheck.probes.facts.resources import Filled, Other, RankUse, Resources
 from ncclcheck.probes.facts.run import JobEnd, Knock, Leftover, Look, RankState, Run, Silence
 from ncclcheck.probes.facts.software import JobFacts, PortHolder, Stack, Variable
 from ncclcheck.probes.facts.transport import (
@@ -151,6 +152,7 @@ __all__ = [
     "Fabric",
     "FabricHealth",
     "FabricState",
+    "Filled",
     "Fit",
     "Flight",
     "FlightCall",
@@ -207,6 +209,7 @@ __all__ = [
     "NumaNode",
     "NvFabric",
     "NvLinks",
+    "Other",
     "Packets",
     "PairTime",
     "PathMtu",
@@ -223,11 +226,13 @@ __all__ = [
     "RankMemory",
     "RankSpeed",
     "RankState",
+    "RankUse",
     "Rdma",
     "Recovery",
     "RemappedRows",
     "Requirement",
     "Resolution",
+    "Resources",
     "RetiredPages",
     "Room",
     "Route",

@@ -16,6 +16,7 @@ from ncclcheck.probes.facts.logs import Logs
 from ncclcheck.probes.facts.memory import JobMemory
 from ncclcheck.probes.facts.pairs import Lateness, NodeSpeed, PairTime, RankSpeed
 from ncclcheck.probes.facts.reach import NodeReach, NoDoor
+from ncclcheck.probes.facts.resources import Resources
 from ncclcheck.probes.facts.training import Checks, Saves, Side, Smoke
 from ncclcheck.probes.facts.transport import Diagnostics, Interruptions, Traffic, Transport
 from ncclcheck.probes.facts.trial import Trial
@@ -47,6 +48,7 @@ class Measurements(Struct, frozen=True, kw_only=True):
     transport: list[Transport] = field(default_factory=list)
     traffic: list[Traffic] = field(default_factory=list)
     interruptions: list[Interruptions] = field(default_factory=list)
+    resources: list[Resources] = field(default_factory=list)
     diagnostics: Diagnostics | None = None
     data: list[DataReport] = field(default_factory=list)
     smoke: Smoke | None = None

@@ -113,7 +113,8 @@ class PortRange(Struct, frozen=True, kw_only=True, tag="port_range"):
 class System(Struct, frozen=True, kw_only=True, tag="system"):
     """What the kernel was told.
 
-    stack, processes, address_space, file_size: soft limits (RLIMIT_STACK, NPROC, AS, FSIZE), -1 is unlimited.
+    stack, processes, address_space, data, file_size, cpu_seconds: soft limits (RLIMIT_STACK, NPROC, AS, DATA,
+    FSIZE, CPU), -1 is unlimited.
     tasks: pids.max of the control group. tasks_used: processes and threads that this user has on the host, where
     their number is limited. tcp_rmem, tcp_wmem: the most bytes that a TCP socket may buffer, each way.
     remove_ipc: what logind.conf says, as it is written; absent where it says nothing. cpu: vendor and model.
@@ -123,7 +124,9 @@ class System(Struct, frozen=True, kw_only=True, tag="system"):
     stack: int | Unread = NOT_RECORDED
     processes: int | Unread = NOT_RECORDED
     address_space: int | Unread = NOT_RECORDED
+    data: int | Unread = NOT_RECORDED
     file_size: int | Unread = NOT_RECORDED
+    cpu_seconds: int | Unread = NOT_RECORDED
     tasks: int | Unread = NOT_RECORDED
     tasks_used: int | Unread = NOT_RECORDED
     ports: PortRange | Unread = NOT_RECORDED

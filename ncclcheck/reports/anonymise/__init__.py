@@ -27,7 +27,7 @@ _IN_LOGS = re.compile(
     r"|\(([A-Za-z][\w.-]{0,252}), ?\d{2,5}\)|srun: error: ([\w.,-]{1,252}(?:\[[\d,-]{1,252}\])?):"
     r"|\bON ([\w.-]{1,252}) CANCELLED|\bhost {1,9}: ([\w.-]{1,252})"
 )
-_USERS = {("Gpus", "user"), ("GpuProcess", "user")}
+_USERS = {("Gpus", "user"), ("GpuProcess", "user"), ("Other", "user")}
 _HOSTS = {("Resolution", "name")}
 _PATHS = {"path", "point", "executable", "torch_path", "folder", "target"}
 _JUDGED = {"Verdict", "Finding", "Evidence", "Remedy", "Culprit", "Where", "Recommendation"}

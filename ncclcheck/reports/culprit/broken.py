@@ -75,7 +75,7 @@ def _kept_waiting(cluster: Cluster) -> list[Culprit]:
         return _of_ranks(found, run.ranks, _ENDED, code)
     if run.silent or lost.by_defect(late):
         return []
-    if found := [rank for rank in late if rank.first and not rank.error]:
+    if found := [rank for rank in lost.first_dead(cluster, late) if not rank.error]:
         return _of_ranks(found, run.ranks, _FIRST, code)
     return _of_ranks(lost.behind(late), run.ranks, _BEHIND, code)
 

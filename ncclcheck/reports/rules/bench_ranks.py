@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster
+from ncclcheck.reports.crowded import held_back
 from ncclcheck.reports.culprit import (
     between_real_machines,
     late_by_chance,
@@ -18,6 +19,9 @@ from ncclcheck.reports.culprit.alone import FEW, Late, Slow
 from ncclcheck.reports.culprit.words import late, slow
 from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, fail, note, seen, warn, you
 from ncclcheck.reports.rule import NothingToJudge, rule
+
+# What a rank did meanwhile that something outside of its process may have caused.
+_HELD = ("starved", "stopped", "idle", "unseen")
 
 
 @rule(
@@ -38,10 +42,12 @@ def no_rank_is_late(cluster: Cluster) -> Iterator[Finding]:
     compared, and the one that takes longest is not the one to blame. A warning where a rank is later than most
     by 10 % of the iteration (BEN003.percent), in most iterations, or on average where its process shows why; a
     failure from 50 % on (BEN003.fail_percent): most of the time. /proc tells what it did meanwhile: waited for a
-    core, computed, was stopped, or none of these. Where most ranks have no core for most of the time in which they
-    want one, on machines with more than three running threads a core, chance decides who is late: a note, unless
-    the process computed or was stopped, or lacks them no more than the others do and is the last in nine of ten
-    iterations.
+    core, computed, was stopped, or none of these. What held it back is named where it was counted on its node: a
+    CPU quota that was used up (cpu.stat), nice, SCHED_IDLE, a narrow affinity mask, other processes with their
+    owner and share, memory.high, pressure (/proc/pressure). Where most ranks have no core for most of the time in
+    which they want one, on machines with more than three running threads a core, chance decides who is late: a
+    note, unless the process computed or was stopped, or lacks them no more than the others do and is the last in
+    nine of ten iterations.
 
     ## Fix
     - **you** runnable without a core: fewer data loader workers, `--cpus-per-task`, other jobs on the node.
@@ -55,17 +61,23 @@ def no_rank_is_late(cluster: Cluster) -> Iterator[Finding]:
     least = cluster.policy.thresholds.get("BEN003.fail_percent", 50.0) / 100
     for one in late_ranks(cluster):
         make = fail if one.share >= least else warn
+        held = held_back(cluster, one.fact.node, _pid(cluster, one.fact.rank)) if one.reason in _HELD else None
         yield make(
             Where(node=one.fact.node, rank=one.fact.rank),
-            late(one),
+            f"{held.words}; it {late(one)}" if held else late(one),
             why="All other ranks wait for it in every collective.",
-            owner="job" if one.reason == "busy" else "node",
+            owner=held.owner if held else "job" if one.reason == "busy" else "node",
             evidence=[
-                seen("waits of all ranks and /proc/self/schedstat", f"p95 {one.fact.late_us.p95:.0f} us late")
+                seen("waits of all ranks and /proc/self/schedstat", f"p95 {one.fact.late_us.p95:.0f} us late"),
+                *(held.evidence if held else ()),
             ],
-            fix=_mend(one),
+            fix=[*held.fix] if held else _mend(one),
         )
     yield from (_by_chance(one) for one in late_by_chance(cluster))
+
+
+def _pid(cluster: Cluster, rank: int) -> int | None:
+    return next((one.pid for one in cluster.run.ranks if one.rank == rank), None)
 
 
 def _by_chance(one: Late) -> Finding:
@@ -181,13 +193,19 @@ def _outliers(cluster: Cluster, found: list[Slow], code: str) -> Iterator[Findin
     least = cluster.policy.thresholds.get(f"{code}.fail_percent", 50.0)
     for one in found:
         make = fail if one.percent < least else warn
+        held = held_back(cluster, one.node, None if one.rank is None else _pid(cluster, one.rank))
         yield make(
             Where(node=one.node, rank=one.rank, device=one.device),
-            slow(one),
+            f"{slow(one)}; {held.words}" if held else slow(one),
             why="All other ranks wait for the slowest one in every step.",
-            owner="node",
-            evidence=[seen(one.metric, f"{one.value:.6g}, median of {one.peers} peers {one.healthy:.6g}")],
-            fix=[
+            owner=held.owner if held else "node",
+            evidence=[
+                seen(one.metric, f"{one.value:.6g}, median of {one.peers} peers {one.healthy:.6g}"),
+                *(held.evidence if held else ()),
+            ],
+            fix=[*held.fix]
+            if held
+            else [
                 you("Leave the node out and run again.", f"sbatch --exclude={quote(one.node)} JOB"),
                 admin(
                     "Compare clocks, power and links with a healthy node.", "nvidia-smi -q -d PERFORMANCE,CLOCK"

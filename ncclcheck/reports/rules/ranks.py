@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, JobEnd, RankState, Run
-from ncclcheck.reports import lost
+from ncclcheck.reports import exhausted, lost
 from ncclcheck.reports.findings import Evidence, Finding, Remedy, State, Where, admin, fail, seen, unknown, you
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.reached import closed, closed_to
@@ -27,7 +27,9 @@ def every_rank_joined(cluster: Cluster) -> Iterator[Finding]:
     Every rank reports to its node's agent when it starts, before it imports torch, and again when
     the process group exists; it compares the world size with the plan first. Exit statuses are torchrun's.
     After a job that failed the ways between nodes are tried once more: where one has closed, the host behind it is
-    named. A torchrun that only says that it waited in vain is not accused.
+    named. A torchrun that only says that it waited in vain is not accused, nor a rank that only says that its peer
+    left: the peer that it names is. A limit is named as the cause where the signal or the words of the error are
+    those of that limit, and what was read on that node (limits, memory.events, pids.events, room) agrees.
 
     ## Fix
     - **you**: mend what the first named rank printed. A port that is taken: choose another with
@@ -53,10 +55,14 @@ def every_rank_joined(cluster: Cluster) -> Iterator[Finding]:
         return
     late = [rank for rank in run.ranks if rank.phase == "start"]
     told = [end for end in run.ends if end.detail]
-    if findings := _killed(run) or _closed(cluster, late) or [_lost(rank) for rank in _blamed(run, late)]:
+    if (
+        findings := _killed(cluster)
+        or _closed(cluster, late)
+        or [_lost(cluster, rank) for rank in _blamed(cluster, late)]
+    ):
         yield from findings
     elif causes := [end for end in told if not lost.gave_up(end)]:
-        yield from (_ended(end) for end in causes)
+        yield from (_ended(cluster, end) for end in causes)
     elif told:
         yield _gave_up(cluster, told, late)
     else:
@@ -135,10 +141,11 @@ def every_rank_reached_every_collective(cluster: Cluster) -> Iterator[Finding]:
     rank seen dead or stopped is named; errors of others that follow are consequences. A rank that lives and has
     begun fewer iterations of a collective than most others, while nothing moved for 5 s, is named as unknown: it
     may not have come, and it may wait itself for data that a dead network does not bring. Where the ways that
-    passed before the job fail after it, the host behind them is named (NET006).
+    passed before the job fail after it, the host behind them is named (NET006). Limits are named as in RUN002; the
+    kernel's counters (oom_kill of the control group and of the host) tell whether the OOM killer sent a SIGKILL.
 
     ## Fix
-    - **you**: find what ended the named rank: its own output, or the out-of-memory killer.
+    - **you**: lift the limit that is named, in the shell that starts the job; else find what ended the named rank.
     - **admin**: `dmesg -T | grep -i -E 'killed process|oom'` on its node.
 
     ## Source
@@ -150,7 +157,11 @@ def every_rank_reached_every_collective(cluster: Cluster) -> Iterator[Finding]:
         if any(rank.phase == "start" for rank in run.ranks):
             raise NothingToJudge("its ground failed: RUN002")
         return
-    if findings := _killed(run) or _closed(cluster, late) or [_lost(rank) for rank in _blamed(run, late)]:
+    if (
+        findings := _killed(cluster)
+        or _closed(cluster, late)
+        or [_lost(cluster, rank) for rank in _blamed(cluster, late)]
+    ):
         yield from findings
     elif behind := lost.behind(late):
         yield from (_did_not_come(rank) for rank in behind[: lost.MOST_TOLD])
@@ -178,14 +189,18 @@ def _did_not_come(rank: RankState) -> Finding:
     )
 
 
-def _ended(end: JobEnd) -> Finding:
+def _ended(cluster: Cluster, end: JobEnd) -> Finding:
+    spent = exhausted.of_end(cluster, end)
     return fail(
         Where(node=end.node),
-        lost.ending(end),
+        f"{spent.words}; {lost.ending(end)}" if spent else lost.ending(end),
         why="Without this node's ranks there is no world, and the other nodes only wait.",
-        owner="node",
-        evidence=[seen("torchrun", end.detail or f"exit status {end.exit}")],
-        fix=[you(_mend(end))],
+        owner=spent.owner if spent else "node",
+        evidence=[
+            seen("torchrun", end.detail or f"exit status {end.exit}"),
+            *(spent.evidence if spent else ()),
+        ],
+        fix=[*spent.fix] if spent else [you(_mend(end))],
     )
 
 
@@ -206,7 +221,13 @@ def _more_time(run: Run, more: str) -> str:
     return f"Give it more time (--deadline), {more}."
 
 
-def _blamed(run: Run, late: list[RankState]) -> list[RankState]:
+def _culprits(cluster: Cluster, late: list[RankState]) -> list[Finding]:
+    """A torchrun that was killed, a network that was lost, ranks that are to blame: the first that there is."""
+    blamed = _killed(cluster) or _closed(cluster, late)
+    return blamed or [_lost(cluster, rank) for rank in _blamed(cluster, late)]
+
+
+def _blamed(cluster: Cluster, late: list[RankState]) -> list[RankState]:
     """Those that were stopped or ended; else the first seen dead.
 
     An error of a rank's own comes last, and is a consequence where a whole node is silent, or where a defect of
@@ -214,26 +235,28 @@ def _blamed(run: Run, late: list[RankState]) -> list[RankState]:
     """
     if found := lost.ended(late):
         return found
-    if run.silent:
+    if cluster.run.silent:
         raise NothingToJudge("its ground failed: RUN001")
     if lost.by_defect(late):
         raise NothingToJudge("its ground failed: RUN004")
-    return [rank for rank in late if rank.first] or [rank for rank in late if rank.error][:1]
+    return lost.first_dead(cluster, late)
 
 
-def _killed(run: Run) -> list[Finding]:
+def _killed(cluster: Cluster) -> list[Finding]:
     """A torchrun that a signal ended takes its ranks along: it is to blame, not they."""
-    return [_ended(end) for end in lost.killed(run)]
+    return [_ended(cluster, end) for end in lost.killed(cluster.run)]
 
 
-def _lost(rank: RankState) -> Finding:
+def _lost(cluster: Cluster, rank: RankState) -> Finding:
+    spent = exhausted.of_rank(cluster, rank)
+    how = f"{lost.how(rank)}, {lost.where(rank)}"
     return fail(
         Where(node=rank.node, rank=rank.rank),
-        f"{lost.how(rank)}, {lost.where(rank)}",
+        f"{how}: {spent.words}" if spent else how,
         why="All other ranks wait for it: what they print afterwards is a consequence.",
-        owner="job" if rank.error else "node",
-        evidence=[_evidence(rank)],
-        fix=_mends(rank),
+        owner=spent.owner if spent else "job" if rank.error else "node",
+        evidence=[_evidence(rank), *(spent.evidence if spent else ())],
+        fix=[*spent.fix] if spent else _mends(rank),
     )
 
 
