@@ -230,7 +230,7 @@ class Agent:
 
     def _ended(self, status: int | None, detail: str, leftovers: list[Leftover] | None = None) -> None:
         if self.resources is not None:
-            had = self.resources.told(self.options.name, self.folder)
+            had = self.resources.told(self.options.name, os.path.dirname(self.folder))
             self.channel.say(wire.Result(part=Measurements(resources=[had])))
         end = JobEnd(node=self.options.name, exit=status, detail=detail)
         self.channel.say(wire.JobEnded(end=end, leftovers=leftovers or []))

@@ -253,7 +253,8 @@ def test_system(tmp_path: Path) -> None:
     }
     assert system.probe(tree(tmp_path, files, tasks_used=31)) == System(
         uid=1007, stack=-1, processes=4096, tasks=2048, address_space=2_560_000_000, file_size=-1, tasks_used=31,
-        data=1_048_576, cpu_seconds=600, ports=PortRange(first=32768, last=60999), remove_ipc=True, tcp_rmem=6291456,
+        data=1_048_576, cpu_seconds=600,
+        ports=PortRange(first=32768, last=60999), remove_ipc=True, tcp_rmem=6291456,
         tcp_wmem=Unread("broken", "/proc/sys/net/ipv4/tcp_wmem holds '4096 16384', not three numbers"),
         cpu="AuthenticAMD AMD EPYC 9654",
     )  # fmt: skip

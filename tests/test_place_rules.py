@@ -41,6 +41,7 @@ DISK = Mount(point="/", kind="ext4", source="/dev/sda1", options=["rw"])
 NOEXEC = Mount(point="/tmp", kind="tmpfs", source="tmpfs", options=["rw", "noexec"])
 GIB = 2**30
 OK = Lock(outcome="ok")
+NO_TMP = Host(tmp=Unread("absent", "there is no /x"))
 
 
 def boxed(
@@ -175,6 +176,8 @@ STORAGE: list[tuple[str, str, list[Node], str]] = [
     ("STO004", "closed", [stored(place="model cache", found=room(writable=False))], "warn"),
     ("STO004", "full", [stored(place="cache", found=room(GIB // 64))], "warn"),
     ("STO004", "unread", [UNREAD_PLACES], "unknown"),
+    ("STO004", "no file in TMPDIR", [stored(place="temporary directory", found=room(writable=False))], "warn"),
+    ("STO004", "TMPDIR is not there", [replace(stored(place="temporary directory"), host=NO_TMP)], "warn"),
     ("STO005", "noexec", [stored(place="temporary directory", mount=NOEXEC)], "warn"),
     ("STO005", "exec", [stored(place="temporary directory", mount=DISK)], "ok"),
     ("STO005", "unread", [UNREAD_PLACES], "unknown"),

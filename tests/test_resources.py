@@ -179,6 +179,24 @@ def test_what_is_the_same_on_all_nodes_is_not_why_one_is_late() -> None:
     assert held_back(Cluster(), "b", 7) is None
 
 
+def test_a_quota_is_no_chance_where_all_ranks_lack_cores() -> None:
+    starved = [replace(one, last=one.last // 2, runqueue_s=9, running=6.0) for one in measured().lateness]
+    for had, state in (({}, State.NOTE), ({"throttled": 0.7, "quota": 0.2}, State.FAIL)):
+        told = replace(measured(**had), lateness=starved)
+        (late,) = verdict("BEN003", *NODES, command="bench", measurements=told, run=RUN).findings
+        assert (late.state, late.where.node) == (state, "b")
+
+
+@pytest.mark.parametrize(("had", "where"), [({}, None), ({"others": [BURN]}, "b")])
+def test_a_job_that_took_too_long_on_a_crowded_host(had: dict[str, Any], where: str | None) -> None:
+    ranks = [replace(one, phase="world", last_step="barrier", proc_state="R") for one in RUN.ranks]
+    late = replace(RUN, ranks=ranks, stopped_by="deadline")
+    told = Measurements(resources=measured(**had).resources)
+    (found,) = verdict("RUN003", *NODES, command="bench", measurements=told, run=late).findings
+    assert (found.state, found.where.node) == (State.UNKNOWN, where)
+    assert ("pid 4711 of alice" in found.what) == bool(had)
+
+
 NODES = [node(name, LO, nic("eth0", f"10.1.0.{i}/24")) for i, name in enumerate("ab", 1)]
 RUN = Run(ranks=[RankState(rank=n, node="ab"[n], pid=6 + n) for n in range(2)], started_job=True)
 

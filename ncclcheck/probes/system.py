@@ -23,9 +23,9 @@ def probe(machine: Machine) -> System:
         stack=_soft(limits_of(machine, "Max stack size")),
         processes=processes,
         address_space=_soft(limits_of(machine, "Max address space")),
-        data=_soft(limits_of(machine, "Max data size")),
+        data=_if_told(limits_of(machine, "Max data size")),
         file_size=_soft(limits_of(machine, "Max file size")),
-        cpu_seconds=_soft(limits_of(machine, "Max cpu time")),
+        cpu_seconds=_if_told(limits_of(machine, "Max cpu time")),
         tasks=cgroup.tasks(machine) or Unread("absent", "no control group limits the number of processes"),
         tasks_used=_tasks_used(machine, uid, processes),
         ports=_ports(machine),
@@ -46,6 +46,13 @@ def _uid(machine: Machine) -> int | Unread:
 
 def _soft(limit: Limits | Unread) -> int | Unread:
     return limit if isinstance(limit, Unread) else limit.soft
+
+
+def _if_told(limit: Limits | Unread) -> int | Unread:
+    """Recordings hold only the limits that were asked for when they were made."""
+    if isinstance(limit, Unread) and limit.kind == "broken":
+        return Unread("absent", limit.why)
+    return _soft(limit)
 
 
 def _tasks_used(machine: Machine, uid: int | Unread, limit: int | Unread) -> int | Unread:

@@ -22,13 +22,30 @@ _MOST_NAMED = 3
 
 def held_back(cluster: Cluster, node: str, pid: int | None = None) -> Exhausted | None:
     """By what, as far as it was counted there. pid: of the rank that is late; None: any of the node."""
-    told = [one for one in cluster.measurements.resources if one.node == node]
-    if not told:
+    had = _had(cluster, node)
+    return own_limits(cluster, node, pid) or (_others(had) or _waiting(had) if had else None)
+
+
+def own_limits(cluster: Cluster, node: str, pid: int | None = None) -> Exhausted | None:
+    """What binds the job on this node and not on the others, whoever else is there."""
+    had = _had(cluster, node)
+    if had is None:
         return None
-    had = told[-1]
     ranks = [one for one in had.ranks if pid in (None, one.pid)]
     peers = [rank for one in cluster.measurements.resources if one.node != node for rank in one.ranks]
-    return _quota(had) or _priority(ranks, peers) or _mask(had, ranks, peers) or _others(had) or _waiting(had)
+    return _quota(had) or _priority(ranks, peers) or _mask(had, ranks, peers)
+
+
+def crowded_nodes(cluster: Cluster) -> dict[str, Exhausted]:
+    """Nodes that something holds back, where the others have nothing of the kind: why a job may take too long."""
+    names = dict.fromkeys(one.node for one in cluster.measurements.resources)
+    found = {name: held for name in names if (held := held_back(cluster, name))}
+    return found if len(found) < len(names) else {}
+
+
+def _had(cluster: Cluster, node: str) -> Resources | None:
+    """Of several jobs the last one."""
+    return next((one for one in reversed(cluster.measurements.resources) if one.node == node), None)
 
 
 def _quota(had: Resources) -> Exhausted | None:

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Literal, TypeVar
 
 from ncclcheck.probes.facts import Cluster, Lateness, RankSpeed, at, value_or
+from ncclcheck.reports.crowded import own_limits
 from ncclcheck.reports.culprit.samples import slowness_at
 from ncclcheck.reports.culprit.suspects import by
 
@@ -83,12 +84,17 @@ class Slow:
 
 def late_ranks(cluster: Cluster) -> list[Late]:
     """Ranks that are late in most iterations, or so much in some that it costs time. The latest first."""
-    return [one for one in _all_late(cluster) if not one.by_chance]
+    return [one for one in _all_late(cluster) if not _by_chance(cluster, one)]
 
 
 def late_by_chance(cluster: Cluster) -> list[Late]:
     """Ranks that seem late where all of them lack cores: which of them waits longest changes with the next run."""
-    return [one for one in _all_late(cluster) if one.by_chance]
+    return [one for one in _all_late(cluster) if _by_chance(cluster, one)]
+
+
+def _by_chance(cluster: Cluster, one: Late) -> bool:
+    """A quota, a priority or a mask that the other nodes do not have is no chance."""
+    return one.by_chance and own_limits(cluster, one.fact.node) is None
 
 
 def _all_late(cluster: Cluster) -> list[Late]:

@@ -7,6 +7,7 @@ from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, JobEnd, RankState, Run
 from ncclcheck.reports import exhausted, lost
+from ncclcheck.reports.crowded import crowded_nodes
 from ncclcheck.reports.findings import Evidence, Finding, Remedy, State, Where, admin, fail, seen, unknown, you
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.reached import closed, closed_to
@@ -110,12 +111,23 @@ def _missing(cluster: Cluster, late: list[RankState]) -> list[str]:
 
 
 def _not_joined(cluster: Cluster, late: list[RankState]) -> Finding:
+    what = f"when {_cut_short(cluster.run)}: {'; '.join(_missing(cluster, late))}"
+    return _out_of_time(cluster, what, late, _more_time(cluster.run, "and look at the last step of each rank"))
+
+
+def _out_of_time(cluster: Cluster, what: str, late: list[RankState], more: str) -> Finding:
+    """Nobody is known to be lost; what holds a node back, and the others not, may be why it took so long."""
+    held = crowded_nodes(cluster)
+    told = "; ".join(f"on {node} {one.words}" for node, one in held.items())
     return unknown(
-        Where(),
-        f"when {_cut_short(cluster.run)}: {'; '.join(_missing(cluster, late))}",
+        Where(node=next(iter(held)) if len(held) == 1 else None),
+        f"{what}; {told}" if told else what,
         why="Nobody was seen dead or stopped: who is at fault, if anybody, is not known.",
-        evidence=[_evidence(rank) for rank in late[: lost.MOST_TOLD]],
-        fix=[you(_more_time(cluster.run, "and look at the last step of each rank"))],
+        evidence=[
+            *(_evidence(rank) for rank in late[: lost.MOST_TOLD]),
+            *(item for one in held.values() for item in one.evidence),
+        ],
+        fix=[*(remedy for one in held.values() for remedy in one.fix), you(more)],
     )
 
 
@@ -166,12 +178,11 @@ def every_rank_reached_every_collective(cluster: Cluster) -> Iterator[Finding]:
     elif behind := lost.behind(late):
         yield from (_did_not_come(rank) for rank in behind[: lost.MOST_TOLD])
     else:
-        yield unknown(
-            Where(),
+        yield _out_of_time(
+            cluster,
             f"when {_cut_short(run)}: {_steps(late)}",
-            why="Nobody was seen dead or stopped: who is at fault, if anybody, is not known.",
-            evidence=[_evidence(rank) for rank in late[: lost.MOST_TOLD]],
-            fix=[you(_more_time(run, "or fewer and smaller --sizes"))],
+            late,
+            _more_time(run, "or fewer and smaller --sizes"),
         )
 
 

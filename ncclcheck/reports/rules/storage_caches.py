@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from shlex import quote
 
-from ncclcheck.probes.facts import Cluster, Mount, Place, Unread
+from ncclcheck.probes.facts import Cluster, Mount, Node, Place, Unread, at
 from ncclcheck.reports.directories import about, places
 from ncclcheck.reports.findings import Finding, State, Where, admin, warn, you
 from ncclcheck.reports.fold import size
@@ -16,17 +16,18 @@ _CACHES = ("cache", "torch cache", "model cache", "CUDA cache")
 _EXECUTES = ("temporary directory", "cache")
 
 
-@rule("STO004", "caches can be written", worst=State.WARN, needs=("storage.places",))
+@rule("STO004", "caches and temporary files can be written", worst=State.WARN, needs=("storage.places",))
 def caches(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
     The directories that libraries fill by themselves: XDG_CACHE_HOME or ~/.cache, TORCH_HOME, HF_HOME and
-    CUDA_CACHE_PATH.
+    CUDA_CACHE_PATH; and that of temporary files, TMPDIR or /tmp. HST004 is about its room.
 
     ## Why it matters
     In a container with a user that has no home they would be made in `/`: the job ends with `Permission denied:
     '/.cache'` when it loads its model or compiles its first kernel. In some libraries it is only slow: every rank
-    compiles again. Flight Recorder dumps go there too.
+    compiles again. Flight Recorder dumps go there too. Where TMPDIR may not be written or is not there, some
+    programs take /tmp without a word and others end: `No usable temporary directory found`.
 
     ## How we know
     access(2) and statvfs(3) of the directory, or of the nearest one above that exists, on each node. Less than
@@ -41,6 +42,7 @@ def caches(cluster: Cluster) -> Iterator[Finding]:
     documentation, torch.hub; XDG base directory specification.
     """
     for node in cluster.nodes:
+        yield from _no_temporary(node)
         for place in places(node, *_CACHES):
             if isinstance(place.room, Unread):
                 continue
@@ -60,6 +62,31 @@ def caches(cluster: Cluster) -> Iterator[Finding]:
                         )
                     ],
                 )
+
+
+def _no_temporary(node: Node) -> Iterator[Finding]:
+    """TMPDIR that is not there, or in which this user may make no file."""
+    missing = at(node, "host.tmp")
+    for place in places(node, "temporary directory"):
+        gone = isinstance(missing, Unread) and missing.kind == "absent"
+        if isinstance(place.room, Unread) or (place.room.writable and not gone):
+            continue
+        read_only = isinstance(place.mount, Mount) and "ro" in place.mount.options
+        lacks = (
+            "is not there" if gone else "is mounted read-only" if read_only else "may not be written by this user"
+        )
+        yield warn(
+            Where(node=node.name),
+            f"temporary files: {place.path} ({place.told_by}) {'is not there' if gone else lacks}",
+            why="torchrun, compilers and data loaders make files there: they end, or take another place silently.",
+            owner="job",
+            evidence=about(place),
+            fix=[
+                you("Name one that can be written, on every node.", "export TMPDIR=/tmp"),
+                admin("Make it as it is on the other nodes.", f"mkdir -p -m 1777 {quote(place.path)}",
+                      f"mount -o remount,rw {quote(place.path)}"),
+            ],
+        )  # fmt: skip
 
 
 @rule("STO005", "compiled code may be run where it is put", worst=State.WARN, needs=("storage.places",))
