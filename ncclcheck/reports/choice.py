@@ -140,7 +140,8 @@ class _Node:
             local = _network(address)
             if remote is None or local is None or local.version != remote.version:
                 continue
-            same = remote in local and self.scope in ("", interface.name)
+            link = interface.name if local.version == 6 and local.is_link_local else ""
+            same = remote in local and self.scope == link
             if same != (self.inverted and remote.version == 4):
                 return Chosen(interface.name, address.address)
         return None
