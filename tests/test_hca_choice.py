@@ -41,6 +41,11 @@ def test_grammar(value: str, entries: tuple[Entry, ...], exclude: bool, exact: b
     assert (pattern.entries, pattern.exclude, pattern.exact) == (entries, exclude, exact)
 
 
+@pytest.mark.parametrize("value", ["mlx5_0:", "mlx5_0::0:0"])
+def test_an_empty_port_is_port_0_where_no_rail_may_follow(value: str) -> None:
+    assert parse_hca(value, (2, 27, 5)).entries == (Entry("mlx5_0", 0),)
+
+
 def test_no_more_than_32_entries() -> None:
     pattern = parse_hca(",".join(f"mlx5_{number}" for number in range(40)))
     assert (len(pattern.entries), pattern.lost) == (32, 8)

@@ -17,6 +17,7 @@ from ncclcheck.reports.variables import Version, parse_int
 AUTOMATIC_GID_SINCE: Version = (2, 21, 0)
 GID_VARIABLE_NOT_FOR_INFINIBAND_SINCE: Version = (2, 22, 0)
 PCI_ORDER_SINCE: Version = (2, 29, 7)
+RAIL_SINCE: Version = (2, 30, 3)
 PEERMEM_SINCE: Version = (2, 23, 0)
 _NEWEST: Version = (2, 30, 7)
 _MOST = 32
@@ -54,17 +55,20 @@ class HcaPattern:
         return named != self.exclude
 
 
-def parse_hca(value: str) -> HcaPattern:
+def parse_hca(value: str, version: Version | None = None) -> HcaPattern:
     """Read NCCL_IB_HCA; nothing is trimmed, and at most 32 entries count."""
     rest = value.removeprefix("^")
-    entries = [_entry(text) for text in rest.removeprefix("=").split(",")]
+    may_leave_out = (version or _NEWEST) >= RAIL_SINCE
+    entries = [_entry(text, may_leave_out) for text in rest.removeprefix("=").split(",")]
     named = [entry for entry in entries if entry.name]
     return HcaPattern(value.startswith("^"), rest.startswith("="), tuple(named[:_MOST]), len(named[_MOST:]))
 
 
-def _entry(text: str) -> Entry:
+def _entry(text: str, may_leave_out: bool) -> Entry:
+    """An empty field is any port only where rails may follow it; before, it is port 0, which no port has."""
     name, colon, rest = text.partition(":")
-    return Entry(name, _atoi(rest) if colon and rest.partition(":")[0] else -1)
+    any_port = not colon or (may_leave_out and not rest.partition(":")[0])
+    return Entry(name, -1 if any_port else _atoi(rest))
 
 
 def _atoi(text: str) -> int:
@@ -130,7 +134,7 @@ def hca_choice(
     if parse_int(env.get("NCCL_IB_DISABLE", "")).value not in (None, 0):
         return HcaChoice((), (), (), (), f"NCCL_IB_DISABLE={env['NCCL_IB_DISABLE']}")
     value = env.get("NCCL_IB_HCA", "")
-    pattern = parse_hca(value)
+    pattern = parse_hca(value, version)
     ports = [UsedPort(hca, port) for hca in devices for port in value_or(hca.ports, [])]
     able = [one for one in ports if isinstance(one.port.link_layer, Unread) or one.port.link_layer in _LAYERS]
     wanted = [one for one in able if pattern.takes(one.hca.name, one.number)]
@@ -152,7 +156,7 @@ def _order(one: UsedPort, version: Version, paths: Mapping[str, tuple[str, ...]]
     address = value_or(one.hca.pci, "")
     place = (*paths.get(address, ()), address) if version >= PCI_ORDER_SINCE else ()
     parts = re.findall(r"\d+|\D+", one.hca.name)
-    return (place, [(part.isdecimal(), part.zfill(9)) for part in parts], one.number)
+    return (place, [(part.isdecimal(), part.zfill(9) if part.isdecimal() else part) for part in parts], one.number)
 
 
 @dataclass(frozen=True)

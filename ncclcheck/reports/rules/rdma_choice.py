@@ -13,7 +13,7 @@ from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, fai
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.hca import Entry, HcaChoice, HcaPattern, UsedPort, parse_hca, port_number
 from ncclcheck.reports.rule import NothingToJudge, rule
-from ncclcheck.reports.variables import effective, values
+from ncclcheck.reports.variables import effective, nccl_version, values
 
 _SLOWEST = "The slowest link sets the pace of all nodes."
 _TCP = "NCCL finds no device then and uses TCP without a word."
@@ -52,7 +52,7 @@ def selection(cluster: Cluster) -> Iterator[Finding]:
         raise NothingToJudge("NCCL_IB_HCA is not set")
     for node in nodes:
         setting = effective(node)["NCCL_IB_HCA"]
-        pattern = parse_hca(setting.value)
+        pattern = parse_hca(setting.value, nccl_version(node))
         problems = list(_problems(node, pattern))
         evidence = [
             seen(setting.source, f"NCCL_IB_HCA={setting.value}"),
