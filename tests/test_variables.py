@@ -60,7 +60,7 @@ def test_integers_as_strtoll_reads_them(text: str, value: int | None, complains:
         ("NCCL_SOCKET_FAMILY", "af_inet", None, "write AF_INET"),
         ("NCCL_ALGO", "^ring,Tree", "^ring,Tree", ""),
         ("NCCL_ALGO", "allreduce:tree;broadcast:ring", "allreduce:tree;broadcast:ring", ""),
-        ("NCCL_PROTO", "LL256", None, "ll256"),
+        ("NCCL_PROTO", "LL256", None, "LL256"),
         ("NCCL_NET", "anything", "anything", ""),
         ("TORCH_NCCL_BLOCKING_WAIT", "YES", 1, ""),
         ("TORCH_NCCL_BLOCKING_WAIT", "off", None, "exception"),

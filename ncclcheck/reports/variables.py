@@ -122,6 +122,8 @@ class Parsed:
 # What is held against a name, a path or a word as it stands; a blank at the end of others is passed over or meant.
 _TAKEN_WHOLE = re.compile(r"\w+_(IFNAME|HCA|FILE|PLUGIN|LIB|PATH|HOSTID|SUBSYS)|NCCL_NET")
 _INTEGER = re.compile(r"[ \t\n\v\f\r]*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
+_LISTS_ARE_REFUSED_SINCE: Version = (2, 24, 3)
+_OPERATIONS = {"allgather", "allreduce", "broadcast", "reduce", "reducescatter"}
 _TRUE = {"y", "yes", "1", "t", "true"}
 _FALSE = {"n", "no", "0", "f", "false"}
 
@@ -165,7 +167,13 @@ def parse(known: Known, text: str, version: Version | None = None) -> Parsed:
     if known.type == "exact":
         return _parse_exact(known, text)
     if known.type == "list":
-        return _parse_list(known, text)
+        return _parse_list(known, text, version or (99, 0, 0))
+    return _parse_text(known, text)
+
+
+def _parse_text(known: Known, text: str) -> Parsed:
+    if known.name == "NCCL_NET" and not text:
+        return Parsed(None, "is empty, and NCCL looks for a network of that very name", raises=True)
     if _TAKEN_WHOLE.fullmatch(known.name) and (ends := blank_end(text)):
         return Parsed(text, f"{ends}, which is taken for a part of it")
     return Parsed(text)
@@ -195,7 +203,30 @@ def _parse_exact(known: Known, text: str) -> Parsed:
     return Parsed(None, _not_one_of(known) + (f" (write {near}, exactly so)" if near else ""))
 
 
-def _parse_list(known: Known, text: str) -> Parsed:
+def _refused_list(known: Known, text: str) -> str:
+    """Why NCCL refuses `[^]word,...;operation:[^]word,...`, where an operation may be left out first only."""
+    taken = {word.lower() for word in known.words}
+    for number, entry in enumerate(text.split(";")):
+        parts = [part for part in entry.split(":") if part]
+        if number and len(parts) == 1:
+            return f"has {parts[0]!r} without an operation, which only the first entry may have"
+        if len(parts) > 1 and parts[0].lower() not in _OPERATIONS:
+            return f"names the operation {parts[0]}, which is none of {', '.join(sorted(_OPERATIONS))}"
+        words = parts[-1].removeprefix("^").split(",") if parts else []
+        wrong = [word for word in words if word and word.lower() not in taken]
+        if wrong:
+            return f"names {', '.join(map(_shown, wrong))}, which is none of {', '.join(known.words)}"
+    return ""
+
+
+def _shown(word: str) -> str:
+    return word if word == word.strip() else repr(word)
+
+
+def _parse_list(known: Known, text: str, version: Version) -> Parsed:
+    if version >= _LISTS_ARE_REFUSED_SINCE:
+        refused = _refused_list(known, text)
+        return Parsed(None, refused, raises=True) if refused else Parsed(text)
     wanted = {word.lower() for word in known.words}
     tokens = [part.rpartition(":")[2].strip().lstrip("^").lower() for part in re.split("[,;]", text)]
     wrong = [token for token in tokens if token and token not in wanted]

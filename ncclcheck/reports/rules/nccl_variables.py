@@ -234,7 +234,11 @@ def _bad_value(node: Node, entry: Known, setting: Setting) -> Iterator[Finding]:
     if parsed.mild:
         yield note(where, what, why="NCCL takes it as it is.", evidence=evidence, fix=fix)
     elif parsed.raises:
-        why = "init_process_group ends with 'Invalid value for environment variable'."
+        why = (
+            "init_process_group ends with 'Invalid value for environment variable'."
+            if entry.component == "torch"
+            else "NCCL refuses it: no communicator comes about."
+        )
         yield fail(where, what, why=why, owner="job", evidence=evidence, fix=fix)
     else:
         why = "The job runs with another value than the one that is written, and NCCL does not say so."
