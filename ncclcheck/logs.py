@@ -42,7 +42,9 @@ def _read(paths: Sequence[str], until: float, progress: Progress) -> Logs:
     reading, dumps = Reading(until=until, progress=progress.step), []
     progress.stage(f"reading {len(paths)} files" if len(paths) > 1 else f"reading {paths[0]}")
     for source in sources.opened(paths, until):
-        if source.file is None:
+        if source.file is None and not source.problem:
+            reading.empty_folder(source.name)
+        elif source.file is None:
             reading.problem(source.name, source.problem)
         elif source.name in paths and flight.is_dump(sources.head(source.file, _HEAD), source.name):
             dumps.append(source.name)

@@ -157,7 +157,8 @@ def shape(wishes: JobOptions, nodes: list[Node], *, simulated: bool) -> Shape:
     if wishes.backend in ("auto", "nccl") and on_each:
         ranks = wishes.nproc_per_node or on_each
         if ranks > on_each:
-            raise UsageError(f"--nproc-per-node: {ranks} ranks do not fit, each node has {on_each} GPUs for nccl")
+            has = f"{on_each} GPU{'s' * (on_each != 1)}"
+            raise UsageError(f"--nproc-per-node: {ranks} ranks do not fit, each node has {has} for nccl")
         return Shape("nccl", ranks)
     note = (
         "fewer GPUs than nodes: gloo on CPUs"

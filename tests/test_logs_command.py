@@ -378,3 +378,15 @@ remote=[okapi1]:29500): Connection reset by peer
 [rank0]: RuntimeError: peer [2001:610:1::7]:29500 with b8:3f:d2:0a:7c:91 at 10.31.7.18 is gone
 srun: error: tapir[03-04]: tasks 8-15: Terminated
 """
+
+
+def test_an_empty_folder_beside_a_log_is_a_note(told: Told, tmp_path: Path) -> None:
+    """A rank that was killed leaves no dump: the folder for them is empty, and the log is judged all the same."""
+    (tmp_path / "train.log").write_text(FAILED)
+    (tmp_path / "flight").mkdir()
+    code, document = told("train.log", "flight")
+    assert (code, _cause(document)[0]) == (1, "LOG050")
+    (verdict,) = [one for one in document.verdicts if one.code == "LOG003"]
+    assert (verdict.findings[0].state.value, verdict.findings[0].what) == ("note", "flight holds no file")
+    with pytest.raises(UsageError, match="'flight' holds no file"):
+        told("flight")

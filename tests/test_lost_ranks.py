@@ -6,6 +6,8 @@ import pytest
 
 from ncclcheck.probes.facts import Cluster, Job, JobEnd, Node, RankState, Run, Silence, replace
 from ncclcheck.reports.culprit import culprits
+from ncclcheck.reports.findings import State
+from ncclcheck.reports.rules.ranks import every_rank_reached_every_collective
 
 STEP = "all_reduce 1 MiB"
 WAITING = [
@@ -63,3 +65,21 @@ def test_a_torchrun_that_was_killed_and_a_silent_node_come_before_their_ranks() 
     assert run({2: KILLED, 3: KILLED}, ends=ends) == [("node", ["b"], 0.97, ["RUN003"])]
     silent = [Silence(node="b", last_step="", since_s=9)]
     assert run({0: {"ticks": 6}}, silent=silent) == []
+
+
+def test_no_more_time_is_asked_for_where_only_the_end_hangs() -> None:
+    """All collectives had ended: neither more time nor a smaller plan helps."""
+    ranks = [replace(rank, last_step="destroy_process_group") for rank in WAITING]
+    cluster = Cluster(
+        command="bench",
+        nodes=[Node(name="a"), Node(name="b")],
+        job=Job(ranks=4),
+        run=Run(ranks=ranks, started_job=True, stopped_by="deadline"),
+    )
+    (finding,) = every_rank_reached_every_collective(cluster)
+    assert finding.state is State.UNKNOWN
+    assert "destroy_process_group" in finding.what
+    words = " ".join(line for one in finding.remedies for line in (one.text, *one.commands))
+    assert "py-spy dump" in words
+    assert "--deadline" not in words
+    assert "--sizes" not in words

@@ -57,6 +57,12 @@ def test_each_subject_has_its_line() -> None:
     ]
 
 
+def test_gpus_multiply_in_tflop_s() -> None:
+    """An H100 is at about 740 TFLOP/s."""
+    speeds = [RankSpeed(rank=r, node="n0", device="cuda:0", matmul_gflop_s=740_000.0 + 1000 * r) for r in range(2)]
+    assert "matrix product 740 to 741 TFLOP/s a rank" in lines(Measurements(rank_speeds=speeds), 200)[0]
+
+
 def test_ranks_that_differ_are_counted() -> None:
     """One rank goes another way, and one could not be read."""
     mixed = [transport(0, "eth0"), transport(1, "docker0"), Transport(rank=2, node="n2", source="sockets")]

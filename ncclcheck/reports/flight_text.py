@@ -37,11 +37,6 @@ def them(numbers: Iterable[int], one: str = "it", several: str = "them") -> str:
     return one if len({*numbers}) == 1 else several
 
 
-def many(number: int, noun: str) -> str:
-    """`1 process group`, `3 process groups`."""
-    return f"{number} {noun}{'s' * (number != 1)}"
-
-
 def group(one: FlightGroup) -> str:
     """A process group by its description, or by its name where it has none."""
     about = one.about if one.about not in ("", "undefined") else ""

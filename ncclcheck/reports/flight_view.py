@@ -8,9 +8,11 @@ from ncclcheck.reports.flight_state import state
 from ncclcheck.reports.flight_waits import Waits, waits
 from ncclcheck.reports.rule import NothingToJudge
 
+# Entries of the buffer, not bytes. Older torches know the older names only; newer ones warn of those.
 RECORD = (
-    "export TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1",
-    "export TORCH_NCCL_DEBUG_INFO_TEMP_FILE=$PWD/flight/rank_",
+    "export TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1   # torch < 2.8: TORCH_NCCL_TRACE_BUFFER_SIZE",
+    "mkdir -p flight && export TORCH_FR_DUMP_TEMP_FILE=$PWD/flight/rank_"
+    "   # torch < 2.9: TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
 )
 
 
@@ -28,6 +30,12 @@ def waits_of(cluster: Cluster) -> Waits:
     if not flight.dumps:
         raise NothingToJudge("no dump of the Flight Recorder could be read")
     return waits(state(flight))
+
+
+def recorded_whole(waits: Waits) -> list[Remedy]:
+    """The same where something is missing; nothing where the dumps of all ranks were read."""
+    missing = waits.state.missing or waits.state.flight.refused
+    return [recorded_again()] if missing else []
 
 
 def recorded_again() -> Remedy:

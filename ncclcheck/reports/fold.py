@@ -54,6 +54,11 @@ def fold_ranks(ranks: Iterable[int]) -> str:
     return f"rank{'s' * (len(told) != 1)} {fold_numbers(told)}"
 
 
+def many(number: int, noun: str) -> str:
+    """`1 process group`, `3 process groups`."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def size(number: float) -> str:
     """Bytes as people write them: 64 MiB, 1 KiB, 512 B."""
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -75,3 +80,8 @@ def duration(us: float) -> str:
             return f"{us:.1f} {unit}" if unit == "us" or us >= 99.995 else f"{us:.2f} {unit}"
         us /= 1000
     return f"{us:.2f} s"
+
+
+def flops(gflop_s: float) -> tuple[float, str]:
+    """What to divide by, and the unit: a GPU reaches hundreds of TFLOP/s, a CPU tens of GFLOP/s."""
+    return (1000.0, "TFLOP/s") if gflop_s >= 1000 else (1.0, "GFLOP/s")

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
+import msgspec
 from msgspec import Struct, field
 
 from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
@@ -17,6 +18,14 @@ from ncclcheck.reports.logged import SYMPTOMS, in_order, where
 _MOST_CAUSES, _MOST_TOLD, _TEXT = 8, 12, 200
 _BAD = (State.FAIL, State.WARN)
 _FIRST, _ANY = "LOG001", "LOG004"  # the first line of a failure; any exception, after what knows it better
+# Of one hang: what the watchdogs' lines say, and what the Flight Recorder's dumps do.
+_ALSO_RECORDED = {
+    "LOG080": ("LOG132",),
+    "LOG084": ("LOG134", "LOG135"),
+    "LOG094": ("LOG136",),
+    "LOG097": ("LOG137",),
+}
+_Ranked = tuple[str, Finding, LogEvent | None]
 TELL_LITTLE = (_FIRST, "LOG002", "LOG005")  # that something failed, or is not known
 
 
@@ -82,7 +91,7 @@ def _causes(logs: Logs, verdicts: Sequence[Verdict]) -> list[Cause]:
     found = [(code, finding, _event(finding, events)) for code, finding in _bad(verdicts)]
     clock = all(event.time is not None for _, _, event in found if event)
 
-    def key(one: tuple[str, Finding, LogEvent | None]) -> tuple[float, ...]:
+    def key(one: _Ranked) -> tuple[float, ...]:
         code, finding, event = one
         when = (event.time or 0.0, event.order) if event else (float("inf"), 0)
         return finding.state.rank, _level(code), when[0] if clock else 0.0, when[1]
@@ -90,7 +99,33 @@ def _causes(logs: Logs, verdicts: Sequence[Verdict]) -> list[Cause]:
     ranked = sorted(found, key=key)
     if ranked and ranked[0][0] not in TELL_LITTLE:
         ranked = [one for one in ranked if one[0] != _FIRST]  # `first` tells it
-    return [_cause(ranked, index) for index in range(min(len(ranked), _MOST_CAUSES))]
+    ranked, twice = _told_once(ranked)
+    causes = [_cause(ranked, index) for index in range(min(len(ranked), _MOST_CAUSES))]
+    return [_confirmed(one) if one.code in twice else one for one in causes]
+
+
+def _told_once(ranked: list[_Ranked]) -> tuple[list[_Ranked], set[str]]:
+    """What the log and the dumps both tell stands once, by the dumps, which name the call; and its codes."""
+    twice: dict[str, str] = {}
+    for code, finding, _ in ranked:
+        same = [one for one, other, _ in ranked if one in _ALSO_RECORDED.get(code, ()) and _agree(finding, other)]
+        if same:
+            twice[code] = same[0]
+    by_code = {one[0]: one for one in reversed(ranked)}
+    kept = [by_code[twice.get(one[0], one[0])] if one[0] in twice else one for one in ranked]
+    return [one for place, one in enumerate(kept) if one not in kept[:place]], {*twice.values()}
+
+
+def _agree(log: Finding, dumps: Finding) -> bool:
+    """Whether they may mean the same rank; several ranks are no place."""
+    return None in (log.where.rank, dumps.where.rank) or log.where.rank == dumps.where.rank
+
+
+def _confirmed(one: Cause) -> Cause:
+    """Two witnesses are better than one."""
+    if one.confidence == "possible":
+        return one
+    return msgspec.structs.replace(one, reason=f"{one.reason}; the watchdogs' lines and the dumps agree")
 
 
 def _level(code: str) -> int:
@@ -102,7 +137,7 @@ def _event(finding: Finding, events: dict[str, LogEvent]) -> LogEvent | None:
     return next((events[one.source] for one in finding.evidence if one.source in events), None)
 
 
-def _cause(ranked: Sequence[tuple[str, Finding, LogEvent | None]], index: int) -> Cause:
+def _cause(ranked: Sequence[_Ranked], index: int) -> Cause:
     code, finding, event = ranked[index]
     confidence, reason = _standing(ranked, index)
     return Cause(
@@ -115,9 +150,7 @@ def _cause(ranked: Sequence[tuple[str, Finding, LogEvent | None]], index: int) -
     )
 
 
-def _standing(
-    ranked: Sequence[tuple[str, Finding, LogEvent | None]], index: int
-) -> tuple[Literal["sure", "likely", "possible"], str]:
+def _standing(ranked: Sequence[_Ranked], index: int) -> tuple[Literal["sure", "likely", "possible"], str]:
     code, finding, _ = ranked[index]
     exact = [one for one in ranked if one[1].state is State.FAIL and one[0] not in {*SYMPTOMS, _ANY}]
     if finding.state is State.WARN:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
+from ncclcheck.reports.fold import many
 from ncclcheck.reports.jsondoc import Document
 from ncclcheck.reports.log_story import TELL_LITTLE, Cause, Diagnosis, Told
 
@@ -30,9 +31,10 @@ def size(document: Document) -> str:
     logs = document.measurements.logs
     if logs is None:
         return "nothing was read"
-    lines, read = sum(file.lines for file in logs.files), sum(file.bytes for file in logs.files)
-    told = [f"{_many(len(logs.files), 'file')}, {_many(lines, 'line')}, {read / 1e6:.1f} MB"] if logs.files else []
-    told += [_many(len(logs.flight.dumps), "Flight Recorder dump")] if logs.flight else []
+    files = [file for file in logs.files if not file.empty_folder]
+    lines, read = sum(file.lines for file in files), sum(file.bytes for file in files)
+    told = [f"{many(len(files), 'file')}, {many(lines, 'line')}, {read / 1e6:.1f} MB"] if files else []
+    told += [many(len(logs.flight.dumps), "Flight Recorder dump")] if logs.flight else []
     return ", ".join(told)
 
 
@@ -63,10 +65,6 @@ def decision(document: Document) -> str:
 def _silent(document: Document) -> bool:
     logs = document.measurements.logs
     return logs is None or not (logs.processes or logs.events or logs.version or logs.flight)
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def _row(label: str, value: str, width: int) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 
 from ncclcheck.probes.facts import Measurements, Unread
-from ncclcheck.reports.fold import duration, fold_names, size
+from ncclcheck.reports.fold import duration, flops, fold_names, size
 
 _INDENT = 13
 
@@ -37,7 +37,7 @@ def _alone(measured: Measurements) -> str:
         filter(
             None,
             [
-                _between("matrix product", [one.matmul_gflop_s for one in speeds], "GFLOP/s a rank"),
+                _matmul([one.matmul_gflop_s for one in speeds]),
                 _between("memory copy", [one.memory_gb_s for one in speeds], "GB/s"),
                 _between("copy to the GPU", [one.to_device_gb_s for one in speeds], "GB/s"),
                 _between("copy from the GPU", [one.from_device_gb_s for one in speeds], "GB/s"),
@@ -45,6 +45,12 @@ def _alone(measured: Measurements) -> str:
             ],
         )
     )
+
+
+def _matmul(gflops: Sequence[float | None]) -> str:
+    known = [one for one in gflops if one is not None]
+    scale, unit = flops(max(known, default=0.0))
+    return _between("matrix product", [one / scale for one in known], f"{unit} a rank")
 
 
 def _pairs(measured: Measurements) -> str:

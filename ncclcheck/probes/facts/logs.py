@@ -10,7 +10,7 @@ from ncclcheck.probes.facts.transport import Endpoint
 
 
 class LogFile(Struct, frozen=True, kw_only=True):
-    """One file that was read. problem: why it was not, or not to its end.
+    """One file that was read. problem: why it was not, or not to its end. empty_folder: it is one, and no file.
 
     records: lines that NCCL wrote; operations: of these the ones that tell of a single collective.
     """
@@ -21,6 +21,7 @@ class LogFile(Struct, frozen=True, kw_only=True):
     records: Whole = 0
     operations: Whole = 0
     problem: str = ""
+    empty_folder: bool = False
 
 
 class LogEvent(Struct, frozen=True, kw_only=True):

@@ -63,6 +63,7 @@ class _File:
     time: float | None = None
     stamp: str = ""
     problem: str = ""
+    empty_folder: bool = False
 
     def seen(self, text: str) -> None:
         """Keep the time of a line that is worth it, from its head or from what stood before it."""
@@ -113,6 +114,10 @@ class Reading:
     def problem(self, name: str, why: str) -> None:
         """A file that could not be opened."""
         self._files.append(_File(name, problem=why))
+
+    def empty_folder(self, name: str) -> None:
+        """A folder without a file."""
+        self._files.append(_File(name, empty_folder=True))
 
     def _block(self, here: _File, block: bytes) -> None:
         matcher = self._matcher
@@ -264,6 +269,7 @@ class Reading:
                     records=one.records,
                     operations=one.operations,
                     problem=one.problem,
+                    empty_folder=one.empty_folder,
                 )
                 for one in self._files
             ],

@@ -30,7 +30,10 @@ class NotThere(Exception):
 
 
 class Source(NamedTuple):
-    """One file. name: as it is shown. file: open for reading; None: it could not be opened, `problem` says why."""
+    """One file. name: as it is shown. file: open for reading; None: it could not be opened, `problem` says why.
+
+    Neither: a folder that holds no file.
+    """
 
     name: str
     file: BinaryIO | None
@@ -38,13 +41,19 @@ class Source(NamedTuple):
 
 
 def names(given: Sequence[str]) -> list[str]:
-    """The files that names, folders and globs stand for, each once. Raises NotThere."""
+    """The files that names, folders and globs stand for, each once. Raises NotThere.
+
+    A folder without a file stands for itself where there is something else to read: a rank that was killed
+    leaves no dump.
+    """
     found: dict[str, None] = {}
     for name in given:
         for path in [name] if name == "-" else _expanded(name):
             found.setdefault(path)
             if len(found) > _MOST_FILES:
                 raise NotThere(f"{name!r} stands for more than {_MOST_FILES} files; name fewer")
+    if all(os.path.isdir(path) for path in found):
+        raise NotThere(f"{' and '.join(map(repr, found))} hold{'s' * (len(found) == 1)} no file")
     return [*found]
 
 
@@ -72,14 +81,15 @@ def _below(folder: str) -> list[str]:
         found += [path for one in sorted(files) if os.path.isfile(path := os.path.join(here, one))]
         if len(found) > _MOST_FILES:
             raise NotThere(f"{folder!r} holds more than {_MOST_FILES} files; name fewer")
-    if not found:
-        raise NotThere(f"{folder!r} holds no file")
-    return found
+    return found or [folder]
 
 
 def opened(paths: Sequence[str], until: float) -> Iterator[Source]:
     """Each file, open; closed when the next is asked for. until: by time.monotonic, when pipes are given up."""
     for path in paths:
+        if os.path.isdir(path):
+            yield Source(path, None)
+            continue
         try:
             file = _open(path, until)
         except OSError as error:

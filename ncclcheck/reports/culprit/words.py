@@ -14,7 +14,7 @@ from ncclcheck.reports.culprit.samples import Samples, repeats
 from ncclcheck.reports.culprit.suspects import Suspect
 from ncclcheck.reports.culprit.two import Slower
 from ncclcheck.reports.findings import Where
-from ncclcheck.reports.fold import duration, fold_names
+from ncclcheck.reports.fold import duration, flops, fold_names
 
 Kind = Literal["node", "nic", "gpu", "rank", "link", "fabric"]
 Device = Callable[[str, int | None], str]
@@ -129,9 +129,9 @@ def _percent(seconds: float | None, of: float) -> str:
 def slow(one: Slow) -> str:
     """The number beside its peers'."""
     name = METRICS.get(one.metric, "all_reduce among its own ranks")
-    unit = "GFLOP/s" if one.metric == "matmul_gflop_s" else "GB/s"
-    peers = f"the {_figure(one.healthy)} that {one.peers} peers reach"
-    return f"{name}: {_figure(one.value)} {unit}, {one.percent:.0f} % of {peers}"
+    scale, unit = flops(one.healthy) if one.metric == "matmul_gflop_s" else (1.0, "GB/s")
+    peers = f"the {_figure(one.healthy / scale)} that {one.peers} peers reach"
+    return f"{name}: {_figure(one.value / scale)} {unit}, {one.percent:.0f} % of {peers}"
 
 
 def _figure(value: float) -> str:

@@ -43,7 +43,8 @@ RULES = (
         find=recorder_after_a_hang,
         source="PyTorch documentation, Flight Recorder; pytorch/torchtitan#1748",
         gain="the next hang explains itself",
-        risk="a little memory; TORCH_NCCL_DEBUG_INFO_TEMP_FILE should be on a shared directory",
+        risk="a little memory; TORCH_FR_DUMP_TEMP_FILE (before torch 2.9: TORCH_NCCL_DEBUG_INFO_TEMP_FILE) should "
+        "be on a shared directory",
     ),
     SettingRule(
         rule="L14", title="torch does not wait for every collective on the host", action="unset",

@@ -36,13 +36,16 @@ def read_to_the_end(cluster: Cluster) -> Iterator[Finding]:
     if logs is None:
         raise NothingToJudge("no log was read")
     bad = [file for file in logs.files if file.problem]
+    for folder in (file.name for file in logs.files if file.empty_folder):
+        yield note(Where(), f"{folder} holds no file", why="A rank that was killed leaves no dump.")
     for file in bad[:20]:
         yield _unread(f"{file.name}: {file.problem}" + (f" (after {file.lines} lines)" if file.lines else ""))
     total = sum(file.bytes for file in logs.files)
     if not bad and not total and logs.flight is None:
         yield _unread("there is nothing in " + ", ".join(file.name for file in logs.files[:3]))
     elif not bad:
-        yield fine(Where(), f"{len(logs.files)} files, {total / 1e6:.1f} MB")
+        read = sum(not file.empty_folder for file in logs.files)
+        yield fine(Where(), f"{read} files, {total / 1e6:.1f} MB")
 
 
 def _unread(what: str) -> Finding:

@@ -23,7 +23,7 @@ from ncclcheck.reports.findings import (
 )
 from ncclcheck.reports.flight_view import flight_of, recorded_again, waits_of
 from ncclcheck.reports.flight_waits import Waits
-from ncclcheck.reports.fold import fold_ranks
+from ncclcheck.reports.fold import fold_ranks, many
 from ncclcheck.reports.rule import NothingToJudge, rule
 
 _MOST = 20
@@ -98,8 +98,8 @@ def every_rank_left_a_dump(cluster: Cluster) -> Iterator[Finding]:
 
     ## Fix
     - **you**: gather the files of all nodes, or let all write to a folder that they share:
-      `TORCH_NCCL_DEBUG_INFO_TEMP_FILE` (`TORCH_FR_DUMP_TEMP_FILE` in new versions). If there is none of this rank
-      on its node, read the end of its output first: exit code -9 is the kernel's or the job system's doing.
+      `TORCH_FR_DUMP_TEMP_FILE` (before torch 2.9: `TORCH_NCCL_DEBUG_INFO_TEMP_FILE`). If there is none of this
+      rank on its node, read the end of its output first: exit code -9 is the kernel's or the job system's doing.
     - **admin**: `dmesg -T | grep -i -E 'killed process|xid'` on its node.
 
     ## Source
@@ -116,7 +116,7 @@ def every_rank_left_a_dump(cluster: Cluster) -> Iterator[Finding]:
         yield fine(Where(), f"dumps of all {len(dumps)} ranks, form {versions}")
         return
     awaited = sorted(set(missing) & set(waits.causes))
-    told = seen("ranks in the dumps", f"{text.many(len(dumps), 'dump')} of {len(dumps) + len(missing)} ranks")
+    told = seen("ranks in the dumps", f"{many(len(dumps), 'dump')} of {len(dumps) + len(missing)} ranks")
     if not awaited:
         yield _unawaited(waits, missing, told)
         return
@@ -187,7 +187,7 @@ def no_group_waits_because_of_another(cluster: Cluster) -> Iterator[Finding]:
     names = [text.group(waits.state.group(index)) for index in victims]
     yield note(
         Where(),
-        f"{text.many(len(victims), 'process group')} only waited for ranks that stand in other groups' calls",
+        f"{many(len(victims), 'process group')} only waited for ranks that stand in other groups' calls",
         why="They are consequences: their own links and ranks are not to blame.",
         evidence=[seen("victims", ", ".join(names[:8]) + (" and more" if len(names) > 8 else ""))],
     )  # fmt: skip

@@ -10,7 +10,7 @@ from ncclcheck.reports.findings import Evidence, Finding, State, Where, admin, f
 from ncclcheck.reports.flight_hang import odd_in
 from ncclcheck.reports.flight_match import Misfit, Mismatch, misfits, mismatches
 from ncclcheck.reports.flight_state import State as Dumps
-from ncclcheck.reports.flight_view import recorded_again, waits_of
+from ncclcheck.reports.flight_view import recorded_whole, waits_of
 from ncclcheck.reports.flight_waits import Call, Waits
 from ncclcheck.reports.fold import fold_ranks
 from ncclcheck.reports.rule import rule
@@ -44,7 +44,7 @@ def same_collective(cluster: Cluster) -> Iterator[Finding]:
     """
     waits = waits_of(cluster)
     found = [one for one in mismatches(waits.state) if one.kind == "operation"]
-    yield from (_mismatch(waits.state, one) for one in found[:_MOST])
+    yield from (_mismatch(waits, one) for one in found[:_MOST])
 
 
 @rule("LOG135", "sizes and types agree between the ranks of a call", worst=State.FAIL, over="")
@@ -73,7 +73,7 @@ def sizes_and_types_agree(cluster: Cluster) -> Iterator[Finding]:
     """
     waits = waits_of(cluster)
     found = [one for one in mismatches(waits.state) if one.kind != "operation"]
-    yield from (_mismatch(waits.state, one) for one in found[:_MOST])
+    yield from (_mismatch(waits, one) for one in found[:_MOST])
     yield from (_misfit(waits.state, one) for one in misfits(waits.state)[:_MOST])
 
 
@@ -89,7 +89,8 @@ _STEPS = {
 }
 
 
-def _mismatch(state: Dumps, one: Mismatch) -> Finding:
+def _mismatch(waits: Waits, one: Mismatch) -> Finding:
+    state = waits.state
     name = text.group(state.group(one.group))
     variants = "; ".join(f"{fold_ranks(ranks)}: {what}" for what, ranks in [*one.variants.items()][:4])
     where, who = text.who(one.odd)
@@ -109,7 +110,7 @@ def _mismatch(state: Dumps, one: Mismatch) -> Finding:
         fix=[
             you("Look for a branch or a size that is not the same on all ranks before this call.",
                 "export TORCH_DISTRIBUTED_DEBUG=DETAIL"),
-            recorded_again(),
+            *recorded_whole(waits),
         ],
     )  # fmt: skip
 

@@ -9,7 +9,7 @@ from ncclcheck.reports import flight_text as text
 from ncclcheck.reports.findings import Evidence, Finding, Remedy, State, admin, fail, seen, unknown, you
 from ncclcheck.reports.flight_given_up import GivenUp, given_up
 from ncclcheck.reports.flight_state import Stopped
-from ncclcheck.reports.flight_view import recorded_again, waits_of
+from ncclcheck.reports.flight_view import recorded_whole, waits_of
 from ncclcheck.reports.flight_waits import Call, Waits
 from ncclcheck.reports.fold import fold_ranks
 from ncclcheck.reports.rule import rule
@@ -70,7 +70,7 @@ def _outside(waits: Waits, call: Call, ranks: list[int]) -> Finding:
     return fail(
         where, f"{who}{did} {text.waiting(waiting)}",
         why="Who did not come waits for nobody itself: its own program or node kept it away.",
-        owner="job", evidence=[*_own(waits, call), *last, *_numbers(waits, call)], fix=_mends(ranks),
+        owner="job", evidence=[*_own(waits, call), *last, *_numbers(waits, call)], fix=_mends(waits, ranks),
     )  # fmt: skip
 
 
@@ -114,11 +114,11 @@ def _own(waits: Waits, call: Call) -> list[Evidence]:
     return [text.record(waits.state, rank, waits.standing[rank][1]) for rank in waiting]
 
 
-def _mends(ranks: list[int]) -> list[Remedy]:
+def _mends(waits: Waits, ranks: list[int]) -> list[Remedy]:
     return [
         you(f"Read the end of what {fold_ranks(ranks)} printed; if it hangs again, look at where it stands.",
             "py-spy dump --pid PID"),
-        recorded_again(),
+        *recorded_whole(waits),
         admin("Look on its node for a GPU that fell out, and for killed processes.",
               "dmesg -T | grep -i -E 'xid|killed process'"),
     ]  # fmt: skip

@@ -6,17 +6,22 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Logs
 from ncclcheck.reports import hangs
-from ncclcheck.reports.findings import Evidence, Finding, Where, admin, seen, you
+from ncclcheck.reports.findings import Evidence, Finding, Remedy, Where, admin, seen, you
+from ncclcheck.reports.flight_view import RECORD
 from ncclcheck.reports.fold import fold_ranks
 from ncclcheck.reports.hangs import Hang
 from ncclcheck.reports.logged import cause, in_order, lines, log_rule, said
 from ncclcheck.reports.rule import NothingToJudge
 
-_RECORD = "export TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_INCLUDE_STACK_TRACE=true"
-
 
 def _last(hang: Hang) -> list[Evidence]:
     return [seen(f"rank {rank}", f"its last collective was {hang.last[rank]}") for rank in hang.behind[:4]]
+
+
+def _recorded(logs: Logs) -> list[Remedy]:
+    """Where the Flight Recorder told nothing yet."""
+    told = logs.flight is not None and logs.flight.dumps
+    return [] if told else [you("Confirm: let the Flight Recorder tell the next time.", *RECORD)]
 
 
 @log_rule("LOG080", "every rank came to the collective in which the others waited")
@@ -53,23 +58,23 @@ def every_rank_came(logs: Logs) -> Iterator[Finding]:
         alone = hang.absent == [0]
         saving = hangs.lines_of(logs, hang.absent, "saving", "save-frame") if alone else []
         busy = (
-            " It was saving."
+            ". It was saving"
             if saving
-            else " What rank 0 alone does there is the first thing to look for."
+            else ". What rank 0 alone does there is the first thing to look for"
             if alone
             else ""
         )
         how = "did not come" if hang.behind else "said nothing, and may not have come,"
         yield cause(
             hang.events,
-            f"{fold_ranks(hang.absent)} {how} to {hangs.waited(hang)}.{busy}",
+            f"{fold_ranks(hang.absent)} {how} to {hangs.waited(hang)}{busy}",
             why="The ranks that print the time-out only waited; the one that did not come stops them all.",
             owner="job",
             at=hangs.place(logs, hang.absent[0]),
             more=[*_last(hang), *lines(saving[:1])],
             fix=[
-                you("Confirm: see where that rank is, or let the Flight Recorder tell the next time.",
-                    "py-spy dump --pid PID", _RECORD),
+                you("Confirm: see where that rank is.", "py-spy dump --pid PID"),
+                *_recorded(logs),
                 you("Call every collective, and save, evaluate and barrier calls that hold one, on all ranks; "
                     "give long work of one rank a longer timeout= in init_process_group."),
             ],
@@ -187,7 +192,7 @@ def no_watchdog_gave_up(logs: Logs) -> Iterator[Finding]:
             "which rank did not come is not told",
             why="The ranks that print the time-out only waited.",
             owner="job",
-            fix=[you("Give the logs of all ranks; let the Flight Recorder tell the next time.", _RECORD)],
+            fix=[you("Give the logs of all ranks."), *_recorded(logs)],
         )
     if waited := in_order(said(logs, "gloo-timeout")):
         yield cause(
@@ -229,6 +234,6 @@ def same_order_of_groups(logs: Logs) -> Iterator[Finding]:
             why="Ranks that launch two groups in different orders wait for each other on the GPU.",
             owner="job",
             at=Where(),
-            fix=[you("Confirm: the dumps of the Flight Recorder tell the order of each rank.", _RECORD),
+            fix=[*_recorded(logs),
                  you("Launch them in one order on all ranks.", "export NCCL_LAUNCH_ORDER_IMPLICIT=1")],
         )  # fmt: skip

@@ -13,6 +13,8 @@ from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.reached import closed, closed_to
 from ncclcheck.reports.rule import NothingToJudge, rule
 
+_LAST_STEP = "destroy_process_group"  # of the worker: nothing is measured after it
+
 
 @rule("RUN002", "every rank joined", worst=State.FAIL, over="", commands=("bench", "smoke"))
 def every_rank_joined(cluster: Cluster) -> Iterator[Finding]:
@@ -177,6 +179,8 @@ def every_rank_reached_every_collective(cluster: Cluster) -> Iterator[Finding]:
         yield from findings
     elif behind := lost.behind(late):
         yield from (_did_not_come(rank) for rank in behind[: lost.MOST_TOLD])
+    elif all(rank.last_step == _LAST_STEP for rank in late):
+        yield _never_left(run, late)
     else:
         yield _out_of_time(
             cluster,
@@ -184,6 +188,23 @@ def every_rank_reached_every_collective(cluster: Cluster) -> Iterator[Finding]:
             late,
             _more_time(run, "or fewer and smaller --sizes"),
         )
+
+
+def _never_left(run: Run, late: list[RankState]) -> Finding:
+    first = late[0]
+    return unknown(
+        Where(),
+        f"when {_cut_short(run)}: {_steps(late)}, after the last collective had ended on all ranks",
+        why="All that was planned is measured. Closing a communicator waits for NCCL's own threads and for the "
+        "peers: more time or a smaller plan does not help, and a real job may hang at its end too.",
+        evidence=[_evidence(rank) for rank in late[: lost.MOST_TOLD]],
+        fix=[
+            you(
+                "Run it again, and see where a rank stands while it hangs.",
+                f"py-spy dump --native --pid {first.pid}  # on {quote(first.node)}",
+            )
+        ],
+    )
 
 
 def _did_not_come(rank: RankState) -> Finding:

@@ -18,6 +18,11 @@ _DEFAULT_CONNECTIONS = 8
 _MOST_CONNECTIONS = 32
 
 
+def _buffer(version: tuple[int, ...] | None) -> str:
+    """What this torch calls it, without a warning."""
+    return _BUFFERS[version is not None and version < (2, 8, 0)]
+
+
 def _first(found: Settings, names: tuple[str, ...]) -> str:
     """The name in force: torch looks for the new one first."""
     return next((name for name in names if name in found.all), "")
@@ -147,7 +152,7 @@ def flight_recorder(cluster: Cluster) -> Iterator[Finding]:
     version of torch. From 2.11 on the buffer holds 2000 entries by itself.
 
     ## Fix
-    - **you** `export TORCH_NCCL_TRACE_BUFFER_SIZE=2000`, and TORCH_FR_BUFFER_SIZE too from 2.8 on.
+    - **you** `export TORCH_FR_BUFFER_SIZE=2000` (entries; TORCH_NCCL_TRACE_BUFFER_SIZE in torch 2.2 to 2.7).
 
     ## Source
     PyTorch documentation, Flight Recorder; torch c10d/FlightRecorder.hpp; pytorch/torchtitan#1748.
@@ -167,7 +172,7 @@ def flight_recorder(cluster: Cluster) -> Iterator[Finding]:
             why="After a hang nothing tells which rank did not come to which collective.",
             owner="job",
             evidence=found.evidence("TORCH_NCCL_DUMP_ON_TIMEOUT", *_BUFFERS, "TORCH_NCCL_ENABLE_MONITORING"),
-            fix=[you("Give it a buffer.", "export TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_FR_BUFFER_SIZE=2000")],
+            fix=[you("Give it a buffer of 2000 entries.", f"export {_buffer(version)}=2000")],
         )
 
 

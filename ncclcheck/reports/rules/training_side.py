@@ -8,7 +8,7 @@ from typing import Any
 from ncclcheck.probes.facts import Cluster, Times
 from ncclcheck.probes.facts.training import BatchNorms, DataParallels, FindUnused, LoaderWorkers, WorkerStart
 from ncclcheck.reports.findings import Finding, State, Where, fine, note, seen, warn, you
-from ncclcheck.reports.fold import duration, size
+from ncclcheck.reports.fold import duration, many, size
 from ncclcheck.reports.rule import NothingToJudge, rule
 
 _JOBS = ("smoke",)
@@ -255,12 +255,13 @@ def one_process_a_gpu(cluster: Cluster) -> Iterator[Finding]:
     elif found.gpus > found.ranks:
         yield note(
             _where(cluster),
-            f"{found.ranks} ranks on a node that has {found.gpus} GPUs for them{told}",
+            f"{many(found.ranks, 'rank')} on a node that has {found.gpus} GPUs for them{told}",
             why="The other GPUs have nothing to do.",
             fix=[you("One process a GPU.", start)],
         )
     else:
-        yield fine(Where(), f"{found.ranks} ranks, {found.gpus} GPUs{told}", seen("torch.cuda.device_count", told))
+        own = f"{many(found.ranks, 'rank')}, {many(found.gpus, 'GPU')}"
+        yield fine(Where(), own + told, seen("torch.cuda.device_count", told))
 
 
 def _driven(found: DataParallels) -> str:
