@@ -46,6 +46,10 @@ class Labs:
 
     def run(self, scenario: Scenario) -> Outcome:
         """Run one scenario to its end."""
+        return _run(scenario, self.scene(scenario))
+
+    def scene(self, scenario: Scenario) -> Scene:
+        """Where a scenario plays."""
         if scenario.needs not in self._labs:
             self.close()
             self._labs[scenario.needs] = self._made(scenario)
@@ -53,7 +57,7 @@ class Labs:
         self._runs += 1
         folder = lab.folder / f"run{self._runs}"
         folder.mkdir()
-        return _run(scenario, Scene(lab, slurm, folder))
+        return Scene(lab, slurm, folder)
 
     def _made(self, scenario: Scenario) -> tuple[Lab, Slurm | None]:
         hosts, mgmt, with_slurm = scenario.needs
@@ -63,7 +67,7 @@ class Labs:
         return lab, Slurm(lab) if with_slurm else None
 
 
-def _rested(scene: Scene) -> None:
+def rested(scene: Scene) -> None:
     """Slurm has all nodes back after what the scenario before has done to one."""
     if scene.slurm_or_none is None:
         return
@@ -72,9 +76,9 @@ def _rested(scene: Scene) -> None:
 
 
 def _run(scenario: Scenario, scene: Scene) -> Outcome:
-    _rested(scene)
+    rested(scene)
     with scenario.fault(scene):
-        outcome = _once(scenario, scene)
+        outcome = once(scenario, scene)
         return replace(outcome, cured=_cured(scenario, scene, outcome)) if scenario.cure else outcome
 
 
@@ -94,7 +98,7 @@ def _cured(scenario: Scenario, scene: Scene, sick: Outcome) -> Outcome | None:
                 for one in scene.lab.hosts if line.endswith("# on every node") else [host]:
                     one.run(["sh", "-c", line], seconds=20)
     scene.started.clear()
-    return _once(replace(scenario, env={**scenario.env, ALL: env}), scene)
+    return once(replace(scenario, env={**scenario.env, ALL: env}), scene)
 
 
 def _exported(line: str) -> dict[str, str]:
@@ -103,7 +107,8 @@ def _exported(line: str) -> dict[str, str]:
     return {name: value for name, _, value in words}
 
 
-def _once(scenario: Scenario, scene: Scene) -> Outcome:
+def once(scenario: Scenario, scene: Scene) -> Outcome:
+    """Type its command, and wait for what comes of it."""
     before = {host.name: set(host.pids()) for host in scene.lab.hosts}
     begun = time.monotonic()
     for name, argv in _commands(scenario, scene).items():

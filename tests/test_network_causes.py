@@ -140,7 +140,7 @@ def test_a_prefix_that_is_too_wide_is_the_cause_where_packets_are_lost(position:
     found = judged("NET003", _wide(position), _on(name, "h2", **CUT)).findings[0]
     assert "prefix length /8 on a wire where 10.1.0.0/24" in found.what
     assert "it takes h2 for a neighbour" in found.what
-    assert f"ip addr add 10.1.0.{position}/24 dev eth0" in found.remedies[0].commands
+    assert f"ip addr add 10.1.0.{position}/24 dev eth0 && ip addr del" in found.remedies[0].commands[-1]
 
 
 def test_a_prefix_that_is_too_wide_is_a_warning_where_all_find_each_other() -> None:
@@ -199,9 +199,9 @@ def test_the_endpoint_decides_between_two_nodes_and_else_nobody_is_blamed(
         (
             nic("eth0", "10.9.0.2/24"),
             "its addresses are eth0 10.9.0.2/24",
-            "ip route add 10.1.0.0/24 via 10.9.0.1",
+            "ping -c 2 10.9.0.1 && ip route add 10.1.0.0/24 via 10.9.0.1 dev eth0",
         ),
-        (nic("eth0", "10.1.0.99/28"), "eth0 has 10.1.0.99/28, so that", "ip addr add 10.1.0.99/24 dev eth0"),
+        (nic("eth0", "10.1.0.99/28"), "eth0 has 10.1.0.99/28, so that", "ip route show dev eth0"),
         (nic("eth0", "10.1.0.2/24", up=False), "eth0 is down, and 10.1.0.1 is in its", "ip link set dev eth0 up"),
         (nic("eth0", up=False), "eth0 is down", "ip link set dev eth0 up"),
     ],

@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from ncclcheck.probes.facts import Address, Cluster, Interface, Node, Route, Unread, at, known, value_or
 from ncclcheck.reports import variables
@@ -26,6 +26,12 @@ class Link:
     interface: Interface
     address: str
     network: IPNetwork
+
+    @property
+    def held(self) -> Address:
+        """The address with its prefix length, as its interface holds it."""
+        family: Literal["ipv4", "ipv6"] = "ipv6" if self.network.version == 6 else "ipv4"
+        return Address(family=family, address=self.address, prefix=self.network.prefixlen)
 
 
 def interfaces(node: Node) -> list[Interface]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator
+from shlex import quote
 
+from ncclcheck.probes.facts import Address
 from ncclcheck.reports import lan
-from ncclcheck.reports.findings import Finding, Where, admin, fail, seen, warn
+from ncclcheck.reports.findings import Finding, Remedy, Where, admin, fail, seen, warn
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.ways import Outcome, Subnet, Ways
 
@@ -28,7 +30,7 @@ def _may_be_one_wire(one: Subnet, other: Subnet) -> bool:
 
 
 def _prefix(ways: Ways, link: lan.Link, main: Subnet, subnets: list[Subnet]) -> Finding:
-    right, name = f"{link.address}/{main.network.prefixlen}", link.interface.name
+    name = link.interface.name
     lost = _lost_by_prefix(ways, link, main, subnets)
     far = fold_names(one.node for one in lost)
     level = fail if lost else warn
@@ -48,10 +50,19 @@ def _prefix(ways: Ways, link: lan.Link, main: Subnet, subnets: list[Subnet]) -> 
             seen("the others", main.network),
             *(seen("TCP connect", f"{link.node} to {one.node} ({one.address}) fails") for one in lost[:2]),
         ],
-        fix=[admin("Give it the prefix length of the others, and keep it in the network configuration.",
-                   f"ip addr add {right} dev {name}",
-                   f"ip addr del {link.address}/{link.network.prefixlen} dev {name}")],
-    )  # fmt: skip
+        fix=[put_right(link.node, name, link.held, main.network.prefixlen)],
+    )
+
+
+def put_right(node: str, device: str, held: Address, prefix: int) -> Remedy:
+    """The right one first, so that the address itself is never gone."""
+    return admin(
+        "Give it the prefix length of the others, and keep it in the network configuration. Routes by a gateway "
+        "that only the old one reached go with it: see them before.",
+        f"ip route show dev {quote(device)}   # on {node}",
+        f"ip addr add {held.address}/{prefix} dev {quote(device)} && "
+        f"ip addr del {held.address}/{held.prefix} dev {quote(device)}   # on {node}",
+    )
 
 
 def _lost_by_prefix(ways: Ways, link: lan.Link, main: Subnet, subnets: list[Subnet]) -> list[lan.Link]:

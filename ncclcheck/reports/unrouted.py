@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterable
 from dataclasses import dataclass
+from shlex import quote
 
 from ncclcheck.probes.facts import Address, Interface, Node, Unread, at
-from ncclcheck.reports import lan
+from ncclcheck.reports import lan, one_wire, prefixes
 from ncclcheck.reports.findings import Remedy, admin
 
 _USUAL = {4: 24, 6: 64}  # bits of a subnet of hosts, where nothing tells them
@@ -28,7 +30,7 @@ def cause(node: Node, peer: _IP) -> Unrouted:
     listed = at(node, "network.interfaces")
     others = [] if isinstance(listed, Unread) else [one for one in listed if one.kind != "loopback"]
     near = [(one, held) for one in others for held, net in lan.global_networks(one) if net.version == peer.version]
-    return _down(others, peer) or _narrow(near, peer) or _missing(node, near, peer)
+    return _down(others, peer) or _narrow(node, near, peer) or _missing(node, near, peer)
 
 
 def _down(others: list[Interface], peer: _IP) -> Unrouted | None:
@@ -45,7 +47,7 @@ def _down(others: list[Interface], peer: _IP) -> Unrouted | None:
     )
 
 
-def _narrow(near: list[tuple[Interface, Address]], peer: _IP) -> Unrouted | None:
+def _narrow(node: Node, near: list[tuple[Interface, Address]], peer: _IP) -> Unrouted | None:
     """The peer is in the usual subnet around an address of ours, but not in the one that we have."""
     usual = _USUAL[peer.version]
     for one, held in near:
@@ -54,13 +56,7 @@ def _narrow(near: list[tuple[Interface, Address]], peer: _IP) -> Unrouted | None
             return Unrouted(
                 f"{one.name} has {held.address}/{held.prefix}, so that {peer} is not in its subnet",
                 one.name,
-                [
-                    admin(
-                        f"Give it the prefix length that node rank 0 has, which is most often /{usual}.",
-                        f"ip addr add {held.address}/{usual} dev {one.name}",
-                        f"ip addr del {held.address}/{held.prefix} dev {one.name}",
-                    )
-                ],
+                [prefixes.put_right(node.name, one.name, held, usual)],
             )
     return None
 
@@ -74,29 +70,45 @@ def _missing(node: Node, near: list[tuple[Interface, Address]], peer: _IP) -> Un
         )
     one, held = near[0]
     network = ipaddress.ip_network(f"{peer}/{max(held.prefix, _USUAL[peer.version])}", strict=False)
-    known = _known_gateway(node, one.name)
-    gateway = known or _first_of_subnet(held)
-    said = "the gateway of its other routes" if known else f"{gateway} if that is the gateway there"
-    return Unrouted(
-        words,
-        one.name,
-        [
-            admin(
-                f"Give this node a route to that subnet, by {said}.",
-                f"ip route add {network} via {gateway} dev {one.name}",
-            ),
-            admin("If both are on one wire, give it an address in the subnet of node rank 0.", "ip -br addr"),
-        ],
+    return Unrouted(words, one.name, offers(node, one.name, held, network, "node rank 0", [node]))
+
+
+def offers(
+    node: Node, device: str, held: Address, network: lan.IPNetwork, peer: str, nodes: Iterable[Node]
+) -> list[Remedy]:
+    """A way into the subnet of a peer: by a router, and where both are on one wire by an address in it."""
+    return [
+        _by_router(node, device, held, network),
+        *one_wire.offer(nodes, node, device, held, network, peer),
+    ]
+
+
+def _by_router(node: Node, device: str, held: Address, network: lan.IPNetwork) -> Remedy:
+    on = f"# on {node.name}"
+    add = f"ip route add {network} via {{}} dev {quote(device)}   {on}"
+    if known := _gateway(node, device):
+        return admin(
+            f"Give {node.name} a route to {network} by the gateway of its other routes, here and in the network "
+            "configuration; where the other side has no route back, one there too.",
+            add.format(quote(known)),
+        )
+    text = f"If a router joins the two subnets, give {node.name} a route by its address on this wire"
+    if not (likely := _first_or_last(held)):
+        return admin(f"{text}, here and in the network configuration.", f"ip route   {on}")
+    return admin(
+        f"{text}, most often the first one of the subnet, here and in the network configuration.",
+        f"ping -c 2 {likely} && {add.format(likely)}",
     )
 
 
-def _known_gateway(node: Node, device: str) -> str:
+def _first_or_last(held: Address) -> str:
+    """Where a router is by custom; empty in a subnet that has no room for one."""
+    own = ipaddress.ip_network(f"{held.address}/{held.prefix}", strict=False)
+    ends = [str(own[1]), str(own[-2])] if own.num_addresses >= 4 else []
+    return next((one for one in ends if one != held.address), "")
+
+
+def _gateway(node: Node, device: str) -> str:
     routes = at(node, "network.routes")
     listed = [] if isinstance(routes, Unread) else routes
     return next((one.gateway for one in listed if one.gateway and one.interface == device), "")
-
-
-def _first_of_subnet(held: Address) -> str:
-    """By custom a router has the first address of a subnet."""
-    first = str(ipaddress.ip_network(f"{held.address}/{held.prefix}", strict=False)[1])
-    return "GATEWAY" if first == held.address else first

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ncclcheck.probes.facts import Cluster, NoDoor, Unread
-from ncclcheck.reports import by_name, knocked, lan, neighbours, volleys
+from ncclcheck.reports import by_name, firewall, knocked, lan, neighbours, volleys
 from ncclcheck.reports.findings import (
     Evidence,
     Finding,
@@ -229,26 +229,32 @@ class _Tries:
             return ""
         return f"{link.interface.name} is {'down' if link.interface.up is False else 'up, but has no link'}"
 
-    def fix(self, node: str, peer: str) -> list[Remedy]:
-        """By hand, then by the administrator of the node."""
-        address, name = self.found.address(node) or "ADDRESS", self.found.interface(node) or "eth0"
-        network = str(self.links[peer].network) if peer in self.links else "NETWORK"
+    def fix(self, pairs: Sequence[Pair], node: str, *others: str) -> list[Remedy]:
+        """By hand, then by the administrator of the node, and of others that may be the cause as well."""
+        client, server = next((pair for pair in pairs if node in pair), pairs[0])
+        name, address = self.found.interface(node) or "eth0", self.found.seen[client, server].address
         by_hand = you(
-            "Try it by hand, and leave the node out until it is mended.",
-            f"python3 -m http.server 45000 --bind {address}   # on {node}",
-            f"curl -m 5 http://{address}:45000/   # on {peer}",
+            "Try it by hand, and leave the node out until it passes.",
+            f"python3 -m http.server 45000 --bind {address}   # on {server}",
+            f"curl -m 5 http://{address}:45000/   # on {client}",
         )
         if self.down(node):
             return [by_hand, admin("Bring the link up.", f"ip link set dev {name} up", f"ethtool {name}")]
-        return [
-            by_hand,
-            admin(
-                f"Let the job's network in on all high ports, on {node} and in the cloud's security group.",
-                "nft list ruleset",
-                f"nft insert rule inet filter input ip saddr {network} tcp dport 1024-65535 accept",
-                f"firewall-cmd --zone=trusted --add-source={network}",
-            ),
-        ]
+        wire = admin(
+            "FAILED or nothing here means that not even ARP passes, which no firewall of a host does: look at "
+            "cable, switch port and VLAN. Else it is a firewall.",
+            f"ip neigh show {address}   # on {client}",
+            f"ethtool {name} | grep -E 'Speed|Link detected'   # on {node}",
+        )
+        networks = [str(self.links[one].network) for one in (client, server) if one in self.links]
+        opened = firewall.let_in(
+            "Let the nodes of the job's network connect to each other on all high ports, also in the cloud's "
+            "security group.",
+            networks,
+            fold_names([node, *others]).replace(", ", " and "),
+        )
+        silent = not any(map(self._udp_passes, pairs)) and not any(map(self._crosses, pairs))
+        return [by_hand, *([wire] if silent else []), *([opened] if networks else [])]
 
 
 def _no_doors(cluster: Cluster) -> Iterator[Finding]:
@@ -310,16 +316,13 @@ def _either(tries: _Tries, pairs: list[Pair]) -> Finding:
         where = Where(node=node, peer=b if node == a else a, device=tries.found.interface(node) or None)
         return _failed(tries, where, pairs, node, f"{what}on {node} {state}")
     why = f"on {a} {down[0][1]}, on {b} {down[1][1]}" if down else tries.reason(pairs)
-    by_hand, *mend = tries.fix(b, a)
-    if not down:
-        mend = [admin(f"Let the job's network in on all high ports, on {a} and on {b}.", *mend[0].commands)]
     return fail(
         Where(),
         f"{what}{why}",
         why=_WHY,
         owner="site",
         evidence=tries.evidence(pairs),
-        fix=[by_hand, *mend],
+        fix=tries.fix(pairs, b, a),
     )
 
 
@@ -344,7 +347,7 @@ def _one_way(tries: _Tries, culprit: Blame) -> Finding:
     why = tries.reason(pairs)
     if culprit.way == "out":
         return _failed(
-            tries, where, pairs, others[0],
+            tries, where, pairs, node,
             f"{node} cannot connect to any of {len(others)} other nodes, though they connect to it: "
             f"outgoing connections from {node} do not pass; {why}",
         )  # fmt: skip
@@ -370,7 +373,6 @@ def _pairs(tries: _Tries, pairs: list[Pair]) -> Iterator[Finding]:
 
 
 def _failed(tries: _Tries, where: Where, pairs: list[Pair], node: str, what: str) -> Finding:
-    other = next((one for pair in pairs if node in pair for one in pair if one != node), tries.nodes[0])
     return fail(
-        where, what, why=_WHY, owner="site", evidence=tries.evidence(pairs), fix=tries.fix(node, other)
+        where, what, why=_WHY, owner="site", evidence=tries.evidence(pairs), fix=tries.fix(pairs, node)
     )  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Unread
-from ncclcheck.reports import detours, lan, misplaced, prefixes
+from ncclcheck.reports import detours, lan, misplaced, prefixes, unrouted
 from ncclcheck.reports.findings import (
     Finding,
     Remedy,
@@ -122,9 +122,29 @@ def _on_loopback(cluster: Cluster, link: lan.Link) -> Finding:
         owner="job",
         evidence=[seen("chosen interface", f"{link.interface.name} {link.address}")],
         fix=[
-            you("Name the interface of the job's network.", "ip -br addr", 'export NCCL_SOCKET_IFNAME="=eth0"'),
-            admin("Where there is no other, bring one up.", f"ip link set dev {down[0] if down else 'eth0'} up"),
+            *_off_loopback([one.name for one in own if lan.is_usable(one)], link.node),
+            *(_bring_up(name) for name in down),
         ],
+    )
+
+
+def _off_loopback(usable: list[str], node: str) -> list[Remedy]:
+    if not usable:
+        return [admin("Give it a network that the others are in.", f"ip -br addr   # on {node}")]
+    return [
+        you(
+            f"Name the interface of the job's network: {' or '.join(usable)}.",
+            f"export NCCL_SOCKET_IFNAME={quoted(f'={usable[0]}')}",
+            f"export GLOO_SOCKET_IFNAME={quote(usable[0])}",
+        )
+    ]
+
+
+def _bring_up(name: str) -> Remedy:
+    return admin(
+        "Bring the link up; if it has no carrier then, look at cable and switch port.",
+        f"ip link set dev {quote(name)} up",
+        f"ethtool {quote(name)}",
     )
 
 
@@ -134,7 +154,7 @@ def _no_route(ways: Ways, link: lan.Link, subnet: Subnet, blocked: list[Subnet])
     peer, down = other.links[0], _down(ways, link, other)
     undecided = len(subnet.links) == len(other.links) and not down and subnet.doubts == other.doubts
     if undecided and len(subnet.links) == 1:
-        return _either(link, peer)
+        return _either(ways, link, peer)
     return fail(
         Where(node=link.node, device=down or link.interface.name, peer=peer.node),
         f"{_cause(link, other, down)} no route to {other}{more}{_against(subnet, other, undecided=undecided)}",
@@ -149,11 +169,11 @@ def _no_route(ways: Ways, link: lan.Link, subnet: Subnet, blocked: list[Subnet])
                 else []
             ),
         ],
-        fix=[_choose(ways, link, other), _mend(link, peer, down)],
+        fix=[_choose(ways, link, other), *_mend(ways, link, peer, down)],
     )
 
 
-def _either(link: lan.Link, peer: lan.Link) -> Finding:
+def _either(ways: Ways, link: lan.Link, peer: lan.Link) -> Finding:
     """Two nodes, and nothing that speaks for one of them: neither is blamed."""
     ends = [f"{one.node} ({one.interface.name} {one.address}, {one.network})" for one in (peer, link)]
     return fail(
@@ -165,11 +185,7 @@ def _either(link: lan.Link, peer: lan.Link) -> Finding:
         evidence=[seen(one.node, f"{one.interface.name} {one.address}, {one.network}") for one in (peer, link)],
         fix=[
             you("Compare the addresses of both nodes.", f"ip -br addr   # on {peer.node} and {link.node}"),
-            admin(
-                "Give one of them an address in the subnet of the other, or both a route.",
-                f"ip route get {quote(peer.address)}   # on {link.node}",
-                f"ip route get {quote(link.address)}   # on {peer.node}",
-            ),
+            *_mend(ways, link, peer, ""),
         ],
     )
 
@@ -221,13 +237,13 @@ def _cause(link: lan.Link, other: Subnet, down: str) -> str:
     return f"{name} is in {link.network} and has"
 
 
-def _mend(link: lan.Link, peer: lan.Link, down: str) -> Remedy:
+def _mend(ways: Ways, link: lan.Link, peer: lan.Link, down: str) -> list[Remedy]:
+    name, node = link.interface.name, ways.nodes[link.node]
     if down:
-        return admin("Bring the link up.", f"ip link set dev {down} up", f"ethtool {down}")
+        return [_bring_up(down)]
     if link.network.overlaps(peer.network):
-        right = f"{link.address}/{peer.network.prefixlen}"
-        return admin("Give it the prefix length of the others.", f"ip addr add {right} dev {link.interface.name}")
-    return admin("Give it an address in the common subnet, or a route.", f"ip route get {quote(peer.address)}")
+        return [prefixes.put_right(link.node, name, link.held, peer.network.prefixlen)]
+    return unrouted.offers(node, name, link.held, peer.network, peer.node, ways.nodes.values())
 
 
 def _elsewhere(ways: Ways, link: lan.Link, other: Subnet, leads: str) -> Finding:
@@ -250,7 +266,7 @@ def _elsewhere(ways: Ways, link: lan.Link, other: Subnet, leads: str) -> Finding
                 f"export NCCL_SOCKET_IFNAME={quoted(f'={leads}')}",
                 f"export GLOO_SOCKET_IFNAME={quote(leads)}",
             ),
-            _mend(link, peer, down),
+            *_mend(ways, link, peer, down),
         ],
     )
 
