@@ -37,7 +37,7 @@ def test_ranks_of_two_hosts_sum_over_nccls_own_verbs(lab: Lab, version: str) -> 
     ranks = [Rank("h1", steps=SUMS), Rank("h2", steps=SUMS)]
     ended = Job(lab, ranks, version=version, cards=CARDS).run(seconds=40)
     assert ended.codes == [0, 0], ended.log
-    assert "via NET/IB/0" in ended.log
+    assert "via NET/IB/" in ended.log
     for rank in ended.ranks:
         values = rank.step("values")
         assert values

@@ -53,9 +53,11 @@ def _device(host: Host, number: int, port: int, vendor: str, kind: str, category
     switch = host.folder / f"devices/pci0000:00/0000:00:{number + 1:02x}.0/0000:{first - 2:02x}:00.0"
     place = switch / f"0000:{first - 1:02x}:{port:02x}.0/0000:{first + port:02x}:00.0"
     place.mkdir(parents=True)
-    bus = place.parent / "pci_bus" / f"0000:{first + port:02x}"
-    bus.mkdir(parents=True)
-    (host.folder / "class/pci_bus.made" / bus.name).symlink_to(bus)
+    for one in (place, switch):
+        bus = one.parent / "pci_bus" / one.name.rpartition(":")[0]
+        if not bus.exists():
+            bus.mkdir(parents=True)
+            (host.folder / "class/pci_bus.made" / bus.name).symlink_to(bus)
     said = {
         "vendor": vendor, "device": kind, "class": category, "subsystem_vendor": vendor, "subsystem_device": kind,
         "numa_node": "0", "max_link_speed": "32.0 GT/s PCIe", "max_link_width": "16",
