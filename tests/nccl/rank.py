@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import resource
 import signal
 import struct
 import sys
@@ -255,6 +256,10 @@ class Rank:
         """Wait for a mark."""
         while not (self.folder / f"mark.{argument}").exists():
             time.sleep(POLL_S)
+
+    def do_limit(self, argument: str) -> None:
+        """limit:FILES, as `ulimit -n`"""
+        resource.setrlimit(resource.RLIMIT_NOFILE, (int(argument), int(argument)))
 
     def do_stop(self, _: str) -> None:
         """SIGSTOP."""

@@ -1,0 +1,154 @@
+"""Real jobs of NCCL on a machine without a GPU.
+
+    python -m tests.nccl run FOLDER [--versions 2.23.4,...] [--only NAME,...] [--labs 3]   run cases, keep their logs
+    python -m tests.nccl judge FOLDER [--half open|held|all] [--list]   what `ncclcheck logs` makes of them
+    python -m tests.nccl list                                           the cases
+
+Half of the cases, by a hash of the name, are held: look at the others while rules are being changed, and judge the
+held ones once, at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import queue
+import threading
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from tabulate import tabulate
+
+from benchmarks.logs import causes
+from ncclcheck.reports.logged import SYMPTOMS
+from tests.lab import Lab
+from tests.nccl.cases import CASES, Case
+from tests.nccl.wheels import VERSIONS
+
+
+class Kept(msgspec.Struct):
+    """One job that was run: case.json beside its logs."""
+
+    name: str
+    version: str
+    kind: str
+    done: str
+    truth: list[str]
+    culprit: str
+    codes: list[int | None]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What the reader made of a log: right, or why not."""
+
+    kept: Kept
+    named: list[str]
+    right: bool
+
+
+def held(name: str) -> bool:
+    """Whether a case is not to be looked at before the end."""
+    return hashlib.sha256(name.encode()).digest()[0] % 2 == 1
+
+
+def run(folder: Path, versions: list[str], only: set[str], labs: int) -> None:
+    """Run them all in some labs at once; what is there already stays."""
+    waiting: queue.Queue[tuple[Case, str]] = queue.Queue()
+    for version in versions:
+        for case in CASES:
+            if (not only or case.name in only) and not (folder / f"{case.name}-{version}/case.json").exists():
+                waiting.put((case, version))
+    threads = [threading.Thread(target=_work, args=(folder, waiting)) for _ in range(labs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _work(folder: Path, waiting: queue.Queue[tuple[Case, str]]) -> None:
+    while True:
+        try:
+            case, version = waiting.get_nowait()
+        except queue.Empty:
+            return
+        try:
+            with Lab(hosts=2, mgmt=False) as lab:
+                _keep(folder / f"{case.name}-{version}", case, version, lab)
+        except Exception:
+            print(f"{case.name} {version}:\n{traceback.format_exc()}", flush=True)
+
+
+def _keep(folder: Path, case: Case, version: str, lab: Lab) -> None:
+    ended = case.run(lab, version)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "all.log").write_text(ended.log)
+    for place, rank in enumerate(ended.ranks):
+        (folder / f"rank{place}.log").write_text(rank.log)
+        (folder / f"rank{place}.json").write_bytes(msgspec.json.encode(rank.said))
+    longest = max((rank.seconds for rank in ended.ranks), default=0.0)
+    kept = Kept(
+        case.name, version, case.kind, case.done, sorted(case.truth), case.culprit, ended.codes, round(longest, 1)
+    )
+    (folder / "case.json").write_bytes(msgspec.json.encode(kept))
+    print(f"{case.name} {version}: {ended.codes} {longest:.1f} s", flush=True)
+
+
+def judge(folder: Path, half: str) -> list[Judged]:
+    """What the reader makes of the logs of all ranks in one."""
+    found = []
+    for path in sorted(folder.glob("*/case.json")):
+        kept = msgspec.json.decode(path.read_bytes(), type=Kept)
+        if half != "all" and held(kept.name) != (half == "held"):
+            continue
+        told = causes((path.parent / "all.log").read_bytes())
+        exact = [one.code for one in told if one.code not in SYMPTOMS]
+        named = exact or [one.code for one in told]
+        if kept.kind == "sound":
+            right = not named
+        elif kept.kind == "silent":
+            right = not exact and set(named) <= {"LOG002"}
+        else:
+            right = bool(named) and named[0] in kept.truth
+        found.append(Judged(kept, named, right))
+    return found
+
+
+def main() -> None:
+    """Do what is asked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("run", "judge", "list"))
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("build/nccl"))
+    parser.add_argument("--versions", default=",".join(VERSIONS))
+    parser.add_argument("--only", default="")
+    parser.add_argument("--labs", type=int, default=2)
+    parser.add_argument("--half", choices=("open", "held", "all"), default="open")
+    parser.add_argument("--list", action="store_true")
+    given = parser.parse_args()
+    if given.what == "list":
+        print(tabulate([[one.name, one.kind, one.done, " ".join(sorted(one.truth))] for one in CASES]))
+    elif given.what == "run":
+        run(given.folder, given.versions.split(","), {*filter(None, given.only.split(","))}, given.labs)
+    else:
+        _table(judge(given.folder, given.half), given.list)
+
+
+def _table(found: list[Judged], each: bool) -> None:
+    rows = []
+    for kind in ("sound", "told", "silent"):
+        of_kind = [one for one in found if one.kept.kind == kind]
+        rows.append([kind, len(of_kind), sum(one.right for one in of_kind)])
+    print(tabulate(rows, ["kind", "logs", "right"]))
+    for one in found:
+        if each and not one.right:
+            kept = one.kept
+            print(
+                f"{kept.kind} {kept.name} {kept.version} ({kept.done}): {one.named or 'nothing'}, not {kept.truth}"
+            )
+
+
+if __name__ == "__main__":
+    main()
