@@ -1,6 +1,6 @@
 """Real jobs of NCCL on a machine without a GPU.
 
-    python -m tests.nccl run FOLDER [--versions 2.23.4,...] [--only NAME,...] [--labs 3]   run cases, keep their logs
+    python -m tests.nccl run FOLDER [--versions A,B] [--only NAME,NAME] [--labs 3]   run cases, keep their logs
     python -m tests.nccl judge FOLDER [--half open|held|all] [--list]   what `ncclcheck logs` makes of them
     python -m tests.nccl list                                           the cases
 
@@ -23,7 +23,7 @@ from tabulate import tabulate
 
 from benchmarks.logs import causes
 from ncclcheck.reports.logged import SYMPTOMS
-from tests.lab import Lab
+from tests.lab import Lab, need
 from tests.nccl.cases import CASES, Case
 from tests.nccl.wheels import VERSIONS
 
@@ -62,6 +62,7 @@ def run(folder: Path, versions: list[str], only: set[str], labs: int) -> None:
         for case in CASES:
             if (not only or case.name in only) and not (folder / f"{case.name}-{version}/case.json").exists():
                 waiting.put((case, version))
+    need()  # asked once, for its answer is kept
     threads = [threading.Thread(target=_work, args=(folder, waiting)) for _ in range(labs)]
     for thread in threads:
         thread.start()
@@ -76,7 +77,7 @@ def _work(folder: Path, waiting: queue.Queue[tuple[Case, str]]) -> None:
         except queue.Empty:
             return
         try:
-            with Lab(hosts=2, mgmt=False) as lab:
+            with Lab(hosts=2, mgmt=False) as lab:  # a new one for each: no fault outlives its case
                 _keep(folder / f"{case.name}-{version}", case, version, lab)
         except Exception:
             print(f"{case.name} {version}:\n{traceback.format_exc()}", flush=True)
