@@ -9,8 +9,13 @@ from typing import Protocol
 from ncclcheck import wire
 from ncclcheck.probes import process
 from ncclcheck.probes.facts import Measurements, RankState
+from ncclcheck.reports import last_words
 
 _FAILED = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\)\s+exitcode\s*:\s*(-?\d+) \(pid: (\d+)\)")
+# The words of some stand in the lines below it.
+_EXCEPTION = re.compile(
+    r"^\s*(?:\w+\.)*\w*(?:Error|Exception)\b(?:.*:[ \t]*\S.*|.*:[ \t]*(?:\n.+){0,3})$", re.MULTILINE
+)
 
 
 class Running(Protocol):
@@ -40,15 +45,22 @@ class Running(Protocol):
         """What the agent itself saw of the run; asked at its end."""
 
 
+def _joined(lines: str) -> str:
+    return " ".join(line.strip() for line in lines.splitlines() if line.strip())
+
+
 def explain_end(log: str) -> str:
-    """What torchrun's log says of its end: the rank that it names, the last exception, else the last lines."""
+    """What a log says of its end: words that are known, the last exception, the rank that torchrun names, else
+    the last lines that say what happened."""
     text = process.tail(log, 65536)
-    errors = [
-        line.strip() for line in text.splitlines() if re.match(r"\s*(\w+\.)*\w*(Error|Exception)\b.*:", line)
-    ]
+    if known := last_words.told(text):
+        return known.line[:2000]
+    errors = [_joined(found[0]) for found in _EXCEPTION.finditer(text)]
     if told := [line for line in errors if not line.endswith("ChildFailedError:")]:
         return told[-1][:2000]
     if failures := _FAILED.findall(text):
         rank, status, pid = failures[-1]
         return f"rank {rank} (pid {pid}) ended with exit status {status} before it could speak"
-    return "\n".join(text.splitlines()[-5:])[:2000]
+    if ended := last_words.by_shell(text):
+        return ended.line[:2000]
+    return "\n".join(last_words.telling(text))[:2000]

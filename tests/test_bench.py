@@ -186,7 +186,7 @@ def test_a_killed_launcher_leaves_nothing() -> None:
 def test_a_killed_agent_is_a_silent_node() -> None:
     with _running(*LONG) as bench:
         _ranks(bench)
-        victim = _below(bench, "ncclcheck.agent --node 1", 1)[0]
+        victim = _below(bench, "main() --node 1", 1)[0]
         victim.kill()
         ran = _end(bench, 20)
     assert ran.code == 3

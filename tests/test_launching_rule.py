@@ -194,7 +194,7 @@ def test_a_deadline_that_came_too_early_is_blamed_and_no_node() -> None:
 @pytest.mark.parametrize("command", ["env", "bench"])
 def test_so_it_is_on_a_machine_that_is_slow(ncclcheck: Command, tmp_path: Path, command: str) -> None:
     (tmp_path / "sitecustomize.py").write_text(
-        "import sys, time\nif 'ncclcheck.agent' in sys.orig_argv: time.sleep(20)\n"
+        "import sys, time\nif 'ncclcheck.agent' in ' '.join(sys.orig_argv): time.sleep(20)\n"
     )
     ran = ncclcheck(command, "--deadline", "1", "-o", "short", seconds=20, PYTHONPATH=f"{tmp_path}:{ROOT}")
     assert ran.code == 3

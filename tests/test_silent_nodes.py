@@ -79,8 +79,8 @@ def _fixes(found: Finding) -> str:
             "ForceCommand",
         ),
         (
-            {**_NEVER, "via": "ssh", "exit": 1, "detail": "Fatal Python error: init_fs"},
-            "ssh ended with status 1: Fatal Python error: init_fs, before",
+            {**_NEVER, "via": "ssh", "exit": 1, "detail": "qemu: unsupported syscall"},
+            "ssh ended with status 1: qemu: unsupported syscall, before",
             "by hand",
         ),
         (

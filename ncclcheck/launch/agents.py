@@ -16,7 +16,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 import ncclcheck
 from ncclcheck import wire
-from ncclcheck.launch import secret
+from ncclcheck.launch import doorstep, secret
 from ncclcheck.probes import process
 from ncclcheck.probes.facts import Look
 
@@ -194,11 +194,11 @@ class ProcessLink:
 
 def agent_argv(python: str, *more: str) -> list[str]:
     """The command line of an agent; without --node and --name it reads them from its job step (agent.py)."""
-    return [python, "-m", "ncclcheck.agent", *more]
+    return [python, "-c", doorstep.AGENT, *more]
 
 
 def agent_here(node: int, name: str, events: Events, *more: str) -> ProcessLink:
-    """An agent on this machine, a child of ours. It enters our directory by itself: `-m` would import from it."""
+    """An agent on this machine, a child of ours. It enters our directory by itself."""
     with suppress(OSError):
         more = ("--directory", _here(), *more)
     argv = agent_argv(sys.executable, "--node", str(node), "--name", name, *more)

@@ -23,13 +23,17 @@ _SH = (
     'if [ -x "$1" ]; then exec "$@"; fi; '
     'echo "ncclcheck: ${SLURMD_NODENAME:-$0}: no interpreter $1 there" >&2; exit 127'
 )
+# Python's own modules first: a user's queue.py in PYTHONPATH or in the working directory shall not hide them here.
+_OWN_FIRST = (
+    "import os,sys;s=os.path.dirname(os.__file__);"
+    'sys.path=sorted(filter(None,sys.path),key=lambda p:p not in(s,s+"/lib-dynload"));'
+)
 _BOOT = (
-    "import sys;sys.path=[p for p in sys.path if p];import base64,json,zlib;"
+    f"{_OWN_FIRST}import base64,json,zlib;"
     'd=json.loads(zlib.decompress(base64.b64decode("".join(sys.argv[1:])+"==")));'
     'exec(d["code"],d);d["enter"](**d["call"])'
 )
-# Not `-m`: that would put the working directory first, where a user's queue.py hides Python's own.
-_AGENT = "import sys;sys.path=[p for p in sys.path if p];from ncclcheck.agent import main;main()"
+AGENT = f"{_OWN_FIRST}from ncclcheck.agent import main;main()"
 _SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+./:@%,")
 
 
@@ -41,7 +45,7 @@ def command(python: str, name: str, env: Mapping[str, str], cwd: str, options: S
         "env": dict(env),
         "cwd": cwd,
         "spoken": [wire.PROTOCOL, __version__],
-        "argv": ["-c", _AGENT, *options],
+        "argv": ["-c", AGENT, *options],
     }
     code = "from __future__ import annotations\nimport os, sys\n" + inspect.getsource(enter)
     packed = base64.b64encode(zlib.compress(json.dumps({"code": code, "call": call}).encode(), 9)).decode()
@@ -61,7 +65,10 @@ def enter(python: str, name: str, env: dict[str, str], cwd: str, spoken: tuple[i
     for variable, value in env.items():
         os.environb[variable.encode("utf-8", "surrogateescape")] = value.encode("utf-8", "surrogateescape")
     os.environ["PATH"] = ":".join([os.environ["PATH"], *path]) if "PATH" in env else ":".join(path)
-    sys.path[:0] = [part for part in os.environ.get("PYTHONPATH", "").split(":") if part]
+    home = os.path.dirname(os.__file__)
+    own = [part for part in sys.path if part in (home, f"{home}/lib-dynload")]
+    given = [part for part in os.environ.get("PYTHONPATH", "").split(":") if part]
+    sys.path[:] = [*own, *given, *(part for part in sys.path if part not in own)]
     try:
         import ncclcheck  # noqa: PLC0415
         from ncclcheck import wire  # noqa: PLC0415

@@ -44,6 +44,14 @@ _NAMES = {
     "LD_PRELOAD",
     "KUBERNETES_SERVICE_HOST",
 }
+# What the loader, Python, the C library and the libraries of threads take from the environment, each for itself:
+# told of a node beside the families, and handed to no other.
+_OF_A_PROCESS = (
+    *("LD_", "PYTHON", "MALLOC_", "GLIBC_TUNABLES", "TCMALLOC_", "ASAN_", "LSAN_", "TSAN_"),
+    *("KMP_", "MKL_", "OPENBLAS_", "GOMP_", "GOTO_", "BLIS_", "ATEN_", "DNNL_", "ONEDNN_"),
+)
+_TEMPORARY = ("TMPDIR", "TEMP", "TMP")
+_NOT_TOLD = {"PYTHONPATH", "PYTHONSTARTUP", "PYTHONUSERBASE", "PYTHONPYCACHEPREFIX", "PYTHONHISTFILE"}
 _LAUNCHERS = ("srun", "sbatch", "kubectl", "mpirun", "docker")
 
 
@@ -52,7 +60,7 @@ def probe(machine: Machine) -> JobFacts:
     env = machine.ask("environment", dict[str, str], _environment)
     if isinstance(env, Unread):
         return JobFacts(variables=env, launcher_programs=env, master=env, port_holders=env)
-    listed = sorted(environment_of_families(env).items())
+    listed = sorted(_told(env).items())
     return JobFacts(
         variables=[Variable(name=name, value=value) for name, value in listed],
         launcher_programs=[name for name in _LAUNCHERS if _on_path(machine, name, env.get("PATH", ""))],
@@ -80,6 +88,15 @@ def _name(pid: int | None) -> str:
         return psutil.Process(pid).name() if pid else "another user's process"
     except psutil.Error:
         return "a process that is gone"
+
+
+def _told(env: Mapping[str, str]) -> dict[str, str]:
+    """What is reported: the families, and what bears on a process of this node alone."""
+    own = {
+        name: masked(value) for name, value in env.items() if name.startswith(_OF_A_PROCESS) or name in _TEMPORARY
+    }
+    own = {name: value for name, value in own.items() if name not in _NOT_TOLD and not is_secret(name)}
+    return environment_of_families(env) | own
 
 
 def environment_of_families(env: Mapping[str, str]) -> dict[str, str]:

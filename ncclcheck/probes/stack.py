@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 import platform
@@ -9,7 +10,8 @@ import re
 import sys
 
 import ncclcheck
-from ncclcheck.probes.facts import Stack, Unread
+from ncclcheck.probes import modules
+from ncclcheck.probes.facts import Hiding, Stack, Unread
 from ncclcheck.probes.machine import Machine
 
 _ALWAYS_LOADED = (
@@ -34,7 +36,24 @@ def probe(machine: Machine) -> Stack:
         torch_cuda=_cuda(version_file),
         torch_libraries=machine.ask("torch_libraries", int, lambda: _libraries(folder)),
         driver=_driver(machine),
+        numpy=machine.ask("numpy", str, _numpy),
+        preloaded=_preloaded(machine),
+        customised=machine.ask("customised", list[str], modules.customised),
+        hiding=machine.ask("hiding", list[Hiding], modules.hiding),
     )
+
+
+def _numpy() -> str | Unread:
+    try:
+        return importlib.metadata.version("numpy")
+    except importlib.metadata.PackageNotFoundError:
+        return Unread("absent", "numpy is not installed in this Python")
+
+
+def _preloaded(machine: Machine) -> str | Unread:
+    """ld.so(8): a list with blanks or colons between its entries, for every process of the machine."""
+    text = machine.read("/etc/ld.so.preload")
+    return text if isinstance(text, Unread) else " ".join(text.replace(":", " ").split())
 
 
 def torch_folder(machine: Machine) -> str | Unread:

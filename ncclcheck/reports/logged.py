@@ -39,7 +39,7 @@ def log_rule(
             found = map(Ending(logs).judged, body(logs))
             yield from found if cluster.command == "logs" else (one for one in found if one.state is State.FAIL)
 
-        return rule(code, title, worst=worst, over="")(judged)
+        return rule(code, title, worst=worst, over="", ground=("VER017", "VER018"))(judged)
 
     return register
 

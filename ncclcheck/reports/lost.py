@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Sequence
 
 from ncclcheck.probes.facts import Cluster, JobEnd, RankState, Run, at, value_or
+from ncclcheck.reports import last_words
 from ncclcheck.reports.derived import derived
 
 STUCK_S = 5.0
@@ -41,11 +41,35 @@ def ending(end: JobEnd) -> str:
     return f"{began}: {last_line(end.detail)}"
 
 
+def meaning(end: JobEnd) -> last_words.Told | None:
+    """What the end of a torchrun usually means, by its last words, its signal or the shell's word for it."""
+    said = last_words.told(end.detail) or last_words.by_signal(end.exit)
+    return said or last_words.by_shell(last_line(end.detail))
+
+
+def meaning_of(rank: RankState, run: Run) -> last_words.Told | None:
+    """The same of a rank: what it raised, its signal, else what its node's log ended with."""
+    if rank.error:
+        return last_words.told(rank.error)
+    ends = [end.detail for end in run.ends if end.node == rank.node and not gave_up(end)]
+    return next(filter(None, map(last_words.told, ends)), None) or last_words.by_signal(rank.exit)
+
+
 def ended(ranks: Sequence[RankState]) -> list[RankState]:
     """Stopped ranks; else those that a signal ended (SIGTERM is torchrun's own)."""
     stopped = [rank for rank in ranks if rank.proc_state in ("T", "t")]
     signalled = [r for r in ranks if not r.error and r.exit is not None and r.exit < 0 and r.exit != -15]
     return (stopped or signalled)[:MOST_TOLD]
+
+
+def by_themselves(ranks: Sequence[RankState]) -> list[RankState]:
+    """Those that nobody stopped and no other made fail: ended by a signal, else the first that died or raised."""
+    if any(rank.proc_state in ("T", "t") for rank in ranks) or by_defect(ranks):
+        return []
+    if found := ended(ranks):
+        return found
+    found = [rank for rank in ranks if rank.first] or [rank for rank in ranks if rank.error][:1]
+    return [rank for rank in found if not _IN_VAIN.search(last_line(rank.error))]
 
 
 def by_defect(ranks: Sequence[RankState]) -> bool:
@@ -135,10 +159,7 @@ def where(rank: RankState) -> str:
 
 def signal_name(status: int) -> str:
     """`SIGKILL` for an exit status of -9."""
-    try:
-        return signal.Signals(-status).name
-    except ValueError:
-        return f"signal {-status}"
+    return last_words.name_of(-status)
 
 
 def last_line(text: str) -> str:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster, Run, Silence, replace
-from ncclcheck.reports import exhausted, knocked
+from ncclcheck.reports import exhausted, knocked, last_words
 from ncclcheck.reports.findings import Evidence, Finding, Owner, Remedy, Where, admin, seen, unknown, you
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.launching import FELL_SILENT, NOTHING_KNOWN, OWN_WORDS, SSH, TRY, Cause
@@ -24,6 +24,7 @@ _KILLED = re.compile(
 )
 _NEVER_CAME = re.compile(r"^it did not join within (?P<seconds>\d+) s", re.MULTILINE)
 _KILLED_AS = {"Killed": "SIGKILL", "Terminated": "SIGTERM"}
+_ENDS_PYTHON = ("LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH", "PYTHONIOENCODING")
 _KERNEL_LOG = "dmesg -T | tail -50"
 
 
@@ -189,6 +190,48 @@ def _other_command(_: Cluster, silence: Silence) -> Finding | None:
     )
 
 
+def _died_at_start(_: Cluster, silence: Silence) -> Finding | None:
+    """The shell, the interpreter or a library there said why it ended: in words that are known."""
+    known = last_words.told(silence.detail) or last_words.by_shell(silence.detail)
+    if known is None or silence.exit == 0 or silence.last_step:
+        return None
+    return _found(
+        silence,
+        f"Python does not start there: {known.line}: {known.means}",
+        "What ends it in a login by ssh ends every rank there: it comes from that node's own files.",
+        "node",
+        *known.fix,
+        *_where_set(known.bears),
+    )
+
+
+def _where_set(bears: str) -> list[Remedy]:
+    """Who gives a variable to each login on a node."""
+    if not bears:
+        return []
+    files = "/etc/environment /etc/profile.d /etc/ssh/sshd_config ~/.bashrc ~/.profile ~/.ssh/environment"
+    names = "LD_|PYTHON|MALLOC_|GLIBC_|OMP_|TMPDIR"
+    return [you("Find where it is set on that node.", f"ssh {{node}} \"grep -rsnE '{names}' {files}\"")]
+
+
+def _killed_shell(_: Cluster, silence: Silence) -> Finding | None:
+    """ssh ends with 255 and no word where the command's shell was ended by a signal."""
+    if silence.last_step or silence.via != "ssh" or silence.exit != 255 or silence.detail or silence.look:
+        return None
+    return _found(
+        silence,
+        "ssh ended with status 255 and no word: what it started there, a shell or Python, died by a signal",
+        "A library that every process of that node loads does that, or the connection broke.",
+        "node",
+        you("See whether anything runs there; `exit-signal` is a process that died.", "ssh -v {node} true"),
+        admin(
+            "Look at its console for what every process there loads (LD_PRELOAD, LD_AUDIT), and take it out.",
+            "cat /etc/ld.so.preload",
+            "grep -rsnE 'LD_(PRELOAD|AUDIT|LIBRARY)' /etc/environment /etc/ssh/sshd_config /etc/profile.d ~/.ssh",
+        ),
+    )
+
+
 def _ended(_: Cluster, silence: Silence) -> Finding | None:
     """What spoke for the node has ended, with words that are not known."""
     if silence.exit is None or not silence.via:
@@ -264,10 +307,18 @@ def _never_came(cluster: Cluster, silence: Silence) -> Finding | None:
         "job",
         you("Start the same command there, while this one waits.", f"ncclcheck {cluster.command} {place}"),
         you("If it runs there, its own last lines say why it does not reach this node; --wait S waits longer."),
+        you(
+            "If it ends there at once, a variable of that shell alone may end Python: start it without them.",
+            f"env -u {' -u '.join(_ENDS_PYTHON)} ncclcheck {cluster.command} {place}",
+            "env | grep -E '^(LD_|PYTHON|MALLOC_|GLIBC_)'",
+        ),
     )
 
 
-_SIGNS = (_exhausted, _stopped, _killed, _in_kernel, _other_command, _ended, _swallowed, _slow_login, _never_came)
+_SIGNS = (
+    *(_exhausted, _stopped, _killed, _in_kernel, _other_command, _died_at_start, _killed_shell, _ended),
+    *(_swallowed, _slow_login, _never_came),
+)
 _OF = {"agent": "its process", "ssh": "ssh", "srun": "srun"}
 
 
@@ -360,7 +411,7 @@ def _first_line(text: str) -> str:
 
 
 def _last_line(text: str) -> str:
-    return text.strip().splitlines()[-1].strip()[:200]
+    return (last_words.telling(text) or text.strip().splitlines())[-1].strip()[:200]
 
 
 def _hurried(command: str, silent: list[Silence]) -> Finding:

@@ -90,7 +90,7 @@ from ncclcheck.probes.facts.reach import (
 )
 from ncclcheck.probes.facts.resources import Filled, Other, RankUse, Resources
 from ncclcheck.probes.facts.run import JobEnd, Knock, Leftover, Look, RankState, Run, Silence
-from ncclcheck.probes.facts.software import JobFacts, PortHolder, Stack, Variable
+from ncclcheck.probes.facts.software import Hiding, JobFacts, PortHolder, Stack, Variable
 from ncclcheck.probes.facts.transport import (
     Connections,
     Diagnosis,
@@ -167,6 +167,7 @@ __all__ = [
     "GpuProcess",
     "Gpus",
     "Hca",
+    "Hiding",
     "Host",
     "HugePages",
     "Interface",

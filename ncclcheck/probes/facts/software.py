@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import Struct
 
 from ncclcheck.probes.facts.host import Resolution
 from ncclcheck.probes.facts.unread import NOT_RECORDED, Unread
 
 
+class Hiding(Struct, frozen=True, kw_only=True):
+    """A file of the user's that has the name of a module of Python or torch. by: what puts its folder first."""
+
+    module: str
+    path: str
+    by: Literal["the working directory", "PYTHONPATH"]
+
+
 class Stack(Struct, frozen=True, kw_only=True, tag="stack"):
     """Software versions, read from files; torch is never imported for them.
 
-    torch_libraries: bytes of those of its shared libraries that `import torch` maps in any case.
+    torch_libraries: bytes of those of its shared libraries that `import torch` maps in any case. preloaded: what
+    /etc/ld.so.preload loads into every process. customised: sitecustomize and usercustomize, as Python finds them.
     """
 
     python: str | Unread = NOT_RECORDED
@@ -22,6 +33,10 @@ class Stack(Struct, frozen=True, kw_only=True, tag="stack"):
     torch_cuda: str | Unread = NOT_RECORDED
     torch_libraries: int | Unread = NOT_RECORDED
     driver: str | Unread = NOT_RECORDED
+    numpy: str | Unread = NOT_RECORDED
+    preloaded: str | Unread = NOT_RECORDED
+    customised: list[str] | Unread = NOT_RECORDED
+    hiding: list[Hiding] | Unread = NOT_RECORDED
 
 
 class Variable(Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from ncclcheck.reports.culprit.blame import FEW, Blame, blame, unexplained
 from ncclcheck.reports.culprit.broken import broken
 from ncclcheck.reports.culprit.groups import known_groups
 from ncclcheck.reports.culprit.machines import lack_cores, machines_differ, share_cores, usual_noise
+from ncclcheck.reports.culprit.own import by_own_environment
 from ncclcheck.reports.culprit.samples import PERCENT, Samples, Way, ends_of, read
 from ncclcheck.reports.culprit.slowed import Slowed, slowed_by_loss
 from ncclcheck.reports.culprit.training import in_training
@@ -43,7 +44,10 @@ def culprits(cluster: Cluster) -> list[Culprit]:
             found.append(one)
         else:
             found[cause] = _joined(found[cause], one)
-    told = [*broken(cluster), *in_training(cluster), *_recorded(cluster), *found]
+    own = by_own_environment(cluster)
+    accused = {one.names[0] for one in own}
+    told = [one for one in (*broken(cluster), *found) if not {place.node for place in one.where} & accused]
+    told = [*own, *told, *in_training(cluster), *_recorded(cluster)]
     return sorted(_named_once(told), key=lambda one: -one.confidence)
 
 

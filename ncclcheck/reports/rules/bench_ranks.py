@@ -26,6 +26,7 @@ _HELD = ("starved", "stopped", "idle", "unseen")
 
 @rule(
     "BEN003", "no rank is late", worst=State.FAIL, over="measurements.lateness", at_least=2,
+    ground=("VER017",),
     commands=("bench",),
 )  # fmt: skip
 def no_rank_is_late(cluster: Cluster) -> Iterator[Finding]:
@@ -128,6 +129,7 @@ def _mend(one: Late) -> list[Remedy]:
 
 @rule(
     "BEN015", "every GPU and host is as fast as its peers", worst=State.FAIL, over="measurements.rank_speeds",
+    ground=("VER017",),
     at_least=FEW, commands=("bench",),
 )  # fmt: skip
 def every_rank_is_as_fast(cluster: Cluster) -> Iterator[Finding]:
@@ -159,6 +161,7 @@ def every_rank_is_as_fast(cluster: Cluster) -> Iterator[Finding]:
 
 @rule(
     "BEN016", "the ranks of every node are as fast among themselves as those of its peers", worst=State.FAIL,
+    ground=("VER017",),
     over="measurements.node_speeds", at_least=FEW, commands=("bench",),
 )  # fmt: skip
 def every_node_is_as_fast_inside(cluster: Cluster) -> Iterator[Finding]:

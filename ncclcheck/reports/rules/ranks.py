@@ -10,13 +10,21 @@ from ncclcheck.reports import exhausted, lost
 from ncclcheck.reports.crowded import crowded_nodes
 from ncclcheck.reports.findings import Evidence, Finding, Remedy, State, Where, admin, fail, seen, unknown, you
 from ncclcheck.reports.fold import fold_names
+from ncclcheck.reports.last_words import Told
 from ncclcheck.reports.reached import closed, closed_to
 from ncclcheck.reports.rule import NothingToJudge, rule
 
 _LAST_STEP = "destroy_process_group"  # of the worker: nothing is measured after it
 
 
-@rule("RUN002", "every rank joined", worst=State.FAIL, over="", commands=("bench", "smoke"))
+@rule(
+    "RUN002",
+    "every rank joined",
+    worst=State.FAIL,
+    over="",
+    ground=("VER017", "VER018"),
+    commands=("bench", "smoke"),
+)
 def every_rank_joined(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -138,6 +146,7 @@ def _out_of_time(cluster: Cluster, what: str, late: list[RankState], more: str) 
     "every rank reached every collective in time",
     worst=State.FAIL,
     over="run.ranks",
+    ground=("VER017", "VER018"),
     commands=("bench", "smoke"),
 )
 def every_rank_reached_every_collective(cluster: Cluster) -> Iterator[Finding]:
@@ -222,25 +231,33 @@ def _did_not_come(rank: RankState) -> Finding:
 
 
 def _ended(cluster: Cluster, end: JobEnd) -> Finding:
+    """What a limit explains, that; else what its last words mean."""
     spent = exhausted.of_end(cluster, end)
+    known = lost.meaning(end)
+    if spent:
+        what, fix = f"{spent.words}; {lost.ending(end)}", [*spent.fix]
+    elif known:
+        what, fix = f"{lost.ending(end)}: {known.means}", known.fix
+    else:
+        what, fix = lost.ending(end), _fix(end)
     return fail(
         Where(node=end.node),
-        f"{spent.words}; {lost.ending(end)}" if spent else lost.ending(end),
+        what,
         why="Without this node's ranks there is no world, and the other nodes only wait.",
         owner=spent.owner if spent else "node",
         evidence=[
             seen("torchrun", end.detail or f"exit status {end.exit}"),
             *(spent.evidence if spent else ()),
         ],
-        fix=[*spent.fix] if spent else [you(_mend(end))],
+        fix=fix,
     )
 
 
-def _mend(end: JobEnd) -> str:
+def _fix(end: JobEnd) -> list[Remedy]:
     if end.exit is not None and end.exit < 0:
-        return "Find who ended it: a person, the job system, or the kernel for want of memory (dmesg)."
+        return [you("Find who ended it: a person, the job system, or the kernel for want of memory (dmesg).")]
     first = "Choose another port: --rdzv-endpoint HOST:PORT." if "cannot be opened" in end.detail else "Mend that."
-    return f"{first} The same fails in a real job."
+    return [you(f"{first} The same fails in a real job.")]
 
 
 def _cut_short(run: Run) -> str:
@@ -281,24 +298,31 @@ def _killed(cluster: Cluster) -> list[Finding]:
 
 def _lost(cluster: Cluster, rank: RankState) -> Finding:
     spent = exhausted.of_rank(cluster, rank)
-    how = f"{lost.how(rank)}, {lost.where(rank)}"
+    known = None if spent else lost.meaning_of(rank, cluster.run)
+    cause = spent.words if spent else known.means if known else ""
     return fail(
         Where(node=rank.node, rank=rank.rank),
-        f"{how}: {spent.words}" if spent else how,
+        f"{lost.how(rank)}, {lost.where(rank)}" + (f": {cause}" if cause else ""),
         why="All other ranks wait for it: what they print afterwards is a consequence.",
         owner=spent.owner if spent else "job" if rank.error else "node",
-        evidence=[_evidence(rank), *(spent.evidence if spent else ())],
-        fix=[*spent.fix] if spent else _mends(rank),
+        evidence=[
+            _evidence(rank),
+            *(spent.evidence if spent else ()),
+            *([seen("its log", known.line)] if known and not rank.error else ()),
+        ],
+        fix=[*spent.fix] if spent else _mends(rank, known),
     )
 
 
-def _mends(rank: RankState) -> list[Remedy]:
+def _mends(rank: RankState, known: Told | None) -> list[Remedy]:
     if rank.proc_state in ("T", "t"):
         return [
             you("Find what stopped it (a debugger, job control, a suspended job) and let it go on.",
                 f"kill -CONT {rank.pid}"),
             admin("See whether the scheduler suspends jobs on this node.", "scontrol show job"),
         ]  # fmt: skip
+    if known:
+        return known.fix
     if rank.error:
         return [you("Mend what it raised; torchrun's own words about it add nothing.")]
     return [

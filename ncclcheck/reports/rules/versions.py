@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Unread, at
 from ncclcheck.reports.agreement import disagreements
@@ -48,6 +49,8 @@ def torch_installed(cluster: Cluster) -> Iterator[Finding]:
         torch = at(node, "stack.torch")
         if not isinstance(torch, Unread):
             yield fine(Where(node=node.name), f"torch {torch}", seen("torch/version.py", torch))
+        elif torch.kind == "absent" and isinstance(path := at(node, "stack.torch_path"), str):
+            yield _another_torch(cluster, node.name, path)
         elif torch.kind == "absent":
             yield _no_torch(cluster, node.name, torch, str(at(node, "stack.executable")))
         else:
@@ -68,6 +71,22 @@ def _no_torch(cluster: Cluster, node: str, torch: Unread, python: str) -> Findin
         owner="job",
         evidence=[seen(python, torch.why)],
         fix=[you("Use the Python of your training job, on every node.", "python -m ncclcheck env")],
+    )
+
+
+def _another_torch(cluster: Cluster, node: str, path: str) -> Finding:
+    """A folder of that name that comes before the real one, or a real one that is not complete."""
+    level = note if cluster.command in ("env", "logs") else fail
+    folder, _, name = path.rpartition("/")
+    again = you("Install torch again.", "python -m pip install --force-reinstall --no-cache-dir torch")
+    rename = you("Rename it.", f"mv {quote(path)} {quote(f'{folder}/my_{name}')}  # on {node}")
+    return level(
+        Where(node=node),
+        f"{path} is imported as torch, and is none: it has no version.py",
+        why="Whoever imports torch gets this folder: PYTHONPATH names it first, or torch is not installed whole.",
+        owner="job",
+        evidence=[seen("stack.torch_path", path)],
+        fix=[again if "-packages/" in path else rename],
     )
 
 

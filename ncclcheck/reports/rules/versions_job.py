@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Node, PluginFile, Unread, at, known, variables
-from ncclcheck.reports.agreement import disagreements
-from ncclcheck.reports.findings import Finding, State, admin, fail, note, warn, you
+from ncclcheck.reports.agreement import Groups, disagreements, group
+from ncclcheck.reports.findings import Finding, Remedy, State, admin, fail, note, warn, you
+from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.rule import NothingToJudge, rule
 
 
@@ -120,6 +121,7 @@ _NOTED = ("OMP_NUM_THREADS", "CUDA_MODULE_LOADING", "CUDA_DEVICE_ORDER")
     worst=State.WARN,
     needs=("job.variables", "stack.executable"),
     at_least=2,
+    ground=("VER017",),
     between_machines=True,
 )
 def environment(cluster: Cluster) -> Iterator[Finding]:
@@ -136,7 +138,8 @@ def environment(cluster: Cluster) -> Iterator[Finding]:
     The environment of the process that the launcher started on each node; the odd one out by majority.
 
     ## Fix
-    - **you** set them in the job script and let the launcher hand them over (`srun --export=ALL`,
+    - **you** take out what one node alone has: its ~/.bashrc, ~/.ssh/environment or /etc/environment gives it.
+    - **you** set what all need in the job script and let the launcher hand it over (`srun --export=ALL`,
       `mpirun -x NAME`), or in the image.
 
     ## Source
@@ -148,12 +151,24 @@ def environment(cluster: Cluster) -> Iterator[Finding]:
         *((name, warn, _variable(name)) for name in _WARNED),
         *((name, note, _variable(name)) for name in _NOTED),
     ]
-    fix = [you("Set it in the job script, and let the launcher hand it over.", "srun --export=ALL ...")]
     why = "Ranks on that node use other libraries, devices or threads than the others."
     for subject, level, read in facts:
         values = {node.name: read(node) for node in cluster.nodes}
         if len(set(values.values())) > 1:
+            fix = _fix(subject, group(values))
             yield from disagreements(values, subject, "environment", level=level, why=why, owner="job", fix=fix)
+
+
+def _fix(subject: str, found: Groups[str]) -> list[Remedy]:
+    """What most nodes have is right; without a majority, a variable that is set on a part is a leftover."""
+    hand_over = you("Set it in the job script, and let the launcher hand it over.", "srun --export=ALL ...")
+    apart = [(value, nodes) for value, nodes in found.groups if value != "not set"]
+    given = len(apart) == len(found.groups) or found.majority not in (None, "not set")
+    if given or not subject.isidentifier():
+        return [hand_over]
+    nodes = fold_names(name for _, names in apart for name in names)
+    take_out = you(f"Take it out on {nodes}, or give all nodes the same.", f"unset {subject}  # on {nodes}")
+    return [take_out, hand_over]
 
 
 def _interpreter(node: Node) -> str:
