@@ -87,18 +87,23 @@ def _cured(scenario: Scenario, scene: Scene, sick: Outcome) -> Outcome | None:
     expected = scenario.expect[-1]
     if expected.met_by(sick.documents) is None:
         return None
-    env = dict(scenario.env.get(ALL, {}))
+    env = {name: dict(given) for name, given in scenario.env.items()}
     for finding in findings(sick.documents[expected.by], expected.code):
         host = scene[finding.where.node or expected.node]
         fix = next((one for one in finding.remedies if one.who == scenario.cure), None)
         for line in fix.commands if fix else ():
             if line.startswith("export "):
-                env |= _exported(line)
+                env[ALL] = env.get(ALL, {}) | _exported(line)
+            elif line.startswith("unset "):
+                taken = set(shlex.split(line, comments=True)[1:])
+                env[host.name] = {
+                    name: env[host.name][name] for name in env.get(host.name, {}) if name not in taken
+                }
             else:
                 for one in scene.lab.hosts if line.endswith("# on every node") else [host]:
                     one.run(["sh", "-c", line], seconds=20)
     scene.started.clear()
-    return once(replace(scenario, env={**scenario.env, ALL: env}), scene)
+    return once(replace(scenario, env=env), scene)
 
 
 def _exported(line: str) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ncclcheck.reports.findings import State
 from tests.lab import faults
 from tests.scenario import ALL, Expect, Scenario, both
+from tests.scenarios_of_environments import OF_ENVIRONMENTS
 from tests.scenarios_of_jobs import OF_JOBS
 from tests.scenarios_of_networks import OF_NETWORKS
 from tests.scenarios_of_nodes import OF_NODES
@@ -187,5 +188,5 @@ _VARIABLES = (
 
 SCENARIOS = (
     *(*_HEALTHY, *_ADDRESSES, *_LINKS, *_VARIABLES, *OF_NETWORKS),
-    *(*OF_NODES, *OF_SILENCE, *OF_JOBS, *OF_SPEED),
+    *(*OF_NODES, *OF_SILENCE, *OF_JOBS, *OF_SPEED, *OF_ENVIRONMENTS),
 )

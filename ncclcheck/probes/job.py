@@ -48,6 +48,8 @@ _NAMES = {
 # told of a node beside the families, and handed to no other.
 _OF_A_PROCESS = (
     *("LD_", "PYTHON", "MALLOC_", "GLIBC_TUNABLES", "TCMALLOC_", "ASAN_", "LSAN_", "TSAN_"),
+    *("TORCH", "C10", "CUBLAS_", "CUDNN_", "NVIDIA_", "I_MPI_", "MPICH_", "IBV_", "RDMAV_", "MLX5_"),
+    *("RES_OPTIONS", "HOSTALIASES", "LOCALDOMAIN"),
     *("KMP_", "MKL_", "OPENBLAS_", "GOMP_", "GOTO_", "BLIS_", "ATEN_", "DNNL_", "ONEDNN_"),
 )
 _TEMPORARY = ("TMPDIR", "TEMP", "TMP")

@@ -144,8 +144,8 @@ _SIGNS = (
         bears=_PYTHON,
     ),
     Sign(
-        pattern=r"^.*(?:A module that was compiled using NumPy 1\.x cannot be run in"
-        r"|numpy\.core\.multiarray failed to import|numpy\.dtype size changed|_ARRAY_API not found).*",
+        pattern=r"^.*(?:numpy\.core\.multiarray failed to import|numpy\.dtype size changed"
+        r"|Numpy is not available).*",
         means="this numpy does not fit a package that was built for another one",
         fix=(
             you("Install the version of the sound nodes.", "python -m pip list | grep -iE 'numpy|torch'"),

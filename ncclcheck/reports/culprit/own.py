@@ -35,7 +35,7 @@ _CRASHES = re.compile(rf"{last_words.LIBRARIES}|GOMP_\w+|TCMALLOC_\w+|[ALT]SAN_\
 # Sent by others, or by a limit.
 _FROM_OUTSIDE = {"SIGKILL", "SIGTERM", "SIGHUP", "SIGINT", "SIGXCPU", "SIGXFSZ"}
 _LEAST_MARK = 4  # letters of a value that tell something where they stand in an exception
-_SURE = 0.97
+_SURE, _LIKELY = 0.97, 0.8  # an order: its last words name the difference, or it is known to do such a thing
 _HALF = 50.0  # per cent, from which a late or slow rank is a failure: BEN003.fail_percent, BEN015.fail_percent
 
 
@@ -63,6 +63,10 @@ class Difference:
     marks: tuple[str, ...]
     name: str = ""
 
+    def is_named_in(self, said: str) -> bool:
+        """Whether the words of a failure speak of it."""
+        return any(mark.lower() in said.lower() for mark in self.marks)
+
 
 @dataclass(frozen=True)
 class Accused:
@@ -70,6 +74,11 @@ class Accused:
 
     failure: Failure
     differences: list[Difference]
+
+    @property
+    def named(self) -> bool:
+        """Whether the last words of the failure name it."""
+        return any(one.is_named_in(self.failure.said) for one in self.differences)
 
     @property
     def what(self) -> str:
@@ -102,7 +111,7 @@ def by_own_environment(cluster: Cluster) -> list[Culprit]:
             kind="node",
             names=[one.failure.node],
             where=[Where(node=one.failure.node)],
-            confidence=_SURE,
+            confidence=_SURE if one.named else _LIKELY,
             explains=["VER017", one.failure.explains],
             why=one.what,
         )
@@ -159,8 +168,7 @@ def _slow(cluster: Cluster) -> Iterator[Failure]:
 
 def _bearing(failure: Failure, differences: Sequence[Difference]) -> list[Difference]:
     """Those that its words name; else those that are known to do such a thing."""
-    said = failure.said.lower()
-    if named := [one for one in differences if any(mark.lower() in said for mark in one.marks)]:
+    if named := [one for one in differences if one.is_named_in(failure.said)]:
         return named
     if failure.slow:
         return [one for one in differences if _SLOWS.fullmatch(one.name)]
@@ -168,7 +176,11 @@ def _bearing(failure: Failure, differences: Sequence[Difference]) -> list[Differ
         bears = failure.told.bears
         return [one for one in differences if bears and one.name and re.fullmatch(bears, one.name)]
     if re.search(r"\w(?:Error|Exception)\b", failure.said):
-        return [one for one in differences if one.name and f"{one.name.partition('_')[0].lower()} " in f"{said} "]
+        return [
+            one
+            for one in differences
+            if one.name and f"{one.name.partition('_')[0].lower()} " in f"{failure.said.lower()} "
+        ]
     return [one for one in differences if _CRASHES.fullmatch(one.name)]
 
 
