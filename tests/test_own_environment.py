@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from ncclcheck.probes import modules
 from ncclcheck.probes.facts import (
     Cluster,
     Hiding,
+    Host,
     Job,
     JobEnd,
     JobFacts,
@@ -18,6 +22,7 @@ from ncclcheck.probes.facts import (
     RankState,
     Run,
     Silence,
+    Space,
     Stack,
     Times,
     Unread,
@@ -27,6 +32,8 @@ from ncclcheck.reports import last_words
 from ncclcheck.reports.culprit import culprits
 from ncclcheck.reports.findings import Finding, State
 from ncclcheck.reports.judge import judge
+from ncclcheck.running import explain_end
+from tests.conftest import ROOT, Command
 
 _VAIN = "torch.distributed.DistNetworkError: Connection closed by peer"
 _GLOO = "RuntimeError: makeDeviceForHostname(): unsupported gloo device"
@@ -292,3 +299,60 @@ def test_files_of_torch_and_numpy_that_differ() -> None:
     old = [_node("h1", torch="2.1.0", numpy="2.0.1"), _node("h2", torch="2.1.0", numpy="2.0.1")]
     told = [one for one in _found(Cluster(command="env", nodes=old), "VER019") if one.state is State.WARN]
     assert "was built for numpy 1" in told[0].what
+
+
+def test_a_tmpdir_that_is_passed_over() -> None:
+    space = Space(size=2**40, free=2**39, path="/tmp")
+    nodes = [
+        _node("h1", {"TMPDIR": "/tmp/"}),
+        msgspec.structs.replace(_node("h2", {"TMPDIR": "/scratch/gone"}), host=Host(tmp=space)),
+    ]
+    nodes[0] = msgspec.structs.replace(nodes[0], host=Host(tmp=space))
+    (found,) = _found(Cluster(command="env", nodes=nodes), "HST004")
+    assert (found.state, found.where.node) == (State.WARN, "h2")
+    assert found.remedies[0].commands == ["mkdir -p /scratch/gone  # on h2", "unset TMPDIR  # on h2"]
+
+
+def test_files_beside_the_job_are_found_as_python_finds_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("torch", "token", "logging"):
+        (tmp_path / "beside" / folder).mkdir(parents=True)
+    (tmp_path / "beside/logging/__init__.py").touch()
+    (tmp_path / "beside/torch/__init__.py").touch()
+    (tmp_path / "on_path").mkdir()
+    for file in ("beside/queue.py", "beside/queue.txt", "beside/os.py", "on_path/types.py", "on_path/numpy.py"):
+        (tmp_path / file).touch()
+    monkeypatch.chdir(tmp_path / "beside")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}/on_path")
+    found = [(one.module, one.path.removeprefix(f"{tmp_path}/"), one.by) for one in modules.hiding()]
+    assert found == [
+        ("types", "on_path/types.py", "PYTHONPATH"),
+        *((name, f"beside/{path}", "the working directory") for name, path in [
+            ("logging", "logging"), ("queue", "queue.py"), ("torch", "torch"),
+        ]),
+    ]  # fmt: skip
+
+
+def test_ncclcheck_is_not_misled_by_a_queue_py(ncclcheck: Command, tmp_path: Path) -> None:
+    """Neither beside it nor in PYTHONPATH, here and in its agents."""
+    (tmp_path / "old").mkdir()
+    for file in ("queue.py", "old/logging.py", "old/queue.py", "old/subprocess.py"):
+        (tmp_path / file).write_text("raise SystemExit('mine')\n")
+    ran = ncclcheck("env", "-o", "json", PYTHONPATH=f"{tmp_path}/old:{ROOT}")
+    assert ran.code == 0
+    assert "mine" not in ran.err
+    (verdict,) = (one for one in ran.document.verdicts if one.code == "VER018")
+    told = " ".join(one.what for one in verdict.findings)
+    assert all(f"{tmp_path}/{file}" in told for file in ("queue.py", "old/logging.py", "old/queue.py"))
+
+
+def test_a_log_that_ends_in_a_stack_tells_what_happened(tmp_path: Path) -> None:
+    log = tmp_path / "torchrun.log"
+    log.write_text("begun\nValueError:\n  Invalid log settings: nonsense\n  valid: all\n\nx.ChildFailedError:\n")
+    assert explain_end(str(log)) == "ValueError: Invalid log settings: nonsense valid: all"
+    log.write_text("Fatal Python error: none_dealloc\n\nCurrent thread 0x0 (most recent call first):\n"
+                   "  <no Python frame>\n")  # fmt: skip
+    assert explain_end(str(log)) == "Fatal Python error: none_dealloc"
+    log.write_text("a\nqemu: no\n\nCurrent thread 0x0 (most recent call first):\n  <no Python frame>\n")
+    assert explain_end(str(log)).splitlines()[-1] == "qemu: no"

@@ -145,7 +145,8 @@ def status_of(machine: Machine, name: str) -> str | Unread:
 def _temporary() -> str:
     """The directory that Python's tempfile would take, without its habit of writing there to try."""
     named = [os.environ.get(name, "") for name in ("TMPDIR", "TEMP", "TMP")]
-    return next((os.path.abspath(path) for path in named if path), "/tmp")
+    usable = (path for path in named if path and os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK))
+    return next(map(os.path.abspath, usable), "/tmp")
 
 
 def _space(machine: Machine, path: str) -> Space | Unread:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator
 from shlex import quote
 
-from ncclcheck.probes.facts import Cluster, Space, at, known, value_or
+from ncclcheck.probes.facts import Cluster, Node, Space, at, known, value_or, variables
 from ncclcheck.reports.findings import Finding, State, Where, admin, fail, fine, seen, warn, you
 from ncclcheck.reports.fold import size
 from ncclcheck.reports.rule import rule
@@ -68,7 +69,7 @@ def _room(space: Space) -> str:
 def temporary_directory(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Free room in TMPDIR, or in /tmp.
+    Free room in TMPDIR, or in /tmp; whether what TMPDIR names is there and can be written.
 
     ## Why it matters
     torchrun keeps the logs and error files of its ranks there, the compiler its kernels, and Python the sockets
@@ -76,7 +77,8 @@ def temporary_directory(cluster: Cluster) -> Iterator[Finding]:
     temporary directory found`, and torchrun cannot say why a rank died.
 
     ## How we know
-    `statvfs` of the directory. Less than 16 MiB is a failure, less than `HST004.tmp_mib` (512) a warning.
+    A TMPDIR that Python passes over, for it is missing or may not be written, is a warning. `statvfs` of the
+    directory that is taken: less than 16 MiB is a failure, less than `HST004.tmp_mib` (512) a warning.
 
     ## Fix
     - **you** remove your own old files, or `export TMPDIR=` a directory with room, on every node.
@@ -88,6 +90,8 @@ def temporary_directory(cluster: Cluster) -> Iterator[Finding]:
     enough = cluster.policy.thresholds.get("HST004.tmp_mib", 512.0) * _MIB
     for node in cluster.nodes:
         tmp = known(known(node.host).tmp)
+        if (named := _unused(node, tmp.path)) is not None:
+            yield named
         if tmp.free >= enough:
             continue
         path = tmp.path or "the temporary directory"
@@ -103,6 +107,24 @@ def temporary_directory(cluster: Cluster) -> Iterator[Finding]:
                 admin("Clean it.", "systemd-tmpfiles --clean", f"du -xsh {quote(path)}/* | sort -h | tail"),
             ],
         )
+
+
+def _unused(node: Node, taken: str) -> Finding | None:
+    """TMPDIR that is passed over: Python goes elsewhere without a word, mktemp and compilers end."""
+    named = variables(node).get("TMPDIR", "")
+    if not taken or not named.startswith("/") or posixpath.normpath(named) == posixpath.normpath(taken):
+        return None
+    return warn(
+        Where(node=node.name),
+        f"TMPDIR={named} is missing, or may not be written: Python takes {taken} in its place",
+        why="mktemp, compilers and programs that trust TMPDIR end with `No such file or directory`.",
+        owner="job",
+        evidence=[seen("environment", f"TMPDIR={named}"), seen("the directory that is taken", taken)],
+        fix=[
+            you("Make it, or take the variable out of that node's environment.",
+                f"mkdir -p {quote(named)}  # on {node.name}", f"unset TMPDIR  # on {node.name}"),
+        ],
+    )  # fmt: skip
 
 
 @rule("HST005", "the node's own name resolves", worst=State.WARN, needs=("host.own_name",))
