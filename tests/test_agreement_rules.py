@@ -62,7 +62,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], str, str]] = [
     ("VER011", {}, {"memlock": Limits(soft=65536, hard=-1)}, "warn", "locked memory is 65536"),
     ("VER011", {}, {"shm": 2**26}, "warn", "/dev/shm is 64 MiB"),
     ("VER012", {}, {"cards": 1}, "warn", "1 x mlx5_core; 2 of 3 nodes have 2 x mlx5_core"),
-    ("VER013", {}, {"python": "/usr/bin/python3"}, "warn", "the interpreter is /usr/bin/python (3.11.7)"),
+    ("VER013", {}, {"python": "/usr/bin/python3"}, "note", "the interpreter is /usr/bin/python (3.11.7)"),
     ("VER013", {}, {"python": "/v/bin/python3"}, "ok", ""),
     ("VER013", {}, {"python": "/v/bin/python3.11"}, "ok", ""),
     ("VER013", {}, {"python": "/v/bin/python3-dbg"}, "warn", "/v/bin/python3-dbg"),

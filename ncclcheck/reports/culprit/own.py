@@ -105,18 +105,31 @@ def accused(cluster: Cluster) -> list[Accused]:
 
 
 def by_own_environment(cluster: Cluster) -> list[Culprit]:
-    """The same as culprits."""
-    return [
-        Culprit(
-            kind="node",
-            names=[one.failure.node],
-            where=[Where(node=one.failure.node)],
-            confidence=_SURE if one.named else _LIKELY,
-            explains=["VER017", one.failure.explains],
-            why=one.what,
-        )
-        for one in accused(cluster)
+    """The same as culprits, and nodes of which the last words name a file that hides a module."""
+    found = accused(cluster)
+    own = [_culprit(one.failure, "VER017", one.what, _SURE if one.named else _LIKELY) for one in found]
+    rest = [one for one in _failures(cluster) if one.node not in {each.failure.node for each in found}]
+    return own + [
+        _culprit(one, "VER018", f"{path}: {one.how}", _SURE) for one in rest if (path := _hides(cluster, one))
     ]
+
+
+def _culprit(failure: Failure, code: str, why: str, confidence: float) -> Culprit:
+    return Culprit(
+        kind="node",
+        names=[failure.node],
+        where=[Where(node=failure.node)],
+        confidence=confidence,
+        explains=[code, failure.explains],
+        why=why,
+    )
+
+
+def _hides(cluster: Cluster, failure: Failure) -> str:
+    """The file in place of a module that the last words of a failure name."""
+    listed = next((at(node, "stack.hiding") for node in cluster.nodes if node.name == failure.node), [])
+    paths = [] if isinstance(listed, Unread) else [one.path for one in listed]
+    return next((path for path in paths if path in failure.said), "")
 
 
 def _failures(cluster: Cluster) -> list[Failure]:

@@ -135,7 +135,8 @@ def environment(cluster: Cluster) -> Iterator[Finding]:
     another place on one node, or start threads for every core there. The fault looks like one of that node.
 
     ## How we know
-    The environment of the process that the launcher started on each node; the odd one out by majority.
+    The environment of the process that the launcher started on each node; the odd one out by majority. Another
+    path of the interpreter is a note where Python and torch are of the same version on all nodes.
 
     ## Fix
     - **you** take out what one node alone has: its ~/.bashrc, ~/.ssh/environment or /etc/environment gives it.
@@ -146,7 +147,7 @@ def environment(cluster: Cluster) -> Iterator[Finding]:
     srun(1), --export; ld.so(8); NVIDIA/nccl#969; torchrun (Elastic Launch), OMP_NUM_THREADS.
     """
     facts: list[tuple[str, Callable[..., Finding], Callable[[Node], str]]] = [
-        ("the interpreter", warn, _interpreter),
+        ("the interpreter", note if _same_software(cluster) else warn, _interpreter),
         ("the number of devices in CUDA_VISIBLE_DEVICES", warn, _visible),
         *((name, warn, _variable(name)) for name in _WARNED),
         *((name, note, _variable(name)) for name in _NOTED),
@@ -169,6 +170,13 @@ def _fix(subject: str, found: Groups[str]) -> list[Remedy]:
     nodes = fold_names(name for _, names in apart for name in names)
     take_out = you(f"Take it out on {nodes}, or give all nodes the same.", f"unset {subject}  # on {nodes}")
     return [take_out, hand_over]
+
+
+def _same_software(cluster: Cluster) -> bool:
+    """Python and torch are of one version everywhere: conda here and a venv there then do the same."""
+    found = {(at(node, "stack.python"), at(node, "stack.torch")) for node in cluster.nodes}
+    plain = all(_interpreter(node).endswith(")") for node in cluster.nodes)
+    return plain and len(found) == 1 and not any(isinstance(one, Unread) for one in next(iter(found)))
 
 
 def _interpreter(node: Node) -> str:
