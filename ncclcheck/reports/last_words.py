@@ -170,8 +170,14 @@ _SIGNS = (
         bears="TMPDIR|TEMP|TMP",
     ),
     Sign(
-        pattern=r"^.*(?:libgomp: Thread creation failed|OMP: Error|can't start new thread"
-        r"|Resource temporarily unavailable|pthread_create failed).*",
+        pattern=r"^.*OMP: Error #15: .*",
+        means="two OpenMP libraries are in one process",
+        fix=(_ORDER, you("Install torch and what brings the other one from one source: pip or conda.")),
+        bears=LIBRARIES,
+    ),
+    Sign(
+        pattern=r"^.*(?:libgomp: Thread creation failed|OMP: Error|can't start new thread|pthread_create failed"
+        r"|(?i:fork|thread).*Resource temporarily unavailable).*",
         means="no more threads may be started: too many are asked for, or the limit is low",
         fix=(
             you("Ask for fewer threads.", "export OMP_NUM_THREADS=1"),

@@ -220,7 +220,7 @@ def _killed_shell(_: Cluster, silence: Silence) -> Finding | None:
         return None
     return _found(
         silence,
-        "ssh ended with status 255 and no word: what it started there, a shell or Python, died by a signal",
+        "ssh ended with status 255 and no word: its shell or Python there most likely died by a signal",
         "A library that every process of that node loads does that, or the connection broke.",
         "node",
         you("See whether anything runs there; `exit-signal` is a process that died.", "ssh -v {node} true"),
