@@ -7,13 +7,29 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from collections.abc import Callable
+from typing import TypeVar
 
 import psutil
 from msgspec import Struct
 
-from ncclcheck.probes.facts import Address, Interface, InterfaceKind, Network, Packets, Unread
+from ncclcheck.probes import netlink
+from ncclcheck.probes.facts import (
+    Address,
+    Interface,
+    InterfaceKind,
+    Network,
+    Packets,
+    PolicyRule,
+    RefusingRoute,
+    Shaper,
+    Unread,
+)
+from ncclcheck.probes.filters import filters
 from ncclcheck.probes.machine import Machine
 from ncclcheck.probes.routes import routes
+
+T = TypeVar("T")
 
 _SYS = "/sys/class/net"
 _NO_REAL_SPEED: set[InterfaceKind] = {"loopback", "bridge", "veth", "tunnel", "virtual"}
@@ -46,10 +62,25 @@ class Told(Struct, frozen=True, kw_only=True):
 
 
 def probe(machine: Machine) -> Network:
-    """Interfaces, also those without an address, and routes."""
+    """Interfaces, also those without an address, routes, and what keeps packets from taking them."""
     told = machine.ask("interfaces", list[Told], _tell)
     found = told if isinstance(told, Unread) else [_interface(machine, one) for one in told]
-    return Network(interfaces=found, routes=routes(machine))
+    return Network(
+        interfaces=found,
+        routes=routes(machine),
+        rules=machine.ask("policy_rules", list[PolicyRule], lambda: _listed(netlink.rules)),
+        refusing=machine.ask("refusing_routes", list[RefusingRoute], lambda: _listed(netlink.refusing_routes)),
+        shapers=machine.ask("shapers", list[Shaper], lambda: _listed(netlink.shapers)),
+        filters=filters(machine),
+    )
+
+
+def _listed(listing: Callable[[], list[T]]) -> list[T] | Unread:
+    """A kernel without this listing (gVisor, a seccomp filter) says nothing of a host's network."""
+    try:
+        return listing()
+    except OSError as error:
+        return Unread("no_tool", f"rtnetlink: {error.strerror or error}")
 
 
 def _tell() -> list[Told]:

@@ -40,7 +40,7 @@ def _parsed(text: str, parse: _Parser) -> Iterator[Route]:
 def _route_v4(words: list[str]) -> Route | None:
     """Iface Destination Gateway Flags RefCnt Use Metric Mask: hexadecimal in the machine's byte order."""
     flags = int(words[3], 16)
-    if not flags & _UP or flags & _REJECT:
+    if not flags & _UP or flags & _REJECT or words[0] == "*":  # a star: blackhole or throw
         return None
     prefix = int(words[7], 16).bit_count()
     return Route(

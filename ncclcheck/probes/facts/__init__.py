@@ -56,7 +56,20 @@ from ncclcheck.probes.facts.logs import LogEvent, LogFile, LogProcess, Logs
 from ncclcheck.probes.facts.measurements import Measurements, together
 from ncclcheck.probes.facts.memory import Elsewhere, JobMemory, RankMemory
 from ncclcheck.probes.facts.nccl import ConfFile, ConfLine, Library, NamedFile, Nccl, PluginFile, StrayLine, Wheel
-from ncclcheck.probes.facts.network import Address, Interface, InterfaceKind, Neighbour, Network, Packets, Route
+from ncclcheck.probes.facts.network import (
+    Address,
+    Filter,
+    Interface,
+    InterfaceKind,
+    Neighbour,
+    Network,
+    Packets,
+    PolicyRule,
+    RefusingRoute,
+    Route,
+    RouteKind,
+    Shaper,
+)
 from ncclcheck.probes.facts.node import Node, ProbeRun, variables
 from ncclcheck.probes.facts.pairs import Lateness, NodeSpeed, PairTime, RankSpeed
 from ncclcheck.probes.facts.place import (
@@ -81,6 +94,7 @@ from ncclcheck.probes.facts.reach import (
     Counters,
     Door,
     Echoes,
+    KeptBy,
     Marks,
     NodeReach,
     NoDoor,
@@ -153,6 +167,7 @@ __all__ = [
     "FabricHealth",
     "FabricState",
     "Filled",
+    "Filter",
     "Fit",
     "Flight",
     "FlightCall",
@@ -177,6 +192,7 @@ __all__ = [
     "JobEnd",
     "JobFacts",
     "JobMemory",
+    "KeptBy",
     "Knock",
     "Lateness",
     "Launcher",
@@ -220,6 +236,7 @@ __all__ = [
     "Place",
     "PluginFile",
     "Policy",
+    "PolicyRule",
     "Port",
     "PortHolder",
     "PortRange",
@@ -230,6 +247,7 @@ __all__ = [
     "RankUse",
     "Rdma",
     "Recovery",
+    "RefusingRoute",
     "RemappedRows",
     "Requirement",
     "Resolution",
@@ -237,7 +255,9 @@ __all__ = [
     "RetiredPages",
     "Room",
     "Route",
+    "RouteKind",
     "Run",
+    "Shaper",
     "SharedMemory",
     "Sign",
     "Silence",

@@ -55,6 +55,52 @@ class Route(Struct, frozen=True, kw_only=True):
     metric: int
 
 
+RouteKind = Literal["blackhole", "unreachable", "prohibit", "throw"]
+
+
+class PolicyRule(Struct, frozen=True, kw_only=True):
+    """A policy rule that not every machine has, in the words of ip-rule(8). destination: empty for all."""
+
+    version: Literal[4, 6]
+    priority: int
+    selector: str
+    action: str
+    destination: str
+
+
+class RefusingRoute(Struct, frozen=True, kw_only=True):
+    """A route of any table by which the kernel sends nothing."""
+
+    kind: RouteKind
+    destination: str
+    table: str
+    metric: int
+
+
+class Shaper(Struct, frozen=True, kw_only=True):
+    """A queueing discipline that limits what an interface sends. bytes_per_s: 0 where it tells no rate."""
+
+    interface: str
+    kind: str
+    root: bool
+    bytes_per_s: int
+
+
+class Filter(Struct, frozen=True, kw_only=True):
+    """A chain of the packet filter that can drop, refuse or redirect what a job sends, as nft(8) lists it.
+
+    does: what its rules do to a packet, e.g. drop. rule: the first such rule, shortened; empty where the chain's
+    policy does it.
+    """
+
+    family: str
+    table: str
+    chain: str
+    hook: str
+    does: list[str]
+    rule: str = ""
+
+
 class Neighbour(Struct, frozen=True, kw_only=True, tag="neighbour"):
     """To which hardware address the kernel sends what is for an address on its wire. Source: /proc/net/arp.
 
@@ -71,3 +117,7 @@ class Network(Struct, frozen=True, kw_only=True, tag="network"):
 
     interfaces: list[Interface] | Unread = NOT_RECORDED
     routes: list[Route] | Unread = NOT_RECORDED
+    rules: list[PolicyRule] | Unread = NOT_RECORDED
+    refusing: list[RefusingRoute] | Unread = NOT_RECORDED
+    shapers: list[Shaper] | Unread = NOT_RECORDED
+    filters: list[Filter] | Unread = NOT_RECORDED

@@ -40,15 +40,20 @@ class NoDoor(Struct, frozen=True, kw_only=True):
 ConnectOutcome = Literal["ok", "refused", "timed_out", "unreachable", "stranger", "silent", "not_sent"]
 
 
+KeptBy = Literal["", "route", "filter", "neighbour", "resources"]
+
+
 class Connect(Struct, frozen=True, kw_only=True, tag="connect"):
     """A TCP connection to a peer's random high port. detail: the kernel's word.
 
     stranger: what listens there is not our peer. silent: it was accepted, and nobody spoke. not_sent: the
-    kernel here refused to try.
+    kernel here refused to try. kept: what on this host kept the packets from leaving it; empty where they left it,
+    or that was not seen. neighbour: no machine on the wire said that it has the address.
     """
 
     outcome: ConnectOutcome
     detail: str = ""
+    kept: KeptBy = ""
 
 
 class ClockOffset(Struct, frozen=True, kw_only=True, tag="clock_offset"):

@@ -10,8 +10,8 @@ import struct
 import threading
 import time
 
-from ncclcheck.probes.facts import Burst, ClockOffset, Connect, ConnectOutcome, Door, Unread, Volley
-from ncclcheck.probes.reach import local, volley
+from ncclcheck.probes.facts import Burst, ClockOffset, Connect, ConnectOutcome, Door, KeptBy, Unread, Volley
+from ncclcheck.probes.reach import kept, local, volley
 from ncclcheck.probes.reach import protocol as p
 
 _PATIENCE = (0.3, 0.6, 1.2)  # a lost SYN is sent again by the kernel only after a second
@@ -73,10 +73,10 @@ class Call:
                 break
             try:
                 return self._dial(min(left, _PATIENCE[min(tries, len(_PATIENCE) - 1)]))
-            except TimeoutError:
-                last = Connect(outcome="timed_out", detail="no answer")
+            except _NoAnswer as error:
+                last = Connect(outcome="timed_out", detail="no answer", kept=error.kept or last.kept)
             except OSError as error:
-                last, errors = _refusal(error), errors + 1
+                last, errors = _refusal(error, self.door.address), errors + 1
                 time.sleep(min(max(0.0, left), 0.1))
         return last
 
@@ -86,6 +86,10 @@ class Call:
             sock.settimeout(seconds)
             sock.connect(p.place(self.door.address, self.door.tcp_port))
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except TimeoutError:
+            where = kept.of_unanswered(sock)
+            sock.close()
+            raise _NoAnswer(where) from None
         except OSError:
             sock.close()
             raise
@@ -140,9 +144,18 @@ class Call:
             self._free.clear()
 
 
-def _refusal(error: OSError) -> Connect:
+class _NoAnswer(TimeoutError):
+    """A connection that nobody answered; what on this host kept it from leaving, if that was seen."""
+
+    def __init__(self, where: KeptBy) -> None:
+        super().__init__("no answer")
+        self.kept = where
+
+
+def _refusal(error: OSError, address: str) -> Connect:
     text = os.strerror(error.errno) if error.errno else str(error)
-    return Connect(outcome=_OUTCOMES.get(error.errno or 0, "not_sent"), detail=text)
+    outcome = _OUTCOMES.get(error.errno or 0, "not_sent")
+    return Connect(outcome=outcome, detail=text, kept=kept.of_error(error, address))
 
 
 def _identify(sock: socket.socket, door: Door) -> Connect:

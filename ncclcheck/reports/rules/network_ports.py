@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ncclcheck.probes.facts import Cluster, NoDoor, Unread
-from ncclcheck.reports import by_name, firewall, knocked, lan, neighbours, volleys
+from ncclcheck.probes.facts import Cluster, Filter, Node, NoDoor, Unread
+from ncclcheck.reports import by_name, filters, firewall, kept, knocked, lan, neighbours, volleys
 from ncclcheck.reports.findings import (
     Evidence,
     Finding,
@@ -46,6 +46,7 @@ _SAID = {
     "not_sent": "not sent",
 }
 _MOST_PAIRS = 8
+_OWN_FILTER = "of the two only {} has a packet filter of its own that can stop it"
 
 
 @rule(
@@ -74,7 +75,11 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
     what comes in to B, else on what leaves A. Packets of UDP that pass meanwhile show that cable, address and
     route are well. Nodes that NET001 to NET003 or NET010 explain are left out. Where the kernel's neighbour entry
     (ARP) of a peer that is not reached has another MAC address than the peer, a permanent entry or another
-    machine with that address is the cause. Where gloo would tell another address, the first of a node's own name
+    machine with that address is the cause. A node that itself keeps back what it sends is named and nobody else:
+    its kernel refuses the way to a UDP socket, by which nothing is sent (ip-rule(8), a route of type prohibit,
+    blackhole or unreachable), or says of a connection that what it sent again never left (TCP_INFO). Where the
+    packet filter may be read, which only root may, the chain is named that can stop it, and a rule before it is
+    the fix. Where gloo would tell another address, the first of a node's own name
     and often one of IPv6, the others knock there too: no answer is a failure, though the first way passes. Then
     up to 8 connections are opened at once: it is a warning where more than 10 % of those to a node, and at least
     3, have no answer within 0.8 s although packets pass: a limit on new ones. After a job that failed or hung it
@@ -101,10 +106,17 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
     misled = neighbours.misled(cluster, tries.found, tries.bad)
     yield from neighbours.findings(misled, tries.links)
     tries = tries.without({one.pair for one in misled})
+    at_source = kept.kept(cluster, tries.found, tries.bad)
+    yield from kept.findings(tries.found, at_source, tries.links)
+    tries = tries.without({pair for one in at_source for pair in one.pairs})
     yield from by_name.findings(cluster, tries.found, tries.links)
     lost = closed(cluster)
     for run in tries.apart():
-        yield from (one for one in _judged(run) if not (lost or no_doors or gone) or one.state is not State.OK)
+        yield from (
+            one
+            for one in _judged(run)
+            if not (lost or no_doors or gone or misled or at_source) or one.state is not State.OK
+        )
     yield from volleys.findings(tries.found, cluster.policy.thresholds.get("NET009.loss_percent", 1.0))
     if lost:
         yield from _closed(replace(_Tries.of(after_the_job(cluster)), bad=lost))
@@ -139,6 +151,7 @@ def _judged(tries: _Tries) -> Iterator[Finding]:
 class _Tries:
     """The connections that were tried, without those that another rule explains."""
 
+    hosts: dict[str, Node]
     links: dict[str, lan.Link]
     found: Reached
     shared: set[str]
@@ -153,7 +166,8 @@ class _Tries:
         bad = {pair for pair, connect in connects.items() if connect.outcome != "ok"}
         links = {link.node: link for link in lan.links(cluster)}
         doors = {one.node for one in cluster.measurements.no_doors}
-        return cls(links, found, shared_addresses(cluster), set(connects), bad, doors)
+        hosts = {node.name: node for node in cluster.nodes}
+        return cls(hosts, links, found, shared_addresses(cluster), set(connects), bad, doors)
 
     @cached_property
     def nodes(self) -> list[str]:
@@ -187,7 +201,24 @@ class _Tries:
         """What the kernels said, a few by name, and whether UDP passed."""
         shown = [f"{a} to {b} ({self.found.seen[a, b].address}): {self.said((a, b))}" for a, b in pairs[:4]]
         more = f"; and {len(pairs) - 4} more" if len(pairs) > 4 else ""
-        return [seen("TCP connect to a random high port", "; ".join(shown) + more), *self._udp(pairs)]
+        named = dict.fromkeys(node for pair in pairs[:4] for node in pair)
+        chains = [(node, one) for node in named for one in self.chains(node)]
+        return [
+            seen("TCP connect to a random high port", "; ".join(shown) + more),
+            *self._udp(pairs),
+            *(seen(f"nft list ruleset on {node}", filters.shown(one)) for node, one in chains[:4]),
+        ]
+
+    def chains(self, node: str) -> list[Filter]:
+        """The chains of a node's own packet filter that can stop packets, in or out."""
+        host = self.hosts[node]
+        return [*filters.harmful(host, "input"), *filters.harmful(host, "output")]
+
+    def stopper(self, pair: Pair) -> str:
+        """The one of two nodes whose own filter can stop packets, where the filters of both could be read."""
+        able = [node for node in pair if self.chains(node)]
+        readable = all(filters.known(self.hosts[node]) for node in pair)
+        return able[0] if readable and len(able) == 1 else ""
 
     def said(self, pair: Pair) -> str:
         """How one try ended."""
@@ -205,11 +236,18 @@ class _Tries:
 
     def reason(self, pairs: Sequence[Pair]) -> str:
         """What it looks like, from what passes and what does not."""
-        outcomes = Counter(self.found.connects[pair].outcome for pair in pairs)
-        if any(self._udp_passes(pair) for pair in pairs):
-            return "UDP passes and TCP does not, so a packet filter drops it, not a cable"
+        connects = [self.found.connects[pair] for pair in pairs]
+        outcomes = Counter(connect.outcome for connect in connects)
         if outcomes["refused"] == len(pairs):
-            return "it is refused, so a filter rejects it or another machine has this address"
+            return (
+                "it is refused though its port is open, so a packet filter rejects it or another machine has "
+                "this address"
+            )
+        if any(self._udp_passes(pair) for pair in pairs):
+            said = "rejects" if outcomes["unreachable"] + outcomes["refused"] else "drops"
+            return f"UDP passes and TCP does not, so a packet filter {said} it, not a cable"
+        if all(connect.kept == "neighbour" for connect in connects):
+            return "no machine answers for the address on this wire (ARP): a host that is off, a VLAN, a cable"
         if outcomes["stranger"] == len(pairs):
             return "something else answers at this address"
         if all(self._crosses(pair) for pair in pairs):
@@ -240,13 +278,17 @@ class _Tries:
         )
         if self.down(node):
             return [by_hand, admin("Bring the link up.", f"ip link set dev {name} up", f"ethtool {name}")]
+        networks = list(
+            dict.fromkeys(str(self.links[one].network) for one in (client, server) if one in self.links)
+        )
+        if let_pass := [remedy for network in networks for remedy in self.let_pass(node, network)]:
+            return [by_hand, *let_pass]
         wire = admin(
             "FAILED or nothing here means that not even ARP passes, which no firewall of a host does: look at "
             "cable, switch port and VLAN. Else it is a firewall.",
             f"ip neigh show {address}   # on {client}",
             f"ethtool {name} | grep -E 'Speed|Link detected'   # on {node}",
         )
-        networks = [str(self.links[one].network) for one in (client, server) if one in self.links]
         opened = firewall.let_in(
             "Let the nodes of the job's network connect to each other on all high ports, also in the cloud's "
             "security group.",
@@ -255,6 +297,13 @@ class _Tries:
         )
         silent = not any(map(self._udp_passes, pairs)) and not any(map(self._crosses, pairs))
         return [by_hand, *([wire] if silent else []), *([opened] if networks else [])]
+
+    def let_pass(self, node: str, network: str) -> list[Remedy]:
+        """In the chains of its own filter that can stop what comes in to it, or leaves it."""
+        host = self.hosts[node]
+        sides: tuple[filters.Side, ...] = ("input", "output")
+        found = {side: filters.harmful(host, side) for side in sides}
+        return [filters.let_pass(found[side], side, network) for side in sides if found[side]]
 
 
 def _no_doors(cluster: Cluster) -> Iterator[Finding]:
@@ -309,6 +358,10 @@ def _apart(tries: _Tries, together: list[list[str]]) -> Iterator[Finding]:
 def _either(tries: _Tries, pairs: list[Pair]) -> Finding:
     """Two nodes, either way: neither is blamed, unless its interface is down."""
     a, b = tries.nodes
+    if stopper := tries.stopper((a, b)):
+        where = Where(node=stopper, peer=b if stopper == a else a, device=tries.found.interface(stopper) or None)
+        what = f"{a} and {b} cannot connect to each other, either way: {_OWN_FILTER.format(stopper)}"
+        return _failed(tries, where, pairs, stopper, what)
     down = [(node, state) for node in tries.nodes if (state := tries.down(node))]
     what = f"{a} and {b} cannot connect to each other, either way: "
     if len(down) == 1:
@@ -360,6 +413,11 @@ def _one_way(tries: _Tries, culprit: Blame) -> Finding:
 
 def _pairs(tries: _Tries, pairs: list[Pair]) -> Iterator[Finding]:
     """What no single node explains, a few by name."""
+    stopped = {pair: stopper for pair in pairs if (stopper := tries.stopper(pair))}
+    for pair, stopper in stopped.items():
+        if pair[::-1] not in stopped or pair < pair[::-1]:
+            yield _stopped(tries, [one for one in (pair, pair[::-1]) if one in stopped], stopper)
+    pairs = [pair for pair in pairs if pair not in stopped]
     for a, b in pairs[:_MOST_PAIRS]:
         back = tries.found.connects.get((b, a))
         works = f", though {b} connects to {a}" if back and back.outcome == "ok" else ""
@@ -370,6 +428,13 @@ def _pairs(tries: _Tries, pairs: list[Pair]) -> Iterator[Finding]:
             tries, Where(node=b, peer=a, device=tries.found.interface(b) or None), [(a, b)], b,
             f"{a} cannot connect to {b}{works}{likely}; {tries.reason([(a, b)])}{rest}",
         )  # fmt: skip
+
+
+def _stopped(tries: _Tries, pairs: list[Pair], node: str) -> Finding:
+    a, b = pairs[0]
+    said = f"{a} and {b} cannot connect to each other" if len(pairs) == 2 else f"{a} cannot connect to {b}"
+    where = Where(node=node, peer=b if node == a else a, device=tries.found.interface(node) or None)
+    return _failed(tries, where, pairs, node, f"{said}: {_OWN_FILTER.format(node)}; {tries.reason(pairs)}")
 
 
 def _failed(tries: _Tries, where: Where, pairs: list[Pair], node: str, what: str) -> Finding:
