@@ -216,4 +216,64 @@ _LIMITS = (
     ),
 )
 
-OF_NETWORKS = (*_BLACK_HOLES, *_LOSSES, *_ADDRESSES, *_DETOURS, *_NEIGHBOURS, *_FAMILIES, *_LIMITS)
+_SHORT_WAIT = {"h1": ("--wait", "12"), "h2": ("--wait", "9"), "h3": ("--wait", "9")}
+_OWN = (
+    Scenario(
+        name="a host's own policy rule refuses what it sends",
+        fault=lambda s: faults.refusing_rule(s["h2"], "10.77.0.0/24"),
+        expect=(Expect(code="NET006", node="h2", device="eth0", words="prohibit", remedy="ip rule del pref 100"),),
+        first="NET006 on h2",
+        cure="admin",
+    ),
+    Scenario(
+        name="a host's own route refuses one of its peers",
+        fault=lambda s: faults.refusing_route(s["h2"], "10.77.0.33/32"),
+        expect=(Expect(code="NET006", node="h2", words="`blackhole 10.77.0.33/32`", remedy="ip route del"),),
+        first="NET006 on h2",
+        cure="admin",
+    ),
+    Scenario(
+        name="a host's own filter drops what it sends",
+        hosts=2,
+        fault=lambda s: faults.filtered(s["h2"], "output", "oifname eth0 tcp dport 1024-65535 drop"),
+        expect=(
+            Expect(code="NET006", node="h2", words="its own packet filter", remedy="insert rule inet lab_own"),
+        ),
+        first="NET006 on h2",
+        cure="admin",
+    ),
+    Scenario(
+        name="a host's own filter rejects what comes in to it",
+        hosts=2,
+        fault=lambda s: faults.filtered(s["h2"], "input", "iifname eth0 tcp dport 1024-65535 reject"),
+        expect=(Expect(code="NET006", node="h2", words="only h2 has a packet filter", remedy="insert rule inet"),),
+        first="NET006 on h2",
+        cure="admin",
+    ),
+    _join(
+        "join: a policy rule of the node that joins refuses node rank 0",
+        hosts=2,
+        fault=lambda s: faults.refusing_rule(s["h2"], "10.77.0.11", "blackhole"),
+        arguments=_SHORT_WAIT,
+        expect=(
+            Expect(code="RUN001", node="node rank 1", state=State.UNKNOWN),
+            Expect(code="RUN010", node="h2", words="its policy rule", remedy="ip rule del pref 100", by="h2"),
+        ),
+        exits={"h1": (3,)},
+        cure="admin",
+    ),
+    _join(
+        "join: the filter of the node that joins drops what it sends",
+        hosts=2,
+        fault=lambda s: faults.filtered(s["h2"], "output", "oifname eth0 ip daddr 10.77.0.11 drop"),
+        arguments=_SHORT_WAIT,
+        expect=(
+            Expect(code="RUN001", node="node rank 1", state=State.UNKNOWN),
+            Expect(code="RUN010", node="h2", words="this node itself", remedy="insert rule inet lab_own", by="h2"),
+        ),
+        exits={"h1": (3,)},
+        cure="admin",
+    ),
+)
+
+OF_NETWORKS = (*_OWN, *_BLACK_HOLES, *_LOSSES, *_ADDRESSES, *_DETOURS, *_NEIGHBOURS, *_FAMILIES, *_LIMITS)

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from ncclcheck.launch import segments, unrouted
-from ncclcheck.probes.facts import Door
-from ncclcheck.probes.reach import volley
+from ncclcheck.probes.facts import Door, Unread
+from ncclcheck.probes.reach import kept, local, volley
 
 
 def _segment(sock: socket.socket) -> int:
@@ -42,17 +42,24 @@ def test_a_connection_that_fails_raises() -> None:
             segments.connect("127.0.0.1", closed.getsockname()[1], 2.0)
 
 
-def test_an_address_of_this_machine_is_routed() -> None:
-    assert unrouted.is_routed("127.0.0.1")
-
-
-@pytest.mark.parametrize(("number", "routed"), [(errno.ENETUNREACH, False), (errno.EPERM, True)])
-def test_only_a_missing_route_is_one(monkeypatch: pytest.MonkeyPatch, number: int, routed: bool) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(number, "no")
-
-    monkeypatch.setattr(socket.socket, "connect", refuse)
-    assert unrouted.is_routed("192.0.2.1") is routed
+@pytest.mark.parametrize(
+    ("number", "address", "by"),
+    [
+        (errno.ECONNREFUSED, "127.0.0.1", ""),
+        (errno.ENETUNREACH, "192.0.2.1", "route"),
+        (errno.EINVAL, "192.0.2.1", "route"),
+        (errno.EACCES, "192.0.2.1", "route"),
+        (errno.EACCES, "127.0.0.1", "filter"),
+        (errno.EPERM, "192.0.2.1", "filter"),
+        (errno.EADDRNOTAVAIL, "127.0.0.1", "resources"),
+        (errno.EHOSTUNREACH, "127.0.0.1", ""),
+    ],
+)
+def test_an_error_tells_who_refuses(monkeypatch: pytest.MonkeyPatch, number: int, address: str, by: str) -> None:
+    """192.0.2.1 stands for an address to which a UDP socket gets no way either."""
+    unrouted = Unread("absent", "no way")
+    monkeypatch.setattr(local, "source_to", lambda one: unrouted if one == "192.0.2.1" else "127.0.0.1")
+    assert kept.of_error(OSError(number, "no"), address) == by
 
 
 def test_a_missing_route_is_borne_for_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:

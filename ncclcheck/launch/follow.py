@@ -18,8 +18,9 @@ from ncclcheck.launch.identity import Identity
 from ncclcheck.launch.secret import WITH
 from ncclcheck.launch.segments import connect
 from ncclcheck.launch.told import endpoint
-from ncclcheck.launch.unrouted import Patience, is_routed
-from ncclcheck.probes.facts import Meeting, value_or
+from ncclcheck.launch.unrouted import Patience
+from ncclcheck.probes.facts import KeptBy, Meeting, value_or
+from ncclcheck.probes.reach import kept
 from ncclcheck.probes.reach.local import neighbours, source_to
 
 _CONNECT_S = 3.0
@@ -37,6 +38,7 @@ class Failure:
     detail: str
     addresses: list[str] = field(default_factory=list)
     refused: bool = False  # by another ncclcheck that answered
+    kept: KeptBy = ""
 
 
 class Stopped(Exception):
@@ -92,6 +94,7 @@ def _unreached(who: Identity, failure: Failure, waited: float) -> Meeting:
         neighbours={one: entries[one] for one in failure.addresses if one in entries},
         sources=[value_or(source_to(address), "") for address in failure.addresses],
         seconds=round(waited, 1),
+        kept=failure.kept,
         secret=who.secret.kind,
     )
 
@@ -147,11 +150,16 @@ def _ask(host: str) -> list[str] | Failure:
 
 def _try(who: Identity, command: str, address: str, port: int) -> Connection | Failure:
     where = endpoint(address, port)
+    unanswered: list[KeptBy] = []
     try:
-        connection = connect(address, port, _CONNECT_S)
+        connection = connect(address, port, _CONNECT_S, lambda sock: unanswered.append(kept.of_unanswered(sock)))
     except OSError as error:
+        by = kept.of_error(error, address) or (unanswered[0] if isinstance(error, TimeoutError) else "")
         failure = _unconnected(where, error)
-        return failure if is_routed(address) else replace(failure, outcome="unrouted")
+        if by in ("", "neighbour"):
+            return failure
+        detail = f"this host itself does not send to {where}" if by == "filter" else failure.detail
+        return replace(failure, outcome="unrouted", detail=detail, kept=by)
     try:
         found = _join(connection, who, command, where)
     except OSError:

@@ -10,6 +10,7 @@ import os
 import select
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 
 # Bytes of payload: what is left of 576, which every IPv4 host must take (RFC 791, RFC 9293), without IP and TCP
@@ -23,8 +24,10 @@ def keep_small(sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SMALL_SEGMENT)
 
 
-def connect(address: str, port: int, seconds: float) -> socket.socket:
-    """A connection of small segments to a numeric address. Raises OSError."""
+def connect(
+    address: str, port: int, seconds: float, look: Callable[[socket.socket], object] = lambda _: None
+) -> socket.socket:
+    """A connection of small segments to a numeric address; look: at the socket if it fails. Raises OSError."""
     family, kind, protocol, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     sock = socket.socket(family, kind, protocol)
     try:
@@ -32,6 +35,7 @@ def connect(address: str, port: int, seconds: float) -> socket.socket:
         keep_small(sock)
         sock.connect(place)
     except OSError:
+        look(sock)
         sock.close()
         raise
     return sock

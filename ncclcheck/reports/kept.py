@@ -46,19 +46,19 @@ def findings(found: Reached, all_kept: Sequence[Kept], links: Mapping[str, lan.L
     for one in all_kept:
         a, b = one.pairs[0]
         address = found.seen[a, b].address
-        cause = _CAUSES[one.by](one.node, address, links.get(a))
+        why = _CAUSES[one.by](one.node, address, links.get(a))
         peers = fold_names(peer for _, peer in one.pairs)
         said = f"{found.connects[a, b].detail}; {_HOW[one.by]}"
         yield fail(
             Where(node=a, device=found.interface(a) or None),
-            f"{a} itself does not send to {peers}: {cause.words}",
+            f"{a} itself does not send to {peers}: {why.words}",
             why=_WHY,
             owner="node",
             evidence=[
                 seen(f"TCP connect from {a} to {b} ({address})", said),
-                *cause.evidence,
+                *why.evidence,
             ],
-            fix=list(cause.fix),
+            fix=list(why.fix),
         )
 
 
@@ -162,6 +162,11 @@ def _by_resources(*_: object) -> Cause:
                   'sysctl -w net.ipv4.ip_local_port_range="32768 60999" net.ipv4.ip_local_reserved_ports=""'),
         ),
     )  # fmt: skip
+
+
+def cause(node: Node, by: KeptBy, address: str) -> Cause:
+    """Why a node does not send to an address, where its subnet plays no part."""
+    return _CAUSES[by](node, address, None)
 
 
 _CAUSES: Mapping[KeptBy, Callable[[Node, str, lan.Link | None], Cause]] = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from shlex import quote
 
 from ncclcheck.probes.facts import Address, Interface, Node, Unread, at
-from ncclcheck.reports import lan, one_wire, prefixes
+from ncclcheck.reports import kept, lan, one_wire, prefixes
 from ncclcheck.reports.findings import Remedy, admin
 
 _USUAL = {4: 24, 6: 64}  # bits of a subnet of hosts, where nothing tells them
@@ -30,7 +30,13 @@ def cause(node: Node, peer: _IP) -> Unrouted:
     listed = at(node, "network.interfaces")
     others = [] if isinstance(listed, Unread) else [one for one in listed if one.kind != "loopback"]
     near = [(one, held) for one in others for held, net in lan.global_networks(one) if net.version == peer.version]
-    return _down(others, peer) or _narrow(node, near, peer) or _missing(node, near, peer)
+    return _refused(node, peer) or _down(others, peer) or _narrow(node, near, peer) or _missing(node, near, peer)
+
+
+def _refused(node: Node, peer: _IP) -> Unrouted | None:
+    """A rule or a route of this node that refuses it, where there is one."""
+    found = kept.by_route(node, str(peer))
+    return Unrouted(found.words, None, list(found.fix)) if found.evidence else None
 
 
 def _down(others: list[Interface], peer: _IP) -> Unrouted | None:

@@ -196,6 +196,33 @@ def _deaf_to_others(host: Host) -> Iterator[None]:
 
 
 @contextmanager
+def set_up(host: Host, do: str, undo: str) -> Iterator[None]:
+    """A shell's commands on a host, and those that take them back; the fix may have done so before."""
+    host.check(["sh", "-ec", do])
+    try:
+        yield
+    finally:
+        host.run(["sh", "-c", undo])
+
+
+def refusing_rule(host: Host, destination: str, action: str = "prohibit") -> AbstractContextManager[None]:
+    """A policy rule refuses what this host sends there."""
+    return set_up(host, f"ip rule add to {destination} {action} pref 100", "ip rule del pref 100")
+
+
+def refusing_route(host: Host, destination: str, kind: str = "blackhole") -> AbstractContextManager[None]:
+    """A route refuses what this host sends there."""
+    return set_up(host, f"ip route add {kind} {destination}", f"ip route del {kind} {destination}")
+
+
+def filtered(host: Host, hook: str, rule: str) -> AbstractContextManager[None]:
+    """A rule of this host's own packet filter."""
+    chain = f"add chain inet lab_own c {{ type filter hook {hook} priority 0; }}"
+    lines = f"add table inet lab_own\n{chain}\nadd rule inet lab_own c {rule}\n"
+    return set_up(host, f"printf '{lines}' | nft -f -", "nft delete table inet lab_own")
+
+
+@contextmanager
 def two_addresses(host: Host, first: str) -> Iterator[None]:
     """eth0 has another address before its own."""
     own = f"{host.address}/{host.length}"

@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from ncclcheck.probes.facts.bounds import Count
-from ncclcheck.probes.facts.network import Neighbour
+from ncclcheck.probes.facts.network import KeptBy, Neighbour
 
 Launcher = Literal["local", "slurm", "ssh", "join", "torchrun"]
 
@@ -31,7 +31,8 @@ class Meeting(Struct, frozen=True, kw_only=True):
     sources: whence the kernel here would send to each of them, empty where it cannot; neighbours: whither on the
     wire, address and entry, where it knows.
     secret: by what the nodes know each other; "none": by nothing, so that anybody on the network may be one.
-    unrouted: the kernel here has no route to it; no_route: it, or a machine on the way, says that there is none.
+    unrouted: this host itself does not send there, kept: by what; no_route: it, or a machine on the way, says that
+    there is none.
     """
 
     endpoint: str
@@ -47,6 +48,7 @@ class Meeting(Struct, frozen=True, kw_only=True):
     arrivals: list[Arrival] = field(default_factory=list)
     seconds: float = 0.0
     secret: Literal["", "none", "secret", "munge"] = ""
+    kept: KeptBy = ""
 
 
 class Job(Struct, frozen=True, kw_only=True):

@@ -101,6 +101,10 @@ class Filter(Struct, frozen=True, kw_only=True):
     rule: str = ""
 
 
+# What on a host kept packets from leaving it; neighbour: no machine on the wire said that it has the address.
+KeptBy = Literal["", "route", "filter", "neighbour", "resources"]
+
+
 class Neighbour(Struct, frozen=True, kw_only=True, tag="neighbour"):
     """To which hardware address the kernel sends what is for an address on its wire. Source: /proc/net/arp.
 

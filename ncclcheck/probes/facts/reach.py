@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from ncclcheck.probes.facts.host import Resolution
-from ncclcheck.probes.facts.network import Neighbour
+from ncclcheck.probes.facts.network import KeptBy, Neighbour
 from ncclcheck.probes.facts.unread import NOT_RECORDED, Unread
 
 
@@ -38,9 +38,6 @@ class NoDoor(Struct, frozen=True, kw_only=True):
 
 
 ConnectOutcome = Literal["ok", "refused", "timed_out", "unreachable", "stranger", "silent", "not_sent"]
-
-
-KeptBy = Literal["", "route", "filter", "neighbour", "resources"]
 
 
 class Connect(Struct, frozen=True, kw_only=True, tag="connect"):

@@ -13,7 +13,6 @@ from ncclcheck.probes.facts import KeptBy, Unread
 from ncclcheck.probes.reach import local
 
 _RESOURCES = (errno.EADDRNOTAVAIL, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_FORBIDDEN = (errno.EPERM, errno.EACCES)
 # struct tcp_info, linux/tcp.h: how often the timer asked again, segments sent again that are under way, and all
 # that were handed on to be sent again. One that a filter of this host drops is handed on and never under way; one
 # that waits for its neighbour's address is not handed on, for the first is still there. Seen on Linux 6.18.
@@ -24,9 +23,11 @@ def of_error(error: OSError, address: str) -> KeptBy:
     """By the kernel's error: a UDP socket only asks for the way, so that what refuses it is a route or a rule."""
     if error.errno in _RESOURCES:
         return "resources"
+    if error.errno == errno.EPERM:  # no route says so: a BPF program or seccomp does
+        return "filter"
     if isinstance(local.source_to(address), Unread):
         return "route"
-    return "filter" if error.errno in _FORBIDDEN else ""
+    return "filter" if error.errno == errno.EACCES else ""
 
 
 def of_unanswered(sock: socket.socket) -> KeptBy:

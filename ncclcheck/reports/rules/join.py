@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from shlex import quote
 
 from ncclcheck.probes.facts import Arrival, Cluster, Meeting, Neighbour, Node, Unread, at, value_or, variables
-from ncclcheck.reports import detours, lan, unrouted
+from ncclcheck.reports import detours, kept, lan, unrouted
 from ncclcheck.reports.agreement import disagreements
 from ncclcheck.reports.findings import (
     Finding,
@@ -220,7 +220,19 @@ def lead_was_reached(cluster: Cluster) -> Iterator[Finding]:
     ]
     why = "No job can run before the nodes can talk; torchrun would wait here in silence."
     if meeting.outcome == "unrouted" and cluster.nodes and meeting.addresses:
-        found = unrouted.cause(cluster.nodes[0], ipaddress.ip_address(meeting.addresses[0].partition("%")[0]))
+        address = meeting.addresses[0].partition("%")[0]
+        if meeting.kept in ("filter", "resources"):
+            own = kept.cause(cluster.nodes[0], meeting.kept, address)
+            yield fail(
+                Where(node=name, peer="node rank 0"),
+                f"this node itself does not send to node rank 0 at {meeting.endpoint}: {own.words}",
+                why=why,
+                owner="node",
+                evidence=[seen("connect(2)", meeting.detail), *own.evidence, *evidence],
+                fix=list(own.fix),
+            )
+            return
+        found = unrouted.cause(cluster.nodes[0], ipaddress.ip_address(address))
         yield fail(
             Where(node=name, device=found.device, peer="node rank 0"),
             f"this node has no route to node rank 0 at {meeting.endpoint}: {found.words}",
