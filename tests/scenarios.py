@@ -124,8 +124,8 @@ _LINKS = (
     Scenario(
         name="100 Mbit/s on one host",
         fault=lambda s: faults.limited(s["h2"], "100mbit"),
-        expect=(Expect(code="NET008", node="h2", device="eth0", words="sends", state=State.WARN),),
-        exit_code=0,
+        expect=(Expect(code="NET008", node="h2", device="eth0", words="h2 itself limits", remedy="tc qdisc del"),),
+        cure="admin",
     ),
     *(
         Scenario(

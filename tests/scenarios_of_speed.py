@@ -31,9 +31,9 @@ def _sends_slowly(name: str, hosts: int, slow: str, state: State = State.FAIL) -
         hosts=hosts,
         command=_ONE_A_HOST,
         fault=lambda s: faults.limited(s[slow], "200mbit"),
-        expect=(Expect(code="BEN004", node=slow, state=state),),
+        expect=(Expect(code="NET008", node=slow), Expect(code="BEN004", node=slow, state=state)),
         also=_SYMPTOMS,
-        exit_code=int(state is State.FAIL),
+        first=f"NET008 on {slow}",
         seconds=75,
     )
 

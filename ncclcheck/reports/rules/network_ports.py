@@ -359,7 +359,7 @@ def _either(tries: _Tries, pairs: list[Pair]) -> Finding:
     """Two nodes, either way: neither is blamed, unless its interface is down."""
     a, b = tries.nodes
     if stopper := tries.stopper((a, b)):
-        where = Where(node=stopper, peer=b if stopper == a else a, device=tries.found.interface(stopper) or None)
+        where = Where(node=stopper, device=tries.found.interface(stopper) or None)
         what = f"{a} and {b} cannot connect to each other, either way: {_OWN_FILTER.format(stopper)}"
         return _failed(tries, where, pairs, stopper, what)
     down = [(node, state) for node in tries.nodes if (state := tries.down(node))]
@@ -433,7 +433,7 @@ def _pairs(tries: _Tries, pairs: list[Pair]) -> Iterator[Finding]:
 def _stopped(tries: _Tries, pairs: list[Pair], node: str) -> Finding:
     a, b = pairs[0]
     said = f"{a} and {b} cannot connect to each other" if len(pairs) == 2 else f"{a} cannot connect to {b}"
-    where = Where(node=node, peer=b if node == a else a, device=tries.found.interface(node) or None)
+    where = Where(node=node, device=tries.found.interface(node) or None)
     return _failed(tries, where, pairs, node, f"{said}: {_OWN_FILTER.format(node)}; {tries.reason(pairs)}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from shlex import quote
 
-from ncclcheck.probes.facts import Cluster, Unread
+from ncclcheck.probes.facts import Cluster, Node, Shaper, Unread, at, value_or
 from ncclcheck.reports import flows, lan
 from ncclcheck.reports.agreement import disagreements, group
 from ncclcheck.reports.findings import (
@@ -27,6 +27,9 @@ from ncclcheck.reports.reached import Pair, reached
 from ncclcheck.reports.rule import NothingToJudge, rule
 
 _ONE_STREAM_GBIT = 10.0
+# A limit is the cause where the burst is not much slower than it: its bucket lets the first bytes pass at full
+# speed. Bursts through a tbf of 50 and 200 Mbit/s were 2 and 5 times as fast as its rate.
+_ABOUT = 2.0
 _WHY = "The slowest link sets the pace of all nodes."
 
 
@@ -53,9 +56,10 @@ def link_speed(cluster: Cluster) -> Iterator[Finding]:
     and are left out. Bursts of 0.2 s to up to three peers, counted at the receiver; the best one counts. A
     warning below half the median of the other nodes (NET008.of_peers_percent), or with two nodes below half of
     the other direction; never from 2 Gb/s on (NET008.enough_gbit), for there the CPU may set the pace. A failure
-    when it is also below 10 % of the reported speed (NET008.of_reported_percent; 10 Gb/s is taken for faster
-    ones). The time that a burst waited for a core is taken out. Where packets are lost or cut short, NET009 and
-    NET007 speak. `bench` measures what links carry.
+    where the node's own queueing discipline (tbf, netem) limits it to about that rate, and also below 10 % of the
+    reported speed (NET008.of_reported_percent; 10 Gb/s is taken for faster ones). The time that a burst waited for
+    a core is taken out. Where packets are lost or cut short, NET009 and NET007 speak. `bench` measures what links
+    carry.
 
     ## Fix
     - **admin** `ethtool eth0` shows what both ends offer; look at cable, transceiver and switch port;
@@ -126,10 +130,15 @@ def _bursts(cluster: Cluster, odd: set[str]) -> Iterator[Finding]:
     }  # fmt: skip
     slow = [one for one in flows.slow_nodes(rates, *bounds) if one.node not in odd]
     pairs = flows.slow_pairs(rates, *bounds) if len({node for pair in rates for node in pair}) == 2 else set()
-    yield from (_slow_node(one, links.get(one.node), least.get(one.node, 0.0)) for one in slow)
-    yield from (
-        _slow_way(pair, rates, links, max(least.get(node, 0.0) for node in pair)) for pair in sorted(pairs)
-    )
+    nodes = {node.name: node for node in cluster.nodes}
+    for one in slow:
+        shaper = _shaper(nodes[one.node], links.get(one.node), one.best) if one.sends else None
+        found_slow = _slow_node(one, links.get(one.node), least.get(one.node, 0.0))
+        yield _shaped(found_slow, shaper) if shaper else found_slow
+    for pair in sorted(pairs):
+        shaper = _shaper(nodes[pair[0]], links.get(pair[0]), rates[pair])
+        found_slow = _slow_way(pair, rates, links, max(least.get(node, 0.0) for node in pair))
+        yield _shaped(found_slow, shaper) if shaper else found_slow
     named = {one.node for one in slow} | {node for pair in pairs for node in pair} | odd
     best = _best(rates)
     if feeble := {n: rate for n, rate in best.items() if rate < least.get(n, 0.0) and n not in named}:
@@ -162,6 +171,35 @@ def _slow_node(slow: Slow, link: lan.Link | None, least: float) -> Finding:
             seen("bursts over TCP, counted at the receiver", f"{slow.best:.3g} against {slow.others:.3g} Gb/s")
         ],
         fix=_fix(name, slow.node),
+    )
+
+
+def _shaper(node: Node, link: lan.Link | None, gbit: float) -> Shaper | None:
+    """What on the node itself limits what its interface sends to about this rate."""
+    for one in value_or(at(node, "network.shapers"), []):
+        rate = one.bytes_per_s * 8 / 1e9
+        if link and one.root and one.interface == link.interface.name and 0 < rate <= _ABOUT * gbit:
+            return one
+    return None
+
+
+def _shaped(found: Finding, shaper: Shaper) -> Finding:
+    """The same, once the cause is known: no cable, no switch."""
+    rate = f"{shaper.bytes_per_s * 8 / 1e6:.4g} Mbit/s"
+    return fail(
+        found.where,
+        f"{found.where.node} itself limits what its {shaper.interface} sends to {rate} (tc, {shaper.kind}): "
+        f"{found.what}",
+        why=found.why,
+        owner="node",
+        evidence=[seen(f"tc qdisc show dev {shaper.interface}", f"{shaper.kind}, rate {rate}"), *found.evidence],
+        fix=[
+            admin(
+                "Take the limit away, here and where it is set up.",
+                f"tc qdisc del dev {quote(shaper.interface)} root",
+            ),
+            *(one for one in found.remedies if one.who == "you"),
+        ],
     )
 
 
