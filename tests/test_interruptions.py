@@ -16,6 +16,7 @@ from ncclcheck.probes.facts import (
     LinkEvents,
     Measurements,
     Moved,
+    Resources,
     Traffic,
     replace,
 )
@@ -64,6 +65,18 @@ def test_a_link_that_went_down(rows: list[Collective]) -> None:
     assert "lost its link 2 times" in found.what
     assert ("an iteration of barrier took 3.30 s, 1 ms are usual" in found.what) == (rows is STOOD)
     assert "607 of 100000 TCP segments sent again" in {one.value for one in found.evidence}
+
+
+@pytest.mark.parametrize(
+    ("step", "words"), [(7.0, "set ahead by 7.0 s"), (-3600.0, "set back by 3600.0 s"), (0.4, "")]
+)
+def test_a_clock_that_was_set(step: float, words: str) -> None:
+    measured = Measurements(
+        interruptions=[Interruptions(node="b", seconds=30)],
+        resources=[Resources(node="b", seconds=30, clock_step_s=step)],
+    )
+    found = verdict("BEN018", node("b", LO), command="bench", measurements=measured).findings
+    assert [(one.state, words in one.what) for one in found] == ([(State.WARN, True)] if words else [])
 
 
 def test_a_member_of_a_bond_that_went_down() -> None:

@@ -113,6 +113,17 @@ _CASES = [
         "Slurm's prolog failed there",
         "state=resume",
     ),
+    (
+        f"{_SAID}Unable to create step for job 5: Required node not available (down, drained or reserved)",
+        "taken a node of the job out: Required node not available (down, drained or reserved)",
+        "state=resume",
+    ),
+    (
+        "slurmstepd: error: execve(): /home/u/venv/bin/python: No such file or directory",
+        "/home/u/venv/bin/python: No such file or directory",
+        "srun -w h3 ls -l /home/u/venv/bin/python",
+    ),
+    ("slurmstepd: error: Exceeded job memory limit at some point.", "for its memory: Exceeded job", "--mem=0"),
     (f"{_SAID}Nodes h3 are still not ready", "still waits for this node", "scontrol show node h3"),
     (f"{_SAID}h3: task 0: Out Of Memory", "for its memory", "--mem=0"),
 ]
@@ -135,6 +146,21 @@ _SHARED = [
         "slurmstepd: error: *** JOB 7 ON h3 CANCELLED AT 2026-11-22T22:03:12 DUE TO TIME LIMIT ***",
         "Slurm cancelled JOB 7: TIME LIMIT",
         "--time",
+    ),
+    (
+        "srun: Job 9 step creation temporarily disabled, retrying (Requested nodes are busy)",
+        "another step of the same job holds what srun asks for, so that it waits: Requested nodes are busy",
+        "squeue --steps",
+    ),
+    (
+        "srun: error: Unable to create step for job 9: More processors requested than permitted",
+        "more than the job was given: More processors requested than permitted",
+        "scontrol show job",
+    ),
+    (
+        "srun: error: Unable to create step for job 9: Memory required by task is not available",
+        "Memory required by task",
+        "--mem=0",
     ),
     ("srun ended on all nodes, for it failed on h4", "for it failed on h4", "sbatch --exclude=h4"),
     ("srun: error: Job allocation 7 has been revoked", "took back the allocation 7", "sacct -j 7"),

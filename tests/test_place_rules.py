@@ -214,6 +214,8 @@ LIMITS: list[tuple[str, str, list[Node], str]] = [
     ("HST014", "torch fits", [told(System(address_space=2_560_000_000))], "warn"),
     ("HST014", "comfortable", [told(System(address_space=8 * GIB))], "ok"),
     ("HST014", "CUDA", [told(System(address_space=64 * GIB), gpus=EIGHT)], "warn"),
+    ("HST014", "little data", [told(System(address_space=-1, data=200 * 2**20))], "warn"),
+    ("HST014", "data enough", [told(System(address_space=-1, data=8 * GIB))], "ok"),
     ("HST014", "unread", [told(System(address_space=DENIED))], "unknown"),
     ("HST015", "unlimited", [told(System(file_size=-1))], "ok"),
     ("HST015", "small", [told(System(file_size=GIB))], "warn"),

@@ -148,6 +148,65 @@ SLURM = (
         shared=True,
     ),
     Cause(
+        pattern=_SRUN + r".*step creation (?:temporarily|still) disabled.*\((?P<said>[^)]*busy[^)]*)\)",
+        what="another step of the same job holds what srun asks for, so that it waits: {said}",
+        owner="job",
+        fix=(
+            you(
+                "See which step it is and end it, or let steps share what they have.",
+                "squeue --steps --me",
+                "scancel $SLURM_JOB_ID.STEP",
+                "export SLURM_OVERLAP=1",
+            ),
+        ),
+        why="A step keeps its cores, memory and GPUs to itself until it ends: a second srun waits for ever.",
+        shared=True,
+    ),
+    Cause(
+        pattern=_SRUN + r".*(?P<said>(?:More processors|Memory required|More nodes) [^\n]*)",
+        what="srun asks for more than the job was given: {said}",
+        owner="job",
+        fix=(
+            you(
+                "See what the job has, and ask for more.", "scontrol show job $SLURM_JOB_ID", "sbatch --mem=0 ..."
+            ),
+            you(
+                "See whether SLURM_* or SRUN_* variables of the job ask for it.", "env | grep -E '^(SLURM|SRUN)_'"
+            ),
+        ),
+        why="Slurm starts no task of such a step: this says nothing of the nodes.",
+        shared=True,
+    ),
+    Cause(
+        pattern=_SRUN + r".*(?P<said>Required node not available[^\n]*)",
+        what="Slurm has taken a node of the job out: {said}",
+        owner="site",
+        fix=(
+            you("See which one and why, and start without it.", "sinfo -R", "sbatch --exclude=NODE ..."),
+            admin("Repair and resume it.", "sinfo -R", "scontrol update nodename=NODE state=resume"),
+        ),
+        why="A node that was drained or went down gets no step any more, and srun then starts none at all.",
+    ),
+    Cause(
+        pattern=r"^slurmstepd\S*: error: .*execve\(\): (?P<path>[^:\n]+): (?P<said>.*)",
+        what="the command could not be started there: {path}: {said}",
+        owner="job",
+        fix=(
+            you(
+                "See whether it is there: a home or an environment that is not shared.",
+                "srun -w {node} ls -l {path}",
+            ),
+            admin("Mount there what the other nodes have.", "findmnt -T {path}"),
+        ),
+    ),
+    Cause(
+        pattern=r"^slurmstepd\S*: error: .*(?P<said>[Ee]xceeded (?:job|step|task) memory limit[^\n]*)",
+        what="Slurm killed it for its memory: {said}",
+        owner="job",
+        fix=(you("Ask for more memory for the job.", "sbatch --mem=0 ...   # all of each node"),),
+        why=FELL_SILENT,
+    ),
+    Cause(
         pattern=r"^srun: .*(?:Unable to create (?:job )?step|[Nn]odes are busy|Invalid node name)",
         what="Slurm creates no job step there",
         owner="site",

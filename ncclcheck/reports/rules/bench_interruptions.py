@@ -5,13 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ncclcheck.probes.facts import Cluster, Collective, Interruptions, Moved, Node, Traffic, Unread, value_or
+from ncclcheck.probes.facts import (
+    Cluster,
+    Collective,
+    Interruptions,
+    Moved,
+    Node,
+    Resources,
+    Traffic,
+    Unread,
+    value_or,
+)
 from ncclcheck.reports import lan
 from ncclcheck.reports.findings import Evidence, Finding, State, Where, admin, fail, note, seen, warn, you
 from ncclcheck.reports.fold import size
 from ncclcheck.reports.rule import NothingToJudge, rule
 
 _SHARE = 0.1  # of what a node moved: a link with less did not carry the job (ssh on mgmt0 moves 1 % of it)
+_STEP_S = 1.0
 _ENOUGH = 6  # iterations from which the median of a row says what is usual
 
 
@@ -34,7 +45,8 @@ def nothing_stood_still(cluster: Cluster) -> Iterator[Finding]:
     not counted. The longest iteration of each row is held against its median, or where it has few against the next
     smaller size. FAIL: a link of the job went down. warn: a member of a bond went down; a host stood still for
     BEN018.paused_s (1 s) and more; an iteration took BEN018.longest_s (2 s) and 20 times the usual more, and no
-    rank waited for a core. note: all else of the kind. What an outage costs between two iterations is not timed.
+    rank waited for a core; the wall clock was set by a second and more, held against one that nobody sets. note:
+    all else of the kind. What an outage costs between two iterations is not timed.
 
     ## Fix
     - **admin** a link: `dmesg -T | grep -i link` on the named node; cable, transceiver, switch port and its log.
@@ -52,7 +64,11 @@ def nothing_stood_still(cluster: Cluster) -> Iterator[Finding]:
     limits = cluster.policy.thresholds
     longest = _longest(cluster.measurements.collectives)
     stood = longest if longest is not None and longest.excess_s >= 1.0 else None
-    found = [*_links(cluster, stood), *_hosts(told, stood, limits.get("BEN018.paused_s", 1.0))]
+    found = [
+        *_links(cluster, stood),
+        *_hosts(told, stood, limits.get("BEN018.paused_s", 1.0)),
+        *_clocks(cluster.measurements.resources),
+    ]
     yield from found
     if stood is not None and not any(one.state in (State.FAIL, State.WARN) for one in found):
         yield _unexplained(cluster, stood, limits.get("BEN018.longest_s", 2.0))
@@ -179,6 +195,26 @@ def _hosts(told: list[Interruptions], stood: _Longest | None, least: float) -> I
                     you("Leave the node out if it comes again.", f"#SBATCH --exclude={one.node}"),
                 ],
             )  # fmt: skip
+
+
+def _clocks(told: list[Resources]) -> Iterator[Finding]:
+    """A clock that is slewed moves by 0.5 ms a second at most: so much in one job is a step."""
+    for one in told:
+        if abs(one.clock_step_s) < _STEP_S:
+            continue
+        way = "ahead" if one.clock_step_s > 0 else "back"
+        yield warn(
+            Where(node=one.node),
+            f"its wall clock was set {way} by {abs(one.clock_step_s):.1f} s while the job ran",
+            why="torchrun's heartbeats carry the time of day: a step of 15 s makes it take a node for dead; "
+            "munge's credentials expire.",
+            owner="node",
+            evidence=[seen("time(2) less clock_gettime(CLOCK_BOOTTIME)", f"moved by {one.clock_step_s:+.3f} s")],
+            fix=[
+                admin("Let one daemon alone keep the clock, and slew it.", "chronyc tracking", "timedatectl"),
+                you("Leave the node out until its clock is steady.", f"#SBATCH --exclude={one.node}"),
+            ],
+        )
 
 
 def _unexplained(cluster: Cluster, stood: _Longest, least: float) -> Finding:

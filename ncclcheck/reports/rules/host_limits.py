@@ -159,7 +159,7 @@ def _ranks(cluster: Cluster, node: Node) -> int:
 def address_space(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    The limit of the address space of a process (`ulimit -v`, RLIMIT_AS).
+    A process's limits of address space (`ulimit -v`, RLIMIT_AS) and of data (`ulimit -d`, RLIMIT_DATA).
 
     ## Why it matters
     Torch maps its libraries whole, and each thread reserves a stack and an arena of malloc. At the limit `import
@@ -171,7 +171,8 @@ def address_space(cluster: Cluster) -> Iterator[Finding]:
     "Max address space" in /proc/self/limits. FAIL, and no job is started: less than torch's libraries and 400 MiB
     (measured with torch 2.13 for CPUs, whose libraries have 440 MiB: `import torch` maps 590 MiB, a rank of gloo
     with one all_reduce 820 MiB). warn: less than 4 GiB for ranks on CPUs (a rank of `bench` maps 1.3 GiB, and
-    a model comes on top), any limit where GPUs are used.
+    a model comes on top), any limit where GPUs are used. Data ("Max data size") counts
+    what a process may write: a warning below 4 GiB.
 
     ## Fix
     - **you** `ulimit -v unlimited` in the job script, where the hard limit allows it; ask for more memory.
@@ -182,6 +183,7 @@ def address_space(cluster: Cluster) -> Iterator[Finding]:
     reserves).
     """
     for node in cluster.nodes:
+        yield from _little_data(node)
         limit = known(at(node, "system.address_space"))
         usable = value_or(at(node, "gpus.usable"), 0)
         least = value_or(at(node, "stack.torch_libraries"), _TORCH_LIBRARIES) + _BESIDE_LIBRARIES
@@ -207,6 +209,24 @@ def address_space(cluster: Cluster) -> Iterator[Finding]:
                 ),
             ],
         )
+
+
+def _little_data(node: Node) -> Iterator[Finding]:
+    """Heaps, stacks of threads and all else that is private and may be written."""
+    limit = value_or(at(node, "system.data"), -1)
+    if not 0 <= limit < _COMFORTABLE:
+        return
+    yield warn(
+        Where(node=node.name),
+        f"a process may have {size(limit)} of data only (ulimit -d)",
+        why="A rank ends with 'Cannot allocate memory', its threads with 'Resource temporarily unavailable'.",
+        owner="job",
+        evidence=[seen("/proc/self/limits", f"Max data size (RLIMIT_DATA) {limit}")],
+        fix=[
+            you("Lift it in the job script.", "ulimit -d unlimited"),
+            admin("Take the hard limit away.", "grep -rw data /etc/security/limits.conf /etc/security/limits.d"),
+        ],
+    )
 
 
 @rule("HST015", "files may grow as large as checkpoints", worst=State.WARN, needs=("system.file_size",))
