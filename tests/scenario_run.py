@@ -87,7 +87,7 @@ def _cured(scenario: Scenario, scene: Scene, sick: Outcome) -> Outcome | None:
     expected = scenario.expect[-1]
     if expected.met_by(sick.documents) is None:
         return None
-    env = {name: dict(given) for name, given in scenario.env.items()}
+    env, under = {name: dict(given) for name, given in scenario.env.items()}, dict(scenario.under)
     for finding in findings(sick.documents[expected.by], expected.code):
         host = scene[finding.where.node or expected.node]
         fix = next((one for one in finding.remedies if one.who == scenario.cure), None)
@@ -99,11 +99,13 @@ def _cured(scenario: Scenario, scene: Scene, sick: Outcome) -> Outcome | None:
                 env[host.name] = {
                     name: env[host.name][name] for name in env.get(host.name, {}) if name not in taken
                 }
+            elif line.startswith("ulimit "):  # of the shell that starts the command
+                under[host.name] = (*under.get(host.name, ()), "bash", "-c", f'{line} && exec "$@"', "bash")
             else:
                 for one in scene.lab.hosts if line.endswith("# on every node") else [host]:
                     one.run(["sh", "-c", line], seconds=20)
     scene.started.clear()
-    return once(replace(scenario, env=env), scene)
+    return once(replace(scenario, env=env, under=under), scene)
 
 
 def _exported(line: str) -> dict[str, str]:

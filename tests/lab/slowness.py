@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+
+from tests.lab.tools import until
 
 _V1, _V2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
 _PERIOD_US = 100_000
@@ -61,3 +63,24 @@ def short_of_cpu(pid: int, percent: int = 20) -> Iterator[None]:
 
 def _text(path: Path) -> str:
     return path.read_text() if path.exists() else ""
+
+
+@contextmanager
+def group(controller: str, name: str, settings: Mapping[str, int]) -> Iterator[None]:
+    """A control group of version 1 with these limits, for what is started `inside` of it."""
+    folder = Path("/sys/fs/cgroup", controller, name)
+    if not folder.parent.joinpath("cgroup.procs").exists():
+        pytest.skip(f"no control group of version 1 limits {controller} here")
+    folder.mkdir()
+    try:
+        for file, value in settings.items():
+            (folder / file).write_text(str(value))
+        yield
+    finally:
+        until(f"{folder} is empty", lambda: not _text(folder / "cgroup.procs"), seconds=20)
+        folder.rmdir()
+
+
+def inside(controller: str, name: str) -> tuple[str, ...]:
+    """The words before a command that is to run in such a group."""
+    return ("sh", "-c", f'echo $$ >/sys/fs/cgroup/{controller}/{name}/cgroup.procs; exec "$@"', "sh")
