@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import resource
+import sys
 from typing import TYPE_CHECKING, Any
+
+if 0 <= resource.getrlimit(resource.RLIMIT_FSIZE)[0] < 2**20:  # bytes; the larger ones of ours have 30 KiB
+    sys.dont_write_bytecode = True  # Python would leave .pyc files that end in the middle, and fail from then on
 
 if TYPE_CHECKING:
     from ncclcheck.in_code import NotReady, Result, preflight

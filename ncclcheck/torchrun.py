@@ -67,6 +67,8 @@ class Torchrun:
         self._proof = Proof(self.job, self.node, self.folder, env)
         env.update(self._proof.environment)
         env.update({ears.RUN_VARIABLE: self.folder, "TMPDIR": self.folder, "PYTHONUNBUFFERED": "1"})
+        if sys.dont_write_bytecode:
+            env["PYTHONDONTWRITEBYTECODE"] = "1"
         with open(self.log, "wb") as log:
             return process.start(command(self.job), env=env, cwd=self.folder, out=log, err=subprocess.STDOUT)
 

@@ -91,6 +91,12 @@ _CASES = [
         "/v/python -m pip install ncclcheck==0.1.0",
     ),
     (
+        "ncclcheck: h3: no ncclcheck 0.1.0 there that /v/python can import: ; tight limits: RLIMIT_DATA 10240000",
+        "limits are too tight: RLIMIT_DATA 10240000",
+        "ulimit -a",
+    ),
+    ("EOFError: marshal data too short", "a compiled Python file (.pyc) there is damaged", "-delete"),
+    (
         "ncclcheck: h3: ncclcheck 0.0.9 there speaks protocol 0, 0.1.0 here speaks 1",
         "another ncclcheck there",
         "pip install ncclcheck==0.1.0",

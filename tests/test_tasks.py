@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import threading
 
 import pytest
@@ -33,7 +34,7 @@ def test_own_threads_are_counted() -> None:
 def test_the_limit_is_named(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("resource.getrlimit", lambda _: (12, 4096))
+    monkeypatch.setattr("resource.getrlimit", lambda one: (12, 4096) if one == resource.RLIMIT_NPROC else (-1, -1))
     monkeypatch.setattr("os.getuid", lambda: 1234)
     monkeypatch.setattr(tasks, "of_user", lambda _: 12)
     assert _raised(error) == Exit.INCOMPLETE
@@ -43,10 +44,17 @@ def test_the_limit_is_named(
 
 
 def test_root_is_not_bound_by_its_own_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("resource.getrlimit", lambda _: (12, 4096))
+    monkeypatch.setattr("resource.getrlimit", lambda one: (12, 4096) if one == resource.RLIMIT_NPROC else (-1, -1))
     monkeypatch.setattr("os.getuid", lambda: 0)
     monkeypatch.setattr("ncclcheck.probes.cgroup.tasks", lambda _: 18)
     assert tasks.exhausted(RuntimeError("can't start new thread")).endswith("pids.max allows 18")
+
+
+def test_a_thread_whose_stack_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {resource.RLIMIT_AS: (60 * 2**20, -1)}
+    monkeypatch.setattr("resource.getrlimit", lambda one: limits.get(one, (-1, -1)))
+    told = tasks.exhausted(RuntimeError("can't start new thread"))
+    assert told == "no memory for a further thread: RLIMIT_AS (ulimit -v) allows 62914560 bytes"
 
 
 def test_other_errors_keep_their_words(capsys: pytest.CaptureFixture[str]) -> None:

@@ -75,7 +75,13 @@ def enter(python: str, name: str, env: dict[str, str], cwd: str, spoken: tuple[i
 
         other = (wire.PROTOCOL, ncclcheck.__version__)
     except Exception as error:
-        sys.exit(f"ncclcheck: {name}: no ncclcheck {spoken[1]} there that {python} can import: {error}")
+        import resource  # noqa: PLC0415
+
+        usual = {"AS": 2**31, "DATA": 2**31, "NOFILE": 64, "NPROC": 64, "FSIZE": 2**20, "STACK": 2**20, "CPU": 60}
+        set_to = {limit: resource.getrlimit(getattr(resource, f"RLIMIT_{limit}"))[0] for limit in usual}
+        tight = [f"RLIMIT_{limit} {value}" for limit, value in set_to.items() if 0 <= value < usual[limit]]
+        limits = f"; tight limits: {', '.join(tight)}" if tight else ""
+        sys.exit(f"ncclcheck: {name}: no ncclcheck {spoken[1]} there that {python} can import: {error}{limits}")
     if other[0] != spoken[0]:
         sys.exit(
             f"ncclcheck: {name}: ncclcheck {other[1]} there speaks protocol {other[0]}, "

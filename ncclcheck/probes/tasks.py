@@ -11,6 +11,8 @@ from pathlib import Path
 from ncclcheck.probes import cgroup
 from ncclcheck.probes.machine import Machine
 
+_TIGHT = 512 * 2**20  # bytes; below it torch's libraries do not fit, and the stacks of some ten threads do not
+
 _UID = re.compile(rb"^Uid:\t(\d+)", re.MULTILINE)
 _THREADS = re.compile(rb"^Threads:\t(\d+)", re.MULTILINE)
 
@@ -29,11 +31,22 @@ def _threads(pid: str, uid: int) -> int:
     return int(threads[1]) if whose and threads and int(whose[1]) == uid else 0
 
 
+def _no_room_for_a_stack() -> str:
+    """The kernel gives the same error where a thread's stack does not fit."""
+    for name, letter in (("RLIMIT_AS", "v"), ("RLIMIT_DATA", "d")):
+        limit, _ = resource.getrlimit(getattr(resource, name))
+        if 0 <= limit < _TIGHT:
+            return f"no memory for a further thread: {name} (ulimit -{letter}) allows {limit} bytes"
+    return ""
+
+
 def exhausted(error: BaseException) -> str:
     """What a person should know where a thread or process could not be started; empty for any other error."""
     refused = isinstance(error, RuntimeError) and "can't start new thread" in str(error)
     if not refused and not (isinstance(error, OSError) and error.errno == errno.EAGAIN):
         return ""
+    if told := _no_room_for_a_stack():
+        return told
     limit, hard = resource.getrlimit(resource.RLIMIT_NPROC)
     uid = os.getuid()
     if limit == resource.RLIM_INFINITY or uid == 0:  # which does not bind root

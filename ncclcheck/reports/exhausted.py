@@ -40,8 +40,9 @@ _NO_TASK = re.compile(
 )
 _NO_FILE = re.compile(r"Too many open files|\bEMFILE\b|\[Errno 24\]")
 _NO_MEMORY = re.compile(
-    r"Cannot allocate memory|can't allocate memory|MemoryError|bad_alloc|\[Errno 12\]"
-    r"|(?<!CUDA )(?<!cuda )[Oo]ut of memory|failed to map segment|not enough memory|cannot allocate memory"
+    r"Cannot allocate memory|no memory for a further thread|can't allocate memory|MemoryError|bad_alloc"
+    r"|\[Errno 12\]|(?<!CUDA )(?<!cuda )[Oo]ut of memory"
+    r"|failed to map segment|not enough memory|cannot allocate memory"
 )
 _NO_ROOM = re.compile(r"No space left on device|\bENOSPC\b|\[Errno 28\]")
 _NO_QUOTA = re.compile(r"[Dd]isk quota exceeded|\bEDQUOT\b|\[Errno 122\]")
@@ -137,7 +138,7 @@ def _out_of_memory(case: _Case) -> Exhausted | None:
     had = case.had
     if case.signal != _SIGKILL or had is None:
         return None
-    if had.oom_kills and had.memory_limit is not None:
+    if had.oom_kills and had.memory_limit is not None and _was_full(had):
         return Exhausted(
             f"the kernel killed it for memory: its control group may have {size(had.memory_limit)} (memory.max)",
             "job",
@@ -154,11 +155,11 @@ def _out_of_memory(case: _Case) -> Exhausted | None:
                 admin("Raise the limit of the group.", "cat /proc/PID/cgroup; systemctl show -p MemoryMax UNIT"),
             ),
         )
-    if had.oom_kills or had.host_oom_kills:
+    if had.host_oom_kills if had.oom_kills is None else had.oom_kills:
         return Exhausted(
             "the kernel killed it for memory: the host had none left",
             "node",
-            (seen("/proc/vmstat", f"oom_kill rose by {had.host_oom_kills or had.oom_kills} on this host"),),
+            (seen("oom_kill", f"rose by {had.oom_kills} in the job's group, {had.host_oom_kills} on the host"),),
             (
                 you("Use less memory on each node: fewer ranks, smaller batches, fewer workers.", "free -g"),
                 admin("See who takes the memory there.", "dmesg -T | grep -i -A 3 'out of memory'",
@@ -168,13 +169,19 @@ def _out_of_memory(case: _Case) -> Exhausted | None:
     return None
 
 
+def _was_full(had: Resources) -> bool:
+    """Whether the group was at its limit: the kernel also kills in groups with room when the host has none."""
+    return bool(had.memory_refused) or (had.memory_peak or 0) >= 0.9 * (had.memory_limit or 0)
+
+
 def _killed(case: _Case) -> Exhausted | None:
     """SIGKILL, and the kernel has killed nothing for memory."""
     had = case.had
-    if case.signal != _SIGKILL or had is None or had.host_oom_kills is None or had.host_oom_kills or had.oom_kills:
+    killed = None if had is None else had.host_oom_kills if had.oom_kills is None else had.oom_kills
+    if case.signal != _SIGKILL or killed != 0:
         return None
     return Exhausted(
-        "not by the OOM killer, which killed nothing there: somebody or the job system sent the signal",
+        "not by the OOM killer, which killed nothing of the job: somebody or the job system sent the signal",
         "node",
         (seen("/proc/vmstat and memory.events", "oom_kill did not rise while the job ran"),),
         (
@@ -239,7 +246,7 @@ def _files(case: _Case) -> Exhausted | None:
             (admin("Raise it.", "sysctl -w fs.file-max=9223372036854775807", "cat /proc/sys/fs/file-nr"),),
         )
     soft = -1 if case.node is None else _number(at(case.node, "host.nofile.soft"))
-    allowed = "its limit of" if soft == -1 else f"{soft}"
+    allowed = "no more" if soft == -1 else f"{soft}"
     return _limited(
         f"it may have {allowed} open files (RLIMIT_NOFILE, ulimit -n)", "n", "nofile", f"Max open files {soft}"
     )

@@ -95,6 +95,32 @@ OWN_WORDS = (
         ),
     ),
     Cause(
+        pattern=r"^(?:EOFError: marshal data too short|ValueError: bad marshal data|ImportError: bad magic number).*",
+        what="a compiled Python file (.pyc) there is damaged, as by a full disk or a limit of files (ulimit -f)",
+        owner="node",
+        fix=(
+            you(
+                "See that there is room and no limit, and remove the compiled files of what it was importing.",
+                "ssh {node} 'ulimit -f; df -h .'",
+                "find DIRECTORY -name '*.pyc' -delete   # on {node}; DIRECTORY of the last File line",
+            ),
+        ),
+        why="Python does not compile it anew: every program that imports it fails until it is removed.",
+    ),
+    Cause(
+        pattern=r"^ncclcheck: .*: no ncclcheck \S+ there that .*?; tight limits: (?P<limits>.+)",
+        what="Python cannot start ncclcheck there, for its limits are too tight: {limits}",
+        owner="job",
+        fix=(
+            you(
+                "Lift them in the login shell there (.bashrc, .profile), as far as the hard ones let.",
+                "ssh {node} ulimit -a",
+            ),
+            admin("Take the hard limits away.", "grep -v '^#' /etc/security/limits.conf /etc/security/limits.d/*"),
+        ),
+        why="A job that is started in the same way gets the same limits, and torch needs far more than ncclcheck.",
+    ),
+    Cause(
         pattern=(
             r"^ncclcheck: .*: no ncclcheck (?P<version>\S+) there that (?P<python>.+?) can import: (?P<error>.*)"
         ),
