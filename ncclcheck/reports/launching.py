@@ -95,8 +95,8 @@ OWN_WORDS = (
         ),
     ),
     Cause(
-        pattern=r"^(?:EOFError: marshal data too short|ValueError: bad marshal data|ImportError: bad magic number).*",
-        what="a compiled Python file (.pyc) there is damaged, as by a full disk or a limit of files (ulimit -f)",
+        pattern=r"^(?:EOFError: marshal data too short|ValueError: bad marshal|ImportError: bad magic).*",
+        what="a compiled Python file (.pyc) there is damaged, as by a full disk or by ulimit -f",
         owner="node",
         fix=(
             you(
