@@ -5,17 +5,23 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from types import TracebackType
 
 import msgspec
 from msgspec import Struct
 
 from ncclcheck.probes.facts import Node
+from tests.conftest import OURS, ROOT
+from tests.nccl import libnccl, libraries
 
+SOURCES = Path(__file__).resolve().parent
 Version = tuple[int, int, int]
 _ASK = (sys.executable, "-m", "tests.differential.holder")
-_FOREIGN = ("NCCL_", "FAKECUDA_", "FAKEIB_")
+_FOREIGN = ("NCCL_", "FAKECUDA_", "FAKEVERBS_")
 
 
 class RankRequest(Struct, frozen=True, kw_only=True):
@@ -31,11 +37,13 @@ class RankRequest(Struct, frozen=True, kw_only=True):
 class Request(Struct, frozen=True, kw_only=True):
     """A world and the ranks in it.
 
-    links: lines of ip(8). mounts: what is bound where. enough: words after which a rank may be ended.
+    links: lines of ip(8). sys: the folder that is /sys. mounts: what is bound where. enough: words after which a
+    rank may be ended.
     """
 
     ranks: list[RankRequest]
     links: list[str] = []
+    sys: str = ""
     mounts: list[tuple[str, str]] = []
     enough: list[str] = []
     seconds: float = 10.0
@@ -59,12 +67,11 @@ class Answer(Struct, frozen=True, kw_only=True):
 class Judge:
     """A version of the library that answers."""
 
-    def __init__(self, nccl: str, cuda: str, folders: str, preload: Mapping[str, str] | None = None) -> None:
+    def __init__(self, nccl: str, cuda: str, folders: str) -> None:
         clean = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
-        env = {**clean, "LD_LIBRARY_PATH": folders, **(preload or {})}
-        self.process = subprocess.Popen(
-            [*_ASK, cuda, nccl], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
-        )
+        env = {**clean, "LD_LIBRARY_PATH": folders, "PYTHONPATH": str(ROOT)}
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen([*_ASK, cuda, nccl], stdin=pipe, stdout=pipe, text=True, env=env)
         self.version: Version = msgspec.json.decode(self._line(), type=Version)
 
     def ask(self, request: Request) -> Answer:
@@ -89,3 +96,24 @@ class Judge:
     ) -> None:
         self.process.kill()
         self.process.communicate()
+
+
+@contextmanager
+def judge(version: str, *, verbs: bool = False) -> Iterator[Judge]:
+    """The library of one version. verbs: with a libibverbs that shows the HCAs of its /sys, else with none."""
+    built = libraries()
+    folders = f"{built}:{_verbs() if verbs else built / 'no_verbs'}"
+    with Judge(str(libnccl(version)), str(built / "libnvidia-ml.so.1"), folders) as asked:
+        yield asked
+
+
+@cache
+def _verbs() -> Path:
+    """The folder with our libibverbs, for this session."""
+    folder = OURS / "differential-verbs"
+    folder.mkdir()
+    script = f"-Wl,--version-script={SOURCES / 'verbs.map'}"
+    argv = ["gcc", "-O1", "-fPIC", "-shared", script, "-Wl,-soname,libibverbs.so.1", str(SOURCES / "verbs.c")]
+    subprocess.run([*argv, "-o", str(folder / "libibverbs.so.1")], check=True, timeout=120)
+    (folder / "libibverbs.so").symlink_to("libibverbs.so.1")
+    return folder

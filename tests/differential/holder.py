@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import select
 import signal
 import subprocess
@@ -20,14 +21,15 @@ from typing import NoReturn
 
 import msgspec
 
-from ncclcheck.probes import network, nccl_files, rdma
+from ncclcheck.probes import fabric, nccl_files, network, rdma
 from ncclcheck.probes.facts import JobFacts, Library, Nccl, Node, Variable
 from ncclcheck.probes.machine import Machine
 from tests.differential.asking import Answer, RankAnswer, RankRequest, Request
 
 _NEW_NETWORK, _NEW_MOUNTS = 0x40000000, 0x00020000
-_PRIVATE, _BIND = 0x44000, 0x1000
+_BIND, _REC, _PRIVATE = 0x1000, 0x4000, 0x40000
 _POLL_S = 0.01
+_RESULT = "\nresult of init: "
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -49,7 +51,7 @@ class _Library:
         self.version = (number.value // 10000, number.value // 100 % 100, number.value % 100)
 
     def rank(self, asked: RankRequest, identity: Path) -> int:
-        """Make a communicator of one rank; NCCL's result. The identity goes from rank 0 to the others by a file."""
+        """Make a communicator of one rank; NCCL's result. A file takes the identity from rank 0 to the others."""
         self.cuda.cudaSetDevice(asked.device)
         unique = _Id()
         if asked.rank == 0 or asked.alone:
@@ -84,9 +86,7 @@ def main() -> None:
 def _fork(work: Callable[[], None]) -> int:
     sys.stdout.flush()
     child = os.fork()
-    if child:
-        return child
-    _leave(work)
+    return child if child else _leave(work)
 
 
 def _leave(work: Callable[[], None]) -> NoReturn:
@@ -95,7 +95,7 @@ def _leave(work: Callable[[], None]) -> NoReturn:
     try:
         work()
         code = 0
-    except BaseException as error:  # noqa: BLE001
+    except BaseException as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
     finally:
         os._exit(code)
@@ -106,9 +106,13 @@ def _world(library: _Library, request: Request, folder: Path) -> None:
     os.dup2(error, 2)
     if _libc.unshare(_NEW_NETWORK | _NEW_MOUNTS):
         raise OSError(ctypes.get_errno(), "unshare")
-    _mount("none", "/", "", 0x4000 | 0x40000)
+    _mount("none", "/", "", _REC | _PRIVATE)
     _ip(request.links)
-    _mount("sysfs", "/sys", "sysfs", 0)
+    if request.sys:
+        _mount("sysfs", f"{request.sys}/real", "sysfs", 0)
+        _mount(request.sys, "/sys", "", _BIND | _REC)
+    else:
+        _mount("sysfs", "/sys", "sysfs", 0)
     for source, target in request.mounts:
         _mount(source, target, "", _BIND)
     node = _facts(library, request, folder)
@@ -154,6 +158,7 @@ def _facts(library: _Library, request: Request, folder: Path) -> Node | None:
             name="node",
             network=network.probe(machine),
             rdma=rdma.probe(machine),
+            fabric=fabric.probe(machine),
             job=JobFacts(variables=[Variable(name=name, value=value) for name, value in env.items()]),
             nccl=Nccl(
                 loaded=Library(path=library.path, version=version, origin="test"),
@@ -172,7 +177,7 @@ def _rank(library: _Library, asked: RankRequest, log: Path, identity: Path) -> N
     os.dup2(out, 2)
     os.environ.update(asked.env)
     result = library.rank(asked, identity)
-    os.write(out, f"\nRESULT {result}\n".encode())
+    os.write(out, f"{_RESULT}{result}\n".encode())
 
 
 def _wait(started: Sequence[int], logs: Sequence[Path], request: Request) -> list[int | None]:
@@ -192,12 +197,12 @@ def _wait(started: Sequence[int], logs: Sequence[Path], request: Request) -> lis
 
 def _enough(log: Path, wanted: Sequence[str]) -> bool:
     text = log.read_text(errors="backslashreplace") if log.exists() else ""
-    return "RESULT " in text or all(part in text for part in wanted)
+    return _RESULT in text or all(part in text for part in wanted)
 
 
 def _result(log: Path) -> int | None:
-    _, found, number = log.read_text(errors="backslashreplace").rpartition("\nRESULT ")
-    return int(number) if found else None
+    found = re.search(rf"{_RESULT}(\d+)", log.read_text(errors="backslashreplace"))
+    return int(found[1]) if found else None
 
 
 if __name__ == "__main__":

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 NAMES = (
-    "eth0", "eth1", "eth10", "eno1", "eno2", "enp3s0f0", "ens5", "bond0", "bond0.100", "ib0", "ib1", "ibmgmt", "ibp12s0",
-    "docker0", "docker_gwbridge", "local0", "lom1", "virbr0", "virbr0-nic", "br-1a2b3c", "veth1f2e", "cni0", "flannel.1",
-    "cali7", "tailscale0", "wlan0", "Eth0", "e", "i", "eth,0", "^eth", "=eth0", "l", "mgmt0", "idrac", "tunl0",
+    "eth0", "eth1", "eth10", "eno1", "eno2", "enp3s0f0", "ens5", "bond0", "bond0.100", "ib0", "ib1", "ibmgmt",
+    "ibp12s0", "docker0", "docker_gwbridge", "local0", "lom1", "virbr0", "virbr0-nic", "br-1a2b3c", "veth1f2e",
+    "cni0", "flannel.1", "cali7", "tailscale0", "wlan0", "Eth0", "e", "i", "l", "eth,0", "^eth", "=eth0",
+    "mgmt0", "idrac", "tunl0",
 )  # fmt: skip
 KINDS = ("bridge", "ifb", "veth", "macvlan")
 _BASE = "zz-base"
@@ -39,7 +40,11 @@ class NetworkCase(Struct, frozen=True, kw_only=True):
     def links(self) -> list[str]:
         """The lines of ip(8) that make it."""
         lines = ["link set lo up"] if self.lo_up else []
-        lines += [f"link add name {_BASE} type bridge", f"link set dev {_BASE} addrgenmode none", f"link set dev {_BASE} up"]
+        lines += [
+            f"link add name {_BASE} type bridge",
+            f"link set dev {_BASE} addrgenmode none",
+            f"link set dev {_BASE} up",
+        ]
         for number, card in enumerate(self.cards):
             lines += _made(card, number)
         return lines
@@ -70,7 +75,8 @@ def network_case(rng: random.Random) -> NetworkCase:
     if rng.random() < 0.1:
         cards.append(Card(name="lo", kind="loopback", up=True, addresses=["10.255.0.1/32"]))
     shuffled = rng.sample(cards, len(cards))
-    env, files = {}, {}
+    env: dict[str, str] = {}
+    files: dict[str, str] = {}
     for name, value in _settings(rng, shuffled).items():
         place = rng.choice(("env", "env", "env", "home_conf", "etc_conf", "named_conf"))
         if place == "env":
@@ -86,7 +92,9 @@ def _card(rng: random.Random, name: str) -> Card:
     addresses: list[str] = []
     labels: dict[str, str] = {}
     for _ in range(rng.choice((0, 1, 1, 1, 1, 2))):
-        address = f"10.{rng.randint(1, 3)}.{rng.randint(0, 1)}.{rng.randint(1, 250)}/{rng.choice((8, 16, 24, 24, 32))}"
+        address = (
+            f"10.{rng.randint(1, 3)}.{rng.randint(0, 1)}.{rng.randint(1, 250)}/{rng.choice((8, 16, 24, 24, 32))}"
+        )
         if rng.random() < 0.1:
             address = f"169.254.{rng.randint(1, 9)}.{rng.randint(1, 250)}/16"
         addresses.append(address)
@@ -107,7 +115,19 @@ def _settings(rng: random.Random, cards: list[Card]) -> dict[str, str]:
         found["NCCL_SOCKET_IFNAME"] = _ifname(rng, cards)
     if rng.random() < 0.3:
         found["NCCL_SOCKET_FAMILY"] = rng.choice(
-            ("AF_INET", "AF_INET", "AF_INET6", "AF_INET6", "AF_INET6 ", "af_inet6", "ipv6", "", "AF_INETX", "AF_INE", "4")
+            (
+                "AF_INET",
+                "AF_INET",
+                "AF_INET6",
+                "AF_INET6",
+                "AF_INET6 ",
+                "af_inet6",
+                "ipv6",
+                "",
+                "AF_INETX",
+                "AF_INE",
+                "4",
+            )
         )
     if rng.random() < 0.2:
         found["NCCL_COMM_ID"] = _comm_id(rng, cards)
@@ -120,10 +140,8 @@ def _ifname(rng: random.Random, cards: list[Card]) -> str:
     tokens = []
     for _ in range(rng.choice((1, 1, 1, 2, 3, 18))):
         name = rng.choice((*there, *there, *label, rng.choice(NAMES)))
-        tokens.append(
-            rng.choice((name, name, name, name[:2], name[:3], name[:-1], name + "0", name + ":1", " " + name, name + " ", name.upper(),
-                        "^" + name, "=" + name, "lo", "", name + ":"))
-        )  # fmt: skip
+        forms = (name, name, name, name[:2], name[:3], name[:-1], f"{name}0", f"{name}:1", f" {name}", f"{name} ")
+        tokens.append(rng.choice((*forms, name.upper(), f"^{name}", f"={name}", "lo", "", f"{name}:")))
     return rng.choice(("", "", "", "^", "=", "^=", "=^", "^^", "==")) + ",".join(tokens)
 
 
@@ -135,12 +153,13 @@ def _comm_id(rng: random.Random, cards: list[Card]) -> str:
     scope = f"%{rng.choice(cards).name}" if cards and address.startswith("fe80") and rng.random() < 0.7 else ""
     if ":" in address:
         return f"[{address}{scope}]:{rng.randint(2000, 60000)}"
-    return rng.choice((f"{address}:{rng.randint(2000, 60000)}",) * 6 + (address, "", "x", "127.0.0.1:4000", "localhost:4000", "10.1.0:40"))
+    return rng.choice(
+        (f"{address}:{rng.randint(2000, 60000)}",) * 6
+        + (address, "", "x", "127.0.0.1:4000", "localhost:4000", "10.1.0:40")
+    )
 
 
 def _line(rng: random.Random, name: str, value: str) -> str:
-    return rng.choice(
-        (f"{name}={value}\n",) * 8
-        + (f"{name} = {value}\n", f"export {name}={value}\n", f'{name}="{value}"\n', f"{name}={value} # why\n",
-           f"# {name}={value}\n", f" {name}={value}\n", f"{name}={value}", f"{name}={value}\r\n", f"{name}={value}\n{name}=lo\n")
-    )  # fmt: skip
+    line = f"{name}={value}\n"
+    bent = (f"{name} = {value}\n", f"export {line}", f'{name}="{value}"\n', f"{name}={value} # why\n", f"# {line}")
+    return rng.choice((*(line,) * 8, *bent, f" {line}", line[:-1], f"{name}={value}\r\n", f"{line}{name}=lo\n"))

@@ -8,7 +8,20 @@ from shlex import quote
 from ncclcheck.probes.facts import Cluster, Interface, Node, value_or
 from ncclcheck.reports import lan, variables
 from ncclcheck.reports.choice import Choice
-from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, fail, fine, note, seen, warn, you
+from ncclcheck.reports.findings import (
+    Finding,
+    Remedy,
+    State,
+    Where,
+    admin,
+    fail,
+    fine,
+    note,
+    seen,
+    unknown,
+    warn,
+    you,
+)
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.rule import rule
 from ncclcheck.reports.settings_forms import quoted
@@ -50,8 +63,10 @@ def chosen_interface(cluster: Cluster) -> Iterator[Finding]:
     for node in cluster.nodes:
         choice = lan.choice_of_nccl(node)
         link = lan.link(node, choice)
-        if choice.bootstrap is None:
-            yield _no_interface(node, choice.problem or choice.reason)
+        if choice.bootstrap is None and not choice.problem:
+            yield _unresolved(node)
+        elif choice.bootstrap is None:
+            yield _no_interface(node, choice.problem)
         elif link and not _ready(link.interface):
             yield _not_ready(node, link)
         else:
@@ -59,6 +74,18 @@ def chosen_interface(cluster: Cluster) -> Iterator[Finding]:
             name, address = choice.bootstrap.name, choice.bootstrap.address
             where = Where(node=node.name, device=name)
             yield fine(where, f"NCCL would use {name} ({address}){also}", seen("chosen because", choice.reason))
+
+
+def _unresolved(node: Node) -> Finding:
+    setting = variables.effective(node)["NCCL_COMM_ID"]
+    return unknown(
+        Where(node=node.name),
+        f"NCCL_COMM_ID={setting.value} names no address, so which interface NCCL would use is not known",
+        why="NCCL resolves the name in init and takes the interface whose subnet holds its address.",
+        owner="job",
+        evidence=[seen(setting.source, setting.value)],
+        fix=[you("Remove it; torch hands the id over by itself.", "unset NCCL_COMM_ID")],
+    )
 
 
 def _ready(interface: Interface) -> bool:

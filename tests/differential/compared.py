@@ -1,0 +1,173 @@
+"""What the library did beside what we say it does, case by case."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ncclcheck.probes.facts import Node
+from ncclcheck.reports import wiring
+from ncclcheck.reports.choice import Choice, nccl_choice
+from ncclcheck.reports.findings import State
+from ncclcheck.reports.variables import parse, reference
+from ncclcheck.reports.variables import values as in_force
+from tests.clusters import verdict
+from tests.differential.asking import Judge, RankRequest, Request
+from tests.differential.machines import hca_case, write
+from tests.differential.networks import NetworkCase, network_case
+from tests.differential.settings import Setting, setting_case
+
+ETH0 = [
+    "link set lo up",
+    "link add name eth0 type bridge",
+    "addr add 10.0.0.1/24 dev eth0",
+    "link set dev eth0 up",
+]
+QUIET = {"NCCL_DEBUG": "INFO", "NCCL_NET_PLUGIN": "none", "HOME": "/nonexistent"}
+_NO_LISTENER = ("No usable listening interface found", "Invalid NCCL_COMM_ID")
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One case. limit: why a difference is none of ours to find."""
+
+    about: str
+    ours: object
+    theirs: object
+    limit: str = ""
+
+    @property
+    def differs(self) -> bool:
+        return self.ours != self.theirs and not self.limit
+
+
+def differences(judge: Judge, kind: Kind, seed: int, cases: int, folder: Path) -> tuple[int, list[Compared]]:
+    """How many things were compared in so many cases, and those that differ."""
+    rng = random.Random(seed)
+    compared = [one for _ in range(cases) for one in kind(judge, rng, folder)]
+    assert len(compared) >= cases
+    return len(compared), [one for one in compared if one.differs]
+
+
+Kind = Callable[[Judge, random.Random, Path], Iterator[Compared]]
+
+
+def interfaces(judge: Judge, rng: random.Random, folder: Path) -> Iterator[Compared]:
+    """The interface for bootstrap, those for data, and what NCC007 says of the names."""
+    case = network_case(rng)
+    env = {**QUIET, **case.env, **_files(case, folder)}
+    # A root of NCCL_COMM_ID binds its address: another rank looks for its own interface and then waits.
+    rank = RankRequest(env=env, rank=1, ranks=2, alone=True) if _has_comm_id(case) else RankRequest(env=env)
+    wanted = ["Bootstrap", "NET/Socket : Using", "Init START"]
+    mounts = [(str(folder / "etc"), "/etc")]
+    answer = judge.ask(Request(links=case.links(), mounts=mounts, enough=wanted, ranks=[rank], seconds=8))
+    assert answer.node is not None
+    settings = in_force(answer.node)
+    choice = nccl_choice(answer.node.network.interfaces, settings, judge.version)  # type: ignore[union-attr, arg-type]
+    log = answer.ranks[0].log
+    limit = ""
+    if "NCCL_COMM_ID" in settings and choice.bootstrap is None and not choice.problem:
+        limit = "NCCL_COMM_ID names a host, or no address in full"
+    about = f"{settings} {_cards(answer.node)}"
+    yield Compared(about, _choice(choice), _bound(log), limit)
+    name = settings.get("NCCL_SOCKET_IFNAME", "")
+    if len(name) > 1 and "NCCL_COMM_ID" not in settings:
+        judged = verdict("NCC007", answer.node)
+        yield Compared(f"NCC007 {about}", judged.state is State.FAIL, _bound(log) == (None, []))
+
+
+def _has_comm_id(case: NetworkCase) -> bool:
+    return "NCCL_COMM_ID" in str(case)
+
+
+def _files(case: NetworkCase, folder: Path) -> dict[str, str]:
+    """Writes the files that configure NCCL, below an /etc and a home of the case's own; its variables."""
+    etc, home = folder / "etc", folder / "home"
+    if not etc.exists():
+        shutil.copytree("/etc", etc, symlinks=True, ignore_dangling_symlinks=True)
+        home.mkdir()
+        passwd = (etc / "passwd").read_text()
+        (etc / "passwd").write_text(
+            re.sub(r"^root:.*$", f"root:x:0:0:root:{home}:/bin/sh", passwd, flags=re.MULTILINE)
+        )
+    named = folder / "named.conf"
+    for path, text in (
+        (etc / "nccl.conf", case.etc_conf),
+        (home / ".nccl.conf", case.home_conf),
+        (named, case.named_conf),
+    ):
+        path.unlink(missing_ok=True)
+        if text is not None:
+            path.write_bytes(text.encode())
+    variables = {"HOME": str(home)}
+    return variables if case.named_conf is None else {**variables, "NCCL_CONF_FILE": str(named)}
+
+
+def _choice(choice: Choice) -> object:
+    if choice.problem and choice.bootstrap is None:
+        return None, []
+    first = choice.bootstrap
+    return first and f"{first.name}:{first.address}", [f"{one.name}:{one.address}" for one in choice.used]
+
+
+def _bound(log: str) -> object:
+    """What NCCL's own lines name: bootstrap, and sockets for data."""
+    if any(words in log for words in _NO_LISTENER):
+        return None, []
+    first = re.search(r"Bootstrap ?: Using (.*)<\d+>$", log, re.MULTILINE)
+    data = re.search(r"NET/Socket : Using (\[0\].*)$", log, re.MULTILINE)
+    names = re.findall(r"\[\d+\](\S+?)<\d+>", data[1]) if data else []
+    return first and _bare(first[1]), [_bare(name) for name in names]
+
+
+def _bare(text: str) -> str:
+    """Without the scope of a link-local address."""
+    return text.partition("%")[0]
+
+
+def _cards(node: Node) -> list[tuple[str, list[str]]]:
+    found = node.network.interfaces  # type: ignore[union-attr]
+    return [(i.name, [f"{a.address}/{a.prefix}" for a in i.addresses]) for i in found]  # type: ignore[union-attr]
+
+
+def hcas(judge: Judge, rng: random.Random, folder: Path) -> Iterator[Compared]:
+    """The ports of HCAs that NET/IB takes, in its order, and the GID of each RoCE port that connects."""
+    machine, settings = hca_case(rng)
+    sys = folder / "sys"
+    shutil.rmtree(sys, ignore_errors=True)
+    write(machine, sys)
+    buses = machine.buses()
+    env = {**QUIET, "FAKECUDA_BUS": ",".join(buses), "FAKECUDA_DEVICES": str(len(buses)), **settings}
+    answer = judge.ask(Request(links=ETH0, sys=str(sys), ranks=[RankRequest(env=env)], seconds=20))
+    assert answer.node is not None
+    taken = wiring.choice(answer.node)
+    ours = [f"{one.hca.name}:{one.number}/{'RoCE' if one.is_roce else 'IB'}" for one in taken.used]
+    said = re.search(r"NET/IB : Using (.*)$", answer.ranks[0].log, re.MULTILINE)
+    theirs = re.findall(r"\[\d+\]([^ ;]+?)(?:/SHARP)?(?= |;|$)", said[1]) if said else []
+    yield Compared(f"{settings} {answer.node.rdma}", ours, theirs)
+
+
+def settings(judge: Judge, rng: random.Random, folder: Path) -> Iterator[Compared]:  # noqa: ARG001
+    """What values mean: numbers as NCCL prints them, words as taken or passed over, lists as refused or not."""
+    case: Setting = setting_case(rng)
+    env = {**QUIET, "NCCL_DEBUG_SUBSYS": "INIT,ENV,TUNING,GRAPH", "FAKECUDA_P2P": "1", **case.env}
+    ranks = [RankRequest(env=env, rank=number, ranks=2, device=number) for number in range(2)]
+    answer = judge.ask(Request(links=ETH0, ranks=ranks, seconds=30))
+    log, refused = answer.ranks[0].log, answer.ranks[0].result != 0
+    parsed = {name: parse(reference()[name], value, judge.version) for name, value in case.env.items()}
+    yield Compared(f"refused: {case.env}", any(one.raises for one in parsed.values()), refused)
+    for name, one in parsed.items() if not refused else ():
+        echo = re.search(rf"{name} set by environment to (.*?)\.?$", log, re.MULTILINE)
+        if name in case.numbers:
+            yield Compared(
+                f"{name}={case.env[name]!r}", None if one.value is None else str(one.value), echo and echo[1]
+            )
+        elif name in case.levels:
+            yield Compared(f"{name}={case.env[name]!r}", bool(one.value), echo is not None)
+        elif name == "NCCL_DEBUG":
+            silent = bool(one.complaint) or one.value in (None, "", "NONE")
+            yield Compared(f"{name}={case.env[name]!r}", silent, "NCCL" not in log)

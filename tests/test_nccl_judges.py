@@ -1,0 +1,41 @@
+"""NCCL's own library judges what we predict of it: generated cases, the same asked of both. Needs root and gcc."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.differential import compared
+from tests.differential.asking import judge
+from tests.lab.needs import need as need_lab
+from tests.nccl import NEWEST, OLDEST, VERSIONS, need
+
+FEW, HUNDREDS = 6, 300
+SEED = 1
+KINDS = {"interfaces": compared.interfaces, "hcas": compared.hcas, "settings": compared.settings}
+
+
+def _judged(kind: str, version: str, cases: int, folder: Path) -> None:
+    need_lab("gcc")
+    need(version)
+    if kind == "hcas" and not Path("/usr/include/infiniband/verbs.h").exists():
+        pytest.skip("the HCAs of a machine are shown by a libibverbs of ours, which needs Debian's libibverbs-dev")
+    with judge(version, verbs=kind == "hcas") as library:
+        number, different = compared.differences(library, KINDS[kind], SEED, cases, folder)
+    told = "\n".join(f"{one.about}\n  ours {one.ours}\n  NCCL {one.theirs}" for one in different[:10])
+    assert not different, f"{len(different)} of {number} differ from NCCL {version}:\n{told}"
+
+
+@pytest.mark.parametrize("version", [OLDEST, NEWEST])
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_a_few_cases(kind: str, version: str, tmp_path: Path) -> None:
+    _judged(kind, version, FEW, tmp_path)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_hundreds_of_cases(kind: str, version: str, tmp_path: Path) -> None:
+    _judged(kind, version, HUNDREDS, tmp_path)
