@@ -248,3 +248,10 @@ def test_no_job_is_started_where_detail_on_one_node_would_hang_it(value: str, bl
     (found,) = verdict("NCC005", node("a1"), node("a2", {"TORCH_DISTRIBUTED_DEBUG": value})).findings
     assert found.blocks_job is blocks
     assert found.state is (State.FAIL if blocks else State.NOTE)
+
+
+@pytest.mark.parametrize(
+    ("value", "state"), [("96", "fail"), ("100", "warn"), ("1024", "warn"), ("32", "warn"), ("512", "ok"), ("0", "ok")]
+)
+def test_a_number_of_threads_that_nccl_does_not_take_is_no_failure(value: str, state: str) -> None:
+    assert verdict("NCC015", node(env={"NCCL_NTHREADS": value})).state.value == state

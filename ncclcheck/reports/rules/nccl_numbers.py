@@ -13,6 +13,7 @@ _MOST_SOCKETS = 64
 _BUFFERS = ("NCCL_BUFFSIZE", "NCCL_LL_BUFFSIZE", "NCCL_LL128_BUFFSIZE")
 _LL128_UNIT = 120
 _THREADS = (64, 128, 256, 512)
+_WARP = 32
 _LARGE_CHUNK = 2**20
 _BOUNDS = (("NCCL_MIN_CTAS", "NCCL_MAX_CTAS"), ("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"))
 
@@ -107,10 +108,12 @@ def threads(cluster: Cluster) -> Iterator[Finding]:
 
     ## Why it matters
     It is the number of CUDA threads in a block of NCCL's kernels. With a number that is no power of two results
-    were wrong without any error. It is meant for finding faults, and any value makes some sizes slower.
+    were wrong without any error. One that is no multiple of 32, or is below 64 or above 512, is not taken at all:
+    NCCL then goes by its own number or by the bound. The variable is meant for finding faults, and any value makes
+    some sizes slower.
 
     ## How we know
-    The value as NCCL parses it; 64, 128, 256 and 512 are allowed.
+    The value as NCCL parses it; 64, 128, 256 and 512 are allowed. A number that is not taken is a warning only.
 
     ## Fix
     - **you** remove it from the job script and from nccl.conf.
@@ -120,15 +123,20 @@ def threads(cluster: Cluster) -> Iterator[Finding]:
     """
     for found in nodes_with(cluster, "NCCL_NTHREADS"):
         number = found.number("NCCL_NTHREADS")
-        if number is not None and number > 0 and number not in _THREADS:
-            yield fail(
-                found.where,
-                f"NCCL_NTHREADS={found.text('NCCL_NTHREADS')} is none of 64, 128, 256 and 512",
-                why="With other numbers NCCL has given wrong results without an error.",
-                owner="job",
-                evidence=found.evidence("NCCL_NTHREADS"),
-                fix=[you("Remove it.", "unset NCCL_NTHREADS")],
-            )
+        if number is None or number <= 0 or number in _THREADS:
+            continue
+        taken = number % _WARP == 0 and _THREADS[0] <= number <= _THREADS[-1]
+        level = fail if taken else warn
+        yield level(
+            found.where,
+            f"NCCL_NTHREADS={found.text('NCCL_NTHREADS')} is none of 64, 128, 256 and 512",
+            why="With such a number NCCL has given wrong results without an error."
+            if taken
+            else "NCCL does not take it and goes by another number, its own or the nearest bound.",
+            owner="job",
+            evidence=found.evidence("NCCL_NTHREADS"),
+            fix=[you("Remove it.", "unset NCCL_NTHREADS")],
+        )
 
 
 @rule("NCC016", "NCCL_CHUNK_SIZE is not so large that data is damaged", worst=State.FAIL, needs=("job.variables",))
