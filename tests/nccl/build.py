@@ -34,10 +34,10 @@ def libraries() -> Path:
     if not folder.is_dir():
         fresh = Path(tempfile.mkdtemp(prefix="ncclcheck-native-"))
         fresh.chmod(0o755)
-        _gcc([*FLAGS, "-Wl,-soname,libnvidia-ml.so.1", *CUDA, "-ldl", "-lpthread"], fresh / "libnvidia-ml.so.1")
+        gcc([*FLAGS, "-Wl,-soname,libnvidia-ml.so.1", *CUDA, "-ldl", "-lpthread"], fresh / "libnvidia-ml.so.1")
         (fresh / "verbs").mkdir()
         version = "-Wl,--version-script=verbs.map"
-        _gcc([*FLAGS, version, "-Wl,-soname,libibverbs.so.1", "verbs.c"], fresh / "verbs/libibverbs.so.1")
+        gcc([*FLAGS, version, "-Wl,-soname,libibverbs.so.1", "verbs.c"], fresh / "verbs/libibverbs.so.1")
         (fresh / "verbs/libibverbs.so").symlink_to("libibverbs.so.1")
         (fresh / "no_verbs").mkdir()
         for name in ("libibverbs.so", "libibverbs.so.1"):
@@ -49,7 +49,8 @@ def libraries() -> Path:
     return folder
 
 
-def _gcc(arguments: list[str], out: Path) -> None:
+def gcc(arguments: list[str], out: Path) -> None:
+    """Compile in the folder of the sources. Raises RuntimeError for any word of gcc."""
     done = subprocess.run(
         ["gcc", *arguments, "-o", str(out)],
         cwd=SOURCES,

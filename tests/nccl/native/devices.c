@@ -135,7 +135,7 @@ API E cuDeviceGetAttribute(int *value, int which, int device) {
 }
 
 /* The part of cudaDeviceProp, up to .minor, that is laid out alike in CUDA 12 and 13. */
-API E cudaGetDeviceProperties_v2(char *out, int device) {
+REPLACEABLE E cudaGetDeviceProperties_v2(char *out, int device) {
     IN;
     if (physical_of(device) < 0) return failed(BAD_DEVICE);
     memset(out, 0, 368);

@@ -30,7 +30,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct dim3 {
+    unsigned x, y, z;
+};
+
 #define API __attribute__((visibility("default")))
+#define REPLACEABLE API __attribute__((weak)) /* torch.c has more of it, for torch beside NCCL */
 #define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
 
 typedef int E; /* cudaError_t, CUresult or nvmlReturn_t */
@@ -78,6 +83,7 @@ const char *gpu_name(void);
 /* memory.c */
 size_t round_up(size_t n, size_t step);
 int known(const void *p);
+size_t held(int device); /* bytes that this process has on a device */
 
 /* streams.c */
 struct stream;

@@ -70,6 +70,17 @@ static int forget(void *p, struct block *out) {
     return there;
 }
 
+size_t held(int device) {
+    size_t sum = 0;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < count; i++)
+        if (blocks[i].device == device && blocks[i].kind == DEVICE) sum += blocks[i].size;
+    pthread_mutex_unlock(&lock);
+    return sum;
+}
+
+static size_t total(void) { return (u64)number("FAKECUDA_MEM_GB", 80) << 30; }
+
 static int new_file(size_t size) {
     int fd = syscall(SYS_memfd_create, "fakecuda", 1 /* MFD_CLOEXEC */);
     if (fd >= 0 && ftruncate(fd, size)) {
@@ -81,6 +92,7 @@ static int new_file(size_t size) {
 
 static E allocate(void **out, size_t size, int kind) {
     size_t n = round_up(size ? size : 1, kind == PINNED ? PAGE : GRANULE);
+    if (kind == DEVICE && held(current) + n > total()) return failed(OUT_OF_MEMORY);
     int fd = new_file(n);
     if (fd < 0) return failed(OUT_OF_MEMORY);
     char *start = mmap(0, n, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -163,10 +175,10 @@ API E cudaMemPoolSetAttribute(void *pool, int which, void *value) {
     IN;
     return OK;
 }
-API E cudaMemGetInfo(size_t *free_bytes, size_t *total) {
+API E cudaMemGetInfo(size_t *free_bytes, size_t *all) {
     IN;
-    *total = (u64)number("FAKECUDA_MEM_GB", 80) << 30;
-    *free_bytes = *total;
+    *all = total();
+    *free_bytes = total() - held(current);
     return OK;
 }
 
