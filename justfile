@@ -45,6 +45,10 @@ speed:
 torches:
     python -m pytest -q -m nightly tests/test_torch_versions.py
 
+# torch's CUDA build and NCCL under the real commands, without a GPU; the first time it installs 7 GB
+torch-cuda:
+    NCCLCHECK_TORCH_CUDA=make python -m pytest -q -m nightly tests/test_torch_cuda.py
+
 # record this machine or cluster for tests/snapshots
 record FILE *ARGS:
     ncclcheck env --save {{FILE}} {{ARGS}}

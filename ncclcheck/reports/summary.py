@@ -104,7 +104,7 @@ def _gpu(node: Node) -> str:
     if isinstance(usable, Unread):
         return "none here" if usable.kind == "absent" else f"unread: {usable.why}"
     there = "" if isinstance(seen, Unread) else f", {len(seen)} on the PCI bus"
-    driver = value_or(at(node, "stack.driver"), "unread")
+    driver = value_or(at(node, "stack.driver"), "") or value_or(at(node, "gpus.nvml_driver"), "") or "unread"
     return f"{usable} usable by CUDA{there}, driver {driver}{_models(node)}"
 
 
