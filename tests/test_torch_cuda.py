@@ -22,11 +22,6 @@ _REFUSED = 98  # cudaErrorInvalidDeviceFunction
 # What a sound run on two shared cores says of them: ranks that compute there are late, and the time is too short.
 _LATE = ("TRN020", "TRN021", "TRN022", "BEN003")
 _SHORT = ("the time box was used up", "s before the deadline are too few")
-    "TRN020",
-    "TRN021",
-    "TRN022",
-    "BEN003",
-)  # ranks that compute on two shared cores are late, and not by NCCL
 
 Run = Callable[..., Ran]
 
