@@ -163,7 +163,7 @@ def _attempt(
     cured = _applied(made, scenario, scene, steps)
     made.harm = [*_harm(*before, _states(scene), {name for one in steps if one.changes for name in one.hosts})]
     scene.started.clear()
-    made.still = [*_still(once(cured, scene), made.code)]
+    made.still = [*_still(once(cured, scene), found[0])]
     return made
 
 
@@ -221,6 +221,8 @@ def _where(line: str, one: Told, who: Who, hosts: Sequence[str]) -> tuple[str, .
         return tuple(hosts)
     if named := _names(comment, hosts):
         return named
+    if comment.strip() == "here":
+        return (one.by,)
     if "node 0" in comment or "node rank 0" in comment:
         return (hosts[0],)
     node = one.finding.where.node
@@ -288,11 +290,12 @@ def _harm(sound: _States, sick: _States, after: _States, treated: set[str]) -> I
             yield from (f"{name} got: {line}" for line in sorted(lines - sick[name] - sound[name]))
 
 
-def _still(outcome: Outcome, code: str) -> Iterator[str]:
-    """What the run after the fix complains of."""
+def _still(outcome: Outcome, cause: Told) -> Iterator[str]:
+    """What the run after the fix complains of. A failure that is left as a warning lets the job run."""
+    still_bad = [state for state in _BAD if state.rank <= cause.finding.state.rank]
     for host, document in outcome.documents.items():
         for verdict in document.verdicts:
-            if verdict.state is State.FAIL or (verdict.code == code and verdict.state in _BAD):
+            if verdict.state is State.FAIL or (verdict.code == cause.code and verdict.state in still_bad):
                 yield f"{host}: {verdict.code}: {'; '.join(map(shown, verdict.findings))}"
     yield from (
         f"{host} ended with {status}: {outcome.errors[host][-300:]}"

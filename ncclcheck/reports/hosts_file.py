@@ -15,7 +15,7 @@ def named(name: str, address: str, wrong: Iterable[str]) -> str:
     """
     word = name if re.fullmatch(r"[A-Za-z0-9_.-]+", name) else "NAME"
     mine = rf"s/[[:space:]]+{_literal(word)}([[:space:]]|$)/\1/g"
-    lines = [_literal(one) for one in wrong if one != address and _ADDRESS.fullmatch(one)]
+    lines = [_literal(one) for one in dict.fromkeys(wrong) if one != address and _ADDRESS.fullmatch(one)]
     edits = [
         f"-e '/^[[:space:]]*{one}[[:space:]]/{mine}' -e '/^[[:space:]]*{one}[[:space:]]*$/d'" for one in lines
     ]

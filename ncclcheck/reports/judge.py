@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ncclcheck.probes.facts import Cluster, Crash, Node, NotKnown, Unread, at, replace
+from ncclcheck.reports import doing_without
 from ncclcheck.reports.findings import Finding, State, Verdict, Where, admin, fail, seen, unknown, worst
 from ncclcheck.reports.rule import NothingToJudge, Rule, all_rules
 
@@ -49,7 +50,8 @@ def judge(cluster: Cluster, rules: Iterable[Rule] | None = None) -> list[Verdict
     case = _Case(cluster)
     for rule in sorted(_of(cluster) if rules is None else rules, key=lambda r: (r.last, bool(r.ground), r.code)):
         case.verdicts[rule.code] = _judge_one(rule, case)
-    return [_required(cluster, verdict) for _, verdict in sorted(case.verdicts.items())]
+    verdicts = [doing_without.fitted(cluster, verdict) for _, verdict in sorted(case.verdicts.items())]
+    return [_required(cluster, verdict) for verdict in verdicts]
 
 
 def _of(cluster: Cluster) -> list[Rule]:

@@ -75,9 +75,13 @@ OWN_WORDS = (
         fix=(
             you("See which size passes, larger and smaller.", "ping -M do -c 3 -s 1472 {node}"),
             admin(
-                "Give all hosts, switch ports and tunnels between the two the same MTU; until then give this one "
-                "what passes.",
-                "ip link set dev eth0 mtu 1400",
+                "Give all hosts, switch ports and tunnels between the two the same MTU. Until then let what goes "
+                "there, and what comes back, be smaller: this changes the route to that host alone, and "
+                "`ip route del ADDRESS` undoes it.",
+                """a=$(getent ahosts "$(ssh -G {node} | awk '/^hostname /{{print $2}}')" | """
+                """awk '{{print $1; exit}}'); """
+                """ip route replace $a $(ip -o route get $a | sed -E 's/^[^ ]+ //; s/ (src|uid) .*//') """
+                "mtu lock 1400   # here",
             ),
         ),
         why="A switch port or a tunnel on the way loses large packets without a word: ssh and any job hang there.",

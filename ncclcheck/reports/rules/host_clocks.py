@@ -130,9 +130,11 @@ def _why(failed: bool) -> str:
 def _fix(node: str) -> list[Remedy]:
     return [
         admin(
-            "Set the clock once and keep it right.",
-            "chronyc makestep   # or: timedatectl set-ntp true",
-            "chronyc tracking",
+            "Set the clock once and keep it right. What reads the time there sees the step: a job that runs, or a "
+            "database.",
+            f"systemctl enable --now chronyd || systemctl enable --now chrony   # on {node}",
+            f"chronyc makestep   # on {node}",
+            f"chronyc tracking   # on {node}",
         ),
         you("Leave the node out until then.", f"#SBATCH --exclude={quote(node)}"),
     ]

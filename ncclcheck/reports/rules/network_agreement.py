@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from ncclcheck.probes.facts import Cluster, Interface, Node, Resolution, Unread, at, known, value_or
-from ncclcheck.reports import captured, hosts_file, lan, same_mac, variables
+from ncclcheck.reports import captured, hosts_file, lan, same_mac, twice, variables
 from ncclcheck.reports.agreement import disagreements, group
 from ncclcheck.reports.choice import Chosen, gloo_choice
 from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, fail, note, seen, unknown, warn, you
@@ -182,11 +183,22 @@ def _leads_nowhere(node: Node, taken: Chosen | None) -> bool:
 def _name_its_address(cluster: Cluster, node: Node, link: lan.Link, own: Resolution) -> Remedy:
     """The line for /etc/hosts, unless another node has this name too: then this one needs a name of its own."""
     if any(other.name != node.name and at(other, "host.hostname") == own.name for other in cluster.nodes):
-        return admin("Give this machine a name of its own; another has it.", "hostnamectl set-hostname NAME")
+        return _own_name(node, own.name)
     return admin(
         "Give the name its real address in /etc/hosts, and take it from the wrong one.",
         "getent ahosts $(hostname)",
         hosts_file.named(own.name, link.address, [*own.addresses, "127.0.1.1"]),
+    )
+
+
+def _own_name(node: Node, taken: str) -> Remedy:
+    """The name by which the launcher knows it, if that is another one."""
+    word = node.name.partition("#")[0]
+    if word == taken or not re.fullmatch(r"[A-Za-z0-9-]+", word):
+        return admin("Give this machine a name of its own; another has it.", "hostnamectl set-hostname NAME")
+    return admin(
+        f"Give this machine a name of its own; another has it. The job calls it {word}.",
+        f"hostnamectl set-hostname {word} || hostname {word}   # on {node.name}",
     )
 
 
@@ -230,10 +242,10 @@ def unique(cluster: Cluster) -> Iterator[Finding]:
     NVIDIA/nccl#187, NVIDIA/nccl#375; NCCL user guide, NCCL_HOSTID; hostname(7), random(4) (boot_id).
     """
     yield from _same_names(cluster)
-    twice = [*_same_addresses(cluster)]
-    yield from twice
+    alike = [*_same_addresses(cluster)]
+    yield from alike
     yield from same_mac.findings(cluster)
-    told = {(one.where.node, one.where.peer) for one in twice}
+    told = {(one.where.node, one.where.peer) for one in alike}
     yield from (
         one
         for one in captured.findings(cluster)
@@ -273,9 +285,6 @@ def _same_addresses(cluster: Cluster) -> Iterator[Finding]:
                 for held, _ in lan.global_networks(interface):
                     owners.setdefault(held.address, []).append((node.name, interface.name))
     chosen_addresses = {link.address for link in lan.links(cluster)}
-    told_gloo = any("GLOO_SOCKET_IFNAME" in variables.values(node) for node in cluster.nodes)
-    by_gloo = told_gloo and lan.uses_gloo(cluster)
-    other = "GLOO_SOCKET_IFNAME=eth0" if by_gloo else 'NCCL_SOCKET_IFNAME="=eth0"'
     for address, holders in owners.items():
         if len({node for node, _ in holders}) < 2:
             continue
@@ -286,10 +295,7 @@ def _same_addresses(cluster: Cluster) -> Iterator[Finding]:
             why="What is sent to one of them arrives at another.",
             owner="site",
             evidence=[seen("getifaddrs", ", ".join(f"{node} {name}" for node, name in holders[:8]))],
-            fix=[
-                you("Leave one of them out, or name another interface.", f"export {other}"),
-                admin("Give each node an address of its own.", "ip -br addr", f"arping -D -I eth0 {address}"),
-            ],
+            fix=twice.fix(cluster, address, holders),
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Counters, NodeReach, Unread
-from ncclcheck.reports import flows, losses
+from ncclcheck.reports import flows, losses, shaping
 from ncclcheck.reports.culprit import Slowed, slowed_by_loss
 from ncclcheck.reports.findings import (
     Evidence,
@@ -142,8 +142,9 @@ def _mend(interface: str, node: str) -> list[Remedy]:
     return [
         admin(
             "Look at its counters, then at cable, transceiver and switch port.",
-            f"ethtool -S {interface} | grep -iE 'err|drop|disc|crc'",
-            f"ip -s -s link show {interface}",
+            f"ethtool -S {quote(interface)} | grep -iE 'err|drop|disc|crc'",
+            f"ip -s -s link show {quote(interface)}",
         ),
+        shaping.lifted(interface),
         you("Leave it out until it is mended.", f"#SBATCH --exclude={quote(node or 'NODE')}"),
     ]

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Resolution, Unread, value_or
-from ncclcheck.reports import lan
+from ncclcheck.reports import hosts_file, lan
 from ncclcheck.reports.findings import Finding, State, Where, admin, fine, seen, unknown, warn, you
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.reached import Pair, Reached, required
 from ncclcheck.reports.rule import NothingToJudge, rule
+
+_MOST_LINES = 8  # of /etc/hosts in one fix; whoever lacks more names needs DNS
 
 
 @rule(
@@ -108,12 +110,22 @@ class _Told:
             evidence=[seen(f"getaddrinfo({answer.name}) on {asker}", got or "no address"),
                       seen(f"address of {name}", address)],
             fix=[
-                you("Give addresses instead of names.", f"torchrun --rdzv-endpoint={address}:29400 "
-                    "--local-addr=OWN_ADDRESS ...", f"getent ahosts {quote(answer.name)}   # on {quote(asker)}"),
-                admin("All nodes in DNS, or in /etc/hosts of every node.",
-                      f"echo '{address} {answer.name}' >> /etc/hosts   # on {fold_names(askers)}"),
+                you("Give torchrun addresses instead of names: that of node rank 0, and each node its own.",
+                    f"getent ahosts {quote(answer.name)}   # on {asker}",
+                    f"torchrun --rdzv-endpoint={address}:29400 --local-addr={address} ...   # on {name}, if it is "
+                    "node rank 0"),
+                admin("Give these names, and no others, their addresses in DNS, or in /etc/hosts, which is asked "
+                      "first.",
+                      *(f"{line}   # on {fold_names(askers)}" for line in self._lines(asker, names))),
             ],
         )  # fmt: skip
+
+    def _lines(self, asker: str, names: list[str]) -> Iterator[str]:
+        """For /etc/hosts, a line each."""
+        for pair in [(asker, name) for name in names if (asker, name) in self.answers][:_MOST_LINES]:
+            yield hosts_file.named(
+                self.answers[pair].name, self.found.seen[pair].address, self.answers[pair].addresses
+            )
 
 
 def _sorted_out(pairs: set[Pair], asked: set[Pair]) -> Iterator[tuple[list[str], list[str]]]:
@@ -145,8 +157,8 @@ def _late(pairs: set[Pair]) -> Iterator[Finding]:
             fix=[
                 admin(
                     "See which server it asks, and whether that answers.",
-                    "cat /etc/resolv.conf",
-                    "resolvectl query NAME",
+                    f"cat /etc/resolv.conf   # on {asker}",
+                    f"time getent ahosts {quote(names[0])}   # on {asker}",
                 )
             ],
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Node, Shaper, Unread, at, value_or
-from ncclcheck.reports import flows, lan
+from ncclcheck.reports import flows, lan, shaping
 from ncclcheck.reports.agreement import disagreements, group
 from ncclcheck.reports.findings import (
     Finding,
@@ -106,10 +106,11 @@ def _fix(interface: str, node: str) -> list[Remedy]:
     return [
         admin(
             "Look at cable, transceiver and switch port, at the members of a bond, and at limits.",
-            f"ethtool {interface}",
-            "cat /proc/net/bonding/bond0",
-            f"tc -s qdisc show dev {interface}",
+            f"ethtool {quote(interface)} | grep -E 'Speed|Duplex|Link detected'",
+            *([f"cat /proc/net/bonding/{quote(interface)}"] if interface.startswith("bond") else []),
+            f"tc -s qdisc show dev {quote(interface)}",
         ),
+        shaping.lifted(interface),
         you("Leave the slow node out until it is repaired.", f"#SBATCH --exclude={quote(node)}"),
     ]
 
