@@ -28,7 +28,7 @@ def _lines(launcher: str, *findings: Finding) -> set[str]:
     [
         ("slurm", "#SBATCH --exclude='g[2-3]'"),
         ("ssh", "--hosts g1,g4"),
-        ("join", "--nodes 2   # on g1, g4, with --node-rank from 0 on"),
+        ("join", "--nodes 2   # on g[1,4], with --node-rank from 0 on"),
     ],
 )
 def test_all_nodes_of_a_rule_are_left_out_at_once(launcher: str, line: str) -> None:
