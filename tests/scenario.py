@@ -84,6 +84,11 @@ def both(first: AbstractContextManager[object], second: AbstractContextManager[o
 Play = Callable[[Scene], AbstractContextManager[object]]
 
 
+def nothing(_: Scene) -> AbstractContextManager[object]:
+    """No fault."""
+    return nullcontext()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Expect:
     """A finding that must be there, in the report of the host `by`.
@@ -155,8 +160,8 @@ class Scenario:
     """
 
     name: str
-    fault: Play = lambda _: nullcontext()
-    strike: Play = lambda _: nullcontext()
+    fault: Play = nothing
+    strike: Play = nothing
     launcher: Literal["ssh", "slurm", "srun", "variables", "join"] = "ssh"
     hosts: int = 3
     mgmt: bool = True
@@ -175,6 +180,11 @@ class Scenario:
     gate: bool = False
     first: str = ""
     cure: Literal["", "you", "admin"] = ""
+
+    @property
+    def strikes(self) -> bool:
+        """Whether something happens in the middle of the run."""
+        return self.strike is not nothing
 
     @property
     def needs(self) -> tuple[int, bool, bool]:
