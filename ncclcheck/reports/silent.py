@@ -299,7 +299,9 @@ def _never_came(cluster: Cluster, silence: Silence) -> Finding | None:
     meeting = cluster.job.meeting
     if not found or not rank.isdigit() or meeting is None:
         return None
-    place = f"--nodes {cluster.job.nodes_asked} --node-rank {rank} --rdzv-endpoint {meeting.endpoint}"
+    host, _, port = meeting.endpoint.rpartition(":")
+    host = next((one for one in meeting.addresses if ":" not in one), host)  # it may not know the name
+    place = f"--nodes {cluster.job.nodes_asked} --node-rank {rank} --rdzv-endpoint {host}:{port}"
     return _found(
         silence,
         f"it did not join within {found['seconds']} s: ncclcheck was not started there, or did not come through",

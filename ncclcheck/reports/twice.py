@@ -70,11 +70,13 @@ def _readdressed(nodes: dict[str, Node], address: str, holders: Sequence[tuple[s
 
 
 def _lines(node: Node, device: str, held: Address, new: str) -> list[str]:
+    """The old address first: a second one of its subnet would go with it."""
     name, old, on = at(node, "host.own_name"), f"{held.address}/{held.prefix}", f"on {node.name}"
     by_old = isinstance(name, Resolution) and held.address in name.addresses
     return [
         f"arping -D -c 2 -I {quote(device)} {new}   # {on}: an answer means that somebody has it",
-        f"ip addr add {new}/{held.prefix} dev {quote(device)} && ip addr del {old} dev {quote(device)}   # {on}",
+        f"ip addr del {old} dev {quote(device)} && ip addr add {new}/{held.prefix} dev {quote(device)}   # {on}",
+        f"ip neigh flush to {held.address}   # on every node",
         *([f"{hosts_file.named(name.name, new, [held.address])}   # on every node"] if by_old else []),
     ]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from shlex import quote
 
 from ncclcheck.probes.facts import Arrival, Cluster, Meeting, Neighbour, Node, Unread, at, value_or, variables
-from ncclcheck.reports import detours, kept, lan, unrouted
+from ncclcheck.reports import detours, firewall, kept, lan, unrouted
 from ncclcheck.reports.agreement import disagreements
 from ncclcheck.reports.findings import (
     Finding,
@@ -24,6 +24,7 @@ from ncclcheck.reports.findings import (
     you,
 )
 from ncclcheck.reports.fold import fold_names
+from ncclcheck.reports.master import another_port, named_anew
 from ncclcheck.reports.rule import NothingToJudge, rule
 
 _NO_JOIN = "no join: the launcher numbers the nodes"
@@ -260,7 +261,7 @@ def lead_was_reached(cluster: Cluster) -> Iterator[Finding]:
         why=why,
         owner="job",
         evidence=evidence,
-        fix=_mends(meeting),
+        fix=_mends(cluster, meeting),
     )
 
 
@@ -360,25 +361,56 @@ def _ways(node: Node, meeting: Meeting) -> Iterator[str]:
             yield f"{peer} is in none of this node's subnets ({shown}); {by}"
 
 
-def _mends(meeting: Meeting) -> list[Remedy]:
+def _mends(cluster: Cluster, meeting: Meeting) -> list[Remedy]:
     host, _, port = meeting.endpoint.rpartition(":")
     start = you("See whether node rank 0 runs, and on which address.", f"ss -ltn | grep {port}   # on node 0")
     if "--rdzv-id" in meeting.detail:
         return [you("Give every node of one run the same --rdzv-id; two runs at once need a port each.")]
     mends = {
         "unresolved": [
-            you("Give an address in place of the name.", f"getent ahosts {quote(host)}"),
-            admin("Put the name into DNS or /etc/hosts of this node."),
+            you("Give the address of node rank 0 in place of its name.", *named_anew(cluster)),
+            admin(
+                "Put the name into DNS or /etc/hosts of this node.", f"getent ahosts {quote(host)}   # on node 0"
+            ),
         ],
-        "unrouted": [admin("Give this node a route to that subnet, or an address in it.", f"ip route get {host}")],
         "no_route": [
-            you("Take an address of node 0 that this node can reach.", f"ip route get {quote(host)}"),
-            admin("Give this node a route to that subnet, or an address in it."),
+            you("Take an address of node 0 that this node can reach.", *named_anew(cluster)),
+            admin(
+                "Give this node a route to that subnet, or an address in it.",
+                f"ip route get {quote(host)}",
+                "ip route",
+            ),
         ],
-        "silent": [
-            start,
-            admin(f"Open TCP port {port} between the nodes.", "nft list ruleset   # on both"),
+        "silent": [start, *_opened(cluster, meeting)],
+        "stranger": [
+            you(
+                "Take another port, on every node the same.",
+                f"ss -ltnp | grep {port}   # on node 0",
+                another_port(cluster, port),
+            )
         ],
-        "stranger": [you("Take another port, on every node the same.", f"ss -ltnp | grep {port}   # on node 0")],
     }
     return mends.get(meeting.outcome, [start])
+
+
+def _opened(cluster: Cluster, meeting: Meeting) -> Iterator[Remedy]:
+    """A firewall of node rank 0 for the subnets of both ends, as far as they are known here."""
+    networks = [str(net) for node in cluster.nodes for net in _networks(node, meeting)]
+    if networks:
+        yield firewall.let_in(
+            "Let the nodes of the job's network connect to each other on all high ports, also in the cloud's "
+            "security group.",
+            networks,
+            "node rank 0",
+        )
+
+
+def _networks(node: Node, meeting: Meeting) -> Iterator[lan.IPNetwork]:
+    """The subnet from which this node sends to node rank 0, and that of node rank 0 where it is another one."""
+    listed = value_or(at(node, "network.interfaces"), [])
+    for text, source in zip(meeting.addresses[:1], meeting.sources, strict=False):
+        peer = ipaddress.ip_address(text.partition("%")[0])
+        own = [net for one in listed for held, net in lan.global_networks(one) if held.address == source]
+        yield from own[:1]
+        if own and peer not in own[0]:
+            yield ipaddress.ip_network(f"{peer}/{own[0].prefixlen}", strict=False)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Node, Resolution, Unread, at, variables
-from ncclcheck.reports import lan
+from ncclcheck.reports import hosts_file, lan
 from ncclcheck.reports.agreement import disagreements
-from ncclcheck.reports.findings import Finding, State, Where, admin, fail, fine, note, seen, unknown, you
+from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, fail, fine, note, seen, unknown, you
 from ncclcheck.reports.fold import fold_names
-from ncclcheck.reports.master import Master, holders_of, master_of
+from ncclcheck.reports.master import Master, address_of_node_0, holders_of, master_of, named_anew
 from ncclcheck.reports.rule import NothingToJudge, rule
 
 
@@ -61,7 +60,7 @@ def master_is_node_0(cluster: Cluster) -> Iterator[Finding]:
     if not cluster.nodes or (meeting is not None and meeting.node_rank != 0):
         if not holders:
             raise NothingToJudge("the facts of node 0 are not here")
-        yield _of_itself(master, *next(iter(holders.items())), addresses)
+        yield _of_itself(cluster, master, *next(iter(holders.items())), addresses)
         return
     if not addresses:
         raise NothingToJudge(f"{master.host} resolves on no node that answered (RUN006)")
@@ -69,11 +68,11 @@ def master_is_node_0(cluster: Cluster) -> Iterator[Finding]:
     if first in holders and len(holders) > 1:
         if _is_real(cluster.nodes[0], holders[first]):
             raise NothingToJudge("its ground failed: NET010")
-        yield _of_many(master, holders)
+        yield _of_many(cluster, master, holders)
     elif first in holders:
         yield _of_node_0(cluster, master, holders[first])
     elif holders:
-        yield _of_another(master, first, next(iter(holders)), addresses)
+        yield _of_another(cluster, master, first, next(iter(holders)), addresses)
     else:
         yield from _of_nobody(cluster, master, first, addresses)
 
@@ -108,38 +107,36 @@ def _of_node_0(cluster: Cluster, master: Master, interface: str) -> Finding:
     )
 
 
-def _of_many(master: Master, holders: dict[str, str]) -> Finding:
+def _of_many(cluster: Cluster, master: Master, holders: dict[str, str]) -> Finding:
     return fail(
         Where(),
         f"{master.source} {master.host} is an address of {len(holders)} nodes: {fold_names(holders)}",
         why="Each of these nodes connects to itself and waits for the others until a time-out.",
         owner="job",
         evidence=[seen("getifaddrs", ", ".join(f"{node} {name}" for node, name in list(holders.items())[:8]))],
-        fix=[
-            you("Take an address that only node 0 has.", "ip -br addr   # on node 0", "export MASTER_ADDR=ADDRESS")
-        ],
+        fix=[you("Take an address that only node 0 has.", "ip -br addr   # on node 0", *named_anew(cluster))],
     )
 
 
-def _of_itself(master: Master, node: str, interface: str, addresses: list[str]) -> Finding:
+def _of_itself(cluster: Cluster, master: Master, node: str, interface: str, addresses: list[str]) -> Finding:
     return fail(
         Where(node=node, device=interface),
         f"{master.source} {master.host} is an address of this very node, which is not node 0",
         why="It looks for the store of node 0 on itself, where nobody listens, until a time-out.",
         owner="job",
         evidence=[seen(master.host, ", ".join(addresses)), seen("interface", interface)],
-        fix=[you("Name node 0 by an address that it alone has.", "ip -br addr   # on node 0")],
+        fix=[you("Name node 0 by an address that it alone has.", *named_anew(cluster))],
     )
 
 
-def _of_another(master: Master, first: str, other: str, addresses: list[str]) -> Finding:
+def _of_another(cluster: Cluster, master: Master, first: str, other: str, addresses: list[str]) -> Finding:
     return fail(
         Where(node=first, peer=other),
         f"{master.source} {master.host} is an address of {other}, and node 0 is {first}",
         why="Node 0 opens the store and the others look for it elsewhere: they wait until a time-out.",
         owner="job",
         evidence=[seen(master.host, ", ".join(addresses)), seen("node 0", first)],
-        fix=[you(f"Name node 0, or give {other} node rank 0.", f"export MASTER_ADDR={quote(first)}")],
+        fix=[you(f"Name node 0, or give {other} node rank 0.", *named_anew(cluster))],
     )
 
 
@@ -159,6 +156,7 @@ def _of_nobody(cluster: Cluster, master: Master, first: str, addresses: list[str
             f"{master.source} {master.host} is an address of no node whose interfaces were read",
             why="It may belong to a node that did not answer.",
             evidence=evidence,
+            fix=[you("If it is not meant, name node 0 by an address of its own.", *named_anew(cluster))],
         )
     else:
         yield fail(
@@ -167,7 +165,7 @@ def _of_nobody(cluster: Cluster, master: Master, first: str, addresses: list[str
             why="Nobody of this job listens there: the ranks wait for a time-out.",
             owner="job",
             evidence=evidence,
-            fix=[you("Name node 0 by an address of its own.", "ip -br addr   # on node 0")],
+            fix=[you("Name node 0 by an address of its own.", *named_anew(cluster))],
         )
 
 
@@ -222,7 +220,7 @@ def master_is_one(cluster: Cluster) -> Iterator[Finding]:
             fix=[
                 you(
                     "Set it to node 0, the same on every node.",
-                    f"export MASTER_ADDR={quote(cluster.nodes[0].name)}",
+                    *named_anew(cluster),
                 )
             ],
         )
@@ -250,13 +248,16 @@ def _loopback(cluster: Cluster, master: Master) -> Finding:
         owner="job",
         evidence=[seen(master.source, master.host)],
         fix=[
-            you(
-                "Give the address of node 0 on the job's network, on every node the same.",
-                "ip -br addr   # on node 0",
-                "export MASTER_ADDR=ADDRESS   # or --rdzv-endpoint ADDRESS:PORT",
-            )
+            you("Give the address of node 0 on the job's network, on every node the same.", *named_anew(cluster))
         ],
     )
+
+
+def _name_of_node_0(cluster: Cluster, node: Node, view: Resolution) -> Iterator[Remedy]:
+    """Its line in /etc/hosts of the node that resolves it wrongly, where node 0 has told its address."""
+    if address := address_of_node_0(cluster):
+        line = hosts_file.named(view.name, address, view.addresses)
+        yield admin("Give it the address of node 0 in DNS, or in /etc/hosts.", f"{line}   # on {node.name}")
 
 
 def _resolves(cluster: Cluster, node: Node, *, is_first: bool) -> Iterator[Finding]:
@@ -266,8 +267,8 @@ def _resolves(cluster: Cluster, node: Node, *, is_first: bool) -> Iterator[Findi
     lonely = bool(cluster.job.meeting and cluster.job.meeting.node_rank)  # RUN010 says why node 0 was not reached
     evidence = [seen(f"getaddrinfo({view.name})", ", ".join(view.addresses) or "no address")]
     mend = [
-        you("Give an address in place of the name.", "export MASTER_ADDR=ADDRESS"),
-        admin("The real address of node 0, on every node.", f"getent ahosts {quote(view.name)}"),
+        you("Give an address in place of the name.", *named_anew(cluster)),
+        *_name_of_node_0(cluster, node, view),
     ]
     if not view.addresses and not lonely:
         yield fail(

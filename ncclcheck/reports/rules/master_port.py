@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import Cluster, Node, PortHolder, Resolution, Unread, at, value_or, variables
 from ncclcheck.reports import lan
 from ncclcheck.reports.findings import Evidence, Finding, State, Where, admin, fail, seen, unknown, you
-from ncclcheck.reports.master import holders_of
+from ncclcheck.reports.master import another_port, holders_of
 from ncclcheck.reports.rule import NothingToJudge, rule
 
 
@@ -41,7 +41,7 @@ def port_is_free(cluster: Cluster) -> Iterator[Finding]:
     taken = meeting.detail if meeting is not None and launcher != "torchrun" else ""
     if isinstance(holders, Unread):
         if taken:
-            yield _taken(node, taken, [seen("bind", taken)])
+            yield _taken(cluster, node, taken, [seen("bind", taken)])
             return
         if "MASTER_PORT" not in variables(node) and not isinstance(at(node, "job.variables"), Unread):
             raise NothingToJudge("MASTER_PORT is not set")
@@ -51,7 +51,7 @@ def port_is_free(cluster: Cluster) -> Iterator[Finding]:
     if not _is_here(cluster, node):
         raise NothingToJudge("MASTER_ADDR is another machine")
     if holders or taken:
-        yield _taken(node, _shown(holders) or taken, _evidence(holders, taken))
+        yield _taken(cluster, node, _shown(holders) or taken, _evidence(holders, taken))
 
 
 def _is_here(cluster: Cluster, node: Node) -> bool:
@@ -72,7 +72,10 @@ def _evidence(holders: list[PortHolder], taken: str) -> list[Evidence]:
     return listens + ([seen("bind", taken)] if taken else [])
 
 
-def _taken(node: Node, what: str, evidence: list[Evidence]) -> Finding:
+def _taken(cluster: Cluster, node: Node, what: str, evidence: list[Evidence]) -> Finding:
+    meeting = cluster.job.meeting
+    port = meeting.endpoint.rpartition(":")[2] if meeting else variables(node).get("MASTER_PORT", "")
+    on_port = f" 'sport = :{port}'" if port.isdecimal() else ""
     return fail(
         Where(node=node.name),
         f"the job's port is taken: {what}",
@@ -80,7 +83,10 @@ def _taken(node: Node, what: str, evidence: list[Evidence]) -> Finding:
         owner="node",
         evidence=evidence,
         fix=[
-            you("Take another port, on every node the same.", "export MASTER_PORT=29511   # or --rdzv-endpoint"),
-            admin("Look at who holds it.", "ss -ltnp"),
+            you("Take another port, on every node the same.", another_port(cluster, port)),
+            admin(
+                "See who holds it; if an earlier job left it, end that by its number.",
+                f"ss -ltnp{on_port}   # on {node.name}",
+            ),
         ],
     )
