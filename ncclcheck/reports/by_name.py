@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from ipaddress import ip_network
 from shlex import quote
 
 from ncclcheck.probes.facts import ByName, Cluster, Connect
-from ncclcheck.reports import lan
-from ncclcheck.reports.findings import Finding, Where, admin, fail, seen, you
+from ncclcheck.reports import firewall, lan
+from ncclcheck.reports.findings import Finding, Where, fail, seen, you
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.reached import Pair, Reached, blame
 
@@ -53,10 +54,10 @@ def _told(
                 "On every node, let gloo take the first address of the interface.",
                 f"export GLOO_SOCKET_IFNAME={quote(device or 'eth0')}",
             ),
-            admin(
-                f"Let the nodes in at these addresses too, on {node} first.",
-                "nft list ruleset",
-                "ip6tables -S" if ":" in address else "iptables -S",
+            firewall.let_in(
+                "Let the nodes connect to each other at these addresses too.",
+                [str(ip_network(f"{address}/{64 if ':' in address else 24}", strict=False))],
+                node,
             ),
         ],
     )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from shlex import quote
 
 from ncclcheck.probes.facts import Unread, Volley
-from ncclcheck.reports import flows
-from ncclcheck.reports.findings import Finding, Where, admin, seen, warn, you
+from ncclcheck.reports import firewall, flows
+from ncclcheck.reports.findings import Finding, Remedy, Where, admin, seen, warn, you
 from ncclcheck.reports.flows import Loss
 from ncclcheck.reports.reached import Pair, Reached
 
@@ -27,8 +28,11 @@ class _Slow:
     pairs: list[Pair]
 
 
-def findings(found: Reached, loss_percent: float) -> Iterator[Finding]:
-    """One for each node that explains connections that were late. Pairs that lose packets are NET009's."""
+def findings(found: Reached, loss_percent: float, networks: Mapping[str, str]) -> Iterator[Finding]:
+    """One for each node that explains connections that were late. Pairs that lose packets are NET009's.
+
+    networks: the subnet of each node.
+    """
     udp = flows.udp_losses(found)
     volleys = {
         pair: peer.volley
@@ -38,7 +42,7 @@ def findings(found: Reached, loss_percent: float) -> Iterator[Finding]:
         and not flows.is_lossy(udp.get((pair[1], pair[0])), loss_percent)
     }
     while worst := _worst(volleys):
-        yield _finding(found, worst, volleys)
+        yield _finding(found, worst, volleys, networks)
         volleys = {pair: volley for pair, volley in volleys.items() if pair not in worst.pairs}
 
 
@@ -56,7 +60,14 @@ def _worst(volleys: Mapping[Pair, Volley]) -> _Slow | None:
     return max(bad, key=lambda one: (one.late.percent, one.inward), default=None)
 
 
-def _finding(found: Reached, slow: _Slow, volleys: Mapping[Pair, Volley]) -> Finding:
+def _unlimited(slow: _Slow, networks: Mapping[str, str]) -> Iterator[Remedy]:
+    """Accepted before the limit is asked."""
+    near = [networks[node] for pair in slow.pairs[:1] for node in pair if node in networks]
+    if near:
+        yield firewall.let_in("Or let the job's nodes in before the limit.", near, slow.node)
+
+
+def _finding(found: Reached, slow: _Slow, volleys: Mapping[Pair, Volley], networks: Mapping[str, str]) -> Finding:
     way = f"come in to {slow.node}" if slow.inward else f"leave {slow.node}"
     shown = (f"{a} to {b}: {volleys[a, b].late} of {volleys[a, b].opened} late" for a, b in slow.pairs[:4])
     return warn(
@@ -74,6 +85,7 @@ def _finding(found: Reached, slow: _Slow, volleys: Mapping[Pair, Volley]) -> Fin
                 "iptables-save | grep -iE 'limit|recent'",
                 "nstat -az TcpExtListenDrops TcpExtTCPReqQFullDrop",
             ),
-            you("Leave the node out until then.", f"#SBATCH --exclude={slow.node}"),
+            *_unlimited(slow, networks),
+            you("Leave the node out until then.", f"#SBATCH --exclude={quote(slow.node)}"),
         ],
     )

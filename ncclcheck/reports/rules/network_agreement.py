@@ -55,7 +55,9 @@ def mtu(cluster: Cluster) -> Iterator[Finding]:
     if len(values) < 2:
         return _too_few(unseen)
     names = sorted({link.interface.name for link in links})
-    usual = group(values).groups[0][0]
+    found = group(values)
+    usual, odd = found.groups[0][0], {node for node, _ in found.odd}
+    device = next((link.interface.name for link in links if link.node in odd), names[0])
     arrive = _full_size_arrives(cluster)
     yield from disagreements(
         values,
@@ -65,8 +67,15 @@ def mtu(cluster: Cluster) -> Iterator[Finding]:
         why="Large packets get lost between nodes of different MTU: small messages work, large ones hang.",
         owner="node",
         fix=[
-            admin("Set the same MTU on all nodes and switch ports.", f"ip link set dev {names[0]} mtu {usual}"),
-            you("See what really passes.", f"ping -M do -s {max(0, usual - 28)} OTHER_NODE"),
+            admin(
+                f"Set the same MTU on all nodes and switch ports, and keep it in the network configuration. All "
+                f"traffic of {device} is touched.",
+                f"ip link set dev {shlex.quote(device)} mtu {usual}",
+            ),
+            you(
+                "See what really passes.",
+                f"ping -c 3 -M do -s {max(0, usual - 28)} {links[0].address}   # from the others",
+            ),
         ],
     )
 

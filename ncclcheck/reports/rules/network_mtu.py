@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, PathMtu, Unread
 from ncclcheck.reports import flows
@@ -137,14 +138,17 @@ def _too_long(
 def _same_mtu(name: str, sent: int, passes: int, own: Mapping[str, int], node: str | None) -> Remedy:
     """On the odd node; where the nodes agree it is the way between them that takes less."""
     if len(set(own.values())) > 1:
+        on, undo = (f"   # on {node}", f"; undo: mtu {own[node]}") if node and node in own else ("", "")
         return admin(
-            "Give all nodes and switch ports the same MTU, and keep it in the network configuration.",
-            f"ip link set dev {name} mtu {_wanted(own, passes, node)}",
+            "Give all nodes and switch ports the same MTU, and keep it in the network configuration. All traffic "
+            f"of {name} is touched{undo}.",
+            f"ip link set dev {quote(name)} mtu {_wanted(own, passes, node)}{on}",
         )
     return admin(
         f"The nodes agree, so raise the MTU of the switch ports, bridges or tunnels between them to {sent} and "
-        "what a tunnel adds; until then give every node of the job what passes.",
-        f"ip link set dev {name} mtu {passes or _STANDARD_MTU}   # on every node",
+        "what a tunnel adds; until then give every node of the job what passes. All traffic of "
+        f"{name} is touched; undo: mtu {sent}.",
+        f"ip link set dev {quote(name)} mtu {passes or _STANDARD_MTU}   # on every node",
     )
 
 

@@ -117,7 +117,8 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
             for one in _judged(run)
             if not (lost or no_doors or gone or misled or at_source) or one.state is not State.OK
         )
-    yield from volleys.findings(tries.found, cluster.policy.thresholds.get("NET009.loss_percent", 1.0))
+    networks = {node: str(link.network) for node, link in tries.links.items()}
+    yield from volleys.findings(tries.found, cluster.policy.thresholds.get("NET009.loss_percent", 1.0), networks)
     if lost:
         yield from _closed(replace(_Tries.of(after_the_job(cluster)), bad=lost))
 
