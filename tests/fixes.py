@@ -160,7 +160,7 @@ def _attempt(
     if made.kind != "commands":
         made.kind = "text" if made.texts and not steps else made.kind
         return made
-    cured = _applied(made, scenario, scene, steps)
+    cured = _applied(made, scenario, scene, [one for one in steps if one.line not in made.not_pasteable])
     made.harm = [*_harm(*before, _states(scene), {name for one in steps if one.changes for name in one.hosts})]
     scene.started.clear()
     made.still = [*_still(once(cured, scene), found[0])]
@@ -182,16 +182,19 @@ def _tolerant(scenario: Scenario, scene: Scene) -> Iterator[None]:
 def first_found(documents: Mapping[str, Document]) -> list[Told]:
     """The findings of one state of the rule that the reports put first.
 
-    Of a node that did not join its own report tells more than that of node rank 0.
+    Of a node that did not join its own report tells more than that of node rank 0, which knows its own address.
     """
     by_host = {host: one for host, document in documents.items() if (one := _first(document))}
     if not by_host:
         return []
     worst = min(one[1].rank for one in by_host.values())
     alike = {host: one for host, one in by_host.items() if one[1].rank == worst}
-    host = next((host for host, one in alike.items() if one[0] != "RUN001"), next(iter(alike)))
-    code, _, found = alike[host]
-    return [Told(code, host, one) for one in found]
+    order = sorted(alike, key=lambda host: alike[host][0] == "RUN001")
+    told = [
+        order[0],
+        *(host for host in order[1:] if {alike[host][0], alike[order[0]][0]} == {"RUN001", "RUN010"}),
+    ]
+    return [Told(alike[host][0], host, one) for host in told for one in alike[host][2]]
 
 
 def _first(document: Document) -> tuple[str, State, list[Finding]] | None:
@@ -226,6 +229,8 @@ def _where(line: str, one: Told, who: Who, hosts: Sequence[str]) -> tuple[str, .
     if "node 0" in comment or "node rank 0" in comment:
         return (hosts[0],)
     node = one.finding.where.node
+    if node and (rank := re.fullmatch(r"node rank (\d)", node)):
+        node = hosts[int(rank[1])]
     place = node if node in hosts else None
     if who == "you" and _FOR_THE_SHELL.match(line) and ("ulimit" not in line or not place):
         return tuple(hosts)  # the job's environment

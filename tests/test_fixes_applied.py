@@ -20,6 +20,8 @@ _NO_SYSTEMD = "the fix starts a service, and the lab's hosts have no systemd"
 _CLOCK = "the lab's clock is a library in every process, which no tool sets"
 _OF_THE_SITE = "a rule that the site made, and that its administrator has to want otherwise"
 
+_HARD_LIMIT = "the limit is a hard one of the command that starts it, and the lab may not raise any"
+
 # Faults that no command cures from inside of the lab, and why.
 BY_A_PERSON = {
     "3 % of packets lost": _CABLE,
@@ -48,6 +50,10 @@ BY_A_PERSON = {
     "ssh: another host key": "only its administrator can say whether the key is the right one",
     "ssh: a login shell that does not come back": "the user's own .bashrc, which only its owner may rewrite",
     "ssh: a login shell that becomes another": "the user's own .bashrc, which only its owner may rewrite",
+    "bench: too few processes on one host": _HARD_LIMIT,
+    "bench: too small an address space on one host": _HARD_LIMIT,
+    "join: the address of node 1 as master": "the node that sees it does not know the address of node rank 0",
+    "join: working directory apart on one host": "stands for a mount that is missing",
     "join: a node that was never started": "somebody has to start it on a machine that is not there",
     "join: a secret that one host does not have": "whoever has the secret has to hand it over",
 }

@@ -365,7 +365,12 @@ def _mends(cluster: Cluster, meeting: Meeting) -> list[Remedy]:
     host, _, port = meeting.endpoint.rpartition(":")
     start = you("See whether node rank 0 runs, and on which address.", f"ss -ltn | grep {port}   # on node 0")
     if "--rdzv-id" in meeting.detail:
-        return [you("Give every node of one run the same --rdzv-id; two runs at once need a port each.")]
+        return [
+            you(
+                "Give every node of one run the same --rdzv-id; two runs at once need a port each.",
+                "--rdzv-id job1   # on every node",
+            )
+        ]
     mends = {
         "unresolved": [
             you("Give the address of node rank 0 in place of its name.", *named_anew(cluster)),
