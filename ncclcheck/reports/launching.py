@@ -227,7 +227,7 @@ SSH = (
         owner="job",
         fix=(
             you("Correct the name, or name its address in ~/.ssh/config (HostName).", "getent hosts {name}"),
-            admin("Enter the node in DNS or in /etc/hosts."),
+            admin("Enter the node in DNS or in /etc/hosts.", "grep -w {name} /etc/hosts"),
         ),
     ),
     Cause(
@@ -253,7 +253,7 @@ SSH = (
         what="sshd accepted the connection but sent no banner in 10 s: the port is open, sshd or the host hangs",
         owner="node",
         fix=(
-            you("Leave the node out until it is sound.", "ncclcheck env --hosts ..."),
+            you("Leave the node out until it is sound.", "#SBATCH --exclude={node}"),
             admin(
                 "Look at the machine's console (BMC): out of memory, a hung disk or file system, a kernel that "
                 "died; sshd answers only once it can start a process.",
@@ -267,7 +267,10 @@ SSH = (
         owner="node",
         fix=(
             you("See whether it answers at all.", "ping -c 3 {node}", TRY),
-            admin("Start the node, or open its ssh port to this one."),
+            admin(
+                "Start the node by its BMC, or open its ssh port to this host.",
+                "nft list ruleset; iptables-save   # on its console",
+            ),
         ),
     ),
     Cause(

@@ -6,8 +6,9 @@ import posixpath
 from collections.abc import Iterator
 from shlex import quote
 
-from ncclcheck.probes.facts import Cluster, Node, Space, at, known, value_or, variables
-from ncclcheck.reports.findings import Finding, State, Where, admin, fail, fine, seen, warn, you
+from ncclcheck.probes.facts import Cluster, Node, Space, Unread, at, known, value_or, variables
+from ncclcheck.reports import hosts_file, lan
+from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, fail, fine, seen, warn, you
 from ncclcheck.reports.fold import size
 from ncclcheck.reports.rule import rule
 
@@ -127,6 +128,27 @@ def _unused(node: Node, taken: str) -> Finding | None:
     )  # fmt: skip
 
 
+def _own_address(node: Node, name: str) -> list[Remedy]:
+    """Of the interface that the job would use, where that is known."""
+    listed = at(node, "network.interfaces")
+    link = None if isinstance(listed, Unread) else lan.link(node, lan.choice_of_nccl(node))
+    if link is None or lan.is_loopback(link.address):
+        return [
+            you(
+                "Tell gloo the interface by its name: the one with the address of the job's network.",
+                "ip -br addr",
+            ),
+            admin("Give the name that address in DNS or in /etc/hosts.", f"getent ahosts {quote(name)}"),
+        ]
+    return [
+        you("Tell gloo the interface by its name.", f"export GLOO_SOCKET_IFNAME={quote(link.interface.name)}"),
+        admin(
+            "Give the name its address; no other name is touched.",
+            f"{hosts_file.named(name, link.address, [])}   # on {node.name}",
+        ),
+    ]
+
+
 @rule("HST005", "the node's own name resolves", worst=State.WARN, needs=("host.own_name",))
 def own_name(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -160,8 +182,5 @@ def own_name(cluster: Cluster) -> Iterator[Finding]:
             why="gloo falls back to loopback without it, and other nodes cannot use the name as MASTER_ADDR.",
             owner="node",
             evidence=[seen(f"getaddrinfo({found.name})", "no address")],
-            fix=[
-                you("Tell gloo the interface by its name.", "export GLOO_SOCKET_IFNAME=eth0   # yours"),
-                admin("Give the name its address.", f"echo 'ADDRESS {found.name}' >> /etc/hosts"),
-            ],
+            fix=[*_own_address(node, found.name)],
         )

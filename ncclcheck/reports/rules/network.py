@@ -101,10 +101,36 @@ def _no_interface(node: Node, problem: str) -> Finding:
         owner="job" if setting else "node",
         evidence=[seen("interfaces", _listed(node)), *([seen(setting.source, setting.value)] if setting else [])],
         fix=[
-            you("Let NCCL choose, or name an interface of this node.", "ip -br addr", "unset NCCL_SOCKET_IFNAME"),
-            admin("Bring an interface up and give it an address.", "ip link set dev eth0 up"),
+            *(
+                [you("Let NCCL choose, or name an interface of this node.", "unset NCCL_SOCKET_IFNAME")]
+                if setting
+                else []
+            ),
+            admin("Bring an interface up and give it an address.", "ip -br addr", *_brought_up(node)),
         ],
     )
+
+
+def _brought_up(node: Node) -> list[str]:
+    """Cards that have an address and are down; where none has one, those that are down at all."""
+    down = [one for one in lan.interfaces(node) if lan.is_real(one, lan.interfaces(node)) and one.up is False]
+    ready = [one for one in down if lan.global_networks(one)] or down
+    return [f"ip link set dev {quote(one.name)} up   # on {node.name}" for one in ready[:2]]
+
+
+def _running(node: Node) -> list[Remedy]:
+    """The interfaces that the job could use meanwhile."""
+    listed = lan.interfaces(node)
+    names = [one.name for one in listed if lan.is_usable(one) and lan.is_real(one, listed)]
+    if not names:
+        return []
+    return [
+        you(
+            f"Name an interface that is running: {' or '.join(names)}.",
+            f"export NCCL_SOCKET_IFNAME={quoted(f'={names[0]}')}",
+            f"export GLOO_SOCKET_IFNAME={quote(names[0])}",
+        )
+    ]
 
 
 def _listed(node: Node) -> str:
@@ -125,10 +151,12 @@ def _not_ready(node: Node, link: lan.Link) -> Finding:
         owner="node",
         evidence=[seen("interface flags", f"up {link.interface.up}, running {link.interface.running}")],
         fix=[
-            you(
-                "Name an interface that is running.", "ip -br addr", 'export NCCL_SOCKET_IFNAME="=eth0"   # yours'
+            *_running(node),
+            admin(
+                "Bring it up; if it has no carrier then, look at cable and switch port.",
+                f"ip link set dev {quote(name)} up",
+                f"ethtool {quote(name)}",
             ),
-            admin("Look at its cable and bring it up.", f"ip link set dev {name} up", f"ethtool {name}"),
         ],
     )
 
@@ -265,7 +293,8 @@ def shared_subnet(cluster: Cluster) -> Iterator[Finding]:
                         f"export NCCL_SOCKET_IFNAME={quoted(f'={meant or names[0]}')}",
                     ),
                     admin(
-                        "Give each card a subnet of its own, or route by source address.",
+                        "Give each card a subnet of its own. Until then let each answer for its own address alone: "
+                        "for all interfaces of the host; 0 undoes it.",
                         "sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2",
                     ),
                 ],

@@ -280,7 +280,7 @@ def _same_names(cluster: Cluster) -> Iterator[Finding]:
             fix=[
                 you("If it is one machine, give it once. If they are containers, tell NCCL them apart.",
                     "export NCCL_HOSTID=$(cat /proc/sys/kernel/random/uuid)   # one a container"),
-                admin("Give each machine a name of its own.", "hostnamectl set-hostname NAME"),
+                _own_name(same[1], name),
             ],
         )  # fmt: skip
 

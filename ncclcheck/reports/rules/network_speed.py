@@ -77,7 +77,8 @@ def link_speed(cluster: Cluster) -> Iterator[Finding]:
         raise NothingToJudge("fewer than two nodes tell it of the interface that they would use")
     yield from (_unseen(link, fact) for link, fact in hidden)
     if len(values) > 1:
-        yield from _reported(values)
+        odd = {node for node, _ in group(values).odd}
+        yield from _reported(values, next((link.interface.name for link, _ in speeds if link.node in odd), "eth0"))
     yield from measured
 
 
@@ -90,7 +91,7 @@ def _unseen(link: lan.Link, fact: Unread) -> Finding:
     )
 
 
-def _reported(values: Mapping[str, str]) -> Iterator[Finding]:
+def _reported(values: Mapping[str, str], device: str) -> Iterator[Finding]:
     return disagreements(
         values,
         "the speed of the chosen interface",
@@ -98,7 +99,7 @@ def _reported(values: Mapping[str, str]) -> Iterator[Finding]:
         level=warn,
         why=_WHY,
         owner="node",
-        fix=_fix("eth0", "NODE"),
+        fix=_fix(device, "NODE"),
     )
 
 
