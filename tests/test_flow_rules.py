@@ -186,3 +186,13 @@ def test_names_of_the_peers(change: Change, expected: list[tuple[str, str]], say
     found = judged("NET013", hosts(3), change)
     assert [one for one in told(found) if one[0] != "ok"] == expected
     assert says in found.findings[0].what
+
+
+def test_the_line_for_etc_hosts_replaces_the_wrong_one_and_leaves_localhost_alone() -> None:
+    stale = judged("NET013", hosts(3), pairs("in", "h2", resolved=_answers("10.9.9.9"))).findings[0]
+    (command,) = stale.remedies[-1].commands
+    assert command.startswith("sed -i -E -e '/^[[:space:]]*10[.]9[.]9[.]9")
+    assert "echo '10.1.0.2 x' >> /etc/hosts   # on h[1,3]" in command
+    local = Resolution(name="localhost", addresses=["127.0.0.1"])
+    named = judged("NET013", hosts(3), pairs("in", "h2", resolved=local)).findings[0]
+    assert named.remedies[-1].commands == ["hostnamectl set-hostname NAME   # on the machine with 10.1.0.2"]

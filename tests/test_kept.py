@@ -86,6 +86,19 @@ def test_of_two_the_one_with_a_filter_is_named() -> None:
         assert found.where.node == culprit
 
 
+def test_another_sender_is_seen_by_the_peers() -> None:
+    """Within one subnet a warning, with the chain that does it where it could be read."""
+    nodes = nodes_of(3)
+    assert isinstance(nodes[1].network, Network)
+    chain = Filter(family="ip", table="n", chain="p", hook="postrouting", does=["masquerade"], rule="masquerade")
+    nodes[1] = replace(nodes[1], network=replace(nodes[1].network, filters=[chain]))
+    found = judged("NET006", nodes, pairs("out", "h2", source="10.1.0.2", seen_as="10.1.0.99")).findings
+    told = [one for one in found if one.state is not State.OK]
+    assert [(one.state, one.where.node) for one in told] == [(State.WARN, "h2")]
+    assert "h[1,3] see what h2 sends from 10.1.0.2 as coming from 10.1.0.99" in told[0].what
+    assert told[0].remedies[0].commands == ["nft insert rule ip n p ip daddr 10.1.0.0/24 accept"]
+
+
 def test_filters_are_read() -> None:
     base = {"family": "inet", "table": "t", "type": "filter", "prio": 0}
     listed = [
@@ -137,6 +150,17 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Hosts]:
         (_OUT + "oifname eth0 meta l4proto tcp reject", ""),
         (_IN + "iifname eth0 tcp dport 1024-65535 reject with tcp reset", ""),
         (_IN + "iifname eth0 drop", ""),
+        (
+            "ip addr add 10.77.0.99/32 dev eth0 && nft add table ip n && "
+            "nft add chain ip n p '{ type nat hook postrouting priority 100; }' && "
+            "nft add rule ip n p oifname eth0 snat to 10.77.0.99",
+            "h2 itself writes another sender on it",
+        ),
+        (
+            "nft add table ip n && nft add chain ip n o '{ type nat hook output priority -100; }' && "
+            "nft add rule ip n o ip daddr 10.77.0.11 tcp dport 1024-65535 redirect to :22",
+            "lead it elsewhere",
+        ),
     ],
 )
 def test_named_and_fixed_by_what_is_printed(lab: Hosts, fault: str, says: str) -> None:

@@ -141,6 +141,13 @@ def stored(
     return node(name, storage=Storage(places=places, flock=locks[0], fcntl=locks[1]))
 
 
+def homeless(path: str) -> Node:
+    """A cache of a user who may not write there; what exists of its path is /r, else /."""
+    there = replace(room(writable=False), path="/r" if path.startswith("/r/") else "/")
+    places = [Place(name="cache", path=path, told_by="HOME", mount=DISK, room=there)]
+    return node("a", storage=Storage(places=places, flock=OK, fcntl=OK))
+
+
 def deleted(path: str = "/home/kim/run7", name: str = "a") -> Node:
     here = [Place(name="working directory", path="/r", told_by="HOME", mount=NFS, room=room())]
     return node(name, storage=Storage(places=[] if path else here, flock=OK, fcntl=OK, deleted=path))
@@ -175,6 +182,9 @@ STORAGE: list[tuple[str, str, list[Node], str]] = [
     ("STO004", "writable", [stored(place="cache")], "ok"),
     ("STO004", "closed", [stored(place="model cache", found=room(writable=False))], "warn"),
     ("STO004", "full", [stored(place="cache", found=room(GIB // 64))], "warn"),
+    ("STO004", "no home", [homeless("/nonexistent/.cache")], "note"),
+    ("STO004", "no home in a container", [homeless("//.cache")], "note"),
+    ("STO004", "a home that is read-only", [homeless("/r/.cache")], "warn"),
     ("STO004", "unread", [UNREAD_PLACES], "unknown"),
     ("STO004", "no file in TMPDIR", [stored(place="temporary directory", found=room(writable=False))], "warn"),
     ("STO004", "TMPDIR is not there", [replace(stored(place="temporary directory"), host=NO_TMP)], "warn"),

@@ -270,7 +270,7 @@ def _unplugged(made: Hosts) -> None:
     ("count", "fault", "expected"),
     [
         (3, lambda _: None, set()),
-        (4, _mtu_and_rate, {("NET004", "warn", "h3"), ("NET007", "warn", "h3"), ("NET008", "warn", "h2")}),
+        (4, _mtu_and_rate, {("NET004", "warn", "h3"), ("NET007", "warn", "h3"), ("NET008", "fail", "h2")}),
         (3, _filter_and_clock, {("NET006", "fail", "h3"), ("HST009", "fail", "h2")}),
         (3, _loss, {("NET009", "warn", "h3")}),
         (3, _unplugged, {("NET006", "fail", "h2")}),

@@ -17,6 +17,7 @@ _HOOKS: dict[Side, tuple[str, ...]] = {
 }
 _STOPS = {"drop", "reject", "queue"}
 _TURNS = {"dnat", "redirect"}
+_WRITES = {"snat", "masquerade"}
 
 
 def known(node: Node) -> bool:
@@ -25,13 +26,13 @@ def known(node: Node) -> bool:
 
 
 def harmful(node: Node, side: Side) -> list[Filter]:
-    """Its chains that can drop or refuse what comes in to it, or leaves it."""
-    return [one for one in _of(node) if one.hook in _HOOKS[side] and _STOPS & set(one.does)]
+    """Its chains that can drop, refuse or lead elsewhere what comes in to it, or leaves it."""
+    return [one for one in _of(node) if one.hook in _HOOKS[side] and (_STOPS | _TURNS) & set(one.does)]
 
 
-def turning(node: Node) -> list[Filter]:
-    """Its chains that can send elsewhere what leaves it."""
-    return [one for one in _of(node) if one.hook == "output" and _TURNS & set(one.does)]
+def writing(node: Node) -> list[Filter]:
+    """Its chains that can write another sender on what leaves it."""
+    return [one for one in _of(node) if one.hook == "postrouting" and _WRITES & set(one.does)]
 
 
 def _of(node: Node) -> list[Filter]:

@@ -112,6 +112,8 @@ class ByName(Struct, frozen=True, kw_only=True, tag="by_name"):
 class PeerReach(Struct, frozen=True, kw_only=True):
     """What one node saw of one peer. source, interface: whence the kernel sends to it. bursts: to the peer.
 
+    seen_as: the address from which the peer saw it come.
+
     neighbour: where the kernel sends it on the wire, after all tries; absent where nothing is known or a router is
     between.
     """
@@ -124,6 +126,7 @@ class PeerReach(Struct, frozen=True, kw_only=True):
     echoes: Echoes | Unread = NOT_RECORDED
     path_mtu: PathMtu | Unread = NOT_RECORDED
     source: str | Unread = NOT_RECORDED
+    seen_as: str | Unread = NOT_RECORDED
     interface: str | Unread = NOT_RECORDED
     resolved: Resolution | Unread = NOT_RECORDED
     bursts: list[Burst] = field(default_factory=list)

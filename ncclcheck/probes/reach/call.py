@@ -40,6 +40,7 @@ class Call:
         self.clock: ClockOffset | Unread = Unread("absent", "there was no connection")
         self.rtt_us: float | Unread = Unread("absent", "there was no connection")
         self.bursts: list[Burst] = []
+        self.seen_as: str | Unread = Unread("absent", "there was no connection")
         self.volley: Volley | Unread = Unread("absent", "there was no connection")
         self._free: list[socket.socket] = []
         self._lock = threading.Lock()
@@ -101,6 +102,7 @@ class Call:
         try:
             if self.connect.outcome == "ok":
                 self.clock, self.rtt_us = _compare_clocks(sock)
+                self.seen_as = _ask_who(sock)
                 self._give(sock)
                 self.volley = volley.fire(self.door, self._together)
                 return
@@ -170,6 +172,13 @@ def _identify(sock: socket.socket, door: Door) -> Connect:
     if answer == b"%d\n" % door.node:
         return Connect(outcome="ok")
     return Connect(outcome="stranger", detail="another listener has this port" if answer else "closed at once")
+
+
+def _ask_who(sock: socket.socket) -> str:
+    """The address from which we come for the peer; not ours where somebody on the way writes another one."""
+    sock.sendall(p.ASK_WHO)
+    (text,) = p.WHO.unpack(p.read_exactly(sock, p.WHO.size))
+    return text.rstrip(b"\0").decode("ascii", "backslashreplace")
 
 
 def _compare_clocks(sock: socket.socket) -> tuple[ClockOffset, float]:

@@ -133,6 +133,8 @@ def _answer(sock: socket.socket) -> bool:
     request = sock.recv(1)
     if request == p.ASK_TIME:
         sock.sendall(p.TIME.pack(time.time_ns()))
+    elif request == p.ASK_WHO:
+        sock.sendall(p.WHO.pack(str(sock.getpeername()[0]).partition("%")[0].encode()))
     elif request == p.ASK_BURST:
         (seconds,) = p.BURST_ORDER.unpack(p.read_exactly(sock, p.BURST_ORDER.size))
         if not 0 < seconds <= 1:

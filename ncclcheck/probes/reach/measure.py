@@ -170,6 +170,7 @@ class _Work:
             echoes=packets.echoes,
             path_mtu=packets.path_mtu,
             source=source,
+            seen_as=call.seen_as,
             interface=source if isinstance(source, Unread) else self._interfaces.get(source, ""),
             resolved=self._resolved.get(door.name, unresolved),
             bursts=list(call.bursts),

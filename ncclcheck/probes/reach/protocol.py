@@ -13,7 +13,9 @@ TOKEN_BYTES = 32
 
 ASK_TIME = b"t"
 ASK_BURST = b"b"
+ASK_WHO = b"w"
 TIME = struct.Struct("!q")
+WHO = struct.Struct("!46s")  # the visitor's address as the listener sees it, in text
 BURST_ORDER = struct.Struct("!d")
 BURST_COUNT = struct.Struct("!Qdd")
 

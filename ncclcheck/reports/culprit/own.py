@@ -127,7 +127,9 @@ def _culprit(failure: Failure, code: str, why: str, confidence: float) -> Culpri
 
 def _hides(cluster: Cluster, failure: Failure) -> str:
     """The file in place of a module that the last words of a failure name."""
-    listed: list[Hiding] | Unread = next((at(node, "stack.hiding") for node in cluster.nodes if node.name == failure.node), [])
+    listed: list[Hiding] | Unread = next(
+        (at(node, "stack.hiding") for node in cluster.nodes if node.name == failure.node), []
+    )
     paths = [] if isinstance(listed, Unread) else [one.path for one in listed]
     return next((path for path in paths if path in failure.said), "")
 

@@ -8,12 +8,13 @@ from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Resolution, Unread, value_or
 from ncclcheck.reports import hosts_file, lan
-from ncclcheck.reports.findings import Finding, State, Where, admin, fine, seen, unknown, warn, you
+from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, fine, seen, unknown, warn, you
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.reached import Pair, Reached, required
 from ncclcheck.reports.rule import NothingToJudge, rule
 
 _MOST_LINES = 8  # of /etc/hosts in one fix; whoever lacks more names needs DNS
+_LOOPBACK_NAMES = {"localhost", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"}
 
 
 @rule(
@@ -114,11 +115,22 @@ class _Told:
                     f"getent ahosts {quote(answer.name)}   # on {asker}",
                     f"torchrun --rdzv-endpoint={address}:29400 --local-addr={address} ...   # on {name}, if it is "
                     "node rank 0"),
-                admin("Give these names, and no others, their addresses in DNS, or in /etc/hosts, which is asked "
-                      "first.",
-                      *(f"{line}   # on {fold_names(askers)}" for line in self._lines(asker, names))),
+                self._right(name, asker, names, askers),
             ],
         )  # fmt: skip
+
+    def _right(self, node: str, asker: str, names: list[str], askers: list[str]) -> Remedy:
+        """Lines of /etc/hosts, and none that is wrong; localhost must stay what it is on every machine."""
+        own = self.answers[asker, node].name
+        if own.partition(".")[0] in _LOOPBACK_NAMES:
+            return admin(
+                f"Give {node} a name of its own: {own} is each machine itself, and must stay so.",
+                f"hostnamectl set-hostname NAME   # on the machine with {self.found.seen[asker, node].address}",
+            )
+        return admin(
+            "Give these names, and no others, their addresses in DNS, or in /etc/hosts, which is asked first.",
+            *(f"{line}   # on {fold_names(askers)}" for line in self._lines(asker, names)),
+        )
 
     def _lines(self, asker: str, names: list[str]) -> Iterator[str]:
         """For /etc/hosts, a line each."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ncclcheck.probes.facts import Cluster, Filter, Node, NoDoor, Unread
-from ncclcheck.reports import by_name, filters, firewall, kept, knocked, lan, neighbours, volleys
+from ncclcheck.reports import by_name, filters, firewall, kept, knocked, lan, neighbours, translated, volleys
 from ncclcheck.reports.findings import (
     Evidence,
     Finding,
@@ -46,7 +46,7 @@ _SAID = {
     "not_sent": "not sent",
 }
 _MOST_PAIRS = 8
-_OWN_FILTER = "of the two only {} has a packet filter of its own that can stop it"
+_OWN_FILTER = "of the two only {} has a packet filter of its own that can stop it or lead it elsewhere"
 
 
 @rule(
@@ -79,7 +79,8 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
     its kernel refuses the way to a UDP socket, by which nothing is sent (ip-rule(8), a route of type prohibit,
     blackhole or unreachable), or says of a connection that what it sent again never left (TCP_INFO). Where the
     packet filter may be read, which only root may, the chain is named that can stop it, and a rule before it is
-    the fix. Where gloo would tell another address, the first of a node's own name
+    the fix. A peer tells from which address it was called: another one than ours is NAT on the way, a warning
+    within one subnet. Where gloo would tell another address, the first of a node's own name
     and often one of IPv6, the others knock there too: no answer is a failure, though the first way passes. Then
     up to 8 connections are opened at once: it is a warning where more than 10 % of those to a node, and at least
     3, have no answer within 0.8 s although packets pass: a limit on new ones. After a job that failed or hung it
@@ -117,6 +118,7 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
             for one in _judged(run)
             if not (lost or no_doors or gone or misled or at_source) or one.state is not State.OK
         )
+    yield from translated.findings(tries.hosts, tries.found, tries.links)
     networks = {node: str(link.network) for node, link in tries.links.items()}
     yield from volleys.findings(tries.found, cluster.policy.thresholds.get("NET009.loss_percent", 1.0), networks)
     if lost:

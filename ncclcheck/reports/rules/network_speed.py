@@ -178,7 +178,8 @@ def _slow_node(slow: Slow, link: lan.Link | None, least: float) -> Finding:
 
 def _shaper(node: Node, link: lan.Link | None, gbit: float) -> Shaper | None:
     """What on the node itself limits what its interface sends to about this rate."""
-    for one in value_or(at(node, "network.shapers"), []):
+    shapers: list[Shaper] = value_or(at(node, "network.shapers"), [])
+    for one in shapers:
         rate = one.bytes_per_s * 8 / 1e9
         if link and one.root and one.interface == link.interface.name and 0 < rate <= _ABOUT * gbit:
             return one

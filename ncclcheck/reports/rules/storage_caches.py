@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from shlex import quote
 
-from ncclcheck.probes.facts import Cluster, Mount, Node, Place, Unread, at
+from ncclcheck.probes.facts import Cluster, Mount, Node, Place, Room, Unread, at
 from ncclcheck.reports.directories import about, places
-from ncclcheck.reports.findings import Finding, State, Where, admin, warn, you
+from ncclcheck.reports.findings import Finding, State, Where, admin, note, warn, you
 from ncclcheck.reports.fold import size
 from ncclcheck.reports.rule import NothingToJudge, rule
 
@@ -31,7 +31,8 @@ def caches(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     access(2) and statvfs(3) of the directory, or of the nearest one above that exists, on each node. Less than
-    64 MiB counts as not writable.
+    64 MiB counts as not writable. A user without a home (it is not there, or it is `/`) is a note, unless a
+    variable names the directory: many jobs fill none.
 
     ## Fix
     - **you** point them to a directory with room that this user may write:
@@ -49,9 +50,11 @@ def caches(cluster: Cluster) -> Iterator[Finding]:
             lacks = "may not be written by this user" if not place.room.writable else ""
             lacks = lacks or (f"has {size(place.room.free)} left" if place.room.free < 64 * _MIB else "")
             if lacks:
-                yield warn(
+                level = note if _without_home(place) else warn
+                yield level(
                     Where(node=node.name),
-                    f"the {place.name} {place.path} {lacks}",
+                    f"the {place.name} {place.path} {lacks}"
+                    + (", for this user has no home there" if level is note else ""),
                     why="Loading a model or compiling a kernel ends with an error, or is repeated by every rank.",
                     owner="job",
                     evidence=about(place),
@@ -87,6 +90,14 @@ def _no_temporary(node: Node) -> Iterator[Finding]:
                       f"mount -o remount,rw {quote(place.path)}"),
             ],
         )  # fmt: skip
+
+
+def _without_home(place: Place) -> bool:
+    """Service accounts and users of containers have none, and jobs that fill no cache run there all day."""
+    if place.told_by != "HOME" or not isinstance(place.room, Room):
+        return False
+    home = place.path.removesuffix("/.cache")
+    return not home.strip("/") or place.room.path not in (place.path, home)
 
 
 @rule("STO005", "compiled code may be run where it is put", worst=State.WARN, needs=("storage.places",))
