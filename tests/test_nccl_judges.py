@@ -13,15 +13,21 @@ from tests.nccl import NEWEST, OLDEST, VERSIONS, need
 
 FEW, HUNDREDS = 6, 300
 SEED = 1
-KINDS = {"interfaces": compared.interfaces, "hcas": compared.hcas, "settings": compared.settings}
+KINDS = {
+    "interfaces": compared.interfaces,
+    "hcas": compared.hcas,
+    "settings": compared.settings,
+    "transports": compared.transports,
+}
+WITH_HCAS = ("hcas", "transports")
 
 
 def _judged(kind: str, version: str, cases: int, folder: Path) -> None:
     need_lab("gcc")
     need(version)
-    if kind == "hcas" and not Path("/usr/include/infiniband/verbs.h").exists():
+    if kind in WITH_HCAS and not Path("/usr/include/infiniband/verbs.h").exists():
         pytest.skip("the HCAs of a machine are shown by a libibverbs of ours, which needs Debian's libibverbs-dev")
-    with judge(version, verbs=kind == "hcas") as library:
+    with judge(version, verbs=kind in WITH_HCAS) as library:
         number, different = compared.differences(library, KINDS[kind], SEED, cases, folder)
     told = "\n".join(f"{one.about}\n  ours {one.ours}\n  NCCL {one.theirs}" for one in different[:10])
     assert not different, f"{len(different)} of {number} differ from NCCL {version}:\n{told}"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import random
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ncclcheck.probes.facts import Node
+from ncclcheck.probes.facts import Node, Transport
+from ncclcheck.probes.logs.lines import read
+from ncclcheck.probes.logs.nccl import Log
+from ncclcheck.probes.logs.transports import transport
 from ncclcheck.reports import wiring
 from ncclcheck.reports.choice import Choice, nccl_choice
 from ncclcheck.reports.findings import State
@@ -17,7 +21,7 @@ from ncclcheck.reports.variables import parse, reference
 from ncclcheck.reports.variables import values as in_force
 from tests.clusters import verdict
 from tests.differential.asking import Judge, RankRequest, Request
-from tests.differential.machines import hca_case, write
+from tests.differential.machines import connected_case, hca_case, write
 from tests.differential.networks import NetworkCase, network_case
 from tests.differential.settings import Setting, setting_case
 
@@ -140,8 +144,7 @@ def hcas(judge: Judge, rng: random.Random, folder: Path) -> Iterator[Compared]:
     sys = folder / "sys"
     shutil.rmtree(sys, ignore_errors=True)
     write(machine, sys)
-    buses = machine.buses()
-    env = {**QUIET, "FAKECUDA_BUS": ",".join(buses), "FAKECUDA_DEVICES": str(len(buses)), **settings}
+    env = {**QUIET, **machine.variables(), **settings}
     answer = judge.ask(Request(links=ETH0, sys=str(sys), ranks=[RankRequest(env=env)], seconds=20))
     assert answer.node is not None
     taken = wiring.choice(answer.node)
@@ -171,3 +174,48 @@ def settings(judge: Judge, rng: random.Random, folder: Path) -> Iterator[Compare
         elif name == "NCCL_DEBUG":
             silent = bool(one.complaint) or one.value in (None, "", "NONE")
             yield Compared(f"{name}={case.env[name]!r}", silent, "NCCL" not in log)
+
+
+def transports(judge: Judge, rng: random.Random, folder: Path) -> Iterator[Compared]:
+    """How ranks are connected: what our report reads in the log, against what was built and NCCL's own graph."""
+    machine, wanted = connected_case(rng)
+    sys, graph = folder / "sys", folder / "graph.xml"
+    shutil.rmtree(sys, ignore_errors=True)
+    graph.unlink(missing_ok=True)
+    write(machine, sys)
+    each = len(machine.buses())
+    dump = {
+        "NCCL_GRAPH_DUMP_FILE": str(graph),
+        "NCCL_RUNTIME_CONNECT": "0",
+        "NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV,NET",
+    }
+    env = {**QUIET, **machine.variables(), **dump, **wanted.env}
+    ranks = [
+        RankRequest(
+            env={**env, "NCCL_HOSTID": f"h{host}"}, rank=host * each + gpu, ranks=wanted.hosts * each, device=gpu
+        )
+        for host in range(wanted.hosts)
+        for gpu in range(each)
+    ]
+    answer = judge.ask(Request(links=ETH0, sys=str(sys), ranks=ranks, enough=["Connected all trees"], seconds=20))
+    alone = ("intra", "NET") in wanted.kinds(machine)
+    limit = "without P2P and SHM, NCCL counts each rank as a node" if alone else ""
+    for number, one in enumerate(answer.ranks):
+        local = [other for other in range(len(ranks)) if other // each == number // each]
+        told = _told(one.log, number, local)
+        about = f"rank {number} of {len(ranks)}, {wanted} {machine}"
+        kinds = {(c.peers, c.kind.partition("/")[0]) for c in told.connections}  # type: ignore[union-attr]
+        yield Compared(f"transport: {about}", kinds, wanted.kinds(machine), limit)
+        yield Compared(f"network: {about}", told.network, wanted.network(machine))
+        yield Compared(f"nodes: {about}", (told.nnodes, told.nranks), (wanted.hosts, len(ranks)), limit)
+    first = _told(answer.ranks[0].log, 0, range(each))
+    used = {device for c in first.connections if c.peers == "inter" for device in c.devices}  # type: ignore[union-attr]
+    nets = set(map(int, re.findall(r'<net dev="(\d+)"', graph.read_text())))
+    yield Compared(f"network devices: {wanted} {machine}", used <= nets, True)
+
+
+def _told(log: str, rank: int, local: Collection[int]) -> Transport:
+    """What our own reader makes of a log."""
+    found = re.search(r"^\S+?:(\d+):\d+ \[\d+\] NCCL INFO", log, re.MULTILINE)
+    assert found is not None, log[:500]
+    return transport(Log().take(read(io.BytesIO(log.encode()))), int(found[1]), rank, "node", local)

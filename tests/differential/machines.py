@@ -52,6 +52,17 @@ class MachineOf(Struct, frozen=True, kw_only=True):
         """The PCI address of every GPU, in order."""
         return [f"{_address(number)}" for number, slot in enumerate(self.slots) if slot.gpu]
 
+    def variables(self) -> dict[str, str]:
+        """What tells our CUDA runtime of it."""
+        buses = self.buses()
+        return {
+            "FAKECUDA_BUS": ",".join(buses),
+            "FAKECUDA_DEVICES": str(len(buses)),
+            "FAKECUDA_P2P": "1" if self.peers else "0",
+            "FAKECUDA_NVLINKS": str(self.nvlinks),
+            "FAKECUDA_GDR": "1",
+        }
+
 
 def _address(slot: int, function: int = 0) -> str:
     return f"0000:{slot + 0x40:02x}:00.{function}"
@@ -299,3 +310,48 @@ def _hca_list(rng: random.Random, names: list[str]) -> str:
             )
         )
     return rng.choice(("", "", "=", "=", "^", "^=", "=^", "==")) + ",".join(tokens)
+
+
+class Connected(Struct, frozen=True, kw_only=True):
+    """A job over so many hosts, each alike, and the settings that decide how its ranks are connected."""
+
+    hosts: int
+    env: dict[str, str]
+
+    def kinds(self, machine: MachineOf) -> set[tuple[str, str]]:
+        """The transports within a node and between nodes."""
+        within = "P2P" if machine.peers and "NCCL_P2P_DISABLE" not in self.env else "SHM"
+        within = "NET" if within == "SHM" and "NCCL_SHM_DISABLE" in self.env else within
+        found = {("intra", within)} if len(machine.buses()) > 1 else set()
+        return found | ({("inter", "NET")} if self.hosts > 1 else set())
+
+    def network(self, machine: MachineOf) -> str:
+        """What NCCL chooses."""
+        has_cards = any(slot.cards for slot in machine.slots)
+        return (
+            "IB"
+            if has_cards and "NCCL_IB_DISABLE" not in self.env and self.env.get("NCCL_NET") != "Socket"
+            else "Socket"
+        )
+
+
+def connected_case(rng: random.Random) -> tuple[MachineOf, Connected]:
+    """Up to four ranks on one host or two, with NVLink, PCIe or neither between them, and cards or none."""
+    hosts, each = rng.choice(((1, 2), (1, 3), (2, 1), (2, 2), (2, 2)))
+    gpus = [Slot(gpu=True, socket=number % 2, switch=number) for number in range(each)]
+    one = [PortOf(gids=[("fe80:0000:0000:0000:b83f:d203:00a1:0001", "")])]
+    cards = [
+        Slot(cards=[CardOf(name=f"mlx5_{n}", ports=one)], socket=n % 2, switch=n)
+        for n in range(rng.choice((0, 1, 2)))
+    ]
+    peers = rng.random() < 0.6
+    machine = MachineOf(slots=[*gpus, *cards], nvlinks=rng.choice((0, 18)) if peers else 0, peers=peers)
+    env = {}
+    for name, chance in (("NCCL_P2P_DISABLE", 0.3), ("NCCL_SHM_DISABLE", 0.3), ("NCCL_IB_DISABLE", 0.2)):
+        if rng.random() < chance:
+            env[name] = "1"
+    if rng.random() < 0.2:
+        env["NCCL_NET"] = "Socket"
+    if rng.random() < 0.3:
+        env["NCCL_CUMEM_ENABLE"] = rng.choice(("0", "1"))
+    return machine, Connected(hosts=hosts, env=env)
