@@ -170,6 +170,19 @@ _WARNED = {
         process(0, "NCCL INFO cuMem host allocations do not appear to be working; falling"),
         "LOG053",
     ),
+    "no P2P": (process(0, "NCCL INFO P2P is disabled between connected GPUs 1 and 0."), "LOG061"),
+    "WSL2": (process(0, "NCCL INFO Legacy IPC not supported"), "LOG061"),
+    "unused kernels": (process(0, f"NCCL INFO {_SHM_KERNEL}", version="2.25.1"), "LOG064"),
+    "corrected in time": ("NVRM: Xid (PCI:0000:9b:00): 63, pid=7, Row Remapper: New row marked\n", "LOG067"),
+    "2.28 tells cores": (
+        process(0, "NCCL INFO Affinity for GPU 0 is 0. (GPU affinity = 0-31 ; CPU affinity = 0)."),
+        "LOG069",
+    ),
+    "a virtual tree": (process(0, _UNREAD, _TOPOLOGY), "LOG071"),
+}
+
+# Of jobs that are seen to be sound: all ranks came through, and nothing failed.
+_NOTED = {
     "containers of one machine": (
         process(0, nodes=2, host="pod-a") + process(1, nodes=2, host="pod-b"),
         "LOG059",
@@ -180,15 +193,6 @@ _WARNED = {
         "LOG059",
     ),
     "network in one machine": (process(0, _VIA_NET) + process(1), "LOG059"),
-    "no P2P": (process(0, "NCCL INFO P2P is disabled between connected GPUs 1 and 0."), "LOG061"),
-    "WSL2": (process(0, "NCCL INFO Legacy IPC not supported"), "LOG061"),
-    "unused kernels": (process(0, f"NCCL INFO {_SHM_KERNEL}", version="2.25.1"), "LOG064"),
-    "corrected in time": ("NVRM: Xid (PCI:0000:9b:00): 63, pid=7, Row Remapper: New row marked\n", "LOG067"),
-    "2.28 tells cores": (
-        process(0, "NCCL INFO Affinity for GPU 0 is 0. (GPU affinity = 0-31 ; CPU affinity = 0)."),
-        "LOG069",
-    ),
-    "a virtual tree": (process(0, _UNREAD, _TOPOLOGY), "LOG071"),
 }
 
 _SILENT = {
@@ -226,6 +230,12 @@ _SILENT = {
 @pytest.mark.parametrize(("text", "code"), _RAISED.values(), ids=_RAISED.keys())
 def test_fails(text: str, code: str) -> None:
     assert found(text) == {code: "fail"}
+
+
+@pytest.mark.parametrize(("text", "code"), _NOTED.values(), ids=_NOTED.keys())
+def test_notes(text: str, code: str) -> None:
+    assert found(text) == {}
+    assert judged(text)[code].state.value == "note"
 
 
 @pytest.mark.parametrize(("text", "code"), _WARNED.values(), ids=_WARNED.keys())

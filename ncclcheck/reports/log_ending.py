@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.findings import Finding, State
-from ncclcheck.reports.log_signs import AT_THE_END, CONSEQUENCES
+from ncclcheck.reports.log_signs import AT_THE_END, CONSEQUENCES, CONTEXT, HARMLESS
 
 TEXT = 300  # of a line that is quoted
 _PROOF = ("ended-well", "training-goes-on")
@@ -33,6 +33,11 @@ class Ending:
         state = State.NOTE if finding.owner == "job" else State.WARN
         return replace(finding, state=state, what=f"{finding.what}; the job went on all the same")
 
+    def of_a_sound_job(self, finding: Finding) -> Finding:
+        """What costs speed at most is only worth knowing where all ranks came through and nothing failed."""
+        bad = finding.state in (State.FAIL, State.WARN)
+        return replace(finding, state=State.NOTE) if bad and self._sound else finding
+
     def _survived(self, finding: Finding) -> bool:
         """Whether steps or a good end follow all lines like those that it rests on, and no process died."""
         if self._died:
@@ -40,6 +45,17 @@ class Ending:
         signs = {self._signs.get((one.source, one.value), "") for one in finding.evidence} - {"", *_PROOF}
         last = [place for sign in signs for place in self._last[sign].items()]
         return bool(last) and all(self.proof.get(file, 0) > line for file, line in last)
+
+    @cached_property
+    def _sound(self) -> bool:
+        """Whether all ranks were heard of and came through NCCL's start, and no line tells of a failure."""
+        logs = self._logs
+        through = all(one.completed >= one.began for one in logs.processes)
+        heard = logs.world is not None and len({*logs.ranks}) >= logs.world
+        harmless = {*HARMLESS, *CONTEXT}
+        failed = any(one.level == "WARN" and one.sign not in harmless for one in logs.events)
+        raised = any(one.sign == "python-error" for one in logs.events)
+        return heard and through and not (failed or raised or self._died)
 
     @cached_property
     def proof(self) -> dict[str, int]:

@@ -44,6 +44,7 @@ CONTEXT = frozenset(
 HARMLESS = {
     "no-plugin": "no external plugin is there, and NCCL uses its own; bad only where the site needs one (EFA)",
     "gdrcopy": "an optional library for small copies; NCCL goes on without it",
+    "no-verbs": "there is no libibverbs, and NCCL goes on over sockets; bad only where the host has RDMA cards",
     "no-libmlx5": "an optional library of Mellanox cards; NCCL goes on without it",
     "speed-not-told": "a virtual interface has no speed; NCCL assumes one",
     "virtual-network-card": "a virtual interface (bond) has no place on the PCI bus; NCCL assumes the first CPU",

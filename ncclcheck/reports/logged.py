@@ -17,13 +17,20 @@ SYMPTOMS: set[str] = set()
 
 
 def log_rule(
-    code: str, title: str, *, worst: State = State.FAIL, symptom: bool = False, told_by: str = ""
+    code: str,
+    title: str,
+    *,
+    worst: State = State.FAIL,
+    symptom: bool = False,
+    told_by: str = "",
+    risk: bool = False,
 ) -> Callable[[Callable[[Logs], Iterator[Finding]]], Body]:
     """Make a body that wants what logs say a rule; skipped where none was read.
 
     What the job went on after is no failure. Of a run of our own only what ended it is told: its other checks
     measure the rest. symptom: it tells what was seen, and counts as a cause only where nothing more exact is
-    found. told_by: the check that tells it of a run of our own.
+    found. told_by: the check that tells it of a run of our own. risk: it costs speed at most, and is a note of a
+    job that is seen to be sound.
     """
     if symptom:
         SYMPTOMS.add(code)
@@ -36,7 +43,9 @@ def log_rule(
                 raise NothingToJudge("no log was read")
             if (symptom or told_by) and cluster.command != "logs":
                 raise NothingToJudge(f"what was seen of this run is told by {told_by or 'its other checks'}")
-            found = map(Ending(logs).judged, body(logs))
+            ending = Ending(logs)
+            found = map(ending.judged, body(logs))
+            found = map(ending.of_a_sound_job, found) if risk else found
             yield from found if cluster.command == "logs" else (one for one in found if one.state is State.FAIL)
 
         return rule(code, title, worst=worst, over="", ground=("VER017", "VER018"))(judged)

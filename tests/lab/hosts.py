@@ -239,7 +239,15 @@ def remove(tag: str) -> None:
     for name in everywhere:
         tool(["ip", "netns", "delete", name])
     for folder in Path("/tmp").glob(f"{tag}-*"):
-        shutil.rmtree(folder)
+        shutil.rmtree(folder, onerror=_unless_gone)
+
+
+def _unless_gone(
+    _function: object, _path: str, error: tuple[type[BaseException], BaseException, TracebackType]
+) -> None:
+    """Another process may sweep what a dead lab has left, too."""
+    if not isinstance(error[1], FileNotFoundError):
+        raise error[1]
 
 
 def sweep() -> None:

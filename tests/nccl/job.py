@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -24,6 +25,8 @@ from tests.nccl.wheels import NEWEST, libnccl
 PROGRAM = Path(__file__).with_name("rank.py")
 # What ring.c can walk. Only where kernels run: elsewhere a log shall not speak of settings that nobody made.
 WALKED = {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple", "NCCL_P2P_LL_THRESHOLD": "0"}
+_OF_OURS = re.compile(r"(?:NCCL_ALGO set by environment to Ring|NCCL_PROTO set by environment to Simple|"
+                      r"NCCL_P2P_LL_THRESHOLD set by environment to 0)\.?$")  # fmt: skip
 COLLECTIVES = ("all_", "reduce", "broadcast", "send", "receive")
 _jobs = itertools.count()
 
@@ -159,7 +162,6 @@ class Job:
     def environment(self, place: int, rank: Rank) -> dict[str, str]:
         """All that is set for a rank."""
         native = libraries()
-        walks = self.kernel == "run" and any(step.startswith(COLLECTIVES) for step in rank.steps.split())
         env = {
             "RANK_NAME": str(place),
             "FAKECUDA_KERNEL": self.kernel,
@@ -170,7 +172,7 @@ class Job:
         env["LD_LIBRARY_PATH"] = str(native / ("no_verbs" if cards is None else "verbs"))
         if cards:
             env |= {"FAKEVERBS_FILE": str(self.folder / "verbs"), "FAKEVERBS_CARDS": cards}
-        return {**env, **(WALKED if walks else {}), **self.env, **rank.env}
+        return {**env, **(WALKED if self._walks(rank) else {}), **self.env, **rank.env}
 
     def _start(self, place: int, rank: Rank) -> None:
         number = place if rank.number is None else rank.number
@@ -181,7 +183,10 @@ class Job:
             str(number), str(size), str(rank.device), *rank.steps.split(),
         ]  # fmt: skip
         process = self.lab[rank.host].start(argv, env=self.environment(place, rank))
-        self.running.append(_Running(place, rank, process, self._came))
+        self.running.append(_Running(place, rank, process, self._came, self._walks(rank)))
+
+    def _walks(self, rank: Rank) -> bool:
+        return self.kernel == "run" and any(step.startswith(COLLECTIVES) for step in rank.steps.split())
 
     def _came(self, line: str) -> None:
         with self._lock:
@@ -192,9 +197,9 @@ class _Running:
     """A rank's process, and the thread that reads what it prints."""
 
     def __init__(
-        self, place: int, rank: Rank, process: subprocess.Popen[str], came: Callable[[str], None]
+        self, place: int, rank: Rank, process: subprocess.Popen[str], came: Callable[[str], None], walks: bool
     ) -> None:
-        self.place, self.rank, self.process = place, rank, process
+        self.place, self.rank, self.process, self.walks = place, rank, process, walks
         self.began = time.monotonic()
         self.seconds = 0.0
         self.killed = False
@@ -205,6 +210,8 @@ class _Running:
     def _read(self, came: Callable[[str], None]) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
+            if _OF_OURS.search(line) and self.walks:
+                continue  # what was set for ring.c alone is none of the job's settings
             self.lines.append(line)
             came(line)
 

@@ -107,9 +107,28 @@ def _first(logs: Logs, found: list[LogEvent]) -> Finding:
 
 def _consequences(logs: Logs) -> list[LogEvent]:
     """Those that tell of a failure: at the end of a sound job some ranks leave before others."""
-    follow = in_order(event for event in logs.events if event.sign in log_signs.CONSEQUENCES)
+    found = (event for event in logs.events if event.sign in log_signs.CONSEQUENCES)
+    follow = in_order(event for event in found if not _hands_on_what_is_harmless(logs, event))
+    if {event.sign for event in follow} == {"propagated"} and _all_came_through(logs):
+        return []  # a rank that aborts its communicator on its own account hands on as much
     well = bool(said(logs, "ended-well")) and {event.sign for event in follow} <= log_signs.AT_THE_END
     return [] if well else follow
+
+
+def _all_came_through(logs: Logs) -> bool:
+    return all(one.completed >= one.began > 0 for one in logs.processes)
+
+
+def _hands_on_what_is_harmless(logs: Logs, event: LogEvent) -> bool:
+    """`init.cc:526 -> 3` right after a warning of the same process that says nothing bad."""
+    if event.sign != "propagated":
+        return False
+    warned = (one for one in logs.events if one.level == "WARN" and one.sign in log_signs.HARMLESS)
+    return any(
+        (one.file, one.host, one.pid) == (event.file, event.host, event.pid)
+        and 0 < event.line - one.line <= _LINES
+        for one in warned
+    )
 
 
 def _only_consequences(logs: Logs, follow: list[LogEvent]) -> Finding:

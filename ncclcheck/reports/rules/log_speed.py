@@ -107,7 +107,7 @@ def _able(topology: list[LogEvent], told: list[LogProcess], direct_hosts: list[s
     return found
 
 
-@log_rule("LOG111", "no debugging setting of NCCL was left on", worst=State.WARN)
+@log_rule("LOG111", "no debugging setting of NCCL was left on", worst=State.WARN, risk=True)
 def nothing_left_on(logs: Logs) -> Iterator[Finding]:
     """
     ## What

@@ -68,7 +68,7 @@ def transport(logs: Logs) -> Iterator[Finding]:
         )
 
 
-@log_rule("LOG061", "GPUs of a node reach each other's memory")
+@log_rule("LOG061", "GPUs of a node reach each other's memory", risk=True)
 def peers(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -244,7 +244,7 @@ _TOPOLOGY: list[Remedy] = [
 ]
 
 
-@log_rule("LOG071", "NCCL knows how the machine is built", worst=State.WARN)
+@log_rule("LOG071", "NCCL knows how the machine is built", worst=State.WARN, risk=True)
 def topology(logs: Logs) -> Iterator[Finding]:
     """
     ## What

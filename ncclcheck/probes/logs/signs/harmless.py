@@ -26,6 +26,14 @@ SIGNS = (
         words=("gdrcopy", "libgdrapi"),
     ),
     Sign(
+        "no-verbs",
+        r"lib wrapper not initialized|Failed to initialize NET plugin IB",
+        (
+            "vm:32389:32389 [0] misc/ibvwrap.cc:185 (wrap_ibv_alloc_pd) NCCL WARN lib wrapper not initialized.",
+            "vm:32389:32389 [0] NCCL ATTN Failed to initialize NET plugin IB",
+        ),
+    ),
+    Sign(
         "no-libmlx5", r"(?:Failed to open|Could not open) libmlx5", (_IN_NCCL + "Failed to open libmlx5.so[.1]",)
     ),
     Sign(
