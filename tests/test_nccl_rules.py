@@ -251,7 +251,8 @@ def test_no_job_is_started_where_detail_on_one_node_would_hang_it(value: str, bl
 
 
 @pytest.mark.parametrize(
-    ("value", "state"), [("96", "fail"), ("100", "warn"), ("1024", "warn"), ("32", "warn"), ("512", "ok"), ("0", "ok")]
+    ("value", "state"),
+    [("96", "fail"), ("100", "warn"), ("1024", "warn"), ("32", "warn"), ("512", "ok"), ("0", "ok")],
 )
 def test_a_number_of_threads_that_nccl_does_not_take_is_no_failure(value: str, state: str) -> None:
     assert verdict("NCC015", node(env={"NCCL_NTHREADS": value})).state.value == state

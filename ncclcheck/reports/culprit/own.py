@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from shlex import quote
 
-from ncclcheck.probes.facts import Cluster, Hiding, Node, Unread, at, variables
+from ncclcheck.probes.facts import Cluster, Node, Unread, at, variables
 from ncclcheck.reports import last_words, lost
 from ncclcheck.reports.culprit import words
 from ncclcheck.reports.culprit.alone import late_ranks, slow_nodes, slow_ranks
@@ -127,10 +127,8 @@ def _culprit(failure: Failure, code: str, why: str, confidence: float) -> Culpri
 
 def _hides(cluster: Cluster, failure: Failure) -> str:
     """The file in place of a module that the last words of a failure name."""
-    listed: list[Hiding] | Unread = next(
-        (at(node, "stack.hiding") for node in cluster.nodes if node.name == failure.node), []
-    )
-    paths = [] if isinstance(listed, Unread) else [one.path for one in listed]
+    told = [at(node, "stack.hiding") for node in cluster.nodes if node.name == failure.node]
+    paths = [one.path for listed in told if not isinstance(listed, Unread) for one in listed]
     return next((path for path in paths if path in failure.said), "")
 
 
