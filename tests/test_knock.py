@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 
@@ -74,6 +75,23 @@ def test_a_way_that_was_lost_names_both_ends() -> None:
 @pytest.mark.parametrize("answers", [{"h1": False, "h2": False}, {"h1": True, "h2": True}])
 def test_where_all_see_the_same_no_way_is_accused(answers: dict[str, bool]) -> None:
     assert [one.state for one in _told("NET006", _CUT_OFF, **answers)] == [State.OK]
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"alive": "UDP"}, "its host and link are alive (its UDP answers h[1-2]), and new connections"),
+        ({"alive": "TCP port 22"}, "alive (its TCP port 22 answers h[1-2])"),
+        ({"kept": "filter"}, "h[1-2] itself does not send to it any more"),
+    ],
+)
+def test_a_filter_that_comes_in_mid_run_is_no_dead_host(facts: dict[str, Any], words: str) -> None:
+    knocks = [Knock(of="h3", by=by, address="10.1.0.3", answered=False, detail="no answer", **facts)
+              for by in ("h1", "h2")]  # fmt: skip
+    silence = Silence(node="h3", last_step="start torchrun", since_s=17.0, detail=_CUT_OFF, knocks=knocks)
+    (found,) = verdict("RUN001", *hosts(3), run=Run(silent=[silence], started_job=True)).findings
+    assert words in found.what
+    assert "nft list ruleset" in found.remedies[0].commands
 
 
 def _door(node: int, port: int, address: str = "127.0.0.1") -> Door:

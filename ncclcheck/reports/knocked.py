@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ncclcheck.probes.facts import Cluster, Knock, Silence
-from ncclcheck.reports.findings import Evidence, Finding, Where, admin, fail, seen
+from ncclcheck.reports.findings import Evidence, Finding, Remedy, Where, admin, fail, seen
 from ncclcheck.reports.fold import fold_names
 
 _MOST_WAYS = 4
@@ -20,6 +20,8 @@ def sides(silence: Silence) -> tuple[list[str], list[str]]:
 def words(silence: Silence, silent: Sequence[Silence]) -> str:
     """What follows from it for the cause. silent: all nodes that were tried."""
     reach, miss = sides(silence)
+    if filtered := _filtered(silence):
+        return filtered
     if not miss:
         return (
             f"its address still answers {fold_names(reach)}: what runs there hangs or was stopped, "
@@ -37,6 +39,34 @@ def words(silence: Silence, silent: Sequence[Silence]) -> str:
     )
 
 
+def _filtered(silence: Silence) -> str:
+    """A host that lives while its ports are silent: a link without carrier, or a dead host, answers nothing."""
+    own = [one.by for one in silence.knocks if one.kept in ("filter", "route")]
+    if own and len(own) == len(silence.knocks):
+        return f"{fold_names(own)} itself does not send to it any more: a rule or filter that came during the run"
+    shut = [one for one in silence.knocks if one.alive and not one.answered]
+    if not shut or any(one.answered for one in silence.knocks):
+        return ""
+    return (
+        f"its host and link are alive (its {shut[0].alive} answers {fold_names(one.by for one in shut)}), and "
+        "new connections to the job's ports are dropped: a packet filter that came during the run"
+    )
+
+
+def fix(silence: Silence) -> list[Remedy]:
+    """What to look at where a filter is the cause."""
+    if not _filtered(silence):
+        return []
+    return [
+        admin(
+            f"See what loaded the packet filter of {silence.node} anew (firewalld, ufw, docker), and let "
+            "the job's network pass.",
+            "nft list ruleset",
+            "journalctl -b -u firewalld -u nftables -u ufw -u docker | tail -30",
+        )
+    ]
+
+
 def _to_one(witness: str, lost: Sequence[str]) -> str:
     """One node alone tried: what it does not reach may be away, or it itself."""
     if len(lost) > 1:
@@ -46,7 +76,8 @@ def _to_one(witness: str, lost: Sequence[str]) -> str:
 
 def tried(one: Knock) -> Evidence:
     """One try."""
-    return seen("TCP connect after the job", f"{one.by} to {one.of} ({one.address}): {one.detail}")
+    also = f"; its {one.alive} answers" if one.alive else ""
+    return seen("TCP connect after the job", f"{one.by} to {one.of} ({one.address}): {one.detail}{also}")
 
 
 def findings(cluster: Cluster) -> Iterator[Finding]:

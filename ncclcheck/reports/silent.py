@@ -49,7 +49,8 @@ def _with_knocks(found: Finding, one: Silence, silent: list[Silence]) -> Finding
     what, guessed, _ = found.what.partition(_GUESSED)
     if guessed or not all(each.answered for each in one.knocks):
         what = f"{what}; {knocked.words(one, silent)}"
-    return replace(found, what=what, evidence=[*found.evidence, *map(knocked.tried, one.knocks)])
+    evidence = [*found.evidence, *map(knocked.tried, one.knocks)]
+    return replace(found, what=what, evidence=evidence, remedies=[*knocked.fix(one), *found.remedies])
 
 
 def _findings(cluster: Cluster) -> Iterator[Finding]:

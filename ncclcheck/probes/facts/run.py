@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from ncclcheck.probes.facts.bounds import Count, Pid
+from ncclcheck.probes.facts.network import KeptBy
 
 
 class RankState(Struct, frozen=True, kw_only=True):
@@ -48,13 +49,18 @@ class Look(Struct, frozen=True, kw_only=True):
 
 
 class Knock(Struct, frozen=True, kw_only=True):
-    """A connection that a node tried to the host of a silent one. answered: its kernel accepted or refused it."""
+    """A connection that a node tried to the host of a silent one. answered: its kernel accepted or refused it.
+
+    alive: by what else its host was seen to be alive, where there was no answer; kept: see Connect.
+    """
 
     of: str
     by: str
     address: str
     answered: bool
     detail: str = ""
+    alive: str = ""
+    kept: KeptBy = ""
 
 
 class Silence(Struct, frozen=True, kw_only=True):

@@ -177,7 +177,7 @@ def _identify(sock: socket.socket, door: Door) -> Connect:
 def _ask_who(sock: socket.socket) -> str:
     """The address from which we come for the peer; not ours where somebody on the way writes another one."""
     sock.sendall(p.ASK_WHO)
-    text: bytes = p.WHO.unpack(p.read_exactly(sock, p.WHO.size))[0]
+    text = p.read_exactly(sock, p.WHO.size)
     return text.rstrip(b"\0").decode("ascii", "backslashreplace")
 
 

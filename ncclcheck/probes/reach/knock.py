@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import os
+import select
 import socket
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
-from ncclcheck.probes.facts import Door, Knock
+from ncclcheck.probes.facts import Door, KeptBy, Knock
+from ncclcheck.probes.reach import kept, protocol
 
 MOST_S = 3.0  # the kernel sends a SYN at 0 and 1 s and, before the end, at 3 s: one lost packet is no silence
+_SSH = 22
+_NOWHERE: KeptBy = ""
 
 
 def knock(doors: Sequence[Door], by: str, seconds: float) -> list[Knock]:
@@ -31,17 +37,59 @@ def knock(doors: Sequence[Door], by: str, seconds: float) -> list[Knock]:
 
 
 def _knock(door: Door, by: str, seconds: float) -> Knock:
-    answered, detail = False, "no answer"
+    answered, detail, alive, where = False, "no answer", "", _NOWHERE
     try:
         ipaddress.ip_address(door.address.partition("%")[0])  # no name server is asked
-        socket.create_connection((door.address, door.tcp_port), seconds).close()
-        answered, detail = True, "accepted"
-    except ConnectionRefusedError:
-        answered, detail = True, "refused, as a closed port does"
-    except TimeoutError:
-        pass
-    except ValueError as error:
+        with _Others(door.address, door.tcp_port) as others, _socket(door.address, socket.SOCK_STREAM) as sock:
+            try:
+                sock.settimeout(seconds)
+                sock.connect(protocol.place(door.address, door.tcp_port))
+                answered, detail = True, "accepted"
+            except ConnectionRefusedError:
+                answered, detail = True, "refused, as a closed port does"
+            except TimeoutError:
+                where, alive = kept.of_unanswered(sock), others.answer()
+            except OSError as error:
+                detail, where = (
+                    os.strerror(error.errno) if error.errno else str(error),
+                    kept.of_error(error, door.address),
+                )
+                alive = others.answer()
+    except (OSError, ValueError) as error:
         detail = str(error)
-    except OSError as error:
-        detail = os.strerror(error.errno) if error.errno else str(error)
-    return Knock(of=door.name, by=by, address=door.address, answered=answered, detail=detail)
+    return Knock(
+        of=door.name, by=by, address=door.address, answered=answered, detail=detail, alive=alive, kept=where
+    )
+
+
+def _socket(address: str, kind: socket.SocketKind) -> socket.socket:
+    return socket.socket(protocol.family_of(address), kind)
+
+
+class _Others:
+    """What else of the host may answer: sshd's port, and ICMP for a closed port of UDP; read later."""
+
+    def __init__(self, address: str, closed: int) -> None:
+        self._tcp, self._udp = _socket(address, socket.SOCK_STREAM), _socket(address, socket.SOCK_DGRAM)
+        for sock in (self._tcp, self._udp):
+            sock.setblocking(False)
+        self._tcp.connect_ex(protocol.place(address, _SSH))
+        with suppress(OSError):
+            self._udp.connect(protocol.place(address, closed))
+            self._udp.send(b"")
+
+    def __enter__(self) -> _Others:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._tcp.close()
+        self._udp.close()
+
+    def answer(self) -> str:
+        """Who has answered by now; empty where nobody has."""
+        if self._udp.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNREFUSED:
+            return "UDP"
+        poll = select.poll()
+        poll.register(self._tcp.fileno(), select.POLLOUT)
+        error = self._tcp.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) if poll.poll(0) else errno.ETIMEDOUT
+        return f"TCP port {_SSH}" if error in (0, errno.ECONNREFUSED) else ""

@@ -293,7 +293,7 @@ def shared_subnet(cluster: Cluster) -> Iterator[Finding]:
                         f"export NCCL_SOCKET_IFNAME={quoted(f'={meant or names[0]}')}",
                     ),
                     admin(
-                        "Give each card a subnet of its own. Until then let each answer for its own address alone, "
+                        "Give each card a subnet of its own. Until then let each answer for its own address, "
                         "for all interfaces of the host; 0 undoes it.",
                         "sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2",
                     ),
