@@ -11,7 +11,6 @@ from tests.scenario import Expect, Play, Scenario, Scene
 
 _MIB = 2**20
 _QUICK = ("bench", "--quick", "--nproc-per-node", "1")
-_LONG = ("bench", "--nproc-per-node", "1", "--time-budget", "12", "--deadline", "60")
 
 
 def _by_join(name: str, *expect: Expect, **more: object) -> Scenario:
@@ -61,11 +60,9 @@ OF_LIMITS = (
         cure="you",
     ),
     _by_join(
-        "5 s of CPU time",
-        _run("RUN003", "5 s are allowed (RLIMIT_CPU", "ulimit -t unlimited"),
-        under=_limit("cpu=5"),
-        command=_LONG,
-        cure="you",
+        "2 s of CPU time",
+        _run("RUN002", "2 s are allowed (RLIMIT_CPU", "ulimit -t unlimited"),
+        under=_limit("cpu=2"),
     ),
     _by_join(
         "200 MiB of data",
@@ -78,14 +75,13 @@ OF_LIMITS = (
         "too few processes in its control group",
         _run("RUN001", "no further process or thread may be started", "--pids-limit=-1", State.UNKNOWN),
         exit_code=3,
-        **_grouped("pids", **{"pids.max": 18}),
+        **_grouped("pids", **{"pids.max": 14}),
     ),
     _by_join(
         "too little memory in its control group",
-        _run("RUN003", "may have 420 MiB (memory.max)", "--mem=0"),
-        command=_LONG,
+        _run("RUN002", "may have 250 MiB (memory.max)", "--mem=0"),
         also=("HST007",),
-        **_grouped("memory", **{"memory.limit_in_bytes": 420 * _MIB}),
+        **_grouped("memory", **{"memory.limit_in_bytes": 250 * _MIB}),
     ),
     _by_join(
         "a TMPDIR without inodes",

@@ -147,6 +147,13 @@ def test_words_about_a_peer_whom_nobody_knows_accuse_who_said_them() -> None:
     assert culprits(Cluster(command="bench", run=Run(ranks=ranks, started_job=True))) == []
 
 
+def test_a_torchrun_that_used_its_cpu_time_up() -> None:
+    limited = replace(node("b", LO), system=replace(USER, cpu_seconds=2))
+    run = Run(ends=[JobEnd(node="b", exit=-9)], started_job=True)
+    (found,) = _judged("RUN002", [node("a", LO), limited], run, replace(SOUND, seconds=5))
+    assert found.what.startswith("its CPU time was used up: 2 s are allowed (RLIMIT_CPU, ulimit -t)")
+
+
 def test_a_torchrun_that_could_not_start() -> None:
     said = "torchrun could not be started: no place for a small private folder; tried /tmp: File too large"
     limited = replace(node("b", LO), system=replace(USER, file_size=4096))

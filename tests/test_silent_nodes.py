@@ -75,9 +75,10 @@ def _fixes(found: Finding) -> str:
         ),
         (
             {**_NEVER, "via": "ssh", "exit": 0},
-            "ran another command than ours, which ended with status 0",
-            "ForceCommand",
+            "ran another command than ours, which ended with status 0; or its login shell ended first (exit",
+            "first line of ~/.bashrc",
         ),
+        ({**_NEVER, "via": "ssh", "exit": 255}, "sshd opened no session (MaxSessions)", "maxsessions"),
         (
             {**_NEVER, "via": "ssh", "exit": 1, "detail": "qemu: unsupported syscall"},
             "ssh ended with status 1: qemu: unsupported syscall, before",

@@ -110,7 +110,7 @@ def _why(cluster: Cluster, name: str, text: str, signal: int, pid: int | None = 
 
 def _cpu_time(case: _Case) -> Exhausted | None:
     limit = case.limit("cpu_seconds")
-    used = case.use.cpu_s if case.use else 0.0
+    used = case.use.cpu_s if case.use else case.had.seconds if case.had and not _oom(case.had) else 0.0
     if case.signal not in (_SIGXCPU, _SIGKILL) or limit == -1:
         return None
     if case.signal == _SIGKILL and used < _USED_UP * limit:
@@ -118,7 +118,7 @@ def _cpu_time(case: _Case) -> Exhausted | None:
     return _limited(
         f"its CPU time was used up: {limit} s are allowed (RLIMIT_CPU, ulimit -t)",
         "t", "cpu", f"Max cpu time {limit} s",
-        *([seen("/proc/PID/stat at the last look", f"{used:.1f} s of CPU time")] if used else []),
+        *([seen("/proc/PID/stat at the last look", f"{used:.1f} s of CPU time")] if case.use else []),
     )  # fmt: skip
 
 
@@ -155,7 +155,7 @@ def _out_of_memory(case: _Case) -> Exhausted | None:
                 admin("Raise the limit of the group.", "cat /proc/PID/cgroup; systemctl show -p MemoryMax UNIT"),
             ),
         )
-    if had.host_oom_kills if had.oom_kills is None else had.oom_kills:
+    if _oom(had):
         return Exhausted(
             "the kernel killed it for memory: the host had none left",
             "node",
@@ -169,6 +169,11 @@ def _out_of_memory(case: _Case) -> Exhausted | None:
     return None
 
 
+def _oom(had: Resources) -> int | None:
+    """How many processes the kernel killed for memory: of the job's group where these are counted, else of all."""
+    return had.host_oom_kills if had.oom_kills is None else had.oom_kills
+
+
 def _was_full(had: Resources) -> bool:
     """Whether the group was at its limit: the kernel also kills in groups with room when the host has none."""
     return bool(had.memory_refused) or (had.memory_peak or 0) >= 0.9 * (had.memory_limit or 0)
@@ -177,8 +182,7 @@ def _was_full(had: Resources) -> bool:
 def _killed(case: _Case) -> Exhausted | None:
     """SIGKILL, and the kernel has killed nothing for memory."""
     had = case.had
-    killed = None if had is None else had.host_oom_kills if had.oom_kills is None else had.oom_kills
-    if case.signal != _SIGKILL or killed != 0:
+    if case.signal != _SIGKILL or had is None or _oom(had) != 0:
         return None
     return Exhausted(
         "not by the OOM killer, which killed nothing of the job: somebody or the job system sent the signal",
@@ -269,9 +273,10 @@ def _memory(case: _Case) -> Exhausted | None:
             *("v", "as", f"Max address space {space}"),
         )
     if told and case.node is None:
+        letter, name = ("d", "data") if "RLIMIT_DATA" in case.text else ("v", "as")
         return _limited(
             "it got no memory: a limit (RLIMIT_AS, ulimit -v; RLIMIT_DATA, ulimit -d), or the host is full",
-            *("v", "as|data", "not read, for it never spoke"),
+            *(letter, name, "not read, for it never spoke"),
         )
     had = case.had
     if told and had and had.memory_limit is not None and had.memory_refused:

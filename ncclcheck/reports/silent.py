@@ -25,6 +25,7 @@ _KILLED = re.compile(
 _NEVER_CAME = re.compile(r"^it did not join within (?P<seconds>\d+) s", re.MULTILINE)
 _KILLED_AS = {"Killed": "SIGKILL", "Terminated": "SIGTERM"}
 _ENDS_PYTHON = ("LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH", "PYTHONIOENCODING")
+_ONLY_INTERACTIVE = "case $- in *i*) ;; *) return;; esac   # as first line of ~/.bashrc"
 _KERNEL_LOG = "dmesg -T | tail -50"
 
 
@@ -179,10 +180,12 @@ def _other_command(_: Cluster, silence: Silence) -> Finding | None:
     said = f" and said {_first_line(silence.printed)!r}" if silence.printed else ""
     return _found(
         silence,
-        f"sshd let us in and ran another command than ours, which ended with status {silence.exit}{said}",
+        f"sshd let us in and ran another command than ours, which ended with status {silence.exit}{said}; or its "
+        "login shell ended first (exit or set -e in .bashrc)",
         "ncclcheck, like every launcher by ssh, needs an account that may run commands there.",
         "site",
         you("See what a command gives.", TRY, "ssh -o BatchMode=yes {node} echo it runs"),
+        you("Let nothing but an interactive shell read what exits.", _ONLY_INTERACTIVE),
         admin(
             "Look for ForceCommand (sshd_config), command= (authorized_keys), or a login shell like nologin.",
             "sshd -T -C user=USER | grep -i forcecommand",
@@ -215,20 +218,27 @@ def _where_set(bears: str) -> list[Remedy]:
     return [you("Find where it is set on that node.", f"ssh {{node}} \"grep -rsnE '{names}' {files}\"")]
 
 
-def _killed_shell(_: Cluster, silence: Silence) -> Finding | None:
-    """ssh ends with 255 and no word where the command's shell was ended by a signal."""
+def _no_word(_: Cluster, silence: Silence) -> Finding | None:
+    """ssh says 255 and nothing more where sshd opens no session, and where a signal ended the command."""
     if silence.last_step or silence.via != "ssh" or silence.exit != 255 or silence.detail or silence.look:
         return None
     return _found(
         silence,
-        "ssh ended with status 255 and no word: its shell or Python there most likely died by a signal",
-        "A library that every process of that node loads does that, or the connection broke.",
+        "ssh ended with status 255 and no word: its shell or Python there most likely died by a signal (a library "
+        "that every process loads, ulimit -t or -s), or sshd opened no session (MaxSessions)",
+        NOTHING_KNOWN,
         "node",
-        you("See whether anything runs there; `exit-signal` is a process that died.", "ssh -v {node} true"),
+        you(
+            "See whether anything runs there (`exit-signal` is a process that died), and under which limits.",
+            "ssh -v {node} true",
+            "ssh {node} 'ulimit -a'",
+        ),
         admin(
-            "Look at its console for what every process there loads (LD_PRELOAD, LD_AUDIT), and take it out.",
+            "Look at its console for what every process there loads, and at what sshd allows and says.",
             "cat /etc/ld.so.preload",
             "grep -rsnE 'LD_(PRELOAD|AUDIT|LIBRARY)' /etc/environment /etc/ssh/sshd_config /etc/profile.d ~/.ssh",
+            "sshd -T | grep -i maxsessions",
+            "journalctl -u ssh -u sshd | tail -20",
         ),
     )
 
@@ -259,7 +269,7 @@ def _swallowed(_: Cluster, silence: Silence) -> Finding | None:
         you(
             "Let .bashrc, .profile or .cshrc wait for nothing and exec nothing where there is no terminal.",
             "ssh -o BatchMode=yes {node} true   # must end at once",
-            "case $- in *i*) ;; *) return;; esac   # as first line of ~/.bashrc",
+            _ONLY_INTERACTIVE,
         ),
         admin(
             "If they are sound: a home directory (NFS) that does not answer keeps the shell waiting.", "df ~USER"
@@ -280,6 +290,7 @@ def _slow_login(_: Cluster, silence: Silence) -> Finding | None:
                 "See how long this Python takes to start there: a slow shared file system shows here.",
                 "time ssh {node} python3 -c 'import ncclcheck.agent'",
             ),
+            you("If it is quick: let its shell's startup files read nothing from stdin.", _ONLY_INTERACTIVE),
         )
     return _found(
         silence,
@@ -319,7 +330,7 @@ def _never_came(cluster: Cluster, silence: Silence) -> Finding | None:
 
 
 _SIGNS = (
-    *(_exhausted, _stopped, _killed, _in_kernel, _other_command, _died_at_start, _killed_shell, _ended),
+    *(_exhausted, _stopped, _killed, _in_kernel, _other_command, _died_at_start, _no_word, _ended),
     *(_swallowed, _slow_login, _never_came),
 )
 _OF = {"agent": "its process", "ssh": "ssh", "srun": "srun"}
