@@ -27,6 +27,7 @@ FOLDER = Path(__file__).resolve().parent / "data/logs/torch"
 # What names the cause of each kind, by the log and by the dumps. Nothing: nothing is wrong.
 _AWAY = ("LOG080", "LOG132")
 _DIFFERS = ("LOG084", "LOG134", "LOG135")
+_PROGRAM, _GPU = ("LOG091",), ("LOG067",)
 _NAMED = {
     "sound": (),
     "away": _AWAY,
@@ -38,7 +39,16 @@ _NAMED = {
     "other-size": _DIFFERS,
     "killed": ("LOG093",),
     "exception": ("LOG004",),
-    "out-of-memory": ("LOG060",),
+    "leaves": ("LOG002", "LOG004"),
+    "out-of-memory": ("LOG063",),
+    "out-of-memory-in-nccl": ("LOG063",),
+    "one-gpu-for-two": ("LOG057",),
+    "never-starts": ("LOG021",),
+    "illegal-address": _PROGRAM,
+    "device-assert": _PROGRAM,
+    "ecc": _GPU,
+    "nvlink": _GPU,
+    "launch-failure": _GPU,
 }
 
 

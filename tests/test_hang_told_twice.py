@@ -74,3 +74,18 @@ def test_what_is_advised_has_the_names_that_new_torches_know() -> None:
     assert any("TORCH_FR_BUFFER_SIZE=2000" in line for line in lines)
     assert not any("TORCH_NCCL_TRACE_BUFFER_SIZE" in line or "DEBUG_INFO_TEMP_FILE" in line for line in lines)
     assert not finding.what.endswith(".")  # the sentence around it ends with one
+
+
+def test_what_became_of_the_rank_stands_before_that_it_did_not_come(tmp_path: Path) -> None:
+    """A rank whose GPU failed leaves no dump, and the others wait for it: the GPU is the cause."""
+    log = "".join(_LATE.format(rank=rank, op="_ALLGATHER_BASE") for rank in (0, 1, 3))
+    log += (
+        "[rank2]:[E1109 22:40:01.100 ProcessGroupNCCL.cpp:2057] [PG ID 0 PG GUID 0(default_pg) Rank 2] Process group "
+        "watchdog thread terminated with exception: CUDA error: uncorrectable ECC error encountered\n"
+    )
+    dumps = flight_jobs.one_stays_away().flight(tmp_path, without=[2])
+    causes = _causes(msgspec.structs.replace(parsed(log), flight=dumps, world=4))
+    assert (causes[0].code, causes[0].where.rank, causes[0].confidence) == ("LOG067", 2, "sure")
+    assert all("LOG067 says what became of it" in one.reason for one in causes[1:])
+    assert {one.code for one in causes[1:]} <= {"LOG080", "LOG131", "LOG132"}
+    assert len(causes) > 1

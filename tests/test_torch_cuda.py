@@ -13,7 +13,7 @@ import pytest
 from ncclcheck.reports.findings import State
 from tests.conftest import Ran
 from tests.fake_nvml import needs_gcc
-from tests.lab import Lab, start_sshd
+from tests.lab import Lab, faults, start_sshd
 from tests.nccl import build, operators
 from tests.nccl.torch_cuda import SOURCES, Cuda, made
 
@@ -201,18 +201,84 @@ def test_an_injected_fault_is_named(run: Run, fault: str, code: str, culprit: st
     assert [one.names[0].rpartition("/")[2] for one in ran.document.culprits] == [culprit]
 
 
+# --- On the lab's hosts
+
+_in_lab = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+_BENCH = ("bench", "--backend", "nccl", "--quick", "--sizes", "1K,1M", "-o", "json")
+_PORT = 29500
+
+
+def _ran(argv: list[str], code: int, out: str, err: str) -> Ran:
+    return Ran(subprocess.CompletedProcess(argv, code, out.encode(), err.encode()))
+
+
+def _joined(cuda: Cuda, lab: Lab, *arguments: str, **env: str) -> Ran:
+    """The same command on each host; what node rank 0 says."""
+    running = []
+    for rank, host in enumerate(lab.hosts):
+        place = ("--node-rank", str(rank), "--rdzv-endpoint", f"{lab.hosts[0].address}:{_PORT}")
+        argv = [cuda.python, "-m", "ncclcheck", *arguments, "--nodes", str(len(lab.hosts)), *place]
+        told = cuda.environment(NCCLCHECK_SECRET="a secret of this test", **env)
+        if "FAKEVERBS_CARDS" in env:
+            told["LD_LIBRARY_PATH"] = f"{cuda.folder}:{build.libraries() / 'verbs'}"
+        running.append(host.start(argv, env=told))
+    ended = [(*one.communicate(timeout=240), one.returncode) for one in running]
+    return _ran(argv, ended[0][2], ended[0][0], "".join(err for _, err, _ in ended))
+
+
+def _kinds(ran: Ran) -> set[str]:
+    """What NCCL says that carries the data."""
+    told = [one.connections for one in ran.document.measurements.transport]
+    return {link.kind for links in told if isinstance(links, list) for link in links}
+
+
 @pytest.mark.nightly
 @pytest.mark.timeout(300)
-@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
-def test_nodes_by_ssh_have_their_own_numbers_of_gpus(cuda: Cuda) -> None:
-    """h1 has two GPUs and h2 four: two ranks on each, over NET/Socket between network namespaces."""
+@_in_lab
+def test_nodes_by_ssh_over_sockets(cuda: Cuda) -> None:
+    """Two GPUs a host: SHM within it, NET/Socket between network namespaces."""
     with Lab(hosts=2) as lab:
         start_sshd(lab)
-        argv = [cuda.python, "-m", "ncclcheck", "bench", "--hosts", "h1,h2", "--backend", "nccl", "--quick"]
-        done = lab["h1"].run([*argv, "--sizes", "1K,1M", "-o", "json"], seconds=240, env=cuda.environment())
-    ran = Ran(subprocess.CompletedProcess(argv, done.returncode, done.stdout.encode(), done.stderr.encode()))
-    assert ran.code == 0, ran.err[-3000:]
+        argv = [cuda.python, "-m", "ncclcheck", *_BENCH, "--hosts", "h1,h2"]
+        done = lab["h1"].run(argv, seconds=240, env=cuda.environment())
+    ran = _ran(argv, done.returncode, done.stdout, done.stderr)
+    assert (ran.code, _bad(ran)) == (0, [])
     assert (ran.document.job.backend, ran.document.job.ranks) == ("nccl", 4)
-    told = [one.connections for one in ran.document.measurements.transport]
-    kinds = {link.kind for links in told if isinstance(links, list) for link in links}
-    assert "NET/Socket" in kinds
+    assert _kinds(ran) == {"NET/Socket", "SHM"}
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(300)
+@_in_lab
+@pytest.mark.parametrize("command", ["bench", "smoke"])
+def test_nodes_that_join(cuda: Cuda, command: str) -> None:
+    arguments = _BENCH if command == "bench" else ("smoke", "--backend", "nccl", "--steps", "4", "-o", "json")
+    with Lab(hosts=2) as lab:
+        ran = _joined(cuda, lab, *arguments, "--nproc-per-node", "1")
+    assert _bad(ran) == []
+    assert (ran.document.job.backend, ran.document.job.ranks) == ("nccl", 2)
+    assert _kinds(ran) == {"NET/Socket"}
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(300)
+@_in_lab
+def test_nodes_that_join_over_infiniband(cuda: Cuda, tmp_path: Path) -> None:
+    """On libibverbs of our own: the data goes over NCCL's NET/IB."""
+    verbs = {"FAKEVERBS_FILE": str(tmp_path / "verbs"), "FAKEVERBS_CARDS": "mlx5_0"}
+    with Lab(hosts=2) as lab:
+        ran = _joined(cuda, lab, *_BENCH, "--nproc-per-node", "1", **verbs)
+    assert ran.document.job.ranks == 2
+    assert _kinds(ran) == {"NET/IB"}
+    assert all(row.correct for row in ran.document.measurements.collectives if row.correct is not None)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(300)
+@_in_lab
+def test_a_slow_link_is_named_by_what_nccl_reaches_over_it(cuda: Cuda) -> None:
+    """40 Mbit/s on h2's own interface: the bytes are really on the wire."""
+    with Lab(hosts=3) as lab, faults.limited(lab["h2"], "40mbit"):
+        ran = _joined(cuda, lab, *_BENCH, "--nproc-per-node", "1")
+    assert ran.code == 1
+    assert "h2" in " ".join(one.names[0] for one in ran.document.culprits[:1])

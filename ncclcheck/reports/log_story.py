@@ -25,6 +25,7 @@ _ALSO_RECORDED = {
     "LOG094": ("LOG136",),
     "LOG097": ("LOG137",),
 }
+_ABSENT = ("LOG080", "LOG131", "LOG132")  # who did not come, or left no dump; not what became of it
 _Ranked = tuple[str, Finding, LogEvent | None]
 TELL_LITTLE = (_FIRST, "LOG002", "LOG005")  # that something failed, or is not known
 
@@ -91,17 +92,36 @@ def _causes(logs: Logs, verdicts: Sequence[Verdict]) -> list[Cause]:
     found = [(code, finding, _event(finding, events)) for code, finding in _bad(verdicts)]
     clock = all(event.time is not None for _, _, event in found if event)
 
+    why = _why_absent(found)
+
     def key(one: _Ranked) -> tuple[float, ...]:
         code, finding, event = one
         when = (event.time or 0.0, event.order) if event else (float("inf"), 0)
-        return finding.state.rank, _level(code), when[0] if clock else 0.0, when[1]
+        level = 2 if _is_explained(one, why) else _level(code)
+        return finding.state.rank, level, when[0] if clock else 0.0, when[1]
 
     ranked = sorted(found, key=key)
     if ranked and ranked[0][0] not in TELL_LITTLE:
         ranked = [one for one in ranked if one[0] != _FIRST]  # `first` tells it
     ranked, twice = _told_once(ranked)
-    causes = [_cause(ranked, index) for index in range(min(len(ranked), _MOST_CAUSES))]
+    causes = [_cause(ranked, index, why) for index in range(min(len(ranked), _MOST_CAUSES))]
     return [_confirmed(one) if one.code in twice else one for one in causes]
+
+
+def _why_absent(found: list[_Ranked]) -> dict[int, str]:
+    """Rank -> the code that says what became of it, for ranks of which the log holds that."""
+    tell_nothing = {
+        *_ABSENT,
+        *SYMPTOMS,
+        *TELL_LITTLE,
+        *(code for codes in _ALSO_RECORDED.values() for code in codes),
+    }
+    sure = [one for one in found if one[1].state is State.FAIL and one[0] not in tell_nothing | {*_ALSO_RECORDED}]
+    return {f.where.rank: code for code, f, _ in reversed(sure) if f.where.rank is not None}
+
+
+def _is_explained(one: _Ranked, why: dict[int, str]) -> bool:
+    return one[0] in _ABSENT and one[1].where.rank in why
 
 
 def _told_once(ranked: list[_Ranked]) -> tuple[list[_Ranked], set[str]]:
@@ -137,9 +157,9 @@ def _event(finding: Finding, events: dict[str, LogEvent]) -> LogEvent | None:
     return next((events[one.source] for one in finding.evidence if one.source in events), None)
 
 
-def _cause(ranked: Sequence[_Ranked], index: int) -> Cause:
+def _cause(ranked: Sequence[_Ranked], index: int, why: dict[int, str]) -> Cause:
     code, finding, event = ranked[index]
-    confidence, reason = _standing(ranked, index)
+    confidence, reason = _standing(ranked, index, why)
     return Cause(
         code=code,
         what=finding.what,
@@ -150,9 +170,14 @@ def _cause(ranked: Sequence[_Ranked], index: int) -> Cause:
     )
 
 
-def _standing(ranked: Sequence[_Ranked], index: int) -> tuple[Literal["sure", "likely", "possible"], str]:
+def _standing(
+    ranked: Sequence[_Ranked], index: int, why: dict[int, str]
+) -> tuple[Literal["sure", "likely", "possible"], str]:
     code, finding, _ = ranked[index]
-    exact = [one for one in ranked if one[1].state is State.FAIL and one[0] not in {*SYMPTOMS, _ANY}]
+    certain = [one for one in ranked if one[1].state is State.FAIL and not _is_explained(one, why)]
+    exact = [one for one in certain if one[0] not in {*SYMPTOMS, _ANY}]
+    if _is_explained(ranked[index], why):
+        return "possible", f"tells who was waited for; {why[finding.where.rank or 0]} says what became of it"
     if finding.state is State.WARN:
         return "possible", "a risk, or what makes it slow; it ends no job"
     if code == _ANY and not exact:

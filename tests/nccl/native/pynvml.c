@@ -1,4 +1,4 @@
-/* What pynvml asks of NVML, beyond what NCCL does: a healthy, idle H100. */
+/* What pynvml and torch ask of NVML, beyond what NCCL does: a healthy, idle H100. */
 #include "fake.h"
 #include <stdio.h>
 #include <string.h>
@@ -120,6 +120,14 @@ API E nvmlDeviceGetComputeRunningProcesses_v3(u64 device, unsigned *n, void *pro
     ASKED;
     *n = 0;
     return OK;
+}
+/* Torch asks for these two when memory is short. */
+API E nvmlDeviceGetComputeRunningProcesses(u64 device, unsigned *n, void *processes) {
+    return nvmlDeviceGetComputeRunningProcesses_v3(device, n, processes);
+}
+API E nvmlDeviceGetNvLinkRemotePciInfo(u64 device, unsigned link, void *out);
+API E nvmlDeviceGetNvLinkRemotePciInfo_v2(u64 device, unsigned link, void *out) {
+    return nvmlDeviceGetNvLinkRemotePciInfo(device, link, out);
 }
 API E nvmlDeviceGetVbiosVersion(u64 device, char *out, unsigned size) {
     ASKED;

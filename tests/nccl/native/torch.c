@@ -287,6 +287,14 @@ API E cuDevicePrimaryCtxRetain(void **out, int device) {
     return OK;
 }
 API E cuDevicePrimaryCtxRelease_v2(int device) { return OK; }
+static void fill_words(struct work *work) {
+    for (u64 i = 0; i < work->n; i++) ((uint32_t *)work->a)[i] = work->v;
+}
+API E cuMemsetD32Async(uint32_t *to, uint32_t value, size_t n, void *stream) {
+    IN;
+    push(stream_of(stream), (struct work){.run = fill_words, .a = to, .n = n, .v = value});
+    return OK;
+}
 
 /* -- NCCL's start: its kernels are walked over rings only ---------------------------------------------------------------- */
 struct unique_id {
