@@ -80,8 +80,8 @@ def test_what_became_of_the_rank_stands_before_that_it_did_not_come(tmp_path: Pa
     """A rank whose GPU failed leaves no dump, and the others wait for it: the GPU is the cause."""
     log = "".join(_LATE.format(rank=rank, op="_ALLGATHER_BASE") for rank in (0, 1, 3))
     log += (
-        "[rank2]:[E1109 22:40:01.100 ProcessGroupNCCL.cpp:2057] [PG ID 0 PG GUID 0(default_pg) Rank 2] Process group "
-        "watchdog thread terminated with exception: CUDA error: uncorrectable ECC error encountered\n"
+        "[rank2]:[E1109 22:40:01.100 ProcessGroupNCCL.cpp:2057] [PG ID 0 PG GUID 0(default_pg) Rank 2] Process "
+        "group watchdog thread terminated with exception: CUDA error: uncorrectable ECC error encountered\n"
     )
     dumps = flight_jobs.one_stays_away().flight(tmp_path, without=[2])
     causes = _causes(msgspec.structs.replace(parsed(log), flight=dumps, world=4))
