@@ -26,6 +26,7 @@ from tests.lab.tools import QUICK, LabError, ip, kill_all, namespaces, pids_in, 
 PYTHON = (sys.executable,)
 DATA, MGMT = "10.77.0", "10.78.0"
 PREFIX = "nclab-"
+_COMES_UP = 60.0  # seconds; half a second by itself, 10 s measured at a load of 32 on 2 cores
 _labs = itertools.count()
 
 # What makes a namespace a host: its own name, /sys, /etc, /run and boot_id. The last command lives until its stdin
@@ -227,7 +228,7 @@ def _reap(process: subprocess.Popen[Any]) -> None:
 def _await_ready(host: Host) -> None:
     stdout = host.holder.stdout
     assert stdout is not None
-    readable, _, _ = select.select([stdout], [], [], QUICK)
+    readable, _, _ = select.select([stdout], [], [], _COMES_UP)
     if not readable or stdout.readline() != b"ready\n":
         raise LabError(f"{host.name} did not come up")
 

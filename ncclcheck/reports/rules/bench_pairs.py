@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator
 from shlex import quote
 
-from ncclcheck.probes.facts import Cluster
+from ncclcheck.probes.facts import Cluster, Unread, at, replace, value_or
+from ncclcheck.reports import lan, shaping
 from ncclcheck.reports.culprit import (
     between_real_machines,
     lack_cores,
@@ -71,9 +72,9 @@ def no_node_or_link_is_slower(cluster: Cluster) -> Iterator[Finding]:
     least = slowness_at(cluster.policy.thresholds.get("BEN004.fail_percent", 50.0))
     for one in found:
         if one.slowness is None:
-            yield _of_two(one.culprit)
+            yield _of_two(cluster, one.culprit)
         else:
-            yield _finding(one.culprit, bad=one.slowness >= least, follows=one.follows)
+            yield _finding(cluster, one.culprit, bad=one.slowness >= least, follows=one.follows)
     crowded = lack_cores(cluster)
     yield from (_once(way, short_of_cores=crowded) for way in seen_once(cluster)[:_MOST_TOLD])
 
@@ -85,7 +86,7 @@ _WHY = {
 _NODE = "Every collective in which this node takes part is as slow as it."
 
 
-def _finding(culprit: Culprit, *, bad: bool, follows: str) -> Finding:
+def _finding(cluster: Cluster, culprit: Culprit, *, bad: bool, follows: str) -> Finding:
     make = fail if bad else warn
     return make(
         Where() if culprit.kind == "fabric" else culprit.where[0],
@@ -95,24 +96,55 @@ def _finding(culprit: Culprit, *, bad: bool, follows: str) -> Finding:
         evidence=[seen("exchanges two by two", f"confidence {culprit.confidence:.2f}")],
         fix=[you(f"Fix {follows} first: this follows from it.", f"ncclcheck explain {follows}")]
         if follows
-        else _fix(culprit),
+        else _fix(cluster, culprit),
     )
 
 
-def _fix(culprit: Culprit) -> list[Remedy]:
+def _fix(cluster: Cluster, culprit: Culprit) -> list[Remedy]:
     if culprit.kind == "link":
-        return [admin("Look at the switch ports and the route between the two nodes.")]
+        first, last = culprit.names[0], culprit.names[-1]
+        return [
+            admin(
+                f"Look at what {first} sends by, at the route to {last}, and at the switch ports between.",
+                *_of_interface(cluster, first),
+            ),
+            *_lifted(cluster, first),
+        ]
     if culprit.kind == "fabric":
         return [admin("Look at the uplinks and switches of the named part: width, errors, oversubscription.")]
     node = culprit.where[0].node or ""
     return [
         you("Leave the node out and run again.", f"sbatch --exclude={quote(node)} JOB"),
-        admin(
-            "Look at its NIC, cable and port.",
-            "ethtool -S INTERFACE | grep -i -E 'err|drop|pause'",
-            "mlxlink -d DEVICE -c",
-        ),
+        admin("Look at its NIC, cable and port.", *_of_interface(cluster, node)),
+        *_lifted(cluster, node),
     ]
+
+
+def _of_interface(cluster: Cluster, node: str) -> list[str]:
+    """What its counters and its HCAs say."""
+    facts = next((one for one in cluster.nodes if one.name == node), None)
+    name = _interface(cluster, node)
+    hcas = value_or(at(facts, "rdma.devices"), []) if facts else []
+    return [
+        *([f"ethtool -S {quote(name)} | grep -iE 'err|drop|pause'   # on {node}"] if name else []),
+        *(f"mlxlink -d {quote(one.name)} -c   # on {node}" for one in hcas[:1]),
+    ]
+
+
+def _lifted(cluster: Cluster, node: str) -> list[Remedy]:
+    name = _interface(cluster, node)
+    return [shaping.lifted(name)] if name else []
+
+
+def _interface(cluster: Cluster, node: str) -> str:
+    """The interface over which its ranks meet, where its interfaces were read."""
+    return next((one.interface.name for one in _read_links(cluster) if one.node == node), "")
+
+
+def _read_links(cluster: Cluster) -> list[lan.Link]:
+    """Of the nodes whose interfaces were read; a rule about measurements asks for no facts."""
+    read = [node for node in cluster.nodes if not isinstance(at(node, "network.interfaces"), Unread)]
+    return lan.links(replace(cluster, nodes=read))
 
 
 def _once(way: Way, *, short_of_cores: bool) -> Finding:
@@ -144,12 +176,20 @@ def _not_judged(slower: Slower, *, short_of_cores: bool) -> Finding:
     )
 
 
-def _of_two(culprit: Culprit) -> Finding:
+def _of_two(cluster: Cluster, culprit: Culprit) -> Finding:
     return warn(
         culprit.where[0],
         culprit.why,
         why="One of the two nodes, or the way between them, is not well.",
         owner="site",
         evidence=[seen("exchanges between the two", culprit.why.partition(";")[0])],
-        fix=[you("Add a third node, best one that is known to be good.", "ncclcheck bench --hosts A,B,GOOD")],
+        fix=[
+            you(
+                "Run it with a third node, best one that is known to be good: then it is told which of them it is."
+            ),
+            admin(
+                f"Look at what {culprit.names[0]} sends by.", *_of_interface(cluster, culprit.where[0].node or "")
+            ),
+            *_lifted(cluster, culprit.where[0].node or ""),
+        ],
     )

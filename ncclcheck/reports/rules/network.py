@@ -294,7 +294,7 @@ def shared_subnet(cluster: Cluster) -> Iterator[Finding]:
                     ),
                     admin(
                         "Give each card a subnet of its own. Until then let each answer for its own address, "
-                        "for all interfaces of the host; 0 undoes it.",
+                        "on all interfaces of the host; 0 undoes it.",
                         "sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2",
                     ),
                 ],
