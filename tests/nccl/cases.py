@@ -38,6 +38,7 @@ class Case:
     env: Mapping[str, str] = field(default_factory=dict)
     cards: Mapping[str, str | None] = field(default_factory=dict)
     kernel: str = "run"
+    since: str = ""  # the first version in which it is so
     fault: Fault = lambda _: nullcontext()
     during: Callable[[Job], None] | None = None
     seconds: float = 25.0
@@ -285,7 +286,7 @@ NETWORK = [
         "root_gone",
         "rank 0 ends once it has made the id",
         "LOG014 LOG015 LOG010",
-        [Rank("h1", steps="exit:0"), Rank("h2", steps=SUMS)],
+        [Rank("h1", steps="id exit:0"), Rank("h2", steps=SUMS)],
         seconds=75.0,
         culprit="h1",
     ),
@@ -340,10 +341,20 @@ RANKS = [
         pair(second={"NCCL_MAX_NCHANNELS": "1"}),
         seconds=10.0,
     ),
-    _told("protocol_typo", "NCCL_PROTO=LL12", "LOG005 LOG160", pair(), env={"NCCL_PROTO": "LL12"}, seconds=10.0),
-    _told("algorithm_typo", "NCCL_ALGO=Rign", "LOG005 LOG160", pair(), env={"NCCL_ALGO": "Rign"}, seconds=10.0),
-    _told("net_ib_without", "NCCL_NET=IB without cards", "LOG013", pair(), env={"NCCL_NET": "IB"}),
-    _told("net_typo", "NCCL_NET=Sockt", "LOG013", pair(), env={"NCCL_NET": "Sockt"}),
+    _told(
+        "protocol_typo",
+        "NCCL_PROTO=LL12",
+        "LOG072",
+        pair(),
+        since="2.24",
+        env={"NCCL_PROTO": "LL12"},
+        seconds=10.0,
+    ),
+    _told(
+        "algorithm_typo", "NCCL_ALGO=Rign", "LOG072", pair(), since="2.24", env={"NCCL_ALGO": "Rign"}, seconds=10.0
+    ),
+    _told("net_ib_without", "NCCL_NET=IB without cards", "LOG013 LOG030", pair(), env={"NCCL_NET": "IB"}),
+    _told("net_typo", "NCCL_NET=Sockt", "LOG013 LOG030", pair(), env={"NCCL_NET": "Sockt"}),
     _told(
         "bad_pointer", "memory that is no GPU's", "LOG091 LOG087 LOG084", pair("init bad_pointer"), seconds=10.0
     ),
@@ -507,9 +518,9 @@ VERBS = [
     _completion("retries", 12, "LOG036 LOG035"),
     _completion("rnr", 13, "LOG046 LOG036"),
     _completion("local_protection", 4, "LOG041"),
-    _completion("remote_access", 10, "LOG041"),
-    _completion("remote_invalid", 9, "LOG041 LOG042"),
-    _completion("remote_operation", 11, "LOG041 LOG036"),
+    _completion("remote_access", 10, "LOG041 LOG048"),
+    _completion("remote_invalid", 9, "LOG042 LOG048"),
+    _completion("remote_operation", 11, "LOG036 LOG048"),
     _completion("local_length", 1, "LOG041 LOG042"),
     _told(
         "modify_timeout",
@@ -517,7 +528,7 @@ VERBS = [
         "LOG035 LOG036 LOG034",
         pair(),
         cards=_cards("mlx5_0 modify=110"),
-        seconds=20.0,
+        seconds=75.0,
         culprit="h2",
     ),
     _told(

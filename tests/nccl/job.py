@@ -130,6 +130,8 @@ class Job:
                 during(self)
             for one in self.running:
                 one.wait(end - time.monotonic())
+            for one in self.running:  # first all of them: nobody shall complain of another's end
+                one.strike()
             for one in self.running:
                 one.kill()
             ranks = [one.ended(self.folder) for one in self.running]
@@ -226,6 +228,12 @@ class _Running:
         except subprocess.TimeoutExpired:
             return
         self.seconds = self.seconds or time.monotonic() - self.began
+
+    def strike(self) -> None:
+        """SIGSTOP, unless it has ended; `kill` is to follow."""
+        if self.process.poll() is None:
+            self.killed = True
+            os.killpg(self.process.pid, signal.SIGSTOP)
 
     def kill(self) -> None:
         """End it if it has not ended."""

@@ -110,6 +110,11 @@ class Rank:
         ctypes.memmove(ctypes.byref(unique), place.read_bytes(), ctypes.sizeof(unique))
         return unique
 
+    def do_id(self, _: str) -> int:
+        """ncclGetUniqueId alone, which opens the socket of the bootstrap's root."""
+        unique = self.unique_id()
+        return unique if isinstance(unique, int) else 0
+
     def do_init(self, _: str) -> int:
         """ncclCommInitRank."""
         unique = self.unique_id()

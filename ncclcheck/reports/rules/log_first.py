@@ -109,14 +109,16 @@ def _consequences(logs: Logs) -> list[LogEvent]:
     """Those that tell of a failure: at the end of a sound job some ranks leave before others."""
     found = (event for event in logs.events if event.sign in log_signs.CONSEQUENCES)
     follow = in_order(event for event in found if not _hands_on_what_is_harmless(logs, event))
-    if {event.sign for event in follow} == {"propagated"} and _all_came_through(logs):
+    if {event.sign for event in follow} == {"propagated"} and _nothing_else(logs):
         return []  # a rank that aborts its communicator on its own account hands on as much
     well = bool(said(logs, "ended-well")) and {event.sign for event in follow} <= log_signs.AT_THE_END
     return [] if well else follow
 
 
-def _all_came_through(logs: Logs) -> bool:
-    return all(one.completed >= one.began > 0 for one in logs.processes)
+def _nothing_else(logs: Logs) -> bool:
+    """Whether all ranks came through NCCL's start, and nobody warns."""
+    warned = any(one.level == "WARN" and one.sign not in log_signs.HARMLESS for one in logs.events)
+    return not warned and all(one.completed >= one.began > 0 for one in logs.processes)
 
 
 def _hands_on_what_is_harmless(logs: Logs, event: LogEvent) -> bool:
