@@ -54,6 +54,7 @@ BY_A_PERSON = {
     "bench: too small an address space on one host": _HARD_LIMIT,
     "join: the address of node 1 as master": "the node that sees it does not know the address of node rank 0",
     "join: working directory apart on one host": "stands for a mount that is missing",
+    "join: duplicate address": "which of the two hosts answers is chance, so each report names one step of two",
     "join: a node that was never started": "somebody has to start it on a machine that is not there",
     "join: a secret that one host does not have": "whoever has the secret has to hand it over",
 }

@@ -170,7 +170,14 @@ def test_a_link_that_is_down_explains_the_other_interface() -> None:
             pairs("both", "h1", "h2", "h3", echoes=NO_UDP, path_mtu=PathMtu(sent=1500, arrived=0)),
             "unknown",
             None,
-            "no UDP packet came back",
+            "no UDP packet of 576 bytes or more came back",
+        ),
+        (  # small packets come back: a host that is short of a core confirms too late
+            3,
+            pairs("both", "h1", "h2", "h3", path_mtu=PathMtu(sent=1500, arrived=0), bursts=[STALLED]),
+            "unknown",
+            None,
+            "no UDP packet of 576 bytes or more came back",
         ),
     ],
 )

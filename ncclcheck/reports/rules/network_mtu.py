@@ -72,7 +72,8 @@ def _not_seen(dark: set[Pair], connected: set[Pair]) -> Finding:
     a, b = min(dark)
     return unknown(
         Where(node=a, peer=b) if len(dark) == 1 else Where(),
-        f"in {len(dark)} of {len(connected)} pairs no UDP packet came back, so their packet sizes were not seen",
+        f"in {len(dark)} of {len(connected)} pairs no UDP packet of 576 bytes or more came back, so their packet "
+        "sizes were not seen",
         why="TCP passes; a filter that drops UDP alone does no harm to NCCL over sockets.",
         owner="site",
         evidence=[seen("UDP without fragmentation", f"no answer from {b} to {a}")],
