@@ -36,8 +36,11 @@ def _without(nodes: dict[str, Node], holders: Sequence[tuple[str, str]]) -> Reme
 
 
 def _others(node: Node, device: str) -> Iterator[Interface]:
-    listed = lan.interfaces(node)
-    return (one for one in listed if one.name != device and lan.is_usable(one) and lan.is_real(one, listed))
+    """That may lead out of the machine; eth0 of a pod is a veth."""
+    inside = {"bridge", "loopback", "tunnel", "virtual"}
+    return (
+        one for one in lan.interfaces(node) if one.name != device and lan.is_usable(one) and one.kind not in inside
+    )
 
 
 def _readdressed(nodes: dict[str, Node], address: str, holders: Sequence[tuple[str, str]]) -> list[Remedy]:
