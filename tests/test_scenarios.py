@@ -20,7 +20,7 @@ def labs() -> Iterator[Labs]:
 def _cases() -> list[pytest.param]:  # type: ignore[valid-type]
     """Those that need the like of lab stand together."""
     ordered = sorted(SCENARIOS, key=lambda one: one.needs)
-    marks = {True: (), False: (pytest.mark.nightly,)}
+    marks = {True: (), False: (pytest.mark.nightly, pytest.mark.timeout(300))}  # a cure runs the job twice
     return [pytest.param(one, id=one.name, marks=marks[one.gate]) for one in ordered]
 
 
