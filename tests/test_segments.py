@@ -8,8 +8,9 @@ import time
 
 import pytest
 
-from ncclcheck.launch import segments, unrouted
+from ncclcheck.launch import large, segments, unrouted
 from ncclcheck.probes.facts import Door, Unread
+from ncclcheck.probes.process import Output
 from ncclcheck.probes.reach import kept, local, volley
 
 
@@ -94,3 +95,16 @@ def test_connections_at_once_are_counted_as_the_kernel_answers_them() -> None:
 @pytest.mark.parametrize(("peers", "expected"), [(1, 8), (2, 8), (15, 4), (63, 1), (0, 8)])
 def test_all_peers_together_stay_within_the_backlog(peers: int, expected: int) -> None:
     assert volley.size(peers) == expected
+
+
+@pytest.mark.parametrize(
+    ("again", "blamed"), [(Output(0, "", ""), False), (Unread("timed_out", "no answer"), True)]
+)
+def test_the_size_is_blamed_only_where_full_size_segments_fail(
+    monkeypatch: pytest.MonkeyPatch, again: Output | Unread, blamed: bool
+) -> None:
+    """A login shell that reads stdin holds our command up, and lets `true` pass over both."""
+    answers = iter([Output(0, "", ""), again])
+    monkeypatch.setattr("ncclcheck.probes.process.run", lambda *_, **__: next(answers))
+    told = large.explanation(["ssh", "--", "h3", "command"], {}, "h3")
+    assert ("nothing large came through" in told) == blamed
