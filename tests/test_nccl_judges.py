@@ -18,8 +18,9 @@ KINDS = {
     "hcas": compared.hcas,
     "settings": compared.settings,
     "transports": compared.transports,
+    "carriers": compared.carriers,
 }
-WITH_HCAS = ("hcas", "transports")
+WITH_HCAS = ("hcas", "transports", "carriers")
 
 
 def _judged(kind: str, version: str, cases: int, folder: Path) -> None:

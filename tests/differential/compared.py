@@ -15,6 +15,7 @@ from ncclcheck.probes.logs.lines import read
 from ncclcheck.probes.logs.nccl import Log
 from ncclcheck.probes.logs.transports import transport
 from ncclcheck.reports import wiring
+from ncclcheck.reports.carrying import carrying
 from ncclcheck.reports.choice import Choice, nccl_choice
 from ncclcheck.reports.findings import State
 from ncclcheck.reports.variables import parse, reference
@@ -24,6 +25,7 @@ from tests.differential.asking import Judge, RankRequest, Request
 from tests.differential.machines import connected_case, hca_case, write
 from tests.differential.networks import NetworkCase, network_case
 from tests.differential.settings import Setting, setting_case
+from tests.differential.shapes import shape
 
 ETH0 = [
     "link set lo up",
@@ -208,10 +210,47 @@ def transports(judge: Judge, rng: random.Random, folder: Path) -> Iterator[Compa
         yield Compared(f"transport: {about}", kinds, wanted.kinds(machine), limit)
         yield Compared(f"network: {about}", told.network, wanted.network(machine))
         yield Compared(f"nodes: {about}", (told.nnodes, told.nranks), (wanted.hosts, len(ranks)), limit)
-    first = _told(answer.ranks[0].log, 0, range(each))
-    used = {device for c in first.connections if c.peers == "inter" for device in c.devices}  # type: ignore[union-attr]
-    nets = set(map(int, re.findall(r'<net dev="(\d+)"', graph.read_text())))
-    yield Compared(f"network devices: {wanted} {machine}", used <= nets, True)
+    here = [_told(one.log, number, range(each)) for number, one in enumerate(answer.ranks[:each])]
+    used = {d for told in here for c in told.connections if c.peers == "inter" for d in c.devices}  # type: ignore[union-attr]
+    if wanted.network(machine) == "IB" and wanted.hosts > 1:
+        yield Compared(f"network devices: {wanted} {machine}", used, _devices_of(graph))
+
+
+def _devices_of(graph: Path) -> set[int]:
+    """The network devices in NCCL_GRAPH_DUMP_FILE."""
+    return {int(number, 0) for number in re.findall(r'<net dev="(\w+)"', graph.read_text())}
+
+
+def carriers(judge: Judge, rng: random.Random, folder: Path) -> Iterator[Compared]:
+    """Which HCAs carry the data of a job over two such machines."""
+    machine = shape(rng)
+    sys, graph = folder / "sys", folder / "graph.xml"
+    shutil.rmtree(sys, ignore_errors=True)
+    graph.unlink(missing_ok=True)
+    write(machine, sys)
+    each = len(machine.buses())
+    env = {
+        **QUIET,
+        **machine.variables(),
+        "NCCL_DEBUG_SUBSYS": "INIT,NET,GRAPH",
+        "NCCL_GRAPH_DUMP_FILE": str(graph),
+    }
+    ranks = [
+        RankRequest(env={**env, "NCCL_HOSTID": f"h{host}"}, rank=host * each + gpu, ranks=2 * each, device=gpu)
+        for host in range(2)
+        for gpu in range(each)
+    ]
+    answer = judge.ask(Request(links=ETH0, sys=str(sys), ranks=ranks, enough=["Trees [0]"], seconds=60))
+    assert answer.node is not None
+    ours = {one.hca.name for one in carrying(answer.node, wiring.choice(answer.node).used)}
+    names = dict(re.findall(r"Made virtual device \[(\d+)\] name=(\S+)", answer.ranks[0].log))
+    theirs = {name for number in _devices_of(graph) for name in names[str(number)].split("+")}
+    yield Compared(f"left out, but used: {machine}", set(), theirs - ours)
+    limit = "" if machine.nvlinks else "without NVLink NCCL may use fewer"
+    limit = limit or (
+        "of cards that are as good, NCCL takes as many as it has channels" if len(ours) > each else ""
+    )
+    yield Compared(f"named, but idle: {machine}", ours - theirs, set(), limit)
 
 
 def _told(log: str, rank: int, local: Collection[int]) -> Transport:

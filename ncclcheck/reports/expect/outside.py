@@ -9,6 +9,7 @@ from typing import Literal
 
 from ncclcheck.probes.facts import Cluster, Node, PciDevice, Unread, at, value_or
 from ncclcheck.reports import flows, lan, wiring
+from ncclcheck.reports.carrying import carrying
 from ncclcheck.reports.expect.formulas import gts, pcie
 from ncclcheck.reports.expect.unseen import unseen
 from ncclcheck.reports.hca import UsedPort
@@ -84,7 +85,7 @@ def _rdma(node: Node, own: int, ports: Sequence[UsedPort]) -> Rate:
     if isinstance(cards, Unread):
         raise unseen(node, "the GPUs", cards)
     slots: dict[str, list[UsedPort]] = {}
-    for port in _nearest(node, ports):
+    for port in carrying(node, ports):
         if isinstance(port.port.rate_gbit, Unread):
             raise unseen(node, f"the rate of {port.name}", port.port.rate_gbit)
         slots.setdefault(value_or(port.hca.pci, port.name).rpartition(".")[0] or port.name, []).append(port)
@@ -97,20 +98,6 @@ def _rdma(node: Node, own: int, ports: Sequence[UsedPort]) -> Rate:
     every = len(cards) + len(value_or(at(node, "gpus.others"), []))
     some = f"{own} of {every} GPUs of a node take part, and which NICs serve those is not known"
     return Rate(total, "rdma", text, some if own != every else "")
-
-
-def _nearest(node: Node, ports: Sequence[UsedPort]) -> list[UsedPort]:
-    """The ports that are nearest to some GPU: NCCL leaves others, such as those of storage, alone."""
-    functions = {device.name: device for device in wiring.functions(node)}
-    gpus = [one for one in functions.values() if one.kind == "gpu"]
-    places = [functions.get(value_or(port.hca.pci, "")) for port in ports]
-    taken: set[int] = set()
-    for gpu in gpus:
-        far = [None if place is None else wiring.distance(gpu, place) for place in places]
-        if None in far:
-            return list(ports)
-        taken |= {i for i, one in enumerate(far) if one == wiring.nearest(far)}
-    return [port for i, port in enumerate(ports) if i in taken or not gpus]
 
 
 def _slot(node: Node, ports: Sequence[UsedPort], device: PciDevice | None) -> tuple[float, str]:
