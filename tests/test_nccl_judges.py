@@ -16,11 +16,12 @@ SEED = 1
 KINDS = {
     "interfaces": compared.interfaces,
     "hcas": compared.hcas,
+    "gids": compared.gids,
     "settings": compared.settings,
     "transports": compared.transports,
     "carriers": compared.carriers,
 }
-WITH_HCAS = ("hcas", "transports", "carriers")
+WITH_HCAS = ("hcas", "gids", "transports", "carriers")
 
 
 def _judged(kind: str, version: str, cases: int, folder: Path) -> None:

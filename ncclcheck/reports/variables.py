@@ -208,6 +208,8 @@ def _refused_list(known: Known, text: str) -> str:
     taken = {word.lower() for word in known.words}
     for number, entry in enumerate(text.split(";")):
         parts = [part for part in entry.split(":") if part]
+        if entry and not parts:
+            return "has an entry of colons alone"
         if number and len(parts) == 1:
             return f"has {parts[0]!r} without an operation, which only the first entry may have"
         if len(parts) > 1 and parts[0].lower() not in _OPERATIONS:

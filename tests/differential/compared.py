@@ -18,11 +18,12 @@ from ncclcheck.reports import wiring
 from ncclcheck.reports.carrying import carrying
 from ncclcheck.reports.choice import Choice, nccl_choice
 from ncclcheck.reports.findings import State
+from ncclcheck.reports.hca import gid_choice
 from ncclcheck.reports.variables import parse, reference
 from ncclcheck.reports.variables import values as in_force
 from tests.clusters import verdict
 from tests.differential.asking import Judge, RankRequest, Request
-from tests.differential.machines import connected_case, hca_case, write
+from tests.differential.machines import connected_case, hca_case, roce_case, write
 from tests.differential.networks import NetworkCase, network_case
 from tests.differential.settings import Setting, setting_case
 from tests.differential.shapes import shape
@@ -141,7 +142,7 @@ def _cards(node: Node) -> list[tuple[str, list[str]]]:
 
 
 def hcas(judge: Judge, rng: random.Random, folder: Path) -> Iterator[Compared]:
-    """The ports of HCAs that NET/IB takes, in its order, and the GID of each RoCE port that connects."""
+    """The ports of HCAs that NET/IB takes, in its order."""
     machine, settings = hca_case(rng)
     sys = folder / "sys"
     shutil.rmtree(sys, ignore_errors=True)
@@ -154,6 +155,31 @@ def hcas(judge: Judge, rng: random.Random, folder: Path) -> Iterator[Compared]:
     said = re.search(r"NET/IB : Using (.*)$", answer.ranks[0].log, re.MULTILINE)
     theirs = re.findall(r"\[\d+\]([^ ;]+?)(?:/SHARP)?(?= |;|$)", said[1]) if said else []
     yield Compared(f"{settings} {answer.node.rdma}", ours, theirs)
+
+
+def gids(judge: Judge, rng: random.Random, folder: Path) -> Iterator[Compared]:
+    """The GID of a RoCE port over which two ranks connect; None where the table holds none at that index."""
+    machine, settings = roce_case(rng)
+    sys = folder / "sys"
+    shutil.rmtree(sys, ignore_errors=True)
+    write(machine, sys)
+    env = {
+        **QUIET,
+        **machine.variables(),
+        "NCCL_DEBUG_SUBSYS": "INIT,NET",
+        "NCCL_RUNTIME_CONNECT": "0",
+        **settings,
+    }
+    ranks = [RankRequest(env={**env, "NCCL_HOSTID": f"h{host}"}, rank=host, ranks=2) for host in range(2)]
+    answer = judge.ask(Request(links=ETH0, sys=str(sys), ranks=ranks, enough=[" GID "], seconds=10))
+    assert answer.node is not None
+    (port,) = wiring.choice(answer.node).used
+    taken = gid_choice(port, in_force(answer.node), judge.version)
+    assert taken is not None
+    said = re.search(r" GID (-?\d+) ", answer.ranks[0].log)
+    table = machine.slots[1].cards[0].ports[0].gids
+    ours = taken.index if 0 <= taken.index < len(table) else None
+    yield Compared(f"{settings} {table}", ours, said and int(said[1]))
 
 
 def settings(judge: Judge, rng: random.Random, folder: Path) -> Iterator[Compared]:  # noqa: ARG001
@@ -245,7 +271,9 @@ def carriers(judge: Judge, rng: random.Random, folder: Path) -> Iterator[Compare
     ours = {one.hca.name for one in carrying(answer.node, wiring.choice(answer.node).used)}
     names = dict(re.findall(r"Made virtual device \[(\d+)\] name=(\S+)", answer.ranks[0].log))
     theirs = {name for number in _devices_of(graph) for name in names[str(number)].split("+")}
-    yield Compared(f"left out, but used: {machine}", set(), theirs - ours)
+    speeds = {(card.speed, port.rate) for slot in machine.slots for card in slot.cards for port in card.ports}
+    mixed = "where cards differ in speed, NCCL may add slower ones for more channels" if len(speeds) > 1 else ""
+    yield Compared(f"left out, but used: {machine}", set(), theirs - ours, mixed)
     limit = "" if machine.nvlinks else "without NVLink NCCL may use fewer"
     limit = limit or (
         "of cards that are as good, NCCL takes as many as it has channels" if len(ours) > each else ""

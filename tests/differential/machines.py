@@ -355,3 +355,12 @@ def connected_case(rng: random.Random) -> tuple[MachineOf, Connected]:
     if rng.random() < 0.3:
         env["NCCL_CUMEM_ENABLE"] = rng.choice(("0", "1"))
     return machine, Connected(hosts=hosts, env=env)
+
+
+def roce_case(rng: random.Random) -> tuple[MachineOf, dict[str, str]]:
+    """A GPU and a RoCE card with any GIDs, and what the user set about them."""
+    port = PortOf(layer="Ethernet", gids=_gids(rng, "Ethernet"))
+    card = Slot(cards=[CardOf(name="mlx5_0", ports=[port])], switch=0)
+    settings = _hca_settings(rng, [card])
+    kept = {name: value for name, value in settings.items() if name not in ("NCCL_IB_HCA", "NCCL_IB_DISABLE")}
+    return MachineOf(slots=[Slot(gpu=True, switch=0), card]), kept
