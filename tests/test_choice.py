@@ -148,6 +148,15 @@ def test_bootstrap_goes_by_the_id_even_where_a_name_is_set() -> None:
     assert (choice.bootstrap.name, choice.names, choice.problem) == ("eth1", ("eth0",), "")
 
 
+def test_a_link_local_id_without_its_interface_is_in_no_subnet() -> None:
+    """As NCCL 2.23 to 2.27 did: the scopes are compared, and an address of the link always has one."""
+    cards = [LO, interface("eth0", "10.1.0.1/24", "fe80::1/64")]
+    assert nccl_choice(cards, {COMM_ID: "[fe80::9]:5000"}, FIXED).bootstrap is None
+    there = nccl_choice(cards, {COMM_ID: "[fe80::9%eth0]:5000"}, FIXED).bootstrap
+    assert there is not None
+    assert there.address == "fe80::1"
+
+
 def test_an_id_in_no_subnet_ends_the_job() -> None:
     choice = nccl_choice(NODE, {COMM_ID: "192.0.2.1:5000"}, FIXED)
     assert choice.bootstrap is None

@@ -76,6 +76,33 @@ def test_values_as_their_readers_read_them(name: str, text: str, value: int | st
     assert bool(words) == bool(parsed.complaint)
 
 
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("Ring;Tree", "only the first entry"),
+        ("foo:ring", "operation foo"),
+        ("ring:tree", "operation ring"),
+        ("ring ", "'ring '"),
+        ("^^ring", "^ring"),
+        ("allreduce", "allreduce"),
+        (":", "colons"),
+        (",", ""),
+        ("^", ""),
+        ("allreduce:^ring;broadcast:tree;", ""),
+    ],
+)
+def test_lists_as_the_library_refused_them(value: str, words: str) -> None:
+    """Each was asked of NCCL 2.23.4, 2.26 and 2.27; 2.23 refused none."""
+    parsed = parse(reference()["NCCL_ALGO"], value, (2, 27, 7))
+    assert (parsed.raises, words in parsed.complaint) == (bool(words), True)
+    assert not parse(reference()["NCCL_ALGO"], value, (2, 23, 4)).raises
+
+
+def test_an_empty_nccl_net_ends_init() -> None:
+    assert parse(reference()["NCCL_NET"], "").raises
+    assert not parse(reference()["NCCL_NET"], "Socket").raises
+
+
 def test_words_for_booleans_came_with_2_30_7() -> None:
     assert parse(reference()["NCCL_SET_THREAD_NAME"], "true", (2, 29, 7)).value == 0
 

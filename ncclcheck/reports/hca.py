@@ -243,7 +243,7 @@ def roce_version(gid: Gid) -> int:
 
 def _subnet(text: str, family: int) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
     try:
-        network = ipaddress.ip_network(text, strict=False) if text else None
+        network = ipaddress.ip_network(text, strict=False) if "/" in text else None  # without /BITS it is no range
     except ValueError:
         return None
     return network if network and network.version == family else None
