@@ -25,25 +25,25 @@ from tests.logs import parsed
 FOLDER = Path(__file__).resolve().parent / "data/logs/torch"
 
 # What names the cause of each kind, by the log and by the dumps. Nothing: nothing is wrong.
-_AWAY = ("LOG080", "LOG132")
+_AWAY = ("LOG080", "LOG131", "LOG132")
 _DIFFERS = ("LOG084", "LOG134", "LOG135")
 _PROGRAM, _GPU = ("LOG091",), ("LOG067",)
 _NAMED = {
     "sound": (),
     "away": _AWAY,
     "subgroup": _AWAY,
-    "stopped": (*_AWAY, "LOG131"),
+    "stopped": _AWAY,
     "no-receive": _AWAY,
     "skipped": (*_AWAY, *_DIFFERS),
-    "other-operation": _DIFFERS,
-    "other-size": _DIFFERS,
+    "other-operation": (*_AWAY, *_DIFFERS),
+    "other-size": (*_AWAY, *_DIFFERS),
     "killed": ("LOG093",),
     "exception": ("LOG004",),
     "leaves": ("LOG002", "LOG004"),
     "out-of-memory": ("LOG063",),
     "out-of-memory-in-nccl": ("LOG063",),
     "one-gpu-for-two": ("LOG057",),
-    "never-starts": ("LOG021",),
+    "late-to-the-rendezvous": ("LOG021", "LOG027"),
     "illegal-address": _PROGRAM,
     "device-assert": _PROGRAM,
     "ecc": _GPU,

@@ -117,7 +117,8 @@ def _why_absent(found: list[_Ranked]) -> dict[int, str]:
         *(code for codes in _ALSO_RECORDED.values() for code in codes),
     }
     sure = [one for one in found if one[1].state is State.FAIL and one[0] not in tell_nothing | {*_ALSO_RECORDED}]
-    return {f.where.rank: code for code, f, _ in reversed(sure) if f.where.rank is not None}
+    by_weight = sorted(sure, key=lambda one: one[0] != _ANY)  # an exception, where nothing knows it better
+    return {f.where.rank: code for code, f, _ in by_weight if f.where.rank is not None}
 
 
 def _is_explained(one: _Ranked, why: dict[int, str]) -> bool:

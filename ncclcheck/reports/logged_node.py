@@ -20,7 +20,7 @@ def cuda_errors(logs: Logs, *texts: str, by: tuple[str, ...] = BY_ALL) -> list[L
 def hosts(events: Iterable[LogEvent]) -> Iterator[tuple[Where, list[LogEvent]]]:
     """The lines of each host, the first in a log first; those of nobody known only where there are no others."""
     for host, found in by_known_host(events).items():
-        ranks = {event.rank for event in found}
+        ranks = {event.rank for event in found if event.rank is not None}  # what() of C++ has no prefix
         yield Where(node=host or None, rank=ranks.pop() if len(ranks) == 1 else None), found
 
 
