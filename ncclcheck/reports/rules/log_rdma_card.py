@@ -1,4 +1,4 @@
-"""LOG046, LOG047: by the log, RDMA cards keep up, and none has failed."""
+"""LOG046, LOG047, LOG048: by the log, RDMA cards keep up, and none has failed or refused a request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ncclcheck.probes.facts import Logs
 from ncclcheck.reports.findings import Finding, State, admin, seen, you
 from ncclcheck.reports.log_network import values_of
 from ncclcheck.reports.log_retries import of_status
-from ncclcheck.reports.log_told import processes_by_host
+from ncclcheck.reports.log_told import processes_by_host, version_seen
 from ncclcheck.reports.logged import by_host, cause, log_rule, said
 
 
@@ -110,3 +110,60 @@ def card_alive(logs: Logs) -> Iterator[Finding]:
                 you("Leave the host out.", f"srun --exclude={quote(host or 'HOST')} ..."),
             ],
         )
+
+
+_REFUSED = {  # enum ibv_wc_status, without those that other checks know: 1, 4, 5, 12 and 13
+    "2": "local queue pair operation error",
+    "6": "memory window bind error",
+    "7": "bad response",
+    "8": "local access error",
+    "9": "remote invalid request",
+    "10": "remote access error",
+    "11": "remote operation error",
+    "14": "local RDD violation",
+    "20": "fatal error",
+    "21": "response timeout",
+    "22": "general error",
+}
+
+
+@log_rule("LOG048", "RDMA cards carry out what NCCL asks of them")
+def carried_out(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A completion with another error than those that are known better (LOG036, LOG041, LOG042, LOG046): remote
+    invalid request (9), remote access error (10), remote operation error (11) and their like.
+
+    ## Why it matters
+    The connection is lost with it, and the job ends.
+
+    ## How we know
+    The status of the completion (enum ibv_wc_status). Where it says "remote", the other end refused the request:
+    the host that wrote the line was refused, and the peer that it names is the one to look at.
+
+    ## Fix
+    - **admin** compare firmware and driver of both cards, and look into the kernel's log of the peer.
+    - **you** try without GPUDirect RDMA: `export NCCL_NET_GDR_LEVEL=LOC`.
+
+    ## Source
+    ibv_poll_cq(3); NVIDIA/nccl src/transport/net_ib.cc; libnccl 2.23.4 to 2.27.7, run with such completions.
+    """
+    for status, name in _REFUSED.items():
+        for events in by_host(of_status(logs, status)).values():
+            peer = events[0].fields.get("peer", "")
+            far = f", the peer is {peer}" if peer else ""
+            yield cause(
+                events,
+                f"a request of RDMA ended with {name} (status {status}){far}",
+                why="The connection is lost with it, and the job ends.",
+                owner="node",
+                fix=[
+                    admin(
+                        "Compare both ends, and read the kernel's log of each.",
+                        "ibv_devinfo | grep -E 'hca_id|fw_ver|state'",
+                        "dmesg -T | grep -i mlx5",
+                    ),
+                    you("Confirm: whether it works without GPUDirect RDMA.", "export NCCL_NET_GDR_LEVEL=LOC"),
+                ],
+                more=version_seen(logs, events[0]),
+            )

@@ -19,6 +19,12 @@ SIGNS = (
         ),
     ),
     Sign(
+        "value-not-understood",
+        r"Unrecognized (?:element token|token|base token) \"(?P<token>[^\"]{1,80})\" when parsing "
+        r"\"(?P<value>[^\"]{0,200})\"",
+        ('gpu-a17:1:1 [0] graph/tuning.cc:103 NCCL WARN Unrecognized element token "LL12" when parsing "LL12"',),
+    ),
+    Sign(
         "nic-setting",
         r"(?P<name>NCCL_IB_(?:DISABLE|HCA|GID_INDEX|TC|SL|PKEY)|NCCL_NET) set (?:by environment )?to "
         r"(?P<value>\S{1,200}?)\.?$",
