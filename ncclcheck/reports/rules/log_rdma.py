@@ -53,6 +53,9 @@ def rdma_used(logs: Logs) -> Iterator[Finding]:
     if refused := [one for one in said(logs, "net-not-found") if one.fields.get("network", "IB").startswith("IB")]:
         yield _refused(logs, refused)
         return
+    if (unknown := said(logs, "net-not-found")) and not said(logs, "ofi-no-provider"):
+        yield _unknown(logs, unknown)
+        return
     without = [one for one in logs.processes if over_sockets(one) and not over_verbs(one)]
     named_elsewhere = said(logs, "ib-open-device", "ofi-no-provider")  # LOG031, LOG045
     if not without or named_elsewhere or within_a_host(logs):
@@ -144,6 +147,20 @@ def _refused(logs: Logs, events: list[LogEvent]) -> Finding:
                  "ibv_devinfo", _CONTAINER)],
         more=[*settings_seen(logs, "NCCL_NET", "NCCL_IB_HCA"),
               *lines(said(logs, "ib-no-device", "ib-no-library"))[:1]],
+    )  # fmt: skip
+
+
+def _unknown(logs: Logs, events: list[LogEvent]) -> Finding:
+    name = events[0].fields["network"]
+    return cause(
+        events,
+        f"no network is called {name!r}, which NCCL_NET asks for",
+        why="NCCL knows IB and Socket, and the names of plugins that it has loaded; it gives up on any other.",
+        owner="job",
+        at=Where(),
+        fix=[you("Correct the name, or leave the choice to NCCL; a plugin's libnccl-net.so must be found.",
+                 "unset NCCL_NET")],
+        more=settings_seen(logs, "NCCL_NET", "NCCL_NET_PLUGIN"),
     )  # fmt: skip
 
 
