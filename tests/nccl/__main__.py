@@ -2,7 +2,8 @@
 
     python -m tests.nccl run FOLDER [--versions A,B] [--only NAME,NAME] [--labs 3]   run cases, keep their logs
     python -m tests.nccl judge FOLDER [--half open|held|all] [--list]   what `ncclcheck logs` makes of them
-    python -m tests.nccl list                                           the cases
+    python -m tests.nccl signs FOLDER    where the versions of NCCL say the same thing in other words
+    python -m tests.nccl list            the cases
 
 Half of the cases, by a hash of the name, are held: look at the others while rules are being changed, and judge the
 held ones once, at the end.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import io
 import queue
 import threading
 import traceback
@@ -22,11 +24,16 @@ import msgspec
 from tabulate import tabulate
 
 from benchmarks.logs import causes
+from ncclcheck.probes.logs.reading import Reading
+from ncclcheck.reports.log_signs import CONSEQUENCES, HARMLESS
 from tests.lab import Lab, need
 from tests.nccl.cases import CASES, Case
 from tests.nccl.wheels import VERSIONS
 
 _CORES = "LOG069"  # true of a machine of two cores, on which these jobs run
+
+
+_SAID_BY_CHANCE = frozenset((*CONSEQUENCES, *HARMLESS))  # who is hit first differs from run to run
 
 
 class Kept(msgspec.Struct):
@@ -127,10 +134,34 @@ def judge(folder: Path, half: str) -> list[Judged]:
     return found
 
 
+def signs(folder: Path) -> list[list[str]]:
+    """Signs that a case's log has in one version and lacks in another, and warnings that no sign knows.
+
+    A row of a new version is a wording to be looked at.
+    """
+    seen: dict[str, dict[str, dict[str, str]]] = {}  # case -> version -> sign -> a line
+    for path in sorted(folder.glob("*/case.json")):
+        kept = msgspec.json.decode(path.read_bytes(), type=Kept)
+        reading = Reading()
+        reading.take("log", io.BytesIO((path.parent / "all.log").read_bytes()))
+        lines = seen.setdefault(kept.name, {}).setdefault(kept.version, {})
+        for event in reading.logs().events:
+            if event.sign == "nccl-warning" or event.sign not in _SAID_BY_CHANCE:
+                lines.setdefault(event.sign, event.text[:100])
+    rows = []
+    for name, versions in seen.items():
+        for sign in sorted({sign for lines in versions.values() for sign in lines}):
+            having = [version for version, lines in versions.items() if sign in lines]
+            lacking = [version for version in versions if version not in having]
+            if lacking or sign == "nccl-warning":
+                rows.append([name, sign, " ".join(having), " ".join(lacking), versions[having[-1]][sign]])
+    return rows
+
+
 def main() -> None:
     """Do what is asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "judge", "list"))
+    parser.add_argument("what", choices=("run", "judge", "signs", "list"))
     parser.add_argument("folder", type=Path, nargs="?", default=Path("build/nccl"))
     parser.add_argument("--versions", default=",".join(VERSIONS))
     parser.add_argument("--only", default="")
@@ -140,6 +171,8 @@ def main() -> None:
     given = parser.parse_args()
     if given.what == "list":
         print(tabulate([[one.name, one.kind, one.done, " ".join(sorted(one.truth))] for one in CASES]))
+    elif given.what == "signs":
+        print(tabulate(signs(given.folder), ["case", "sign", "said by", "not by", "line"]))
     elif given.what == "run":
         run(given.folder, given.versions.split(","), {*filter(None, given.only.split(","))}, given.labs)
     else:
