@@ -8,9 +8,10 @@ from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
 from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, seen, you
 from ncclcheck.reports.log_told import setting, settings_seen, version_seen
 from ncclcheck.reports.logged import cause, log_rule, said
-from ncclcheck.reports.logged_node import hosts, on, ranks
+from ncclcheck.reports.logged_node import BY_NCCL, cuda_errors, hosts, on, ranks
 from ncclcheck.reports.machines_told import machines, of_the_job
 
+_NOT_OPENED = ("invalid argument", "invalid resource handle", "mapping of buffer")
 _ACS = admin(
     "Turn ACS off on the bridges above the GPUs, and let the IOMMU pass.",
     "lspci -vvv | grep -i acsctl",
@@ -79,6 +80,7 @@ def peers(logs: Logs) -> Iterator[Finding]:
     NCCL goes through the host's memory instead: it works, at a fraction of the speed.
 
     ## How we know
+    An error of CUDA in transport/p2p.cc on a single machine: the memory of another rank could not be opened.
     `P2P is disabled between NVLINK connected GPUs` ends the start (2.12 and later). `P2P is disabled between
     connected GPUs`, `Could not enable P2P` and `Legacy IPC not supported` are only told: usual for GeForce, L4 and
     A10, on WSL2, with vGPU and in virtual machines, worth a look on bare metal with data centre GPUs.
@@ -116,6 +118,32 @@ def peers(logs: Logs) -> Iterator[Finding]:
         )
     if not said(logs, "p2p-nvlink-off"):
         yield from _without(logs)
+    yield from _not_opened(logs)
+
+
+def _not_opened(logs: Logs) -> Iterator[Finding]:
+    """CUDA errors of NCCL's P2P transport, where all ranks are on one machine (else LOG059 may be the cause)."""
+    job = of_the_job(logs)
+    told = [one for one in cuda_errors(logs, *_NOT_OPENED, by=BY_NCCL) if "/p2p.cc" in one.fields.get("place", "")]
+    if not told or len(machines(job)) != 1 or len({one.host for one in job}) != 1:
+        return
+    for where, found in hosts(told):
+        yield cause(
+            found,
+            f"a rank cannot open the GPU memory of another one{on(where)}: CUDA says {found[0].fields['error']!r}",
+            why="CUDA IPC needs ranks that see each other: one container, or shared IPC and PID namespaces, and "
+            "all GPUs in each.",
+            owner="node",
+            fix=[
+                you("Confirm: without P2P the job starts.", "export NCCL_P2P_DISABLE=1"),
+                you(
+                    "Let the containers of a node share what IPC needs.", "docker run --ipc=host --gpus all IMAGE"
+                ),
+                admin("Where they do, look at the driver, the IOMMU and ACS.", "nvidia-smi topo -p2p r"),
+            ],
+            at=where,
+            more=version_seen(logs, found[0]),
+        )
 
 
 def _without(logs: Logs) -> Iterator[Finding]:
