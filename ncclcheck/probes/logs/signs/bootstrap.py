@@ -43,7 +43,8 @@ SIGNS = (
         r"onnect(?: to (?P<peer>\S{1,120}?)(?:<(?P<port>\d{1,5})>)?)? ?(?:failed|returned)"
         r"(?: with)?(?: error)?(?: after \d{1,5} (?:retries|attempts))?[ :]{0,3}(?:\d{1,5} ?\(?)?(?P<error>[A-Z][A-Za-z ]{4,60})(?!.{0,80}retrying)"
         r"|onnect(?:ion)? to (?P<far>\S{1,120}?)(?:<\d{1,5}>)? (?P<late>timed out)"
-        r"|socket(?:Start|Poll)Connect: exceeded (?P<spent>retries|timeouts)",
+        r"|socket(?:Start|Poll)Connect: exceeded (?P<spent>retries|timeouts)"
+        r"|socketPollConnect poll\(\) returned \d{1,3}, no POLLOUT events",
         (
             "gpu-a17:1:1 [0] include/socket.h:409 NCCL WARN Net : Connect to 10.0.3.18<40113> failed : No route "
             "to host",
@@ -56,6 +57,7 @@ SIGNS = (
             _WARN + "socketPollConnect: connect returned Connection timed out, exceeded error retry count (20001)",
             _WARN + "socketPollConnect: Connect to 10.0.3.18<40113> failed after 34 retries: No route to host",
             _WARN + "socketStartConnect: exceeded retries (20000)",
+            _WARN + "socketPollConnect poll() returned 1, no POLLOUT events",
             _WARN + "socketStartConnect: Connect to fe80::42:1fff:fe2c:9d1%veth2c1<40113> failed : Network is "
             "unreachable",
         ),
@@ -146,11 +148,13 @@ SIGNS = (
     ),
     Sign(
         "nccl-too-many-files",
-        r"(?:[Aa]ccept|[Cc]all to \w{1,40}|[Ss]ocket creation|listen|bind)\b.{0,80}Too many open files",
+        r"(?:[Aa]ccept|[Cc]all to \w{1,40}|[Ss]ocket creation|listen|bind)\b.{0,80}Too many open files"
+        r"|\[Proxy Service\] Poll failed: Invalid argument",  # of more descriptors than the limit, poll(2)
         (
             _WARN + "socketTryAccept: Accept failed: Too many open files",
             "gpu-a17:1:1 [0] include/socket.h:521 NCCL WARN Net : Call to accept failed : Too many open files",
             _WARN + "ncclSocketInit: Socket creation failed : Too many open files",
+            "gpu-a17:1:1 [0] proxy.cc:1615 NCCL WARN [Proxy Service] Poll failed: Invalid argument",
         ),
     ),
     Sign(
