@@ -19,8 +19,12 @@ def _at_hosts(found: list[Dialled]) -> Iterator[tuple[str, list[LogEvent], list[
         yield host, events, [one for one in found if one.event.host == host]
 
 
+def _unsaid(event: LogEvent) -> str:
+    return "NCCL does not say why" if "POLLOUT" in event.text else "timed out"
+
+
 def _errors(events: list[LogEvent]) -> str:
-    return ", ".join(dict.fromkeys(event.fields.get("error", "timed out") for event in events))
+    return ", ".join(dict.fromkeys(event.fields.get("error", _unsaid(event)) for event in events))
 
 
 def _word(found: list[Dialled]) -> str:
