@@ -147,7 +147,12 @@ def hcas(judge: Judge, rng: random.Random, folder: Path) -> Iterator[Compared]:
     sys = folder / "sys"
     shutil.rmtree(sys, ignore_errors=True)
     write(machine, sys)
-    env = {**QUIET, **machine.variables(), **settings}
+    env = {
+        **QUIET,
+        **machine.variables(),
+        "NCCL_IB_MERGE_NICS": "0",
+        **settings,
+    }  # 2.23 writes merged ones in braces
     answer = judge.ask(Request(links=ETH0, sys=str(sys), ranks=[RankRequest(env=env)], seconds=20))
     assert answer.node is not None
     taken = wiring.choice(answer.node)

@@ -336,7 +336,7 @@ class Connected(Struct, frozen=True, kw_only=True):
 
 
 def connected_case(rng: random.Random) -> tuple[MachineOf, Connected]:
-    """Up to four ranks on one host or two, with NVLink, PCIe or neither between them, and cards or none."""
+    """Up to four ranks on one host or two, with NVLink between them or no way of their own, cards or none."""
     hosts, each = rng.choice(((1, 2), (1, 3), (2, 1), (2, 2), (2, 2)))
     gpus = [Slot(gpu=True, socket=number % 2, switch=number) for number in range(each)]
     one = [PortOf(gids=[("fe80:0000:0000:0000:b83f:d203:00a1:0001", "")])]
@@ -345,7 +345,7 @@ def connected_case(rng: random.Random) -> tuple[MachineOf, Connected]:
         for n in range(rng.choice((0, 1, 2)))
     ]
     peers = rng.random() < 0.6
-    machine = MachineOf(slots=[*gpus, *cards], nvlinks=rng.choice((0, 18)) if peers else 0, peers=peers)
+    machine = MachineOf(slots=[*gpus, *cards], nvlinks=18 if peers else 0, peers=peers)
     env = {}
     for name, chance in (("NCCL_P2P_DISABLE", 0.3), ("NCCL_SHM_DISABLE", 0.3), ("NCCL_IB_DISABLE", 0.2)):
         if rng.random() < chance:
