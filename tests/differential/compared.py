@@ -231,8 +231,8 @@ def transports(judge: Judge, rng: random.Random, folder: Path) -> Iterator[Compa
         for gpu in range(each)
     ]
     answer = judge.ask(Request(links=ETH0, sys=str(sys), ranks=ranks, enough=["Connected all trees"], seconds=20))
-    alone = ("intra", "NET") in wanted.kinds(machine)
-    limit = "without P2P and SHM, NCCL counts each rank as a node" if alone else ""
+    apart = wanted.kinds(machine) & {("intra", "NET"), ("intra", "SHM")}
+    limit = "without P2P NCCL may take cards within a host, and counts each rank as a node" if apart else ""
     for number, one in enumerate(answer.ranks):
         local = [other for other in range(len(ranks)) if other // each == number // each]
         told = _told(one.log, number, local)
@@ -244,7 +244,7 @@ def transports(judge: Judge, rng: random.Random, folder: Path) -> Iterator[Compa
     here = [_told(one.log, number, range(each)) for number, one in enumerate(answer.ranks[:each])]
     used = {d for told in here for c in told.connections if c.peers == "inter" for d in c.devices}  # type: ignore[union-attr]
     if wanted.network(machine) == "IB" and wanted.hosts > 1:
-        yield Compared(f"network devices: {wanted} {machine}", used, _devices_of(graph))
+        yield Compared(f"network devices: {wanted} {machine}", used, _devices_of(graph), limit)
 
 
 def _devices_of(graph: Path) -> set[int]:
