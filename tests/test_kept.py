@@ -121,12 +121,42 @@ def test_filters_are_read() -> None:
     ]  # fmt: skip
 
 
+def _of_one_rule(*expr: object) -> str:
+    chain = {"family": "ip", "table": "t", "name": "c", "hook": "input", "policy": "accept"}
+    rule = {"family": "ip", "table": "t", "chain": "c", "expr": [*expr, {"drop": None}]}
+    return json.dumps({"nftables": [{"chain": chain}, {"rule": rule}]})
+
+
 @pytest.mark.parametrize(
-    "text", ["", "[]", '{"nftables": [{"rule": 5}]}', '{"nftables": [{"chain": {}}, {"rule": {}}]}']
+    "text",
+    [
+        "",
+        "[]",
+        '{"nftables": [{"rule": 5}]}',
+        '{"nftables": [{"chain": {}}, {"rule": {}}]}',
+        _of_one_rule({"match": {"op": "==", "left": {}, "right": 1}}),
+        _of_one_rule({"match": {"op": "==", "left": {"range": [1]}, "right": 1}}),
+        _of_one_rule({"match": {"op": "==", "left": {"ct": 5}, "right": 1}}),
+    ],
 )
 def test_another_form_is_no_filter(text: str) -> None:
     found = parsed(text)
     assert isinstance(found, Unread) or found == []
+
+
+def test_chains_that_jump_to_each_other_are_read_once() -> None:
+    """Sixteen chains, each of which jumps four times to the next, are four thousand million ways."""
+    names = [f"c{number}" for number in range(17)]
+    chain = {"family": "ip", "table": "t", "name": "c0", "hook": "input", "policy": "accept"}
+    jumps = [
+        {"rule": {"family": "ip", "table": "t", "chain": name, "expr": [{"jump": {"target": to}}]}}
+        for name, to in zip(names, [*names[1:], "c0"], strict=True)
+        for _ in range(4)
+    ]
+    last = {"rule": {"family": "ip", "table": "t", "chain": "c16", "expr": [{"drop": None}]}}
+    found = parsed(json.dumps({"nftables": [{"chain": chain}, *jumps, last]}))
+    assert not isinstance(found, Unread)
+    assert [(one.chain, one.does, one.rule) for one in found] == [("c0", ["drop"], "drop")]
 
 
 @pytest.fixture(params=[2, 3])

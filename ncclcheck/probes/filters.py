@@ -20,7 +20,8 @@ _HOOKS = ("input", "output", "prerouting", "postrouting", "ingress", "egress")
 _HARMS = ("drop", "reject", "queue", "dnat", "redirect", "snat", "masquerade")
 _MOST_WORDS = 160  # characters of a rule that is shown
 _MOST_CHAINS = 64
-_MOST_DEPTH = 16  # of jumps from chain to chain; the kernel itself allows 16
+# What a form that is not known raises while it is taken apart.
+_OTHER_FORM = (msgspec.MsgspecError, LookupError, TypeError, ValueError, AttributeError, RecursionError)
 
 _Key = tuple[str, str, str]  # family, table, chain
 _Rules = Mapping[_Key, list[list[Any]]]
@@ -47,7 +48,7 @@ def parsed(text: str) -> list[Filter] | Unread:
     try:
         listed = msgspec.json.decode(text, type=dict[str, list[dict[str, Any]]]).get("nftables", [])
         return list(_filters(listed))[:_MOST_CHAINS]
-    except (msgspec.MsgspecError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except _OTHER_FORM as error:
         return Unread("no_tool", f"nft list ruleset prints another form than is known: {type(error).__name__}")
 
 
@@ -58,28 +59,31 @@ def _filters(listed: list[dict[str, Any]]) -> Iterator[Filter]:
     for chain in (entry["chain"] for entry in listed if "chain" in entry):
         if chain.get("hook") not in _HOOKS:
             continue
-        harms = list(_harms(rules, (chain["family"], chain["table"], chain["name"]), _MOST_DEPTH))
+        harms = list(_harms(rules, (chain["family"], chain["table"], chain["name"]), set()))
         does = list(dict.fromkeys([harm for harm, _ in harms] + ["drop"] * (chain.get("policy") == "drop")))
         if does:
             yield Filter(
-                family=chain["family"],
-                table=chain["table"],
-                chain=chain["name"],
+                family=str(chain["family"]),
+                table=str(chain["table"]),
+                chain=str(chain["name"]),
                 hook=chain["hook"],
                 does=does,
                 rule=harms[0][1] if harms else "",
             )
 
 
-def _harms(rules: _Rules, chain: _Key, depth: int) -> Iterator[tuple[str, str]]:
-    """(what is done, the rule in words) of a chain and of those that it jumps to."""
-    for rule in rules.get(chain, []) if depth else ():
+def _harms(rules: _Rules, chain: _Key, seen: set[_Key]) -> Iterator[tuple[str, str]]:
+    """(what is done, the rule in words) of a chain and of those that it jumps to, each of them once."""
+    if chain in seen:
+        return
+    seen.add(chain)
+    for rule in rules.get(chain, []):
         if _is_of_loopback(rule):
             continue
         for part in rule:
             yield from ((harm, _words(rule)) for harm in _verdicts(part))
             for target in _targets(part):
-                yield from _harms(rules, (*chain[:2], target), depth - 1)
+                yield from _harms(rules, (*chain[:2], target), seen)
 
 
 def _is_of_loopback(rule: list[Any]) -> bool:
