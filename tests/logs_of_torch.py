@@ -39,7 +39,7 @@ _NAMED = {
     "other-size": (*_AWAY, *_DIFFERS),
     "killed": ("LOG093",),
     "exception": ("LOG004",),
-    "leaves": ("LOG002", "LOG004"),
+    "leaves": ("LOG004",),
     "out-of-memory": ("LOG063",),
     "out-of-memory-in-nccl": ("LOG063",),
     "one-gpu-for-two": ("LOG057",),

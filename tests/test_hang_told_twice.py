@@ -42,10 +42,10 @@ def _both(folder: Path, *ranks: int) -> Logs:
     return msgspec.structs.replace(parsed(log), flight=flight_jobs.one_stays_away().flight(folder), world=4)
 
 
-def test_the_verdict_is_as_firm_with_the_log_as_without(tmp_path: Path) -> None:
+def test_the_log_makes_the_verdict_of_the_dumps_firmer(tmp_path: Path) -> None:
     both = _both(tmp_path, 0, 1, 3)
     alone = msgspec.structs.replace(both, events=[], ranks=[])
-    assert [(one.code, one.where.rank, one.confidence) for one in _causes(alone)] == [("LOG132", 2, "sure")]
+    assert [(one.code, one.where.rank, one.confidence) for one in _causes(alone)] == [("LOG132", 2, "likely")]
     (cause,) = _causes(both)
     assert (cause.code, cause.where.rank, cause.confidence) == ("LOG132", 2, "sure")
     assert "agree" in cause.reason

@@ -6,21 +6,8 @@ import pytest
 
 from tests.logs_of_torch import Recorded, dumped, recorded, told
 
-# What is not named yet, and why.
-_EXIT = "a rank that leaves with an exit code of its own is quoted as what came first, without its rank"
-_NOT_NAMED = {
-    "leaves2": _EXIT,
-    "leaves3": _EXIT,
-    "noreceive2": "the sender waits for a communicator, which nothing records, and seems to have stayed away",
-}
 
-
-def _expected(one: Recorded) -> object:
-    marks = [pytest.mark.xfail(reason=_NOT_NAMED[one.name], strict=True)] if one.name in _NOT_NAMED else []
-    return pytest.param(one, id=one.name, marks=marks)
-
-
-@pytest.mark.parametrize("one", [_expected(one) for one in recorded()])
+@pytest.mark.parametrize("one", recorded(), ids=lambda one: one.name)
 def test_the_cause_stands_first(one: Recorded) -> None:
     causes = told([one.log], dumped(one)).causes
     if not one.named:
@@ -31,7 +18,34 @@ def test_the_cause_stands_first(one: Recorded) -> None:
     assert first.where.rank in (None, one.truth.rank)
 
 
-@pytest.mark.parametrize("one", [_expected(one) for one in recorded() if len(one.dumps) > 1])
+@pytest.mark.parametrize(
+    "one", [one for one in recorded() if one.truth.kind == "leaves"], ids=lambda one: one.name
+)
+def test_who_leaves_is_named_with_rank_and_code(one: Recorded) -> None:
+    first = told([one.log], dumped(one)).causes[0]
+    assert first.where.rank == one.truth.rank
+    assert f"rank {one.truth.rank} left with exit code 7" in first.what
+
+
+def test_who_waits_for_the_other_half_of_its_first_send_is_not_accused() -> None:
+    (one,) = (one for one in recorded() if one.name == "noreceive2")
+    causes = told([one.log], dumped(one)).causes
+    assert {(cause.where.rank, cause.confidence) for cause in causes} == {(None, "likely")}
+
+
+@pytest.mark.parametrize("said", [0, 2], ids=["nobody", "both"])
+def test_who_sends_nothing_or_met_its_peer_is(said: int) -> None:
+    """The same hang where torch warned nobody of a first send, or both: then its two halves may have met."""
+    (one,) = (one for one in recorded() if one.name == "noreceive2")
+    lines = one.log.splitlines(keepends=True)
+    (warning,) = (line for line in lines if b"unbatched P2P" in line)
+    others = [line for line in lines if line is not warning]
+    both = [warning, warning.replace(b"[rank0]", b"[rank1]")][:said]
+    first = told([b"".join([*both, *others])], dumped(one)).causes[0]
+    assert (first.code, first.where.rank, first.confidence) == ("LOG132", 0, "sure")
+
+
+@pytest.mark.parametrize("one", [one for one in recorded() if len(one.dumps) > 1], ids=lambda one: one.name)
 def test_the_dumps_alone_name_no_other_rank(one: Recorded) -> None:
     ranks = {cause.where.rank for cause in told([], dumped(one)).causes if cause.confidence == "sure"}
     assert ranks <= {None, one.truth.rank}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from ncclcheck.probes.facts import Flight
 from ncclcheck.reports import flight_text as text
@@ -14,11 +14,11 @@ from ncclcheck.reports.flight_state import state
 from ncclcheck.reports.flight_waits import Waits, waits
 
 
-def culprits(flight: Flight) -> list[Culprit]:
-    """Each rank once, by its surest reason."""
+def culprits(flight: Flight, pairing: Collection[int] = ()) -> list[Culprit]:
+    """Each rank once, by its surest reason. pairing: ranks that may wait where nothing is recorded."""
     job = waits(state(flight))
     found: dict[int, Culprit] = {}
-    for rank, confidence, code, why in sorted(_suspects(job), key=lambda one: -one[1]):
+    for rank, confidence, code, why in sorted(_suspects(job, pairing), key=lambda one: -one[1]):
         found.setdefault(rank, _culprit(rank, confidence, code, why))
     return [*found.values()]
 
@@ -30,7 +30,7 @@ def _culprit(rank: int, confidence: float, code: str, why: str) -> Culprit:
     )
 
 
-def _suspects(job: Waits) -> Iterator[tuple[int, float, str, str]]:
+def _suspects(job: Waits, pairing: Collection[int]) -> Iterator[tuple[int, float, str, str]]:
     dumps = job.state
     for one in mismatches(dumps):
         code = "LOG134" if one.kind == "operation" else "LOG135"
@@ -41,7 +41,7 @@ def _suspects(job: Waits) -> Iterator[tuple[int, float, str, str]]:
         awaited = f"{text.waiting(job.waiting(call))} for it in {text.call(dumps, call)}"
         if rank not in dumps.dumps:
             yield rank, 0.3 if job.proven else 0.5, "LOG131", f"left no dump, and {awaited}"
-        elif rank not in dumps.stopped:
+        elif rank not in dumps.stopped and rank not in pairing:
             yield rank, 0.9, "LOG132", f"did not enter, waits for nobody itself, and {awaited}"
     for rank, early in dumps.stopped.items():
         name = text.group(dumps.group(early.group))

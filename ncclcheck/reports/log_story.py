@@ -14,6 +14,7 @@ from ncclcheck.reports import log_signs
 from ncclcheck.reports.findings import Evidence, Finding, State, Verdict, Where, seen
 from ncclcheck.reports.fold import fold_names, fold_numbers
 from ncclcheck.reports.logged import SYMPTOMS, in_order, where
+from ncclcheck.reports.pairing import pairing
 
 _MOST_CAUSES, _MOST_TOLD, _TEXT = 8, 12, 200
 _BAD = (State.FAIL, State.WARN)
@@ -26,6 +27,10 @@ _ALSO_RECORDED = {
     "LOG097": ("LOG137",),
 }
 _ABSENT = ("LOG080", "LOG131", "LOG132")  # who did not come, or left no dump; not what became of it
+_NOT_RECORDED = (
+    "the only cause that the dumps show; a first send or receive that waits for its peer is not in them"
+)
+_EITHER = "the only cause that these lines show; either side of the send or receive may have to be looked at"
 _Ranked = tuple[str, Finding, LogEvent | None]
 TELL_LITTLE = (_FIRST, "LOG002", "LOG005")  # that something failed, or is not known
 
@@ -105,6 +110,10 @@ def _causes(logs: Logs, verdicts: Sequence[Verdict]) -> list[Cause]:
         ranked = [one for one in ranked if one[0] != _FIRST]  # `first` tells it
     ranked, twice = _told_once(ranked)
     causes = [_cause(ranked, index, why) for index in range(min(len(ranked), _MOST_CAUSES))]
+    if not logs.events:
+        causes = [_less_sure(one, ("LOG132",), _NOT_RECORDED) for one in causes]
+    elif pairing(logs):
+        causes = [_less_sure(one, ("LOG080", "LOG132"), _EITHER) for one in causes]
     return [_confirmed(one) if one.code in twice else one for one in causes]
 
 
@@ -149,6 +158,13 @@ def _confirmed(one: Cause) -> Cause:
     return msgspec.structs.replace(one, reason=f"{one.reason}; the watchdogs' lines and the dumps agree")
 
 
+def _less_sure(one: Cause, codes: Sequence[str], reason: str) -> Cause:
+    """Who waits for its peer in a first send or receive seems absent."""
+    if one.code not in codes or one.confidence != "sure":
+        return one
+    return msgspec.structs.replace(one, confidence="likely", reason=reason)
+
+
 def _level(code: str) -> int:
     """What explains stands before what was only seen."""
     return 3 if code in TELL_LITTLE else 2 if code in SYMPTOMS else int(code == _ANY)
@@ -182,7 +198,7 @@ def _standing(
     if finding.state is State.WARN:
         return "possible", "a risk, or what makes it slow; it ends no job"
     if code == _ANY and not exact:
-        return "likely", "the program's own exception; nothing else is known to have failed"
+        return "likely", "the program's own exception or exit; nothing else is known to have failed"
     if code in SYMPTOMS or code == _ANY:
         if exact:
             return "possible", f"tells what was seen; {exact[0][0]} says why"

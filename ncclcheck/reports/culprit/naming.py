@@ -20,6 +20,7 @@ from ncclcheck.reports.culprit.slowed import Slowed, slowed_by_loss
 from ncclcheck.reports.culprit.training import in_training
 from ncclcheck.reports.derived import derived
 from ncclcheck.reports.findings import Culprit, Where
+from ncclcheck.reports.pairing import pairing
 
 _LINKS = 4
 _KNOWN = 0.95  # two measurements of different kinds agree: packets counted before the job, and the job itself
@@ -54,7 +55,9 @@ def culprits(cluster: Cluster) -> list[Culprit]:
 def _recorded(cluster: Cluster) -> list[Culprit]:
     """Whom dumps of the Flight Recorder show."""
     logs = cluster.measurements.logs
-    return flight_culprits.culprits(logs.flight) if logs is not None and logs.flight is not None else []
+    if logs is None or logs.flight is None:
+        return []
+    return flight_culprits.culprits(logs.flight, pairing(logs))
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,14 @@ from ncclcheck.reports import log_signs
 from ncclcheck.reports.findings import Finding, State, Where, admin, fail, fine, note, seen, warn, you
 from ncclcheck.reports.fold import fold_numbers, fold_ranks
 from ncclcheck.reports.log_ending import died
-from ncclcheck.reports.logged import cause, in_order, lines, log_rule, said
+from ncclcheck.reports.logged import cause, in_order, lines, log_rule, root_cause, said
 from ncclcheck.reports.rule import NothingToJudge
 
 _ENDED = ("worker-failed", "worker-signalled", "srun-task-exit", "nccl-warning", "watchdog-timeout")
 _SIGTERM = "15"
 _LINES = 10  # other ranks print a little longer
+# A program's own: Python ends with 1 after an exception, shells with 126 and more of what they could not run.
+_CODES = range(2, 126)
 
 
 def errors(logs: Logs) -> list[LogEvent]:
@@ -214,11 +216,12 @@ def _missing(logs: Logs) -> list[int]:
     return sorted({*range(min(world, 65536))} - {*logs.ranks}) if logs.ranks else []
 
 
-@log_rule("LOG004", "no rank's own program raised an exception", told_by="RUN003")
+@log_rule("LOG004", "no rank's own program raised an exception or left with an exit code", told_by="RUN003")
 def no_exception(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    An exception of the user's program that is not a consequence of another process's end.
+    An exception of the user's program that is not a consequence of another process's end; or an exit code of its
+    own, without one.
 
     ## Why it matters
     The most frequent cause of all: one rank meets a bad sample, a missing file or a mistake in the code and
@@ -230,13 +233,20 @@ def no_exception(logs: Logs) -> Iterator[Finding]:
     closed by peer"). The same exception on all ranks is a mistake in the program or its arguments; on one rank
     look at its data.
 
+    Where torchrun's first failure is an exit code from 2 to 125 and no line tells of another failure, the program
+    or a library called `exit`: the rank is the one of torchrun's Root Cause block.
+
     ## Fix
     - **you** read the traceback above the named line; run the step on one process.
+    - **you** an exit code: look for what leaves with it (`sys.exit`, `os._exit`), and what that rank printed last.
 
     ## Source
-    Python documentation, Errors and Exceptions; PyTorch documentation, torchrun (Error Propagation).
+    Python documentation, Errors and Exceptions, and os._exit; PyTorch documentation, torchrun (Error Propagation).
     """
-    found = [one for one in errors(logs) if one.sign == "python-error"]
+    failed = errors(logs)
+    found = [one for one in failed if one.sign == "python-error"]
+    if failed and {one.sign for one in failed} == {"worker-failed"}:
+        yield from _left(logs, failed)
     kinds: dict[str, list[LogEvent]] = {}
     for one in found:
         kinds.setdefault(one.fields.get("type", ""), []).append(one)
@@ -250,6 +260,29 @@ def no_exception(logs: Logs) -> Iterator[Finding]:
             owner="job",
             fix=[you("Read the traceback above this line; on one rank alone, look at the data that it had.")],
         )
+
+
+def _left(logs: Logs, failed: list[LogEvent]) -> Iterator[Finding]:
+    """Where the first process that failed called exit itself."""
+    told = failed[0].fields
+    if int(told["exitcode"]) not in _CODES:
+        return
+    root = root_cause(logs)
+    same = root and root.exitcode and root.exitcode.fields["pid"] == told["pid"]
+    at = Where(node=root.host or None, rank=root.rank) if root and same else Where()
+    who = f"local rank {told['local_rank']}" if at.rank is None else f"rank {at.rank}"
+    yield cause(
+        failed,
+        f"{who} left with exit code {told['exitcode']} and raised nothing that is in the log",
+        why="Its program, or a library in it, called exit; torchrun then ends all others.",
+        owner="job",
+        at=at,
+        fix=[
+            you("Confirm: see what leaves with this code.",
+                f"grep -rnE 'exit[( ]+{told['exitcode']}' --include=*.py --include=*.sh ."),
+            you(f"Read what {who} printed last; let it raise an exception instead, which names its line."),
+        ],
+    )  # fmt: skip
 
 
 @log_rule("LOG005", "NCCL warned of nothing", worst=State.WARN, symptom=True)

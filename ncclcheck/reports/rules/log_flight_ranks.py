@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclcheck.probes.facts import Cluster
+from ncclcheck.probes.facts import Cluster, LogEvent
 from ncclcheck.reports import flight_text as text
-from ncclcheck.reports.findings import Evidence, Finding, Remedy, State, admin, fail, seen, unknown, you
+from ncclcheck.reports.findings import Evidence, Finding, Remedy, State, Where, admin, fail, seen, unknown, you
 from ncclcheck.reports.flight_given_up import GivenUp, given_up
 from ncclcheck.reports.flight_state import Stopped
 from ncclcheck.reports.flight_view import recorded_whole, waits_of
 from ncclcheck.reports.flight_waits import Call, Waits
 from ncclcheck.reports.fold import fold_ranks
+from ncclcheck.reports.logged import lines
+from ncclcheck.reports.pairing import WHY_PAIRING, confirm_pairing, pairing
 from ncclcheck.reports.rule import rule
 
 _MOST, _MOST_TOLD = 8, 3
@@ -34,6 +36,10 @@ def every_rank_entered(cluster: Cluster) -> Iterator[Finding]:
     there. Sends are matched in their order: the side that has fewer in hand did not call. Dumps that a person asks
     of a running job are of different moments; ask twice, and believe what is said both times.
 
+    A first send or receive on NCCL makes a communicator of the two, and is recorded when both have come. Where
+    torch warns of a rank's first one (seen of 2.9), none is recorded and some rank has not called any, no rank is
+    named: either may be the one to look at.
+
     gloo (torch 2.10 to 2.13) writes down a call that failed like one that ended. Where such a call needs all ranks
     and one never entered it, it failed on the others, or that rank's dump is older than theirs: the records do not
     tell which, so it is unknown, and the rank is named.
@@ -55,7 +61,11 @@ def every_rank_entered(cluster: Cluster) -> Iterator[Finding]:
     for rank in waits.causes:
         if rank in state.dumps and rank not in state.stopped:
             outside.setdefault(_told(waits, rank), []).append(rank)
-    yield from (_outside(waits, call, ranks) for call, ranks in [*outside.items()][:_MOST])
+    logs = cluster.measurements.logs
+    began = pairing(logs) if logs else {}
+    for call, ranks in [*outside.items()][:_MOST]:
+        paired = [began[rank] for rank in ranks if rank in began]
+        yield _pairing(waits, call, ranks, paired) if paired else _outside(waits, call, ranks)
     yield from (_given_up(waits, one) for one in given_up(waits)[:_MOST])
 
 
@@ -72,6 +82,21 @@ def _outside(waits: Waits, call: Call, ranks: list[int]) -> Finding:
         why="Who did not come waits for nobody itself: its own program or node kept it away.",
         owner="job", evidence=[*_own(waits, call), *last, *_numbers(waits, call)], fix=_mends(waits, ranks),
     )  # fmt: skip
+
+
+def _pairing(waits: Waits, call: Call, ranks: list[int], began: list[LogEvent]) -> Finding:
+    """Whoever sends or receives waits as well, or stays away after it."""
+    behind, waiting = fold_ranks(ranks), text.waiting(waits.waiting(call))
+    sides = fold_ranks([one.rank for one in began if one.rank is not None])
+    return fail(
+        Where(),
+        f"{behind} did not {text.entering(waits.state, call)} {waiting}; {sides} had called a first send or "
+        "receive, and none is recorded: its peer may not have called the other half",
+        why=WHY_PAIRING,
+        owner="job",
+        evidence=[*lines(began), *_own(waits, call), *_numbers(waits, call)],
+        fix=[confirm_pairing(began), *_mends(waits, ranks)],
+    )
 
 
 def _given_up(waits: Waits, one: GivenUp) -> Finding:

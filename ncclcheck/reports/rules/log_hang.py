@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclcheck.probes.facts import Logs
+from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports import hangs
 from ncclcheck.reports.findings import Evidence, Finding, Remedy, Where, admin, seen, you
 from ncclcheck.reports.flight_view import RECORD
 from ncclcheck.reports.fold import fold_ranks
 from ncclcheck.reports.hangs import Hang
 from ncclcheck.reports.logged import cause, in_order, lines, log_rule, said
+from ncclcheck.reports.pairing import WHY_PAIRING, confirm_pairing, pairing
 from ncclcheck.reports.rule import NothingToJudge
 
 
@@ -38,7 +39,8 @@ def every_rank_came(logs: Logs) -> Iterator[Finding]:
     ## How we know
     `Watchdog caught collective operation timeout` names rank and number of the collective; `last enqueued work`
     tells how far each rank came (torch 2.2 and later). A rank whose last is smaller did not come; where none is
-    behind, ranks of the world whose watchdog is silent.
+    behind, ranks of the world whose watchdog is silent. After a rank's first send or receive, of which torch warns
+    and which is recorded nowhere, no rank is named (see LOG132).
 
     ## Fix
     - **you** look what the named rank does at that place (py-spy dump --pid PID); call collectives, and what
@@ -55,6 +57,9 @@ def every_rank_came(logs: Logs) -> Iterator[Finding]:
         raise NothingToJudge("no watchdog gave up")
     yield from _silent_in_gloo(logs)
     for hang in hangs.of_kind(logs, "absent"):
+        if began := [line for rank, line in pairing(logs).items() if rank in hang.absent]:
+            yield _pairing(hang, began)
+            continue
         alone = hang.absent == [0]
         saving = hangs.lines_of(logs, hang.absent, "saving", "save-frame") if alone else []
         busy = (
@@ -79,6 +84,20 @@ def every_rank_came(logs: Logs) -> Iterator[Finding]:
                     "give long work of one rank a longer timeout= in init_process_group."),
             ],
         )  # fmt: skip
+
+
+def _pairing(hang: Hang, began: list[LogEvent]) -> Finding:
+    """Whoever sends or receives waits as well, or stays away after it: no rank is named."""
+    return cause(
+        [*hang.events[:2], *began],
+        f"{fold_ranks(hang.absent)} did not come to {hangs.waited(hang)}, after a first send or receive whose "
+        "peer may not have called the other half",
+        why=WHY_PAIRING,
+        owner="job",
+        at=Where(),
+        more=_last(hang),
+        fix=[confirm_pairing(began)],
+    )
 
 
 def _silent_in_gloo(logs: Logs) -> Iterator[Finding]:

@@ -51,6 +51,13 @@ SIGNS = (
         ),
     ),
     Sign(
+        "first-pairing",
+        r"An unbatched P2P op \(send/recv\) was called on this ProcessGroup with size (?P<size>\d{1,7})\b",
+        (
+            "[rank0]:[W1123 03:26:46.972 ProcessGroupNCCL.cpp:4004] Warning: An unbatched P2P op (send/recv) was called on this ProcessGroup with size 2.  In lazy initialization mode, this will result in a new 2-rank NCCL communicator to be created. (function operator())",
+        ),
+    ),
+    Sign(
         "no-flight-recorder",
         r"Stack trace of the failed collective not found, potentially because FlightRecorder is disabled",
         (
