@@ -7,6 +7,8 @@ import json
 import math
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
@@ -203,3 +205,9 @@ def test_bytes_that_are_no_text(ncclcheck: Command, name: str) -> None:
     assert "Traceback" not in ran.err
     found = {one.name: one.value for one in at(ran.document.nodes[0].facts, "job.variables")}
     assert found[name] == "\\xff\\xfe=%s"
+
+
+def test_nothing_registers_with_fork_while_probes_fork() -> None:
+    """concurrent.futures does so when it is imported: it must be there before the probes' threads are."""
+    code = "import ncclcheck.probes.survey, sys; sys.exit('concurrent.futures.thread' not in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

@@ -36,6 +36,8 @@ def test_memlock_without_rdma_is_skipped() -> None:
 @pytest.mark.parametrize(
     ("soft", "ranks", "state"),
     [
+        (31, 2, "fail"),
+        (32, 2, "warn"),
         (256, 2, "warn"),
         (1024, 2, "note"),
         (20000, 2, "ok"),

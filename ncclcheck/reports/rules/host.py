@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from ncclcheck.probes.facts import Cluster, Limits, Node, at, known, value_or, variables
 from ncclcheck.reports.findings import Finding, State, Where, admin, fail, note, seen, warn, you
@@ -12,6 +13,10 @@ from ncclcheck.reports.rule import NothingToJudge, rule
 _MIB, _GIB = 2**20, 2**30
 _UNUSABLE_MEMLOCK = 64 * _MIB
 _MANY_RANKS = 128
+# Open files. Counted with torch 2.13 for CPUs on one host, by lowering `ulimit -n`: a gloo group of one rank, its
+# store in the same process, starts with 20 and not with 18; `ncclcheck env` ends well with 28 and not with 24.
+# torchrun itself and ranks of NCCL were not counted; each further rank is at least one more connection.
+_LEAST_FILES = 32
 _SLOW_CLOCKS = {"hpet", "acpi_pm", "jiffies", "pit", "xen"}
 
 
@@ -80,7 +85,7 @@ def _limits(limits: Limits) -> str:
     return f"soft {soft}, hard {hard}"
 
 
-@rule("HST002", "enough files may be open at once", worst=State.WARN, needs=("host.nofile",))
+@rule("HST002", "enough files may be open at once", worst=State.FAIL, needs=("host.nofile",))
 def nofile(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -93,7 +98,8 @@ def nofile(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     `/proc/self/limits`. From 128 ranks on the limit should be at least `HST002.nofile_large` (65536); below
     that at least `HST002.nofile` (1024). The common default of 1024 is a note: it is enough for small jobs,
-    and too little for one that keeps tensors of its loader in a list.
+    and too little for one that keeps tensors of its loader in a list. Fewer than 32 are a failure, and no job is
+    started: one rank of gloo alone does not start with fewer than 20, ncclcheck's probes not with fewer than 28.
 
     ## Fix
     - **you** `ulimit -n $(ulimit -Hn)` in the job script raises it to the hard limit.
@@ -108,10 +114,12 @@ def nofile(cluster: Cluster) -> Iterator[Finding]:
         least = _least_files(cluster, node)
         if limit.soft == -1 or limit.soft > max(least, 1024):
             continue
-        level = warn if limit.soft < least else note
+        too_few = limit.soft < _LEAST_FILES
+        level = partial(fail, blocks_job=True) if too_few else warn if limit.soft < least else note
+        wanted = ", too few to start a rank" if too_few else f", {least} are wanted" if limit.soft < least else ""
         yield level(
             Where(node=node.name),
-            f"{limit.soft} files may be open at once" + (f", {least} are wanted" if limit.soft < least else ""),
+            f"{limit.soft} files may be open at once{wanted}",
             why="Connections and shared tensors are files; at the limit the job dies with 'Too many open files'.",
             owner="job",
             evidence=[seen("/proc/self/limits", _limits(limit))],
