@@ -210,4 +210,4 @@ def test_bytes_that_are_no_text(ncclcheck: Command, name: str) -> None:
 def test_nothing_registers_with_fork_while_probes_fork() -> None:
     """concurrent.futures does so when it is imported: it must be there before the probes' threads are."""
     code = "import ncclcheck.probes.survey, sys; sys.exit('concurrent.futures.thread' not in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
