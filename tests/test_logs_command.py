@@ -32,6 +32,10 @@ gpu-a18:4712:4801 [0] NCCL INFO comm 0x5600 rank 1 nranks 2 cudaDev 0 busId 1b00
 gpu-a17:4711:4800 [0] NCCL INFO comm 0x5500 rank 0 nranks 2 cudaDev 0 busId 1b000 commId 0x77 - Init COMPLETE
 gpu-a18:4712:4801 [0] NCCL INFO comm 0x5600 rank 1 nranks 2 cudaDev 0 busId 1b000 commId 0x77 - Init COMPLETE
 """
+_DESTROYED = """\
+gpu-a17:4711:4711 [0] NCCL INFO comm 0x5500 rank 0 nranks 2 cudaDev 0 busId 1b000 - Destroy COMPLETE
+gpu-a18:4712:4712 [0] NCCL INFO comm 0x5600 rank 1 nranks 2 cudaDev 0 busId 1b000 - Destroy COMPLETE
+"""
 _FULL = """\
 gpu-a18:4712:4801 [0] NCCL WARN Error: failed to extend /dev/shm/nccl-x6bwvx to 9637892 bytes
 gpu-a17:4711:4800 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer gpu-a18<40112>
@@ -180,7 +184,12 @@ def test_a_pipe_is_read_as_long_as_it_brings_something(told: Told, tmp_path: Pat
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (_START, "Healthy"),
+        (_START, "that the job ended or went on is not shown"),
+        (_START + _DESTROYED, "Healthy"),
+        (_START + "step 100 loss 2.31\n", "Healthy"),
+        (_START + "a word of the program\n" * 3, "that the job ended or went on is not shown"),
+        (_START + "a word of the program\n" * 10, "Healthy"),
+        (_START + "# Avg bus bandwidth    : 41.8\n", "Healthy"),
         ("step 1\nstep 2\n", "no line is NCCL's or torch's"),
         ("\0\xff\n" * 50, "no line is NCCL's or torch's"),
     ],

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import textwrap
 
+from ncclcheck.reports.findings import State
 from ncclcheck.reports.fold import many
 from ncclcheck.reports.jsondoc import Document
 from ncclcheck.reports.log_story import TELL_LITTLE, Cause, Diagnosis, Told
 
 _LABEL = 15
+_END_IS_SHOWN = "LOG007"
+_WITHOUT_CAUSE = {
+    "fail": "No cause found: what happened first is above, and what to log for the next time.",
+    "incomplete": "Not all was there to be read, and no failure is sure; see what is unknown above.",
+    "warn": "No failure is told; see what is warned of above.",
+    "unknown": "No failure is sure; see what is unknown above.",
+}
 
 
 def text(document: Document, width: int) -> str:
@@ -49,16 +57,12 @@ def decision(document: Document) -> str:
         first = told.causes[0]
         who = f" on {first.where}" if str(first.where) else ""
         return f"As far as the log tells, {first.code}{who}: {first.what}."
-    if document.state == "fail":
-        return "No cause found: what happened first is above, and what to log for the next time."
-    if document.state == "incomplete":
-        return "Not all was there to be read, and no failure is sure; see what is unknown above."
-    if document.state == "warn":
-        return "No failure is told; see what is warned of above."
-    if document.state == "unknown":
-        return "No failure is sure; see what is unknown above."
+    if document.state in _WITHOUT_CAUSE:
+        return _WITHOUT_CAUSE[document.state]
     if _silent(document):
         return "No failure is told, but no line is NCCL's or torch's: whether all is well is not known."
+    if any(one.code == _END_IS_SHOWN and one.state is State.NOTE for one in document.verdicts):
+        return f"No failure is told; that the job ended or went on is not shown either ({_END_IS_SHOWN})."
     return "Healthy: nothing in these logs tells of a failure."
 
 

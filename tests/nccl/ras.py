@@ -1,7 +1,8 @@
-"""Asking NCCL's RAS, which every process of a job serves on port 28028 of its host (from 2.24 on)."""
+"""NCCL's RAS, which every process of a job serves on port 28028 of its host (from 2.24 on): asked and read."""
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass
 
@@ -30,6 +31,42 @@ class Answer:
     text: str
     refused: str
     seconds: float
+
+
+@dataclass(frozen=True)
+class Group:
+    """A row of `Communicators`: ranks of each, how many of them were heard of, and what RAS finds of it."""
+
+    ranks: int
+    heard: int
+    status: str
+    errors: str
+
+
+@dataclass(frozen=True)
+class Status:
+    """The text of STATUS. apart: rank -> what is said of it alone, in the sections Errors and Warnings."""
+
+    version: str
+    processes: int
+    groups: list[Group]
+    apart: dict[int, str]
+
+
+_VERSION = re.compile(r"NCCL version (\S+) compiled with CUDA")
+_TOTALS = re.compile(r"^ *(\d+) +[\d-]+ +[\d-]+ +(\d+) +\d+$", re.MULTILINE)
+_GROUP = re.compile(r"^ *\d+ +\d+ +[\d-]+ +[\d-]+ +(\d+) +(\d+) +([A-Z]+) +([A-Z]+)$", re.MULTILINE)
+_APART = re.compile(r"^  Rank (\d+) (.+)$", re.MULTILINE)
+
+
+def read(text: str) -> Status:
+    """What RAS said. Raises ValueError where it is no status."""
+    version, totals = _VERSION.search(text), _TOTALS.search(text)
+    if version is None or totals is None:
+        raise ValueError(f"no status of RAS: {text[:80]!r}")
+    groups = [Group(int(ranks), int(heard), *words) for ranks, heard, *words in _GROUP.findall(text)]
+    apart = {int(rank): said for rank, said in _APART.findall(text)}
+    return Status(version[1], int(totals[2]), groups, apart)
 
 
 def ask(host: Host, *, verbose: bool = True, json: bool = False, seconds: float = 30) -> Answer:

@@ -13,6 +13,7 @@ class LogFile(Struct, frozen=True, kw_only=True):
     """One file that was read. problem: why it was not, or not to its end. empty_folder: it is one, and no file.
 
     records: lines that NCCL wrote; operations: of these the ones that tell of a single collective.
+    last_record: the number of the last line that NCCL wrote.
     """
 
     name: str
@@ -20,6 +21,7 @@ class LogFile(Struct, frozen=True, kw_only=True):
     lines: Whole = 0
     records: Whole = 0
     operations: Whole = 0
+    last_record: Whole = 0
     problem: str = ""
     empty_folder: bool = False
 

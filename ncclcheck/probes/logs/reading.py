@@ -60,6 +60,7 @@ class _File:
     bytes: int = 0
     records: int = 0
     operations: int = 0
+    last_record: int = 0
     time: float | None = None
     stamp: str = ""
     problem: str = ""
@@ -138,6 +139,7 @@ class Reading:
                 line, here.stamp = self._unstamped(line)  # noqa: PLW2901
                 at = line.find(MARK)
             if at >= 0:
+                here.last_record = number
                 if line.startswith(_CALLS, at + 10) and line.find(MARK, at + 5) < 0:
                     operations += 1
                 elif not self._connects(here, line, at):
@@ -159,6 +161,7 @@ class Reading:
 
     def _line(self, here: _File, line: bytes, number: int) -> None:
         if MARK in line:
+            here.last_record = number
             self._records(here, line, number)
         elif patterns := self._matcher.may(line[:LONGEST]):
             self._other(here, line, number, patterns)
@@ -268,6 +271,7 @@ class Reading:
                     lines=one.lines,
                     records=one.records,
                     operations=one.operations,
+                    last_record=one.last_record,
                     problem=one.problem,
                     empty_folder=one.empty_folder,
                 )

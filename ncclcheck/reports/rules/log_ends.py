@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclcheck.probes.facts import Cluster, Logs
-from ncclcheck.reports.findings import Finding, State, Where, fine, note, unknown, you
+from ncclcheck.probes.facts import Cluster, LogFile, Logs
+from ncclcheck.reports.findings import Finding, State, Where, fine, note, seen, unknown, you
+from ncclcheck.reports.fold import fold_numbers, many
+from ncclcheck.reports.log_ending import died
 from ncclcheck.reports.logged import cause, lines, log_rule, said, where
 from ncclcheck.reports.rule import NothingToJudge, rule
 from ncclcheck.reports.rules.log_first import errors
 
+# What shows that a job ended, or went on once NCCL had started.
+_GONE_ON = ("ended-well", "nccl-tests-ended", "training-goes-on", "not-destroyed", "ended-by-order", "time-limit")
+_GOES_ON = 10  # lines of the program after NCCL's last one: fewer are warnings that torch prints at the start
+_ASK_RAS = you(
+    "If the job hangs, ask NCCL's RAS on one of its hosts while it does (NCCL 2.24 and later).",
+    "echo 'verbose status' | nc localhost 28028",
+)
 _SIGNALS = {"1": "SIGHUP", "15": "SIGTERM", "10": "SIGUSR1", "12": "SIGUSR2"}
 
 
@@ -107,3 +116,58 @@ def not_ended_from_outside(logs: Logs) -> Iterator[Finding]:
             state=State.WARN,
             fix=[you("Confirm: who ended it.", "sacct -j JOB -o State,ExitCode,Elapsed,Timelimit")],
         )
+
+
+@log_rule("LOG007", "the log shows that the job ended or went on", worst=State.NOTE, symptom=True)
+def log_shows_the_end(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A log that stops right after NCCL's start: no communicator is destroyed, no step is printed, nobody exits.
+
+    ## Why it matters
+    NCCL is silent where a job hangs. A rank that skips a collective or is stopped, a network that drops
+    packets: none of them leaves a line in NCCL's log. Such a log holds no failure, and is no proof that all is well. A job
+    that still runs, a file that was cut and a program that ends without destroying its communicators look the same,
+    so this is a note.
+
+    ## How we know
+    NCCL 2.23 to 2.27, run with a collective that one rank skips, with a stopped rank and with kernels that never
+    end: after "Init COMPLETE" and "Connected all rings" came nothing, in the log of no rank. What counts as an end
+    or as going on: "Destroy COMPLETE" and "Abort COMPLETE", training steps, what torchrun, Slurm and torch say of
+    an end, the last line of nccl-tests, and ten lines of the program after NCCL's last one.
+
+    ## Fix
+    - **you** ask RAS while the job hangs (NCCL 2.24 and later): it names the ranks that are behind or gone. Then
+      py-spy on the named rank.
+    - **you** give the logs of all ranks, to their end; where there is more to read than NCCL's lines, that too.
+
+    ## Source
+    NVIDIA NCCL documentation, RAS and Troubleshooting; NVIDIA/nccl src/init.cc.
+    """
+    began = [one for one in logs.processes if one.completed]
+    if not began:
+        raise NothingToJudge("no line of NCCL tells that its start was complete")
+    if errors(logs) or died(logs):
+        raise NothingToJudge("the log tells of a failure")
+    ended = [one for one in began if one.ended >= one.completed]
+    if ended or said(logs, *_GONE_ON) or any(_goes_on(file) for file in logs.files):
+        yield fine(Where(), "the log goes on after NCCL's start, or shows its end")
+        return
+    ranks = sorted({one.rank for one in began if one.rank is not None})
+    who = f" (rank{'s' if len(ranks) > 1 else ''} {fold_numbers(ranks)})" if ranks else ""
+    world = f" of a job of {many(logs.world, 'rank')}" if logs.world else ""
+    last = [seen(f"{one.name}:{one.last_record}", "NCCL's last line") for one in logs.files if one.records]
+    yield note(
+        Where(),
+        f"nobody complains, and these lines do not show that the job ended or went on: they stop after NCCL's "
+        f"start in {len(began)} process{'es' * (len(began) != 1)}{who}{world}",
+        why="A rank that never arrived at a collective or was stopped, or a network that drops packets, leaves no "
+        "line in NCCL's log. A job that still runs or a file that was cut looks the same.",
+        evidence=last[:3],
+        fix=[_ASK_RAS],
+    )
+
+
+def _goes_on(file: LogFile) -> bool:
+    """Whether the program printed more than a few lines after NCCL's last one."""
+    return bool(file.last_record) and file.lines - file.last_record >= _GOES_ON

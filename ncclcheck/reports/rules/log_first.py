@@ -171,6 +171,8 @@ def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     Where some ranks came through and nothing tells of a failure it is a note: lines of the others are missing.
+    A rank that never comes and packets that are dropped leave no line at all, and RAS knows nothing of a job
+    before its ranks have met (seen with 2.26 and 2.27).
     NCCL's lines at `NCCL_DEBUG=INFO`: the start is told since 2.18.3, the end by all versions. Ranks of which no
     line was given are listed: in a job that came through they only wrote elsewhere, in one that did not they are
     the first to look for.
@@ -197,11 +199,13 @@ def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
     missing = _missing(logs)
     who = fold_numbers([one.rank for one in stuck if one.rank is not None]) or f"{len(stuck)} processes"
     silent = f"; of ranks {fold_numbers(missing)} there is no line" if missing else ""
+    complains = any(one.level == "WARN" and one.sign not in log_signs.HARMLESS for one in logs.events)
+    silence = "" if complains or errors(logs) else " Dropped packets leave no line in NCCL's log."
     yield fail(
         Where(node=stuck[0].host, rank=stuck[0].rank),
         f"{len(stuck)} of {len(began)} processes began NCCL's initialisation and did not come through "
         f"(rank{'s' if len(stuck) > 1 else ''} {who}){silent}",
-        why="It waits for all ranks: one that is missing or cannot be reached stops them all.",
+        why=f"It waits for all ranks: one that is missing or cannot be reached stops them all.{silence}",
         owner="job",
         evidence=[seen(f"{one.file}:{one.first_line}", f"{one.host}:{one.pid} began and did not complete")
                   for one in stuck[:3]],

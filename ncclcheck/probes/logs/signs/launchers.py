@@ -107,6 +107,11 @@ SIGNS = (
         words=("training", "exit", "success", "fit` stopped", "train_runtime", "startup complete"),
     ),
     Sign(
+        "nccl-tests-ended",
+        r"# Avg bus bandwidth +: [\d.]",
+        ("# Avg bus bandwidth    : 41.8",),
+    ),
+    Sign(
         "signal-exception",
         r"SignalException: Process \d{1,10} got signal: (?P<signal>\d{1,3})",
         ("torch.distributed.elastic.multiprocessing.api.SignalException: Process 771 got signal: 15",),
