@@ -126,9 +126,9 @@ def log_shows_the_end(logs: Logs) -> Iterator[Finding]:
 
     ## Why it matters
     NCCL is silent where a job hangs. A rank that skips a collective or is stopped, a network that drops
-    packets: none of them leaves a line in NCCL's log. Such a log holds no failure, and is no proof that all is well. A job
-    that still runs, a file that was cut and a program that ends without destroying its communicators look the same,
-    so this is a note.
+    packets: none of them leaves a line in NCCL's log. Such a log holds no failure, and is no proof that all is
+    well. A job that still runs, a file that was cut and a program that ends without destroying its communicators
+    look the same, so this is a note.
 
     ## How we know
     NCCL 2.23 to 2.27, run with a collective that one rank skips, with a stopped rank and with kernels that never
