@@ -5,8 +5,8 @@
 Cases: tests/data/logs/cases, written by people who had not seen the rules, which were mended by what they missed;
 --held: tests/data/logs/held, a second set, run when the rules were done. Each is read as it is (clean) and mixed
 with the other ranks of its job (mixed, `--seeds` times). A cause is right when its code stands for the failure
-mode of the case in benchmarks/log_modes. What costs speed at most is a note where the run is sound: then a note with
-the right code, where no cause is named, is right too, and counted apart (as a note).
+mode of the case in benchmarks/log_modes. What costs speed is at most a note where the run is sound: one with the
+right code, where no cause is named, is right too, and counted apart (as a note).
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def judged(case: Case, data: bytes, codes: dict[str, list[str]], score: Score) -
     named = [one.code for one in (exact or found)]
     score.logs += 1
     quiet = not found if case.mode in SOUND else not exact
-    noted = not named and bool(right & notes)
+    noted = not (named or none_is_right) and bool(right & notes)
     first = bool(named and named[0] in right) or (none_is_right and quiet) or noted
     score.first += first
     score.noted += noted

@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 from tabulate import tabulate
 
-from benchmarks.logs import causes
+from benchmarks.logs import read
 from ncclcheck.probes.logs.reading import Reading
 from ncclcheck.reports.log_signs import CONSEQUENCES, HARMLESS
 from tests.lab import Lab, need
@@ -120,18 +120,26 @@ def judge(folder: Path, half: str) -> list[Judged]:
         kept = msgspec.json.decode(path.read_bytes(), type=Kept)
         if half != "all" and held(kept.name) != (half == "held"):
             continue
-        told = causes((path.parent / "all.log").read_bytes())
         if kept.kind == "told" and set(kept.codes) == {0}:
             continue  # this version takes no notice of the fault
-        named = [one.code for one in told if one.code != _CORES]
-        if kept.kind == "sound":
-            right = not named
-        elif kept.kind == "silent":
-            right = {*named} <= {"LOG002"}
-        else:
-            right = bool(named) and named[0] in truth.get(kept.name, kept.truth)
-        found.append(Judged(kept, named, right))
+        log = (path.parent / "all.log").read_bytes()
+        found.append(Judged(kept, *reading_of(log, kept.kind, truth.get(kept.name, frozenset(kept.truth)))))
     return found
+
+
+def reading_of(log: bytes, kind: str, truth: frozenset[str]) -> tuple[list[str], bool]:
+    """The causes that are named, the likeliest first, and whether that is right.
+
+    Of a silent job no cause may be named, and it may not be called healthy: LOG002 where ranks did not come
+    through NCCL's start, else the note LOG007.
+    """
+    told, notes = read(log)
+    named = [one.code for one in told if one.code != _CORES]
+    if kind == "sound":
+        return named, not named
+    if kind == "silent":
+        return named, named == ["LOG002"] or (not named and "LOG007" in notes)
+    return named, bool(named) and named[0] in truth
 
 
 def signs(folder: Path) -> list[list[str]]:

@@ -20,11 +20,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.nccl.build import libraries
+
 VERSIONS = ("2.23.4", "2.24.3", "2.25.1", "2.26.5", "2.27.7")
 OLDEST, NEWEST = VERSIONS[0], VERSIONS[-1]
 FREE = ("BSD", "Apache")
 MEMBER = "nvidia/nccl/lib/libnccl.so.2"
 SECONDS = 300.0  # 200 to 320 MB
+ATTACH_S, NOT_ATTACHED = 60, 9
+_ATTACH = f"""
+import ctypes, sys
+cuda = ctypes.CDLL(sys.argv[1], ctypes.RTLD_GLOBAL)
+ctypes.CDLL(sys.argv[2])
+sys.exit(0 if cuda.fakecuda_attach() else {NOT_ATTACHED})
+"""
 
 
 class NoWheel(RuntimeError):
@@ -58,6 +67,16 @@ def need(*versions: str) -> None:
             libnccl(version)
         except NoWheel as error:
             pytest.skip(f"NCCL {version} cannot be run: {error}")
+        if not attaches(libnccl(version)):
+            pytest.skip(f"NCCL {version} cannot be run: its library is stripped, and its CUDA calls are not found")
+
+
+@cache
+def attaches(library: Path) -> bool:
+    """Whether a libnccl.so.2 has the symbols by which its calls of CUDA are led to ours."""
+    argv = [sys.executable, "-S", "-c", _ATTACH, str(libraries() / "libnvidia-ml.so.1"), str(library)]
+    done = subprocess.run(argv, capture_output=True, timeout=ATTACH_S, check=False)
+    return done.returncode != NOT_ATTACHED  # what else may happen is for the tests to show
 
 
 def _fetch(version: str, into: Path) -> None:
