@@ -17,8 +17,8 @@ from tests.nccl.cases import CASES
 NIGHTLY = (
     *("sound_four", "sound_no_verbs", "sound_roce", "sound_split", "sound_exit", "sound_abort", "sound_finalize"),
     *("ifname_none", "no_route", "world_differs", "rank_twice", "same_gpu", "net_typo"),
-    *("ecc", "oom", "fabric_not_ready", "shm_small"),
-    *("retries", "pinned_memory", "card_not_opened"),
+    *("ecc", "oom_host", "fabric_not_ready", "shm_small"),
+    *("retries", "pinned_memory", "queue_memory"),
     *("missing_rank", "dropped_second", "skipped", "stopped"),
 )
 
