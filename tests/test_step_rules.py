@@ -113,6 +113,36 @@ def test_stragglers(steps: list[StepTimes], state: State) -> None:
     assert verdict("TRN020", cluster(steps)).state is state
 
 
+def lacking(device: str, **last: float) -> list[StepTimes]:
+    """Two ranks that have no core for half of their steps; the last one has `last` instead."""
+    usual = {**STEP, "core": 9.0}
+    parts = [usual, {**usual, **last}]
+    return [rank(n, timed(**FULL), timed(**own), timed(**own), device) for n, own in enumerate(parts)]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+@pytest.mark.parametrize(
+    ("last", "state"),
+    [
+        ({}, OK),
+        ({"backward": 28.0, "core": 20.0}, NOTE),  # 9 ms more of its own, and no core for 20 ms
+        ({"backward": 58.0}, FAIL),  # 50 ms more, and no core for 9 ms
+        ({"backward": 28.0, "core": 3.0}, FAIL),
+    ],
+)
+def test_who_is_slow_where_all_lack_cores(device: str, last: dict[str, float], state: State) -> None:
+    """A note where the lack explains it: then no rank is to blame."""
+    told = cluster(lacking(device, **last))
+    assert verdict("TRN020", told).state is state
+    assert [one.names for one in culprits(told)] == ([["a/rank 1"]] if state is FAIL else [])
+
+
+def test_communication_that_is_not_hidden_where_all_lack_cores() -> None:
+    told = verdict("TRN021", cluster(lacking("cuda:0"), sent(4.0)))
+    assert told.state is NOTE
+    assert "not judged, for the ranks wait for cores" in told.findings[0].what
+
+
 def test_the_straggler_is_named_with_its_phase() -> None:
     found = verdict("TRN020", cluster(ranks(4, **SLOW))).findings
     assert [(one.where.node, one.where.rank) for one in found] == [("b", 3)]

@@ -191,6 +191,23 @@ def _lacks_a_core(timed: Timed) -> bool:
     return (timed.core_us or 0.0) > timed.step_us.p50 / 4
 
 
+def lack_cores(measured: Steps) -> bool:
+    """Whether most ranks have no core for a quarter of their twin step.
+
+    Of four ranks of sound jobs on 2 cores that other processes used as well it was 54 to 58 % of it.
+    """
+    return 2 * sum(_lacks_a_core(row.twin) for row in measured.rows) > len(measured.rows)
+
+
+def by_chance(measured: Steps, one: Straggler) -> bool:
+    """Whether all lack cores, and this rank loses no more than the time in which it had none.
+
+    Its threads wait for each other, so its own time grows as well; which rank loses most changes with the run.
+    """
+    twin = one.fact.twin
+    return lack_cores(measured) and twin is not None and one.own - one.usual <= (twin.core_us or 0.0)
+
+
 def exposure(communication: Communication, measured: Steps) -> float:
     """Microseconds that backward cannot hide: the last bucket, and what is longer than backward itself."""
     alone = communication.alone_us.p50

@@ -39,7 +39,14 @@ def slow(cluster: Cluster, measured: Steps) -> list[Straggler]:
     """Ranks whose own work takes longer, the slowest first; not those that only wait for data."""
     starved = {row.fact.rank for row in hungry(cluster, measured)}
     found = step_times.stragglers(measured, straggler_ratio(cluster, measured))
-    return [one for one in found if one.phase != "data" or one.fact.rank not in starved]
+    named = [one for one in found if one.phase != "data" or one.fact.rank not in starved]
+    return [one for one in named if not step_times.by_chance(measured, one)]
+
+
+def slow_by_chance(cluster: Cluster, measured: Steps) -> list[Straggler]:
+    """Ranks that seem slow where all lack cores."""
+    found = step_times.stragglers(measured, straggler_ratio(cluster, measured))
+    return [one for one in found if step_times.by_chance(measured, one)]
 
 
 def communication(cluster: Cluster) -> Communication | None:

@@ -93,7 +93,8 @@ def no_straggler(cluster: Cluster) -> Iterator[Finding]:
     times on a failure; ranks on CPUs 1.5 and 2 times (`TRN020.ratio`, `TRN020.fail_ratio`), by the lower end of
     the median's interval. Time in which threads of a rank had no core (/proc/self/task/*/schedstat) is not its
     own: where the ranks of a node are slower together than alone, that is a note about the host; where one rank
-    lacks a core for a quarter of its step, a note on CPUs and a warning on GPUs.
+    lacks a core for a quarter of its step, a note on CPUs and a warning on GPUs. Where most ranks do, one that
+    loses no more than the time in which it had no core is a note: chance decides which one it is.
 
     ## Fix
     - **you** leave the named node out and run again; in the forward pass or optimizer: look at what only this rank
@@ -108,11 +109,13 @@ def no_straggler(cluster: Cluster) -> Iterator[Finding]:
     most = cluster.policy.thresholds.get("TRN020.fail_ratio", 1.25 if measured.on_gpus else 2.0)
     for one in training_why.slow(cluster, measured):
         yield _slow(one, failed=one.ratio >= most)
+    chance = training_why.slow_by_chance(cluster, measured)
+    yield from map(_by_chance, chance)
     contended = step_times.contended(measured, training_why.CONTENDED)
     for node, (alone, together) in contended.items():
         yield _contended(node, alone, together)
     for row in step_times.starved(measured, training_why.straggler_ratio(cluster, measured)):
-        if row.fact.node not in contended:
+        if row.fact.node not in contended and row.fact not in [one.fact for one in chance]:
             yield _starved(measured, row)
 
 
@@ -136,6 +139,24 @@ def _slow(one: Straggler, *, failed: bool) -> Finding:
     )
 
 
+def _by_chance(one: Straggler) -> Finding:
+    """All ranks lack cores: nobody in particular is to blame."""
+    fact = one.fact
+    told = f"{duration(one.own)} a step, the others {duration(one.usual)} ({one.ratio:.2f} times)"
+    core = fact.twin.core_us if fact.twin else None
+    return note(
+        Where(node=fact.node, rank=fact.rank),
+        f"not judged, for the ranks wait for cores: rank {fact.rank}'s own work takes {told}",
+        why="Where every rank lacks a core, the one that is slow is another one in the next run.",
+        owner="node",
+        evidence=[seen("/proc/self/task/*/schedstat, twin steps", f"no core for {duration(core or 0)} of a step")],
+        fix=[
+            you("Run again when the machines are quiet, or give the job cores of its own."),
+            admin("See what else takes the cores.", "top -b -n 1 | head -20"),
+        ],
+    )
+
+
 def _contended(node: str, alone: float, together: float) -> Finding:
     told = f"{duration(alone)} alone, {duration(together)} together ({alone / together:.2f}; 1 is expected)"
     return note(
@@ -150,7 +171,7 @@ def _contended(node: str, alone: float, together: float) -> Finding:
 
 def _starved(measured: Steps, row: Row) -> Finding:
     told = f"{duration(row.twin.core_us or 0)} of its step of {duration(row.twin.step_us.p50)}"
-    return (warn if measured.on_gpus else note)(
+    return (warn if measured.on_gpus and not step_times.lack_cores(measured) else note)(
         Where(node=row.fact.node, rank=row.fact.rank),
         f"rank {row.fact.rank} has no core for {told}, the others need less time",
         why="Something else computes on its node: all ranks wait for it.",
@@ -179,7 +200,8 @@ def communication_is_hidden(cluster: Cluster) -> Iterator[Finding]:
     Expected: the last bucket (nothing is left to hide it), or by how much all of them take longer than the
     backward pass. On GPUs a step that loses 10 % (`TRN021.percent`) more than this is a warning; so is, with a
     model of your own, a loss of more than 25 % (`TRN021.share`) although it is as expected. On CPUs there is
-    no expectation: communication takes the cores of the backward pass.
+    no expectation: communication takes the cores of the backward pass. It is a note where most ranks have no core
+    for a quarter of their step without collectives (schedstat): kernels are then launched late.
 
     ## Fix
     - **you** as expected: a larger batch, gradient accumulation with `no_sync`, or bf16 gradients.
@@ -194,10 +216,11 @@ def communication_is_hidden(cluster: Cluster) -> Iterator[Finding]:
     told = _account(cluster, measured)
     if measured.on_gpus and (reason := _too_much(cluster, measured)):
         worst = max(measured.rows, key=lambda row: row.comm)
-        yield warn(
+        lack = step_times.lack_cores(measured)
+        yield (note if lack else warn)(
             Where(node=worst.fact.node, rank=worst.fact.rank),
             f"{duration(measured.exposed)} of each step of {duration(measured.step)} are communication that is "
-            f"not hidden: {reason}",
+            f"not hidden: {reason}" + ("; not judged, for the ranks wait for cores" if lack else ""),
             why="It is added to each step of every rank.",
             owner="job",
             evidence=[seen("steps with and without collectives", told)],
