@@ -93,3 +93,18 @@ def _ended(pid: int) -> bool:
             return True
         time.sleep(0.05)
     return False
+
+
+def test_no_module_with_a_lock_for_forks_is_imported_after_the_first_fork() -> None:
+    """Probes are imported by threads of their own, while other threads fork."""
+    code = (
+        "import os, subprocess\n"
+        "from ncclcheck.probes import process\n"
+        "late = []\n"
+        "real = os.register_at_fork\n"
+        "os.register_at_fork = lambda **hooks: (late.append(hooks), real(**hooks))\n"
+        "from ncclcheck.probes import nccl, storage\n"
+        "print([one for one in late if 'after_in_parent' in one])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+# Before the first fork: it and logging have locks that a fork takes and releases. Where another thread imports
+# them meanwhile, the fork only releases, and a thread that holds the lock fails ("release unlocked lock").
+import concurrent.futures.thread  # noqa: F401
 import contextlib
 import ctypes
 import os
