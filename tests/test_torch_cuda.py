@@ -190,15 +190,19 @@ def test_the_driver_is_what_nvml_says_where_there_is_no_proc(run: Run) -> None:
         ("corrupt=1", "BEN001", "rank 1"),
         ("crash=1", "RUN003", "rank 1"),
         ("hang=1@2", "RUN003", "rank 1"),
-        ("slow-rank=1:50ms", "BEN003", "rank 1"),
+        ("slow-rank=1:50ms", "BEN003", "its node"),
     ],
 )
 def test_an_injected_fault_is_named(run: Run, fault: str, code: str, culprit: str) -> None:
+    """A node of one rank that is late is named as a whole; which one has rank 1, torchrun decides. On a busy machine
+    the rank is late by less than half of an iteration, which is a warning."""
     arguments = ("--nodes", "2", "--backend", "nccl", "--quick", "--sizes", "1K", "--deadline", "90")
     ran = run("bench", *arguments, "--inject", fault, "-o", "json")
-    assert ran.code in (1, 3)
+    assert ran.code in ((0, 1) if code == "BEN003" else (1, 3))
     assert code in {verdict.code for verdict in ran.document.verdicts if verdict.state not in (State.OK,)}
-    assert [one.names[0].rpartition("/")[2] for one in ran.document.culprits] == [culprit]
+    node = next((one.node for one in ran.document.run.ranks if one.rank == 1), "")
+    told = [one.names[0].rpartition("/")[2] for one in ran.document.culprits]
+    assert told == [node if culprit == "its node" else culprit]
 
 
 # --- On the lab's hosts
