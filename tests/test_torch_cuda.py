@@ -194,8 +194,10 @@ def test_the_driver_is_what_nvml_says_where_there_is_no_proc(run: Run) -> None:
     ],
 )
 def test_an_injected_fault_is_named(run: Run, fault: str, code: str, culprit: str) -> None:
-    """A node of one rank that is late is named as a whole; which one has rank 1, torchrun decides. On a busy machine
-    the rank is late by less than half of an iteration, which is a warning."""
+    """A node of one rank that is late is named as a whole; which one has rank 1, torchrun decides.
+
+    On a busy machine the rank is late by less than half of an iteration, which is a warning.
+    """
     arguments = ("--nodes", "2", "--backend", "nccl", "--quick", "--sizes", "1K", "--deadline", "90")
     ran = run("bench", *arguments, "--inject", fault, "-o", "json")
     assert ran.code in ((0, 1) if code == "BEN003" else (1, 3))
