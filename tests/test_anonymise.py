@@ -19,14 +19,19 @@ from ncclcheck import finish
 from ncclcheck.options import Options
 from ncclcheck.probes.facts import (
     Cluster,
+    Filter,
     Gpu,
     GpuProcess,
     Gpus,
+    Hiding,
     Job,
     JobEnd,
+    Measurements,
     Meeting,
     Mount,
+    Other,
     Place,
+    Resources,
     Run,
     Silence,
     Stack,
@@ -305,3 +310,29 @@ def test_what_people_wrote_of_their_job_leaves_as_a_whole() -> None:
         assert not [word for word in ("wbqkz", "vxqh", "kdzwf", "hgbzq", "fqwzx") if word in output]
     kept = {one.name: one.value for one in anonymised(document).nodes[0].facts.job.variables}  # type: ignore[union-attr]
     assert (kept["SLURM_JOB_ID"], kept["SLURM_DISTRIBUTION"], kept["FI_PROVIDER"]) == ("4711", "block", "efa")
+
+
+def test_of_filters_foreign_processes_and_files_in_the_way_nobody_is_known() -> None:
+    rule = "ip saddr @wbqkz_clients skuid vxqhk tcp dport 22 drop"
+    chains = [
+        Filter(family="inet", table="kdzwf-net", chain="input", hook="input", does=["drop"], rule=rule),
+        Filter(family="ip", table="filter", chain="KUBE-FORWARD", hook="output", does=["drop"]),
+    ]
+    other = Other(pid=7, user="hgbzq", command="/opt/fqwzx/solve --project cwvkg at 10.31.7.5 --rate 3", cores=1.5)
+    stack = Stack(hiding=[Hiding(module="queue", path="/home/qhxdb/zkfgw/queue.py", by="PYTHONPATH")],
+                  preloaded="/usr/local/lib/gvqxw.so", customised=["/home/bwqcd/sitecustomize.py"])  # fmt: skip
+    env = {"LD_PRELOAD": "/srv/kqvhb/lib.so", "PYTHONHOME": "/srv/dwzxq", "MALLOC_CONF": "stats_print:true"}
+    nodes = [replace(clusters.node(name, env=env), stack=stack) for name in ("a", "b")]
+    nodes = [replace(one, network=replace(at(one, "network"), filters=chains)) for one in nodes]
+    measured = Measurements(resources=[Resources(node="a", seconds=9.0, others=[other])])
+    ends = [JobEnd(node="a", exit=1, detail="ImportError: /srv/kqvhb/lib.so: cannot open 10.31.7.5")]
+    cluster = Cluster(nodes=nodes, run=Run(started_job=True, ends=ends), measurements=measured)
+    document = finish.make(cluster, Options(command="bench"), finish.Story("2026-01-01", 1.0))
+    hidden = anonymised(document)
+    told = ("wbqkz", "vxqhk", "kdzwf", "hgbzq", "fqwzx", "cwvkg", "10.31.7.5", "qhxdb", "zkfgw", "gvqxw", "bwqcd",
+            "kqvhb", "dwzxq")  # fmt: skip
+    for output in _outputs(hidden):
+        assert not [word for word in told if word in output]
+    kept = at(hidden.nodes[0].facts, "network.filters")
+    assert (kept[1].table, kept[1].chain) == ("filter", "KUBE-FORWARD")
+    assert "--project" not in hidden.measurements.resources[0].others[0].command

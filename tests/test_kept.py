@@ -75,6 +75,20 @@ def test_who_does_not_send_is_the_culprit(
     assert fix in " ".join(line for one in found.remedies for line in one.commands)
 
 
+def test_what_another_node_says_of_its_rules_is_not_believed_by_the_shell() -> None:
+    """Nor does it break the rule, whatever stands there."""
+    nodes = nodes_of(2)
+    selectors = ["", "from nowhere", "from all oif $(reboot)"]
+    rules = [replace(_RULE, selector=one, destination="10.1.0.0/24" if "oif" in one else "x") for one in selectors]
+    routes = [RefusingRoute(kind="prohibit", destination="x", table="7", metric=0)]
+    assert isinstance(nodes[1].network, Network)
+    nodes[1] = replace(nodes[1], network=replace(nodes[1].network, rules=rules, refusing=routes))
+    (found,) = judged("NET006", nodes, pairs("out", "h2", connect=_REFUSED)).findings
+    assert found.state is State.FAIL
+    commands = [line for one in found.remedies for line in one.commands]
+    assert "ip rule del pref 100 from all oif '$(reboot)' prohibit" in commands
+
+
 def test_of_two_the_one_with_a_filter_is_named() -> None:
     """Only where the filters of both could be read."""
     nodes = nodes_of(2)

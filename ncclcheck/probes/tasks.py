@@ -11,7 +11,9 @@ from pathlib import Path
 from ncclcheck.probes import cgroup
 from ncclcheck.probes.machine import Machine
 
-_TIGHT = 512 * 2**20  # bytes; below it torch's libraries do not fit, and the stacks of some ten threads do not
+# Bytes of RLIMIT_AS or RLIMIT_DATA below which a thread is refused for want of memory. Reasoned, not measured:
+# torch's libraries alone take some 440 MiB, and each thread's stack reserves 8 MiB of addresses.
+_TIGHT = 512 * 2**20
 
 _UID = re.compile(rb"^Uid:\t(\d+)", re.MULTILINE)
 _THREADS = re.compile(rb"^Threads:\t(\d+)", re.MULTILINE)

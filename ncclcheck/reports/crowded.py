@@ -13,11 +13,11 @@ from ncclcheck.reports.exhausted import Exhausted
 from ncclcheck.reports.findings import Remedy, admin, seen, you
 from ncclcheck.reports.fold import size
 
-# Shares of the time. Below them a node of the lab's sound runs was not slower than its peers; kernel documentation
-# names no level from which a pressure hurts.
-_THROTTLED, _WAITING = 0.1, 0.2
-_OTHERS = 0.5  # cores that other processes take on average
-_MOST_NAMED = 3
+# Reasoned, not measured. Asked only of a node that is known to be slow, they decide what is named as its cause.
+_THROTTLED = 0.1  # share of the quota's periods in which it was used up; each stops all threads of the job
+_WAITING = 0.2  # share of the time; kernel documentation names no level from which a pressure hurts
+_OTHERS = 0.5  # cores that other processes take on average: half of what one rank computes with
+_MOST_NAMED = 3  # processes in one sentence
 
 
 def held_back(cluster: Cluster, node: str, pid: int | None = None) -> Exhausted | None:

@@ -7,6 +7,7 @@ that one. Where words alone speak the limit is named as it stands there, for who
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -24,14 +25,16 @@ from ncclcheck.probes.facts import (
 from ncclcheck.reports.findings import Evidence, Owner, Remedy, admin, seen, you
 from ncclcheck.reports.fold import size
 
-_SIGKILL, _SIGABRT, _SIGSEGV, _SIGBUS, _SIGXCPU, _SIGXFSZ = -9, -6, -11, -7, -24, -25
-_MIB = 2**20
-# Of RLIMIT_CPU, what a rank must have used at its last look for SIGKILL to be the kernel's answer to it: the look
-# is half a second old, in which the threads of a rank of gloo use up to two seconds.
+# Exit statuses as torchrun and subprocess write them: minus the signal.
+_SIGKILL, _SIGABRT, _SIGSEGV = -signal.SIGKILL, -signal.SIGABRT, -signal.SIGSEGV
+_SIGBUS, _SIGXCPU, _SIGXFSZ = -signal.SIGBUS, -signal.SIGXCPU, -signal.SIGXFSZ
+# Share of RLIMIT_CPU that a rank must have used at its last look for SIGKILL to be the kernel's answer to it.
+# Reasoned, not measured: the look may be half a second old, and each thread that runs uses as much in it.
 _USED_UP = 0.6
-_SMALL_STACK = _MIB  # bytes; libraries and Python's own frames need some hundred KiB of the main thread's stack
-_TIGHT = 2 * 2**30  # bytes; a limit that alone explains a crash without a word: a rank of gloo maps 820 MiB
-_FEW = 64 * 1024  # bytes left in a file system that was full for whoever needed more than that
+_SMALL_STACK = 2**20  # bytes; reasoned: libraries and Python's frames take some hundred KiB, 8 MiB are usual
+# Bytes; a limit that alone explains a crash without a word: a rank of gloo maps 820 MiB (HST014).
+_TIGHT = 2 * 2**30
+_FEW = 64 * 1024  # bytes left in a file system that was called full; reasoned: whoever failed wanted more
 
 _TOO_LARGE = re.compile(r"File too large|\bEFBIG\b|\[Errno 27\]")
 _NO_TASK = re.compile(

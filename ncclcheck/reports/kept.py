@@ -9,10 +9,11 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, KeptBy, Node, PolicyRule, RefusingRoute, at, value_or
-from ncclcheck.reports import filters, lan
+from ncclcheck.reports import firewall, lan
 from ncclcheck.reports.findings import Evidence, Finding, Remedy, Where, admin, fail, seen, you
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.reached import Pair, Reached
@@ -90,16 +91,16 @@ def by_route(node: Node, address: str, link: lan.Link | None = None) -> Cause:
             f"its policy rule `{line}` (priority {rule.priority}) refuses it",
             (seen(f"ip{family} rule of {node.name}", f"{rule.priority}: {line}"),),
             (admin("Take the rule away, here and where it is made.",
-                   f"ip{family} rule del pref {rule.priority} {line}"), see),
+                   f"ip{family} rule del pref {rule.priority} {_quoted(line)}"), see),
         )  # fmt: skip
-    refusing = [one for one in value_or(at(node, "network.refusing"), []) if peer in _network(one)]
+    refusing = [one for one in value_or(at(node, "network.refusing"), []) if _holds(one.destination, peer)]
     if refusing:
         route = max(refusing, key=lambda one: _network(one).prefixlen)
         return Cause(
             f"its route `{_line(route)}` refuses it",
             (seen(f"ip route of {node.name}", _line(route)),),
             (admin("Take the route away, here and in the network configuration.",
-                   f"ip{' -6' if peer.version == 6 else ''} route del {_line(route)}"), see),
+                   f"ip{' -6' if peer.version == 6 else ''} route del {_quoted(_line(route))}"), see),
         )  # fmt: skip
     return Cause(
         "its routes and policy rules give no way there",
@@ -113,11 +114,24 @@ def _refuses(rule: PolicyRule, peer: _IP, own: _IP | None) -> bool:
     if rule.version != peer.version or rule.action not in ("blackhole", "unreachable", "prohibit"):
         return False
     words = rule.selector.split()
-    source = words[words.index("from") + 1]
-    fits = not rule.destination or peer in ipaddress.ip_network(rule.destination, strict=False)
+    source = next((word for before, word in pairwise(words) if before == "from"), "all")
+    fits = not rule.destination or _holds(rule.destination, peer)
     if source != "all" and own is not None and own.version == peer.version:
-        fits = fits and own in ipaddress.ip_network(source, strict=False)
-    return fits != (words[0] == "not") and "iif" not in words
+        fits = fits and _holds(source, own)
+    return fits != (words[:1] == ["not"]) and "iif" not in words
+
+
+def _holds(network: str, address: _IP) -> bool:
+    """Whether it is a network with this address in it; records of other nodes may hold anything."""
+    try:
+        return address in ipaddress.ip_network(network, strict=False)
+    except ValueError:
+        return False
+
+
+def _quoted(line: str) -> str:
+    """For a shell: the kernel lets an interface have any name without a blank and a slash."""
+    return " ".join(map(quote, line.split()))
 
 
 def _network(route: RefusingRoute) -> lan.IPNetwork:
@@ -130,7 +144,7 @@ def _line(route: RefusingRoute) -> str:
 
 
 def _by_filter(node: Node, address: str, link: lan.Link | None) -> Cause:
-    own = filters.harmful(node, "output")
+    own = firewall.harmful(node, "output")
     if not own:
         return Cause(
             "its own packet filter drops what it sends, or a BPF program, SELinux or seccomp forbids it",
@@ -140,9 +154,9 @@ def _by_filter(node: Node, address: str, link: lan.Link | None) -> Cause:
                    "ausearch -m avc -ts recent"),),
         )  # fmt: skip
     return Cause(
-        f"its own packet filter does not let it out ({filters.shown(own[0])})",
-        tuple(seen(f"nft list ruleset on {node.name}", filters.shown(one)) for one in own[:4]),
-        (filters.let_pass(own, "output", _wide(address, link)),),
+        f"its own packet filter does not let it out ({firewall.shown(own[0])})",
+        tuple(seen(f"nft list ruleset on {node.name}", firewall.shown(one)) for one in own[:4]),
+        (firewall.let_pass(own, "output", _wide(address, link)),),
     )
 
 

@@ -13,6 +13,7 @@ from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.launching import FELL_SILENT, NOTHING_KNOWN, OWN_WORDS, SSH, TRY, Cause
 from ncclcheck.reports.launching_slurm import JOIN, SLURM
 from ncclcheck.reports.lost import signal_name
+from ncclcheck.reports.variables import STARTUP_FILES
 
 _CAUSES = (*OWN_WORDS, *SSH, *SLURM, *JOIN)
 _MOST_TOLD = 16
@@ -213,9 +214,8 @@ def _where_set(bears: str) -> list[Remedy]:
     """Who gives a variable to each login on a node."""
     if not bears:
         return []
-    files = "/etc/environment /etc/profile.d /etc/ssh/sshd_config ~/.bashrc ~/.profile ~/.ssh/environment"
     names = "LD_|PYTHON|MALLOC_|GLIBC_|OMP_|TMPDIR"
-    return [you("Find where it is set on that node.", f"ssh {{node}} \"grep -rsnE '{names}' {files}\"")]
+    return [you("Find where it is set on that node.", f"ssh {{node}} \"grep -rsnE '{names}' {STARTUP_FILES}\"")]
 
 
 def _no_word(_: Cluster, silence: Silence) -> Finding | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ncclcheck.probes.facts import Node, value_or
-from ncclcheck.reports import filters, lan
+from ncclcheck.reports import firewall, lan
 from ncclcheck.reports.findings import Finding, Where, admin, note, seen, warn
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.reached import Reached
@@ -20,11 +20,11 @@ def findings(hosts: Mapping[str, Node], found: Reached, links: Mapping[str, lan.
             told.setdefault((a, source, seen_as), []).append(b)
     for (node, source, seen_as), peers in told.items():
         near = node in links and all(b in links and links[b].network == links[node].network for b in peers)
-        own = filters.writing(hosts[node])
+        own = firewall.writing(hosts[node])
         level = warn if near else note
         fix = admin("Leave the job's network out of the translation.", "nft list ruleset", "iptables -t nat -S")
         if own and near:
-            fix = filters.let_pass(own, "output", str(links[node].network))
+            fix = firewall.let_pass(own, "output", str(links[node].network))
         sees = "see" if len(peers) > 1 else "sees"
         who = f"{node} itself" if own else "something on the way"
         yield level(
@@ -36,7 +36,7 @@ def findings(hosts: Mapping[str, Node], found: Reached, links: Mapping[str, lan.
             evidence=[
                 seen(f"getpeername(2) on {peers[0]}", seen_as),
                 seen(f"getsockname(2) on {node}", source),
-                *(seen(f"nft list ruleset on {node}", filters.shown(one)) for one in own[:4]),
+                *(seen(f"nft list ruleset on {node}", firewall.shown(one)) for one in own[:4]),
             ],
             fix=[fix],
         )

@@ -19,6 +19,8 @@ Version = tuple[int, int, int]
 Mismatch = Literal["must-match", "risky", "harmless", "per-node-ok"]
 
 
+# Who gives a variable to every login on a node.
+STARTUP_FILES = "/etc/environment /etc/profile.d /etc/ssh/sshd_config ~/.bashrc ~/.profile ~/.ssh/environment"
 IFNAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 

@@ -27,8 +27,17 @@ _IN_LOGS = re.compile(
     r"|\(([A-Za-z][\w.-]{0,252}), ?\d{2,5}\)|srun: error: ([\w.,-]{1,252}(?:\[[\d,-]{1,252}\])?):"
     r"|\bON ([\w.-]{1,252}) CANCELLED|\bhost {1,9}: ([\w.-]{1,252})"
 )
+# Names of tables and chains that tools give everywhere; what is none of these, an administrator chose.
+_OF_TOOLS = re.compile(
+    r".{1,2}|filter|nat|mangle|raw|security|(?:in|out)put|forward|(?:pre|post)routing|in|out|ingress|egress|firewalld"
+    r"|(?:filter|nat|mangle|raw)_\w+|(?:kube|docker|cni|cali|cilium|flannel|ufw6?|libvirt|f2b|podman|netavark)\b.*",
+    re.IGNORECASE,
+)
+# Whom a rule of the packet filter names: a set of addresses, a user, a group.
+_IN_RULES = re.compile(r"@(?P<set>[\w./-]+)|\bsk[ug]id (?P<user>[A-Za-z_][\w.-]*)")
 _USERS = {("Gpus", "user"), ("GpuProcess", "user"), ("Other", "user")}
 _HOSTS = {("Resolution", "name")}
+_NAMED = {**dict.fromkeys(_NODES, "node"), **dict.fromkeys(_USERS, "user"), **dict.fromkeys(_HOSTS, "host")}
 _PATHS = {"path", "point", "executable", "torch_path", "folder", "target"}
 _JUDGED = {"Verdict", "Finding", "Evidence", "Remedy", "Culprit", "Where", "Recommendation"}
 _VARIABLES = {
@@ -73,12 +82,8 @@ class Disguise:
 
     def _learn(self, place: Place, text: str) -> None:
         kind, field = place
-        if place in _NODES or field == "node":
-            self._names.learn(text, "node")
-        elif place in _USERS:
-            self._names.learn(text, "user")
-        elif place in _HOSTS:
-            self._names.learn(text, "host")
+        if named := "node" if field == "node" else _NAMED.get(place):
+            self._names.learn(text, named)
         elif place == ("Meeting", "endpoint"):
             self._names.learn(text.rpartition(":")[0].strip("[]"), "host")
         elif place == ("Mount", "source"):
@@ -87,6 +92,10 @@ class Disguise:
             self._learn_log(text)
         elif place == ("LogEvent", "text"):
             self._learn_hosts_in(text)
+        elif kind == "Filter":
+            self._learn_filter(field, text)
+        elif place == ("Other", "command"):
+            self._learn_command(text)
         elif field in _PATHS and text.startswith(("/", "~")):
             self._names.learn_path(text)
         elif kind not in _JUDGED:
@@ -98,6 +107,21 @@ class Disguise:
         for found in _SERVER.finditer(f"{servers}:" if servers else ""):
             self._names.learn(found[1], "host")
         self._names.learn_path(f"/{path}" if servers else source if source.startswith("/") else "")
+
+    def _learn_filter(self, field: str, text: str) -> None:
+        """Names that an administrator chose: of a table, a chain, a set; and users."""
+        if field in ("table", "chain") and not _OF_TOOLS.fullmatch(text):
+            self._names.learn(text, field)
+        for found in _IN_RULES.finditer(text):
+            kind = str(found.lastgroup)
+            self._names.learn(found[kind], kind)
+
+    def _learn_command(self, command: str) -> None:
+        """Of somebody else's process the program stays; what it was given is its owner's own words."""
+        program, _, given = command.partition(" ")
+        self._names.learn_paths_in(program)
+        if not _SAYS_NOTHING.fullmatch(given):
+            self._names.learn_text(given)
 
     def _learn_log(self, name: str) -> None:
         """The name of a log: `runs/alice/train.log`, `out.txt`, `slurm-4711`."""
@@ -132,9 +156,9 @@ class Disguise:
             self._names.learn(named, kind)
 
     def _new(self, place: Place, text: str) -> str:
-        exact = place in _NODES or place in _USERS or place in _HOSTS or place[1] in ("node", "hostname")
+        exact = place in _NAMED or place[1] in ("node", "hostname")
         if (exact, text) not in self._known:
-            bare = self._addresses.replace(text)
+            bare = self._addresses.replace(self._names.without_own_words(text))
             self._known[exact, text] = self._names.exact(bare) if exact else self._names.text(bare)
         return self._known[exact, text]
 

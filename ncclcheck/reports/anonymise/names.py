@@ -118,10 +118,14 @@ class Names:
         base, mark, rest = name.partition("#")
         return self._full(base) + mark + rest
 
-    def text(self, text: str) -> str:
-        """A text with every name and path in it replaced."""
+    def without_own_words(self, text: str) -> str:
+        """Somebody's own words replaced as a whole; before all else, for addresses may stand in them."""
         for words, new in self._texts.items():
             text = text.replace(words, new)
+        return text
+
+    def text(self, text: str) -> str:
+        """A text with every name and path in it replaced."""
         for path in self._whole:
             text = text.replace(path, self._path(path))
         text = _FOLDED.sub(self._refolded, _PATH.sub(lambda found: self._path(found[0]), text))

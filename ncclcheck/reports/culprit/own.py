@@ -16,7 +16,7 @@ from ncclcheck.reports.derived import derived
 from ncclcheck.reports.findings import Culprit, Remedy, Where, you
 from ncclcheck.reports.last_words import Told
 from ncclcheck.reports.reached import closed_to
-from ncclcheck.reports.variables import assigned, reference
+from ncclcheck.reports.variables import STARTUP_FILES, assigned, reference
 
 # Each node's own by nature, or without effect on whether and how fast a rank runs.
 _NO_MATTER = re.compile(
@@ -214,12 +214,12 @@ def _is_no_matter(name: str) -> bool:
 
 
 def _of_variable(node: str, name: str, here: str | None, others: str | None) -> Difference:
-    files = "/etc/environment /etc/profile.d /etc/ssh/sshd_config ~/.bashrc ~/.profile ~/.ssh/environment"
     find = you(
-        "Where no job script sets it, find what does on that node.", f"grep -rsn {name} {files}  # on {node}"
+        "Where no job script sets it, find what does on that node.",
+        f"grep -rsn {quote(name)} {STARTUP_FILES}  # on {node}",
     )
     if others is None:
-        fix = you("Take it out of that node's environment.", f"unset {name}  # on {node}")
+        fix = you("Take it out of that node's environment.", f"unset {quote(name)}  # on {node}")
     else:
         text = "Give it the value that the other nodes have."
         fix = you(

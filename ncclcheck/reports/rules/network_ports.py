@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ncclcheck.probes.facts import Cluster, Filter, Node, NoDoor, Unread
-from ncclcheck.reports import by_name, filters, firewall, kept, knocked, lan, neighbours, translated, volleys
+from ncclcheck.reports import by_name, firewall, kept, knocked, lan, neighbours, translated, volleys
 from ncclcheck.reports.findings import (
     Evidence,
     Finding,
@@ -209,18 +209,18 @@ class _Tries:
         return [
             seen("TCP connect to a random high port", "; ".join(shown) + more),
             *self._udp(pairs),
-            *(seen(f"nft list ruleset on {node}", filters.shown(one)) for node, one in chains[:4]),
+            *(seen(f"nft list ruleset on {node}", firewall.shown(one)) for node, one in chains[:4]),
         ]
 
     def chains(self, node: str) -> list[Filter]:
         """The chains of a node's own packet filter that can stop packets, in or out."""
         host = self.hosts[node]
-        return [*filters.harmful(host, "input"), *filters.harmful(host, "output")]
+        return [*firewall.harmful(host, "input"), *firewall.harmful(host, "output")]
 
     def stopper(self, pair: Pair) -> str:
         """The one of two nodes whose own filter can stop packets, where the filters of both could be read."""
         able = [node for node in pair if self.chains(node)]
-        readable = all(filters.known(self.hosts[node]) for node in pair)
+        readable = all(firewall.known(self.hosts[node]) for node in pair)
         return able[0] if readable and len(able) == 1 else ""
 
     def said(self, pair: Pair) -> str:
@@ -304,9 +304,9 @@ class _Tries:
     def let_pass(self, node: str, network: str) -> list[Remedy]:
         """In the chains of its own filter that can stop what comes in to it, or leaves it."""
         host = self.hosts[node]
-        sides: tuple[filters.Side, ...] = ("input", "output")
-        found = {side: filters.harmful(host, side) for side in sides}
-        return [filters.let_pass(found[side], side, network) for side in sides if found[side]]
+        sides: tuple[firewall.Side, ...] = ("input", "output")
+        found = {side: firewall.harmful(host, side) for side in sides}
+        return [firewall.let_pass(found[side], side, network) for side in sides if found[side]]
 
 
 def _no_doors(cluster: Cluster) -> Iterator[Finding]:

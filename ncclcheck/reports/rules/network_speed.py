@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from shlex import quote
 
-from ncclcheck.probes.facts import Cluster, Node, Shaper, Unread, at, value_or
+from ncclcheck.probes.facts import Cluster, Shaper, Unread
 from ncclcheck.reports import flows, lan, shaping
 from ncclcheck.reports.agreement import disagreements, group
 from ncclcheck.reports.findings import (
@@ -27,9 +27,6 @@ from ncclcheck.reports.reached import Pair, reached
 from ncclcheck.reports.rule import NothingToJudge, rule
 
 _ONE_STREAM_GBIT = 10.0
-# A limit is the cause where the burst is not much slower than it: its bucket lets the first bytes pass at full
-# speed. Bursts through a tbf of 50 and 200 Mbit/s were 2 and 5 times as fast as its rate.
-_ABOUT = 2.0
 _WHY = "The slowest link sets the pace of all nodes."
 
 
@@ -134,11 +131,11 @@ def _bursts(cluster: Cluster, odd: set[str]) -> Iterator[Finding]:
     pairs = flows.slow_pairs(rates, *bounds) if len({node for pair in rates for node in pair}) == 2 else set()
     nodes = {node.name: node for node in cluster.nodes}
     for one in slow:
-        shaper = _shaper(nodes[one.node], links.get(one.node), one.best) if one.sends else None
+        shaper = shaping.limit(nodes[one.node], links.get(one.node), one.best) if one.sends else None
         found_slow = _slow_node(one, links.get(one.node), least.get(one.node, 0.0))
         yield _shaped(found_slow, shaper) if shaper else found_slow
     for pair in sorted(pairs):
-        shaper = _shaper(nodes[pair[0]], links.get(pair[0]), rates[pair])
+        shaper = shaping.limit(nodes[pair[0]], links.get(pair[0]), rates[pair])
         found_slow = _slow_way(pair, rates, links, max(least.get(node, 0.0) for node in pair))
         yield _shaped(found_slow, shaper) if shaper else found_slow
     named = {one.node for one in slow} | {node for pair in pairs for node in pair} | odd
@@ -176,16 +173,6 @@ def _slow_node(slow: Slow, link: lan.Link | None, least: float) -> Finding:
     )
 
 
-def _shaper(node: Node, link: lan.Link | None, gbit: float) -> Shaper | None:
-    """What on the node itself limits what its interface sends to about this rate."""
-    shapers: list[Shaper] = value_or(at(node, "network.shapers"), [])
-    for one in shapers:
-        rate = one.bytes_per_s * 8 / 1e9
-        if link and one.root and one.interface == link.interface.name and 0 < rate <= _ABOUT * gbit:
-            return one
-    return None
-
-
 def _shaped(found: Finding, shaper: Shaper) -> Finding:
     """The same, once the cause is known: no cable, no switch."""
     rate = f"{shaper.bytes_per_s * 8 / 1e6:.4g} Mbit/s"
@@ -196,13 +183,7 @@ def _shaped(found: Finding, shaper: Shaper) -> Finding:
         why=found.why,
         owner="node",
         evidence=[seen(f"tc qdisc show dev {shaper.interface}", f"{shaper.kind}, rate {rate}"), *found.evidence],
-        fix=[
-            admin(
-                "Take the limit away, here and where it is set up.",
-                f"tc qdisc del dev {quote(shaper.interface)} root",
-            ),
-            *(one for one in found.remedies if one.who == "you"),
-        ],
+        fix=[shaping.taken_away(shaper), *(one for one in found.remedies if one.who == "you")],
     )
 
 
