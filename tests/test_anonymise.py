@@ -258,9 +258,17 @@ def test_folded_names_are_folded_again() -> None:
 def test_the_command_hides_and_what_it_saved_is_judged_the_same(ncclcheck: Command, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_bytes(jsondoc.encode(_document("one-node-in-another-subnet")))
     ran = ncclcheck("report", "a.json", "--anonymise", "--save", "b.json", "--markdown", "b.md")
-    again = ncclcheck("report", "b.json")
+    again = ncclcheck("report", "b.json", "-o", "json")
     assert ran.code == again.code == 1
-    assert ran.out == again.out
+    # What is offered (a free address, a gateway) goes by the numbers of hosts, which are hidden.
+    kept, judged = (
+        [
+            (verdict["code"], [one["what"] for one in verdict["findings"]])
+            for verdict in json.loads(text)["verdicts"]
+        ]
+        for text in ((tmp_path / "b.json").read_text(), again.out)
+    )
+    assert kept == judged
     names = [entry["name"] for entry in json.loads((tmp_path / "a.json").read_text())["nodes"]]
     written = ran.out + (tmp_path / "b.json").read_text() + (tmp_path / "b.md").read_text()
     assert not [name for name in names if name in written]

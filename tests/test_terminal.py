@@ -68,7 +68,7 @@ def test_short_is_a_few_lines_with_the_culprit() -> None:
     )
     assert lines[1].startswith("FAIL    RUN003  gpu-a18  rank 3:  pid 71203 is stopped")
     assert lines[-2].startswith("Culprit: rank gpu-a18/rank 3 (confidence 0.97): pid 71203 is stopped")
-    assert lines[-1] == "Not ready: mend RUN003 on gpu-a18 first."
+    assert lines[-1] == "Not ready: fix RUN003 on gpu-a18 first."
     assert all(line.startswith("unknown") and len(line) < 300 for line in lines[2:-2])
 
 
@@ -89,7 +89,7 @@ def _failing(*places: Where) -> Document:
         ([Where(node="a", peer=p) for p in "bcdef"], "on the links a - b, a - c, a - d and 2 more first"),
         ([Where(node="a", peer="b"), Where(node="c")], "on a, c first"),
         ([Where(node="a", rank=1, peer="b")], "on a first"),
-        ([Where()], "mend BEN004 first"),
+        ([Where()], "fix BEN004 first"),
     ],
 )
 def test_the_last_line_names_both_ends_of_a_link(places: list[Where], said: str) -> None:
@@ -98,7 +98,7 @@ def test_the_last_line_names_both_ends_of_a_link(places: list[Where], said: str)
 
 @pytest.mark.parametrize("style", [Style(), Style(verbose=True)])
 def test_the_last_line_is_the_decision(style: Style) -> None:
-    for name, said in ((SUBNET, "Not ready: mend NET003 on gpu-b03 first."), ("healthy", "Ready.")):
+    for name, said in ((SUBNET, "Not ready: fix NET003 on gpu-b03 first."), ("healthy", "Ready.")):
         assert said in terminal.text(_document(name), style).splitlines()[-1]
 
 

@@ -61,7 +61,7 @@ def _decision(document: Document) -> str:
     if document.command == "logs":
         return log_text.decision(document)
     if any(v.state is State.FAIL for v in document.verdicts):
-        return f"Not ready: mend {_first_failed(document)} first."
+        return f"Not ready: fix {_first_failed(document)} first."
     if document.state == "incomplete":
         return f"Not finished. {_unfinished(document)}"
     return " ".join([_ready(document), *_caveats(document)])

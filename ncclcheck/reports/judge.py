@@ -196,7 +196,7 @@ def _crashed(rule: Rule, error: Exception) -> Finding:
         owner="tool",
         why="A defect of ncclcheck, not of the cluster.",
         evidence=[seen(rule.code, repr(error))],
-        fix=[admin("Report it with the file of --save; the run stays unfinished (exit 3) until it is mended.")],
+        fix=[admin("Report it with the file of --save; the run stays unfinished (exit 3) until it is fixed.")],
     )
 
 

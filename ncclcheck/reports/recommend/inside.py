@@ -71,7 +71,7 @@ def nvls_that_fails(site: Site) -> Iterator[Found]:
     told = [line for one in site.logs for line in one.warnings if "NVLS" in line or "multicast" in line.lower()]
     problem = [*site.told("GPU020"), *(f"NCCL: {line[:120]}" for line in told[:2])]
     if problem and not site.is_set("NCCL_NVLS_ENABLE") and site.has_nvlink():
-        why = "NVLink SHARP could not be set up; without it NCCL goes another way, until the fabric is mended."
+        why = "NVLink SHARP could not be set up; without it NCCL goes another way, until the fabric is repaired."
         yield Found("NCCL_NVLS_ENABLE", "0", why, problem)
 
 
@@ -191,7 +191,7 @@ RULES = (
     SettingRule(
         rule="I10", title="cuMem as NCCL has it", action="try",
         find=without("NCCL_CUMEM_ENABLE", when=number(0),
-                     why="It came into scripts because of a leak that NCCL 2.22.3 mended."),
+                     why="It came into scripts because of a leak that NCCL 2.22.3 fixed."),
         since=(2, 22, 3), source="NVIDIA/nccl#1234; vllm-project/vllm#24141",
         gain="registered buffers, NVLink SHARP",
         risk="memory may grow: watch it while measuring",

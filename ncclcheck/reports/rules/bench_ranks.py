@@ -149,7 +149,7 @@ def every_rank_is_as_fast(cluster: Cluster) -> Iterator[Finding]:
     for a quarter of the time (/proc/self/schedstat), or for a tenth of it while this was measured on a CPU.
 
     ## Fix
-    - **you** leave the named node out until it is mended.
+    - **you** leave the named node out until it is repaired.
     - **admin** clocks, power and temperature (`nvidia-smi -q -d PERFORMANCE,CLOCK`), PCIe width, memory modules.
 
     ## Source
@@ -179,7 +179,7 @@ def every_node_is_as_fast_inside(cluster: Cluster) -> Iterator[Finding]:
     cores as BEN015 does.
 
     ## Fix
-    - **you** leave the named node out until it is mended.
+    - **you** leave the named node out until it is repaired.
     - **admin** `nvidia-smi nvlink -s`, `nvidia-smi topo -m`, ACS and IOMMU settings, as on a healthy node.
 
     ## Source

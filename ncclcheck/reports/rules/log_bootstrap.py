@@ -106,7 +106,7 @@ def loopback(logs: Logs) -> Iterator[Finding]:
     ## How we know
     `Bootstrap : Using lo:127.0.0.1<0>` of processes on several hosts that did not come through their start, or a
     connection failed to a loopback address. NCCL takes lo where no other interface is up, where NCCL_SOCKET_IFNAME
-    says so, and by a fault of 2.29 with NCCL_COMM_ID (mended in 2.30.3).
+    says so, and by a fault of 2.29 with NCCL_COMM_ID (fixed in 2.30.3).
 
     ## Fix
     - **you** `export NCCL_SOCKET_IFNAME==eth0`, or unset it where it says lo.

@@ -55,7 +55,7 @@ def one_network(logs: Logs) -> Iterator[Finding]:
     fix = [
         you("Confirm: compare what each node took.",
             "grep -n 'Using network\\|NET/IB' LOG", "env | grep -E 'NCCL_(IB|NET)'"),
-        you("Until it is mended use TCP on all nodes.", "export NCCL_IB_DISABLE=1"),
+        you("Until it is fixed use TCP on all nodes.", "export NCCL_IB_DISABLE=1"),
         admin("Bring the RDMA cards of that node back.", "ibstat", "ls -l /dev/infiniband"),
     ]  # fmt: skip
     if wrong:

@@ -131,7 +131,7 @@ def mnnvl(logs: Logs) -> Iterator[Finding]:
 
     ## Fix
     - **admin** nvidia-imex running on all nodes of the domain with one list of nodes; the channel file.
-    - **you** in Kubernetes a ComputeDomain; NCCL_MNNVL_ENABLE=0 only until it is mended.
+    - **you** in Kubernetes a ComputeDomain; NCCL_MNNVL_ENABLE=0 only until it is repaired.
 
     ## Source
     NCCL user guide, Performance and tuning, MNNVL; NVIDIA IMEX service guide.

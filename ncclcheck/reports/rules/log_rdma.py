@@ -258,7 +258,7 @@ def _fewer(
         why="The host with the fewest cards sets the number of channels: the others' cards are idle in part.",
         owner="node",
         fix=[
-            admin("Confirm that a port is not ACTIVE there, and mend it: cable, switch port, subnet manager.",
+            admin("Confirm that a port is not ACTIVE there, and repair it: cable, switch port, subnet manager.",
                   "ibstat", "cat /sys/class/infiniband/*/ports/*/state"),
             you("Let NCCL_IB_HCA mean the same cards everywhere, or leave it out.", "env | grep NCCL_IB_HCA"),
         ],

@@ -163,7 +163,7 @@ def cards_routed(logs: Logs) -> Iterator[Finding]:
             you("Confirm: ask the kernel for the way, and send over these two cards.",
                 f"ip route get {quote(target)}", "ib_write_bw -d mlx5_0 OTHER_HOST"),
             you("Keep connections on one rail.", "export NCCL_CROSS_NIC=0"),
-            admin("Route the networks of the rails to each other, or mend the missing route.", "ip route"),
+            admin("Route the networks of the rails to each other, or add the missing route.", "ip route"),
         ],
         more=[*_addresses(events[0]), *settings_seen(logs, "NCCL_CROSS_NIC", "NCCL_IB_HCA"),
               *version_seen(logs, events[0])],

@@ -231,7 +231,7 @@ def without_cumem(cluster: Cluster) -> Iterator[Finding]:
     NCCL_CUMEM_ENABLE=0, alone or together with NCCL_NVLS_ENABLE=1 or NCCL_MNNVL_ENABLE=1.
 
     ## Why it matters
-    It came into scripts because NCCL 2.19 took more memory with CUDA graphs, which 2.22.3 mended. NVLink between
+    It came into scripts because NCCL 2.19 took more memory with CUDA graphs, which 2.22.3 fixed. NVLink between
     machines (GB200, GB300), NVLink SHARP and registered windows need that kind of memory: with 0 they are off, as
     was found on GB300.
 

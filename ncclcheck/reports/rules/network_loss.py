@@ -146,5 +146,5 @@ def _mend(interface: str, node: str) -> list[Remedy]:
             f"ip -s -s link show {quote(interface)}",
         ),
         shaping.lifted(interface),
-        you("Leave it out until it is mended.", f"#SBATCH --exclude={quote(node or 'NODE')}"),
+        you("Leave it out until it is repaired.", f"#SBATCH --exclude={quote(node or 'NODE')}"),
     ]

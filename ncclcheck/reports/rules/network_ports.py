@@ -89,7 +89,7 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
     some have one and some have none, the way between is a failure.
 
     ## Fix
-    - **you** try it by hand as shown, and leave the node out until it is mended.
+    - **you** try it by hand as shown, and leave the node out until it is repaired.
     - **admin** let the nodes of a job connect to each other on all ports from 1024 to 65535: nftables, firewalld,
       ufw, the cloud's security group; or bring up the link.
 

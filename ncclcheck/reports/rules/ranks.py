@@ -43,7 +43,7 @@ def every_rank_joined(cluster: Cluster) -> Iterator[Finding]:
     those of that limit, and what was read on that node (limits, memory.events, pids.events, room) agrees.
 
     ## Fix
-    - **you**: mend what the first named rank printed. A port that is taken: choose another with
+    - **you**: fix what the first named rank printed. A port that is taken: choose another with
       `--rdzv-endpoint HOST:PORT` or end its holder.
     - **admin**: clocks within a second of each other on all nodes (chrony or ntpd).
 
@@ -256,7 +256,7 @@ def _ended(cluster: Cluster, end: JobEnd) -> Finding:
 def _fix(end: JobEnd) -> list[Remedy]:
     if end.exit is not None and end.exit < 0:
         return [you("Find who ended it: a person, the job system, or the kernel for want of memory (dmesg).")]
-    first = "Choose another port: --rdzv-endpoint HOST:PORT." if "cannot be opened" in end.detail else "Mend that."
+    first = "Choose another port: --rdzv-endpoint HOST:PORT." if "cannot be opened" in end.detail else "Fix that."
     return [you(f"{first} The same fails in a real job.")]
 
 
@@ -324,7 +324,7 @@ def _mends(rank: RankState, known: Told | None) -> list[Remedy]:
     if known:
         return known.fix
     if rank.error:
-        return [you("Mend what it raised; torchrun's own words about it add nothing.")]
+        return [you("Fix what it raised; torchrun's own words about it add nothing.")]
     return [
         you("Look at what this rank printed, and whether something outside ended it."),
         admin("See whether the kernel ended it.", "dmesg -T | grep -i -E 'killed process|oom'"),

@@ -99,7 +99,7 @@ def firmware(cluster: Cluster) -> Iterator[Finding]:
 
     ## Why it matters
     A card that was replaced, or a node that missed an update, behaves otherwise than the rest: other defaults for
-    congestion control and relaxed ordering, errors long since mended. It is a difference that nobody looks for
+    congestion control and relaxed ordering, errors long since fixed. It is a difference that nobody looks for
     when one node of many is slow.
 
     ## How we know

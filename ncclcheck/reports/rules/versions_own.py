@@ -50,10 +50,10 @@ def own_environment(cluster: Cluster) -> Iterator[Finding]:
     all other nodes hang or wait. What the ranks say points at torch, gloo or the network.
 
     ## How we know
-    Nodes that failed are held against those that did not: what the sound ones agree on and the failed one has
-    differently. Named is what the failure's last words name; else, where a process crashed without a word, what
-    loads or changes libraries (LD_PRELOAD, LD_LIBRARY_PATH, MALLOC_*, PYTHON*), and where a node is slow, what
-    slows. A signal that comes from outside (SIGKILL, SIGTERM), a limit, or a network that was lost accuses no
+    Nodes that failed are compared with those that did not: what the sound ones agree on, and the failed one has
+    otherwise. What the last words of the failure mention is named. Without such words, a crash points at what
+    loads or changes libraries (LD_PRELOAD, LD_LIBRARY_PATH, MALLOC_*, PYTHON*), and a slow node at what slows a
+    process (OMP_*, MALLOC_*). A signal from outside (SIGKILL, SIGTERM), a limit or a lost network accuses no
     variable. A difference without a failure is VER013 at most.
 
     ## Fix
@@ -97,9 +97,10 @@ def hidden_modules(cluster: Cluster) -> Iterator[Finding]:
     AttributeError about something else. Where one node alone has the file, the job dies on that node.
 
     ## How we know
-    The names in these folders, on each node, held against the modules that torch's import loads. A folder
-    without an __init__.py hides nothing. A warning; a failure where what a rank or torchrun said names the file,
-    or where its node's ranks died and PYTHONPATH puts it first for every process. ncclcheck itself is not misled.
+    The names in these folders, on each node, compared with the modules that `import torch` loads. A folder
+    without an __init__.py hides nothing. It is a warning; a failure where the error of a rank or of torchrun names
+    the file, or where ranks died on its node and PYTHONPATH puts it first for every process. ncclcheck itself
+    imports Python's own modules first.
 
     ## Fix
     - **you** rename the file.
