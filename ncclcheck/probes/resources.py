@@ -11,6 +11,7 @@ import pwd
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -214,9 +215,13 @@ def _command(folder: Path) -> str:
 def _user(folder: Path) -> str:
     """The name of the owner where it is known in time, else the number."""
     try:
-        uid = folder.stat().st_uid
+        return _name_of(folder.stat().st_uid)
     except OSError:
         return "nobody known"
+
+
+@lru_cache(maxsize=64)  # a name server that is away is waited for once a user
+def _name_of(uid: int) -> str:
     named = within(_LONGEST_S, f"getpwuid({uid})", lambda: pwd.getpwuid(uid).pw_name)
     return str(uid) if isinstance(named, Unread) else named
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import os
 import select
 import socket
@@ -174,11 +175,14 @@ def _identify(sock: socket.socket, door: Door) -> Connect:
     return Connect(outcome="stranger", detail="another listener has this port" if answer else "closed at once")
 
 
-def _ask_who(sock: socket.socket) -> str:
+def _ask_who(sock: socket.socket) -> str | Unread:
     """The address from which we come for the peer; not ours where somebody on the way writes another one."""
     sock.sendall(p.ASK_WHO)
-    text = p.read_exactly(sock, p.WHO.size)
-    return text.rstrip(b"\0").decode("ascii", "backslashreplace")
+    text = p.read_exactly(sock, p.WHO.size).rstrip(b"\0").decode("ascii", "backslashreplace")
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        return Unread("absent", "the peer answered with something else than an address")
 
 
 def _compare_clocks(sock: socket.socket) -> tuple[ClockOffset, float]:
