@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from ncclcheck.probes import modules
+from ncclcheck.probes import modules, stack
 from ncclcheck.probes.facts import (
     Cluster,
     Hiding,
@@ -28,6 +29,7 @@ from ncclcheck.probes.facts import (
     Unread,
     Variable,
 )
+from ncclcheck.probes.machine import Machine
 from ncclcheck.reports import last_words
 from ncclcheck.reports.culprit import culprits
 from ncclcheck.reports.findings import Finding, State
@@ -356,3 +358,25 @@ def test_a_log_that_ends_in_a_stack_tells_what_happened(tmp_path: Path) -> None:
     assert explain_end(str(log)) == "Fatal Python error: none_dealloc"
     log.write_text("a\nqemu: no\n\nCurrent thread 0x0 (most recent call first):\n  <no Python frame>\n")
     assert explain_end(str(log)).splitlines()[-1] == "qemu: no"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "version"),
+    [
+        (["numpy-1.26.4.dist-info"], "1.26.4"),
+        (["numpy-1.21.5-py3.8.egg-info", "numpy-stubs-0.1.dist-info"], "1.21.5"),
+        (["numpy-1.26.4.dist-info", "numpy-2.0.0rc1.dist-info"], None),
+        ([], None),
+    ],
+)
+def test_the_version_of_numpy_is_read_without_importing_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, metadata: list[str], version: str | None
+) -> None:
+    (tmp_path / "numpy").mkdir()
+    (tmp_path / "numpy" / "__init__.py").write_text("raise SystemExit('imported')")
+    for name in metadata:
+        (tmp_path / name).mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "numpy", raising=False)
+    found = stack.probe(Machine()).numpy
+    assert found == version if version else isinstance(found, Unread)

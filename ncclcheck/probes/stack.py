@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import os
 import platform
 import re
 import sys
+from contextlib import suppress
 
 import ncclcheck
 from ncclcheck.probes import modules
 from ncclcheck.probes.facts import Hiding, Stack, Unread
 from ncclcheck.probes.machine import Machine
 
+_NUMPY = re.compile(r"numpy-(\d[\w.!+]{0,62}?)(?:-py[\d.]+)?\.(?:dist|egg)-info")
 _ALWAYS_LOADED = (
     *("libtorch.so", "libtorch_cpu.so", "libtorch_cuda.so", "libtorch_python.so"),
     *("libc10.so", "libc10_cuda.so"),
@@ -44,10 +45,15 @@ def probe(machine: Machine) -> Stack:
 
 
 def _numpy() -> str | Unread:
-    try:
-        return importlib.metadata.version("numpy")
-    except importlib.metadata.PackageNotFoundError:
+    """By the name of its metadata: 0.3 ms; importlib.metadata took 80 ms the first time, at a load of 5."""
+    found = importlib.util.find_spec("numpy")
+    if found is None or not found.origin:
         return Unread("absent", "numpy is not installed in this Python")
+    folder = os.path.dirname(os.path.dirname(found.origin))
+    versions: list[str] = []
+    with suppress(OSError):  # it is within a zip file
+        versions = [named[1] for name in os.listdir(folder) if (named := _NUMPY.fullmatch(name))]
+    return versions[0] if len(versions) == 1 else Unread("no_tool", f"no single metadata of numpy in {folder}")
 
 
 def _preloaded(machine: Machine) -> str | Unread:
