@@ -39,7 +39,7 @@ _FOR_THE_SHELL = re.compile(r"^\s*(export|unset|ulimit|umask|cd)\b")
 _OPTION = re.compile(r"(?<!\S)(--[a-z][a-z-]+)[ =]([^\s#]+)")
 # Words that stand for something which the reader has to put in.
 PLACEHOLDER = re.compile(
-    r"<[a-z_ ]+>|(?<![A-Za-z0-9_$/{.-])(?:[A-Z]+_)*"
+    r"<[a-z_ ]+>|(?<![A-Za-z0-9_$/{.-])(?!LD_LIBRARY_PATH\b)(?:[A-Z]+_)*"
     r"(?:ADDRESS|NAME|NODE|NETWORK|GATEWAY|USER|HOST|DEVICE|INTERFACE|PORT|NUMBER|PATH|FILE|PID)\b(?!=)"
 )
 
