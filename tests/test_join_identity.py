@@ -132,6 +132,8 @@ def test_no_join(env: dict[str, str], options: dict[str, Any]) -> None:
         ({}, {"node_rank": 1, "rdzv_endpoint": "a:1"}, "--nodes: is missing"),
         ({}, {**TYPED, "node_rank": 2}, "--node-rank: 2 is out of range; allowed are 0 to 1"),
         ({}, {**TYPED, "rdzv_endpoint": "$(reboot):1"}, "is no host name or address"),
+        ({}, {**TYPED, "rdzv_endpoint": "010.077.000.011:29500"}, "without leading zeros"),
+        ({}, {**TYPED, "rdzv_endpoint": "167772161:29500"}, "without leading zeros"),
         ({}, {**TYPED, "rdzv_endpoint": "-oProxyCommand=x:1"}, "is no host name"),
         ({}, {"launch": "join"}, "--launch join: nothing says which node this is"),
         ({"MASTER_ADDR": "a0"}, {"node_rank": 0, "nodes": 2}, "MASTER_PORT: is not set"),

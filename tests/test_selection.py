@@ -61,6 +61,8 @@ def test_the_forms_of_lists() -> None:
     assert selection.healthy_file(["a1", "a2"]) == "a1\na2\n"
     assert selection.exclude_file(["a1", "a2", "b"]) == "a[1-2],b\n"
     assert selection.exclude_file([]) == ""
+    assert selection.exclude_file(["node rank 2", "a1"]) == "a1\n"
+    assert selection.out_of_service({"node rank 2": "RUN001"}) == []
     assert selection.out_of_service({"a1": "NET001", "a2": "NET001"}) == [
         "scontrol update NodeName='a[1-2]' State=DRAIN Reason='ncclcheck NET001'",
         "kubectl cordon a1 a2",

@@ -13,6 +13,7 @@ from ncclcheck.options import Options
 Env = Mapping[str, str]
 
 _TORCHRUN_PORT = 29400  # what torchrun takes where an endpoint names no port
+_NUMBERS = re.compile(r"[\d.]+")
 _ENDPOINT = re.compile(r"(?P<host>\[[0-9a-fA-F:.%]+\]|[^:\s\[\]]+)(?::(?P<port>\d{1,5}))?")
 
 
@@ -68,7 +69,20 @@ def _host(text: str, source: str) -> str:
     bare = text.strip().strip("[]")
     if not re.fullmatch(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,252})|[0-9a-fA-F:.]+(?:%[A-Za-z0-9_.-]+)?", bare):
         raise UsageError(f"{source}: {text!r} is no host name or address")
+    if _NUMBERS.fullmatch(bare) and not _is_address(bare):
+        raise UsageError(
+            f"{source}: {text!r} is no address of four numbers from 0 to 255 without leading zeros; a resolver "
+            "would take it for another one (010 is octal, 8)"
+        )
     return bare
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def tasks_of(text: str, node: int) -> int | None:

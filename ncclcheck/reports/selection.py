@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -12,6 +13,7 @@ from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.jsondoc import Document
 
 _OF_A_NODE = ("node", "nic", "gpu")
+_NAMELESS = re.compile(r"node rank \d+")  # a node of a join that never said its name: no scheduler knows it so
 
 
 def bad_nodes(verdicts: Iterable[Verdict], culprits: Iterable[Culprit], names: Sequence[str]) -> dict[str, str]:
@@ -85,8 +87,12 @@ def healthy_file(healthy: Sequence[str]) -> str:
 
 def exclude_file(bad: Iterable[str]) -> str:
     """One line in Slurm's form, for `sbatch --exclude=`; empty where nothing is excluded."""
-    names = slurm_list(bad)
+    names = slurm_list(_named(bad))
     return f"{names}\n" if names else ""
+
+
+def _named(nodes: Iterable[str]) -> list[str]:
+    return [name for name in nodes if not _NAMELESS.fullmatch(name)]
 
 
 def slurm_list(names: Iterable[str]) -> str:
@@ -97,8 +103,9 @@ def slurm_list(names: Iterable[str]) -> str:
 def out_of_service(bad: dict[str, str]) -> list[str]:
     """The lines that an admin pastes to drain or cordon them."""
     lines = []
-    for code in dict.fromkeys(bad.values()):
-        names = [name for name, reason in bad.items() if reason == code]
+    named = {name: bad[name] for name in _named(bad)}
+    for code in dict.fromkeys(named.values()):
+        names = [name for name, reason in named.items() if reason == code]
         node_list = shlex.quote(slurm_list(names))
         lines.append(f"scontrol update NodeName={node_list} State=DRAIN Reason='ncclcheck {code}'")
         lines.append(f"kubectl cordon {' '.join(shlex.quote(name) for name in names)}")

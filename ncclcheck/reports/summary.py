@@ -15,7 +15,7 @@ from ncclcheck.reports.lan import network_of
 from ncclcheck.reports.variables import assigned, nccl_version, values
 from ncclcheck.reports.wiring import choice
 
-_SHOWN = ("NCCL_", "TORCH_NCCL_", "GLOO_", "CUDA_VISIBLE_DEVICES")
+_SHOWN = ("NCCL_", "TORCH_NCCL_", "TORCH_GLOO_", "GLOO_", "PET_", "CUDA_VISIBLE_DEVICES")
 
 
 def head(document: Document) -> str:
@@ -81,7 +81,7 @@ def _variables(node: Node) -> str:
     if isinstance(read, Unread):
         return f"unread: {read.why}"
     shown = [assigned(name, env[name]) for name in sorted(env) if name.startswith(_SHOWN)]
-    return "  ".join(shown) if shown else "no NCCL_*, TORCH_NCCL_* or GLOO_* is set"
+    return "  ".join(shown) if shown else "none of NCCL_*, TORCH_NCCL_*, GLOO_* or PET_* is set"
 
 
 def _host(node: Node) -> str:

@@ -27,6 +27,9 @@ _COMFORTABLE = 4 * _GIB
 # node of 8 ranks 512, and a job that follows at once finds the ports of the last one in TIME_WAIT.
 _LEAST_PORTS = 4
 _MANY_PORTS = 1024.0
+_HOUR = 3600  # seconds
+# Hours of CPU time; reasoned, not measured: 16 busy threads use up a day of it in 90 minutes.
+_CPU_HOURS = 24.0
 
 
 @rule(
@@ -266,6 +269,50 @@ def file_size(cluster: Cluster) -> Iterator[Finding]:
                 you("Lift it in the job script.", "ulimit -f unlimited"),
                 admin(
                     "Take the hard limit away.", "grep -r fsize /etc/security/limits.conf /etc/security/limits.d"
+                ),
+            ],
+        )
+
+
+@rule("HST017", "no limit of CPU time ends a rank", worst=State.WARN, needs=("system.cpu_seconds",))
+def cpu_time(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    The limit of a process's CPU time (`ulimit -t`, RLIMIT_CPU).
+
+    ## Why it matters
+    Threads count together: a rank with 16 busy threads spends an hour of it in four minutes. At the limit the
+    kernel ends it with SIGXCPU or SIGKILL and leaves no line in its log, while the other nodes wait for it; a
+    short check passes.
+
+    ## How we know
+    "Max cpu time" in /proc/self/limits. Less than `HST017.hours` (24) is a warning: a day of CPU time is an hour
+    and a half of 16 threads. Any other limit is a note.
+
+    ## Fix
+    - **you** `ulimit -t unlimited` in the job script, where the hard limit allows it. Login nodes often have such
+      a limit; start the job in an allocation.
+    - **admin** no `cpu` in limits.conf for those who run jobs; `LimitCPU=infinity` for slurmd.
+
+    ## Source
+    getrlimit(2) (RLIMIT_CPU), signal(7) (SIGXCPU).
+    """
+    least = cluster.policy.thresholds.get("HST017.hours", _CPU_HOURS) * _HOUR
+    for node in cluster.nodes:
+        limit = known(at(node, "system.cpu_seconds"))
+        if limit == -1:
+            continue
+        level = warn if limit < least else note
+        yield level(
+            Where(node=node.name),
+            f"a process may use {limit} s of CPU time at most (ulimit -t)",
+            why="The kernel ends a rank that has used them up, without a line in its log; threads count together.",
+            owner="job",
+            evidence=[seen("/proc/self/limits", f"Max cpu time (RLIMIT_CPU) {limit}")],
+            fix=[
+                you("Lift it in the job script.", "ulimit -t unlimited"),
+                admin(
+                    "Take the hard limit away.", "grep -rw cpu /etc/security/limits.conf /etc/security/limits.d"
                 ),
             ],
         )
