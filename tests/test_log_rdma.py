@@ -63,7 +63,10 @@ CASES = {
     ),
     "hosts of two kinds": (log(process("yew1", 0), process("yew2", 1, devices=ROCE)), {"LOG044": "fail"}),
     "RDMA is asked for and not there": (log(warn("yew1", "Error: network IB not found.")), {"LOG030": "fail"}),
-    "another network is not there": (log(warn("yew1", "Error: network FasTrak not found.")), {}),
+    "another network is not there": (
+        log(warn("yew1", "Error: network FasTrak not found.")),
+        {"LOG030": "fail"},
+    ),
     "a card cannot be opened, and the job goes on": (
         log(_two("NET/IB : Unable to open device mlx5_0", network="Socket")),
         {"LOG031": "warn"},
