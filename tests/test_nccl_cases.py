@@ -46,9 +46,9 @@ def test_a_stripped_library_is_skipped_loudly(tmp_path: Path, monkeypatch: pytes
     argv = ["gcc", "-shared", "-s", "-nostdlib", "-Wl,-soname,libnccl.so.2", "-x", "c", "/dev/null"]
     subprocess.run([*argv, "-o", str(kept / "libnccl.so.2")], check=True, timeout=60)
     monkeypatch.setenv("NCCLCHECK_TEST_WHEELS", str(tmp_path))
-    wheels.libnccl.cache_clear()
+    wheels.tried.cache_clear()
     try:
         with pytest.raises(pytest.skip.Exception, match="is stripped"):
             need(NEWEST)
     finally:
-        wheels.libnccl.cache_clear()
+        wheels.tried.cache_clear()

@@ -48,12 +48,23 @@ def folder() -> Path:
     return Path(given or f"{cache_home}/ncclcheck-tests/wheels").expanduser()
 
 
-@cache
 def libnccl(version: str) -> Path:
     """The libnccl.so.2 of the wheel of this version. Raises NoWheel."""
+    found = tried(version)
+    if isinstance(found, NoWheel):
+        raise found
+    return found
+
+
+@cache
+def tried(version: str) -> Path | NoWheel:
+    """One try a session: a line that is slow or away costs one test its time, not each of them."""
     kept = folder() / f"nvidia-nccl-cu12-{version}" / "libnccl.so.2"
-    if not kept.is_file():
-        _fetch(version, kept.parent)
+    try:
+        if not kept.is_file():
+            _fetch(version, kept.parent)
+    except NoWheel as error:
+        return error
     return kept
 
 
