@@ -204,14 +204,16 @@ def address_space(cluster: Cluster) -> Iterator[Finding]:
                 seen("/proc/self/limits", f"Max address space (RLIMIT_AS) {limit}"),
                 seen("torch's libraries and what a rank maps beside them", f"{least} bytes"),
             ],
-            fix=[
-                you("Lift it in the job script.", "ulimit -v unlimited"),
-                admin(
-                    "Take the hard limit away.",
-                    "grep -rE '\\bas\\b' /etc/security/limits.conf /etc/security/limits.d",
-                ),
-            ],
+            fix=_lift("v", "-rE '\\bas\\b'"),
         )
+
+
+def _lift(option: str, search: str) -> list[Remedy]:
+    """Of a limit of ulimit. search: grep's words for its item in limits.conf."""
+    return [
+        you("Lift it in the job script.", f"ulimit -{option} unlimited"),
+        admin("Take the hard limit away.", f"grep {search} /etc/security/limits.conf /etc/security/limits.d"),
+    ]
 
 
 def _little_data(node: Node) -> Iterator[Finding]:
@@ -225,10 +227,7 @@ def _little_data(node: Node) -> Iterator[Finding]:
         why="A rank ends with 'Cannot allocate memory', its threads with 'Resource temporarily unavailable'.",
         owner="job",
         evidence=[seen("/proc/self/limits", f"Max data size (RLIMIT_DATA) {limit}")],
-        fix=[
-            you("Lift it in the job script.", "ulimit -d unlimited"),
-            admin("Take the hard limit away.", "grep -rw data /etc/security/limits.conf /etc/security/limits.d"),
-        ],
+        fix=_lift("d", "-rw data"),
     )
 
 
@@ -265,12 +264,7 @@ def file_size(cluster: Cluster) -> Iterator[Finding]:
             why="A checkpoint, a log or shared memory that grows beyond it ends the job with 'File too large'.",
             owner="job",
             evidence=[seen("/proc/self/limits", f"Max file size (RLIMIT_FSIZE) {limit}")],
-            fix=[
-                you("Lift it in the job script.", "ulimit -f unlimited"),
-                admin(
-                    "Take the hard limit away.", "grep -r fsize /etc/security/limits.conf /etc/security/limits.d"
-                ),
-            ],
+            fix=_lift("f", "-r fsize"),
         )
 
 
@@ -309,12 +303,7 @@ def cpu_time(cluster: Cluster) -> Iterator[Finding]:
             why="The kernel ends a rank that has used them up, without a line in its log; threads count together.",
             owner="job",
             evidence=[seen("/proc/self/limits", f"Max cpu time (RLIMIT_CPU) {limit}")],
-            fix=[
-                you("Lift it in the job script.", "ulimit -t unlimited"),
-                admin(
-                    "Take the hard limit away.", "grep -rw cpu /etc/security/limits.conf /etc/security/limits.d"
-                ),
-            ],
+            fix=_lift("t", "-rw cpu"),
         )
 
 
