@@ -196,7 +196,7 @@ def test_the_mend_fits() -> None:
     old = verdict("RDM013", a(hca(0, roce()), version="2.18.3")).findings[0]
     assert old.remedies[0].commands == ["export NCCL_IB_GID_INDEX=3"]
     mixed = verdict("RDM011", a(hca(0), hca(1), hca(2, roce()))).findings[0]
-    assert mixed.remedies[0].commands == ["export NCCL_IB_HCA=^=mlx5_2"]
+    assert mixed.remedies[0].commands == ["export NCCL_IB_HCA='=mlx5_0,mlx5_1'"]
     prefix = verdict("RDM009", a(hca(1), hca(10), env={"NCCL_IB_HCA": "mlx5_1"})).findings[0]
     assert "mlx5_10" in prefix.what
 

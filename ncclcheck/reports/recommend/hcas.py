@@ -4,44 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclcheck.probes.facts import Node, Unread, value_or
-from ncclcheck.reports import wiring
-from ncclcheck.reports.hca import UsedPort, hca_choice, parse_hca
+from ncclcheck.probes.facts import Node, value_or
+from ncclcheck.reports import carrying, data_cards, wiring
+from ncclcheck.reports.hca import UsedPort, parse_hca
 from ncclcheck.reports.recommend.advice import Found, SettingRule
 from ncclcheck.reports.recommend.site import Site
-from ncclcheck.reports.variables import nccl_version, values
+from ncclcheck.reports.variables import values
 
 _HCA = "NCCL_IB_HCA"
 _ENV = "NCCL user guide, NCCL_IB_HCA"
-
-
-def _taken(node: Node, value: str | None) -> set[str]:
-    """The ports that NCCL would use with this value."""
-    env = {name: text for name, text in {**values(node), _HCA: value}.items() if text is not None}
-    devices = wiring.choice(node)
-    all_ports = [one.hca for one in (*devices.used, *devices.inactive, *devices.unseen, *devices.unwanted)]
-    found = hca_choice([*{one.name: one for one in all_ports}.values()], env, nccl_version(node))
-    return {_port(one) for one in found.used}
-
-
-def _port(one: UsedPort) -> str:
-    return f"{one.hca.name}:{one.port.name}"
-
-
-def _data_ports(ports: list[UsedPort]) -> list[UsedPort]:
-    """The fastest ports of the link layer that carries most; none where a rate or a link layer is not known."""
-    rates = [one.port.rate_gbit for one in ports]
-    if any(isinstance(rate, Unread) for rate in rates) or any(
-        isinstance(one.port.link_layer, Unread) for one in ports
-    ):
-        return []
-    total: dict[str, float] = {}
-    for one in ports:
-        layer = str(one.port.link_layer)
-        total[layer] = total.get(layer, 0.0) + value_or(one.port.rate_gbit, 0.0)
-    of_layer = [one for one in ports if one.port.link_layer == max(total, key=total.__getitem__)]
-    most = max(value_or(one.port.rate_gbit, 0.0) for one in of_layer)
-    return [one for one in of_layer if one.port.rate_gbit == most]
 
 
 def _shown(node: Node, ports: list[UsedPort]) -> str:
@@ -49,35 +20,14 @@ def _shown(node: Node, ports: list[UsedPort]) -> str:
     return f"{node.name}: {', '.join(told)}"
 
 
-def _is_meant(data: list[UsedPort], others: list[UsedPort]) -> bool:
-    """Whether the others are cards of another kind, and not the same kind with a bad cable."""
-    kinds = {one.hca.board if isinstance(one.hca.board, str) else one.hca.model for one in data}
-    layers = {str(one.port.link_layer) for one in data}
-    return all(
-        str(one.port.link_layer) not in layers
-        or (one.hca.board if isinstance(one.hca.board, str) else one.hca.model) not in kinds
-        for one in others
-    )
-
-
-def data_cards(site: Site) -> Iterator[Found]:
-    """S6, S8: NCCL would use slow cards, or cards of another link layer, beside those of the data network."""
-    wanted: dict[str, set[str]] = {}
-    names: set[str] = set()
-    evidence = []
-    for node in site.nodes:
-        used = [*site.hcas(node).used]
-        data = _data_ports(used) if used else []
-        if not data or not _is_meant(data, [one for one in used if one not in data]):
-            return
-        wanted[node.name] = {_port(one) for one in data}
-        names |= {one.name for one in data}
-        if len(data) < len(used):
-            evidence.append(_shown(node, used))
-    value = "=" + ",".join(sorted(names))
-    if evidence and all(_taken(node, value) == wanted[node.name] for node in site.nodes):
-        why = "NCCL uses every port that is ACTIVE; a slow one, or one of another link layer, holds back all."
-        yield Found(_HCA, value, why, evidence[:4])
+def cards_of_data(site: Site) -> Iterator[Found]:
+    """S6, S8: NCCL would send data over slow cards, or cards of another link layer, beside those meant for it."""
+    value = data_cards.list_for(site.nodes)
+    used = {node.name: [*carrying.choice(node).used] for node in site.nodes}
+    mixed = [node for node in site.nodes if len(data_cards.fastest(used[node.name])) < len(used[node.name])]
+    if value and mixed:
+        why = "These cards are as near to the GPUs as those of the data network, and hold back all."
+        yield Found(_HCA, value, why, [_shown(node, used[node.name]) for node in mixed[:4]])
 
 
 def of_another_machine(site: Site) -> Iterator[Found]:
@@ -89,8 +39,8 @@ def of_another_machine(site: Site) -> Iterator[Found]:
         every = [*choice.used, *choice.unwanted]
         if (
             not every
-            or len(_data_ports(every)) != len(every)
-            or _taken(node, None) == _taken(node, values(node).get(_HCA))
+            or len(data_cards.fastest(every)) != len(every)
+            or data_cards.taken_with(node, None) == data_cards.taken_with(node, values(node).get(_HCA))
         ):
             return
     why = "It leaves out HCAs that are ACTIVE and alike; without it NCCL uses all of them."
@@ -108,11 +58,11 @@ def prefix_of_others(site: Site) -> Iterator[Found]:
     strict = ("^=" if pattern.exclude else "=") + value.removeprefix("^")
     more = []
     for node in site.nodes:
-        present = {one.partition(":")[0] for one in _taken(node, None)}
+        present = {one.partition(":")[0] for one in data_cards.taken_with(node, None)}
         if not {entry.name for entry in pattern.entries} <= present:
             return
-        more += [f"{node.name}: it also means {', '.join(sorted(extra))}"
-                 for extra in [_taken(node, value) ^ _taken(node, strict)] if extra]  # fmt: skip
+        if extra := data_cards.taken_with(node, value) ^ data_cards.taken_with(node, strict):
+            more.append(f"{node.name}: it also means {', '.join(sorted(extra))}")
     if more:
         why = "A name in the list is the beginning of other names, which it means as well; with = it means itself."
         yield Found(_HCA, strict, why, [*site.held(_HCA), *more[:3]])
@@ -154,7 +104,7 @@ def both_functions(site: Site) -> Iterator[Found]:
 RULES = (
     SettingRule(
         rule="S8", title="the HCAs of the data network, where others are ACTIVE beside them", action="set",
-        find=data_cards, source=f"{_ENV}; NVIDIA/nccl#1401; OCI, recommended NCCL parameters by shape",
+        find=cards_of_data, source=f"{_ENV}; NVIDIA/nccl#1401; OCI, recommended NCCL parameters by shape",
         gain="the slowest card does not hold back the others",
         risk="a wrong list halves the bandwidth: count the names against the rails of a node",
     ),

@@ -110,7 +110,7 @@ def queue_pairs_over_a_bond(site: Site) -> Iterator[Found]:
     """R9: a RoCE bond, whose hash puts one connection on one of its cables."""
     problem = site.told("RDM023")
     if roce(site) and site.several and problem and not site.is_set(_QPS):
-        yield Found(_QPS, "2", "A bond sends one queue pair over one of its cables.", problem)
+        yield Found(_QPS, "4", "A bond sends one queue pair over one of its cables.", problem)
 
 
 def queue_pairs_over_routers(site: Site) -> Iterator[Found]:

@@ -188,8 +188,9 @@ def alike(cluster: Cluster) -> Iterator[Finding]:
     is slower in every job without a fault of its own.
 
     ## How we know
-    /sys/devices/system/node, the distances between GPUs and HCAs in the PCIe tree, /proc/meminfo, cpufreq. The odd
-    node by majority; a difference in NUMA nodes or places is a warning, one in settings a note.
+    /sys/devices/system/node, the distances between GPUs and HCAs in the PCIe tree, /proc/meminfo, cpufreq. A
+    virtual function is no card of its own. The odd node by majority; a difference in NUMA nodes or places is a
+    warning, one in settings a note.
 
     ## Fix
     - **admin** compare the BIOS settings (NUMA nodes per socket, IOMMU, SR-IOV) and `lstopo` of both nodes.
@@ -224,7 +225,7 @@ def _numa_nodes(node: Node) -> str:
 def _places(node: Node) -> str:
     """How many HCAs there are at each distance of a GPU, and for how many GPUs."""
     names = set(wiring.hca_names(node))
-    hcas = [one for one in wiring.functions(node, "nic") if one.name in names]
+    hcas = [one for one in wiring.functions(node, "nic") if one.name in names and not one.virtual_function]
     seen_by = Counter(_distances(gpu, hcas) for gpu in wiring.functions(node, "gpu")) if hcas else Counter()
     return "; ".join(f"{count} GPUs with {ways}" for ways, count in sorted(seen_by.items()))
 

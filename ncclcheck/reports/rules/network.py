@@ -179,9 +179,10 @@ def better_interface(cluster: Cluster) -> Iterator[Finding]:
     tutorials. NCCL's own exclusions know only docker, lo and virbr.
 
     ## How we know
-    The kind of each interface from sysfs, not its name. eth0 of a pod is a veth and right, for there is no
-    better one; a bridge with a network card in it is right. The interface over which ranks meet is a failure
-    with several nodes; one that NCCL would use for data beside a good one is a warning.
+    The kind of each interface from sysfs, not its name. eth0 of a pod is a veth and right where Kubernetes gave it
+    the default route, though the pod has secondary networks beside it, or where there is no better one; a bridge
+    with a network card in it is right. The interface over which ranks meet is a failure with several nodes; one
+    that NCCL would use for data beside a good one is a warning.
 
     ## Fix
     - **you** name the good interface: `export NCCL_SOCKET_IFNAME="=eth0"` (with `=` exactly this name), and
@@ -203,10 +204,10 @@ def better_interface(cluster: Cluster) -> Iterator[Finding]:
 
 def _worse(cluster: Cluster, node: Node, who: str, choice: Choice, better: list[str]) -> Iterator[Finding]:
     kinds = {i.name: value_or(i.kind, "virtual") for i in lan.interfaces(node)}
-    real = {i.name for i in lan.interfaces(node) if lan.is_real(i, lan.interfaces(node))}
+    good = {i.name for i in lan.interfaces(node) if lan.leads_out(node, i)}
     bootstrap = choice.bootstrap.name if choice.bootstrap else ""
-    bad = [name for name in choice.names if name in kinds and name not in real]
-    if bootstrap in kinds and bootstrap not in real:
+    bad = [name for name in choice.names if name in kinds and name not in good]
+    if bootstrap in kinds and bootstrap not in good:
         level = _level(cluster, kinds[bootstrap])
         yield level(
             Where(node=node.name, device=bootstrap),

@@ -8,7 +8,7 @@ from functools import lru_cache
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Gid, Interface, Node, Unread, at, value_or
-from ncclcheck.reports import wiring
+from ncclcheck.reports import carrying, wiring
 from ncclcheck.reports.agreement import disagreements
 from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, seen, warn
 from ncclcheck.reports.hca import UsedPort, address_of, is_routable
@@ -54,14 +54,17 @@ def mtu(cluster: Cluster) -> Iterator[Finding]:
     The interface of the GID that NCCL would take, and its MTU. Whether the switches pass it is not seen here:
     `ping -M do -s 8972 PEER` tells.
 
+    Interfaces of storage and management, over which no GPU sends, are not judged.
+
     ## Fix
-    - **admin** `ip link set NETDEV mtu 9000` on all nodes, after the switches; the same in netplan or ifcfg.
+    - **admin** `ip link set NETDEV mtu 9000` on all nodes, after the switches; the same in netplan or ifcfg. All
+      that uses the interface is touched: a node at 9000 among others at 1500 loses NFS and ssh of large packets.
     - **you** exclude the odd node until then.
 
     ## Source
     NVIDIA/nccl#1524, NVIDIA/dgx-spark-playbooks#103; ip-link(8).
     """
-    found = [(node, one, card) for node, one in wiring.roce_ports(cluster) if (card := _interface(node, one))]
+    found = [(node, one, card) for node, one in carrying.roce_ports(cluster) if (card := _interface(node, one))]
     known = [(node, one, card, card.mtu) for node, one, card in found if not isinstance(card.mtu, Unread)]
     if not known:
         raise NothingToJudge("the interfaces behind the RoCE ports are not seen")
@@ -76,7 +79,7 @@ def mtu(cluster: Cluster) -> Iterator[Finding]:
                 why="Small packets cost speed on a fast link.",
                 owner="node",
                 evidence=[seen(f"MTU of {card.name}", bytes_)],
-                fix=_raise_mtu(card.name),
+                fix=_raise_mtu(card.name, bytes_),
             )
     if len(sizes) > 1:
         yield from disagreements(
@@ -86,12 +89,16 @@ def mtu(cluster: Cluster) -> Iterator[Finding]:
             level=warn,
             why="Large messages fail or hang between nodes with different sizes.",
             owner="node",
-            fix=_raise_mtu("NETDEV"),
+            fix=_raise_mtu("NETDEV", "BYTES"),
         )
 
 
-def _raise_mtu(name: str) -> list[Remedy]:
-    return [admin("Set the same MTU everywhere, the switches first.", f"ip link set {name} mtu 9000")]
+def _raise_mtu(name: str, now: int | str) -> list[Remedy]:
+    text = (
+        "Set the same MTU everywhere, the switches first. It touches everything on this interface: where the "
+        "others stay at their size, large packets are lost."
+    )
+    return [admin(text, f"ip link set {name} mtu 9000   # undo: ip link set {name} mtu {now}")]
 
 
 @rule(
@@ -125,7 +132,7 @@ def traffic_class(cluster: Cluster) -> Iterator[Finding]:
     NCCL user guide, NCCL_IB_TC; NVIDIA/nccl#2383.
     """
     found: dict[str, set[str]] = {}
-    for node, one in wiring.roce_ports(cluster):
+    for node, one in carrying.roce_ports(cluster):
         text = one.port.traffic_class
         if not isinstance(text, Unread) or text.kind == "absent":
             found.setdefault(node.name, set()).add("not set" if isinstance(text, Unread) else text[:60])
@@ -173,7 +180,7 @@ def routed(cluster: Cluster) -> Iterator[Finding]:
     NVIDIA/nccl-tests#185, NVIDIA/nccl#2013; ip-route(8).
     """
     rails: dict[str, list[tuple[Node, UsedPort, Interface, Gid]]] = {}
-    for node, one in wiring.roce_ports(cluster):
+    for node, one in carrying.roce_ports(cluster):
         taken, card = wiring.gid(node, one), _interface(node, one)
         if taken and taken.gid and card:
             rails.setdefault(one.name, []).append((node, one, card, taken.gid))
