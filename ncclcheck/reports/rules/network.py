@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Interface, Node, value_or
-from ncclcheck.reports import lan, variables
+from ncclcheck.reports import lan, variables, wiring
 from ncclcheck.reports.choice import Choice
 from ncclcheck.reports.findings import (
     Finding,
@@ -264,7 +264,8 @@ def shared_subnet(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     Addresses and prefixes of all interfaces that are up, without loopback and link-local ones. It is a warning
-    where NCCL would use one of them, else a note.
+    where NCCL would use one of them for data, else a note: where RDMA or EFA carries the data, sockets only meet
+    over them, and rails of InfiniBand in one subnet are usual, as are EFA's interfaces.
 
     ## Fix
     - **admin** a subnet for each card; or rules for routing by source address with
@@ -281,7 +282,7 @@ def shared_subnet(cluster: Cluster) -> Iterator[Finding]:
         ]
         for group in _sharing(networks):
             names = [name for name, _ in group]
-            level = warn if used & {*names} else note
+            level = warn if used & {*names} and not _is_usual(node, names) else note
             yield level(
                 Where(node=node.name, device=names[0]),
                 f"{_cards(group)} share a subnet",
@@ -294,12 +295,19 @@ def shared_subnet(cluster: Cluster) -> Iterator[Finding]:
                         f"export NCCL_SOCKET_IFNAME={quoted(f'={meant or names[0]}')}",
                     ),
                     admin(
-                        "Give each card a subnet of its own. Until then let each answer for its own address, "
-                        "on all interfaces of the host; 0 undoes it.",
-                        "sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2",
+                        "Give each card a subnet of its own, or rules for routing by source address (ip-rule(8)). "
+                        "Until then let each answer for its own address, which touches all interfaces of the host.",
+                        "sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2   # undo: both 0",
                     ),
                 ],
             )
+
+
+def _is_usual(node: Node, names: list[str]) -> bool:
+    """Whether data does not go over these sockets: RDMA or EFA carries it, or they are rails of InfiniBand."""
+    cards = [one for one in lan.interfaces(node) if one.name in names]
+    rails = all(one.kind == "ipoib" or one.driver == "ena" for one in cards)
+    return rails or bool(wiring.choice(node).used or wiring.efa(node))
 
 
 _Named = tuple[str, lan.IPNetwork]

@@ -227,10 +227,10 @@ def _name_its_address(cluster: Cluster, node: Node, link: lan.Link, own: Resolut
     if any(other.name != node.name and at(other, "host.hostname") == own.name for other in cluster.nodes):
         return _own_name(node, own.name)
     return admin(
-        "Give the name its real address in /etc/hosts, and take it from the wrong one. All that asks for this name "
-        "on this node is touched, Slurm and NFS too; cp of the file before it undoes it.",
+        "Give the name its real address in /etc/hosts, and take it from the wrong one. This touches every program "
+        "on this node that asks for the name, Slurm and NFS too.",
         "getent ahosts $(hostname)",
-        "cp -p /etc/hosts /etc/hosts.before",
+        "cp -p /etc/hosts /etc/hosts.before   # undo: cp -p /etc/hosts.before /etc/hosts",
         hosts_file.named(own.name, _address_of_machine(node, link), [*own.addresses, "127.0.1.1"]),
     )
 
