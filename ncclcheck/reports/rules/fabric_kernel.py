@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from ncclcheck.probes.facts import Cluster, Governor, Node, PciDevice, Unread, at, known, value_or
-from ncclcheck.reports import wiring
+from ncclcheck.reports import boot, wiring
 from ncclcheck.reports.agreement import disagreements, group
 from ncclcheck.reports.findings import Finding, State, Where, admin, fine, note, seen, warn
 from ncclcheck.reports.fold import size
@@ -146,8 +146,8 @@ def command_line(cluster: Cluster) -> Iterator[Finding]:
     judged.
 
     ## Fix
-    - **admin** take the option out: `/etc/default/grub`, `update-grub` (or `grubby --update-kernel=ALL
-      --remove-args=...`), and reboot.
+    - **admin** take the option out: `grubby --update-kernel=ALL --remove-args=...`, on Debian and Ubuntu
+      `/etc/default/grub` and `update-grub`, and reboot.
     - **you** `taskset -pc 0-95 $$` undoes isolcpus for your own processes.
 
     ## Source
@@ -170,7 +170,7 @@ def _trap(node: Node, option: str, what: str) -> Finding:
         why="It was meant for another purpose, and holds the job back.",
         owner="node",
         evidence=[seen("/proc/cmdline", option)],
-        fix=[admin("Take it out and reboot.", f"grubby --update-kernel=ALL --remove-args='{option}'")],
+        fix=[admin("Take it out and reboot.", *boot.remove(node, option))],
     )
 
 

@@ -296,8 +296,8 @@ def shared_subnet(cluster: Cluster) -> Iterator[Finding]:
                     ),
                     admin(
                         "Give each card a subnet of its own, or rules for routing by source address (ip-rule(8)). "
-                        "Until then let each answer for its own address, which touches all interfaces of the host.",
-                        "sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2   # undo: both 0",
+                        "Until then let each answer for its own address; it touches all interfaces of the host.",
+                        "sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2   # undo: 0",
                     ),
                 ],
             )
