@@ -23,6 +23,7 @@ from ncclcheck.probes.facts import (
     Node,
     NvFabric,
     PluginFile,
+    Port,
     Resolution,
     Stack,
     Transport,
@@ -114,15 +115,22 @@ def env(rule: str, name: str, bad: str, good: str | None, action: str = "unset",
     )
 
 
-def dual(used: str) -> Node:
+def dual(used: str, other: Port | None = None) -> Node:
     """Both functions of one card, of which one is named."""
-    hcas = [hca(0, pci="0000:1a:00.0"), hca(1, pci="0000:1a:00.1")]
+    hcas = [hca(0, pci="0000:1a:00.0"), hca(1, other or port(), pci="0000:1a:00.1")]
     return one(env={"NCCL_IB_HCA": used}, hcas=hcas)
 
 
 def ethernet(name: str, *interfaces: Any, hcas: Any = ABSENT, **facts: Any) -> Node:
     """A node with GPUs and these interfaces."""
     return replace(one(name, hcas=hcas, **facts), network=node(name, LO, *interfaces).network)
+
+
+def slingshots(*plugins: str) -> list[Node]:
+    return [
+        ethernet(name, nic("hsn0", f"10.2.0.{number}/24"), nccl={"plugins": [*plugins]})
+        for number, name in ((17, "a"), (18, "b"))
+    ]
 
 
 def over_tcp(speed: int, settings: dict[str, str] | None = None, **changes: Any) -> list[Node]:
@@ -268,11 +276,14 @@ CASES: list[tuple[str, str, Site, Site]] = [
      "mlx5_4", "mlx5_5"))]),
      site([virtual(["mlx5_0", "mlx5_1"], {"NCCL_IB_HCA": "=mlx5_0"}, n) for n in ("a", "b")])),
     ("R10", "try NCCL_IB_HCA==mlx5_0,mlx5_1", site(dual("=mlx5_0")), site(dual("mlx5"))),
+    ("R10", "try NCCL_IB_HCA==mlx5_0,mlx5_1", site(dual("=mlx5_0")),
+     site(dual("=mlx5_0", port(rate_gbit=25.0)))),
     ("R1", "unset NCCL_IB_GID_INDEX", site(roces({"NCCL_IB_GID_INDEX": "3"})), site(roces())),
     ("R1", "keep NCCL_IB_GID_INDEX=1", site(roces({"NCCL_IB_GID_INDEX": "1"})),
      site(roces({"NCCL_IB_GID_INDEX": "3"}))),
     ("R2", "set NCCL_IB_GID_INDEX=3", site(roces(version="2.20.5"), "RDM013"), site(roces(), "RDM013")),
     ("R3", "set NCCL_IB_TC=106", site(roces(traffic_class="Global tclass=106")), site(roces())),
+    ("R3", "try NCCL_IB_TC=106", site(roces()), site(roces({"NCCL_IB_TC": "41"}))),
     ("R5", "try NCCL_IB_QPS_PER_CONNECTION=4", site(roces(address="10.11.0.18")), site(roces())),
     ("R9", "try NCCL_IB_QPS_PER_CONNECTION=4", site(roces(), "RDM023"), site(two(), "RDM023")),
     ("R19", "set NCCL_IB_PKEY=1", site(partitions(0, 0x8001, 0)), site(partitions(0xFFFF, 0x8001, 0))),
@@ -376,7 +387,10 @@ CASES: list[tuple[str, str, Site, Site]] = [
     ("P16", "try NCCL_IB_QPS_PER_CONNECTION=4", site(cloud("OracleCloud.com", gpus=cards(model="NVIDIA A100"))),
      site(cloud("OracleCloud.com"))),
     ("P18", "try NCCL_SOCKET_IFNAME=hsn", site(SLINGSHOT), site(one())),
+    ("P18", "try FI_MR_CACHE_MONITOR=userfaultfd", site(slingshots(OFI)), site(slingshots())),
     ("X1", "set TORCH_FR_BUFFER_SIZE=2000", site(one(), "RUN003"), site(one(torch="2.13.0"), "RUN003")),
+    ("X1", "try TORCH_FR_BUFFER_SIZE=2000", site([one(f"n{number}") for number in range(16)]),
+     site([one(f"n{number}") for number in range(15)])),
     ("X2", "try TORCH_NCCL_ENABLE_TIMING=1", site(one(), "BEN003"), site(one())),
 ]  # fmt: skip
 

@@ -116,6 +116,11 @@ def plugin_versions(nodes: Sequence[Node], product: str) -> list[Version]:
     return versions
 
 
+def asked(node: Node) -> set[str]:
+    """The variables that are set on a node, and those that its platform's own profile or plugin sets."""
+    return {*effective(node), *keeps([node])}
+
+
 def keeps(nodes: Sequence[Node]) -> Mapping[str, str]:
     """Variables that the profile of this platform sets -> its name: they are not taken away as leftovers."""
     return {name: one.name for one in PLATFORMS if one.is_it(nodes) for name in one.keeps}

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ncclcheck.probes.facts import Node, value_or
 from ncclcheck.reports import carrying, data_cards, wiring
-from ncclcheck.reports.hca import UsedPort, parse_hca
+from ncclcheck.reports.hca import UsedPort, is_routable, parse_hca, roce_version
 from ncclcheck.reports.recommend.advice import Found, SettingRule
 from ncclcheck.reports.recommend.site import Site
 from ncclcheck.reports.variables import values
 
 _HCA = "NCCL_IB_HCA"
 _ENV = "NCCL user guide, NCCL_IB_HCA"
+# Virtual functions of ConnectX-4 to 6, and of ConnectX-7 and later (15b3:101e). Source: pci.ids
+_VIRTUAL_MODELS = ("MT4116", "MT4118", "MT4120", "MT4122", "MT4124", "MT4126")
 
 
 def _shown(node: Node, ports: list[UsedPort]) -> str:
@@ -75,15 +77,20 @@ def virtual_functions(site: Site) -> Iterator[Found]:
         return
     every: list[set[str]] = []
     for node in site.nodes:
-        virtual = {one.name for one in wiring.functions(node) if one.virtual_function}
         choice = site.hcas(node)
         here = [*choice.used, *choice.unwanted]
-        if not here or not all(value_or(one.hca.pci, "") in virtual for one in here):
+        if not here or not all(_is_virtual_function(node, one) for one in here):
             return
         every.append({one.hca.name for one in here})
     if len({frozenset(one) for one in every}) > 1:
         why = "The HCAs are virtual functions, numbered differently on each node; NCCL uses all by itself."
         yield Found(_HCA, None, why, site.held(_HCA), "unset")
+
+
+def _is_virtual_function(node: Node, one: UsedPort) -> bool:
+    """By sysfs on a host and in a pod; in a virtual machine, which shows no physical one, by its model."""
+    virtual = {function.name for function in wiring.functions(node) if function.virtual_function}
+    return value_or(one.hca.pci, "") in virtual or value_or(one.hca.model, "") in _VIRTUAL_MODELS
 
 
 def both_functions(site: Site) -> Iterator[Found]:
@@ -94,11 +101,21 @@ def both_functions(site: Site) -> Iterator[Found]:
         choice = site.hcas(node)
         cards = {value_or(one.hca.pci, "").rpartition(".")[0] for one in choice.used} - {""}
         used |= {one.name for one in choice.used}
-        extra |= {one.name for one in choice.unwanted if value_or(one.hca.pci, "").rpartition(".")[0] in cards}
+        of_card = [one for one in choice.unwanted if value_or(one.hca.pci, "").rpartition(".")[0] in cards]
+        if not all(_carries_alike(one, choice.used) for one in of_card):
+            return
+        extra |= {one.name for one in of_card}
     if extra:
         why = f"{', '.join(sorted(extra))} belongs to the same card and is ACTIVE; NCCL merges both into one."
         value = "=" + ",".join(sorted(used | extra))
         yield Found(_HCA, value, why, site.held(_HCA))
+
+
+def _carries_alike(one: UsedPort, used: Sequence[UsedPort]) -> bool:
+    """Whether it has the rate and the link layer of the ports used, and on RoCE an address that is routed."""
+    alike = {(other.port.link_layer, other.port.rate_gbit) for other in used}
+    routed = any(is_routable(gid) and roce_version(gid) == 2 for gid in value_or(one.port.gids, []))
+    return alike == {(one.port.link_layer, one.port.rate_gbit)} and (routed or not one.is_roce)
 
 
 RULES = (
@@ -127,5 +144,6 @@ RULES = (
         rule="R10", title="both functions of a card with two", action="try", find=both_functions, since=(2, 7, 0),
         source="NVIDIA/dgx-spark-playbooks, threads on both functions of one card",
         gain="98 to 161 Gb/s were reported for a pair of DGX Spark",
+        risk="the other port may be meant for storage: see to what it is cabled",
     ),
 )  # fmt: skip

@@ -124,6 +124,22 @@ def slingshot_interfaces(site: Site) -> Iterator[Found]:
         yield Found("NCCL_SOCKET_IFNAME", "hsn", "The fast interfaces of Slingshot are hsn0 and on.", told)
 
 
+_CXI = {
+    "FI_CXI_DISABLE_HOST_REGISTER": ("1", "Memory of the host is registered by CUDA alone, or the job hangs."),
+    "FI_MR_CACHE_MONITOR": ("userfaultfd", "The default monitor of memory hangs together with NCCL."),
+    "FI_CXI_RX_MATCH_MODE": ("software", "The card's own table of receives overflows in large jobs."),
+}
+
+
+def slingshot_provider(site: Site) -> Iterator[Found]:
+    """P18: several nodes with Slingshot and a network plugin, without the settings of its provider."""
+    if not profiles.is_slingshot(site.nodes) or not site.several or not site.plugins():
+        return
+    for name, (value, why) in _CXI.items():
+        if not site.is_set(name):
+            yield Found(name, value, why, [f"{site.nodes[0].name}: hsn0", *site.plugins()[:1]])
+
+
 RULES = (
     SettingRule(
         rule="L18", title="nothing that AWS's plugin sets by itself", action="unset",
@@ -156,6 +172,11 @@ RULES = (
     SettingRule(
         rule="P18", title="Slingshot's interfaces", action="try", find=slingshot_interfaces,
         source="Isambard-AI and CSCS documentation", gain="the fast network",
+    ),
+    SettingRule(
+        rule="P18", title="Slingshot's provider as its sites run it", action="try", find=slingshot_provider,
+        source="CSCS documentation, NCCL; HPE Slingshot documentation, fi_cxi(7)", gain="no hang of large jobs",
+        risk="software matching costs latency",
     ),
     SettingRule(
         rule="P14", title="the traffic class of Oracle's fabric", action="try", find=oci_class, source=_OCI_DOC,
