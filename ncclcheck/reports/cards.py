@@ -68,7 +68,7 @@ def leave_out() -> Remedy:
 
 
 def reset(
-    text: str = "Drain the node, then reset the GPU, which ends all that runs on it; else reboot.",
+    text: str = "Drain the node, then reset the GPU; if that does not help, reboot.",
 ) -> Remedy:
     """What an administrator does first about a GPU that is not well."""
     return admin(text, "nvidia-smi --gpu-reset -i N")

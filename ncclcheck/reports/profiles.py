@@ -78,7 +78,7 @@ def slingshot_interfaces(node: Node) -> list[str]:
 
 
 PLATFORMS = (
-    Platform("AWS with EFA", is_aws, frozenset({"NCCL_SOCKET_IFNAME"})),
+    Platform("AWS with EFA", is_aws, frozenset({"NCCL_SOCKET_IFNAME", "NCCL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE"})),
     Platform("Azure", is_azure, frozenset({"NCCL_IB_PCI_RELAXED_ORDERING", "NCCL_TOPO_FILE",
     "NCCL_IGNORE_CPU_AFFINITY", "NCCL_PXN_DISABLE", "NCCL_IB_QPS_PER_CONNECTION", "NCCL_MIN_NCHANNELS"})),
     Platform("OCI", is_oci, frozenset({

@@ -142,7 +142,7 @@ def slingshot_provider(site: Site) -> Iterator[Found]:
 
 RULES = (
     SettingRule(
-        rule="L18", title="nothing that AWS's plugin sets by itself", action="unset",
+        rule="L18", title="nothing that AWS's plugin sets by itself", action="unset", harmful=True,
         find=without(*_AWS_SETS, only=_aws_plugin, when=_as_the_plugin,
                      why="The plugin sets this value by itself, and a newer one may know better."),
         source="aws-ofi-nccl release notes of 1.16.0, src/platform-aws.cpp", gain="none now",

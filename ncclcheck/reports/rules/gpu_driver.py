@@ -170,10 +170,10 @@ def _meaning(xid: Xid) -> str:
 
 def _repair(xid: Xid) -> Remedy:
     if of_switch(xid.name):
-        text = "Drain the node, then reset all GPUs and NVSwitches, which ends all that runs on it; else reboot."
+        text = "Drain the node, then reset all GPUs and NVSwitches; if that does not help, reboot."
         return admin(text, "nvidia-smi --gpu-reset", "systemctl restart nvidia-fabricmanager")
     if "reboot" in asked_for(xid.line).lower():
-        return admin("Drain the node and reboot it, as the driver asks: all that runs on it ends.", "reboot")
+        return admin("Drain the node and reboot it, as the driver asks.", "reboot")
     return reset()
 
 

@@ -59,9 +59,7 @@ def algorithm_for_all(cluster: Cluster) -> Iterator[Finding]:
             why="Since NCCL 2.24 a collective does not fall back to Ring: the job ends in its first broadcast.",
             owner="job",
             evidence=[*found.evidence("NCCL_ALGO"), *_version(found)],
-            fix=[
-                you("Remove it, or name the collective that it is meant for.", "export NCCL_ALGO=allreduce:tree")
-            ],
+            fix=[you("Remove it; for one collective alone it would be allreduce:tree.", "unset NCCL_ALGO")],
         )
 
 

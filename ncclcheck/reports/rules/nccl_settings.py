@@ -33,6 +33,8 @@ _COMPARED = (
     "OFI_NCCL_",
     "CUDA_LAUNCH_BLOCKING",
 )
+# What Megatron asserts with expandable segments, and asks for to be deterministic; NVLS_ENABLE=1 is what 2 does.
+_OF_FRAMEWORKS = {"NCCL_GRAPH_REGISTER": ("0",), "NCCL_ALGO": ("Ring",), "NCCL_NVLS_ENABLE": ("1",)}
 _SLOW = {
     "NCCL_P2P_DISABLE",
     "NCCL_SHM_DISABLE",
@@ -192,7 +194,9 @@ def _is_debugging(node: Node, entry: Known, value: str) -> bool:
     if entry.name == "TORCH_DISTRIBUTED_DEBUG":
         return value.upper() in ("INFO", "DETAIL")
     own = parsed_value(entry.name, value, nccl_version(node))
-    if entry.name == "NCCL_GRAPH_REGISTER" and own == 0:  # Megatron asks for it with expandable segments
+    if entry.name in _OF_FRAMEWORKS and value in _OF_FRAMEWORKS[entry.name]:
+        return False
+    if entry.name == "NCCL_ALGO" and value.startswith("^"):  # it leaves something out, and pins nothing
         return False
     return entry.debugging and own not in (parsed_value(entry.name, None), None)
 

@@ -282,13 +282,20 @@ def shared_subnet(cluster: Cluster) -> Iterator[Finding]:
         ]
         for group in _sharing(networks):
             names = [name for name, _ in group]
-            level = warn if used & {*names} and not _is_usual(node, names) else note
+            where, what = Where(node=node.name, device=names[0]), f"{_cards(group)} share a subnet"
+            evidence = [seen("getifaddrs", ", ".join(f"{name} {network}" for name, network in group))]
+            if _is_usual(node, names):
+                yield note(
+                    where, what, why="Data does not go over their sockets.", owner="node", evidence=evidence
+                )
+                continue
+            level = warn if used & {*names} else note
             yield level(
-                Where(node=node.name, device=names[0]),
-                f"{_cards(group)} share a subnet",
+                where,
+                what,
                 why="The kernel sends through one of them, whichever NCCL has chosen.",
                 owner="node",
-                evidence=[seen("getifaddrs", ", ".join(f"{name} {network}" for name, network in group))],
+                evidence=evidence,
                 fix=[
                     you(
                         "Name the one that the job uses.",

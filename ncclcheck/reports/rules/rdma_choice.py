@@ -62,7 +62,9 @@ def selection(cluster: Cluster) -> Iterator[Finding]:
         for nothing_left, what in problems:
             level = fail if nothing_left else warn
             why = _TCP if nothing_left else "The job then uses other links than those meant, slower ones perhaps."
-            yield level(Where(node=node.name), what, why=why, owner="job", evidence=evidence, fix=_rewrite(node))
+            yield level(
+                Where(node=node.name), what, why=why, owner="job", evidence=evidence, fix=_rewrite(node, pattern)
+            )
         if not problems:
             yield fine(Where(node=node.name), f"it selects {fold_names(wiring.choice(node).names)}", *evidence)
 
@@ -96,11 +98,18 @@ def _shown(entry: Entry) -> str:
     return repr(entry.name) if entry.port < 0 else f"{entry.name!r} port {entry.port}"
 
 
-def _rewrite(node: Node) -> list[Remedy]:
-    up = [one.hca.name for one in (*wiring.choice(node).used, *wiring.choice(node).unwanted)]
-    names = ",".join(dict.fromkeys(up))
-    command = [f"export NCCL_IB_HCA=={names}"] if names else ["ls /sys/class/infiniband"]
-    return [you("List the HCAs that are meant, with = in front for whole names, or unset it.", *command)]
+def _rewrite(node: Node, pattern: HcaPattern) -> list[Remedy]:
+    """The same names as whole ones; without it where all HCAs go together; else all that are ACTIVE, to choose."""
+    up = [*wiring.choice(node).used, *wiring.choice(node).unwanted]
+    present = {one.hca.name for one in up}
+    value = "=" + ",".join(dict.fromkeys(one.hca.name for one in up))
+    if not pattern.exact and pattern.entries and {entry.name for entry in pattern.entries} <= present:
+        value = ("^=" if pattern.exclude else "=") + ",".join(entry.name for entry in pattern.entries)
+    elif not up:
+        return [you("List the HCAs that are meant, or unset it.", "ls /sys/class/infiniband")]
+    elif len(data_cards.fastest(up)) == len(up):
+        return [you("Unset it: the HCAs of this node go together, and NCCL takes them all.", "unset NCCL_IB_HCA")]
+    return [you("List the HCAs that are meant, with = for whole names.", f"export NCCL_IB_HCA={quoted(value)}")]
 
 
 @rule(
