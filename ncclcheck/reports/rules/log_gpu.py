@@ -254,7 +254,7 @@ def hardware(logs: Logs) -> Iterator[Finding]:
 
 def _broken(where: Where, found: list[LogEvent], *, sure: bool) -> Finding:
     codes = {int(event.fields["xid"]) for event in found if "xid" in event.fields}
-    lesser = codes and codes <= set(LESSER) and all("xid" in event.fields for event in found)
+    lesser = codes and not codes & set(HARDWARE) and all("xid" in event.fields for event in found)
     known = [f"Xid {code}, {(HARDWARE | LESSER)[code]}" for code in sorted(codes) if code in HARDWARE | LESSER]
     what = f"a GPU failed{on(where)}: {'; '.join(known) or found[0].fields.get('error', 'it is lost')}"
     if not sure:
