@@ -38,7 +38,7 @@ CONSEQUENCES = {
 AT_THE_END = frozenset(("store-broken", "connection-reset", "broken-pipe"))  # seen at the end of sound jobs, too
 
 CONTEXT = frozenset(
-    ("traceback", "frame", "root-cause-block", "root-cause-host", "root-cause-rank", "no-flight-recorder")
+    ("traceback", "frame", "last-error", "root-cause-block", "root-cause-host", "root-cause-rank", "no-flight-recorder")
 )
 
 HARMLESS = {

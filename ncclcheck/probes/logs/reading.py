@@ -26,6 +26,8 @@ _NOBODY = Prefix()
 _OPERATIONS = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "AlltoAll", "Send", "Recv")
 _CALLS = tuple(f"{name}: ".encode() for name in _OPERATIONS)
 _STAMPED = (b"T", b" ")
+_LAST_ERROR = "Last error:"  # of ncclGetLastError, as torch prints it: a warning of NCCL follows, or nothing
+_NO_ERROR = ("Exception raised from", "frame #", "Traceback", "[")
 _BULK = ("Channel ", "Ring ", "Tree ", "Trees ", "Coll")
 
 
@@ -65,6 +67,7 @@ class _File:
     stamp: str = ""
     problem: str = ""
     empty_folder: bool = False
+    last_error_of: tuple[int | None, str] | None = None
 
     def seen(self, text: str) -> None:
         """Keep the time of a line that is worth it, from its head or from what stood before it."""
@@ -129,7 +132,7 @@ class Reading:
         pairs = zip(lines, shapes, strict=True)
         for number, (line, shape) in enumerate(pairs, number + 1):  # noqa: B020 - goes on
             at = line.find(MARK)
-            if at < 0 and shape in dull:
+            if at < 0 and shape in dull and here.last_error_of is None:
                 continue
             if bars and b"\r" in (line := line.rstrip(b"\r")):  # progress bars are one line to an editor
                 for part in line.split(b"\r"):
@@ -144,7 +147,7 @@ class Reading:
                     operations += 1
                 elif not self._connects(here, line, at):
                     self._records(here, line, number)
-            elif patterns := matcher.may(line[:LONGEST]):
+            elif (patterns := matcher.may(line[:LONGEST])) or here.last_error_of is not None:
                 self._other(here, line, number, patterns)
             else:
                 matcher.pass_over(shape, line[:LONGEST])
@@ -225,12 +228,27 @@ class Reading:
             self._connections[key] = (process, process.turns, *counted)
 
     def _other(self, here: _File, line: bytes, number: int, patterns: tuple[Pattern, ...]) -> None:
-        if not patterns:
+        if not patterns and here.last_error_of is None:
             return
         text = plain(line[:LONGEST].decode(errors="backslashreplace"))
         here.seen(text)
         before = prefix(text[:HEAD])
-        self._keep(here, text[before.end :], number, patterns, before, None, "")
+        said = text[before.end :]
+        level = "WARN" if self._is_last_error(here, said, before) else ""
+        self._keep(here, said, number, patterns, before, None, level)
+
+    @staticmethod
+    def _is_last_error(here: _File, said: str, before: Prefix) -> bool:
+        """Whether a line repeats a warning of NCCL, which may stand nowhere else: after or below `Last error:`."""
+        who = (before.rank, before.task)
+        head, _, rest = said.partition(_LAST_ERROR)
+        if not head.strip() and _LAST_ERROR in said:
+            here.last_error_of = None if rest.strip() else who
+            return bool(rest.strip())
+        below = here.last_error_of == who
+        if below:
+            here.last_error_of = None
+        return below and bool(said.strip()) and not said.lstrip().startswith(_NO_ERROR)
 
     def _keep(
         self, here: _File, text: str, number: int, patterns: tuple[Pattern, ...], before: Prefix,
