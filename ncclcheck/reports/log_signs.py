@@ -38,7 +38,15 @@ CONSEQUENCES = {
 AT_THE_END = frozenset(("store-broken", "connection-reset", "broken-pipe"))  # seen at the end of sound jobs, too
 
 CONTEXT = frozenset(
-    ("traceback", "frame", "last-error", "root-cause-block", "root-cause-host", "root-cause-rank", "no-flight-recorder")
+    (
+        "traceback",
+        "frame",
+        "last-error",
+        "root-cause-block",
+        "root-cause-host",
+        "root-cause-rank",
+        "no-flight-recorder",
+    )
 )
 
 HARMLESS = {
@@ -54,7 +62,12 @@ HARMLESS = {
     "omp-threads": "torchrun's default; raise OMP_NUM_THREADS where the CPU prepares data slowly",
     "not-destroyed": "at the normal end of a program nothing is lost; call dist.destroy_process_group() last",
     "hostname-not-found": "the address of a peer has no name in the DNS; torch uses the address",
+    "collnet-given-up": "NCCL goes on without SHARP (CollNet), by rings and trees",
     "connect-retried": "ranks start at different times, and NCCL dials again; bad only where the last try fails",
+    "rccl-numa-balancing": "speed may vary; kernel.numa_balancing=0 steadies it (RCCL says it on sound hosts too)",
+    "rccl-fine-grain": "RCCL asks for it on hosts whose GPUs share memory over PCIe; it costs speed at most",
+    "rccl-iommu": "RCCL says it on every host without that kernel parameter; bad only where the job hangs",
+    "rccl-no-profiler": "no profiler, or no MSCCL algorithms; nothing is lost",
     "node-rank-not-used": "the rendezvous c10d numbers the nodes itself; --node-rank is not needed",
     "ipv6-not-there": "torch tries IPv6 first, and IPv4 next",
 }

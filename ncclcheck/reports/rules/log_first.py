@@ -12,7 +12,14 @@ from ncclcheck.reports.log_ending import died
 from ncclcheck.reports.logged import cause, in_order, lines, log_rule, root_cause, said
 from ncclcheck.reports.rule import NothingToJudge
 
-_ENDED = ("worker-failed", "worker-signalled", "srun-task-exit", "nccl-warning", "watchdog-timeout", "tests-failure")
+_ENDED = (
+    "worker-failed",
+    "worker-signalled",
+    "srun-task-exit",
+    "nccl-warning",
+    "watchdog-timeout",
+    "tests-failure",
+)
 _SIGTERM = "15"
 _LINES = 10  # other ranks print a little longer
 # A program's own: Python ends with 1 after an exception, shells with 126 and more of what they could not run.

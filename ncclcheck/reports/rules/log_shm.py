@@ -58,8 +58,8 @@ def room(logs: Logs) -> Iterator[Finding]:
     ## How we know
     `Call to posix_fallocate failed : No space left on device` (such as 2.7), `Error: failed to extend
     /dev/shm/nccl-... to N bytes`, in later versions with the error: only `No space left on device` is this. torch
-    repeats only NCCL's last words, `Error while creating shared memory segment /dev/shm/nccl-... (size N)`: without
-    an error, that is this one too, unless another line tells a refusal.
+    repeats only NCCL's last words, `Error while creating shared memory segment /dev/shm/nccl-... (size N)`:
+    without an error, that is this one too, unless another line tells a refusal.
 
     ## Fix
     - **you** `docker run --shm-size=8g` or `--ipc=host`; in Kubernetes an emptyDir of medium Memory at /dev/shm.

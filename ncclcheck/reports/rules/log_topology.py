@@ -77,7 +77,9 @@ def _refused(logs: Logs, found: list[LogEvent], damaged: bool) -> Finding:
 
 def _file(logs: Logs, event: LogEvent) -> tuple[str, str]:
     """Which variable named the file, and its path where that is told."""
-    name = _GRAPH if "Channel" in event.text or "graph" in event.text.lower().partition("nccl warn")[2] else _TOPOLOGY
+    name = (
+        _GRAPH if "Channel" in event.text or "graph" in event.text.lower().partition("nccl warn")[2] else _TOPOLOGY
+    )
     own = process_of(logs, event)
     settings = own.settings if own else {}
     told = {one.fields["name"]: one.fields["path"] for one in said(logs, "xml-setting")}

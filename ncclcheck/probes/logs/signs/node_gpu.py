@@ -7,18 +7,20 @@ from ncclcheck.probes.logs.signs.sign import Sign
 SIGNS = (
     Sign(
         "nccl-cuda-failure",
-        r"Cuda failure(?: \d{1,4})? '(?P<error>[^']{2,120})",
+        r"(?:Cuda|HIP) failure(?: \d{1,4})? '(?P<error>[^']{2,120})",
         (
             "elm4:311:340 [2] include/alloc.h:48 NCCL WARN Cuda failure 'out of memory'",
             "elm4:311:340 [2] transport/p2p.cc:275 NCCL WARN Cuda failure 101 'invalid device ordinal'",
+            "elm4:311:340 [2] NCCL WARN HIP failure 'out of memory' at src/init.cc:812",
         ),
     ),
     Sign(
         "torch-cuda-error",
-        r"(?:CUDA|cuda) (?:driver |runtime )?error(?: ?\(?\d{1,4}\)?)? ?: (?P<error>[A-Za-z][^'(]{2,120})",
+        r"(?:CUDA|cuda|HIP) (?:driver |runtime )?error(?: ?\(?\d{1,4}\)?)? ?: (?P<error>[A-Za-z][^'(]{2,120})",
         (
             "RuntimeError: CUDA error: uncorrectable ECC error encountered",
             "torch.AcceleratorError: CUDA error: invalid device ordinal",
+            "RuntimeError: HIP error: invalid device function",
             "RuntimeError: cuda runtime error (101) : invalid device ordinal at /torch/csrc/cuda/Module.cpp:59",
         ),
     ),
@@ -70,7 +72,7 @@ SIGNS = (
     ),
     Sign(
         "torch-gpu-memory",
-        r"CUDA out of memory\. (?:Tried to allocate|.{0,110}?Requested size:) (?P<size>[\d.]{1,12} ?[KMGT]?i?B)",
+        r"(?:CUDA|HIP) out of memory\. (?:Tried to allocate|.{0,110}?Requested size:) (?P<size>[\d.]{1,12} ?[KMGT]?i?B)",
         (
             "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.32 GiB. GPU 0 has a total "
             "capacity of 79.11 GiB",
