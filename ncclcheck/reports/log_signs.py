@@ -13,7 +13,8 @@ _FOLLOWS = re.compile(
     r"DistBackendError|ncclRemoteError|Connection (?:closed|reset) by|Broken pipe|[Ss]ocket [Tt]imeout|"
     r"NCCL (?:error|communicator was aborted)|Watchdog caught|RendezvousConnectionError|by signal: Terminated|"
     r"Application timeout caused pair closure|"
-    r"Timed out waiting \d+ms|connectFullMesh|RayTaskError|ActorDied|EngineDead|Engine core|root cause above|"
+    r"Timed out waiting \d+ms|connectFullMesh|EngineDead|Engine core|root cause above|"
+    r"ray\.exceptions\.|RayTaskError|ActorDied|"
     r"client socket has timed out|ProcessRaisedException|ProcessExitedException|CalledProcessError|"
     r"RendezvousTimeout|monitoredBarrier"
 )
@@ -31,7 +32,7 @@ CONSEQUENCES = {
     "propagated": "NCCL passes an error on to its caller",
     "sigterm-to-peers": "torchrun ends the other processes of its node",
     "signal-exception": "torchrun itself was ended",
-    "child-failed": "torchrun tells that one of its processes failed",
+    "child-failed": "the launcher tells that one of its processes failed",
     "step-cancelled": "Slurm ends the step after a task failed, or by order",
 }
 

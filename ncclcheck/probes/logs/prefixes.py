@@ -19,7 +19,9 @@ _FORMS = (
     # mpirun --tag-output, of version 5 too; SageMaker
     r"\[(?:[\w.-]{1,200}@)?\d{1,5},(?:mpirank:)?(?P<rank>\d{1,6})(?:,[\w.-]{1,63})?\]<std(?:out|err|diag)>:\s?",
     r"(?P<task>\d{1,6}): ",  # srun --label
-    r"\((?:\w{1,80}(?:\[[^\]]{1,40}\])? )?(?P<task>pid=\d{1,10}(?:, ip=(?P<host>[\w.:]{1,64}))?)\)\s",  # Ray
+    # Ray, vLLM
+    r"\((?:\w{1,80}(?:\[[^\]]{1,40}\])? )?(?:rank=(?P<rank>\d{1,6}) )?"
+    r"(?P<task>pid=\d{1,10}(?:, ip=(?P<host>[\w.:]{1,64}))?)\)\s",
     r"\[(?P<task>pod/[\w.-]{1,253}/[\w.-]{1,63})\]\s",  # kubectl logs --prefix
     r"(?P<task>[\w.-]{1,128})\s+\|\s",  # docker compose
     r"(?P<host>(?=[a-z-]{0,60}\d)[a-z][a-z0-9.-]{0,62}): (?!error)",  # pdsh, DeepSpeed
@@ -59,13 +61,18 @@ def prefix(text: str) -> Prefix:
         host = told.get("host") or host
         task += [told["task"]] if told.get("task") else []
         end = found.end()
-    return Prefix(rank, " ".join(task), host if is_address(host) else host.partition(".")[0], end)
+    return Prefix(rank, " ".join(task), short(host), end)
 
 
 def rank_of(text: str) -> int | None:
     """What torch writes before its own lines, where something else stands before it: a progress bar."""
     found = _RANK.search(text[:HEAD])
     return int(found[1]) if found else None
+
+
+def short(host: str) -> str:
+    """A host's name without its domain, or its address."""
+    return host if is_address(host) else host.partition(".")[0]
 
 
 def is_address(host: str) -> bool:

@@ -11,10 +11,11 @@ from typing import BinaryIO
 from ncclcheck.probes.facts import LogEvent, LogFile, Logs
 from ncclcheck.probes.facts.secrets import masked
 from ncclcheck.probes.logs import told
+from ncclcheck.probes.logs.calls import Call, Calls
 from ncclcheck.probes.logs.lines import LONGEST, MARK, Other, Record, blocks, split
 from ncclcheck.probes.logs.match import Matcher, Pattern, shape_of
 from ncclcheck.probes.logs.nccl import Communicator, End, Log, Process
-from ncclcheck.probes.logs.prefixes import HEAD, Prefix, plain, prefix, rank_of
+from ncclcheck.probes.logs.prefixes import HEAD, Prefix, plain, prefix, rank_of, short
 from ncclcheck.probes.logs.times import when
 
 _MOST_EVENTS = 50_000
@@ -90,6 +91,7 @@ class Reading:
     _files: list[_File] = field(default_factory=list)
     _counts: dict[tuple[object, ...], list[Kept]] = field(default_factory=dict)
     _matcher: Matcher = field(default_factory=Matcher)
+    _calls: Calls = field(default_factory=Calls)
     _connections: dict[bytes, tuple[Process, int, Communicator, End]] = field(default_factory=dict)
     _order: int = 0
     _dropped: int = 0
@@ -145,6 +147,7 @@ class Reading:
                 here.last_record = number
                 if line.startswith(_CALLS, at + 10) and line.find(MARK, at + 5) < 0:
                     operations += 1
+                    self._calls.keep(here.name, number, line, at)
                 elif not self._connects(here, line, at):
                     self._records(here, line, number)
             elif (patterns := matcher.may(line[:LONGEST])) or here.last_error_of is not None:
@@ -262,17 +265,16 @@ class Reading:
                 fields["place"] = place
             me = fields.pop("me", "") or fields.pop("self", "")
             rank = known if known is not None or not me.isdecimal() or len(me) > 7 else int(me)
+            at = host or short(fields.pop("here", ""))
             group, order = (here.name, before.task), self._order + number - here.lines
-            same = self._counts.get(key := (sign, host, pid, rank, group), [])
+            same = self._counts.get(key := (sign, at, pid, rank, group), [])
             if len(same) >= _MOST_OF_A_SIGN or len(self.kept) >= _MOST_EVENTS:
                 self._dropped += 1
                 if same:
                     same[-1].again(number, text, order, here.time)
                 continue
             self._counts[key] = same
-            one = Kept(
-                sign, number, _quoted(text), order, group, process, host, pid, rank, here.time, level, fields
-            )
+            one = Kept(sign, number, _quoted(text), order, group, process, at, pid, rank, here.time, level, fields)
             same.append(one)
             self.kept.append(one)
 
@@ -280,6 +282,7 @@ class Reading:
         """All that was said."""
         who = told.Writers(self.log, self.groups)
         events = [self._event(one, who) for one in self.kept]
+        events += [self._call(one) for one in self._calls.differing(self.log)]
         processes = told.processes(self.log, who, self.begins)
         return Logs(
             files=[
@@ -301,6 +304,20 @@ class Reading:
             world=max((one.nranks for one in processes if one.nranks), default=None),
             version=self.log.version,
             dropped=self._dropped,
+        )
+
+    def _call(self, one: Call) -> LogEvent:
+        """A collective that ranks of a communicator called differently."""
+        return LogEvent(
+            sign="collective-differs",
+            file=one.file,
+            line=one.line,
+            text=one.text,
+            order=self._order,
+            host=one.host,
+            pid=one.pid,
+            rank=one.rank,
+            fields=one.fields | {"place": str(one.place)},
         )
 
     def _event(self, one: Kept, who: told.Writers) -> LogEvent:

@@ -94,6 +94,17 @@ SIGNS = (
         ),
     ),
     Sign(
+        "nccl-suspects-mismatch",
+        r"Mismatched collective detected, please check your collective calls at and around rank (?P<me>\d{1,7})"
+        r"|may be caused by a collective mismatch around rank (?P<self>\d{1,7})",
+        (
+            "gpu-a17:1:1 [0] init.cc:1321 NCCL WARN Mismatched collective detected, please check your collective calls at "
+            "and around rank 3. You can use NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=COLL to see the collective logs",
+            "gpu-a17:1:1 [0] init.cc:1331 NCCL WARN Your program may be hanging, this may be caused by a collective "
+            "mismatch around rank 3. Please check your collective calls at and around this rank.",
+        ),
+    ),
+    Sign(
         "ranks-disagree-short",
         r"Detected mismatch between collectives on ranks",
         ("RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running something else",),
@@ -180,6 +191,51 @@ SIGNS = (
             "#5 save_16bit_model from /opt/train/deepspeed/runtime/engine.py:3704",
         ),
         words=("save", "state_dict", "zero3"),
+    ),
+    Sign(
+        "first-frame",
+        r'^\s*(?:#\d{1,3} |File "[^"]{1,400}", line \d{1,7},? in )(?P<function>(?:local_)?main_process_first'
+        r"|torch_distributed_zero_first|(?:local_)?rank_zero_first|zero_first)\b",
+        (
+            '  File "/opt/transformers/training_args.py", line 2503, in main_process_first',
+            '  File "/app/utils/torch_utils.py", line 40, in torch_distributed_zero_first',
+        ),
+        words=("main_process_first", "zero_first"),
+    ),
+    Sign(
+        "alone-frame",
+        r'^\s*(?:#\d{1,3} |File "[^"]{1,400}", line \d{1,7},? in )(?P<function>load_dataset|_prepare_dataset'
+        r"|preprocess_dataset|tokenize\w{0,30}|build_dataset|get_dataset|evaluate|evaluation_loop|compute_metrics"
+        r"|push_to_hub|snapshot_download)\b",
+        (
+            '  File "/opt/datasets/load.py", line 2132, in load_dataset',
+            '  File "/opt/transformers/trainer.py", line 3900, in evaluation_loop',
+        ),
+        words=("_dataset", "tokenize", "evaluat", "compute_metrics", "push_to_hub", "snapshot_download"),
+    ),
+    Sign(
+        "preparing",
+        r"(?P<what>Running tokenizer on dataset|Converting format of dataset|Tokenizing[\w ]{0,40}|Map|Filter"
+        r"|Generating \w{1,20} (?:split|examples)|Grouping texts[\w ]{0,40}|Packing[\w ]{0,40}"
+        r"|Applying chat template[\w ]{0,40}|Truncating[\w ]{0,40}|Extracting prompt[\w ]{0,40})"
+        r"(?: \([^)|]{1,40}\))?: {1,4}(?P<percent>\d{1,3})%\|",
+        (
+            "Running tokenizer on dataset:  47%|####7     | 1695000/3634744 [30:09<33:25, 967.30 examples/s]",
+            "Map (num_proc=16):  12%|#2        | 12000/100000 [10:00<1:12:00, 20.1 examples/s]",
+        ),
+        words=(
+            "running tokenizer",
+            "converting format",
+            "tokenizing",
+            "map",
+            "filter",
+            "generating",
+            "grouping texts",
+            "packing",
+            "applying chat",
+            "truncating",
+            "extracting prompt",
+        ),
     ),
     Sign(
         "zero3",
