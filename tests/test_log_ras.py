@@ -50,8 +50,10 @@ def test_several_ranks_that_are_behind_are_listed_below_their_count() -> None:
 
 def test_a_rank_that_is_behind_in_a_job_that_gave_up_is_the_failure() -> None:
     watchdog = (
-        "[rank0]:[E1109 22:46:25.933 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog caught collective operation timeout: "
-        "WorkNCCL(SeqNum=2, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600012 milliseconds "
+        "[rank0]:[E1109 22:46:25.933 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog caught collective "
+        "operation timeout: "
+        "WorkNCCL(SeqNum=2, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for "
+        "600012 milliseconds "
         "before timing out.\n"
     )
     assert raised((FOLDER / "2.27.7-skipped.txt").read_text() + watchdog)["LOG121"] == "fail"

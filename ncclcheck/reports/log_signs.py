@@ -23,6 +23,7 @@ CONSEQUENCES = {
     "remote-closed": "the process at the other end had gone away",
     "connection-reset": "the process at the other end had gone away",
     "broken-pipe": "the process at the other end had gone away",
+    "ofi-peer-gone": "the EFA queue at the other end is gone, with its process or its container",
     "proxy-failed": "a peer did not answer any more",
     "remote-error": "NCCL's own word for: another process went away first",
     "store-broken": "the rank that holds the store had ended",

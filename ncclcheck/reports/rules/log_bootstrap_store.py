@@ -16,7 +16,7 @@ _NETWORK = {"110", "113", "101"}
 _RETRIES = 20  # a start that goes well tells it once or twice a rank
 _IN_VAIN = 5
 _RAISED = re.compile(r"^\S{0,80}Error: ")
-_WHY = ("error", "told", "nccl", "ssh")
+_WHY = ("error", "told", "error_of", "nccl", "ssh")
 _RENDEZVOUS = "torchrun --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d --rdzv-endpoint=$HEAD:29511 train.py"
 
 

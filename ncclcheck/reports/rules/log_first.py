@@ -258,6 +258,8 @@ def no_exception(logs: Logs) -> Iterator[Finding]:
     found = [one for one in failed if one.sign == "python-error"]
     if failed and {one.sign for one in failed} == {"worker-failed"}:
         yield from _left(logs, failed)
+    if not failed:
+        yield from _left_mpirun(logs)
     kinds: dict[str, list[LogEvent]] = {}
     for one in found:
         kinds.setdefault(one.fields.get("type", ""), []).append(one)
@@ -271,6 +273,21 @@ def no_exception(logs: Logs) -> Iterator[Finding]:
             owner="job",
             fix=[you("Read the traceback above this line; on one rank alone, look at the data that it had.")],
         )
+
+
+def _left_mpirun(logs: Logs) -> Iterator[Finding]:
+    """The first that mpirun saw end with an exit code; why is not in the log."""
+    first, code = next(iter(said(logs, "mpirun-first")), None), next(iter(said(logs, "mpirun-exit")), None)
+    if first is not None and not said(logs, "mpirun-signalled"):
+        told = f" with exit code {code.fields['exitcode']}" if code else ""
+        yield cause(
+            [first, *([code] if code else [])],
+            f"rank {first.rank} was the first to end{told}; why is not in the log",
+            why="mpirun ends all others as soon as one process ends with an exit code other than 0.",
+            owner="job",
+            fix=[you("Confirm: read what that rank printed, each rank into a file of its own.",
+                     "mpirun --output-filename logs ...", "export NCCL_DEBUG=INFO")],
+        )  # fmt: skip
 
 
 def _left(logs: Logs, failed: list[LogEvent]) -> Iterator[Finding]:

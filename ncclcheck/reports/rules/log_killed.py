@@ -34,7 +34,7 @@ _KINDS = (
           "died of an illegal instruction (SIGILL): a library was built for another CPU", "job", "lscpu"),
     _Kind(8, ("Floating point exception", "SIGFPE"), "died of an arithmetic error (SIGFPE)", "job", _STACK),
 )  # fmt: skip
-_CRASH, _ABORT = 11, 6
+_CRASH, _ABORT, _BUS = 11, 6, 7
 _BY_THE_KERNEL = ("Out Of Memory", "Killed")
 _FAILURES = (
     "watchdog-timeout",
@@ -83,6 +83,7 @@ def nobody_is_killed(logs: Logs) -> Iterator[Finding]:
         events = _exits(logs, kind) + _named(logs, kind) + (tasks if kind.number == 9 else [])
         if kind.number in (_CRASH, _ABORT):
             events = [] if _has_another_reason(logs, kind, events) else events + _told_itself(logs, kind)
+        events += said(logs, "bus-error") if kind.number == _BUS else []
         if events:
             yield _ended(logs, _by_line(events), kind)
 

@@ -156,3 +156,45 @@ def _failed(event: LogEvent) -> str:
     told = event.fields
     named = event.host if "Node failure on" in event.text else ""
     return named or told.get("own", "") or told.get("at", "")
+
+
+@log_rule("LOG124", "MPI starts on all nodes")
+def mpi_starts(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    mpirun could not start its processes, or MPI_Init failed in them: NCCL was never reached.
+
+    ## Why it matters
+    It looks like a failure of nccl-tests or NCCL, and is one of the launcher: another MPI on another node, no ssh
+    between nodes, too few slots, a process manager that does not fit.
+
+    ## How we know
+    `Fatal error in PMPI_Init`, `ORTE was unable to reliably start one or more daemons`, `There are not enough
+    slots available`, `PML add procs failed`.
+
+    ## Fix
+    - **you** run `mpirun ... hostname` first; the same MPI for building and running, on all nodes; `-H
+      node1:8,node2:8`.
+    - **admin** ssh between the nodes without a password; interfaces for MPI: `--mca btl_tcp_if_include`.
+
+    ## Source
+    Open MPI documentation, Launching MPI jobs (FAQ); MPICH documentation, Hydra; srun(1), --mpi.
+    """
+    if found := in_order(said(logs, "mpi-not-started")):
+        yield cause(
+            found,
+            f"MPI did not start: {found[0].text.strip()[:120]}",
+            why="The processes never came to NCCL.",
+            owner="job",
+            fix=[
+                you(
+                    "Confirm without NCCL.",
+                    "mpirun -H node1:1,node2:1 hostname",
+                    "which -a mpirun; mpirun --version",
+                ),
+                you(
+                    "Give mpirun the slots, and the same MPI on all nodes.", "mpirun -H node1:8,node2:8 -np 16 ..."
+                ),
+                admin("Let the nodes reach each other by ssh.", "ssh -o BatchMode=yes node2 true"),
+            ],
+        )

@@ -1,4 +1,4 @@
-"""LOG073: files that tell NCCL how the machine is built, and which rings and trees it is to use."""
+"""LOG073, LOG077: files that tell NCCL how the machine is built, and machines that it does not understand."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.findings import Finding, Remedy, State, admin, you
 from ncclcheck.reports.log_ending import died
+from ncclcheck.reports.log_told import version_seen
 from ncclcheck.reports.logged import at_teller, cause, log_rule, process_of, said
 
 _TOPOLOGY, _GRAPH = "NCCL_TOPO_FILE", "NCCL_GRAPH_FILE"
@@ -101,3 +102,54 @@ def _remedies(name: str) -> list[Remedy]:
         you("Where nobody set it, NCCL's own files did.", f"grep -n {name} {_CONFIGURED}"),
         admin("Take it out of the image, or give each size of machine its own file.", "cat /etc/nccl.conf"),
     ]
+
+
+@log_rule("LOG077", "NCCL is new enough for the machine and the job")
+def nccl_is_new_enough(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    NCCL 1, which serves one node and GPUs up to its time only, failed; or NCCL could not make sense of how the
+    GPUs of this machine are connected.
+
+    ## Why it matters
+    Its errors speak of CUDA or of an internal check. Each generation of GPUs and switches needs an NCCL that
+    knows it: containers with an older one fail on new machines, and nothing says that a newer one would run.
+
+    ## How we know
+    `NCCL Tests compiled with NCCL 1`, or the form of NCCL 1's warnings (`WARN src/core.cu`), and a failure.
+    `Failed to find reverse path`: NCCL's graph of the machine has links in one direction only, as with
+    NVSwitches that it does not know (2.14 on H100, which came with 2.15 and 2.16), or where NVML tells of some
+    links wrongly.
+
+    ## Fix
+    - **you** a newer NCCL or image; compare `nvidia-smi topo -m` with the log.
+    - **admin** where NCCL is new, look at the NVLinks: `nvidia-smi nvlink -s`.
+
+    ## Source
+    NVIDIA/nccl-tests#5; NVIDIA NCCL release notes; NVIDIA/nccl src/graph/paths.cc.
+    """
+    old, lost = said(logs, "nccl-one"), said(logs, "paths-not-found")
+    if old and (said(logs, "nccl-result", "tests-failure") or any("WARN" in one.text for one in old)):
+        yield cause(
+            [*old, *said(logs, "nccl-result")],
+            "NCCL 1 is used: it serves one node, and no GPU or driver that came after it",
+            why="It came to its end in 2016, and was replaced by NCCL 2.",
+            owner="job",
+            fix=[you("Build against NCCL 2, and confirm which one is loaded.",
+                     "make MPI=1 NCCL_HOME=/usr/local/nccl2", "ldd build/all_reduce_perf | grep nccl")],
+        )  # fmt: skip
+    if lost:
+        yield cause(
+            lost,
+            "NCCL cannot make sense of how the GPUs of this machine are connected: it may be too old for it",
+            why="Its graph of the machine has links in one direction only, as with switches that it "
+                "does not know.",
+            owner="job",
+            at=at_teller(logs, lost),
+            more=version_seen(logs, lost[0]),
+            fix=[
+                you("Confirm with a newer NCCL.", "python -m pip install -U nvidia-nccl-cu12",
+                    "nvidia-smi topo -m"),
+                admin("Where it is new, look for NVLinks that are down.", "nvidia-smi nvlink -s"),
+            ],
+        )  # fmt: skip

@@ -78,12 +78,14 @@ SIGNS = (
         "python-name-unresolved",
         r"gaierror: \[Errno -?\d{1,4}\] (?P<error>.{1,60})|RuntimeError: (?P<told>Name or service not known|"
         r"Temporary failure in name resolution)"
+        r"|ValueError: host not found: (?P<error_of>.{1,60})"
         r"|error encountered when getting address info : (?P<nccl>.{1,60})"
         r"|Could not resolve hostname (?P<host>\S{1,253}): (?P<ssh>.{1,60})",
         (
             "gpu-a17:1:1 [0] misc/socket.cc:257 NCCL WARN Net : error encountered when getting address info : Name or "
             "service not known",
             "ssh: Could not resolve hostname gpu-a19: Name or service not known",
+            "ValueError: host not found: Name or service not known",
             "RuntimeError: Name or service not known",
             "socket.gaierror: [Errno -2] Name or service not known",
         ),
@@ -150,7 +152,7 @@ SIGNS = (
     ),
     Sign(
         "gloo-mesh",
-        r"Gloo connectFullMesh failed with",
+        r"Gloo connectFullMesh failed",
         (
             "RuntimeError: Gloo connectFullMesh failed with "
             "[../third_party/gloo/gloo/transport/tcp/pair.cc:144] no error",

@@ -205,6 +205,35 @@ SIGNS = (
         ),
     ),
     Sign(
+        "mpirun-first",
+        r"^\s{0,8}Process name: \[\[\d{1,9},\d{1,9}\],(?P<me>\d{1,7})\]",
+        ("  Process name: [[11392,1],8]",),
+    ),
+    Sign("mpirun-exit", r"^\s{0,8}Exit code: {1,8}(?P<exitcode>\d{1,3})\s*$", ("  Exit code:    3",)),
+    Sign(
+        "mpi-not-started",
+        r"Fatal error in (?:internal_|PMPI_|MPI_)Init|PML add procs failed|There are not enough slots available"
+        r"|(?:ORTE|PRTE|mpirun|prterun) was unable to (?:reliably )?(?:start|launch|find)"
+        r"|A (?:request|daemon) .{0,80}(?:died unexpectedly|aborted)|PMI_KVS_Get returned"
+        r"|MPI_INIT has failed|MPI_ABORT was invoked",
+        (
+            "Abort(3712399) on node 0 (rank 0 in comm 0): Fatal error in PMPI_Init: Other MPI error, error stack:",
+            "There are not enough slots available in the system to satisfy the 16",
+            "ORTE was unable to reliably start one or more daemons.",
+        ),
+        words=(
+            "fatal error in ",
+            "pml add procs",
+            "slots available",
+            "was unable to",
+            "died unexpectedly",
+            "aborted",
+            "pmi_kvs",
+            "mpi_init has",
+            "mpi_abort was",
+        ),
+    ),
+    Sign(
         "propagated",
         r"^\S{1,200}:\d{1,7} (?:\(\S{1,80}\) )?-> (?P<result>[0-8])\b",
         (

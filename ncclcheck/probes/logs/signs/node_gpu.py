@@ -174,6 +174,15 @@ SIGNS = (
         ),
     ),
     Sign(
+        "bus-error",
+        r"Caught signal 7\b|Signal: Bus error \(7\)|Fatal Python error: Bus error",
+        (
+            "[elm4:311  :0:340] Caught signal 7 (Bus error: nonexistent physical address)",
+            "[elm4:00311] Signal: Bus error (7)",
+            "Fatal Python error: Bus error",
+        ),
+    ),
+    Sign(
         "segfault-in-nccl",
         r"libnccl\.so[.\d]{0,16}\((?:\+|p?nccl)|segfault at .{1,120} in libnccl|\bnccl[A-Z]\w{2,60}\(\)  /",
         (

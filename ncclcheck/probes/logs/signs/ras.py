@@ -40,6 +40,7 @@ SIGNS = (
             "  Rank 3 -- GPU 1 managed by process 14503 on node 10.77.0.22",
             "  Process 14503 on node 10.77.0.22 managing GPU 1",
         ),
+        words=("managed by process", "managing gpu"),
     ),
     Sign(
         "ras-peer-dead",

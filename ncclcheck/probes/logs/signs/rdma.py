@@ -203,6 +203,16 @@ SIGNS = (
         ),
     ),
     Sign(
+        "ofi-peer-gone",
+        r"Invalid receiver queue pair number \(QPN\)|Unresponsive receiver \(never responded|(?:Destination|Remote) peer "
+        r"(?:is )?(?:dead|unresponsive)|Error: Unreachable remote",
+        (
+            "gpu-a17:4711:4790 [0] process_err_completion:1562 NCCL WARN NET/OFI Request 0x7f18 completed with error. RC:"
+            " 5. Error: Invalid receiver queue pair number (QPN) My EFA addr: fi_addr_efa://[fe80::30]:0:65",
+        ),
+        words=("receiver", "peer ", "unreachable remote"),
+    ),
+    Sign(
         "sharp-refused",
         r"SHARP coll init error: (?P<error>.{2,120})|No Aggregation Manager \(sharp_am\) detected"
         r"|SHArP Job init error: (?P<job>.{2,80})",

@@ -8,7 +8,7 @@ SIGNS = (
     Sign(
         "nccl-result",
         r"\bnccl(?P<result>SystemError|InternalError|UnhandledCudaError|InvalidUsage|InvalidArgument|RemoteError): "
-        r"|(?:NCCL|RCCL) (?:failure|error)[ :].{0,200}?['\" ,](?P<words>unhandled (?:system|cuda|hip) error"
+        r"|NCCL Init failed|(?:NCCL|RCCL) (?:failure|error)[ :].{0,200}?['\" ,](?P<words>unhandled (?:system|cuda|hip) error"
         r"|internal error|invalid (?:usage|argument)|remote process exited)",
         (
             "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error. ",

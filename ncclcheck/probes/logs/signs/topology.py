@@ -34,6 +34,22 @@ SIGNS = (
         ),
     ),
     Sign(
+        "paths-not-found",
+        r"Failed to find reverse path from|Could not find rev link for|No path computed to go from",
+        (
+            "Failed to find reverse path from remNode 0/5f000 nlinks 4 to node 0/cb000",
+            "elm4:311:340 [0] graph/paths.cc:62 NCCL WARN Could not find rev link for 2/0 -> 2/1",
+        ),
+    ),
+    Sign(
+        "nccl-one",
+        r"compiled with NCCL 1\.\d|WARN src/core\.cu:\d{1,5}",
+        (
+            "# NCCL Tests compiled with NCCL 1.0",
+            "WARN src/core.cu:225 failed to allocate 2101248 byte device buffer",
+        ),
+    ),
+    Sign(
         "xml-setting",
         r"(?P<name>NCCL_(?:TOPO|GRAPH)_FILE) set by environment to (?P<path>\S{1,300})",
         ("elm4:311:340 [0] NCCL INFO NCCL_GRAPH_FILE set by environment to /opt/microsoft/ncv4/graph.xml",),

@@ -18,7 +18,7 @@ SIGNS = (
         _WHO + r".{0,120}?(?:Watchdog c|C)aught collective operation timeout: WorkNCCL\(SeqNum=(?P<seq>\d{1,12}), "
         r"OpType=(?P<op>\w{1,40})(?:, NumelIn=(?P<numel_in>\d{1,20}), NumelOut=(?P<numel_out>\d{1,20})"
         r"|, TensorShape=\[[\d, ]{0,200}\])?, "
-        r"Timeout\(ms\)=(?P<timeout>\d{1,12})\) ran for (?P<ran>\d{1,12}) milliseconds",
+        r"Timeout\(ms\)=(?P<timeout>\d{1,12})\) ran for (?P<ran>\d{1,12}) m",
         (
             "[E ProcessGroupNCCL.cpp:828] [Rank 7] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1547, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1802380 milliseconds before timing out.",
             "[rank5]:[E ProcessGroupNCCL.cpp:563] [PG 0 Rank 5] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=493, OpType=ALLGATHER, NumelIn=1, NumelOut=4, Timeout(ms)=60000) ran for 60123 milliseconds before timing out.",
@@ -27,6 +27,11 @@ SIGNS = (
             _E
             + "[PG ID 0 PG GUID 0(default_pg) Rank 2] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=_ALLGATHER_BASE, NumelIn=4096, NumelOut=16384, Timeout(ms)=600000) ran for 600012 milliseconds before timing out.",
         ),
+    ),
+    Sign(
+        "watchdog-cut",
+        r"(?:Watchdog c|C)aught collective operation timeout:(?! WorkNCCL\(SeqNum=\d)",
+        ("[Rank 0] Watchdog caught collective operation timeout:",),
     ),
     Sign(
         "watchdog-status",

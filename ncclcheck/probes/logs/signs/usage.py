@@ -138,11 +138,13 @@ SIGNS = (
     Sign(
         "variable-not-set",
         r"[Ee]nvironment variable (?P<name>\w{1,60}) expected, but not set"
+        r"|raise _env_error\(['\"](?P<raised>\w{1,60})"
         r"|KeyError: '(?P<key>RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT)'",
         (
             "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable "
             "RANK expected, but not set",
             "KeyError: 'LOCAL_RANK'",
+            '    raise _env_error("MASTER_ADDR")',
         ),
     ),
     Sign(
@@ -180,6 +182,14 @@ SIGNS = (
             "RuntimeError: No CUDA GPUs are available",
             "AssertionError: Torch not compiled with CUDA enabled",
             "AttributeError: module 'torch._C' has no attribute '_cuda_setDevice'",
+        ),
+    ),
+    Sign(
+        "cuda-forked",
+        r"Cannot re-initialize CUDA in forked subprocess",
+        (
+            "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use "
+            "the 'spawn' start method",
         ),
     ),
     Sign(
