@@ -138,7 +138,7 @@ SIGNS = (
     ),
     Sign(
         "python-error",
-        r"^(?P<type>(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Exit|Interrupt|Warning|Expired))(?:: (?P<text>.{1,300})|(?<=Error)$|(?<=Exception)$)",
+        r"^(?P<type>(?:[A-Za-z_]\w{0,60}\.){0,8}(?:[A-Z]\w{0,80}(?:Error|Exception|Exit|Interrupt|Warning|Expired)|Exception))(?:: (?P<text>.{1,300})|(?<=Error)$|(?<=Exception)$)",
         (
             "RuntimeError: shape '[4, 8]' is invalid for input of size 31",
             "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:268, unhandled system error",
@@ -212,7 +212,7 @@ SIGNS = (
     Sign("mpirun-exit", r"^\s{0,8}Exit code: {1,8}(?P<exitcode>\d{1,3})\s*$", ("  Exit code:    3",)),
     Sign(
         "mpi-not-started",
-        r"Fatal error in (?:internal_|PMPI_|MPI_)Init|PML add procs failed|There are not enough slots available"
+        r"Fatal error in (?:internal_|PMPI_|MPI_)Init|PML add procs failed|here are not enough slots available"
         r"|(?:ORTE|PRTE|mpirun|prterun) was unable to (?:reliably )?(?:start|launch|find)"
         r"|A (?:request|daemon) .{0,80}(?:died unexpectedly|aborted)|PMI_KVS_Get returned"
         r"|MPI_INIT has failed|MPI_ABORT was invoked",

@@ -185,6 +185,35 @@ SIGNS = (
         ),
     ),
     Sign(
+        "not-divisible",
+        r"(?P<told>[^:]{0,120}\bmust be divisible by\b.{0,120})|(?:Error|Exception): (?P<raised>.{0,120}\bis not divisible by\b"
+        r".{0,80})|(?P<batch>train_batch_size is not(?: equal to .{3,120})?)",
+        (
+            "ValueError: Total number of attention heads (12) must be divisible by tensor parallel size (8).",
+            "AssertionError: 25 is not divisible by 4",
+            "AssertionError: Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * "
+            "gradient_acc_step * world_size 256 != 2 * 18 * 7",
+        ),
+        words=("divisible by", "train_batch_size is not"),
+    ),
+    Sign(
+        "extension-symbol",
+        r"(?P<file>[\w.-]{1,120}\.so)\S{0,20}: undefined symbol: (?P<symbol>_Z\w{0,200}(?:3c10|5torch|2at)\w{0,300})",
+        (
+            "ImportError: /opt/venv/lib/python3.12/site-packages/flash_attn_2_cuda.cpython-312-x86_64-linux-gnu.so: undefined "
+            "symbol: _ZN3c105ErrorC2ENS_14SourceLocationE",
+        ),
+    ),
+    Sign(
+        "loss-scale-lowest",
+        r"Current loss scale already at minimum|Minimum loss scale reached|overflow.{0,60}loss scale.{0,40}minimum",
+        (
+            "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.",
+            "FloatingPointError: Minimum loss scale reached (0.0001). Your loss is probably exploding.",
+        ),
+        words=("loss scale",),
+    ),
+    Sign(
         "cuda-forked",
         r"Cannot re-initialize CUDA in forked subprocess",
         (

@@ -1,0 +1,112 @@
+"""LOG125 to LOG127: what a program was given that cannot work: sizes, extensions, a number format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import Logs
+from ncclcheck.reports.findings import Finding, you
+from ncclcheck.reports.logged import at_teller, cause, log_rule, said
+
+
+@log_rule("LOG125", "the model and the batch can be divided over the ranks")
+def sizes_are_divided(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A number of heads, layers, words or samples that the number of ranks does not divide.
+
+    ## Why it matters
+    The program ends at its start on all ranks; with another number of GPUs than before (one taken out of use,
+    another machine) the settings of yesterday fail.
+
+    ## How we know
+    `must be divisible by`, `is not divisible by` in an exception, DeepSpeed's `train_batch_size is not equal to
+    micro_batch_per_gpu * gradient_acc_step * world_size`.
+
+    ## Fix
+    - **you** take a number of ranks, or of tensor parallel ranks, that divides it; or change the batch's parts.
+
+    ## Source
+    vLLM documentation, Parallelism and scaling; DeepSpeed documentation, Batch size related parameters.
+    """
+    if found := said(logs, "not-divisible"):
+        told = next(text for key in ("told", "raised", "batch") if (text := found[0].fields.get(key)))
+        yield cause(
+            found,
+            f"a size cannot be divided over the ranks: {told.strip()}",
+            why="Every rank must have the same part; the program refuses at its start.",
+            owner="job",
+            at=at_teller(logs, found),
+            fix=[you("Choose a number of ranks that divides it, or change the size.",
+                     "vllm serve MODEL --tensor-parallel-size 4")],
+        )  # fmt: skip
+
+
+@log_rule("LOG126", "extensions of torch were built for the torch that is installed")
+def extensions_fit_torch(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A library that was built against torch (flash-attn, apex, a kernel of the program) wants a symbol of C++
+    that the installed torch does not have.
+
+    ## Why it matters
+    The import fails on every rank, or on the nodes whose environment differs.
+
+    ## How we know
+    `undefined symbol: _ZN3c10...` (c10, at and torch are torch's names). NCCL's own symbols are LOG066.
+
+    ## Fix
+    - **you** build it anew against the installed torch, or install the wheel for that version of torch, Python,
+      CUDA and C++ ABI.
+
+    ## Source
+    Dao-AILab/flash-attention README, Installation; PyTorch documentation, C++ extensions.
+    """
+    if found := said(logs, "extension-symbol"):
+        name = found[0].fields["file"].partition(".")[0]
+        yield cause(
+            found,
+            f"{name} was built for another torch than the one that is installed",
+            why="Its import fails, and the rank ends before it meets the others.",
+            owner="job",
+            at=at_teller(logs, found),
+            fix=[
+                you("Confirm which torch is there.",
+                    "python -c 'import torch; print(torch.__version__, torch.compiled_with_cxx11_abi())'"),
+                you("Build it against that one.",
+                    "python -m pip install --no-build-isolation --force-reinstall --no-cache-dir flash-attn"),
+            ],
+        )  # fmt: skip
+
+
+@log_rule("LOG127", "the loss scaler finds a scale at which gradients are finite")
+def loss_scale_is_found(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    The loss scale of fp16 was lowered at every step until its minimum, and the gradients still overflowed.
+
+    ## Why it matters
+    Nothing is learnt meanwhile, and the program ends itself. It is no fault of NCCL or of the machine.
+
+    ## How we know
+    `Current loss scale already at minimum` (DeepSpeed), `Minimum loss scale reached` (fairseq). A model that
+    was trained in bf16 overflows in fp16; else the loss itself is NaN: a bad sample, too high a learning rate.
+
+    ## Fix
+    - **you** bf16 in place of fp16; look where the first NaN comes from (`torch.autograd.set_detect_anomaly`).
+
+    ## Source
+    DeepSpeed documentation, FP16 training options; PyTorch documentation, Automatic mixed precision.
+    """
+    if found := said(logs, "loss-scale-lowest"):
+        yield cause(
+            found,
+            "the gradients overflow at every loss scale: fp16 does not fit this model, or its loss is NaN",
+            why="The scaler has lowered the scale to its minimum; the program ends itself.",
+            owner="job",
+            at=at_teller(logs, found),
+            fix=[
+                you("Train in bf16, in which most models of today were trained.", "--bf16"),
+                you("Or find the first value that is not finite.", "torch.autograd.set_detect_anomaly(True)"),
+            ],
+        )
