@@ -111,9 +111,8 @@ def _first_difference(members: Iterable[tuple[str, int, int | None, _Calls]]) ->
                 places.setdefault(place, []).append(
                     Call(host, pid, rank, file, line, place, said, found.groupdict())
                 )
-    differ = (place for place, calls in sorted(places.items()) if len({_what(one) for one in calls}) > 1)
-    if (place := next(differ, None)) is not None:
-        yield from sorted(places[place], key=lambda one: one.rank or 0)[:_MOST_TOLD]
+    differ = (here for _, here in sorted(places.items()) if len({_what(one) for one in here}) > 1)
+    yield from sorted(next(differ, []), key=lambda one: one.rank or 0)[:_MOST_TOLD]
 
 
 def _what(call: Call) -> tuple[str, ...]:

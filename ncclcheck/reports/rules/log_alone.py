@@ -45,7 +45,7 @@ def nobody_works_alone_for_long(logs: Logs) -> Iterator[Finding]:
     waits = in_order(said(logs, *_WAITS))
     if not waits or any(one.sign == "python-error" for one in errors(logs)):
         return
-    found = _frame_of_another(logs, waits) or _first(logs) or _unfinished(logs, waits[0])
+    found = _frame_of_another(logs, waits) or _first(logs) or _unfinished(logs, waits)
     if found is None:
         return
     what, rank, shown = found
@@ -84,12 +84,15 @@ def _first(logs: Logs) -> tuple[str, int | None, LogEvent] | None:
     return f"was still doing alone what {frame.fields['function']} guards", None if local else 0, frame
 
 
-def _unfinished(logs: Logs, gave_up: LogEvent) -> tuple[str, int | None, LogEvent] | None:
+def _unfinished(logs: Logs, waits: list[LogEvent]) -> tuple[str, int | None, LogEvent] | None:
     """A bar that was not at its end when the first rank gave up, and no step of training before that."""
+    gave_up = waits[0]
     if any(one.order < gave_up.order for one in said(logs, "training-goes-on")):
         return None
     bars = [one for one in said(logs, "preparing") if one.file == gave_up.file]
     last = max(bars, key=lambda one: one.order, default=None)
     if last is None or int(last.fields["percent"]) >= _WHOLE or goes_on_after(logs, last.file, last.line):
         return None
-    return f"was preparing data ({last.fields['what']}: {last.fields['percent']} %)", last.rank, last
+    done = int(last.fields["percent"])
+    rank = 0 if all(one.rank for one in waits) else None
+    return f"was preparing data ({last.fields['what']}{f': {done} %' if done else ''})", rank, last

@@ -1,11 +1,11 @@
-"""LOG125 to LOG127: what a program was given that cannot work: sizes, extensions, a number format."""
+"""LOG125 to LOG128: what a program was given that cannot work: sizes, extensions, a number format, a full disk."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Logs
-from ncclcheck.reports.findings import Finding, you
+from ncclcheck.reports.findings import Finding, admin, you
 from ncclcheck.reports.logged import at_teller, cause, log_rule, said
 
 
@@ -110,3 +110,53 @@ def loss_scale_is_found(logs: Logs) -> Iterator[Finding]:
                 you("Or find the first value that is not finite.", "torch.autograd.set_detect_anomaly(True)"),
             ],
         )
+
+
+@log_rule("LOG128", "there is room where the job writes")
+def disk_has_room(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A file could not be written, for the disk is full or the user's quota is used up.
+
+    ## Why it matters
+    The rank that writes the checkpoint ends, and the others wait for it until their time-out. What it wrote
+    last may be damaged.
+
+    ## How we know
+    `[Errno 28] No space left on device`, `[Errno 122] Disk quota exceeded`; torch's `PytorchStreamWriter failed
+    writing file` and `unexpected pos`, which stand for any failed write. Files in /dev/shm and those of the
+    loader's workers are LOG050 and LOG100.
+
+    ## Fix
+    - **you** remove old checkpoints (`save_total_limit`), write elsewhere; caches and /tmp count too (HF_HOME,
+      TMPDIR).
+    - **admin** more space, or a larger quota (inodes too).
+
+    ## Source
+    write(2), quota(1); PyTorch documentation, torch.save.
+    """
+    found = [one for one in said(logs, "disk-full") if not one.fields.get("path", "").startswith("/dev/shm")]
+    if not found or said(logs, "tensor-file", "worker-bus-error", "shm-extend", "shm-call"):
+        return
+    told = found[0].fields
+    path = f" ({told['path']})" if "path" in told else ""
+    what = (
+        "the user's quota is used up" if "quota" in told.get("error", "") else "the disk that it writes to is full"
+    )
+    sure = any("error" in one.fields for one in found)
+    yield cause(
+        found,
+        f"{what}{path}" if sure else "a file could not be written: its disk is full, or failed",
+        why="The rank that writes ends, and the others wait for it.",
+        owner="job",
+        at=at_teller(logs, found),
+        fix=[
+            you("Confirm, on the node that wrote.", "df -h . /tmp; df -i .", "quota -s"),
+            you(
+                "Remove what is not needed, or write elsewhere.",
+                "du -sh checkpoint-* | sort -h",
+                "export TMPDIR=/scratch",
+            ),
+            admin("Give more space, or a larger quota."),
+        ],
+    )

@@ -9,7 +9,7 @@ from ncclcheck.reports.findings import Finding, admin, you
 from ncclcheck.reports.fold import fold_ranks
 from ncclcheck.reports.logged import at_teller, by_known_host, cause, log_rule, said
 
-_NAMES = ("name", "key", "raised")
+_NAMES = ("name", "key", "raised", "bare")
 _BELOW = 4  # lines of a traceback, below the frame that reads the environment
 
 

@@ -139,12 +139,23 @@ SIGNS = (
         "variable-not-set",
         r"[Ee]nvironment variable (?P<name>\w{1,60}) expected, but not set"
         r"|raise _env_error\(['\"](?P<raised>\w{1,60})"
+        r"|^'(?P<bare>RANK|LOCAL_RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)'$"
         r"|KeyError: '(?P<key>RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT)'",
         (
             "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable "
             "RANK expected, but not set",
             "KeyError: 'LOCAL_RANK'",
             '    raise _env_error("MASTER_ADDR")',
+            "'LOCAL_RANK'",
+        ),
+        words=(
+            "environment variable",
+            "_env_error",
+            "keyerror",
+            "'rank'",
+            "'local_rank'",
+            "'world_size'",
+            "'master_",
         ),
     ),
     Sign(
@@ -197,6 +208,18 @@ SIGNS = (
         words=("divisible by", "train_batch_size is not"),
     ),
     Sign(
+        "disk-full",
+        r"OSError: \[Errno (?:28|122)\] (?P<error>No space left on device|Disk quota exceeded)(?:: '(?P<path>[^']{1,300}))?"
+        r"|(?P<torch>PytorchStreamWriter failed writing file)|(?P<zip>unexpected pos \d{1,20} vs \d{1,20})",
+        (
+            "OSError: [Errno 28] No space left on device",
+            "OSError: [Errno 122] Disk quota exceeded: 'out/checkpoint-500/optimizer.pt'",
+            "RuntimeError: [enforce fail at inline_container.cc:764] . PytorchStreamWriter failed writing file data/12: file "
+            "write failed",
+            "RuntimeError: [enforce fail at inline_container.cc:603] . unexpected pos 576 vs 470",
+        ),
+    ),
+    Sign(
         "extension-symbol",
         r"(?P<file>[\w.-]{1,120}\.so)\S{0,20}: undefined symbol: (?P<symbol>_Z\w{0,200}(?:3c10|5torch|2at)\w{0,300})",
         (
@@ -229,6 +252,7 @@ SIGNS = (
     Sign(
         "wrong-backend",
         r"No backend type associated with device type (?P<device>\w{1,20})|Tensors must be CUDA and dense"
+        r"|Only CUDA dense tensor is supported for NCCL"
         r"|Unknown (?:c10d )?backend type (?P<backend>\S{1,40})|Invalid backend: (?P<invalid>'[^\s,]{1,40})\.?$",  # of torch.compile it goes on
         (
             "RuntimeError: No backend type associated with device type cpu",
