@@ -218,6 +218,7 @@ SIGNS = (
             "write failed",
             "RuntimeError: [enforce fail at inline_container.cc:603] . unexpected pos 576 vs 470",
         ),
+        words=("no space left", "disk quota", "pytorchstreamwriter", "unexpected pos"),
     ),
     Sign(
         "extension-symbol",
