@@ -10,7 +10,7 @@ from ncclcheck.reports.fold import fold_numbers, many
 from ncclcheck.reports.log_ending import died
 from ncclcheck.reports.logged import cause, lines, log_rule, said, where
 from ncclcheck.reports.rule import NothingToJudge, rule
-from ncclcheck.reports.rules.log_first import errors
+from ncclcheck.reports.rules.log_first import errors, hung_up
 
 # What shows that a job ended, or went on once NCCL had started.
 _GONE_ON = (
@@ -127,7 +127,7 @@ def not_ended_from_outside(logs: Logs) -> Iterator[Finding]:
                 ),
             ],
         )
-    elif ordered := [] if errors(logs) else said(logs, "ended-by-order"):
+    elif ordered := [] if errors(logs) else said(logs, "ended-by-order") or hung_up(logs):
         signal = ordered[0].fields.get("signal", "SIGINT")
         if signal in ("SIGINT", "2"):
             yield note(where(ordered[0]), "somebody ended the job with Ctrl-C (SIGINT)", evidence=lines(ordered))

@@ -20,7 +20,7 @@ _ENDED = (
     "watchdog-timeout",
     "tests-failure",
 )
-_SIGTERM = "15"
+_SIGHUP, _SIGTERM = "1", "15"
 _LINES = 10  # other ranks print a little longer
 # A program's own: Python ends with 1 after an exception, shells with 126 and more of what they could not run.
 _CODES = range(2, 126)
@@ -32,6 +32,12 @@ def errors(logs: Logs) -> list[LogEvent]:
     went_on = said(logs, "training-goes-on", "ended-well")
     ends = {} if died(logs) else {file.name: file.lines - _LINES for file in logs.files}
     return [one for one in found if one.sign != "python-error" or not _caught(one, went_on, ends)]
+
+
+def hung_up(logs: Logs) -> list[LogEvent]:
+    """torchrun's own end by SIGHUP: its session was lost. By SIGTERM it may be ended because "
+    "another node failed."""
+    return [one for one in said(logs, "signal-exception") if one.fields.get("signal") == _SIGHUP]
 
 
 def _caught(event: LogEvent, went_on: list[LogEvent], ends: Mapping[str, int]) -> bool:
@@ -86,7 +92,7 @@ def nothing_failed(logs: Logs) -> Iterator[Finding]:
     found = errors(logs)
     if found:
         yield _first(logs, found)
-    elif said(logs, "ended-by-order", "time-limit", "preempted"):
+    elif said(logs, "ended-by-order", "time-limit", "preempted") or hung_up(logs):
         yield fine(Where(), "no line tells of a failure but that the job was ended from outside (LOG006)")
     elif follow := _consequences(logs):
         warned = in_order(event for event in logs.events if event.level == "WARN" and not _means_nothing(event))

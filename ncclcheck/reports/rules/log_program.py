@@ -1,4 +1,4 @@
-"""LOG125 to LOG128: what a program was given that cannot work: sizes, extensions, a number format, a full disk."""
+"""LOG125 to LOG129: what a program was given that cannot work: sizes, extensions, weights, a full disk."""
 
 from __future__ import annotations
 
@@ -160,3 +160,38 @@ def disk_has_room(logs: Logs) -> Iterator[Finding]:
             admin("Give more space, or a larger quota."),
         ],
     )
+
+
+@log_rule("LOG129", "the checkpoint belongs to the model")
+def checkpoint_fits(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    Weights that are loaded have other names or shapes than the model.
+
+    ## Why it matters
+    The program ends at its start on every rank, or on the one that loads; NCCL's lines afterwards only follow.
+
+    ## How we know
+    `Error(s) in loading state_dict`, `size mismatch for ...: copying a param with shape ... from checkpoint`.
+
+    ## Fix
+    - **you** compare the path of the weights with the model's configuration: another size of the model, another
+      backbone or number of classes, weights of a model that was wrapped (`module.`) or cut (tensor parallel).
+
+    ## Source
+    PyTorch documentation, torch.nn.Module.load_state_dict.
+    """
+    found = said(logs, "weights-differ")
+    if not found:
+        return
+    shape = next((one.fields for one in found if "name" in one.fields), None)
+    told = f": {shape['name']} is {shape['have']} there and {shape['want']} here" if shape else ""
+    yield cause(
+        found,
+        f"the checkpoint is of another model{told}",
+        why="Its weights have other names or shapes; the program ends at its start.",
+        owner="job",
+        at=at_teller(logs, found),
+        fix=[you("Confirm: compare the configuration beside the weights with the one in use.",
+                 "cat CHECKPOINT/config.json")],
+    )  # fmt: skip

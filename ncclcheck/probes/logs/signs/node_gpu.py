@@ -16,13 +16,15 @@ SIGNS = (
     ),
     Sign(
         "torch-cuda-error",
-        r"(?:CUDA|cuda|HIP) (?:driver |runtime )?error(?: ?\(?\d{1,4}\)?)? ?: (?P<error>[A-Za-z][^'(]{2,120})",
+        r"(?:(?:CUDA|cuda|HIP) (?:driver |runtime )?error(?: ?\(?\d{1,4}\)?)? ?: |RuntimeError: (?=no kernel image))(?P<error>[A-Za-z][^'(]{2,120})",
         (
             "RuntimeError: CUDA error: uncorrectable ECC error encountered",
             "torch.AcceleratorError: CUDA error: invalid device ordinal",
             "RuntimeError: HIP error: invalid device function",
+            "RuntimeError: no kernel image is available for execution on the device",
             "RuntimeError: cuda runtime error (101) : invalid device ordinal at /torch/csrc/cuda/Module.cpp:59",
         ),
+        words=(" error", "no kernel image"),
     ),
     Sign(
         "tests-cuda-failure",

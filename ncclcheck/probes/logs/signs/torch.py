@@ -266,7 +266,7 @@ SIGNS = (
     Sign(
         "oom-killed",
         r"[Oo]ut of memory: Killed process|invoked oom-killer|oom-kill:|oom[-_]kill event|"
-        r"OOM[Kk]illed(?!\"?: ?(?:false|0))|OUT_OF_MEMORY|Out Of Memory\s*$",
+        r"have been OOM Killed|OOM[Kk]illed(?!\"?: ?(?:false|0))|OUT_OF_MEMORY|Out Of Memory\s*$",
         (
             "slurmstepd: error: Detected 1 oom_kill event in StepId=4711.0. Some of the step tasks have been OOM Killed.",
             "[812345.1] Out of memory: Killed process 4711 (python3) total-vm:1000kB",

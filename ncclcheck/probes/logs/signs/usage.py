@@ -221,6 +221,17 @@ SIGNS = (
         words=("no space left", "disk quota", "pytorchstreamwriter", "unexpected pos"),
     ),
     Sign(
+        "weights-differ",
+        r"size mismatch for (?P<name>\S{1,200}): copying a param with shape (?P<have>torch\.Size\(\[[\d, ]{0,80}\]\)) from "
+        r"checkpoint, the shape in current model is (?P<want>torch\.Size\(\[[\d, ]{0,80}\]\))"
+        r"|Error\(s\) in loading state_dict for (?P<model>\w{1,120})",
+        (
+            "        size mismatch for model.norm.weight: copying a param with shape torch.Size([1024]) from checkpoint, the "
+            "shape in current model is torch.Size([4096]).",
+            "RuntimeError: Error(s) in loading state_dict for DistributedDataParallel:",
+        ),
+    ),
+    Sign(
         "extension-symbol",
         r"(?P<file>[\w.-]{1,120}\.so)\S{0,20}: undefined symbol: (?P<symbol>_Z\w{0,200}(?:3c10|5torch|2at)\w{0,300})",
         (
