@@ -12,7 +12,11 @@ from ncclcheck.reports.log_signs import AT_THE_END, CONSEQUENCES, CONTEXT, HARML
 
 TEXT = 300  # of a line that is quoted
 _PROOF = ("ended-well", "training-goes-on")
-_WORK = ("nccl-tests-ended", "work-goes-on")  # goes on beside a rank that has failed, and with wrong results
+_WORK = (
+    "nccl-tests-ended",
+    "nccl-tests-row",
+    "work-goes-on",
+)  # goes on beside a rank that has failed, and with wrong results
 _LINES = 10  # a step that was under way may be printed after the failure of another rank
 _ENDS = frozenset(CONSEQUENCES) - AT_THE_END - {"propagated", "flushed"} | {
     *("worker-failed", "worker-signalled", "root-cause-exit", "srun-task-exit"),
@@ -71,7 +75,7 @@ class Ending:
     def _shown(self, *signs: str) -> dict[str, int]:
         shown: dict[str, int] = {}
         for sign in signs:
-            late = 0 if "ended" in sign else _LINES
+            late = _LINES if sign.endswith("goes-on") else 0
             for file, line in self._last.get(sign, {}).items():
                 shown[file] = max(shown.get(file, 0), line - late)
         return shown

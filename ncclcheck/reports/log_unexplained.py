@@ -27,6 +27,15 @@ _ALONE = frozenset(
 _SAID = ("ended-badly", "complaint", "nccl-warning")  # words of failure, without a known sign
 # A job may go on after these: work that is seen after them, or a start of NCCL that came through, shows it.
 _MILD = ("complaint", "nccl-warning", "traceback", "python-error")
+# Warnings of NCCL's that end no job by themselves: it goes on without, and a rule tells what is lost.
+_ENDS_NO_JOB = frozenset(
+    (
+        *("ib-no-library", "ib-open-device", "ofi-no-provider", "kernel-shared-memory", "topology-file-missing"),
+        *("shm-unlink", "ib-port-event"),
+    )
+)
+_JUDGED = {*log_signs.HARMLESS, *log_signs.CONSEQUENCES, *_ENDS_NO_JOB}  # what they mean is known
+_LEVELS = ("WARN", "ERROR")
 _WARNING = re.compile(r"Warning$")
 
 
@@ -58,15 +67,15 @@ def _started_after(process: LogProcess, event: LogEvent) -> bool:
 
 
 def _can_be_a_failure(event: LogEvent) -> bool:
-    if event.sign in log_signs.HARMLESS:
+    if event.sign in _JUDGED:
         return False
     if event.sign == "python-error":
         return not _WARNING.search(event.fields.get("type", ""))
-    return event.sign in _ALONE or event.level == "WARN"
+    return event.sign in _ALONE or event.level in _LEVELS
 
 
 def _survived(logs: Logs, ending: Ending, event: LogEvent) -> bool:
-    mild = event.sign in _MILD or event.level == "WARN"
+    mild = event.sign in _MILD or event.level in _LEVELS
     shown = ending.work if mild else ending.proof
     return shown.get(event.file, 0) > event.line or (mild and came_through(logs, event))
 

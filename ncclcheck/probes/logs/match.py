@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from ncclcheck.probes.logs.lines import LONGEST
@@ -62,21 +63,7 @@ class Matcher:
     """
 
     def __init__(self, signs: Sequence[Sign] | None = None) -> None:
-        signs = all_signs() if signs is None else signs
-        self._patterns = [
-            Pattern(
-                one.name,
-                re.compile(one.pattern),
-                words(one.pattern),
-                tuple(shape_of(word.encode()).decode() for word in one.words),
-                one.check is not None or _DIGIT.search(_NO_DIGIT.sub("", one.pattern)) is not None,
-                one.often,
-                one.check,
-                one.last,
-            )
-            for one in sorted(signs, key=lambda one: (one.last, one.often))
-        ]
-        self._vocabulary = Vocabulary([one.any_case or one.words for one in self._patterns])
+        self._patterns, self._vocabulary = _ready(all_signs() if signs is None else tuple(signs))
         self._frequent: dict[bytes, int] = {}
         self._shapes: dict[bytes, tuple[Pattern, ...]] = {}
         self.dull: set[bytes] = set()
@@ -146,6 +133,25 @@ class Matcher:
             if found := one.found_in(text):
                 known = known or not one.often or one.last
                 yield one.name, {key: value for key, value in found.groupdict().items() if value}
+
+
+@lru_cache(maxsize=4)
+def _ready(signs: tuple[Sign, ...]) -> tuple[list[Pattern], Vocabulary]:
+    """The signs as patterns, those that are looked for last at the end; worked out once."""
+    patterns = [
+        Pattern(
+            one.name,
+            re.compile(one.pattern),
+            words(one.pattern),
+            tuple(shape_of(word.encode()).decode() for word in one.words),
+            one.check is not None or _DIGIT.search(_NO_DIGIT.sub("", one.pattern)) is not None,
+            one.often,
+            one.check,
+            one.last,
+        )
+        for one in sorted(signs, key=lambda one: (one.last, one.often))
+    ]
+    return patterns, Vocabulary([one.any_case or one.words for one in patterns])
 
 
 def shape_of(text: bytes) -> bytes:

@@ -15,6 +15,7 @@ from ncclcheck.probes.logs.lines import LONGEST, MARK, Other, Record, blocks, sp
 from ncclcheck.probes.logs.match import Matcher, Pattern, shape_of
 from ncclcheck.probes.logs.nccl import Communicator, End, Log, Process
 from ncclcheck.probes.logs.prefixes import HEAD, Prefix, plain, prefix, rank_of
+from ncclcheck.probes.logs.signs.failure_words import complains, ended_badly
 from ncclcheck.probes.logs.times import when
 
 _MOST_EVENTS = 50_000
@@ -250,6 +251,8 @@ class Reading:
         level = level or ("WARN" if "NCCL WARN " in text else "")  # a record whose head was cut off
         known = rank_of(text) if before.rank is None else before.rank  # of the world; others are within a group
         found = _told([*Matcher.signs(text, patterns)], level if process else "")
+        if found and not level and (complains(text) or ended_badly(text)):
+            level = "ERROR"
         for sign, fields in found:
             if place:
                 fields["place"] = place

@@ -15,7 +15,7 @@ from ncclcheck.reports.rules.log_first import errors
 
 # What shows that a job ended, or went on once NCCL had started.
 _ENDED = ("ended-well", "nccl-tests-ended", "not-destroyed", "ended-by-order", "time-limit")
-_GONE_ON = ("training-goes-on", "work-goes-on")
+_GONE_ON = ("training-goes-on", "work-goes-on", "nccl-tests-row")
 ENDED = "the log shows that the job ended"
 _GOES_ON = 10  # lines of the program after NCCL's last one: fewer are warnings that torch prints at the start
 _ASK_RAS = you(

@@ -24,7 +24,7 @@ _CODES = range(2, 126)
 def errors(logs: Logs) -> list[LogEvent]:
     """Lines that tell of a failure and do not merely follow from another, the first first."""
     found = in_order(event for event in logs.events if _is_error(event))
-    went_on = said(logs, "training-goes-on", "work-goes-on", "ended-well", "nccl-tests-ended")
+    went_on = said(logs, "training-goes-on", "work-goes-on", "nccl-tests-row", "ended-well")
     gone = died(logs)
     return [one for one in found if one.sign not in _CAUGHT or not _caught(logs, one, went_on, gone=gone)]
 

@@ -88,7 +88,7 @@ QUIET = (
           r"|succeeded|disabl(?:ed|ing)|instead|attempt \d)\b", "the line says that it was dealt with"),
     _form("WARN|INFO|DEBUG|NOT|TRACE", r"^[\d:.,TZ/ +\[\]()|-]{0,60}(?:WARN(?:ING)?|INFO|DEBUG|NOTE|NOTICE|TRACE)\b"
           r"|\b(?:WARNING|INFO|DEBUG|NOTICE)\b(?=[ :\]|-])", "its own level is less than an error", case=True),
-    _form("W|I", r"\[[WI](?:\d{4})? |^\s{0,8}[WI]\d{4} ", "the same by glog's letter", case=True),
+    _form("W|I", r"\[[WI]\d{0,4} |^\s{0,8}[WI]\d{3,4} ", "the same by glog's letter", case=True),
     _form("Warning", r"\b[A-Z]\w{2,20}Warning\b", "a warning of Python", case=True),
     _form(" |^|#", r"^\s{4,}\S|^\s*\^+\s*$|\bframe #\d|#\d{1,3} {1,3}0x|#\d{1,3}: ", "code or a frame below a line that says it"),
     _form("exception", r"the above exception|another exception occurred|exception ignored in",

@@ -132,12 +132,13 @@ SIGNS = (
     ),
     Sign(
         "python-error",
-        r"^(?P<type>(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Exit|Interrupt|Warning|Expired))(?:: (?P<text>.{1,300})|(?<=Error)$|(?<=Exception)$)",
+        r"^(?P<type>(?:[A-Za-z_]\w{0,60}\.){0,8}(?:[A-Z]\w{0,80}(?:Error|Exception|Exit|Interrupt|Warning|Expired)|Exception))(?:: (?P<text>.{1,300})|(?<=Error)$|(?<=Exception)$)",
         (
             "RuntimeError: shape '[4, 8]' is invalid for input of size 31",
             "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:268, unhandled system error",
             "AssertionError",
             "MemoryError",
+            "Exception: Current loss scale already at minimum - cannot decrease scale anymore.",
         ),
         words=("error", "exception", "exit: ", "interrupt: ", "warning: ", "expired: "),
     ),
