@@ -214,7 +214,7 @@ def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
         return
     missing = _missing(logs)
     who = fold_numbers([one.rank for one in stuck if one.rank is not None]) or f"{len(stuck)} processes"
-    silent = f"; of ranks {fold_numbers(missing)} there is no line" if missing else ""
+    silent = f"; not in these files: rank{'s' * (len(missing) > 1)} {fold_numbers(missing)}" if missing else ""
     complains = any(one.level == "WARN" and one.sign not in log_signs.HARMLESS for one in logs.events)
     silence = "" if complains or errors(logs) else " Dropped packets leave no line in NCCL's log."
     yield fail(
