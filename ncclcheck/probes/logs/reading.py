@@ -16,6 +16,7 @@ from ncclcheck.probes.logs.lines import LONGEST, MARK, Other, Record, blocks, sp
 from ncclcheck.probes.logs.match import Matcher, Pattern, shape_of
 from ncclcheck.probes.logs.nccl import Communicator, End, Log, Process
 from ncclcheck.probes.logs.prefixes import HEAD, Prefix, plain, prefix, rank_of, short
+from ncclcheck.probes.logs.signs.failure_words import complains, ended_badly
 from ncclcheck.probes.logs.times import when
 
 _MOST_EVENTS = 50_000
@@ -23,7 +24,15 @@ _MOST_OF_A_SIGN = 5  # of one process
 _MOST_CONNECTIONS, _CONNECTION = 65536, 512
 _MOST_GROUPS, _MOST_IN_A_GROUP = 65536, 4096
 _TEXT = 600
+_LONG = 2 * _TEXT
 _NOBODY = Prefix()
+_NAMES = (
+    *(b"nccl", b"torch", b"c10d", b"gloo", b"[rank", b"local_rank", b"world_size", b"slurm", b"srun:", b"mpirun"),
+    *(b"orte", b"prterun", b"deepspeed", b"megatron", b"vllm", b"sglang", b"raylet", b"ray::", b"lightning"),
+    *(b"launch.py", b"accelerate launch", b"/accelerate", b"accelerate.", b"processgroup"),
+)
+_WARNING = "nccl-warning"
+_GENERAL = ("ended-badly", "complaint", _WARNING)  # what is said of a line that no other sign knows
 _OPERATIONS = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "AlltoAll", "Send", "Recv")
 _CALLS = tuple(f"{name}: ".encode() for name in _OPERATIONS)
 _STAMPED = (b"T", b" ")
@@ -52,7 +61,7 @@ class Kept:
 
     def again(self, line: int, text: str, order: int, clock: float | None) -> None:
         """Said once more: of what is said often the first ones are kept, and the last."""
-        self.line, self.text, self.order, self.time = line, _quoted(text), order, clock
+        self.line, self.text, self.order, self.time = line, text[:_LONG], order, clock
         self.count += 1
 
 
@@ -64,6 +73,7 @@ class _File:
     records: int = 0
     operations: int = 0
     last_record: int = 0
+    familiar: bool = False
     time: float | None = None
     stamp: str = ""
     problem: str = ""
@@ -128,6 +138,7 @@ class Reading:
     def _block(self, here: _File, block: bytes) -> None:
         matcher = self._matcher
         matcher.again()
+        here.familiar = here.familiar or _is_familiar(block)
         block, dull, bars = block.removesuffix(b"\n"), matcher.dull, b"\r" in block
         number, operations = here.lines, here.operations
         lines, shapes = block.split(b"\n"), shape_of(block).split(b"\n")
@@ -258,8 +269,11 @@ class Reading:
         process: Process | None, level: str, place: str = "",
     ) -> None:  # fmt: skip
         host, pid = (process.host, process.pid) if process else (before.host, None)
+        level = level or ("WARN" if "NCCL WARN " in text else "")  # a record whose head was cut off
         known = rank_of(text) if before.rank is None else before.rank  # of the world; others are within a group
-        found = [*Matcher.signs(text, patterns)] or ([("nccl-warning", {})] if level == "WARN" else [])
+        found = _told([*Matcher.signs(text, patterns)], level if process else "")
+        if found and not level and (complains(text) or ended_badly(text)):
+            level = "ERROR"
         for sign, fields in found:
             if place:
                 fields["place"] = place
@@ -293,6 +307,7 @@ class Reading:
                     records=one.records,
                     operations=one.operations,
                     last_record=one.last_record,
+                    familiar=one.familiar,
                     problem=one.problem,
                     empty_folder=one.empty_folder,
                 )
@@ -327,7 +342,7 @@ class Reading:
             sign=one.sign,
             file=one.group[0],
             line=one.line,
-            text=one.text,
+            text=_quoted(one.text),
             order=one.order,
             host=host,
             pid=pid,
@@ -339,9 +354,23 @@ class Reading:
         )
 
 
+def _is_familiar(block: bytes) -> bool:
+    """Whether NCCL, torch, a launcher or what runs on them is named at all, whatever stands before its lines."""
+    lower = block.lower()
+    return any(name in lower for name in _NAMES)
+
+
+def _told(found: list[tuple[str, dict[str, str]]], level: str) -> list[tuple[str, dict[str, str]]]:
+    """What a line says. level: of NCCL's own lines, where words of failure mean less than their level."""
+    if not level:
+        return found
+    known = [one for one in found if one[0] not in _GENERAL]
+    return known if known or level != "WARN" else [(_WARNING, {})]
+
+
 def _quoted(line: str) -> str:
     """The line as it may be shown; a secret that the cut would halve is seen whole before."""
-    return masked(line[: 2 * _TEXT])[:_TEXT]
+    return masked(line)[:_TEXT]
 
 
 def _ranks(told: Iterable[int | None]) -> list[int]:

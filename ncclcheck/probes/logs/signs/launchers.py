@@ -144,6 +144,7 @@ SIGNS = (
             "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:268, unhandled system error",
             "AssertionError",
             "MemoryError",
+            "Exception: Current loss scale already at minimum - cannot decrease scale anymore.",
         ),
         words=("error", "exception", "exit: ", "interrupt: ", "warning: ", "expired: "),
     ),

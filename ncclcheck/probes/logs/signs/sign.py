@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 
@@ -19,3 +20,5 @@ class Sign(NamedTuple):
     examples: tuple[str, ...]
     words: tuple[str, ...] = ()
     often: bool = False
+    check: Callable[[str], bool] | None = None
+    last: bool = False
