@@ -310,11 +310,13 @@ def test_every_form_tells_the_story(ncclcheck: Command, tmp_path: Path) -> None:
     )
     assert ran.code == 1
     assert ran.err.startswith("reading train.log")
-    for form in (ran.out, (tmp_path / "a.md").read_text()):
+    for form in (ncclcheck("logs", "train.log", "-v").out, (tmp_path / "a.md").read_text()):
         assert "What happened first: train.log:6" in form
         assert "Follows from it, and is no cause:" in form
         assert "2 ranks, all heard of" in form
-    assert ran.out.splitlines()[-2].startswith("Cause: LOG050 on gpu-a18")
+    assert (
+        ran.out.splitlines()[-1] == "Cause: LOG050 on gpu-a18 rank 1, sure: the only cause that these lines show."
+    )
     failed = ElementTree.parse(tmp_path / "a.xml").findall(".//failure")
     assert "LOG050" in {one.get("type") for one in failed}
     assert 'ncclcheck_state{state="fail"} 1' in (tmp_path / "a.prom").read_text()

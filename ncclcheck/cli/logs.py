@@ -16,7 +16,7 @@ from ncclcheck.options import Options, codes
 _EPILOG = """\b
 Exit codes:
   0    nothing tells of a failure, and the job ended or went on
-  1    the job failed; its cause, where it was found, stands in the last line
+  1    the job failed; its cause, where it was found, heads the report
   2    wrong usage, or a name that stands for no file
   3    no failure is told, but not all could be read or understood, or the log just stops
 """

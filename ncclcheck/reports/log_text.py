@@ -8,6 +8,7 @@ from ncclcheck.reports.findings import State
 from ncclcheck.reports.fold import many
 from ncclcheck.reports.jsondoc import Document
 from ncclcheck.reports.log_story import TELL_LITTLE, Cause, Diagnosis, Told
+from ncclcheck.reports.wrapping import wrapped
 
 _LABEL = 15
 _END_IS_SHOWN = "LOG007"
@@ -90,12 +91,11 @@ def _went_on(document: Document) -> bool:
 
 
 def _row(label: str, value: str, width: int) -> list[str]:
-    return textwrap.wrap(
+    return wrapped(
         value,
         width,
-        initial_indent=f"  {label:{_LABEL}}",
-        subsequent_indent=" " * (_LABEL + 2),
-        break_on_hyphens=False,
+        first=f"  {label:{_LABEL}}",
+        rest=" " * (_LABEL + 2),
     )
 
 
@@ -112,9 +112,7 @@ def _causes(told: Diagnosis, width: int) -> str:
         return ""
     lines = ["Causes, the likeliest first:"]
     for index, one in enumerate(told.causes, 1):
-        lines += textwrap.wrap(
-            f"{index}. {one.code}  {_said(one)}", width, initial_indent="  ", subsequent_indent="     "
-        )
+        lines += wrapped(f"{index}. {one.code}  {_said(one)}", width, first="  ", rest="     ")
     return "\n".join(lines)
 
 
@@ -134,4 +132,4 @@ def _kinds(head: str, told: list[Told], width: int) -> str:
 
 
 def _wrapped(words: str, width: int) -> list[str]:
-    return textwrap.wrap(words, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+    return wrapped(words, width, first="  ", rest="    ")

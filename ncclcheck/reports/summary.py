@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
@@ -14,6 +13,7 @@ from ncclcheck.reports.jsondoc import Document
 from ncclcheck.reports.lan import network_of
 from ncclcheck.reports.variables import assigned, nccl_version, values
 from ncclcheck.reports.wiring import efa
+from ncclcheck.reports.wrapping import wrapped
 
 _SHOWN = ("NCCL_", "TORCH_NCCL_", "TORCH_GLOO_", "GLOO_", "PET_", "CUDA_VISIBLE_DEVICES")
 
@@ -46,9 +46,8 @@ def facts(document: Document, width: int) -> str:
     lines: list[str] = []
     for label, words, names in folded(document):
         only = "" if len(names) == len(document.nodes) else f"  (on {fold_names(names)})"
-        lines += textwrap.wrap(
-            words + only, width, initial_indent=f"  {label:11}", subsequent_indent=" " * 13,
-            break_long_words=False, break_on_hyphens=False,
+        lines += wrapped(
+            words + only, width, first=f"  {label:11}", rest=" " * 13,
         )  # fmt: skip
     return "\n".join(lines)
 
