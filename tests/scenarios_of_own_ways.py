@@ -17,7 +17,14 @@ _MISSING = Expect(code="RUN001", node="node rank 1", state=State.UNKNOWN)
 
 def _join(name: str, fault: object, expect: Expect, **more: object) -> Scenario:
     """h2 does not reach node rank 0 on h1, and says why."""
-    given = {"hosts": 2, "mgmt": False, "arguments": _WAIT, "exits": {"h1": (3,)}, "cure": "admin"} | more
+    given = {
+        "hosts": 2,
+        "mgmt": False,
+        "arguments": _WAIT,
+        "exits": {"h1": (3,)},
+        "cure": "admin",
+        "seconds": 30.0,
+    } | more
     return Scenario(name=name, launcher="join", fault=fault, expect=(_MISSING, expect), **given)  # type: ignore[arg-type]
 
 
@@ -49,7 +56,7 @@ def _by_a_table(host: Host) -> AbstractContextManager[None]:
     """A VPN's policy rule leads the job's subnet into its device."""
     return faults.set_up(
         host,
-        "ip link add tun7 type dummy; ip addr add 172.30.0.9/32 dev tun7; ip link set tun7 up; "
+        "ip link add tun7 type vxlan id 7 dstport 4789; ip addr add 172.30.0.9/32 dev tun7; ip link set tun7 up; "
         "ip route add default dev tun7 table 77; ip rule add to 10.77.0.0/24 lookup 77 pref 77",
         "ip rule del pref 77; ip link del tun7",
     )
@@ -59,7 +66,7 @@ def _by_default_of_a_vpn(host: Host) -> AbstractContextManager[None]:
     """In another subnet, and a VPN's route takes what should go to the router."""
     fault = faults.set_up(
         host,
-        "ip link add tun7 type dummy; ip addr add 172.30.0.9/32 dev tun7; ip link set tun7 up; "
+        "ip link add tun7 type vxlan id 7 dstport 4789; ip addr add 172.30.0.9/32 dev tun7; ip link set tun7 up; "
         "ip route add 10.77.0.0/25 dev tun7",
         "ip link del tun7",
     )
@@ -81,7 +88,7 @@ def _source(host: Host) -> AbstractContextManager[None]:
     """The route to the others names the address of another interface as the sender."""
     return faults.set_up(
         host,
-        "ip link add dum0 type dummy; ip addr add 172.31.5.5/24 dev dum0; ip link set dum0 up; "
+        "ip link add dum0 type bridge; ip addr add 172.31.5.5/24 dev dum0; ip link set dum0 up; "
         "ip route replace 10.77.0.0/24 dev eth0 src 172.31.5.5",
         "ip route replace 10.77.0.0/24 dev eth0 src 10.77.0.22; ip link del dum0",
     )
@@ -163,17 +170,17 @@ OF_OWN_WAYS = (
     _join(
         "join: the address of a bridge's port",
         lambda s: _bridge_port(s["h2"]),
-        _told("eth0 is a port of the bridge br0", device="eth0", remedy="dev br0 &&"),
+        _told("eth0 is a port of the bridge br0", device="eth0", remedy="ip addr flush dev eth0"),
     ),
     _join(
         "join: a policy rule of a VPN takes what is for node rank 0",
         lambda s: _by_a_table(s["h2"]),
-        _told("by tun7, a device without a wire, not by eth0", device="tun7", remedy="ip rule del pref 77"),
+        _told("by tun7, a tunnel, not by eth0", device="tun7", remedy="ip rule del pref 77"),
     ),
     _join(
         "join: a route of a VPN takes what is for the router",
         lambda s: _by_default_of_a_vpn(s["h2"]),
-        _told("by tun7, a device without a wire", device="tun7", remedy="ip route del 10.77.0.0/25 dev tun7"),
+        _told("by tun7, a tunnel", device="tun7", remedy="ip route del 10.77.0.0/25 dev tun7"),
     ),
     _join(
         "join: a gateway that is not there",

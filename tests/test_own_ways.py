@@ -25,7 +25,7 @@ from ncclcheck.probes.facts import (
     replace,
 )
 from ncclcheck.probes.reach import resolver
-from ncclcheck.reports.findings import Finding
+from ncclcheck.reports.findings import Finding, Verdict
 from tests.clusters import LO, nic, node, told, verdict
 from tests.trees import tree
 
@@ -47,7 +47,7 @@ def _run010(one: Node, *ways: Way, outcome: Any = "silent", **more: Any) -> Any:
 
 
 def _finding(one: Node, *ways: Way, **more: Any) -> Finding:
-    found = _run010(one, *ways, **more)
+    found: Verdict = _run010(one, *ways, **more)
     assert told(found) == [("fail", "b")]
     return found.findings[0]
 
@@ -121,7 +121,10 @@ def test_a_cable_that_is_out() -> None:
 def test_ipv6_that_is_off_and_an_address_that_is_a_duplicate() -> None:
     six = "2001:db8::1"
     off = _b(replace(_ETH0, ipv6_off=True))
-    assert "IPv6 is turned off on eth0" in _finding(off, Way(address=six, error="x"), outcome="unrouted").what
+    assert (
+        "IPv6 is turned off on eth0"
+        in _finding(off, Way(address=six, error="x"), outcome="unrouted", kept="route").what
+    )
     held = Address(family="ipv6", address="2001:db8::2", prefix=64, state="duplicate")
     way = Way(address=six, kind="unicast", destination="2001:db8::/64", hops=[Hop(interface="eth0", address=six)])
     twin = _b(replace(_ETH0, addresses=[held]))

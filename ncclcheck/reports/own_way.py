@@ -180,7 +180,7 @@ def _no_link(node: Node, way: Way) -> Cause | None:
     """The route leads to a device that is down or has no carrier."""
     for hop in way.hops:
         for one in _named(node, hop.interface):
-            if False in (one.up, one.running):
+            if False in (one.up, one.running) and not _is_inside(node, one):
                 state = "is down" if one.up is False else "is up and has no link (no carrier)"
                 return Cause(
                     f"its route goes by {one.name}, which {state}",
@@ -205,9 +205,8 @@ def _port_of_a_bridge(node: Node, way: Way) -> Cause | None:
         if bridges and held:
             bridge, port = quote(bridges[0].name), quote(hop.interface)
             moves = [
-                f"ip addr add {one.address}/{one.prefix} dev {bridge} && "
-                f"ip addr del {one.address}/{one.prefix} dev {port}   # on {node.name}"
-                for one, _ in held
+                *(f"ip addr add {one.address}/{one.prefix} dev {bridge}   # on {node.name}" for one, _ in held),
+                f"ip addr flush dev {port}   # on {node.name}",
             ]
             return Cause(
                 f"{hop.interface} is a port of the bridge {bridges[0].name} and has {held[0][0].address} itself: "
@@ -241,11 +240,10 @@ def _another_device(node: Node, way: Way) -> Cause | None:
         if _peer(way) in net
     ]
     meant = [pair for pair in near if pair[0] != taken]
-    kinds = [value_or(one.kind, "physical") for one in _named(node, taken)]
-    inside = kinds[:1] and kinds[0] in _KINDS and not lan.is_real(_named(node, taken)[0], _interfaces(node))
+    inside = [value_or(one.kind, "") for one in _named(node, taken)[:1] if _is_inside(node, one)]
     if not meant and not inside:
         return None
-    what = f"{taken}, {_KINDS[kinds[0]]}" if inside else taken
+    what = f"{taken}, {_KINDS[inside[0]]}" if inside else taken
     instead = f", not by {meant[0][0]}, in whose subnet {meant[0][1]} it is" if meant else ""
     line = _line(way, way.hops[0])
     rule = _rule(node, way)
@@ -263,6 +261,11 @@ def _another_device(node: Node, way: Way) -> Cause | None:
             see,
         ),
     )  # fmt: skip
+
+
+def _is_inside(node: Node, one: Interface) -> bool:
+    """Whether it is a tunnel, or leads to no card of this node."""
+    return value_or(one.kind, "") in _KINDS and not lan.is_real(one, _interfaces(node))
 
 
 def _line(way: Way, hop: Hop, gateway: str = "") -> str:

@@ -343,7 +343,7 @@ def _entry(address: str, one: Neighbour) -> str:
 
 def _by_own_way(cluster: Cluster, meeting: Meeting) -> own_way.Cause | None:
     """What this node's own kernel says of the way, where nothing came back."""
-    if meeting.outcome not in ("silent", "no_route", "unrouted") or meeting.kept in ("filter", "route"):
+    if meeting.outcome not in ("silent", "no_route", "unrouted") or meeting.kept == "filter":
         return None
     found = (own_way.cause(node, way) for node in cluster.nodes for way in meeting.ways)
     return next((one for one in found if one), None)
