@@ -13,6 +13,7 @@ import pytest
 from ncclcheck.probes import netlink, network
 from ncclcheck.probes.facts import (
     Address,
+    Connect,
     Hop,
     Job,
     Meeting,
@@ -20,6 +21,7 @@ from ncclcheck.probes.facts import (
     Node,
     PolicyRule,
     Resolver,
+    Volley,
     Way,
     known,
     replace,
@@ -27,6 +29,7 @@ from ncclcheck.probes.facts import (
 from ncclcheck.probes.reach import resolver
 from ncclcheck.reports.findings import Finding, Verdict
 from tests.clusters import LO, nic, node, told, verdict
+from tests.reach_clusters import DROPPED, GOOD, Change, hosts, measured
 from tests.trees import tree
 
 PEER = "10.1.0.1"
@@ -145,7 +148,10 @@ def test_names_that_lead_elsewhere() -> None:
     assert "n0 resolves here to 10.1.0.1 (by /etc/hosts), and node rank 0 answers at 10.1.0.7" in found.what
     assert found.remedies[0].commands == ["--rdzv-endpoint 10.1.0.7:29500   # on every node"]
     mute = Resolver(name="n0", seconds=6.0, servers=[NameServer(address="10.1.0.53", answered=False)])
-    assert "the name server 10.1.0.53" in _finding(_b(_ETH0), outcome="unresolved", resolver=mute).what
+    assert (
+        "the name server 10.1.0.53 of /etc/resolv.conf does not answer"
+        in _finding(_b(_ETH0), outcome="unresolved", resolver=mute).what
+    )
     knows = replace(mute, servers=[NameServer(address="10.1.0.53", answered=True)])
     assert told(_run010(_b(_ETH0), outcome="unresolved", resolver=knows)) == [("unknown", "b")]
     alias = replace(named, beside=["n9"])
@@ -219,3 +225,48 @@ def test_a_name_server_that_is_mute_is_not_waited_for(monkeypatch: pytest.Monkey
     found = resolver._asked("n0", "nameserver 192.0.2.1\nsearch a.example\n")
     assert found == [NameServer(address="192.0.2.1", answered=False)]
     assert met.is_set()
+
+
+def _net006(change: Change, own: Connect | None = None) -> Verdict:
+    """h1, h2 and h3 at 10.1.0.1, .2, .3 tried each other. own: what h2 says of its own address."""
+    nodes = hosts(3)
+    told_of = measured(nodes, change)
+    reach = [replace(one, own=own) if own and one.node == "h2" else one for one in told_of.reach]
+    return verdict("NET006", *nodes, measurements=replace(told_of, reach=reach))
+
+
+def test_a_failed_pair_is_explained_by_the_way_of_its_sender() -> None:
+    way = Way(
+        address=PEER, kind="unicast", source="10.1.0.2", destination="10.1.0.0/24", table="main",
+        hops=[Hop(interface="eth0", address="10.1.0.250", state="failed")],
+    )  # fmt: skip
+
+    def change(a: str, b: str) -> dict[str, Any]:
+        if a == "h2":
+            return {"connect": DROPPED, "way": way}
+        return {"connect": DROPPED} if b == "h2" else {}
+
+    found = _net006(change)
+    assert told(found) == [("fail", "h2")]
+    assert "h2 does not reach h[1,3]: its route 10.1.0.0/24 via 10.1.0.250" in found.findings[0].what
+
+
+def test_a_dead_next_hop_of_two_explains_what_is_answered_late_in_both_directions() -> None:
+    hops = [Hop(interface="eth0", address=f"10.1.0.{last}", state=state)
+            for last, state in ((251, "reachable"), (250, "failed"))]  # fmt: skip
+    way = Way(address=PEER, kind="unicast", source="10.1.0.2", destination="10.1.0.0/24", table="main", hops=hops)
+
+    def change(a: str, b: str) -> dict[str, Any]:
+        late = {"volley": Volley(opened=8, late=5)} if "h2" in (a, b) else {}
+        return {**late, "way": way} if a == "h2" else late
+
+    found = _net006(change)
+    assert told(found) == [("fail", "h2")]
+    assert "does not always reach" in found.findings[0].what
+
+
+def test_a_node_that_does_not_reach_itself() -> None:
+    found = _net006(lambda _, __: {}, DROPPED)
+    assert told(found) == [("fail", "h2")]
+    assert "cannot connect to its own address 10.1.0.2" in found.findings[0].what
+    assert told(_net006(lambda _, __: {}, GOOD)) == [("ok", None)]

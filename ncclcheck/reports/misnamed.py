@@ -57,9 +57,13 @@ def _anew(meeting: Meeting, right: str) -> str:
 
 def _mute(cluster: Cluster, told: Resolver) -> Cause:
     servers = [one.address for one in told.servers]
-    several = "none of the name servers" if len(servers) > 1 else "the name server"
+    mute = (
+        f"none of the name servers {', '.join(servers)} of /etc/resolv.conf answers"
+        if len(servers) > 1
+        else f"the name server {servers[0]} of /etc/resolv.conf does not answer"
+    )
     return Cause(
-        f"{told.name} does not resolve, for {several} {', '.join(servers)} of /etc/resolv.conf answers this node",
+        f"{told.name} does not resolve, for {mute} this node",
         "",
         (
             you("Give the address of node rank 0 in place of its name.", *named_anew(cluster)),

@@ -92,11 +92,12 @@ def half_lost(found: Reached) -> set[Pair]:
 
 
 def without_volleys(found: Reached, pairs: Collection[Pair]) -> Reached:
-    """The same without what the connections opened at once tell of these pairs."""
+    """The same without what the connections opened at once tell of these pairs: answers take such a way too."""
+    both = {*pairs, *((b, a) for a, b in pairs)}
     told = Unread("absent", "a dead next hop explains it")
     return Reached(
         found.of_node,
-        {pair: replace(peer, volley=told) if pair in pairs else peer for pair, peer in found.seen.items()},
+        {pair: replace(peer, volley=told) if pair in both else peer for pair, peer in found.seen.items()},
     )
 
 
