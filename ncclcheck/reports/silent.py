@@ -316,7 +316,7 @@ def _never_came(cluster: Cluster, silence: Silence) -> Finding | None:
     place = f"--nodes {cluster.job.nodes_asked} --node-rank {rank} --rdzv-endpoint {host}:{port}"
     return _found(
         silence,
-        f"it did not join within {found['seconds']} s: ncclcheck was not started there, or did not come through",
+        f"it did not join within {found['seconds']} s: it was late, did not come through, or was not started",
         "torchrun, started like this, would wait for it too.",
         "job",
         you("Start the same command there, while this one waits.", f"ncclcheck {cluster.command} {place}"),
