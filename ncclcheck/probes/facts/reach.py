@@ -136,11 +136,17 @@ class PeerReach(Struct, frozen=True, kw_only=True):
 
 
 class Counters(Struct, frozen=True, kw_only=True, tag="counters"):
-    """How far the counters of an interface rose during the bursts, both directions. Source: /proc/net/dev."""
+    """How far the counters of an interface rose during the bursts, both directions. Source: /proc/net/dev.
+
+    bytes_in, bytes_out: by direction; seconds: between the two looks. 0: not recorded.
+    """
 
     packets: int
     errors: int
     drops: int
+    bytes_in: int = 0
+    bytes_out: int = 0
+    seconds: float = 0.0
 
 
 class Marks(Struct, frozen=True, kw_only=True, tag="marks"):
@@ -160,6 +166,7 @@ class NodeReach(Struct, frozen=True, kw_only=True):
     """What one node saw of the others from the interface that the job would use.
 
     udp_overflows: UDP packets that this host itself dropped, its buffers full (RcvbufErrors, /proc/net/snmp).
+    beside: how the counters rose in the second before the bursts, in which nodes sent each other little.
     """
 
     node: str
@@ -168,6 +175,7 @@ class NodeReach(Struct, frozen=True, kw_only=True):
     mtu: int
     peers: list[PeerReach] = field(default_factory=list)
     counters: Counters | Unread = NOT_RECORDED
+    beside: Counters | Unread = NOT_RECORDED
     udp_overflows: int = 0
     marks: Marks | Unread = NOT_RECORDED
     seconds: float = 0.0

@@ -80,7 +80,8 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
     blackhole or unreachable), or says of a connection that what it sent again never left (TCP_INFO). Where the
     packet filter may be read, which only root may, the chain is named that can stop it, and a rule before it is
     the fix. A peer tells from which address it was called: another one than ours is NAT on the way, a warning
-    within one subnet. Where gloo would tell another address, the first of a node's own name
+    within one subnet; an address of another interface of ours is a rule or route that leads there, a failure where
+    bursts were slow that way. Where gloo would tell another address, the first of a node's own name
     and often one of IPv6, the others knock there too: no answer is a failure, though the first way passes. Then
     up to 8 connections are opened at once: it is a warning where more than 10 % of those to a node, and at least
     3, have no answer within 0.8 s although packets pass: a limit on new ones. After a job that failed or hung it
@@ -118,7 +119,7 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
             for one in _judged(run)
             if not (lost or no_doors or gone or misled or at_source) or one.state is not State.OK
         )
-    yield from translated.findings(tries.hosts, tries.found, tries.links)
+    yield from translated.findings(cluster, tries.found, tries.links)
     networks = {node: str(link.network) for node, link in tries.links.items()}
     yield from volleys.findings(tries.found, cluster.policy.thresholds.get("NET009.loss_percent", 1.0), networks)
     if lost:
