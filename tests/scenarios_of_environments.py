@@ -214,6 +214,21 @@ OF_ENVIRONMENTS = (
         seconds=_SECONDS,
     ),
     Scenario(
+        name="own: a sitecustomize that waits, on one host",
+        launcher="join",
+        hosts=2,
+        mgmt=False,
+        command=("env",),
+        fault=lambda s: _written(s.lab.folder / "site" / "sitecustomize.py", "import time\ntime.sleep(2.5)\n"),
+        env={"h2": {"PYTHONPATH": f"{{lab}}/site:{ROOT}"}},
+        expect=(
+            Expect(code="HST018", node="h2", words="Python needs 2.5 s to start", remedy="mv ", state=State.WARN),
+        ),
+        exit_code=0,
+        cure="you",
+        seconds=40,
+    ),
+    Scenario(
         name="own: PET_STANDALONE on one host",
         launcher="join",
         hosts=2,

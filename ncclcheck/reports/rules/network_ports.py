@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Filter, Node, NoDoor, Unread
 from ncclcheck.reports import by_name, firewall, kept, knocked, lan, neighbours, translated, volleys
@@ -37,6 +38,7 @@ from ncclcheck.reports.reached import (
 )
 from ncclcheck.reports.rule import rule
 
+_NOT_OURS = "Cannot assign requested address"  # EADDRNOTAVAIL
 _WHY = "The ranks cannot connect to each other: torchrun, gloo and NCCL only wait, for half an hour by default."
 _SAID = {
     "refused": "connection refused",
@@ -317,6 +319,8 @@ def _no_doors(cluster: Cluster) -> Iterator[Finding]:
 
 def _no_door(link: lan.Link, found: NoDoor) -> Finding:
     """Its ranks ask the kernel for the same."""
+    if found.why == _NOT_OURS and found.address == link.address:
+        return _address_gone(link)
     make, why = (
         (fail, "Its ranks cannot listen there either: gloo and NCCL take a port that the kernel chooses.")
         if found.protocol == "TCP"
@@ -333,6 +337,26 @@ def _no_door(link: lan.Link, found: NoDoor) -> Finding:
             admin(
                 "Where the range of ports is small, let it be the kernel's own.",
                 'sysctl -w net.ipv4.ip_local_port_range="32768 60999"',
+            ),
+        ],
+    )
+
+
+def _address_gone(link: lan.Link) -> Finding:
+    """It had the address when its facts were read."""
+    held = quote(f"{link.address}/{link.network.prefixlen}")
+    name = quote(link.interface.name)
+    return fail(
+        Where(node=link.node, device=link.interface.name),
+        f"{link.interface.name} has lost its address {link.address} during the run: it was removed or changed",
+        why="Connections that stood hang, for nothing that is sent to the address arrives any more.",
+        owner="node",
+        evidence=[seen(f"bind(2) to {link.address}", f"{_NOT_OURS}; it had it before")],
+        fix=[
+            admin(
+                "Give it its address back, and see what took it: a DHCP lease that ended, NetworkManager.",
+                f"ip addr add {held} dev {name}   # on {link.node}",
+                f"journalctl -u NetworkManager -u systemd-networkd --since -15min | tail   # on {link.node}",
             ),
         ],
     )
