@@ -158,6 +158,19 @@ def test_connections_of_a_smaller_communicator_are_not_counted_as_those_of_the_w
     assert (told.communicators, told.completed, told.nranks) == (2, 2, 16)
 
 
+@pytest.mark.parametrize(("local", "peers"), [({0, 1}, "intra"), ({0}, "inter")])
+def test_ranks_of_one_host_without_p2p_and_shm_are_no_hosts_of_their_own(local: set[int], peers: str) -> None:
+    """NCCL 2.27.7, NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1: two ranks of one host are two nodes to it."""
+    lines = [
+        "n:5:5 [0] NCCL INFO ncclCommInitRank comm 0xa rank 0 nranks 2 cudaDev 0 busId 2 commId 0x1 - Init START",
+        "n:5:5 [0] NCCL INFO comm 0xa rank 0 nRanks 2 nNodes 2 localRanks 1 localRank 0 MNNVL 0",
+        "n:5:5 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] [send] via NET/Socket/0",
+        "n:5:5 [0] NCCL INFO ncclCommInitRank comm 0xa rank 0 nranks 2 busId 2 commId 0x1 - Init COMPLETE",
+    ]
+    told = transport(_log("\n".join(lines).encode()), 5, 0, "here", local)
+    assert _kinds(told) == {("NET/Socket", peers): (1, [0])}
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [

@@ -82,10 +82,11 @@ def _connections(said: Process, rank: int, local: Collection[int]) -> list[Conne
     counts: Counter[tuple[str, str]] = Counter()
     devices: dict[tuple[str, str], set[int]] = {}
     several = len(said.communicators) > 1
+    alone = len(local) > 1 and said.largest.local_ranks == 1
     for one in said.all:
         for (kind, device, source, target), count in one.seen.items():
             peer = target if source == one.rank else source if target == one.rank else -1
-            key = kind, _where(one, kind, peer, rank, () if several and not one.began else local)
+            key = kind, _where(one, kind, peer, rank, () if several and not one.began else local, alone)
             counts[key] += count
             if device is not None and len(devices.setdefault(key, set())) < _MOST_DEVICES:
                 devices[key].add(device)
@@ -95,11 +96,15 @@ def _connections(said: Process, rank: int, local: Collection[int]) -> list[Conne
     ]
 
 
-def _where(one: Communicator, kind: str, peer: int, rank: int, local: Collection[int]) -> str:
-    """Ranks of a smaller communicator have other numbers than those of the world; no local ranks: not known."""
+def _where(one: Communicator, kind: str, peer: int, rank: int, local: Collection[int], alone: bool) -> str:
+    """Ranks of a smaller communicator have other numbers than those of the world; no local ranks: not known.
+
+    alone: NCCL counts each rank of this host as a node of its own, as it does where ranks of one host reach each
+    other neither by P2P nor by SHM; how many "local ranks" it then says is nothing of the host.
+    """
     if one.nnodes == 1 or kind in _WITHIN:
         return "intra"
-    if one.local_ranks == 1 or kind.startswith("COLLNET"):
+    if kind.startswith("COLLNET") or (one.local_ranks == 1 and not alone):
         return "inter"
     if peer < 0 or one.rank != rank or max(local, default=one.nranks) >= one.nranks:
         return "unknown"
