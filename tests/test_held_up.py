@@ -8,8 +8,12 @@ import struct
 import pytest
 
 from ncclcheck.probes import netlink
+from ncclcheck.probes.facts import Burst, replace
 from ncclcheck.probes.filters import parsed
+from ncclcheck.reports.findings import State
 from ncclcheck.reports.held_up import held_up
+from ncclcheck.reports.judge import judge
+from ncclcheck.reports.rule import all_rules
 from tests.stories import load
 
 _RATE = 12_500_000  # bytes a second: 100 Mbit/s
@@ -82,3 +86,18 @@ def test_a_limit_of_new_connections_or_pings_does_not() -> None:
 )
 def test_the_cause_is_known_before_the_job(name: str, codes: set[str]) -> None:
     assert {one.code for one in held_up(load(name).cluster)} == codes
+
+
+def test_all_far_below_what_their_cards_report_is_no_health() -> None:
+    """Nobody is slower than the others, so that the cards alone show it."""
+    cluster = load("a-filter-left-at-100-mbit").cluster
+    slow = [Burst(bytes=250_000, seconds=0.2, segments=200, retransmits=0)]
+    reach = [
+        replace(one, peers=[replace(peer, bursts=slow) for peer in one.peers])
+        for one in cluster.measurements.reach
+    ]
+    told = replace(cluster, measurements=replace(cluster.measurements, reach=reach))
+    (verdict,) = judge(told, [rule for rule in all_rules() if rule.code == "NET008"])
+    assert [one.what for one in verdict.findings if one.state is State.WARN] == [
+        "bursts of sw[1-3] carry at most 0.01 Gb/s, 0.1 % of the 10 that eth0 reports"
+    ]
