@@ -218,11 +218,10 @@ def _feeble(best: Mapping[str, float], links: Mapping[str, lan.Link]) -> Finding
     node = min(best, key=lambda one: best[one])
     name = links[node].interface.name
     reported = flows.reported_gbit(links[node].interface.speed_mbit)
-    share = 100 * best[node] / reported
+    share = f"{100 * best[node] / reported:.2g} % of the {reported:g} that {name} reports"
     return warn(
         Where(node=node, device=name) if len(best) == 1 else Where(),
-        f"bursts of {fold_names(best)} carry at most {best[node]:.2g} Gb/s, {share:.2g} % of the {reported:g} that "
-        f"{name} reports",
+        f"bursts of {fold_names(best)} carry at most {best[node]:.2g} Gb/s, {share}",
         why="Something on the way carries far less than the interfaces could.",
         owner="site",
         evidence=[seen("bursts over TCP", f"{rate:.3g} Gb/s from {one}") for one, rate in list(best.items())[:4]],
