@@ -31,6 +31,7 @@ _HANGS_AFTER = 20.0
 _ASKED_AT_ONCE = 8
 _FAILED_ITSELF = 255  # ssh(1): its own error; any other status is that of the command there
 _SILENT_AFTER = 12.0  # beyond ConnectTimeout, after which ssh itself speaks of a host that does not answer
+_ANSWERS_WITHIN = large.WITHIN_S + refused.WITHIN_S
 _GO_ON_S = 4.0  # a login takes a second, on a busy host two
 _HANDED_ON = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX", "TMPDIR")
 _OPTIONS = {
@@ -238,6 +239,7 @@ class _Door(threading.Thread):
         super().__init__(daemon=True)
         self._links = {node: link for link in links for node in link.nodes}
         self._silent: dict[int, float] = {}
+        self._asked: dict[int, threading.Thread] = {}
         self._asking = threading.BoundedSemaphore(_ASKED_AT_ONCE)
         self._outside = deque(links)
         self._opening: dict[int, float] = {}
@@ -263,7 +265,7 @@ class _Door(threading.Thread):
             elif was_silent:
                 self._ask(node, event)
             else:  # it was asked while ssh still waited, or had been let in
-                self._events.put(replace(event, detail=event.detail or self._links[node].size_matters))
+                threading.Thread(target=self._answered, args=(event,), daemon=True, name="answered").start()
 
     def _ask_the_silent(self) -> None:
         """A host that connects says a word within seconds, or ssh does; where neither does it may be the path."""
@@ -283,7 +285,14 @@ class _Door(threading.Thread):
             if ended is not None:
                 self._events.put(replace(ended, detail="\n".join(filter(None, (ended.detail, told)))))
 
-        threading.Thread(target=ask, daemon=True, name="reasons").start()
+        self._asked[node] = threading.Thread(target=ask, daemon=True, name="reasons")
+        self._asked[node].start()
+
+    def _answered(self, ended: Closed) -> None:
+        """Pass an end on once what was asked meanwhile has its answer."""
+        if asked := self._asked.get(ended.node):
+            asked.join(_ANSWERS_WITHIN)
+        self._events.put(replace(ended, detail=ended.detail or self._links[ended.node].size_matters))
 
     def _let_in(self) -> None:
         while self._outside and len(self._opening) < AT_ONCE:
