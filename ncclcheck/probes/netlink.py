@@ -21,6 +21,8 @@ _ERROR, _DONE = 2, 3
 _HEADER, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=HH")
 _NEW_ROUTE, _GET_ROUTE, _NEW_RULE, _GET_RULE, _NEW_QDISC, _GET_QDISC = 24, 26, 32, 34, 36, 38
 _NEW_NEIGHBOUR, _GET_NEIGHBOUR = 28, 30
+_NEW_CLASS, _GET_CLASS, _NEW_FILTER, _GET_FILTER = 40, 42, 44, 46
+_OF_CARDS = (_GET_QDISC, _GET_CLASS, _GET_FILTER)
 _KINDS: dict[int, RouteKind] = {6: "blackhole", 7: "unreachable", 8: "prohibit", 9: "throw"}
 _WAYS: dict[int, Literal["unicast", "local", "broadcast", "blackhole", "unreachable", "prohibit", "throw"]] = {
     1: "unicast", 2: "local", 3: "broadcast", **_KINDS,
@@ -44,6 +46,12 @@ _PROTOCOLS = {1: "icmp", 6: "tcp", 17: "udp", 58: "ipv6-icmp"}
 # Where the rate (bytes a second) stands in the options of a qdisc: the attribute with its parameters, and whether
 # a 64-bit rate of another attribute takes its place. struct tc_tbf_qopt begins with struct tc_ratespec.
 _RATES = {"tbf": (1, 4), "netem": (6, 8)}
+_ROOT, _COMES_IN = 0xFFFFFFFF, 0xFFFFFFF2  # parents: of a root discipline, of the filters of what comes in
+_HTB_PARAMETERS, _HTB_INIT, _HTB_CEIL64 = 1, 2, 7
+# Where a filter keeps a policer that is no action: TCA_U32_POLICE, TCA_BASIC_POLICE, TCA_FW_POLICE.
+_POLICERS = {"u32": 6, "basic": 4, "fw": 2}
+_POLICE_TBF, _POLICE_RATE64 = 1, 8
+_MOST_NESTED = 4  # filter, its actions, one of them, that one's options
 
 _MOST_HOPS = 16
 # How the kernel says that there is no way: none at all, or that of a route that refuses (fib_props of Linux).
@@ -84,16 +92,23 @@ def refusing_routes() -> list[RefusingRoute]:
 
 
 def shapers() -> list[Shaper]:
-    """The root queueing disciplines of cards that limit or spoil what is sent. Raises OSError."""
+    """What limits or spoils what cards send, and policers of what they take in. Raises OSError."""
     names = dict(socket.if_nameindex())
     found = []
     for body, attributes in _dump(_GET_QDISC, _NEW_QDISC, socket.AF_UNSPEC):
-        (index,) = struct.unpack_from("=i", body, 4)
+        index, handle, parent = struct.unpack_from("=iII", body, 4)
         kind = attributes.get(_TCA_KIND, b"").rstrip(b"\0").decode("ascii", "replace")
-        parent = struct.unpack_from("=I", body, 12)[0]
-        if kind in ("tbf", "netem", "htb", "hfsc", "cbq", "police") and index in names:
-            rate = _rate(kind, attributes.get(_TCA_OPTIONS, b""))
-            found.append(Shaper(interface=names[index], kind=kind, root=parent == 0xFFFFFFFF, bytes_per_s=rate))
+        if index not in names:
+            continue
+        if kind in ("ingress", "clsact"):
+            rates = _policed(index)
+            found += [
+                Shaper(interface=names[index], kind="police", root=False, bytes_per_s=r, way="in") for r in rates
+            ]
+        elif kind in ("tbf", "netem", "htb", "hfsc", "cbq", "police"):
+            options = attributes.get(_TCA_OPTIONS, b"")
+            rate = _htb(index, handle, options) if kind == "htb" else _rate(kind, options)
+            found.append(Shaper(interface=names[index], kind=kind, root=parent == _ROOT, bytes_per_s=rate))
     return found[:_MOST]
 
 
@@ -189,17 +204,70 @@ def _address(packed: bytes | None) -> str:
     return str(ipaddress.ip_address(packed)) if packed is not None and len(packed) in (4, 16) else ""
 
 
+def _htb(index: int, handle: int, options: bytes) -> int:
+    """Bytes a second to which the class of what no filter sorts may rise; 0 where that has no class."""
+    told = _attributes(options).get(_HTB_INIT, b"")
+    default = struct.unpack_from("=I", told, 8)[0] if len(told) >= 12 else 0
+    classes = {}
+    for body, attributes in _dump(_GET_CLASS, _NEW_CLASS, socket.AF_UNSPEC, index):
+        own, parent = struct.unpack_from("=II", body, 8)
+        classes[own] = parent, _ceiling(_attributes(attributes.get(_TCA_OPTIONS, b"")))
+    ceilings, at = [], handle & 0xFFFF0000 | default & 0xFFFF
+    while at in classes:
+        at, ceiling = classes.pop(at)
+        ceilings.append(ceiling)
+    return min(filter(None, ceilings), default=0) if default else 0
+
+
+def _ceiling(parameters: Attributes) -> int:
+    """struct tc_htb_opt: struct tc_ratespec of its rate, and of its ceiling."""
+    return _wide_or(parameters, _HTB_CEIL64, _HTB_PARAMETERS, 20)
+
+
+def _wide_or(parameters: Attributes, wide: int, plain: int, offset: int) -> int:
+    """A rate of 64 bits, or where that is not told one of 32 bits, so many bytes into a structure."""
+    if len(parameters.get(wide, b"")) >= 8:
+        return int(struct.unpack_from("=Q", parameters[wide])[0])
+    data = parameters.get(plain, b"")
+    return int(struct.unpack_from("=I", data, offset)[0]) if len(data) >= offset + 4 else 0
+
+
+def _policed(index: int) -> list[int]:
+    """The rates of the policers of what a card takes in; none where the kernel lists no filters."""
+    try:
+        filters = [*_dump(_GET_FILTER, _NEW_FILTER, socket.AF_UNSPEC, index, _COMES_IN)]
+    except OSError:
+        return []
+    rates = []
+    for _, attributes in filters:
+        kind = attributes.get(_TCA_KIND, b"").rstrip(b"\0").decode("ascii", "replace")
+        rates.append(_police(attributes.get(_TCA_OPTIONS, b""), kind))
+    return list(filter(None, rates))
+
+
+def _police(options: bytes, kind: str = "", nested: int = 0) -> int:
+    """Bytes a second of the first policer in the options of a filter; 0 where there is none. linux/pkt_cls.h."""
+    inside = _attributes(options)
+    if inside.get(_TCA_KIND, b"") == b"police\0":
+        return _policer(_attributes(inside.get(_TCA_OPTIONS, b"")))
+    if kind in _POLICERS and (rate := _policer(_attributes(inside.get(_POLICERS[kind], b"")))):
+        return rate
+    deeper = inside.values() if nested < _MOST_NESTED else ()
+    return next((rate for one in deeper if (rate := _police(one, "", nested + 1))), 0)
+
+
+def _policer(parameters: Attributes) -> int:
+    """struct tc_police: five numbers of 32 bits, then its struct tc_ratespec."""
+    return _wide_or(parameters, _POLICE_RATE64, _POLICE_TBF, 28)
+
+
 def _rate(kind: str, options: bytes) -> int:
     """Bytes a second; 0 where this discipline has none of its own."""
     if kind not in _RATES:
         return 0
     plain, wide = _RATES[kind]
     inside = _attributes(options[24:] if kind == "netem" else options)
-    if len(inside.get(wide, b"")) >= 8:
-        return int(struct.unpack_from("=Q", inside[wide])[0])
-    data = inside.get(plain, b"")
-    offset = 0 if kind == "netem" else 8
-    return int(struct.unpack_from("=I", data, offset)[0]) if len(data) >= offset + 4 else 0
+    return _wide_or(inside, wide, plain, 0 if kind == "netem" else 8)
 
 
 def _rule(family: int, body: bytes, attributes: Attributes) -> PolicyRule | None:
@@ -259,12 +327,18 @@ def _number(attributes: Attributes, name: int, otherwise: int) -> int:
     return int(struct.unpack_from("=I", data)[0]) if len(data) >= 4 else otherwise
 
 
-def _dump(ask: int, answer: int, family: int) -> Iterator[tuple[bytes, Attributes]]:
-    """Every entry of a listing: its fixed part (12 bytes; a qdisc's has 20) and its attributes. Raises OSError."""
-    fixed = 20 if ask == _GET_QDISC else 12
+def _dump(
+    ask: int, answer: int, family: int, index: int = 0, parent: int = 0
+) -> Iterator[tuple[bytes, Attributes]]:
+    """Every entry of a listing: its fixed part (12 bytes; struct tcmsg has 20) and its attributes. Raises OSError.
+
+    index, parent: of which card, and below what there, where classes and filters are listed.
+    """
+    fixed = 20 if ask in _OF_CARDS else 12
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as sock:
         sock.settimeout(_WITHIN_S)
-        body = struct.pack("=B", family).ljust(fixed, b"\0")
+        place = struct.pack("=B3xiII", family, index, 0, parent) if ask in _OF_CARDS else struct.pack("=B", family)
+        body = place.ljust(fixed, b"\0")
         sock.send(_HEADER.pack(_HEADER.size + fixed, ask, _REQUEST_DUMP, 1, 0) + body)
         end, read = time.monotonic() + _WITHIN_S, 0
         while time.monotonic() < end and read < _MOST_BYTES:

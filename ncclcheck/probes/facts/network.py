@@ -84,19 +84,23 @@ class RefusingRoute(Struct, frozen=True, kw_only=True):
 
 
 class Shaper(Struct, frozen=True, kw_only=True):
-    """A queueing discipline that limits what an interface sends. bytes_per_s: 0 where it tells no rate."""
+    """A queueing discipline that limits what an interface sends, or a policer of what it takes in.
+
+    bytes_per_s: 0 where it tells no rate; of htb that of what no filter sorts.
+    """
 
     interface: str
     kind: str
     root: bool
     bytes_per_s: int
+    way: Literal["out", "in"] = "out"
 
 
 class Filter(Struct, frozen=True, kw_only=True):
     """A chain of the packet filter that can drop, refuse or redirect what a job sends, as nft(8) lists it.
 
     does: what its rules do to a packet, e.g. drop. rule: the first such rule, shortened; empty where the chain's
-    policy does it.
+    policy does it. slows: the first rule that drops what is above a rate.
     """
 
     family: str
@@ -105,6 +109,7 @@ class Filter(Struct, frozen=True, kw_only=True):
     hook: str
     does: list[str]
     rule: str = ""
+    slows: str = ""
 
 
 # What on a host kept packets from leaving it; neighbour: no machine on the wire said that it has the address.

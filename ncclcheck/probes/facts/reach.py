@@ -137,11 +137,17 @@ class PeerReach(Struct, frozen=True, kw_only=True):
 
 
 class Counters(Struct, frozen=True, kw_only=True, tag="counters"):
-    """How far the counters of an interface rose during the bursts, both directions. Source: /proc/net/dev."""
+    """How far the counters of an interface rose during the bursts, both directions. Source: /proc/net/dev.
+
+    bytes_in, bytes_out: by direction; seconds: between the two looks. 0: not recorded.
+    """
 
     packets: int
     errors: int
     drops: int
+    bytes_in: int = 0
+    bytes_out: int = 0
+    seconds: float = 0.0
 
 
 class Marks(Struct, frozen=True, kw_only=True, tag="marks"):
@@ -162,6 +168,7 @@ class NodeReach(Struct, frozen=True, kw_only=True):
 
     udp_overflows: UDP packets that this host itself dropped, its buffers full (RcvbufErrors, /proc/net/snmp).
     own: a connection to its own address, as the ranks of one node make to each other.
+    beside: how the counters rose in the second before the bursts, in which nodes sent each other little.
     """
 
     node: str
@@ -171,6 +178,7 @@ class NodeReach(Struct, frozen=True, kw_only=True):
     own: Connect | Unread = NOT_RECORDED
     peers: list[PeerReach] = field(default_factory=list)
     counters: Counters | Unread = NOT_RECORDED
+    beside: Counters | Unread = NOT_RECORDED
     udp_overflows: int = 0
     marks: Marks | Unread = NOT_RECORDED
     seconds: float = 0.0

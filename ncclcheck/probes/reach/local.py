@@ -121,7 +121,14 @@ def _counted(words: list[str]) -> Counters | Unread:
     """Received: bytes packets errs drop fifo frame compressed multicast; sent: bytes packets errs drop ..."""
     try:
         n = [int(word) for word in words]
-        return Counters(packets=n[1] + n[9], errors=n[2] + n[10], drops=n[3] + n[11])
+        return Counters(
+            packets=n[1] + n[9],
+            errors=n[2] + n[10],
+            drops=n[3] + n[11],
+            bytes_in=n[0],
+            bytes_out=n[8],
+            seconds=time.monotonic(),
+        )
     except (ValueError, IndexError):
         return Unread("broken", "/proc/net/dev is not what proc(5) says")
 

@@ -31,6 +31,7 @@ _LEFT_FOR_BURSTS = 0.4
 _NO_GLOO: Mapping[int, str] = {}
 _UNASKED = Unread("absent", "gloo would tell no other address")
 _WELL = Unread("absent", "it was reached")
+_NO_SECOND = Unread("absent", "the measurement ended before the bursts")
 _NO_NEIGHBOUR = Unread("absent", "the kernel has no IPv4 neighbour entry of it")
 
 
@@ -67,6 +68,7 @@ def _measured(
         own=work.own(),
         peers=work.peers(),
         counters=counted,
+        beside=work.beside,
         udp_overflows=max(0, local.udp_overflows() - overflows),
         seconds=round(time.monotonic() - begun, 3),
     )
@@ -101,6 +103,8 @@ class _Work:
         self._threads: list[threading.Thread] = []
         self._interfaces = local.interface_names()
         self._own: Connect | Unread = Unread("timed_out", "not finished in time")
+        self._at_first = local.counters(me.interface)
+        self.beside: Counters | Unread = _NO_SECOND
 
     def start(self, begun: float, seconds: float) -> None:
         """A thread a peer and a name, one for all packets."""
@@ -138,6 +142,7 @@ class _Work:
         at = begun + min(_SMALL_S, seconds / 3)
         _sleep_until(at)
         before = local.counters(self._me.interface)
+        self.beside = local.risen(self._at_first, before)
         for slot in schedule.slots(len(ordered)):
             if at + _SLOT_S > begun + seconds - _LEFT_FOR_BURSTS:
                 break

@@ -28,6 +28,7 @@ _COMPARED = (
     "TORCH_NCCL_",
     "TORCH_FR_",
     "TORCH_DIST",
+    "TORCH_GLOO_",
     "GLOO_",
     "FI_",
     "OFI_NCCL_",
@@ -68,7 +69,8 @@ def settings_agree(cluster: Cluster) -> Iterator[Finding]:
     The effective value (environment first, then nccl.conf) of each node is parsed as its reader parses it, and the
     results are compared. FAIL: the value decides what both sides do. warn: it may. note: it only changes what is
     printed or measured. NVIDIA documents this for few variables; the rest is read from NCCL's source. No job is
-    started where some nodes only have TORCH_DISTRIBUTED_DEBUG=DETAIL: it would hang; INFO on some is a note.
+    started where some nodes only have TORCH_DISTRIBUTED_DEBUG=DETAIL, or TORCH_GLOO_LAZY_INIT: it would hang or
+    crash; INFO on some is a note.
 
     ## Fix
     - **you** Export the variable in the job script and let the launcher hand it to all nodes, or unset it.
@@ -110,8 +112,12 @@ def _shown(name: str, value: str | None) -> str:
 
 
 def _hangs(entry: Known, evidence: list[Evidence]) -> bool:
-    """Ranks with DETAIL check every collective with the others first: with ranks that do not, nothing ends."""
-    return entry.name == "TORCH_DISTRIBUTED_DEBUG" and any("DETAIL" in item.value.upper() for item in evidence)
+    """Ranks with DETAIL check every collective with the others first: with ranks that do not, nothing ends.
+
+    Ranks that connect lazily leave nothing in the store for those that connect at once: these crash.
+    """
+    detail = entry.name == "TORCH_DISTRIBUTED_DEBUG" and any("DETAIL" in item.value.upper() for item in evidence)
+    return detail or entry.name == "TORCH_GLOO_LAZY_INIT"
 
 
 def _difference(entry: Known, where: Where, what: str, evidence: list[Evidence], most: str | None) -> Finding:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_address
 
 from ncclcheck.probes.facts import Cluster, Interface, Node, Resolution, Unread, at, known, value_or
-from ncclcheck.reports import captured, hosts_file, lan, same_mac, twice, variables
+from ncclcheck.reports import captured, dialled, hosts_file, lan, same_mac, twice, variables
 from ncclcheck.reports.agreement import disagreements, group
 from ncclcheck.reports.choice import Chosen, gloo_choice
 from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, fail, note, seen, unknown, warn, you
@@ -276,7 +276,8 @@ def unique(cluster: Cluster) -> Iterator[Finding]:
     172.17.0.1 everywhere). A failure for the interface that the job would use, else a warning. An interface of
     any kind that is up with the address by which another node would meet the others is a failure. So is one MAC
     address on the chosen interfaces of two nodes of one subnet that do not reach each other. Host names from
-    /proc/sys/kernel/hostname; with an equal boot id as well it is a failure.
+    /proc/sys/kernel/hostname; with an equal boot id as well it is a failure. Where ssh entered one machine under
+    two names, `ssh -G` tells whether its settings (HostName) or the name service led there.
 
     ## Fix
     - **you** give every machine once in the host list; `export NCCL_HOSTID=` something different a container.
@@ -304,6 +305,9 @@ def _same_names(cluster: Cluster) -> Iterator[Finding]:
     for name, same in nodes.items():
         if len(same) < 2:
             continue
+        if found := dialled.same_machine(cluster, same, name) if _one_machine(same) else None:
+            yield found
+            continue
         one_machine = len({known(known(node.host).boot_id) for node in same}) < len(same)
         level = fail if one_machine else warn
         yield level(
@@ -315,9 +319,14 @@ def _same_names(cluster: Cluster) -> Iterator[Finding]:
             fix=[
                 you("If it is one machine, give it once. If they are containers, tell NCCL them apart.",
                     "export NCCL_HOSTID=$(cat /proc/sys/kernel/random/uuid)   # one a container"),
-                _own_name(same[1], name),
+                *([] if _one_machine(same) else [_own_name(same[1], name)]),
             ],
         )  # fmt: skip
+
+
+def _one_machine(same: Sequence[Node]) -> bool:
+    """No name helps there: they are one, or containers of one."""
+    return len({(at(node, "host.hostname"), at(node, "host.boot_id")) for node in same}) == 1
 
 
 def _same_addresses(cluster: Cluster) -> Iterator[Finding]:
@@ -332,6 +341,8 @@ def _same_addresses(cluster: Cluster) -> Iterator[Finding]:
     for address, holders in owners.items():
         if len({node for node, _ in holders}) < 2:
             continue
+        if cluster.run.dialled and _one_machine([one for one in cluster.nodes if one.name in dict(holders)]):
+            continue  # by ssh one machine was entered twice: its address is its own
         level = fail if address in chosen_addresses else warn
         yield level(
             Where(node=holders[0][0], device=holders[0][1], peer=holders[1][0]),

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Filter, Node, NoDoor, Unread
 from ncclcheck.reports import (
@@ -48,6 +49,7 @@ from ncclcheck.reports.reached import (
 )
 from ncclcheck.reports.rule import rule
 
+_NOT_OURS = "Cannot assign requested address"  # EADDRNOTAVAIL
 _WHY = "The ranks cannot connect to each other: torchrun, gloo and NCCL only wait, for half an hour by default."
 _SAID = {
     "refused": "connection refused",
@@ -94,7 +96,8 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
     answers no ARP are the cause. Each node also connects to its own address, as its ranks do. Where the
     packet filter may be read, which only root may, the chain is named that can stop it, and a rule before it is
     the fix. A peer tells from which address it was called: another one than ours is NAT on the way, a warning
-    within one subnet. Where gloo would tell another address, the first of a node's own name
+    within one subnet; an address of another interface of ours is a rule or route that leads there, a failure where
+    bursts were slow that way. Where gloo would tell another address, the first of a node's own name
     and often one of IPv6, the others knock there too: no answer is a failure, though the first way passes. Then
     up to 8 connections are opened at once: it is a warning where more than 10 % of those to a node, and at least
     3, have no answer within 0.8 s although packets pass: a limit on new ones. After a job that failed or hung it
@@ -139,7 +142,7 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
             for one in _judged(run)
             if one.state is not State.OK or not (lost or no_doors or gone or misled or told)
         )
-    yield from translated.findings(tries.hosts, tries.found, tries.links)
+    yield from translated.findings(cluster, tries.found, tries.links)
     networks = {node: str(link.network) for node, link in tries.links.items()}
     yield from volleys.findings(
         own_way.without_volleys(tries.found, half),
@@ -341,6 +344,8 @@ def _no_doors(cluster: Cluster) -> Iterator[Finding]:
 
 def _no_door(link: lan.Link, found: NoDoor) -> Finding:
     """Its ranks ask the kernel for the same."""
+    if found.why == _NOT_OURS and found.address == link.address:
+        return _address_gone(link)
     make, why = (
         (fail, "Its ranks cannot listen there either: gloo and NCCL take a port that the kernel chooses.")
         if found.protocol == "TCP"
@@ -357,6 +362,26 @@ def _no_door(link: lan.Link, found: NoDoor) -> Finding:
             admin(
                 "Where the range of ports is small, let it be the kernel's own.",
                 'sysctl -w net.ipv4.ip_local_port_range="32768 60999"',
+            ),
+        ],
+    )
+
+
+def _address_gone(link: lan.Link) -> Finding:
+    """It had the address when its facts were read."""
+    held = quote(f"{link.address}/{link.network.prefixlen}")
+    name = quote(link.interface.name)
+    return fail(
+        Where(node=link.node, device=link.interface.name),
+        f"{link.interface.name} has lost its address {link.address} during the run: it was removed or changed",
+        why="Connections that stood hang, for nothing that is sent to the address arrives any more.",
+        owner="node",
+        evidence=[seen(f"bind(2) to {link.address}", f"{_NOT_OURS}; it had it before")],
+        fix=[
+            admin(
+                "Give it its address back, and see what took it: a DHCP lease that ended, NetworkManager.",
+                f"ip addr add {held} dev {name}   # on {link.node}",
+                f"journalctl -u NetworkManager -u systemd-networkd --since -15min | tail   # on {link.node}",
             ),
         ],
     )
