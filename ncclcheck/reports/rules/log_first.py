@@ -12,8 +12,15 @@ from ncclcheck.reports.log_ending import died
 from ncclcheck.reports.logged import cause, in_order, lines, log_rule, root_cause, said
 from ncclcheck.reports.rule import NothingToJudge
 
-_ENDED = ("worker-failed", "worker-signalled", "srun-task-exit", "nccl-warning", "watchdog-timeout")
-_SIGTERM = "15"
+_ENDED = (
+    "worker-failed",
+    "worker-signalled",
+    "srun-task-exit",
+    "nccl-warning",
+    "watchdog-timeout",
+    "tests-failure",
+)
+_SIGHUP, _SIGTERM = "1", "15"
 _LINES = 10  # other ranks print a little longer
 # A program's own: Python ends with 1 after an exception, shells with 126 and more of what they could not run.
 _CODES = range(2, 126)
@@ -25,6 +32,12 @@ def errors(logs: Logs) -> list[LogEvent]:
     went_on = said(logs, "training-goes-on", "ended-well")
     ends = {} if died(logs) else {file.name: file.lines - _LINES for file in logs.files}
     return [one for one in found if one.sign != "python-error" or not _caught(one, went_on, ends)]
+
+
+def hung_up(logs: Logs) -> list[LogEvent]:
+    """torchrun's own end by SIGHUP: its session was lost. By SIGTERM it may be ended because "
+    "another node failed."""
+    return [one for one in said(logs, "signal-exception") if one.fields.get("signal") == _SIGHUP]
 
 
 def _caught(event: LogEvent, went_on: list[LogEvent], ends: Mapping[str, int]) -> bool:
@@ -79,7 +92,7 @@ def nothing_failed(logs: Logs) -> Iterator[Finding]:
     found = errors(logs)
     if found:
         yield _first(logs, found)
-    elif said(logs, "ended-by-order", "time-limit"):
+    elif said(logs, "ended-by-order", "time-limit", "preempted") or hung_up(logs):
         yield fine(Where(), "no line tells of a failure but that the job was ended from outside (LOG006)")
     elif follow := _consequences(logs):
         warned = in_order(event for event in logs.events if event.level == "WARN" and not _means_nothing(event))
@@ -251,6 +264,8 @@ def no_exception(logs: Logs) -> Iterator[Finding]:
     found = [one for one in failed if one.sign == "python-error"]
     if failed and {one.sign for one in failed} == {"worker-failed"}:
         yield from _left(logs, failed)
+    if not failed:
+        yield from _left_mpirun(logs)
     kinds: dict[str, list[LogEvent]] = {}
     for one in found:
         kinds.setdefault(one.fields.get("type", ""), []).append(one)
@@ -264,6 +279,21 @@ def no_exception(logs: Logs) -> Iterator[Finding]:
             owner="job",
             fix=[you("Read the traceback above this line; on one rank alone, look at the data that it had.")],
         )
+
+
+def _left_mpirun(logs: Logs) -> Iterator[Finding]:
+    """The first that mpirun saw end with an exit code; why is not in the log."""
+    first, code = next(iter(said(logs, "mpirun-first")), None), next(iter(said(logs, "mpirun-exit")), None)
+    if first is not None and not said(logs, "mpirun-signalled"):
+        told = f" with exit code {code.fields['exitcode']}" if code else ""
+        yield cause(
+            [first, *([code] if code else [])],
+            f"rank {first.rank} was the first to end{told}; why is not in the log",
+            why="mpirun ends all others as soon as one process ends with an exit code other than 0.",
+            owner="job",
+            fix=[you("Confirm: read what that rank printed, each rank into a file of its own.",
+                     "mpirun --output-filename logs ...", "export NCCL_DEBUG=INFO")],
+        )  # fmt: skip
 
 
 def _left(logs: Logs, failed: list[LogEvent]) -> Iterator[Finding]:
