@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from ncclcheck.probes.facts import (
+    DeviceFile,
     Job,
+    Node,
     NvFabric,
     NvLinks,
     Policy,
@@ -315,3 +317,33 @@ def test_no_rule_speaks_of_a_machine_without_gpus() -> None:
     none = gpu_node("a", facts={"cards": absent, "nvml": absent, "xids": absent})
     for code in {rule.code for rule in OVER_CARDS} | {"GPU003", "GPU005", "GPU006", "GPU029", "MEM001", "MEM003"}:
         assert verdict(code, none).state.value == "skipped", code
+
+
+DOMAIN = "2c1d5a6e-7f0b-4c3a-9d52-0b6f1e8a44c7"
+CHANNEL = [DeviceFile(name="channel0")]
+
+
+def of_rack(name: str, imex: Any = CHANNEL, clique: int = 1, domain: str = DOMAIN, **more: Any) -> Node:
+    registered = NvFabric(state="completed", health="healthy", cluster=domain, clique=clique)
+    return gpu_node(name, *four(every={"fabric": registered}), facts={"imex": imex}, **more)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "state"),
+    [
+        ([of_rack("a"), of_rack("b")], "ok"),
+        ([of_rack("a"), of_rack("b", [])], "fail"),
+        ([of_rack("a"), of_rack("b", [DeviceFile(name="channel0", error="Permission denied")])], "fail"),
+        ([of_rack("a", env={"NCCL_MNNVL_ENABLE": "0"}), of_rack("b", [], env={"NCCL_MNNVL_ENABLE": "0"})], "ok"),
+        ([of_rack("a"), of_rack("b"), of_rack("c", clique=2)], "note"),
+        ([of_rack("a", [], domain="x"), of_rack("b", [], domain="y")], "ok"),
+        (
+            [of_rack("a", [], domain=""), of_rack("b", [], domain="00000000-0000-0000-0000-000000000000")],
+            "skipped",
+        ),
+        ([of_rack("a"), of_rack("b", DENIED)], "unknown"),
+    ],
+    ids=["channels", "none", "closed", "off", "two cliques", "a domain each", "no domain", "unread"],
+)
+def test_machines_of_one_nvlink_domain(nodes: list[Node], state: str) -> None:
+    assert verdict("GPU031", *nodes).state.value == state

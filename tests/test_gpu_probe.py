@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ncclcheck.probes import gpu
-from ncclcheck.probes.facts import Gpus, Unread, unread_in
-from ncclcheck.probes.gpu import xids
+from ncclcheck.probes.facts import DeviceFile, Gpus, Unread, unread_in
+from ncclcheck.probes.gpu import imex, xids
 from ncclcheck.probes.gpu.mine import split
 from ncclcheck.probes.machine import Machine
 from tests.cards import card
@@ -213,3 +213,13 @@ def test_the_kernel_log_of_a_user(
         (tmp_path / "var/log" / name).write_text(text)
     told = xids.xids(Machine(str(tmp_path)))
     assert (None if isinstance(told, Unread) else [str(one.code) for one in told]) == found
+
+
+def test_channels_of_imex(tmp_path: Path) -> None:
+    assert imex.channels(Machine(str(tmp_path))) == []
+    folder = tmp_path / imex.FOLDER.strip("/")
+    folder.mkdir(parents=True)
+    (folder / "channel0").write_text("")
+    (folder / "channel1").mkdir()
+    told = imex.channels(Machine(str(tmp_path)))
+    assert told == [DeviceFile(name="channel0"), DeviceFile(name="channel1", error="Is a directory")]

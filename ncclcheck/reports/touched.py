@@ -23,7 +23,7 @@ _SHARED: tuple[tuple[str, str], ...] = (
      "anew, undoes it."),
     (r"\b(systemctl|service) (start|restart)", "All users of the service are touched; undo: systemctl stop, where "
      "it did not run before."),
-    (r"\bmodprobe (?!-r)", "The whole node is touched; undo: modprobe -r, or a reboot."),
+    (r"(?<![\w-])modprobe (?!-r)", "The whole node is touched; undo: modprobe -r, or a reboot."),
     (r"\bmount -o remount", "All users of the mount are touched; undo: the same with the options from before."),
     (r"\bcpupower frequency-set", "The whole node is touched; undo: the same with the governor from before."),
     (r"\bhostnamectl set-hostname", "Every program that goes by the node's name is touched; undo: the same with "
