@@ -16,7 +16,7 @@ _FOLLOWS = re.compile(
     r"Timed out waiting \d+ms|connectFullMesh|EngineDead|Engine core|root cause above|"
     r"ray\.exceptions\.|RayTaskError|ActorDied|"
     r"client socket has timed out|ProcessRaisedException|ProcessExitedException|CalledProcessError|"
-    r"RendezvousTimeout|monitoredBarrier"
+    r"RendezvousTimeout|monitoredBarrier|seconds waiting for clients"
 )
 
 CONSEQUENCES = {
