@@ -14,7 +14,7 @@ from ncclcheck.reports.rule import NothingToJudge, rule
 from ncclcheck.reports.rules.log_first import errors
 
 # What shows that a job ended, or went on once NCCL had started.
-_ENDED = ("ended-well", "nccl-tests-ended", "not-destroyed", "ended-by-order", "time-limit")
+_ENDED = ("ended-well", "nccl-tests-ended", "ended-by-order", "time-limit")
 _GONE_ON = ("training-goes-on", "work-goes-on", "nccl-tests-row")
 ENDED = "the log shows that the job ended"
 _GOES_ON = 10  # lines of the program after NCCL's last one: fewer are warnings that torch prints at the start
@@ -152,12 +152,18 @@ def log_shows_the_end(logs: Logs) -> Iterator[Finding]:
     if errors(logs) or died(logs) or unexplained(logs):
         raise NothingToJudge("the log tells of a failure")
     began = [one for one in logs.processes if one.completed]
-    if any(one.ended >= one.completed for one in began) or said(logs, *_ENDED):
+    ended = [*_ENDED, *(["not-destroyed"] if _is_more(logs, began) else [])]
+    if any(one.ended >= one.completed for one in began) or said(logs, *ended):
         yield fine(Where(), ENDED)
     elif said(logs, *_GONE_ON) or any(_goes_on(file) for file in logs.files):
         yield fine(Where(), "the log shows that the job went on; its end is not in it")
     else:
         yield _stops(logs, began)
+
+
+def _is_more(logs: Logs, began: list[LogProcess]) -> bool:
+    """Whether there is more than the last words of a program, which one that raised an exception says as well."""
+    return bool(began) or sum(file.lines for file in logs.files) >= _GOES_ON
 
 
 def _stops(logs: Logs, began: list[LogProcess]) -> Finding:
