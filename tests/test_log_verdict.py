@@ -190,3 +190,28 @@ def test_what_the_kernel_ended_is_the_cause_wherever_it_stands() -> None:
     oom = "slurmstepd: error: Detected 1 oom_kill event in StepId=4711.0. Some of the step tasks have been OOM Killed.\n"
     for text in (boom + oom, oom + boom):
         assert closing.decision(document(text)).startswith("Cause: LOG093")
+
+
+def _attempt(pid: int, *lines: str) -> str:
+    head = (
+        f"gpu-a17:{pid}:{pid + 1} [0] NCCL INFO ncclCommInitRank comm 0x55a0 rank 0 nranks 1 cudaDev 0 busId 10000"
+    )
+    return "".join(f"{head} commId 0x7a - Init {state}\n" for state in ("START", "COMPLETE")) + "".join(lines)
+
+
+_BOOM = "[rank0]: RuntimeError: shape '[4, 8]' is invalid for input of size 31\n"
+_FULL = "[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 79.19 GiB\n"
+
+
+def test_of_several_attempts_the_last_one_is_judged() -> None:
+    well = document(_attempt(700, _BOOM) + _attempt(800, _STEPS, _END))
+    assert (well.exit_code, closing.decision(well)[:7]) == (0, "Healthy")
+    assert [v.state.value for v in well.verdicts if v.code == "LOG009"] == ["note"]
+    bad = document(_attempt(700, _BOOM) + _attempt(800, _STEPS, _FULL))
+    assert closing.decision(bad).startswith("Cause: LOG063")
+    assert "invalid for input" not in str(bad.diagnosis)
+
+
+def test_an_attempt_that_said_nothing_does_not_hide_the_failure() -> None:
+    anew = "[default] Worker group FAILED. 3/3 attempts left; will restart worker group\n"
+    assert document(_attempt(700, _BOOM) + anew).exit_code == 1

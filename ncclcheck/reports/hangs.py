@@ -128,9 +128,10 @@ def _silent(logs: Logs, hang: Hang) -> list[int]:
 def is_of_several(logs: Logs) -> bool:
     """Whether a file holds lines of several ranks: then one that wrote nothing into it said nothing."""
     ranks: dict[str, set[int]] = {}
-    for one in (*logs.events, *logs.processes):
-        if one.rank is not None:
-            ranks.setdefault(one.file, set()).add(one.rank)
+    told = [(one.file, one.rank) for one in logs.events] + [(one.file, one.rank) for one in logs.processes]
+    for file, rank in told:
+        if rank is not None:
+            ranks.setdefault(file, set()).add(rank)
     return any(len(found) > 1 for found in ranks.values())
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from ncclcheck.probes.facts import Cluster, LogFile, LogProcess, Logs
 from ncclcheck.reports.findings import Finding, State, Where, fine, note, seen, unknown, you
 from ncclcheck.reports.fold import fold_numbers, many
+from ncclcheck.reports.log_attempts import earlier
 from ncclcheck.reports.log_ending import died
 from ncclcheck.reports.log_unexplained import is_foreign, unexplained
 from ncclcheck.reports.logged import cause, in_order, lines, log_rule, said, where
@@ -217,6 +220,36 @@ def understood(logs: Logs) -> Iterator[Finding]:
         owner="job",
         evidence=lines(bad),
         fix=[you("Give the log that the ranks write: torchrun's output, Slurm's slurm-JOB.out, NCCL_DEBUG_FILE.")],
+    )
+
+
+@log_rule("LOG009", "the log holds one attempt only", worst=State.NOTE, symptom=True, whole=True)
+def one_attempt(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    Several attempts in one log: torchrun started its workers anew, or a script or Slurm the whole job.
+
+    ## Why it matters
+    What ended an earlier attempt may have nothing to do with how the last one ended. The last one is judged.
+
+    ## How we know
+    torchrun's "will restart worker group" and "restart_count"; NCCL that begins once more for a rank, in another
+    process, after a failure.
+
+    ## Fix
+    - **you** where the first failure is looked for, give the log up to the line that is named.
+
+    ## Source
+    PyTorch documentation, torchrun (--max-restarts); sbatch(1), --requeue.
+    """
+    before = in_order(errors(replace(logs, events=earlier(logs)))) or earlier(logs)
+    if not before:
+        raise NothingToJudge("the log holds one attempt")
+    yield note(
+        Where(),
+        f"an earlier attempt in this log failed: {before[0].text.strip()[:160]}",
+        why="The last attempt is the one that is judged.",
+        evidence=lines(before[:1]),
     )
 
 
