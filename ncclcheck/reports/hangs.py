@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
 from ncclcheck.reports.derived import derived
 from ncclcheck.reports.findings import Where
 from ncclcheck.reports.log_ending import goes_on_after
@@ -128,10 +128,10 @@ def _silent(logs: Logs, hang: Hang) -> list[int]:
 def is_of_several(logs: Logs) -> bool:
     """Whether a file holds lines of several ranks: then one that wrote nothing into it said nothing."""
     ranks: dict[str, set[int]] = {}
-    told = [(one.file, one.rank) for one in logs.events] + [(one.file, one.rank) for one in logs.processes]
-    for file, rank in told:
-        if rank is not None:
-            ranks.setdefault(file, set()).add(rank)
+    lines: list[LogEvent | LogProcess] = [*logs.events, *logs.processes]
+    for one in lines:
+        if one.rank is not None:
+            ranks.setdefault(one.file, set()).add(one.rank)
     return any(len(found) > 1 for found in ranks.values())
 
 

@@ -20,7 +20,15 @@ _WORK = (
 _LINES = 10  # a step that was under way may be printed after the failure of another rank
 ENDS = frozenset(CONSEQUENCES) - AT_THE_END - {"propagated", "flushed"} | {
     *("worker-failed", "worker-signalled", "root-cause-exit", "srun-task-exit"),
-    *("watchdog-timeout", "watchdog-stuck", "time-limit"),
+    *(
+        "watchdog-timeout",
+        "watchdog-cut",
+        "watchdog-stuck",
+        "time-limit",
+        "preempted",
+        "node-lost",
+        "mpirun-signalled",
+    ),
 }
 _GONE = ("worker-failed", "worker-signalled", "oom-killed", "segfault", "gpu-lost", "device-assert")
 

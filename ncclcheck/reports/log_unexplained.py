@@ -21,7 +21,7 @@ _ALONE = frozenset(
             "shell-signalled",
             "spawned-signalled",
         ),
-        *("worker-died", "srun-task-exit", "tests-wrong-data"),
+        *("worker-died", "srun-task-exit", "tests-wrong-data", "last-error"),
     )
 )
 _SAID = ("ended-badly", "complaint", "nccl-warning")  # words of failure, without a known sign
@@ -34,7 +34,7 @@ _ENDS_NO_JOB = frozenset(
         *("shm-unlink", "ib-port-event"),
     )
 )
-_JUDGED = {*log_signs.HARMLESS, *log_signs.CONSEQUENCES, *_ENDS_NO_JOB}  # what they mean is known
+_JUDGED = {*log_signs.HARMLESS, *log_signs.CONSEQUENCES, *_ENDS_NO_JOB} - _ALONE  # what they mean is known
 _LEVELS = ("WARN", "ERROR")
 _WARNING = re.compile(r"Warning$")
 

@@ -14,10 +14,10 @@ from ncclcheck.reports.log_ending import died
 from ncclcheck.reports.log_unexplained import is_foreign, unexplained
 from ncclcheck.reports.logged import cause, in_order, lines, log_rule, said, where
 from ncclcheck.reports.rule import NothingToJudge, rule
-from ncclcheck.reports.rules.log_first import errors
+from ncclcheck.reports.rules.log_first import errors, hung_up
 
 # What shows that a job ended, or went on once NCCL had started.
-_ENDED = ("ended-well", "nccl-tests-ended", "ended-by-order", "time-limit")
+_ENDED = ("ended-well", "nccl-tests-ended", "ended-by-order", "time-limit", "preempted")
 _GONE_ON = ("training-goes-on", "work-goes-on", "nccl-tests-row")
 ENDED = "the log shows that the job ended"
 _GOES_ON = 10  # lines of the program after NCCL's last one: fewer are warnings that torch prints at the start
@@ -77,14 +77,15 @@ def _unread(what: str) -> Finding:
 def not_ended_from_outside(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    A job that Slurm's time limit, or a signal to torchrun, has ended.
+    A job that Slurm's time limit, a preemption, or a signal to torchrun, has ended.
 
     ## Why it matters
     Then nothing in the job failed, and what its ranks print afterwards says nothing.
 
     ## How we know
-    Slurm's "CANCELLED ... DUE TO TIME LIMIT"; torchrun's "Received SIGTERM death signal": a time limit, `scancel`,
-    a preemption, or a lost ssh session (SIGHUP). A SIGINT is Ctrl-C, and a note.
+    Slurm's "CANCELLED ... DUE TO TIME LIMIT", "DUE TO PREEMPTION" or "DUE TO JOB REQUEUE"; torchrun's "Received
+    SIGTERM death signal": a time limit, `scancel`, a preemption, or a lost ssh session (SIGHUP). A SIGINT is
+    Ctrl-C, and a note.
 
     ## Fix
     - **you** ask for more time (`sbatch --time`), write checkpoints before it is over
@@ -108,7 +109,23 @@ def not_ended_from_outside(logs: Logs) -> Iterator[Finding]:
                 )
             ],
         )
-    elif ordered := [] if errors(logs) else said(logs, "ended-by-order"):
+    elif taken := said(logs, "preempted"):
+        yield cause(
+            taken,
+            "Slurm took the job's nodes for another one (preemption)"
+            if taken[0].fields["why"] == "PREEMPTION"
+            else "Slurm put the job back into its queue",
+            why="Nothing in the job failed; what ranks print afterwards says nothing.",
+            owner="job",
+            fix=[
+                you("Confirm.", "sacct -j JOB -o State,Partition,QOS,Elapsed"),
+                you(
+                    "Let it be queued again and go on from its last checkpoint; a warning comes before the end.",
+                    "sbatch --requeue --signal=B:USR1@120 job.sh",
+                ),
+            ],
+        )
+    elif ordered := [] if errors(logs) else said(logs, "ended-by-order") or hung_up(logs):
         signal = ordered[0].fields.get("signal", "SIGINT")
         if signal in ("SIGINT", "2"):
             yield note(where(ordered[0]), "somebody ended the job with Ctrl-C (SIGINT)", evidence=lines(ordered))

@@ -13,8 +13,15 @@ from ncclcheck.reports.log_unexplained import behind, came_through, unexplained
 from ncclcheck.reports.logged import cause, in_order, lines, log_rule, root_cause, said
 from ncclcheck.reports.rule import NothingToJudge
 
-_ENDED = ("worker-failed", "worker-signalled", "srun-task-exit", "nccl-warning", "watchdog-timeout")
-_SIGTERM = "15"
+_ENDED = (
+    "worker-failed",
+    "worker-signalled",
+    "srun-task-exit",
+    "nccl-warning",
+    "watchdog-timeout",
+    "tests-failure",
+)
+_SIGHUP, _SIGTERM = "1", "15"
 _CAUGHT = ("python-error", "nccl-warning")  # what a program can go on after
 _LINES = 10  # other ranks print a little longer
 # A program's own: Python ends with 1 after an exception, shells with 126 and more of what they could not run.
@@ -27,6 +34,11 @@ def errors(logs: Logs) -> list[LogEvent]:
     went_on = said(logs, "training-goes-on", "work-goes-on", "nccl-tests-row", "ended-well")
     gone = died(logs)
     return [one for one in found if one.sign not in _CAUGHT or not _caught(logs, one, went_on, gone=gone)]
+
+
+def hung_up(logs: Logs) -> list[LogEvent]:
+    """torchrun's own end by SIGHUP: its session was lost. By SIGTERM it may end since another node failed."""
+    return [one for one in said(logs, "signal-exception") if one.fields.get("signal") == _SIGHUP]
 
 
 def _caught(logs: Logs, event: LogEvent, went_on: list[LogEvent], *, gone: bool) -> bool:
@@ -79,7 +91,7 @@ def nothing_failed(logs: Logs) -> Iterator[Finding]:
     found = errors(logs)
     if found:
         yield _first(logs, found)
-    elif said(logs, "ended-by-order", "time-limit"):
+    elif said(logs, "ended-by-order", "time-limit", "preempted") or hung_up(logs):
         yield fine(Where(), "no line tells of a failure but that the job was ended from outside (LOG006)")
     elif follow := _consequences(logs):
         warned = in_order(event for event in logs.events if event.level == "WARN" and not _means_nothing(event))
@@ -267,6 +279,8 @@ def no_exception(logs: Logs) -> Iterator[Finding]:
     found = [one for one in failed if one.sign == "python-error"]
     if failed and {one.sign for one in failed} == {"worker-failed"}:
         yield from _left(logs, failed)
+    if not failed:
+        yield from _left_mpirun(logs)
     kinds: dict[str, list[LogEvent]] = {}
     for one in found:
         kinds.setdefault(one.fields.get("type", ""), []).append(one)
@@ -280,6 +294,21 @@ def no_exception(logs: Logs) -> Iterator[Finding]:
             owner="job",
             fix=[you("Read the traceback above this line; on one rank alone, look at the data that it had.")],
         )
+
+
+def _left_mpirun(logs: Logs) -> Iterator[Finding]:
+    """The first that mpirun saw end with an exit code; why is not in the log."""
+    first, code = next(iter(said(logs, "mpirun-first")), None), next(iter(said(logs, "mpirun-exit")), None)
+    if first is not None and not said(logs, "mpirun-signalled"):
+        told = f" with exit code {code.fields['exitcode']}" if code else ""
+        yield cause(
+            [first, *([code] if code else [])],
+            f"rank {first.rank} was the first to end{told}; why is not in the log",
+            why="mpirun ends all others as soon as one process ends with an exit code other than 0.",
+            owner="job",
+            fix=[you("Confirm: read what that rank printed, each rank into a file of its own.",
+                     "mpirun --output-filename logs ...", "export NCCL_DEBUG=INFO")],
+        )  # fmt: skip
 
 
 def _left(logs: Logs, failed: list[LogEvent]) -> Iterator[Finding]:

@@ -214,6 +214,14 @@ def no_watchdog_gave_up(logs: Logs) -> Iterator[Finding]:
             owner="job",
             fix=[you("Give the logs of all ranks."), *_recorded(logs)],
         )
+    if (cut := said(logs, "watchdog-cut")) and not said(logs, "watchdog-timeout"):
+        yield cause(
+            cut,
+            "a watchdog gave up in a collective; the line is cut, and which rank did not come is not told",
+            why="The rank that prints the time-out only waited.",
+            owner="job",
+            fix=[you("Give the logs of all ranks."), *_recorded(logs)],
+        )
     if waited := in_order(said(logs, "gloo-timeout")):
         yield cause(
             waited,

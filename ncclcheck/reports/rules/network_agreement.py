@@ -6,6 +6,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from ipaddress import ip_address
 
 from ncclcheck.probes.facts import Cluster, Interface, Node, Resolution, Unread, at, known, value_or
 from ncclcheck.reports import captured, hosts_file, lan, same_mac, twice, variables
@@ -127,7 +128,8 @@ def name_and_network(cluster: Cluster) -> Iterator[Finding]:
     getaddrinfo(3) of the own name, asked on the node, compared with the interface that the job would use. A
     failure where gloo uses the name and it leads to loopback, to a bridge that leads nowhere, or to an address
     that another node would tell as well; a warning where GLOO_SOCKET_IFNAME is set, where the job runs on NCCL, or
-    where the name has an address of another network of this node. A node in a subnet of its own (NET003), or with
+    where the name has an address that no other node shares a network with. Another network than NCCL's is well, as
+    that of management beside rails: gloo and torchrun meet there. A node in a subnet of its own (NET003), or with
     the name or address of another one (NET010), is not asked: there a wrong name is a consequence.
 
     ## Fix
@@ -144,9 +146,40 @@ def name_and_network(cluster: Cluster) -> Iterator[Finding]:
             continue
         taken = _by_name(node)
         used = set(lan.choice_of_nccl(node).names) | {link.interface.name}
-        if taken and taken.name in used and not lan.is_loopback(taken.address):
+        if (
+            taken
+            and (taken.name in used or _is_shared(cluster, node, taken))
+            and not lan.is_loopback(taken.address)
+        ):
             continue
         yield _wrong_name(cluster, node, link, taken, advertised)
+
+
+def _is_shared(cluster: Cluster, node: Node, taken: Chosen) -> bool:
+    """Whether it is on the default route, or in one subnet with the address of another node's name."""
+    held = next((one for one in lan.interfaces(node) if one.name == taken.name), None)
+    if held is None or not lan.leads_out(node, held) or not lan.is_routable(taken.address):
+        return False
+    networks = [network for address, network in lan.global_networks(held) if address.address == taken.address]
+    others = [other.address for one in cluster.nodes if one is not node and (other := _by_name(one))]
+    in_one = any(ip_address(other) in network for other in others for network in networks)
+    return taken.address not in others and (in_one or _has_default(node, held))
+
+
+def _has_default(node: Node, interface: Interface) -> bool:
+    return not isinstance(at(node, "network.routes"), Unread) and interface.name in lan.by_default(node)
+
+
+def _address_of_machine(node: Node, link: lan.Link) -> str:
+    """What its name should be: its address on the default route, not a rail's, which NCCL may have chosen."""
+    ways_out = [one for one in lan.interfaces(node) if _has_default(node, one) and lan.leads_out(node, one)]
+    of_version = [
+        address.address
+        for one in ways_out
+        for address, network in lan.global_networks(one)
+        if network.version == link.network.version
+    ]
+    return of_version[0] if of_version else link.address
 
 
 def _by_name(node: Node) -> Chosen | None:
@@ -194,9 +227,11 @@ def _name_its_address(cluster: Cluster, node: Node, link: lan.Link, own: Resolut
     if any(other.name != node.name and at(other, "host.hostname") == own.name for other in cluster.nodes):
         return _own_name(node, own.name)
     return admin(
-        "Give the name its real address in /etc/hosts, and take it from the wrong one.",
+        "Give the name its real address in /etc/hosts, and take it from the wrong one. This touches every program "
+        "on this node that asks for the name, Slurm and NFS too.",
         "getent ahosts $(hostname)",
-        hosts_file.named(own.name, link.address, [*own.addresses, "127.0.1.1"]),
+        "cp -p /etc/hosts /etc/hosts.before   # undo: cp -p /etc/hosts.before /etc/hosts",
+        hosts_file.named(own.name, _address_of_machine(node, link), [*own.addresses, "127.0.1.1"]),
     )
 
 
