@@ -156,3 +156,62 @@ def test_a_log_that_stops_is_not_healthy() -> None:
 def test_a_job_that_still_runs_is_not_called_healthy_and_not_failed() -> None:
     found = document(_STARTED + _STEPS)
     assert (found.exit_code, closing.decision(found)[:18]) == (0, "No failure so far:")
+
+
+def test_a_process_with_several_gpus_has_several_ranks() -> None:
+    """nccl-tests -g 4, ncclCommInitAll: one process, a communicator of each GPU."""
+    log = "".join(
+        f"gpu-a17:700:{900 + rank} [{rank}] NCCL INFO ncclCommInitAll comm 0x55a{rank} rank {rank} nranks 4 "
+        f"cudaDev {rank} nvmlDev {rank} busId 1{rank}000 commId 0x7a - Init {state}\n"
+        for state in ("START", "COMPLETE")
+        for rank in range(4)
+    )
+    facts = parsed(log + "gpu-a17:700:901 [1] NCCL INFO something\ngpu-a17:700:901 [1] init.cc:9 NCCL WARN new\n")
+    assert facts.ranks == [0, 1, 2, 3]
+    assert (facts.processes[0].rank, facts.processes[0].several) == (None, [0, 1, 2, 3])
+    assert [one.rank for one in facts.events if one.sign == "nccl-warning"] == [None]
+    found = document(log + "# Avg bus bandwidth    : 41.8\n")
+    assert (found.exit_code, closing.decision(found)[:7]) == (0, "Healthy")
+    assert "all heard of" in str(found.diagnosis)
+
+
+def test_the_log_of_one_rank_accuses_nobody_else() -> None:
+    waited = (
+        "[rank0]:[E1109 22:46:25.933 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600012 milliseconds\n"
+    )
+    found = document(_STARTED.partition("gpu-a17:701")[0] + waited)
+    assert found.exit_code == 1
+    assert [one for one in (found.diagnosis.causes if found.diagnosis else []) if one.where.rank == 1] == []
+
+
+def test_what_the_kernel_ended_is_the_cause_wherever_it_stands() -> None:
+    boom = "[rank1]: RuntimeError: shape '[4, 8]' is invalid for input of size 31\n"
+    oom = "slurmstepd: error: Detected 1 oom_kill event in StepId=4711.0. Some of the step tasks have been OOM Killed.\n"
+    for text in (boom + oom, oom + boom):
+        assert closing.decision(document(text)).startswith("Cause: LOG093")
+
+
+def _attempt(pid: int, *lines: str) -> str:
+    head = (
+        f"gpu-a17:{pid}:{pid + 1} [0] NCCL INFO ncclCommInitRank comm 0x55a0 rank 0 nranks 1 cudaDev 0 busId 10000"
+    )
+    return "".join(f"{head} commId 0x7a - Init {state}\n" for state in ("START", "COMPLETE")) + "".join(lines)
+
+
+_BOOM = "[rank0]: RuntimeError: shape '[4, 8]' is invalid for input of size 31\n"
+_FULL = "[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 79.19 GiB\n"
+
+
+def test_of_several_attempts_the_last_one_is_judged() -> None:
+    well = document(_attempt(700, _BOOM) + _attempt(800, _STEPS, _END))
+    assert (well.exit_code, closing.decision(well)[:7]) == (0, "Healthy")
+    assert [v.state.value for v in well.verdicts if v.code == "LOG009"] == ["note"]
+    bad = document(_attempt(700, _BOOM) + _attempt(800, _STEPS, _FULL))
+    assert closing.decision(bad).startswith("Cause: LOG063")
+    assert "invalid for input" not in str(bad.diagnosis)
+
+
+def test_an_attempt_that_said_nothing_does_not_hide_the_failure() -> None:
+    anew = "[default] Worker group FAILED. 3/3 attempts left; will restart worker group\n"
+    assert document(_attempt(700, _BOOM) + anew).exit_code == 1

@@ -18,7 +18,7 @@ _WORK = (
     "work-goes-on",
 )  # goes on beside a rank that has failed, and with wrong results
 _LINES = 10  # a step that was under way may be printed after the failure of another rank
-_ENDS = frozenset(CONSEQUENCES) - AT_THE_END - {"propagated", "flushed"} | {
+ENDS = frozenset(CONSEQUENCES) - AT_THE_END - {"propagated", "flushed"} | {
     *("worker-failed", "worker-signalled", "root-cause-exit", "srun-task-exit"),
     *(
         "watchdog-timeout",
@@ -109,7 +109,7 @@ class Ending:
 
 def died(logs: Logs) -> bool:
     """Whether a process is said to have ended, or to wait in vain."""
-    return any(one.sign in _ENDS for one in logs.events)
+    return any(one.sign in ENDS for one in logs.events)
 
 
 def goes_on_after(logs: Logs, file: str, line: int) -> bool:

@@ -14,6 +14,7 @@ from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
 from ncclcheck.reports import log_signs
 from ncclcheck.reports.findings import Evidence, Finding, State, Verdict, Where, seen
 from ncclcheck.reports.fold import fold_names, fold_numbers
+from ncclcheck.reports.log_attempts import latest
 from ncclcheck.reports.logged import SYMPTOMS, in_order, where
 from ncclcheck.reports.pairing import pairing
 
@@ -76,6 +77,7 @@ def diagnosis(logs: Logs | None, verdicts: Sequence[Verdict]) -> Diagnosis | Non
     """The story; None where no log was read."""
     if logs is None:
         return None
+    logs = latest(logs)
     used = {evidence.source for one in _bad(verdicts) for evidence in one[1].evidence}
     return Diagnosis(
         first=_first(logs, verdicts),

@@ -57,12 +57,14 @@ class LogProcess(Struct, frozen=True, kw_only=True):
     began, completed: communicators.
     chunk: bytes that P2P sends at once.
     rails: numbers of the network devices that connections went over.
+    several: its ranks where it has several GPUs, and so no rank of its own.
     first_line, started_line: of its file, its first line and the last that tells of a start that came through.
     """
 
     host: str
     pid: Pid
     rank: Count | None = None
+    several: list[Count] = field(default_factory=list)
     version: str = ""
     driver: str = ""
     bootstrap: Endpoint | None = None

@@ -315,7 +315,11 @@ class Reading:
             ],
             events=events,
             processes=processes,
-            ranks=_ranks([one.rank for one in events] + [one.rank for one in processes]),
+            ranks=_ranks(
+                [one.rank for one in events]
+                + [one.rank for one in processes]
+                + [rank for one in processes for rank in one.several]
+            ),
             world=max((one.nranks for one in processes if one.nranks), default=None),
             version=self.log.version,
             dropped=self._dropped,

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from ncclcheck.probes.facts import Cluster, LogFile, LogProcess, Logs
 from ncclcheck.reports.findings import Finding, State, Where, fine, note, seen, unknown, you
 from ncclcheck.reports.fold import fold_numbers, many
+from ncclcheck.reports.log_attempts import earlier
 from ncclcheck.reports.log_ending import died
 from ncclcheck.reports.log_unexplained import is_foreign, unexplained
 from ncclcheck.reports.logged import cause, in_order, lines, log_rule, said, where
@@ -14,7 +17,7 @@ from ncclcheck.reports.rule import NothingToJudge, rule
 from ncclcheck.reports.rules.log_first import errors, hung_up
 
 # What shows that a job ended, or went on once NCCL had started.
-_ENDED = ("ended-well", "nccl-tests-ended", "not-destroyed", "ended-by-order", "time-limit", "preempted")
+_ENDED = ("ended-well", "nccl-tests-ended", "ended-by-order", "time-limit", "preempted")
 _GONE_ON = ("training-goes-on", "work-goes-on", "nccl-tests-row")
 ENDED = "the log shows that the job ended"
 _GOES_ON = 10  # lines of the program after NCCL's last one: fewer are warnings that torch prints at the start
@@ -169,12 +172,18 @@ def log_shows_the_end(logs: Logs) -> Iterator[Finding]:
     if errors(logs) or died(logs) or unexplained(logs):
         raise NothingToJudge("the log tells of a failure")
     began = [one for one in logs.processes if one.completed]
-    if any(one.ended >= one.completed for one in began) or said(logs, *_ENDED):
+    ended = [*_ENDED, *(["not-destroyed"] if _is_more(logs, began) else [])]
+    if any(one.ended >= one.completed for one in began) or said(logs, *ended):
         yield fine(Where(), ENDED)
     elif said(logs, *_GONE_ON) or any(_goes_on(file) for file in logs.files):
         yield fine(Where(), "the log shows that the job went on; its end is not in it")
     else:
         yield _stops(logs, began)
+
+
+def _is_more(logs: Logs, began: list[LogProcess]) -> bool:
+    """Whether there is more than the last words of a program, which one that raised an exception says as well."""
+    return bool(began) or sum(file.lines for file in logs.files) >= _GOES_ON
 
 
 def _stops(logs: Logs, began: list[LogProcess]) -> Finding:
@@ -228,6 +237,36 @@ def understood(logs: Logs) -> Iterator[Finding]:
         owner="job",
         evidence=lines(bad),
         fix=[you("Give the log that the ranks write: torchrun's output, Slurm's slurm-JOB.out, NCCL_DEBUG_FILE.")],
+    )
+
+
+@log_rule("LOG009", "the log holds one attempt only", worst=State.NOTE, symptom=True, whole=True)
+def one_attempt(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    Several attempts in one log: torchrun started its workers anew, or a script or Slurm the whole job.
+
+    ## Why it matters
+    What ended an earlier attempt may have nothing to do with how the last one ended. The last one is judged.
+
+    ## How we know
+    torchrun's "will restart worker group" and "restart_count"; NCCL that begins once more for a rank, in another
+    process, after a failure.
+
+    ## Fix
+    - **you** where the first failure is looked for, give the log up to the line that is named.
+
+    ## Source
+    PyTorch documentation, torchrun (--max-restarts); sbatch(1), --requeue.
+    """
+    before = in_order(errors(replace(logs, events=earlier(logs)))) or earlier(logs)
+    if not before:
+        raise NothingToJudge("the log holds one attempt")
+    yield note(
+        Where(),
+        f"an earlier attempt in this log failed: {before[0].text.strip()[:160]}",
+        why="The last attempt is the one that is judged.",
+        evidence=lines(before[:1]),
     )
 
 

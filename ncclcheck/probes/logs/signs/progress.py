@@ -43,4 +43,13 @@ SIGNS = (
         words=("float", "half", "double", "int8", "int32", "int64", "f8"),
         often=True,
     ),
+    Sign(
+        "started-anew",
+        r"will restart worker group|Restarting worker group|restart_count=[1-9]|\bRequeued? job|Restart(?:ing)? attempt [1-9]",
+        (
+            "INFO:torch.distributed.elastic.agent.server.api:[default] Worker group FAILED. 3/3 attempts left; will restart "
+            "worker group",
+            "[I1109 22:47:01 api.py:568] [default] Rendezvous complete for workers. Result: restart_count=1",
+        ),
+    ),
 )
