@@ -54,7 +54,7 @@ def test_json_and_verbose_keep_all() -> None:
 
 def test_what_is_broken_on_one_node_is_not_hidden_among_the_others() -> None:
     text = terminal.text(_document(), terminal.Style(width=10_000))
-    for line in ("dgx-00000:  Slurm gave 8 GPUs, and the driver lists 7", "dgx-00001  mlx5_0:  its port is DOWN"):
+    for line in ("dgx-00000: Slurm gave 8 GPUs, and the driver lists 7", "dgx-00001 mlx5_0: its port is DOWN"):
         assert line in text
 
 
@@ -83,7 +83,7 @@ def test_a_few_are_told_one_by_one() -> None:
 def test_what_differs_in_more_than_its_own_names_is_told_apart() -> None:
     findings = [_finding(number, f"n{number} is slow") for number in range(20)]
     [block] = _blocks([*findings, _finding(30, "n30 is on fire")])
-    assert [str(one) for one in block.places[-2:]] == ["and 17 more like these: n[3-19]", "n30:  n30 is on fire"]
+    assert [str(one) for one in block.places[-2:]] == ["and 17 more like these: n[3-19]", "n30 is on fire"]
 
 
 def test_findings_without_anything_in_common_are_counted() -> None:

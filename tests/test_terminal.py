@@ -57,8 +57,8 @@ def test_verbose_lists_every_check_and_what_was_found() -> None:
     document = _document(SUBNET)
     report = terminal.text(document, Style(verbose=True))
     assert all(re.search(rf"^  {v.state.word} +{v.code}  ", report, re.MULTILINE) for v in document.verdicts)
-    assert "gpu-b01  eno1:  NCCL would use eno1 (10.41.8.1)" in report
-    assert "eno1:  NCCL would use" not in terminal.text(document, Style())
+    assert "gpu-b01 eno1: NCCL would use eno1 (10.41.8.1)" in report
+    assert "eno1: NCCL would use" not in terminal.text(document, Style())
 
 
 def test_short_is_a_few_lines_with_the_culprit() -> None:
@@ -66,7 +66,7 @@ def test_short_is_a_few_lines_with_the_culprit() -> None:
     assert re.fullmatch(
         r"ncclcheck \S+   bench   gpu-a\[17-18\]: 2 nodes asked, 2 answered: 1 failed, .*", lines[0]
     )
-    assert lines[1].startswith("FAIL    RUN003  gpu-a18  rank 3:  pid 71203 is stopped")
+    assert lines[1].startswith("FAIL    RUN003  gpu-a18 rank 3: pid 71203 is stopped")
     assert lines[-2].startswith("Culprit: rank gpu-a18/rank 3 (confidence 0.97): pid 71203 is stopped")
     assert lines[-1] == "Not ready: fix RUN003 on gpu-a18 first."
     assert all(line.startswith("unknown") and len(line) < 300 for line in lines[2:-2])
@@ -159,7 +159,7 @@ def _small(node: str, what: str) -> object:
 
 def test_nodes_with_one_remedy_are_told_together() -> None:
     (block,) = _told(_verdicts(_small("a1", "64 MiB"), _small("a2", "64 MiB"), _small("a3", "61 MiB")))
-    assert [str(place) for place in block.places] == ["a[1-2]:  64 MiB", "a3:  61 MiB"]
+    assert [str(place) for place in block.places] == ["a[1-2]: 64 MiB", "a3: 61 MiB"]
     assert len(block.evidence) == 2
 
 
@@ -168,7 +168,7 @@ def test_a_long_list_of_places_is_cut_and_says_so() -> None:
     document = replace(_document("healthy"), verdicts=[verdict])
     report = terminal.text(document, Style())
     assert "and 32 more like these, a8 first (-v shows all)" in report
-    assert "a39:  39 MiB" in terminal.text(document, Style(verbose=True))
+    assert "a39: 39 MiB" in terminal.text(document, Style(verbose=True))
 
 
 def test_a_fact_that_was_not_read_is_said_once_for_all_its_rules() -> None:
@@ -182,8 +182,8 @@ def test_a_fact_that_was_not_read_is_said_once_for_all_its_rules() -> None:
         _verdicts(unread("job.variables", "too late"), code="NCC003"),
     )
     assert [(block.codes, str(block.places[0])) for block in told] == [
-        (["HST003", "HST004"], "a:  host.shm, host.tmp could not be read: no right"),
-        (["NCC003"], "a:  job.variables could not be read: too late"),
+        (["HST003", "HST004"], "a: host.shm, host.tmp could not be read: no right"),
+        (["NCC003"], "a: job.variables could not be read: too late"),
     ]
 
 

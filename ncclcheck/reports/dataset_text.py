@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
-
 from ncclcheck.probes.facts.data import DataReport, Speed
 from ncclcheck.reports import curve
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.jsondoc import Document
+from ncclcheck.reports.wrapping import wrapped
 
 _ASPECTS = ("made", "content", "streams", "structure", "sharding", "resources", "speed")
 _HIDDEN = ("made",)
@@ -28,9 +27,7 @@ def text(document: Document, width: int) -> str:
 
 
 def _labelled(label: str, words: str, width: int) -> list[str]:
-    return textwrap.wrap(
-        words, width, initial_indent=f"  {label:<10} ", subsequent_indent=" " * _INDENT, break_on_hyphens=False
-    )
+    return wrapped(words, width, first=f"  {label:<10} ", rest=" " * _INDENT)
 
 
 def _dataset(reports: list[DataReport]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -20,13 +21,24 @@ _UNREAD = " could not be read: "
 
 @dataclass
 class Place:
-    """One statement and the places of which it is true, folded."""
+    """One statement and the places of which it is true, folded. more: it stands for so many that are not shown."""
 
     where: str
     what: str
+    more: int = 0
 
     def __str__(self) -> str:
-        return f"{self.where}:  {self.what}" if self.where else self.what
+        """Where and what; no place that the statement names itself, and no device or rank with which it begins."""
+        parts = [part for part in self.where.split("  ") if part]
+        if all(_names(self.what, part.removeprefix("to ")) for part in parts):
+            return self.what
+        own = [part for part in parts if not part.startswith("to ")]
+        begun = own[-1:] if own and re.match(rf"{re.escape(own[-1])}(?![\w-])", self.what) else []
+        return f"{' '.join(part for part in parts if part not in begun)}: {self.what}".removeprefix(": ")
+
+
+def _names(words: str, name: str) -> bool:
+    return re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", words) is not None
 
 
 @dataclass
@@ -66,18 +78,28 @@ def order(verdict: Verdict) -> tuple[int, str]:
 
 def _of_verdict(verdict: Verdict, state: State, likeness: Likeness, *, whole: bool) -> list[Block]:
     same = _alike(finding for finding in verdict.findings if finding.state is state)
-    many = len(same) > MOST
     found: dict[tuple[str, str], list[list[Finding]]] = {}
     for alike in same:
-        first, fixes = alike[0], str(alike[0].remedies)
-        key = (likeness.of(first, first.why), likeness.of(first, fixes)) if many else (first.why, fixes)
-        found.setdefault(key, []).append(alike)
+        found.setdefault((alike[0].why, str(alike[0].remedies)), []).append(alike)
+    if not whole:
+        found = _own_names_apart(found, likeness)
     made = [_block(verdict, state, groups, likeness, whole=whole) for groups in found.values()]
     if len(made) <= MOST or whole:
         return made
     rest = [alike for groups in [*found.values()][FIRST:] for alike in groups]
-    words = Place("", f"{_more(rest)}, each with words of its own")
+    words = Place("", f"{_more(rest)}, each with words of its own", more=sum(map(len, rest)))
     return [*made[:FIRST], Block(state, [verdict.code], verdict.title, "", [], [words])]
+
+
+def _own_names_apart(
+    found: dict[tuple[str, str], list[list[Finding]]], likeness: Likeness
+) -> dict[tuple[str, str], list[list[Finding]]]:
+    """The same with those together whose reasons and remedies differ in their own names and addresses alone."""
+    together: dict[tuple[str, str], list[list[Finding]]] = {}
+    for (why, fixes), groups in found.items():
+        first = groups[0][0]
+        together.setdefault((likeness.of(first, why), likeness.of(first, fixes)), []).extend(groups)
+    return together
 
 
 def _block(
@@ -114,7 +136,7 @@ def _places(groups: list[list[Finding]], likeness: Likeness) -> list[Place]:
         shown = like if len(like) <= MOST else like[:FIRST]
         places += [Place(_where(alike), alike[0].what) for alike in shown]
         if left := like[len(shown) :]:
-            places.append(Place("", _more(left)))
+            places.append(Place("", _more(left), more=sum(map(len, left))))
     return places
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from ncclcheck.probes.facts import Cluster, LogEvent, LogProcess, Logs
 from ncclcheck.reports import log_signs
 from ncclcheck.reports.findings import Evidence, Finding, Owner, Remedy, State, Where, seen
+from ncclcheck.reports.log_attempts import latest
 from ncclcheck.reports.log_ending import TEXT, Ending
 from ncclcheck.reports.rule import Body, NothingToJudge, rule
 
@@ -24,13 +25,14 @@ def log_rule(
     symptom: bool = False,
     told_by: str = "",
     risk: bool = False,
+    whole: bool = False,
 ) -> Callable[[Callable[[Logs], Iterator[Finding]]], Body]:
     """Make a body that wants what logs say a rule; skipped where none was read.
 
     What the job went on after is no failure. Of a run of our own only what ended it is told: its other checks
     measure the rest. symptom: it tells what was seen, and counts as a cause only where nothing more exact is
     found. told_by: the check that tells it of a run of our own. risk: it costs speed at most, and is a note of a
-    job that is seen to be sound.
+    job that is seen to be sound. whole: it sees all attempts, and not the last one only.
     """
     if symptom:
         SYMPTOMS.add(code)
@@ -43,6 +45,7 @@ def log_rule(
                 raise NothingToJudge("no log was read")
             if (symptom or told_by) and cluster.command != "logs":
                 raise NothingToJudge(f"what was seen of this run is told by {told_by or 'its other checks'}")
+            logs = logs if whole else latest(logs)
             ending = Ending(logs)
             found = map(ending.judged, body(logs))
             found = map(ending.of_a_sound_job, found) if risk else found

@@ -10,6 +10,7 @@ from ncclcheck.reports import closing, dataset_text, log_text, summary, table, t
 from ncclcheck.reports.findings import State
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.groups import Block, blocks
+from ncclcheck.reports.headings import heading
 from ncclcheck.reports.jsondoc import Document, Recommendation
 from ncclcheck.reports.visible import in_line, visible
 
@@ -72,8 +73,10 @@ def _head(document: Document) -> str:
 
 
 def _block(block: Block) -> str:
-    parts = [f"### {block.state.word} {fold_names(block.codes)}: {_plain(block.title)}"]
-    parts.append(_listed(_place(place.where, place.what) for place in block.places))
+    told = heading(block)
+    parts = [f"### {block.state.word} {fold_names(block.codes)} {_plain(told.text)}"]
+    if told.below:
+        parts.append(_listed(_place(place.where, place.what) for place in told.below))
     if block.why:
         parts.append(f"**Why it matters:** {_plain(block.why)}")
     for remedy in block.remedies:
@@ -82,7 +85,7 @@ def _block(block: Block) -> str:
             parts.append(_fenced("\n".join(map(_clipped, remedy.commands)), "sh"))
     if block.evidence:
         seen = _listed(f"{_code(one.source)}: {_code(one.value)}" for one in block.evidence)
-        parts.append(_folded("How we know", seen))
+        parts.append(_folded("How we know", f"{seen}\n\nCheck: {_plain(block.title)}"))
     return "\n\n".join(parts)
 
 

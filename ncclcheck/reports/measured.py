@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Sequence
 from statistics import median
 
 from ncclcheck.probes.facts import Measurements, Unread
 from ncclcheck.reports.fold import duration, flops, fold_names, size
+from ncclcheck.reports.wrapping import wrapped
 
 _INDENT = 13
 
@@ -24,9 +24,7 @@ def lines(measured: Measurements, width: int) -> list[str]:
     return [
         line
         for label, words in told
-        for line in textwrap.wrap(
-            words, width, initial_indent=f"  {label:<10} ", subsequent_indent=" " * _INDENT, break_on_hyphens=False
-        )
+        for line in wrapped(words, width, first=f"  {label:<10} ", rest=" " * _INDENT)
     ]
 
 

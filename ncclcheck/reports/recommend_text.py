@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Unread, at
 from ncclcheck.reports import settings_forms, wiring
 from ncclcheck.reports.jsondoc import Document, Recommendation
 from ncclcheck.reports.variables import nccl_version
+from ncclcheck.reports.wrapping import wrapped
 
 NOTHING = "nothing to set: NCCL's own choice is right on every node"
 _HEADS = {
@@ -81,6 +81,4 @@ def _shown(one: Recommendation) -> str:
 
 def _wrapped(label: str, words: str, width: int) -> list[str]:
     first, rest = f"        {label:6}", " " * 14
-    return textwrap.wrap(
-        words, width, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
-    )
+    return wrapped(words, width, first=first, rest=rest)

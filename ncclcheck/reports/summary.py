@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from ncclcheck.probes.facts import Interface, Node, Unread, at, value_or, variables
-from ncclcheck.reports import log_text
+from ncclcheck.reports import carrying, log_text
 from ncclcheck.reports.choice import Choice, gloo_choice, nccl_choice
 from ncclcheck.reports.fold import fold_names, size
 from ncclcheck.reports.jsondoc import Document
 from ncclcheck.reports.lan import network_of
 from ncclcheck.reports.variables import assigned, nccl_version, values
-from ncclcheck.reports.wiring import choice
+from ncclcheck.reports.wiring import efa
+from ncclcheck.reports.wrapping import wrapped
 
 _SHOWN = ("NCCL_", "TORCH_NCCL_", "TORCH_GLOO_", "GLOO_", "PET_", "CUDA_VISIBLE_DEVICES")
 
@@ -46,9 +46,8 @@ def facts(document: Document, width: int) -> str:
     lines: list[str] = []
     for label, words, names in folded(document):
         only = "" if len(names) == len(document.nodes) else f"  (on {fold_names(names)})"
-        lines += textwrap.wrap(
-            words + only, width, initial_indent=f"  {label:11}", subsequent_indent=" " * 13,
-            break_long_words=False, break_on_hyphens=False,
+        lines += wrapped(
+            words + only, width, first=f"  {label:11}", rest=" " * 13,
         )  # fmt: skip
     return "\n".join(lines)
 
@@ -117,13 +116,17 @@ def _models(node: Node) -> str:
 
 
 def _hcas(node: Node) -> Iterator[tuple[str, str]]:
-    """The ports that NCCL's InfiniBand transport would take, where there is any HCA."""
+    """The ports that NCCL would send data over, or the EFA devices of its plugin, where there is any HCA."""
     if not value_or(at(node, "rdma.devices"), []):
         return
-    taken = choice(node)
+    taken = carrying.choice(node)
     rates = Counter(value_or(one.port.rate_gbit, 0.0) for one in taken.used)
     speeds = ", ".join(f"{count} x {rate:g} Gb/s" for rate, count in rates.items() if rate)
     words = f"{fold_names(taken.names) or 'none'} for NCCL" + (f" ({speeds})" if speeds else "")
+    if not taken.used and efa(node):
+        plugin = "" if value_or(at(node, "nccl.plugins"), []) else ", none found"
+        yield "HCAs", f"{len(efa(node))} EFA by the plugin{plugin}"
+        return
     yield "HCAs", f"{words}: {taken.reason}"
 
 

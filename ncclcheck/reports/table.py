@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
-
 from ncclcheck.probes.facts import Collective, Expectation, Fit
 from ncclcheck.reports import measured
 from ncclcheck.reports.fold import duration, size
 from ncclcheck.reports.jsondoc import Document
+from ncclcheck.reports.wrapping import wrapped
 
 _HEADERS = ("operation", "size", "time", "p95", "busbw", "expected", "state")
 _P95, _EXPECTED = 3, 5
@@ -41,7 +40,7 @@ def _shared(document: Document, width: int) -> list[str]:
             f"import torch {startup.import_:.1f} s, rendezvous {startup.rendezvous:.1f} s, "
             f"init {startup.init:.2f} s, first collective {duration(startup.first_collective * 1e6)}"
         )
-        lines += textwrap.wrap(words, width, initial_indent="  start      ", subsequent_indent=" " * 13)
+        lines += wrapped(words, width, first="  start      ", rest=" " * 13)
     return lines + measured.lines(document.measurements, width)
 
 
@@ -117,13 +116,7 @@ def _remarks(document: Document, width: int) -> list[str]:
     if fits := [_fit(one) for one in expectation.fits if max(one.median_error, one.last_error) <= _GOOD_FIT]:
         remarks.append(f"latency + busbw, fitted over sizes: {', '.join(fits)}.")
     remarks.append("time: the slowest rank's, median over iterations; busbw in GB/s of 1e9 bytes.")
-    return [
-        line
-        for remark in remarks
-        for line in textwrap.wrap(
-            remark, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
-        )
-    ]
+    return [line for remark in remarks for line in wrapped(remark, width, first="  ", rest="    ")]
 
 
 def _why_skipped(rows: list[Collective]) -> list[str]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from ncclcheck.reports import (
+    block_text,
     closing,
     dataset_text,
     details,
+    log_answer,
     log_text,
     recommend_text,
     summary,
@@ -18,6 +18,7 @@ from ncclcheck.reports import (
     training_text,
     trial_text,
 )
+from ncclcheck.reports.block_text import Style
 from ncclcheck.reports.findings import State, Verdict
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.groups import MOST, Block, blocks, order, ranked
@@ -25,30 +26,18 @@ from ncclcheck.reports.jsondoc import Document
 from ncclcheck.reports.logged import SYMPTOMS
 from ncclcheck.reports.rule import FAMILIES
 from ncclcheck.reports.visible import in_line
+from ncclcheck.reports.wrapping import wrapped
 
-_COLOURS = {State.FAIL: "1;31", State.WARN: "33", State.UNKNOWN: "35", State.NOTE: "36", State.OK: "32"}
-_SHORT = 200
-_BODY = " " * 8
-
-
-@dataclass(frozen=True)
-class Style:
-    """How to print. width: columns; colour: ANSI codes, which only double the words."""
-
-    width: int = 80
-    colour: bool = False
-    verbose: bool = False
-    contact: str = ""
-
-    def paint(self, state: State, text: str) -> str:
-        """The text in the colour of a state."""
-        return f"\x1b[{_COLOURS[state]}m{text}\x1b[0m" if self.colour and state in _COLOURS else text
+__all__ = ["Style", "short", "text"]
+_SHORT = 200  # characters of a line that is made to be pasted
 
 
 def text(document: Document, style: Style) -> str:
-    """The whole report."""
+    """The whole report; of logs the answer alone, unless everything is asked for."""
+    if document.command == "logs" and not style.verbose:
+        return log_answer.text(document, style)
     told = [
-        "\n".join(_wrapped(summary.head(document), style.width, "", "  ")),
+        "\n".join(wrapped(summary.head(document), style.width, "", "  ")),
         summary.facts(document, style.width),
         details.text(document) if style.verbose else "",
         table.collectives(document, style.width),
@@ -57,7 +46,7 @@ def text(document: Document, style: Style) -> str:
         training_text.text(document, style.width),
         log_text.text(document, style.width),
         _families(document, style),
-        *(_block(block, style) for block in _blocks(document, style) if _told(block, document, style)),
+        *(block_text.text(one, style) for one in _blocks(document, style) if _told(one, document, style)),
         recommend_text.text(document, style.width, verbose=style.verbose),
         _end(document, style),
     ]
@@ -101,50 +90,6 @@ def _told(block: Block, document: Document, style: Style) -> bool:
     return style.verbose or not exact or block.codes[0] not in SYMPTOMS
 
 
-def _block(block: Block, style: Style) -> str:
-    lines = _heading(block, style)
-    most = len(block.places) if style.verbose else MOST
-    for place in block.places[:most]:
-        lines += _wrapped(str(place), style.width)
-    if left := block.places[most:]:
-        lines += _wrapped(f"and {len(left)} more like these, {left[0].where} first (-v shows all)", style.width)
-    if block.why and block.state is not State.OK:
-        lines += _labelled("why", block.why, style.width)
-    if block.state in (State.FAIL, State.WARN) or style.verbose or block.codes[0].startswith("RUN"):
-        lines += _evidence(block, style)
-    for remedy in block.remedies:
-        lines += _labelled("fix", f"[{remedy.who}] {remedy.text}", style.width)
-        pasted = [line for command in remedy.commands for line in command.split("\n")]
-        lines += [f"{_BODY}           {in_line(line)}" for line in pasted]
-    return "\n".join(lines)
-
-
-def _heading(block: Block, style: Style) -> list[str]:
-    codes = fold_names(block.codes)
-    lines = _wrapped(f"{codes}  {block.title}", style.width, _BODY, " " * 16)
-    return [style.paint(block.state, f"{block.state.word:8}") + lines[0][len(_BODY) :], *lines[1:]]
-
-
-def _evidence(block: Block, style: Style) -> list[str]:
-    most = len(block.evidence) if style.verbose else MOST
-    lines = []
-    for evidence in block.evidence[:most]:
-        lines += _labelled("seen", f"{evidence.source}: {evidence.value}", style.width)
-    if left := len(block.evidence) - most:
-        lines += _labelled("seen", f"and {left} more (-v shows all)", style.width) if left > 0 else []
-    return lines
-
-
-def _wrapped(words: str, width: int, first: str = _BODY, rest: str = _BODY) -> list[str]:
-    return textwrap.wrap(
-        words, width, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
-    )
-
-
-def _labelled(label: str, words: str, width: int) -> list[str]:
-    return _wrapped(words, width, f"{_BODY}{label:6}", _BODY + " " * 6)
-
-
 def _families(document: Document, style: Style) -> str:
     """One line a family: how many verdicts of each state."""
     rows: dict[str, Counter[State]] = {}
@@ -158,7 +103,7 @@ def _families(document: Document, style: Style) -> str:
     if style.verbose:
         for v in document.verdicts:
             title = f"{v.state.word:8}{v.code}  {v.title}{_because(v)}"
-            lines += _wrapped(title, style.width, "  ", " " * 18)
+            lines += wrapped(title, style.width, "  ", " " * 18)
     return "\n".join(lines)
 
 
@@ -179,17 +124,17 @@ def _counted(document: Document) -> str:
 
 def _end(document: Document, style: Style) -> str:
     said = [*closing.compared(document), *closing.culprits(document)]
-    lines = [line for one in said for line in _wrapped(one, style.width, "", "  ")]
+    lines = [line for one in said for line in wrapped(one, style.width, "", "  ")]
     bad = _codes(document)
     if bad:
         more = f"; the same for {fold_names(bad[1:])}" if len(bad) > 1 else ""
-        lines += _wrapped(f"Pages: ncclcheck explain {bad[0]}{more}", style.width, "", "")
+        lines += wrapped(f"Pages: ncclcheck explain {bad[0]}{more}", style.width, "", "")
     if style.contact and bad:
         lines.append(f"Help: {style.contact}")
     counted, decision = f"{_counted(document)}.", closing.decision(document)
     if len(counted) + 2 + len(decision) <= style.width:
         return "\n".join([*lines, f"{counted}  {decision}"])
-    return "\n".join([*lines, counted, *_wrapped(decision, style.width, "", "")])
+    return "\n".join([*lines, counted, *wrapped(decision, style.width, "", "")])
 
 
 def _codes(document: Document) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable
 from statistics import median
 
@@ -13,6 +12,7 @@ from ncclcheck.reports import step_times, training_why
 from ncclcheck.reports.fold import duration, size
 from ncclcheck.reports.jsondoc import Document
 from ncclcheck.reports.step_times import Row, Steps
+from ncclcheck.reports.wrapping import wrapped
 
 _MOST, _SHORTEST = 8, 4
 _PARTS: tuple[tuple[str, Callable[[Phases], float]], ...] = (
@@ -48,7 +48,7 @@ def _cluster(document: Document) -> Cluster:
 
 
 def _wrapped(words: str, width: int, first: str, rest: str = " " * 13) -> list[str]:
-    return textwrap.wrap(words, width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
+    return wrapped(words, width, first=first, rest=rest)
 
 
 def _trained(told: Measurements) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
-
 from ncclcheck.reports import trial as tried
 from ncclcheck.reports.fold import duration, size
 from ncclcheck.reports.jsondoc import Document
+from ncclcheck.reports.wrapping import wrapped
 
 _HEADERS = ("operation", "size", "without", "with", "faster", "95 %", "so it")
 _LEGEND = (
@@ -38,4 +37,4 @@ def text(document: Document, width: int) -> str:
     columns = ("left", *["right"] * 5, "left")
     table = tabulate(cells, headers=_HEADERS, tablefmt="plain", colalign=columns, disable_numparse=True)
     lines = [f"  {line.rstrip()}" for line in table.splitlines()]
-    return "\n".join([head, *lines, *textwrap.wrap(_LEGEND, width, initial_indent="  ", subsequent_indent="    ")])
+    return "\n".join([head, *lines, *wrapped(_LEGEND, width, first="  ", rest="    ")])

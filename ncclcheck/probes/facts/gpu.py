@@ -9,6 +9,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from ncclcheck.probes.facts.fabric import DeviceFile
 from ncclcheck.probes.facts.unread import NOT_RECORDED, Unread
 
 
@@ -168,6 +169,7 @@ class Gpus(Struct, frozen=True, kw_only=True, tag="gpus"):
     usable: cuDeviceGetCount. cuda_error: name and number of the error that cuInit gave; empty when it gave none.
     nvml: the error that NVML gave when it was initialised, else empty. cards: those that this job may use, by
     CUDA_VISIBLE_DEVICES or Slurm (chosen_by), others: the rest of them. user: who this process belongs to.
+    imex: the channels of IMEX in /dev/nvidia-caps-imex-channels, and how opening them went; one that is needed.
     """
 
     pci: list[str] | Unread = NOT_RECORDED
@@ -182,3 +184,4 @@ class Gpus(Struct, frozen=True, kw_only=True, tag="gpus"):
     cards: list[Gpu] | Unread = NOT_RECORDED
     others: list[Gpu] | Unread = NOT_RECORDED
     xids: list[Xid] | Unread = NOT_RECORDED
+    imex: list[DeviceFile] | Unread = NOT_RECORDED

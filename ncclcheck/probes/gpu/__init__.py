@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 from ncclcheck.probes.facts import Gpus, Unread, replace
-from ncclcheck.probes.gpu import cuda, mine, nvml, signs, xids
+from ncclcheck.probes.gpu import cuda, imex, mine, nvml, signs, xids
 from ncclcheck.probes.machine import Machine
 
 
@@ -19,7 +19,7 @@ def probe(machine: Machine) -> Gpus:
     if not signs.shows(pci) and not signs.shows(devices) and not signs.library_found(machine):
         return _none(Unread("absent", "no NVIDIA device on this machine"))
     beside = _Cuda(machine)
-    cards = _nvml(machine, Gpus(pci=pci, devices=devices, xids=xids.xids(machine)))
+    cards = _nvml(machine, Gpus(pci=pci, devices=devices, xids=xids.xids(machine), imex=imex.channels(machine)))
     return beside.joined(cards)
 
 

@@ -20,10 +20,13 @@ class Writers:
         self._groups = {group: {key for key in keys if key in log.processes} for group, keys in groups.items()}
         world = max((process.largest.nranks for process in log.processes.values()), default=0)
         self.ranks: dict[Key, int] = {}
+        self.several: dict[Key, list[int]] = {}  # of a process with several GPUs; which wrote a line is not told
         for key, process in log.processes.items():
-            largest = process.largest
-            if largest.rank >= 0 and largest.nranks == world:
-                self.ranks[key] = largest.rank
+            ranks = sorted({one.rank for one in process.all if one.rank >= 0 and one.nranks == world})
+            if len(ranks) == 1:
+                self.ranks[key] = ranks[0]
+            elif ranks:
+                self.several[key] = ranks
         self._by_rank: dict[int, Key | None] = {}
         for key, rank in self.ranks.items():
             self._by_rank[rank] = None if rank in self._by_rank else key
@@ -53,17 +56,19 @@ class Writers:
 def processes(log: Log, who: Writers, begins: Mapping[Key, tuple[str, int]]) -> list[LogProcess]:
     """What each process said of itself."""
     return [
-        _process(process, who.ranks.get(key), *begins.get(key, ("", 0))) for key, process in log.processes.items()
+        _process(process, who.ranks.get(key), who.several.get(key, []), *begins.get(key, ("", 0)))
+        for key, process in log.processes.items()
     ]
 
 
-def _process(process: Process, rank: int | None, file: str, line: int) -> LogProcess:
+def _process(process: Process, rank: int | None, several: list[int], file: str, line: int) -> LogProcess:
     world = process.largest
     known = [one for one in process.all if one.rank >= 0]
     return LogProcess(
         host=process.host,
         pid=max(1, process.pid),
         rank=rank,
+        several=several,
         version=process.version,
         driver=process.driver,
         bootstrap=process.bootstrap,
@@ -89,6 +94,7 @@ def _process(process: Process, rank: int | None, file: str, line: int) -> LogPro
         nvls=process.nvls,
         chunk=process.chunk,
         first_line=line,
+        started_line=process.started_line,
         file=file,
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Iterator
 
 from ncclcheck.reports.compare.changes import Change
@@ -11,6 +10,7 @@ from ncclcheck.reports.compare.rows import RowChange, Side
 from ncclcheck.reports.findings import State
 from ncclcheck.reports.fold import duration, fold_names, size
 from ncclcheck.reports.terminal import Style
+from ncclcheck.reports.wrapping import wrapped
 
 _HEADERS = ("operation", "size", "before", "after", "speed", "verdict")
 _STATES = {"worse": State.FAIL, "better": State.OK, "changed": State.NOTE, "unseen": State.UNKNOWN}
@@ -76,9 +76,8 @@ def _end(end: End) -> str:
 
 
 def _lines(label: str, words: str, width: int) -> list[str]:
-    return textwrap.wrap(
-        words, width, initial_indent=label, subsequent_indent=" " * len(label),
-        break_long_words=False, break_on_hyphens=False,
+    return wrapped(
+        words, width, first=label, rest=" " * len(label),
     )  # fmt: skip
 
 

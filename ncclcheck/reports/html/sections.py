@@ -9,6 +9,7 @@ from ncclcheck.reports import settings_forms
 from ncclcheck.reports.findings import Evidence, Remedy, State
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.groups import Block, Place, blocks, order
+from ncclcheck.reports.headings import heading
 from ncclcheck.reports.html import bars, curves, dataset, pairs
 from ncclcheck.reports.html.limits import Limits, Shown, first
 from ncclcheck.reports.html.picture import Figure
@@ -40,6 +41,7 @@ class Told:
     state: State
     codes: str
     page: str
+    heading: str
     title: str
     why: str
     places: Shown[Place]
@@ -69,13 +71,15 @@ def findings(document: Document, state: State, limits: Limits) -> Shown[Told]:
 
 def _told(block: Block, limits: Limits) -> Told:
     many = len(block.codes) > _FOLDED_CODES
+    told = heading(block)
     return Told(
         block.state,
         f"{len(block.codes)} checks" if many else fold_names(block.codes),
         block.codes[0],
+        told.text,
         block.title,
         block.why,
-        first(block.places, limits.places),
+        first(told.below, limits.places),
         first(block.evidence, limits.places),
         first(block.remedies, limits.places),
     )
