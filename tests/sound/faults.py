@@ -86,7 +86,8 @@ def _clock(plan: Plan, sound: Cluster, place: int) -> Case:
 
     reach = [
         replace(seen, peers=[
-            replace(peer, clock=ClockOffset(seconds=off(seen.node, peer.peer), within_s=0.0001)) for peer in seen.peers
+            replace(peer, clock=ClockOffset(seconds=off(seen.node, peer.peer),
+            within_s=0.0001)) for peer in seen.peers
         ])
         for seen in sound.measurements.reach
     ]  # fmt: skip
@@ -429,6 +430,20 @@ def _other_plugin(plan: Plan, node: Facts) -> Facts | None:
     return replace(node, nccl=replace(nccl, plugin_files=[replace(first, sha256="0" * 64), *others]))
 
 
+def _old_plugin(plan: Plan, node: Facts) -> Facts | None:
+    """A plugin of 2023 by its own text, with the NCCL of today."""
+    nccl = known(node.nccl)
+    if not plan.product_of_plugin:
+        return None
+    files = [replace(one, product="aws-ofi-nccl 1.6.0", sha256="1" * 64) for one in known(nccl.plugin_files)]
+    return replace(node, nccl=replace(nccl, plugin_files=files))
+
+
+def _no_imex(plan: Plan, node: Facts) -> Facts | None:
+    """The container of one tray was started without the channel."""
+    return replace(node, gpus=replace(known(node.gpus), imex=[])) if plan.imex else None
+
+
 def _device_file_denied(plan: Plan, node: Facts) -> Facts | None:
     """A rule of udev or of a control group keeps this user from the card."""
     rail = _rail(plan)
@@ -561,6 +576,8 @@ FAULTS: list[Fault] = [
     Fault("bound to one socket", _one_socket),
     Fault("plugin missing", _no_plugin),
     Fault("other plugin", _other_plugin, alone=False),
+    Fault("plugin of 2023", _old_plugin, alone=False),
+    Fault("no IMEX channel", _no_imex, alone=False),
     Fault("memlock 64 KiB", _host(memlock=Limits(soft=65536, hard=65536), ipc_lock=False)),
     Fault("nofile 256", _host(nofile=Limits(soft=256, hard=256))),
     Fault("shm 64 MiB", _host(shm=_small(64 * 2**20))),

@@ -87,7 +87,8 @@ def aws_p5() -> Plan:
     return Plan(
         kind="aws-p5",
         source="docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html and efa-start-nccl.html; "
-        "github.com/aws/aws-ofi-nccl topology/p5.48xl-topo.xml; device names as in UCX_NET_DEVICES lists of p5 nodes; "
+        "github.com/aws/aws-ofi-nccl topology/p5.48xl-topo.xml; device names as in UCX_NET_DEVICES lists of p5 "
+        "nodes; "
         "awslabs/awsome-distributed-training efa-cheatsheet.md",
         story="p5.48xlarge of ParallelCluster with EFA-only secondary cards: one ENA interface for all TCP.",
         product="Amazon EC2 p5.48xlarge", asset_tag="Amazon EC2", gpu=parts.H100,
@@ -97,7 +98,8 @@ def aws_p5() -> Plan:
         cpu="AuthenticAMD AMD EPYC 7R13 Processor", numa=(("0-47,96-143", 1024), ("48-95,144-191", 1024)),
         kernel="6.8.0-1021-aws", command_line="BOOT_IMAGE=/boot/vmlinuz-6.8.0-1021-aws ro console=ttyS0",
         iommu=ABSENT, iommus=(), open_driver=True, peer_modules=(), providers=("efa",),
-        plugins=(plugin, tuner), hypervisor=True, governor=NO_GOVERNOR, huge_pages=5128,
+        plugins=(plugin, tuner), product_of_plugin="aws-ofi-nccl 1.14.2", hypervisor=True, governor=NO_GOVERNOR,
+        huge_pages=5128,
         mounts=("lustre", "10.1.70.2@tcp:/fsx"),
         profiles={
             "aws": {"FI_PROVIDER": "efa", "FI_EFA_USE_HUGE_PAGE": "0", "NCCL_SOCKET_IFNAME": "^docker,lo,veth",
@@ -126,10 +128,12 @@ def gcp_a3_mega() -> Plan:
         for rail, (name, slot) in enumerate(zip(rails, slots, strict=True))
     ]
     env = {
-        "NCCL_FASTRAK_CTRL_DEV": "enp0s12", "NCCL_FASTRAK_IFNAME": ",".join(rails), "NCCL_SOCKET_IFNAME": "enp0s12",
+        "NCCL_FASTRAK_CTRL_DEV": "enp0s12", "NCCL_FASTRAK_IFNAME": ",".join(rails),
+        "NCCL_SOCKET_IFNAME": "enp0s12",
         "NCCL_FASTRAK_LLCM_DEVICE_DIRECTORY": "/dev/aperture_devices", "NCCL_CROSS_NIC": "0",
         "NCCL_ALGO": "Ring,Tree", "NCCL_PROTO": "Simple", "NCCL_MIN_NCHANNELS": "4",
-        "NCCL_P2P_NET_CHUNKSIZE": "524288", "NCCL_P2P_PCI_CHUNKSIZE": "524288", "NCCL_P2P_NVL_CHUNKSIZE": "1048576",
+        "NCCL_P2P_NET_CHUNKSIZE": "524288", "NCCL_P2P_PCI_CHUNKSIZE": "524288",
+        "NCCL_P2P_NVL_CHUNKSIZE": "1048576",
         "NCCL_FASTRAK_NUM_FLOWS": "2", "NCCL_FASTRAK_ENABLE_CONTROL_CHANNEL": "0", "NCCL_BUFFSIZE": "8388608",
         "NCCL_FASTRAK_USE_SNAP": "1", "NCCL_FASTRAK_USE_LLCM": "1", "NCCL_NET_GDR_LEVEL": "PIX",
         "CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7", "NCCL_FASTRAK_ENABLE_HOTPATH_LOGGING": "0",
@@ -140,13 +144,15 @@ def gcp_a3_mega() -> Plan:
     }  # fmt: skip
     return Plan(
         kind="gcp-a3-mega",
-        source="cloud.google.com/cluster-toolkit a3-megagpu-8g example run-nccl-tests.sh (nccl-env-profile.sh); bus "
+        source="cloud.google.com/cluster-toolkit a3-megagpu-8g example run-nccl-tests.sh (nccl-env-profile.sh); "
+        "bus "
         "numbers of nccl-tests outputs of a3-megagpu-8g",
         story="Slurm nodes of the cluster toolkit. Data goes over TCPXO, so that no RDMA device exists.",
         product="Google Google Compute Engine", gpu=parts.H100,
         gpus=[slot for group in groups for slot in group[:2]], cards=cards,
         interfaces=[nic("enp0s12", "10.0.0.{n}/32", mtu=8244, speed_mbit=UNTOLD_SPEED, driver="gve"), DOCKER],
-        control="enp0s12", names="a3mega-{n}", gateway="10.0.0.1", numa=(("0-51,104-155", 936), ("52-103,156-207", 936)),
+        control="enp0s12", names="a3mega-{n}", gateway="10.0.0.1", numa=(("0-51,104-155", 936),
+        ("52-103,156-207", 936)),
         cpu="GenuineIntel Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz",
         kernel="6.8.0-1020-gcp", command_line="BOOT_IMAGE=/boot/vmlinuz-6.8.0-1020-gcp root=PARTUUID=1 ro",
         iommu=ABSENT, iommus=(), open_driver=True, peer_modules=(),
@@ -180,7 +186,8 @@ def gcp_a3_ultra() -> Plan:
         kind="gcp-a3-ultra",
         source="cloud.google.com/ai-hypercomputer/docs: NCCL/gIB, /usr/local/gib/scripts/set_nccl_env.sh; "
         "cluster-toolkit a3-ultragpu-8g blueprint (VPC of RDMA, MTU 8896)",
-        story="Slurm nodes. The gIB plugin is loaded; without its variables NCCL's own NET/IB takes the same cards.",
+        story="Slurm nodes. The gIB plugin is loaded; without its variables NCCL's own NET/IB takes the same "
+        "cards.",
         product="Google Google Compute Engine", gpu=parts.H200,
         gpus=[slot for group in groups for slot in group[:2]], cards=cards,
         interfaces=[
@@ -212,13 +219,17 @@ def azure_nd_h100() -> Plan:
         board="MSF0010110035", firmware="16.31.2424", data=False,
     )  # fmt: skip
     profile = {
-        "NCCL_SOCKET_IFNAME": "eth0", "NCCL_TOPO_FILE": "/opt/microsoft/ndv5-topo.xml", "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "NCCL_IB_PCI_RELAXED_ORDERING": "1", "UCX_TLS": "rc", "UCX_NET_DEVICES": "mlx5_ib0:1", "NCCL_DEBUG": "WARN",
+        "NCCL_SOCKET_IFNAME": "eth0", "NCCL_TOPO_FILE": "/opt/microsoft/ndv5-topo.xml",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "NCCL_IB_PCI_RELAXED_ORDERING": "1", "UCX_TLS": "rc", "UCX_NET_DEVICES": "mlx5_ib0:1",
+        "NCCL_DEBUG": "WARN",
     }  # fmt: skip
     return Plan(
         kind="azure-nd-h100-v5",
-        source="github.com/Azure/azhpc-images topology/ndv5-topo.xml; learn.microsoft.com ND H100 v5; run scripts that "
-        "set NCCL_TOPO_FILE=/opt/microsoft/ndv5-topo.xml; recorded NDv4 sysinfo of superbench-results for the shape",
+        source="github.com/Azure/azhpc-images topology/ndv5-topo.xml; learn.microsoft.com ND H100 v5; run "
+        "scripts that "
+        "set NCCL_TOPO_FILE=/opt/microsoft/ndv5-topo.xml; recorded NDv4 sysinfo of superbench-results for the "
+        "shape",
         story="CycleCloud nodes of the HPC image. eth0 and the accelerated-networking function are one interface.",
         product="Microsoft Corporation Virtual Machine", asset_tag="7783-7084-3265-9085-8269-3286-77",
         gpu=parts.H100, gpus=gpus, cards=[*cards, accelerated],
@@ -267,7 +278,8 @@ def kubernetes_sriov() -> Plan:
     }  # fmt: skip
     return Plan(
         kind="kubernetes-sriov",
-        source="docs.nvidia.com/networking network-operator: SR-IOV network with RDMA, secondary networks net1 to net8; "
+        source="docs.nvidia.com/networking network-operator: SR-IOV network with RDMA, secondary networks net1 "
+        "to net8; "
         "github.com/k8snetworkplumbingwg/sriov-network-device-plugin (shared RDMA namespace)",
         story="Worker pods of an MPIJob on HGX H100. Each rail has a function of ours and one of another pod.",
         product="Supermicro SYS-821GE-TNHR", gpu=parts.H100, gpus=[pair[1] for pair in pairs],
@@ -293,7 +305,8 @@ def _desktop(count: int) -> Plan:
     ]
     return Plan(
         kind=f"desktop-{count}-gpu",
-        source="nvidia-smi -q of GeForce RTX 4080 SUPER (recorded, utkuozdemir/nvidia_gpu_exporter) for the fields that "
+        source="nvidia-smi -q of GeForce RTX 4080 SUPER (recorded, utkuozdemir/nvidia_gpu_exporter) for the "
+        "fields that "
         "a consumer board lacks; github.com/NVIDIA/nccl-tests/issues/307 for RTX 4090 without P2P",
         story="A workstation with a display, driver 570, two boards at eight lanes each where there are two.",
         product="ASUS System Product Name", gpu=parts.RTX4090, gpus=slots, cards=[],
@@ -336,7 +349,8 @@ def l40s_roce() -> Plan:
     return Plan(
         kind="l40s-roce",
         source="nvidia-smi -q of L40S (recorded, utkuozdemir/nvidia_gpu_exporter); "
-        "github.com/warpem/miss-alignment/issues/106 (nvidia-smi topo -m of four L40S: NODE and SYS); NVIDIA OVX L40S",
+        "github.com/warpem/miss-alignment/issues/106 (nvidia-smi topo -m of four L40S: NODE and SYS); NVIDIA OVX "
+        "L40S",
         story="OVX-like servers without NVLink. A dual-port ConnectX-7 at 2x200G; ports in subnets of their own.",
         product="Dell Inc. PowerEdge R760xa", gpu=parts.L40S, gpus=gpus, cards=cards,
         interfaces=[wire("eno8303", "10.10.0.{n}/24", 1, driver="tg3")],
@@ -371,10 +385,12 @@ def gb200_nvl72() -> Plan:
         for hca, domain, numa in ((2, "0006", 0), (5, "0016", 1))
     ]  # fmt: skip
     return Plan(
-        kind="gb200-nvl72", tweak=_in_one_clique,
+        kind="gb200-nvl72", tweak=_in_one_clique, imex=("channel0",),
         source="docs.nvidia.com/multi-node-nvlink-systems: imex, nvidia-smi topo -m of GB200; "
-        "github.com/NVIDIA/k8s-test-infra/issues/371 (topo -m of a tray: 0-71 and 72-143); nvml-mock gb200 profile",
-        story="Trays of one NVL72 rack: the GPUs of all are in one clique, so that NVLink carries what crosses trays.",
+        "github.com/NVIDIA/k8s-test-infra/issues/371 (topo -m of a tray: 0-71 and 72-143); nvml-mock gb200 "
+        "profile",
+        story="Trays of one NVL72 rack: the GPUs of all are in one clique, so that NVLink carries what crosses "
+        "trays.",
         product="NVIDIA GB200 NVL", gpu=parts.GB200, gpus=gpus,
         cards=sorted([*cards, *field3], key=lambda card: card.hca),
         interfaces=[
@@ -383,9 +399,11 @@ def gb200_nvl72() -> Plan:
         ],
         control="bond0", names="gb200-{n}", cpu="ARM Neoverse-V2", numa=(("0-71", 480), ("72-143", 480)),
         system="Ubuntu 24.04.2 LTS", kernel="6.8.0-1028-nvidia-64k",
-        command_line="BOOT_IMAGE=/boot/vmlinuz ro iommu.passthrough=1 init_on_alloc=0", iommus=("smmu3.0x11000000",),
+        command_line="BOOT_IMAGE=/boot/vmlinuz ro iommu.passthrough=1 init_on_alloc=0",
+        iommus=("smmu3.0x11000000",),
         driver="575.57.08", cuda="12.9", nccl="2.27.5", torch="2.9.0+cu129", open_driver=True, peer_modules=(),
-        hypervisor=NOT_OF_THIS_CPU, governor=Governor(names=["performance"], driver="cppc_cpufreq", preference=ABSENT),
+        hypervisor=NOT_OF_THIS_CPU, governor=Governor(names=["performance"], driver="cppc_cpufreq",
+        preference=ABSENT),
         clocksource="arch_sys_counter", page=512 * 2**20, counts=(1, 2, 16),
         profiles={
             "nemo": {**MEGATRON, "NCCL_NVLS_ENABLE": "1", "NCCL_CUMEM_ENABLE": "1", "NCCL_MNNVL_ENABLE": "1",
@@ -427,7 +445,8 @@ def mig_node() -> Plan:
     """A guest with one GPU cut into instances, of which the job has one."""
     return Plan(
         kind="mig-instance", tweak=_cut,
-        source="nvidia-smi captures of an H100 with MIG on (recorded, utkuozdemir/nvidia_gpu_exporter: bus 00:09.0, "
+        source="nvidia-smi captures of an H100 with MIG on (recorded, utkuozdemir/nvidia_gpu_exporter: bus "
+        "00:09.0, "
         "instances of 40448, 20096 and 9984 MiB); docs.nvidia.com/datacenter/tesla/mig-user-guide",
         story="A student's job on one instance, one rank: NCCL takes one GPU per rank, and that is what it has.",
         product="QEMU Standard PC (Q35 + ICH9, 2009)", gpu=parts.H100, gpus=[virtual("0000:00:09.0")], cards=[],
@@ -473,13 +492,16 @@ def oci_h100() -> Plan:
     }  # fmt: skip
     return Plan(
         kind="oci-bm-gpu-h100",
-        source="github.com/oracle-quickstart/oci-hpc-oke manifests (oci-nccl-parameters of BM.GPU.H100.8); nccl-tests of "
-        "BM.GPU.H100.8 on Oracle Linux 8.9 (bus numbers 0f, 2d, ...); docs.oracle.com cluster networks (10.224.0.0/12)",
+        source="github.com/oracle-quickstart/oci-hpc-oke manifests (oci-nccl-parameters of BM.GPU.H100.8); "
+        "nccl-tests of "
+        "BM.GPU.H100.8 on Oracle Linux 8.9 (bus numbers 0f, 2d, ...); docs.oracle.com cluster networks "
+        "(10.224.0.0/12)",
         story="Bare metal of a cluster network. All rails are in one /12, which Oracle's agent configures.",
         product="Oracle Corporation ORACLE SERVER E6-2c", asset_tag="OracleCloud.com", gpu=parts.H100,
         gpus=[group[2] for group in groups], cards=[*rails, *fronts], interfaces=[], control="eth0",
         names="inst-{n}-h100", cpu="GenuineIntel Intel(R) Xeon(R) Platinum 8480+",
-        system="Oracle Linux Server 8.9", kernel="5.15.0-206.153.7.1.el8uek.x86_64", mounts=("nfs4", "10.140.0.4:/fss"),
+        system="Oracle Linux Server 8.9", kernel="5.15.0-206.153.7.1.el8uek.x86_64", mounts=("nfs4",
+        "10.140.0.4:/fss"),
         command_line="BOOT_IMAGE=(hd0,gpt2)/vmlinuz-5.15.0 ro intel_iommu=on iommu=pt", counts=(1, 2, 4),
         profiles={"oci": profile, "oci-nemo": {**NEMO, **profile}},
     )  # fmt: skip
@@ -495,16 +517,19 @@ def coreweave_h100() -> Plan:
     }  # fmt: skip
     return Plan(
         kind="coreweave-h100",
-        source="github.com/coreweave/nccl-tests MPIJob manifests (rdma/ib: 1, NCCL_IB_HCA=ibp, NCCL_SOCKET_IFNAME=eth0); "
+        source="github.com/coreweave/nccl-tests MPIJob manifests (rdma/ib: 1, NCCL_IB_HCA=ibp, "
+        "NCCL_SOCKET_IFNAME=eth0); "
         "skypilot examples/coreweave_nccl_test.yaml",
         story="Pods of the managed Kubernetes. The BlueField card of the host is not among what the pod sees.",
         product="Supermicro SYS-821GE-TNHR", gpu=parts.H100, gpus=[pair[1] for pair in pairs], cards=cards,
         interfaces=[nic("eth0", "10.0.12.{n}/32", kind="veth", mtu=9000, speed_mbit=UNTOLD_SPEED, driver="veth")],
         control="eth0", gateway="169.254.1.1", names="nccl-worker-{n}", launcher="ssh", pod=True,
-        kernel="6.5.13-65-650-4141-22041-coreweave", command_line="BOOT_IMAGE=/boot/vmlinuz ro iommu=off", iommu=ABSENT,
+        kernel="6.5.13-65-650-4141-22041-coreweave", command_line="BOOT_IMAGE=/boot/vmlinuz ro iommu=off",
+        iommu=ABSENT,
         iommus=(), mounts=("nfs4", "vast:/pvc"), counts=(1, 2, 16), profiles={
             "coreweave": profile,
-            "coreweave-sharp": {**profile, "NCCL_COLLNET_ENABLE": "1", "SHARP_COLL_ENABLE_PCI_RELAXED_ORDERING": "1",
+            "coreweave-sharp": {**profile, "NCCL_COLLNET_ENABLE": "1",
+            "SHARP_COLL_ENABLE_PCI_RELAXED_ORDERING": "1",
                                 "NCCL_ALGO": "Ring,Tree,NVLS,NVLSTree,CollNetDirect,CollNetChain"}},
     )  # fmt: skip
 
@@ -521,14 +546,17 @@ def slingshot_a100() -> Plan:
         for place, bus in enumerate(nics)
     ]  # fmt: skip
     nersc = {
-        "NCCL_SOCKET_IFNAME": "hsn", "NCCL_NET": "AWS Libfabric", "NCCL_CROSS_NIC": "1", "NCCL_NET_GDR_LEVEL": "PHB",
-        "FI_CXI_DISABLE_HOST_REGISTER": "1", "FI_MR_CACHE_MONITOR": "userfaultfd", "FI_CXI_DEFAULT_CQ_SIZE": "131072",
+        "NCCL_SOCKET_IFNAME": "hsn", "NCCL_NET": "AWS Libfabric", "NCCL_CROSS_NIC": "1",
+        "NCCL_NET_GDR_LEVEL": "PHB",
+        "FI_CXI_DISABLE_HOST_REGISTER": "1", "FI_MR_CACHE_MONITOR": "userfaultfd",
+        "FI_CXI_DEFAULT_CQ_SIZE": "131072",
         "FI_CXI_RDZV_PROTO": "alt_read", "FI_CXI_RDZV_GET_MIN": "0", "FI_CXI_RDZV_THRESHOLD": "0",
         "FI_CXI_RDZV_EAGER_SIZE": "0", "LD_LIBRARY_PATH": "/global/common/software/nersc9/nccl/plugin/lib",
     }  # fmt: skip
     return Plan(
         kind="slingshot-a100",
-        source="docs.nersc.gov/systems/perlmutter/architecture; docs.nersc.gov and docs.isambard.ac.uk on NCCL over "
+        source="docs.nersc.gov/systems/perlmutter/architecture; docs.nersc.gov and docs.isambard.ac.uk on NCCL "
+        "over "
         "Slingshot (NCCL_NET='AWS Libfabric', FI_CXI_*); github.com/eth-cscs/cscs-docs communication/nccl",
         story="HPE Cray EX nodes. The cards are no verbs devices; the plugin reaches them through libfabric.",
         product="HPE HPE_CRAY_EX235n", gpu=parts.A100_SXM, gpus=gpus, cards=cards,
@@ -540,8 +568,10 @@ def slingshot_a100() -> Plan:
         command_line="kernel initrd=initrd ro iommu=pt", iommus=("ivhd0", "ivhd1", "ivhd2", "ivhd3"),
         driver="550.163.01", cuda="12.4", nccl="2.24.3", torch="2.6.0+cu124", peer_modules=(),
         plugins=("/global/common/software/nersc9/nccl/plugin/lib/libnccl-net.so",),
-        governor=Governor(names=["performance"], driver="acpi-cpufreq", preference=ABSENT), counts=(1, 2, 4),
-        mounts=("lustre", "10.249.0.1@kfi:/pscratch"), profiles={"nersc": nersc, "nersc-megatron": {**MEGATRON, **nersc}},
+        product_of_plugin="aws-ofi-nccl 1.14.0", counts=(1, 2, 4),
+        governor=Governor(names=["performance"], driver="acpi-cpufreq", preference=ABSENT),
+        mounts=("lustre", "10.249.0.1@kfi:/pscratch"), profiles={"nersc": nersc, "nersc-megatron": {**MEGATRON,
+        **nersc}},
     )  # fmt: skip
 
 
@@ -549,7 +579,8 @@ def h200_roce() -> Plan:
     """Two nodes of eight 400 Gb/s RoCE rails, each rail a subnet of its own."""
     pairs = _hgx(_NICS, _GPUS)
     cards = [
-        Card(f"mlx5_{rail}", pair[0], 400.0, "Ethernet", f"ens{rail + 1}np0", f"10.200.{rail + 1}.{{n}}/24", mtu=9000,
+        Card(f"mlx5_{rail}", pair[0], 400.0, "Ethernet", f"ens{rail + 1}np0", f"10.200.{rail + 1}.{{n}}/24",
+        mtu=9000,
              traffic_class="Global tclass=106")
         for rail, pair in enumerate(pairs)
     ]  # fmt: skip
@@ -557,11 +588,13 @@ def h200_roce() -> Plan:
         "NCCL_IB_GID_INDEX": "3", "NCCL_IB_TC": "106", "NCCL_IB_HCA": ",".join(card.hca for card in cards),
         "NCCL_SOCKET_IFNAME": "bond0", "NCCL_IB_QPS_PER_CONNECTION": "4", "NCCL_IB_TIMEOUT": "22",
     }  # fmt: skip
-    field3 = Card("mlx5_bond_0", direct("0000:6b", 0, "0000:6c:00.0"), 200.0, "Ethernet", "enp108s0f0np0", mtu=1500,
+    field3 = Card("mlx5_bond_0", direct("0000:6b", 0, "0000:6c:00.0"), 200.0, "Ethernet", "enp108s0f0np0",
+        mtu=1500,
                   model="MT41692", board="MT_0000000884", firmware="32.38.3056", data=False)  # fmt: skip
     return Plan(
         kind="h200-roce",
-        source="juniper.net JVD AI data centre appendix D (GID table of an H100/H200 rail, 10.200.1.0/24); docs.nvidia.com "
+        source="juniper.net JVD AI data centre appendix D (GID table of an H100/H200 rail, 10.200.1.0/24); "
+        "docs.nvidia.com "
         "Spectrum-X; recorded mlx5_bond_0 of an HGX node (leptonai/gpud testdata)",
         story="HGX H200 behind a leaf-spine of Ethernet with PFC on DSCP 26, which traffic class 106 selects.",
         product="Dell Inc. PowerEdge XE9680", gpu=parts.H200, gpus=[pair[1] for pair in pairs],
@@ -590,9 +623,12 @@ def hgx_b200() -> Plan:
     ]  # fmt: skip
     return Plan(
         kind="hgx-b200",
-        source="github.com/siderolabs/extensions/issues/893 (mlx5_8 to mlx5_11 of an HGX B200 are NVSwitch ports with a "
-        "subnet manager of their own, nvlsm); github.com/aws/sagemaker-hyperpod-cli/pull/282 (the same on p6-b200)",
-        story="A node whose NVLink switches are managed through four InfiniBand ports, which carry no data of NCCL.",
+        source="github.com/siderolabs/extensions/issues/893 (mlx5_8 to mlx5_11 of an HGX B200 are NVSwitch ports "
+        "with a "
+        "subnet manager of their own, nvlsm); github.com/aws/sagemaker-hyperpod-cli/pull/282 (the same on "
+        "p6-b200)",
+        story="A node whose NVLink switches are managed through four InfiniBand ports, which carry no data of "
+        "NCCL.",
         product="Supermicro SYS-822GA-NBRT", gpu=parts.B200, gpus=[pair[1] for pair in pairs],
         cards=[*cards, *switches],
         interfaces=[wire("eno1np0", "10.50.0.{n}/24", 25, driver="bnxt_en")],
@@ -615,7 +651,8 @@ def a100_pcie() -> Plan:
                 board="MT_0000000223", firmware="20.43.1014")  # fmt: skip
     return Plan(
         kind="a100-pcie",
-        source="Supermicro AS-4124GS-TNR manual (PCIe switches, four boards each socket); hpc.fau.de Alex cluster (two "
+        source="Supermicro AS-4124GS-TNR manual (PCIe switches, four boards each socket); hpc.fau.de Alex "
+        "cluster (two "
         "HDR200 cards and PCIe boards); docs.nvidia.com A100 PCIe product brief (250 W)",
         story="A university's node: no NVLink bridges are fitted; P2P goes through the switches.",
         product="Supermicro AS -4124GS-TNR", gpu=parts.A100_PCIE, gpus=[*first, *second[:2]], cards=[card],
@@ -645,15 +682,18 @@ def vm_passthrough() -> Plan:
                "NCCL_TOPO_FILE": "/etc/nccl-topo-h100-v1.xml"}  # fmt: skip
     return Plan(
         kind="vm-passthrough",
-        source="docs.nebius.com and skypilot examples/nebius (NCCL_IB_HCA=mlx5, UCX_NET_DEVICES, NCCL_TOPO_FILE of the VM "
+        source="docs.nebius.com and skypilot examples/nebius (NCCL_IB_HCA=mlx5, UCX_NET_DEVICES, NCCL_TOPO_FILE "
+        "of the VM "
         "image); docs.nvidia.com vGPU: nvidia-topologyd and /var/run/nvidia-topologyd/virtualTopology.xml",
         story="KVM guests of a provider. IPoIB is not configured; TCP goes over virtio.",
         product="QEMU Standard PC (Q35 + ICH9, 2009)", gpu=parts.H100, gpus=gpus, cards=cards,
         interfaces=[nic("eth0", "10.70.0.{n}/24", mtu=1500, speed_mbit=UNTOLD_SPEED, driver="virtio_net")],
         control="eth0", names="computeinstance-{n}", numa=(("0-79", 800), ("80-159", 800)),
         kernel="5.15.0-140-generic", command_line="BOOT_IMAGE=/boot/vmlinuz-5.15.0-140-generic root=LABEL=root ro",
-        iommu=ABSENT, iommus=(), hypervisor=True, governor=NO_GOVERNOR, clocksource="kvm-clock", topology_file=True,
-        mounts=("virtiofs", "shared"), counts=(1, 2, 4), profiles={"provider": profile, "nemo": {**NEMO, **profile}},
+        iommu=ABSENT, iommus=(), hypervisor=True, governor=NO_GOVERNOR, clocksource="kvm-clock",
+        topology_file=True,
+        mounts=("virtiofs", "shared"), counts=(1, 2, 4), profiles={"provider": profile, "nemo": {**NEMO,
+        **profile}},
     )  # fmt: skip
 
 
@@ -663,7 +703,8 @@ def grace_hopper() -> Plan:
                 mtu=1500, model="MT41692", board="MT_0000000884", firmware="32.43.2026", data=False)  # fmt: skip
     return Plan(
         kind="grace-hopper",
-        source="docs.nvidia.com Grace performance tuning guide; Supermicro ARS-111GL-NHR manual; nvidia-smi of GH200 480GB "
+        source="docs.nvidia.com Grace performance tuning guide; Supermicro ARS-111GL-NHR manual; nvidia-smi of "
+        "GH200 480GB "
         "(97871 MiB, 900 W) in public threads",
         story="A developer's node with one GH200. There is nothing to communicate with but itself.",
         product="Supermicro ARS-111GL-NHR", gpu=parts.GH200, gpus=[direct("0009:00", 0, "0009:01:00.0")],
@@ -671,7 +712,8 @@ def grace_hopper() -> Plan:
         cpu="ARM Neoverse-V2", numa=(("0-71", 480), ("", 96)), system="Ubuntu 24.04.2 LTS",
         kernel="6.8.0-1028-nvidia-64k", command_line="BOOT_IMAGE=/boot/vmlinuz ro init_on_alloc=0",
         iommu="DMA-FQ", iommus=("smmu3.0x10000000",), open_driver=True, peer_modules=(),
-        hypervisor=NOT_OF_THIS_CPU, governor=Governor(names=["performance"], driver="cppc_cpufreq", preference=ABSENT),
+        hypervisor=NOT_OF_THIS_CPU, governor=Governor(names=["performance"], driver="cppc_cpufreq",
+        preference=ABSENT),
         clocksource="arch_sys_counter", page=512 * 2**20, mounts=("ext4", "/dev/nvme0n1p2"),
         profiles={"megatron": MEGATRON},
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A sound machine from its plan, and a cluster from one plan: each node with names, addresses and serials of its own."""
+"""A sound machine from its plan, and a cluster of them: each node with names, addresses and serials of its own."""
 
 from __future__ import annotations
 
@@ -116,6 +116,8 @@ class Plan:
     mounts: tuple[str, str] = ("lustre", "10.0.0.5@o2ib:/scratch")
     usable_gpus: int | None = None
     gateway: str = ""
+    imex: tuple[str, ...] = ()
+    product_of_plugin: str = ""
     tweak: Callable[[Node], Node] = lambda node: node  # what only this kind has
 
 
@@ -158,7 +160,8 @@ def make(plan: Plan, number: int, profile: Mapping[str, str]) -> Node:
         container=_container(plan),
         storage=_storage(plan),
         system=System(
-            uid=0 if plan.root else 1007, stack=8 * 2**20, processes=4126521, address_space=-1, data=-1, file_size=-1,
+            uid=0 if plan.root else 1007, stack=8 * 2**20, processes=4126521, address_space=-1, data=-1,
+            file_size=-1,
             cpu_seconds=-1, tasks=Unread("absent", "no control group limits the number of processes"),
             tasks_used=412, ports=PortRange(first=32768, last=60999), tcp_rmem=6291456, tcp_wmem=4194304,
             remove_ipc=False, cpu=plan.cpu,
@@ -198,7 +201,8 @@ def _network(plan: Plan, number: int) -> Network:
     """The interfaces in the kernel's order: lo, those of no card, those of cards."""
     of_cards = [
         nic(
-            card.netdev, *([card.net] if card.net else []), kind="ipoib" if card.layer == "InfiniBand" else "physical",
+            card.netdev, *([card.net] if card.net else []),
+            kind="ipoib" if card.layer == "InfiniBand" else "physical",
             mtu=card.mtu or (4092 if card.layer == "InfiniBand" else 9000), speed_mbit=int(card.gbit * 1000),
             driver="ib_ipoib" if card.layer == "InfiniBand" else card.driver, running=card.up, up=card.up,
         )
@@ -248,7 +252,12 @@ def _nccl(plan: Plan, env: Mapping[str, str]) -> Nccl:
         known_names=_known(plan.nccl),
         plugins=list(plan.plugins),
         plugin_files=[
-            PluginFile(name=Path(path).name, path=path, sha256=hashlib.sha256(path.encode()).hexdigest())
+            PluginFile(
+                name=Path(path).name,
+                path=path,
+                sha256=hashlib.sha256(path.encode()).hexdigest(),
+                product=plan.product_of_plugin or Unread("absent", "no name with a version stands in it"),
+            )
             for path in plan.plugins
         ],
         named_files=[NamedFile(name=name, path=path, output=False, fits=True) for name, path in paths],
