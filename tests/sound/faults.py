@@ -9,6 +9,7 @@ from ncclcheck.probes.facts import (
     ClockOffset,
     Cluster,
     Gpu,
+    GpuProcess,
     Hca,
     Interface,
     Limits,
@@ -257,7 +258,7 @@ def _hca_missing(plan: Plan, node: Facts) -> Facts | None:
     )  # fmt: skip
 
 
-def _roce(plan: Plan, node: Facts) -> bool:
+def _roce(plan: Plan) -> bool:
     rail = _rail(plan)
     return rail is not None and rail.layer == "Ethernet"
 
@@ -265,7 +266,7 @@ def _roce(plan: Plan, node: Facts) -> bool:
 def _no_address(plan: Plan, node: Facts) -> Facts | None:
     """The interface of a rail lost its address: only the link-local entries are left in the table."""
     rail = _rail(plan)
-    if rail is None or not _roce(plan, node):
+    if rail is None or not _roce(plan):
         return None
     changed = _on_port(lambda port: replace(port, gids=known(port.gids)[:2]))(plan, node)
     return None if changed is None else _with_interface(changed, rail.netdev, addresses=[])
@@ -273,7 +274,7 @@ def _no_address(plan: Plan, node: Facts) -> Facts | None:
 
 def _gid_moved(plan: Plan, node: Facts) -> Facts | None:
     """The IPv4 entries stand at 4 and 5: another address came and went."""
-    if not _roce(plan, node):
+    if not _roce(plan):
         return None
 
     def moved(port: Port) -> Port:
@@ -322,14 +323,14 @@ def _no_partition(plan: Plan, node: Facts) -> Facts | None:
     return _on_port(lambda port: replace(port, pkeys=[0x7FFF, 0, 0, 0, 0, 0, 0, 0]))(plan, node)
 
 
-def _driver(plan: Plan, node: Facts) -> Facts:
+def _driver(_: Plan, node: Facts) -> Facts:
     return replace(
         node, gpus=replace(known(node.gpus), nvml_driver="550.54.15", driver_cuda="12.4"),
         stack=replace(known(node.stack), driver="550.54.15"),
     )  # fmt: skip
 
 
-def _reboot_missing(plan: Plan, node: Facts) -> Facts:
+def _reboot_missing(_: Plan, node: Facts) -> Facts:
     """The driver's files were upgraded, its module was not: NVML refuses."""
     gpus = known(node.gpus)
     unseen = Unread("absent", "NVML: Driver/library version mismatch")
@@ -340,7 +341,7 @@ def _reboot_missing(plan: Plan, node: Facts) -> Facts:
     ))  # fmt: skip
 
 
-def _other_nccl(plan: Plan, node: Facts) -> Facts:
+def _other_nccl(_: Plan, node: Facts) -> Facts:
     nccl = known(node.nccl)
     older = replace(
         known(nccl.loaded), version="2.19.3", origin="LD_LIBRARY_PATH", path="/opt/old/lib/libnccl.so.2"
@@ -348,7 +349,7 @@ def _other_nccl(plan: Plan, node: Facts) -> Facts:
     return replace(node, nccl=replace(nccl, loaded=older))
 
 
-def _other_variable(plan: Plan, node: Facts) -> Facts | None:
+def _other_variable(_: Plan, node: Facts) -> Facts | None:
     """What one node alone has, from a login file: a variable on which all ranks must agree."""
     return _with_variables(node, NCCL_ALGO="Tree")
 
@@ -361,12 +362,12 @@ def _with_variables(node: Facts, **values: str) -> Facts:
     )
 
 
-def _interface_of_another(plan: Plan, node: Facts) -> Facts:
+def _interface_of_another(_: Plan, node: Facts) -> Facts:
     return _with_variables(node, NCCL_SOCKET_IFNAME="eth7")
 
 
 def _host(**changes: Any) -> Callable[[Plan, Facts], Facts | None]:
-    return lambda plan, node: replace(node, host=replace(known(node.host), **changes))
+    return lambda _, node: replace(node, host=replace(known(node.host), **changes))
 
 
 def _no_peermem(plan: Plan, node: Facts) -> Facts | None:
@@ -461,20 +462,18 @@ def _no_provider(plan: Plan, node: Facts) -> Facts | None:
 
 def _other_user(plan: Plan, node: Facts) -> Facts:
     """A process of another job holds most of one GPU's memory."""
-    from ncclcheck.probes.facts import GpuProcess  # noqa: PLC0415
-
     used = int(plan.gpu.memory * 2**20 * 0.8)
     process = GpuProcess(name="python", pid=991, memory=used, user="eve", state="S")
     return _with_gpu(plan, node, memory_used=used, processes=[process], utilization=99)
 
 
-def _own_name(plan: Plan, node: Facts) -> Facts | None:
+def _own_name(_: Plan, node: Facts) -> Facts | None:
     host = known(node.host)
     local = replace(known(host.own_name), addresses=["127.0.1.1"])
     return replace(node, host=replace(host, own_name=local))
 
 
-def _clique(plan: Plan, node: Facts) -> Facts | None:
+def _clique(_: Plan, node: Facts) -> Facts | None:
     """One tray registered with another partition of the rack."""
     gpus = known(node.gpus)
     cards = known(gpus.cards)

@@ -1,4 +1,4 @@
-"""The kinds of sound machines. Each says where its facts are from; what no source tells is what such a node has."""
+"""The kinds of sound machines. Each says where its facts are from; the rest is what such a node has."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def gcp_a3_ultra() -> Plan:
 
 
 def azure_nd_h100() -> Plan:
-    """Virtual functions of InfiniBand on buses of their own, and a topology file that says what belongs together."""
+    """Virtual functions of InfiniBand on buses of their own; a topology file says what belongs together."""
     gpus = [virtual(f"{rail + 1:04x}:00:00.0", int(rail > 3)) for rail in range(8)]
     cards = [
         Card(f"mlx5_ib{rail}", virtual(f"01{rail + 1:02x}:00:00.0", int(rail > 3)), netdev=f"ib{rail}",
@@ -259,7 +259,7 @@ _GPUS = ["1e", "34", "4a", "60", "9e", "b4", "ca", "e0"]
 
 
 def kubernetes_sriov() -> Plan:
-    """A pod sees all devices of the host in sysfs, and has the device files and interfaces of its own functions."""
+    """A pod sees all devices of the host in sysfs, and has files and interfaces of its own functions."""
     pairs = _hgx(_NICS, _GPUS)
     physical = [
         Card(f"mlx5_{rail}", pair[0], 400.0, "Ethernet", ours=False, data=False) for rail, pair in enumerate(pairs)
@@ -668,7 +668,7 @@ def a100_pcie() -> Plan:
 
 
 def vm_passthrough() -> Plan:
-    """A guest with eight GPUs and eight virtual functions of InfiniBand, and the topology that the provider wrote."""
+    """A guest with eight GPUs, eight virtual functions of InfiniBand, and a topology file."""
     gpus = [
         Slot(f"0000:{8 + place:02x}:00.0", "pci0000:00", (f"0000:00:02.{place}",), int(place > 3), link=False)
         for place in range(8)

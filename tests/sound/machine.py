@@ -64,6 +64,7 @@ from tests.clusters import ABSENT, LO, nic
 from tests.sound.parts import Card, Model, Slot, bridges, gpu_facts, hca_facts, opened, pci_facts
 
 GIB = 2**30
+_PSTATE = Governor(names=["performance"], driver="intel_pstate", preference="performance")
 _NAMES = Path(__file__).with_name("names.txt")
 
 
@@ -106,7 +107,7 @@ class Plan:
     hypervisor: bool | Unread = False
     asset_tag: str = ""
     topology_file: bool = False
-    governor: Governor | Unread = Governor(names=["performance"], driver="intel_pstate", preference="performance")
+    governor: Governor | Unread = _PSTATE
     clocksource: str = "tsc"
     huge_pages: int = 0
     page: int = 2 * 2**20

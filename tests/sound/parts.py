@@ -25,6 +25,8 @@ ABSENT = Unread("absent", "there is none")
 NOT_SUPPORTED = Unread("absent", "Not Supported")
 ROOT_ONLY = Unread("denied", "only root reads more than 64 bytes of the configuration space")
 
+_COUNTS = ("ecc_uncorrected", "ecc_corrected", "ecc_uncorrected_ever", "ecc_corrected_ever")
+
 Path = Literal["INT", "PIX", "PXB", "PHB", "NODE", "SYS"]
 Layer = Literal["InfiniBand", "Ethernet", "Unspecified"]
 
@@ -152,10 +154,7 @@ def gpu_facts(model: Model, slots: list[Slot], index: int) -> Gpu:
         mig_instances=Unread("absent", "MIG is off"),
         ecc=model.ecc or NOT_SUPPORTED,
         ecc_pending=model.ecc or NOT_SUPPORTED,
-        **{
-            name: 0 if model.ecc else NOT_SUPPORTED
-            for name in ("ecc_uncorrected", "ecc_corrected", "ecc_uncorrected_ever", "ecc_corrected_ever")
-        },
+        **dict.fromkeys(_COUNTS, 0 if model.ecc else NOT_SUPPORTED),
         sram_exceeded=False if model.ecc else NOT_SUPPORTED,
         retired=NOT_SUPPORTED,
         remapped=RemappedRows(correctable=0, uncorrectable=0, pending=False, failed=False)
