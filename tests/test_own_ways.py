@@ -252,8 +252,10 @@ def test_a_failed_pair_is_explained_by_the_way_of_its_sender() -> None:
 
 
 def test_a_dead_next_hop_of_two_explains_what_is_answered_late_in_both_directions() -> None:
-    hops = [Hop(interface="eth0", address=f"10.1.0.{last}", state=state)
-            for last, state in ((251, "reachable"), (250, "failed"))]  # fmt: skip
+    hops = [
+        Hop(interface="eth0", address="10.1.0.251", state="reachable"),
+        Hop(interface="eth0", address="10.1.0.250", state="failed"),
+    ]
     way = Way(address=PEER, kind="unicast", source="10.1.0.2", destination="10.1.0.0/24", table="main", hops=hops)
 
     def change(a: str, b: str) -> dict[str, Any]:
