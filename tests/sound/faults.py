@@ -11,10 +11,10 @@ from ncclcheck.probes.facts import (
     Gpu,
     GpuProcess,
     Hca,
-    Interface,
     Limits,
     NvFabric,
     NvLinks,
+    PathMtu,
     PciDevice,
     Port,
     RemappedRows,
@@ -24,10 +24,11 @@ from ncclcheck.probes.facts import (
     Xid,
     known,
     replace,
+    variables,
 )
 from ncclcheck.probes.facts import Node as Facts
 from tests.sound.machine import Plan, cluster
-from tests.sound.parts import Card
+from tests.sound.parts import GH200, Card
 
 
 class Truth(NamedTuple):
@@ -76,6 +77,7 @@ def cases(plan: Plan) -> Iterator[Case]:
             yield Case(f"{plan.kind}: {fault.name}", replace(sound, nodes=nodes), truth)
     if several:
         yield _clock(plan, sound, place)
+        yield _control_mtu(plan, sound, place)
 
 
 def _clock(plan: Plan, sound: Cluster, place: int) -> Case:
@@ -96,6 +98,29 @@ def _clock(plan: Plan, sound: Cluster, place: int) -> Case:
     return Case(f"{plan.kind}: clock 90 s ahead", changed, Truth(late))
 
 
+def _control_mtu(plan: Plan, sound: Cluster, place: int) -> Case:
+    """The MTU of the control interface was changed on one node: what is larger than that of the receiver is lost."""
+    usual = sound.measurements.reach[place].mtu
+    other = 9000 if usual == 1500 else 1500
+    odd = sound.nodes[place].name
+
+    def passed(node: str, peer: str) -> PathMtu:
+        sent = other if node == odd else usual
+        return PathMtu(sent=sent, arrived=min(sent, other if odd in (node, peer) else usual, usual))
+
+    reach = [
+        replace(
+            seen,
+            mtu=other if seen.node == odd else usual,
+            peers=[replace(peer, path_mtu=passed(seen.node, peer.peer)) for peer in seen.peers],
+        )
+        for seen in sound.measurements.reach
+    ]
+    nodes = [_with_interface(n, plan.control, mtu=other) if n.name == odd else n for n in sound.nodes]
+    changed = replace(sound, nodes=nodes, measurements=replace(sound.measurements, reach=reach))
+    return Case(f"{plan.kind}: control MTU", changed, Truth(odd, (plan.control,)))
+
+
 # Devices that are chosen for a fault: the sixth of eight, the last of fewer.
 
 
@@ -114,8 +139,13 @@ def _rail(plan: Plan) -> Card | None:
 
 
 def _rail_words(plan: Plan) -> tuple[str, ...]:
+    """None where the node has this card alone."""
     rail = _rail(plan)
-    return () if rail is None else tuple(word for word in (rail.hca, rail.slot.pci, rail.netdev) if word)
+    return (
+        ()
+        if rail is None or sum(card.data for card in plan.cards) == 1
+        else tuple(word for word in (rail.hca, rail.slot.pci, rail.netdev) if word)
+    )
 
 
 def _with_gpu(plan: Plan, node: Facts, **changes: Any) -> Facts:
@@ -192,7 +222,9 @@ def _pci(of: Callable[[Plan], str | None], **link: Any) -> Callable[[Plan, Facts
 
 
 def _gpu_width(plan: Plan, node: Facts) -> Facts | None:
-    """Four lanes of sixteen: in sysfs, where the bus tells it, and in NVML."""
+    """Four lanes of sixteen: in sysfs, where the bus tells it, and in NVML. A GH200 reaches its CPU otherwise."""
+    if plan.gpu is GH200:
+        return None
     changed = _pci(lambda p: p.gpus[_nth(p.gpus)].pci, width=4)(plan, node) or node
     return _with_gpu(plan, changed, pcie_width=4)
 
@@ -274,8 +306,8 @@ def _no_address(plan: Plan, node: Facts) -> Facts | None:
 
 def _gid_moved(plan: Plan, node: Facts) -> Facts | None:
     """The IPv4 entries stand at 4 and 5: another address came and went."""
-    if not _roce(plan):
-        return None
+    if not _roce(plan) or "NCCL_IB_GID_INDEX" not in variables(node):
+        return None  # NCCL 2.21 and later finds the entry by itself
 
     def moved(port: Port) -> Port:
         gids = known(port.gids)
@@ -285,23 +317,18 @@ def _gid_moved(plan: Plan, node: Facts) -> Facts | None:
 
 
 def _rail_mtu(plan: Plan, node: Facts) -> Facts | None:
-    rail = next((card for card in plan.cards if card.data and card.netdev and card.layer == "Ethernet"), None)
+    rail = _ethernet(plan)
     return None if rail is None or rail.mtu <= 1500 else _with_interface(node, rail.netdev, mtu=1500)
 
 
+def _ethernet(plan: Plan) -> Card | None:
+    rails = [c for c in plan.cards if c.data and c.netdev not in ("", plan.control) and c.layer == "Ethernet"]
+    return rails[0] if rails else None
+
+
 def _rail_mtu_words(plan: Plan) -> tuple[str, ...]:
-    return tuple(
-        word
-        for card in [next(c for c in plan.cards if c.data and c.netdev and c.layer == "Ethernet")]
-        for word in (card.netdev, card.hca)
-        if word
-    )
-
-
-def _control_mtu(plan: Plan, node: Facts) -> Facts | None:
-    interface: Interface = next(one for one in known(known(node.network).interfaces) if one.name == plan.control)
-    mtu = known(interface.mtu)
-    return _with_interface(node, plan.control, mtu=9000 if mtu == 1500 else 1500)
+    rail = _ethernet(plan)
+    return () if rail is None else tuple(word for word in (rail.netdev, rail.hca) if word)
 
 
 def _slower_port(plan: Plan, node: Facts) -> Facts | None:
@@ -370,6 +397,12 @@ def _host(**changes: Any) -> Callable[[Plan, Facts], Facts | None]:
     return lambda _, node: replace(node, host=replace(known(node.host), **changes))
 
 
+def _memlock(plan: Plan, node: Facts) -> Facts | None:
+    """Nothing but RDMA locks memory by this limit."""
+    low = replace(known(node.host), memlock=Limits(soft=65536, hard=65536), ipc_lock=False)
+    return None if _rail(plan) is None else replace(node, host=low)
+
+
 def _no_peermem(plan: Plan, node: Facts) -> Facts | None:
     """Where GPUDirect goes through the module alone."""
     if plan.open_driver or not plan.peer_modules or _rail(plan) is None:
@@ -398,9 +431,9 @@ def _acs(plan: Plan, node: Facts) -> Facts | None:
 
 
 def _iommu(plan: Plan, node: Facts) -> Facts | None:
-    """The same without root: only that the IOMMU translates."""
+    """The same without root: only that the IOMMU translates. On Grace it is the default."""
     fabric = known(node.fabric)
-    if not plan.iommus or plan.root or plan.iommu != "identity":
+    if not plan.iommus or plan.root or plan.iommu != "identity" or plan.cpu.startswith("ARM"):
         return None
     devices = [replace(one, iommu="DMA-FQ") for one in known(fabric.pci)]
     line = known(fabric.command_line).replace(" iommu=pt", "").replace("iommu.passthrough=1 ", "")
@@ -561,7 +594,6 @@ FAULTS: list[Fault] = [
     Fault("rail without address", _no_address, _rail_words),
     Fault("GID entries moved", _gid_moved, _rail_words),
     Fault("rail MTU 1500", _rail_mtu, _rail_mtu_words, alone=False),
-    Fault("control MTU", _control_mtu, lambda plan: (plan.control,), alone=False),
     Fault("same address twice", _same_address, alone=False),
     Fault("card at half its lanes", _pci(_rail_pci, width=8), _rail_words),
     Fault("card at a lower speed", _pci(_rail_pci, gts=8.0), _rail_words),
@@ -577,10 +609,10 @@ FAULTS: list[Fault] = [
     Fault("other plugin", _other_plugin, alone=False),
     Fault("plugin of 2023", _old_plugin, alone=False),
     Fault("no IMEX channel", _no_imex, alone=False),
-    Fault("memlock 64 KiB", _host(memlock=Limits(soft=65536, hard=65536), ipc_lock=False)),
+    Fault("memlock 64 KiB", _memlock),
     Fault("nofile 256", _host(nofile=Limits(soft=256, hard=256))),
     Fault("shm 64 MiB", _host(shm=_small(64 * 2**20))),
     Fault("tmp full", _host(tmp=Space(size=900 * 2**30, free=0, path="/tmp"))),
     Fault("clock source HPET", _host(clocksource="hpet")),
-    Fault("own name is loopback", _own_name),
+    Fault("own name is loopback", _own_name, alone=False),
 ]

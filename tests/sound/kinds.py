@@ -5,7 +5,7 @@ from __future__ import annotations
 from ncclcheck.probes.facts import Governor, Interface, Node, NvFabric, Unread, known, replace
 from tests.clusters import ABSENT, nic
 from tests.sound import parts
-from tests.sound.machine import Plan
+from tests.sound.machine import OFED, Plan
 from tests.sound.parts import Card, Slot, direct, switch, virtual
 
 CONNECTX7_VF = "MT4126"
@@ -198,7 +198,7 @@ def gcp_a3_ultra() -> Plan:
         numa=(("0-55,112-167", 1472), ("56-111,168-223", 1472)),
         cpu="GenuineIntel INTEL(R) XEON(R) PLATINUM 8581C CPU @ 2.10GHz",
         kernel="6.8.0-1020-gcp", command_line="BOOT_IMAGE=/boot/vmlinuz-6.8.0-1020-gcp root=PARTUUID=1 ro",
-        iommu=ABSENT, iommus=(), open_driver=True, peer_modules=("nvidia_peermem",),
+        iommu=ABSENT, iommus=(), open_driver=True, peer_modules=OFED,
         plugins=("/usr/local/gib/lib64/libnccl-net.so", "/usr/local/gib/lib64/libnccl-tuner.so"), hypervisor=True,
         governor=NO_GOVERNOR, mounts=("nfs4", "10.0.0.2:/home"),
         profiles={"gib": gib, "gib-megatron": {**MEGATRON, **gib, "NCCL_NVLS_ENABLE": "0"}},
@@ -226,7 +226,10 @@ def azure_nd_h100() -> Plan:
     }  # fmt: skip
     return Plan(
         kind="azure-nd-h100-v5",
-        source="github.com/Azure/azhpc-images topology/ndv5-topo.xml; learn.microsoft.com ND H100 v5; run "
+        conf={"NCCL_IB_PCI_RELAXED_ORDERING": "1", "NCCL_TOPO_FILE": "/opt/microsoft/ndv5/topo.xml",
+              "NCCL_IGNORE_CPU_AFFINITY": "1"},
+        source="github.com/Azure/azhpc-images topology/ndv5-topo.xml and customizations/ndv5.sh "
+        "(/etc/nccl.conf); learn.microsoft.com ND H100 v5; run "
         "scripts that "
         "set NCCL_TOPO_FILE=/opt/microsoft/ndv5-topo.xml; recorded NDv4 sysinfo of superbench-results for the "
         "shape",

@@ -13,6 +13,8 @@ from ncclcheck.probes.facts import (
     Bound,
     ClockOffset,
     Cluster,
+    ConfFile,
+    ConfLine,
     Connect,
     Container,
     Counters,
@@ -64,6 +66,8 @@ from tests.clusters import ABSENT, LO, nic
 from tests.sound.parts import Card, Model, Slot, bridges, gpu_facts, hca_facts, opened, pci_facts
 
 GIB = 2**30
+# With MLNX_OFED the module registers itself, under both names of its two clients.
+OFED = ("nvidia_peermem", "/sys/kernel/mm/memory_peers/nv_mem", "/sys/kernel/mm/memory_peers/nv_mem_nc")
 _PSTATE = Governor(names=["performance"], driver="intel_pstate", preference="performance")
 _NAMES = Path(__file__).with_name("names.txt")
 
@@ -101,7 +105,7 @@ class Plan:
     nccl: str = "2.27.3"
     torch: str = "2.8.0+cu128"
     open_driver: bool = False
-    peer_modules: tuple[str, ...] = ("nvidia_peermem",)
+    peer_modules: tuple[str, ...] = OFED
     providers: tuple[str, ...] = ("mlx5",)
     plugins: tuple[str, ...] = ()
     hypervisor: bool | Unread = False
@@ -118,6 +122,7 @@ class Plan:
     usable_gpus: int | None = None
     gateway: str = ""
     imex: tuple[str, ...] = ()
+    conf: Mapping[str, str] = field(default_factory=dict)  # of /etc/nccl.conf
     product_of_plugin: str = ""
     tweak: Callable[[Node], Node] = lambda node: node  # what only this kind has
 
@@ -228,10 +233,19 @@ def _routes(plan: Plan, interfaces: list[Interface]) -> list[Route]:
         for address in one.addresses:
             if address.family == "ipv4" and one.name != "lo" and one.running is True:
                 network = IPv4Interface(f"{address.address}/{address.prefix}").network
+                subnet = IPv4Interface(f"{address.address}/24").network if address.prefix == 32 else network
+                gateway = str(subnet.network_address + 1)
                 if one.name == plan.control:
-                    gateway = plan.gateway or str(network.network_address + 1)
-                    found.append(Route(destination="0.0.0.0/0", gateway=gateway, interface=one.name, metric=100))
-                found.append(Route(destination=str(network), gateway="", interface=one.name, metric=0))
+                    way = plan.gateway or gateway
+                    found.append(Route(destination="0.0.0.0/0", gateway=way, interface=one.name, metric=100))
+                on_link = address.prefix < 32
+                if not on_link:  # a cloud's DHCP gives the router, and the subnet behind it
+                    found.append(Route(destination=f"{gateway}/32", gateway="", interface=one.name, metric=100))
+                found.append(
+                    Route(
+                        destination=str(subnet), gateway="" if on_link else gateway, interface=one.name, metric=0
+                    )
+                )
     return found
 
 
@@ -246,7 +260,8 @@ def _control(plan: Plan, number: int) -> str:
 
 
 def _nccl(plan: Plan, env: Mapping[str, str]) -> Nccl:
-    paths = [(name, env[name]) for name in ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE") if name in env]
+    told = {**plan.conf, **env}
+    paths = [(name, told[name]) for name in ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE") if name in told]
     return Nccl(
         loaded=Library(path=f"{_SITE}/nvidia/nccl/lib/libnccl.so.2", origin="pip package", version=plan.nccl),
         others=[],
@@ -264,7 +279,17 @@ def _nccl(plan: Plan, env: Mapping[str, str]) -> Nccl:
         named_files=[NamedFile(name=name, path=path, output=False, fits=True) for name, path in paths],
         wheels=[Wheel(name=f"nvidia-nccl-cu{plan.torch.rpartition('cu')[2][:2]}", version=plan.nccl)],
         wanted=plan.nccl,
-        conf_files=[],
+        conf_files=[
+            ConfFile(
+                path="/etc/nccl.conf",
+                lines=[
+                    ConfLine(line=i, name=name, value=value)
+                    for i, (name, value) in enumerate(plan.conf.items(), 1)
+                ],
+            )
+        ]
+        if plan.conf
+        else [],
         stray_lines=[],
     )
 
@@ -294,6 +319,7 @@ def _gpus(plan: Plan, number: int) -> Gpus:
         user="root" if plan.root else "kim",
         cards=[replace(card, uuid=f"{card.uuid}-{number + 11:012x}") for card in cards],
         others=[],
+        imex=[DeviceFile(name=name) for name in plan.imex],
         xids=[]
         if plan.root
         else Unread("denied", "/dev/kmsg may not be read by this user: Operation not permitted"),
