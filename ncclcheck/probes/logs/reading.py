@@ -12,7 +12,7 @@ from ncclcheck.probes.facts import LogEvent, LogFile, Logs
 from ncclcheck.probes.facts.secrets import masked
 from ncclcheck.probes.logs import told
 from ncclcheck.probes.logs.lines import LONGEST, MARK, Other, Record, blocks, split
-from ncclcheck.probes.logs.match import Matcher, Pattern, shape_of
+from ncclcheck.probes.logs.match import Matcher, Pattern
 from ncclcheck.probes.logs.nccl import Communicator, End, Log, Process
 from ncclcheck.probes.logs.prefixes import HEAD, Prefix, plain, prefix, rank_of
 from ncclcheck.probes.logs.times import when
@@ -49,7 +49,7 @@ class Kept:
 
     def again(self, line: int, text: str, order: int, clock: float | None) -> None:
         """Said once more: of what is said often the first ones are kept, and the last."""
-        self.line, self.text, self.order, self.time = line, _quoted(text), order, clock
+        self.line, self.text, self.order, self.time = line, text[: 2 * _TEXT], order, clock
         self.count += 1
 
 
@@ -123,21 +123,16 @@ class Reading:
     def _block(self, here: _File, block: bytes) -> None:
         matcher = self._matcher
         matcher.again()
-        block, dull, bars = block.removesuffix(b"\n"), matcher.dull, b"\r" in block
-        number, operations = here.lines, here.operations
-        lines, shapes = block.split(b"\n"), shape_of(block).split(b"\n")
-        pairs = zip(lines, shapes, strict=True)
-        for number, (line, shape) in enumerate(pairs, number + 1):  # noqa: B020 - goes on
-            at = line.find(MARK)
-            if at < 0 and shape in dull:
-                continue
+        block, bars = block.removesuffix(b"\n"), b"\r" in block
+        operations = here.operations
+        for number, line, shape, at in matcher.worth_reading(block, here.lines + 1):
             if bars and b"\r" in (line := line.rstrip(b"\r")):  # progress bars are one line to an editor
                 for part in line.split(b"\r"):
                     self._line(here, part, number)
                 continue
             if line[10:11] in _STAMPED and line[4:5] == b"-" and line[:4].isdigit():
                 line, here.stamp = self._unstamped(line)  # noqa: PLW2901
-                at = line.find(MARK)
+                at = line.find(MARK)  # noqa: PLW2901
             if at >= 0:
                 here.last_record = number
                 if line.startswith(_CALLS, at + 10) and line.find(MARK, at + 5) < 0:
@@ -150,8 +145,9 @@ class Reading:
                 matcher.pass_over(shape, line[:LONGEST])
         here.records += operations - here.operations
         here.operations = operations
-        self._order += number - here.lines
-        here.lines = number
+        lines = block.count(b"\n") + 1
+        self._order += lines
+        here.lines += lines
 
     @staticmethod
     def _unstamped(line: bytes) -> tuple[bytes, str]:
@@ -238,13 +234,18 @@ class Reading:
     ) -> None:  # fmt: skip
         host, pid = (process.host, process.pid) if process else (before.host, None)
         known = rank_of(text) if before.rank is None else before.rank  # of the world; others are within a group
+        group, order = (here.name, before.task), self._order + number - here.lines
+        if process is None and before.rank is not None and self._again(patterns, (host, pid, known, group)):
+            for same in (self._counts[(one.name, host, pid, known, group)] for one in patterns):
+                self._dropped += 1
+                same[-1].again(number, text, order, here.time)
+            return
         found = [*Matcher.signs(text, patterns)] or ([("nccl-warning", {})] if level == "WARN" else [])
         for sign, fields in found:
             if place:
                 fields["place"] = place
             me = fields.pop("me", "") or fields.pop("self", "")
             rank = known if known is not None or not me.isdecimal() or len(me) > 7 else int(me)
-            group, order = (here.name, before.task), self._order + number - here.lines
             same = self._counts.get(key := (sign, host, pid, rank, group), [])
             if len(same) >= _MOST_OF_A_SIGN or len(self.kept) >= _MOST_EVENTS:
                 self._dropped += 1
@@ -253,10 +254,19 @@ class Reading:
                 continue
             self._counts[key] = same
             one = Kept(
-                sign, number, _quoted(text), order, group, process, host, pid, rank, here.time, level, fields
+                sign, number, text[: 2 * _TEXT], order, group, process, host, pid, rank, here.time, level, fields
             )
             same.append(one)
             self.kept.append(one)
+
+    def _again(self, patterns: tuple[Pattern, ...], of: tuple[object, ...]) -> bool:
+        """Whether this rank said each sign often enough, so that a line of the same shape tells nothing new.
+
+        Not where digits decide whether the sign is there.
+        """
+        return all(
+            not one.digits and len(self._counts.get((one.name, *of), ())) >= _MOST_OF_A_SIGN for one in patterns
+        )
 
     def logs(self) -> Logs:
         """All that was said."""
@@ -292,7 +302,7 @@ class Reading:
             sign=one.sign,
             file=one.group[0],
             line=one.line,
-            text=one.text,
+            text=masked(one.text)[:_TEXT],  # a secret that the cut would halve is seen whole before
             order=one.order,
             host=host,
             pid=pid,
@@ -302,11 +312,6 @@ class Reading:
             fields=one.fields,
             count=one.count,
         )
-
-
-def _quoted(line: str) -> str:
-    """The line as it may be shown; a secret that the cut would halve is seen whole before."""
-    return masked(line[: 2 * _TEXT])[:_TEXT]
 
 
 def _ranks(told: Iterable[int | None]) -> list[int]:
