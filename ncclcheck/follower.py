@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import socket
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +22,7 @@ from ncclcheck.options import Options
 from ncclcheck.own_command import LEAST_PORT, NotOurs, OwnCommand
 from ncclcheck.probes import process
 from ncclcheck.probes.facts import Cluster, Door, Job, JobEnd, Meeting, Node, Run
+from ncclcheck.probes.reach import protocol
 from ncclcheck.probes.reach.knock import MOST_S, knock
 from ncclcheck.progress import Progress
 from ncclcheck.reports.fold import fold_names
@@ -135,7 +138,8 @@ def _relay(lead: Connection, who: Identity, events: Events, own: OwnCommand, *ag
     if signal:
         return Followed(exits.of_signal(signal), f"{lead.name}: ended by signal {signal}")
     if lead.outcome is None:
-        gone = f"{lead.name}: node rank 0 is gone: {lead.lost}{around(known, who.node_rank, lead.name)}"
+        near = own_address_lost(known, who.node_rank) or around(known, who.node_rank, lead.name)
+        gone = f"{lead.name}: node rank 0 is gone: {lead.lost}{near}"
         return Followed(exits.Exit.INCOMPLETE, gone)
     done = lead.outcome
     return Followed(done.exit_code, f"{lead.name}: {done.decision}", document=done.document)
@@ -160,6 +164,20 @@ def _give(
     except NotOurs as refused:
         words = f"this node was asked {refused}; type the same command on every node"
         events.put(Said(who.node_rank, wire.JobEnded(end=JobEnd(node=who.name, exit=None, detail=words))))
+
+
+def own_address_lost(known: list[Door], node_rank: int) -> str:
+    """Whether this node has no more the address at which the others knew it."""
+    own = next((door.address for door in known if door.node == node_rank), "")
+    try:
+        if own:
+            socket.create_server((own, 0), family=protocol.family_of(own)).close()
+    except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL:
+            return (
+                f"; this node has lost its own address {own}: it was removed or changed during the run (ip addr)"
+            )
+    return ""
 
 
 def around(known: list[Door], node_rank: int, name: str) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ncclcheck import wire
 from ncclcheck.launch.agents import Closed, Link, Looked, Said
 from ncclcheck.probes.facts import (
+    Dialled,
     Door,
     JobEnd,
     Knock,
@@ -20,6 +22,8 @@ from ncclcheck.probes.facts import (
     RankState,
     Run,
     Silence,
+    Unread,
+    at,
     replace,
     together,
 )
@@ -70,6 +74,7 @@ class Gathered:
         self._begun = 0.0
         self._world = 0
         self.knocks: list[Knock] = []
+        self.dialled: list[Dialled] = []
         self._examined: set[int] = set()
         self._only: Collection[str] | None = None
         self._went_wrong: tuple[dict[int, RankState], list[JobEnd]] | None = None
@@ -158,6 +163,14 @@ class Gathered:
     def unheard(self) -> list[int]:
         """Nodes of which nothing was heard, not even that they cannot be reached."""
         return [n.index for n in self.nodes.values() if n.hello is None and n.facts is None and n.closed is None]
+
+    @property
+    def doubtful(self) -> list[int]:
+        """Nodes without facts, and those that are one machine; then one that is neither, to compare with."""
+        machines = Counter(_machine(node.facts) for node in self.nodes.values() if node.facts)
+        found = [n.index for n in self.nodes.values() if n.facts is None or machines[_machine(n.facts)] > 1]
+        sound = [node for node in self.nodes if node not in found]
+        return [*sound[:1], *found] if found else []
 
     @property
     def doors(self) -> list[Door]:
@@ -276,6 +289,7 @@ class Gathered:
             ends=ends,
             examiners=self.dead_examiners,
             leftovers=self.leftovers,
+            dialled=self.dialled,
             started_job=started_job,
             stopped_by=stopped_by,  # type: ignore[arg-type]
         )
@@ -317,6 +331,12 @@ class Gathered:
         silent = {node.name: round(node.longest_silence, 3) for node in nodes}
         heard = [replace(one, silent_s=silent.get(one.node, 0.0)) for one in whole.interruptions]
         return replace(whole, interruptions=heard)
+
+
+def _machine(node: Node) -> object:
+    """By what a machine is known; each node for itself where that was not read."""
+    told = at(node, "host.hostname"), at(node, "host.boot_id")
+    return node.name if any(isinstance(one, Unread) for one in told) else told
 
 
 def _only(part: Measurements, names: Collection[str]) -> Measurements:

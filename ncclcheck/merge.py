@@ -97,6 +97,7 @@ def _run(clusters: Sequence[Cluster]) -> Run:
         ends=[one for run in runs for one in run.ends],
         examiners=[one for run in runs for one in run.examiners],
         leftovers=[one for run in runs for one in run.leftovers],
+        dialled=[one for run in runs for one in run.dialled],
         started_job=any(run.started_job for run in runs),
         stopped_by=next((run.stopped_by for run in runs if run.stopped_by), ""),
     )

@@ -14,7 +14,18 @@ from ncclcheck import rundir, wire
 from ncclcheck.clock import Deadline
 from ncclcheck.errors import Interrupted
 from ncclcheck.gather import Gathered
-from ncclcheck.launch.agents import Closed, Event, Events, Link, Looked, LookingLink, Said, Signalled, TiedLink
+from ncclcheck.launch.agents import (
+    Closed,
+    DialledLink,
+    Event,
+    Events,
+    Link,
+    Looked,
+    LookingLink,
+    Said,
+    Signalled,
+    TiedLink,
+)
 from ncclcheck.probes import process
 from ncclcheck.progress import Progress
 from ncclcheck.stall import Stall
@@ -30,6 +41,7 @@ _ANEW_S = 12.0
 _LOOK_AFTER_S = 9.0  # no probe and no step of a sound node is silent for so long; _SILENT gives it up at 15 s
 _LOOK_S = 5.0  # a login takes a second, on a busy host two
 _MOST_KNOCKING = 64  # nodes that try a silent one: enough to tell a way from a host
+_DIAL_S = 4.0  # for all of them; one takes 10 ms
 _MOST_LOOKS = 16  # at once and in all: one that is looked at speaks for others like it
 
 
@@ -71,6 +83,15 @@ class Session:
         if self.deadline.left > 2 * _ANEW_S and self._go_on_without(self.gathered.unheard):
             self._listen(_ANEW_S, lambda: not self.gathered.waiting_for_facts)
         self._await_looks()
+        self._dial()
+
+    def _dial(self) -> None:
+        """Whither ssh's settings lead for nodes of which no facts came, or which are one machine."""
+        end = time.monotonic() + min(_DIAL_S, self.deadline.left / 4)
+        for node in self.gathered.doubtful[:_MOST_LOOKS]:
+            link = next(link for link in self.links if node in link.nodes)
+            if isinstance(link, DialledLink) and time.monotonic() < end and (told := link.dialled(node)):
+                self.gathered.dialled.append(told)
 
     def _go_on_without(self, unheard: Collection[int]) -> bool:
         tied = [link for link in self.links if isinstance(link, TiedLink)] if unheard else []

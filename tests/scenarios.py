@@ -10,6 +10,7 @@ from tests.scenarios_of_jobs import OF_JOBS
 from tests.scenarios_of_limits import OF_LIMITS
 from tests.scenarios_of_networks import OF_NETWORKS
 from tests.scenarios_of_nodes import OF_NODES
+from tests.scenarios_of_own_ways import OF_OWN_WAYS
 from tests.scenarios_of_silence import OF_SILENCE
 from tests.scenarios_of_speed import OF_SPEED
 
@@ -188,6 +189,6 @@ _VARIABLES = (
 )
 
 SCENARIOS = (
-    *(*_HEALTHY, *_ADDRESSES, *_LINKS, *_VARIABLES, *OF_NETWORKS),
+    *(*_HEALTHY, *_ADDRESSES, *_LINKS, *_VARIABLES, *OF_NETWORKS, *OF_OWN_WAYS),
     *(*OF_NODES, *OF_SILENCE, *OF_JOBS, *OF_LIMITS, *OF_SPEED, *OF_ENVIRONMENTS),
 )

@@ -65,7 +65,7 @@ def _written(path: Path, text: str) -> Iterator[None]:
     try:
         yield
     finally:
-        for left in path.parent.glob("*queue*"):
+        for left in path.parent.glob("*.py*"):
             if left.is_file():
                 left.unlink()
 
@@ -109,6 +109,11 @@ def _own(name: str, variables: dict[str, str], words: str, hosts: int = 2, **mor
         "cure": "you",
     }
     return Scenario(name=name, **{**given, **more})  # type: ignore[arg-type]
+
+
+def _shadowed(scene: Scene) -> AbstractContextManager[None]:
+    """An old numpy of somebody's in a folder that one host has in PYTHONPATH."""
+    return _written(scene.lab.folder / "shadow" / "numpy.py", "raise RuntimeError('numpy of 2017')\n")
 
 
 _SOUND_BUT_ODD = {
@@ -190,6 +195,60 @@ OF_ENVIRONMENTS = (
         ),
         first="VER018 on h2",
         cure="you",
+        seconds=_SECONDS,
+    ),
+    Scenario(
+        name="own: a numpy in PYTHONPATH of one host",
+        launcher="join",
+        hosts=2,
+        mgmt=False,
+        command=_QUICK,
+        fault=_shadowed,
+        env={"h2": {"PYTHONPATH": f"{{lab}}/shadow:{ROOT}"}},
+        expect=(
+            Expect(code="RUN002", node="h2", words="numpy"),
+            Expect(code="VER018", node="h2", words="numpy.py hides the module numpy", remedy="mv "),
+        ),
+        first="VER018 on h2",
+        cure="you",
+        seconds=_SECONDS,
+    ),
+    Scenario(
+        name="own: a sitecustomize that waits, on one host",
+        launcher="join",
+        hosts=2,
+        mgmt=False,
+        command=("env",),
+        fault=lambda s: _written(s.lab.folder / "site" / "sitecustomize.py", "import time\ntime.sleep(2.5)\n"),
+        env={"h2": {"PYTHONPATH": f"{{lab}}/site:{ROOT}"}},
+        expect=(
+            Expect(code="HST018", node="h2", words="Python needs 2.5 s to start", remedy="mv ", state=State.WARN),
+        ),
+        exit_code=0,
+        cure="you",
+        seconds=40,
+    ),
+    Scenario(
+        name="own: PET_STANDALONE on one host",
+        launcher="join",
+        hosts=2,
+        mgmt=False,
+        command=_QUICK,
+        env={"h2": {"PET_STANDALONE": "1"}},
+        expect=(Expect(code="VER013", node="h2", words="a job of h2 alone", remedy="unset PET_STANDALONE"),),
+        first="VER013 on h2",
+        cure="you",
+        seconds=_SECONDS,
+    ),
+    Scenario(
+        name="own: TORCH_GLOO_LAZY_INIT on one host",
+        launcher="join",
+        hosts=2,
+        mgmt=False,
+        command=_QUICK,
+        env={"h2": {"TORCH_GLOO_LAZY_INIT": "1"}},
+        expect=(Expect(code="NCC005", words="TORCH_GLOO_LAZY_INIT differs", remedy="unset TORCH_GLOO_LAZY_INIT"),),
+        refused=True,
         seconds=_SECONDS,
     ),
     Scenario(

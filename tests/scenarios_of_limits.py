@@ -63,6 +63,7 @@ OF_LIMITS = (
         "2 s of CPU time",
         _run("RUN002", "2 s are allowed (RLIMIT_CPU", "ulimit -t unlimited"),
         under=_limit("cpu=2"),
+        also=("HST017",),
     ),
     _by_join(
         "200 MiB of data",
@@ -92,12 +93,13 @@ OF_LIMITS = (
         "a TMPDIR that is read-only",
         _run("STO004", "is mounted read-only", "export TMPDIR=/tmp", State.WARN),
         fault=_temporary("ro"),
+        also=("HST004",),
         command=("env",),
         exit_code=0,
     ),
     _by_join(
         "a TMPDIR that is not there",
-        _run("STO004", "/nonexistent (TMPDIR) is not there", "export TMPDIR=/tmp", State.WARN),
+        _run("HST004", "TMPDIR=/nonexistent is missing", "unset TMPDIR", State.WARN),
         under={"h2": ("env", "TMPDIR=/nonexistent")},
         command=("env",),
         exit_code=0,

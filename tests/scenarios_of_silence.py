@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from ncclcheck.reports.findings import State
 from tests.lab import another_host_key, configured, faults, mute_sshd
+from tests.lab.sshd import certified, client_settings, shared_connection, wrong_key
 from tests.scenario import ALL, Expect, Play, Scenario, Scene
 
 _REFUSED = "This account is currently not available."
@@ -75,6 +77,91 @@ _SSH = (
         _silent("h3", "its login shell did not run our command", remedy=".bashrc"),
         seconds=45,
         gone_within=50,
+    ),
+)
+
+
+def _settings(name: str, lines: str, *expect: Expect, **more: object) -> Scenario:
+    """What the user's ssh_config on h1 says of a host."""
+    return _by_ssh(name, lambda s: client_settings(s["h1"], lines), *expect, **more)
+
+
+def _certificate(valid: str) -> Play:
+    return lambda s: certified(s["h2"], s["h1"], valid)
+
+
+_CALLER = (
+    Scenario(
+        name="ssh: a name of the list leads to another host of it",
+        fault=lambda s: client_settings(s["h1"], "Host h3\n    HostName 10.78.0.22\n    HostKeyAlias h2"),
+        expect=(
+            Expect(
+                code="NET010",
+                node="h3",
+                words="ssh leads h3 to the machine of h2 (HostName 10.78.0.22)",
+                evidence="10.78.0.22:22",
+                remedy="ssh -G h3",
+            ),
+        ),
+        first="NET010 on h3",
+    ),
+    _by_ssh(
+        "a shared connection that is stopped",
+        lambda s: shared_connection(s["h2"], s["h1"], stopped=True),
+        _silent("h2", "over the connection of an earlier ssh", "no answer in 2 s", "mv "),
+        seconds=45,
+        cure="you",
+    ),
+    Scenario(
+        name="ssh: a shared connection that works",
+        fault=lambda s: shared_connection(s["h2"], s["h1"], stopped=False),
+        exit_code=0,
+    ),
+    _settings(
+        "another port in ssh's settings",
+        "Host h2\n    Port 2222",
+        _silent("h2", "lead it to port 2222 (22 for h1): its ssh port refuses", "10.78.0.22:2222", "ssh -G h2"),
+    ),
+    _settings(
+        "another user in ssh's settings",
+        "Host h2\n    User nobody",
+        _silent("h2", "as user nobody (root for h1)", "nobody@", "ssh -G h2"),
+    ),
+    _settings(
+        "a jump host that is not known",
+        "Host h2\n    ProxyJump login9",
+        _silent("h2", "by ProxyJump login9: its name does not resolve here: login9", remedy="ssh -G h2"),
+    ),
+    _settings(
+        "a proxy that says nothing",
+        "Host h2\n    ProxyCommand sleep 60",
+        _silent("h2", "by ProxyCommand sleep: nothing came back through it", remedy="ssh -G h2"),
+        seconds=30,
+    ),
+    *(
+        _by_ssh(
+            f"a certificate that is {how}",
+            _certificate(valid),
+            _silent("h2", f"which is valid from {valid[:4]}", "certificate", "ssh-keygen -L"),
+        )
+        for how, valid in (("over", "20200101:20210101"), ("not valid yet", "20400101:20410101"))
+    ),
+    _by_ssh(
+        "no key exchange in common",
+        lambda s: configured(s["h2"], "KexAlgorithms diffie-hellman-group14-sha1"),
+        _silent(
+            "h2", "no algorithm in common: no matching key exchange", "diffie-hellman-group14-sha1", "sshd -T"
+        ),
+    ),
+    _settings(
+        "no host key algorithm in common",
+        "Host h2\n    HostKeyAlgorithms ssh-rsa",
+        _silent("h2", "no algorithm in common: no matching host key type", remedy="sshd -T"),
+    ),
+    _by_ssh(
+        "keys that the other side does not know",
+        lambda s: wrong_key(s["h2"]),
+        _silent("h2", "permission denied (publickey); it offered", remedy="ssh-copy-id"),
     ),
 )
 
@@ -197,6 +284,60 @@ def _unplugged(scene: Scene, host: str) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _suspended(scene: Scene) -> Iterator[None]:
+    """Slurm suspends the job. It kills what is stopped when the allocation ends: nobody is left to tidy up."""
+    scene.rank_on("h2", _AFTER)
+    (job,) = scene["h1"].check(["squeue", "-h", "-o", "%i"]).split()
+    scene["h1"].check(["scontrol", "suspend", job])
+    try:
+        yield
+    finally:
+        for left in scene.folder.glob("ncclcheck-*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+@contextmanager
+def _without_address(scene: Scene) -> Iterator[None]:
+    """In the middle of the run eth0 of h2 loses its address."""
+    scene.rank_on("h2", _AFTER)
+    held = f"{scene['h2'].address}/24 dev eth0"
+    scene["h2"].ip(f"addr del {held}")
+    try:
+        yield
+    finally:
+        scene["h2"].run(["sh", "-c", f"ip addr add {held}"])
+
+
+_IN_MID_RUN = (
+    Scenario(
+        name="slurm: the job is suspended",
+        launcher="slurm",
+        hosts=2,
+        command=_LONG,
+        strike=_suspended,
+        expect=(_silent("h2", "Slurm has suspended job", "SUSPENDED", "scontrol resume"),),
+        exit_code=3,
+        seconds=_DEADLINE_S + 15,
+    ),
+    Scenario(
+        name="ssh: an address is taken away in mid-run",
+        command=_LONG,
+        strike=_without_address,
+        expect=(
+            Expect(
+                code="NET006",
+                node="h2",
+                device="eth0",
+                words="eth0 has lost its address 10.77.0.22 during the run",
+                remedy="ip addr add 10.77.0.22/24 dev eth0",
+            ),
+        ),
+        first="NET006 on h2",
+        seconds=_DEADLINE_S + 15,
+    ),
+)
+
 _JOIN = (
     Scenario(
         name="join: a way is lost in mid-run, one direction",
@@ -247,4 +388,4 @@ _JOIN = (
     ),
 )
 
-OF_SILENCE = (*_SSH, *_AGENTS, *_SLURM, *_JOIN)
+OF_SILENCE = (*_SSH, *_CALLER, *_IN_MID_RUN, *_AGENTS, *_SLURM, *_JOIN)

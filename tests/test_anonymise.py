@@ -19,6 +19,7 @@ from ncclcheck import finish
 from ncclcheck.options import Options
 from ncclcheck.probes.facts import (
     Cluster,
+    Dialled,
     Filter,
     Gpu,
     GpuProcess,
@@ -29,6 +30,7 @@ from ncclcheck.probes.facts import (
     Measurements,
     Meeting,
     Mount,
+    Node,
     Other,
     Place,
     Resources,
@@ -55,6 +57,22 @@ _STORIES = [name for name in stories.NAMES if stories.load(name).baseline is Non
 @cache
 def _document(name: str) -> Document:
     return stories.load(name).document
+
+
+def test_whither_ssh_leads_names_nobody() -> None:
+    way = Dialled(
+        node="mill7",
+        host="mill7.corp",
+        user="gretchen",
+        by="ProxyJump hans@bastion:22,gatehouse",
+        master="/home/gretchen/cm",
+    )
+    cluster = Cluster(
+        nodes=[Node(name="mill1")], run=Run(dialled=[way]), job=Job(nodes_asked=2, missing=["mill7"])
+    )
+    document = finish.make(cluster, Options(command="env"), finish.Story("2026-01-01T00:00:00+00:00", 1.0))
+    shown = jsondoc.encode(anonymised(document)).decode()
+    assert not {word for word in ("mill7", "corp", "gretchen", "hans", "bastion", "gatehouse") if word in shown}
 
 
 def _outputs(document: Document) -> Iterator[str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ncclcheck.probes.facts import Fabric, Hca, Link, PciDevice, replace
 from ncclcheck.reports import wiring
-from ncclcheck.reports.carrying import carrying
+from ncclcheck.reports.carrying import carrying, choice
 from tests.clusters import node
 from tests.hcas import GPUS, function, hca, port, rdma
 
@@ -45,6 +46,43 @@ def test_a_narrow_slot_makes_a_fast_card_slow() -> None:
     fast, near = _pci("0000:1a:00.0", "0000:1b:00.0")[1:]
     pci = [*_pci(), replace(fast, link=NARROW), near]
     assert _names(*cards, pci=pci) == ["mlx5_1"]
+
+
+def _judged(*cards: Hca, pci: list[PciDevice], **changes: Any) -> list[str]:
+    """The names of the ports that the rules judge."""
+    made = node("a", rdma=rdma(*cards, **changes), fabric=Fabric(pci=pci))
+    return [one.name for one in choice(made).used]
+
+
+def test_a_card_of_storage_is_not_judged() -> None:
+    cards = [hca(0), hca(2, board="another")]
+    assert _judged(*cards, pci=_pci("0000:1a:00.0", "0000:9a:00.0")) == ["mlx5_0"]
+
+
+def test_a_rail_with_a_slow_link_is_judged_though_nccl_takes_another() -> None:
+    cards = [hca(0, port(rate_gbit=25.0)), hca(2)]
+    pci = _pci("0000:1a:00.0", "0000:9a:00.0", gpus=[GPUS[0], GPUS[2]])
+    assert _names(*cards, pci=pci) == ["mlx5_2"]
+    assert _judged(*cards, pci=pci) == ["mlx5_0", "mlx5_2"]
+
+
+def test_a_slow_card_of_another_board_is_no_rail_with_a_slow_link() -> None:
+    cards = [hca(0, port(rate_gbit=25.0), board="another"), hca(2)]
+    pci = _pci("0000:1a:00.0", "0000:9a:00.0", gpus=[GPUS[0], GPUS[2]])
+    assert _judged(*cards, pci=pci) == ["mlx5_2"]
+
+
+def test_a_virtual_function_beside_its_physical_one_is_no_card() -> None:
+    virtual = replace(function("0000:1a:00.0", "nic"), name="0000:1a:00.2", virtual_function=True)
+    cards = [hca(0), hca(20, pci="0000:1a:00.2", uverbs="uverbs20")]
+    assert _judged(*cards, pci=[*_pci("0000:1a:00.0"), virtual]) == ["mlx5_0"]
+    assert _judged(cards[1], pci=[*_pci(), virtual]) == ["mlx5_20"]
+
+
+def test_what_cannot_be_opened_is_not_judged_unless_nothing_can() -> None:
+    pci = _pci("0000:1a:00.0", "0000:1b:00.0")
+    assert _judged(hca(0), hca(1), pci=pci, device_files=["uverbs1"]) == ["mlx5_1"]
+    assert _judged(hca(0), hca(1), pci=pci, device_files=["uverbs7"]) == ["mlx5_0", "mlx5_1"]
 
 
 def test_where_a_place_is_not_known_all_may_carry() -> None:

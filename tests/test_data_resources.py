@@ -192,7 +192,7 @@ def small() -> Iterator[ProcessPoolExecutor]:
         (Packed, {}, {}),
         (Numbers, {}, {}),
         (Locked, {}, {}),
-        (WithLambda, {}, {"DAT024": "warn"}),
+        (WithLambda, {}, {"DAT024": "note"}),
         (WithLambda, {"num_workers": 1, "multiprocessing_context": "spawn"}, {"DAT024": "fail"}),
         (Plain, {"num_workers": 2, "batch_size": 8, "collate_fn": list}, {"DAT022": "warn"}),
         (Plain, {"num_workers": 2, "batch_size": None}, {"DAT022": "warn"}),

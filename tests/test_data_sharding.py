@@ -147,6 +147,8 @@ MOVED = IndexMap(compared=16, differing=16, moved=3, lengths=[100, 100])
 EXAMPLE = Differing(index=3, rank=1, leaf="x", one="1", other="2", there=9)
 STREAM = Stream(items=[50, 50], worker_items=[50, 50], ended=True, told_by=["0"], compared=50, workers=2)
 
+ENDLESS = replace(STREAM, ended=False)
+
 
 def account(**changes: object) -> Account:
     return replace(Account(by="index", there=100, read=100, distinct=100), **changes)
@@ -170,12 +172,15 @@ def account(**changes: object) -> Account:
         ("DAT016", {"account": account(distinct=90, read=90)}, NOTE),
         ("DAT016", {"account": account(distinct=80, read=80)}, FAIL),
         ("DAT016", {"account": account(distinct=84, read=84, slack=16)}, NOTE),
-        ("DAT016", {"account": account(read=200, shared=100, everywhere=True)}, WARN),
+        ("DAT016", {"account": account(read=200, shared=100, everywhere=True)}, FAIL),
         ("DAT016", {"account": account(read=200, shared=100, everywhere=True), "given": "module"}, NOTE),
         ("DAT016", {"account": account(read=200, shared=100, everywhere=True), "wanted": 1}, NOTE),
         ("DAT016", {"account": None, "stream": replace(STREAM, between_ranks=50), "wanted": 1}, NOTE),
         ("DAT016", {"account": None, "stream": STREAM}, OK),
-        ("DAT016", {"account": None, "stream": replace(STREAM, between_ranks=50)}, WARN),
+        ("DAT016", {"account": None, "stream": replace(STREAM, between_ranks=50)}, FAIL),
+        ("DAT016", {"account": None, "stream": replace(ENDLESS, between_ranks=50, ranks_alike=False)}, NOTE),
+        ("DAT016", {"account": None, "stream": replace(ENDLESS, between_workers=50)}, FAIL),
+        ("DAT016", {"account": None, "stream": replace(ENDLESS, between_workers=50, workers_alike=False)}, NOTE),
         ("DAT016", {"account": None, "stream": replace(STREAM, between_workers=100)}, FAIL),
         ("DAT016", {"account": None, "stream": replace(STREAM, between_workers=100, workers=None)}, NOTE),
         ("DAT016", {"account": None, "stream": replace(STREAM, between_workers=100, workers=0)}, NOTE),

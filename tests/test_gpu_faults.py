@@ -203,6 +203,16 @@ def xid(code: int, hours: Any = 0.5, pci: str = "0000:13:00.0") -> Xid:
     )
 
 
+def asks(text: str) -> Xid:
+    return Xid(name="Xid 154", code=154, pci="0000:13:00.0", line=f"NVRM: Xid (PCI:0000:13:00): 154, {text}")
+
+
+def switch(text: str) -> Xid:
+    code = int(text.partition(",")[0])
+    line = f"nvidia-nvswitch3: SXid (PCI:0000:a9:00.0): {text}"
+    return Xid(name=f"SXid {code}", code=code, pci="0000:a9:00.0", line=line, hours=0.5)
+
+
 @pytest.mark.parametrize(
     ("code", "line", "gpu", "state"),
     [
@@ -214,6 +224,24 @@ def xid(code: int, hours: Any = 0.5, pci: str = "0000:13:00.0") -> Xid:
         ("GPU005", xid(94), {"recovery": DENIED}, "warn"),
         ("GPU005", xid(13), {}, "ok"),
         ("GPU005", xid(79, pci="0000:99:00.0"), {}, "note"),
+        ("GPU005", xid(109), {"recovery": DENIED}, "fail"),
+        ("GPU005", xid(157), {"recovery": DENIED}, "warn"),
+        ("GPU005", xid(8), {"recovery": DENIED}, "note"),
+        (
+            "GPU005",
+            asks("GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"),
+            {"recovery": DENIED},
+            "fail",
+        ),
+        (
+            "GPU005",
+            asks("GPU recovery action changed from 0x2 (Node Reboot Required) to 0x0 (None)"),
+            {"recovery": DENIED},
+            "note",
+        ),
+        ("GPU005", switch("20034, Fatal, Link 30 LTSSM Fault Up"), {}, "fail"),
+        ("GPU005", switch("12028, Non-fatal, Link 32 egress non-posted PRIV error (First)"), {}, "note"),
+        ("GPU006", xid(69), {}, "warn"),
         ("GPU006", xid(31), {}, "warn"),
         ("GPU006", xid(31, hours=2.0), {}, "note"),
         ("GPU006", xid(45), {}, "note"),
@@ -224,6 +252,13 @@ def test_xids(code: str, line: Xid, gpu: dict[str, Any], state: str) -> None:
     others = [card(9, pci="0000:99:00.0")]
     found = verdict(code, gpu_node("a", *four(last=gpu), facts={"xids": [line], "others": others}))
     assert found.state.value == state
+
+
+def test_a_reboot_that_the_driver_asks_for_is_the_fix() -> None:
+    line = asks("GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)")
+    found = verdict("GPU005", gpu_node("a", *four(last={"recovery": DENIED}), facts={"xids": [line]})).findings[0]
+    assert found.remedies[0].commands == ["reboot"]
+    assert "Node Reboot Required" in found.what
 
 
 def test_a_kernel_log_that_may_not_be_read() -> None:

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from ncclcheck.probes import gpu
 from ncclcheck.probes.facts import Gpus, Unread, unread_in
+from ncclcheck.probes.gpu import xids
 from ncclcheck.probes.gpu.mine import split
+from ncclcheck.probes.machine import Machine
 from tests.cards import card
 from tests.trees import RECORDED, ROOT, needs_recorded, tree
 
@@ -81,6 +83,9 @@ def test_what_nvml_was_recorded_to_say(tmp_path: Path) -> None:
         ("[ 1800.500000] NVRM: Xid (PCI:0001:9B:00.0): 31, pid=1, Ch 8", (31, "0001:9b:00.0", 1.5)),
         ("4,1204,9999999999999,-;NVRM: Xid (PCI:0000:9b:00): 13, x", (13, "0000:9b:00.0", 0.0)),
         ("NVRM: Xid (PCI:0000:9b:00): 45, x", (45, "0000:9b:00.0", None)),
+        ("[ 1800.500000] NVRM: Xid (PCI:0000:9b:00 GPU-I:05 GPU-CI:00): 43, pid=8", (43, "0000:9b:00.0", 1.5)),
+        ("[ 1800.500000] nvidia-nvswitch3: SXid (PCI:0000:a9:00.0): 20034, Fatal", (20034, "0000:a9:00.0", 1.5)),
+        ("[ 1800.500000] gpu-01 kernel: NVRM: Xid (PCI:0000:9b:00): 79, x", (79, "0000:9b:00.0", 1.5)),
         ("4,1204,3600000000,-;NVRM: loading NVIDIA UNIX x86_64 Kernel Module", None),
         ("NVRM: Xid (PCI:0000:9b:00): 99999999999999999999, x", None),
     ],
@@ -179,3 +184,32 @@ print(gpu.probe(machine.Machine()))
     return subprocess.run(
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True, timeout=60
     ).stdout
+
+
+@pytest.mark.parametrize(
+    ("journal", "files", "found"),
+    [
+        ("[    1.5] h kernel: Linux\n[    9.5] h kernel: NVRM: Xid (PCI:0000:9b:00): 79, x\n", {}, ["79"]),
+        ("[    1.5] h kernel: Linux version 6.8\n", {"kern.log": "Linux version 6.8\nNVRM: Xid y\n"}, []),
+        ("", {"kern.log": "NVRM: Xid old\nLinux version 6.8\nNVRM: Xid (PCI:0000:9b:00): 31, x\n"}, ["31"]),
+        ("", {"kern.log": "rotated, without the start of the kernel: NVRM: Xid\n"}, None),
+        ("", {}, None),
+    ],
+    ids=["journal", "a journal without any", "file", "file without the start", "nothing"],
+)
+def test_the_kernel_log_of_a_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, journal: str, files: dict[str, str], found: list[str] | None
+) -> None:
+    """Where /dev/kmsg is root's: the journal, then the files of syslog, from the last start of the kernel on."""
+    program = tmp_path / "bin/journalctl"
+    program.parent.mkdir()
+    (tmp_path / "said").write_text(journal)
+    program.write_text(f"#!/bin/sh\ncat {tmp_path}/said\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    monkeypatch.setattr(xids, "_LOG", str(tmp_path / "no kmsg"))
+    (tmp_path / "var/log").mkdir(parents=True)
+    for name, text in files.items():
+        (tmp_path / "var/log" / name).write_text(text)
+    told = xids.xids(Machine(str(tmp_path)))
+    assert (None if isinstance(told, Unread) else [str(one.code) for one in told]) == found

@@ -151,7 +151,7 @@ _DONE = "gpu-a{n}:47:48 [0] NCCL INFO comm 0x5 rank {r} nranks 4 cudaDev 0 busId
             "".join(_RANK.format(n=11 + r, r=r, v=r) + _DONE.format(n=11, r=0) for r in (0, 3)),
             {
                 "NCCL": "2.20.5 (1 process), 2.23.5 (1 process)",
-                "world": "4 ranks; nothing is heard of 1-2",
+                "world": "4 ranks; 1-2 are not in these files",
                 "nodes": "gpu-a[11,14]",
                 "initialisation": "1 of 2 processes came to Init COMPLETE, rings and trees connected",
             },

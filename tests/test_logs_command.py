@@ -184,20 +184,20 @@ def test_a_pipe_is_read_as_long_as_it_brings_something(told: Told, tmp_path: Pat
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (_START, "that the job ended or went on is not shown"),
+        (_START, "do not show that the job ended or went on"),
         (_START + _DESTROYED, "Healthy"),
-        (_START + "step 100 loss 2.31\n", "Healthy"),
-        (_START + "a word of the program\n" * 3, "that the job ended or went on is not shown"),
-        (_START + "a word of the program\n" * 10, "Healthy"),
+        (_START + "step 100 loss 2.31\n", "No failure so far"),
+        (_START + "a word of the program\n" * 3, "do not show that the job ended or went on"),
+        (_START + "a word of the program\n" * 10, "No failure so far"),
         (_START + "# Avg bus bandwidth    : 41.8\n", "Healthy"),
-        ("step 1\nstep 2\n", "no line is NCCL's or torch's"),
-        ("\0\xff\n" * 50, "no line is NCCL's or torch's"),
+        ("step 1\nstep 2\n", "no line is NCCL's, torch's or a launcher's"),
+        ("\0\xff\n" * 50, "no line is NCCL's, torch's or a launcher's"),
     ],
 )
 def test_health_is_said_of_known_lines_only(ncclcheck: Command, tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "a.log").write_text(text)
     ran = ncclcheck("logs", "a.log")
-    assert ran.code == 0
+    assert ran.code == (0 if words in ("Healthy", "No failure so far") else 3)
     assert words in " ".join(ran.out.split())
 
 
@@ -340,8 +340,10 @@ def test_the_page_tells_the_story(told: Told, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "options", "code"),
     [
-        (_START, [], 0),
-        (_START, ["--strict"], 0),
+        (_START, [], 3),
+        (_START, ["--ignore", "LOG007"], 0),
+        (_START + _DESTROYED, [], 0),
+        (_START + _DESTROYED, ["--strict"], 0),
         (FAILED, [], 1),
         (FAILED, ["--ignore", "LOG"], 0),
         (FAILED, ["--only", "LOG002"], 0),
@@ -356,7 +358,7 @@ def test_exit_codes(ncclcheck: Command, tmp_path: Path, text: str, options: list
 
 
 def test_what_a_site_requires_of_its_nodes_is_not_asked_of_logs(ncclcheck: Command, tmp_path: Path) -> None:
-    (tmp_path / "train.log").write_text(_START)
+    (tmp_path / "train.log").write_text(_START + _DESTROYED)
     (tmp_path / "ncclcheck.toml").write_text('contact = "help@example.org"\n[require]\ngpu = 8\nNCC002 = true\n')
     ran = ncclcheck("logs", "train.log", "-q")
     assert (ran.code, ran.out) == (0, "")

@@ -229,10 +229,19 @@ def test_the_name_of_the_shell_command_can_be_pasted() -> None:
 
 
 def test_notes_of_one_node_are_one_line() -> None:
-    found = verdict("NCC006", node(env={"NCCL_DEBUG": "INFO", "NCCL_ALGO": "Ring", "NCCL_NTHREADS": "256"}))
+    found = verdict("NCC006", node(env={"NCCL_DEBUG": "INFO", "NCCL_ALGO": "Tree", "NCCL_NTHREADS": "256"}))
     assert [finding.what for finding in found.findings] == [
-        "set, and meant for debugging: NCCL_DEBUG=INFO, NCCL_ALGO=Ring, NCCL_NTHREADS=256"
+        "set, and meant for debugging: NCCL_DEBUG=INFO, NCCL_ALGO=Tree, NCCL_NTHREADS=256"
     ]
+    (fix,) = found.findings[0].remedies
+    assert fix.commands == ["unset NCCL_ALGO NCCL_NTHREADS", "export NCCL_DEBUG=WARN"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("NCCL_GRAPH_REGISTER", "0"), ("NCCL_ALGO", "^NVLS"), ("NCCL_ALGO", "Ring")]
+)
+def test_what_megatron_asks_for_is_no_debugging(name: str, value: str) -> None:
+    assert verdict("NCC006", node(env={name: value})).state.value == "ok"
 
 
 @pytest.mark.parametrize("variable", ["NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"])

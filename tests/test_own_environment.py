@@ -329,6 +329,7 @@ def test_files_beside_the_job_are_found_as_python_finds_them(
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}/on_path")
     found = [(one.module, one.path.removeprefix(f"{tmp_path}/"), one.by) for one in modules.hiding()]
     assert found == [
+        ("numpy", "on_path/numpy.py", "PYTHONPATH"),
         ("types", "on_path/types.py", "PYTHONPATH"),
         *((name, f"beside/{path}", "the working directory") for name, path in [
             ("logging", "logging"), ("queue", "queue.py"), ("torch", "torch"),

@@ -55,7 +55,7 @@ def test_a_missing_rank_leaves_a_silent_log_and_is_named(lab: Lab) -> None:
     assert ended.codes == [None, None, None]
     assert "NCCL WARN" not in ended.log
     assert [*raised(ended.log)] == ["LOG002"]
-    assert "of ranks 3 there is no line" in judged(ended.log)["LOG002"].findings[0].what
+    assert "not in these files: rank 3" in judged(ended.log)["LOG002"].findings[0].what
 
 
 def test_dropped_packets_leave_a_silent_log_and_no_cause_is_made_up(lab: Lab) -> None:

@@ -22,6 +22,8 @@ from ncclcheck.probes.facts import (
     Nccl,
     Node,
     NvFabric,
+    PluginFile,
+    Port,
     Resolution,
     Stack,
     Transport,
@@ -113,15 +115,22 @@ def env(rule: str, name: str, bad: str, good: str | None, action: str = "unset",
     )
 
 
-def dual(used: str) -> Node:
+def dual(used: str, other: Port | None = None) -> Node:
     """Both functions of one card, of which one is named."""
-    hcas = [hca(0, pci="0000:1a:00.0"), hca(1, pci="0000:1a:00.1")]
+    hcas = [hca(0, pci="0000:1a:00.0"), hca(1, other or port(), pci="0000:1a:00.1")]
     return one(env={"NCCL_IB_HCA": used}, hcas=hcas)
 
 
 def ethernet(name: str, *interfaces: Any, hcas: Any = ABSENT, **facts: Any) -> Node:
     """A node with GPUs and these interfaces."""
     return replace(one(name, hcas=hcas, **facts), network=node(name, LO, *interfaces).network)
+
+
+def slingshots(*plugins: str) -> list[Node]:
+    return [
+        ethernet(name, nic("hsn0", f"10.2.0.{number}/24"), nccl={"plugins": [*plugins]})
+        for number, name in ((17, "a"), (18, "b"))
+    ]
 
 
 def over_tcp(speed: int, settings: dict[str, str] | None = None, **changes: Any) -> list[Node]:
@@ -206,9 +215,22 @@ def cloud(tag: str, **facts: Any) -> list[Node]:
     return two(fabric=fabric(asset_tag=tag), **facts)
 
 
-def efa(settings: dict[str, str] | None = None, *plugins: str) -> Node:
-    one_efa = hca(0, name="rdmap0", driver="efa", model="efa0")
-    return one(env=settings, hcas=[one_efa], nccl={"plugins": [*plugins]}, fabric=fabric(asset_tag="Amazon EC2"))
+def efa(
+    settings: dict[str, str] | None = None,
+    *plugins: str,
+    version: str = "1.16.3",
+    machine: str = "p5.48xlarge",
+    name: str = "a",
+) -> Node:
+    """A machine of Amazon's with EFA, and its plugin of this version."""
+    files = [PluginFile(name="x", path=path, product=f"aws-ofi-nccl {version}") for path in plugins]
+    return one(
+        name,
+        settings,
+        hcas=[hca(0, name="rdmap0", driver="efa", model="efa0")],
+        nccl={"plugins": [*plugins], "plugin_files": files},
+        fabric=fabric(product=f"Amazon EC2 {machine}"),
+    )
 
 
 OFI, SHARP, GIB_PLUGIN = (
@@ -254,23 +276,25 @@ CASES: list[tuple[str, str, Site, Site]] = [
      "mlx5_4", "mlx5_5"))]),
      site([virtual(["mlx5_0", "mlx5_1"], {"NCCL_IB_HCA": "=mlx5_0"}, n) for n in ("a", "b")])),
     ("R10", "try NCCL_IB_HCA==mlx5_0,mlx5_1", site(dual("=mlx5_0")), site(dual("mlx5"))),
+    ("R10", "try NCCL_IB_HCA==mlx5_0,mlx5_1", site(dual("=mlx5_0")),
+     site(dual("=mlx5_0", port(rate_gbit=25.0)))),
     ("R1", "unset NCCL_IB_GID_INDEX", site(roces({"NCCL_IB_GID_INDEX": "3"})), site(roces())),
     ("R1", "keep NCCL_IB_GID_INDEX=1", site(roces({"NCCL_IB_GID_INDEX": "1"})),
      site(roces({"NCCL_IB_GID_INDEX": "3"}))),
     ("R2", "set NCCL_IB_GID_INDEX=3", site(roces(version="2.20.5"), "RDM013"), site(roces(), "RDM013")),
     ("R3", "set NCCL_IB_TC=106", site(roces(traffic_class="Global tclass=106")), site(roces())),
+    ("R3", "try NCCL_IB_TC=106", site(roces()), site(roces({"NCCL_IB_TC": "41"}))),
     ("R5", "try NCCL_IB_QPS_PER_CONNECTION=4", site(roces(address="10.11.0.18")), site(roces())),
-    ("R9", "try NCCL_IB_QPS_PER_CONNECTION=2", site(roces(), "RDM023"), site(two(), "RDM023")),
+    ("R9", "try NCCL_IB_QPS_PER_CONNECTION=4", site(roces(), "RDM023"), site(two(), "RDM023")),
     ("R19", "set NCCL_IB_PKEY=1", site(partitions(0, 0x8001, 0)), site(partitions(0xFFFF, 0x8001, 0))),
-    env("R6", "NCCL_IB_QPS_PER_CONNECTION", "4", "1"),
-    env("R7", "NCCL_IB_SPLIT_DATA_ON_QPS", "1", "0"),
-    env("R12", "NCCL_IB_TIMEOUT", "18", "22"),
+    env("R6", "NCCL_IB_QPS_PER_CONNECTION", "4", "1", "try"),
+    env("R7", "NCCL_IB_SPLIT_DATA_ON_QPS", "1", "0", "try"),
+    env("R12", "NCCL_IB_TIMEOUT", "14", "18"),
     env("R12", "NCCL_IB_RETRY_CNT", "3", "7"),
     env("R16", "NCCL_PXN_DISABLE", "1", "0", "try"),
     env("R17", "NCCL_IB_ADAPTIVE_ROUTING", "1", "0"),
     ("R18", "try NCCL_IB_SL=1", site(two(gpus=GB300, fabric=AZURE)), site(two(gpus=GB300))),
-    env("R23", "NCCL_NET_GDR_LEVEL", "SYS", "PIX"),
-    env("R23", "NCCL_NET_GDR_READ", "1", None),
+    env("R23", "NCCL_NET_GDR_C2C", "1", "0"),
     ("R24", "try NCCL_NET_GDR_LEVEL=PHB", site(two(fabric=below_one_root()), log=["NET/IB"]),
      site(two(fabric=below_one_root()), log=["NET/IB/GDRDMA"])),
     env("R26", "NCCL_IB_PCI_RELAXED_ORDERING", "1", "2"),
@@ -309,12 +333,15 @@ CASES: list[tuple[str, str, Site, Site]] = [
      site(one(env={"NCCL_TOPO_FILE": "/t.xml"}, nccl={"named_files": []}))),
     ("I20", "try NCCL_IGNORE_CPU_AFFINITY=1", site(one(), "FAB007"), site(one())),
     ("I26", "set NCCL_NET_OVERHEAD=1000", site(one(version="2.19.3"), "NCC036"), site(one(), "NCC036")),
-    env("L1", "NCCL_DEBUG", "INFO", "WARN"),
-    env("L2", "NCCL_ALGO", "Tree,Ring", "allreduce:tree"),
-    env("L3", "NCCL_PROTO", "Simple", "allreduce:simple"),
-    env("L4", "NCCL_BUFFSIZE", "8388608", None),
+    ("L1", "set NCCL_DEBUG=WARN", site(one(env={"NCCL_DEBUG": "INFO"})), site(one(env={"NCCL_DEBUG": "WARN"}))),
+    env("L2", "NCCL_ALGO", "Tree", "Ring"),
+    env("L2", "NCCL_ALGO", "Ring", "^NVLS", "try"),
+    env("L2", "NCCL_ALGO", "Tree,Ring", "allreduce:tree", "try"),
+    env("L3", "NCCL_PROTO", "LL128", "Simple", gpus=cards(**PCIE)),
+    env("L3", "NCCL_PROTO", "Simple", "allreduce:simple", "try"),
+    env("L4", "NCCL_BUFFSIZE", "8388608", None, "try"),
     env("L5", "NCCL_CHUNK_SIZE", "0x100000", "524288"),
-    env("L6", "NCCL_MIN_NCHANNELS", "16", None),
+    env("L6", "NCCL_MIN_NCHANNELS", "16", None, "try"),
     env("L7", "NCCL_NTHREADS", "256", None),
     env("L8", "NCCL_LL128_BUFFSIZE", "122880", None),
     env("L9", "NCCL_TIMEOUT", "3600", None),
@@ -328,29 +355,42 @@ CASES: list[tuple[str, str, Site, Site]] = [
     env("L16", "CUDA_DEVICE_MAX_CONNECTIONS", "1", "8", "try"),
     ("L17", "unset FI_EFA_FORK_SAFE", site(efa({"FI_EFA_FORK_SAFE": "1"})),
      site(one(env={"FI_EFA_FORK_SAFE": "1"}))),
+    ("L17", "unset FI_EFA_USE_HUGE_PAGE", site(efa({"FI_EFA_USE_HUGE_PAGE": "1"})),
+     site(efa({"FI_EFA_USE_HUGE_PAGE": "0"}))),
     ("L18", "unset NCCL_NVLS_CHUNKSIZE", site(efa({"NCCL_NVLS_CHUNKSIZE": "524288"}, OFI)),
      site(efa({"NCCL_NVLS_CHUNKSIZE": "262144"}, OFI))),
+    ("L18", "unset NCCL_BUFFSIZE", site(efa({"NCCL_BUFFSIZE": "8388608"}, OFI)),
+     site(efa({"NCCL_BUFFSIZE": "8388608"}, OFI, version="1.15.0"))),
+    ("L18", "unset NCCL_BUFFSIZE", site(efa({"NCCL_BUFFSIZE": "8388608"}, OFI)),
+     site(efa({"NCCL_BUFFSIZE": "8388608"}, OFI, machine="g5.48xlarge"))),
     ("L19", "unset NCCL_NVLS_ENABLE", site(one(env={"NCCL_FASTRAK_X": "1", "NCCL_NVLS_ENABLE": "0"})),
      site(one(env={"NCCL_NVLS_ENABLE": "0"}))),
     ("L20", "unset NCCL_IB_TC", site(efa({"NCCL_IB_TC": "106"})), site(one(env={"NCCL_IB_TC": "106"}))),
     env("L21", "NCCL_P2P_NET_CHUNKSIZE", "2097152", "131072", "try"),
     env("L22", "NCCL_CROSS_NIC", "1", "0", "try"),
     env("L23", "NCCL_RUNTIME_CONNECT", "0", "1"),
+    env("L23", "NCCL_GRAPH_REGISTER", "2", "0"),
     env("L24", "NCCL_COMM_BLOCKING", "0", None),
     env("L25", "NCCL_RAS_ENABLE", "0", "1"),
-    ("P6", "try NCCL_NET=AWS Libfabric", site(efa(None, OFI), network="Socket"),
-     site(efa(None, OFI), network="AWS Libfabric")),
+    ("P6", "try NCCL_NET=AWS Libfabric", site([efa(None, OFI), efa(None, OFI, name="b")]),
+     site([efa({"NCCL_NET": "AWS Libfabric"}, OFI), efa({"NCCL_NET": "AWS Libfabric"}, OFI, name="b")])),
     ("P9", "try NCCL_CONF_FILE=/usr/local/gib/scripts/nccl.conf", site(one(nccl={"plugins": [GIB_PLUGIN]})),
      site(one())),
     ("P11", "try NCCL_TOPO_FILE=/opt/microsoft/ndv5/topo.xml", site(one(fabric=AZURE), "FAB009"),
      site(one(fabric=AZURE))),
+    ("P11", "try NCCL_GRAPH_FILE=/opt/microsoft/ncv4/graph.xml",
+     site(one(fabric=AZURE, gpus=cards(model="NVIDIA A100 80GB PCIe")), "FAB009"),
+     site(one(fabric=AZURE, gpus=cards(model="NVIDIA A100-SXM4-80GB")), "FAB009")),
     ("P12", "try NCCL_PXN_DISABLE=1", site(NODES_OF_8), site(NODES_OF_8[:2])),
     ("P14", "try NCCL_IB_TC=41", site([replace(n, fabric=fabric(asset_tag="OracleCloud.com"))
      for n in roces()]), site(roces())),
     ("P16", "try NCCL_IB_QPS_PER_CONNECTION=4", site(cloud("OracleCloud.com", gpus=cards(model="NVIDIA A100"))),
      site(cloud("OracleCloud.com"))),
     ("P18", "try NCCL_SOCKET_IFNAME=hsn", site(SLINGSHOT), site(one())),
+    ("P18", "try FI_MR_CACHE_MONITOR=userfaultfd", site(slingshots(OFI)), site(slingshots())),
     ("X1", "set TORCH_FR_BUFFER_SIZE=2000", site(one(), "RUN003"), site(one(torch="2.13.0"), "RUN003")),
+    ("X1", "try TORCH_FR_BUFFER_SIZE=2000", site([one(f"n{number}") for number in range(16)]),
+     site([one(f"n{number}") for number in range(15)])),
     ("X2", "try TORCH_NCCL_ENABLE_TIMING=1", site(one(), "BEN003"), site(one())),
 ]  # fmt: skip
 
@@ -439,7 +479,7 @@ def test_one_advice_a_variable_and_what_is_proved_goes_first() -> None:
 def test_a_platforms_own_settings_stay() -> None:
     settings = {"NCCL_PROTO": "Simple", "NCCL_NTHREADS": "256"}
     of_google = {**settings, "NCCL_FASTRAK_CTRL_DEV": "eth0"}
-    assert {says for _, says in told(site(one(env=settings)))} == {"unset NCCL_PROTO", "unset NCCL_NTHREADS"}
+    assert {says for _, says in told(site(one(env=settings)))} == {"try NCCL_PROTO", "unset NCCL_NTHREADS"}
     assert {says for _, says in told(site(one(env=of_google)))} == {"unset NCCL_NTHREADS"}
 
 

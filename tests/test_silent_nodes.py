@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ncclcheck.probes.facts import Arrival, Cluster, Job, Look, Meeting, Run, Silence
+from ncclcheck.reports import silent
 from ncclcheck.reports.findings import Finding, State
 from ncclcheck.reports.judge import judge
 from ncclcheck.reports.rule import all_rules
@@ -199,3 +200,24 @@ def test_everything_that_was_seen_is_evidence() -> None:
 def test_names_cannot_become_commands() -> None:
     found = one(node="$(id)", last_step="", since_s=9.0, via="ssh", look=Look(came="in"))
     assert "ssh -o BatchMode=yes '$(id)' true" in _fixes(found)
+
+
+def test_a_suspended_job_is_told_as_that() -> None:
+    one = Silence(
+        node="b",
+        last_step="start torchrun",
+        since_s=20,
+        look=Look(came="no", said="job 12: SUSPENDED"),
+        via="srun",
+    )
+    (found,) = silent.findings(Cluster(run=Run(silent=[one])))
+    assert "Slurm has suspended job 12" in found.what
+    assert any("scontrol resume 12" in remedy.commands for remedy in found.remedies)
+
+
+def test_an_agent_that_the_kernel_did_not_kill_was_ended_by_somebody() -> None:
+    gone = Look(came="ran", state="gone", oom=False)
+    one = Silence(node="b", last_step="start torchrun", since_s=2, via="ssh", exit=255, look=gone)
+    (found,) = silent.findings(Cluster(run=Run(silent=[one])))
+    assert "killed, not by the OOM killer (dmesg)" in found.what
+    assert not any("memory" in remedy.text for remedy in found.remedies)

@@ -15,10 +15,10 @@ from ncclcheck.options import Options, codes
 
 _EPILOG = """\b
 Exit codes:
-  0    nothing in the logs tells of a failure
-  1    a failure is told; its cause, where it was found, heads the report
+  0    nothing tells of a failure, and the job ended or went on
+  1    the job failed; its cause, where it was found, heads the report
   2    wrong usage, or a name that stands for no file
-  3    not all could be read, and nothing in the rest tells of a failure
+  3    no failure is told, but not all could be read or understood, or the log just stops
 """
 
 

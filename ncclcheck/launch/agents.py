@@ -18,7 +18,7 @@ import ncclcheck
 from ncclcheck import wire
 from ncclcheck.launch import doorstep, secret
 from ncclcheck.probes import process
-from ncclcheck.probes.facts import Look
+from ncclcheck.probes.facts import Dialled, Look
 
 _MOST_PRINTED = 1000
 _MOST_LINE = 65536  # bytes; a record's line has 900, what a login shell prints may have no end
@@ -92,6 +92,14 @@ class LookingLink(Link, Protocol):
 
     def look(self, node: int, pid: int | None, seconds: float) -> Look:
         """What is seen of the node and of its agent's process. Waits so long at most."""
+
+
+@runtime_checkable
+class DialledLink(Link, Protocol):
+    """A link whose way to a node is a matter of the user's settings."""
+
+    def dialled(self, node: int) -> Dialled | None:
+        """What they are. Waits a few seconds at most."""
 
 
 @runtime_checkable

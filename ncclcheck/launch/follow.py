@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from msgspec import structs
@@ -19,15 +21,18 @@ from ncclcheck.launch.secret import WITH
 from ncclcheck.launch.segments import connect
 from ncclcheck.launch.told import endpoint
 from ncclcheck.launch.unrouted import Patience
-from ncclcheck.probes.facts import KeptBy, Meeting, value_or
+from ncclcheck.probes.facts import KeptBy, Meeting, Resolver, Unread, value_or
 from ncclcheck.probes.reach import kept
-from ncclcheck.probes.reach.local import neighbours, source_to
+from ncclcheck.probes.reach.local import neighbours, source_to, way_to
+from ncclcheck.probes.reach.resolver import resolver
 
 _CONNECT_S = 3.0
 _GREETING_S = 2.0
 _AGAIN_S = (0.2, 2.0)
 _MISFIT_S = 5.0  # somebody else may hold the port for a moment, so that one misfit is not the end
 _REMIND_S = 30.0
+_MOST_OTHERS = 16
+_NAMED_WRONGLY = ("unresolved", "silent", "no_route", "refused", "stranger", "unrouted")
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,8 @@ def _sleep(seconds: float, stop: Callable[[], bool]) -> None:
 
 def _unreached(who: Identity, failure: Failure, waited: float) -> Meeting:
     entries = value_or(neighbours(), {})
+    ways = [way for one in failure.addresses if not isinstance(way := way_to(one), Unread)]
+    named = _resolver(who) if failure.outcome in _NAMED_WRONGLY else None
     return Meeting(
         endpoint=who.endpoint,
         told_by=who.chosen_by,
@@ -96,7 +103,40 @@ def _unreached(who: Identity, failure: Failure, waited: float) -> Meeting:
         seconds=round(waited, 1),
         kept=failure.kept,
         secret=who.secret.kind,
+        ways=ways,
+        resolver=named,
+        elsewhere=_elsewhere(who, failure.addresses, named) if named else [],
     )
+
+
+def _resolver(who: Identity) -> Resolver | None:
+    """How this host comes by the addresses of node rank 0, where it was given a name."""
+    with suppress(ValueError):
+        ipaddress.ip_address(who.host.partition("%")[0])
+        return None
+    begun = time.monotonic()
+    addresses = resolve(who.host)
+    seconds = time.monotonic() - begun
+    return resolver(who.host, [] if isinstance(addresses, Failure) else addresses, seconds)
+
+
+def _elsewhere(who: Identity, tried: list[str], named: Resolver) -> list[str]:
+    """Other addresses that this host knows, at which node rank 0 of this run greets."""
+    answers = [one for server in named.servers for one in server.answers]
+    others = [one for one in dict.fromkeys([*answers, *named.known]) if one not in tried][:_MOST_OTHERS]
+    found: list[str] = []
+
+    def greets(address: str) -> None:
+        with suppress(OSError, ValueError), connect(address, who.ports[0], _GREETING_S) as there:
+            if _greeting(Lines(there).line(_GREETING_S)).run == meet.run_digest(who.run_id):
+                found.append(address)
+
+    threads = [threading.Thread(target=greets, args=(one,), daemon=True, name="elsewhere") for one in others]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * _GREETING_S)
+    return [one for one in others if one in found]
 
 
 def _try_all(who: Identity, command: str) -> Connection | Failure:

@@ -14,7 +14,8 @@ from ncclcheck.probes.facts import Look
 # proc(5), stat: "PID (COMMAND) STATE ..."; COMMAND may hold anything, also a closing parenthesis.
 _SCRIPT = (
     'if read -r line 2>/dev/null </proc/$1/stat; then echo "ncclcheck-stat $line"; '
-    'echo "ncclcheck-wchan $(cat /proc/$1/wchan 2>/dev/null)"; else echo "ncclcheck-stat gone"; fi'
+    'echo "ncclcheck-wchan $(cat /proc/$1/wchan 2>/dev/null)"; else echo "ncclcheck-stat gone"; '
+    'if dmesg >/dev/null 2>/dev/null; then echo "ncclcheck-oom $(dmesg | grep -c "Killed process $1 ")"; fi; fi'
 )
 _GO_ON = 'kill -CONT "$1"'
 _LET_IN = re.compile(r"^Authenticated to ", re.MULTILINE)  # OpenSSH 6.2 to 10, LogLevel VERBOSE
@@ -41,5 +42,11 @@ def take(argv: Sequence[str], env: Mapping[str, str], pid: int | None, seconds: 
     if found is None:
         return Look(came="in" if _LET_IN.search(err) else "no")
     wchan = re.search(r"^ncclcheck-wchan (\w+)$", out, re.MULTILINE)
+    oom = re.search(r"^ncclcheck-oom (\d+)$", out, re.MULTILINE)
     state = (found[1] or found[2]) if pid else ""
-    return Look(came="ran", state=state, wchan=wchan[1] if wchan and wchan[1] != "0" else "")
+    return Look(
+        came="ran",
+        state=state,
+        wchan=wchan[1] if wchan and wchan[1] != "0" else "",
+        oom=oom[1] != "0" if oom else None,
+    )

@@ -158,6 +158,8 @@ class SrunLink:
     def look(self, node: int, pid: int | None, seconds: float) -> Look:
         """At the agent by a step of its own; where none ever began, what Slurm says of the node."""
         name = self.nodes[node]
+        if said := self._suspended(seconds / 2):
+            return Look(came="no", said=said)
         if pid is not None:
             seen = look.take(step_argv([name], look.words(pid)), self._env, pid, seconds)
             if seen.state == "T":
@@ -166,6 +168,17 @@ class SrunLink:
         told = process.run(["sinfo", "-h", "-N", "-n", name, "-o", "%T, reason: %E"], seconds, env=self._env)
         said = told.out.split("\n", 1)[0].strip() if isinstance(told, process.Output) else ""
         return Look(came="no", said=said.removesuffix(", reason: none"))
+
+    def _suspended(self, seconds: float) -> str:
+        """`job 12: SUSPENDED`: no step of it can look at anything."""
+        job = self._env.get("SLURM_JOB_ID", "")
+        told = (
+            process.run(["squeue", "-h", "-j", job, "-o", "%T"], seconds, env=self._env)
+            if job.isdecimal()
+            else None
+        )
+        state = told.out.strip() if isinstance(told, process.Output) else ""
+        return f"job {job}: {state}" if state == "SUSPENDED" else ""
 
     def close(self, seconds: float) -> None:
         """End all steps; an srun that is killed ends its tasks."""

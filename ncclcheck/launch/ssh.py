@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -16,11 +17,11 @@ from queue import Empty
 
 from ncclcheck import wire
 from ncclcheck.errors import UsageError
-from ncclcheck.launch import doorstep, hostfile, large, look
+from ncclcheck.launch import dialled, doorstep, hostfile, large, look, refused
 from ncclcheck.launch.agents import Closed, Event, Events, Link, ProcessLink, Via, agent_environment
 from ncclcheck.launch.hostfile import Host
 from ncclcheck.probes import process
-from ncclcheck.probes.facts import Look
+from ncclcheck.probes.facts import Dialled, Look
 from ncclcheck.probes.job import environment_of_families
 
 _Other = Callable[[Sequence[str], float], list[str]]
@@ -30,6 +31,7 @@ _HANGS_AFTER = 20.0
 _ASKED_AT_ONCE = 8
 _FAILED_ITSELF = 255  # ssh(1): its own error; any other status is that of the command there
 _SILENT_AFTER = 12.0  # beyond ConnectTimeout, after which ssh itself speaks of a host that does not answer
+_ANSWERS_WITHIN = large.WITHIN_S + refused.WITHIN_S
 _GO_ON_S = 4.0  # a login takes a second, on a busy host two
 _HANDED_ON = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX", "TMPDIR")
 _OPTIONS = {
@@ -43,6 +45,11 @@ _OPTIONS = {
     "ControlMaster": "no",
     "LogLevel": "ERROR",
 }
+# Words that need no reason: it was not reached at all, or its key is not the one that is known.
+_TELLS = re.compile(
+    r"Could not resolve|connect to .* port|timed out|HOST IDENTIFICATION|Host key|HOST KEY|UNPROTECTED|bad config"
+    r"|Bad (?:owner|configuration)|expired|^ncclcheck: "
+)
 _ENTERS = {"docker", "podman", "nerdctl", "kubectl", "oc"}
 
 
@@ -74,6 +81,7 @@ def start(of: Sequence[Host], via: str | None, events: Events, env: Mapping[str,
             _argv(ssh, host, node, inner, env, more),
             _for_ssh(env),
             functools.partial(_another, ssh, host, inner),
+            host.target,
         )
         for node, host in enumerate(of)
     ]
@@ -145,10 +153,10 @@ class SshLink:
     """The way to one host; its ssh is started when its turn comes."""
 
     def __init__(
-        self, nodes: Mapping[int, str], argv: Sequence[str], env: Mapping[str, str], other: _Other
+        self, nodes: Mapping[int, str], argv: Sequence[str], env: Mapping[str, str], other: _Other, target: str
     ) -> None:
         self.nodes: Mapping[int, str] = nodes
-        self._argv, self._env, self._other = argv, env, other
+        self._argv, self._env, self._other, self._target = argv, env, other, target
         self._stopped: int | None = None
         self._lock = threading.Lock()
         self._closed = False
@@ -179,6 +187,16 @@ class SshLink:
         self.size_matters = large.explanation(self._argv, self._env, next(iter(self.nodes.values())))
         return self.size_matters
 
+    def reasons(self) -> str:
+        """Why it was not let in, in ssh's words; a login of its own."""
+        words = _verbose(self._other(["true"], refused.WITHIN_S))
+        return "" if self._closed else refused.reasons(words, self._env)
+
+    def dialled(self, node: int) -> Dialled | None:
+        """By the options with which it was called."""
+        options = self._argv[: self._argv.index("--")]
+        return dialled.dialled(options, self._target, self.nodes[node], self._env)
+
     def look(self, node: int, pid: int | None, seconds: float) -> Look:
         """By a connection of its own."""
         del node
@@ -199,6 +217,16 @@ class SshLink:
             self._process.close(seconds)
 
 
+def _verbose(argv: Sequence[str]) -> list[str]:
+    """The first setting of an option counts, so it takes its place."""
+    return ["LogLevel=DEBUG1" if word.startswith("LogLevel=") else word for word in argv]
+
+
+def _is_refusal(ended: Closed) -> bool:
+    """ssh itself gave up, and may know why."""
+    return ended.exit == _FAILED_ITSELF and not ended.printed and not _TELLS.search(ended.detail)
+
+
 def _says_nothing(ended: Closed) -> bool:
     """ssh itself gave up without a word, as it does where its key exchange comes to nothing: nobody was let in."""
     return not (ended.detail or ended.printed) and ended.exit in (None, _FAILED_ITSELF)
@@ -211,6 +239,7 @@ class _Door(threading.Thread):
         super().__init__(daemon=True)
         self._links = {node: link for link in links for node in link.nodes}
         self._silent: dict[int, float] = {}
+        self._asked: dict[int, threading.Thread] = {}
         self._asking = threading.BoundedSemaphore(_ASKED_AT_ONCE)
         self._outside = deque(links)
         self._opening: dict[int, float] = {}
@@ -231,12 +260,12 @@ class _Door(threading.Thread):
             node = getattr(event, "node", -1)
             self._opening.pop(node, None)
             was_silent = self._silent.pop(node, None) is not None
-            if not (isinstance(event, Closed) and _says_nothing(event)):
+            if not (isinstance(event, Closed) and (_says_nothing(event) or _is_refusal(event))):
                 self._events.put(event)
             elif was_silent:
                 self._ask(node, event)
-            else:  # it was asked while ssh still waited
-                self._events.put(replace(event, detail=self._links[node].size_matters))
+            else:  # it was asked while ssh still waited, or had been let in
+                threading.Thread(target=self._answered, args=(event,), daemon=True, name="answered").start()
 
     def _ask_the_silent(self) -> None:
         """A host that connects says a word within seconds, or ssh does; where neither does it may be the path."""
@@ -247,14 +276,23 @@ class _Door(threading.Thread):
 
     def _ask(self, node: int, ended: Closed | None = None) -> None:
         def ask() -> None:
-            told = ""
+            told, link = "", self._links[node]
             if self._asking.acquire(blocking=False):  # a few tell what ails them all
-                told = self._links[node].try_small()
+                told = link.reasons() if ended is not None and _is_refusal(ended) else ""
+                if not told and (ended is None or not ended.detail):
+                    told = link.try_small()
                 self._asking.release()
             if ended is not None:
-                self._events.put(replace(ended, detail=told))
+                self._events.put(replace(ended, detail="\n".join(filter(None, (ended.detail, told)))))
 
-        threading.Thread(target=ask, daemon=True, name="small segments").start()
+        self._asked[node] = threading.Thread(target=ask, daemon=True, name="reasons")
+        self._asked[node].start()
+
+    def _answered(self, ended: Closed) -> None:
+        """Pass an end on once what was asked meanwhile has its answer."""
+        if asked := self._asked.get(ended.node):
+            asked.join(_ANSWERS_WITHIN)
+        self._events.put(replace(ended, detail=ended.detail or self._links[ended.node].size_matters))
 
     def _let_in(self) -> None:
         while self._outside and len(self._opening) < AT_ONCE:

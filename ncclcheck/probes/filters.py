@@ -7,6 +7,7 @@ too, but for those of iptables-legacy.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from ncclcheck.probes.machine import Machine
 _SECONDS = 2.0
 _HOOKS = ("input", "output", "prerouting", "postrouting", "ingress", "egress")
 _HARMS = ("drop", "reject", "queue", "dnat", "redirect", "snat", "masquerade")
+_FOR_OTHERS = re.compile(r"\b(icmp\w*|tcp flags|ct state|udp)\b")
 _MOST_WORDS = 160  # characters of a rule that is shown
 _MOST_CHAINS = 64
 # What a form that is not known raises while it is taken apart.
@@ -69,6 +71,7 @@ def _filters(listed: list[dict[str, Any]]) -> Iterator[Filter]:
                 hook=chain["hook"],
                 does=does,
                 rule=harms[0][1] if harms else "",
+                slows=next((rule for harm, rule in harms if harm == "drop" and _slows(rule)), ""),
             )
 
 
@@ -84,6 +87,11 @@ def _harms(rules: _Rules, chain: _Key, seen: set[_Key]) -> Iterator[tuple[str, s
             yield from ((harm, _words(rule)) for harm in _verdicts(part))
             for target in _targets(part):
                 yield from _harms(rules, (*chain[:2], target), seen)
+
+
+def _slows(rule: str) -> bool:
+    """Whether it drops what is above a rate, of data: not of new connections or of pings."""
+    return "limit rate over " in rule and not _FOR_OTHERS.search(rule)
 
 
 def _is_of_loopback(rule: list[Any]) -> bool:
@@ -124,6 +132,9 @@ def _word(part: Any) -> str:
     if name in ("dnat", "snat", "redirect") and isinstance(value, dict):
         to = ":".join(_side(value[key]) for key in ("addr", "port") if key in value)
         return f"{name} to {to}"
+    if name == "limit" and isinstance(value, dict):
+        over = "over " if value.get("inv") else ""
+        return f"limit rate {over}{value['rate']} {value.get('rate_unit', 'packets')}/{value['per']}"
     return "counter" if name == "counter" else str(name)
 
 

@@ -19,14 +19,16 @@ _MOST_NAMES = 10_000  # entries of a folder that are looked at; a folder of samp
 
 
 def hiding() -> list[Hiding]:
-    """What `python train.py` in this directory would import first. A vendored package on PYTHONPATH is meant."""
+    """What `python train.py` in this directory would import first."""
     own = {name for name in sys.stdlib_module_names if name not in {*sys.builtin_module_names, *_ALWAYS_THERE}}
     folders = [os.path.abspath(folder) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
     installed = {*_installed()}
     found: list[Hiding] = []
     for folder in folders:
         if os.path.realpath(folder) not in installed:
-            found += [Hiding(module=name, path=path, by="PYTHONPATH") for name, path in _modules(folder, own)]
+            found += [
+                Hiding(module=name, path=path, by="PYTHONPATH") for name, path in _modules(folder, own | _OF_TORCH)
+            ]
     with suppress(FileNotFoundError):
         here = os.getcwd()
         if here not in folders and os.path.realpath(here) not in installed:

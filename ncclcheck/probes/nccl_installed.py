@@ -24,6 +24,7 @@ _WRITTEN = (
     "TORCH_FR_DUMP_TEMP_FILE",
     "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
 )
+_PRODUCT = re.compile(rb"aws-ofi-nccl \d{1,4}\.\d{1,4}\.\d{1,4}")  # PACKAGE_STRING of autoconf
 _WHEEL = re.compile(r"(nvidia[-_.]nccl[-_.]cu\d+)-([^-]+)\.dist-info", re.IGNORECASE)
 _REQUIRES = re.compile(r"^Requires-Dist:\s*nvidia[-_.]nccl[-_.]cu\d+\s*\(?==\s*([0-9.]+)", re.MULTILINE)
 
@@ -37,8 +38,12 @@ def plugin_files(machine: Machine, plugins: list[str] | Unread) -> list[PluginFi
 
 def _plugin(machine: Machine, path: str) -> PluginFile:
     data = within(_SECONDS, path, lambda: machine.read_bytes(path, _MOST))
-    digest = data if isinstance(data, Unread) else hashlib.sha256(data).hexdigest()
-    return PluginFile(name=os.path.basename(path), path=path, sha256=digest)
+    if isinstance(data, Unread):
+        return PluginFile(name=os.path.basename(path), path=path, sha256=data, product=data)
+    found = _PRODUCT.search(data)
+    product = found[0].decode() if found else Unread("absent", "no name with a version stands in it")
+    digest = hashlib.sha256(data).hexdigest()
+    return PluginFile(name=os.path.basename(path), path=path, sha256=digest, product=product)
 
 
 def named_files(

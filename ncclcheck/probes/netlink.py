@@ -1,4 +1,4 @@
-"""What the kernel lists to anybody by rtnetlink(7): policy rules, routes that refuse, and what shapes cards."""
+"""What the kernel tells anybody by rtnetlink(7): policy rules, refusing routes, what shapes cards, ways."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
+from typing import Literal
 
-from ncclcheck.probes.facts import PolicyRule, RefusingRoute, RouteKind, Shaper
+from ncclcheck.probes.facts import Hop, HopState, PolicyRule, RefusingRoute, RouteKind, Shaper, Way
 
 _WITHIN_S = 1.0
 _MOST = 512  # entries that are kept of a listing: a router's tables are none of a node's
@@ -19,7 +20,17 @@ _REQUEST_DUMP = 0x1 | 0x300
 _ERROR, _DONE = 2, 3
 _HEADER, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=HH")
 _NEW_ROUTE, _GET_ROUTE, _NEW_RULE, _GET_RULE, _NEW_QDISC, _GET_QDISC = 24, 26, 32, 34, 36, 38
+_NEW_NEIGHBOUR, _GET_NEIGHBOUR = 28, 30
+_NEW_CLASS, _GET_CLASS, _NEW_FILTER, _GET_FILTER = 40, 42, 44, 46
+_OF_CARDS = (_GET_QDISC, _GET_CLASS, _GET_FILTER)
 _KINDS: dict[int, RouteKind] = {6: "blackhole", 7: "unreachable", 8: "prohibit", 9: "throw"}
+_WAYS: dict[int, Literal["unicast", "local", "broadcast", "blackhole", "unreachable", "prohibit", "throw"]] = {
+    1: "unicast", 2: "local", 3: "broadcast", **_KINDS,
+}  # fmt: skip
+_STATES: dict[int, HopState] = {
+    0x01: "incomplete", 0x02: "reachable", 0x04: "stale", 0x08: "delay", 0x10: "probe", 0x20: "failed",
+    0x40: "noarp", 0x80: "permanent",
+}  # fmt: skip
 _TABLES = {253: "default", 254: "main", 255: "local"}
 _INVERT = 0x2
 # Attributes: linux/fib_rules.h, linux/rtnetlink.h, linux/pkt_sched.h.
@@ -27,11 +38,26 @@ _FRA_DST, _FRA_SRC, _FRA_IIF, _FRA_GOTO, _FRA_PRIORITY = 1, 2, 3, 4, 6
 _FRA_MARK, _FRA_TABLE, _FRA_MASK, _FRA_OIF, _FRA_UIDS, _FRA_PROTOCOL = 10, 15, 16, 17, 20, 22
 _FRA_SPORTS, _FRA_DPORTS = 23, 24
 _RTA_DST, _RTA_PRIORITY, _RTA_TABLE = 1, 6, 15
+_RTA_OIF, _RTA_GATEWAY, _RTA_SOURCE, _RTA_MULTIPATH, _RTA_VIA = 4, 5, 7, 9, 18
+_MATCHED = 0x3000  # RTM_F_FIB_MATCH, RTM_F_LOOKUP_TABLE: the route itself, not what comes of it, and its table
+_NEXT_HOP = struct.Struct("=HBBi")  # struct rtnexthop: length, flags, weight, interface
 _TCA_KIND, _TCA_OPTIONS = 1, 2
 _PROTOCOLS = {1: "icmp", 6: "tcp", 17: "udp", 58: "ipv6-icmp"}
 # Where the rate (bytes a second) stands in the options of a qdisc: the attribute with its parameters, and whether
 # a 64-bit rate of another attribute takes its place. struct tc_tbf_qopt begins with struct tc_ratespec.
 _RATES = {"tbf": (1, 4), "netem": (6, 8)}
+_ROOT, _COMES_IN = 0xFFFFFFFF, 0xFFFFFFF2  # parents: of a root discipline, of the filters of what comes in
+_HTB_PARAMETERS, _HTB_INIT, _HTB_CEIL64 = 1, 2, 7
+# Where a filter keeps a policer that is no action: TCA_U32_POLICE, TCA_BASIC_POLICE, TCA_FW_POLICE.
+_POLICERS = {"u32": 6, "basic": 4, "fw": 2}
+_POLICE_TBF, _POLICE_RATE64 = 1, 8
+_MOST_NESTED = 4  # filter, its actions, one of them, that one's options
+
+_MOST_HOPS = 16
+# How the kernel says that there is no way: none at all, or that of a route that refuses (fib_props of Linux).
+_NO_WAY: dict[int, Literal["", "blackhole", "unreachable", "prohibit"]] = {
+    errno.ENETUNREACH: "", errno.EHOSTUNREACH: "unreachable", errno.EACCES: "prohibit", errno.EINVAL: "blackhole",
+}  # fmt: skip
 
 Attributes = dict[int, bytes]
 
@@ -66,17 +92,173 @@ def refusing_routes() -> list[RefusingRoute]:
 
 
 def shapers() -> list[Shaper]:
-    """The root queueing disciplines of cards that limit or spoil what is sent. Raises OSError."""
+    """What limits or spoils what cards send, and policers of what they take in. Raises OSError."""
     names = dict(socket.if_nameindex())
     found = []
     for body, attributes in _dump(_GET_QDISC, _NEW_QDISC, socket.AF_UNSPEC):
-        (index,) = struct.unpack_from("=i", body, 4)
+        index, handle, parent = struct.unpack_from("=iII", body, 4)
         kind = attributes.get(_TCA_KIND, b"").rstrip(b"\0").decode("ascii", "replace")
-        parent = struct.unpack_from("=I", body, 12)[0]
-        if kind in ("tbf", "netem", "htb", "hfsc", "cbq", "police") and index in names:
-            rate = _rate(kind, attributes.get(_TCA_OPTIONS, b""))
-            found.append(Shaper(interface=names[index], kind=kind, root=parent == 0xFFFFFFFF, bytes_per_s=rate))
+        if index not in names:
+            continue
+        if kind in ("ingress", "clsact"):
+            rates = _policed(index)
+            found += [
+                Shaper(interface=names[index], kind="police", root=False, bytes_per_s=r, way="in") for r in rates
+            ]
+        elif kind in ("tbf", "netem", "htb", "hfsc", "cbq", "police"):
+            options = attributes.get(_TCA_OPTIONS, b"")
+            rate = _htb(index, handle, options) if kind == "htb" else _rate(kind, options)
+            found.append(Shaper(interface=names[index], kind=kind, root=parent == _ROOT, bytes_per_s=rate))
     return found[:_MOST]
+
+
+def way_to(address: str) -> Way:
+    """What the kernel answers to `ip route get ADDRESS`; nothing is sent. Raises OSError if it does not tell."""
+    try:
+        kind, taken = _route_to(address, 0)
+    except OSError as error:
+        if error.errno not in _NO_WAY:
+            raise
+        return Way(address=address, kind=_NO_WAY[error.errno], error=os.strerror(error.errno))
+    try:
+        body, matched = _route_to(address, _MATCHED)
+    except OSError:  # before Linux 4.13
+        body, matched = kind, taken
+    family = _family(address)
+    names = dict(socket.if_nameindex())
+    states = _states(family)
+    hops = [
+        Hop(interface=names.get(index, ""), address=gateway or address,
+            state=states.get((index, gateway or address), ""))
+        for index, gateway in _next_hops(matched) or [_next_hop(taken)]
+    ]  # fmt: skip
+    table = _number(matched, _RTA_TABLE, body[4])
+    return Way(
+        address=address,
+        kind=_WAYS.get(kind[7], ""),
+        source=_address(taken.get(_RTA_SOURCE)),
+        destination=_prefix(family, matched.get(_RTA_DST), body[1]),
+        table=_TABLES.get(table, str(table)),
+        metric=_number(matched, _RTA_PRIORITY, 0),
+        hops=[hop for hop in hops if hop.interface][:_MOST_HOPS],
+    )
+
+
+def neighbour_state(interface: str, address: str) -> HopState:
+    """Of the neighbour entry of an address. Raises OSError."""
+    return _states(_family(address)).get((socket.if_nametoindex(interface), address), "")
+
+
+def _family(address: str) -> int:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def _route_to(address: str, flags: int) -> tuple[bytes, Attributes]:
+    """The route by which the kernel sends to an address. Raises OSError."""
+    packed = ipaddress.ip_address(address.partition("%")[0]).packed
+    body = struct.pack("=8BI", _family(address), 8 * len(packed), 0, 0, 0, 0, 0, 0, flags)
+    body += _ATTRIBUTE.pack(_ATTRIBUTE.size + len(packed), _RTA_DST) + packed
+    if scope := address.partition("%")[2]:
+        body += _ATTRIBUTE.pack(_ATTRIBUTE.size + 4, _RTA_OIF) + struct.pack("=i", socket.if_nametoindex(scope))
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as sock:
+        sock.settimeout(_WITHIN_S)
+        sock.send(_HEADER.pack(_HEADER.size + len(body), _GET_ROUTE, 0x1, 1, 0) + body)
+        for kind, message in _messages(sock.recv(2**16)):
+            if kind == _ERROR:
+                code = -struct.unpack_from("=i", message)[0] if len(message) >= 4 else errno.EPROTO
+                raise OSError(code, os.strerror(code))
+            if kind == _NEW_ROUTE and len(message) >= 12:
+                return message[:12], _attributes(message[12:])
+    raise OSError(errno.EPROTO, "rtnetlink gave no route")
+
+
+def _next_hop(attributes: Attributes) -> tuple[int, str]:
+    """Interface and gateway, which is empty where there is none; a gateway of the other family is in RTA_VIA."""
+    via = attributes.get(_RTA_VIA, b"")[2:]
+    return _number(attributes, _RTA_OIF, 0), _address(attributes.get(_RTA_GATEWAY) or via or None)
+
+
+def _next_hops(attributes: Attributes) -> list[tuple[int, str]]:
+    """Those of a route that has several."""
+    data, found = attributes.get(_RTA_MULTIPATH, b""), []
+    while len(data) >= _NEXT_HOP.size:
+        length, _, _, index = _NEXT_HOP.unpack_from(data)
+        if length < _NEXT_HOP.size:
+            break
+        found.append((index, _next_hop(_attributes(data[_NEXT_HOP.size : length]))[1]))
+        data = data[_aligned(length) :]
+    return found
+
+
+def _states(family: int) -> dict[tuple[int, str], HopState]:
+    """The neighbour entries of this host: (interface, address) -> state."""
+    found = {}
+    for body, attributes in _dump(_GET_NEIGHBOUR, _NEW_NEIGHBOUR, family):
+        index, state = struct.unpack_from("=iH", body, 4)
+        if address := _address(attributes.get(1)):
+            found[index, address] = _STATES.get(state, "")
+    return found
+
+
+def _address(packed: bytes | None) -> str:
+    return str(ipaddress.ip_address(packed)) if packed is not None and len(packed) in (4, 16) else ""
+
+
+def _htb(index: int, handle: int, options: bytes) -> int:
+    """Bytes a second to which the class of what no filter sorts may rise; 0 where that has no class."""
+    told = _attributes(options).get(_HTB_INIT, b"")
+    default = struct.unpack_from("=I", told, 8)[0] if len(told) >= 12 else 0
+    classes = {}
+    for body, attributes in _dump(_GET_CLASS, _NEW_CLASS, socket.AF_UNSPEC, index):
+        own, parent = struct.unpack_from("=II", body, 8)
+        classes[own] = parent, _ceiling(_attributes(attributes.get(_TCA_OPTIONS, b"")))
+    ceilings, at = [], handle & 0xFFFF0000 | default & 0xFFFF
+    while at in classes:
+        at, ceiling = classes.pop(at)
+        ceilings.append(ceiling)
+    return min(filter(None, ceilings), default=0) if default else 0
+
+
+def _ceiling(parameters: Attributes) -> int:
+    """struct tc_htb_opt: struct tc_ratespec of its rate, and of its ceiling."""
+    return _wide_or(parameters, _HTB_CEIL64, _HTB_PARAMETERS, 20)
+
+
+def _wide_or(parameters: Attributes, wide: int, plain: int, offset: int) -> int:
+    """A rate of 64 bits, or where that is not told one of 32 bits, so many bytes into a structure."""
+    if len(parameters.get(wide, b"")) >= 8:
+        return int(struct.unpack_from("=Q", parameters[wide])[0])
+    data = parameters.get(plain, b"")
+    return int(struct.unpack_from("=I", data, offset)[0]) if len(data) >= offset + 4 else 0
+
+
+def _policed(index: int) -> list[int]:
+    """The rates of the policers of what a card takes in; none where the kernel lists no filters."""
+    try:
+        filters = [*_dump(_GET_FILTER, _NEW_FILTER, socket.AF_UNSPEC, index, _COMES_IN)]
+    except OSError:
+        return []
+    rates = []
+    for _, attributes in filters:
+        kind = attributes.get(_TCA_KIND, b"").rstrip(b"\0").decode("ascii", "replace")
+        rates.append(_police(attributes.get(_TCA_OPTIONS, b""), kind))
+    return list(filter(None, rates))
+
+
+def _police(options: bytes, kind: str = "", nested: int = 0) -> int:
+    """Bytes a second of the first policer in the options of a filter; 0 where there is none. linux/pkt_cls.h."""
+    inside = _attributes(options)
+    if inside.get(_TCA_KIND, b"") == b"police\0":
+        return _policer(_attributes(inside.get(_TCA_OPTIONS, b"")))
+    if kind in _POLICERS and (rate := _policer(_attributes(inside.get(_POLICERS[kind], b"")))):
+        return rate
+    deeper = inside.values() if nested < _MOST_NESTED else ()
+    return next((rate for one in deeper if (rate := _police(one, "", nested + 1))), 0)
+
+
+def _policer(parameters: Attributes) -> int:
+    """struct tc_police: five numbers of 32 bits, then its struct tc_ratespec."""
+    return _wide_or(parameters, _POLICE_RATE64, _POLICE_TBF, 28)
 
 
 def _rate(kind: str, options: bytes) -> int:
@@ -85,11 +267,7 @@ def _rate(kind: str, options: bytes) -> int:
         return 0
     plain, wide = _RATES[kind]
     inside = _attributes(options[24:] if kind == "netem" else options)
-    if len(inside.get(wide, b"")) >= 8:
-        return int(struct.unpack_from("=Q", inside[wide])[0])
-    data = inside.get(plain, b"")
-    offset = 0 if kind == "netem" else 8
-    return int(struct.unpack_from("=I", data, offset)[0]) if len(data) >= offset + 4 else 0
+    return _wide_or(inside, wide, plain, 0 if kind == "netem" else 8)
 
 
 def _rule(family: int, body: bytes, attributes: Attributes) -> PolicyRule | None:
@@ -149,12 +327,18 @@ def _number(attributes: Attributes, name: int, otherwise: int) -> int:
     return int(struct.unpack_from("=I", data)[0]) if len(data) >= 4 else otherwise
 
 
-def _dump(ask: int, answer: int, family: int) -> Iterator[tuple[bytes, Attributes]]:
-    """Every entry of a listing: its fixed part (12 bytes; a qdisc's has 20) and its attributes. Raises OSError."""
-    fixed = 20 if ask == _GET_QDISC else 12
+def _dump(
+    ask: int, answer: int, family: int, index: int = 0, parent: int = 0
+) -> Iterator[tuple[bytes, Attributes]]:
+    """Every entry of a listing: its fixed part (12 bytes; struct tcmsg has 20) and its attributes. Raises OSError.
+
+    index, parent: of which card, and below what there, where classes and filters are listed.
+    """
+    fixed = 20 if ask in _OF_CARDS else 12
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as sock:
         sock.settimeout(_WITHIN_S)
-        body = struct.pack("=B", family).ljust(fixed, b"\0")
+        place = struct.pack("=B3xiII", family, index, 0, parent) if ask in _OF_CARDS else struct.pack("=B", family)
+        body = place.ljust(fixed, b"\0")
         sock.send(_HEADER.pack(_HEADER.size + fixed, ask, _REQUEST_DUMP, 1, 0) + body)
         end, read = time.monotonic() + _WITHIN_S, 0
         while time.monotonic() < end and read < _MOST_BYTES:

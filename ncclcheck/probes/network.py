@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Literal, TypeVar
 
 import psutil
 from msgspec import Struct
@@ -24,14 +24,18 @@ from ncclcheck.probes.facts import (
     RefusingRoute,
     Shaper,
     Unread,
+    replace,
 )
 from ncclcheck.probes.filters import filters
 from ncclcheck.probes.machine import Machine
 from ncclcheck.probes.routes import routes
 
 T = TypeVar("T")
+_State = Literal["tentative", "duplicate"]
 
 _SYS = "/sys/class/net"
+_IPV6 = "/proc/sys/net/ipv6/conf"
+_TENTATIVE, _DUPLICATE, _OPTIMISTIC = 0x40, 0x08, 0x04  # IFA_F_*, linux/if_addr.h
 _NO_REAL_SPEED: set[InterfaceKind] = {"loopback", "bridge", "veth", "tunnel", "virtual"}
 _NO_REAL_SPEED_DRIVERS = {"virtio_net", "veth", "tun", "xen_netfront", "vif"}
 _MADE_UP_SPEED = Unread("absent", "a virtual interface reports no real speed")
@@ -64,7 +68,8 @@ class Told(Struct, frozen=True, kw_only=True):
 def probe(machine: Machine) -> Network:
     """Interfaces, also those without an address, routes, and what keeps packets from taking them."""
     told = machine.ask("interfaces", list[Told], _tell)
-    found = told if isinstance(told, Unread) else [_interface(machine, one) for one in told]
+    states = _states(machine)
+    found = told if isinstance(told, Unread) else [_interface(machine, one, states) for one in told]
     return Network(
         interfaces=found,
         routes=routes(machine),
@@ -117,8 +122,8 @@ def _address(family: int, address: str, netmask: str | None) -> Address | None:
     return None
 
 
-def _interface(machine: Machine, told: Told) -> Interface:
-    folder = f"{_SYS}/{_device(told.name)}"
+def _interface(machine: Machine, told: Told, states: Mapping[tuple[str, str], _State]) -> Interface:
+    folder, ipv6 = f"{_SYS}/{_device(told.name)}", f"{_IPV6}/{_device(told.name)}"
     kind = _kind(machine, folder)
     driver = _last_part(machine.link(f"{folder}/device/driver"))
     return Interface(
@@ -128,12 +133,32 @@ def _interface(machine: Machine, told: Told) -> Interface:
         running="running" in told.flags,
         mtu=told.mtu or machine.number(f"{folder}/mtu"),
         speed_mbit=_speed(machine, folder, kind, driver),
-        addresses=told.addresses,
+        addresses=[
+            replace(one, state=state) if (state := states.get((_device(told.name), one.address))) else one
+            for one in told.addresses
+        ],
         members=_members(machine, folder, kind),
         driver=driver,
         packets=_packets(machine, f"{folder}/statistics"),
         mac=machine.line(f"{folder}/address"),
+        ipv6_off=machine.number(f"{ipv6}/disable_ipv6") == 1,
     )
+
+
+def _states(machine: Machine) -> dict[tuple[str, str], _State]:
+    """(interface, address) of IPv6 that the kernel does not use yet, or never will."""
+    text = machine.read("/proc/net/if_inet6")
+    found: dict[tuple[str, str], _State] = {}
+    for words in () if isinstance(text, Unread) else map(str.split, text.splitlines()):
+        try:
+            address, flags, name = str(ipaddress.IPv6Address(int(words[0], 16))), int(words[4], 16), words[5]
+        except (ValueError, IndexError):
+            continue
+        if flags & _DUPLICATE:
+            found[name, address] = "duplicate"
+        elif flags & _TENTATIVE and not flags & _OPTIMISTIC:
+            found[name, address] = "tentative"
+    return found
 
 
 def _packets(machine: Machine, folder: str) -> Packets | Unread:

@@ -10,7 +10,7 @@ import sys
 from contextlib import suppress
 
 import ncclcheck
-from ncclcheck.probes import modules
+from ncclcheck.probes import modules, starting
 from ncclcheck.probes.facts import Hiding, Stack, Unread
 from ncclcheck.probes.machine import Machine
 
@@ -41,6 +41,7 @@ def probe(machine: Machine) -> Stack:
         preloaded=_preloaded(machine),
         customised=machine.ask("customised", list[str], modules.customised),
         hiding=machine.ask("hiding", list[Hiding], modules.hiding),
+        python_start_s=starting.waited(machine),
     )
 
 

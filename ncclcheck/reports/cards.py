@@ -67,6 +67,8 @@ def leave_out() -> Remedy:
     return you("Leave the node out until it is repaired, and tell its administrator.", "#SBATCH --exclude=NODE")
 
 
-def reset(text: str = "Drain the node, then reset the GPU; if that does not help, reboot.") -> Remedy:
+def reset(
+    text: str = "Drain the node, then reset the GPU; if that does not help, reboot.",
+) -> Remedy:
     """What an administrator does first about a GPU that is not well."""
     return admin(text, "nvidia-smi --gpu-reset -i N")

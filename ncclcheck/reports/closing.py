@@ -76,8 +76,17 @@ def _ready(document: Document) -> str:
     states = {verdict.state for verdict in document.verdicts if verdict.code.startswith("DAT")}
     if document.command == "data" and not states - {State.SKIPPED}:
         return "The dataset was not judged."
-    clean = document.command == "data" and not states & {State.WARN, State.UNKNOWN}
-    return "Ready: nothing wrong was seen in the dataset." if clean else "Ready."
+    if document.command != "data":
+        return "Ready."
+    if _for_one_rank(document):
+        return "Ready for one rank: see DAT016 before you train on more."
+    return "Ready." if states & {State.WARN, State.UNKNOWN} else "Ready: nothing wrong was seen in the dataset."
+
+
+def _for_one_rank(document: Document) -> bool:
+    """Whether it was asked for one rank, and several would read the same samples."""
+    one = any(report.sharding and report.sharding.wanted < 2 for report in document.measurements.data)
+    return one and any(v.code == "DAT016" and v.state is State.NOTE for v in document.verdicts)
 
 
 def _first_failed(document: Document) -> str:

@@ -10,6 +10,12 @@ def runtimes(node: Node) -> list[str]:
     return [sign.name for sign in value_or(at(node, "container.runtimes"), [])]
 
 
+def has_own_processes(node: Node) -> bool:
+    """Whether it is known to see its own processes alone (a pid namespace of its own)."""
+    spaces = value_or(at(node, "container.namespaces"), [])
+    return any(one.name == "pid" and one.host is False for one in spaces)
+
+
 def told_by(node: Node) -> str:
     """Each runtime with the sign of it."""
     signs = value_or(at(node, "container.runtimes"), [])

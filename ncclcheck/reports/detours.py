@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from shlex import quote
 
 from ncclcheck.probes.facts import Address, Cluster, Connect, Interface, Node, Route, Unread, at, value_or
-from ncclcheck.reports import lan
+from ncclcheck.reports import held_up, lan
 from ncclcheck.reports.findings import Finding, Remedy, Where, admin, fail, seen, warn, you
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.reached import Reached, reached
@@ -100,7 +100,7 @@ def findings(cluster: Cluster, links: Sequence[lan.Link]) -> Iterator[Finding]:
             detour = _detour(nodes[link.node], routes, link.interface, link.network, there)
             if peer is not link and detour and not _goes_by_itself(found, link, peer):
                 led.setdefault(detour, []).append(peer)
-        yield from (_finding(found, link, detour, peers) for detour, peers in led.items())
+        yield from (_finding(cluster, link, detour, peers) for detour, peers in led.items())
 
 
 def _goes_by_itself(found: Reached | None, link: lan.Link, peer: lan.Link) -> bool:
@@ -109,15 +109,17 @@ def _goes_by_itself(found: Reached | None, link: lan.Link, peer: lan.Link) -> bo
     return seen_there is not None and seen_there.interface == link.interface.name
 
 
-def _finding(found: Reached | None, link: lan.Link, detour: Detour, peers: list[lan.Link]) -> Finding:
+def _finding(cluster: Cluster, link: lan.Link, detour: Detour, peers: list[lan.Link]) -> Finding:
+    found = reached(cluster)
     pairs = [pair for one in peers for pair in ((link.node, one.node), (one.node, link.node))]
     lost = [pair for pair in pairs if found and _failed(found, pair)]
-    level = fail if lost else warn
+    slow = slow_words(cluster, link.node, [one.node for one in peers])
+    level = fail if lost or slow else warn
     leads = f"by {detour.route.interface}, not by the chosen {link.interface.name}"
     return level(
         Where(node=link.node, device=detour.route.interface, peer=peers[0].node),
         f"{link.node} sends to {fold_names(one.node for one in peers)} {leads}: its route {detour.line} comes "
-        f"before {detour.network}" + (", and connections fail" if lost else ""),
+        f"before {detour.network}" + (", and connections fail" if lost else slow),
         why="What goes out by one interface and comes back by another is dropped as forged (rp_filter), or never "
         "arrives."
         if lost
@@ -129,6 +131,15 @@ def _finding(found: Reached | None, link: lan.Link, detour: Detour, peers: list[
         ],
         fix=detour.fix(peers[0].address),
     )
+
+
+def slow_words(cluster: Cluster, node: str, peers: Sequence[str]) -> str:
+    """How slow the first of these ways is that bursts found slow; empty where none is."""
+    told = held_up.slowness(cluster)
+    for pair in ((node, peer) for peer in peers):
+        if others := told.beside_others(pair):
+            return f", and carries {told.rates[pair]:.2g} Gb/s, where other pairs carry {others:.2g} (median)"
+    return ""
 
 
 def _failed(found: Reached, pair: tuple[str, str]) -> bool:

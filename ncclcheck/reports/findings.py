@@ -7,6 +7,8 @@ from typing import Literal
 
 from msgspec import Struct, field
 
+from ncclcheck.reports import touched
+
 Owner = Literal["job", "node", "site", "tool"]
 
 
@@ -120,8 +122,8 @@ def you(text: str, *commands: str) -> Remedy:
 
 
 def admin(text: str, *commands: str) -> Remedy:
-    """A remedy that needs the node's administrator."""
-    return Remedy(who="admin", text=text, commands=list(commands))
+    """A remedy that needs the node's administrator; what it touches beyond the job stands in its text."""
+    return Remedy(who="admin", text=touched.said(text, commands), commands=list(commands))
 
 
 def seen(source: str, value: object) -> Evidence:

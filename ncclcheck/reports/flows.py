@@ -12,6 +12,7 @@ from ncclcheck.reports.reached import Pair, Reached
 LEAST_LOST = 4
 _STALL_BYTES = 65536
 _MOST_STARVED = 0.9
+OF_PEERS, ENOUGH = 50.0, 2.0  # NET008.of_peers_percent and NET008.enough_gbit, whose page gives the reasons
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,11 @@ def slow_pairs(best_of_pair: Mapping[Pair, float], percent: float, enough: float
         for (a, b), rate in best_of_pair.items()
         if rate < min(enough, best_of_pair.get((b, a), 0.0) * percent / 100)
     }
+
+
+def slow_beside(rate: float, others: float) -> bool:
+    """Whether a rate is far below what others carry."""
+    return rate < min(ENOUGH, others * OF_PEERS / 100)
 
 
 def reported_gbit(speed_mbit: int | Unread) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
 from ncclcheck.reports.derived import derived
 from ncclcheck.reports.findings import Where
 from ncclcheck.reports.log_ending import goes_on_after
@@ -113,13 +113,26 @@ def _wait(event: LogEvent, rank: int) -> Wait:
 
 
 def _silent(logs: Logs, hang: Hang) -> list[int]:
-    """Ranks of the world whose watchdog said nothing, where most did. Who belongs to other groups is not known."""
+    """Ranks of the world whose watchdog said nothing, where most did. Who belongs to other groups is not known.
+
+    Only ranks whose lines would be in these files: each rank may have a file of its own, and not all were given.
+    """
     world = logs.world or (max(logs.ranks) + 1 if logs.ranks else 0)
     heard = {wait.rank for wait in hang.waits} | {*hang.last}
     if hang.group != "0" or world > 65536:
         return []
-    silent = sorted({*range(world)} - heard)
+    silent = [rank for rank in sorted({*range(world)} - heard) if rank in logs.ranks or is_of_several(logs)]
     return silent if len(silent) <= len(heard) else []
+
+
+def is_of_several(logs: Logs) -> bool:
+    """Whether a file holds lines of several ranks: then one that wrote nothing into it said nothing."""
+    ranks: dict[str, set[int]] = {}
+    lines: list[LogEvent | LogProcess] = [*logs.events, *logs.processes]
+    for one in lines:
+        if one.rank is not None:
+            ranks.setdefault(one.file, set()).add(one.rank)
+    return any(len(found) > 1 for found in ranks.values())
 
 
 def kind(hang: Hang, logs: Logs) -> Kind:

@@ -9,12 +9,13 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from ncclcheck.probes.facts import Address, Cluster, Interface, Node, Route, Unread, at, known, value_or
-from ncclcheck.reports import variables
+from ncclcheck.reports import containers, variables
 from ncclcheck.reports.choice import Choice, gloo_choice, nccl_choice
 from ncclcheck.reports.derived import derived
 
 IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
+_DEFAULT = ("0.0.0.0/0", "::/0")
 _REAL = {"physical", "bond", "vlan", "ipoib", "macvlan"}
 
 
@@ -127,6 +128,22 @@ def is_real(interface: Interface, others: Sequence[Interface]) -> bool:
     kinds = {other.name: value_or(other.kind, "virtual") for other in others}
     members = value_or(interface.members, []) if interface.kind == "bridge" else []
     return any(kind in _REAL for kind in (interface.kind, *(kinds.get(name) for name in members)))
+
+
+def leads_out(node: Node, interface: Interface) -> bool:
+    """Whether other nodes can be reached over it: real, or the veth by which a pod is on the cluster's network."""
+    if is_real(interface, interfaces(node)):
+        return True
+    pod = "kubernetes" in containers.runtimes(node)
+    return interface.kind == "veth" and pod and interface.name in by_default(node)
+
+
+def by_default(node: Node) -> set[str]:
+    """The interfaces that a default route leads to; where no route was read, all."""
+    routes = at(node, "network.routes")
+    if isinstance(routes, Unread):
+        return {one.name for one in interfaces(node)}
+    return {route.interface for route in routes if route.destination in _DEFAULT}
 
 
 def is_usable(interface: Interface) -> bool:

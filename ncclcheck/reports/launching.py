@@ -174,6 +174,72 @@ SSH = (
         fix=(you("Log in by hand and set a new one.", "ssh -t {node} true"),),
     ),
     Cause(
+        pattern=r"^ssh-keygen -L: certificate (?P<file>.+) is valid (?P<valid>from .+)",
+        what="sshd does not take your certificate {file}, which is valid {valid}",
+        owner="job",
+        fix=(
+            you(
+                "Compare these dates with the clock, and have it signed anew if it is over.",
+                "date; ssh-keygen -L -f {file} | grep -E 'Valid|Principals' -A1",
+            ),
+            admin(
+                "If they are right: a wrong clock on that node, or a principal or a CA that it does not know.",
+                "timedatectl; sshd -T | grep -iE 'trustedusercakeys|authorizedprincipals'",
+            ),
+        ),
+        begun=False,
+    ),
+    Cause(
+        pattern=r"^ssh -v: .*no mutual signature algorithm.*|^ssh -v: Skipping \S+ key (?P<file>\S+) - .*",
+        what="the key that ssh has for it is of a kind that the other side takes no signature of",
+        owner="job",
+        fix=(
+            you(
+                "Make a key of a kind that all take, and put it there.",
+                "ssh-keygen -t ed25519",
+                "ssh-copy-id {node}",
+            ),
+            admin("Or let sshd take the old kind.", "sshd -T | grep -i pubkeyaccepted"),
+        ),
+        begun=False,
+    ),
+    Cause(
+        pattern=r"^ssh -v: Remote: .*bad ownership or modes for (?:directory |file )?(?P<what>.+)",
+        what="sshd does not read the keys there: others may write {what}",
+        owner="node",
+        fix=(you("Take the right to write from group and others, on that node.", "chmod go-w {what}"),),
+        begun=False,
+    ),
+    Cause(
+        pattern=r"^ssh -v: no key was offered",
+        what="ssh has no key to offer to it, and no other way in is open",
+        owner="job",
+        fix=(
+            you(
+                "Name the key in ~/.ssh/config (IdentityFile), or load it into the agent.",
+                "ssh-add -l; ssh -G {node} | grep -E '^(identityfile|identitiesonly|identityagent)'",
+            ),
+        ),
+        begun=False,
+    ),
+    Cause(
+        pattern=(
+            r"^.*: Permission denied \((?P<said>[^)]*)\)[\s\S]{0,2000}?"
+            r"^ssh -v: keys that were offered: (?P<keys>.+)"
+        ),
+        what="ssh is not let in: permission denied ({said}); it offered {keys}",
+        owner="job",
+        fix=(
+            you(
+                "Put one of these public keys there, or name the right key in ~/.ssh/config (IdentityFile).",
+                "ssh-copy-id {node}",
+                TRY,
+            ),
+            admin("If the key is there, see why sshd refuses it: its kind, or who may read it.", _LOG_OF_SSHD),
+        ),
+        begun=False,
+    ),
+    Cause(
         pattern=r"^.*: Permission denied \((?P<said>[^)]*)\)",
         what="ssh is not let in: permission denied ({said})",
         owner="job",

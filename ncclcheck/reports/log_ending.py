@@ -12,10 +12,23 @@ from ncclcheck.reports.log_signs import AT_THE_END, CONSEQUENCES, CONTEXT, HARML
 
 TEXT = 300  # of a line that is quoted
 _PROOF = ("ended-well", "training-goes-on")
+_WORK = (
+    "nccl-tests-ended",
+    "nccl-tests-row",
+    "work-goes-on",
+)  # goes on beside a rank that has failed, and with wrong results
 _LINES = 10  # a step that was under way may be printed after the failure of another rank
 _ENDS = frozenset(CONSEQUENCES) - AT_THE_END - {"propagated", "flushed"} | {
     *("worker-failed", "worker-signalled", "root-cause-exit", "srun-task-exit"),
-    *("watchdog-timeout", "watchdog-stuck", "time-limit"),
+    *(
+        "watchdog-timeout",
+        "watchdog-cut",
+        "watchdog-stuck",
+        "time-limit",
+        "preempted",
+        "node-lost",
+        "mpirun-signalled",
+    ),
 }
 _GONE = ("worker-failed", "worker-signalled", "oom-killed", "segfault", "gpu-lost", "device-assert")
 
@@ -60,8 +73,20 @@ class Ending:
     @cached_property
     def proof(self) -> dict[str, int]:
         """File -> the line before which nothing ended the job, by steps or a good end after it."""
-        ended, steps = (self._last.get(sign, {}) for sign in _PROOF)
-        return {file: max(ended.get(file, 0), steps.get(file, 0) - _LINES) for file in {*ended, *steps}}
+        return self._shown(*_PROOF)
+
+    @cached_property
+    def work(self) -> dict[str, int]:
+        """The same by results and requests: enough for a line that is only a complaint."""
+        return self._shown(*_PROOF, *_WORK)
+
+    def _shown(self, *signs: str) -> dict[str, int]:
+        shown: dict[str, int] = {}
+        for sign in signs:
+            late = _LINES if sign.endswith("goes-on") else 0
+            for file, line in self._last.get(sign, {}).items():
+                shown[file] = max(shown.get(file, 0), line - late)
+        return shown
 
     @cached_property
     def _died(self) -> bool:

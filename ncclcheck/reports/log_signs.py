@@ -13,7 +13,8 @@ _FOLLOWS = re.compile(
     r"DistBackendError|ncclRemoteError|Connection (?:closed|reset) by|Broken pipe|[Ss]ocket [Tt]imeout|"
     r"NCCL (?:error|communicator was aborted)|Watchdog caught|RendezvousConnectionError|by signal: Terminated|"
     r"Application timeout caused pair closure|"
-    r"Timed out waiting \d+ms|connectFullMesh|RayTaskError|ActorDied|EngineDead|Engine core|root cause above|"
+    r"Timed out waiting \d+ms|connectFullMesh|EngineDead|Engine core|root cause above|"
+    r"ray\.exceptions\.|RayTaskError|ActorDied|"
     r"client socket has timed out|ProcessRaisedException|ProcessExitedException|CalledProcessError|"
     r"RendezvousTimeout|monitoredBarrier"
 )
@@ -22,6 +23,7 @@ CONSEQUENCES = {
     "remote-closed": "the process at the other end had gone away",
     "connection-reset": "the process at the other end had gone away",
     "broken-pipe": "the process at the other end had gone away",
+    "ofi-peer-gone": "the EFA queue at the other end is gone, with its process or its container",
     "proxy-failed": "a peer did not answer any more",
     "remote-error": "NCCL's own word for: another process went away first",
     "store-broken": "the rank that holds the store had ended",
@@ -31,14 +33,22 @@ CONSEQUENCES = {
     "propagated": "NCCL passes an error on to its caller",
     "sigterm-to-peers": "torchrun ends the other processes of its node",
     "signal-exception": "torchrun itself was ended",
-    "child-failed": "torchrun tells that one of its processes failed",
+    "child-failed": "the launcher tells that one of its processes failed",
     "step-cancelled": "Slurm ends the step after a task failed, or by order",
 }
 
 AT_THE_END = frozenset(("store-broken", "connection-reset", "broken-pipe"))  # seen at the end of sound jobs, too
 
 CONTEXT = frozenset(
-    ("traceback", "frame", "root-cause-block", "root-cause-host", "root-cause-rank", "no-flight-recorder")
+    (
+        "traceback",
+        "frame",
+        "last-error",
+        "root-cause-block",
+        "root-cause-host",
+        "root-cause-rank",
+        "no-flight-recorder",
+    )
 )
 
 HARMLESS = {
@@ -54,7 +64,12 @@ HARMLESS = {
     "omp-threads": "torchrun's default; raise OMP_NUM_THREADS where the CPU prepares data slowly",
     "not-destroyed": "at the normal end of a program nothing is lost; call dist.destroy_process_group() last",
     "hostname-not-found": "the address of a peer has no name in the DNS; torch uses the address",
+    "collnet-given-up": "NCCL goes on without SHARP (CollNet), by rings and trees",
     "connect-retried": "ranks start at different times, and NCCL dials again; bad only where the last try fails",
+    "rccl-numa-balancing": "speed may vary; kernel.numa_balancing=0 steadies it (RCCL says it on sound hosts too)",
+    "rccl-fine-grain": "RCCL asks for it on hosts whose GPUs share memory over PCIe; it costs speed at most",
+    "rccl-iommu": "RCCL says it on every host without that kernel parameter; bad only where the job hangs",
+    "rccl-no-profiler": "no profiler, or no MSCCL algorithms; nothing is lost",
     "node-rank-not-used": "the rendezvous c10d numbers the nodes itself; --node-rank is not needed",
     "ipv6-not-there": "torch tries IPv6 first, and IPv4 next",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal
@@ -31,6 +32,11 @@ _NOT_RECORDED = (
     "the only cause that the dumps show; a first send or receive that waits for its peer is not in them"
 )
 _EITHER = "the only cause that these lines show; either side of the send or receive may have to be looked at"
+# A finding that leaves open what is behind it is never sure.
+_OPEN = re.compile(r"\b(?:likely|most often|may|might|perhaps|probably|seems?)\b|,? or (?:a|an|the|it)\b")
+# Said by the kernel or by Slurm of what they ended, wherever it stands: what the others print follows from it.
+_DECISIVE = frozenset(("oom-killed", "gpu-lost", "gpu-xid", "preempted", "node-lost"))
+_LATER_S = 120.0  # seconds by the clock after which it is another event: a dead node is known to Slurm in a minute
 _Ranked = tuple[str, Finding, LogEvent | None]
 TELL_LITTLE = (_FIRST, "LOG002", "LOG005")  # that something failed, or is not known
 
@@ -98,12 +104,14 @@ def _causes(logs: Logs, verdicts: Sequence[Verdict]) -> list[Cause]:
     clock = all(event.time is not None for _, _, event in found if event)
 
     why = _why_absent(found)
+    began = min((event.time for _, _, event in found if event and event.time is not None), default=None)
 
     def key(one: _Ranked) -> tuple[float, ...]:
         code, finding, event = one
         when = (event.time or 0.0, event.order) if event else (float("inf"), 0)
         level = 2 if _is_explained(one, why) else _level(code)
-        return finding.state.rank, level, when[0] if clock else 0.0, when[1]
+        outranked = not _is_decisive(finding, events, began)
+        return finding.state.rank, outranked, level, when[0] if clock else 0.0, when[1]
 
     ranked = sorted(found, key=key)
     if ranked and ranked[0][0] not in TELL_LITTLE:
@@ -115,6 +123,14 @@ def _causes(logs: Logs, verdicts: Sequence[Verdict]) -> list[Cause]:
     elif pairing(logs):
         causes = [_less_sure(one, ("LOG080", "LOG132"), _EITHER) for one in causes]
     return [_confirmed(one) if one.code in twice else one for one in causes]
+
+
+def _is_decisive(finding: Finding, events: dict[str, LogEvent], began: float | None) -> bool:
+    """Whether the kernel or Slurm says it, not long after the first failure where both have a clock."""
+    told = [events[one.source] for one in finding.evidence if one.source in events]
+    by = [one for one in told if one.sign in _DECISIVE]
+    late = all(began is not None and one.time is not None and one.time > began + _LATER_S for one in by)
+    return bool(by) and not late
 
 
 def _why_absent(found: list[_Ranked]) -> dict[int, str]:
@@ -205,9 +221,10 @@ def _standing(
         return "possible", "tells what was seen; the cause of it is not in the log"
     if index:
         return "possible", f"comes after {ranked[0][0]}, and may follow from it"
-    if len(exact) == 1:
-        return "sure", "the only cause that these lines show"
-    return "likely", f"the first of {len(exact)} causes that these lines show"
+    if _OPEN.search(finding.what) or len(exact) > 1:
+        others = f"the first of {len(exact)} causes that these lines show"
+        return "likely", others if len(exact) > 1 else "the lines tell what happened, and leave open why"
+    return "sure", "the only cause that these lines show"
 
 
 def _kinds(logs: Logs, known: dict[str, str], used: set[str]) -> list[Told]:
@@ -265,7 +282,8 @@ def _world(logs: Logs) -> str:
         heard = f"{fold_numbers(logs.ranks)} {'are' if len(logs.ranks) > 1 else 'is'} heard of"
         return f"rank{'s' * (len(logs.ranks) > 1)} {heard}" if logs.ranks else ""
     missing = {*range(min(logs.world, 65536))} - {*logs.ranks}
-    silent = f"; nothing is heard of {fold_numbers(missing)}" if missing else ", all heard of"
+    are = "are" if len(missing) > 1 else "is"
+    silent = f"; {fold_numbers(missing)} {are} not in these files" if missing else ", all heard of"
     return f"{logs.world} ranks{silent}"
 
 

@@ -13,11 +13,22 @@ from ncclcheck.reports.wrapping import wrapped
 _LABEL = 15
 _END_IS_SHOWN = "LOG007"
 _WITHOUT_CAUSE = {
-    "fail": "No cause found: what happened first is above, and what to log for the next time.",
+    "fail": "This job failed; the cause is not in these lines. What would show it is above.",
     "incomplete": "Not all was there to be read, and no failure is sure; see what is unknown above.",
     "warn": "No failure is told; see what is warned of above.",
     "unknown": "No failure is sure; see what is unknown above.",
 }
+
+_NOT_KNOWN = (
+    (
+        "LOG008",
+        "Not understood: no line is NCCL's, torch's or a launcher's (LOG008); give the log that the ranks write.",
+    ),
+    (
+        "LOG007",
+        "Not known: no failure is told, and these lines do not show that the job ended or went on (LOG007).",
+    ),
+)
 
 
 def text(document: Document, width: int) -> str:
@@ -58,18 +69,25 @@ def decision(document: Document) -> str:
         first = told.causes[0]
         who = f" on {first.where}" if str(first.where) else ""
         return f"As far as the log tells, {first.code}{who}: {first.what}."
+    if document.state == "incomplete":
+        return next(
+            (said for code, said in _NOT_KNOWN if _is_unknown(document, code)), _WITHOUT_CAUSE["incomplete"]
+        )
     if document.state in _WITHOUT_CAUSE:
         return _WITHOUT_CAUSE[document.state]
-    if _silent(document):
-        return "No failure is told, but no line is NCCL's or torch's: whether all is well is not known."
-    if any(one.code == _END_IS_SHOWN and one.state is State.NOTE for one in document.verdicts):
-        return f"No failure is told; that the job ended or went on is not shown either ({_END_IS_SHOWN})."
+    if _went_on(document):
+        return "No failure so far: the job went on to the end of these lines."
     return "Healthy: nothing in these logs tells of a failure."
 
 
-def _silent(document: Document) -> bool:
-    logs = document.measurements.logs
-    return logs is None or not (logs.processes or logs.events or logs.version or logs.flight)
+def _is_unknown(document: Document, code: str) -> bool:
+    return any(one.code == code and one.state is State.UNKNOWN for one in document.verdicts)
+
+
+def _went_on(document: Document) -> bool:
+    """Whether steps are shown, and no end."""
+    told = [f.what for v in document.verdicts if v.code == _END_IS_SHOWN for f in v.findings]
+    return any("went on" in what for what in told)
 
 
 def _row(label: str, value: str, width: int) -> list[str]:

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from ncclcheck.probes.facts.data import Sharding
 from ncclcheck.probes.facts.data.sharding import Stream
 from ncclcheck.reports.findings import Evidence, Finding, Where, fail, fine, note, seen, warn
 from ncclcheck.reports.sharded import by_stream, joined
 
+_ENDLESS = "As it should be where the stream has no end and each reader shuffles it for itself, as llama2.c does."
 
-def of_stream(node: str, held: Sharding) -> Iterator[Finding]:
-    """Samples of a stream that several ranks or workers read, or none."""
+
+def of_stream(node: str, held: Sharding, frameworks: Collection[str] = ()) -> Iterator[Finding]:
+    """Samples of a stream that several ranks or workers read, or none.
+
+    frameworks: imported by the user's module; one of them may share the samples out among the ranks.
+    """
     stream = held.stream
     if stream is None or stream.unjudged:
         return
     bad = False
     if held.ranks > 1 and stream.between_ranks >= held.ranks:
-        yield _ranks_repeat(node, held, stream)
+        yield _ranks_repeat(node, held, stream, frameworks)
         bad = True
-    if 2 * stream.between_workers >= stream.compared > 0:
+    read = stream.compared if stream.ended else min(stream.compared, sum(stream.worker_items) // 2)
+    if 2 * stream.between_workers >= read > 0:
         yield _workers_repeat(node, held, stream)
         bad = True
     lost = max(stream.lost_to_workers if (stream.workers or 0) > 1 else 0, stream.lost_to_ranks or 0)
@@ -30,14 +36,17 @@ def of_stream(node: str, held: Sharding) -> Iterator[Finding]:
         yield fine(Where(node=node), f"no two of {held.ranks} ranks, and no two workers, read the same samples")
 
 
-def _ranks_repeat(node: str, held: Sharding, stream: Stream) -> Finding:
+def _ranks_repeat(node: str, held: Sharding, stream: Stream, frameworks: Collection[str]) -> Finding:
     told = f"{stream.between_ranks} of {stream.compared} samples of the stream are read by every rank"
     why = "All GPUs do the work of one. Accelerate shares a stream out itself; Lightning does not."
     if held.wanted < 2:
         return note(
             Where(node=node), f"{told}: right for this job of one rank, not for more", why=why, fix=by_stream()
         )
-    return warn(Where(node=node), told, why=why, owner="job", evidence=_evidence(stream), fix=by_stream())
+    if not stream.ended and not stream.ranks_alike:
+        return note(Where(node=node), f"{told}, in other orders", why=_ENDLESS)
+    make = warn if frameworks else fail
+    return make(Where(node=node), told, why=why, owner="job", evidence=_evidence(stream), fix=by_stream())
 
 
 def _workers_repeat(node: str, held: Sharding, stream: Stream) -> Finding:
@@ -46,6 +55,8 @@ def _workers_repeat(node: str, held: Sharding, stream: Stream) -> Finding:
     if stream.workers is None or stream.workers < 2:
         has = "no loader was given" if stream.workers is None else f"this loader has {stream.workers} workers"
         return note(Where(node=node), f"{told}; {has}", why=why, fix=by_stream())
+    if not stream.ended and not stream.workers_alike:
+        return note(Where(node=node), f"{told}, in other orders", why=_ENDLESS)
     return fail(
         Where(node=node),
         f"{told}: the stream is not shared out among workers",

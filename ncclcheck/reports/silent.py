@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster, Run, Silence, replace
-from ncclcheck.reports import exhausted, knocked, last_words
+from ncclcheck.reports import dialled, exhausted, knocked, last_words
 from ncclcheck.reports.findings import Evidence, Finding, Owner, Remedy, Where, admin, seen, unknown, you
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.launching import FELL_SILENT, NOTHING_KNOWN, OWN_WORDS, SSH, TRY, Cause
@@ -23,6 +23,7 @@ _KILLED = re.compile(
     r"|^srun: (?:error: )?\S+: tasks? \S+: (?P<task>Killed|Terminated)",
     re.MULTILINE,
 )
+_SUSPENDED = re.compile(r"job (?P<job>\d+): SUSPENDED")
 _NEVER_CAME = re.compile(r"^it did not join within (?P<seconds>\d+) s", re.MULTILINE)
 _KILLED_AS = {"Killed": "SIGKILL", "Terminated": "SIGTERM"}
 _ENDS_PYTHON = ("LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH", "PYTHONIOENCODING")
@@ -38,7 +39,7 @@ def hurried(run: Run) -> bool:
 def findings(cluster: Cluster) -> Iterator[Finding]:
     """One finding a silent node with what the others found when they tried it; its cause first."""
     tried = {one.node: one for one in cluster.run.silent if one.knocks}
-    for found in _findings(cluster):
+    for found in (dialled.explained(cluster, each) for each in _findings(cluster)):
         one = tried.get(found.where.node or "")
         yield found if one is None else _with_knocks(found, one, [*tried.values()])
 
@@ -121,6 +122,21 @@ def _exhausted(cluster: Cluster, silence: Silence) -> Finding | None:
     return replace(found, evidence=[*found.evidence, *spent.evidence])
 
 
+def _suspended(_: Cluster, silence: Silence) -> Finding | None:
+    found = _SUSPENDED.match(silence.look.said) if silence.look else None
+    if found is None:
+        return None
+    return _found(
+        silence,
+        f"Slurm has suspended job {found['job']}: all its processes are stopped{_in_step(silence)}",
+        "Nothing of a suspended job runs, on no node, until it is resumed: somebody typed scontrol suspend, or a "
+        "job of higher priority took its place (PreemptMode=SUSPEND, gang scheduling).",
+        "site",
+        you("See who holds its nodes meanwhile.", f"squeue -j {found['job']} -o '%i %T %r'; squeue -w {{node}}"),
+        admin("Let it go on.", f"scontrol resume {found['job']}"),
+    )
+
+
 def _stopped(_: Cluster, silence: Silence) -> Finding | None:
     words = _STOPPED.search(silence.detail)
     if not words and not (silence.look and silence.look.state in ("T", "t")):
@@ -149,14 +165,23 @@ def _killed(_: Cluster, silence: Silence) -> Finding | None:
     if not name and not gone and not (no_word and silence.look is None):
         return None
     how = f"was ended by {name}" if name else "is gone without a word: killed"
+    if silence.look is not None and silence.look.oom is False:
+        how += ", not by the OOM killer (dmesg)"
     return _found(
         silence,
         f"its agent, ncclcheck's process there, {how}{_in_step(silence)}",
         FELL_SILENT,
         "node",
-        you("Ask for more memory where the job or container has a limit.", "sbatch --mem=0 ..."),
+        *(
+            []
+            if silence.look is not None and silence.look.oom is False
+            else [you("Ask for more memory where the job or container has a limit.", "sbatch --mem=0 ...")]
+        ),
         admin(
-            "See whether the OOM killer did it, else who else kills there.", "dmesg -T | grep -i 'killed process'"
+            "See whether the OOM killer did it, else who kills there: a person, a clean-up by cron, or the epilog "
+            "of another job that ends all processes of its user.",
+            "dmesg -T | grep -i 'killed process'",
+            "grep -rnE 'pkill|killall|kill -' /etc/slurm/ /etc/cron* 2>/dev/null | head",
         ),
     )
 
@@ -316,7 +341,7 @@ def _never_came(cluster: Cluster, silence: Silence) -> Finding | None:
     place = f"--nodes {cluster.job.nodes_asked} --node-rank {rank} --rdzv-endpoint {host}:{port}"
     return _found(
         silence,
-        f"it did not join within {found['seconds']} s: ncclcheck was not started there, or did not come through",
+        f"it did not join within {found['seconds']} s: it was late, did not come through, or was not started",
         "torchrun, started like this, would wait for it too.",
         "job",
         you("Start the same command there, while this one waits.", f"ncclcheck {cluster.command} {place}"),
@@ -330,7 +355,7 @@ def _never_came(cluster: Cluster, silence: Silence) -> Finding | None:
 
 
 _SIGNS = (
-    *(_exhausted, _stopped, _killed, _in_kernel, _other_command, _died_at_start, _no_word, _ended),
+    *(_suspended, _exhausted, _stopped, _killed, _in_kernel, _other_command, _died_at_start, _no_word, _ended),
     *(_swallowed, _slow_login, _never_came),
 )
 _OF = {"agent": "its process", "ssh": "ssh", "srun": "srun"}

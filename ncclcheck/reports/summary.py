@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from ncclcheck.probes.facts import Interface, Node, Unread, at, value_or, variables
-from ncclcheck.reports import log_text
+from ncclcheck.reports import carrying, log_text
 from ncclcheck.reports.choice import Choice, gloo_choice, nccl_choice
 from ncclcheck.reports.fold import fold_names, size
 from ncclcheck.reports.jsondoc import Document
 from ncclcheck.reports.lan import network_of
 from ncclcheck.reports.variables import assigned, nccl_version, values
-from ncclcheck.reports.wiring import choice
+from ncclcheck.reports.wiring import efa
 from ncclcheck.reports.wrapping import wrapped
 
 _SHOWN = ("NCCL_", "TORCH_NCCL_", "TORCH_GLOO_", "GLOO_", "PET_", "CUDA_VISIBLE_DEVICES")
@@ -116,13 +116,17 @@ def _models(node: Node) -> str:
 
 
 def _hcas(node: Node) -> Iterator[tuple[str, str]]:
-    """The ports that NCCL's InfiniBand transport would take, where there is any HCA."""
+    """The ports that NCCL would send data over, or the EFA devices of its plugin, where there is any HCA."""
     if not value_or(at(node, "rdma.devices"), []):
         return
-    taken = choice(node)
+    taken = carrying.choice(node)
     rates = Counter(value_or(one.port.rate_gbit, 0.0) for one in taken.used)
     speeds = ", ".join(f"{count} x {rate:g} Gb/s" for rate, count in rates.items() if rate)
     words = f"{fold_names(taken.names) or 'none'} for NCCL" + (f" ({speeds})" if speeds else "")
+    if not taken.used and efa(node):
+        plugin = "" if value_or(at(node, "nccl.plugins"), []) else ", none found"
+        yield "HCAs", f"{len(efa(node))} EFA by the plugin{plugin}"
+        return
     yield "HCAs", f"{words}: {taken.reason}"
 
 

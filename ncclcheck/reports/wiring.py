@@ -36,9 +36,38 @@ def has_gpus(node: Node) -> bool:
 
 @derived
 def choice(node: Node) -> HcaChoice:
-    """What NCCL's InfiniBand transport takes on a node whose devices are known."""
+    """What NCCL's InfiniBand transport takes on a node whose devices are known.
+
+    NCCL skips a device that it cannot open; where it could open none that it wants, RDM002 says so of them all.
+    """
+    opened = [hca for hca in _devices(node) if hca.name not in shut(node)]
+    taken = _choice(node, opened)
+    return taken if taken.used else listed(node)
+
+
+@derived
+def listed(node: Node) -> HcaChoice:
+    """The same of all devices that sysfs shows, though some cannot be opened."""
+    return _choice(node, _devices(node))
+
+
+@derived
+def shut(node: Node) -> frozenset[str]:
+    """HCAs in sysfs, which no namespace hides, that this process cannot open: those of other pods, most often."""
+    files, opened = at(node, "rdma.device_files"), value_or(at(node, "rdma.opened"), [])
+    refused = {file.name for file in opened if file.error}
+    named = {hca.name: hca.uverbs for hca in _devices(node) if isinstance(hca.uverbs, str)}
+    absent = set() if isinstance(files, Unread) else {*named.values()} - {*files}
+    return frozenset(name for name, uverbs in named.items() if uverbs in refused | absent)
+
+
+def _devices(node: Node) -> list[Hca]:
+    return value_or(at(node, "rdma.devices"), [])
+
+
+def _choice(node: Node, devices: list[Hca]) -> HcaChoice:
     paths = {device.name: tuple(value_or(device.path, [])) for device in functions(node)}
-    return hca_choice(value_or(at(node, "rdma.devices"), []), values(node), nccl_version(node), paths)
+    return hca_choice(devices, values(node), nccl_version(node), paths)
 
 
 def choosing(cluster: Cluster) -> Iterator[tuple[Node, HcaChoice]]:
@@ -48,22 +77,6 @@ def choosing(cluster: Cluster) -> Iterator[tuple[Node, HcaChoice]]:
     if not wanting:
         raise NothingToJudge(f"{found[0][1].reason}: NCCL does not look for HCAs")
     yield from wanting
-
-
-def using(cluster: Cluster) -> list[tuple[Node, HcaChoice]]:
-    """Nodes on which NCCL would use at least one port. Raises NothingToJudge."""
-    found = [(node, taken) for node, taken in choosing(cluster) if taken.used]
-    if not found:
-        raise NothingToJudge("no HCA that NCCL would use")
-    return found
-
-
-def roce_ports(cluster: Cluster) -> list[tuple[Node, UsedPort]]:
-    """The RoCE ports that NCCL would use. Raises NothingToJudge."""
-    found = [(node, one) for node, taken in using(cluster) for one in taken.used if one.is_roce]
-    if not found:
-        raise NothingToJudge("no RoCE port that NCCL would use")
-    return found
 
 
 @derived

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -126,3 +128,53 @@ def wrong_key(host: Host) -> Iterator[None]:
         yield
     finally:
         accepted.write_text(before)
+
+
+@contextmanager
+def client_settings(host: Host, lines: str) -> Iterator[None]:
+    """The host's ssh has these lines before all others of its ssh_config."""
+    path = host.etc / "ssh" / "ssh_config"
+    before = path.read_text()
+    path.write_text(f"{lines}\nMatch all\n{before}")
+    try:
+        yield
+    finally:
+        path.write_text(before)
+
+
+@contextmanager
+def certified(host: Host, by: Host, valid: str) -> Iterator[None]:
+    """The host takes certificates alone; `by` has one for it, valid from and to as ssh-keygen writes it."""
+    folder = host.lab.folder / "certified"
+    folder.mkdir()
+    for name in ("ca", "user"):
+        _key(folder / name)
+    signs = ["ssh-keygen", "-q", "-s", str(folder / "ca"), "-I", "user", "-n", "root", "-V", valid]
+    tool([*signs, str(folder / "user.pub")])
+    shows = f"Host {host.name}\n    IdentityFile {folder}/user\n    CertificateFile {folder}/user-cert.pub"
+    try:
+        with wrong_key(host), configured(host, f"TrustedUserCAKeys {folder}/ca.pub"), client_settings(by, shows):
+            yield
+    finally:
+        for path in folder.iterdir():
+            path.unlink()
+        folder.rmdir()
+
+
+@contextmanager
+def shared_connection(host: Host, by: Host, *, stopped: bool) -> Iterator[None]:
+    """`by` reaches the host over the connection of an earlier ssh, which may be stopped."""
+    path = host.lab.folder / "master"
+    with client_settings(by, f"Host {host.name}\n    ControlPath {path}"):
+        master = by.start(["ssh", "-N", "-o", "ControlMaster=yes", host.name])
+        until("the first ssh holds the connection", path.exists)
+        if stopped:
+            os.kill(master.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(master.pid, signal.SIGCONT)
+            master.kill()
+            master.wait()
+            for left in host.lab.folder.glob("master*"):
+                left.unlink()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from ncclcheck.probes.context import DataPlan
-from ncclcheck.probes.dataloader import beyond, contest, entropy, inherited, overwritten, sweep, written
+from ncclcheck.probes.dataloader import altered, beyond, contest, entropy, inherited, overwritten, sweep, written
 from ncclcheck.probes.dataloader.child import Ended
 from ncclcheck.probes.dataloader.contest import Touched
 from ncclcheck.probes.dataloader.glance import Order
@@ -97,7 +97,14 @@ def _alone(reader: Reader, content: Content, oracle: Oracle) -> Content:
         raced=entropy.settles_in_one_thread(reader, oracle) if causes.threads else [],
         overwritten=overwritten.look(reader, indices)[:_EXAMPLES],
         shared=_shared(reader, oracle),
+        altered=_altered(reader, oracle),
     )
+
+
+def _altered(reader: Reader, oracle: Oracle) -> list[str]:
+    """Looked for only where content depends on what was read before."""
+    hidden = any(leaf.kind == "hidden" or leaf.reread for leaf in oracle.leaves)
+    return altered.look(reader, list(oracle.truth)) if hidden and not reader.made.iterable else []
 
 
 def _shared(reader: Reader, oracle: Oracle) -> list[str]:

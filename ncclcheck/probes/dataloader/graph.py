@@ -37,10 +37,10 @@ def walk(obj: Any, name: str = "self") -> Iterator[tuple[str, Any]]:
 def _inside(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     kind = type(value)
     if isinstance(value, dict):
-        for key, item in _first(value.items()):
-            yield f"{path}[{key!r:.40}]", item
+        for key, item in first(value.items()):
+            yield f"{path}[{_key(key)}]", item
     elif isinstance(value, list | tuple | set | frozenset | deque):
-        for position, item in enumerate(_first(value)):
+        for position, item in enumerate(first(value)):
             yield f"{path}[{position}]", item
     elif kind is types.MethodType:
         yield path, value.__self__
@@ -58,9 +58,9 @@ def _inside(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def _of_instance(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     kind = type(value)
-    attributes = getattr(value, "__dict__", None)
-    if isinstance(attributes, dict):
-        yield from ((f"{path}.{key}", item) for key, item in list(attributes.items()))
+    found = attributes(value)
+    if isinstance(found, dict):
+        yield from ((f"{path}.{key}", item) for key, item in list(found.items()))
     for base in kind.__mro__:
         slots = base.__dict__.get("__slots__", ())
         for slot in (slots,) if isinstance(slots, str) else slots:
@@ -68,6 +68,19 @@ def _of_instance(path: str, value: Any) -> Iterator[tuple[str, Any]]:
             if isinstance(member, types.MemberDescriptorType) and (item := _read(member, value)) is not None:
                 yield f"{path}.{slot}", item
     yield path, kind
+
+
+def attributes(value: Any) -> Any:
+    """Its `__dict__`, without its `__getattr__`: pydantic's stand-ins raise there what they like."""
+    try:
+        return object.__getattribute__(value, "__dict__")
+    except Exception:  # a class may make a property of it
+        return None
+
+
+def _key(key: Any) -> str:
+    """Of a dictionary; the user's own class is named alone, its `__repr__` is not called."""
+    return f"{key!r:.40}" if type(key) in _LEAVES else type(key).__name__
 
 
 def _read(member: types.MemberDescriptorType, value: Any) -> Any:
@@ -82,7 +95,8 @@ def _of_class(kind: type) -> Iterator[tuple[str, Any]]:
     for base in kind.__mro__:
         if base.__module__.partition(".")[0] not in _NOT_THE_USERS:
             for key, item in list(vars(base).items()):
-                yield f"{base.__name__}.{key}", getattr(item, "__func__", item)
+                inner = item.__func__ if isinstance(item, classmethod | staticmethod) else item
+                yield f"{base.__name__}.{key}", inner
 
 
 def _of_function(path: str, function: types.FunctionType) -> Iterator[tuple[str, Any]]:
@@ -107,7 +121,8 @@ def _names(code: types.CodeType) -> set[str]:
     return set(code.co_names).union(*(_names(c) for c in inner))
 
 
-def _first(items: Any) -> list[Any]:
+def first(items: Any) -> list[Any]:
+    """Of a long container its first items."""
     try:
         return [item for _, item in zip(range(_MOST_ITEMS), items, strict=False)]
     except RuntimeError:  # another thread changes it

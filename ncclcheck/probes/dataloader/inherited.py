@@ -24,7 +24,7 @@ _SAMPLES = 8
 _LOST_SAMPLES = 3
 _MOST_SOCKETS = 4
 # What is closed to see whether it is used; what hangs on it (a cursor, an h5py group) dies with it.
-_CLOSABLE = ("File", "Environment", "Connection", "connection", "Redis", "StrictRedis")
+_CLOSABLE = ("File", "Environment", "Connection", "connection", "Redis", "StrictRedis", "InputContainer")
 
 
 class Moved(msgspec.Struct):
@@ -86,7 +86,7 @@ def _replace(number: int) -> None:
 def _libraries(reader: Reader) -> Iterator[Losing]:
     for path, value in walk([reader.made.dataset, reader.made.loader.get("collate_fn")]):
         kind = library_of(value)
-        if kind.partition(".")[2] in _CLOSABLE:
+        if kind.rpartition(".")[2] in _CLOSABLE:
             yield Inherited(how="library", what=kind, path=path.replace("self[0]", "self", 1)), value.close
 
 

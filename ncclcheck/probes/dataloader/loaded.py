@@ -5,8 +5,9 @@ Its workers are forked, whatever the user wants: new interpreters take seconds t
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,18 +106,35 @@ def _watched(batches: Any, ran: Ran) -> Iterator[Any]:
 def _loader(made: Made, watcher: Watcher, course: Course) -> DataLoader[Any]:
     """The user's loader with these workers, everything that runs in them within one of ours."""
     loader = _with_workers(made, course.workers)
-    vars(loader).update(
-        dataset=watched(watcher),
-        collate_fn=Collate(watcher, loader.collate_fn),
-        worker_init_fn=Init(watcher, loader.worker_init_fn, course.stacks_s),
-        pin_memory=False,
-        timeout=0,
-    )
+    within: dict[str, Any] = {
+        "dataset": watched(watcher),
+        "collate_fn": Collate(watcher, loader.collate_fn),
+        "worker_init_fn": Init(watcher, loader.worker_init_fn, course.stacks_s),
+        "pin_memory": False,
+        "timeout": 0,
+    }
     if not made.iterable:
         name = "sampler" if loader.batch_sampler is None else "batch_sampler"
         given = course.batches if loader.batch_sampler is not None else [*itertools.chain(*course.batches)]
-        vars(loader)[name] = given or Short(vars(loader)[name], BATCHES * course.workers, EACH)
+        within[name] = given or Short(vars(loader)[name], BATCHES * course.workers, EACH)
+    if made.own is not None and type(made.own).__init__ is not DataLoader.__init__:
+        with contextlib.suppress(Exception):
+            return _made_anew(loader, within)
+    vars(loader).update(within)
     return loader
+
+
+def _made_anew(loader: DataLoader[Any], within: Mapping[str, Any]) -> DataLoader[Any]:
+    """By the user's own class, which may begin to iterate in its constructor; it may take other arguments."""
+    batched: dict[str, Any] = {} if "batch_sampler" in within else {"batch_size": loader.batch_size}
+    return type(loader)(
+        **within,
+        **batched,
+        num_workers=loader.num_workers,
+        multiprocessing_context=FORK,
+        prefetch_factor=loader.prefetch_factor,
+        persistent_workers=loader.persistent_workers,
+    )
 
 
 def _with_workers(made: Made, workers: int) -> DataLoader[Any]:

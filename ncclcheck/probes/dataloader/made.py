@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
 from torch.utils.data.dataloader import default_collate, default_convert
 
 from ncclcheck.probes.context import DataPlan
@@ -172,11 +173,31 @@ def _is_data(thing: Any) -> bool:
 def _take_apart(thing: Any) -> Made:
     if callable(getattr(thing, "train_dataloader", None)):
         return _of_module(thing)
+    thing = _loader_within(thing)
     if isinstance(thing, DataLoader):
         return _dataset(thing.dataset, _keywords_of(thing), "loader", thing)
-    if isinstance(thing, tuple) and len(thing) == 2 and isinstance(thing[1], Mapping):
+    if isinstance(thing, tuple) and len(thing) == 2 and isinstance(thing[1], Mapping) and _is_data(thing[0]):
         return _dataset(thing[0], dict(thing[1]), "tuple")
+    if isinstance(thing, tuple | Mapping):
+        _refuse(thing)
     return _dataset(thing, {}, "dataset")
+
+
+def _refuse(thing: tuple[Any, ...] | Mapping[Any, Any]) -> None:
+    """What has items and is no dataset: a batch, as nanoGPT's get_batch gives it, or several loaders."""
+    parts = list(thing.values() if isinstance(thing, Mapping) else thing)[:8]
+    kind = f"a {type(thing).__name__} of {', '.join(type(part).__name__ for part in parts)}"
+    if parts and all(isinstance(part, torch.Tensor) for part in parts):
+        shapes = ", ".join("x".join(str(size) for size in part.shape) or "()" for part in parts)
+        raise FactoryError(f"it gave one batch, {kind} ({shapes}): give the function that makes the dataset")
+    if any(isinstance(part, DataLoader | Dataset) for part in parts):
+        raise FactoryError(f"it gave {kind}: give a function that returns one of them")
+
+
+def _loader_within(thing: Any) -> Any:
+    """Of a pipeline that begins with a DataLoader, such as webdataset's WebLoader, that loader."""
+    stages = getattr(thing, "pipeline", None)
+    return stages[0] if isinstance(stages, list) and stages and isinstance(stages[0], DataLoader) else thing
 
 
 def _of_module(module: Any) -> Made:
@@ -184,7 +205,7 @@ def _of_module(module: Any) -> Made:
     for name, arguments in (("prepare_data", ()), ("setup", ("fit",))):
         if callable(hook := getattr(module, name, None)):
             hook(*arguments)
-    loader = module.train_dataloader()
+    loader = _loader_within(module.train_dataloader())
     if not isinstance(loader, DataLoader):
         raise FactoryError(f"train_dataloader() gave a {type(loader).__name__}, not a DataLoader")
     return _dataset(loader.dataset, _keywords_of(loader), "module", loader)

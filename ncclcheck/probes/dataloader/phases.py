@@ -55,6 +55,7 @@ class _Host:
 
     def __init__(self, plan: DataPlan, step: Callable[[str], None], emit: Callable[[DataReport], None]) -> None:
         self.plan, self.step, self.emit = plan, step, emit
+        self.pid = 0
         self.made = self.failed = False
         self.factory_s = 0.0
         self.end = time.monotonic() + plan.factory_s
@@ -64,6 +65,7 @@ class _Host:
 
     def work(self) -> None:
         """In the host."""
+        self.pid = os.getpid()
         os.close(self.ours)
         self.say(Said(step=f"calling the factory {self.plan.factory}"))
         facts, made = make(self.plan)
@@ -91,7 +93,9 @@ class _Host:
         return DataReport(node=self.plan.node, factory=self.plan.factory, **aspects)
 
     def say(self, said: Said) -> None:
-        """To the process that listens."""
+        """To the process that listens. What the user's code forked, and what came up to here, says nothing."""
+        if os.getpid() != self.pid:
+            os._exit(1)
         data = msgspec.json.encode(said) + b"\n"
         while data:
             data = data[os.write(self.theirs, data) :]

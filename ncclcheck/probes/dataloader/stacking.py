@@ -40,6 +40,11 @@ class Kept:
         elif known is None and len(self.samples) < 4 * _MOST_KINDS:
             self.samples[kind] = {index: sample}
 
+    @property
+    def usual(self) -> Signature:
+        """How most samples look, among the kinds of which samples are kept."""
+        return max(self.samples, key=lambda kind: self.tally.counts[kind])
+
 
 def name_of(made: Made) -> tuple[str, bool]:
     """The collate function's name, and whether it is the user's own."""
@@ -79,7 +84,7 @@ Batch = tuple[list[int], list[Any], bool]
 
 def _alike(kept: Kept) -> Iterator[Batch]:
     """Two samples that look as most do."""
-    usual = kept.samples[kept.tally.usual]
+    usual = kept.samples[kept.usual]
     yield [*usual], [*usual.values()], True
 
 
@@ -88,8 +93,8 @@ def _mixtures(made: Made, kept: Kept) -> Iterator[Batch]:
     if made.iterable or not _is_shuffled(made):
         yield from _of_loader(made, kept)
         return
-    usual = next(iter(kept.samples[kept.tally.usual].items()))
-    others = [kind for kind, _ in kept.tally.counts.most_common() if kind in kept.samples][1:]
+    usual = next(iter(kept.samples[kept.usual].items()))
+    others = [kind for kind, _ in kept.tally.counts.most_common() if kind in kept.samples and kind != kept.usual]
     for kind in others[:_MOST_KINDS]:
         other = next(iter(kept.samples[kind].items()))
         for one, two in ((usual, other), (other, usual)):  # default_collate goes by the first

@@ -33,11 +33,17 @@ def stream(views: Sequence[View], whole: View | None) -> Stream:
     if not leaves or compared < max(_LEAST, 0.3 * min(seen.items, default=0)):
         why = "its samples cannot be told apart: they change from reading to reading, or are alike"
         return replace(seen, unjudged=why)
-    return replace(seen, told_by=leaves, compared=compared, **_compared(seen, told, workers, leaves, whole))
+    found = _compared(seen, alone, told, workers, leaves, whole)
+    return replace(seen, told_by=leaves, compared=compared, **found)
 
 
 def _compared(
-    seen: Stream, told: list[set[Key]], workers: Sequence[Pass], leaves: list[str], whole: View | None
+    seen: Stream,
+    alone: Sequence[Pass],
+    told: list[set[Key]],
+    workers: Sequence[Pass],
+    leaves: list[str],
+    whole: View | None,
 ) -> dict[str, object]:
     known = set().union(*told)
     by_worker = [_by_worker(one, leaves, known) for one in workers]
@@ -50,11 +56,29 @@ def _compared(
         "lost_to_workers": len(known.difference(*together)) if seen.ended and workers else 0,
         "examples": [_reader(key, told) for key in twice[:_MOST_EXAMPLES]],
     }
+    if not seen.ended:
+        lists = [_keys(one, leaves) for one in alone]
+        found["ranks_alike"] = _in_one_order(lists, len(twice))
+        by_number = [_keys(one, leaves, number) for one in workers[:1] for number in (0, 1)]
+        found["workers_alike"] = _in_one_order(by_number, len(again) // max(1, len(workers)))
     if whole is not None and seen.ended and whole.passes["alone"].ended:
         everything = _told_apart(whole.passes["alone"], leaves)
         found["whole"] = len(whole.passes["alone"].items)
         found["lost_to_ranks"] = len(everything - known)
     return found
+
+
+def _keys(one: Pass, leaves: list[str], worker: int | None = None) -> list[Key]:
+    """In their order, of all or of one worker."""
+    pairs = zip(one.items, one.workers, strict=True)
+    return [_key(item, leaves) for item, number in pairs if worker is None or number == worker]
+
+
+def _in_one_order(lists: Sequence[list[Key]], shared: int) -> bool:
+    """Whether at least half of what two of them share stands at one place in both."""
+    if len(lists) < 2:
+        return True
+    return 2 * sum(one == other for one, other in zip(lists[0], lists[1], strict=False)) >= shared
 
 
 def _told_by(views: Sequence[View]) -> list[str]:

@@ -35,7 +35,9 @@ _LIBRARIES = {
     "rocksdb": ("DB",),
     "tables": ("File",),
     "netCDF4": ("Dataset",),
+    "av.container": ("InputContainer",),
 }
+_FRAMEWORKS = ("accelerate", "lightning", "pytorch_lightning", "transformers")  # each wraps loaders for its ranks
 _KINDS: tuple[tuple[Any, Literal["file", "socket", "pipe", "device"]], ...] = (
     (stat.S_ISREG, "file"),
     (stat.S_ISSOCK, "socket"),
@@ -80,6 +82,7 @@ def compare(before: Surroundings, after: Surroundings, made: Made, seconds: floa
         threads=started[:_MOST],
         natives=max(0, after.tasks - before.tasks - len(started)),
         cuda=after.cuda and not before.cuda,
+        frameworks=[name for name in _FRAMEWORKS if name in sys.modules],
     )
 
 

@@ -22,11 +22,13 @@ _MOST_SWALLOWED = 200
 _EXAMPLES = 5
 _MINORITY = 0.3
 _TELLING_BYTES = 8  # smaller leaves, such as labels, are equal by chance
+_READS = "__getitem__"
+_ANOTHER = ""  # no error: `return self[random.randrange(len(self))]`
 _EXPECTED = (StopIteration, GeneratorExit, AttributeError)  # of protocols, not of data
 
 
 class Swallowed(msgspec.Struct):
-    """A read during which an error was raised and caught by user code."""
+    """A read during which an error was raised and caught by user code, or (no error) another sample was read."""
 
     index: int
     error: str
@@ -102,7 +104,7 @@ def _try(source: Source, index: int, swept: Swept, tracer: Tracer) -> None:
 
 
 class Tracer:
-    """Errors raised in the user's own code, with their place: all that were, once nothing was raised to us."""
+    """What a read met on its way in the user's own code, with its place: errors, and a read of another sample."""
 
     def __init__(self) -> None:
         self.caught: dict[str, str] = {}
@@ -117,6 +119,9 @@ class Tracer:
         if inside.is_library(frame.f_code.co_filename):
             return None
         frame.f_trace_lines = False
+        caller = frame.f_back
+        if frame.f_code.co_name == _READS and caller is not None and caller.f_code is frame.f_code:
+            self.caught.setdefault(_ANOTHER, f"line {caller.f_lineno} in {_READS}")
         return self._inside
 
     def _inside(self, frame: FrameType, event: str, argument: Any) -> Any:

@@ -196,10 +196,15 @@ class Init:
 
 
 class Short:
-    """The first batches of the user's own sampler."""
+    """The first batches of the user's own sampler, with its attributes: the user's loader may ask for them."""
 
     def __init__(self, own: Any, most: int, each: int) -> None:
         self.own, self.most, self.each = own, most, each
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "own" or name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.own, name)
 
     def __iter__(self) -> Iterator[Any]:
         for number, batch in enumerate(self.own):

@@ -59,17 +59,22 @@ from ncclcheck.probes.facts.nccl import ConfFile, ConfLine, Library, NamedFile, 
 from ncclcheck.probes.facts.network import (
     Address,
     Filter,
+    Hop,
+    HopState,
     Interface,
     InterfaceKind,
     KeptBy,
+    NameServer,
     Neighbour,
     Network,
     Packets,
     PolicyRule,
     RefusingRoute,
+    Resolver,
     Route,
     RouteKind,
     Shaper,
+    Way,
 )
 from ncclcheck.probes.facts.node import Node, ProbeRun, variables
 from ncclcheck.probes.facts.pairs import Lateness, NodeSpeed, PairTime, RankSpeed
@@ -103,7 +108,7 @@ from ncclcheck.probes.facts.reach import (
     Volley,
 )
 from ncclcheck.probes.facts.resources import Filled, Other, RankUse, Resources
-from ncclcheck.probes.facts.run import JobEnd, Knock, Leftover, Look, RankState, Run, Silence
+from ncclcheck.probes.facts.run import Dialled, JobEnd, Knock, Leftover, Look, RankState, Run, Silence
 from ncclcheck.probes.facts.software import Hiding, JobFacts, PortHolder, Stack, Variable
 from ncclcheck.probes.facts.transport import (
     Connections,
@@ -156,6 +161,7 @@ __all__ = [
     "DeviceFile",
     "Diagnosis",
     "Diagnostics",
+    "Dialled",
     "Door",
     "Echoes",
     "Elsewhere",
@@ -183,6 +189,8 @@ __all__ = [
     "Gpus",
     "Hca",
     "Hiding",
+    "Hop",
+    "HopState",
     "Host",
     "HugePages",
     "Interface",
@@ -212,6 +220,7 @@ __all__ = [
     "Meeting",
     "Mount",
     "Moved",
+    "NameServer",
     "NamedFile",
     "Namespace",
     "Nccl",
@@ -251,6 +260,7 @@ __all__ = [
     "RemappedRows",
     "Requirement",
     "Resolution",
+    "Resolver",
     "Resources",
     "RetiredPages",
     "Room",
@@ -279,6 +289,7 @@ __all__ = [
     "Variable",
     "Verified",
     "Volley",
+    "Way",
     "Wheel",
     "Word",
     "WrongResult",

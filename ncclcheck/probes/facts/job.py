@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from ncclcheck.probes.facts.bounds import Count
-from ncclcheck.probes.facts.network import KeptBy, Neighbour
+from ncclcheck.probes.facts.network import KeptBy, Neighbour, Resolver, Way
 
 Launcher = Literal["local", "slurm", "ssh", "join", "torchrun"]
 
@@ -32,7 +32,8 @@ class Meeting(Struct, frozen=True, kw_only=True):
     wire, address and entry, where it knows.
     secret: by what the nodes know each other; "none": by nothing, so that anybody on the network may be one.
     unrouted: this host itself does not send there, kept: by what; no_route: it, or a machine on the way, says that
-    there is none.
+    there is none. ways: how the kernel here sends to each of the addresses. resolver: where a name was given;
+    elsewhere: other addresses, which DNS or /etc/hosts of this host know, at which node rank 0 answered.
     """
 
     endpoint: str
@@ -49,6 +50,9 @@ class Meeting(Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     secret: Literal["", "none", "secret", "munge"] = ""
     kept: KeptBy = ""
+    ways: list[Way] = field(default_factory=list)
+    resolver: Resolver | None = None
+    elsewhere: list[str] = field(default_factory=list)
 
 
 class Job(Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ class LogFile(Struct, frozen=True, kw_only=True):
     """One file that was read. problem: why it was not, or not to its end. empty_folder: it is one, and no file.
 
     records: lines that NCCL wrote; operations: of these the ones that tell of a single collective.
-    last_record: the number of the last line that NCCL wrote.
+    last_record: the number of the last line that NCCL wrote. familiar: NCCL, torch or a launcher is named in it.
     """
 
     name: str
@@ -22,6 +22,7 @@ class LogFile(Struct, frozen=True, kw_only=True):
     records: Whole = 0
     operations: Whole = 0
     last_record: Whole = 0
+    familiar: bool = False
     problem: str = ""
     empty_folder: bool = False
 
@@ -56,6 +57,7 @@ class LogProcess(Struct, frozen=True, kw_only=True):
     began, completed: communicators.
     chunk: bytes that P2P sends at once.
     rails: numbers of the network devices that connections went over.
+    first_line, started_line: of its file, its first line and the last that tells of a start that came through.
     """
 
     host: str
@@ -86,6 +88,7 @@ class LogProcess(Struct, frozen=True, kw_only=True):
     nvls: bool | None = None
     chunk: Whole | None = None
     first_line: Whole = 0
+    started_line: Whole = 0
     file: str = ""
 
 

@@ -45,11 +45,12 @@ class StrayLine(Struct, frozen=True, kw_only=True):
 
 
 class PluginFile(Struct, frozen=True, kw_only=True):
-    """A plugin library that NCCL would load, and its SHA-256."""
+    """A plugin library that NCCL would load, and its SHA-256. product: its name and version by its own text."""
 
     name: str
     path: str
     sha256: str | Unread = NOT_RECORDED
+    product: str | Unread = NOT_RECORDED
 
 
 class NamedFile(Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from ncclcheck.probes.facts.host import Resolution
-from ncclcheck.probes.facts.network import KeptBy, Neighbour
+from ncclcheck.probes.facts.network import KeptBy, Neighbour, Way
 from ncclcheck.probes.facts.unread import NOT_RECORDED, Unread
 
 
@@ -115,7 +115,7 @@ class PeerReach(Struct, frozen=True, kw_only=True):
     seen_as: the address from which the peer saw it come.
 
     neighbour: where the kernel sends it on the wire, after all tries; absent where nothing is known or a router is
-    between.
+    between. way: how the kernel sends to it, where it was not reached or not every connection was answered.
     """
 
     peer: str
@@ -133,14 +133,21 @@ class PeerReach(Struct, frozen=True, kw_only=True):
     volley: Volley | Unread = NOT_RECORDED
     neighbour: Neighbour | Unread = NOT_RECORDED
     by_name: ByName | Unread = NOT_RECORDED
+    way: Way | Unread = NOT_RECORDED
 
 
 class Counters(Struct, frozen=True, kw_only=True, tag="counters"):
-    """How far the counters of an interface rose during the bursts, both directions. Source: /proc/net/dev."""
+    """How far the counters of an interface rose during the bursts, both directions. Source: /proc/net/dev.
+
+    bytes_in, bytes_out: by direction; seconds: between the two looks. 0: not recorded.
+    """
 
     packets: int
     errors: int
     drops: int
+    bytes_in: int = 0
+    bytes_out: int = 0
+    seconds: float = 0.0
 
 
 class Marks(Struct, frozen=True, kw_only=True, tag="marks"):
@@ -160,14 +167,18 @@ class NodeReach(Struct, frozen=True, kw_only=True):
     """What one node saw of the others from the interface that the job would use.
 
     udp_overflows: UDP packets that this host itself dropped, its buffers full (RcvbufErrors, /proc/net/snmp).
+    own: a connection to its own address, as the ranks of one node make to each other.
+    beside: how the counters rose in the second before the bursts, in which nodes sent each other little.
     """
 
     node: str
     interface: str
     address: str
     mtu: int
+    own: Connect | Unread = NOT_RECORDED
     peers: list[PeerReach] = field(default_factory=list)
     counters: Counters | Unread = NOT_RECORDED
+    beside: Counters | Unread = NOT_RECORDED
     udp_overflows: int = 0
     marks: Marks | Unread = NOT_RECORDED
     seconds: float = 0.0

@@ -39,13 +39,15 @@ class Look(Struct, frozen=True, kw_only=True):
 
     came: how far it came: no (not in, or it took too long), in (logged in, the command did not run), ran. state:
     of its agent's process, the letter of /proc/PID/stat or "gone"; empty where there was no agent to look at.
-    wchan: the kernel function that it waits in. said: what Slurm says of the node.
+    wchan: the kernel function that it waits in. said: what Slurm says of the node or the job. oom: whether the
+    kernel's log says that it killed the process for memory; null where that may not be read.
     """
 
     came: Literal["no", "in", "ran"]
     state: str = ""
     wchan: str = ""
     said: str = ""
+    oom: bool | None = None
 
 
 class Knock(Struct, frozen=True, kw_only=True):
@@ -84,6 +86,23 @@ class Silence(Struct, frozen=True, kw_only=True):
     knocks: list[Knock] = []
 
 
+class Dialled(Struct, frozen=True, kw_only=True):
+    """Whither the settings of ssh here lead for a node that did not answer, or is one machine with another.
+
+    host: HostName; addresses: of that. by: the jump host, or the program of a ProxyCommand. master: the socket of
+    an earlier ssh whose connection is shared; silent_master: it does not answer.
+    """
+
+    node: str
+    host: str
+    addresses: list[str] = []
+    user: str = ""
+    port: int = 22
+    by: str = ""
+    master: str = ""
+    silent_master: bool = False
+
+
 class JobEnd(Struct, frozen=True, kw_only=True):
     """How the torchrun of one node ended. detail: the last lines that it printed."""
 
@@ -114,6 +133,7 @@ class Run(Struct, frozen=True, kw_only=True):
     ends: list[JobEnd] = field(default_factory=list)
     examiners: list[JobEnd] = field(default_factory=list)
     leftovers: list[Leftover] = field(default_factory=list)
+    dialled: list[Dialled] = field(default_factory=list)
     started_job: bool = False
     stopped_by: Literal[
         "", "deadline", "signal", "dead rank", "stopped rank", "silent node", "early end", "refused"

@@ -23,6 +23,7 @@ class Stack(Struct, frozen=True, kw_only=True, tag="stack"):
 
     torch_libraries: bytes of those of its shared libraries that `import torch` maps in any case. preloaded: what
     /etc/ld.so.preload loads into every process. customised: sitecustomize and usercustomize, as Python finds them.
+    python_start_s: what a start of it waits for, beside what it computes; 5 at most.
     """
 
     python: str | Unread = NOT_RECORDED
@@ -37,6 +38,7 @@ class Stack(Struct, frozen=True, kw_only=True, tag="stack"):
     preloaded: str | Unread = NOT_RECORDED
     customised: list[str] | Unread = NOT_RECORDED
     hiding: list[Hiding] | Unread = NOT_RECORDED
+    python_start_s: float | Unread = NOT_RECORDED
 
 
 class Variable(Struct, frozen=True, kw_only=True):

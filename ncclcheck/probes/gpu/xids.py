@@ -1,6 +1,7 @@
-"""Errors of the NVIDIA driver (Xid) in the kernel log.
+"""Errors of the NVIDIA driver (Xid) and of NVSwitches (SXid) in the kernel log.
 
-Recorded name: `kernel_log`, a list of the lines with NVRM in them, as /dev/kmsg or `dmesg` gives them.
+Recorded name: `kernel_log`, a list of the lines with NVRM or SXid in them, as /dev/kmsg or `dmesg` gives them.
+/dev/kmsg is root's on most machines, so the journal and the files of syslog are asked too.
 """
 
 from __future__ import annotations
@@ -14,25 +15,34 @@ from ncclcheck.probes.machine import Machine
 
 _LOG = "/dev/kmsg"
 _LONGEST = 1.0
-_LINE = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]{7,20})\): (\d{1,4})\b.*", re.ASCII)
+_JOURNAL = ("journalctl", "-k", "-b", "-q", "--no-pager", "-o", "short-monotonic")
+_SECONDS = 2.0
+_FILES = ("/var/log/kern.log", "/var/log/messages", "/var/log/syslog")
+_TAIL = 8 * 2**20
+_BOOT = "Linux version "
+_LINE = re.compile(
+    r"(?:NVRM: |nvidia-nvswitch\d{1,3}: )(S?Xid) \(PCI:([0-9a-fA-F:.]{7,20})(?: GPU-C?I:\d{1,4}){0,2}\): "
+    r"(\d{1,5})\b.*",
+    re.ASCII,
+)
 _KMSG = re.compile(r"\d+,\d+,(\d{1,18}),", re.ASCII)
 _DMESG = re.compile(r"\[\s*(\d{1,12}\.\d{1,9})\]", re.ASCII)
 
 
 def xids(machine: Machine) -> list[Xid] | Unread:
-    """The last Xid of each number and GPU."""
-    lines = machine.ask("kernel_log", list[str], _kernel_log)
+    """The last Xid of each number and GPU, and the last SXid of each number and NVSwitch."""
+    lines = machine.ask("kernel_log", list[str], lambda: _kernel_log(machine))
     if isinstance(lines, Unread):
         return lines
     found: dict[tuple[str, str], Xid] = {}
     uptime = _uptime(machine)
     for line in lines:
         if match := _LINE.search(line):
-            key = (match[1].lower(), match[2])
+            key = (match[2].lower(), match[3])
             times = found[key].times + 1 if key in found else 1
             found[key] = Xid(
-                name=f"Xid {match[2]}", code=int(match[2]), pci=_pci(match[1]), line=match[0][:300], times=times,
-                hours=_hours(line, uptime),
+                name=f"{match[1]} {match[3]}", code=int(match[3]), pci=_pci(match[2]), line=match[0][:300],
+                times=times, hours=_hours(line, uptime),
             )  # fmt: skip
     return list(found.values())
 
@@ -64,7 +74,42 @@ def _hours(line: str, uptime: float | Unread) -> float | Unread:
     return round(max(0.0, uptime - seconds) / 3600, 2)
 
 
-def _kernel_log() -> list[str] | Unread:
+def _kernel_log(machine: Machine) -> list[str] | Unread:
+    """The driver's lines since the start of the kernel, from the first place that this user may read."""
+    lines = _from_kernel()
+    for source in (_from_journal, _from_files):
+        if isinstance(lines, Unread) and (found := source(machine)) is not None:
+            lines = found
+    return lines
+
+
+def _is_ours(line: str) -> bool:
+    return "NVRM" in line or "SXid" in line
+
+
+def _from_journal(machine: Machine) -> list[str] | None:
+    """None where the journal has no line of the kernel for this user: then it may not be read."""
+    output = machine.run(_JOURNAL, _SECONDS)
+    if isinstance(output, Unread) or not output.out.strip():
+        return None
+    return [line for line in output.out.splitlines() if _is_ours(line)]
+
+
+def _from_files(machine: Machine) -> list[str] | None:
+    """The end of a file of syslog, from the last start of the kernel on; None where that is not in it."""
+    for path in _FILES:
+        try:
+            size = os.stat(machine.path(path)).st_size
+        except OSError:
+            continue
+        data = machine.read_bytes(path, _TAIL, max(0, size - _TAIL))
+        text = "" if isinstance(data, Unread) else data.decode(errors="backslashreplace")
+        if _BOOT in text:
+            return [line for line in text[text.rindex(_BOOT) :].splitlines() if _is_ours(line)]
+    return None
+
+
+def _from_kernel() -> list[str] | Unread:
     """Lines of the driver in /dev/kmsg, which gives one record a read and EAGAIN at its end."""
     try:
         log = os.open(_LOG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -76,8 +121,9 @@ def _kernel_log() -> list[str] | Unread:
     lines: list[str] = []
     try:
         while time.monotonic() < until and (record := _record(log)) is not None:
-            if b"NVRM" in record:
-                lines.append(record.decode(errors="backslashreplace").partition("\n")[0])
+            line = record.decode(errors="backslashreplace").partition("\n")[0]
+            if _is_ours(line):
+                lines.append(line)
     finally:
         os.close(log)
     return lines

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from ncclcheck.probes.logs.lines import LONGEST, MARK
@@ -37,6 +38,13 @@ class Pattern(NamedTuple):
     any_case: tuple[str, ...]
     digits: bool
     often: bool
+    check: Callable[[str], bool] | None = None
+    last: bool = False
+
+    def found_in(self, text: str) -> re.Match[str] | None:
+        """Where it is in a line, if all of it is so."""
+        found = self.search.search(text)
+        return None if found and self.check and not self.check(text) else found
 
     def is_near(self, text: str) -> bool:
         """Whether a line with all digits alike has one of its words."""
@@ -47,31 +55,20 @@ class Pattern(NamedTuple):
 
     def may_be_in(self, text: str) -> bool:
         """Whether it may be in lines that differ from this one in their digits."""
-        return self.digits or self.search.search(text) is not None
+        return self.digits or self.found_in(text) is not None
 
 
 class Matcher:
     """Remembers for each shape of line (digits are alike) which signs it may have.
 
     shapes: what each may have. dull: those that have none, or only what was seen often enough. far: those of ASCII
-    in which `near` finds no word of any sign.
+    in which `near` finds no word of any sign. every: whether the next line is wanted, whatever is in it.
     """
 
     def __init__(self, signs: Sequence[Sign] | None = None) -> None:
-        signs = all_signs() if signs is None else signs
-        self._patterns = [
-            Pattern(
-                one.name,
-                re.compile(one.pattern),
-                words(one.pattern),
-                tuple(shape_of(word.encode()).decode() for word in one.words),
-                _DIGIT.search(_NO_DIGIT.sub("", one.pattern)) is not None,
-                one.often,
-            )
-            for one in sorted(signs, key=lambda one: one.often)
-        ]
-        self._vocabulary = Vocabulary([one.any_case or one.words for one in self._patterns])
+        self._patterns, self._vocabulary = _ready(all_signs() if signs is None else tuple(signs))
         self.near = self._vocabulary.near.search  # in lower case, with all digits alike
+        self.every = False
         self._frequent: dict[bytes, int] = {}
         self.shapes: dict[bytes, tuple[Pattern, ...]] = {}
         self.dull: set[bytes] = set()
@@ -92,7 +89,7 @@ class Matcher:
                 self.dull.add(shape)
                 return ()
             self.shapes[shape] = found
-        if found[0].often:  # all are: these stand last
+        if found[0].often or found[0].last:  # all are: these stand last
             self._count(shape)
         return found
 
@@ -125,7 +122,7 @@ class Matcher:
         pairs = zip(block.split(b"\n"), shape_of(block).split(b"\n"), strict=True)
         for number, (line, shape) in enumerate(pairs, first):
             at = line.find(MARK)
-            if at < 0:
+            if at < 0 and not self.every:
                 if shape in dull or shape in far:
                     continue
                 if shape not in shapes and near(shape.lower()) is None and shape.isascii():
@@ -146,6 +143,11 @@ class Matcher:
             number += low.count(b"\n", counted, begin)
             counted = begin
             yield number, lines[begin:end], shaped[begin:end], -1
+            while self.every and end < len(low):
+                begin, end = end + 1, low.find(b"\n", end + 1)
+                end = len(low) if end < 0 else end
+                number, counted = number + 1, begin
+                yield number, lines[begin:end], shaped[begin:end], -1
 
     def pass_over(self, shape: bytes, line: bytes) -> None:
         """A shape with a time before it: it has nothing for as long as the line has nothing."""
@@ -188,9 +190,32 @@ class Matcher:
     @staticmethod
     def signs(text: str, patterns: Sequence[Pattern]) -> Iterator[tuple[str, dict[str, str]]]:
         """The signs that the line has, each with what is named in it."""
+        known = False
         for one in patterns:
-            if found := one.search.search(text):
+            if one.last and known:
+                return
+            if found := one.found_in(text):
+                known = known or not one.often or one.last
                 yield one.name, {key: value for key, value in found.groupdict().items() if value}
+
+
+@lru_cache(maxsize=4)
+def _ready(signs: tuple[Sign, ...]) -> tuple[list[Pattern], Vocabulary]:
+    """The signs as patterns, those that are looked for last at the end; worked out once."""
+    patterns = [
+        Pattern(
+            one.name,
+            re.compile(one.pattern),
+            words(one.pattern),
+            tuple(shape_of(word.encode()).decode() for word in one.words),
+            one.check is not None or _DIGIT.search(_NO_DIGIT.sub("", one.pattern)) is not None,
+            one.often,
+            one.check,
+            one.last,
+        )
+        for one in sorted(signs, key=lambda one: (one.last, one.often))
+    ]
+    return patterns, Vocabulary([one.any_case or one.words for one in patterns])
 
 
 def shape_of(text: bytes) -> bytes:

@@ -156,6 +156,8 @@ def _nvls(process: Process, text: str) -> None:
 
 
 def _connected(process: Process, text: str) -> None:
+    if "all rings" in text or "all trees" in text:
+        process.started_line = process.number
     process.rings |= "all rings" in text
     process.trees |= "all trees" in text  # binomial ones are of PAT
 

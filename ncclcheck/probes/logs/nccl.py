@@ -63,6 +63,7 @@ Counted = tuple[Communicator, End]
 class Process:
     """What one process said. devices: number -> name and link of NET/IB; direct: HCA -> GPUDirect RDMA or not.
 
+    number: of the line at hand; started_line: of the last that tells of a start that came through.
     connected: as what its last connection was counted. turns: rises when a thread turns to another communicator.
     """
 
@@ -88,6 +89,8 @@ class Process:
     communicators: dict[str, Communicator] = field(default_factory=dict)
     warnings: Counter[str] = field(default_factory=Counter)
     lines: int = 0
+    number: int = 0
+    started_line: int = 0
     unknown: int = 0
     samples: list[str] = field(default_factory=list)
     connected: Counted | None = None
@@ -97,6 +100,7 @@ class Process:
     def take(self, record: Record) -> None:
         """Keep what one record says."""
         self.lines += 1
+        self.number = record.number
         if record.level == "WARN":
             self._warn(record.text[:_WARNING])
         elif record.level == "INFO" and not self._understood(record):
@@ -135,7 +139,8 @@ class Process:
         known.local_ranks = _number(told.get("localRanks")) or known.local_ranks
         known.bus_id = told.get("busId", known.bus_id)
         known.comm_id = told.get("commId", known.comm_id)
-        known.complete |= "Init COMPLETE" in rest
+        if "Init COMPLETE" in rest:
+            known.complete, self.started_line = True, self.number
         known.ended |= "Destroy COMPLETE" in rest or "Abort COMPLETE" in rest
         self._enter(tid, known)
 

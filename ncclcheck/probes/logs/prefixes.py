@@ -8,21 +8,28 @@ from typing import NamedTuple
 
 HEAD = 200  # of a line, where prefixes stand
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_RANK = re.compile(r"\[rank(\d{1,6})\]:")
+_RANK = re.compile(
+    r"\[rank(\d{1,6})\]:|\[Rank (\d{1,6})\]|\[PG (?:ID )?0(?: PG GUID 0)?[ (][^\]]{0,80}\bRank (\d{1,6})\]"
+)
 _OF_TORCH = re.compile(r"\[rank(\d{1,6})\]:\s?(?=\[[EWIF]\d{3,4} )")  # then glog's own head: nothing else follows
 _MOST = 6
 _TIME = r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?\s*"
 _FORMS = (
     _TIME,  # docker logs -t, kubectl logs --timestamps
     r"std(?:out|err) [FP] |\|\s*",  # after a time: a container's log as it lies on the node
-    r"\[rank(?P<rank>\d{1,6})\]:\s?",  # torch 2.2 and later, of itself
+    r"\[rank(?P<rank>\d{1,6})\](?::\s?|\s)",  # torch 2.2 and later, of itself
     r"\[(?P<task>[A-Za-z][A-Za-z_-]{0,40}\d{1,5})\]:\s?",  # torchrun --tee: role and local rank
     # mpirun --tag-output, of version 5 too; SageMaker
     r"\[(?:[\w.-]{1,200}@)?\d{1,5},(?:mpirank:)?(?P<rank>\d{1,6})(?:,[\w.-]{1,63})?\]<std(?:out|err|diag)>:\s?",
     r"(?P<task>\d{1,6}): ",  # srun --label
-    r"\((?:\w{1,80}(?:\[[^\]]{1,40}\])? )?(?P<task>pid=\d{1,10}(?:, ip=(?P<host>[\w.:]{1,64}))?)\)\s",  # Ray
+    # vLLM, and what FastChat makes of standard error
+    r"E?(?:RROR|INFO|WARNING|CRITICAL|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d (?:\[\S{1,80}\]|\S{1,80}\])\s",
+    r"\|\s(?:ERROR|INFO|WARNING)\s{0,3}\|\sstd(?:err|out)\s\|\s",
+    # Ray, vLLM
+    r"\((?:\w{1,80}(?:\[[^\]]{1,40}\])? )?(?:rank=(?P<rank>\d{1,6}) )?"
+    r"(?P<task>pid=\d{1,10}(?:, ip=(?P<host>[\w.:]{1,64}))?)\)\s",
     r"\[(?P<task>pod/[\w.-]{1,253}/[\w.-]{1,63})\]\s",  # kubectl logs --prefix
-    r"(?P<task>[\w.-]{1,128})\s+\|\s",  # docker compose
+    r"(?P<task>[\w.-]{1,128})\s+(?:\|\s|\[std(?:out|err)\] )",  # docker compose, launchers of models
     r"(?P<host>(?=[a-z-]{0,60}\d)[a-z][a-z0-9.-]{0,62}): (?!error)",  # pdsh, DeepSpeed
 )
 _NUMBERED = (re.sub(r"\?P<(\w+)>", rf"?P<\1_{number}>", form) for number, form in enumerate(_FORMS))
@@ -66,13 +73,21 @@ def _prefix(text: str) -> Prefix:
         host = told.get("host") or host
         task += [told["task"]] if told.get("task") else []
         end = found.end()
-    return Prefix(rank, " ".join(task), host if is_address(host) else host.partition(".")[0], end)
+    return Prefix(rank, " ".join(task), short(host), end)
 
 
 def rank_of(text: str) -> int | None:
-    """What torch writes before its own lines, where something else stands before it: a progress bar."""
+    """What torch writes before its own lines, where something else stands before it: a progress bar, a time.
+
+    Of a group that is not the default one the rank within it is another matter.
+    """
     found = _RANK.search(text[:HEAD])
-    return int(found[1]) if found else None
+    return int(next(filter(None, found.groups()))) if found else None
+
+
+def short(host: str) -> str:
+    """A host's name without its domain, or its address."""
+    return host if is_address(host) else host.partition(".")[0]
 
 
 def is_address(host: str) -> bool:

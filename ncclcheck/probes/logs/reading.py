@@ -11,10 +11,12 @@ from typing import BinaryIO
 from ncclcheck.probes.facts import LogEvent, LogFile, Logs
 from ncclcheck.probes.facts.secrets import masked
 from ncclcheck.probes.logs import told
+from ncclcheck.probes.logs.calls import Call, Calls
 from ncclcheck.probes.logs.lines import LONGEST, MARK, Other, Record, blocks, split
 from ncclcheck.probes.logs.match import Matcher, Pattern
 from ncclcheck.probes.logs.nccl import Communicator, End, Log, Process
-from ncclcheck.probes.logs.prefixes import HEAD, Prefix, plain, prefix, rank_of
+from ncclcheck.probes.logs.prefixes import HEAD, Prefix, plain, prefix, rank_of, short
+from ncclcheck.probes.logs.signs.failure_words import complains, ended_badly
 from ncclcheck.probes.logs.times import when
 
 _MOST_EVENTS = 50_000
@@ -22,10 +24,20 @@ _MOST_OF_A_SIGN = 5  # of one process
 _MOST_CONNECTIONS, _CONNECTION = 65536, 512
 _MOST_GROUPS, _MOST_IN_A_GROUP = 65536, 4096
 _TEXT = 600
+_LONG = 2 * _TEXT
 _NOBODY = Prefix()
+_NAMES = (
+    *(b"nccl", b"torch", b"c10d", b"gloo", b"[rank", b"local_rank", b"world_size", b"slurm", b"srun:", b"mpirun"),
+    *(b"orte", b"prterun", b"deepspeed", b"megatron", b"vllm", b"sglang", b"raylet", b"ray::", b"lightning"),
+    *(b"launch.py", b"accelerate launch", b"/accelerate", b"accelerate.", b"processgroup"),
+)
+_WARNING = "nccl-warning"
+_GENERAL = ("ended-badly", "complaint", _WARNING)  # what is said of a line that no other sign knows
 _OPERATIONS = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "AlltoAll", "Send", "Recv")
 _CALLS = tuple(f"{name}: ".encode() for name in _OPERATIONS)
 _STAMPED = (b"T", b" ")
+_LAST_ERROR = "Last error:"  # of ncclGetLastError, as torch prints it: a warning of NCCL follows, or nothing
+_NO_ERROR = ("Exception raised from", "frame #", "Traceback", "[")
 _BULK = ("Channel ", "Ring ", "Tree ", "Trees ", "Coll")
 
 
@@ -49,7 +61,7 @@ class Kept:
 
     def again(self, line: int, text: str, order: int, clock: float | None) -> None:
         """Said once more: of what is said often the first ones are kept, and the last."""
-        self.line, self.text, self.order, self.time = line, text[: 2 * _TEXT], order, clock
+        self.line, self.text, self.order, self.time = line, text[:_LONG], order, clock
         self.count += 1
 
 
@@ -61,10 +73,12 @@ class _File:
     records: int = 0
     operations: int = 0
     last_record: int = 0
+    familiar: bool = False
     time: float | None = None
     stamp: str = ""
     problem: str = ""
     empty_folder: bool = False
+    last_error_of: tuple[int | None, str] | None = None
 
     def seen(self, text: str) -> None:
         """Keep the time of a line that is worth it, from its head or from what stood before it."""
@@ -87,6 +101,7 @@ class Reading:
     _files: list[_File] = field(default_factory=list)
     _counts: dict[tuple[object, ...], list[Kept]] = field(default_factory=dict)
     _matcher: Matcher = field(default_factory=Matcher)
+    _calls: Calls = field(default_factory=Calls)
     _connections: dict[bytes, tuple[Process, int, Communicator, End]] = field(default_factory=dict)
     _order: int = 0
     _dropped: int = 0
@@ -123,12 +138,14 @@ class Reading:
     def _block(self, here: _File, block: bytes) -> None:
         matcher = self._matcher
         matcher.again()
+        here.familiar = here.familiar or _is_familiar(block)
         block, bars = block.removesuffix(b"\n"), b"\r" in block
-        operations = here.operations
+        operations, matcher.every = here.operations, here.last_error_of is not None
         for number, line, shape, at in matcher.worth_reading(block, here.lines + 1):
             if bars and b"\r" in (line := line.rstrip(b"\r")):  # progress bars are one line to an editor
                 for part in line.split(b"\r"):
                     self._line(here, part, number)
+                matcher.every = here.last_error_of is not None
                 continue
             if line[10:11] in _STAMPED and line[4:5] == b"-" and line[:4].isdigit():
                 line, here.stamp = self._unstamped(line)  # noqa: PLW2901
@@ -137,12 +154,14 @@ class Reading:
                 here.last_record = number
                 if line.startswith(_CALLS, at + 10) and line.find(MARK, at + 5) < 0:
                     operations += 1
+                    self._calls.keep(here.name, number, line, at)
                 elif not self._connects(here, line, at):
                     self._records(here, line, number)
-            elif patterns := matcher.may(line[:LONGEST]):
+            elif (patterns := matcher.may(line[:LONGEST])) or here.last_error_of is not None:
                 self._other(here, line, number, patterns)
             else:
                 matcher.pass_over(shape, line[:LONGEST])
+            matcher.every = here.last_error_of is not None
         here.records += operations - here.operations
         here.operations = operations
         lines = block.count(b"\n") + 1
@@ -221,57 +240,80 @@ class Reading:
             self._connections[key] = (process, process.turns, *counted)
 
     def _other(self, here: _File, line: bytes, number: int, patterns: tuple[Pattern, ...]) -> None:
-        if not patterns:
+        if not patterns and here.last_error_of is None:
             return
         text = plain(line[:LONGEST].decode(errors="backslashreplace"))
         here.seen(text)
         before = prefix(text[:HEAD])
-        self._keep(here, text[before.end :], number, patterns, before, None, "")
+        said = text[before.end :]
+        level = "WARN" if self._is_last_error(here, said, before) else ""
+        self._keep(here, said, number, patterns, before, None, level)
+
+    @staticmethod
+    def _is_last_error(here: _File, said: str, before: Prefix) -> bool:
+        """Whether a line repeats a warning of NCCL, which may stand nowhere else: after or below `Last error:`."""
+        who = (before.rank, before.task)
+        head, _, rest = said.partition(_LAST_ERROR)
+        if not head.strip() and _LAST_ERROR in said:
+            here.last_error_of = None if rest.strip() else who
+            return bool(rest.strip())
+        below = here.last_error_of == who
+        if below:
+            here.last_error_of = None
+        return below and bool(said.strip()) and not said.lstrip().startswith(_NO_ERROR)
 
     def _keep(
         self, here: _File, text: str, number: int, patterns: tuple[Pattern, ...], before: Prefix,
         process: Process | None, level: str, place: str = "",
     ) -> None:  # fmt: skip
         host, pid = (process.host, process.pid) if process else (before.host, None)
+        level = level or ("WARN" if "NCCL WARN " in text else "")  # a record whose head was cut off
         known = rank_of(text) if before.rank is None else before.rank  # of the world; others are within a group
         group, order = (here.name, before.task), self._order + number - here.lines
-        if process is None and before.rank is not None and self._again(patterns, (host, pid, known, group)):
-            for same in (self._counts[(one.name, host, pid, known, group)] for one in patterns):
+        if process is None and before.rank is not None and not level:
+            said = self._said_often(patterns, (host, pid, known, group))
+            for one in said:
                 self._dropped += 1
-                same[-1].again(number, text, order, here.time)
-            return
-        found = [*Matcher.signs(text, patterns)] or ([("nccl-warning", {})] if level == "WARN" else [])
+                one.again(number, text, order, here.time)
+            if said:
+                return
+        found = _told([*Matcher.signs(text, patterns)], level if process else "")
+        if found and not level and (complains(text) or ended_badly(text)):
+            level = "ERROR"
         for sign, fields in found:
             if place:
                 fields["place"] = place
             me = fields.pop("me", "") or fields.pop("self", "")
             rank = known if known is not None or not me.isdecimal() or len(me) > 7 else int(me)
-            same = self._counts.get(key := (sign, host, pid, rank, group), [])
+            at = host or short(fields.pop("here", ""))
+            same = self._counts.get(key := (sign, at, pid, rank, group), [])
             if len(same) >= _MOST_OF_A_SIGN or len(self.kept) >= _MOST_EVENTS:
                 self._dropped += 1
                 if same:
                     same[-1].again(number, text, order, here.time)
                 continue
             self._counts[key] = same
-            one = Kept(
-                sign, number, text[: 2 * _TEXT], order, group, process, host, pid, rank, here.time, level, fields
-            )
+            one = Kept(sign, number, _quoted(text), order, group, process, at, pid, rank, here.time, level, fields)
             same.append(one)
             self.kept.append(one)
 
-    def _again(self, patterns: tuple[Pattern, ...], of: tuple[object, ...]) -> bool:
-        """Whether this rank said each sign often enough, so that a line of the same shape tells nothing new.
+    def _said_often(self, patterns: tuple[Pattern, ...], who: tuple[object, ...]) -> list[Kept]:
+        """The last of each sign where a rank said all of them often: a line of the same shape tells nothing new.
 
-        Not where digits decide whether the sign is there.
+        Empty where it may do: where digits, or a host in the line, decide what it is.
         """
-        return all(
-            not one.digits and len(self._counts.get((one.name, *of), ())) >= _MOST_OF_A_SIGN for one in patterns
-        )
+        firm = [one for one in patterns if not one.last]
+        told = [self._counts.get((one.name, *who), []) for one in firm]
+        plain_ones = all(not one.digits and (who[0] or "here" not in one.search.groupindex) for one in firm)
+        known = len(firm) == len(patterns) or any(not one.often for one in firm)  # what is looked for last is not
+        often = plain_ones and known and all(len(same) >= _MOST_OF_A_SIGN for same in told)
+        return [same[-1] for same in told] if often else []
 
     def logs(self) -> Logs:
         """All that was said."""
         who = told.Writers(self.log, self.groups)
         events = [self._event(one, who) for one in self.kept]
+        events += [self._call(one) for one in self._calls.differing(self.log)]
         processes = told.processes(self.log, who, self.begins)
         return Logs(
             files=[
@@ -282,6 +324,7 @@ class Reading:
                     records=one.records,
                     operations=one.operations,
                     last_record=one.last_record,
+                    familiar=one.familiar,
                     problem=one.problem,
                     empty_folder=one.empty_folder,
                 )
@@ -295,6 +338,20 @@ class Reading:
             dropped=self._dropped,
         )
 
+    def _call(self, one: Call) -> LogEvent:
+        """A collective that ranks of a communicator called differently."""
+        return LogEvent(
+            sign="collective-differs",
+            file=one.file,
+            line=one.line,
+            text=one.text,
+            order=self._order,
+            host=one.host,
+            pid=one.pid,
+            rank=one.rank,
+            fields=one.fields | {"place": str(one.place)},
+        )
+
     def _event(self, one: Kept, who: told.Writers) -> LogEvent:
         host = one.process.host if one.process else one.host  # its true name may be known later
         host, pid, rank = who.of(one.group, host, one.pid, one.rank)
@@ -302,7 +359,7 @@ class Reading:
             sign=one.sign,
             file=one.group[0],
             line=one.line,
-            text=masked(one.text)[:_TEXT],  # a secret that the cut would halve is seen whole before
+            text=_quoted(one.text),
             order=one.order,
             host=host,
             pid=pid,
@@ -312,6 +369,25 @@ class Reading:
             fields=one.fields,
             count=one.count,
         )
+
+
+def _is_familiar(block: bytes) -> bool:
+    """Whether NCCL, torch, a launcher or what runs on them is named at all, whatever stands before its lines."""
+    lower = block.lower()
+    return any(name in lower for name in _NAMES)
+
+
+def _told(found: list[tuple[str, dict[str, str]]], level: str) -> list[tuple[str, dict[str, str]]]:
+    """What a line says. level: of NCCL's own lines, where words of failure mean less than their level."""
+    if not level:
+        return found
+    known = [one for one in found if one[0] not in _GENERAL]
+    return known if known or level != "WARN" else [(_WARNING, {})]
+
+
+def _quoted(line: str) -> str:
+    """The line as it may be shown; a secret that the cut would halve is seen whole before."""
+    return masked(line)[:_TEXT]
 
 
 def _ranks(told: Iterable[int | None]) -> list[int]:

@@ -89,6 +89,7 @@ def _process(process: Process, rank: int | None, file: str, line: int) -> LogPro
         nvls=process.nvls,
         chunk=process.chunk,
         first_line=line,
+        started_line=process.started_line,
         file=file,
     )
 

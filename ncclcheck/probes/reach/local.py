@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import socket
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 import psutil
 
-from ncclcheck.probes.facts import Counters, Neighbour, Unread
+from ncclcheck.probes import netlink
+from ncclcheck.probes.facts import Counters, Hop, Neighbour, Unread, Way, replace
 from ncclcheck.probes.machine import Machine
 from ncclcheck.probes.reach import protocol
 
 _ANY_PORT = 9
+_ARP_S = 0.3  # a machine on the wire answers within a millisecond; the kernel asks again only after a second
+_ANSWERED = ("reachable", "stale", "delay", "probe")
 _COMPLETE, _PERMANENT = 0x2, 0x4  # ATF_COM and ATF_PERM, linux/if_arp.h
 
 
@@ -39,6 +45,36 @@ def source_to(address: str) -> str | Unread:
             return str(sock.getsockname()[0]).partition("%")[0]
     except OSError as error:
         return Unread("absent", f"no way to {address}: {error.strerror or error}")
+
+
+def way_to(address: str) -> Way | Unread:
+    """How the kernel sends to a peer: interface, source, next hop and whether that answers.
+
+    Nothing is sent, unless a gateway does not answer: then a packet goes to where another one may be.
+    """
+    try:
+        way = netlink.way_to(address)
+        silent = [hop for hop in way.hops if hop.address != address and hop.state in ("failed", "incomplete")]
+        return replace(way, routers=_routers(silent[0])) if silent else way
+    except (OSError, ValueError) as error:
+        return Unread("no_tool", f"rtnetlink: {error}")
+
+
+def _routers(dead: Hop) -> list[str]:
+    """Who answers on that wire at the first or the last address of its subnets (ARP or neighbour discovery)."""
+    found = []
+    for one in psutil.net_if_addrs().get(dead.interface, []):
+        with suppress(ValueError):
+            own = ipaddress.ip_interface(f"{one.address}/{one.netmask}")
+            if own.version == ipaddress.ip_address(dead.address).version and own.network.num_addresses >= 4:
+                ends = {own.network[1], own.network[-2]} - {own.ip, ipaddress.ip_address(dead.address)}
+                found += [str(end) for end in sorted(ends, key=int)]
+    for address in found:
+        with suppress(OSError), socket.socket(protocol.family_of(address), socket.SOCK_DGRAM) as sock:
+            sock.connect(protocol.place(address, _ANY_PORT))
+            sock.send(b"")
+    time.sleep(_ARP_S if found else 0.0)
+    return [one for one in found if netlink.neighbour_state(dead.interface, one) in _ANSWERED]
 
 
 def neighbours() -> dict[str, Neighbour] | Unread:
@@ -85,7 +121,14 @@ def _counted(words: list[str]) -> Counters | Unread:
     """Received: bytes packets errs drop fifo frame compressed multicast; sent: bytes packets errs drop ..."""
     try:
         n = [int(word) for word in words]
-        return Counters(packets=n[1] + n[9], errors=n[2] + n[10], drops=n[3] + n[11])
+        return Counters(
+            packets=n[1] + n[9],
+            errors=n[2] + n[10],
+            drops=n[3] + n[11],
+            bytes_in=n[0],
+            bytes_out=n[8],
+            seconds=time.monotonic(),
+        )
     except (ValueError, IndexError):
         return Unread("broken", "/proc/net/dev is not what proc(5) says")
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ncclcheck.probes.facts import (
     ByName,
+    Connect,
     Counters,
     Door,
     Neighbour,
@@ -16,6 +17,7 @@ from ncclcheck.probes.facts import (
     PeerReach,
     Resolution,
     Unread,
+    Volley,
     replace,
 )
 from ncclcheck.probes.reach import local, schedule, volley
@@ -28,6 +30,8 @@ _CONNECT_S = 2.5
 _LEFT_FOR_BURSTS = 0.4
 _NO_GLOO: Mapping[int, str] = {}
 _UNASKED = Unread("absent", "gloo would tell no other address")
+_WELL = Unread("absent", "it was reached")
+_NO_SECOND = Unread("absent", "the measurement ended before the bursts")
 _NO_NEIGHBOUR = Unread("absent", "the kernel has no IPv4 neighbour entry of it")
 
 
@@ -61,8 +65,10 @@ def _measured(
         interface=me.interface,
         address=me.address,
         mtu=me.mtu,
+        own=work.own(),
         peers=work.peers(),
         counters=counted,
+        beside=work.beside,
         udp_overflows=max(0, local.udp_overflows() - overflows),
         seconds=round(time.monotonic() - begun, 3),
     )
@@ -96,6 +102,9 @@ class _Work:
         self._named = {door.name for door in doors} & set(names)
         self._threads: list[threading.Thread] = []
         self._interfaces = local.interface_names()
+        self._own: Connect | Unread = Unread("timed_out", "not finished in time")
+        self._at_first = local.counters(me.interface)
+        self.beside: Counters | Unread = _NO_SECOND
 
     def start(self, begun: float, seconds: float) -> None:
         """A thread a peer and a name, one for all packets."""
@@ -103,6 +112,7 @@ class _Work:
         for call in self._calls.values():
             self._go(lambda call=call: call.run(end))  # type: ignore[misc]
         self._go(lambda: self._packets.run(begun, small))
+        self._go(lambda: self._to_itself(end))
         for door in self._by_gloo.values():
             self._go(lambda door=door: self._knock(door, end))  # type: ignore[misc]
         for name in self._named:
@@ -115,6 +125,9 @@ class _Work:
 
     def _knock(self, door: Door, end: float) -> None:
         self._by_name[door.node] = ByName(address=door.address, connect=Call(door).knock(end))
+
+    def _to_itself(self, end: float) -> None:
+        self._own = Call(self._me).knock(end)
 
     def _resolve(self, name: str) -> None:
         try:
@@ -129,6 +142,7 @@ class _Work:
         at = begun + min(_SMALL_S, seconds / 3)
         _sleep_until(at)
         before = local.counters(self._me.interface)
+        self.beside = local.risen(self._at_first, before)
         for slot in schedule.slots(len(ordered)):
             if at + _SLOT_S > begun + seconds - _LEFT_FOR_BURSTS:
                 break
@@ -177,4 +191,15 @@ class _Work:
             volley=call.volley,
             neighbour=entries if isinstance(entries, Unread) else entries.get(door.address, _NO_NEIGHBOUR),
             by_name=self._by_name.get(door.node, _UNASKED),
+            way=local.way_to(door.address) if _is_bad(call) else _WELL,
         )
+
+    def own(self) -> Connect | Unread:
+        """The connection to our own address."""
+        return self._own
+
+
+def _is_bad(call: Call) -> bool:
+    """Whether it was not reached, or some of the connections that were opened at once were not answered."""
+    passed = isinstance(call.connect, Connect) and call.connect.outcome == "ok"
+    return not passed or (isinstance(call.volley, Volley) and call.volley.late > 0)

@@ -35,10 +35,11 @@ _OF_TOOLS = re.compile(
 )
 # Whom a rule of the packet filter names: a set of addresses, a user, a group.
 _IN_RULES = re.compile(r"@(?P<set>[\w./-]+)|\bsk[ug]id (?P<user>[A-Za-z_][\w.-]*)")
-_USERS = {("Gpus", "user"), ("GpuProcess", "user"), ("Other", "user")}
-_HOSTS = {("Resolution", "name")}
+_USERS = {("Gpus", "user"), ("GpuProcess", "user"), ("Other", "user"), ("Dialled", "user")}
+_HOSTS = {("Resolution", "name"), ("Dialled", "host")}
 _NAMED = {**dict.fromkeys(_NODES, "node"), **dict.fromkeys(_USERS, "user"), **dict.fromkeys(_HOSTS, "host")}
-_PATHS = {"path", "point", "executable", "torch_path", "folder", "target"}
+_PATHS = {"path", "point", "executable", "torch_path", "folder", "target", "master"}
+_JUMP = re.compile(r"(?:(?P<user>[\w.-]+)@)?(?P<host>[A-Za-z][\w.-]*)(?::\d+)?(?:,|$)")
 _JUDGED = {"Verdict", "Finding", "Evidence", "Remedy", "Culprit", "Where", "Recommendation"}
 _VARIABLES = {
     "user": re.compile(r"SLURM_JOB_USER|SLURM_USER"),
@@ -94,6 +95,8 @@ class Disguise:
             self._learn_hosts_in(text)
         elif kind == "Filter":
             self._learn_filter(field, text)
+        elif place == ("Dialled", "by"):
+            self._learn_jumps(text)
         elif place == ("Other", "command"):
             self._learn_command(text)
         elif field in _PATHS and text.startswith(("/", "~")):
@@ -115,6 +118,12 @@ class Disguise:
         for found in _IN_RULES.finditer(text):
             kind = str(found.lastgroup)
             self._names.learn(found[kind], kind)
+
+    def _learn_jumps(self, by: str) -> None:
+        """`ProxyJump ann@gate:2222,inner`; of a ProxyCommand the program stays."""
+        for found in _JUMP.finditer(by.removeprefix("ProxyJump ")) if by.startswith("ProxyJump ") else ():
+            self._names.learn(found["host"], "host")
+            self._names.learn(found["user"] or "", "user")
 
     def _learn_command(self, command: str) -> None:
         """Of somebody else's process the program stays; what it was given is its owner's own words."""

@@ -16,10 +16,12 @@ from ncclcheck.reports.culprit.groups import known_groups
 from ncclcheck.reports.culprit.machines import lack_cores, machines_differ, share_cores, usual_noise
 from ncclcheck.reports.culprit.own import by_own_environment
 from ncclcheck.reports.culprit.samples import PERCENT, Samples, Way, ends_of, read
-from ncclcheck.reports.culprit.slowed import Slowed, slowed_by_loss
+from ncclcheck.reports.culprit.slowed import Slowed, slowed_by_cause, slowed_by_loss
 from ncclcheck.reports.culprit.training import in_training
 from ncclcheck.reports.derived import derived
 from ncclcheck.reports.findings import Culprit, Where
+from ncclcheck.reports.held_up import HeldUp
+from ncclcheck.reports.losses import Lost
 from ncclcheck.reports.pairing import pairing
 
 _LINKS = 4
@@ -77,7 +79,14 @@ def through_network(cluster: Cluster) -> list[Found]:
     samples, guilty = _blamed(cluster)
     device = words.devices(cluster)
     slowed = slowed_by_loss(cluster)
-    known = [Found(_lossy(one, device), one.slowness, "NET009") for one in slowed]
+    known = [
+        Found(_lossy(one, one.cause, device), one.slowness, "NET009")
+        for one in slowed
+        if isinstance(one.cause, Lost)
+    ]
+    held = slowed_by_cause(cluster)
+    known += [Found(_held_up(one, cause, device), one.slowness, cause.code) for one, cause in _causes_of(held)]
+    slowed = [*slowed, *held]
     if len(samples.names) < FEW:
         return known or [Found(one, None) for one in _of_two(cluster)]
     guilty = _not_explained(cluster, samples, slowed) if slowed else guilty
@@ -96,6 +105,8 @@ def _not_explained(cluster: Cluster, samples: Samples, slowed: list[Slowed]) -> 
     explained = {ends for one in slowed for ends in one.ends}
     beside = {name: one.slowness for one in slowed for ends in one.ends for name in ends}
     left = replaced(samples, ways=tuple(way for way in samples.ways if ends_of(way) not in explained))
+    if len(left.names) < FEW and any(isinstance(one.cause, HeldUp) for one in slowed):
+        return []
     return [
         one
         for one in blame(left, known_groups(cluster))
@@ -131,9 +142,25 @@ def _culprit(one: Blame, samples: Samples, device: words.Device) -> Culprit:
     )
 
 
-def _lossy(one: Slowed, device: words.Device) -> Culprit:
+def _causes_of(held: list[Slowed]) -> list[tuple[Slowed, HeldUp]]:
+    return [(one, one.cause) for one in held if isinstance(one.cause, HeldUp)]
+
+
+def _held_up(one: Slowed, cause: HeldUp, device: words.Device) -> Culprit:
+    """A node of which the cause is known from before the job."""
+    nic = device(cause.node, None)
+    return Culprit(
+        kind="nic",
+        names=[f"{cause.node}/{nic}"],
+        where=[Where(node=cause.node, device=nic)],
+        confidence=_KNOWN,
+        explains=[cause.code, "BEN004"],
+        why=f"{one.what}, because of {cause.code} on {cause.node}",
+    )
+
+
+def _lossy(one: Slowed, lost: Lost, device: words.Device) -> Culprit:
     """A way, or a node, of which the loss is known from before the job."""
-    lost = one.lost
     nic = device(lost.node, None)
     return Culprit(
         kind="link" if lost.peer else "nic",

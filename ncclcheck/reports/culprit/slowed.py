@@ -1,4 +1,4 @@
-"""Ways that the job found slow and on which packets were lost before it: the loss is the cause."""
+"""Ways that the job found slow and of which the cause was seen before it: loss, or what holds a node up."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ncclcheck.reports.culprit.blame import FEW
 from ncclcheck.reports.culprit.machines import lack_cores, usual_noise
 from ncclcheck.reports.culprit.samples import PERCENT, Ends, Samples, Way, ends_of, read, slowness_at
 from ncclcheck.reports.derived import derived
+from ncclcheck.reports.held_up import HeldUp, held_up
 from ncclcheck.reports.losses import Lost
 
 _LEAST_TIMES = 2  # once is an accident: a burst hits one measurement in a hundred
@@ -19,9 +20,9 @@ _LEAST_TIMES = 2  # once is an accident: a burst hits one measurement in a hundr
 
 @dataclass(frozen=True)
 class Slowed:
-    """Loss, and the ways of the job that it made slow. slowness: that of the worst of them."""
+    """A cause, and the ways of the job that it made slow. slowness: that of the worst of them."""
 
-    lost: Lost
+    cause: Lost | HeldUp
     ways: tuple[Way, ...]
     slowness: float
 
@@ -68,3 +69,14 @@ def _slow_ways(cluster: Cluster) -> dict[Way, float]:
 
 def _is_slow(samples: Samples, way: Way, least: float) -> bool:
     return way.times >= _LEAST_TIMES and way.slowness >= max(least, samples.least(way.times))
+
+
+@derived
+def slowed_by_cause(cluster: Cluster) -> list[Slowed]:
+    """What a limit, small buffers, a foreign stream or a detour made slow."""
+    causes = held_up(cluster)
+    if not causes or not cluster.measurements.pairs:
+        return []
+    slow = _slow_ways(cluster)
+    found = [(one, [way for way in slow if (way.source, way.target) in one.pairs]) for one in causes]
+    return [Slowed(one, tuple(ways), max(slow[way] for way in ways)) for one, ways in found if ways]

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from ncclcheck.probes.facts import Cluster, NotKnown
+from ncclcheck.reports import profiles
 from ncclcheck.reports.findings import Verdict
 from ncclcheck.reports.jsondoc import Recommendation
 from ncclcheck.reports.recommend import (
@@ -67,7 +68,7 @@ def advice(site: Site) -> list[Advice]:
 
 
 def _all(site: Site) -> Iterator[Advice]:
-    kept = platforms.keeps(site)
+    kept = profiles.keeps(site.nodes)
     for rule in RULES:
         for found in _found(rule, site) if rule.applies(site) else ():
             of_profile = found.variable in kept and found.value is None and rule.action != "set"

@@ -35,7 +35,7 @@ class SettingRule:
 
     anywhere: it speaks also where the job does not use NCCL on real machines, as what takes something away does.
     of_machine: what it takes away depends on the machine, and a login node is none of those that the job runs on.
-    harmful: what it takes away is wrong even where a platform's own profile has it.
+    harmful: what it takes away is wrong, or without effect, even where a platform's own profile has it.
     """
 
     rule: str

@@ -2,46 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from ncclcheck.probes.facts import Node, Unread, value_or
-from ncclcheck.reports import wiring
-from ncclcheck.reports.hca import UsedPort, hca_choice, parse_hca
+from ncclcheck.probes.facts import Node, value_or
+from ncclcheck.reports import carrying, data_cards, wiring
+from ncclcheck.reports.hca import UsedPort, is_routable, parse_hca, roce_version
 from ncclcheck.reports.recommend.advice import Found, SettingRule
 from ncclcheck.reports.recommend.site import Site
-from ncclcheck.reports.variables import nccl_version, values
+from ncclcheck.reports.variables import values
 
 _HCA = "NCCL_IB_HCA"
 _ENV = "NCCL user guide, NCCL_IB_HCA"
-
-
-def _taken(node: Node, value: str | None) -> set[str]:
-    """The ports that NCCL would use with this value."""
-    env = {name: text for name, text in {**values(node), _HCA: value}.items() if text is not None}
-    devices = wiring.choice(node)
-    all_ports = [one.hca for one in (*devices.used, *devices.inactive, *devices.unseen, *devices.unwanted)]
-    found = hca_choice([*{one.name: one for one in all_ports}.values()], env, nccl_version(node))
-    return {_port(one) for one in found.used}
-
-
-def _port(one: UsedPort) -> str:
-    return f"{one.hca.name}:{one.port.name}"
-
-
-def _data_ports(ports: list[UsedPort]) -> list[UsedPort]:
-    """The fastest ports of the link layer that carries most; none where a rate or a link layer is not known."""
-    rates = [one.port.rate_gbit for one in ports]
-    if any(isinstance(rate, Unread) for rate in rates) or any(
-        isinstance(one.port.link_layer, Unread) for one in ports
-    ):
-        return []
-    total: dict[str, float] = {}
-    for one in ports:
-        layer = str(one.port.link_layer)
-        total[layer] = total.get(layer, 0.0) + value_or(one.port.rate_gbit, 0.0)
-    of_layer = [one for one in ports if one.port.link_layer == max(total, key=total.__getitem__)]
-    most = max(value_or(one.port.rate_gbit, 0.0) for one in of_layer)
-    return [one for one in of_layer if one.port.rate_gbit == most]
+# Virtual functions of ConnectX-4 to 6, and of ConnectX-7 and later (15b3:101e). Source: pci.ids
+_VIRTUAL_MODELS = ("MT4116", "MT4118", "MT4120", "MT4122", "MT4124", "MT4126")
 
 
 def _shown(node: Node, ports: list[UsedPort]) -> str:
@@ -49,35 +22,14 @@ def _shown(node: Node, ports: list[UsedPort]) -> str:
     return f"{node.name}: {', '.join(told)}"
 
 
-def _is_meant(data: list[UsedPort], others: list[UsedPort]) -> bool:
-    """Whether the others are cards of another kind, and not the same kind with a bad cable."""
-    kinds = {one.hca.board if isinstance(one.hca.board, str) else one.hca.model for one in data}
-    layers = {str(one.port.link_layer) for one in data}
-    return all(
-        str(one.port.link_layer) not in layers
-        or (one.hca.board if isinstance(one.hca.board, str) else one.hca.model) not in kinds
-        for one in others
-    )
-
-
-def data_cards(site: Site) -> Iterator[Found]:
-    """S6, S8: NCCL would use slow cards, or cards of another link layer, beside those of the data network."""
-    wanted: dict[str, set[str]] = {}
-    names: set[str] = set()
-    evidence = []
-    for node in site.nodes:
-        used = [*site.hcas(node).used]
-        data = _data_ports(used) if used else []
-        if not data or not _is_meant(data, [one for one in used if one not in data]):
-            return
-        wanted[node.name] = {_port(one) for one in data}
-        names |= {one.name for one in data}
-        if len(data) < len(used):
-            evidence.append(_shown(node, used))
-    value = "=" + ",".join(sorted(names))
-    if evidence and all(_taken(node, value) == wanted[node.name] for node in site.nodes):
-        why = "NCCL uses every port that is ACTIVE; a slow one, or one of another link layer, holds back all."
-        yield Found(_HCA, value, why, evidence[:4])
+def cards_of_data(site: Site) -> Iterator[Found]:
+    """S6, S8: NCCL would send data over slow cards, or cards of another link layer, beside those meant for it."""
+    value = data_cards.list_for(site.nodes)
+    used = {node.name: [*carrying.choice(node).used] for node in site.nodes}
+    mixed = [node for node in site.nodes if len(data_cards.fastest(used[node.name])) < len(used[node.name])]
+    if value and mixed:
+        why = "These cards are as near to the GPUs as those of the data network, and hold back all."
+        yield Found(_HCA, value, why, [_shown(node, used[node.name]) for node in mixed[:4]])
 
 
 def of_another_machine(site: Site) -> Iterator[Found]:
@@ -89,8 +41,8 @@ def of_another_machine(site: Site) -> Iterator[Found]:
         every = [*choice.used, *choice.unwanted]
         if (
             not every
-            or len(_data_ports(every)) != len(every)
-            or _taken(node, None) == _taken(node, values(node).get(_HCA))
+            or len(data_cards.fastest(every)) != len(every)
+            or data_cards.taken_with(node, None) == data_cards.taken_with(node, values(node).get(_HCA))
         ):
             return
     why = "It leaves out HCAs that are ACTIVE and alike; without it NCCL uses all of them."
@@ -108,11 +60,11 @@ def prefix_of_others(site: Site) -> Iterator[Found]:
     strict = ("^=" if pattern.exclude else "=") + value.removeprefix("^")
     more = []
     for node in site.nodes:
-        present = {one.partition(":")[0] for one in _taken(node, None)}
+        present = {one.partition(":")[0] for one in data_cards.taken_with(node, None)}
         if not {entry.name for entry in pattern.entries} <= present:
             return
-        more += [f"{node.name}: it also means {', '.join(sorted(extra))}"
-                 for extra in [_taken(node, value) ^ _taken(node, strict)] if extra]  # fmt: skip
+        if extra := data_cards.taken_with(node, value) ^ data_cards.taken_with(node, strict):
+            more.append(f"{node.name}: it also means {', '.join(sorted(extra))}")
     if more:
         why = "A name in the list is the beginning of other names, which it means as well; with = it means itself."
         yield Found(_HCA, strict, why, [*site.held(_HCA), *more[:3]])
@@ -125,15 +77,20 @@ def virtual_functions(site: Site) -> Iterator[Found]:
         return
     every: list[set[str]] = []
     for node in site.nodes:
-        virtual = {one.name for one in wiring.functions(node) if one.virtual_function}
         choice = site.hcas(node)
         here = [*choice.used, *choice.unwanted]
-        if not here or not all(value_or(one.hca.pci, "") in virtual for one in here):
+        if not here or not all(_is_virtual_function(node, one) for one in here):
             return
         every.append({one.hca.name for one in here})
     if len({frozenset(one) for one in every}) > 1:
         why = "The HCAs are virtual functions, numbered differently on each node; NCCL uses all by itself."
         yield Found(_HCA, None, why, site.held(_HCA), "unset")
+
+
+def _is_virtual_function(node: Node, one: UsedPort) -> bool:
+    """By sysfs on a host and in a pod; in a virtual machine, which shows no physical one, by its model."""
+    virtual = {function.name for function in wiring.functions(node) if function.virtual_function}
+    return value_or(one.hca.pci, "") in virtual or value_or(one.hca.model, "") in _VIRTUAL_MODELS
 
 
 def both_functions(site: Site) -> Iterator[Found]:
@@ -144,17 +101,27 @@ def both_functions(site: Site) -> Iterator[Found]:
         choice = site.hcas(node)
         cards = {value_or(one.hca.pci, "").rpartition(".")[0] for one in choice.used} - {""}
         used |= {one.name for one in choice.used}
-        extra |= {one.name for one in choice.unwanted if value_or(one.hca.pci, "").rpartition(".")[0] in cards}
+        of_card = [one for one in choice.unwanted if value_or(one.hca.pci, "").rpartition(".")[0] in cards]
+        if not all(_carries_alike(one, choice.used) for one in of_card):
+            return
+        extra |= {one.name for one in of_card}
     if extra:
         why = f"{', '.join(sorted(extra))} belongs to the same card and is ACTIVE; NCCL merges both into one."
         value = "=" + ",".join(sorted(used | extra))
         yield Found(_HCA, value, why, site.held(_HCA))
 
 
+def _carries_alike(one: UsedPort, used: Sequence[UsedPort]) -> bool:
+    """Whether it has the rate and the link layer of the ports used, and on RoCE an address that is routed."""
+    alike = {(other.port.link_layer, other.port.rate_gbit) for other in used}
+    routed = any(is_routable(gid) and roce_version(gid) == 2 for gid in value_or(one.port.gids, []))
+    return alike == {(one.port.link_layer, one.port.rate_gbit)} and (routed or not one.is_roce)
+
+
 RULES = (
     SettingRule(
         rule="S8", title="the HCAs of the data network, where others are ACTIVE beside them", action="set",
-        find=data_cards, source=f"{_ENV}; NVIDIA/nccl#1401; OCI, recommended NCCL parameters by shape",
+        find=cards_of_data, source=f"{_ENV}; NVIDIA/nccl#1401; OCI, recommended NCCL parameters by shape",
         gain="the slowest card does not hold back the others",
         risk="a wrong list halves the bandwidth: count the names against the rails of a node",
     ),
@@ -177,5 +144,6 @@ RULES = (
         rule="R10", title="both functions of a card with two", action="try", find=both_functions, since=(2, 7, 0),
         source="NVIDIA/dgx-spark-playbooks, threads on both functions of one card",
         gain="98 to 161 Gb/s were reported for a pair of DGX Spark",
+        risk="the other port may be meant for storage: see to what it is cabled",
     ),
 )  # fmt: skip

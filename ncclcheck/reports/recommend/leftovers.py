@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import ConfLine, at, value_or, variables
-from ncclcheck.reports import wiring
+from ncclcheck.reports import ll128, wiring
 from ncclcheck.reports.recommend.advice import Found, SettingRule, number, on, without
 from ncclcheck.reports.recommend.site import Held, Site
 from ncclcheck.reports.rules.nccl_variables import unread_name
@@ -39,6 +39,13 @@ def values_read_otherwise(site: Site) -> Iterator[Found]:
         }
         if told:
             yield Found(name, None, f"Its value {sorted(told)[0]}.", site.held(name))
+
+
+def verbose_log(site: Site) -> Iterator[Found]:
+    """L1: a log that is too long; without the variable NCCL would print nothing at all."""
+    if evidence := site.held("NCCL_DEBUG", on("info", "trace", "abort")):
+        why = "Every rank writes thousands of lines; WARN keeps what matters, and unset NCCL prints nothing."
+        yield Found("NCCL_DEBUG", "WARN", why, evidence)
 
 
 def lines_that_do_nothing(site: Site) -> Iterator[Found]:
@@ -79,14 +86,25 @@ class _None:
 
 
 def _is_debugging(held: Held) -> bool:
-    """Set, and not to what it is by itself."""
+    """Set, and not to what it is by itself. Megatron asks for NCCL_GRAPH_REGISTER=0 with expandable segments."""
+    if held.name == "NCCL_GRAPH_REGISTER" and held.number == 0:
+        return False
     default = parsed_value(held.name, None)
     return held.name not in reference() or parsed_value(held.name, held.text, held.on.version) != default
 
 
 def _plain_pin(held: Held) -> bool:
-    """For all collectives at once: the form `allreduce:tree` names what it was measured for."""
-    return ":" not in held.text
+    """For all collectives at once: `allreduce:tree` names what it was measured for, and `^` pins nothing."""
+    return ":" not in held.text and not held.text.startswith("^")
+
+
+def _leaves_nothing(held: Held) -> bool:
+    """A pin without Ring, from which broadcast has no fall-back."""
+    return held.on.since(2, 24, 0) and _plain_pin(held) and "ring" not in held.text.lower()
+
+
+def _forces_ll128(held: Held) -> bool:
+    return _plain_pin(held) and "ll128" in held.text.lower() and not ll128.is_safe(held.on.node)
 
 
 def _large_chunk(held: Held) -> bool:
@@ -103,6 +121,11 @@ def _one_of_efa(site: Site) -> bool:
     return all(listed) and all(
         len(wiring.efa(node)) == len(hcas) for node, hcas in zip(site.nodes, listed, strict=True)
     )
+
+
+def _stale_efa(held: Held) -> bool:
+    """FI_EFA_USE_HUGE_PAGE=0 is AWS's way out where data loaders cannot fork: only 1 says nothing."""
+    return held.name != "FI_EFA_USE_HUGE_PAGE" or held.number == 1
 
 
 def _has_efa(site: Site) -> bool:
@@ -149,37 +172,50 @@ RULES = (
         risk="a plugin of your own may read it",
     ),
     SettingRule(
-        rule="L2", title="no algorithm for all collectives", action="unset",
+        rule="L2", title="no algorithm that leaves broadcast without one", action="unset",
+        find=without("NCCL_ALGO", when=_leaves_nothing,
+                     why="It has no Ring, and since NCCL 2.24 broadcast and reduce do not fall back to it."),
+        source="NVIDIA/nccl#1304; pytorch/pytorch#163063", gain="the job starts",
+    ),
+    SettingRule(
+        rule="L2", title="no algorithm for all collectives", action="try",
         find=without("NCCL_ALGO", when=_plain_pin,
-                     why="NCCL chooses by operation and size; since 2.24 it does not fall back from a pin."),
-        source="NVIDIA/nccl#1304, NVIDIA/nccl#790; pytorch/pytorch#163063",
+                     why="NCCL chooses by operation and size; this pins one for all."),
+        source="NVIDIA/nccl#1304, NVIDIA/nccl#790; Megatron Core, deterministic training",
         gain="the right algorithm for every size",
+        risk="keep it where the training is to be deterministic, as Megatron's --deterministic-mode asks",
         disagree="GCP's TCPX profile pins it, and OCI saw 34 against 21 GB/s with a tree on RTX PRO.",
     ),
     SettingRule(
-        rule="L3", title="no protocol for all collectives", action="unset",
+        rule="L3", title="no protocol that may give wrong results", action="unset",
+        find=without("NCCL_PROTO", when=_forces_ll128,
+                     why="It forces LL128 on a way on which NCCL does not use it by itself."),
+        source="NVIDIA/nccl#790, NVIDIA/nccl#831, NVIDIA/nccl#1261; NVIDIA/nccl src/graph/tuning.cc",
+        gain="right results",
+    ),
+    SettingRule(
+        rule="L3", title="no protocol for all collectives", action="try",
         find=without("NCCL_PROTO", when=_plain_pin,
-                     why="NCCL knows where LL128 is safe and when Simple is faster; a pin turns that off."),
-        source="NVIDIA/nccl#790, NVIDIA/nccl#831, NVIDIA/nccl#1261", gain="lower latency, and right results",
+                     why="NCCL knows when which protocol is faster; a pin turns that off."),
+        source="NVIDIA/nccl#790; NCCL user guide, NCCL_PROTO", gain="lower latency of small messages",
         disagree="GCP's TCPX and TCPXO profiles pin it.",
     ),
     SettingRule(
-        rule="L4", title="no size of NCCL's buffers", action="unset",
+        rule="L4", title="no size of NCCL's buffers", action="try",
         find=without("NCCL_BUFFSIZE",
                      why="NCCL's maintainers advise against it: it costs memory for every channel and peer."),
         source="NVIDIA/nccl#1739", gain="GPU memory",
+        disagree="AWS recommends 8 MiB, which its plugin sets from 1.16 on.",
     ),
     SettingRule(
-        rule="L6", title="no number of channels", action="unset",
+        rule="L6", title="no number of channels", action="try",
         find=without("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS",
                      why="It takes cores of the GPU from every group, and overrides what torch sets for one."),
         source="NVIDIA/nccl src/init.cc; ClusterMAX criteria", gain="cores of the GPU for the training",
         disagree="GCP's TCPXO profile sets NCCL_MIN_NCHANNELS=4, Azure's recipes 32.",
     ),
     SettingRule(
-        rule="L1", title="no verbose log in production", action="unset",
-        find=without("NCCL_DEBUG", when=on("info", "trace", "abort"),
-                     why="Every rank writes thousands of lines; NCCL_DEBUG=WARN keeps what matters."),
+        rule="L1", title="warnings alone in production", action="set", find=verbose_log,
         source="AWS, EFA cheat sheet; OCI and GCP set WARN", gain="no load on the shared file system",
         risk="the lines of init are gone: ncclcheck bench reads its own",
     ),
@@ -194,7 +230,8 @@ RULES = (
         find=without("NCCL_IGNORE_DISABLED_P2P", "NCCL_NVB_DISABLE", "NCCL_RUNTIME_CONNECT", "NCCL_GRAPH_REGISTER",
                      "NCCL_NET_SHARED_BUFFERS", "NCCL_NET_SHARED_COMMS", when=_is_debugging,
                      why="NVIDIA's guide has it for debugging, not for production."),
-        source=_DEBUGGING, gain="none now; it may break with the next version",
+        source=f"{_DEBUGGING}; Megatron Core cuda_graphs.py (NCCL_GRAPH_REGISTER=0)",
+        gain="none now; it may break with the next version",
     ),
     SettingRule(
         rule="L24", title="communicators are left to torch", action="unset",
@@ -221,9 +258,9 @@ RULES = (
     SettingRule(
         rule="L17", title="no settings of old EFA plugins", action="unset", of_machine=True,
         find=without("FI_PROVIDER", "FI_EFA_FORK_SAFE", "FI_EFA_USE_DEVICE_RDMA", "FI_EFA_USE_HUGE_PAGE",
-                     only=_has_efa,
+                     only=_has_efa, when=_stale_efa,
                      why="The plugin chooses EFA by itself; the others were for kernels and plugins of 2021."),
-        source="AWS, EFA cheat sheet (awsome-distributed-training)", gain="none now, or faster forks",
+        source="AWS, EFA cheat sheet (awsome-distributed-training)", gain="none now",
         risk="with a plugin up to 1.5 they are still needed",
     ),
     SettingRule(

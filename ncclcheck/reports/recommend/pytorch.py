@@ -8,6 +8,7 @@ from ncclcheck.reports.recommend.advice import Found, SettingRule, number, on, w
 from ncclcheck.reports.recommend.site import Held, Site
 
 _DUMP = "TORCH_NCCL_DUMP_ON_TIMEOUT"
+_MANY = 16  # nodes; from there on a hang is a matter of days, not of chance (The Llama 3 Herd of Models)
 _BUFFERS = ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE")
 
 
@@ -24,6 +25,20 @@ def recorder_after_a_hang(site: Site) -> Iterator[Found]:
         yield Found(buffer, "2000", why, problem)
     if not site.is_set(_DUMP) and site.runs_torch((2, 2, 0)):
         yield Found(_DUMP, "1", "The record is written when a collective times out.", problem)
+
+
+def recorder_before_a_hang(site: Site) -> Iterator[Found]:
+    """X1: many nodes, and a torch that records nothing by itself."""
+    if len(site.nodes) < _MANY or not site.runs_torch((2, 2, 0), (2, 11, 0)):
+        return
+    told = [f"{len(site.nodes)} nodes", "torch before 2.11 records nothing by itself"]
+    if not site.is_set(*_BUFFERS):
+        buffer = _BUFFERS[1] if site.runs_torch((2, 8, 0)) else _BUFFERS[0]
+        yield Found(
+            buffer, "2000", "The last 2000 collectives of each rank explain a hang after it happened.", told
+        )
+    if not site.is_set(_DUMP):
+        yield Found(_DUMP, "1", "The record is written when a collective times out.", told)
 
 
 def times_of_collectives(site: Site) -> Iterator[Found]:
@@ -45,6 +60,13 @@ RULES = (
         gain="the next hang explains itself",
         risk="a little memory; TORCH_FR_DUMP_TEMP_FILE (before torch 2.9: TORCH_NCCL_DEBUG_INFO_TEMP_FILE) should "
         "be on a shared directory",
+    ),
+    SettingRule(
+        rule="X1", title="the Flight Recorder on many nodes, before the first hang", action="try",
+        find=recorder_before_a_hang, source="PyTorch documentation, Flight Recorder",
+        gain="the first hang explains itself",
+        risk="it counts entries and not bytes; TORCH_FR_DUMP_TEMP_FILE (before torch 2.9: "
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE) should be on a shared directory",
     ),
     SettingRule(
         rule="L14", title="torch does not wait for every collective on the host", action="unset",

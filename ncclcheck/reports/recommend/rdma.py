@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Node, Unread, value_or
-from ncclcheck.reports import lan, wiring
+from ncclcheck.reports import lan, profiles, wiring
 from ncclcheck.reports.hca import UsedPort, address_of, automatic_gid, is_routable, roce_version
 from ncclcheck.reports.recommend.advice import Found, SettingRule
 from ncclcheck.reports.recommend.site import Site
@@ -15,6 +15,7 @@ from ncclcheck.reports.variables import values
 _GID, _TC, _PKEY, _QPS = "NCCL_IB_GID_INDEX", "NCCL_IB_TC", "NCCL_IB_PKEY", "NCCL_IB_QPS_PER_CONNECTION"
 _ENV = "NCCL user guide"
 _FULL_MEMBER = 0x8000
+_FAST_GBIT = 100.0  # below it one flow seldom fills a queue of the switch
 
 
 def roce(site: Site) -> list[tuple[Node, UsedPort]]:
@@ -89,6 +90,18 @@ def traffic_class(site: Site) -> Iterator[Found]:
         yield Found(_TC, value, why, [f"no traffic class on {', '.join(lacking[:4])}", *site.told("RDM016")])
 
 
+def some_class(site: Site) -> Iterator[Found]:
+    """R3: fast RoCE between nodes, and no traffic class anywhere."""
+    ports = roce(site)
+    fast = ports and all(value_or(one.port.rate_gbit, 0.0) >= _FAST_GBIT for _, one in ports)
+    absent = all(
+        isinstance(one.port.traffic_class, Unread) and one.port.traffic_class.kind == "absent" for _, one in ports
+    )
+    if site.several and fast and absent and not any(_TC in profiles.asked(node) for node in site.nodes):
+        why = "No class is set, and RoCE is lossless only in that of the site: ask for it; 106 is the usual one."
+        yield Found(_TC, "106", why, [f"no traffic class on {len(ports)} RoCE ports"])
+
+
 def partition(site: Site) -> Iterator[Found]:
     """R19: index 0 of the partition table is not the tenant's; one other index is, on all ports."""
     ports = infiniband(site)
@@ -110,7 +123,7 @@ def queue_pairs_over_a_bond(site: Site) -> Iterator[Found]:
     """R9: a RoCE bond, whose hash puts one connection on one of its cables."""
     problem = site.told("RDM023")
     if roce(site) and site.several and problem and not site.is_set(_QPS):
-        yield Found(_QPS, "2", "A bond sends one queue pair over one of its cables.", problem)
+        yield Found(_QPS, "4", "A bond sends one queue pair over one of its cables.", problem)
 
 
 def queue_pairs_over_routers(site: Site) -> Iterator[Found]:
@@ -190,6 +203,13 @@ RULES = (
         find=traffic_class,
         source=f"{_ENV}, NCCL_IB_TC; NVIDIA/nccl#2383", gain="no packets dropped under load",
         risk="flow control for this class was not seen: mlnx_qos shows it",
+    ),
+    SettingRule(
+        rule="R3", title="a traffic class for RoCE, where no node has one", action="try", find=some_class,
+        source=f"{_ENV}, NCCL_IB_TC, and Troubleshooting, RoCE; NVIDIA/nccl#2383",
+        gain="no packets dropped under load",
+        risk="where the switches give this class no queue of its own it gains nothing; with NCCL 2.22.3 and later "
+        "NCCL_IB_FIFO_TC is for control messages",
     ),
     SettingRule(
         rule="R19", title="the index of the tenant's partition", action="set", find=partition,

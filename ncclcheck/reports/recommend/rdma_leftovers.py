@@ -7,14 +7,14 @@ from ncclcheck.reports import wiring
 from ncclcheck.reports.recommend.advice import SettingRule, number, without
 from ncclcheck.reports.recommend.rdma import infiniband
 from ncclcheck.reports.recommend.site import Held, Site
-from ncclcheck.reports.rules.nccl_verbs import least
+from ncclcheck.reports.rules.nccl_verbs import lowest
 
 _ENV = "NCCL user guide"
 _QPS = "NCCL_IB_QPS_PER_CONNECTION"
 
 
 def _too_short(held: Held) -> bool:
-    return held.number is not None and 0 < held.number < least(held.on.version)[held.name]
+    return held.number is not None and 0 < held.number < lowest(held.on.version)[held.name]
 
 
 def _every_node_is_active(site: Site) -> bool:
@@ -51,10 +51,6 @@ def _on_bare_metal(held: Held) -> bool:
     return held.number == 1 and wiring.is_virtual(held.on.node) is False
 
 
-def _over_everything(held: Held) -> bool:
-    return held.name != "NCCL_NET_GDR_LEVEL" or held.text.upper() in ("SYS", "5", "4", "3")
-
-
 RULES = (
     SettingRule(
         rule="R29", title="InfiniBand and RoCE are not turned off where every node has them", action="unset",
@@ -66,20 +62,20 @@ RULES = (
     SettingRule(
         rule="R12", title="InfiniBand's timeout and retries are not below NCCL's own", action="unset",
         find=without("NCCL_IB_TIMEOUT", "NCCL_IB_RETRY_CNT", when=_too_short,
-                     why="It is below NCCL's own default: a short fault of a link ends the job."),
+                     why="It is far below NCCL's own default: a short fault of a link ends the job."),
         source=f"{_ENV}, NCCL_IB_TIMEOUT; NVIDIA/nccl src/transport/net_ib/connect.cc",
         gain="a switch that restarts does not end the job",
     ),
     SettingRule(
-        rule="R6", title="one queue pair a connection on InfiniBand", action="unset", of_machine=True,
+        rule="R6", title="one queue pair a connection on InfiniBand", action="try",
         find=without(_QPS, only=_only_infiniband, when=_above_one,
-                     why="On InfiniBand adaptive routing spreads packets of one queue pair already."),
+                     why="Where the fabric has adaptive routing, it spreads packets of one queue pair already."),
         source=f"{_ENV}, {_QPS} and NCCL_IB_ADAPTIVE_ROUTING", gain="less memory and lower latency",
         risk="where the fabric has no adaptive routing more may be right: measure both",
         disagree="NVIDIA's default is 1; Azure sets 4 on InfiniBand.",
     ),
     SettingRule(
-        rule="R7", title="messages are not split over queue pairs", action="unset", since=(2, 20, 0),
+        rule="R7", title="messages are not split over queue pairs", action="try", since=(2, 20, 0),
         find=without("NCCL_IB_SPLIT_DATA_ON_QPS", when=number(1),
                      why="The default is 0 since NCCL 2.20; 1 was the default of 2.18 and 2.19."),
         source=f"{_ENV}, NCCL_IB_SPLIT_DATA_ON_QPS", gain="lower latency",
@@ -92,11 +88,9 @@ RULES = (
         source=f"{_ENV}, NCCL_IB_ADAPTIVE_ROUTING", gain="none: it is the default",
     ),
     SettingRule(
-        rule="R23", title="GPUDirect is left to NCCL 2.27 and later", action="unset", since=(2, 27, 0),
-        find=without("NCCL_NET_GDR_LEVEL", "NCCL_NET_GDR_C2C", "NCCL_NET_GDR_READ", when=_over_everything,
-                     why="It went around limits of NCCL before 2.27, which now judges the way by itself."),
-        source="NVIDIA-NeMo/Megatron-Bridge#1638, NVIDIA-NeMo/Megatron-Bridge#1639",
-        gain="no detour across processors", risk="measure once with and once without it",
+        rule="R23", title="GPUDirect over C2C is on by itself from NCCL 2.27 on", action="unset", since=(2, 27, 0),
+        find=without("NCCL_NET_GDR_C2C", when=number(1), why="It is on by itself since NCCL 2.27."),
+        source=f"{_ENV}, NCCL_NET_GDR_C2C; NVIDIA/nccl src/graph/paths.cc", gain="none: it is the default",
     ),
     SettingRule(
         rule="R26", title="relaxed ordering is not forced on bare metal", action="unset", of_machine=True,

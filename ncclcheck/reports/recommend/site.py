@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ncclcheck.probes.facts import Cluster, Gpu, Node, NvLinks, Transport, Unread, at, value_or
-from ncclcheck.reports import lan, wiring
+from ncclcheck.reports import lan, profiles, wiring
 from ncclcheck.reports.findings import Finding, State, Verdict
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.hca import HcaChoice, UsedPort
@@ -162,8 +162,7 @@ class Site:
 
     def products(self) -> str:
         """Vendors, products and asset tags of the machines, by DMI."""
-        facts = [at(node, path) for node in self.nodes for path in ("fabric.product", "fabric.asset_tag")]
-        return ", ".join(dict.fromkeys(str(one) for one in facts if one and not isinstance(one, Unread)))
+        return profiles.products(self.nodes)
 
     def has_nvlink(self) -> bool:
         """Whether every GPU has NVLinks that are up."""

@@ -115,9 +115,10 @@ def needless_name(site: Site) -> Iterator[Found]:
 
 
 def _leads_nowhere(held: Held) -> bool:
-    kinds = {one.name: one.kind for one in lan.interfaces(held.on.node)}
-    taken = {kinds.get(name, "loopback") for name in _choice(held.on.node, held.name, {}).names}
-    return bool(taken) and taken <= {"loopback", "bridge", "veth"} and _has_better(held.on.node)
+    node = held.on.node
+    kinds = {one.name: "out" if lan.leads_out(node, one) else one.kind for one in lan.interfaces(node)}
+    taken = {kinds.get(name, "loopback") for name in _choice(node, held.name, {}).names}
+    return bool(taken) and taken <= {"loopback", "bridge", "veth"} and _has_better(node)
 
 
 def _has_better(node: Node) -> bool:

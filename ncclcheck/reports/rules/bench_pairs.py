@@ -21,6 +21,7 @@ from ncclcheck.reports.culprit.samples import Way
 from ncclcheck.reports.culprit.two import Slower
 from ncclcheck.reports.culprit.words import of_two
 from ncclcheck.reports.findings import Culprit, Finding, Remedy, State, Where, admin, fail, note, seen, warn, you
+from ncclcheck.reports.held_up import held_up
 from ncclcheck.reports.rule import NothingToJudge, rule
 
 _MOST_TOLD = 8
@@ -74,7 +75,8 @@ def no_node_or_link_is_slower(cluster: Cluster) -> Iterator[Finding]:
         if one.slowness is None:
             yield _of_two(cluster, one.culprit)
         else:
-            yield _finding(cluster, one.culprit, bad=one.slowness >= least, follows=one.follows)
+            follows = one.follows or _known_cause(cluster, one.culprit)
+            yield _finding(cluster, one.culprit, bad=one.slowness >= least, follows=follows)
     crowded = lack_cores(cluster)
     yield from (_once(way, short_of_cores=crowded) for way in seen_once(cluster)[:_MOST_TOLD])
 
@@ -98,6 +100,12 @@ def _finding(cluster: Cluster, culprit: Culprit, *, bad: bool, follows: str) -> 
         if follows
         else _fix(cluster, culprit),
     )
+
+
+def _known_cause(cluster: Cluster, culprit: Culprit) -> str:
+    """The rule that saw on this very node, before the job, what holds it up."""
+    places = {one.node for one in culprit.where}
+    return next((one.code for one in held_up(cluster) if {one.node} == places), "")
 
 
 def _fix(cluster: Cluster, culprit: Culprit) -> list[Remedy]:

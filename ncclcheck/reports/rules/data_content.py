@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclcheck.probes.facts import Cluster
+from ncclcheck.probes.facts import Cluster, value_or
 from ncclcheck.probes.facts.data import Content
-from ncclcheck.probes.facts.data.content import Beyond, LeafKind, Unreadable
+from ncclcheck.probes.facts.data.content import Beyond, Fallback, LeafKind, Unreadable
 from ncclcheck.reports import examined
 from ncclcheck.reports.findings import Finding, State, Where, fail, fine, note, seen, unknown, warn, you
 from ncclcheck.reports.rule import NothingToJudge, rule
@@ -93,7 +93,9 @@ def hidden_state(cluster: Cluster) -> Iterator[Finding]:
     The same samples, every generator seeded by index, forwards and backwards in fresh processes, and twice in one.
     The dataset's own generators are put back before each read, so that they do not count here (DAT009 judges
     them); one inside a C extension cannot be, and looks the same as hidden state. Caches that give equal content
-    pass. Reading a stream again is not compared.
+    pass. Reading a stream again is not compared. A leaf that is random anyway, in a dataset of which reading
+    changed nothing that it held before, mixes in samples that were read earlier, as mosaic from a buffer does:
+    that is meant so, and a note.
 
     ## Fix
     - **you** compute from the index and an epoch that is set from outside; copy before changing in place.
@@ -103,10 +105,29 @@ def hidden_state(cluster: Cluster) -> Iterator[Finding]:
     """
     for node, _, content in examined.samples(cluster):
         hidden = [leaf for leaf in content.leaves if leaf.kind == "hidden" or leaf.reread]
-        if hidden:
+        if hidden and not content.altered and {leaf.leaf for leaf in hidden} <= _random(cluster, node):
+            yield _mixed(node, hidden)
+        elif hidden:
             yield _hidden(node, content, hidden)
         else:
             yield _whole(node, content, f"{content.indices} samples are the same in every order")
+
+
+def _random(cluster: Cluster, node: str) -> set[str]:
+    """Leaves that a random generator changes."""
+    streams = [one.streams for one in cluster.measurements.data if one.node == node and one.streams]
+    return {leaf for found in streams for one in value_or(found.depends, []) for leaf in one.leaves}
+
+
+def _mixed(node: str, leaves: list[LeafKind]) -> Finding:
+    first = leaves[0]
+    return note(
+        Where(node=node, device=first.leaf or None),
+        f"a random sample is mixed with what its worker read before it: {_values(first)}",
+        why="Meant so by mosaic and mixup from a buffer; runs are alike only with as many workers in one order.",
+        owner="job",
+        evidence=[seen("what the dataset held before its first read", "not changed by reading")],
+    )
 
 
 def _whole(node: str, content: Content, text: str) -> Finding:
@@ -127,6 +148,7 @@ def _hidden(node: str, content: Content, leaves: list[LeafKind]) -> Finding:
     first = leaves[0]
     how = "read a second time in one process" if first.reread else "read in another order"
     shared = [seen("memory shared by all workers, changed by reading", path) for path in content.shared[:3]]
+    shared += [seen("held by the dataset, changed by reading", path) for path in content.altered]
     return fail(
         Where(node=node, device=first.leaf or None),
         f"{first.differing} of {first.of} samples are others when {how}: {_values(first)}",
@@ -235,9 +257,9 @@ def fallback(cluster: Cluster) -> Iterator[Finding]:
     gone, on the same few samples, and no log says so.
 
     ## How we know
-    While samples were read, errors raised and caught in your code were recorded. Where that happens to a minority
-    of the samples, and their content is that of another index, or changes with the seed while that of others does
-    not, it is named. Mixing samples on purpose raises nothing, and passes.
+    While samples were read, errors raised and caught in your code were recorded, and reads in which `__getitem__`
+    calls itself. Where that happens to a minority of the samples, and their content is that of another index, or
+    changes with the seed while that of others does not, it is named. Mixing samples on purpose passes.
 
     ## Fix
     - **you** count and log replaced samples, and raise once they are more than a few.
@@ -256,9 +278,13 @@ def fallback(cluster: Cluster) -> Iterator[Finding]:
         other = "a random sample" if first.of_index is None else f"the content of index {first.of_index}"
         yield warn(
             Where(node=node),
-            f"index {first.index} gives {other} after {first.error} was swallowed ({first.place})",
+            f"index {first.index} gives {other} {_after(first)} ({first.place})",
             why="Training goes on with fewer samples than it seems, and nobody is told.",
             owner="job",
-            evidence=[seen(f"index {one.index}", f"{one.error} at {one.place}") for one in content.fallbacks[:4]],
-            fix=[you("Say it.", 'warnings.warn(f"sample {index} was replaced: {error}")')],
+            evidence=[seen(f"index {one.index}", f"{_after(one)}, {one.place}") for one in content.fallbacks[:4]],
+            fix=[you("Say it where it happens.", 'warnings.warn(f"sample {index} was replaced")')],
         )
+
+
+def _after(one: Fallback) -> str:
+    return f"after {one.error} was swallowed" if one.error else "by reading that one itself"

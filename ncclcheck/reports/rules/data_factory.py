@@ -28,9 +28,15 @@ from ncclcheck.reports.findings import (
 from ncclcheck.reports.rule import NothingToJudge, rule
 
 _DATA = ("data",)
-_LAZY = """def __getitem__(self, index):
-    if self.file is None:  # opened by each worker for itself
-        self.file = open(self.path, "rb")"""
+# How a library's handle is opened for reading alone; PATH is the user's.
+_OPENED = {
+    "h5py.File": 'h5py.File(PATH, "r")',
+    "lmdb.Environment": "lmdb.open(PATH, readonly=True, lock=False, readahead=False)",
+    "sqlite3.Connection": 'sqlite3.connect(f"file:{PATH}?mode=ro", uri=True)',
+    "zipfile.ZipFile": "zipfile.ZipFile(PATH)",
+    "tarfile.TarFile": "tarfile.open(PATH)",
+    "av.container.InputContainer": "av.open(PATH)",
+}
 _LACKING = re.compile(r"missing \d+ required .*arguments?: (.+)")
 _BUSY = 0.5  # of a hang: a process that waits for something does not compute meanwhile
 
@@ -168,7 +174,21 @@ def _shared(node: str, made: Made, content: Content, one: Inherited) -> Finding:
         why=_WHY[one.how],
         owner="job",
         evidence=[seen(_HOW[one.how], f"{one.what} {one.path}".strip()), *_examples(content)],
-        fix=[you("Let each worker open its own.", _LAZY)],
+        fix=[_opened_by_each(one)],
+    )
+
+
+def _opened_by_each(one: Inherited) -> Remedy:
+    """Lines for the user's own class, with the names of its attribute and of the library."""
+    found = re.fullmatch(r"self\.([a-z_]\w*)(\[.*)?", one.path, re.IGNORECASE)
+    name, several = (found[1], bool(found[2])) if found else ("file", False)
+    opened = f'open({one.what!r}, "rb")' if one.how == "offset" else _OPENED.get(one.what, "connect()")
+    opened = f"[{opened.replace('PATH', 'path')} for path in PATHS]" if several else opened
+    return you(
+        "Open it in each worker, at its first read, and not in __init__.",
+        f"self.{name} = None  # in __init__",
+        f"if self.{name} is None:  # in __getitem__, before it is used",
+        f"    self.{name} = {opened}",
     )
 
 

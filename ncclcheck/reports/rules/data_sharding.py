@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.probes.facts.data import Sharding
@@ -33,7 +33,10 @@ def once(cluster: Cluster) -> Iterator[Finding]:
     part of. Streams, and datasets that give each rank a part, are told apart by leaves that do not change from
     reading to reading. Fewer repeats than ranks are DistributedSampler's padding: a note. With `drop_last` a batch
     and a sample a rank may be missing. All ranks reading all is a note in a job of one rank (no GPUs, no
-    `--nproc-per-node`), where two are emulated. Random sampling (WeightedRandomSampler) is not judged.
+    `--nproc-per-node`), where two are emulated; where the factory's module imports Lightning, Accelerate or
+    transformers, which share samples out themselves, a warning; else a failure. Two readers that read the same
+    samples of a stream without an end in orders of their own is a note. Random sampling (WeightedRandomSampler)
+    is not judged.
 
     ## Fix
     - **you** `DataLoader(dataset, sampler=DistributedSampler(dataset))`; in a stream `islice(samples,
@@ -45,8 +48,14 @@ def once(cluster: Cluster) -> Iterator[Finding]:
     huggingface/datasets#3423, huggingface/datasets#5360.
     """
     looked, judged = shardings(cluster, several=False), False
+    imported = {one.node: one.made.frameworks for one in cluster.measurements.data if one.made}
     for node, held in looked:
-        for finding in (*_failed(node, held), *_counted(node, held), *of_stream(node, held)):
+        frameworks = imported.get(node, [])
+        for finding in (
+            *_failed(node, held),
+            *_counted(node, held, frameworks),
+            *of_stream(node, held, frameworks),
+        ):
             judged = True
             yield finding
     if not judged:
@@ -74,12 +83,12 @@ def _failed(node: str, held: Sharding) -> Iterator[Finding]:
         )
 
 
-def _counted(node: str, held: Sharding) -> Iterator[Finding]:
+def _counted(node: str, held: Sharding, frameworks: Collection[str]) -> Iterator[Finding]:
     account = held.account
     if account is None or held.ranks < 2:
         return
     if account.everywhere and account.by == "index":
-        yield _all_read_all(node, held, account)
+        yield _all_read_all(node, held, account, frameworks)
         return
     missing = max(0, account.there - account.distinct)
     lost, twice = missing > max(account.slack, held.ranks - 1), account.shared >= held.ranks
@@ -95,7 +104,7 @@ def _counted(node: str, held: Sharding) -> Iterator[Finding]:
         yield fine(Where(node=node), f"{held.ranks} ranks read {account.there} samples, each once")
 
 
-def _all_read_all(node: str, held: Sharding, account: Account) -> Finding:
+def _all_read_all(node: str, held: Sharding, account: Account, frameworks: Collection[str]) -> Finding:
     told = f"each of {held.ranks} ranks reads all {account.there} samples"
     if held.given == "module":
         return note(Where(node=node), f"{told}; Lightning's Trainer puts a DistributedSampler in")
@@ -107,7 +116,7 @@ def _all_read_all(node: str, held: Sharding, account: Account) -> Finding:
             evidence=_evidence(held, account),
             fix=by_sampler(held),
         )
-    return warn(
+    return (warn if frameworks else fail)(
         Where(node=node),
         f"{told}: nothing shares them out",
         why=f"All GPUs do the work of one. {OTHERS_DO}",

@@ -28,7 +28,7 @@ def pickles(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     Python's own pickler for processes, in a child, without tensors, which go through shared memory, and without
     the sampler, which stays in the training process. A failure where the loader, the code or this Python starts
-    workers so, a warning where it forks. The attribute named is the smallest that fails.
+    workers so, a note where it forks: nothing is wrong today. The attribute named is the smallest that fails.
 
     ## Fix
     - **you** functions and classes of a module instead of lambdas and local ones; arguments by
@@ -55,7 +55,7 @@ def _not_pickled(node: str, start: Start, one: Pickled) -> Finding:
     place = f"{one.what}.{one.attribute}" if one.attribute else one.what
     since = "which this loader uses" if start.asked else "which is the default here"
     when = "with spawn or forkserver (the default from Python 3.14)" if forks else f"with {start.method}, {since}"
-    return (warn if forks else fail)(
+    return (note if forks else fail)(
         Where(node=node),
         f"{place} cannot be pickled, so that workers do not start {when}",
         why="The first worker ends the job with this error." if not forks else "A new Python, or a CUDA library "

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from ncclcheck.probes.facts import Cluster, Governor, Node, PciDevice, Unread, at, known, value_or
-from ncclcheck.reports import wiring
+from ncclcheck.reports import boot, wiring
 from ncclcheck.reports.agreement import disagreements, group
 from ncclcheck.reports.findings import Finding, State, Where, admin, fine, note, seen, warn
 from ncclcheck.reports.fold import size
@@ -146,8 +146,8 @@ def command_line(cluster: Cluster) -> Iterator[Finding]:
     judged.
 
     ## Fix
-    - **admin** take the option out: `/etc/default/grub`, `update-grub` (or `grubby --update-kernel=ALL
-      --remove-args=...`), and reboot.
+    - **admin** take the option out: `grubby --update-kernel=ALL --remove-args=...`, on Debian and Ubuntu
+      `/etc/default/grub` and `update-grub`, and reboot.
     - **you** `taskset -pc 0-95 $$` undoes isolcpus for your own processes.
 
     ## Source
@@ -170,7 +170,7 @@ def _trap(node: Node, option: str, what: str) -> Finding:
         why="It was meant for another purpose, and holds the job back.",
         owner="node",
         evidence=[seen("/proc/cmdline", option)],
-        fix=[admin("Take it out and reboot.", f"grubby --update-kernel=ALL --remove-args='{option}'")],
+        fix=[admin("Take it out and reboot.", *boot.remove(node, option))],
     )
 
 
@@ -188,8 +188,9 @@ def alike(cluster: Cluster) -> Iterator[Finding]:
     is slower in every job without a fault of its own.
 
     ## How we know
-    /sys/devices/system/node, the distances between GPUs and HCAs in the PCIe tree, /proc/meminfo, cpufreq. The odd
-    node by majority; a difference in NUMA nodes or places is a warning, one in settings a note.
+    /sys/devices/system/node, the distances between GPUs and HCAs in the PCIe tree, /proc/meminfo, cpufreq. A
+    virtual function is no card of its own. The odd node by majority; a difference in NUMA nodes or places is a
+    warning, one in settings a note.
 
     ## Fix
     - **admin** compare the BIOS settings (NUMA nodes per socket, IOMMU, SR-IOV) and `lstopo` of both nodes.
@@ -224,7 +225,7 @@ def _numa_nodes(node: Node) -> str:
 def _places(node: Node) -> str:
     """How many HCAs there are at each distance of a GPU, and for how many GPUs."""
     names = set(wiring.hca_names(node))
-    hcas = [one for one in wiring.functions(node, "nic") if one.name in names]
+    hcas = [one for one in wiring.functions(node, "nic") if one.name in names and not one.virtual_function]
     seen_by = Counter(_distances(gpu, hcas) for gpu in wiring.functions(node, "gpu")) if hcas else Counter()
     return "; ".join(f"{count} GPUs with {ways}" for ways, count in sorted(seen_by.items()))
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from ncclcheck.probes.facts import Cluster, Node, PciDevice, Unread, value_or
-from ncclcheck.reports import wiring
+from ncclcheck.reports import carrying, wiring
 from ncclcheck.reports.findings import Finding, State, Where, admin, note, seen, warn
 from ncclcheck.reports.fold import fold_names
+from ncclcheck.reports.hca import UsedPort
 from ncclcheck.reports.rule import NothingToJudge, rule
 
 
@@ -115,12 +116,12 @@ def slots(cluster: Cluster) -> Iterator[Finding]:
     """
     percent = cluster.policy.thresholds.get("FAB004.percent", 90.0)
     judged = False
-    for node, taken in wiring.using(cluster):
+    for node, taken in carrying.using(cluster):
         if wiring.is_virtual(node) is not False:
             continue
         by_name = {one.name: one for one in wiring.functions(node)}
         needs: dict[str, tuple[float, list[str]]] = {}
-        for one in taken.used:
+        for one in _once_a_port(node, taken.used):
             address, rate = value_or(one.hca.pci, ""), value_or(one.port.rate_gbit, 0.0)
             total, names = needs.get(address.rpartition(".")[0], (0.0, []))
             needs[address.rpartition(".")[0]] = (total + rate, [*names, one.name])
@@ -131,6 +132,16 @@ def slots(cluster: Cluster) -> Iterator[Finding]:
                 yield _narrow(node, names, carried, total)
     if not judged:
         raise NothingToJudge("no HCA on bare metal whose slot is seen")
+
+
+def _once_a_port(node: Node, ports: Sequence[UsedPort]) -> list[UsedPort]:
+    """One of the virtual functions of a card: each shows the rate of the whole port."""
+    virtual = {one.name for one in wiring.functions(node) if one.virtual_function}
+    kept: dict[str, UsedPort] = {}
+    for one in ports:
+        address = value_or(one.hca.pci, "")
+        kept.setdefault(address.rpartition(":")[0] if address in virtual else one.name, one)
+    return [*kept.values()]
 
 
 def _carried(by_name: Mapping[str, PciDevice], card: str) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Bound, Cluster, Node, NumaNode, PciDevice, Unread, at, known, value_or
-from ncclcheck.reports import wiring
+from ncclcheck.reports import carrying, wiring
 from ncclcheck.reports.findings import Finding, State, Where, admin, fine, note, seen, warn, you
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.rule import NothingToJudge, rule
@@ -38,7 +38,7 @@ def near(cluster: Cluster) -> Iterator[Finding]:
     NVIDIA/nccl#820; NCCL user guide, NCCL_NET_GDR_LEVEL; nvidia-smi(1), topo.
     """
     judged = False
-    for node, taken in wiring.using(cluster):
+    for node, taken in carrying.using(cluster):
         if wiring.is_virtual(node) is not False:
             continue
         used = {one.hca.pci for one in taken.used}

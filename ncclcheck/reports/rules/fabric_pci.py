@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from ncclcheck.probes.facts import Cluster, Node, PciDevice, Unread, at, value_or
-from ncclcheck.reports import wiring
-from ncclcheck.reports.findings import Finding, State, Where, admin, fine, seen, unknown, warn, you
+from ncclcheck.reports import boot, wiring
+from ncclcheck.reports.findings import Finding, State, Where, admin, fine, note, seen, unknown, warn, you
 from ncclcheck.reports.rule import NothingToJudge, rule
 
 _REDIRECTS = {"ReqRedir", "CmpltRedir"}
@@ -44,7 +45,8 @@ def _cards(node: Node) -> list[PciDevice]:
 def acs(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    No bridge above a GPU or HCA of a bare-metal node redirects their traffic by Access Control Services (ACS).
+    No port of a PCIe switch of a bare-metal node with several GPUs or HCAs below it redirects their traffic by
+    Access Control Services (ACS).
 
     ## Why it matters
     With ACS on, what a GPU sends to its neighbour or to the HCA beside it goes up to the CPU and back: 50 to 65 %
@@ -53,12 +55,14 @@ def acs(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     The ACS capability of each bridge on the way, in /sys/bus/pci/devices/ADDRESS/config; ReqRedir or CmpltRedir
-    is the redirection. Only root may read that far, so for a user this is unknown. In a virtual machine it says
-    nothing and is not judged: there ACS must be on, and ATS is the way. Nor is a single GPU without an HCA, whose
-    traffic has no short way.
+    is the redirection. Only root may read that far, so for a user this is unknown. Root ports are not judged:
+    traffic through two of them goes through the CPU anyway. In a virtual machine ACS says nothing, for it must be
+    on there, and ATS is the way; nor are Arm servers (SMMU) judged, nor a card that has no neighbour below its
+    switch.
 
     ## Fix
-    - **admin** `setpci -s ADDRESS ECAP_ACS+0x6.w=0000` for each bridge at boot, or off in the BIOS; `iommu=pt`.
+    - **admin** `setpci -s ADDRESS ECAP_ACS+0x6.w=0000` for each bridge at boot, or off in the BIOS; `iommu=pt`. It
+      takes the isolation from virtual machines that were given cards below these bridges (VFIO).
     - **you** `sudo lspci -vvv | grep ACSCtl` on a node where you may; NCCL_P2P_DISABLE=1 avoids a hang until then.
 
     ## Source
@@ -69,7 +73,9 @@ def acs(cluster: Cluster) -> Iterator[Finding]:
         if isinstance(node, Finding):
             yield node
             continue
-        above = {name for card in _cards(node) for name in value_or(card.path, [])}
+        if _is_arm(node):
+            continue
+        above = _of_switches(_cards(node))
         bridges = [bridge for bridge in wiring.functions(node, "bridge") if bridge.name in above]
         hidden = [bridge for bridge in bridges if isinstance(bridge.acs, Unread) and bridge.acs.kind != "absent"]
         on = [bridge for bridge in bridges if _REDIRECTS & set(value_or(bridge.acs, []))]
@@ -79,6 +85,21 @@ def acs(cluster: Cluster) -> Iterator[Finding]:
             yield _hidden(node, hidden)
         elif bridges:
             yield fine(Where(node=node.name), f"{len(bridges)} bridges above its cards redirect nothing")
+
+
+def _is_arm(node: Node) -> bool:
+    """Whether an SMMU is there, which needs the redirection."""
+    return any(name.startswith(("smmu", "arm-smmu")) for name in value_or(at(node, "fabric.iommus"), []))
+
+
+def _of_switches(cards: list[PciDevice]) -> set[str]:
+    """The ports of switches that have several cards below them, without the root ports above."""
+    slots: dict[str, set[str]] = {}
+    for card in cards:
+        for bridge in value_or(card.path, []):
+            slots.setdefault(bridge, set()).add(card.name.rpartition(".")[0])
+    chains = [value_or(card.path, []) for card in cards]
+    return {lower for chain in chains for upper, lower in pairwise(chain) if len(slots[upper]) > 1}
 
 
 def _redirected(node: Node, on: list[PciDevice]) -> Finding:
@@ -93,7 +114,8 @@ def _redirected(node: Node, on: list[PciDevice]) -> Finding:
         ],
         fix=[
             admin(
-                "Turn it off in each bridge, at every boot, or in the BIOS.",
+                "Turn it off in each bridge, at every boot, or in the BIOS. It touches all that is below these "
+                "bridges, and takes isolation from virtual machines that have cards there; a reboot undoes it.",
                 *[f"setpci -s {name} ECAP_ACS+0x6.w=0000" for name in names[:4]],
             ),
             you("Where the job hangs, until then:", "export NCCL_P2P_DISABLE=1"),
@@ -127,11 +149,12 @@ def iommu(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     /sys/kernel/iommu_groups/N/type of each GPU and HCA (Linux 5.11 and later): DMA or DMA-FQ is translated,
     identity is passed through, no group is off. On older kernels the kernel command line tells. Virtual machines
-    and Arm servers (SMMU) are not judged: there it is as it must be. Nor is a single GPU without an HCA.
+    and Arm servers (SMMU) are not judged: there it is as it must be. Nor is a single GPU without an HCA. Where the
+    driver allows no peer access between the GPUs and there is no HCA, nothing goes from card to card: a note.
 
     ## Fix
-    - **admin** `iommu=pt` on the kernel command line (`/etc/default/grub`, `update-grub`, reboot), or VT-d or
-      AMD-Vi off in the BIOS.
+    - **admin** `iommu=pt` on the kernel command line (`grubby`, or `/etc/default/grub` and `update-grub`; reboot),
+      or VT-d or AMD-Vi off in the BIOS.
     - **you** NCCL_P2P_DISABLE=1 avoids a hang until then.
 
     ## Source
@@ -142,11 +165,16 @@ def iommu(cluster: Cluster) -> Iterator[Finding]:
         if isinstance(node, Finding):
             yield node
             continue
-        if any(name.startswith(("smmu", "arm-smmu")) for name in value_or(at(node, "fabric.iommus"), [])):
+        if _is_arm(node):
             continue
         cards = _cards(node)
         translated = [card.name for card in cards if isinstance(card.iommu, str) and card.iommu.startswith("DMA")]
-        if translated:
+        if translated and _has_no_way(node):
+            what = f"the IOMMU translates the addresses of {len(translated)} GPUs"
+            yield note(
+                Where(node=node.name), what, why="Nothing goes from card to card here, so it costs nothing."
+            )
+        elif translated:
             yield _translated(node, translated)
         elif unread := _unread_iommu(node, cards):
             yield unread
@@ -172,6 +200,13 @@ def _unread_iommu(node: Node, cards: list[PciDevice]) -> Finding | None:
     )
 
 
+def _has_no_way(node: Node) -> bool:
+    """No HCA, and NVML says of every pair of GPUs that they cannot read each other's memory."""
+    peers = [one.p2p for gpu in value_or(at(node, "gpus.cards"), []) for one in value_or(gpu.peers, [])]
+    refused = bool(peers) and all(isinstance(one, str) and one != "ok" for one in peers)
+    return refused and not wiring.hca_names(node)
+
+
 def _translated(node: Node, cards: list[str]) -> Finding:
     return warn(
         Where(node=node.name),
@@ -184,9 +219,8 @@ def _translated(node: Node, cards: list[str]) -> Finding:
         ],
         fix=[
             admin(
-                "Let it pass addresses through, and reboot.",
-                "sed -i 's/^GRUB_CMDLINE_LINUX=\"/&iommu=pt /' /etc/default/grub",
-                "update-grub",
+                "Let it pass addresses through, and reboot. All devices of this machine are touched.",
+                *boot.add(node, "iommu=pt"),
             ),
             you("Where the job hangs, until then:", "export NCCL_P2P_DISABLE=1"),
         ],

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ncclcheck.probes.facts import Cluster, Gpu, Node, Unread, Xid, at, known, value_or
 from ncclcheck.reports.cards import cards, leave_out, reset
-from ncclcheck.reports.findings import Evidence, Finding, State, Where, admin, fail, note, seen, warn, you
+from ncclcheck.reports.findings import Evidence, Finding, Remedy, State, Where, admin, fail, note, seen, warn, you
 from ncclcheck.reports.rule import rule
-from ncclcheck.reports.xids import HARDWARE, LESSER, PROGRAM
+from ncclcheck.reports.xids import HARDWARE, LESSER, PROGRAM, RECOVERY, asked_for, is_fatal, of_switch
 
 
 @rule("GPU003", "NVML answers", worst=State.FAIL, needs=("gpus.nvml",))
@@ -109,8 +109,10 @@ def _lost_beside(node: Node, gpu: Gpu) -> Finding:
 def hardware_xids(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Xid lines of the last 24 hours in the kernel log that point at the GPU, its memory or its links: 46, 48, 61,
-    62, 64, 74, 79, 95, 119, 120, 140; and as warnings 63, 92, 94, 144 to 150.
+    Xid lines of the last 24 hours in the kernel log that point at the GPU, its memory or its links: 46, 48, 54,
+    61, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, 155, 158, 167 to 169; and as warnings 63, 92, 94,
+    144 to 150, 156, 157, 171, 172. 154 says what the driver asks for: a reset, or a reboot. Of NVSwitches the SXid
+    lines that call themselves fatal. Every other number is a note.
 
     ## Why it matters
     The kernel log is often the only place that says why a rank died. The same node fails the next job again
@@ -118,21 +120,25 @@ def hardware_xids(cluster: Cluster) -> Iterator[Finding]:
     of all interruptions.
 
     ## How we know
-    /dev/kmsg, where this user may read it. Lines about GPUs that the job may not use, or older ones, are notes
-    (`GPU005.hours`, default 24). Where the driver (570 and later) asks for nothing now, it is a warning: the GPU
-    was reset since. A log that may not be read is `unknown`.
+    /dev/kmsg, `journalctl -k`, or the end of /var/log/kern.log, messages or syslog: the first that this user may
+    read. Lines about GPUs that the job may not use, or older ones, are notes (`GPU005.hours`, default 24). Where
+    the driver (570 and later) asks for nothing now, it is a warning: the GPU was reset since. A log that may not
+    be read is `unknown`.
 
     ## Fix
     - **admin** drain the node, reset the GPU or reboot; replace it when the error comes back.
     - **you** leave the node out; keep the line for the ticket.
 
     ## Source
-    NVIDIA Xid errors and its Xid catalog; leptonai/gpud (Xid 119); vllm-project/vllm#5222;
-    "The Llama 3 Herd of Models", reliability.
+    NVIDIA's Xid catalog and its chapter on SXid errors (Fabric Manager user guide); leptonai/gpud (Xid 119);
+    vllm-project/vllm#5222; "The Llama 3 Herd of Models", reliability.
     """
     recent = cluster.policy.thresholds.get("GPU005.hours", 24.0)
-    for node, xid in _listed(cluster, HARDWARE | LESSER):
-        where, what = _place(node, xid), f"{xid.name}, {(HARDWARE | LESSER)[xid.code]}{_often(xid)}"
+    for node, xid in _listed(cluster, lambda xid: xid.code not in PROGRAM):
+        where, what = _place(node, xid), f"{xid.name}{_meaning(xid)}{_often(xid)}"
+        if not _is_serious(xid):
+            yield note(where, what, owner="node", evidence=_quoted(xid))
+            continue
         if _foreign(node, xid) or value_or(xid.hours, 0.0) > recent:
             yield note(where, f"{what}: old, or not a GPU of this job", owner="node", evidence=_quoted(xid))
             continue
@@ -143,13 +149,37 @@ def hardware_xids(cluster: Cluster) -> Iterator[Finding]:
             why="The next job on this GPU is likely to die in the same way.",
             owner="node",
             evidence=_quoted(xid),
-            fix=[reset(), leave_out()],
+            fix=[_repair(xid), leave_out()],
         )
 
 
-def _listed(cluster: Cluster, codes: dict[int, str]) -> Iterator[tuple[Node, Xid]]:
+def _is_serious(xid: Xid) -> bool:
+    if of_switch(xid.name):
+        return is_fatal(xid.line)
+    return xid.code in HARDWARE or xid.code in LESSER or (xid.code == RECOVERY and bool(asked_for(xid.line)))
+
+
+def _meaning(xid: Xid) -> str:
+    if of_switch(xid.name):
+        return ", an error of an NVSwitch" + (" that is fatal" if is_fatal(xid.line) else "")
+    if xid.code == RECOVERY:
+        return f", the driver asks for: {asked_for(xid.line) or 'nothing'}"
+    told = (HARDWARE | LESSER).get(xid.code)
+    return f", {told}" if told else ""
+
+
+def _repair(xid: Xid) -> Remedy:
+    if of_switch(xid.name):
+        text = "Drain the node, then reset all GPUs and NVSwitches; if that does not help, reboot."
+        return admin(text, "nvidia-smi --gpu-reset", "systemctl restart nvidia-fabricmanager")
+    if "reboot" in asked_for(xid.line).lower():
+        return admin("Drain the node and reboot it, as the driver asks.", "reboot")
+    return reset()
+
+
+def _listed(cluster: Cluster, wanted: Callable[[Xid], bool]) -> Iterator[tuple[Node, Xid]]:
     for node in cluster.nodes:
-        yield from ((node, xid) for xid in known(at(node, "gpus.xids")) if xid.code in codes)
+        yield from ((node, xid) for xid in known(at(node, "gpus.xids")) if wanted(xid))
 
 
 def _at(gpus: list[Gpu] | Unread, pci: str) -> Gpu | None:
@@ -184,14 +214,14 @@ def _quoted(xid: Xid) -> list[Evidence]:
 def program_xids(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Xid lines of the last hour that a program brings about itself: 13, 31, 43, 45, 137.
+    Xid lines of the last hour that a program brings about itself: 11, 13, 25, 31, 32, 43, 45, 69, 80, 137.
 
     ## Why it matters
     A rank whose kernel reads out of bounds dies, and the others report an NCCL time-out or "remote process has
     exited". Nodes are then drained for nothing, and the job fails again elsewhere. Xid 45 is what a kill leaves.
 
     ## How we know
-    /dev/kmsg, where this user may read it. Older lines (`GPU006.hours`, default 1), Xid 45 and lines about GPUs
+    The kernel log, as for GPU005. Older lines (`GPU006.hours`, default 1), Xid 45 and lines about GPUs
     that the job may not use are notes. The line names the process.
 
     ## Fix
@@ -202,7 +232,7 @@ def program_xids(cluster: Cluster) -> Iterator[Finding]:
     NVIDIA Xid errors (13, 31, 43, 45, 137 may be of the application); returnn#1486.
     """
     recent = cluster.policy.thresholds.get("GPU006.hours", 1.0)
-    for node, xid in _listed(cluster, PROGRAM):
+    for node, xid in _listed(cluster, lambda xid: xid.code in PROGRAM):
         where, what = _place(node, xid), f"{xid.name}, {PROGRAM[xid.code]}{_often(xid)}"
         if xid.code == 45 or _foreign(node, xid) or value_or(xid.hours, 0.0) > recent:
             yield note(where, what, evidence=_quoted(xid))

@@ -26,7 +26,8 @@ def links_up(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     nvmlDeviceGetNvLinkState of every link. No link up while most GPUs of the model have some is a failure, some
-    missing a warning. Cards without a bridge have none on all GPUs, which is sound.
+    missing a warning. Cards without a bridge have none on all GPUs, which is sound. A GPU that is divided by MIG
+    uses none and is not judged.
 
     ## Fix
     - **admin** `nvidia-smi nvlink -s`; reset the GPUs and the NVSwitches together; reseat the bridge or baseboard.
@@ -35,7 +36,7 @@ def links_up(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     nvidia-smi(1), nvlink; NVIDIA/nccl#1488; Azure/azurehpc-health-checks (an A100 with "all links are inactive").
     """
-    found = list(cards(cluster))
+    found = [card for card in cards(cluster) if not value_or(card.gpu.mig, False)]
     usual = {id(card.gpu): most for card, _, most in odd_ones(found, lambda card: _up(known(card.gpu.nvlinks)))}
     for card in found:
         links = known(card.gpu.nvlinks)
@@ -184,7 +185,8 @@ def peer_access(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     nvmlDeviceGetP2PStatus for reads. No peer access between GPUs with active NVLinks is a warning. Elsewhere it
-    is a note: gaming cards, some hosts and most virtual machines have none, and NCCL knows how to do without.
+    is a note: gaming cards, GPUs divided by MIG, some hosts and most virtual machines have none, and NCCL
+    knows how to do without.
 
     ## Fix
     - **admin** `nvidia-smi topo -p2p r`; reset the GPUs; the fabric manager where there are NVSwitches.
@@ -206,7 +208,7 @@ def peer_access(cluster: Cluster) -> Iterator[Finding]:
         what = f"no peer access to {', '.join(refused)}: {reasons}"
         evidence = [card.seen("P2P status", reasons)]
         links = card.gpu.nvlinks
-        if isinstance(links, NvLinks) and _up(links):
+        if isinstance(links, NvLinks) and _up(links) and not value_or(card.gpu.mig, False):
             yield warn(
                 card.where,
                 what,

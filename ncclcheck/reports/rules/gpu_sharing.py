@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ncclcheck.probes.facts import Cluster, GpuProcess, Unread, at, known, value_or
+from ncclcheck.reports import containers
 from ncclcheck.reports.cards import Card, cards, leave_out, reset
 from ncclcheck.reports.findings import Finding, State, admin, fail, note, unknown, warn, you
 from ncclcheck.reports.fold import size
@@ -151,9 +152,9 @@ def unowned(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     nvmlDeviceGetMemoryInfo (what the driver reserves for itself is apart) and an empty list of processes. A
-    GPU that is divided by MIG is skipped: its processes belong to its instances. A list may be empty in a
-    container although others compute; the memory is gone all the same. The list has programs that compute, not
-    a desktop's windows: on a GeForce card in a job of one node it is a note.
+    GPU that is divided by MIG is skipped: its processes belong to its instances. In a container with a pid
+    namespace of its own the list is always empty, also beside the job itself: there it is unknown. The list has
+    programs that compute, not a desktop's windows: on a GeForce card in a job of one node it is a note.
 
     ## Fix
     - **you** on the host: `nvidia-smi`, `fuser -v /dev/nvidia*`.
@@ -173,6 +174,15 @@ def unowned(cluster: Cluster) -> Iterator[Finding]:
             continue
         if "GeForce" in card.model and cluster.job.nodes_asked < 2:
             yield note(card.where, f"{size(used)} in use, by a desktop perhaps", evidence=evidence)
+            continue
+        if containers.has_own_processes(card.node):
+            yield unknown(
+                card.where,
+                f"{size(used)} of its memory are in use, and this container cannot see by whom",
+                why="It may be this very job; what does not belong to it is missing to it.",
+                evidence=evidence,
+                fix=[you("Look from the host.", "nvidia-smi")],
+            )
             continue
         yield warn(
             card.where,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from shlex import quote
 
 from ncclcheck.probes.facts import Arrival, Cluster, Meeting, Neighbour, Node, Unread, at, value_or, variables
-from ncclcheck.reports import detours, firewall, kept, lan, unrouted
+from ncclcheck.reports import detours, firewall, kept, lan, misnamed, own_way, unrouted
 from ncclcheck.reports.agreement import disagreements
 from ncclcheck.reports.findings import (
     Finding,
@@ -200,6 +200,12 @@ def lead_was_reached(cluster: Cluster) -> Iterator[Finding]:
     is unknown and the exit code 3. Where this node's own kernel has no route for 6 s, it is a failure of this
     node, and nothing more is waited for. It is one too where its kernel sends to an address in the subnet of one
     interface by another one, which a more specific route or a bridge with a part of the subnet makes it do.
+    Where nothing comes back, the kernel here is asked for its way to the address (what `ip route get` prints), and
+    the first of these is the cause: IPv6 that is off, an address that failed duplicate address detection, a link
+    without carrier, an address on a bridge's port, a route or policy rule that leads into a tunnel or by another
+    interface, another interface's address as the sender, a gateway that answers no ARP. Where a name was given,
+    /etc/hosts and each name server are asked for it, and up to 16 other addresses that they know: if node rank 0
+    greets at one of them, the name is wrong here.
 
     ## Fix
     - **you** start the same command with `--node-rank 0` on that machine; compare `ip -br addr` there with the
@@ -218,8 +224,22 @@ def lead_was_reached(cluster: Cluster) -> Iterator[Finding]:
         seen("resolves to", ", ".join(meeting.addresses) or "nothing"),
         *(seen("neighbour entry", _entry(text, one)) for text, one in meeting.neighbours.items()),
         *(seen("from here", way) for node in cluster.nodes for way in _ways(node, meeting)),
+        *(own_way.evidence(node, way) for node in cluster.nodes for way in meeting.ways),
+        *misnamed.evidence(meeting),
     ]
     why = "No job can run before the nodes can talk; torchrun would wait here in silence."
+    named = misnamed.cause(cluster, meeting)
+    own_cause = named or _by_own_way(cluster, meeting)
+    if own_cause is not None:
+        yield fail(
+            Where(node=name, device=own_cause.device or None, peer="node rank 0"),
+            f"this node does not reach node rank 0 at {meeting.endpoint}: {own_cause.words}",
+            why=why,
+            owner="node",
+            evidence=[seen("connect(2)", meeting.detail), *evidence],
+            fix=list(own_cause.fix),
+        )
+        return
     if meeting.outcome == "unrouted" and cluster.nodes and meeting.addresses:
         address = meeting.addresses[0].partition("%")[0]
         if meeting.kept in ("filter", "resources"):
@@ -255,9 +275,10 @@ def lead_was_reached(cluster: Cluster) -> Iterator[Finding]:
             fix=detour.fix(peer),
         )
         return
+    doubts = [*misnamed.doubts(meeting), *filter(None, map(own_way.unanswered, meeting.ways))]
     yield unknown(
         Where(node=name, peer="node rank 0"),
-        f"not reached at {meeting.endpoint} in {meeting.seconds:.0f} s: {meeting.detail}",
+        f"not reached at {meeting.endpoint} in {meeting.seconds:.0f} s: {'; '.join([meeting.detail, *doubts])}",
         why=why,
         owner="job",
         evidence=evidence,
@@ -318,6 +339,14 @@ def _entry(address: str, one: Neighbour) -> str:
         f"{address} is at {one.mac} on {one.interface}, permanently: if node rank 0 has another MAC address "
         f"(ip link), that is the cause: ip neigh del {quote(address)} dev {quote(one.interface)}"
     )
+
+
+def _by_own_way(cluster: Cluster, meeting: Meeting) -> own_way.Cause | None:
+    """What this node's own kernel says of the way, where nothing came back."""
+    if meeting.outcome not in ("silent", "no_route", "unrouted") or meeting.kept == "filter":
+        return None
+    found = (own_way.cause(node, way) for node in cluster.nodes for way in meeting.ways)
+    return next((one for one in found if one), None)
 
 
 def _detour(cluster: Cluster, meeting: Meeting) -> tuple[detours.Detour, str] | None:

@@ -43,6 +43,8 @@ def one_network(logs: Logs) -> Iterator[Finding]:
     if not wrong and not differ:
         return
     fallen = [host for host, network in networks.items() if network == "Socket"] if differ else []
+    if any(one.host in fallen or not fallen for one in said(logs, "ib-open-device")):
+        return  # LOG031: that is why it fell back
     what = (
         f"{names(fallen)} uses NET/Socket, {names(set(networks) - set(fallen))} {_others(networks)}"
         if fallen

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 
 from ncclcheck.probes.facts import LogEvent, Logs
-from ncclcheck.reports.findings import Finding, admin, you
+from ncclcheck.reports.findings import Finding, Where, admin, you
 from ncclcheck.reports.log_dialled import reach
 from ncclcheck.reports.log_ending import ended_before
 from ncclcheck.reports.log_told import several_hosts, starts_later, within_a_host
@@ -32,7 +32,8 @@ def _loops(event: LogEvent) -> bool:
 def loopback(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    gloo told the other ranks a loopback address, 127.0.0.1 or Debian's 127.0.1.1, to be dialled at.
+    gloo told the other ranks a loopback address, 127.0.0.1 or Debian's 127.0.1.1, to be dialled at; or it found no
+    address at all for the host's own name.
 
     ## Why it matters
     gloo listens on the address of the host's own name unless it is told an interface. Where /etc/hosts, or a pod
@@ -41,8 +42,9 @@ def loopback(logs: Logs) -> Iterator[Finding]:
     ## How we know
     `Gloo connectFullMesh failed ... remote=[127.0.0.1]`, `connect [127.0.1.1]:PORT: Connection refused`; torch's
     warning that it falls back to loopback counts only together with a failure of gloo: on one node it does no
-    harm. On one node loopback is right: nothing is said where the log tells that it has all ranks, or of steps
-    or another failure before (a rank that is started again dials one that is gone).
+    harm. `rp != nullptr. Unable to find address for: NAME` is the own name that has none. On one node loopback
+    is right: nothing is said where the log tells that it has all ranks, or of steps or another failure before
+    (a rank that is started again dials one that is gone).
 
     ## Fix
     - **you** `export GLOO_SOCKET_IFNAME=eth0` on all nodes.
@@ -53,6 +55,8 @@ def loopback(logs: Logs) -> Iterator[Finding]:
     """
     dialled = [] if within_a_host(logs) else [one for one in said(logs, "gloo-connect") if _loops(one)]
     dialled = [one for one in dialled if several_hosts(logs) or not _started_again(logs, one)]
+    if nameless := [one for one in said(logs, "gloo-interface") if _of_host(one)]:
+        yield _nameless(nameless)
     fell_back = said(logs, "gloo-loopback")
     if not dialled and not (fell_back and said(logs, "gloo-connect", "gloo-mesh")):
         return
@@ -67,6 +71,34 @@ def loopback(logs: Logs) -> Iterator[Finding]:
             _NAME_IT,
             admin("Take the name off the loopback lines.", "grep -n '^127' /etc/hosts"),
         ],
+    )
+
+
+def _of_host(event: LogEvent) -> bool:
+    """Whether gloo looked for an address of the host's own name, and not of an interface."""
+    return "rp != nullptr" in event.text
+
+
+def _is_address(name: str) -> bool:
+    try:
+        return bool(ip_address(name))
+    except ValueError:
+        return False
+
+
+def _nameless(events: list[LogEvent]) -> Finding:
+    name = events[0].fields["name"]
+    return cause(
+        events,
+        f"the node's own name, {name}, has no address, and gloo looks for one",
+        why="Without GLOO_SOCKET_IFNAME gloo listens on the address of the host's own name.",
+        owner="node",
+        fix=[
+            you("Confirm: it prints an address.", "getent ahosts $(hostname)"),
+            _NAME_IT,
+            admin("Give the name an address.", "grep -n $(hostname) /etc/hosts"),
+        ],
+        at=Where(node=name.partition(".")[0]),
     )
 
 
@@ -97,12 +129,14 @@ def interface(logs: Logs) -> Iterator[Finding]:
     ## Source
     aws-samples/aws-do-eks#51; PyTorch documentation, torch.distributed, Choosing the network interface.
     """
-    if events := said(logs, "gloo-interface"):
+    if events := [one for one in said(logs, "gloo-interface") if not _of_host(one)]:
         name = events[0].fields["name"]
         syntax = name.startswith(("^", "="))
+        address = _is_address(name)
         yield cause(
             events,
-            f"gloo finds no interface {name!r}" + (": only NCCL knows that form" if syntax else ""),
+            f"gloo finds no interface {name!r}"
+            + (": only NCCL knows that form" if syntax else ": that is an address, not a name" if address else ""),
             why="gloo takes exact names only, and each needs an address.",
             owner="job",
             fix=[

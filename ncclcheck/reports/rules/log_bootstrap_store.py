@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from shlex import quote
 
@@ -14,6 +15,8 @@ _DEFAULTS = ("29500", "29400")
 _NETWORK = {"110", "113", "101"}
 _RETRIES = 20  # a start that goes well tells it once or twice a rank
 _IN_VAIN = 5
+_RAISED = re.compile(r"^\S{0,80}Error: ")
+_WHY = ("error", "told", "error_of", "nccl", "ssh")
 _RENDEZVOUS = "torchrun --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d --rdzv-endpoint=$HEAD:29511 train.py"
 
 
@@ -115,12 +118,13 @@ def name(logs: Logs) -> Iterator[Finding]:
     pytorch/pytorch#79388, pytorch/pytorch#76367; getaddrinfo(3), hosts(5).
     """
     lost = {_host(one) for one in said(logs, "store-unreachable")}
-    tried = said(logs, "name-unresolved")
+    wrong = malformed(logs)
+    tried = [one for one in said(logs, "name-unresolved") if one.fields["host"] not in wrong]
     total = sum(one.count for one in tried)
-    in_vain = total > _RETRIES or _to_the_end(logs, tried)
+    in_vain = total > _RETRIES or _to_the_end(logs, tried) or any(_RAISED.search(one.text) for one in tried)
     events = [one for one in tried if one.fields["host"] in lost or in_vain]
     events += said(logs, "python-name-unresolved") if lost or not tried else []
-    if not events or starts_later(logs, events[-1]):
+    if not events or wrong or starts_later(logs, events[-1]):
         return
     host = next((one.fields["host"] for one in events if "host" in one.fields), "the master")
     yield cause(
@@ -146,7 +150,74 @@ def _to_the_end(logs: Logs, tried: list[LogEvent]) -> bool:
 
 
 def _unknown(events: list[LogEvent]) -> str:
-    return next((told for one in events if (told := one.fields.get("error") or one.fields.get("told"))), "unknown")
+    return next(
+        (told for one in events if (told := next((one.fields[key] for key in _WHY if key in one.fields), ""))),
+        "unknown",
+    )
+
+
+def malformed(logs: Logs) -> dict[str, LogEvent]:
+    """What was dialled as the master and is no host's address -> the first line that tells it."""
+    told: dict[str, LogEvent] = {}
+    for one in said(logs, "address-malformed"):
+        told.setdefault(one.fields.get("host") or one.fields.get("dialled", ""), one)
+    return told
+
+
+@log_rule("LOG170", "MASTER_ADDR is the name or the address of one host")
+def master_is_a_host(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    MASTER_ADDR, or the host of --rdzv-endpoint, is empty, a bare number, a netmask, a list of hosts, or holds a
+    blank.
+
+    ## Why it matters
+    Nobody can dial it. A bare number is taken for an address (15 is 0.0.0.15), so no resolver complains; the ranks
+    try until their time-out and speak of the network.
+
+    ## How we know
+    What torch says that it dials: `network addresses of (, 29500)`, `trying to connect to (255.255.255.0, 29500)`,
+    `(gpu-[01-04], 29500)`. A script that cuts a word out of `hostname -I`, `ip addr` or SLURM_NODELIST took the
+    wrong one, or the variable was not exported.
+
+    ## Fix
+    - **you** print it where the job starts: `echo "[$MASTER_ADDR]"`; under Slurm
+      `MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -1)`.
+
+    ## Source
+    PyTorch documentation, torch.distributed (environment variables); inet(3), scontrol(1), hostname(1).
+    """
+    for host, event in [*malformed(logs).items()][:1]:
+        same = [one for one in said(logs, "address-malformed") if _dialled(one) == host]
+        yield cause(
+            same,
+            f"what is dialled as the master is {_kind(host)}",
+            why="Nobody has this address; every rank tries until its time-out.",
+            owner="job",
+            at=_place(event),
+            fix=[
+                you("Confirm, where the ranks start.", 'echo "[$MASTER_ADDR]"'),
+                you("Give the first node's name.",
+                    'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -1)'),
+            ],
+        )  # fmt: skip
+
+
+def _dialled(event: LogEvent) -> str:
+    return event.fields.get("host") or event.fields.get("dialled", "")
+
+
+def _kind(host: str) -> str:
+    if not host.strip():
+        return "empty: MASTER_ADDR is not set"
+    if host.isdigit():
+        return f"the bare number {host}, which is read as an address"
+    if host.startswith("255."):
+        return f"a netmask, {host}"
+    if host == "0.0.0.0":
+        return "0.0.0.0, which is no host: a place to listen at, not one to dial"
+    listed = "," in host or "[" in host
+    return f"a list of hosts, {host}" if listed else f"no name of a host: {host!r}"
 
 
 @log_rule("LOG027", "every node reaches the port of the master", symptom=True)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclcheck.probes.facts import Cluster, LogFile, Logs
+from ncclcheck.probes.facts import Cluster, LogFile, LogProcess, Logs
 from ncclcheck.reports.findings import Finding, State, Where, fine, note, seen, unknown, you
 from ncclcheck.reports.fold import fold_numbers, many
 from ncclcheck.reports.log_ending import died
-from ncclcheck.reports.logged import cause, lines, log_rule, said, where
+from ncclcheck.reports.log_unexplained import is_foreign, unexplained
+from ncclcheck.reports.logged import cause, in_order, lines, log_rule, said, where
 from ncclcheck.reports.rule import NothingToJudge, rule
-from ncclcheck.reports.rules.log_first import errors
+from ncclcheck.reports.rules.log_first import errors, hung_up
 
 # What shows that a job ended, or went on once NCCL had started.
-_GONE_ON = ("ended-well", "nccl-tests-ended", "training-goes-on", "not-destroyed", "ended-by-order", "time-limit")
+_ENDED = ("ended-well", "nccl-tests-ended", "not-destroyed", "ended-by-order", "time-limit", "preempted")
+_GONE_ON = ("training-goes-on", "work-goes-on", "nccl-tests-row")
+ENDED = "the log shows that the job ended"
 _GOES_ON = 10  # lines of the program after NCCL's last one: fewer are warnings that torch prints at the start
 _ASK_RAS = you(
     "If the job hangs, ask NCCL's RAS on one of its hosts while it does (NCCL 2.24 and later).",
@@ -71,14 +74,15 @@ def _unread(what: str) -> Finding:
 def not_ended_from_outside(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    A job that Slurm's time limit, or a signal to torchrun, has ended.
+    A job that Slurm's time limit, a preemption, or a signal to torchrun, has ended.
 
     ## Why it matters
     Then nothing in the job failed, and what its ranks print afterwards says nothing.
 
     ## How we know
-    Slurm's "CANCELLED ... DUE TO TIME LIMIT"; torchrun's "Received SIGTERM death signal": a time limit, `scancel`,
-    a preemption, or a lost ssh session (SIGHUP). A SIGINT is Ctrl-C, and a note.
+    Slurm's "CANCELLED ... DUE TO TIME LIMIT", "DUE TO PREEMPTION" or "DUE TO JOB REQUEUE"; torchrun's "Received
+    SIGTERM death signal": a time limit, `scancel`, a preemption, or a lost ssh session (SIGHUP). A SIGINT is
+    Ctrl-C, and a note.
 
     ## Fix
     - **you** ask for more time (`sbatch --time`), write checkpoints before it is over
@@ -102,7 +106,23 @@ def not_ended_from_outside(logs: Logs) -> Iterator[Finding]:
                 )
             ],
         )
-    elif ordered := [] if errors(logs) else said(logs, "ended-by-order"):
+    elif taken := said(logs, "preempted"):
+        yield cause(
+            taken,
+            "Slurm took the job's nodes for another one (preemption)"
+            if taken[0].fields["why"] == "PREEMPTION"
+            else "Slurm put the job back into its queue",
+            why="Nothing in the job failed; what ranks print afterwards says nothing.",
+            owner="job",
+            fix=[
+                you("Confirm.", "sacct -j JOB -o State,Partition,QOS,Elapsed"),
+                you(
+                    "Let it be queued again and go on from its last checkpoint; a warning comes before the end.",
+                    "sbatch --requeue --signal=B:USR1@120 job.sh",
+                ),
+            ],
+        )
+    elif ordered := [] if errors(logs) else said(logs, "ended-by-order") or hung_up(logs):
         signal = ordered[0].fields.get("signal", "SIGINT")
         if signal in ("SIGINT", "2"):
             yield note(where(ordered[0]), "somebody ended the job with Ctrl-C (SIGINT)", evidence=lines(ordered))
@@ -118,23 +138,23 @@ def not_ended_from_outside(logs: Logs) -> Iterator[Finding]:
         )
 
 
-@log_rule("LOG007", "the log shows that the job ended or went on", worst=State.NOTE, symptom=True)
+@log_rule("LOG007", "the log shows that the job ended or went on", worst=State.UNKNOWN, symptom=True)
 def log_shows_the_end(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    A log that stops right after NCCL's start: no communicator is destroyed, no step is printed, nobody exits.
+    A log that just stops: no communicator is destroyed, no step is printed, nobody exits.
 
     ## Why it matters
     NCCL is silent where a job hangs. A rank that skips a collective or is stopped, a network that drops
     packets: none of them leaves a line in NCCL's log. Such a log holds no failure, and is no proof that all is
     well. A job that still runs, a file that was cut and a program that ends without destroying its communicators
-    look the same, so this is a note.
+    look the same: so it is not known, and the exit code is 3.
 
     ## How we know
     NCCL 2.23 to 2.27, run with a collective that one rank skips, with a stopped rank and with kernels that never
     end: after "Init COMPLETE" and "Connected all rings" came nothing, in the log of no rank. What counts as an end
-    or as going on: "Destroy COMPLETE" and "Abort COMPLETE", training steps, what torchrun, Slurm and torch say of
-    an end, the last line of nccl-tests, and ten lines of the program after NCCL's last one.
+    or as going on: "Destroy COMPLETE", training steps, requests that are served, what torchrun and Slurm say of
+    an end, results and the last line of nccl-tests, and ten lines of the program after NCCL's last one.
 
     ## Fix
     - **you** ask RAS while the job hangs (NCCL 2.24 and later): it names the ranks that are behind or gone. Then
@@ -144,27 +164,70 @@ def log_shows_the_end(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA NCCL documentation, RAS and Troubleshooting; NVIDIA/nccl src/init.cc.
     """
-    began = [one for one in logs.processes if one.completed]
-    if not began:
-        raise NothingToJudge("no line of NCCL tells that its start was complete")
-    if errors(logs) or died(logs):
+    if is_foreign(logs) or not any(file.lines for file in logs.files):
+        raise NothingToJudge("no line is NCCL's, torch's or a launcher's (LOG008)")
+    if errors(logs) or died(logs) or unexplained(logs):
         raise NothingToJudge("the log tells of a failure")
-    ended = [one for one in began if one.ended >= one.completed]
-    if ended or said(logs, *_GONE_ON) or any(_goes_on(file) for file in logs.files):
-        yield fine(Where(), "the log goes on after NCCL's start, or shows its end")
-        return
+    began = [one for one in logs.processes if one.completed]
+    if any(one.ended >= one.completed for one in began) or said(logs, *_ENDED):
+        yield fine(Where(), ENDED)
+    elif said(logs, *_GONE_ON) or any(_goes_on(file) for file in logs.files):
+        yield fine(Where(), "the log shows that the job went on; its end is not in it")
+    else:
+        yield _stops(logs, began)
+
+
+def _stops(logs: Logs, began: list[LogProcess]) -> Finding:
     ranks = sorted({one.rank for one in began if one.rank is not None})
     who = f" (rank{'s' if len(ranks) > 1 else ''} {fold_numbers(ranks)})" if ranks else ""
     world = f" of a job of {many(logs.world, 'rank')}" if logs.world else ""
     last = [seen(f"{one.name}:{one.last_record}", "NCCL's last line") for one in logs.files if one.records]
-    yield note(
+    where_ = f"stop after NCCL's start in {len(began)} process{'es' * (len(began) != 1)}{who}{world}"
+    return unknown(
         Where(),
-        f"nobody complains, and these lines do not show that the job ended or went on: they stop after NCCL's "
-        f"start in {len(began)} process{'es' * (len(began) != 1)}{who}{world}",
+        "nobody complains, and these lines do not show that the job ended or went on"
+        + (f": they {where_}" if began else ""),
         why="A rank that never arrived at a collective or was stopped, or a network that drops packets, leaves no "
         "line in NCCL's log. A job that still runs or a file that was cut looks the same.",
+        owner="job",
         evidence=last[:3],
         fix=[_ASK_RAS],
+    )
+
+
+@log_rule("LOG008", "the logs hold lines of NCCL, torch or a launcher", worst=State.UNKNOWN, symptom=True)
+def understood(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    Logs of something else: no line is NCCL's, torch's, a launcher's, or of a kind that is known here.
+
+    ## Why it matters
+    What is not understood is neither sound nor broken. The log that tells of the job may be another file.
+
+    ## How we know
+    Neither the names of NCCL, torch, gloo, Slurm, mpirun, DeepSpeed, Megatron, Lightning, vLLM, SGLang and Ray
+    nor a rank stand in any line, whatever stands before it, and no line is one that a rule knows.
+
+    ## Fix
+    - **you** give the log that the ranks write: torchrun's output, Slurm's `slurm-JOB.out`, the file of
+      NCCL_DEBUG_FILE.
+
+    ## Source
+    NVIDIA NCCL documentation, NCCL_DEBUG_FILE; PyTorch documentation, torchrun; sbatch(1).
+    """
+    if not is_foreign(logs):
+        yield fine(Where(), "lines of NCCL, torch or a launcher are there")
+        return
+    bad = in_order(logs.events)
+    more = f"; {many(len(bad), 'line')} with a word of failure" if bad else ""
+    yield unknown(
+        Where(),
+        f"no line of these {many(sum(file.lines for file in logs.files), 'line')} is NCCL's, torch's or a "
+        f"launcher's{more}",
+        why="What is not understood is neither sound nor broken.",
+        owner="job",
+        evidence=lines(bad),
+        fix=[you("Give the log that the ranks write: torchrun's output, Slurm's slurm-JOB.out, NCCL_DEBUG_FILE.")],
     )
 
 

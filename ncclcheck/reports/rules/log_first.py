@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports import log_signs
 from ncclcheck.reports.findings import Finding, State, Where, admin, fail, fine, note, seen, warn, you
 from ncclcheck.reports.fold import fold_numbers, fold_ranks
 from ncclcheck.reports.log_ending import died
+from ncclcheck.reports.log_unexplained import behind, came_through, unexplained
 from ncclcheck.reports.logged import cause, in_order, lines, log_rule, root_cause, said
 from ncclcheck.reports.rule import NothingToJudge
 
-_ENDED = ("worker-failed", "worker-signalled", "srun-task-exit", "nccl-warning", "watchdog-timeout")
-_SIGTERM = "15"
+_ENDED = (
+    "worker-failed",
+    "worker-signalled",
+    "srun-task-exit",
+    "nccl-warning",
+    "watchdog-timeout",
+    "tests-failure",
+)
+_SIGHUP, _SIGTERM = "1", "15"
+_CAUGHT = ("python-error", "nccl-warning")  # what a program can go on after
 _LINES = 10  # other ranks print a little longer
 # A program's own: Python ends with 1 after an exception, shells with 126 and more of what they could not run.
 _CODES = range(2, 126)
@@ -22,18 +31,19 @@ _CODES = range(2, 126)
 def errors(logs: Logs) -> list[LogEvent]:
     """Lines that tell of a failure and do not merely follow from another, the first first."""
     found = in_order(event for event in logs.events if _is_error(event))
-    went_on = said(logs, "training-goes-on", "ended-well")
-    ends = {} if died(logs) else {file.name: file.lines - _LINES for file in logs.files}
-    return [one for one in found if one.sign != "python-error" or not _caught(one, went_on, ends)]
+    went_on = said(logs, "training-goes-on", "work-goes-on", "nccl-tests-row", "ended-well")
+    gone = died(logs)
+    return [one for one in found if one.sign not in _CAUGHT or not _caught(logs, one, went_on, gone=gone)]
 
 
-def _caught(event: LogEvent, went_on: list[LogEvent], ends: Mapping[str, int]) -> bool:
-    """Whether its rank trained on after an exception; any rank, where the exception names none.
+def hung_up(logs: Logs) -> list[LogEvent]:
+    """torchrun's own end by SIGHUP: its session was lost. By SIGTERM it may end since another node failed."""
+    return [one for one in said(logs, "signal-exception") if one.fields.get("signal") == _SIGHUP]
 
-    ends: where nobody is said to have died, the last lines of each file; before them an exception of no rank's
-    (torch 2.2 and later name the rank of an uncaught one) was followed by others' lines.
-    """
-    if event.rank is None and event.line < ends.get(event.file, 0):
+
+def _caught(logs: Logs, event: LogEvent, went_on: list[LogEvent], *, gone: bool) -> bool:
+    """Whether its rank (any, where the line names none) trained on afterwards, or NCCL's start came through."""
+    if not gone and came_through(logs, event):
         return True
     after = (one for one in went_on if one.file == event.file and one.line > event.line + _LINES)
     return any(event.rank is None or one.rank == event.rank for one in after)
@@ -62,7 +72,9 @@ def nothing_failed(logs: Logs) -> Iterator[Finding]:
     NCCL's warnings, torch's errors, exceptions of Python, exit codes told by torchrun and Slurm. Lines that
     follow from the failure of another process ("Connection closed by remote peer", "Proxy Call failed",
     SIGTERM, exit code -15) are never taken for the first failure. Where only such lines are there, the process
-    that failed has written to a log that was not given.
+    that failed has written to a log that was not given. A line with a word of failure that nothing here knows
+    (an error, an exit code, a signal, an exception, a watchdog) is a failure too, unless steps, a good end or a
+    start of NCCL that came through follow it, or the line itself says that it was dealt with.
 
     ## Fix
     - **you** read the line that is named, and those right before it from the same rank; the causes that are
@@ -79,13 +91,29 @@ def nothing_failed(logs: Logs) -> Iterator[Finding]:
     found = errors(logs)
     if found:
         yield _first(logs, found)
-    elif said(logs, "ended-by-order", "time-limit"):
+    elif said(logs, "ended-by-order", "time-limit", "preempted") or hung_up(logs):
         yield fine(Where(), "no line tells of a failure but that the job was ended from outside (LOG006)")
     elif follow := _consequences(logs):
         warned = in_order(event for event in logs.events if event.level == "WARN" and not _means_nothing(event))
         yield _first(logs, warned) if warned else _only_consequences(logs, follow)
+    elif rest := unexplained(logs):
+        yield _unknown(rest)
     else:
         yield fine(Where(), f"no line of {sum(file.lines for file in logs.files)} tells of a failure")
+
+
+def _unknown(rest: list[LogEvent]) -> Finding:
+    """A job that failed, of which these lines do not say why."""
+    ends = [one for one in rest if one.sign == "ended-badly"]
+    told = in_order([one for one in rest if one.sign not in ("traceback", "root-cause-block")] or rest)
+    usual = behind(" ".join(one.text for one in [*ends, *told][:4]))
+    return cause(
+        told,
+        f"this job failed, and the cause is not in these lines: {told[0].text.strip()[:200]}",
+        why=f"Usually {usual.usually}.",
+        owner="job",
+        fix=[you(f"What would show it: {usual.shows}.", *([usual.command] if usual.command else []))],
+    )
 
 
 def _means_nothing(event: LogEvent) -> bool:
@@ -198,7 +226,7 @@ def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
         return
     missing = _missing(logs)
     who = fold_numbers([one.rank for one in stuck if one.rank is not None]) or f"{len(stuck)} processes"
-    silent = f"; of ranks {fold_numbers(missing)} there is no line" if missing else ""
+    silent = f"; not in these files: rank{'s' * (len(missing) > 1)} {fold_numbers(missing)}" if missing else ""
     complains = any(one.level == "WARN" and one.sign not in log_signs.HARMLESS for one in logs.events)
     silence = "" if complains or errors(logs) else " Dropped packets leave no line in NCCL's log."
     yield fail(
@@ -251,6 +279,8 @@ def no_exception(logs: Logs) -> Iterator[Finding]:
     found = [one for one in failed if one.sign == "python-error"]
     if failed and {one.sign for one in failed} == {"worker-failed"}:
         yield from _left(logs, failed)
+    if not failed:
+        yield from _left_mpirun(logs)
     kinds: dict[str, list[LogEvent]] = {}
     for one in found:
         kinds.setdefault(one.fields.get("type", ""), []).append(one)
@@ -264,6 +294,21 @@ def no_exception(logs: Logs) -> Iterator[Finding]:
             owner="job",
             fix=[you("Read the traceback above this line; on one rank alone, look at the data that it had.")],
         )
+
+
+def _left_mpirun(logs: Logs) -> Iterator[Finding]:
+    """The first that mpirun saw end with an exit code; why is not in the log."""
+    first, code = next(iter(said(logs, "mpirun-first")), None), next(iter(said(logs, "mpirun-exit")), None)
+    if first is not None and not said(logs, "mpirun-signalled"):
+        told = f" with exit code {code.fields['exitcode']}" if code else ""
+        yield cause(
+            [first, *([code] if code else [])],
+            f"rank {first.rank} was the first to end{told}; why is not in the log",
+            why="mpirun ends all others as soon as one process ends with an exit code other than 0.",
+            owner="job",
+            fix=[you("Confirm: read what that rank printed, each rank into a file of its own.",
+                     "mpirun --output-filename logs ...", "export NCCL_DEBUG=INFO")],
+        )  # fmt: skip
 
 
 def _left(logs: Logs, failed: list[LogEvent]) -> Iterator[Finding]:

@@ -15,12 +15,14 @@ from ncclcheck.reports.machines_told import on_two_machines
 from ncclcheck.reports.rules.log_shm import host_memory_failures, may_be_of_host_memory
 from ncclcheck.reports.xids import HARDWARE, LESSER, PROGRAM
 
+_BUSY = "busy or unavailable"
+
 
 @log_rule("LOG057", "every rank has a GPU of its own")
 def own_gpu(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    Several ranks of a node chose the same GPU.
+    Several ranks of a node chose the same GPU, or a GPU is held by another process and lets nobody else in.
 
     ## Why it matters
     NCCL refuses it with "invalid usage". The reasons: no torch.cuda.set_device(LOCAL_RANK) before the first
@@ -30,7 +32,9 @@ def own_gpu(logs: Logs) -> Iterator[Finding]:
     ## How we know
     `Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000` (2.5 to 2.29: the PCI address),
     `Multiple ranks detected using the same GPU`, `Multiple Ranks are using the same GPU/Partition` (2.30 and
-    later). Where the two ranks are on different machines it is LOG059.
+    later). Where the two ranks are on different machines it is LOG059. `CUDA-capable device(s) is/are busy or
+    unavailable` (error 46): the GPU is in compute mode Exclusive_Process and a process holds it, another rank
+    or one that an earlier job left; rarely it needs a reset.
 
     ## Fix
     - **you** `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` at the start; `--nproc-per-node` not above the
@@ -64,6 +68,31 @@ def own_gpu(logs: Logs) -> Iterator[Finding]:
             at=Where(node=where.node),
             more=version_seen(logs, found[0]),
         )
+    for where, found in hosts(cuda_errors(logs, _BUSY)):
+        yield _held(logs, where, found)
+
+
+def _held(logs: Logs, where: Where, found: list[LogEvent]) -> Finding:
+    return cause(
+        found,
+        f"the GPU of {ranks(found)}{on(where)} is busy: another process holds it, and it serves one at a time",
+        why="A rank that may not use its GPU ends, and all others with it.",
+        owner="node",
+        fix=[
+            you(
+                "Confirm: who holds it, and whether its mode is Exclusive_Process.",
+                "nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name --format=csv",
+                "nvidia-smi --query-gpu=index,compute_mode --format=csv",
+            ),
+            you(
+                "End what an earlier job left; give each rank a GPU of its own.",
+                'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',
+            ),
+            admin("Let several processes use it, or reset a GPU that nobody holds.", "nvidia-smi -i 0 -c DEFAULT"),
+        ],
+        at=where,
+        more=version_seen(logs, found[0]),
+    )
 
 
 def _sharers(found: list[LogEvent]) -> str:
@@ -254,7 +283,7 @@ def hardware(logs: Logs) -> Iterator[Finding]:
 
 def _broken(where: Where, found: list[LogEvent], *, sure: bool) -> Finding:
     codes = {int(event.fields["xid"]) for event in found if "xid" in event.fields}
-    lesser = codes and codes <= set(LESSER) and all("xid" in event.fields for event in found)
+    lesser = codes and not codes & set(HARDWARE) and all("xid" in event.fields for event in found)
     known = [f"Xid {code}, {(HARDWARE | LESSER)[code]}" for code in sorted(codes) if code in HARDWARE | LESSER]
     what = f"a GPU failed{on(where)}: {'; '.join(known) or found[0].fields.get('error', 'it is lost')}"
     if not sure:

@@ -39,8 +39,9 @@ def every_rank_came(logs: Logs) -> Iterator[Finding]:
     ## How we know
     `Watchdog caught collective operation timeout` names rank and number of the collective; `last enqueued work`
     tells how far each rank came (torch 2.2 and later). A rank whose last is smaller did not come; where none is
-    behind, ranks of the world whose watchdog is silent. After a rank's first send or receive, of which torch warns
-    and which is recorded nowhere, no rank is named (see LOG132).
+    behind, ranks of the world whose watchdog is silent, if their lines would be in these files: one rank's log
+    accuses nobody else. After a rank's first send or receive, of which torch warns and which is recorded nowhere,
+    no rank is named (see LOG132).
 
     ## Fix
     - **you** look what the named rank does at that place (py-spy dump --pid PID); call collectives, and what
@@ -105,7 +106,7 @@ def _silent_in_gloo(logs: Logs) -> Iterator[Finding]:
     waited = in_order(one for one in said(logs, "gloo-timeout") if one.rank is not None)
     ranks = sorted({one.rank for one in waited if one.rank is not None})
     absent = sorted({*range(max(ranks, default=0))} - {*logs.ranks})
-    if ranks and 0 < len(absent) <= len(ranks):
+    if ranks and 0 < len(absent) <= len(ranks) and hangs.is_of_several(logs):
         yield cause(
             waited,
             f"{fold_ranks(absent)} did not come: {fold_ranks(ranks)} waited in vain, and of the others "
@@ -210,6 +211,14 @@ def no_watchdog_gave_up(logs: Logs) -> Iterator[Finding]:
             f"{fold_ranks(wait.rank for wait in hang.waits)} gave up in {hangs.waited(hang)}; "
             "which rank did not come is not told",
             why="The ranks that print the time-out only waited.",
+            owner="job",
+            fix=[you("Give the logs of all ranks."), *_recorded(logs)],
+        )
+    if (cut := said(logs, "watchdog-cut")) and not said(logs, "watchdog-timeout"):
+        yield cause(
+            cut,
+            "a watchdog gave up in a collective; the line is cut, and which rank did not come is not told",
+            why="The rank that prints the time-out only waited.",
             owner="job",
             fix=[you("Give the logs of all ranks."), *_recorded(logs)],
         )

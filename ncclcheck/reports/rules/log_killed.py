@@ -34,9 +34,18 @@ _KINDS = (
           "died of an illegal instruction (SIGILL): a library was built for another CPU", "job", "lscpu"),
     _Kind(8, ("Floating point exception", "SIGFPE"), "died of an arithmetic error (SIGFPE)", "job", _STACK),
 )  # fmt: skip
-_CRASH, _ABORT = 11, 6
+_CRASH, _ABORT, _BUS = 11, 6, 7
 _BY_THE_KERNEL = ("Out Of Memory", "Killed")
-_FAILURES = ("watchdog-timeout", "watchdog-stuck", "time-limit", "ended-by-order", "gpu-lost", "device-assert")
+_FAILURES = (
+    "watchdog-timeout",
+    "watchdog-stuck",
+    "time-limit",
+    "preempted",
+    "node-lost",
+    "ended-by-order",
+    "gpu-lost",
+    "device-assert",
+)
 _NOT_ITSELF = ("aborted-by-watchdog", "message-truncated", "worker-killed", "worker-died")
 
 
@@ -50,12 +59,12 @@ def nobody_is_killed(logs: Logs) -> Iterator[Finding]:
     It leaves no traceback of Python: in its own log there is nothing, and the others blame the network.
 
     ## How we know
-    The exit code that torchrun tells (-9, -7, -11, -6), the words of a shell ("Killed", "Segmentation fault (core
-    dumped)"), Slurm's "oom_kill" or "Out Of Memory", the kernel's "Out of memory: Killed process". -15 is a
-    consequence: torchrun and Slurm end the others that way; so is Slurm's or a shell's "Killed" once another
-    failure is told. -6 counts where no watchdog and no error of NCCL tells of an end before it: `terminate called
-    without an active exception` is a program that was left (`sys.exit`, an exception) while its threads ran. A
-    crash in NCCL's start is LOG070.
+    The exit code that torchrun tells (-9, -7, -11, -6), mpirun's "exited on signal 9", the words of a shell
+    ("Killed", "Segmentation fault (core dumped)"), Slurm's "oom_kill" or "Out Of Memory", the kernel's "Out of
+    memory: Killed process". -15 is a consequence: torchrun and Slurm end the others that way; so is Slurm's or
+    a shell's "Killed" once another failure is told. -6 counts where no watchdog and no error of NCCL tells of
+    an end before it: `terminate called without an active exception` is a program that was left (`sys.exit`, an
+    exception) while its threads ran. A crash in NCCL's start is LOG070.
 
     ## Fix
     - **you** killed: fewer loader workers, less prefetch, no dataset held in memory by each worker.
@@ -74,6 +83,7 @@ def nobody_is_killed(logs: Logs) -> Iterator[Finding]:
         events = _exits(logs, kind) + _named(logs, kind) + (tasks if kind.number == 9 else [])
         if kind.number in (_CRASH, _ABORT):
             events = [] if _has_another_reason(logs, kind, events) else events + _told_itself(logs, kind)
+        events += said(logs, "bus-error") if kind.number == _BUS else []
         if events:
             yield _ended(logs, _by_line(events), kind)
 
@@ -82,13 +92,20 @@ def _exits(logs: Logs, kind: _Kind) -> list[LogEvent]:
     """The exit codes that launchers tell; of crashes and aborts, which may follow, the first one's only."""
     events = [
         one
-        for one in said(logs, "worker-failed", "root-cause-exit", "launcher-return-code")
-        if one.fields["exitcode"] == f"-{kind.number}"
+        for one in said(logs, "worker-failed", "root-cause-exit", "launcher-return-code", "mpirun-signalled")
+        if _signal(one) == str(kind.number)
     ]
     if kind.number not in (_CRASH, _ABORT):
         return events
     root = root_cause(logs)
     return [one for one in events if one.sign != "root-cause-exit" or (root and one is root.exitcode)]
+
+
+def _signal(event: LogEvent) -> str:
+    """The number of the signal that a launcher tells; torchrun's exit codes are those below zero."""
+    told = event.fields
+    code = told.get("exitcode", "")
+    return code[1:] if code.startswith("-") else told.get("signal") or told.get("hydra", "")
 
 
 def _named(logs: Logs, kind: _Kind) -> list[LogEvent]:
@@ -144,7 +161,9 @@ def _by_line(events: list[LogEvent]) -> list[LogEvent]:
 
 def _ended(logs: Logs, events: list[LogEvent], kind: _Kind) -> Finding:
     told = next((one.fields for one in events if one.fields.get("local_rank")), {})
+    rank = events[0].rank if events[0].sign == "mpirun-signalled" else None
     who = f"local rank {told['local_rank']}, process {told['pid']}," if told.get("pid") else "a process"
+    who = who if rank is None else f"rank {rank}"
     return cause(
         events,
         f"{who} {kind.what}{_left(events)}",

@@ -1,16 +1,20 @@
-"""LOG054 to LOG056: NVLink's switches and what manages them."""
+"""LOG054 to LOG056, LOG074: NVLink's switches, what manages them, and what containers need of them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from ncclcheck.probes.facts import Logs
-from ncclcheck.reports.findings import Finding, admin, you
+from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.reports.findings import Finding, Where, admin, you
 from ncclcheck.reports.log_told import settings_seen, version_seen
 from ncclcheck.reports.logged import cause, log_rule, said
 from ncclcheck.reports.logged_node import BY_NCCL, cuda_errors, hosts, in_nvls, on
 
-_STATE = "401"
+_STATE, _WRONG_STATE = "401", "performed in the present state"
+_CONTAINER = re.compile(
+    r"[0-9a-f]{12}|[a-z0-9-]{1,200}-[a-z0-9]{8,10}-[a-z0-9]{5}"
+)  # docker's, a pod's of a Deployment
 _MANAGER = admin(
     "Look at the fabric manager, of exactly the driver's version, and restart it; then reset the GPUs or reboot.",
     "systemctl status nvidia-fabricmanager",
@@ -19,11 +23,17 @@ _MANAGER = admin(
 )
 
 
-@log_rule("LOG054", "NVLink SHARP (NVLS) can be set up")
+_WITHOUT = you(
+    "Until it is put right the job runs without it, all_reduce somewhat slower.", "export NCCL_NVLS_ENABLE=0"
+)
+
+
+@log_rule("LOG054", "the fabric manager lets NCCL set NVLink SHARP (NVLS) up")
 def nvls(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    NCCL could not set up multicast memory in the NVSwitches, which it uses for NVLink SHARP (NVLS).
+    NCCL could not set up multicast memory in the NVSwitches, which it uses for NVLink SHARP (NVLS), and the
+    state of the fabric manager or of the switches is to blame.
 
     ## Why it matters
     NVLS is on by default since 2.17 where the GPUs say that they can do it. When the memory then cannot be bound,
@@ -32,40 +42,82 @@ def nvls(logs: Logs) -> Iterator[Finding]:
     ## How we know
     `Failed to bind NVLink SHARP (NVLS) Multicast memory ... CUDA error 401` (2.27 and later): the fabric
     manager or the switches are in a wrong state. Error 1 `invalid argument`, there or in transport/nvls.cc of
-    any version, is that too, or a container or virtual machine that was not given the rights: no
-    /dev/nvidia-caps in it. "Out of memory" there is LOG063.
+    any version, is that too, unless the lines show a container: then it is LOG074. "Out of memory" there is
+    LOG063.
 
     ## Fix
-    - **you** NCCL_NVLS_ENABLE=0 lets the job run, all_reduce somewhat slower; in a container all of
-      /dev/nvidia-caps.
     - **admin** restart the fabric manager and reset the GPUs, or reboot.
+    - **you** NCCL_NVLS_ENABLE=0 lets the job run, all_reduce somewhat slower.
 
     ## Source
-    pytorch/pytorch#177472, pytorch/ao#3841, NVIDIA/nccl#1488, pie-project/pie#500; NVIDIA Fabric Manager user
-    guide.
+    pytorch/pytorch#177472, pytorch/ao#3841, NVIDIA/nccl#1488; NVIDIA Fabric Manager user guide.
     """
-    for where, found in hosts([*said(logs, "nvls-bind"), *in_nvls(logs)]):
-        of_state = any(event.fields.get("code") == _STATE for event in found)
-        blame = (
-            "the fabric manager or the NVSwitches are in a wrong state"
-            if of_state
-            else "the fabric manager, or a container without /dev/nvidia-caps"
-        )
-        yield cause(
-            found,
-            f"NVLink SHARP (NVLS) cannot be set up{on(where)}: {blame}",
-            why="NCCL takes it where GPUs offer it, and ends when its memory cannot be bound.",
-            owner="node",
-            fix=[
-                you("Confirm: it runs without it.", "export NCCL_NVLS_ENABLE=0"),
-                _MANAGER,
-                you(
-                    "In a container look whether these are there.", "ls -l /dev/nvidia-caps /dev/nvidia-nvswitch*"
-                ),
-            ],
-            at=where,
-            more=[*version_seen(logs, found[0]), *settings_seen(logs, "NCCL_NVLS_ENABLE")],
-        )
+    for where, found in _refused(logs):
+        if not _in_a_container(logs, where, found):
+            yield cause(
+                found,
+                f"NVLink SHARP (NVLS) cannot be set up{on(where)}: the fabric manager or the NVSwitches are in a "
+                "wrong state",
+                why="NCCL takes it where GPUs offer it, and ends when its memory cannot be bound.",
+                owner="node",
+                fix=[_MANAGER, _WITHOUT],
+                at=where,
+                more=[*version_seen(logs, found[0]), *settings_seen(logs, "NCCL_NVLS_ENABLE")],
+            )
+
+
+@log_rule("LOG074", "containers are given what NVLink SHARP (NVLS) needs")
+def nvls_in_containers(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    NCCL could not set up multicast memory in the NVSwitches in a container that was not given the driver's
+    capability files (/dev/nvidia-caps), or not the right to use them.
+
+    ## Why it matters
+    The GPUs in the container say that they can do NVLink SHARP, NCCL takes it, and the job ends with an unhandled
+    CUDA error. The machine is fine: the same job runs outside of the container.
+
+    ## How we know
+    Error 1 `invalid argument` in transport/nvls.cc, or when the memory is bound, and lines of a container: its
+    generated host name, a path of /dev/nvidia-caps that is not there. Error 401 is the fabric manager's (LOG054).
+
+    ## Fix
+    - **you** start the container by the NVIDIA runtime (`--gpus all`), or give it all of /dev/nvidia-caps and
+      /dev/nvidia-nvswitch*, not a hand-written list of devices; NCCL_NVLS_ENABLE=0 until then.
+
+    ## Source
+    pie-project/pie#500; NVIDIA Container Toolkit documentation, driver capabilities; CUDA Driver API,
+    cuMulticastBindMem.
+    """
+    for where, found in _refused(logs):
+        if _in_a_container(logs, where, found):
+            yield cause(
+                [*found[:2], *said(logs, "no-capability-files")[:1]],
+                f"NVLink SHARP (NVLS) cannot be set up{on(where)}: the container lacks "
+                f"/dev/nvidia-caps, or the right "
+                "to it",
+                why="NCCL takes it where GPUs offer it, and ends when its memory cannot be bound.",
+                owner="job",
+                fix=[
+                    you("Confirm, inside of the container.", "ls -l /dev/nvidia-caps /dev/nvidia-nvswitch*"),
+                    you("Let the NVIDIA runtime choose the devices.", "docker run --gpus all ..."),
+                    _WITHOUT,
+                    admin("Where the files are there, look at the fabric manager.", *_MANAGER.commands[:2]),
+                ],
+                at=where,
+                more=[*version_seen(logs, found[0]), *settings_seen(logs, "NCCL_NVLS_ENABLE")],
+            )
+
+
+def _refused(logs: Logs) -> Iterator[tuple[Where, list[LogEvent]]]:
+    return hosts([*said(logs, "nvls-bind"), *in_nvls(logs)])
+
+
+def _in_a_container(logs: Logs, where: Where, found: list[LogEvent]) -> bool:
+    """Whether the refusal is one of rights, and the lines show a container."""
+    if any(one.fields.get("code") == _STATE or _WRONG_STATE in one.text for one in found):
+        return False
+    return bool(said(logs, "no-capability-files")) or _CONTAINER.fullmatch(where.node or "") is not None
 
 
 @log_rule("LOG055", "the NVSwitch fabric is ready before the job starts")

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports import hangs
-from ncclcheck.reports.findings import Finding, State, you
+from ncclcheck.reports.findings import Finding, State, Where, you
 from ncclcheck.reports.fold import fold_ranks
-from ncclcheck.reports.logged import cause, in_order, log_rule, said
+from ncclcheck.reports.logged import cause, in_order, log_rule, said, where
 
 _DEFAULT_MS = 600_000
+# By nccl.h: ncclDataType_t and ncclRedOp_t.
+_TYPES = (
+    *("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16"),
+    *("float8e4m3", "float8e5m2"),
+)
+_OPERATIONS = ("sum", "prod", "max", "min", "avg")
 
 
 @log_rule("LOG081", "all ranks take part when ZeRO-3 weights are saved")
@@ -128,7 +135,9 @@ def same_collective(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     Watchdogs that gave up at the same number name different operations or elements; or torch's own comparison
-    under `TORCH_DISTRIBUTED_DEBUG=DETAIL` says so; or NCCL or gloo got a message of another size than expected.
+    under `TORCH_DISTRIBUTED_DEBUG=DETAIL` says so; or NCCL's own lines of calls (`NCCL_DEBUG_SUBSYS=COLL`),
+    counted from the communicator's first on each rank, differ in name, count, type or operation; or NCCL or
+    gloo got a message of another size than expected.
 
     ## Fix
     - **you** let no collective depend on the rank's own data (a batch without images, a skipped step, a ragged
@@ -144,6 +153,12 @@ def same_collective(logs: Logs) -> Iterator[Finding]:
         first = told[0].fields
         pair = f"rank {first['one']} and rank {first['other']}" if first.get("one") else "ranks"
         yield _mismatch(told, f"{pair} call different collectives or sizes at the same place")
+    elif called := _called(logs):
+        rarest, *_ = kinds = _each_kind(called)
+        one = sum(_call(other) == _call(rarest) for other in called) * 2 < len(called)
+        yield _mismatch(kinds, _as_called(called), where(rarest) if one else Where())
+    elif suspected := in_order(said(logs, "nccl-suspects-mismatch")):
+        yield _mismatch(suspected, "NCCL suspects that ranks call different collectives, around the named rank")
     for hang in hangs.of_kind(logs, "mismatch") if not told else []:
         calls = {(wait.op, wait.numel): wait.rank for wait in hang.waits if wait.seq == hang.seq}
         words = ", ".join(f"rank {rank}: {op} of {size or '?'}" for (op, size), rank in [*calls.items()][:4])
@@ -154,12 +169,42 @@ def same_collective(logs: Logs) -> Iterator[Finding]:
         yield _mismatch(cut, f"a message has another size than expected: {size_told}")
 
 
-def _mismatch(events: list[LogEvent], what: str) -> Finding:
+def _called(logs: Logs) -> list[LogEvent]:
+    """What the ranks of one communicator called at the first place where they differ."""
+    differ = said(logs, "collective-differs")
+    return [one for one in differ if one.fields["communicator"] == differ[0].fields["communicator"]]
+
+
+def _call(event: LogEvent) -> tuple[str, ...]:
+    return tuple(event.fields[key] for key in ("name", "count", "datatype", "op", "root"))
+
+
+def _each_kind(called: list[LogEvent]) -> list[LogEvent]:
+    """One call of each kind, the rarest kind first."""
+    kinds = Counter(map(_call, called))
+    firsts = {_call(one): one for one in reversed(called)}
+    return [firsts[kind] for kind, _ in reversed(kinds.most_common())]
+
+
+def _as_called(called: list[LogEvent]) -> str:
+    """`call 12 of a communicator: rank 3 AllReduce of 195 (float32), ranks 0-2 Broadcast of 195 (float32)`."""
+    told = []
+    for kind in _each_kind(called):
+        name, count, datatype, op, _ = _call(kind)
+        ranks = fold_ranks(one.rank for one in called if one.rank is not None and _call(one) == _call(kind))
+        types = _TYPES[int(datatype)] if int(datatype) < len(_TYPES) else f"datatype {datatype}"
+        how = f", {_OPERATIONS[int(op)]}" if "Reduce" in name and int(op) < len(_OPERATIONS) else ""
+        told.append(f"{ranks} {name} of {count} ({types}{how})")
+    return f"ranks call different things as call {int(called[0].fields['place']) + 1}: {', '.join(told[:4])}"
+
+
+def _mismatch(events: list[LogEvent], what: str, at: Where | None = None) -> Finding:
     return cause(
         events,
         what,
         why="NCCL does not compare them: the job hangs, or goes on with wrong numbers.",
         owner="job",
+        at=at,
         fix=[you("Confirm: let torch compare each call.", "export TORCH_DISTRIBUTED_DEBUG=DETAIL"),
              you("Let no collective depend on a rank's own data; pad, or run all branches on all ranks. Where the "
                  "code is sure, align NCCL's version and NCCL_* settings on all nodes.",

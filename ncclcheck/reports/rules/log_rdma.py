@@ -190,6 +190,7 @@ def cards_open(logs: Logs) -> Iterator[Finding]:
     told = processes_by_host(logs)
     for host, events in by_host(said(logs, "ib-open-device")).items():
         stopped = any(starting(one) for one in told.get(host, [])) or died(logs)
+        stopped = stopped or bool(said(logs, "wrong-socket-type"))  # the others went on with theirs
         cards = ", ".join(values_of(events, "device")) or "an RDMA card"
         yield cause(
             events,

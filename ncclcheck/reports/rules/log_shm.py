@@ -35,8 +35,13 @@ def _error(event: LogEvent) -> str:
 
 
 def _full(event: LogEvent) -> bool:
-    """Some versions do not tell the error of an extension."""
-    return _error(event) in _FULL or (event.sign == "shm-extend" and not _error(event))
+    """Some versions do not tell the error, of an extension or of a segment that was to be made."""
+    unsaid = event.sign == "shm-extend" or event.fields.get("doing") == "creating"
+    return _error(event) in _FULL or (unsaid and not _error(event))
+
+
+def _refused(logs: Logs) -> list[LogEvent]:
+    return [event for event in _shm(logs) if _error(event) not in ("", _GONE, *_FULL)]
 
 
 @log_rule("LOG050", "/dev/shm has room for NCCL")
@@ -52,7 +57,9 @@ def room(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     `Call to posix_fallocate failed : No space left on device` (such as 2.7), `Error: failed to extend
-    /dev/shm/nccl-... to N bytes`, in later versions with the error: only `No space left on device` is this.
+    /dev/shm/nccl-... to N bytes`, in later versions with the error: only `No space left on device` is this. torch
+    repeats only NCCL's last words, `Error while creating shared memory segment /dev/shm/nccl-... (size N)`:
+    without an error, that is this one too, unless another line tells a refusal.
 
     ## Fix
     - **you** `docker run --shm-size=8g` or `--ipc=host`; in Kubernetes an emptyDir of medium Memory at /dev/shm.
@@ -62,7 +69,10 @@ def room(logs: Logs) -> Iterator[Finding]:
     NVIDIA/nccl#342, NVIDIA/nccl#290, pytorch/torchtitan#853, pytorch/ci-infra#490; NCCL user guide,
     Troubleshooting, Shared memory; tmpfs(5).
     """
+    refused = _refused(logs)
     for where, found in hosts(event for event in _shm(logs) if _full(event)):
+        if not any(_error(one) for one in found) and any(one in refused for one in _shm(logs)):
+            continue
         asked = next((one.fields["bytes"] for one in found if one.fields.get("bytes")), "")
         wanted = f": {size(int(asked))} more could not be had" if asked and int(asked) else ""
         yield cause(
@@ -102,8 +112,7 @@ def allowed(logs: Logs) -> Iterator[Finding]:
         admin("Let everybody write.", "chmod 1777 /dev/shm", "mount -o remount,rw /dev/shm"),
         you("In a container use the node's own.", "docker run --ipc=host ..."),
     ]
-    refused = [event for event in _shm(logs) if _error(event) not in ("", _GONE, *_FULL)]
-    for where, found in hosts(refused):
+    for where, found in hosts(_refused(logs)):
         why = "Ranks of a node exchange data through it, and NCCL cannot start without it."
         what = f"/dev/shm refuses NCCL's files{on(where)}: {_error(found[0])}"
         yield cause(found, what, why=why, owner="node", fix=fix, at=where)

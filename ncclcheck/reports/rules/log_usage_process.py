@@ -9,6 +9,7 @@ from ncclcheck.reports.findings import Finding, admin, you
 from ncclcheck.reports.fold import fold_ranks
 from ncclcheck.reports.logged import at_teller, by_known_host, cause, log_rule, said
 
+_NAMES = ("name", "key", "raised", "bare")
 _BELOW = 4  # lines of a traceback, below the frame that reads the environment
 
 
@@ -35,7 +36,7 @@ def variables(logs: Logs) -> Iterator[Finding]:
     """
     missing, wrong = said(logs, "variable-not-set"), _no_numbers(logs)
     if events := [*missing, *wrong]:
-        names = dict.fromkeys(one.fields.get("name") or one.fields["key"] for one in missing)
+        names = dict.fromkeys(next(one.fields[key] for key in _NAMES if key in one.fields) for one in missing)
         yield cause(
             events,
             f"{', '.join(names)} not set: this process was not started as a rank" if names
@@ -153,5 +154,42 @@ def backend(logs: Logs) -> Iterator[Finding]:
                     'python -c "from torch import distributed as d; print(d.is_nccl_available())"'),
                 you("Move the tensor to the rank's GPU, or make the group with both backends.",
                     'python -c "import torch.distributed as d; d.init_process_group(\'cpu:gloo,cuda:nccl\')"'),
+            ],
+        )  # fmt: skip
+
+
+@log_rule("LOG123", "processes that use CUDA are spawned, not forked")
+def cuda_is_not_forked(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A process used CUDA, and a child that was forked from it wants to use it too.
+
+    ## Why it matters
+    CUDA does not survive a fork: the child ends with an exception, and the other ranks wait for it.
+
+    ## How we know
+    `Cannot re-initialize CUDA in forked subprocess`. Something touched CUDA before the workers were started: a
+    tensor on the GPU, `torch.cuda.device_count()` of older torch, `set_device`, a library's import.
+
+    ## Fix
+    - **you** start workers by "spawn": `torch.multiprocessing.set_start_method("spawn")`, for vLLM
+      VLLM_WORKER_MULTIPROCESSING_METHOD=spawn; put what touches CUDA below `if __name__ == "__main__":`.
+
+    ## Source
+    PyTorch documentation, Multiprocessing best practices (CUDA in multiprocessing); vLLM documentation, Python
+    multiprocessing.
+    """
+    if found := said(logs, "cuda-forked"):
+        yield cause(
+            found,
+            "CUDA was used before a worker process was forked, which cannot use it any more",
+            why="CUDA does not survive a fork; the worker ends, and the others wait for it.",
+            owner="job",
+            at=at_teller(logs, found),
+            fix=[
+                you("Start workers by spawn.", "export VLLM_WORKER_MULTIPROCESSING_METHOD=spawn",
+                    "torch.multiprocessing.set_start_method('spawn')"),
+                you("Let nothing touch CUDA before that: confirm where it is first used.",
+                    "python -X importtime train.py 2>&1 | grep -i cuda"),
             ],
         )  # fmt: skip

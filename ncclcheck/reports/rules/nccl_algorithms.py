@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster
+from ncclcheck.reports import ll128, profiles
 from ncclcheck.reports.findings import Evidence, Finding, State, fail, seen, warn, you
 from ncclcheck.reports.rule import rule
 from ncclcheck.reports.settings import Settings, nodes_with
@@ -58,9 +59,7 @@ def algorithm_for_all(cluster: Cluster) -> Iterator[Finding]:
             why="Since NCCL 2.24 a collective does not fall back to Ring: the job ends in its first broadcast.",
             owner="job",
             evidence=[*found.evidence("NCCL_ALGO"), *_version(found)],
-            fix=[
-                you("Remove it, or name the collective that it is meant for.", "export NCCL_ALGO=allreduce:tree")
-            ],
+            fix=[you("Remove it; for one collective alone it would be allreduce:tree.", "unset NCCL_ALGO")],
         )
 
 
@@ -127,16 +126,21 @@ def forced_ll128(cluster: Cluster) -> Iterator[Finding]:
     that were never sent, over sockets and on machines with few NVLinks, and lost no word about it.
 
     ## How we know
-    The value. `^LL128` and lists without it are fine.
+    The value. `^LL128` and lists without it are fine, and so is LL128 where NCCL has it on by itself: GPUs of one
+    kind from Volta on with NVLink between them, and NICs no farther than one tree of PCIe switches (from Hopper on
+    also by way of another GPU). What the machine's own profile sets, as Google's for TCPXO, is not judged.
 
     ## Fix
     - **you** remove it. To compare protocols, measure with `NCCL_PROTO=Simple` and without.
 
     ## Source
-    NVIDIA/nccl#790, NVIDIA/nccl#831, NVIDIA/nccl#1261; NCCL user guide, NCCL_PROTO.
+    NVIDIA/nccl#790, NVIDIA/nccl#831, NVIDIA/nccl#1261; NCCL user guide, NCCL_PROTO;
+    NVIDIA/nccl src/graph/tuning.cc.
     """
     for found in nodes_with(cluster, "NCCL_PROTO"):
         excludes, words = _tokens(found.text("NCCL_PROTO"))
+        if "NCCL_PROTO" in profiles.keeps([found.node]) or ll128.is_safe(found.node):
+            continue
         if not excludes and any("ll128" in re.split("[:;]", word) for word in words):
             yield warn(
                 found.where,

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Interface, Node, at, known, variables
-from ncclcheck.reports.choice import in_system_order, nccl_choice, parse_pattern
+from ncclcheck.reports import lan
+from ncclcheck.reports.choice import gloo_choice, in_system_order, nccl_choice, parse_pattern
 from ncclcheck.reports.findings import Evidence, Finding, Remedy, State, Where, admin, fail, fine, seen, warn, you
 from ncclcheck.reports.rule import NothingToJudge, rule
 from ncclcheck.reports.variables import Setting, assigned, blank_end, effective, nccl_version
@@ -122,8 +123,8 @@ def _no_interface(
 ) -> Finding:
     """Where the name without its blanks is there, that is what was meant."""
     usable = [i.name for i, _ in in_system_order(interfaces) if i.kind != "loopback" and i.name != "lo"]
-    usable = [name for name in usable if name == _cleaned(value)] or usable
-    commands = [f"export {variable}={quote(usable[0])}"] if usable else [f"unset {variable}"]
+    name = _meant(node, variable, usable, _cleaned(value))
+    commands = [f"export {variable}={quote(name)}"] if name else [f"unset {variable}"]
     return fail(
         Where(node=node.name),
         what,
@@ -135,6 +136,19 @@ def _no_interface(
             _per_node(variable),
         ],
     )
+
+
+def _meant(node: Node, variable: str, usable: list[str], cleaned: str) -> str:
+    """The name to write instead; empty where the library by itself takes one that leads out."""
+    if cleaned in usable:
+        return cleaned
+    env = {name: found.value for name, found in effective(node).items() if name != variable}
+    nccl = variable == "NCCL_SOCKET_IFNAME"
+    listed, own_name = lan.interfaces(node), at(node, "host.own_name")
+    alone = nccl_choice(listed, env, nccl_version(node)) if nccl else gloo_choice(listed, env, own_name)
+    taken = [one for one in listed if alone.bootstrap and one.name == alone.bootstrap.name]
+    leads_out = any(lan.leads_out(node, one) for one in taken)
+    return "" if leads_out or not usable else usable[0]
 
 
 def _per_node(variable: str) -> Remedy:

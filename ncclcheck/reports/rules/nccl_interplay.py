@@ -191,19 +191,20 @@ def _hidden(node: Node, name: str, wins: tuple[str, str], loses: tuple[str, str]
     )
 
 
-@rule("NCC033", "NVLink SHARP may fall back where it cannot be used", worst=State.WARN, needs=("job.variables",))
+@rule("NCC033", "NVLink SHARP may fall back where it cannot be used", worst=State.NOTE, needs=("job.variables",))
 def forced_nvls(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    NCCL_NVLS_ENABLE=1 with NCCL before 2.29.
+    NCCL_NVLS_ENABLE=1 with NCCL 2.27 and 2.28.
 
     ## Why it matters
-    The default, 2, uses NVLink SHARP where it works and goes on without it where binding its memory fails: a
-    fabric manager that is not ready, a container without its device files. With 1 the same failure ends init.
+    With these versions the default, 2, uses NVLink SHARP where it works and goes on without it where binding its
+    memory fails: a fabric manager that is not ready, a container without its device files. With 1 the same failure
+    ends init.
 
     ## How we know
-    The value and the version of the libnccl that torch would load. Since 2.29 both values mean the same; an
-    unknown version is not judged.
+    The value and the version of the libnccl that torch would load. Before 2.27 and since 2.29 both values mean the
+    same; an unknown version is not judged.
 
     ## Fix
     - **you** remove it; `NCCL_NVLS_ENABLE=0` is the way around a broken fabric, at the cost of bandwidth.
@@ -212,8 +213,8 @@ def forced_nvls(cluster: Cluster) -> Iterator[Finding]:
     NCCL user guide, NCCL_NVLS_ENABLE (2.17 and later); NVIDIA/nccl#1488; pytorch/pytorch#177472.
     """
     for found in nodes_with(cluster, "NCCL_NVLS_ENABLE"):
-        if found.number("NCCL_NVLS_ENABLE") == 1 and found.before(2, 29, 0):
-            yield warn(
+        if found.number("NCCL_NVLS_ENABLE") == 1 and found.since(2, 27, 0) and found.before(2, 29, 0):
+            yield note(
                 found.where,
                 "NCCL_NVLS_ENABLE=1 forbids to go on without NVLink SHARP",
                 why="Where its memory cannot be bound, init ends with an error instead of using another way.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster
+from ncclcheck.reports import profiles
 from ncclcheck.reports.findings import Finding, State, fail, note, warn, you
 from ncclcheck.reports.rule import rule
 from ncclcheck.reports.settings import Settings, nodes_with
@@ -201,7 +202,8 @@ def _bounds(found: Settings, low: str, high: str) -> Iterator[Finding]:
     least, most = found.number(low), found.number(high)
     if least is None and most is None:
         return
-    fix = [you("Leave the number to NCCL.", f"unset {low} {high}")]
+    here = [name for name in (low, high) if name in found.all]
+    fix = [you("Leave the number to NCCL; bench --with measures it.", f"unset {' '.join(here)}")]
     evidence = found.evidence(low, high)
     if least is not None and most is not None and least > most > 0:
         yield warn(
@@ -213,6 +215,8 @@ def _bounds(found: Settings, low: str, high: str) -> Iterator[Finding]:
             fix=fix,
         )
     else:
+        if {*here} <= profiles.keeps([found.node]).keys():
+            return
         said = " and ".join(item.value for item in evidence)
         why = "It holds for every process group and goes before what the program asks for."
         yield note(found.where, f"the number of channels is fixed: {said}", why=why, evidence=evidence, fix=fix)

@@ -7,7 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster, Node, StrayLine, at, value_or
-from ncclcheck.reports.findings import Evidence, Finding, State, Where, fail, note, seen, warn, you
+from ncclcheck.reports import profiles
+from ncclcheck.reports.findings import Evidence, Finding, Remedy, State, Where, fail, note, seen, warn, you
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.rule import rule
 from ncclcheck.reports.variables import (
@@ -27,11 +28,14 @@ _COMPARED = (
     "TORCH_NCCL_",
     "TORCH_FR_",
     "TORCH_DIST",
+    "TORCH_GLOO_",
     "GLOO_",
     "FI_",
     "OFI_NCCL_",
     "CUDA_LAUNCH_BLOCKING",
 )
+# What Megatron asserts with expandable segments, and asks for to be deterministic; NVLS_ENABLE=1 is what 2 does.
+_OF_FRAMEWORKS = {"NCCL_GRAPH_REGISTER": ("0",), "NCCL_ALGO": ("Ring",), "NCCL_NVLS_ENABLE": ("1",)}
 _SLOW = {
     "NCCL_P2P_DISABLE",
     "NCCL_SHM_DISABLE",
@@ -65,7 +69,8 @@ def settings_agree(cluster: Cluster) -> Iterator[Finding]:
     The effective value (environment first, then nccl.conf) of each node is parsed as its reader parses it, and the
     results are compared. FAIL: the value decides what both sides do. warn: it may. note: it only changes what is
     printed or measured. NVIDIA documents this for few variables; the rest is read from NCCL's source. No job is
-    started where some nodes only have TORCH_DISTRIBUTED_DEBUG=DETAIL: it would hang; INFO on some is a note.
+    started where some nodes only have TORCH_DISTRIBUTED_DEBUG=DETAIL, or TORCH_GLOO_LAZY_INIT: it would hang or
+    crash; INFO on some is a note.
 
     ## Fix
     - **you** Export the variable in the job script and let the launcher hand it to all nodes, or unset it.
@@ -107,8 +112,12 @@ def _shown(name: str, value: str | None) -> str:
 
 
 def _hangs(entry: Known, evidence: list[Evidence]) -> bool:
-    """Ranks with DETAIL check every collective with the others first: with ranks that do not, nothing ends."""
-    return entry.name == "TORCH_DISTRIBUTED_DEBUG" and any("DETAIL" in item.value.upper() for item in evidence)
+    """Ranks with DETAIL check every collective with the others first: with ranks that do not, nothing ends.
+
+    Ranks that connect lazily leave nothing in the store for those that connect at once: these crash.
+    """
+    detail = entry.name == "TORCH_DISTRIBUTED_DEBUG" and any("DETAIL" in item.value.upper() for item in evidence)
+    return detail or entry.name == "TORCH_GLOO_LAZY_INIT"
 
 
 def _difference(entry: Known, where: Where, what: str, evidence: list[Evidence], most: str | None) -> Finding:
@@ -167,9 +176,10 @@ def nothing_left_on(cluster: Cluster) -> Iterator[Finding]:
 def _left_on(node: Node) -> Iterator[Finding]:
     """Slow settings one by one; the other ones for debugging in one note."""
     others: list[Evidence] = []
+    kept = profiles.keeps([node])
     for name, setting in effective(node).items():
         entry = reference().get(name)
-        if entry is None or not _is_debugging(node, entry, setting.value):
+        if entry is None or name in kept or not _is_debugging(node, entry, setting.value):
             continue
         item = seen(setting.source, assigned(name, setting.value) + (f" ({entry.effect})" if entry.effect else ""))
         if _is_slow(node, entry, setting.value):
@@ -179,8 +189,7 @@ def _left_on(node: Node) -> Iterator[Finding]:
     if others:
         listed = ", ".join(item.value.partition(" (")[0] for item in others)
         why = "They are meant for finding a fault, not for production."
-        names = " ".join(item.value.partition("=")[0] for item in others)
-        fix = [you("Remove what nobody needs any more.", f"unset {names}")]
+        fix = [_remove([item.value.partition("=")[0] for item in others])]
         what = f"set, and meant for debugging: {listed}"
         yield note(Where(node=node.name), what, why=why, evidence=others, fix=fix)
 
@@ -191,6 +200,10 @@ def _is_debugging(node: Node, entry: Known, value: str) -> bool:
     if entry.name == "TORCH_DISTRIBUTED_DEBUG":
         return value.upper() in ("INFO", "DETAIL")
     own = parsed_value(entry.name, value, nccl_version(node))
+    if entry.name in _OF_FRAMEWORKS and value in _OF_FRAMEWORKS[entry.name]:
+        return False
+    if entry.name == "NCCL_ALGO" and value.startswith("^"):  # it leaves something out, and pins nothing
+        return False
     return entry.debugging and own not in (parsed_value(entry.name, None), None)
 
 
@@ -211,8 +224,18 @@ def _slow(node: Node, entry: Known, value: str, evidence: Evidence) -> Finding:
         why="It was made for finding a fault and makes the whole job slower.",
         owner="job",
         evidence=[evidence],
-        fix=[you("Remove it, unless you are looking for a fault right now.", f"unset {entry.name}")],
+        fix=[_remove([entry.name])],
     )
+
+
+def _remove(names: list[str]) -> Remedy:
+    """Without NCCL_DEBUG NCCL would print no warning either."""
+    gone = " ".join(name for name in names if name != "NCCL_DEBUG")
+    commands = [
+        *([f"unset {gone}"] if gone else []),
+        *(["export NCCL_DEBUG=WARN"] if "NCCL_DEBUG" in names else []),
+    ]
+    return you("Remove what nobody needs any more, unless you are looking for a fault right now.", *commands)
 
 
 def _deprecated(node: Node) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster, ConfFile, ConfLine, Node, Unread, at, value_or, variables
+from ncclcheck.reports import profiles
 from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, fail, note, seen, warn, you
 from ncclcheck.reports.rule import rule
 from ncclcheck.reports.variables import (
@@ -37,7 +38,7 @@ _NEVER = {
 _NOT_NCCLS_OWN = re.compile(  # images, builds, nccl-tests and vendors' plugins
     r"NCCL_(VERSION|HOME|ROOT|ROOT_DIR|DIR|PATH|PREFIX|LIB|LIBRARY|LIBRARIES|LIB_DIR|INCLUDE|INCLUDE_DIR|SRC_DIR"
     r"|TESTS?_.*|FASTRAK_.*|GPUDIRECTTCPXO?_.*|SHARP_.*|IBEXT_.*|TUNER_CONFIG_.*|PROFILE_.*|PROFILER_.*"
-    r"|INSPECTOR_.*|UCX_.*|RAS_.*|LIB_PACKAGE.*|DEV_.*PACKAGE.*)"
+    r"|SHIMNET_.*|TELEMETRY_.*|PLUGIN_P2P|AINIC_.*|INSPECTOR_.*|UCX_.*|RAS_.*|LIB_PACKAGE.*|DEV_.*PACKAGE.*)"
 )
 
 
@@ -79,6 +80,8 @@ def unread_name(node: Node, name: str) -> tuple[str, str] | None:
     in_library = value_or(at(node, "nccl.known_names"), [])
     entry = reference().get(name)
     if name in in_library or (entry and entry.component != "nccl") or _NOT_NCCLS_OWN.fullmatch(name):
+        return None
+    if name in profiles.keeps([node]):
         return None
     if entry is None:
         return _never_read(name, in_library)

@@ -18,7 +18,8 @@ _RETRIES = 7
 def lowered_timeout(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    NCCL_IB_TIMEOUT below the default of this NCCL, or NCCL_IB_RETRY_CNT below 7.
+    NCCL_IB_TIMEOUT below the default of this NCCL, or NCCL_IB_RETRY_CNT below 7. Down to two below the default it
+    is a note: it still waits for seconds.
 
     ## Why it matters
     Together they say how long a lost packet or a switch that restarts is waited for: 18 gives up after some 8
@@ -39,7 +40,8 @@ def lowered_timeout(cluster: Cluster) -> Iterator[Finding]:
             number = found.number(name)
             if number is None or number >= wanted or (name == "NCCL_IB_TIMEOUT" and number <= 0):
                 continue
-            yield warn(
+            level = warn if number < lowest(found.version)[name] else note
+            yield level(
                 found.where,
                 f"{name}={number} is below the default of {wanted}",
                 why="A short fault of a link or switch then ends the job with error 12.",
@@ -55,30 +57,41 @@ def least(version: Version | None) -> dict[str, int]:
     return {"NCCL_IB_TIMEOUT": default, "NCCL_IB_RETRY_CNT": _RETRIES}
 
 
-@rule("NCC032", "GPUDirect is left to NCCL from 2.27 on", worst=State.NOTE, needs=("job.variables",))
+def lowest(version: Version | None) -> dict[str, int]:
+    """What is no more than a little impatient: NeMo's and many DGX scripts have 19 where the default is 20."""
+    wanted = least(version)
+    return {**wanted, "NCCL_IB_TIMEOUT": wanted["NCCL_IB_TIMEOUT"] - 2}
+
+
+@rule("NCC032", "NCCL_NET_GDR_C2C is left to NCCL from 2.27 on", worst=State.NOTE, needs=("job.variables",))
 def forced_gpudirect(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    NCCL_NET_GDR_LEVEL, NCCL_NET_GDR_READ and NCCL_NET_GDR_C2C with NCCL 2.27 and later.
+    NCCL_NET_GDR_C2C with NCCL 2.27 and later.
 
     ## Why it matters
-    They went around limits of older versions. Since 2.27 NCCL judges the way between GPU and NIC itself; forced
-    across sockets GPUDirect can be slower than a copy through the host. Training frameworks removed them.
+    Before 2.27 it had to be 1 for GPUDirect through the processor of Grace machines. It is 1 by itself since, and
+    0 takes that way from them. Training frameworks removed it.
 
     ## How we know
-    The variables and the version of the libnccl that torch would load.
+    The variable and the version of the libnccl that torch would load. NCCL_NET_GDR_LEVEL is not judged: without it
+    NCCL goes no farther than one tree of PCIe switches (PXB), in every version, and whether more is better only a
+    measurement tells.
 
     ## Fix
-    - **you** remove them and compare with `ncclcheck bench`; keep what the vendor's profile for your machine sets.
+    - **you** remove it.
 
     ## Source
-    NCCL user guide, NCCL_NET_GDR_LEVEL; NVIDIA-NeMo/Megatron-Bridge#1638 and #1639.
+    NCCL user guide, NCCL_NET_GDR_C2C; NVIDIA/nccl src/graph/paths.cc; NVIDIA-NeMo/Megatron-Bridge#1638 and #1639.
     """
-    names = ("NCCL_NET_GDR_LEVEL", "NCCL_NET_GDR_READ", "NCCL_NET_GDR_C2C")
-    for found in nodes_with(cluster, *names):
-        if found.since(2, 27, 0):
-            evidence = found.evidence(*names)
-            said = ", ".join(item.value for item in evidence)
-            why = "NCCL 2.27 and later choose better by themselves on most machines."
-            fix = [you("Remove them and measure again.", f"unset {' '.join(names)}")]
-            yield note(found.where, f"GPUDirect is forced: {said}", why=why, evidence=evidence, fix=fix)
+    for found in nodes_with(cluster, "NCCL_NET_GDR_C2C"):
+        number = found.number("NCCL_NET_GDR_C2C")
+        if found.since(2, 27, 0) and number is not None:
+            what = "has no effect, for it is the default" if number else "turns GPUDirect over C2C off"
+            yield note(
+                found.where,
+                f"NCCL_NET_GDR_C2C={number} {what}",
+                why="NCCL 2.27 and later have it on by themselves.",
+                evidence=found.evidence("NCCL_NET_GDR_C2C"),
+                fix=[you("Remove it.", "unset NCCL_NET_GDR_C2C")],
+            )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Interface, Node, value_or
-from ncclcheck.reports import lan, variables
+from ncclcheck.reports import lan, variables, wiring
 from ncclcheck.reports.choice import Choice
 from ncclcheck.reports.findings import (
     Finding,
@@ -179,9 +179,10 @@ def better_interface(cluster: Cluster) -> Iterator[Finding]:
     tutorials. NCCL's own exclusions know only docker, lo and virbr.
 
     ## How we know
-    The kind of each interface from sysfs, not its name. eth0 of a pod is a veth and right, for there is no
-    better one; a bridge with a network card in it is right. The interface over which ranks meet is a failure
-    with several nodes; one that NCCL would use for data beside a good one is a warning.
+    The kind of each interface from sysfs, not its name. eth0 of a pod is a veth and right where Kubernetes gave it
+    the default route, though the pod has secondary networks beside it, or where there is no better one; a bridge
+    with a network card in it is right. The interface over which ranks meet is a failure with several nodes; one
+    that NCCL would use for data beside a good one is a warning.
 
     ## Fix
     - **you** name the good interface: `export NCCL_SOCKET_IFNAME="=eth0"` (with `=` exactly this name), and
@@ -203,10 +204,10 @@ def better_interface(cluster: Cluster) -> Iterator[Finding]:
 
 def _worse(cluster: Cluster, node: Node, who: str, choice: Choice, better: list[str]) -> Iterator[Finding]:
     kinds = {i.name: value_or(i.kind, "virtual") for i in lan.interfaces(node)}
-    real = {i.name for i in lan.interfaces(node) if lan.is_real(i, lan.interfaces(node))}
+    good = {i.name for i in lan.interfaces(node) if lan.leads_out(node, i)}
     bootstrap = choice.bootstrap.name if choice.bootstrap else ""
-    bad = [name for name in choice.names if name in kinds and name not in real]
-    if bootstrap in kinds and bootstrap not in real:
+    bad = [name for name in choice.names if name in kinds and name not in good]
+    if bootstrap in kinds and bootstrap not in good:
         level = _level(cluster, kinds[bootstrap])
         yield level(
             Where(node=node.name, device=bootstrap),
@@ -263,7 +264,8 @@ def shared_subnet(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     Addresses and prefixes of all interfaces that are up, without loopback and link-local ones. It is a warning
-    where NCCL would use one of them, else a note.
+    where NCCL would use one of them for data, else a note: where RDMA or EFA carries the data, sockets only meet
+    over them, and rails of InfiniBand in one subnet are usual, as are EFA's interfaces.
 
     ## Fix
     - **admin** a subnet for each card; or rules for routing by source address with
@@ -280,25 +282,39 @@ def shared_subnet(cluster: Cluster) -> Iterator[Finding]:
         ]
         for group in _sharing(networks):
             names = [name for name, _ in group]
+            where, what = Where(node=node.name, device=names[0]), f"{_cards(group)} share a subnet"
+            evidence = [seen("getifaddrs", ", ".join(f"{name} {network}" for name, network in group))]
+            if _is_usual(node, names):
+                yield note(
+                    where, what, why="Data does not go over their sockets.", owner="node", evidence=evidence
+                )
+                continue
             level = warn if used & {*names} else note
             yield level(
-                Where(node=node.name, device=names[0]),
-                f"{_cards(group)} share a subnet",
+                where,
+                what,
                 why="The kernel sends through one of them, whichever NCCL has chosen.",
                 owner="node",
-                evidence=[seen("getifaddrs", ", ".join(f"{name} {network}" for name, network in group))],
+                evidence=evidence,
                 fix=[
                     you(
                         "Name the one that the job uses.",
                         f"export NCCL_SOCKET_IFNAME={quoted(f'={meant or names[0]}')}",
                     ),
                     admin(
-                        "Give each card a subnet of its own. Until then let each answer for its own address, "
-                        "on all interfaces of the host; 0 undoes it.",
-                        "sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2",
+                        "Give each card a subnet of its own, or rules for routing by source address (ip-rule(8)). "
+                        "Until then let each answer for its own address; it touches all interfaces of the host.",
+                        "sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2   # undo: 0",
                     ),
                 ],
             )
+
+
+def _is_usual(node: Node, names: list[str]) -> bool:
+    """Whether data does not go over these sockets: RDMA or EFA carries it, or they are rails of InfiniBand."""
+    cards = [one for one in lan.interfaces(node) if one.name in names]
+    rails = all(one.kind == "ipoib" or one.driver == "ena" for one in cards)
+    return rails or bool(wiring.choice(node).used or wiring.efa(node))
 
 
 _Named = tuple[str, lan.IPNetwork]

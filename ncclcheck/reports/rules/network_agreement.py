@@ -6,9 +6,10 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from ipaddress import ip_address
 
 from ncclcheck.probes.facts import Cluster, Interface, Node, Resolution, Unread, at, known, value_or
-from ncclcheck.reports import captured, hosts_file, lan, same_mac, twice, variables
+from ncclcheck.reports import captured, dialled, hosts_file, lan, same_mac, twice, variables
 from ncclcheck.reports.agreement import disagreements, group
 from ncclcheck.reports.choice import Chosen, gloo_choice
 from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, fail, note, seen, unknown, warn, you
@@ -127,7 +128,8 @@ def name_and_network(cluster: Cluster) -> Iterator[Finding]:
     getaddrinfo(3) of the own name, asked on the node, compared with the interface that the job would use. A
     failure where gloo uses the name and it leads to loopback, to a bridge that leads nowhere, or to an address
     that another node would tell as well; a warning where GLOO_SOCKET_IFNAME is set, where the job runs on NCCL, or
-    where the name has an address of another network of this node. A node in a subnet of its own (NET003), or with
+    where the name has an address that no other node shares a network with. Another network than NCCL's is well, as
+    that of management beside rails: gloo and torchrun meet there. A node in a subnet of its own (NET003), or with
     the name or address of another one (NET010), is not asked: there a wrong name is a consequence.
 
     ## Fix
@@ -144,9 +146,40 @@ def name_and_network(cluster: Cluster) -> Iterator[Finding]:
             continue
         taken = _by_name(node)
         used = set(lan.choice_of_nccl(node).names) | {link.interface.name}
-        if taken and taken.name in used and not lan.is_loopback(taken.address):
+        if (
+            taken
+            and (taken.name in used or _is_shared(cluster, node, taken))
+            and not lan.is_loopback(taken.address)
+        ):
             continue
         yield _wrong_name(cluster, node, link, taken, advertised)
+
+
+def _is_shared(cluster: Cluster, node: Node, taken: Chosen) -> bool:
+    """Whether it is on the default route, or in one subnet with the address of another node's name."""
+    held = next((one for one in lan.interfaces(node) if one.name == taken.name), None)
+    if held is None or not lan.leads_out(node, held) or not lan.is_routable(taken.address):
+        return False
+    networks = [network for address, network in lan.global_networks(held) if address.address == taken.address]
+    others = [other.address for one in cluster.nodes if one is not node and (other := _by_name(one))]
+    in_one = any(ip_address(other) in network for other in others for network in networks)
+    return taken.address not in others and (in_one or _has_default(node, held))
+
+
+def _has_default(node: Node, interface: Interface) -> bool:
+    return not isinstance(at(node, "network.routes"), Unread) and interface.name in lan.by_default(node)
+
+
+def _address_of_machine(node: Node, link: lan.Link) -> str:
+    """What its name should be: its address on the default route, not a rail's, which NCCL may have chosen."""
+    ways_out = [one for one in lan.interfaces(node) if _has_default(node, one) and lan.leads_out(node, one)]
+    of_version = [
+        address.address
+        for one in ways_out
+        for address, network in lan.global_networks(one)
+        if network.version == link.network.version
+    ]
+    return of_version[0] if of_version else link.address
 
 
 def _by_name(node: Node) -> Chosen | None:
@@ -194,9 +227,11 @@ def _name_its_address(cluster: Cluster, node: Node, link: lan.Link, own: Resolut
     if any(other.name != node.name and at(other, "host.hostname") == own.name for other in cluster.nodes):
         return _own_name(node, own.name)
     return admin(
-        "Give the name its real address in /etc/hosts, and take it from the wrong one.",
+        "Give the name its real address in /etc/hosts, and take it from the wrong one. This touches every program "
+        "on this node that asks for the name, Slurm and NFS too.",
         "getent ahosts $(hostname)",
-        hosts_file.named(own.name, link.address, [*own.addresses, "127.0.1.1"]),
+        "cp -p /etc/hosts /etc/hosts.before   # undo: cp -p /etc/hosts.before /etc/hosts",
+        hosts_file.named(own.name, _address_of_machine(node, link), [*own.addresses, "127.0.1.1"]),
     )
 
 
@@ -241,7 +276,8 @@ def unique(cluster: Cluster) -> Iterator[Finding]:
     172.17.0.1 everywhere). A failure for the interface that the job would use, else a warning. An interface of
     any kind that is up with the address by which another node would meet the others is a failure. So is one MAC
     address on the chosen interfaces of two nodes of one subnet that do not reach each other. Host names from
-    /proc/sys/kernel/hostname; with an equal boot id as well it is a failure.
+    /proc/sys/kernel/hostname; with an equal boot id as well it is a failure. Where ssh entered one machine under
+    two names, `ssh -G` tells whether its settings (HostName) or the name service led there.
 
     ## Fix
     - **you** give every machine once in the host list; `export NCCL_HOSTID=` something different a container.
@@ -269,6 +305,9 @@ def _same_names(cluster: Cluster) -> Iterator[Finding]:
     for name, same in nodes.items():
         if len(same) < 2:
             continue
+        if found := dialled.same_machine(cluster, same, name) if _one_machine(same) else None:
+            yield found
+            continue
         one_machine = len({known(known(node.host).boot_id) for node in same}) < len(same)
         level = fail if one_machine else warn
         yield level(
@@ -280,9 +319,14 @@ def _same_names(cluster: Cluster) -> Iterator[Finding]:
             fix=[
                 you("If it is one machine, give it once. If they are containers, tell NCCL them apart.",
                     "export NCCL_HOSTID=$(cat /proc/sys/kernel/random/uuid)   # one a container"),
-                _own_name(same[1], name),
+                *([] if _one_machine(same) else [_own_name(same[1], name)]),
             ],
         )  # fmt: skip
+
+
+def _one_machine(same: Sequence[Node]) -> bool:
+    """No name helps there: they are one, or containers of one."""
+    return len({(at(node, "host.hostname"), at(node, "host.boot_id")) for node in same}) == 1
 
 
 def _same_addresses(cluster: Cluster) -> Iterator[Finding]:
@@ -297,6 +341,8 @@ def _same_addresses(cluster: Cluster) -> Iterator[Finding]:
     for address, holders in owners.items():
         if len({node for node, _ in holders}) < 2:
             continue
+        if cluster.run.dialled and _one_machine([one for one in cluster.nodes if one.name in dict(holders)]):
+            continue  # by ssh one machine was entered twice: its address is its own
         level = fail if address in chosen_addresses else warn
         yield level(
             Where(node=holders[0][0], device=holders[0][1], peer=holders[1][0]),

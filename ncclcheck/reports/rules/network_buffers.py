@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster, at, known
-from ncclcheck.reports.findings import Finding, State, Where, admin, seen, warn
+from ncclcheck.reports import held_up
+from ncclcheck.reports.findings import Finding, State, Where, admin, fail, seen, warn
 from ncclcheck.reports.fold import size
 from ncclcheck.reports.rule import rule
 
-_KIB = 1024.0
-# KiB. What is under way on 10 Gb/s with a round trip of 0.2 ms, within a data centre, is 250 KB. With 4.5 KiB a
-# job of gloo on two hosts was 17 times slower.
-_LEAST_KIB = 256.0
 _USUAL = {"tcp_rmem": "4096 131072 6291456", "tcp_wmem": "4096 16384 4194304"}
 
 
-@rule("NET016", "TCP may buffer what is under way", worst=State.WARN, needs=("system.tcp_rmem", "system.tcp_wmem"))
+@rule("NET016", "TCP may buffer what is under way", worst=State.FAIL, needs=("system.tcp_rmem", "system.tcp_wmem"))
 def buffers(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -29,7 +26,8 @@ def buffers(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     The last number of net.ipv4.tcp_rmem and net.ipv4.tcp_wmem: 6 MiB and 4 MiB unless they were changed. Less
-    than 256 KiB (NET016.kib), what is under way on 10 Gb/s with a round trip of 0.2 ms, is a warning.
+    than 256 KiB (NET016.kib), what is under way on 10 Gb/s with a round trip of 0.2 ms, is a warning; a failure
+    where bursts of that node in that direction were slower than those of its peers (NET008).
 
     ## Fix
     - **admin** `sysctl -w net.ipv4.tcp_rmem="4096 131072 6291456" net.ipv4.tcp_wmem="4096 16384 4194304"`, and the
@@ -38,7 +36,8 @@ def buffers(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     tcp(7) (tcp_rmem, tcp_wmem); RFC 7323, section 1.1 (bandwidth times delay).
     """
-    least = cluster.policy.thresholds.get("NET016.kib", _LEAST_KIB) * _KIB
+    slow = _slow(cluster)
+    least = cluster.policy.thresholds.get("NET016.kib", held_up.LEAST_KIB) * held_up.KIB
     for name, usual in _USUAL.items():
         most = {node.name: known(at(node, f"system.{name}")) for node in cluster.nodes}
         for node, limit in most.items():
@@ -46,9 +45,10 @@ def buffers(cluster: Cluster) -> Iterator[Finding]:
                 continue
             others = sorted({size(other) for other in most.values() if other != limit})
             way = "take in" if name == "tcp_rmem" else "send"
-            yield warn(
+            felt = slow.get((node, name), "")
+            yield (fail if felt else warn)(
                 Where(node=node),
-                f"a TCP socket may buffer {size(limit)} at most of what it has to {way} (net.ipv4.{name})",
+                f"a TCP socket may buffer {size(limit)} at most of what it has to {way} (net.ipv4.{name}){felt}",
                 why="The sender waits for the receiver in every round trip, so any link is slow over TCP.",
                 owner="node",
                 evidence=[
@@ -62,3 +62,19 @@ def buffers(cluster: Cluster) -> Iterator[Finding]:
                     )
                 ],
             )
+
+
+def _slow(cluster: Cluster) -> dict[tuple[str, str], str]:
+    """How slow nodes were in the bursts, by the buffers that can be the cause."""
+    found = held_up.slowness(cluster)
+    told = {
+        (one.node, "tcp_wmem" if one.sends else "tcp_rmem"): f": bursts carried {one.best:.2g} Gb/s that way, "
+        f"{one.others:.2g} between other nodes (median)"
+        for one in found.nodes
+    }
+    for a, b in found.pairs:
+        words = (
+            f": bursts from {a} to {b} carried {found.rates[a, b]:.2g} Gb/s, {found.rates[b, a]:.2g} the way back"
+        )
+        told |= {(a, "tcp_wmem"): words, (b, "tcp_rmem"): words}
+    return told

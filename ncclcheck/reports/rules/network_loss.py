@@ -68,7 +68,7 @@ def loss(cluster: Cluster) -> Iterator[Finding]:
     counted = {n: reach.counters for n, reach in found.of_node.items() if not isinstance(reach.counters, Unread)}
     single = [one for one in lost if one.peer]
     for one in [one for one in lost if not one.peer] + single[:_MOST_PAIRS]:
-        yield _lost(found, one, counted, len(single), next((by for by in slowed if by.lost is one), None))
+        yield _lost(found, one, counted, len(single), next((by for by in slowed if by.cause is one), None))
     blamed = {one.node for one in lost}
     for node, counters in counted.items():
         if node not in blamed and _too_many(counters):

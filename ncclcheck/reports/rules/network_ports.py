@@ -6,9 +6,21 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Filter, Node, NoDoor, Unread
-from ncclcheck.reports import by_name, firewall, kept, knocked, lan, neighbours, translated, volleys
+from ncclcheck.reports import (
+    by_name,
+    firewall,
+    kept,
+    knocked,
+    lan,
+    neighbours,
+    own_way,
+    to_itself,
+    translated,
+    volleys,
+)
 from ncclcheck.reports.findings import (
     Evidence,
     Finding,
@@ -37,6 +49,7 @@ from ncclcheck.reports.reached import (
 )
 from ncclcheck.reports.rule import rule
 
+_NOT_OURS = "Cannot assign requested address"  # EADDRNOTAVAIL
 _WHY = "The ranks cannot connect to each other: torchrun, gloo and NCCL only wait, for half an hour by default."
 _SAID = {
     "refused": "connection refused",
@@ -77,10 +90,14 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
     (ARP) of a peer that is not reached has another MAC address than the peer, a permanent entry or another
     machine with that address is the cause. A node that itself keeps back what it sends is named and nobody else:
     its kernel refuses the way to a UDP socket, by which nothing is sent (ip-rule(8), a route of type prohibit,
-    blackhole or unreachable), or says of a connection that what it sent again never left (TCP_INFO). Where the
+    blackhole or unreachable), or says of a connection that what it sent again never left (TCP_INFO). For a peer
+    that is not reached the kernel is asked for its way (`ip route get`): an interface without carrier, a bridge's
+    port, a tunnel, another interface's address as the sender, and a gateway or one of several next hops that
+    answers no ARP are the cause. Each node also connects to its own address, as its ranks do. Where the
     packet filter may be read, which only root may, the chain is named that can stop it, and a rule before it is
     the fix. A peer tells from which address it was called: another one than ours is NAT on the way, a warning
-    within one subnet. Where gloo would tell another address, the first of a node's own name
+    within one subnet; an address of another interface of ours is a rule or route that leads there, a failure where
+    bursts were slow that way. Where gloo would tell another address, the first of a node's own name
     and often one of IPv6, the others knock there too: no answer is a failure, though the first way passes. Then
     up to 8 connections are opened at once: it is a warning where more than 10 % of those to a node, and at least
     3, have no answer within 0.8 s although packets pass: a limit on new ones. After a job that failed or hung it
@@ -107,20 +124,31 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
     misled = neighbours.misled(cluster, tries.found, tries.bad)
     yield from neighbours.findings(misled, tries.links)
     tries = tries.without({one.pair for one in misled})
+    half = own_way.half_lost(tries.found)
+    by_own_way = [*own_way.findings(cluster, tries.found, half | {p for p in tries.bad if not tries.down(p[0])})]
+    yield from (finding for finding, _ in by_own_way)
+    tries = tries.without({pair for _, pairs in by_own_way for pair in pairs})
+    itself = [*to_itself.findings(cluster, tries.links)]
+    yield from itself
     at_source = kept.kept(cluster, tries.found, tries.bad)
     yield from kept.findings(tries.found, at_source, tries.links)
     tries = tries.without({pair for one in at_source for pair in one.pairs})
+    told = [*by_own_way, *itself, *at_source]
     yield from by_name.findings(cluster, tries.found, tries.links)
     lost = closed(cluster)
     for run in tries.apart():
         yield from (
             one
             for one in _judged(run)
-            if not (lost or no_doors or gone or misled or at_source) or one.state is not State.OK
+            if one.state is not State.OK or not (lost or no_doors or gone or misled or told)
         )
-    yield from translated.findings(tries.hosts, tries.found, tries.links)
+    yield from translated.findings(cluster, tries.found, tries.links)
     networks = {node: str(link.network) for node, link in tries.links.items()}
-    yield from volleys.findings(tries.found, cluster.policy.thresholds.get("NET009.loss_percent", 1.0), networks)
+    yield from volleys.findings(
+        own_way.without_volleys(tries.found, half),
+        cluster.policy.thresholds.get("NET009.loss_percent", 1.0),
+        networks,
+    )
     if lost:
         yield from _closed(replace(_Tries.of(after_the_job(cluster)), bad=lost))
 
@@ -316,6 +344,8 @@ def _no_doors(cluster: Cluster) -> Iterator[Finding]:
 
 def _no_door(link: lan.Link, found: NoDoor) -> Finding:
     """Its ranks ask the kernel for the same."""
+    if found.why == _NOT_OURS and found.address == link.address:
+        return _address_gone(link)
     make, why = (
         (fail, "Its ranks cannot listen there either: gloo and NCCL take a port that the kernel chooses.")
         if found.protocol == "TCP"
@@ -332,6 +362,26 @@ def _no_door(link: lan.Link, found: NoDoor) -> Finding:
             admin(
                 "Where the range of ports is small, let it be the kernel's own.",
                 'sysctl -w net.ipv4.ip_local_port_range="32768 60999"',
+            ),
+        ],
+    )
+
+
+def _address_gone(link: lan.Link) -> Finding:
+    """It had the address when its facts were read."""
+    held = quote(f"{link.address}/{link.network.prefixlen}")
+    name = quote(link.interface.name)
+    return fail(
+        Where(node=link.node, device=link.interface.name),
+        f"{link.interface.name} has lost its address {link.address} during the run: it was removed or changed",
+        why="Connections that stood hang, for nothing that is sent to the address arrives any more.",
+        owner="node",
+        evidence=[seen(f"bind(2) to {link.address}", f"{_NOT_OURS}; it had it before")],
+        fix=[
+            admin(
+                "Give it its address back, and see what took it: a DHCP lease that ended, NetworkManager.",
+                f"ip addr add {held} dev {name}   # on {link.node}",
+                f"journalctl -u NetworkManager -u systemd-networkd --since -15min | tail   # on {link.node}",
             ),
         ],
     )

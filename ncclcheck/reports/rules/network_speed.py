@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from shlex import quote
 
-from ncclcheck.probes.facts import Cluster, Shaper, Unread
-from ncclcheck.reports import flows, lan, shaping
+from ncclcheck.probes.facts import Cluster, Unread
+from ncclcheck.reports import flows, held_up, lan, shaping
 from ncclcheck.reports.agreement import disagreements, group
 from ncclcheck.reports.findings import (
     Finding,
@@ -23,8 +23,9 @@ from ncclcheck.reports.findings import (
 )
 from ncclcheck.reports.flows import Slow
 from ncclcheck.reports.fold import fold_names
-from ncclcheck.reports.reached import Pair, reached
+from ncclcheck.reports.reached import Pair
 from ncclcheck.reports.rule import NothingToJudge, rule
+from ncclcheck.reports.shaping import Limit
 
 _ONE_STREAM_GBIT = 10.0
 _WHY = "The slowest link sets the pace of all nodes."
@@ -36,6 +37,7 @@ _WHY = "The slowest link sets the pace of all nodes."
     worst=State.FAIL,
     needs=("network.interfaces",),
     at_least=2,
+    ground=("NET016",),
     between_machines=True,
 )
 def link_speed(cluster: Cluster) -> Iterator[Finding]:
@@ -53,10 +55,11 @@ def link_speed(cluster: Cluster) -> Iterator[Finding]:
     and are left out. Bursts of 0.2 s to up to three peers, counted at the receiver; the best one counts. A
     warning below half the median of the other nodes (NET008.of_peers_percent), or with two nodes below half of
     the other direction; never from 2 Gb/s on (NET008.enough_gbit), for there the CPU may set the pace. A failure
-    where the node's own queueing discipline (tbf, netem) limits it to about that rate, and also below 10 % of the
-    reported speed (NET008.of_reported_percent; 10 Gb/s is taken for faster ones). The time that a burst waited for
-    a core is taken out. Where packets are lost or cut short, NET009 and NET007 speak. `bench` measures what links
-    carry.
+    where the node itself limits it to about that rate (tbf, netem, htb, a policer, a rule of its packet filter
+    with a rate), where others sent over the same interface in the second before, at least half as much as the
+    burst carried, and also below 10 % of the reported speed (NET008.of_reported_percent; 10 Gb/s is taken for
+    faster ones). Nodes whose TCP buffers explain it are left to NET016. The time that a burst waited for a core is
+    taken out. Where packets are lost or cut short, NET009 and NET007 speak. `bench` measures what links carry.
 
     ## Fix
     - **admin** `ethtool eth0` shows what both ends offer; look at cable, transceiver and switch port;
@@ -115,29 +118,25 @@ def _fix(interface: str, node: str) -> list[Remedy]:
 
 def _bursts(cluster: Cluster, odd: set[str]) -> Iterator[Finding]:
     """What the bursts say of nodes that are not already odd by what they report."""
-    found = reached(cluster)
-    limits = cluster.policy.thresholds
-    rates = flows.rates(found, limits.get("NET009.loss_percent", 1.0)) if found else {}
+    told, limits = held_up.slowness(cluster), cluster.policy.thresholds
+    rates = told.rates
     if not rates:
         return
-    bounds = (limits.get("NET008.of_peers_percent", 50.0), limits.get("NET008.enough_gbit", 2.0))
     links = {link.node: link for link in lan.links(cluster)}
     least = {
         node: min(flows.reported_gbit(link.interface.speed_mbit), _ONE_STREAM_GBIT)
         * limits.get("NET008.of_reported_percent", 10.0) / 100
         for node, link in links.items()
     }  # fmt: skip
-    slow = [one for one in flows.slow_nodes(rates, *bounds) if one.node not in odd]
-    pairs = flows.slow_pairs(rates, *bounds) if len({node for pair in rates for node in pair}) == 2 else set()
+    slow, pairs = [one for one in told.nodes if one.node not in odd], told.pairs
     nodes = {node.name: node for node in cluster.nodes}
     for one in slow:
-        shaper = shaping.limit(nodes[one.node], links.get(one.node), one.best) if one.sends else None
+        limit = shaping.limit(cluster, nodes[one.node], links.get(one.node), one.best, sends=one.sends)
         found_slow = _slow_node(one, links.get(one.node), least.get(one.node, 0.0))
-        yield _shaped(found_slow, shaper) if shaper else found_slow
+        yield _limited(found_slow, found_slow.where, limit) if limit else found_slow
     for pair in sorted(pairs):
-        shaper = shaping.limit(nodes[pair[0]], links.get(pair[0]), rates[pair])
         found_slow = _slow_way(pair, rates, links, max(least.get(node, 0.0) for node in pair))
-        yield _shaped(found_slow, shaper) if shaper else found_slow
+        yield _explained(cluster, found_slow, pair, rates[pair], links)
     named = {one.node for one in slow} | {node for pair in pairs for node in pair} | odd
     best = _best(rates)
     if feeble := {n: rate for n, rate in best.items() if rate < least.get(n, 0.0) and n not in named}:
@@ -173,17 +172,28 @@ def _slow_node(slow: Slow, link: lan.Link | None, least: float) -> Finding:
     )
 
 
-def _shaped(found: Finding, shaper: Shaper) -> Finding:
+def _explained(
+    cluster: Cluster, found: Finding, pair: Pair, rate: float, links: Mapping[str, lan.Link]
+) -> Finding:
+    """Of two nodes: what the one that sends, or the one that receives, does itself."""
+    nodes = {node.name: node for node in cluster.nodes}
+    for end, other in (pair, pair[::-1]):
+        link = links.get(end)
+        if limit := shaping.limit(cluster, nodes[end], link, rate, sends=end == pair[0]):
+            name = link.interface.name if link else None
+            return _limited(found, Where(node=end, peer=other, device=name), limit)
+    return found
+
+
+def _limited(found: Finding, where: Where, limit: Limit) -> Finding:
     """The same, once the cause is known: no cable, no switch."""
-    rate = f"{shaper.bytes_per_s * 8 / 1e6:.4g} Mbit/s"
     return fail(
-        found.where,
-        f"{found.where.node} itself limits what its {shaper.interface} sends to {rate} (tc, {shaper.kind}): "
-        f"{found.what}",
+        where,
+        f"{where.node} itself {limit.words}: {found.what}",
         why=found.why,
         owner="node",
-        evidence=[seen(f"tc qdisc show dev {shaper.interface}", f"{shaper.kind}, rate {rate}"), *found.evidence],
-        fix=[shaping.taken_away(shaper), *(one for one in found.remedies if one.who == "you")],
+        evidence=[limit.evidence, *found.evidence],
+        fix=[limit.fix, *(one for one in found.remedies if one.who == "you")],
     )
 
 
@@ -208,9 +218,10 @@ def _feeble(best: Mapping[str, float], links: Mapping[str, lan.Link]) -> Finding
     node = min(best, key=lambda one: best[one])
     name = links[node].interface.name
     reported = flows.reported_gbit(links[node].interface.speed_mbit)
+    share = f"{100 * best[node] / reported:.2g} % of the {reported:g} that {name} reports"
     return warn(
         Where(node=node, device=name) if len(best) == 1 else Where(),
-        f"bursts of {fold_names(best)} carry at most {best[node]:.2g} Gb/s, where {name} reports {reported:g}",
+        f"bursts of {fold_names(best)} carry at most {best[node]:.2g} Gb/s, {share}",
         why="Something on the way carries far less than the interfaces could.",
         owner="site",
         evidence=[seen("bursts over TCP", f"{rate:.3g} Gb/s from {one}") for one, rate in list(best.items())[:4]],

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclcheck.probes.facts import Cluster, Hca, Node, Unread, at, known
-from ncclcheck.reports import wiring
+from ncclcheck.probes.facts import Cluster, Hca, Node, Unread, at, known, value_or
+from ncclcheck.reports import containers, wiring
 from ncclcheck.reports.findings import (
     Finding,
     Remedy,
@@ -14,6 +14,7 @@ from ncclcheck.reports.findings import (
     admin,
     fail,
     fine,
+    note,
     seen,
     unknown,
     you,
@@ -37,10 +38,11 @@ _PROVIDERS = {
 
 
 def _needed(cluster: Cluster) -> list[tuple[Node, list[Hca]]]:
-    """The HCAs of each node that NCCL or its EFA plugin would open."""
+    """The HCAs of each node that NCCL or its EFA plugin would try to open."""
     found = []
-    for node, taken in wiring.choosing(cluster):
-        names = {one.hca.name for one in wiring.wanted(taken)} | {hca.name for hca in wiring.efa(node)}
+    for node, _ in wiring.choosing(cluster):
+        wanted = wiring.wanted(wiring.listed(node))
+        names = {one.hca.name for one in wanted} | {hca.name for hca in wiring.efa(node)}
         hcas = [hca for hca in known(at(node, "rdma.devices")) if hca.name in names]
         found += [(node, hcas)] if hcas else []
     if not found:
@@ -65,19 +67,24 @@ def _map_them() -> list[Remedy]:
 
 @rule(
     "RDM002",
-    "this user can open every HCA that NCCL would use",
+    "this user can open the HCAs that the job needs",
     worst=State.FAIL,
     needs=("rdma.devices", "rdma.device_files"),
 )
 def device_files(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Every HCA that NCCL would take has its file below /dev/infiniband, and this process can open it.
+    The HCAs that NCCL would take have their files below /dev/infiniband, and this process can open as many of
+    them as on the other nodes, and one at least.
 
     ## Why it matters
     A container shows the host's /sys, and so the HCAs, but not the host's /dev. NCCL finds no device then,
     writes one line at INFO, and goes on over TCP: the job runs at a tenth of its speed. A device rule of the
     container's control group refuses the file even where its mode says that all may open it.
+
+    A pod sees the devices of all pods, for the kernel keeps /sys/class/infiniband apart only where
+    `rdma system set netns exclusive` was set; it can open its own alone. NCCL skips the others, and so do we: they
+    are named in what is said of a sound node, and no other rule judges them.
 
     ## How we know
     The names in /dev/infiniband, the HCA behind each in /sys/class/infiniband_verbs/uverbsN/ibdev, and open(2)
@@ -90,16 +97,44 @@ def device_files(cluster: Cluster) -> Iterator[Finding]:
     - **admin** `modprobe ib_uverbs` where the host itself has no such file; a udev rule for its mode.
 
     ## Source
-    NVIDIA/nccl#451, vllm-project/vllm#42075; NCCL user guide, Troubleshooting; ibv_open_device(3).
+    NVIDIA/nccl#451, vllm-project/vllm#42075, Mellanox/k8s-rdma-shared-dev-plugin#93; NCCL user guide,
+    Troubleshooting; ibv_open_device(3).
     """
-    for node, hcas in _needed(cluster):
+    needed = _needed(cluster)
+    most = max(len(_own(node, hcas)) for node, hcas in needed)
+    for node, hcas in needed:
         files = [name for name in known(at(node, "rdma.device_files")) if name.startswith("uverbs")]
         if not files:
             yield _no_files(node, hcas)
-            continue
-        missing = [hca for hca in hcas if isinstance(hca.uverbs, str) and hca.uverbs not in files]
-        yield from (_no_file(node, hca, files) for hca in missing)
-        yield from _opened(node, [hca for hca in hcas if hca not in missing])
+        elif containers.runtimes(node) and 0 < len(_own(node, hcas)) == most < len(hcas):
+            yield _others_too(node, _own(node, hcas), hcas)
+        else:
+            missing = [hca for hca in hcas if isinstance(hca.uverbs, str) and hca.uverbs not in files]
+            yield from (_no_file(node, hca, files) for hca in missing)
+            yield from _opened(node, [hca for hca in hcas if hca not in missing])
+
+
+def _own(node: Node, hcas: list[Hca]) -> list[Hca]:
+    return [hca for hca in hcas if hca.name not in wiring.shut(node)]
+
+
+def _others_too(node: Node, own: list[Hca], hcas: list[Hca]) -> Finding:
+    """A container with as many HCAs as those of the other nodes, that sees more: no more than a note."""
+    gpus = value_or(at(node, "gpus.usable"), 0)
+    where, names = Where(node=node.name), fold_names(hca.name for hca in own)
+    evidence = [seen("/sys/class/infiniband", f"{len(hcas)} HCAs"), seen("can be opened", names)]
+    if len(own) >= gpus:
+        return fine(
+            where, f"{names} can be opened; {len(hcas) - len(own)} more are not this container's", *evidence
+        )
+    return note(
+        where,
+        f"{names} can be opened, and no other of {len(hcas)} HCAs; there are {gpus} GPUs",
+        why="The container has fewer HCAs than GPUs: where it was not meant so, the others go unused.",
+        owner="job",
+        evidence=evidence,
+        fix=_map_them(),
+    )
 
 
 def _no_files(node: Node, hcas: list[Hca]) -> Finding:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster, Node, Unread, at, known, value_or
-from ncclcheck.reports import wiring
+from ncclcheck.reports import carrying, wiring
 from ncclcheck.reports.agreement import disagreements, group
 from ncclcheck.reports.findings import Finding, State, Where, admin, fail, seen, unknown, warn, you
 from ncclcheck.reports.fold import fold_names
@@ -49,7 +49,7 @@ def same_links(cluster: Cluster) -> Iterator[Finding]:
         if isinstance(devices, Unread) and devices.kind != "absent":
             yield _unread(node, devices)
         else:
-            counts[node.name] = len(wiring.choice(node).used) + len(wiring.efa(node))
+            counts[node.name] = len(carrying.choice(node).used) + len(wiring.efa(node))
     if len(counts) < 2 or not any(counts.values()):
         raise NothingToJudge("fewer than two nodes of which any would use RDMA")
     if not all(counts.values()):
@@ -191,7 +191,7 @@ def same_fabric(cluster: Cluster) -> Iterator[Finding]:
     NVIDIA/nccl#2013 (rails without a route); opensm(8), ibnetdiscover(8).
     """
     rails: dict[str, dict[str, str]] = defaultdict(dict)
-    for node, taken in wiring.using(cluster):
+    for node, taken in carrying.using(cluster):
         for one in taken.used:
             if fabric := _fabric(one):
                 rails[one.name][node.name] = fabric

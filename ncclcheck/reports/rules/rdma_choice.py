@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Node, Port, Unread, at, known
-from ncclcheck.reports import wiring
+from ncclcheck.reports import carrying, data_cards, wiring
 from ncclcheck.reports.agreement import disagreements
 from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, fail, fine, note, seen, warn, you
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.hca import Entry, HcaChoice, HcaPattern, UsedPort, parse_hca, port_number
 from ncclcheck.reports.rule import NothingToJudge, rule
+from ncclcheck.reports.settings_forms import quoted
 from ncclcheck.reports.variables import effective, nccl_version, values
 
 _SLOWEST = "The slowest link sets the pace of all nodes."
@@ -61,7 +62,9 @@ def selection(cluster: Cluster) -> Iterator[Finding]:
         for nothing_left, what in problems:
             level = fail if nothing_left else warn
             why = _TCP if nothing_left else "The job then uses other links than those meant, slower ones perhaps."
-            yield level(Where(node=node.name), what, why=why, owner="job", evidence=evidence, fix=_rewrite(node))
+            yield level(
+                Where(node=node.name), what, why=why, owner="job", evidence=evidence, fix=_rewrite(node, pattern)
+            )
         if not problems:
             yield fine(Where(node=node.name), f"it selects {fold_names(wiring.choice(node).names)}", *evidence)
 
@@ -95,11 +98,18 @@ def _shown(entry: Entry) -> str:
     return repr(entry.name) if entry.port < 0 else f"{entry.name!r} port {entry.port}"
 
 
-def _rewrite(node: Node) -> list[Remedy]:
-    up = [one.hca.name for one in (*wiring.choice(node).used, *wiring.choice(node).unwanted)]
-    names = ",".join(dict.fromkeys(up))
-    command = [f"export NCCL_IB_HCA=={names}"] if names else ["ls /sys/class/infiniband"]
-    return [you("List the HCAs that are meant, with = in front for whole names, or unset it.", *command)]
+def _rewrite(node: Node, pattern: HcaPattern) -> list[Remedy]:
+    """The same names as whole ones; without it where all HCAs go together; else all that are ACTIVE, to choose."""
+    up = [*wiring.choice(node).used, *wiring.choice(node).unwanted]
+    present = {one.hca.name for one in up}
+    value = "=" + ",".join(dict.fromkeys(one.hca.name for one in up))
+    if not pattern.exact and pattern.entries and {entry.name for entry in pattern.entries} <= present:
+        value = ("^=" if pattern.exclude else "=") + ",".join(entry.name for entry in pattern.entries)
+    elif not up:
+        return [you("List the HCAs that are meant, or unset it.", "ls /sys/class/infiniband")]
+    elif len(data_cards.fastest(up)) == len(up):
+        return [you("Unset it: the HCAs of this node go together, and NCCL takes them all.", "unset NCCL_IB_HCA")]
+    return [you("List the HCAs that are meant, with = for whole names.", f"export NCCL_IB_HCA={quoted(value)}")]
 
 
 @rule(
@@ -134,9 +144,18 @@ def any_usable(cluster: Cluster) -> Iterator[Finding]:
     ready = {node.name for node, taken in found if taken.used}
     for node, taken in found:
         if taken.used:
-            yield fine(Where(node=node.name), f"NCCL would use {fold_names(taken.names)} ({taken.reason})")
+            yield fine(
+                Where(node=node.name), f"NCCL would use {fold_names(taken.names)} ({taken.reason}){_idle(node)}"
+            )
         elif not taken.unseen and known(at(node, "rdma.devices")):
             yield _none(node, taken, ready)
+
+
+def _idle(node: Node) -> str:
+    """What NCCL lists and leaves alone."""
+    data = carrying.choice(node).names
+    idle = [name for name in wiring.choice(node).names if name not in data]
+    return f"; {fold_names(idle)} idle, for no GPU is near" if idle else ""
 
 
 def _none(node: Node, taken: HcaChoice, ready: set[str]) -> Finding:
@@ -160,33 +179,32 @@ def _none(node: Node, taken: HcaChoice, ready: set[str]) -> Finding:
 def link_layers(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    NCCL would not use InfiniBand and Ethernet (RoCE) ports at once.
+    NCCL would not send data over InfiniBand and Ethernet (RoCE) ports at once.
 
     ## Why it matters
-    NCCL takes every ACTIVE port that is not excluded, and spreads its channels over all. A port of the other kind
-    is nearly always the card for storage or management (mlx5_bond_0): it cannot talk to its partners, which ends
-    in `Attempted to connect incompatible devices` or `ibv_modify_qp failed`, or it is one slow rail of many.
+    A port of the other kind is nearly always the card for storage or management (mlx5_bond_0): it cannot talk to
+    its partners, which ends in `Attempted to connect incompatible devices` or `ibv_modify_qp failed`, or it is one
+    slow rail of many.
 
     ## How we know
-    link_layer of each port that NCCL would take, by sysfs and NCCL_IB_HCA.
+    link_layer of each port that carries data: ACTIVE, not excluded by NCCL_IB_HCA, and to some GPU the widest and
+    nearest way in the PCIe tree. NCCL lists the others as well and leaves them idle, so they do no harm.
 
     ## Fix
-    - **you** name the ports that are meant: `export NCCL_IB_HCA==mlx5_0,mlx5_1`, or exclude the other kind:
-      `export NCCL_IB_HCA=^=mlx5_bond_0`.
+    - **you** name the ports that are meant: `export NCCL_IB_HCA='=mlx5_0,mlx5_1'`.
     - **admin** put that line into /etc/nccl.conf of the image.
 
     ## Source
     NVIDIA/nccl#302, NVIDIA/nccl#1401; NCCL user guide, NCCL_IB_HCA; NVIDIA/nccl src/transport/net_ib.
     """
-    for node, taken in wiring.using(cluster):
+    for node, taken in carrying.using(cluster):
         roce = [one for one in taken.used if one.is_roce]
         infiniband = [one for one in taken.used if not one.is_roce]
         if roce and infiniband:
-            yield _mixed(node, roce, infiniband)
+            yield _mixed(cluster, node, roce, infiniband)
 
 
-def _mixed(node: Node, roce: list[UsedPort], infiniband: list[UsedPort]) -> Finding:
-    few = min(roce, infiniband, key=len)
+def _mixed(cluster: Cluster, node: Node, roce: list[UsedPort], infiniband: list[UsedPort]) -> Finding:
     kinds = [f"InfiniBand on {_named(infiniband)}", f"Ethernet on {_named(roce)}"]
     return warn(
         Where(node=node.name),
@@ -194,13 +212,15 @@ def _mixed(node: Node, roce: list[UsedPort], infiniband: list[UsedPort]) -> Find
         why="Ports of two kinds cannot talk to each other; one kind is usually for storage or management.",
         owner="job",
         evidence=[seen("link_layer", kind) for kind in kinds],
-        fix=[
-            you(
-                "Exclude the kind that is not meant for the job.",
-                "export NCCL_IB_HCA=^=" + ",".join(dict.fromkeys(one.hca.name for one in few)),
-            )
-        ],
+        fix=[_name_data_cards(cluster)],
     )
+
+
+def _name_data_cards(cluster: Cluster) -> Remedy:
+    """One list for all nodes, and the one that is recommended; `ibdev2netdev` where the facts do not say which."""
+    value = data_cards.list_for(cluster.nodes)
+    command = f"export NCCL_IB_HCA={quoted(value)}" if value else "ibdev2netdev"
+    return you("Name the cards of the data network, with = in front.", command)
 
 
 def _named(ports: list[UsedPort]) -> str:
@@ -211,32 +231,32 @@ def _named(ports: list[UsedPort]) -> str:
 def rates(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    All ports that NCCL would take run at the same rate: on each node, and on all nodes.
+    All ports that would carry data run at the same rate: on each node, and on all nodes.
 
     ## Why it matters
     A ring is as fast as its slowest link. A port falls back to a lower rate when a cable or transceiver is bad,
-    or when the switch port was set so; and a slow card for management that was not excluded becomes one of the
-    rails. No error is written for either.
+    or when the switch port was set so; and a slow card for management that is as near to a GPU as the others
+    becomes one of the rails. No error is written for either.
 
     ## How we know
     /sys/class/infiniband/HCA/ports/N/rate, compared by majority among the ports of one link layer; the odd ones
-    are named.
+    are named. Ports that are nearest to no GPU, such as those of storage, are left out: NCCL leaves them idle.
 
     ## Fix
     - **admin** `mlxlink -d HCA` shows what both ends can; replace cable or transceiver, look at the switch port.
-    - **you** exclude a card that is not meant for the job: `export NCCL_IB_HCA=^=NAME`.
+    - **you** where a card is not meant for the job, name those that are: `export NCCL_IB_HCA='=mlx5_0,mlx5_1'`.
 
     ## Source
     NCCL user guide, NCCL_IB_HCA; ibstat(8); facebookresearch/gcm, check-ibstat.
     """
     usual: dict[str, str] = {}
-    for node, taken in wiring.using(cluster):
+    for node, taken in carrying.using(cluster):
         for layer in ("InfiniBand", "Ethernet"):
             ports = [one for one in taken.used if one.port.link_layer == layer]
             read = [(one, one.port.rate_gbit) for one in ports if not isinstance(one.port.rate_gbit, Unread)]
             most = Counter(rate for _, rate in read).most_common(1)
             for slow in sorted({rate for _, rate in read if rate != most[0][0]}):
-                yield _odd(node, [one for one, rate in read if rate == slow], slow, most[0][0])
+                yield _odd(cluster, node, [one for one, rate in read if rate == slow], slow, most[0][0])
             if most:
                 usual.setdefault(node.name, f"{most[0][0]:g} Gb/s")
     if len(usual) > 1:
@@ -251,7 +271,8 @@ def rates(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-def _odd(node: Node, ports: list[UsedPort], rate: float, usual: float) -> Finding:
+def _odd(cluster: Cluster, node: Node, ports: list[UsedPort], rate: float, usual: float) -> Finding:
+    of_others = data_cards.list_for(cluster.nodes) is not None
     return warn(
         Where(node=node.name, device=_named(ports)),
         f"{'they run' if len(ports) > 1 else 'it runs'} at {rate:g} Gb/s, most links of the node at {usual:g}",
@@ -260,6 +281,8 @@ def _odd(node: Node, ports: list[UsedPort], rate: float, usual: float) -> Findin
         evidence=[seen(f"rate of {_named(ports)}", f"{rate:g} Gb/s"), seen("most others", f"{usual:g} Gb/s")],
         fix=[
             admin("Look at cable, transceiver and switch port.", f"mlxlink -d {quote(ports[0].hca.name)}"),
-            you("Exclude it, if it is not meant for the job.", f"export NCCL_IB_HCA=^={ports[0].hca.name}"),
+            _name_data_cards(cluster)
+            if of_others
+            else you("Leave the node out until then.", f"#SBATCH --exclude={quote(node.name)}"),
         ],
     )

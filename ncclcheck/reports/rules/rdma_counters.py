@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from statistics import median
 
 from ncclcheck.probes.facts import Cluster, Unread
-from ncclcheck.reports import wiring
+from ncclcheck.reports import carrying
 from ncclcheck.reports.findings import Finding, State, Where, admin, seen, unknown, warn
 from ncclcheck.reports.hca import UsedPort
 from ncclcheck.reports.rule import NothingToJudge, rule
@@ -35,7 +35,7 @@ def _counted(cluster: Cluster) -> tuple[Counted, list[Finding]]:
     """The counters of each port that is used, and findings for those that could not be read."""
     counted: Counted = []
     unread: list[Finding] = []
-    for node, taken in wiring.choosing(cluster):
+    for node, taken in carrying.choosing(cluster):
         for one in taken.used:
             counters = one.port.counters
             if not isinstance(counters, Unread):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ncclcheck.probes.facts import Cluster, Gid, Node, Unread, value_or
-from ncclcheck.reports import wiring
+from ncclcheck.reports import carrying, wiring
 from ncclcheck.reports.agreement import disagreements
 from ncclcheck.reports.findings import Finding, State, Where, admin, fail, fine, note, seen, unknown, warn, you
 from ncclcheck.reports.hca import (
@@ -53,7 +53,7 @@ def gid(cluster: Cluster) -> Iterator[Finding]:
     NVIDIA/nccl#426, NVIDIA/nccl#769, NVIDIA/nccl#1573; NCCL user guide, NCCL_IB_GID_INDEX.
     """
     well: dict[str, list[str]] = {}
-    for node, one in wiring.roce_ports(cluster):
+    for node, one in carrying.roce_ports(cluster):
         taken = wiring.gid(node, one)
         if taken is None:
             yield _unread_table(node, one)
@@ -135,7 +135,9 @@ def gid_index(cluster: Cluster) -> Iterator[Finding]:
     NCCL user guide, NCCL_IB_GID_INDEX; NVIDIA/nccl#426, NVIDIA/nccl#769.
     """
     ports = [
-        (node, one) for node, one in wiring.roce_ports(cluster) if (taken := wiring.gid(node, one)) and taken.asked
+        (node, one)
+        for node, one in carrying.roce_ports(cluster)
+        if (taken := wiring.gid(node, one)) and taken.asked
     ]
     if not ports:
         raise NothingToJudge("NCCL_IB_GID_INDEX is not set")

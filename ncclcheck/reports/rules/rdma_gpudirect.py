@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster, Node, Unread, at, known, value_or
-from ncclcheck.reports import wiring
+from ncclcheck.reports import carrying
 from ncclcheck.reports.findings import Finding, State, Where, admin, fine, note, seen, unknown, warn, you
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.hca import PEERMEM_SINCE
@@ -46,7 +46,7 @@ def gpudirect(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#1676, NVIDIA/nccl#1343, NVIDIA/nccl#897; NCCL user guide, Troubleshooting, GPU Direct RDMA.
     """
-    for node, _ in wiring.using(cluster):
+    for node, _ in carrying.using(cluster):
         modules, where = known(at(node, "rdma.peer_modules")), Where(node=node.name)
         version = nccl_version(node)
         old = [name for name in modules if name.rpartition("/")[2] in _OLD_PATHS]
@@ -128,7 +128,7 @@ def bonds(cluster: Cluster) -> Iterator[Finding]:
     NVIDIA/nccl-tests#191, NVIDIA/nccl-tests#265, NVIDIA/nccl#1015.
     """
     bonded: dict[str, list[str]] = {}
-    for node, one in wiring.roce_ports(cluster):
+    for node, one in carrying.roce_ports(cluster):
         if "bond" in one.hca.name:
             bonded.setdefault(node.name, []).append(f"{one.name} ({value_or(one.port.rate_gbit, 0.0):g} Gb/s)")
     for name, devices in bonded.items():

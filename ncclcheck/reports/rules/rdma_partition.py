@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster, Node, Unread
-from ncclcheck.reports import wiring
+from ncclcheck.reports import carrying
 from ncclcheck.reports.findings import Finding, State, Where, admin, fail, fine, seen, warn, you
 from ncclcheck.reports.hca import UsedPort
 from ncclcheck.reports.rule import NothingToJudge, rule
@@ -44,7 +44,7 @@ def partition(cluster: Cluster) -> Iterator[Finding]:
     """
     ports = [
         (node, one, one.port.pkeys)
-        for node, taken in wiring.using(cluster)
+        for node, taken in carrying.using(cluster)
         for one in taken.used
         if not one.is_roce and not isinstance(one.port.pkeys, Unread)
     ]

@@ -8,9 +8,10 @@ from functools import lru_cache
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Gid, Interface, Node, Unread, at, value_or
-from ncclcheck.reports import wiring
+from ncclcheck.reports import carrying, profiles, wiring
 from ncclcheck.reports.agreement import disagreements
-from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, seen, warn
+from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, note, seen, warn, you
+from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.hca import UsedPort, address_of, is_routable
 from ncclcheck.reports.rule import NothingToJudge, rule
 
@@ -54,14 +55,17 @@ def mtu(cluster: Cluster) -> Iterator[Finding]:
     The interface of the GID that NCCL would take, and its MTU. Whether the switches pass it is not seen here:
     `ping -M do -s 8972 PEER` tells.
 
+    Interfaces of storage and management, over which no GPU sends, are not judged.
+
     ## Fix
-    - **admin** `ip link set NETDEV mtu 9000` on all nodes, after the switches; the same in netplan or ifcfg.
+    - **admin** `ip link set NETDEV mtu 9000` on all nodes, after the switches; the same in netplan or ifcfg. All
+      that uses the interface is touched: a node at 9000 among others at 1500 loses NFS and ssh of large packets.
     - **you** exclude the odd node until then.
 
     ## Source
     NVIDIA/nccl#1524, NVIDIA/dgx-spark-playbooks#103; ip-link(8).
     """
-    found = [(node, one, card) for node, one in wiring.roce_ports(cluster) if (card := _interface(node, one))]
+    found = [(node, one, card) for node, one in carrying.roce_ports(cluster) if (card := _interface(node, one))]
     known = [(node, one, card, card.mtu) for node, one, card in found if not isinstance(card.mtu, Unread)]
     if not known:
         raise NothingToJudge("the interfaces behind the RoCE ports are not seen")
@@ -76,7 +80,7 @@ def mtu(cluster: Cluster) -> Iterator[Finding]:
                 why="Small packets cost speed on a fast link.",
                 owner="node",
                 evidence=[seen(f"MTU of {card.name}", bytes_)],
-                fix=_raise_mtu(card.name),
+                fix=_raise_mtu(card.name, bytes_),
             )
     if len(sizes) > 1:
         yield from disagreements(
@@ -86,12 +90,16 @@ def mtu(cluster: Cluster) -> Iterator[Finding]:
             level=warn,
             why="Large messages fail or hang between nodes with different sizes.",
             owner="node",
-            fix=_raise_mtu("NETDEV"),
+            fix=_raise_mtu("NETDEV", "BYTES"),
         )
 
 
-def _raise_mtu(name: str) -> list[Remedy]:
-    return [admin("Set the same MTU everywhere, the switches first.", f"ip link set {name} mtu 9000")]
+def _raise_mtu(name: str, now: int | str) -> list[Remedy]:
+    text = (
+        "Set the same MTU everywhere, the switches first. It touches everything on this interface: where the "
+        "others stay at their size, large packets are lost."
+    )
+    return [admin(text, f"ip link set {name} mtu 9000   # undo: ip link set {name} mtu {now}")]
 
 
 @rule(
@@ -105,7 +113,8 @@ def _raise_mtu(name: str) -> list[Remedy]:
 def traffic_class(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    The traffic class that the driver gives to RDMA packets by itself is set alike on all nodes.
+    The traffic class that the driver gives to RDMA packets by itself is set alike on all nodes, and on links of
+    100 Gb/s and more some class is set at all, there or in NCCL_IB_TC.
 
     ## Why it matters
     RoCE is lossless only in the class for which the switches have flow control. A node that was installed anew
@@ -114,7 +123,7 @@ def traffic_class(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     /sys/class/infiniband/HCA/tc/N/traffic_class of each port that NCCL would use, which drivers of DOCA-OFED
-    have; the odd node by majority.
+    have; the odd node by majority. That none has a class is a note: a fabric may be made for that.
 
     ## Fix
     - **admin** `cma_roce_tos` and `echo 106 > /sys/class/infiniband/mlx5_0/tc/1/traffic_class` at boot, with the
@@ -122,15 +131,19 @@ def traffic_class(cluster: Cluster) -> Iterator[Finding]:
     - **you** `export NCCL_IB_TC=106` with the class of your site.
 
     ## Source
-    NCCL user guide, NCCL_IB_TC; NVIDIA/nccl#2383.
+    NCCL user guide, NCCL_IB_TC, and Troubleshooting, RoCE; NVIDIA/nccl#2383.
     """
     found: dict[str, set[str]] = {}
-    for node, one in wiring.roce_ports(cluster):
+    for node, one in carrying.roce_ports(cluster):
         text = one.port.traffic_class
         if not isinstance(text, Unread) or text.kind == "absent":
             found.setdefault(node.name, set()).add("not set" if isinstance(text, Unread) else text[:60])
     if not any(of_node != {"not set"} for of_node in found.values()):
-        raise NothingToJudge("no node has a traffic class in sysfs")
+        fast = any(value_or(one.port.rate_gbit, 0.0) >= _FAST_GBIT for _, one in carrying.roce_ports(cluster))
+        if not fast or any("NCCL_IB_TC" in profiles.asked(node) for node in cluster.nodes):
+            raise NothingToJudge("no node has a traffic class in sysfs")
+        yield _no_class(fold_names(found))
+        return
     yield from disagreements(
         {node: ", ".join(sorted(of_node)) for node, of_node in found.items()},
         "the traffic class of RoCE",
@@ -140,6 +153,18 @@ def traffic_class(cluster: Cluster) -> Iterator[Finding]:
         owner="node",
         fix=[admin("Set it as on the others.", "cat /sys/class/infiniband/mlx5_0/tc/1/traffic_class")],
     )
+
+
+def _no_class(names: str) -> Finding:
+    return note(
+        Where(),
+        f"no traffic class is set for RoCE on {names}, in sysfs or by NCCL_IB_TC",
+        why="In the ordinary class nothing keeps the switches from dropping packets, unless they were set up so.",
+        owner="site",
+        evidence=[seen("/sys/class/infiniband/*/tc/*/traffic_class, NCCL_IB_TC", "not set")],
+        fix=[you("Ask the site for the class of its lossless queue; 106 is DSCP 26, the usual one.",
+                 "ncclcheck bench --with NCCL_IB_TC=106")],
+    )  # fmt: skip
 
 
 @rule(
@@ -173,7 +198,7 @@ def routed(cluster: Cluster) -> Iterator[Finding]:
     NVIDIA/nccl-tests#185, NVIDIA/nccl#2013; ip-route(8).
     """
     rails: dict[str, list[tuple[Node, UsedPort, Interface, Gid]]] = {}
-    for node, one in wiring.roce_ports(cluster):
+    for node, one in carrying.roce_ports(cluster):
         taken, card = wiring.gid(node, one), _interface(node, one)
         if taken and taken.gid and card:
             rails.setdefault(one.name, []).append((node, one, card, taken.gid))

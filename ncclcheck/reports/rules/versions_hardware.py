@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -29,8 +30,8 @@ def cards(cluster: Cluster) -> Iterator[Finding]:
     and collectives over all nodes go at its pace. NCCL itself says nothing as long as one card is left.
 
     ## How we know
-    /sys/class/net: physical interfaces that are up, by driver. Speeds are NET008, RDMA devices are of the RDM
-    family.
+    /sys/class/net: physical interfaces that are up, by driver. Networks over USB, which the board's management
+    controller brings, and virtual functions are left out. Speeds are NET008, RDMA devices are of the RDM family.
 
     ## Fix
     - **admin** `lspci | grep -i ether` and `ip -br link` on the node that differs.
@@ -47,10 +48,16 @@ def cards(cluster: Cluster) -> Iterator[Finding]:
     yield from same(cluster, "the set of network cards", "/sys/class/net", _cards, why=why, fix=fix)
 
 
+_VIRTUAL_FUNCTION = re.compile(r"en\w*v\d+")  # as systemd names them: enp24s0f0v3
+# Networks over USB of a management controller, and drivers of virtual functions alone.
+_NO_CARDS = ("rndis_host", "cdc_ether", "cdc_ncm", "cdc_eem", "cdc_subset", "ixgbevf", "iavf", "igbvf")
+
+
 def _cards(node: Node) -> str:
     interfaces: list[Interface] = known(at(node, "network.interfaces"))
     up = [card for card in interfaces if value_or(card.kind, "virtual") == "physical" and value_or(card.up, False)]
-    drivers = Counter(value_or(card.driver, "") or "a card" for card in up)
+    named = [value_or(card.driver, "") or "a card" for card in up if not _VIRTUAL_FUNCTION.fullmatch(card.name)]
+    drivers = Counter(name for name in named if name not in _NO_CARDS)
     return ", ".join(f"{count} x {driver}" for driver, count in sorted(drivers.items())) or "none"
 
 

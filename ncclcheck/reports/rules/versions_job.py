@@ -8,7 +8,7 @@ from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Node, PluginFile, Unread, at, known, variables
 from ncclcheck.reports.agreement import Groups, disagreements, group
-from ncclcheck.reports.findings import Finding, Remedy, State, admin, fail, note, warn, you
+from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, fail, note, seen, warn, you
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.rule import NothingToJudge, rule
 
@@ -112,13 +112,16 @@ def _path(cluster: Cluster, name: str) -> str:
 
 
 _WARNED = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTORCH_CUDA_ALLOC_CONF", "CUDA_DEVICE_MAX_CONNECTIONS")
+# Each node's own: its rank and its address, and where it writes.
+_OWN_TO_A_NODE = re.compile(r"PET_(NODE_RANK|LOCAL_ADDR|LOG_DIR|LOGS_SPECS|LOCAL_RANKS_FILTER|NPROC_PER_NODE)")
+_ALONE = "PET_STANDALONE"
 _NOTED = ("OMP_NUM_THREADS", "CUDA_MODULE_LOADING", "CUDA_DEVICE_ORDER")
 
 
 @rule(
     "VER013",
     "the job's environment is the same on all nodes",
-    worst=State.WARN,
+    worst=State.FAIL,
     needs=("job.variables", "stack.executable"),
     at_least=2,
     ground=("VER017",),
@@ -128,15 +131,20 @@ def environment(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
     The interpreter's path, LD_LIBRARY_PATH, LD_PRELOAD, the number of devices in CUDA_VISIBLE_DEVICES, and
-    variables of CUDA, OpenMP and torch's allocator. NCCL's own are NCC005.
+    variables of CUDA, OpenMP and torch's allocator, and PET_*, by which torchrun takes its options. NCCL's own are
+    NCC005.
 
     ## Why it matters
     Ranks that were started by hand, or by a launcher that does not hand the environment over, take libraries from
-    another place on one node, or start threads for every core there. The fault looks like one of that node.
+    another place on one node, or start threads for every core there. The fault looks like one of that node. A
+    PET_STANDALONE=1 that was left in a shell makes torchrun start a job of that node alone, whatever
+    --rdzv-endpoint says, and the others wait for it until their time-out.
 
     ## How we know
     The environment of the process that the launcher started on each node; the odd one out by majority. Another
-    path of the interpreter is a note where Python and torch are of the same version on all nodes.
+    path of the interpreter is a note where Python and torch are of the same version on all nodes. PET_STANDALONE
+    is a failure wherever there are several nodes; any other PET_* that differs is a warning, but for the rank, the
+    address and the ranks of each node. ncclcheck hands none of them to its own torchrun.
 
     ## Fix
     - **you** take out what one node alone has: its ~/.bashrc, ~/.ssh/environment or /etc/environment gives it.
@@ -158,6 +166,36 @@ def environment(cluster: Cluster) -> Iterator[Finding]:
         if len(set(values.values())) > 1:
             fix = _fix(subject, group(values))
             yield from disagreements(values, subject, "environment", level=level, why=why, owner="job", fix=fix)
+    yield from _of_torchrun(cluster)
+
+
+def _of_torchrun(cluster: Cluster) -> Iterator[Finding]:
+    """torchrun takes PET_X for its option --x where the command line does not give it."""
+    settings = {node.name: variables(node) for node in cluster.nodes}
+    alone = [name for name, given in settings.items() if given.get(_ALONE, "0").strip() not in ("", "0")]
+    for node in alone:
+        yield fail(
+            Where(node=node),
+            f"{_ALONE}={settings[node][_ALONE]}: torchrun starts a job of {node} alone there (--standalone), and "
+            "does not meet the other nodes",
+            why="torchrun then ignores --rdzv-endpoint: the other nodes wait until their time-out.",
+            owner="job",
+            evidence=[seen("environment", f"{_ALONE}={settings[node][_ALONE]}")],
+            fix=[you("Take it out.", f"unset {_ALONE}  # on {node}")],
+        )
+    names = {name for given in settings.values() for name in given if name.startswith("PET_")}
+    for name in sorted(names - {_ALONE}):
+        values = {node: given.get(name, "not set") for node, given in settings.items()}
+        if len(set(values.values())) > 1 and not _OWN_TO_A_NODE.fullmatch(name):
+            yield from disagreements(
+                values,
+                name,
+                "environment",
+                level=warn,
+                why=f"torchrun takes it for --{name[4:].lower().replace('_', '-')}, and all nodes need the same.",
+                owner="job",
+                fix=_fix(name, group(values)),
+            )
 
 
 def _fix(subject: str, found: Groups[str]) -> list[Remedy]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterator
 from shlex import quote
 
@@ -99,8 +101,9 @@ def hidden_modules(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     The names in these folders, on each node, compared with the modules that `import torch` loads. A folder
     without an __init__.py hides nothing. It is a warning; a failure where the error of a rank or of torchrun names
-    the file, or where ranks died on its node and PYTHONPATH puts it first for every process. ncclcheck itself
-    imports Python's own modules first.
+    the file, or where ranks died on its node and PYTHONPATH puts it first for every process. A package in
+    PYTHONPATH that is none of Python's own is mostly meant: it is told where such an error names it. ncclcheck
+    itself imports Python's own modules first.
 
     ## Fix
     - **you** rename the file.
@@ -116,8 +119,9 @@ def hidden_modules(cluster: Cluster) -> Iterator[Finding]:
             continue
         known += 1
         for one in listed:
-            if one.module in _IMPORTED:
-                key = (one.module, one.path, one.by, _named_in_failure(cluster, node.name, one))
+            named = _named_in_failure(cluster, node.name, one)
+            if one.module in _IMPORTED and (named or not _is_vendored(one)):
+                key = (one.module, one.path, one.by, named)
                 found.setdefault(key, []).append(node.name)
     if not known:
         raise NothingToJudge("the folders of the job were not looked at")
@@ -146,7 +150,14 @@ def _named_in_failure(cluster: Cluster, node: str, hiding: Hiding) -> bool:
     run = cluster.run
     said = [rank.error for rank in run.ranks if rank.node == node and rank.error]
     said += [end.detail for end in run.ends if end.node == node and end.detail and end.exit]
+    if _is_vendored(hiding):
+        return any(re.search(rf"\b{re.escape(hiding.module)}\b", one) for one in said)
     return any(hiding.path in one for one in said) or (bool(said) and hiding.by == "PYTHONPATH")
+
+
+def _is_vendored(hiding: Hiding) -> bool:
+    """A package on PYTHONPATH that is none of Python's own is mostly meant to be there."""
+    return hiding.by == "PYTHONPATH" and hiding.module not in sys.stdlib_module_names
 
 
 @rule(

@@ -110,7 +110,10 @@ class Inherited(Struct, frozen=True, kw_only=True):
 
 
 class Fallback(Struct, frozen=True, kw_only=True):
-    """A sample that is another one, after an error that was swallowed. of_index: None where it is a random one."""
+    """A sample that is another one, after an error that was swallowed, or (no error) by reading that one itself.
+
+    of_index: None where it is a random one.
+    """
 
     index: Whole
     of_index: Whole | None
@@ -151,6 +154,7 @@ class Content(Struct, frozen=True, kw_only=True):
     fallbacks: list[Fallback] = field(default_factory=list)
     beyond: Beyond | None = None
     shared: list[str] = field(default_factory=list)
+    altered: list[str] = field(default_factory=list)
     entropy: list[str] = field(default_factory=list)
     threads: Count = 0
     raced: list[str] = field(default_factory=list)

@@ -38,6 +38,7 @@ class Made(Struct, frozen=True, kw_only=True):
 
     threads: Python threads that the factory started and that still run. natives: other threads beside them.
     locks: objects of multiprocessing.synchronize in the dataset, by path: what they guard is safe to share.
+    frameworks: those imported by then that share samples out among ranks themselves.
     """
 
     failure: Failure | None = None
@@ -53,3 +54,4 @@ class Made(Struct, frozen=True, kw_only=True):
     threads: list[str] = field(default_factory=list)
     natives: Count = 0
     cuda: bool = False
+    frameworks: list[str] = field(default_factory=list)

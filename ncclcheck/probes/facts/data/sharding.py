@@ -74,7 +74,8 @@ class Stream(Struct, frozen=True, kw_only=True):
     told_by: the leaves by which samples are told apart; compared: samples a rank that could be. between_ranks,
     between_workers: samples that two of them read. lost_to_workers: read without workers, and by no worker.
     whole, lost_to_ranks: samples in a world of one rank, and those of them that no rank read; None: not compared.
-    workers: num_workers that the user gave, None where no loader was given.
+    workers: num_workers that the user gave, None where no loader was given. ranks_alike, workers_alike: what two
+    of them read came in one order; of a stream that ended this was not compared.
     """
 
     items: list[Whole]
@@ -88,6 +89,8 @@ class Stream(Struct, frozen=True, kw_only=True):
     whole: Whole | None = None
     lost_to_ranks: Whole | None = None
     workers: Count | None = None
+    ranks_alike: bool = True
+    workers_alike: bool = True
     examples: list[Reader] = field(default_factory=list)
     unjudged: str = ""
 

@@ -58,10 +58,34 @@ SIGNS = (
         ),
     ),
     Sign(
+        "address-malformed",
+        r"(?:network address(?:es)? of|trying to connect to) \((?P<host>\s{0,9}|\d{1,10}|255\.[\d.]{1,12}|0\.0\.0\.0"
+        r"|[^()]{0,200}[\s\[\],/][^()]{0,200}), (?P<port>\d{1,5})\)"
+        r"|connect to \[(?P<dialled>\s{0,9}|\d{1,10}|255\.[\d.]{1,12})\]:(?P<at>\d{1,5}) \(errno",
+        (
+            "[W socket.cpp:764] [c10d] The IPv6 network addresses of (, 29500) cannot be retrieved (gai error: -2 - Name "
+            "or service not known).",
+            "[E socket.cpp:1011] [c10d] The client socket has timed out after 60000ms while trying to connect to "
+            "(255.255.255.0, 29500).",
+            "[W socket.cpp:764] [c10d] The IPv4 network addresses of (gpu-[01-04], 29500) cannot be retrieved (gai error: "
+            "-2 - Name or service not known).",
+            "[W socket.cpp:752] [c10d] The client socket has failed to connect to [15]:29500 (errno: 22 - Invalid "
+            "argument).",
+        ),
+        words=("network address", "trying to connect to", "connect to ["),
+    ),
+    Sign(
         "python-name-unresolved",
         r"gaierror: \[Errno -?\d{1,4}\] (?P<error>.{1,60})|RuntimeError: (?P<told>Name or service not known|"
-        r"Temporary failure in name resolution)",
+        r"Temporary failure in name resolution)"
+        r"|ValueError: host not found: (?P<error_of>.{1,60})"
+        r"|error encountered when getting address info : (?P<nccl>.{1,60})"
+        r"|Could not resolve hostname (?P<host>\S{1,253}): (?P<ssh>.{1,60})",
         (
+            "gpu-a17:1:1 [0] misc/socket.cc:257 NCCL WARN Net : error encountered when getting address info : Name or "
+            "service not known",
+            "ssh: Could not resolve hostname gpu-a19: Name or service not known",
+            "ValueError: host not found: Name or service not known",
             "RuntimeError: Name or service not known",
             "socket.gaierror: [Errno -2] Name or service not known",
         ),
@@ -128,7 +152,7 @@ SIGNS = (
     ),
     Sign(
         "gloo-mesh",
-        r"Gloo connectFullMesh failed with",
+        r"Gloo connectFullMesh failed",
         (
             "RuntimeError: Gloo connectFullMesh failed with "
             "[../third_party/gloo/gloo/transport/tcp/pair.cc:144] no error",

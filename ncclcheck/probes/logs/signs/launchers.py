@@ -118,8 +118,14 @@ SIGNS = (
     ),
     Sign(
         "child-failed",
-        r"ChildFailedError|^(?P<script>\S{1,200}) FAILED$",
-        ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError:", "train.py FAILED"),
+        r"ChildFailedError|^(?P<script>\S{1,200}) FAILED$|one or more processes exited with non-zero status"
+        r"|returned a non-zero exit code|BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES",
+        (
+            "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
+            "train.py FAILED",
+            "mpirun detected that one or more processes exited with non-zero status, thus causing",
+            "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES",
+        ),
     ),
     Sign("traceback", r"^Traceback \(most recent call last\):", ("Traceback (most recent call last):",)),
     Sign(
@@ -132,18 +138,19 @@ SIGNS = (
     ),
     Sign(
         "python-error",
-        r"^(?P<type>(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Exit|Interrupt|Warning|Expired))(?:: (?P<text>.{1,300})|(?<=Error)$|(?<=Exception)$)",
+        r"(?:^|(?<=\] ))(?P<type>(?:[A-Za-z_]\w{0,60}\.){0,8}(?:[A-Z]\w{0,80}(?:Error|Exception|Exit|Interrupt|Warning|Expired)|Exception))(?:: (?P<text>.{1,300})|(?<=Error)$|(?<=Exception)$)",
         (
             "RuntimeError: shape '[4, 8]' is invalid for input of size 31",
             "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:268, unhandled system error",
             "AssertionError",
             "MemoryError",
+            "Exception: Current loss scale already at minimum - cannot decrease scale anymore.",
         ),
         words=("error", "exception", "exit: ", "interrupt: ", "warning: ", "expired: "),
     ),
     Sign(
         "srun-task-exit",
-        r"srun: error: (?P<host>[\w.,\[\]-]{1,200}): tasks? (?P<task>[\d,-]{1,60}): (?P<how>Killed|Terminated|Aborted|Segmentation fault|Bus error|Illegal instruction|Floating point exception|Out Of Memory"
+        r"srun: error: (?:(?P<here>[\w.-]{1,200})|(?P<hosts>[\w.,\[\]-]{1,200})): tasks? (?P<task>[\d,-]{1,60}): (?P<how>Killed|Terminated|Aborted|Segmentation fault|Bus error|Illegal instruction|Floating point exception|Out Of Memory"
         r"|Exited with exit code \d{1,3})",
         (
             "srun: error: gpu-a17: task 3: Out Of Memory",
@@ -165,6 +172,67 @@ SIGNS = (
         "time-limit",
         r"CANCELLED AT \S{1,40} DUE TO TIME LIMIT",
         ("slurmstepd: error: *** JOB 4711 ON gpu-a17 CANCELLED AT 2026-03-01T10:00:00 DUE TO TIME LIMIT ***",),
+    ),
+    Sign(
+        "preempted",
+        r"CANCELLED AT \S{1,40} DUE TO (?P<why>PREEMPTION|JOB REQUEUE)",
+        ("slurmstepd: error: *** STEP 4711.0 ON gpu-a17 CANCELLED AT 2026-03-01T10:00:00 DUE TO PREEMPTION ***",),
+    ),
+    Sign(
+        "node-lost",
+        r"DUE TO NODE FAILURE|srun: error: Node failure on (?P<here>[\w.-]{1,253})"
+        r"|ON (?P<own>[\w.-]{1,253}) UNCORRECTABLE MEMORY ERROR AT"
+        r"|address: (?P<at>[\w.:-]{1,253})(?: and node name: \S{1,253})? has been marked dead because"
+        r"|The actor is dead because its node has died",
+        (
+            "slurmstepd: error: *** JOB 4711 ON gpu-a17 CANCELLED AT 2026-03-01T10:00:00 DUE TO NODE FAILURE, SEE "
+            "SLURMCTLD LOG FOR DETAILS ***",
+            "srun: error: Node failure on gpu-a18",
+            "slurmstepd: error: *** STEP 4711.0 ON gpu-a17 UNCORRECTABLE MEMORY ERROR AT 2026-03-01T10:00:00 ***",
+            "(raylet) The node with node id: 5f0c and address: 10.0.3.18 and node name: 10.0.3.18 has been marked dead "
+            "because the detector has missed too many heartbeats from it.",
+            "The actor is dead because its node has died. Node Id: 5f0c",
+        ),
+    ),
+    Sign(
+        "mpirun-signalled",
+        r"noticed that process rank (?P<me>\d{1,7}) with PID (?P<pid>\d{1,10}) on node (?P<here>[\w.-]{1,253})\s{0,3}"
+        r"(?:exited\s{0,3}on signal (?P<signal>\d{1,3}))?"
+        r"|TERMINATED WITH THE EXIT STRING: .{1,60}\(signal (?P<hydra>\d{1,3})\)",
+        (
+            "mpirun noticed that process rank 3 with PID 4711 on node gpu-a18 exited on signal 9 (Killed).",
+            "prterun noticed that process rank 0 with PID 0 on node gpu-a17 exited on signal 11 (Segmentation fault).",
+            "YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)",
+        ),
+    ),
+    Sign(
+        "mpirun-first",
+        r"^\s{0,8}Process name: \[\[\d{1,9},\d{1,9}\],(?P<me>\d{1,7})\]",
+        ("  Process name: [[11392,1],8]",),
+    ),
+    Sign("mpirun-exit", r"^\s{0,8}Exit code: {1,8}(?P<exitcode>\d{1,3})\s*$", ("  Exit code:    3",)),
+    Sign(
+        "mpi-not-started",
+        r"Fatal error in (?:internal_|PMPI_|MPI_)Init|PML add procs failed|here are not enough slots available"
+        r"|(?:ORTE|PRTE|mpirun|prterun) was unable to (?:reliably )?(?:start|launch|find)"
+        r"|A (?:request|daemon) .{0,80}(?:died unexpectedly|aborted)|PMI_KVS_Get returned"
+        r"|MPI_INIT has failed|MPI_ABORT was invoked",
+        (
+            "Abort(3712399) on node 0 (rank 0 in comm 0): Fatal error in PMPI_Init: Other MPI error, error stack:",
+            "There are not enough slots available in the system to satisfy the 16",
+            "ORTE was unable to reliably start one or more daemons.",
+        ),
+        words=(
+            "fatal error in ",
+            "pml add procs",
+            "slots available",
+            "was unable to",
+            "died unexpectedly",
+            "aborted",
+            "pmi_kvs",
+            "mpi_init has",
+            "mpi_abort was",
+        ),
     ),
     Sign(
         "propagated",

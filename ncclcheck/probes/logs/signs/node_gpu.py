@@ -7,20 +7,24 @@ from ncclcheck.probes.logs.signs.sign import Sign
 SIGNS = (
     Sign(
         "nccl-cuda-failure",
-        r"Cuda failure(?: \d{1,4})? '(?P<error>[^']{2,120})",
+        r"(?:Cuda|HIP) failure(?: \d{1,4})? '(?P<error>[^']{2,120})",
         (
             "elm4:311:340 [2] include/alloc.h:48 NCCL WARN Cuda failure 'out of memory'",
             "elm4:311:340 [2] transport/p2p.cc:275 NCCL WARN Cuda failure 101 'invalid device ordinal'",
+            "elm4:311:340 [2] NCCL WARN HIP failure 'out of memory' at src/init.cc:812",
         ),
     ),
     Sign(
         "torch-cuda-error",
-        r"(?:CUDA|cuda) (?:driver |runtime )?error(?: ?\(?\d{1,4}\)?)? ?: (?P<error>[A-Za-z][^'(]{2,120})",
+        r"(?:(?:CUDA|cuda|HIP) (?:driver |runtime )?error(?: ?\(?\d{1,4}\)?)? ?: |RuntimeError: (?=no kernel image))(?P<error>[A-Za-z][^'(]{2,120})",
         (
             "RuntimeError: CUDA error: uncorrectable ECC error encountered",
             "torch.AcceleratorError: CUDA error: invalid device ordinal",
+            "RuntimeError: HIP error: invalid device function",
+            "RuntimeError: no kernel image is available for execution on the device",
             "RuntimeError: cuda runtime error (101) : invalid device ordinal at /torch/csrc/cuda/Module.cpp:59",
         ),
+        words=(" error", "no kernel image"),
     ),
     Sign(
         "tests-cuda-failure",
@@ -70,7 +74,7 @@ SIGNS = (
     ),
     Sign(
         "torch-gpu-memory",
-        r"CUDA out of memory\. (?:Tried to allocate|.{0,110}?Requested size:) (?P<size>[\d.]{1,12} ?[KMGT]?i?B)",
+        r"(?:CUDA|HIP) out of memory\. (?:Tried to allocate|.{0,110}?Requested size:) (?P<size>[\d.]{1,12} ?[KMGT]?i?B)",
         (
             "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.32 GiB. GPU 0 has a total "
             "capacity of 79.11 GiB",
@@ -169,6 +173,15 @@ SIGNS = (
             "  exitcode  : -11 (pid: 311)",
             "[elm4:311  :0:340] Caught signal 11 (Segmentation fault: address not mapped to object at address "
             "0x7f00)",
+        ),
+    ),
+    Sign(
+        "bus-error",
+        r"Caught signal 7\b|Signal: Bus error \(7\)|Fatal Python error: Bus error",
+        (
+            "[elm4:311  :0:340] Caught signal 7 (Bus error: nonexistent physical address)",
+            "[elm4:00311] Signal: Bus error (7)",
+            "Fatal Python error: Bus error",
         ),
     ),
     Sign(

@@ -19,6 +19,14 @@ SIGNS = (
         ),
     ),
     Sign(
+        "no-capability-files",
+        r"/dev/nvidia-caps\S{0,40}['\"`‘’]?:? (?:No such file|not found|is missing|does not exist)",
+        (
+            "ls: cannot access '/dev/nvidia-caps': No such file or directory",
+            "find: ‘/dev/nvidia-caps’: No such file or directory",
+        ),
+    ),
+    Sign(
         "nvls-passed-on",
         r"transport/nvls\.cc:\d{1,5}(?: \(\S{1,80}\))? -> [1-5]\b",
         (

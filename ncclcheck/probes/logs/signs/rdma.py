@@ -190,6 +190,48 @@ SIGNS = (
         ),
     ),
     Sign(
+        "ofi-address",
+        r"Unable to insert remote address into address vector|Failed call to fi_av_insert"
+        r"|Unresponsive receiver \(reachable by EFA device but handshake failed\)",
+        (
+            "gpu-a17:4711:4790 [0] init_send_comm_rails:3301 NCCL WARN NET/OFI Unable to insert remote address into"
+            " address vector for device 0. RC: Invalid argument",
+            "gpu-a17:4711:4790 [0] NCCL WARN NET/OFI CM: Unable to insert remote address into address vector for device."
+            " RC: Invalid argument",
+            "gpu-a17:4711:4790 [0] NCCL WARN NET/OFI Request completed with error: Unresponsive receiver (reachable by"
+            " EFA device but handshake failed)",
+        ),
+    ),
+    Sign(
+        "ofi-peer-gone",
+        r"Invalid receiver queue pair number \(QPN\)|Unresponsive receiver \(never responded|(?:Destination|Remote) peer "
+        r"(?:is )?(?:dead|unresponsive)|Error: Unreachable remote",
+        (
+            "gpu-a17:4711:4790 [0] process_err_completion:1562 NCCL WARN NET/OFI Request 0x7f18 completed with error. RC:"
+            " 5. Error: Invalid receiver queue pair number (QPN) My EFA addr: fi_addr_efa://[fe80::30]:0:65",
+        ),
+        words=("receiver", "peer ", "unreachable remote"),
+    ),
+    Sign(
+        "sharp-refused",
+        r"SHARP coll init error: (?P<error>.{2,120})|No Aggregation Manager \(sharp_am\) detected"
+        r"|SHArP Job init error: (?P<job>.{2,80})",
+        (
+            "gpu36:20775:20825 [0] sharp_plugin.c:365 NCCL WARN NET/IB : SHARP coll init error: Cannot create SHARP"
+            " job(-11)",
+            "ERROR No Aggregation Manager (sharp_am) detected in sharp_create_job.",
+            "[gpu34:0:34088 - context.c:705][2025-05-26 15:39:24] ERROR SHArP Job init error: No resource",
+        ),
+    ),
+    Sign(
+        "collnet-given-up",
+        r"Cannot initialize CollNet, using point-to-point network instead",
+        (
+            "gpu36:20775:20807 [0] transport.cc:384 NCCL WARN Cannot initialize CollNet, using point-to-point network"
+            " instead",
+        ),
+    ),
+    Sign(
         "net-not-found",
         r"Error: network (?P<network>.{1,40}?) not found|Failed to initialize any NET plugin",
         (

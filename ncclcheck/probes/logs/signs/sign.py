@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 
 class Sign(NamedTuple):
-    """One kind of line. pattern: searched for in the line without its prefixes; named groups become fields.
+    """One kind of line. pattern: searched for in the line without its prefixes; named groups become fields,
+    but `me` and `self` the writer's rank, and `here` its host, where no prefix tells them.
 
     examples: lines that it must be found in, in the words of several versions. words: one of them, in lower case, is
     in every such line in any case; for patterns that hold no plain word in all their alternatives. often: sound
@@ -18,3 +20,5 @@ class Sign(NamedTuple):
     examples: tuple[str, ...]
     words: tuple[str, ...] = ()
     often: bool = False
+    check: Callable[[str], bool] | None = None
+    last: bool = False

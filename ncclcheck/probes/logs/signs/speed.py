@@ -160,12 +160,15 @@ SIGNS = (
     Sign(
         "training-goes-on",
         r"\b[Ii]teration['\" :=#\[]{1,12}0{0,8}[1-9]\d{1,8}|\b[Ss]tep['\" :=#\[]{1,12}0{0,8}[1-9]\d{1,8}"
-        r"|\b[Ee]poch['\" :=#\[]{1,12}0{0,8}[1-9]",
+        r"|\b[Ee]poch(?: is)?['\" :=#\[]{1,12}(?:0{0,8}[1-9]|0\.\d{0,6}[1-9])"
+        r"|\b[Ss]tep['\" :=#\[]{1,12}[1-9]\b.{0,40}\bloss\b",
         (
             "iteration      120/   10000 | loss 2.31",
             "step 1200 loss 1.80 lr 3e-4",
             "Epoch: [3][ 10/500] loss 0.9",
             "{'loss': 1.2, 'learning_rate': 3e-05, 'epoch': 1.25}",
+            "{'loss': 1.2607, 'learning_rate': 6.3e-06, 'epoch': 0.03}",
+            "[titan] 2026-02-24 18:46:17,508 - root - INFO - step:  4  loss:  7.62585  grad_norm: 26.6250",
         ),
         often=True,
     ),

@@ -18,7 +18,7 @@ SIGNS = (
         _WHO + r".{0,120}?(?:Watchdog c|C)aught collective operation timeout: WorkNCCL\(SeqNum=(?P<seq>\d{1,12}), "
         r"OpType=(?P<op>\w{1,40})(?:, NumelIn=(?P<numel_in>\d{1,20}), NumelOut=(?P<numel_out>\d{1,20})"
         r"|, TensorShape=\[[\d, ]{0,200}\])?, "
-        r"Timeout\(ms\)=(?P<timeout>\d{1,12})\) ran for (?P<ran>\d{1,12}) milliseconds",
+        r"Timeout\(ms\)=(?P<timeout>\d{1,12})\) ran for (?P<ran>\d{1,12}) m",
         (
             "[E ProcessGroupNCCL.cpp:828] [Rank 7] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1547, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1802380 milliseconds before timing out.",
             "[rank5]:[E ProcessGroupNCCL.cpp:563] [PG 0 Rank 5] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=493, OpType=ALLGATHER, NumelIn=1, NumelOut=4, Timeout(ms)=60000) ran for 60123 milliseconds before timing out.",
@@ -27,6 +27,11 @@ SIGNS = (
             _E
             + "[PG ID 0 PG GUID 0(default_pg) Rank 2] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=_ALLGATHER_BASE, NumelIn=4096, NumelOut=16384, Timeout(ms)=600000) ran for 600012 milliseconds before timing out.",
         ),
+    ),
+    Sign(
+        "watchdog-cut",
+        r"(?:Watchdog c|C)aught collective operation timeout:(?! WorkNCCL\(SeqNum=\d)",
+        ("[Rank 0] Watchdog caught collective operation timeout:",),
     ),
     Sign(
         "watchdog-status",
@@ -91,6 +96,17 @@ SIGNS = (
         r"(?P<first>.{1,300}?), ?but Rank (?P<other>\d{1,7}) is running (?:collective|inconsistent collective): (?P<second>.{1,300})",
         (
             "RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective: CollectiveFingerPrint(SequenceNumber=12, OpType=ALLREDUCE, TensorShape=[195], TensorDtypes=Float), but Rank 0 is running collective: CollectiveFingerPrint(SequenceNumber=12, OpType=BROADCAST, TensorShape=[195], TensorDtypes=Float).",
+        ),
+    ),
+    Sign(
+        "nccl-suspects-mismatch",
+        r"Mismatched collective detected, please check your collective calls at and around rank (?P<me>\d{1,7})"
+        r"|may be caused by a collective mismatch around rank (?P<self>\d{1,7})",
+        (
+            "gpu-a17:1:1 [0] init.cc:1321 NCCL WARN Mismatched collective detected, please check your collective calls at "
+            "and around rank 3. You can use NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=COLL to see the collective logs",
+            "gpu-a17:1:1 [0] init.cc:1331 NCCL WARN Your program may be hanging, this may be caused by a collective "
+            "mismatch around rank 3. Please check your collective calls at and around this rank.",
         ),
     ),
     Sign(
@@ -182,6 +198,51 @@ SIGNS = (
         words=("save", "state_dict", "zero3"),
     ),
     Sign(
+        "first-frame",
+        r'^\s*(?:#\d{1,3} |File "[^"]{1,400}", line \d{1,7},? in )(?P<function>(?:local_)?main_process_first'
+        r"|torch_distributed_zero_first|(?:local_)?rank_zero_first|zero_first)\b",
+        (
+            '  File "/opt/transformers/training_args.py", line 2503, in main_process_first',
+            '  File "/app/utils/torch_utils.py", line 40, in torch_distributed_zero_first',
+        ),
+        words=("main_process_first", "zero_first"),
+    ),
+    Sign(
+        "alone-frame",
+        r'^\s*(?:#\d{1,3} |File "[^"]{1,400}", line \d{1,7},? in )(?P<function>load_dataset|_prepare_dataset'
+        r"|preprocess_dataset|tokenize\w{0,30}|build_dataset|get_dataset|evaluate|evaluation_loop|compute_metrics"
+        r"|push_to_hub|snapshot_download)\b",
+        (
+            '  File "/opt/datasets/load.py", line 2132, in load_dataset',
+            '  File "/opt/transformers/trainer.py", line 3900, in evaluation_loop',
+        ),
+        words=("_dataset", "tokenize", "evaluat", "compute_metrics", "push_to_hub", "snapshot_download"),
+    ),
+    Sign(
+        "preparing",
+        r"(?P<what>Running tokenizer on dataset|Converting format of dataset|Tokenizing[\w ]{0,40}|Map|Filter"
+        r"|Generating \w{1,20} (?:split|examples)|Grouping texts[\w ]{0,40}|Packing[\w ]{0,40}"
+        r"|Applying chat template[\w ]{0,40}|Truncating[\w ]{0,40}|Extracting prompt[\w ]{0,40})"
+        r"(?: \([^)|]{1,40}\))?: {1,4}(?P<percent>\d{1,3})%\|",
+        (
+            "Running tokenizer on dataset:  47%|####7     | 1695000/3634744 [30:09<33:25, 967.30 examples/s]",
+            "Map (num_proc=16):  12%|#2        | 12000/100000 [10:00<1:12:00, 20.1 examples/s]",
+        ),
+        words=(
+            "running tokenizer",
+            "converting format",
+            "tokenizing",
+            "map",
+            "filter",
+            "generating",
+            "grouping texts",
+            "packing",
+            "applying chat",
+            "truncating",
+            "extracting prompt",
+        ),
+    ),
+    Sign(
         "zero3",
         r"(?i)\bzero[ _-]?(?:stage)?[ _-]?3\b|stage3\.py|zero/partition\w{0,20}\.py|_zero3_|[\"']stage[\"']: 3|zero_optimization.{0,20}3\b",
         ('  File "/opt/deepspeed/runtime/zero/stage3.py", line 900, in step', "DeepSpeed ZeRO-3 enabled"),
@@ -205,7 +266,7 @@ SIGNS = (
     Sign(
         "oom-killed",
         r"[Oo]ut of memory: Killed process|invoked oom-killer|oom-kill:|oom[-_]kill event|"
-        r"OOM[Kk]illed(?!\"?: ?(?:false|0))|OUT_OF_MEMORY|Out Of Memory\s*$",
+        r"have been OOM Killed|OOM[Kk]illed(?!\"?: ?(?:false|0))|OUT_OF_MEMORY|Out Of Memory\s*$",
         (
             "slurmstepd: error: Detected 1 oom_kill event in StepId=4711.0. Some of the step tasks have been OOM Killed.",
             "[812345.1] Out of memory: Killed process 4711 (python3) total-vm:1000kB",

@@ -138,11 +138,24 @@ SIGNS = (
     Sign(
         "variable-not-set",
         r"[Ee]nvironment variable (?P<name>\w{1,60}) expected, but not set"
+        r"|raise _env_error\(['\"](?P<raised>\w{1,60})"
+        r"|^'(?P<bare>RANK|LOCAL_RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)'$"
         r"|KeyError: '(?P<key>RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT)'",
         (
             "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable "
             "RANK expected, but not set",
             "KeyError: 'LOCAL_RANK'",
+            '    raise _env_error("MASTER_ADDR")',
+            "'LOCAL_RANK'",
+        ),
+        words=(
+            "environment variable",
+            "_env_error",
+            "keyerror",
+            "'rank'",
+            "'local_rank'",
+            "'world_size'",
+            "'master_",
         ),
     ),
     Sign(
@@ -183,6 +196,67 @@ SIGNS = (
         ),
     ),
     Sign(
+        "not-divisible",
+        r"(?P<told>[^:]{0,120}\bmust be divisible by\b.{0,120})|(?:Error|Exception): (?P<raised>.{0,120}\bis not divisible by\b"
+        r".{0,80})|(?P<batch>train_batch_size is not(?: equal to .{3,120})?)",
+        (
+            "ValueError: Total number of attention heads (12) must be divisible by tensor parallel size (8).",
+            "AssertionError: 25 is not divisible by 4",
+            "AssertionError: Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * "
+            "gradient_acc_step * world_size 256 != 2 * 18 * 7",
+        ),
+        words=("divisible by", "train_batch_size is not"),
+    ),
+    Sign(
+        "disk-full",
+        r"OSError: \[Errno (?:28|122)\] (?P<error>No space left on device|Disk quota exceeded)(?:: '(?P<path>[^']{1,300}))?"
+        r"|(?P<torch>PytorchStreamWriter failed writing file)|(?P<zip>unexpected pos \d{1,20} vs \d{1,20})",
+        (
+            "OSError: [Errno 28] No space left on device",
+            "OSError: [Errno 122] Disk quota exceeded: 'out/checkpoint-500/optimizer.pt'",
+            "RuntimeError: [enforce fail at inline_container.cc:764] . PytorchStreamWriter failed writing file data/12: file "
+            "write failed",
+            "RuntimeError: [enforce fail at inline_container.cc:603] . unexpected pos 576 vs 470",
+        ),
+        words=("no space left", "disk quota", "pytorchstreamwriter", "unexpected pos"),
+    ),
+    Sign(
+        "weights-differ",
+        r"size mismatch for (?P<name>\S{1,200}): copying a param with shape (?P<have>torch\.Size\(\[[\d, ]{0,80}\]\)) from "
+        r"checkpoint, the shape in current model is (?P<want>torch\.Size\(\[[\d, ]{0,80}\]\))"
+        r"|Error\(s\) in loading state_dict for (?P<model>\w{1,120})",
+        (
+            "        size mismatch for model.norm.weight: copying a param with shape torch.Size([1024]) from checkpoint, the "
+            "shape in current model is torch.Size([4096]).",
+            "RuntimeError: Error(s) in loading state_dict for DistributedDataParallel:",
+        ),
+    ),
+    Sign(
+        "extension-symbol",
+        r"(?P<file>[\w.-]{1,120}\.so)\S{0,20}: undefined symbol: (?P<symbol>_Z\w{0,200}(?:3c10|5torch|2at)\w{0,300})",
+        (
+            "ImportError: /opt/venv/lib/python3.12/site-packages/flash_attn_2_cuda.cpython-312-x86_64-linux-gnu.so: undefined "
+            "symbol: _ZN3c105ErrorC2ENS_14SourceLocationE",
+        ),
+    ),
+    Sign(
+        "loss-scale-lowest",
+        r"Current loss scale already at minimum|Minimum loss scale reached|overflow.{0,60}loss scale.{0,40}minimum",
+        (
+            "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.",
+            "FloatingPointError: Minimum loss scale reached (0.0001). Your loss is probably exploding.",
+        ),
+        words=("loss scale",),
+    ),
+    Sign(
+        "cuda-forked",
+        r"Cannot re-initialize CUDA in forked subprocess",
+        (
+            "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use "
+            "the 'spawn' start method",
+        ),
+    ),
+    Sign(
         "no-nccl",
         r"Distributed package doesn't have NCCL",
         ("RuntimeError: Distributed package doesn't have NCCL built in",),
@@ -190,6 +264,7 @@ SIGNS = (
     Sign(
         "wrong-backend",
         r"No backend type associated with device type (?P<device>\w{1,20})|Tensors must be CUDA and dense"
+        r"|Only CUDA dense tensor is supported for NCCL"
         r"|Unknown (?:c10d )?backend type (?P<backend>\S{1,40})|Invalid backend: (?P<invalid>'[^\s,]{1,40})\.?$",  # of torch.compile it goes on
         (
             "RuntimeError: No backend type associated with device type cpu",

@@ -1,0 +1,139 @@
+"""Words of failure in a line that no sign knows: whether it says how a process ended, or complains of anything.
+
+Most lines with such a word say nothing bad: QUIET tells which, and why.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Form(NamedTuple):
+    """Words of which one is in every such line, the pattern (both in lower case, unless `case`), and why it is here.
+
+    ends: it also speaks against a line that tells how a process ended.
+    """
+
+    words: tuple[str, ...]
+    pattern: re.Pattern[str]
+    why: str
+    ends: bool = False
+    case: bool = False
+
+
+def _form(words: str, pattern: str, why: str, *, ends: bool = False, case: bool = False) -> Form:
+    return Form(tuple(words.split("|")), re.compile(pattern), why, ends, case)
+
+
+_CODE = r"[\s:='\"(]{0,4}(?!0\b)-?\d"
+ENDS = (
+    _form("exit", rf"exit(?:ed|s|ing)?(?: with)?(?: a)?(?: non-?zero)? ?(?:code|status){_CODE}"
+          r"|\bexited with (?!0\b)-?\d|^\s*exitcode {0,4}:", "a process left with a code that is not 0"),
+    _form("return", rf"return(?:ed)?[ _]?code{_CODE}", "the same, as DeepSpeed and shells say it"),
+    _form("non-zero|nonzero", r"non-?zero (?:exit|status)", "the same, as Python and mpirun say it"),
+    _form("signal", r"\b(?:received|got|caught|killed by|terminated (?:by|with)|exited on|died with|due to|on|by) "
+          r"(?:unhandled |fatal )?signal\b|\bsignal: \w+ \w+|\*\*\* process received signal", "a signal ended it"),
+    _form("sig", r"\b(?:received|got|caught|killed by|by|with) (?:signal )?sig(?:kill|segv|abrt|bus|ill|fpe|term|hup"
+          r"|int)\b", "the same by its name"),
+    _form("died|crashed|dead|killed", r"\b(?:process|worker|actor|engine|core|rank|task|job|node|proc)\b.{0,40}?\b"
+          r"(?:died|crashed|dead|(?:was|been) killed)\b|enginedead|actordied", "somebody else says that it is gone"),
+    _form("last error|nccl error|nccl", r"\blast error: ?|\bnccl error\b|\bnccl(?:system|internal|remote|invalidusage"
+          r"|invalidargument|unhandledcuda)(?:error\b|(?=[ :]))", "a result of NCCL's that is no success"),
+    _form("unhandled", r"\bunhandled (?:system|cuda) error\b", "the same in words"),
+    _form("core dumped|panicked at|segmentation fault", r"", "the process was ended by a fault of its own"),
+    _form("fatal", r"^\s*fatal\b|\bfatal error\b", "whoever says this does not go on"),
+    _form("FATAL", r"\bFATAL\b", "the same as a level", case=True),
+    _form("heartbeat", r"\bheartbeat\b.{0,60}\btime-?d? ?out\b", "a watchdog gave up"),
+    _form("out of memory|outofmemory|oom killed|oom-killed|oomkilled", r"", "there was no memory left"),
+)  # fmt: skip
+COMPLAINTS = (
+    _form("error", r"(?<![\w/.-])errors?(?![\w/-]|\.\w)", "an error"),
+    _form("fail", r"(?<![\w/.-])(?:failed|failures?)(?![\w/-]|\.\w)", "a failure"),
+    _form("abort", r"(?<![\w/.-])(?:aborted|aborting)(?![\w/-]|\.\w)", "somebody gave up"),
+    _form(
+        "timed out|killed|watchdog", r"\b(?:timed out|killed|watchdog)\b", "somebody waited in vain, or is gone"
+    ),
+    _form("exception", r"\bexception\b", "an exception"),
+    _form("Error|Exception", r"\b[A-Z]\w{0,60}(?:Error|Exception)\b", "an exception by its type", case=True),
+)
+_BAD = r"(?:errors?|failures?|failed|exceptions?|killed|aborted|timed out)"
+QUIET = (
+    _form("code 0|status 0|code: 0|status: 0|code=0|status=0", r"(?:code|status)[ :=]{0,3}0\b", "it ended well",
+          ends=True),
+    _form("if|when|whether|unless|in case|should|would|may|might|could|can|avoid|prevent",
+          r"\b(?:if|when|whether|unless|in case|should|would|may|might|could|can|to avoid|to prevent)\b.{0,80}"
+          r"(?:exit|signal|error|fail|died|dead|killed|out of memory|outofmemory|segmentation fault|time)",
+          "it says what may be", ends=True),
+    _form("install|register|handl|forward|ignor", r"\b(?:install|register|handl|forward|ignor)\w{0,6}\b.{0,40}\bsig",
+          "who listens for signals", ends=True),
+    _form("git repository", r"", "git was asked for a version", ends=True),
+    _form("no|0|zero|without|any", rf"\b(?:no|0|zero|without|any|not an?) (?:\w{{1,20}} )?{_BAD}\b",
+          "none were there"),
+    _form("0|none|null|false|n/a|[]|-", rf"\b{_BAD}['\"]?\s{{0,20}}[:=|]\s{{0,20}}['\"]?"
+          r"(?:0+(?:\.0+)?\b(?!\.)|none|null|false|n/?a|\[\]|-)", "a count that is nought"),
+    _form("error", r"\berrors?['\"]?(?:\s*\([^)]{1,20}\))?\s{0,9}[:=|]?\s{0,9}[+-]?"
+          r"(?:\d{0,9}\.\d|\d[\d.]{0,9}e[+-]?\d|nan\b)"
+          r"|\b(?:mean|squared?|abs\w{0,10}|word|character|train\w{0,4}|val\w{0,8}|test|eval\w{0,8}|relative|max\w{0,4}"
+          r"|rms|reconstruction|l[12]|prediction|quanti[sz]ation|rounding|standard|percent\w{0,4}|top-?\d|round-off"
+          r"|approximation|numerical|expected|average|total|busbw|algbw)[ _-]errors?\b|\balgbw\s+busbw\s+error\b",
+          "a figure of the training or of a measurement"),
+    _form("error", r"\berror[ -](?:rate|bound|margin|bars?|correct\w{0,4}|check\w{0,4}|handl\w{0,4}|report\w{0,4}"
+          r"|feedback|recover\w{0,4}|logs?|log level|messages? will|propagat\w{0,4}|tolerance|threshold|budget"
+          r"|callback|hook|file|page)\b", "a thing that is named after errors"),
+    _form("retr|again|fall|fell|default|ignor|skip|optional|fatal|harmless|safe|recover|succe|disabl|instead|attempt",
+          r"\b(?:retry\w{0,4}|retries|trying again|try again|falling back|fall back|fallback|fell back|using default"
+          r"|ignor(?:ed|ing|e)|skipp(?:ed|ing)|optional|non-?fatal|not fatal|harmless|safe(?:ly)? to|safely|recovered"
+          r"|succeeded|disabl(?:ed|ing)|instead|attempt \d)\b", "the line says that it was dealt with"),
+    _form("WARN|INFO|DEBUG|NOT|TRACE", r"^[\d:.,TZ/ +\[\]()|-]{0,60}(?:WARN(?:ING)?|INFO|DEBUG|NOTE|NOTICE|TRACE)\b"
+          r"|\b(?:WARNING|INFO|DEBUG|NOTICE)\b(?=[ :\]|-])", "its own level is less than an error", case=True),
+    _form("W|I", r"\[[WI]\d{0,4} |^\s{0,8}[WI]\d{3,4} ", "the same by glog's letter", case=True),
+    _form("Warning", r"\b[A-Z]\w{2,20}Warning\b", "a warning of Python", case=True),
+    _form(" |^|#", r"^\s{4,}\S|^\s*\^+\s*$|\bframe #\d|#\d{1,3} {1,3}0x|#\d{1,3}: ", "code or a frame below a line that says it"),
+    _form("exception", r"the above exception|another exception occurred|exception ignored in",
+          "it joins two exceptions, or nobody was there to take it"),
+    _form("raise|except|return|assert|if|def|class|import|from|with|log",
+          r"^\s*(?:raise|except|return|assert|if|def|class|import|from|with|log\w{0,6}\.)\b", "a line of code"),
+    _form("http", r"https?://|http error 40[134]", "a link, or an answer of a hub of models"),
+    _form("wandb|tensorboard|mlflow|comet", r"\b(?:wandb:|(?:tensorboard|mlflow|comet_ml)\b)",
+          "who draws the curves is not who trains"),
+    _form("pip's", r"", "pip, before the job"),
+    _form("cufft|cudnn|cublas|tensorrt|libnvinfer|libtpu|flash|apex|xformers|triton|ninja",
+          r"\b(?:cufft|cudnn|cublas|tensorrt|libnvinfer|libtpu|flash[_-]attn|apex|xformers|triton|ninja)\b.{0,80}"
+          r"\b(?:not|failed|unable)", "a library that need not be there"),
+    _form("failed to", r"\bfailed to (?:open|load|find)\b.{0,80}(?:plugin|libibverbs|libmlx5|libgdr|libnvidia-ml|hfi"
+          r"|\.so\b)", "a library that need not be there"),
+    _form("chdir|tmpdir", r"couldn't chdir|unable to create tmpdir", "Slurm takes another folder"),
+    _form("resource_tracker|leaked|atexit", r"resource_tracker|leaked (?:semaphore|shared_memory)|atexit",
+          "what Python says when it tidies up"),
+    _form("watchdog", r"watchdog (?:thread |timeout )?(?:started|enabled|is set|init|interval|set)", "a watchdog began"),
+    _form("will be raised|connection attempt", r"", "it says what is to come"),
+)  # fmt: skip
+_AGAINST_ENDS = tuple(one for one in QUIET if one.ends)
+
+
+def ended_badly(text: str) -> bool:
+    """Whether a line says that a process ended otherwise than well, or cannot go on."""
+    return _said(text, ENDS, _AGAINST_ENDS)
+
+
+def complains(text: str) -> bool:
+    """Whether a line tells of an error or a failure, and nothing in it says that it was none."""
+    return _said(text, COMPLAINTS, QUIET)
+
+
+def _said(text: str, forms: Sequence[Form], against: Sequence[Form]) -> bool:
+    lower = text.lower()
+    return _any(forms, text, lower) and not _any(against, text, lower)
+
+
+def _any(forms: Sequence[Form], text: str, lower: str) -> bool:
+    for words, pattern, _, _, case in forms:
+        where = text if case else lower
+        for word in words:
+            if word in where:
+                if pattern.search(where):
+                    return True
+                break
+    return False

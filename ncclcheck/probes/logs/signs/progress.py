@@ -1,0 +1,46 @@
+"""What shows that a job works, beside the steps of a training."""
+
+from __future__ import annotations
+
+import re
+
+from ncclcheck.probes.logs.signs.sign import Sign
+
+# Bars of what is done before the work: they are printed while other ranks start, too.
+_BEFORE = re.compile(
+    r"(?i)\b(?:load|download|fetch|captur|compil|tokeni|map|filter|generating|shard|sanity)\w{0,12}\b.{0,60}%\|"
+)
+
+
+def _works(text: str) -> bool:
+    return _BEFORE.search(text) is None
+
+
+SIGNS = (
+    Sign(
+        "work-goes-on",
+        r'"(?:GET|POST) \S{1,200} HTTP/[\d.]{1,4}" 200|Avg prompt throughput: |(?:Decode|Prefill) batch[.,:\[ ]'
+        r"|\d{1,3}%(?:\|.{0,300}?\|)? {0,3}[1-9]\d{0,9}/\d{1,10} \[\d",
+        (
+            'INFO:     10.0.3.4:40112 - "POST /v1/completions HTTP/1.1" 200 OK',
+            "INFO 11-09 22:47:01 [loggers.py:116] Engine 000: Avg prompt throughput: 12.1 tokens/s, Running: 3 reqs",
+            "[2026-03-01 10:00:00 TP0] Decode batch. #running-req: 3, gen throughput (token/s): 41.2",
+            " 12%|███       | 120/1000 [01:10<08:40,  1.69it/s]",
+            "Epoch 0:  50% 1/2 [00:00<00:00,  6.54it/s, loss=2.29, v_num=0]",
+        ),
+        words=("http/", "throughput", "batch", "%|", "% "),
+        often=True,
+        check=_works,
+    ),
+    Sign(
+        "nccl-tests-row",
+        r"(?:^|[ >:])\d{1,15} {1,20}\d{1,15} {1,20}(?:float|half|double|bfloat16|u?int\d{1,2}|f8\w{1,8}|fp8\w{0,8})"
+        r"(?: {1,20}(?:sum|prod|min|max|avg|mulsum|none))? {1,20}-?\d{1,6} {1,20}\d{1,12}\.?\d",
+        (
+            "     1048576        262144     float     sum      -1    31.21   33.60   63.00      0",
+            "           8             2   float       0    45.82    0.00    0.00    N/A    38.17    0.00",
+        ),
+        words=("float", "half", "double", "int8", "int32", "int64", "f8"),
+        often=True,
+    ),
+)

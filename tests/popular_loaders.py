@@ -1,0 +1,244 @@
+"""Loaders as popular repositories write them, re-written small: some are sound, some have a defect of their kind.
+
+Examined by test_popular_loaders.py; each names where its pattern is found.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import struct
+from collections.abc import Iterator
+from socket import socketpair
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+
+N = 96
+
+
+class Images(Dataset[Any]):
+    """A dataset of dictionaries with its own collate function. ultralytics/data/dataset.py, YOLODataset."""
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {"img": torch.full((3, 8, 8), range(N)[index], dtype=torch.uint8), "cls": torch.zeros(1, 1)}
+
+    @staticmethod
+    def collate_fn(batch: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+        return {key: torch.stack([sample[key] for sample in batch]) for key in batch[0]}
+
+
+class Repeated:
+    """ultralytics/data/build.py, _RepeatSampler."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            yield from iter(self.sampler)
+
+
+class Infinite(DataLoader[Any]):
+    """It iterates from its constructor on, and asks its batch sampler for the sampler within.
+
+    ultralytics/data/build.py, InfiniteDataLoader.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        object.__setattr__(self, "batch_sampler", Repeated(self.batch_sampler))
+        self.iterator = super().__iter__()
+
+    def __len__(self) -> int:
+        return len(self.batch_sampler.sampler)  # type: ignore[union-attr]
+
+    def __iter__(self) -> Any:
+        for _ in range(len(self)):
+            yield next(self.iterator)
+
+
+def infinite() -> DataLoader[Any]:
+    """Sound."""
+    return Infinite(Images(), batch_size=8, shuffle=True, num_workers=2, collate_fn=Images.collate_fn)
+
+
+class Pipeline:
+    """What follows the loader is done in the training process. webdataset/compat.py, WebLoader."""
+
+    def __init__(self, *stages: Any) -> None:
+        self.pipeline = [*stages]
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self.pipeline[0]:
+            yield functools.reduce(lambda value, stage: stage(value), self.pipeline[1:], batch)
+
+
+class Shards(IterableDataset[Any]):
+    """Shards for this rank and worker. webdataset, split_by_node and split_by_worker."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        info = get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info else (0, 1)
+        rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        for shard in range(rank * workers + worker, 16, world * workers):
+            yield from (torch.full((4,), float(shard * 100 + sample)) for sample in range(10))
+
+
+def web_loader() -> Pipeline:
+    """Sound."""
+    return Pipeline(DataLoader(Shards(), batch_size=5, num_workers=2), lambda batch: batch * 2)
+
+
+class Refusing:
+    """Every attribute that it lacks is an error of its own kind. pydantic, _internal/_mock_val_ser.py."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(f"{name}: Pydantic models should inherit from BaseModel")
+
+
+class Config:
+    """A model class as pydantic makes it, with a stand-in for a validator that was not built."""
+
+    __pydantic_validator__ = Refusing()
+    size = 4
+
+
+class Configured(Dataset[Any]):
+    """Sound: albumentations and many configurations hold such classes."""
+
+    def __init__(self) -> None:
+        self.config, self.models = Config(), {Config: Refusing()}
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if not 0 <= index < N:
+            raise IndexError(index)
+        return torch.full((self.config.size,), float(index))
+
+
+class Mosaic(Dataset[Any]):
+    """Sound: mixed with samples from a ring buffer. ultralytics/data/base.py, BaseDataset.buffer."""
+
+    def __init__(self) -> None:
+        self.images = np.random.RandomState(1).rand(N, 8, 8).astype("float32")
+        self.buffer: list[int] = []
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.buffer.append(index)
+        if len(self.buffer) > 16:
+            self.buffer.pop(0)
+        others = random.choices(self.buffer, k=3)
+        return torch.from_numpy(np.concatenate([self.images[number] for number in (index, *others)]))
+
+
+class FlippedInPlace(Dataset[Any]):
+    """Defect: boxes of the dataset's own records are flipped. detectron2, dictionaries without deepcopy."""
+
+    def __init__(self) -> None:
+        self.records = [{"boxes": np.arange(4.0) + index} for index in range(N)]
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        record = self.records[index]
+        if random.random() < 0.5:
+            record["boxes"] *= -1
+        return torch.from_numpy(record["boxes"].copy())
+
+
+class Pretokenized(IterableDataset[Any]):
+    """Sound: a stream without an end, in an order of its own on each rank and worker. llama2.c, tinystories.py."""
+
+    seed_of_its_own = True
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        info = get_worker_info()
+        number = (info.id if info else 0) + 1337 * int(os.environ.get("RANK", "0"))
+        dice = random.Random(42 + number if self.seed_of_its_own else 42)
+        while True:
+            starts = list(range(0, 1_000_000, 64))
+            dice.shuffle(starts)
+            for start in starts:
+                chunk = torch.arange(start, start + 65)
+                yield chunk[:-1], chunk[1:]
+
+
+def pretokenized() -> DataLoader[Any]:
+    """Sound."""
+    return DataLoader(Pretokenized(), batch_size=16, num_workers=2)
+
+
+class PretokenizedAlike(Pretokenized):
+    """Defect: all ranks and workers draw the same order."""
+
+    seed_of_its_own = False
+
+
+def pretokenized_alike() -> DataLoader[Any]:
+    """Defect."""
+    return DataLoader(PretokenizedAlike(), batch_size=16, num_workers=2)
+
+
+def get_batch() -> tuple[torch.Tensor, torch.Tensor]:
+    """One batch, and no dataset. nanoGPT, train.py."""
+    return torch.zeros(12, 64), torch.zeros(12, 64)
+
+
+def both_loaders() -> tuple[DataLoader[Any], DataLoader[Any]]:
+    """A training loader and one for validation."""
+    return DataLoader(Images()), DataLoader(Images())
+
+
+class Replaced(Dataset[Any]):
+    """Defect: each tenth sample is another one, drawn at random, without any error."""
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if not 0 <= index < N:
+            raise IndexError(index)
+        return self[random.randrange(N)] if index % 10 == 3 else torch.full((4,), float(index))
+
+
+class AnyLength(Dataset[Any]):
+    """Defect: nearly every sample has a length of its own, and the collate function is torch's."""
+
+    def __len__(self) -> int:
+        return 400
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((random.Random(index).randint(3, 200),), float(index))
+
+
+class Served(Dataset[Any]):
+    """Defect: a server that the factory forks answers all workers over one socket; past the end it dies."""
+
+    def __init__(self) -> None:
+        self.ours, theirs = socketpair()
+        values = list(range(N))
+        if os.fork() == 0:
+            while data := theirs.recv(8):
+                theirs.send(struct.pack("q", values[struct.unpack("q", data)[0]]))
+            os._exit(0)
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> int:
+        self.ours.send(struct.pack("q", index))
+        found: int = struct.unpack("q", self.ours.recv(8))[0]
+        return found

@@ -1,0 +1,127 @@
+"""What ssh's own settings and words have to do with a host that is not entered, or that is another one."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from ncclcheck.launch import dialled, refused
+from ncclcheck.probes.facts import Cluster, Dialled, Node, Run, Silence
+from ncclcheck.reports import dialled as told
+from ncclcheck.reports import silent
+
+_DENIED = "root@10.0.0.2: Permission denied (publickey)."
+
+
+def _ssh(folder: Path, script: str) -> Path:
+    """A program in ssh's place."""
+    path = folder / "ssh"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+def _env(folder: Path) -> dict[str, str]:
+    return {"PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+def test_a_proxy_command_is_told_without_its_arguments(tmp_path: Path) -> None:
+    lines = r"hostname 127.0.0.1\nuser ann\nport 2222\nproxycommand exec /opt/bin/tunnel --token s3cr3t %%h"
+    ssh = _ssh(tmp_path, f"printf '{lines}\\n'")
+    found = dialled.dialled([str(ssh), "-o", "BatchMode=yes"], "a", "a", _env(tmp_path))
+    assert found == Dialled(
+        node="a", host="127.0.0.1", addresses=["127.0.0.1"], user="ann", port=2222, by="ProxyCommand tunnel"
+    )
+
+
+def test_a_shared_connection_that_does_not_answer_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / "master"
+    with socket.socket(socket.AF_UNIX) as master:
+        master.bind(str(path))
+        ssh = _ssh(tmp_path, f'case "$*" in *check*) sleep 9;; *) echo "controlpath {path}";; esac')
+        found = dialled.dialled([str(ssh)], "a", "a", _env(tmp_path))
+    assert found is not None
+    assert (found.master, found.silent_master) == (str(path), True)
+
+
+def test_an_ssh_that_does_not_know_the_option_tells_nothing(tmp_path: Path) -> None:
+    ssh = _ssh(tmp_path, "echo unknown option -- G >&2; exit 255")
+    assert dialled.dialled([str(ssh)], "a", "a", _env(tmp_path)) is None
+
+
+def test_no_fingerprint_is_kept_of_what_ssh_says(tmp_path: Path) -> None:
+    said = (
+        "debug1: Offering public key: /home/ann/.ssh/id_rsa RSA SHA256:abcDEF agent",
+        "debug1: Authentications that can continue: publickey",
+        "debug1: send_pubkey_test: no mutual signature algorithm",
+        "debug1: Local version string s3cr3t",
+        _DENIED,
+    )
+    ssh = _ssh(tmp_path, "\n".join(f"echo '{line}' >&2" for line in said) + "\nexit 255")
+    assert refused.reasons([str(ssh)], _env(tmp_path)).splitlines() == [
+        "ssh -v: Authentications that can continue: publickey",
+        "ssh -v: send_pubkey_test: no mutual signature algorithm",
+        "ssh -v: keys that were offered: /home/ann/.ssh/id_rsa (RSA)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("ssh -v: no key was offered", "ssh has no key to offer"),
+        ("ssh -v: keys that were offered: /k (RSA)", "it offered /k (RSA)"),
+        ("ssh -v: send_pubkey_test: no mutual signature algorithm", "takes no signature of"),
+        (
+            "ssh -v: Remote: Ignored authorized keys: bad ownership or modes for directory /home/a",
+            "may write /home/a",
+        ),
+        (
+            "ssh-keygen -L: certificate /k-cert.pub is valid from 2020-01-01T00:00:00 to 2021-01-01T00:00:00",
+            "which is valid from 2020",
+        ),
+    ],
+)
+def test_each_reason_has_its_own_words(said: str, words: str) -> None:
+    one = Silence(node="b", last_step="", since_s=1, via="ssh", exit=255, detail=f"{_DENIED}\n{said}")
+    (found,) = silent.findings(Cluster(nodes=[], run=Run(silent=[one])))
+    assert words in found.what
+
+
+def _silence(**settings: object) -> str:
+    said = "ssh: connect to host b port 2222: Connection refused"
+    one = Silence(node="b", last_step="", since_s=1, via="ssh", exit=255, detail=said)
+    ways = [
+        Dialled(node="a", host="10.0.0.1", user="root"),
+        Dialled(node="b", host="10.0.0.2", **settings),  # type: ignore[arg-type]
+    ]
+    (found,) = silent.findings(Cluster(nodes=[], run=Run(silent=[one], dialled=ways)))
+    return found.what
+
+
+def test_settings_that_differ_stand_first() -> None:
+    assert _silence(user="root", port=2222).startswith(
+        "ssh's own settings lead it to port 2222 (22 for a): its ssh"
+    )
+    assert "as user ann (root for a)" in _silence(user="ann")
+    assert "by ProxyJump x" in _silence(user="root", by="ProxyJump x")
+
+
+def test_settings_that_are_like_elsewhere_are_not_told() -> None:
+    assert _silence(user="root").startswith("its ssh port refuses connections")
+
+
+def test_two_names_of_one_machine_by_the_name_service() -> None:
+    ways = [Dialled(node=name, host=name, addresses=["10.0.0.2"]) for name in ("a", "b")]
+    cluster = Cluster(nodes=[], run=Run(dialled=ways))
+    found = told.same_machine(cluster, [Node(name="a"), Node(name="b")], "a")
+    assert found is not None
+    assert found.where.node == "b"
+    assert "its name resolves to 10.0.0.2" in found.what
+
+
+def test_two_containers_of_one_host_are_not_one_entered_twice() -> None:
+    ways = [Dialled(node=name, host="10.0.0.2", port=port) for name, port in (("a", 2201), ("b", 2202))]
+    assert told.same_machine(Cluster(run=Run(dialled=ways)), [Node(name="a"), Node(name="b")], "h") is None
