@@ -293,7 +293,7 @@ class Reading:
                     same[-1].again(number, text, order, here.time)
                 continue
             self._counts[key] = same
-            one = Kept(sign, number, _quoted(text), order, group, process, at, pid, rank, here.time, level, fields)
+            one = Kept(sign, number, text[:_LONG], order, group, process, at, pid, rank, here.time, level, fields)
             same.append(one)
             self.kept.append(one)
 
@@ -302,12 +302,16 @@ class Reading:
 
         Empty where it may do: where digits, or a host in the line, decide what it is.
         """
-        firm = [one for one in patterns if not one.last]
-        told = [self._counts.get((one.name, *who), []) for one in firm]
-        plain_ones = all(not one.digits and (who[0] or "here" not in one.search.groupindex) for one in firm)
-        known = len(firm) == len(patterns) or any(not one.often for one in firm)  # what is looked for last is not
-        often = plain_ones and known and all(len(same) >= _MOST_OF_A_SIGN for same in told)
-        return [same[-1] for same in told] if often else []
+        told, known = [], len(patterns) > 0 and not patterns[-1].last
+        for one in patterns:
+            if one.last:
+                break  # what is looked for last is not, where another sign is known
+            same = self._counts.get((one.name, *who), ())
+            if one.digits or len(same) < _MOST_OF_A_SIGN or not (who[0] or "here" not in one.search.groupindex):
+                return []
+            known = known or not one.often
+            told.append(same[-1])
+        return told if known else []
 
     def logs(self) -> Logs:
         """All that was said."""
