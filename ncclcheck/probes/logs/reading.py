@@ -302,7 +302,8 @@ class Reading:
 
         Empty where it may do: where digits, or a host in the line, decide what it is.
         """
-        told, known = [], len(patterns) > 0 and not patterns[-1].last
+        told: list[Kept] = []
+        known = not any(one.last for one in patterns[-1:])
         for one in patterns:
             if one.last:
                 break  # what is looked for last is not, where another sign is known
