@@ -302,11 +302,12 @@ class Reading:
 
         Empty where it may do: where digits, or a host in the line, decide what it is.
         """
-        told, known = [], len(patterns) > 0 and not patterns[-1].last
+        told: list[Kept] = []
+        known = not any(one.last for one in patterns)
         for one in patterns:
             if one.last:
                 break  # what is looked for last is not, where another sign is known
-            same = self._counts.get((one.name, *who), ())
+            same = self._counts.get((one.name, *who), [])
             if one.digits or len(same) < _MOST_OF_A_SIGN or not (who[0] or "here" not in one.search.groupindex):
                 return []
             known = known or not one.often
