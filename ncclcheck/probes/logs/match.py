@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from ncclcheck.probes.logs.lines import LONGEST
+from ncclcheck.probes.logs.lines import LONGEST, MARK
 from ncclcheck.probes.logs.prefixes import HEAD, plain, prefix
 from ncclcheck.probes.logs.signs import Sign, all_signs
 from ncclcheck.probes.logs.vocabulary import Vocabulary
 
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
 _MOST_SHAPES, _MOST_REMEMBERED = 65536, 2**23  # bytes
+_MOST_FAR = 8192  # of at most LONGEST bytes each, and mostly of a hundred
+_LEARNT = 1024  # first lines of a block (MiB) whose shapes are kept: what repeats is among them, prose never does
 _SHORTEST = 3
 _DIGIT = re.compile(r"\d")
 _NO_DIGIT = re.compile(r"\{\d*,?\d*\}|\(\?P<\w+>|\\d")
@@ -59,14 +61,18 @@ class Pattern(NamedTuple):
 class Matcher:
     """Remembers for each shape of line (digits are alike) which signs it may have.
 
-    dull: shapes that have none, or only what was seen often enough.
+    shapes: what each may have. dull: those that have none, or only what was seen often enough. far: those of ASCII
+    in which `near` finds no word of any sign. every: whether the next line is wanted, whatever is in it.
     """
 
     def __init__(self, signs: Sequence[Sign] | None = None) -> None:
         self._patterns, self._vocabulary = _ready(all_signs() if signs is None else tuple(signs))
+        self.near = self._vocabulary.near.search  # in lower case, with all digits alike
+        self.every = False
         self._frequent: dict[bytes, int] = {}
-        self._shapes: dict[bytes, tuple[Pattern, ...]] = {}
+        self.shapes: dict[bytes, tuple[Pattern, ...]] = {}
         self.dull: set[bytes] = set()
+        self.far: set[bytes] = set()
         self._resting: set[bytes] = set()
         self._remembered = 0
 
@@ -75,17 +81,73 @@ class Matcher:
         shape = shape_of(line)
         if shape in self.dull:
             return ()
-        found = self._shapes.get(shape)
+        found = self.shapes.get(shape)
         if found is None:
             found = self._searched(shape, line)
             self._make_room(shape)
             if not found:
                 self.dull.add(shape)
                 return ()
-            self._shapes[shape] = found
+            self.shapes[shape] = found
         if found[0].often or found[0].last:  # all are: these stand last
             self._count(shape)
         return found
+
+    def worth_reading(self, block: bytes, first: int) -> Iterator[tuple[int, bytes, bytes, int]]:
+        """Number, line, shape and where NCCL's mark is, of lines that NCCL printed or that may have a sign.
+
+        Where most of the first lines are new and have no word of any sign, the rest is prose, searched as a whole.
+        """
+        head = self._head_of(block)
+        unlike = yield from self._each(block[:head], first, learn=True)
+        if head == len(block):
+            return
+        rest, number = block[head + 1 :], first + _LEARNT
+        if 2 * unlike > _LEARNT and MARK not in rest and rest.isascii():
+            yield from self._found(rest, number)
+        else:
+            yield from self._each(rest, number, learn=False)
+
+    @staticmethod
+    def _head_of(block: bytes) -> int:
+        """Where the first lines of a block end."""
+        *_, rest = parts = block.split(b"\n", _LEARNT)
+        return len(block) - len(rest) - 1 if len(parts) > _LEARNT else len(block)
+
+    def _each(
+        self, block: bytes, first: int, *, learn: bool
+    ) -> Generator[tuple[int, bytes, bytes, int], None, int]:
+        """Line by line. Returns how many were new and have no word. learn: keep the shapes of those."""
+        dull, far, shapes, near, unlike = self.dull, self.far, self.shapes, self.near, 0
+        pairs = zip(block.split(b"\n"), shape_of(block).split(b"\n"), strict=True)
+        for number, (line, shape) in enumerate(pairs, first):
+            at = line.find(MARK)
+            if at < 0 and not self.every:
+                if shape in dull or shape in far:
+                    continue
+                if shape not in shapes and near(shape.lower()) is None and shape.isascii():
+                    unlike += 1
+                    if learn and len(shape) <= LONGEST:
+                        far.add(shape)
+                    continue
+            yield number, line, shape, at
+        return unlike
+
+    def _found(self, lines: bytes, number: int) -> Iterator[tuple[int, bytes, bytes, int]]:
+        """Those with a word of a sign, found in all at once."""
+        shaped = shape_of(lines)
+        low, end, counted = shaped.lower(), -1, 0
+        while end < len(low) and (hit := self.near(low, end + 1)):
+            begin, end = low.rfind(b"\n", 0, hit.start()) + 1, low.find(b"\n", hit.end())
+            end = len(low) if end < 0 else end
+            number += low.count(b"\n", counted, begin)
+            counted = begin
+            yield number, lines[begin:end], shaped[begin:end], -1
+            while self.every and end < len(low):
+                begin, end = end + 1, low.find(b"\n", end + 1)
+                end = len(low) if end < 0 else end
+                number, counted = number + 1, begin
+                yield number, lines[begin:end], shaped[begin:end], -1
 
     def pass_over(self, shape: bytes, line: bytes) -> None:
         """A shape with a time before it: it has nothing for as long as the line has nothing."""
@@ -97,8 +159,8 @@ class Matcher:
 
     def _make_room(self, shape: bytes) -> None:
         self._remembered += len(shape)
-        if len(self._shapes) + len(self.dull) >= _MOST_SHAPES or self._remembered > _MOST_REMEMBERED:
-            self._shapes.clear()
+        if len(self.shapes) + len(self.dull) >= _MOST_SHAPES or self._remembered > _MOST_REMEMBERED:
+            self.shapes.clear()
             self._frequent.clear()
             self.dull.clear()
             self._resting.clear()
@@ -119,7 +181,9 @@ class Matcher:
             self._resting.add(shape)
 
     def again(self) -> None:
-        """Look once more for what was left out, so that its last line is known about."""
+        """Look once more for what was left out, so that its last line is known about; no set grows without end."""
+        if len(self.far) > _MOST_FAR:
+            self.far.clear()
         self.dull -= self._resting
         self._resting.clear()
 

@@ -11,6 +11,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _RANK = re.compile(
     r"\[rank(\d{1,6})\]:|\[Rank (\d{1,6})\]|\[PG (?:ID )?0(?: PG GUID 0)?[ (][^\]]{0,80}\bRank (\d{1,6})\]"
 )
+_OF_TORCH = re.compile(r"\[rank(\d{1,6})\]:\s?(?=\[[EWIF]\d{3,4} )")  # then glog's own head: nothing else follows
 _MOST = 6
 _TIME = r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?\s*"
 _FORMS = (
@@ -53,9 +54,15 @@ class Prefix(NamedTuple):
     end: int = 0
 
 
-@lru_cache(maxsize=4096)
 def prefix(text: str) -> Prefix:
     """What stands before a line, as far as it is known; `end` is where the line itself begins."""
+    if found := _OF_TORCH.match(text):
+        return Prefix(int(found[1]), end=found.end())
+    return _prefix(text)
+
+
+@lru_cache(maxsize=4096)
+def _prefix(text: str) -> Prefix:
     rank, task, host, end = None, [], "", 0
     for _ in range(_MOST):
         found = _ONE.match(text, end)

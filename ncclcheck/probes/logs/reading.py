@@ -13,7 +13,7 @@ from ncclcheck.probes.facts.secrets import masked
 from ncclcheck.probes.logs import told
 from ncclcheck.probes.logs.calls import Call, Calls
 from ncclcheck.probes.logs.lines import LONGEST, MARK, Other, Record, blocks, split
-from ncclcheck.probes.logs.match import Matcher, Pattern, shape_of
+from ncclcheck.probes.logs.match import Matcher, Pattern
 from ncclcheck.probes.logs.nccl import Communicator, End, Log, Process
 from ncclcheck.probes.logs.prefixes import HEAD, Prefix, plain, prefix, rank_of, short
 from ncclcheck.probes.logs.signs.failure_words import complains, ended_badly
@@ -139,21 +139,17 @@ class Reading:
         matcher = self._matcher
         matcher.again()
         here.familiar = here.familiar or _is_familiar(block)
-        block, dull, bars = block.removesuffix(b"\n"), matcher.dull, b"\r" in block
-        number, operations = here.lines, here.operations
-        lines, shapes = block.split(b"\n"), shape_of(block).split(b"\n")
-        pairs = zip(lines, shapes, strict=True)
-        for number, (line, shape) in enumerate(pairs, number + 1):  # noqa: B020 - goes on
-            at = line.find(MARK)
-            if at < 0 and shape in dull and here.last_error_of is None:
-                continue
+        block, bars = block.removesuffix(b"\n"), b"\r" in block
+        operations, matcher.every = here.operations, here.last_error_of is not None
+        for number, line, shape, at in matcher.worth_reading(block, here.lines + 1):
             if bars and b"\r" in (line := line.rstrip(b"\r")):  # progress bars are one line to an editor
                 for part in line.split(b"\r"):
                     self._line(here, part, number)
+                matcher.every = here.last_error_of is not None
                 continue
             if line[10:11] in _STAMPED and line[4:5] == b"-" and line[:4].isdigit():
                 line, here.stamp = self._unstamped(line)  # noqa: PLW2901
-                at = line.find(MARK)
+                at = line.find(MARK)  # noqa: PLW2901
             if at >= 0:
                 here.last_record = number
                 if line.startswith(_CALLS, at + 10) and line.find(MARK, at + 5) < 0:
@@ -165,10 +161,12 @@ class Reading:
                 self._other(here, line, number, patterns)
             else:
                 matcher.pass_over(shape, line[:LONGEST])
+            matcher.every = here.last_error_of is not None
         here.records += operations - here.operations
         here.operations = operations
-        self._order += number - here.lines
-        here.lines = number
+        lines = block.count(b"\n") + 1
+        self._order += lines
+        here.lines += lines
 
     @staticmethod
     def _unstamped(line: bytes) -> tuple[bytes, str]:
@@ -271,6 +269,14 @@ class Reading:
         host, pid = (process.host, process.pid) if process else (before.host, None)
         level = level or ("WARN" if "NCCL WARN " in text else "")  # a record whose head was cut off
         known = rank_of(text) if before.rank is None else before.rank  # of the world; others are within a group
+        group, order = (here.name, before.task), self._order + number - here.lines
+        if process is None and before.rank is not None and not level:
+            said = self._said_often(patterns, (host, pid, known, group))
+            for one in said:
+                self._dropped += 1
+                one.again(number, text, order, here.time)
+            if said:
+                return
         found = _told([*Matcher.signs(text, patterns)], level if process else "")
         if found and not level and (complains(text) or ended_badly(text)):
             level = "ERROR"
@@ -280,7 +286,6 @@ class Reading:
             me = fields.pop("me", "") or fields.pop("self", "")
             rank = known if known is not None or not me.isdecimal() or len(me) > 7 else int(me)
             at = host or short(fields.pop("here", ""))
-            group, order = (here.name, before.task), self._order + number - here.lines
             same = self._counts.get(key := (sign, at, pid, rank, group), [])
             if len(same) >= _MOST_OF_A_SIGN or len(self.kept) >= _MOST_EVENTS:
                 self._dropped += 1
@@ -288,9 +293,26 @@ class Reading:
                     same[-1].again(number, text, order, here.time)
                 continue
             self._counts[key] = same
-            one = Kept(sign, number, _quoted(text), order, group, process, at, pid, rank, here.time, level, fields)
+            one = Kept(sign, number, text[:_LONG], order, group, process, at, pid, rank, here.time, level, fields)
             same.append(one)
             self.kept.append(one)
+
+    def _said_often(self, patterns: tuple[Pattern, ...], who: tuple[object, ...]) -> list[Kept]:
+        """The last of each sign where a rank said all of them often: a line of the same shape tells nothing new.
+
+        Empty where it may do: where digits, or a host in the line, decide what it is.
+        """
+        told: list[Kept] = []
+        known = not any(one.last for one in patterns)
+        for one in patterns:
+            if one.last:
+                break  # what is looked for last is not, where another sign is known
+            same = self._counts.get((one.name, *who), [])
+            if one.digits or len(same) < _MOST_OF_A_SIGN or not (who[0] or "here" not in one.search.groupindex):
+                return []
+            known = known or not one.often
+            told.append(same[-1])
+        return told if known else []
 
     def logs(self) -> Logs:
         """All that was said."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 _WITHIN = 160  # after launchers' prefixes
 _DAYS = (0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334)
-_CLOCK = r"(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?"
+_CLOCK = r"(\d\d:\d\d):(\d\d)(?:[.,](\d{1,6}))?"
 _FORMS = (
     re.compile(rf"(?:^|\[|\s)[EWIF](\d{{1,2}})(\d\d) {_CLOCK}"),  # [E314 22:46:25.933 ProcessGroupNCCL.cpp:632]
     re.compile(rf"\d{{4}}-(\d\d)-(\d\d)[T _]{_CLOCK}"),  # ISO, Python's logging, NCCL's own, torchrun's block
@@ -18,9 +19,15 @@ def when(text: str) -> float | None:
     head = text[:_WITHIN]
     for form in _FORMS:
         if found := form.search(head):
-            month, day, hour, minute, second = (int(part) for part in found.groups()[:5])
-            if 1 <= month <= 12 and 1 <= day <= 31:
-                part = float(f"0.{found[6]}") if found[6] else 0.0
-                days = _DAYS[month - 1] + day - 1
-                return days * 86400 + hour * 3600 + minute * 60 + second + part
+            month, day, clock, second, part = found.groups()
+            if (minute := _minute(month, day, clock)) is not None:
+                return minute + int(second) + float(f"0.{part or 0}")
     return None
+
+
+@lru_cache(maxsize=256)
+def _minute(month: str, day: str, clock: str) -> float | None:
+    """When a minute began: of lines that follow each other it is the same."""
+    if not (1 <= int(month) <= 12 and 1 <= int(day) <= 31):
+        return None
+    return (_DAYS[int(month) - 1] + int(day) - 1) * 86400.0 + int(clock[:2]) * 3600 + int(clock[3:]) * 60
