@@ -99,7 +99,7 @@ def _clock(plan: Plan, sound: Cluster, place: int) -> Case:
 
 
 def _control_mtu(plan: Plan, sound: Cluster, place: int) -> Case:
-    """The MTU of the control interface was changed on one node: what is larger than that of the receiver is lost."""
+    """The control interface of one node has another MTU: what is larger than the receiver's is lost."""
     usual = sound.measurements.reach[place].mtu
     other = 9000 if usual == 1500 else 1500
     odd = sound.nodes[place].name
@@ -222,11 +222,14 @@ def _pci(of: Callable[[Plan], str | None], **link: Any) -> Callable[[Plan, Facts
 
 
 def _gpu_width(plan: Plan, node: Facts) -> Facts | None:
-    """Four lanes of sixteen: in sysfs, where the bus tells it, and in NVML. A GH200 reaches its CPU otherwise."""
-    if plan.gpu is GH200:
+    """Four lanes of sixteen while it computes, for idle links may give lanes up; in sysfs and in NVML.
+
+    A GH200 reaches its CPU otherwise, and of a GPU that is cut nobody tells whether it computes.
+    """
+    if plan.gpu is GH200 or isinstance(known(known(node.gpus).cards)[0].utilization, Unread):
         return None
     changed = _pci(lambda p: p.gpus[_nth(p.gpus)].pci, width=4)(plan, node) or node
-    return _with_gpu(plan, changed, pcie_width=4)
+    return _with_gpu(plan, changed, pcie_width=4, utilization=60)
 
 
 def _rail_pci(plan: Plan) -> str | None:
@@ -251,9 +254,15 @@ def _old_firmware(plan: Plan, node: Facts) -> Facts | None:
 
 
 def _on_port(change: Callable[[Port], Port]) -> Callable[[Plan, Facts], Facts | None]:
-    return lambda plan, node: _with_hca(
-        plan, node, lambda hca: replace(hca, ports=[change(port) for port in known(hca.ports)])
-    )
+    """Of a port whose state says something: the driver of EFA always says ACTIVE, at one rate."""
+
+    def changed(plan: Plan, node: Facts) -> Facts | None:
+        rail = _rail(plan)
+        if rail is None or rail.layer == "Unspecified":
+            return None
+        return _with_hca(plan, node, lambda hca: replace(hca, ports=[change(port) for port in known(hca.ports)]))
+
+    return changed
 
 
 def _port_down(plan: Plan, node: Facts) -> Facts | None:
@@ -411,8 +420,12 @@ def _no_peermem(plan: Plan, node: Facts) -> Facts | None:
 
 
 def _no_peermem_open(plan: Plan, node: Facts) -> Facts | None:
-    """The closed kernel module was installed on one node: neither dma-buf nor a peer module."""
-    if not plan.open_driver or plan.peer_modules or _rail(plan) is None:
+    """The closed kernel module was installed on one node: neither dma-buf nor a peer module.
+
+    EFA's driver may have a way of its own, which no file tells.
+    """
+    rail = _rail(plan)
+    if not plan.open_driver or plan.peer_modules or rail is None or rail.layer == "Unspecified":
         return None
     return replace(node, rdma=replace(known(node.rdma), open_driver=False))
 
