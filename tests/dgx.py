@@ -47,7 +47,7 @@ def _pattern() -> str:
         replace(clusters.nic(f"ibp{rail}s0", f"100.126.RAIL{rail}/16"), speed_mbit=400_000)
         for rail in range(RAILS)
     ]
-    own = Resolution(name="gpu-a17", addresses=["10.41.8.17"])
+    own = Resolution(name="gpu-a17", addresses=["10.99.8.17"])  # of an old network: NET005
     kept = [one for one in known(job.variables) if one.name not in ("NCCL_SOCKET_IFNAME", "MASTER_ADDR")]
     made = replace(
         node,
@@ -66,6 +66,7 @@ def _node(number: int) -> Node:
     own = {
         "gpu-a17": f"dgx-{number:05d}",
         "10.41.8.17": f"10.41.{_two(number)}",
+        "10.99.8.17": f"10.99.{_two(number)}",
         "172.30.4.17": f"172.30.{_two(number)}",
         "2001:db8:41:8::17": f"2001:db8:41:8::{number + 1:x}",
         "9a55-2c9e8f1f6b17": f"9a55-{number:012x}",

@@ -139,7 +139,7 @@ def test_no_line_makes_prefixes_and_times_slow() -> None:
     for before, part in itertools.product(("", "gpu-a17", "[pod/"), parts):
         text = (before + part * LONGEST)[:LONGEST]
         begun = time.process_time()
-        prefixes.prefix.__wrapped__(text)
+        prefixes._prefix.__wrapped__(text)
         times.when(text)
         assert time.process_time() - begun < 0.05, text[:60]
 

@@ -109,7 +109,7 @@ def _unknown(rest: list[LogEvent]) -> Finding:
     usual = behind(" ".join(one.text for one in [*ends, *told][:4]))
     return cause(
         told,
-        f"this job failed, and the cause is not in these lines: {told[0].text.strip()[:200]}",
+        f"this job failed, and this line does not say why: {told[0].text.strip()[:200]}",
         why=f"Usually {usual.usually}.",
         owner="job",
         fix=[you(f"What would show it: {usual.shows}.", *([usual.command] if usual.command else []))],
@@ -126,7 +126,7 @@ def _first(logs: Logs, found: list[LogEvent]) -> Finding:
     more = [seen("later", f"{len(later)} more lines of other processes tell of failures")] if later else []
     return cause(
         [first],
-        f"this is the first failure that is told: {first.text[:200]}",
+        f"the first failure in these lines: {first.text[:200]}",
         why="What other ranks say after it follows from it, as a rule.",
         owner="job",
         more=more,
