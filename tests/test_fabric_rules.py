@@ -19,6 +19,7 @@ from ncclcheck.probes.facts import (
     NumaNode,
     Policy,
     Unread,
+    replace,
 )
 from ncclcheck.reports import wiring
 from ncclcheck.reports.rule import all_rules
@@ -74,6 +75,15 @@ def near_only_to_one_socket() -> Node:
     return gpu_node("a", rdma(hca(0), hca(1), hca(2, port(state="DOWN")), hca(3, port(state="DOWN"))))
 
 
+def two_ports_of_one_card() -> Node:
+    """Both functions of a card in the first socket, where GPUs are in both."""
+    second = NICS[0][:-1] + "1"
+    cards = [one for one in tree() if one.name not in NICS[1:]]
+    first = next(one for one in cards if one.name == NICS[0])
+    cards.append(replace(first, name=second))
+    return gpu_node("a", rdma(hca(0), hca(1, pci=second)), fabric=fabric(cards))
+
+
 CASES: list[tuple[str, str, list[Node], str]] = [
     ("FAB001", "off", [a()], "ok"),
     ("FAB001", "on", [a({PORT: {"acs": ["SrcValid", "ReqRedir"]}})], "warn"),
@@ -97,6 +107,8 @@ CASES: list[tuple[str, str, list[Node], str]] = [
     ("FAB003", "a GPU that is idle", [a({GPUS[0]: {"link": NARROW}})], "ok"),
     ("FAB003", "a slot of generation 4", [a({NICS[0]: {"link": NARROW}, PORT: {"link": GEN4}})], "ok"),
     ("FAB003", "a virtual machine", [a({NICS[0]: {"link": X8}}, **VM)], "note"),
+    ("FAB003", "a guest of three", [a({NICS[0]: {"link": X8}}, **VM), *[a({}, n, **VM) for n in "bc"]], "warn"),
+    ("FAB003", "all guests", [a({NICS[0]: {"link": X8}}, name, **VM) for name in "abc"], "note"),
     ("FAB003", "unread", [a({n: {"link": ABSENT} for n in [*NICS, SWITCH, "0000:96:00.0"]})], "skipped"),
     ("FAB004", "carries it", [a()], "ok"),
     ("FAB004", "generation 4", [a({PORT: {"link": GEN4}})], "warn"),
@@ -108,6 +120,7 @@ CASES: list[tuple[str, str, list[Node], str]] = [
     ("FAB006", "near", [a()], "ok"),
     ("FAB006", "one socket has none", [near_only_to_one_socket()], "warn"),
     ("FAB006", "one HCA for two sockets", [gpu_node("a", rdma(hca(0)))], "note"),
+    ("FAB006", "one card of two ports for two sockets", [two_ports_of_one_card()], "note"),
     ("FAB007", "all cores", [a()], "ok"),
     ("FAB007", "the other socket", [a(bound=Bound(cpus="0-47", mems="0-1"))], "warn"),
     ("FAB007", "the other memory", [a(bound=Bound(cpus="0-95", mems="0"))], "warn"),

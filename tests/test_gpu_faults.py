@@ -17,6 +17,7 @@ from ncclcheck.probes.facts import (
     RetiredPages,
     Unread,
     Xid,
+    known,
     replace,
 )
 from ncclcheck.reports.rule import all_rules
@@ -178,6 +179,18 @@ def test_peer_access(nvlinks: Any, state: str) -> None:
     assert verdict("GPU021", gpu_node("a", *gpus[:3], replace(gpus[3], peers=peers))).state.value == state
 
 
+def test_peer_access_that_other_nodes_have() -> None:
+    """Boards without NVLink: what one node of three cannot do is a fault of that node."""
+    gpus = four(every={"nvlinks": DENIED})
+    refused = [
+        replace(gpu, peers=[replace(peer, p2p="chipset not supported") for peer in known(gpu.peers)])
+        for gpu in gpus
+    ]
+    found = verdict("GPU021", gpu_node("a", *gpus), gpu_node("b", *refused), gpu_node("c", *gpus))
+    assert {where for state, where in told(found) if state == "warn"} == {"b"}
+    assert verdict("GPU021", gpu_node("a", *refused), gpu_node("b", *refused)).state.value == "note"
+
+
 @pytest.mark.parametrize("user", ["bob", "ada"])
 def test_bench_wants_its_gpus_for_itself(user: str) -> None:
     gpus = four(last={"processes": [process(7, 30 * GIB, user)], "compute_mode": "exclusive_process"})
@@ -335,7 +348,8 @@ def of_rack(name: str, imex: Any = CHANNEL, clique: int = 1, domain: str = DOMAI
         ([of_rack("a"), of_rack("b", [])], "fail"),
         ([of_rack("a"), of_rack("b", [DeviceFile(name="channel0", error="Permission denied")])], "fail"),
         ([of_rack("a", env={"NCCL_MNNVL_ENABLE": "0"}), of_rack("b", [], env={"NCCL_MNNVL_ENABLE": "0"})], "ok"),
-        ([of_rack("a"), of_rack("b"), of_rack("c", clique=2)], "note"),
+        ([of_rack("a"), of_rack("b"), of_rack("c", clique=2)], "warn"),
+        ([of_rack(n, clique=1) for n in "ab"] + [of_rack(n, clique=2) for n in "cd"], "note"),
         ([of_rack("a", [], domain="x"), of_rack("b", [], domain="y")], "ok"),
         (
             [of_rack("a", [], domain=""), of_rack("b", [], domain="00000000-0000-0000-0000-000000000000")],
@@ -343,7 +357,7 @@ def of_rack(name: str, imex: Any = CHANNEL, clique: int = 1, domain: str = DOMAI
         ),
         ([of_rack("a"), of_rack("b", DENIED)], "unknown"),
     ],
-    ids=["channels", "none", "closed", "off", "two cliques", "a domain each", "no domain", "unread"],
+    ids=["channels", "none", "closed", "off", "odd clique", "two cliques", "a domain each", "no domain", "unread"],
 )
 def test_machines_of_one_nvlink_domain(nodes: list[Node], state: str) -> None:
     assert verdict("GPU031", *nodes).state.value == state

@@ -7,10 +7,14 @@ from typing import Any
 import pytest
 
 from ncclcheck.probes.facts import (
+    NOT_RECORDED,
     Address,
     Cluster,
     ConfFile,
     ConfLine,
+    Gpu,
+    GpuPeer,
+    Gpus,
     Interface,
     JobFacts,
     Library,
@@ -28,6 +32,12 @@ from ncclcheck.reports.judge import judge
 from ncclcheck.reports.rule import all_rules
 
 X = "/opt/x/libnccl.so.2"
+GAMING = Gpus(
+    cards=[
+        Gpu(name=f"GPU {i}", index=i, peers=[GpuPeer(name=f"GPU {1 - i}", p2p="chipset not supported")])
+        for i in (0, 1)
+    ]
+)
 WHEEL = "/venv/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2"
 DENIED = Unread("denied", "no right to read it")
 ABSENT = Unread("absent", "torch was built without CUDA")
@@ -44,7 +54,7 @@ def interface(name: str, address: str, *, running: bool = True) -> Interface:
 
 def node(name: str = "a1", env: dict[str, str] | Unread | None = None, **facts: Any) -> Node:
     """A node for CUDA with NCCL 2.27.7; facts of Nccl by their names, and those of the node."""
-    own = {"stack", "network", "rdma"}
+    own = {"stack", "network", "rdma", "gpus"}
     nccl = {"loaded": library(), "others": [], "conf_files": [], "stray_lines": []}
     nccl.update({key: value for key, value in facts.items() if key not in own})
     variables = env if isinstance(env, Unread) else [Variable(name=k, value=v) for k, v in (env or {}).items()]
@@ -53,6 +63,7 @@ def node(name: str = "a1", env: dict[str, str] | Unread | None = None, **facts: 
         stack=facts.get("stack", Stack(torch="2.9.1", torch_cuda="12.8")),
         network=facts.get("network", Network(interfaces=[interface("eth0", "10.0.0.1")])),
         rdma=facts.get("rdma", Rdma(hcas=[])),
+        gpus=facts.get("gpus", NOT_RECORDED),
         job=JobFacts(variables=variables),
         nccl=Nccl(**nccl),  # type: ignore[arg-type]
     )
@@ -160,6 +171,8 @@ CASES: list[tuple[str, str, list[Node], State, str]] = [
     ("NCC006", "info", [node(env={"NCCL_DEBUG": "INFO"})], State.NOTE, "NCCL_DEBUG=INFO"),
     ("NCC006", "trace", [node(env={"NCCL_DEBUG": "trace"})], State.WARN, "NCCL_DEBUG=trace is on"),
     ("NCC006", "no peer to peer", [node(env={"NCCL_P2P_DISABLE": "1"})], State.WARN, "NCCL_P2P_DISABLE=1 is on"),
+    ("NCC006", "none there", [node(env={"NCCL_P2P_DISABLE": "1"}, gpus=GAMING)], State.NOTE,
+     "NCCL_P2P_DISABLE=1"),
     ("NCC006", "at its default", [node(env={"NCCL_SHM_DISABLE": "0"})], State.OK, ""),
     ("NCC006", "no InfiniBand there", [node(env={"NCCL_IB_DISABLE": "1"})], State.NOTE, "NCCL_IB_DISABLE=1"),
     ("NCC006", "InfiniBand off", [node(env={"NCCL_IB_DISABLE": "1"}, rdma=Rdma(hcas=["mlx5_0"]))], State.WARN,

@@ -208,8 +208,29 @@ def test_the_same_host_name_twice(boots: tuple[str, str], state: str) -> None:
         ([nic("ib0", "10.5.0.1/24"), nic("eth0", "10.1.0.1/24"), nic("eth1", "10.1.0.2/24")], "note"),
     ],
 )
-def test_shared_subnet_of_one_node(interfaces: list[Interface], state: str) -> None:
-    assert verdict("NET011", node("a", LO, *interfaces)).state.value == state
+def test_shared_subnet(interfaces: list[Interface], state: str) -> None:
+    two = Job(nodes_asked=2)
+    assert verdict("NET011", node("a", LO, *interfaces), job=two).state.value == state
+
+
+def test_a_subnet_shared_on_a_node_alone_or_by_rails_of_slingshot_is_a_note() -> None:
+    home = [nic("enp6s0", "192.168.1.7/24"), nic("wlp5s0", "192.168.1.8/24")]
+    assert verdict("NET011", node("a", LO, *home)).state.value == "note"
+    rails = [nic(f"hsn{rail}", f"10.249.{rail}.7/16", driver="cxi_core") for rail in range(4)]
+    assert verdict("NET011", node("a", LO, *rails), job=Job(nodes_asked=2)).state.value == "note"
+
+
+def test_rails_of_sockets_have_one_mtu() -> None:
+    def rails(name: str, last: int, mtu: int = 8244, **more: Any) -> Node:
+        named = {"NCCL_FASTRAK_IFNAME": "eth1,eth2", "NCCL_SOCKET_IFNAME": "eth0"}
+        own = [nic(f"eth{rail}", f"10.{rail}.0.{last}/24", mtu=mtu if rail == 2 else 8244) for rail in range(3)]
+        return node(name, LO, *own, env=named, **more)
+
+    found = verdict("NET004", rails("a", 1), rails("b", 2, 1500), rails("c", 3))
+    assert [finding.what for finding in found.findings if finding.state.value == "warn"] == [
+        "the MTU of eth2 is 1500; 2 of 3 nodes have 8244"
+    ]
+    assert verdict("NET004", rails("a", 1), rails("b", 2), rails("c", 3)).state.value == "ok"
 
 
 @pytest.mark.parametrize(

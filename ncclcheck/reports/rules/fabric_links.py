@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from ncclcheck.probes.facts import Cluster, Node, PciDevice, Unread, value_or
@@ -28,7 +29,7 @@ def links(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     current_link_speed and _width against max_link_speed and _width of both ends, in /sys/bus/pci/devices. GPUs
     lower their speed when idle and are judged by GPU015 and GPU016. In a virtual machine only the card's own
-    registers count, and as a note.
+    registers count: a note, and a warning where the card of that name has its full link on all other nodes.
 
     ## Fix
     - **admin** reseat the card or riser, look at the slot's settings in the BIOS, replace:
@@ -39,15 +40,33 @@ def links(cluster: Cluster) -> Iterator[Finding]:
     NVIDIA/nccl#820; facebookresearch/gcm and imbue-ai/cluster-health check it; lspci(8).
     """
     judged = False
+    full = _full_in_guests(cluster)
     for node in wiring.with_gpus(cluster):
         hcas, by_name = set(wiring.hca_names(node)), {one.name: one for one in wiring.functions(node)}
         virtual = wiring.is_virtual(node) is not False
         for lower, upper in _links(hcas, by_name, virtual):
             if not isinstance(lower.link, Unread):
                 judged = True
-                yield from _slow_link(node, lower, upper, virtual)
+                guest = virtual and full.get(wiring.hca_names(node).get(lower.name, ""), 0) != _others(cluster)
+                yield from _slow_link(node, lower, upper, guest)
     if not judged:
         raise NothingToJudge("no HCA or PCIe switch whose link is seen")
+
+
+def _others(cluster: Cluster) -> int:
+    """How many other nodes there are, where they can outvote one; -1 where they cannot."""
+    return len(cluster.nodes) - 1 if len(cluster.nodes) > 2 else -1
+
+
+def _full_in_guests(cluster: Cluster) -> Counter[str]:
+    """On how many nodes the HCA of each name has the link that it can have."""
+    return Counter(
+        name
+        for node in cluster.nodes
+        for device in wiring.functions(node)
+        if (name := wiring.hca_names(node).get(device.name)) and not isinstance(link := device.link, Unread)
+        if (link.gts, link.width) == (link.most_gts, link.most_width)
+    )
 
 
 def _links(

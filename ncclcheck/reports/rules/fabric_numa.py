@@ -27,8 +27,8 @@ def near(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     The common part of both paths in the PCIe tree of sysfs, else their NUMA nodes. A warning for SYS where the
-    node uses as many HCAs as it has NUMA nodes with GPUs; with fewer it was built so, and that is a note. Not in
-    virtual machines, whose tree is made up.
+    node uses as many cards as it has NUMA nodes with GPUs; with fewer it was built so, and that is a note: two
+    ports of one card are in one slot. Not in virtual machines, whose tree is made up.
 
     ## Fix
     - **you** take that HCA in again: `NCCL_IB_HCA`, RDM009.
@@ -64,9 +64,10 @@ def _far(node: Node, far: list[str], hcas: list[PciDevice], gpus: list[PciDevice
     what = f"{len(far)} of {len(gpus)} GPUs have no HCA in their NUMA node"
     evidence = [seen("HCAs used", ", ".join(wiring.hca_names(node).get(hca.name, hca.name) for hca in hcas))]
     sockets = {gpu.numa_node for gpu in gpus if not isinstance(gpu.numa_node, Unread)}
-    if len(hcas) < len(sockets):
+    slots = {hca.name.rpartition(":")[0] for hca in hcas}  # functions of one card share a bus
+    if len(slots) < len(sockets):
         return note(
-            where, what, why="The node has too few HCAs for all to be near.", owner="node", evidence=evidence
+            where, what, why="The node has too few cards for all to be near.", owner="node", evidence=evidence
         )
     return warn(
         where,

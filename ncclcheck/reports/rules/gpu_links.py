@@ -184,9 +184,9 @@ def peer_access(cluster: Cluster) -> Iterator[Finding]:
     Between GPUs that have NVLinks it must work; if it does not, hardware or driver are at fault.
 
     ## How we know
-    nvmlDeviceGetP2PStatus for reads. No peer access between GPUs with active NVLinks is a warning. Elsewhere it
-    is a note: gaming cards, GPUs divided by MIG, some hosts and most virtual machines have none, and NCCL
-    knows how to do without.
+    nvmlDeviceGetP2PStatus for reads. No peer access between GPUs with active NVLinks is a warning, and so
+    is none on a node where most GPUs of the model, on other nodes, have it. Elsewhere it is a note: gaming
+    cards, GPUs divided by MIG, some hosts and most virtual machines have none, and NCCL knows how to do without.
 
     ## Fix
     - **admin** `nvidia-smi topo -p2p r`; reset the GPUs; the fabric manager where there are NVSwitches.
@@ -196,6 +196,9 @@ def peer_access(cluster: Cluster) -> Iterator[Finding]:
     NVML API reference, nvmlGpuP2PStatus; NCCL's "P2P is disabled between NVLINK connected GPUs"; NVIDIA/nccl#631.
     """
     found = list(cards(cluster))
+    reading = {card.node.name for card in found if _reads_peers(card)}
+    odd = odd_ones(found, lambda card: card.node.name in reading)
+    unlike = {id(card.gpu) for card, mine, usual in odd if usual and not mine}
     for card in found:
         refused = {
             one.name: one.p2p
@@ -208,11 +211,12 @@ def peer_access(cluster: Cluster) -> Iterator[Finding]:
         what = f"no peer access to {', '.join(refused)}: {reasons}"
         evidence = [card.seen("P2P status", reasons)]
         links = card.gpu.nvlinks
-        if isinstance(links, NvLinks) and _up(links) and not value_or(card.gpu.mig, False):
+        linked = isinstance(links, NvLinks) and bool(_up(links))
+        if (linked or id(card.gpu) in unlike) and not value_or(card.gpu.mig, False):
             yield warn(
                 card.where,
                 what,
-                why="NCCL goes through memory of the host instead of NVLink.",
+                why=f"NCCL goes through memory of the host instead of {'NVLink' if linked else 'PCIe'}.",
                 owner="node",
                 evidence=evidence,
                 fix=[admin("Look at peer access, then reset the GPUs.", "nvidia-smi topo -p2p r"), leave_out()],
@@ -223,6 +227,12 @@ def peer_access(cluster: Cluster) -> Iterator[Finding]:
             )
     if found and all(isinstance(value_or(card.gpu.peers, []), list) for card in found):
         yield from _paths(found)
+
+
+def _reads_peers(card: Card) -> bool:
+    """Whether it can read at least one other GPU of its node; a GPU alone has none to read."""
+    peers = known(card.gpu.peers)
+    return not peers or any(isinstance(peer.p2p, Unread) or peer.p2p == "ok" for peer in peers)
 
 
 def _paths(found: list[Card]) -> Iterator[Finding]:

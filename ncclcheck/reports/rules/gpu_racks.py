@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ncclcheck.probes.facts import Cluster, Node, NvFabric, at, known, value_or
+from ncclcheck.reports.agreement import disagreements, group
 from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, fail, fine, note, seen, warn, you
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.rule import NothingToJudge, rule
@@ -36,8 +37,8 @@ def one_domain(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     cluster UUID and clique by nvmlDeviceGetGpuFabricInfoV, the files in /dev/nvidia-caps-imex-channels, and
-    open(2) of each. With NCCL_MNNVL_ENABLE=0 no channel is needed. Different racks are a note: a job may span
-    several.
+    open(2) of each. With NCCL_MNNVL_ENABLE=0 no channel is needed. A node in another clique of the rack than
+    most others is a warning; different racks are a note: a job may span several.
 
     ## Fix
     - **you** in a pod, claim the channel (a ComputeDomain of NVIDIA's DRA driver); until then
@@ -90,20 +91,31 @@ def _torn(node: Node, found: set[_Place]) -> Finding:
 
 
 def _racks(together: Mapping[_Place, list[str]]) -> Iterator[Finding]:
-    """Cliques of one domain are a partition that may be unwanted; domains are racks. A node alone is none."""
+    """Cliques of one domain are partitions, of which a job wants one; domains are racks. A node alone is none."""
     if len(together) < 2 or all(len(names) == 1 for names in together.values()):
         return
     domains = {domain for domain, _ in together}
     said = "; ".join(
         f"clique {clique} of {domain}: {fold_names(names)}" for (domain, clique), names in together.items()
     )
+    if len(domains) == 1:
+        cliques = {name: clique for (_, clique), names in together.items() for name in names}
+        yield from disagreements(
+            cliques,
+            "the NVLink clique",
+            "nvmlDeviceGetGpuFabricInfoV",
+            level=note if group(cliques).majority is None else warn,
+            why="Between cliques NVLink is not used: the network carries a tenth of its speed.",
+            owner="site",
+            fix=[you("Take nodes of one partition of the rack.", "nvidia-smi -q -d FABRIC | grep -i clique"),
+                 admin("See that the node is in the partition of the others.", "nvidia-imex-ctl -N")],
+        )  # fmt: skip
+        return
     split = len(domains) < len(together)
     yield note(
         Where(),
         f"the nodes are in {len(together)} {'cliques' if split else 'NVLink domains'}: the network joins these",
-        why="Between them NVLink is not used."
-        if split
-        else "A job over several racks uses the network between them.",
+        why="A job over several racks uses the network between them.",
         owner="site",
         evidence=[seen("nvmlDeviceGetGpuFabricInfoV", said)],
     )

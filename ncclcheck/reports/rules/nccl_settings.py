@@ -156,6 +156,7 @@ def nothing_left_on(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     The effective variables (environment, then nccl.conf) of the user, not the ones that ncclcheck sets for its own
     job, compared with the list of debugging variables and with the login files. A variable at its default is fine.
+    NCCL_P2P_DISABLE switches nothing off where NVML says that no GPU can read another one, as of gaming cards.
 
     ## Fix
     - **you** Remove it from the job script, or keep it knowingly: `--ignore NCC006`.
@@ -214,7 +215,16 @@ def _is_slow(node: Node, entry: Known, value: str) -> bool:
         return value.upper() == "DETAIL"
     if entry.name == "NCCL_IB_DISABLE" and not value_or(at(node, "rdma.hcas"), []):
         return False
+    if entry.name == "NCCL_P2P_DISABLE" and _has_no_peer_access(node):
+        return False
     return entry.name in _SLOW and parse(entry, value).value not in (0, "0", None, "")
+
+
+def _has_no_peer_access(node: Node) -> bool:
+    """Whether no GPU of the node can read another one, as of gaming cards: then nothing is switched off."""
+    cards = value_or(at(node, "gpus.cards"), [])
+    peers = [peer.p2p for card in cards for peer in value_or(card.peers, [])]
+    return bool(cards) and all(isinstance(one, str) and one != "ok" for one in peers)
 
 
 def _slow(node: Node, entry: Known, value: str, evidence: Evidence) -> Finding:

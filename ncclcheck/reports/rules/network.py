@@ -265,7 +265,8 @@ def shared_subnet(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     Addresses and prefixes of all interfaces that are up, without loopback and link-local ones. It is a warning
     where NCCL would use one of them for data, else a note: where RDMA or EFA carries the data, sockets only meet
-    over them, and rails of InfiniBand in one subnet are usual, as are EFA's interfaces.
+    over them, and rails of InfiniBand in one subnet are usual, as are the interfaces of EFA and of Slingshot. On
+    a node alone it is a note: nothing is sent to another machine.
 
     ## Fix
     - **admin** a subnet for each card; or rules for routing by source address with
@@ -289,7 +290,7 @@ def shared_subnet(cluster: Cluster) -> Iterator[Finding]:
                     where, what, why="Data does not go over their sockets.", owner="node", evidence=evidence
                 )
                 continue
-            level = warn if used & {*names} else note
+            level = warn if used & {*names} and _several(cluster) else note
             yield level(
                 where,
                 what,
@@ -310,10 +311,13 @@ def shared_subnet(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
+_RAILS = ("ena", "cxi")  # drivers of EFA's interfaces and of Slingshot's
+
+
 def _is_usual(node: Node, names: list[str]) -> bool:
-    """Whether data does not go over these sockets: RDMA or EFA carries it, or they are rails of InfiniBand."""
+    """Whether data does not go over these sockets: RDMA carries it, or they are rails of a fabric."""
     cards = [one for one in lan.interfaces(node) if one.name in names]
-    rails = all(one.kind == "ipoib" or one.driver == "ena" for one in cards)
+    rails = all(one.kind == "ipoib" or value_or(one.driver, "").startswith(_RAILS) for one in cards)
     return rails or bool(wiring.choice(node).used or wiring.efa(node))
 
 

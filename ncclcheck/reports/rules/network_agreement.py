@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_address
 
 from ncclcheck.probes.facts import Cluster, Interface, Node, Resolution, Unread, at, known, value_or
-from ncclcheck.reports import captured, dialled, hosts_file, lan, same_mac, twice, variables
+from ncclcheck.reports import captured, dialled, hosts_file, lan, same_mac, twice, variables, wiring
 from ncclcheck.reports.agreement import disagreements, group
 from ncclcheck.reports.choice import Chosen, gloo_choice
 from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, fail, note, seen, unknown, warn, you
@@ -31,7 +31,8 @@ _NEEDS = ("network.interfaces",)
 def mtu(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    The MTU of the interface that each node would use.
+    The MTU of the interface that each node would use, and of each one that NCCL's sockets or GPUDirect-TCPXO
+    (NCCL_FASTRAK_IFNAME) would use beside it.
 
     ## Why it matters
     Small packets pass, large ones of the node with the larger MTU are dropped somewhere on the way: the first
@@ -55,6 +56,7 @@ def mtu(cluster: Cluster) -> Iterator[Finding]:
     yield from unseen
     if len(values) < 2:
         return _too_few(unseen)
+    yield from _beside(cluster, {link.interface.name for link in links})
     names = sorted({link.interface.name for link in links})
     found = group(values)
     usual, odd = found.groups[0][0], {node for node, _ in found.odd}
@@ -79,6 +81,35 @@ def mtu(cluster: Cluster) -> Iterator[Finding]:
             ),
         ],
     )
+
+
+def _beside(cluster: Cluster, chosen: set[str]) -> Iterator[Finding]:
+    """Rails by their name: those whose MTU is not that of most nodes. What arrives over them was not measured."""
+    rails: dict[str, dict[str, int]] = {}
+    for node in cluster.nodes:
+        names = {*variables.values(node).get("NCCL_FASTRAK_IFNAME", "").split(",")}
+        if not wiring.choice(node).used:  # else sockets only meet, over the first of them
+            names |= {*lan.choice_of_nccl(node).names}
+        for one in lan.interfaces(node):
+            if one.name in names - chosen and not isinstance(one.mtu, Unread):
+                rails.setdefault(one.name, {})[node.name] = one.mtu
+    for name, mtus in rails.items():
+        if (usual := group(mtus).majority) is not None and not group(mtus).agree:
+            yield from disagreements(
+                mtus,
+                f"the MTU of {name}",
+                "MTU",
+                level=warn,
+                why="Large packets get lost between nodes of different MTU: small messages work, large ones hang.",
+                owner="node",
+                fix=[
+                    admin(
+                        f"Set the same MTU on all nodes, and keep it in the network configuration. All traffic of "
+                        f"{name} is touched.",
+                        f"ip link set dev {shlex.quote(name)} mtu {usual}",
+                    )
+                ],
+            )
 
 
 def _full_size_arrives(cluster: Cluster) -> bool:

@@ -1,0 +1,54 @@
+"""Sound machines are called sound, and a fault that is put into one is named where it is.
+
+Every alarm on a machine that works costs trust: none may FAIL, and a warning is one that its story argues.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from ncclcheck.probes.facts import Cluster
+from ncclcheck.reports.findings import Finding, State
+from ncclcheck.reports.judge import judge
+from tests.sound.faults import Case, Truth, cases
+from tests.sound.kinds import PLANS
+from tests.sound.machine import Plan, cluster
+
+BAD = (State.FAIL, State.WARN)
+SOUND = [(plan, count, profile) for plan in PLANS for count in plan.counts for profile in ("", *plan.profiles)]
+FAULTY = [case for plan in PLANS for case in cases(plan)]
+
+
+def alarms(subject: Cluster) -> dict[str, list[Finding]]:
+    """What fails or warns, by code."""
+    found = {
+        verdict.code: [finding for finding in verdict.findings if finding.state in BAD]
+        for verdict in judge(subject)
+    }
+    return {code: findings for code, findings in found.items() if findings}
+
+
+@pytest.mark.parametrize(
+    ("plan", "count", "profile"),
+    SOUND,
+    ids=[f"{plan.kind}-{count}-{name or 'none'}" for plan, count, name in SOUND],
+)
+def test_a_sound_machine_gives_no_alarm(plan: Plan, count: int, profile: str) -> None:
+    found = alarms(cluster(plan, count, profile))
+    failed = [finding.what for findings in found.values() for finding in findings if finding.state is State.FAIL]
+    told = {code: [finding.what for finding in findings] for code, findings in found.items()}
+    assert not failed
+    assert set(found) <= set(plan.expected), told
+    assert len(found) <= 2, told
+
+
+@pytest.mark.parametrize("case", FAULTY, ids=[case.name for case in FAULTY])
+def test_a_fault_is_named(case: Case) -> None:
+    found = alarms(case.cluster)
+    assert any(names(finding, case.truth) for findings in found.values() for finding in findings)
+
+
+def names(finding: Finding, truth: Truth) -> bool:
+    """Whether it says the node, and the device where there is one."""
+    text = f"{finding.where} {finding.what} {finding.evidence}"
+    return truth.node in text and (not truth.words or any(word in text for word in truth.words))
