@@ -13,6 +13,7 @@ from ncclcheck.reports.culprit.alone import Late, Slow, by_node, late_ranks, ran
 from ncclcheck.reports.culprit.blame import FEW, Blame, blame, unexplained
 from ncclcheck.reports.culprit.broken import broken
 from ncclcheck.reports.culprit.groups import known_groups
+from ncclcheck.reports.culprit.islands import Islands, islands
 from ncclcheck.reports.culprit.machines import lack_cores, machines_differ, share_cores, usual_noise
 from ncclcheck.reports.culprit.own import by_own_environment
 from ncclcheck.reports.culprit.samples import PERCENT, Samples, Way, ends_of, read
@@ -20,6 +21,7 @@ from ncclcheck.reports.culprit.slowed import Slowed, slowed_by_cause, slowed_by_
 from ncclcheck.reports.culprit.training import in_training
 from ncclcheck.reports.derived import derived
 from ncclcheck.reports.findings import Culprit, Where
+from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.held_up import HeldUp
 from ncclcheck.reports.losses import Lost
 from ncclcheck.reports.pairing import pairing
@@ -94,6 +96,8 @@ def through_network(cluster: Cluster) -> list[Found]:
     many = len(links) >= max(_LINKS, len(samples.names) // 4)
     rest = [one for one in guilty if not many or one.suspect.part != "link"]
     found = [Found(_culprit(one, samples, device), one.slowness) for one in rest]
+    if not (known or found or many) and (apart := islands(cluster.measurements.pairs)):
+        return [_apart(apart)]
     return [*known, *found, *([_many_links(links, samples)] if many else [])]
 
 
@@ -170,6 +174,21 @@ def _lossy(one: Slowed, lost: Lost, device: words.Device) -> Culprit:
         explains=["NET009", "BEN004"],
         why=f"{one.what}, because of NET009: {lost.loss} packets are lost on the way",
     )
+
+
+def _apart(apart: Islands) -> Found:
+    """Groups that are fast within and slow to each other."""
+    names = [fold_names(group) for group in apart.groups]
+    culprit = Culprit(
+        kind="fabric",
+        names=names,
+        where=[Where(node=apart.groups[0][0], peer=apart.groups[1][0])],
+        confidence=0.9,
+        explains=["BEN004"],
+        why=f"between {' and '.join(names)} at most {apart.across:.3g} GB/s get through, and within each at least "
+        f"{apart.within:.3g} GB/s",
+    )
+    return Found(culprit, apart.slowness)
 
 
 def _many_links(links: Sequence[Blame], samples: Samples) -> Found:
