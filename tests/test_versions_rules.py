@@ -66,3 +66,13 @@ def test_the_majority() -> None:
     assert group({"a": 1, "b": 2}).majority is None
     assert group({"a": 1, "b": 2, "c": 3, "d": 3}).odd == [("a", 1), ("b", 2)]
     assert group({"a": 1}).agree
+
+
+@pytest.mark.parametrize(
+    ("name", "state"),
+    [("PET_RDZV_BACKEND", "fail"), ("PET_RDZV_ID", "fail"), ("PET_RDZV_ENDPOINT", "warn")],
+)
+def test_where_torchrun_meets_by_other_means_the_nodes_never_meet(name: str, state: str) -> None:
+    stack = Stack(executable="/usr/bin/python3", python="3.11.7")
+    nodes = [node("a", stack=stack), node("b", stack=stack, env={name: "etcd-v2"})]
+    assert verdict("VER013", *nodes).state.value == state

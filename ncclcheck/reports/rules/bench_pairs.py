@@ -52,8 +52,8 @@ def no_node_or_link_is_slower(cluster: Cluster) -> Iterator[Finding]:
     note, and a warning below a tenth of healthy. Where packets are lost on a slow way that was measured
     twice, NET009 is the cause, and the pair says nothing more of its nodes. When all are slow alike
     nobody is named here. Groups of nodes that carry ten times as much within as between them, each of two nodes or
-    more, are named as groups, with what lies between. Each node is measured a few times; a slow link between two good nodes is found by
-    `--full` alone.
+    more, are named as groups, with what lies between. Each node is measured a few times; a slow link between two
+    good nodes is found by `--full` alone.
 
     ## Fix
     - **you** leave the named node out (`--exclude` of sbatch) and run again: the finding must be gone.

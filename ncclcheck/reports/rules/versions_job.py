@@ -115,6 +115,7 @@ _WARNED = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTORCH_CUDA_ALLOC_CONF", "CUDA_DEV
 # Each node's own: its rank and its address, and where it writes.
 _OWN_TO_A_NODE = re.compile(r"PET_(NODE_RANK|LOCAL_ADDR|LOG_DIR|LOGS_SPECS|LOCAL_RANKS_FILTER|NPROC_PER_NODE)")
 _ALONE = "PET_STANDALONE"
+_MEETING = ("PET_RDZV_BACKEND", "PET_RDZV_ID")  # where they differ, torchrun's agents never meet
 _NOTED = ("OMP_NUM_THREADS", "CUDA_MODULE_LOADING", "CUDA_DEVICE_ORDER")
 
 
@@ -143,8 +144,9 @@ def environment(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     The environment of the process that the launcher started on each node; the odd one out by majority. Another
     path of the interpreter is a note where Python and torch are of the same version on all nodes. PET_STANDALONE
-    is a failure wherever there are several nodes; any other PET_* that differs is a warning, but for the rank, the
-    address and the ranks of each node. ncclcheck hands none of them to its own torchrun.
+    is a failure wherever there are several nodes, and so are a back end or an id of the rendezvous that differ; any
+    other PET_* that differs is a warning (an endpoint may have several names), but for the rank, the address and the
+    ranks of each node. ncclcheck hands none of them to its own torchrun.
 
     ## Fix
     - **you** take out what one node alone has: its ~/.bashrc, ~/.ssh/environment or /etc/environment gives it.
@@ -191,7 +193,7 @@ def _of_torchrun(cluster: Cluster) -> Iterator[Finding]:
                 values,
                 name,
                 "environment",
-                level=warn,
+                level=fail if name in _MEETING else warn,
                 why=f"torchrun takes it for --{name[4:].lower().replace('_', '-')}, and all nodes need the same.",
                 owner="job",
                 fix=_fix(name, group(values)),
