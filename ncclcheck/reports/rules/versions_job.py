@@ -145,8 +145,8 @@ def environment(cluster: Cluster) -> Iterator[Finding]:
     The environment of the process that the launcher started on each node; the odd one out by majority. Another
     path of the interpreter is a note where Python and torch are of the same version on all nodes. PET_STANDALONE
     is a failure wherever there are several nodes, and so are a back end or an id of the rendezvous that differ.
-    Any other PET_* that differs is a warning (an endpoint may have several names), but for the rank, the address and
-    the ranks of each node. ncclcheck hands none of them to its own torchrun.
+    Any other PET_* that differs is a warning (an endpoint may have several names), but for the rank, the address
+    and the ranks of each node. ncclcheck hands none of them to its own torchrun.
 
     ## Fix
     - **you** take out what one node alone has: its ~/.bashrc, ~/.ssh/environment or /etc/environment gives it.
