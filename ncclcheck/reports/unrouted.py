@@ -102,8 +102,9 @@ def _by_router(node: Node, device: str, held: Address, network: lan.IPNetwork) -
     if not (likely := _first_or_last(held)):
         return admin(f"{text}, here and in the network configuration.", f"ip route   {on}")
     return admin(
-        f"{text}, most often the first one of the subnet, here and in the network configuration.",
-        f"ping -c 2 {likely} && {add.format(likely)}",
+        f"{text}, most often the first one of the subnet, here and in the network configuration; see first "
+        f"that it answers: `ping {likely}`.",
+        add.format(likely),
     )
 
 
