@@ -172,6 +172,12 @@ def test_modes_of_a_lone_gpu_of_a_lone_node_are_notes() -> None:
         assert verdict(code, gpu_node("a", card(**changes))).state.value == "note"
 
 
+@pytest.mark.parametrize(("model", "state"), [("NVIDIA GeForce RTX 4090", "note"), ("NVIDIA L40S", "warn")])
+def test_persistence_of_workstations_that_work_together(model: str, state: str) -> None:
+    two = [gpu_node(name, card(model=model, persistence=False)) for name in "ab"]
+    assert verdict("GPU024", *two, job=TWO).state.value == state
+
+
 @pytest.mark.parametrize(("nvlinks", "state"), [(LINKS, "warn"), (DENIED, "note")])
 def test_peer_access(nvlinks: Any, state: str) -> None:
     gpus = four(every={"nvlinks": nvlinks})

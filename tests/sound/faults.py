@@ -162,6 +162,8 @@ def _on_gpu(**changes: Any) -> Callable[[Plan, Facts], Facts | None]:
 def _nvlinked(**changes: Any) -> Callable[[Plan, Facts], Facts | None]:
     def change(plan: Plan, node: Facts) -> Facts | None:
         links = known(known(node.gpus).cards)[_nth(plan.gpus)].nvlinks
+        if len(plan.gpus) == 2:  # both ends lose a link, and that looks like a smaller bridge
+            return None
         return _with_gpu(plan, node, nvlinks=replace(links, **changes)) if isinstance(links, NvLinks) else None
 
     return change
@@ -212,7 +214,7 @@ def _pci(of: Callable[[Plan], str | None], **link: Any) -> Callable[[Plan, Facts
         name, fabric = of(plan), known(node.fabric)
         devices: list[PciDevice] = known(fabric.pci)
         found = next((one for one in devices if one.name == name), None)
-        if found is None or isinstance(found.link, Unread):
+        if found is None or isinstance(found.link, Unread) or found.link.gts <= link.get("gts", 0):
             return None
         changed = replace(found, link=replace(found.link, **link))
         listed = [changed if one is found else one for one in devices]
@@ -588,7 +590,7 @@ FAULTS: list[Fault] = [
     Fault("row remapping pending", _row_pending, _gpu),
     Fault("GPU slowed by its power brake", _on_gpu(throttle=["hw_slowdown", "hw_power_brake"]), _gpu),
     Fault("GPU slowed by heat", _on_gpu(throttle=["sw_thermal", "hw_thermal"], temperature=92, margin=-1), _gpu),
-    Fault("two NVLinks down", _nvlinked(down=[4, 5]), _gpu),
+    Fault("two NVLinks down", _nvlinked(down=[2, 3]), _gpu),
     Fault("fabric manager not running", _fabric_manager),
     Fault("other clique", _clique, alone=False),
     Fault("GPU memory held by another job", _other_user, _gpu),
