@@ -18,7 +18,7 @@ from ncclcheck.reports.variables import effective, nccl_version, values
 
 _SLOWEST = "The slowest link sets the pace of all nodes."
 _TCP = "NCCL finds no device then and uses TCP without a word."
-_WHY = {
+_WHY: dict[Callable[..., Finding], str] = {
     fail: _TCP,
     warn: "The job then uses other links than those meant, slower ones perhaps.",
     note: "No data would go over it: other cards are nearer to every GPU.",
