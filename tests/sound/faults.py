@@ -39,9 +39,10 @@ class Truth(NamedTuple):
 
 
 class Case(NamedTuple):
-    """A cluster with one fault."""
+    """A cluster with one fault, and the same without it."""
 
     name: str
+    sound: Cluster
     cluster: Cluster
     truth: Truth
 
@@ -74,7 +75,7 @@ def cases(plan: Plan) -> Iterator[Case]:
         if changed is not None:
             nodes = [*sound.nodes[:place], changed, *sound.nodes[place + 1 :]]
             truth = Truth(changed.name, fault.words(plan))
-            yield Case(f"{plan.kind}: {fault.name}", replace(sound, nodes=nodes), truth)
+            yield Case(f"{plan.kind}: {fault.name}", sound, replace(sound, nodes=nodes), truth)
     if several:
         yield _clock(plan, sound, place)
         yield _control_mtu(plan, sound, place)
@@ -95,7 +96,7 @@ def _clock(plan: Plan, sound: Cluster, place: int) -> Case:
         for seen in sound.measurements.reach
     ]  # fmt: skip
     changed = replace(sound, measurements=replace(sound.measurements, reach=reach))
-    return Case(f"{plan.kind}: clock 90 s ahead", changed, Truth(late))
+    return Case(f"{plan.kind}: clock 90 s ahead", sound, changed, Truth(late))
 
 
 def _control_mtu(plan: Plan, sound: Cluster, place: int) -> Case:
@@ -118,7 +119,7 @@ def _control_mtu(plan: Plan, sound: Cluster, place: int) -> Case:
     ]
     nodes = [_with_interface(n, plan.control, mtu=other) if n.name == odd else n for n in sound.nodes]
     changed = replace(sound, nodes=nodes, measurements=replace(sound.measurements, reach=reach))
-    return Case(f"{plan.kind}: control MTU", changed, Truth(odd, (plan.control,)))
+    return Case(f"{plan.kind}: control MTU", sound, changed, Truth(odd, (plan.control,)))
 
 
 # Devices that are chosen for a fault: the sixth of eight, the last of fewer.
@@ -512,7 +513,9 @@ def _other_user(plan: Plan, node: Facts) -> Facts:
     """A process of another job holds most of one GPU's memory."""
     used = int(plan.gpu.memory * 2**20 * 0.8)
     process = GpuProcess(name="python", pid=991, memory=used, user="eve", state="S")
-    return _with_gpu(plan, node, memory_used=used, processes=[process], utilization=99)
+    return _with_gpu(
+        plan, node, memory_used=used, processes=[process], utilization=99, pcie_gen=min(plan.gpu.gen, 5)
+    )
 
 
 def _own_name(_: Plan, node: Facts) -> Facts | None:
