@@ -272,3 +272,12 @@ def test_a_node_that_does_not_reach_itself() -> None:
     assert told(found) == [("fail", "h2")]
     assert "cannot connect to its own address 10.1.0.2" in found.findings[0].what
     assert told(_net006(lambda _, __: {}, GOOD)) == [("ok", None)]
+
+
+def test_an_address_on_another_network_of_node_0_is_no_wrong_name() -> None:
+    """A host with two cards has an address in each: if it answers by the second, the first way fails."""
+    one = _b(_ETH0, nic("mgmt0", "10.8.0.2/24"))
+    named = Resolver(name="n0", seconds=0.0, files=[PEER], known={PEER: ["n0"]})
+    doubt = _run010(one, outcome="silent", resolver=named, elsewhere=["10.8.0.1"])
+    assert told(doubt) == [("unknown", "b")]
+    assert "node rank 0 runs, for it answers at 10.8.0.1 by another network" in doubt.findings[0].what

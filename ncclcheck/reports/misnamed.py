@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from ipaddress import ip_address
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Meeting, Resolver
-from ncclcheck.reports import hosts_file
+from ncclcheck.reports import hosts_file, lan
 from ncclcheck.reports.findings import Evidence, Remedy, admin, seen, you
 from ncclcheck.reports.master import named_anew
 from ncclcheck.reports.own_way import Cause
@@ -21,10 +22,21 @@ def cause(cluster: Cluster, meeting: Meeting) -> Cause | None:
     if told is None:
         return None
     if meeting.elsewhere:
-        return _elsewhere(meeting, told, meeting.elsewhere[0])
+        return None if _by_another_wire(cluster, meeting) else _elsewhere(meeting, told, meeting.elsewhere[0])
     if meeting.outcome == "unresolved" and told.servers and not any(one.answered for one in told.servers):
         return _mute(cluster, told)
     return None
+
+
+def _by_another_wire(cluster: Cluster, meeting: Meeting) -> bool:
+    """Whether it answers in another subnet of this node than the one in which its name is: a host with two cards
+    has an address in each, and both are right."""
+    networks = {
+        net for node in cluster.nodes for one in lan.interfaces(node) for _, net in lan.global_networks(one)
+    }
+    named, answers = ({net for net in networks for one in some if ip_address(one.partition("%")[0]) in net}
+                      for some in (meeting.addresses, meeting.elsewhere))  # fmt: skip
+    return bool(named) and bool(answers) and named.isdisjoint(answers)
 
 
 def _elsewhere(meeting: Meeting, told: Resolver, right: str) -> Cause:
@@ -85,6 +97,11 @@ def doubts(meeting: Meeting) -> Iterator[str]:
     told = meeting.resolver
     if told is None:
         return
+    if meeting.elsewhere and meeting.addresses:
+        yield (
+            f"node rank 0 runs, for it answers at {meeting.elsewhere[0]} by another network: the way to "
+            f"{meeting.addresses[0]} is what fails"
+        )
     if told.beside and meeting.outcome != "unresolved":
         at = ", ".join(meeting.addresses)
         yield f"{told.name} is at {at} here, which /etc/hosts also calls {told.beside[0]}"

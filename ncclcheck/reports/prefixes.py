@@ -21,7 +21,7 @@ def findings(ways: Ways, subnets: list[Subnet]) -> Iterator[Finding]:
             near = [main for main in mains if ways.way(link, other, main)[0] is Outcome.LINK]
             own = [main for main in near if ipaddress.ip_address(link.address) in main.network]
             if near:
-                yield _prefix(ways, link, (own or near)[0], subnets)
+                yield _prefix(ways, link, other, (own or near)[0], subnets)
 
 
 def _may_be_one_wire(one: Subnet, other: Subnet) -> bool:
@@ -29,7 +29,7 @@ def _may_be_one_wire(one: Subnet, other: Subnet) -> bool:
     return not single and one.version == other.version and one.network.overlaps(other.network)
 
 
-def _prefix(ways: Ways, link: lan.Link, main: Subnet, subnets: list[Subnet]) -> Finding:
+def _prefix(ways: Ways, link: lan.Link, other: Subnet, main: Subnet, subnets: list[Subnet]) -> Finding:
     name = link.interface.name
     lost = _lost_by_prefix(ways, link, main, subnets)
     far = fold_names(one.node for one in lost)
@@ -50,7 +50,22 @@ def _prefix(ways: Ways, link: lan.Link, main: Subnet, subnets: list[Subnet]) -> 
             seen("the others", main.network),
             *(seen("TCP connect", f"{link.node} to {one.node} ({one.address}) fails") for one in lost[:2]),
         ],
-        fix=[put_right(link.node, name, link.held, main.network.prefixlen)],
+        fix=[
+            put_right(link.node, name, link.held, main.network.prefixlen)
+            if lost or len(main.nodes) > len(other.nodes)
+            else _which(link, main)
+        ],
+    )
+
+
+def _which(link: lan.Link, main: Subnet) -> Remedy:
+    """As many nodes have the one as the other: no command could know whom to change."""
+    first = main.links[0]
+    return admin(
+        f"As many nodes have /{main.network.prefixlen} as /{link.network.prefixlen}: the plan of the network, or "
+        "its DHCP server, says which is right; give it to the others.",
+        f"ip -br addr show dev {quote(link.interface.name)}   # on {link.node}",
+        f"ip -br addr show dev {quote(first.interface.name)}   # on {first.node}",
     )
 
 
