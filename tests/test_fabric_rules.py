@@ -12,11 +12,13 @@ from ncclcheck.probes.facts import (
     Fabric,
     Governor,
     Gpu,
+    GpuPeer,
     Gpus,
     HugePages,
     Link,
     Node,
     NumaNode,
+    NvLinks,
     Policy,
     Unread,
     replace,
@@ -75,6 +77,14 @@ def near_only_to_one_socket() -> Node:
     return gpu_node("a", rdma(hca(0), hca(1), hca(2, port(state="DOWN")), hca(3, port(state="DOWN"))))
 
 
+def bridged() -> Node:
+    """A workstation behind a translating IOMMU: two GPUs with a bridge, no HCA."""
+    pair = [replace(one, iommu="DMA-FQ") for one in tree() if one.name not in [*GPUS[2:], *NICS]]
+    links = NvLinks(links=4, down=[])
+    cards = [Gpu(name=f"GPU {i}", index=i, nvlinks=links, peers=[GpuPeer(name="x", p2p="ok")]) for i in (0, 1)]
+    return gpu_node("a", rdma(), fabric=fabric(pair), gpus=Gpus(pci=GPUS[:2], cards=cards))
+
+
 def two_ports_of_one_card() -> Node:
     """Both functions of a card in the first socket, where GPUs are in both."""
     second = NICS[0][:-1] + "1"
@@ -94,6 +104,7 @@ CASES: list[tuple[str, str, list[Node], str]] = [
     ("FAB001", "who knows", [a({PORT: {"acs": ["ReqRedir"]}}, hypervisor=ABSENT, product=DENIED)], "unknown"),
     ("FAB001", "one card alone", [alone({"acs": ["ReqRedir"]})], "skipped"),
     ("FAB002", "passes", [a()], "ok"),
+    ("FAB002", "two GPUs joined by NVLink", [bridged()], "note"),
     ("FAB002", "translates", [a({GPUS[0]: {"iommu": "DMA-FQ"}})], "warn"),
     ("FAB002", "one card alone", [alone({})], "skipped"),
     ("FAB002", "a virtual machine", [a({GPUS[0]: {"iommu": "DMA"}}, **VM)], "skipped"),

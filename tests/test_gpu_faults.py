@@ -8,10 +8,13 @@ import pytest
 
 from ncclcheck.probes.facts import (
     DeviceFile,
+    Fabric,
     Job,
+    Link,
     Node,
     NvFabric,
     NvLinks,
+    PciDevice,
     Policy,
     RemappedRows,
     RetiredPages,
@@ -170,6 +173,32 @@ def test_a_desktop_holds_memory_of_a_geforce_card(job: Job, state: str) -> None:
 def test_modes_of_a_lone_gpu_of_a_lone_node_are_notes() -> None:
     for code, changes in (("GPU022", {"mig": True}), ("GPU024", {"persistence": False})):
         assert verdict(code, gpu_node("a", card(**changes))).state.value == "note"
+
+
+def test_a_board_that_shares_its_lanes_is_no_bad_slot() -> None:
+    """Eight lanes at work: all that the port above has, or half of them."""
+
+    def working(port: int) -> Node:
+        name, above = "0000:01:00.0", "0000:00:01.0"
+        slot = Link(gts=16.0, width=8, most_gts=16.0, most_width=16)
+        fabric = Fabric(
+            pci=[
+                PciDevice(name=name, kind="gpu", path=[above], link=slot),
+                PciDevice(name=above, kind="bridge", path=[], link=replace(slot, most_width=port)),
+            ]
+        )
+        return replace(
+            gpu_node("a", card(pci=name, pcie_width=8, pcie_width_max=16, utilization=97)), fabric=fabric
+        )
+
+    assert verdict("GPU015", working(8)).state.value == "note"
+    assert verdict("GPU015", working(16)).state.value == "warn"
+
+
+@pytest.mark.parametrize(("model", "state"), [("NVIDIA GeForce RTX 4090", "note"), ("NVIDIA L40S", "warn")])
+def test_persistence_of_workstations_that_work_together(model: str, state: str) -> None:
+    two = [gpu_node(name, card(model=model, persistence=False)) for name in "ab"]
+    assert verdict("GPU024", *two, job=TWO).state.value == state
 
 
 @pytest.mark.parametrize(("nvlinks", "state"), [(LINKS, "warn"), (DENIED, "note")])

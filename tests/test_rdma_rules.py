@@ -60,6 +60,7 @@ REFUSED = DeviceFile(name="uverbs0", error="Operation not permitted")
 V1_ONLY = [gid(0, kind="IB/RoCE v1"), gid(2, "10.1.0.1", "IB/RoCE v1")]
 NONE = Rdma(hcas=ABSENT, devices=ABSENT)
 LOCAL_ONLY = table("10.1.0.17")[:2]
+SLOW = port(rate_gbit=25.0)
 CASES: list[tuple[str, str, list[Node], str]] = [
     ("RDM002", "all can be opened", [SOUND], "ok"),
     ("RDM002", "no /dev/infiniband", [a(hca(0), device_files=[])], "fail"),
@@ -98,6 +99,7 @@ CASES: list[tuple[str, str, list[Node], str]] = [
     ("RDM009", "not set", [SOUND], "skipped"),
     ("RDM009", "exact", [a(hca(1), hca(10), env={"NCCL_IB_HCA": "=mlx5_1"})], "ok"),
     ("RDM009", "prefix", [a(hca(1), hca(10), env={"NCCL_IB_HCA": "mlx5_1"})], "warn"),
+    ("RDM009", "an idle card", [a(hca(1), hca(10, SLOW, board="b"), env={"NCCL_IB_HCA": "mlx5_1"})], "note"),
     ("RDM009", "a prefix that is meant", [a(hca(1), hca(10), env={"NCCL_IB_HCA": "mlx5"})], "ok"),
     ("RDM009", "nothing", [a(hca(0), env={"NCCL_IB_HCA": "ib0"})], "fail"),
     ("RDM009", "a blank", [a(hca(0), hca(1), env={"NCCL_IB_HCA": "mlx5_0, mlx5_1"})], "warn"),

@@ -12,7 +12,7 @@ from ncclcheck.reports.findings import Finding, State
 from ncclcheck.reports.judge import judge
 from tests.sound.faults import Case, Truth, cases
 from tests.sound.kinds import PLANS
-from tests.sound.machine import Plan, cluster
+from tests.sound.machine import Plan, at_work, cluster
 
 BAD = (State.FAIL, State.WARN)
 SOUND = [(plan, count, profile) for plan in PLANS for count in plan.counts for profile in ("", *plan.profiles)]
@@ -42,10 +42,20 @@ def test_a_sound_machine_gives_no_alarm(plan: Plan, count: int, profile: str) ->
     assert len(found) <= 2, told
 
 
+@pytest.mark.parametrize("plan", PLANS, ids=[plan.kind for plan in PLANS])
+def test_nor_does_one_at_work(plan: Plan) -> None:
+    found = alarms(at_work(cluster(plan, min(4, max(plan.counts)))))
+    assert set(found) <= set(plan.expected), {code: [one.what for one in all_] for code, all_ in found.items()}
+
+
 @pytest.mark.parametrize("case", FAULTY, ids=[case.name for case in FAULTY])
 def test_a_fault_is_named(case: Case) -> None:
+    """And nothing is said of any other node."""
+    usual = {code: {finding.what for finding in findings} for code, findings in alarms(case.sound).items()}
     found = alarms(case.cluster)
-    assert any(names(finding, case.truth) for findings in found.values() for finding in findings)
+    new = [one for code, findings in found.items() for one in findings if one.what not in usual.get(code, set())]
+    assert any(names(finding, case.truth) for finding in new)
+    assert all(names(finding, Truth(case.truth.node)) for finding in new), [str(one.where) for one in new]
 
 
 def names(finding: Finding, truth: Truth) -> bool:

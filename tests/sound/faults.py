@@ -39,9 +39,10 @@ class Truth(NamedTuple):
 
 
 class Case(NamedTuple):
-    """A cluster with one fault."""
+    """A cluster with one fault, and the same without it."""
 
     name: str
+    sound: Cluster
     cluster: Cluster
     truth: Truth
 
@@ -74,7 +75,7 @@ def cases(plan: Plan) -> Iterator[Case]:
         if changed is not None:
             nodes = [*sound.nodes[:place], changed, *sound.nodes[place + 1 :]]
             truth = Truth(changed.name, fault.words(plan))
-            yield Case(f"{plan.kind}: {fault.name}", replace(sound, nodes=nodes), truth)
+            yield Case(f"{plan.kind}: {fault.name}", sound, replace(sound, nodes=nodes), truth)
     if several:
         yield _clock(plan, sound, place)
         yield _control_mtu(plan, sound, place)
@@ -95,7 +96,7 @@ def _clock(plan: Plan, sound: Cluster, place: int) -> Case:
         for seen in sound.measurements.reach
     ]  # fmt: skip
     changed = replace(sound, measurements=replace(sound.measurements, reach=reach))
-    return Case(f"{plan.kind}: clock 90 s ahead", changed, Truth(late))
+    return Case(f"{plan.kind}: clock 90 s ahead", sound, changed, Truth(late))
 
 
 def _control_mtu(plan: Plan, sound: Cluster, place: int) -> Case:
@@ -118,7 +119,7 @@ def _control_mtu(plan: Plan, sound: Cluster, place: int) -> Case:
     ]
     nodes = [_with_interface(n, plan.control, mtu=other) if n.name == odd else n for n in sound.nodes]
     changed = replace(sound, nodes=nodes, measurements=replace(sound.measurements, reach=reach))
-    return Case(f"{plan.kind}: control MTU", changed, Truth(odd, (plan.control,)))
+    return Case(f"{plan.kind}: control MTU", sound, changed, Truth(odd, (plan.control,)))
 
 
 # Devices that are chosen for a fault: the sixth of eight, the last of fewer.
@@ -162,6 +163,8 @@ def _on_gpu(**changes: Any) -> Callable[[Plan, Facts], Facts | None]:
 def _nvlinked(**changes: Any) -> Callable[[Plan, Facts], Facts | None]:
     def change(plan: Plan, node: Facts) -> Facts | None:
         links = known(known(node.gpus).cards)[_nth(plan.gpus)].nvlinks
+        if len(plan.gpus) == 2:  # both ends lose a link, and that looks like a smaller bridge
+            return None
         return _with_gpu(plan, node, nvlinks=replace(links, **changes)) if isinstance(links, NvLinks) else None
 
     return change
@@ -212,7 +215,7 @@ def _pci(of: Callable[[Plan], str | None], **link: Any) -> Callable[[Plan, Facts
         name, fabric = of(plan), known(node.fabric)
         devices: list[PciDevice] = known(fabric.pci)
         found = next((one for one in devices if one.name == name), None)
-        if found is None or isinstance(found.link, Unread):
+        if found is None or isinstance(found.link, Unread) or found.link.gts <= link.get("gts", 0):
             return None
         changed = replace(found, link=replace(found.link, **link))
         listed = [changed if one is found else one for one in devices]
@@ -510,7 +513,9 @@ def _other_user(plan: Plan, node: Facts) -> Facts:
     """A process of another job holds most of one GPU's memory."""
     used = int(plan.gpu.memory * 2**20 * 0.8)
     process = GpuProcess(name="python", pid=991, memory=used, user="eve", state="S")
-    return _with_gpu(plan, node, memory_used=used, processes=[process], utilization=99)
+    return _with_gpu(
+        plan, node, memory_used=used, processes=[process], utilization=99, pcie_gen=min(plan.gpu.gen, 5)
+    )
 
 
 def _own_name(_: Plan, node: Facts) -> Facts | None:
@@ -588,7 +593,7 @@ FAULTS: list[Fault] = [
     Fault("row remapping pending", _row_pending, _gpu),
     Fault("GPU slowed by its power brake", _on_gpu(throttle=["hw_slowdown", "hw_power_brake"]), _gpu),
     Fault("GPU slowed by heat", _on_gpu(throttle=["sw_thermal", "hw_thermal"], temperature=92, margin=-1), _gpu),
-    Fault("two NVLinks down", _nvlinked(down=[4, 5]), _gpu),
+    Fault("two NVLinks down", _nvlinked(down=[2, 3]), _gpu),
     Fault("fabric manager not running", _fabric_manager),
     Fault("other clique", _clique, alone=False),
     Fault("GPU memory held by another job", _other_user, _gpu),

@@ -60,6 +60,7 @@ from ncclcheck.probes.facts import (
     Unread,
     Variable,
     Wheel,
+    known,
     replace,
 )
 from tests.clusters import ABSENT, LO, nic
@@ -136,6 +137,24 @@ def cluster(plan: Plan, count: int, profile: str = "") -> Cluster:
     )  # fmt: skip
     reach = [_reach(plan, number, nodes) for number in range(count)] if count > 1 else []
     return Cluster(nodes=nodes, job=job, measurements=Measurements(reach=reach))
+
+
+def at_work(sound: Cluster) -> Cluster:
+    """The same while all GPUs compute: clocks, power and links as they are then."""
+    return replace(sound, nodes=[_working(node) for node in sound.nodes])
+
+
+def _working(node: Node) -> Node:
+    gpus = known(node.gpus)
+    cards = [
+        replace(
+            card, utilization=97, clock=int(known(card.clock_max) * 0.9), clock_memory=card.clock_memory_max,
+            throttle=["sw_power_cap"], power_draw=known(card.power_cap) * 0.98, temperature=64,
+            margin=card.margin if isinstance(card.margin, Unread) else 21, pcie_gen=card.pcie_gen_max,
+        )
+        for card in known(gpus.cards)
+    ]  # fmt: skip
+    return replace(node, gpus=replace(gpus, cards=cards))
 
 
 def make(plan: Plan, number: int, profile: Mapping[str, str]) -> Node:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from ncclcheck.probes.facts import Cluster, Node, PciDevice, Unread, at, value_or
+from ncclcheck.probes.facts import Cluster, Node, NvLinks, PciDevice, Unread, at, value_or
 from ncclcheck.reports import boot, wiring
 from ncclcheck.reports.findings import Finding, State, Where, admin, fine, note, seen, unknown, warn, you
 from ncclcheck.reports.rule import NothingToJudge, rule
@@ -150,7 +150,8 @@ def iommu(cluster: Cluster) -> Iterator[Finding]:
     /sys/kernel/iommu_groups/N/type of each GPU and HCA (Linux 5.11 and later): DMA or DMA-FQ is translated,
     identity is passed through, no group is off. On older kernels the kernel command line tells. Virtual machines
     and Arm servers (SMMU) are not judged: there it is as it must be. Nor is a single GPU without an HCA. Where the
-    driver allows no peer access between the GPUs and there is no HCA, nothing goes from card to card: a note.
+    driver allows no peer access between the GPUs, or NVLink joins the only two, and there is no HCA, nothing goes
+    from card to card over PCIe: a note.
 
     ## Fix
     - **admin** `iommu=pt` on the kernel command line (`grubby`, or `/etc/default/grub` and `update-grub`; reboot),
@@ -172,7 +173,7 @@ def iommu(cluster: Cluster) -> Iterator[Finding]:
         if translated and _has_no_way(node):
             what = f"the IOMMU translates the addresses of {len(translated)} GPUs"
             yield note(
-                Where(node=node.name), what, why="Nothing goes from card to card here, so it costs nothing."
+                Where(node=node.name), what, why="Nothing goes from card to card over PCIe here: it costs nothing."
             )
         elif translated:
             yield _translated(node, translated)
@@ -201,10 +202,13 @@ def _unread_iommu(node: Node, cards: list[PciDevice]) -> Finding | None:
 
 
 def _has_no_way(node: Node) -> bool:
-    """No HCA, and NVML says of every pair of GPUs that they cannot read each other's memory."""
-    peers = [one.p2p for gpu in value_or(at(node, "gpus.cards"), []) for one in value_or(gpu.peers, [])]
+    """No HCA, and no two GPUs that read each other over PCIe: all are refused, or NVLink joins the only two."""
+    gpus = value_or(at(node, "gpus.cards"), [])
+    peers = [one.p2p for gpu in gpus for one in value_or(gpu.peers, [])]
     refused = bool(peers) and all(isinstance(one, str) and one != "ok" for one in peers)
-    return refused and not wiring.hca_names(node)
+    links = [gpu.nvlinks for gpu in gpus]
+    joined = len(links) == 2 and all(isinstance(one, NvLinks) and one.links > len(one.down) for one in links)
+    return (refused or joined) and not wiring.hca_names(node)
 
 
 def _translated(node: Node, cards: list[str]) -> Finding:

@@ -115,6 +115,7 @@ def persistence(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     nvmlDeviceGetPersistenceMode. A warning in a job of several nodes, where the slowest start counts; else a note.
+    GeForce boards have it off wherever nobody turned it on, and a display keeps them initialised: a note.
 
     ## Fix
     - **admin** `systemctl enable --now nvidia-persistenced`; Ubuntu's unit starts it with
@@ -124,14 +125,16 @@ def persistence(cluster: Cluster) -> Iterator[Finding]:
     NVIDIA driver persistence (GPU deployment and management documentation); nvidia-persistenced(1).
     """
     off: dict[str, list[str]] = {}
-    for card in cards(cluster):
+    found = list(cards(cluster))
+    desktops = {card.node.name for card in found if "GeForce" in card.model}
+    for card in found:
         if not known(card.gpu.persistence):
             off.setdefault(card.node.name, []).append(card.gpu.name)
     for node, names in off.items():
         total = len(next(known(at(one, "gpus.cards")) for one in cluster.nodes if one.name == node))
         what = f"persistence mode is off on {len(names)} of {total} GPUs"
         evidence = [seen("NVML: persistence mode", "off on " + ", ".join(names))]
-        if cluster.job.nodes_asked < 2:
+        if cluster.job.nodes_asked < 2 or node in desktops:
             yield note(
                 Where(node=node), what, why="Each start takes seconds longer.", owner="site", evidence=evidence
             )

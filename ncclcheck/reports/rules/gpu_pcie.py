@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclcheck.probes.facts import Cluster, known
+from ncclcheck.probes.facts import Cluster, Unread, at, known, value_or
 from ncclcheck.reports.cards import Card, busy, cards, leave_out, odd_ones
 from ncclcheck.reports.findings import Evidence, Finding, State, admin, note, warn
 from ncclcheck.reports.rule import rule
@@ -31,8 +31,9 @@ def width(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     nvmlDeviceGetCurrPcieLinkWidth and ...GetMaxPcieLinkWidth. Some links give up lanes while they are idle, so
     what all GPUs of a model on a node have while they do nothing is a note; a narrower one than its peers, or a
-    narrow one at work (20 % utilization, `GPU015.busy`), is a warning. A lower maximum than on most GPUs of the
-    model points at the slot or its settings.
+    narrow one at work (20 % utilization, `GPU015.busy`), is a warning. A GPU that has all lanes of the port
+    above it (max_link_width in sysfs) is a note: boards for two GPUs share sixteen lanes. A lower maximum than
+    on most GPUs of the model points at the slot or its settings.
 
     ## Fix
     - **admin** reseat the card or its riser, look at the slot's bifurcation in the BIOS, then replace.
@@ -47,15 +48,26 @@ def width(cluster: Cluster) -> Iterator[Finding]:
     for card in found:
         now, most = known(card.gpu.pcie_width), known(card.gpu.pcie_width_max)
         what, evidence = f"its PCIe link has {now} of {most} lanes", card.seen("link width", f"x{now} of x{most}")
-        if now < most and (busy(card, least) or _has_wider_peer(card, found)):
+        full = now < most and now >= (_lanes_of_port(card) or most)
+        if now < most and not full and (busy(card, least) or _has_wider_peer(card, found)):
             yield _slow(card, what, evidence)
         elif now < most:
             why = "It is idle, and so are its peers alike: such a link may have more lanes at work."
+            if full:
+                why = "Its slot has no more: the board shares its lanes among several slots."
             yield note(card.where, what, why=why, owner="node", evidence=[evidence])
     for card, mine, usual in odd_ones(found, lambda card: known(card.gpu.pcie_width_max)):
         if mine < usual and known(card.gpu.pcie_width) == mine:
             what = f"its slot gives {mine} lanes, that of most others {usual}"
             yield _slow(card, what, card.seen("greatest link width", f"x{mine}"))
+
+
+def _lanes_of_port(card: Card) -> int:
+    """How many lanes the port above this GPU can have; 0 where that is not seen, as in a virtual machine."""
+    functions = {one.name: one for one in value_or(at(card.node, "fabric.pci"), [])}
+    mine = functions.get(value_or(card.gpu.pci, ""))
+    above = functions.get(path[-1]) if mine and (path := value_or(mine.path, [])) else None
+    return 0 if above is None or isinstance(above.link, Unread) else above.link.most_width
 
 
 def _has_wider_peer(card: Card, found: list[Card]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Node, Port, Unread, at, known
@@ -18,6 +18,11 @@ from ncclcheck.reports.variables import effective, nccl_version, values
 
 _SLOWEST = "The slowest link sets the pace of all nodes."
 _TCP = "NCCL finds no device then and uses TCP without a word."
+_WHY: dict[Callable[..., Finding], str] = {
+    fail: _TCP,
+    warn: "The job then uses other links than those meant, slower ones perhaps.",
+    note: "No data would go over it: other cards are nearer to every GPU.",
+}
 
 
 @rule(
@@ -34,12 +39,13 @@ def selection(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     A list copied from another machine selects nothing, and the job runs over TCP. A name is a prefix unless the
     list begins with `=`: `mlx5_1` also takes mlx5_10 to mlx5_19, among them often a slow card for management,
-    which then sets the pace. A blank after a comma belongs to the name and makes it match nothing. What `^`
-    excludes need not be on every node.
+    which sets the pace where data goes over it. A blank after a comma belongs to the name and makes it match
+    nothing. What `^` excludes need not be on every node.
 
     ## How we know
     NCCL's own grammar, `[^][=]hca[:port[:rail[:plane]]],...` with at most 32 entries (rail and plane since 2.30),
-    over the names in /sys/class/infiniband; the value as it is in force, nccl.conf included.
+    over the names in /sys/class/infiniband; the value as it is in force, nccl.conf included. A prefix that also
+    takes cards over which no data would go, being farther from every GPU than others, is a note.
 
     ## Fix
     - **you** write the names of this machine, with `=` in front: `export NCCL_IB_HCA==mlx5_0,mlx5_1`. Names may
@@ -59,32 +65,33 @@ def selection(cluster: Cluster) -> Iterator[Finding]:
             seen(setting.source, f"NCCL_IB_HCA={setting.value}"),
             seen("/sys/class/infiniband", ", ".join(hca.name for hca in known(at(node, "rdma.devices")))),
         ]
-        for nothing_left, what in problems:
-            level = fail if nothing_left else warn
-            why = _TCP if nothing_left else "The job then uses other links than those meant, slower ones perhaps."
+        for level, what in problems:
             yield level(
-                Where(node=node.name), what, why=why, owner="job", evidence=evidence, fix=_rewrite(node, pattern)
-            )
+                Where(node=node.name), what, why=_WHY[level], owner="job", evidence=evidence,
+                fix=_rewrite(node, pattern),
+            )  # fmt: skip
         if not problems:
             yield fine(Where(node=node.name), f"it selects {fold_names(wiring.choice(node).names)}", *evidence)
 
 
-def _problems(node: Node, pattern: HcaPattern) -> Iterator[tuple[bool, str]]:
-    """Whether no HCA is left, and what is wrong."""
+def _problems(node: Node, pattern: HcaPattern) -> Iterator[tuple[Callable[..., Finding], str]]:
+    """What is wrong, and how bad it is: no HCA left, others than those meant, others that stay idle."""
     ports = [(hca.name, number) for hca in known(at(node, "rdma.devices")) for number in _numbers(hca.ports)]
     if ports and not any(pattern.takes(*port) for port in ports):
-        yield True, "NCCL_IB_HCA leaves no HCA of this node"
+        yield fail, "NCCL_IB_HCA leaves no HCA of this node"
         return
     idle = [entry for entry in pattern.entries if not any(pattern.names(entry, *port) for port in ports)]
     if idle and ports and not pattern.exclude:
-        yield False, f"NCCL_IB_HCA names what is not here: {', '.join(_shown(entry) for entry in idle)}"
+        yield warn, f"NCCL_IB_HCA names what is not here: {', '.join(_shown(entry) for entry in idle)}"
     names = {name for name, _ in ports}
+    sending = {one.hca.name for one in carrying.choice(node).used}
     for entry in pattern.entries:
         more = sorted(name for name in names if name != entry.name and name.startswith(entry.name))
         if more and entry.name in names and not pattern.exact:
-            yield False, f"{entry.name} in NCCL_IB_HCA also means {fold_names(more)}: it is a prefix without `=`"
+            level = warn if pattern.exclude or sending & {*more} else note
+            yield level, f"{entry.name} in NCCL_IB_HCA also means {fold_names(more)}: it is a prefix without `=`"
     if pattern.lost:
-        yield False, f"NCCL_IB_HCA has {pattern.lost} entries more than the 32 that NCCL reads"
+        yield warn, f"NCCL_IB_HCA has {pattern.lost} entries more than the 32 that NCCL reads"
 
 
 def _numbers(ports: list[Port] | Unread) -> list[int]:
