@@ -53,6 +53,7 @@ SOUND: list[Case] = [
     users("normalised", "Net", "dataset", model_kwargs={"norm": True}),
     users("dropping", "Net", "dataset", model_kwargs={"drop": 0.5}),
     users("named", "WithLoss", "with_workers"),
+    users("sparse", "Sparse", "words"),
     users("restless", "Restless", "dataset", find_unused=True),
 ]
 FAULTY: dict[str, tuple[Case, Expected]] = {
@@ -75,6 +76,8 @@ FAULTY: dict[str, tuple[Case, Expected]] = {
             users("summed", "Net", "dataset", loss="trainees.py:summed"),
             {"TRN004": (WARN, [None]), "TRN005": (WARN, [None])},
         ),
+        (users("scaled", "Scaled", "dataset"), {"TRN004": (WARN, [None]), "TRN008": (FAIL, [None])}),
+        (users("clipping", "Clipping", "dataset"), {"TRN004": (WARN, [None]), "TRN005": (WARN, [None])}),
         (users("stream", "Net", "Stream", steps=20), {"TRN011": (FAIL, [1])}),
         (users("no number", "NoNumber", "dataset"), {"TRN001": (FAIL, [None]), "TRN012": (FAIL, [1])}),
         (users("branching", "Branching", "dataset"), {"TRN010": (FAIL, [1])}),

@@ -76,6 +76,63 @@ class Seeded(Net):
         super().__init__()
 
 
+class Counting(Net):
+    """Counts its passes in a buffer that no state_dict has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("passes", torch.zeros(1), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes += 1
+        return super().forward(x)
+
+
+class Late(Net):
+    """Makes a layer in its first pass."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not hasattr(self, "extra"):
+            self.extra = nn.Linear(4, 4)
+        return self.extra(super().forward(x))  # type: ignore[no-any-return]
+
+
+class Scaled(Net):
+    """An attribute, no buffer, that differs by rank."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = 1.0 + dist.get_rank()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.scale
+
+
+class Clipping(Net):
+    """Clips in hooks of its parameters, before gradients are averaged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for one in self.parameters():
+            one.register_hook(lambda gradient: gradient.clamp(-1e-3, 1e-3))
+
+
+class Sparse(nn.Module):
+    """An embedding with sparse gradients, which AdamW does not take."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.last = nn.Embedding(50, 16, sparse=True), nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(self.words(x).mean(1))
+        return out
+
+
+def words() -> TensorDataset:
+    return TensorDataset(torch.arange(203 * 6).view(203, 6) % 50, WANTED)
+
+
 def dataset() -> TensorDataset:
     return TensorDataset(GIVEN, WANTED)
 

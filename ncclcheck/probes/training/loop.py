@@ -50,8 +50,8 @@ class Setting:
 
     batches: the micro-batches of an epoch, not yet on the device; all ranks have equally many. loss: of the model
     on a batch. unreached: of each rank, parameters without a gradient after a pass of the bare model. first: some
-    micro-batches, the first of this rank, for checks that need a few. begun: monotonic time. cores: how short of
-    them this rank is since then.
+    micro-batches, the first of this rank, for checks that need a few. sparse: some gradient is.
+    begun: monotonic time. cores: how short of them this rank is since then.
     """
 
     context: Context
@@ -72,6 +72,7 @@ class Setting:
     lengths: list[int] = field(default_factory=list)
     unreached: list[list[str]] = field(default_factory=list)
     first: list[Batch] = field(default_factory=list)
+    sparse: bool = False
 
     @property
     def unused(self) -> list[str]:
@@ -124,7 +125,7 @@ def make(context: Context) -> Setting:
         batches=feed.batches,
         loss=given.loss(plan),
         fresh_model=given.copies(plan, model),
-        optimizer=lambda made: torch.optim.AdamW(made.parameters(), lr=1e-3),
+        optimizer=lambda made: given.optimizer(made, sparse=setting.sparse),
         builtin=given.is_builtin(plan),
         feed=feed,
         faults=faults,
@@ -163,6 +164,8 @@ def _find_unreached(setting: Setting) -> None:
     with own_generators(setting.device, SEED):
         accumulate(setting, model, iter(setting.first), 1)
     setting.unreached = told(setting.peers, without_gradient(model)[:_MOST_NAMES])
+    sparse = any(one.grad is not None and one.grad.is_sparse for one in model.parameters())
+    setting.sparse = bool(setting.peers.worst([float(sparse)])[0])
 
 
 def stream(setting: Setting, skip: int = 0) -> Iterator[Batch]:

@@ -30,11 +30,13 @@ def every_sample_once(cluster: Cluster, found: Samples) -> Iterator[Finding]:
     Each rank's sampler is asked for an epoch without reading data, and the counts are summed up. Padding (fewer
     repeats than a global batch) and `drop_last` (fewer missing than a global batch and one a rank) are told.
     Streams have no indices: `ncclcheck data` reads them. A dataset gets a DistributedSampler here, as Lightning,
-    Accelerate and the Hugging Face Trainer give it one; a DataLoader is taken as it is.
+    Accelerate and the Hugging Face Trainer give it one. So does a plain DataLoader whose own file, or the model's,
+    imports Accelerate or Lightning; any other DataLoader is taken as it is.
 
     ## Fix
     - **you** give the loader a `DistributedSampler`, or a sampler that knows rank and world size.
-    - **you** with Accelerate or Lightning give `--data` the dataset instead of the loader.
+    - **you** where Accelerate or Lightning shares the loader out, and no file named here imports them, give
+      `--data` the dataset instead of the loader.
 
     ## Source
     PyTorch, torch.utils.data.distributed.DistributedSampler; huggingface/datasets#5360,

@@ -13,7 +13,7 @@ class Differing(Struct, frozen=True, kw_only=True):
     """A tensor of the model that has other bits on some ranks. ranks: the first of those that differ from the most
     common bits (from rank 0's where no bits are more common than others), count: how many do.
 
-    local: a running mean or variance of BatchNorm, of which every rank has its own.
+    local: a running mean or variance of BatchNorm, of which every rank has its own. unsaved: no state_dict has it.
     """
 
     name: str
@@ -21,6 +21,7 @@ class Differing(Struct, frozen=True, kw_only=True):
     ranks: list[Count] = field(default_factory=list)
     count: Count = 0
     local: bool = False
+    unsaved: bool = False
 
 
 class Agreement(Struct, frozen=True, kw_only=True):
@@ -76,7 +77,7 @@ class Gradients(Struct, frozen=True, kw_only=True):
 
     errors: of the worst ranks against the mean of what each rank computes alone with the bare model; wrong: how
     many ranks are beyond the tolerance. joined: of the worst rank against one pass over the joined batch; null
-    where that was not looked at, `not_joined` says why.
+    where that was not looked at, `not_joined` says why. hooked: parameters with a hook on their gradient.
     """
 
     tolerance: Amount
@@ -86,6 +87,7 @@ class Gradients(Struct, frozen=True, kw_only=True):
     wrong: Count = 0
     joined: Amount | None = None
     not_joined: str = ""
+    hooked: list[str] = field(default_factory=list)
 
 
 class ReadTwice(Struct, frozen=True, kw_only=True):
