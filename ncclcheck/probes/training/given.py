@@ -175,8 +175,18 @@ def _usual(net: nn.Module, batch: Batch) -> Tensor:
     return functional.cross_entropy(out.float(), wanted)
 
 
+def _kind_of(batch: Any) -> str:
+    if batch is None:
+        return "None"
+    name = type(batch).__name__
+    return f"a {name} of {len(batch)}" if isinstance(batch, tuple | list) else f"a {name}"
+
+
 def _out_and_wanted(net: nn.Module, batch: Batch) -> tuple[Any, Any]:
     """The model's output for all but the last part of the batch, and that part."""
     if not isinstance(batch, tuple | list) or len(batch) < 2:
-        raise FactoryError("a batch is not (input, target): name a loss(model, batch) with --loss MODULE:FUNCTION")
+        raise FactoryError(
+            f"the loader gave {_kind_of(batch)} for a batch, not (input, target): name a loss(model, batch) with "
+            "--loss MODULE:FUNCTION"
+        )
     return net(*batch[:-1]), batch[-1]
