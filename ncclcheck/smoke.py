@@ -48,7 +48,7 @@ def run(options: Options, smoke: SmokeOptions) -> int:
 
 def _read_settings(smoke: SmokeOptions) -> list[SettingsFile]:
     try:
-        return [training_settings.read(path) for path in smoke.settings]
+        return training_settings.read_all(smoke.settings)
     except training_settings.Unreadable as error:
         raise UsageError(f"--settings: {error}") from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from ncclcheck.probes.context import TrainingPlan
+from ncclcheck.probes.dataloader import made
 from ncclcheck.probes.training import given
 
 _PROJECT = """
@@ -39,16 +41,16 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainingPlan:
 
 
 def test_a_copy_keeps_the_hooks_of_parameters(plan: TrainingPlan) -> None:
-    made = given.model(plan)
-    copied = given.copies(plan, made)()
-    assert torch.equal(copied.weight, made.weight)  # type: ignore[arg-type]
+    first = given.model(plan)
+    copied = given.copies(plan, first)()
+    assert torch.equal(copied.weight, first.weight)  # type: ignore[arg-type]
     copied(torch.ones(1, 2)).sum().backward()
     assert copied.weight.grad is not None
     assert not copied.weight.grad.any()  # type: ignore[operator]
 
 
 def test_a_file_is_run_once(plan: TrainingPlan) -> None:
-    model, measure = given.model(plan), given.find(plan.loss, plan.directory)
+    model, measure = given.model(plan), made.find(plan.loss, plan.directory)
     assert type(model) is measure.__globals__["Net"]
 
 
@@ -57,7 +59,7 @@ def test_a_file_that_raises_is_run_again(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "broken_project.py").write_text("A = 1\nraise ValueError('no')\n")
     for _ in range(2):
         with pytest.raises(ValueError, match="no"):
-            given.find("broken_project.py:A", str(tmp_path))
+            made.find("broken_project.py:A", str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +75,7 @@ def test_a_loader_that_its_framework_shares_out(
     plan: TrainingPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, shared: bool
 ) -> None:
     monkeypatch.setattr(given, "find", lambda name, _folder: FOUND[name.rpartition(":")[2]])
-    monkeypatch.setattr(given.inspect, "getsource", lambda _module: _PROJECT + line)
+    monkeypatch.setattr(inspect, "getsource", lambda _module: _PROJECT + line)
     found: list[str] = []
     monkeypatch.setattr(given, "distributed", lambda *_args, **_more: found.append("shared"))
     monkeypatch.setattr(given, "resolve", lambda _wanted, _env: _made)
@@ -82,9 +84,9 @@ def test_a_loader_that_its_framework_shares_out(
     assert tmp_path
 
 
-def _made() -> given.Made:
+def _made() -> made.Made:
     samples = torch.utils.data.TensorDataset(torch.zeros(8, 2))
-    return given.Made(samples, False, 8, {"batch_size": 2, "shuffle": True}, "loader")
+    return made.Made(samples, False, 8, {"batch_size": 2, "shuffle": True}, "loader")
 
 
 FOUND = {"Net": nn.Linear, "make_loader": DataLoader, "loss": nn.MSELoss}
