@@ -24,7 +24,12 @@ from ncclcheck.stages import Stages
 def run(options: Options, smoke: SmokeOptions) -> int:
     """The whole of `smoke`; the exit code. Raises UsageError."""
     settings = _read_settings(smoke)
-    for option, reference in (("--model", smoke.model), ("--data", smoke.data), ("--loss", smoke.loss)):
+    for option, reference in (
+        ("--model", smoke.model),
+        ("--data", smoke.data),
+        ("--loss", smoke.loss),
+        ("--step", smoke.step),
+    ):
         must_be_here(option, reference)
 
     def work(stages: Stages) -> tuple[Callable[[], None], Callable[[], Cluster]]:

@@ -16,7 +16,7 @@ from ncclcheck.reports.rule import all_rules
 from tests.training_job import ROOT, Case, Outcome, cluster_of, outcomes_of
 
 pytestmark = pytest.mark.timeout(300)  # three jobs, of which each imports torch on every rank
-RULES = [rule for rule in all_rules() if "TRN001" <= rule.code <= "TRN012"]
+RULES = [rule for rule in all_rules() if "TRN001" <= rule.code <= "TRN012" or rule.code == "TRN027"]
 TROUBLE = (State.WARN, State.FAIL, State.UNKNOWN)
 
 
@@ -53,6 +53,7 @@ SOUND: list[Case] = [
     users("normalised", "Net", "dataset", model_kwargs={"norm": True}),
     users("dropping", "Net", "dataset", model_kwargs={"drop": 0.5}),
     users("named", "WithLoss", "with_workers"),
+    users("stepping", "Net", "dataset", step="trainees.py:stepping"),
     users("sparse", "Sparse", "words"),
     users("restless", "Restless", "dataset", find_unused=True),
 ]
@@ -68,6 +69,16 @@ FAULTY: dict[str, tuple[Case, Expected]] = {
         ),
         (case("unused", "unused", model="conv"), {"TRN010": (FAIL, [None])}),
         (case("uneven", "uneven=1", model="conv"), {"TRN011": (FAIL, [1])}),
+        *(
+            (users(name, "Net", "dataset", step=f"trainees.py:{name}"), {"TRN027": (state, [rank])})
+            for name, state, rank in (
+                ("divided", WARN, None),
+                ("clipped_early", WARN, None),
+                ("scheduled_on_rank_0", FAIL, 1),
+                ("averaged_on_rank_0", WARN, 1),
+            )
+        ),
+        (users("frozen", "Frozen", "dataset"), {"TRN002": (FAIL, [1])}),
         (users("seeded", "Seeded", "dataset"), {"TRN002": (WARN, [1])}),
         (users("unshared", "Net", "loader"), {"TRN006": (FAIL, [None])}),
         (users("deaf", "Net", "deaf"), {"TRN007": (WARN, [None])}),

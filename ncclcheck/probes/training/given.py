@@ -29,7 +29,7 @@ _WRAPPERS = ("accelerate", "lightning", "pytorch_lightning")  # each gives a pla
 
 def is_builtin(plan: TrainingPlan) -> bool:
     """Whether nothing of it is the user's own."""
-    return plan.model in models.MODELS and not plan.data and not plan.loss
+    return plan.model in models.MODELS and not plan.data and not plan.loss and not plan.step
 
 
 def enter(plan: TrainingPlan) -> None:
@@ -137,10 +137,15 @@ def _sharded(made: Made, batch: int, wrapper: str) -> DataLoader[Any]:
     return distributed(made.dataset, more.pop("batch_size"), shuffle=shuffle, **more)
 
 
+def step(plan: TrainingPlan) -> Callable[[nn.Module, Batch, dict[str, Any]], Any] | None:
+    """The user's own step of the loop; None where none was given."""
+    return find(plan.step, plan.directory) if plan.step else None
+
+
 def loss(plan: TrainingPlan) -> Callable[[nn.Module, Batch], Tensor]:
     """The loss of a model on a batch."""
     if not plan.loss:
-        return models.cross_entropy if is_builtin(plan) else _usual
+        return models.cross_entropy if plan.model in models.MODELS and not plan.data else _usual
     measure = getattr(functional, plan.loss, None) or find(plan.loss, plan.directory)
     if isinstance(measure, type):  # such as nn.MSELoss
         measure = measure()

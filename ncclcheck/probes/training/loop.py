@@ -23,9 +23,10 @@ from torch.optim import Optimizer
 
 from ncclcheck.probes.context import Context, TrainingPlan
 from ncclcheck.probes.cores import Cores
+from ncclcheck.probes.facts.training import Agreement
 from ncclcheck.probes.timing import Peers
 from ncclcheck.probes.training import given, sharding
-from ncclcheck.probes.training.alike import told
+from ncclcheck.probes.training.alike import structures, told
 from ncclcheck.probes.training.feed import Batch, Feed, moved
 from ncclcheck.probes.training.inject import Faults
 from ncclcheck.probes.training.seeds import SEED, own_generators, seed_all, states
@@ -51,6 +52,7 @@ class Setting:
     batches: the micro-batches of an epoch, not yet on the device; all ranks have equally many. loss: of the model
     on a batch. unreached: of each rank, parameters without a gradient after a pass of the bare model. first: some
     micro-batches, the first of this rank, for checks that need a few. sparse: some gradient is.
+    apart: ranks have different parameters, so that nothing can be trained.
     begun: monotonic time. cores: how short of them this rank is since then.
     """
 
@@ -73,6 +75,7 @@ class Setting:
     unreached: list[list[str]] = field(default_factory=list)
     first: list[Batch] = field(default_factory=list)
     sparse: bool = False
+    apart: Agreement | None = None
 
     @property
     def unused(self) -> list[str]:
@@ -133,8 +136,10 @@ def make(context: Context) -> Setting:
         generators=states(context.device),
         begun=time.monotonic(),
     )
-    _make_even(setting)
-    _find_unreached(setting)
+    setting.apart = structures(peers, model)
+    if setting.apart is None:
+        _make_even(setting)
+        _find_unreached(setting)
     return setting
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.probes.facts.training import Gradients, NotFinite, Precision, RankError, Unused, UnusedParameter
 from ncclcheck.reports.findings import Finding, Remedy, State, Where, fail, fine, note, seen, warn, you
+from ncclcheck.reports.fold import many
 from ncclcheck.reports.rule import rule
 from ncclcheck.reports.trained import agrees, builtin, checked, number, partly, place, ranks, strategy
 
@@ -86,7 +87,7 @@ def _wrong_ranks(cluster: Cluster, found: Gradients, when: str) -> Iterator[Find
 
 def _wrong(cluster: Cluster, one: RankError, found: Gradients, when: str) -> Finding:
     told = f"{number(one.error)} of the norm"
-    more = f" (so have {found.wrong - 1} other ranks)" if found.wrong > 1 else ""
+    more = f" (and {many(found.wrong - 1, 'other rank')})" if found.wrong > 1 else ""
     return fail(
         place(cluster, one.rank),
         f"rank {one.rank} has other gradients than the mean of all ranks {when}: off by {told}{more}",

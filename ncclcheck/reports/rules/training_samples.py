@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.probes.facts.training import Lengths, Orders, Samples
-from ncclcheck.reports.findings import Evidence, Finding, State, Where, fail, fine, note, seen, warn, you
+from ncclcheck.reports.findings import Evidence, Finding, Remedy, State, Where, fail, fine, note, seen, warn, you
 from ncclcheck.reports.rule import NothingToJudge, rule
 from ncclcheck.reports.trained import checked, place, ranks
 
@@ -177,5 +177,15 @@ def equally_many_batches(cluster: Cluster, found: Lengths) -> Iterator[Finding]:
         why="Without those batches the others wait in their next collective until the timeout.",
         owner="job",
         evidence=[seen("length of the loaders", f"{told}; the most {found.most}")],
-        fix=[you("Give all ranks equally many.", "DistributedSampler(dataset, drop_last=True)")],
+        fix=[_equally_many(found)],
     )
+
+
+def _equally_many(found: Lengths) -> Remedy:
+    """A stream has no sampler: its end has to be agreed on."""
+    if found.upto:
+        return you(
+            "End the epoch on all ranks when one has no more batches.",
+            "dist.all_reduce(more, op=dist.ReduceOp.MIN)  # more: 1 while this rank has a batch",
+        )
+    return you("Give all ranks equally many.", "DistributedSampler(dataset, drop_last=True)")

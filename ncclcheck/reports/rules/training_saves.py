@@ -234,7 +234,7 @@ def resumes(cluster: Cluster) -> Iterator[Finding]:
     where, after = Where(node=before.node, rank=before.killed), saves.resumed
     told = f"rank {before.killed} was killed after {before.after} steps, the checkpoint has {before.kept}"
     if after is None:
-        yield unknown(where, f"whether the run can go on: {told}; the second job told no end", why=_WHY_RESUME)
+        yield unknown(where, f"whether the run can go on: {told}; the second job did not finish", why=_WHY_RESUME)
     elif after.problem:
         yield _stuck(where, told, after.problem)
     elif after.digest != before.digest:
@@ -267,7 +267,12 @@ def _another(cluster: Cluster, where: Where, told: str, before: Interrupted, dig
         owner="job",
         evidence=[seen("hash of all parameters", f"uninterrupted {before.digest}, resumed {digest}")],
         fix=[
-            you("See which kernels are not deterministic.", "torch.use_deterministic_algorithms(True)"),
-            you("Save the state that is outside of state_dict too, such as a dataset's own generators."),
+            you(
+                "Save what state_dict leaves out too: counters, generators of the dataset, its place in the data."
+            ),
+            you(
+                "If there is none, see which kernels are not deterministic.",
+                "torch.use_deterministic_algorithms(True)",
+            ),
         ],
     )

@@ -14,6 +14,7 @@ class Differing(Struct, frozen=True, kw_only=True):
     common bits (from rank 0's where no bits are more common than others), count: how many do.
 
     local: a running mean or variance of BatchNorm, of which every rank has its own. unsaved: no state_dict has it.
+    how: a parameter of another shape, or frozen, on some ranks, in words.
     """
 
     name: str
@@ -22,6 +23,7 @@ class Differing(Struct, frozen=True, kw_only=True):
     count: Count = 0
     local: bool = False
     unsaved: bool = False
+    how: str = ""
 
 
 class Agreement(Struct, frozen=True, kw_only=True):
@@ -88,6 +90,20 @@ class Gradients(Struct, frozen=True, kw_only=True):
     joined: Amount | None = None
     not_joined: str = ""
     hooked: list[str] = field(default_factory=list)
+
+
+class OwnStep(Struct, frozen=True, kw_only=True):
+    """The user's own step. state: entries of what it keeps that differ over ranks. off: of the gradients that its
+    optimizer was given first, from those of one process on all batches, as a share of the norm; ratio: the factor
+    between them. not_joined: why they were not compared.
+    """
+
+    steps: Count
+    parameters: Agreement
+    state: list[Differing] = field(default_factory=list)
+    off: Amount | None = None
+    ratio: float | None = None
+    not_joined: str = ""
 
 
 class ReadTwice(Struct, frozen=True, kw_only=True):
@@ -225,4 +241,5 @@ class Checks(Struct, frozen=True, kw_only=True):
     unused: Unused | None = None
     lengths: Lengths | None = None
     precision: Precision | None = None
+    own_step: OwnStep | None = None
     unchecked: list[Unchecked] = field(default_factory=list)
