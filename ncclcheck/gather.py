@@ -133,13 +133,24 @@ class Gathered:
         before = self.ranks.get(state.rank)
         if self.stopping:  # we end them ourselves now: what they say of it is no news
             known = before or state
-            error, defect = (known.error, known.defect) if before else ("", "")
-            state = replace(state, error=error, defect=defect, proc_state=known.proc_state)
+            kept = known if before else replace(state, error="", defect="", users=False, at="", stack=[])
+            state = replace(
+                state,
+                error=kept.error,
+                defect=kept.defect,
+                users=kept.users,
+                at=kept.at,
+                stack=kept.stack,
+                proc_state=known.proc_state,
+            )
         state = replace(
             state,
             last_step=state.last_step or (before.last_step if before else ""),
             error=state.error or (before.error if before else ""),
             defect=state.defect or (before.defect if before else ""),
+            users=state.users or bool(before and before.users),
+            at=state.at or (before.at if before else ""),
+            stack=state.stack or (before.stack if before else []),
             exit=state.exit if state.exit is not None else (before.exit if before else None),
             first=bool(before and before.first),
         )

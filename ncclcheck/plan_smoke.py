@@ -31,6 +31,7 @@ class SmokeOptions(JobOptions):
     data: str = ""
     data_kwargs: dict[str, Any] = field(default_factory=dict)
     loss: str = ""
+    step: str = ""
     steps: int = 20
     batch: int = 8
     accumulate: int = 1
@@ -77,6 +78,7 @@ def training(smoke: SmokeOptions, *, directory: str) -> TrainingPlan:
         data=smoke.data,
         data_kwargs=smoke.data_kwargs,
         loss=smoke.loss,
+        step=smoke.step,
         directory=directory,
         checkpoints=smoke.checkpoints,
         steps=smoke.steps,

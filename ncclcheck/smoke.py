@@ -24,7 +24,12 @@ from ncclcheck.stages import Stages
 def run(options: Options, smoke: SmokeOptions) -> int:
     """The whole of `smoke`; the exit code. Raises UsageError."""
     settings = _read_settings(smoke)
-    for option, reference in (("--model", smoke.model), ("--data", smoke.data), ("--loss", smoke.loss)):
+    for option, reference in (
+        ("--model", smoke.model),
+        ("--data", smoke.data),
+        ("--loss", smoke.loss),
+        ("--step", smoke.step),
+    ):
         must_be_here(option, reference)
 
     def work(stages: Stages) -> tuple[Callable[[], None], Callable[[], Cluster]]:
@@ -48,7 +53,7 @@ def run(options: Options, smoke: SmokeOptions) -> int:
 
 def _read_settings(smoke: SmokeOptions) -> list[SettingsFile]:
     try:
-        return [training_settings.read(path) for path in smoke.settings]
+        return training_settings.read_all(smoke.settings)
     except training_settings.Unreadable as error:
         raise UsageError(f"--settings: {error}") from None
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from ncclcheck import defects, wire
+from ncclcheck import defects, raised, wire
 from ncclcheck.ears import RUN_VARIABLE, Mouth
 from ncclcheck.probes import warned
 from ncclcheck.probes.context import Context, JobPlan
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
     from ncclcheck.probes.memory import Watch
     from ncclcheck.probes.pairs import NextRound
+
+
+_LONGEST_ERROR = 4000  # a loader's worker hands over a traceback, and its last line counts
+_STILL_S = 8.0  # without progress, until a rank tells where it stands
 
 
 class WorkerPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,12 +68,18 @@ class Link:
         self._slot = Slots(f"{folder}/slots", plan.ranks_per_node).writer(me.local_rank, os.getpid())
         self.say = self._mouth.say
         self.state = RankState(rank=me.rank, node=plan.node, local_rank=me.local_rank, pid=os.getpid())
-        self.tick = self._slot.tick
+        self._moved = time.monotonic()
         self.say(wire.Rank(state=self.state))
         threading.Thread(target=self._beat, daemon=True).start()
 
+    def tick(self) -> None:
+        """One iteration more."""
+        self._moved = time.monotonic()
+        self._slot.tick()
+
     def step(self, text: str) -> None:
         """Announce what is about to begin."""
+        self._moved = time.monotonic()
         self._slot.step()
         self.say(wire.Step(text=text, rank=self.state.rank))
 
@@ -85,7 +95,14 @@ class Link:
     def _beat(self) -> None:
         while True:
             self._slot.beat()
+            if time.monotonic() - self._moved > _STILL_S and self.state.phase == "world":
+                self._tell_where()
             time.sleep(0.5)
+
+    def _tell_where(self) -> None:
+        """Where this rank stands; again only where it stands elsewhere."""
+        if (stack := raised.standing()) != self.state.stack:
+            self.phase(stack=stack)
 
 
 def main() -> None:
@@ -101,7 +118,10 @@ def main() -> None:
         _run(link, plan, me, born)
     except BaseException as error:
         defect = defects.place(error, users_code=partial(_runs_users_code, plan.job))
-        link.phase(error=f"{type(error).__name__}: {error}"[:2000], defect=defect)
+        at = raised.place(error) if plan.job.training else ""
+        users = bool(at) or (plan.job.training is not None and raised.by_call(error))
+        told = f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
+        link.phase(error=told, defect=defect, users=users and not defect, at=at[:300])
         raise
     link.phase(phase="done")
 

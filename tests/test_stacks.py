@@ -100,6 +100,7 @@ def test_a_model_is_trained(stack: str, ncclcheck: Command) -> None:
     assert {code: states[code] for code in ("TRN001", "TRN003", "TRN012")} == dict.fromkeys(
         ("TRN001", "TRN003", "TRN012"), State.OK
     )
+    assert states["TRN006"] is State.OK
     assert ran.document.run.ranks[0].error == ""
 
 

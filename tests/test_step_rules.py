@@ -180,7 +180,21 @@ def test_a_rank_that_only_waits_for_data_is_told_once() -> None:
     ],
 )
 def test_waiting_for_data(data: float, limits: dict[str, Any], state: State) -> None:
-    assert verdict("TRN019", cluster(ranks(2, full={"data": data}), **limits)).state is state
+    assert verdict("TRN019", cluster(ranks(2, "cuda:0", full={"data": data}), **limits)).state is state
+
+
+@pytest.mark.parametrize(("data", "state"), [(1.9, OK), (3.5, NOTE), (50.0, WARN)])
+def test_waiting_for_data_on_cpus(data: float, state: State) -> None:
+    """No GPU is idle there; only a rank that waits far longer than the others is warned of."""
+    found = verdict("TRN019", cluster(ranks(2, full={"data": data})))
+    assert found.state is state
+    assert not any("GPU is idle" in (one.why or "") for one in found.findings)
+
+
+def test_all_ranks_on_cpus_wait_for_data() -> None:
+    slow = {**FULL, "data": 50.0}
+    steps = [rank(n, timed(**slow), timed(**STEP), timed(**STEP)) for n in range(2)]
+    assert verdict("TRN019", cluster(steps)).state is NOTE
 
 
 def sent(alone: float, *buckets: int) -> Side:

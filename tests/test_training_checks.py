@@ -16,7 +16,7 @@ from ncclcheck.reports.rule import all_rules
 from tests.training_job import ROOT, Case, Outcome, cluster_of, outcomes_of
 
 pytestmark = pytest.mark.timeout(300)  # three jobs, of which each imports torch on every rank
-RULES = [rule for rule in all_rules() if "TRN001" <= rule.code <= "TRN012"]
+RULES = [rule for rule in all_rules() if "TRN001" <= rule.code <= "TRN012" or rule.code == "TRN027"]
 TROUBLE = (State.WARN, State.FAIL, State.UNKNOWN)
 
 
@@ -53,6 +53,8 @@ SOUND: list[Case] = [
     users("normalised", "Net", "dataset", model_kwargs={"norm": True}),
     users("dropping", "Net", "dataset", model_kwargs={"drop": 0.5}),
     users("named", "WithLoss", "with_workers"),
+    users("stepping", "Net", "dataset", step="trainees.py:stepping"),
+    users("sparse", "Sparse", "words"),
     users("restless", "Restless", "dataset", find_unused=True),
 ]
 FAULTY: dict[str, tuple[Case, Expected]] = {
@@ -67,6 +69,16 @@ FAULTY: dict[str, tuple[Case, Expected]] = {
         ),
         (case("unused", "unused", model="conv"), {"TRN010": (FAIL, [None])}),
         (case("uneven", "uneven=1", model="conv"), {"TRN011": (FAIL, [1])}),
+        *(
+            (users(name, "Net", "dataset", step=f"trainees.py:{name}"), {"TRN027": (state, [rank])})
+            for name, state, rank in (
+                ("divided", WARN, None),
+                ("clipped_early", WARN, None),
+                ("scheduled_on_rank_0", FAIL, 1),
+                ("averaged_on_rank_0", WARN, 1),
+            )
+        ),
+        (users("frozen", "Frozen", "dataset"), {"TRN002": (FAIL, [1])}),
         (users("seeded", "Seeded", "dataset"), {"TRN002": (WARN, [1])}),
         (users("unshared", "Net", "loader"), {"TRN006": (FAIL, [None])}),
         (users("deaf", "Net", "deaf"), {"TRN007": (WARN, [None])}),
@@ -75,6 +87,8 @@ FAULTY: dict[str, tuple[Case, Expected]] = {
             users("summed", "Net", "dataset", loss="trainees.py:summed"),
             {"TRN004": (WARN, [None]), "TRN005": (WARN, [None])},
         ),
+        (users("scaled", "Scaled", "dataset"), {"TRN004": (WARN, [None]), "TRN008": (FAIL, [None])}),
+        (users("clipping", "Clipping", "dataset"), {"TRN004": (WARN, [None]), "TRN005": (WARN, [None])}),
         (users("stream", "Net", "Stream", steps=20), {"TRN011": (FAIL, [1])}),
         (users("no number", "NoNumber", "dataset"), {"TRN001": (FAIL, [None]), "TRN012": (FAIL, [1])}),
         (users("branching", "Branching", "dataset"), {"TRN010": (FAIL, [1])}),

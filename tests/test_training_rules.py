@@ -73,7 +73,7 @@ def verdict(code: str, checks: dict[str, Any], **setup: Any) -> Verdict:
             "TRN005",
             {"accumulation": {**GRADS, "micro_batches": 2, "errors": [{"rank": 1, "error": 0.3}], "wrong": 4}},
             State.FAIL,
-            "(so have 3 other ranks)",
+            "(and 3 other ranks)",
         ),
         ("TRN006", {"samples": SAMPLES}, State.OK, "every sample is read once"),
         ("TRN006", {"samples": {**SAMPLES, "repeated": 3, "missing": 30}}, State.OK, "padding or drop_last"),
@@ -166,3 +166,27 @@ def test_what_was_not_looked_at_is_not_called_well(code: str) -> None:
     assert verdict(code, {"unchecked": [msgspec.to_builtins(why)]}).reason == "it cannot be"
     late = verdict(code, {"unchecked": [{"check": CHECK[code], "why": "no time", "late": True}]})
     assert late.state is State.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("more", "why", "command"),
+    [
+        ({}, "not a mean over samples", "* dist.get_world_size() / tokens"),
+        ({"metric": {"samples": 8, "reduced": 1.0, "whole": 2.0}}, "TRN008", "register_buffer"),
+        ({"metric": {"samples": 8, "reduced": 1.0, "whole": 1.0}}, "not a mean over samples", "get_world_size"),
+        ({"hooked": ["w"]}, "Hooks on parameters", "clip_grad_norm_"),
+    ],
+)
+def test_why_a_joined_batch_has_other_gradients(more: dict[str, Any], why: str, command: str) -> None:
+    gradients = {**GRADS, "joined": 0.5, "hooked": more.get("hooked", [])}
+    checks = {"gradients": gradients, **{name: one for name, one in more.items() if name != "hooked"}}
+    found = verdict("TRN004", checks, model="m:Net").findings[0]
+    assert why in (found.why or "")
+    assert command in found.remedies[0].commands[0]
+
+
+def test_a_stream_is_not_told_of_a_sampler() -> None:
+    lengths = {"least": 5, "most": 7, "short": [{"rank": 1, "batches": 5}], "count": 1}
+    for upto, words in ((0, "DistributedSampler"), (20, "ReduceOp.MIN")):
+        found = verdict("TRN011", {"lengths": {**lengths, "upto": upto}}).findings[0]
+        assert words in found.remedies[0].commands[0]

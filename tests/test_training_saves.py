@@ -60,6 +60,15 @@ def case(
     )
 
 
+def users(folder: Path, model: str) -> Case:
+    """With BatchNorm where it can have it."""
+    own = case(folder, model)
+    kwargs = {"norm": True} if model == "Net" else {}
+    given = {"model": f"trainees.py:{model}", "model_kwargs": kwargs, "data": "trainees.py:dataset"}
+    own.plan = msgspec.structs.replace(own.plan, directory=str(ROOT / "tests"), **given)
+    return own
+
+
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
     with TemporaryDirectory() as name:
@@ -88,6 +97,7 @@ def verdicts(folder: Path, small_disk: Path | None) -> dict[str, dict[str, Verdi
         case(folder, "unasked", place=folder / "missing", asked=False),
         *([case(folder, "full", place=small_disk)] if small_disk else []),
         case(folder, "large", save_bytes=2**18),
+        *(users(folder, name) for name in ("Net", "Counting", "Late")),
         case(folder, "forgetful", wrong="forgetful"),
         case(folder, "healthy", dies=True),
     ]
@@ -162,6 +172,9 @@ SAID = [
     ("large", "TRN014", State.OK, ""),
     ("large", "TRN015", State.SKIPPED, "--save-mib 2"),
     ("forgetful", "TRN013", State.OK, ""),
+    ("Net", "TRN013", State.OK, ""),
+    ("Counting", "TRN013", State.WARN, "passes is in no state_dict, and training changes it"),
+    ("Late", "TRN013", State.FAIL, "does not take the checkpoint of the trained one: Unexpected key(s)"),
     ("forgetful", "TRN015", State.FAIL, "ended with other parameters"),
     ("full", "TRN013", State.FAIL, FULL),
     ("full", "TRN015", State.FAIL, FULL),

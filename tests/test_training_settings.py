@@ -10,7 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclcheck.probes import training_settings
+from ncclcheck.probes.facts import Cluster, Job, Measurements, Node
+from ncclcheck.probes.facts.training import Saves, Smoke
 from ncclcheck.probes.facts.training.saves import RankProblem, ShardedSave
+from ncclcheck.reports.findings import State, Verdict
+from ncclcheck.reports.judge import judge
+from ncclcheck.reports.rule import all_rules
 from ncclcheck.reports.save_forecast import forecast
 from tests.conftest import Command
 
@@ -38,6 +43,26 @@ _GIVEN = {
     "accelerate.yaml": (
         "deepspeed_config:\n  zero3_save_16bit_model: true\n  zero_stage: 3\n",
         {"zero3_save_16bit_model": "true", "zero_stage": "3"},
+    ),
+    "llama_factory.yaml": (
+        "stage: sft\nzero_stage: 3\nddp_timeout: 600\n",
+        {"zero_stage": "3", "ddp_timeout": "600"},
+    ),
+    "attribute.py": (
+        "TIMEOUT = timedelta(minutes=5)\nargs.ddp_timeout = 60\ndist.init_process_group('nccl', None, TIMEOUT)\n",
+        {"ddp_timeout": "60", "init_process_group.timeout": "300"},
+    ),
+    "twice.py": (
+        "TIMEOUT = 5\nTIMEOUT = 7\ninit_process_group(timeout=TIMEOUT)\n",
+        {"init_process_group.timeout": "TIMEOUT"},
+    ),
+    "train_pl.py": (
+        "strategy = FSDPStrategy(state_dict_type='full', timeout=timedelta(seconds=60))\n",
+        {"FSDPStrategy.state_dict_type": "full", "FSDPStrategy.timeout": "60"},
+    ),
+    "accelerate_fsdp.yaml": (
+        "fsdp_config:\n  fsdp_state_dict_type: FULL_STATE_DICT\n",
+        {"fsdp_state_dict_type": "full_state_dict"},
     ),
     "args.txt": ("--ddp_timeout 7200 --bf16 true\n", {"ddp_timeout": "7200"}),
 }
@@ -106,3 +131,81 @@ def test_seconds_grow_with_bytes() -> None:
 )
 def test_without_a_measurement_or_a_model_nothing_is_forecast(measured: ShardedSave) -> None:
     assert forecast(measured) is None
+
+
+GATHERS = '{"zero_optimization": {"stage": 3, "stage3_gather_16bit_weights_on_model_save": %s}}'
+
+
+def verdicts(tmp_path: Path, files: dict[str, str], saved: ShardedSave | None = None) -> dict[str, Verdict]:
+    """Of TRN016 to TRN018, with the first file given."""
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    settings = training_settings.read_all([str(tmp_path / next(iter(files)))])
+    smoke = Smoke(settings=settings, saves=Saves(sharded=saved) if saved else None)
+    told = Cluster(
+        command="smoke", nodes=[Node(name="a")], job=Job(ranks=4), measurements=Measurements(smoke=smoke)
+    )
+    return {v.code: v for v in judge(told, [rule for rule in all_rules() if "TRN016" <= rule.code <= "TRN018"])}
+
+
+@pytest.mark.parametrize("line", ["deepspeed: ds.json", "deepspeed_config_file: ds.json", "--deepspeed ds.json"])
+def test_a_file_that_is_named_is_followed(tmp_path: Path, line: str) -> None:
+    found = verdicts(tmp_path, {"run.yaml": f"stage: sft\n{line}\n", "ds.json": GATHERS % "true"})["TRN017"]
+    assert found.state is State.NOTE
+    assert "rank 0 gathers all weights" in found.findings[0].what
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("ds.json", GATHERS % '"auto"', "is left to Accelerate"),
+        ("ds.json", GATHERS % "false", "ZeRO-3 saves pieces"),
+        ("fsdp.yaml", "fsdp_state_dict_type: SHARDED_STATE_DICT\n", "FSDP saves pieces"),
+        ("fsdp.yaml", "fsdp_state_dict_type: FULL_STATE_DICT\n", "rank 0 gathers all weights"),
+        ("train.py", "FSDPStrategy(state_dict_type='full')\n", "rank 0 gathers all weights"),
+    ],
+)
+def test_how_weights_are_saved(tmp_path: Path, name: str, text: str, words: str) -> None:
+    found = verdicts(tmp_path, {name: text})["TRN017"]
+    assert found.state is State.NOTE
+    assert words in found.findings[0].what
+
+
+def saved(size: int, **more: float) -> ShardedSave:
+    return ShardedSave(folder="/x", bytes=size, ranks=4, parameters=70e9, **{"shards_s": 0.001, **more})  # type: ignore[arg-type]
+
+
+def test_what_saves_pieces_gathers_nothing(tmp_path: Path) -> None:
+    small = saved(2**30, gather_s=50.0, write_s=50.0)
+    found = verdicts(tmp_path, {"ds.json": GATHERS % "false"}, small)
+    assert found["TRN016"].state is State.OK
+    assert found["TRN018"].state is State.SKIPPED
+    assert "nothing is gathered" in (found["TRN018"].reason or "")
+
+
+def test_the_timeout_of_the_files_is_that_of_the_forecast(tmp_path: Path) -> None:
+    """Five years: nothing is too slow for it."""
+    text = '{"args": {"ddp_timeout": 180000000, "zero_optimization": {"stage": 3}}}'
+    assert verdicts(tmp_path, {"args.json": text}, saved(2**30, gather_s=50.0, write_s=50.0))["TRN016"].state is (
+        State.OK
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "seconds", "state"),
+    [
+        (2**34, 1.0, State.OK),
+        (2**34, 40.0, State.NOTE),
+        (2**34, 60.0, State.WARN),
+        (2**34, 900.0, State.FAIL),
+        (2**26, 0.2, State.NOTE),
+        (2**26, 0.9, State.WARN),
+    ],
+)
+def test_a_forecast_has_an_error_bar_and_a_small_save_proves_no_failure(
+    tmp_path: Path, size: int, seconds: float, state: State
+) -> None:
+    given = {"t.py": "init_process_group(timeout=600)\n"}
+    found = verdicts(tmp_path, given, saved(size, gather_s=seconds / 2, write_s=seconds / 2))["TRN016"]
+    assert found.state is state
+    assert "times what was measured" in found.findings[0].what

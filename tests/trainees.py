@@ -76,6 +76,73 @@ class Seeded(Net):
         super().__init__()
 
 
+class Counting(Net):
+    """Counts its passes in a buffer that no state_dict has."""
+
+    passes: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("passes", torch.zeros(1), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes += 1
+        return super().forward(x)
+
+
+class Frozen(Net):
+    """Rank 1 freezes a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first.requires_grad_(dist.get_rank() != 1)
+
+
+class Late(Net):
+    """Makes a layer in its first pass."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not hasattr(self, "extra"):
+            self.extra = nn.Linear(4, 4)
+        return self.extra(super().forward(x))  # type: ignore[no-any-return]
+
+
+class Scaled(Net):
+    """An attribute, no buffer, that differs by rank."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = 1.0 + dist.get_rank()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.scale
+
+
+class Clipping(Net):
+    """Clips in hooks of its parameters, before gradients are averaged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for one in self.parameters():
+            one.register_hook(lambda gradient: gradient.clamp(-1e-3, 1e-3))  # type: ignore[no-untyped-call]
+
+
+class Sparse(nn.Module):
+    """An embedding with sparse gradients, which AdamW does not take."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.last = nn.Embedding(50, 16, sparse=True), nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(self.words(x).mean(1))
+        return out
+
+
+def words() -> TensorDataset:
+    return TensorDataset(torch.arange(203 * 6).view(203, 6) % 50, WANTED)
+
+
 def dataset() -> TensorDataset:
     return TensorDataset(GIVEN, WANTED)
 
@@ -132,3 +199,56 @@ def reseeding() -> TensorDataset:
 def summed(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     """A sum over samples, not a mean."""
     return functional.cross_entropy(model(batch[0]), batch[1], reduction="sum")
+
+
+State = dict[str, Any]
+
+
+def _own_step(model: nn.Module, batch: tuple[Tensor, Tensor], state: State, **wrong: Any) -> None:
+    """As a loop has it: AdamW, a scheduler, clipping, an average of the weights."""
+    if not state:
+        state["optimizer"] = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        state["scheduler"] = torch.optim.lr_scheduler.StepLR(state["optimizer"], 1, 0.5)
+        state["average"] = torch.optim.swa_utils.AveragedModel(getattr(model, "module", model))
+        state["loss"] = 0.0
+    loss = functional.cross_entropy(model(batch[0]), batch[1]) / wrong.get("divide", 1)
+    loss.backward()
+    state["loss"] += float(loss)
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    state["optimizer"].step()
+    state["optimizer"].zero_grad()
+    if wrong.get("schedules", True):
+        state["scheduler"].step()
+    if wrong.get("averages", True):
+        state["average"].update_parameters(getattr(model, "module", model))
+
+
+def stepping(model: nn.Module, batch: tuple[Tensor, Tensor], state: State) -> None:
+    _own_step(model, batch, state)
+
+
+def divided(model: nn.Module, batch: tuple[Tensor, Tensor], state: State) -> None:
+    _own_step(model, batch, state, divide=dist.get_world_size())
+
+
+def scheduled_on_rank_0(model: nn.Module, batch: tuple[Tensor, Tensor], state: State) -> None:
+    _own_step(model, batch, state, schedules=dist.get_rank() == 0)
+
+
+def averaged_on_rank_0(model: nn.Module, batch: tuple[Tensor, Tensor], state: State) -> None:
+    _own_step(model, batch, state, averages=dist.get_rank() == 0)
+
+
+def clipped_early(model: nn.Module, batch: tuple[Tensor, Tensor], state: State) -> None:
+    """Each rank clips its own gradients, then they are averaged by hand."""
+    inner = getattr(model, "module", model)
+    if not state:
+        state["optimizer"] = torch.optim.SGD(model.parameters(), lr=1e-2)
+    functional.cross_entropy(inner(batch[0]), batch[1]).backward()  # type: ignore[no-untyped-call]
+    nn.utils.clip_grad_value_(inner.parameters(), 1e-3)
+    for one in inner.parameters():
+        assert one.grad is not None
+        dist.all_reduce(one.grad)
+        one.grad.div_(dist.get_world_size())
+    state["optimizer"].step()
+    state["optimizer"].zero_grad()

@@ -17,7 +17,7 @@ from torch._C._distributed_c10d import FileStore
 
 from ncclcheck.probes.context import Context, Injection, JobPlan, TrainingPlan
 from ncclcheck.probes.facts import Cluster, Job, Measurements, Node, RankState, Run, together
-from ncclcheck.probes.facts.training import Setup, Smoke
+from ncclcheck.probes.facts.training import Checks, Setup, Smoke
 from ncclcheck.probes.memory import Watch
 from ncclcheck.probes.training import checks, loop
 
@@ -46,6 +46,9 @@ def measure(case: Case, rank: int, world: int) -> Outcome:
     parts: list[Measurements] = []
     steps: list[str] = []
     setting = loop.make(context(case, rank, world, parts, steps))
+    if setting.apart:
+        told = Measurements(smoke=Smoke(checks=Checks(before_wrap=setting.apart)))
+        return Outcome(name=case.name, told=told, steps=steps)
     checks.run(setting)
     model = loop.wrap(setting, setting.fresh_model())
     optimizer, batches = setting.optimizer(model), loop.stream(setting)

@@ -34,6 +34,7 @@ from ncclcheck.config import Site
     help="keyword arguments of the dataset's factory",
 )
 @option("--loss", metavar="MODULE:FACTORY", default="", help="your loss: output, targets -> scalar")
+@option("--step", metavar="MODULE:FUNCTION", default="", help="your own step of the loop: model, batch, state")
 @option("--steps", type=Number(4, 100_000, whole=True), default=20, show_default=True, help="optimizer steps")
 @option(
     "--batch",
@@ -108,6 +109,7 @@ def _smoke_options(given: dict[str, Any]) -> plan.SmokeOptions:
         data=plan.reference("--data", given["data"]) if given["data"] else "",
         data_kwargs=given["data_kwargs"],
         loss=plan.reference("--loss", given["loss"]) if given["loss"] else "",
+        step=plan.reference("--step", given["step"]) if given["step"] else "",
         steps=given["steps"],
         batch=given["batch"],
         accumulate=given["accumulate"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,22 @@ NAMES = (
     "ddp_timeout",
     "InitProcessGroupKwargs.timeout",
     "init_process_group.timeout",
+    "FSDPStrategy.timeout",
+    "DDPStrategy.timeout",
+    "DeepSpeedStrategy.timeout",
+    "FSDPStrategy.state_dict_type",
+    "fsdp_state_dict_type",
 )
+# LLaMA-Factory's `stage: sft` is no stage of ZeRO.
+_STAGES = re.compile(r"[0-3]|auto")
+# Positional arguments that are named here, by the function: their names in order.
+_POSITIONS = {"init_process_group": ("backend", "init_method", "timeout")}
+# Of transformers and LLaMA-Factory, of Accelerate: another file that says the rest.
+_FOLLOWED = ("deepspeed", "deepspeed_config_file")
+
 _MOST_BYTES = 4 * 2**20
 _MOST_SETTINGS = 50
-_LINE = re.compile(r"^\s*(?:--)?[\"']?(\w+)[\"']?(?:\s*[:=]\s*|\s+)[\"']?([\w.+-]{1,40})")
+_LINE = re.compile(r"^\s*(?:--)?[\"']?(\w+)[\"']?(?:\s*[:=]\s*|\s+)[\"']?([\w.+/-]{1,200})")
 # The arguments of timedelta in their order.
 _UNITS = {
     "days": 86400.0,
@@ -43,8 +55,29 @@ class Unreadable(ValueError):
     """The file cannot be taken for settings; the text says why."""
 
 
+def read_all(paths: Iterable[str]) -> list[SettingsFile]:
+    """These files, and before each the one that it names with `deepspeed: FILE`. Raises Unreadable."""
+    found: list[SettingsFile] = []
+    for path in paths:
+        own, followed = _read(path)
+        if followed is not None:
+            found.append(read(followed))
+        elif not own.settings:
+            raise Unreadable(f"{path}: it has none of the settings {', '.join(NAMES)}")
+        found.append(own)
+    return found
+
+
 def read(path: str) -> SettingsFile:
-    """JSON by its keys, Python by its syntax tree, anything else line by line. Raises Unreadable."""
+    """One file. Raises Unreadable."""
+    found, _ = _read(path)
+    if not found.settings:
+        raise Unreadable(f"{path}: it has none of the settings {', '.join(NAMES)}")
+    return found
+
+
+def _read(path: str) -> tuple[SettingsFile, str | None]:
+    """JSON by its keys, Python by its syntax tree, anything else line by line; and the file that it names."""
     try:
         data = files.content(path, _MOST_BYTES)
     except OSError as error:
@@ -52,12 +85,18 @@ def read(path: str) -> SettingsFile:
     text = data.decode(errors="backslashreplace")
     reader = {".json": _of_json, ".py": _of_python}.get(Path(path).suffix, _of_lines)
     try:
-        found = [one for one in reader(text) if one.name in NAMES]
+        every = [*reader(text)]
     except (msgspec.MsgspecError, SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
         raise Unreadable(f"{path}: {type(error).__name__}: {error}") from None
-    if not found:
-        raise Unreadable(f"{path}: it has none of the settings {', '.join(NAMES)}")
-    return SettingsFile(path=path, settings=found[:_MOST_SETTINGS])
+    found = [one for one in every if one.name in NAMES and (one.name != "stage" or _STAGES.fullmatch(one.value))]
+    named = next((one.value for one in every if one.name in _FOLLOWED and one.value.endswith(".json")), None)
+    return SettingsFile(path=path, settings=found[:_MOST_SETTINGS]), _beside(path, named) if named else None
+
+
+def _beside(path: str, named: str) -> str:
+    """Relative to where the training starts, else to the file that names it."""
+    beside = str(Path(path).parent / named)
+    return named if Path(named).is_file() or not Path(beside).is_file() else beside
 
 
 def _of_json(text: str) -> Iterator[SaveSetting]:
@@ -69,26 +108,48 @@ def _of_json(text: str) -> Iterator[SaveSetting]:
             if isinstance(value, dict):
                 pending.append(value)
             elif isinstance(value, (bool, int, float, str)):
-                yield SaveSetting(name=str(name), value=_plain(value))
+                said = value if name in _FOLLOWED and isinstance(value, str) else _plain(value)
+                yield SaveSetting(name=str(name), value=said)
 
 
 def _of_python(text: str) -> Iterator[SaveSetting]:
-    """Keywords of calls and entries of dictionaries; `timeout` under the name of its call."""
-    for node in ast.walk(ast.parse(text)):
+    """Keywords of calls, entries of dictionaries, attributes that are set; `timeout` under the name of its call.
+
+    A name that the file gives a value once stands for that value.
+    """
+    tree = ast.parse(text)
+    known = _constants(tree)
+    for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func).rpartition(".")[2]
-            for keyword in node.keywords:
-                name = f"{called}.timeout" if keyword.arg == "timeout" else keyword.arg or ""
-                yield from _setting(name, keyword.value)
+            positions = zip(_POSITIONS.get(called, ()), node.args, strict=False)
+            for given, value in (*positions, *((one.arg or "", one.value) for one in node.keywords)):
+                name = f"{called}.{given}" if given in ("timeout", "state_dict_type") else given
+                yield from _setting(name, _meant(value, known))
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
+            yield from _setting(node.targets[0].attr, _meant(node.value, known))
         elif isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):
                 if isinstance(key, ast.Constant):
                     yield from _setting(str(key.value), value)
 
 
+def _constants(tree: ast.AST) -> dict[str, ast.expr]:
+    """Names that are given one value and no other."""
+    given: dict[str, list[ast.expr]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            given.setdefault(node.targets[0].id, []).append(node.value)
+    return {name: values[0] for name, values in given.items() if len(values) == 1}
+
+
+def _meant(value: ast.expr, known: dict[str, ast.expr]) -> ast.expr:
+    return known.get(value.id, value) if isinstance(value, ast.Name) else value
+
+
 def _setting(name: str, value: ast.expr) -> Iterator[SaveSetting]:
     """What is not written out in numbers is told as it stands, so that nobody takes it for left out."""
-    if name not in NAMES:
+    if name not in NAMES and name not in _FOLLOWED:
         return
     if isinstance(value, ast.Constant):
         said = _plain(value.value)
@@ -129,7 +190,11 @@ def _of_lines(text: str) -> Iterator[SaveSetting]:
     for number, line in enumerate(text.splitlines(), 1):
         for part in re.split(r"\s(?=--)", line):
             if (match := _LINE.match(part)) is not None:
-                yield SaveSetting(name=match[1], value=match[2].lower(), line=min(number, 1_000_000))
+                yield SaveSetting(
+                    name=match[1],
+                    value=match[2] if match[1] in _FOLLOWED else match[2].lower()[:40],
+                    line=min(number, 1_000_000),
+                )
 
 
 def _plain(value: object) -> str:

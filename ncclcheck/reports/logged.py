@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from ncclcheck.probes.facts import Cluster, LogEvent, LogProcess, Logs
-from ncclcheck.reports import log_signs
+from ncclcheck.reports import log_signs, lost
 from ncclcheck.reports.findings import Evidence, Finding, Owner, Remedy, State, Where, seen
 from ncclcheck.reports.log_attempts import latest
 from ncclcheck.reports.log_ending import TEXT, Ending
@@ -45,6 +45,8 @@ def log_rule(
                 raise NothingToJudge("no log was read")
             if (symptom or told_by) and cluster.command != "logs":
                 raise NothingToJudge(f"what was seen of this run is told by {told_by or 'its other checks'}")
+            if cluster.command != "logs" and lost.raised(cluster.run):
+                raise NothingToJudge("its ground failed: TRN026")
             logs = logs if whole else latest(logs)
             ending = Ending(logs)
             found = map(ending.judged, body(logs))

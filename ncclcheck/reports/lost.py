@@ -20,6 +20,7 @@ _IN_VAIN = re.compile(
 )
 # Whom gloo and the kernel name beside such words: `Connection closed by peer [10.0.0.2]:4711`.
 _PEER = re.compile(r"\[([0-9a-fA-F:.]+)\]:\d+")
+_SENTENCE = re.compile(r"(?<=[a-z)\]'\"`]{2}\.)\s+(?=[A-Z])")
 _SIGTERM = -15  # torchrun's own way to end ranks
 
 
@@ -69,7 +70,7 @@ def by_themselves(ranks: Sequence[RankState]) -> list[RankState]:
     if found := ended(ranks):
         return found
     found = [rank for rank in ranks if rank.first] or [rank for rank in ranks if rank.error][:1]
-    return [rank for rank in found if not _IN_VAIN.search(last_line(rank.error))]
+    return [rank for rank in found if not in_vain(rank)]
 
 
 def by_defect(ranks: Sequence[RankState]) -> bool:
@@ -87,7 +88,7 @@ def first_dead(cluster: Cluster, late: Sequence[RankState]) -> list[RankState]:
         return first
     mute = [rank for rank in late if not rank.error and rank.exit not in (None, 0, _SIGTERM)]
     told = [rank for rank in late if rank.error]
-    own = [rank for rank in told if not _IN_VAIN.search(last_line(rank.error))]
+    own = [rank for rank in told if not in_vain(rank)]
     return (mute or own or _left(cluster, late) or told)[:1]
 
 
@@ -136,7 +137,7 @@ def how(rank: RankState) -> str:
     if rank.proc_state in ("T", "t"):
         return f"{who} is stopped (state {rank.proc_state})"
     if rank.error:
-        return f"{who} raised {last_line(rank.error)}"
+        return f"{who} raised {headline(rank.error)}"
     if rank.exit is not None and rank.exit < 0:
         return f"{who} was ended by {signal_name(rank.exit)}"
     if rank.exit is not None:
@@ -160,6 +161,29 @@ def where(rank: RankState) -> str:
 def signal_name(status: int) -> str:
     """`SIGKILL` for an exit status of -9."""
     return last_words.name_of(-status)
+
+
+def in_vain(rank: RankState) -> bool:
+    """Its error only says that another rank left it, or did not come."""
+    return bool(_IN_VAIN.search(headline(rank.error)) or _IN_VAIN.search(last_line(rank.error)))
+
+
+def raised(run: Run) -> list[RankState]:
+    """Ranks that the user's own code ended, where nothing else ended any; those that only lost a peer are none."""
+    ranks = late(run)
+    if ended(ranks) or by_defect(ranks):
+        return []
+    return [rank for rank in ranks if rank.users and not in_vain(rank)]
+
+
+def headline(text: str) -> str:
+    """What an exception says first; of one that a loader's worker handed over, what it ends with."""
+    if "Original Traceback" in text:
+        return last_line(text)
+    kind, colon, said = text.strip().partition(":")
+    first = next((line.strip() for line in said.splitlines() if line.strip()), "")
+    sentence = _SENTENCE.split(first, maxsplit=1)[0].removesuffix(".")
+    return f"{kind}{colon} {sentence}".strip()[:300] if text.strip() else "nothing"
 
 
 def last_line(text: str) -> str:

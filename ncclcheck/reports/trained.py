@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ncclcheck.probes.facts import Cluster
+from ncclcheck.probes.facts.training import Metric
 from ncclcheck.reports.findings import Finding, Remedy, Where, note, seen, unknown, you
 from ncclcheck.reports.rule import Body, NothingToJudge
 
@@ -65,6 +66,14 @@ def place(cluster: Cluster, rank: int) -> Where:
     """The rank, on its node where that is known."""
     node = next((one.node for one in cluster.run.ranks if one.rank == rank), None)
     return Where(node=node, rank=rank)
+
+
+def agrees(cluster: Cluster, metric: Metric) -> bool:
+    """Whether the mean loss that ranks sum up is that of one process."""
+    if metric.reduced is None or metric.whole is None:
+        return False
+    apart = abs(metric.reduced - metric.whole) / max(abs(metric.whole), 1e-12)
+    return apart <= cluster.policy.thresholds.get("TRN008.relative", 1e-4)
 
 
 def ranks(numbers: Sequence[int], count: int = 0) -> str:

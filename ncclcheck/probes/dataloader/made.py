@@ -116,21 +116,34 @@ def _module(name: str) -> ModuleType:
 
 
 def _file(path: str) -> ModuleType:
-    """Under the file's own name, with its folder on the path: as `python path/to/file.py` would see it."""
+    """Under the file's own name, with its folder on the path: as `python path/to/file.py` would see it.
+
+    A file that was loaded is not run again: model, data and loss of one file are of the same classes.
+    """
     if not os.path.isfile(path):
         raise FactoryError(f"{path} is not there")
     _put_first(os.path.dirname(path))
     name = os.path.basename(path).removesuffix(".py")
-    loaded = sys.modules.get(name)
-    if loaded is not None and os.path.realpath(getattr(loaded, "__file__", None) or "") != os.path.realpath(path):
+    if (loaded := sys.modules.get(name)) is not None and not _is_of(loaded, path):
         name = f"{name}_of_user"
+        loaded = sys.modules.get(name)
+    if loaded is not None and _is_of(loaded, path):
+        return loaded
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise FactoryError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module
+
+
+def _is_of(module: ModuleType, path: str) -> bool:
+    return os.path.realpath(getattr(module, "__file__", None) or "") == os.path.realpath(path)
 
 
 def _keywords(target: Any, kwargs: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, Any]:

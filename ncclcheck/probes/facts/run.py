@@ -16,7 +16,9 @@ class RankState(Struct, frozen=True, kw_only=True):
     proc_state: the letter of /proc/PID/stat, or "gone". exit: the exit status, negative for a signal.
     phase: start (no world yet), world (joined), done (all parts finished). ticks: iterations that were begun since
     the last step; ranks in the same collective have begun as many. defect: the line of ncclcheck that raised
-    `error`, where that is a defect of its own.
+    `error`, where that is a defect of its own. users: the user's own code raised it, or a call of it; at: the line
+    of that code, its function and the index of the sample. stack: where the rank stood when it had made no
+    progress for seconds, the innermost first: a collective, and lines of the user's.
     """
 
     rank: Count
@@ -31,6 +33,9 @@ class RankState(Struct, frozen=True, kw_only=True):
     exit: int | None = None
     error: str = ""
     defect: str = ""
+    users: bool = False
+    at: str = ""
+    stack: list[str] = field(default_factory=list)
     first: bool = False
 
 

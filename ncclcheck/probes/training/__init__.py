@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ncclcheck.probes.context import Context
 from ncclcheck.probes.facts import Measurements
-from ncclcheck.probes.facts.training import Setup, Smoke
+from ncclcheck.probes.facts.training import Checks, Setup, Smoke
 
 if TYPE_CHECKING:
     from ncclcheck.probes.training.loop import Setting
@@ -27,7 +27,10 @@ def run(context: Context) -> Callable[[], None] | None:
 
     setting = loop.make(context)
     if context.rank == 0:
-        context.emit(Measurements(smoke=Smoke(setup=_setup(setting))))
+        checks = Checks(before_wrap=setting.apart) if setting.apart else None
+        context.emit(Measurements(smoke=Smoke(setup=_setup(setting), checks=checks)))
+    if setting.apart:
+        return None
     if setting.plan.resume:
         resume.resumed(setting)
         return None
@@ -35,6 +38,7 @@ def run(context: Context) -> Callable[[], None] | None:
         importlib.import_module(f"{__name__}.{name}").run(setting)
     if setting.plan.kill:
         return resume.interrupted(setting)
+    places.unseen(setting, "resume", "--no-kill was given")
     places.remove(setting)
     return None
 

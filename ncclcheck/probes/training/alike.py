@@ -16,6 +16,7 @@ from ncclcheck.probes.timing import Peers
 from ncclcheck.probes.training.state import combined, plain
 
 MOST = 20
+_MOST_NAMES = 5000
 
 
 def agreement(peers: Peers, model: nn.Module, prints: Mapping[str, int]) -> Agreement:
@@ -34,6 +35,39 @@ def agreement(peers: Peers, model: nn.Module, prints: Mapping[str, int]) -> Agre
     return Agreement(
         tensors=len(names), differ=len(columns), tied=any(_tied(row) for row in rows), differing=found
     )
+
+
+def structures(peers: Peers, model: nn.Module) -> Agreement | None:
+    """The parameters that some rank lacks, freezes or has in another shape; None where all have the same.
+
+    Nothing may be sent by the model before this is known: ranks would wait for each other, or mix up gradients.
+    """
+    mine = {plain(name): _form(one) for name, one in model.named_parameters()}
+    if len({*peers.texts(combined(dict.fromkeys(map(str, mine.items()), 0)))}) == 1:
+        return None
+    ranks = told(peers, dict([*mine.items()][:_MOST_NAMES]))
+    names = dict.fromkeys(name for one in ranks for name in one)
+    forms = {name: [one.get(name, "missing") for one in ranks] for name in names}
+    apart = {name: found for name, found in forms.items() if len({*found}) > 1}
+    return Agreement(
+        tensors=len(mine),
+        differ=len(apart),
+        differing=[
+            Differing(name=name[:200], ranks=odd(found)[:MOST], count=len(odd(found)), how=_how(found))
+            for name, found in [*apart.items()][:MOST]
+        ],
+    )
+
+
+def _form(parameter: nn.Parameter) -> str:
+    shape = "x".join(map(str, parameter.shape)) or "one number"
+    return f"{'trained' if parameter.requires_grad else 'frozen'}, {shape}"
+
+
+def _how(forms: Sequence[str]) -> str:
+    """`frozen, 8x8 on rank 0; trained, 8x8 on rank 1`."""
+    first = {form: forms.index(form) for form in dict.fromkeys(forms)}
+    return "; ".join(f"{form} on rank {rank}" for form, rank in [*first.items()][:3])
 
 
 def _unequal(mine: torch.Tensor) -> list[int]:

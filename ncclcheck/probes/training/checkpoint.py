@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
@@ -18,9 +19,10 @@ from ncclcheck.probes.facts.training.saves import RankProblem, Reloaded, Saves
 from ncclcheck.probes.training import places
 from ncclcheck.probes.training.alike import MOST, agreement
 from ncclcheck.probes.training.loop import Setting, stream, train_step, wrap
-from ncclcheck.probes.training.state import combined, fingerprints
+from ncclcheck.probes.training.state import fingerprints
 
 _STEPS = 2
+_MOST_TENSORS = 5
 _PREFIX = "module."  # of DDP
 
 
@@ -69,7 +71,7 @@ def _reloaded(setting: Setting, model: nn.Module, path: Path) -> Reloaded:
     found = places.problems(setting, problem)
     prints = fingerprints(fresh)
     same = agreement(setting.peers, fresh, prints)
-    changed = [] if found else _unlike(setting, prints, fingerprints(model))
+    changed = [] if found else _unlike(setting, fresh, model, prints)
     return Reloaded(
         path=str(path),
         bytes=size,
@@ -100,11 +102,27 @@ def _unwritten(path: Path, found: list[RankProblem]) -> Reloaded:
     return Reloaded(path=str(path), problems=found[:MOST], failed=len(found))
 
 
-def _unlike(setting: Setting, found: dict[str, int], expected: dict[str, int]) -> list[Differing]:
-    """Ranks on which the model that was read is not the one that was saved."""
-    equal = setting.peers.texts("1" if combined(found) == combined(expected) else "0")
-    ranks = [rank for rank, text in enumerate(equal) if text == "0"]
-    return [Differing(name="the model as it was saved", ranks=ranks[:MOST], count=len(ranks))] if ranks else []
+def _unlike(setting: Setting, fresh: nn.Module, model: nn.Module, found: dict[str, int]) -> list[Differing]:
+    """Tensors that are not what rank 0 saved; its own model is the measure, as others have other statistics.
+
+    What only one of both has, such as a cache that the first forward pass makes, is no difference.
+    """
+    expected, saved = fingerprints(model), fresh.state_dict()
+    parameters = {name for name, _ in fresh.named_parameters()}
+    world = setting.peers.world
+    apart = [
+        Differing(
+            name=name[:200],
+            kind="parameter" if name in parameters else "buffer",
+            ranks=[*range(min(world, MOST))],
+            count=world,
+            unsaved=name not in saved,
+        )
+        for name, value in found.items()
+        if expected.get(name, value) != value
+    ]
+    everyone = msgspec.json.decode(setting.peers.texts(msgspec.json.encode(apart[:_MOST_TENSORS]).decode())[0])
+    return msgspec.convert(everyone, list[Differing])
 
 
 def written(path: Path, state: Any) -> tuple[float, str]:

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import inspect
 import os
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from ncclcheck.probes.context import DataPlan, TrainingPlan
 from ncclcheck.probes.dataloader.made import FactoryError, Made, find, resolve
 from ncclcheck.probes.training import lightning, models
 from ncclcheck.probes.training.feed import Batch, distributed
+from ncclcheck.probes.training.seeds import SEED, own_generators
 from ncclcheck.probes.training.state import bare
 
 _EPOCH = 4  # steps at least, of the built-in data
+_WRAPPERS = ("accelerate", "lightning", "pytorch_lightning")  # each gives a plain loader a sampler for its ranks
 
 
 def is_builtin(plan: TrainingPlan) -> bool:
     """Whether nothing of it is the user's own."""
-    return plan.model in models.MODELS and not plan.data and not plan.loss
+    return plan.model in models.MODELS and not plan.data and not plan.loss and not plan.step
 
 
 def enter(plan: TrainingPlan) -> None:
@@ -45,23 +51,44 @@ def copies(plan: TrainingPlan, made: nn.Module) -> Callable[[], nn.Module]:
     """What gives another model like `made`, which nobody trains."""
 
     def another() -> nn.Module:
-        try:
+        if not hooked(made):
+            try:
+                return copy.deepcopy(made)
+            except RuntimeError:  # torch refuses tensors that are results, such as those of weight_norm
+                pass
+        with own_generators(device, SEED):
+            fresh = model(plan).to(device)
+        if fresh is made:  # the module itself was named, and nothing makes another one
             return copy.deepcopy(made)
-        except RuntimeError:  # torch refuses tensors that are results, such as those of weight_norm
-            fresh = model(plan).to(next(made.parameters()).device)
-            fresh.load_state_dict(made.state_dict())
-            return fresh
+        fresh.load_state_dict(made.state_dict())
+        return fresh
 
+    device = next((one.device for one in made.parameters()), torch.device("cpu"))
     return another
 
 
+def hooked(made: nn.Module) -> list[str]:
+    """Parameters with a hook on their gradient, which copy.deepcopy leaves out."""
+    kinds = ("_backward_hooks", "_post_accumulate_grad_hooks")
+    return [name for name, one in made.named_parameters() if any(getattr(one, kind, None) for kind in kinds)]
+
+
+def optimizer(made: nn.Module, *, sparse: bool) -> Optimizer:
+    """AdamW; it takes no sparse gradients, which plain SGD does."""
+    if sparse:
+        return torch.optim.SGD(made.parameters(), lr=0.1)
+    return torch.optim.AdamW(made.parameters(), lr=1e-3)
+
+
 def loader(plan: TrainingPlan, world: int) -> DataLoader[Any]:
-    """The loader of this rank. A dataset gets a DistributedSampler; a loader is taken as it is."""
+    """The loader of this rank. A dataset gets a DistributedSampler, and so does a loader that Accelerate or
+    Lightning would give one; any other loader is taken as it is.
+    """
     if plan.data in models.DATA or not plan.data:
         samples = max(models.SAMPLES, world * plan.batch * plan.accumulate * _EPOCH)
         make = models.DATA.get(plan.data or plan.model, models.Walks)
         return distributed(make(samples), plan.batch)
-    return _sharded(_users(plan), plan.batch)
+    return _sharded(_users(plan), plan.batch, wrapper(plan))
 
 
 def _users(plan: TrainingPlan) -> Made:
@@ -69,8 +96,40 @@ def _users(plan: TrainingPlan) -> Made:
     return resolve(wanted, {name: os.environ[name] for name in ("RANK", "WORLD_SIZE") if name in os.environ})()
 
 
-def _sharded(made: Made, batch: int) -> DataLoader[Any]:
-    own = made.given == "loader" or made.iterable or {"sampler", "batch_sampler"} & made.loader.keys()
+def wrapper(plan: TrainingPlan) -> str:
+    """What shares out a plain loader in the user's own loop, by the imports of the files that were named."""
+    return next((name for name in _WRAPPERS if name in imported(plan)), "")
+
+
+def imported(plan: TrainingPlan) -> set[str]:
+    """The top-level packages that these files import anywhere; nothing is run for it."""
+    found: set[str] = set()
+    for name in {plan.model, plan.data, plan.loss}:
+        where, _, attribute = name.rpartition(":")
+        if not attribute or not where:
+            continue
+        module = inspect.getmodule(find(name, plan.directory)) or sys.modules.get(where)
+        try:
+            tree = ast.parse(inspect.getsource(module)) if module else None
+        except (OSError, TypeError, SyntaxError):
+            continue
+        found |= _imports(tree) if tree else set()
+    return found
+
+
+def _imports(tree: ast.AST) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {one.name.partition(".")[0] for one in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names.add((node.module or "").partition(".")[0])
+    return names
+
+
+def _sharded(made: Made, batch: int, wrapper: str) -> DataLoader[Any]:
+    whole = made.given == "loader" and not wrapper
+    own = whole or made.iterable or {"sampler", "batch_sampler"} & made.loader.keys()
     more = {"batch_size": batch, **made.loader} if "batch_sampler" not in made.loader else dict(made.loader)
     if own:
         return DataLoader(made.dataset, **more)
@@ -78,10 +137,15 @@ def _sharded(made: Made, batch: int) -> DataLoader[Any]:
     return distributed(made.dataset, more.pop("batch_size"), shuffle=shuffle, **more)
 
 
+def step(plan: TrainingPlan) -> Callable[[nn.Module, Batch, dict[str, Any]], Any] | None:
+    """The user's own step of the loop; None where none was given."""
+    return find(plan.step, plan.directory) if plan.step else None
+
+
 def loss(plan: TrainingPlan) -> Callable[[nn.Module, Batch], Tensor]:
     """The loss of a model on a batch."""
     if not plan.loss:
-        return models.cross_entropy if is_builtin(plan) else _usual
+        return models.cross_entropy if plan.model in models.MODELS and not plan.data else _usual
     measure = getattr(functional, plan.loss, None) or find(plan.loss, plan.directory)
     if isinstance(measure, type):  # such as nn.MSELoss
         measure = measure()
@@ -116,8 +180,18 @@ def _usual(net: nn.Module, batch: Batch) -> Tensor:
     return functional.cross_entropy(out.float(), wanted)
 
 
+def _kind_of(batch: Any) -> str:
+    if batch is None:
+        return "None"
+    name = type(batch).__name__
+    return f"a {name} of {len(batch)}" if isinstance(batch, tuple | list) else f"a {name}"
+
+
 def _out_and_wanted(net: nn.Module, batch: Batch) -> tuple[Any, Any]:
     """The model's output for all but the last part of the batch, and that part."""
     if not isinstance(batch, tuple | list) or len(batch) < 2:
-        raise FactoryError("a batch is not (input, target): name a loss(model, batch) with --loss MODULE:FUNCTION")
+        raise FactoryError(
+            f"the loader gave {_kind_of(batch)} for a batch, not (input, target): name a loss(model, batch) with "
+            "--loss MODULE:FUNCTION"
+        )
     return net(*batch[:-1]), batch[-1]

@@ -76,7 +76,10 @@ def _unjoinable(setting: Setting, batch: Batch) -> str:
     norms = [name for name, one in setting.model.named_modules() if isinstance(one, _BatchNorm)]
     if norms:
         return f"BatchNorm sees the batch of its rank only ({norms[0] or 'the model'})"
-    if any(told(setting.peers, _is_random(setting, batch))):
+    moods = told(setting.peers, _mood(setting, batch))
+    if "restless" in moods:
+        return "the model gives another loss for the same batch and seed each time: it counts, or changes itself"
+    if "random" in moods:
         drops = [name for name, one in setting.model.named_modules() if "Dropout" in type(one).__name__]
         return f"the model draws random numbers ({drops[0] if drops else 'no Dropout module does'})"
     samples = samples_of(batch)
@@ -84,10 +87,11 @@ def _unjoinable(setting: Setting, batch: Batch) -> str:
     return "the batch holds tensors that are not one entry a sample" if any(told(setting.peers, ragged)) else ""
 
 
-def _is_random(setting: Setting, batch: Batch) -> bool:
-    """Whether the loss depends on the seed."""
-    model, losses = setting.fresh_model(), set()
-    for seed in (SEED, SEED + 1):
+def _mood(setting: Setting, batch: Batch) -> str:
+    """Whether the loss depends on the seed, or on how often it was asked for."""
+    model, losses = setting.fresh_model(), list[float]()
+    for seed in (SEED, SEED, SEED + 1):
         with own_generators(setting.device, seed), torch.no_grad():
-            losses.add(float(setting.loss(model, moved(batch, setting.device))))
-    return len(losses) > 1
+            losses.append(float(setting.loss(model, moved(batch, setting.device))))
+    first, again, other = losses
+    return "restless" if again != first else "random" if other != first else ""

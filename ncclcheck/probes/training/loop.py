@@ -23,9 +23,10 @@ from torch.optim import Optimizer
 
 from ncclcheck.probes.context import Context, TrainingPlan
 from ncclcheck.probes.cores import Cores
+from ncclcheck.probes.facts.training import Agreement
 from ncclcheck.probes.timing import Peers
 from ncclcheck.probes.training import given, sharding
-from ncclcheck.probes.training.alike import told
+from ncclcheck.probes.training.alike import structures, told
 from ncclcheck.probes.training.feed import Batch, Feed, moved
 from ncclcheck.probes.training.inject import Faults
 from ncclcheck.probes.training.seeds import SEED, own_generators, seed_all, states
@@ -50,8 +51,9 @@ class Setting:
 
     batches: the micro-batches of an epoch, not yet on the device; all ranks have equally many. loss: of the model
     on a batch. unreached: of each rank, parameters without a gradient after a pass of the bare model. first: some
-    micro-batches, the first of this rank, for checks that need a few. begun: monotonic time. cores: how short of
-    them this rank is since then.
+    micro-batches, the first of this rank, for checks that need a few. sparse: some gradient is.
+    apart: ranks have different parameters, so that nothing can be trained.
+    begun: monotonic time. cores: how short of them this rank is since then.
     """
 
     context: Context
@@ -72,6 +74,8 @@ class Setting:
     lengths: list[int] = field(default_factory=list)
     unreached: list[list[str]] = field(default_factory=list)
     first: list[Batch] = field(default_factory=list)
+    sparse: bool = False
+    apart: Agreement | None = None
 
     @property
     def unused(self) -> list[str]:
@@ -124,7 +128,7 @@ def make(context: Context) -> Setting:
         batches=feed.batches,
         loss=given.loss(plan),
         fresh_model=given.copies(plan, model),
-        optimizer=lambda made: torch.optim.AdamW(made.parameters(), lr=1e-3),
+        optimizer=lambda made: given.optimizer(made, sparse=setting.sparse),
         builtin=given.is_builtin(plan),
         feed=feed,
         faults=faults,
@@ -132,8 +136,10 @@ def make(context: Context) -> Setting:
         generators=states(context.device),
         begun=time.monotonic(),
     )
-    _make_even(setting)
-    _find_unreached(setting)
+    setting.apart = structures(peers, model)
+    if setting.apart is None:
+        _make_even(setting)
+        _find_unreached(setting)
     return setting
 
 
@@ -163,6 +169,8 @@ def _find_unreached(setting: Setting) -> None:
     with own_generators(setting.device, SEED):
         accumulate(setting, model, iter(setting.first), 1)
     setting.unreached = told(setting.peers, without_gradient(model)[:_MOST_NAMES])
+    sparse = any(one.grad is not None and one.grad.is_sparse for one in model.parameters())
+    setting.sparse = bool(setting.peers.worst([float(sparse)])[0])
 
 
 def stream(setting: Setting, skip: int = 0) -> Iterator[Batch]:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from torch import Tensor, nn
 
 from ncclcheck.probes.facts.training import Checks, Gradients, NotFinite, Precision, RankError, Unchecked
-from ncclcheck.probes.training import joined
+from ncclcheck.probes.training import given, joined
 from ncclcheck.probes.training.alike import MOST, told
 from ncclcheck.probes.training.feed import Batch, moved, samples_of
 from ncclcheck.probes.training.loop import Setting, accumulate, wrap
@@ -101,6 +101,7 @@ def _against_the_mean(setting: Setting, alone: _Pass, batches: list[Batch]) -> t
         samples=sum(samples_of(batch) for batch in batches) * setting.peers.world,
         errors=[_rank_error(rank, *errors[rank]) for rank in worst],
         wrong=sum(not error <= tolerance for error, _ in errors),
+        hooked=[name[:200] for name in given.hooked(setting.model)[:MOST]],
     )
 
 

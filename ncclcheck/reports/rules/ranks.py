@@ -9,7 +9,7 @@ from ncclcheck.probes.facts import Cluster, JobEnd, RankState, Run
 from ncclcheck.reports import exhausted, lost
 from ncclcheck.reports.crowded import crowded_nodes
 from ncclcheck.reports.findings import Evidence, Finding, Remedy, State, Where, admin, fail, seen, unknown, you
-from ncclcheck.reports.fold import fold_names
+from ncclcheck.reports.fold import fold_names, fold_ranks, many
 from ncclcheck.reports.last_words import Told
 from ncclcheck.reports.reached import closed, closed_to
 from ncclcheck.reports.rule import NothingToJudge, rule
@@ -180,6 +180,8 @@ def every_rank_reached_every_collective(cluster: Cluster) -> Iterator[Finding]:
         if any(rank.phase == "start" for rank in run.ranks):
             raise NothingToJudge("its ground failed: RUN002")
         return
+    if lost.raised(run):
+        raise NothingToJudge("its ground failed: TRN026")
     if (
         findings := _killed(cluster)
         or _closed(cluster, late)
@@ -193,10 +195,30 @@ def every_rank_reached_every_collective(cluster: Cluster) -> Iterator[Finding]:
     else:
         yield _out_of_time(
             cluster,
-            f"when {_cut_short(run)}: {_steps(late)}",
+            f"when {_cut_short(run)}: {_standing(late) or _steps(late)}",
             late,
-            _more_time(run, "or fewer and smaller --sizes"),
+            _what_to_do(cluster, late),
         )
+
+
+def _standing(late: list[RankState]) -> str:
+    """Where ranks stood for long, and where they part; ranks at one place are told together."""
+    still = [rank for rank in late if rank.stack and rank.since_s >= lost.STUCK_S]
+    if not still:
+        return ""
+    places: dict[str, list[int]] = {}
+    for rank in still:
+        places.setdefault(" from ".join(rank.stack[:2]), []).append(rank.rank)
+    told = "; ".join(f"{fold_ranks(ranks)} in {place}" for place, ranks in places.items())
+    step, least = still[0].last_step, min(rank.since_s for rank in still)
+    return f"{many(len(still), 'rank')} stood still for {least:.0f} s, in {step!r}: {told}"
+
+
+def _what_to_do(cluster: Cluster, late: list[RankState]) -> str:
+    if len({" ".join(rank.stack[:2]) for rank in late if rank.stack}) > 1:
+        return "Let all ranks enter the same collectives in the same order: these part at the named lines."
+    smaller = "fewer --steps" if cluster.command == "smoke" else "fewer and smaller --sizes"
+    return _more_time(cluster.run, f"or {smaller}")
 
 
 def _never_left(run: Run, late: list[RankState]) -> Finding:
@@ -324,7 +346,7 @@ def _mends(rank: RankState, known: Told | None) -> list[Remedy]:
     if known:
         return known.fix
     if rank.error:
-        return [you("Fix what it raised; torchrun's own words about it add nothing.")]
+        return [you(f"Fix what it raised{f' at {rank.at}' if rank.at else ''}: {lost.headline(rank.error)}")]
     return [
         you("Look at what this rank printed, and whether something outside ended it."),
         admin("See whether the kernel ended it.", "dmesg -T | grep -i -E 'killed process|oom'"),
@@ -337,6 +359,8 @@ def _evidence(rank: RankState) -> Evidence:
         parts.append(f"exit status {rank.exit}")
     if rank.error:
         parts.append(rank.error)
+    elif rank.stack:
+        parts.append(f"in {' from '.join(rank.stack)}")
     return seen(f"rank {rank.rank} on {rank.node}, pid {rank.pid}", ", ".join(parts))
 
 

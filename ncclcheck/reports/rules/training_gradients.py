@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.probes.facts.training import Gradients, NotFinite, Precision, RankError, Unused, UnusedParameter
-from ncclcheck.reports.findings import Finding, State, Where, fail, fine, note, seen, warn, you
+from ncclcheck.reports.findings import Finding, Remedy, State, Where, fail, fine, note, seen, warn, you
+from ncclcheck.reports.fold import many
 from ncclcheck.reports.rule import rule
-from ncclcheck.reports.trained import builtin, checked, number, partly, place, ranks, strategy
+from ncclcheck.reports.trained import agrees, builtin, checked, number, partly, place, ranks, strategy
 
 _JOBS = ("smoke",)
 _SHOWN = 3
@@ -38,7 +39,9 @@ def gradients_of_one_process(cluster: Cluster, found: Gradients) -> Iterator[Fin
     - **you** call the wrapped model, not `model.module`; leave `no_sync()` before the last micro-batch; keep all
       parameters known to DDP when it is made.
     - **you** only the joined batch differs: let the loss be a mean over all samples (tokens), not a sum, and not a
-      mean of means where ranks have different numbers of tokens.
+      mean of means where ranks have different numbers of tokens. DDP divides by the number of ranks: with `tokens`
+      summed up over ranks, `losses.sum() * world_size / tokens`.
+    - **you** the model computes otherwise by rank (TRN008), or clips in hooks of parameters: fix that.
 
     ## Source
     PyTorch, DistributedDataParallel; deepspeedai/DeepSpeed#5583, Lightning-AI/pytorch-lightning#20882,
@@ -84,7 +87,7 @@ def _wrong_ranks(cluster: Cluster, found: Gradients, when: str) -> Iterator[Find
 
 def _wrong(cluster: Cluster, one: RankError, found: Gradients, when: str) -> Finding:
     told = f"{number(one.error)} of the norm"
-    more = f" (so have {found.wrong - 1} other ranks)" if found.wrong > 1 else ""
+    more = f" (and {many(found.wrong - 1, 'other rank')})" if found.wrong > 1 else ""
     return fail(
         place(cluster, one.rank),
         f"rank {one.rank} has other gradients than the mean of all ranks {when}: off by {told}{more}",
@@ -107,20 +110,48 @@ def _joined(cluster: Cluster, found: Gradients, what: str) -> Iterator[Finding]:
         told = f"off by {found.joined:.2g} of the norm, {found.samples} samples"
         yield fine(Where(), f"gradients are those of one process on {what}: {told}", seen("difference", told))
     else:
+        why, fix = _why_not_joined(cluster, found)
         told = f"{found.joined:.3g} of the norm"
+        hooks = [seen("hooks on the gradients of", ", ".join(found.hooked[:_SHOWN]))] if found.hooked else []
         yield (fail if builtin(cluster) else warn)(
             Where(),
             f"gradients are the mean over ranks, but not those of {what}: off by {told}",
-            why="The loss is not a mean over samples: the step depends on how many ranks share the batch.",
+            why=why,
             owner="job",
-            evidence=[seen("difference", f"{told}; up to {found.tolerance:g} is rounding")],
-            fix=[
-                you(
-                    "Let the loss be a mean over all samples of all ranks.",
-                    "loss = loss.sum() / tokens_of_all_ranks",
-                )
-            ],
+            evidence=[seen("difference", f"{told}; up to {found.tolerance:g} is rounding"), *hooks],
+            fix=[fix],
         )
+
+
+def _why_not_joined(cluster: Cluster, found: Gradients) -> tuple[str, Remedy]:
+    """By what else was seen: a model that differs by rank, hooks that change gradients, else the loss."""
+    checks = cluster.measurements.smoke.checks if cluster.measurements.smoke else None
+    if checks and checks.metric and not agrees(cluster, checks.metric):
+        return (
+            "The model computes something else on each rank for the same samples (TRN008), or the loss is no mean "
+            "over samples.",
+            you(
+                "Fix TRN008 first. What ranks must have alike belongs in a buffer, which DDP hands out, not in an "
+                "attribute.",
+                "self.register_buffer('scale', scale)",
+            ),
+        )
+    if found.hooked:
+        return (
+            "Hooks on parameters change the gradients of each rank before they are averaged, or the loss is no "
+            "mean over samples.",
+            you(
+                "Clip or scale after backward(), when gradients are averaged, not in hooks.",
+                "loss.backward(); torch.nn.utils.clip_grad_norm_(ddp_model.parameters(), 1.0)",
+            ),
+        )
+    return (
+        "The loss is not a mean over samples: the step depends on how many ranks share the batch.",
+        you(
+            "Let the loss be a mean over all samples (tokens) of all ranks; DDP divides by the number of ranks.",
+            "dist.all_reduce(tokens); loss = losses.sum() * dist.get_world_size() / tokens",
+        ),
+    )
 
 
 @rule("TRN010", "every parameter gets a gradient", worst=State.FAIL, over="", commands=_JOBS)

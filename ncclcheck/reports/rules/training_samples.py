@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.probes.facts.training import Lengths, Orders, Samples
-from ncclcheck.reports.findings import Evidence, Finding, State, Where, fail, fine, note, seen, warn, you
+from ncclcheck.reports.findings import Evidence, Finding, Remedy, State, Where, fail, fine, note, seen, warn, you
 from ncclcheck.reports.rule import NothingToJudge, rule
 from ncclcheck.reports.trained import checked, place, ranks
 
@@ -30,11 +30,13 @@ def every_sample_once(cluster: Cluster, found: Samples) -> Iterator[Finding]:
     Each rank's sampler is asked for an epoch without reading data, and the counts are summed up. Padding (fewer
     repeats than a global batch) and `drop_last` (fewer missing than a global batch and one a rank) are told.
     Streams have no indices: `ncclcheck data` reads them. A dataset gets a DistributedSampler here, as Lightning,
-    Accelerate and the Hugging Face Trainer give it one; a DataLoader is taken as it is.
+    Accelerate and the Hugging Face Trainer give it one. So does a plain DataLoader whose own file, or the model's,
+    imports Accelerate or Lightning; any other DataLoader is taken as it is.
 
     ## Fix
     - **you** give the loader a `DistributedSampler`, or a sampler that knows rank and world size.
-    - **you** with Accelerate or Lightning give `--data` the dataset instead of the loader.
+    - **you** where Accelerate or Lightning shares the loader out, and no file named here imports them, give
+      `--data` the dataset instead of the loader.
 
     ## Source
     PyTorch, torch.utils.data.distributed.DistributedSampler; huggingface/datasets#5360,
@@ -175,5 +177,15 @@ def equally_many_batches(cluster: Cluster, found: Lengths) -> Iterator[Finding]:
         why="Without those batches the others wait in their next collective until the timeout.",
         owner="job",
         evidence=[seen("length of the loaders", f"{told}; the most {found.most}")],
-        fix=[you("Give all ranks equally many.", "DistributedSampler(dataset, drop_last=True)")],
+        fix=[_equally_many(found)],
     )
+
+
+def _equally_many(found: Lengths) -> Remedy:
+    """A stream has no sampler: its end has to be agreed on."""
+    if found.upto:
+        return you(
+            "End the epoch on all ranks when one has no more batches.",
+            "dist.all_reduce(more, op=dist.ReduceOp.MIN)  # more: 1 while this rank has a batch",
+        )
+    return you("Give all ranks equally many.", "DistributedSampler(dataset, drop_last=True)")

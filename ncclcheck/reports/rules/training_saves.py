@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster
+from ncclcheck.probes.facts.training.checks import Differing
 from ncclcheck.probes.facts.training.saves import Interrupted, Merged, Reloaded, Saves
 from ncclcheck.reports import trained
 from ncclcheck.reports.findings import Finding, State, Where, admin, fail, fine, seen, unknown, warn, you
@@ -13,6 +15,7 @@ from ncclcheck.reports.fold import size
 from ncclcheck.reports.rule import NothingToJudge, rule
 
 _JOBS = ("smoke",)
+_KEYS = re.compile(r"(?:Missing|Unexpected) key\(s\) in state_dict: .{1,200}?(?=\.(?:\s|$)|$)")
 
 
 def _saves(cluster: Cluster) -> Saves:
@@ -44,7 +47,9 @@ def reloads(cluster: Cluster) -> Iterator[Finding]:
     all nodes waiting. A file that is written in place is half a file when the node dies while it is written.
 
     ## How we know
-    Hashes over the bits of every tensor, before and after. Names that begin with `module.` (DDP puts it there)
+    Hashes over the bits of every tensor: the model that was read against rank 0's, which was saved. The running
+    statistics of BatchNorm that other ranks had are theirs and are not compared. A buffer that no state_dict has
+    and that training changes is a warning. Names that begin with `module.` (DDP puts it there)
     are read without it. A folder that not all ranks see is told by rank 0's mark, looked for during 3 s.
 
     ## Fix
@@ -63,31 +68,59 @@ def reloads(cluster: Cluster) -> Iterator[Finding]:
         return
     if found.problems:
         yield _unreadable(found)
-    for tensor in found.differ[:3]:
-        yield fail(
-            Where(rank=tensor.ranks[0] if tensor.ranks else None),
-            f"{tensor.name} has other bits after the checkpoint was read, on {tensor.count} ranks",
-            why="A run that goes on from this checkpoint is not the run that was saved.",
-            owner="job",
-            evidence=[seen("hash before and after", f"differs on ranks {', '.join(map(str, tensor.ranks))}")],
-            fix=[
-                you(
-                    "Save and load the state_dict of the bare model.",
-                    "torch.save(model.module.state_dict(), path)",
-                )
-            ],
-        )
+    yield from map(_changed, found.differ[:3])
     if not found.problems and not found.differ:
         told = f"{size(found.bytes)} written in {found.write_s:.2f} s, read by all in {found.read_s:.2f} s"
         yield fine(Where(), told, seen("checkpoint", told))
 
 
+def _changed(tensor: Differing) -> Finding:
+    who = trained.ranks(tensor.ranks, tensor.count)
+    evidence = [seen("hash before and after", f"differs on {who}")]
+    if tensor.unsaved:
+        return warn(
+            Where(),
+            f"{tensor.name} is in no state_dict, and training changes it: a reloaded model has another value",
+            why="A run that goes on from this checkpoint is not the run that was saved.",
+            owner="job",
+            evidence=evidence,
+            fix=[
+                you(
+                    "Let state_dict have it, unless it can be computed anew.",
+                    f"self.register_buffer({tensor.name.rpartition('.')[2]!r}, value)  # not persistent=False",
+                )
+            ],
+        )
+    return fail(
+        Where(rank=tensor.ranks[0] if tensor.ranks else None),
+        f"{tensor.name} has other bits after the checkpoint was read, on {who}",
+        why="A run that goes on from this checkpoint is not the run that was saved.",
+        owner="job",
+        evidence=evidence,
+        fix=[you("See what the model's own state_dict() or load_state_dict() makes of it.")],
+    )
+
+
 def _unreadable(found: Reloaded) -> Finding:
     first = found.problems[0]
     more = f" (and {found.failed - 1} more ranks)" if found.failed > 1 else ""
+    if (keys := _KEYS.search(first.problem)) is not None:
+        return fail(
+            Where(node=first.node, rank=first.rank),
+            f"a new model does not take the checkpoint of the trained one: {keys[0]}",
+            why="A run that goes on from this checkpoint stops when it loads it.",
+            owner="job",
+            evidence=[seen("load_state_dict", first.problem)],
+            fix=[
+                you(
+                    "Make every layer and buffer in __init__: a new model lacks what the first forward pass "
+                    "makes, and neither DDP nor the optimizer knows it."
+                )
+            ],
+        )
     return fail(
         Where(node=first.node, rank=first.rank),
-        f"rank {first.rank}{more} has no use of the checkpoint: {first.problem}",
+        f"rank {first.rank}{more} cannot read the checkpoint: {first.problem}",
         why="After a crash these ranks could not go on, and the others would wait for them.",
         owner="job",
         evidence=[seen("rank's own words", first.problem)],
@@ -201,7 +234,7 @@ def resumes(cluster: Cluster) -> Iterator[Finding]:
     where, after = Where(node=before.node, rank=before.killed), saves.resumed
     told = f"rank {before.killed} was killed after {before.after} steps, the checkpoint has {before.kept}"
     if after is None:
-        yield unknown(where, f"whether the run can go on: {told}; the second job told no end", why=_WHY_RESUME)
+        yield unknown(where, f"whether the run can go on: {told}; the second job did not finish", why=_WHY_RESUME)
     elif after.problem:
         yield _stuck(where, told, after.problem)
     elif after.digest != before.digest:
@@ -234,7 +267,12 @@ def _another(cluster: Cluster, where: Where, told: str, before: Interrupted, dig
         owner="job",
         evidence=[seen("hash of all parameters", f"uninterrupted {before.digest}, resumed {digest}")],
         fix=[
-            you("See which kernels are not deterministic.", "torch.use_deterministic_algorithms(True)"),
-            you("Save the state that is outside of state_dict too, such as a dataset's own generators."),
+            you(
+                "Save what state_dict leaves out too: counters, generators of the dataset, its place in the data."
+            ),
+            you(
+                "If there is none, see which kernels are not deterministic.",
+                "torch.use_deterministic_algorithms(True)",
+            ),
         ],
     )

@@ -5,20 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster
-from ncclcheck.probes.facts.training.settings import SaveSetting, SettingsFile
-from ncclcheck.reports.findings import Finding, State, Where, fail, fine, note, seen, warn, you
+from ncclcheck.reports.findings import Finding, Remedy, State, Where, fine, note, seen, you
 from ncclcheck.reports.rule import NothingToJudge, rule
-from ncclcheck.reports.save_forecast import forecast
+from ncclcheck.reports.save_forecast import SAY, forecast, within
+from ncclcheck.reports.save_settings import DEFAULT_S, SaveSettings, save_settings
 from ncclcheck.reports.trained import place
-
-_STAGE = ("stage", "zero_stage")
-_GATHER = (
-    "stage3_gather_16bit_weights_on_model_save",
-    "stage3_gather_fp16_weights_on_model_save",
-    "zero3_save_16bit_model",
-)
-_TIMEOUT = ("ddp_timeout", "InitProcessGroupKwargs.timeout", "init_process_group.timeout")
-_DEFAULT_S = 1800.0  # of DeepSpeed, and of transformers' ddp_timeout
 
 
 @rule("TRN017", "the settings of the save suit the model", worst=State.FAIL, commands=("smoke",))
@@ -35,8 +26,10 @@ def suits(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     `stage3_gather_16bit_weights_on_model_save` (Accelerate: `zero3_save_16bit_model`) with stage 3, and
-    `ddp_timeout` or the `timeout` of InitProcessGroupKwargs or init_process_group; 1800 s where none is given,
-    as DeepSpeed and transformers have it. The seconds are those of TRN016: with `--model-params`.
+    `fsdp_state_dict_type` or Lightning's FSDPStrategy(state_dict_type=...); `ddp_timeout` or the `timeout` of
+    InitProcessGroupKwargs, init_process_group or Lightning's strategies; 1800 s where none is given, as DeepSpeed
+    and transformers have it. A file that `deepspeed: FILE.json` names is read too. The seconds and their
+    error bar are those of TRN016: with `--model-params`. What is "auto" is a note: Accelerate decides.
 
     ## Fix
     - **you** raise `ddp_timeout`, or Accelerate's `InitProcessGroupKwargs(timeout=timedelta(hours=2))`.
@@ -47,51 +40,55 @@ def suits(cluster: Cluster) -> Iterator[Finding]:
     DeepSpeed Configuration JSON; transformers, TrainingArguments, ddp_timeout; Accelerate, Kwargs handlers,
     InitProcessGroupKwargs; huggingface/accelerate#2912, deepspeedai/DeepSpeed#7533.
     """
-    files = cluster.measurements.smoke.settings if cluster.measurements.smoke else []
-    if not files:
+    if not (cluster.measurements.smoke and cluster.measurements.smoke.settings):
         raise NothingToJudge("no file was given with --settings")
-    stage, gather, timeout = _last(files, _STAGE), _last(files, _GATHER), _last(files, _TIMEOUT)
-    if stage is None or stage[1].value != "3":
-        raise NothingToJudge("the files do not ask for ZeRO stage 3")
-    if gather is None or gather[1].value != "true":
-        yield _in_pieces(gather or stage)
+    found = save_settings(cluster)
+    if found is None:
+        raise NothingToJudge("the files ask neither for ZeRO stage 3 nor for FSDP's state_dict_type")
+    if found.gathers:
+        yield _gathered(cluster, found)
+    elif found.gathers is None:
+        yield _undecided(found)
     else:
-        yield _gathered(cluster, gather, timeout)
+        yield _in_pieces(found)
 
 
-_Said = tuple[SettingsFile, SaveSetting]
-
-
-def _last(files: list[SettingsFile], names: tuple[str, ...]) -> _Said | None:
-    """The last word on it."""
-    found = [(file, one) for file in files for one in file.settings if one.name in names]
-    return found[-1] if found else None
-
-
-def _words(said: _Said) -> str:
-    file, one = said
-    return f"{file.path}{f':{one.line}' if one.line else ''}: {one.name} = {one.value}"
-
-
-def _in_pieces(said: _Said) -> Finding:
+def _in_pieces(found: SaveSettings) -> Finding:
+    zero = not found.by.setting.name.endswith("state_dict_type")
+    told = (
+        ("zero_to_fp32.py puts them together", "python zero_to_fp32.py . model")
+        if zero
+        else ("accelerate merge-weights puts them together", "accelerate merge-weights CHECKPOINT model")
+    )
     return note(
-        Where(device=said[0].path),
-        f"ZeRO-3 saves pieces: {_words(said)}",
-        why="from_pretrained reads no pieces; DeepSpeed's zero_to_fp32.py puts them together.",
+        Where(device=found.by.file.path),
+        f"{'ZeRO-3' if zero else 'FSDP'} saves pieces: {found.by.words}",
+        why=f"from_pretrained reads no pieces; {told[0]}.",
         owner="job",
-        evidence=[seen(said[0].path, _words(said))],
-        fix=[you("Put the pieces together after the run.", "python zero_to_fp32.py . model")],
+        evidence=[seen(found.by.file.path, found.by.words)],
+        fix=[you("Put the pieces together after the run.", told[1])],
     )
 
 
-def _gathered(cluster: Cluster, gather: _Said, timeout: _Said | None) -> Finding:
-    limit = _seconds(timeout[1].value) if timeout else _DEFAULT_S
+def _undecided(found: SaveSettings) -> Finding:
+    return note(
+        Where(device=found.by.file.path),
+        f"whether rank 0 gathers all weights is left to Accelerate: {found.by.words}",
+        why="Gathering a large model may take longer than the timeout; from_pretrained reads no pieces.",
+        owner="job",
+        evidence=[seen(found.by.file.path, found.by.words)],
+        fix=[you("Say which it is to be: true gathers, false saves pieces.", f'"{found.by.setting.name}": false')],
+    )
+
+
+def _gathered(cluster: Cluster, asked: SaveSettings) -> Finding:
+    limit = DEFAULT_S if asked.timeout is None else asked.seconds
     smoke = cluster.measurements.smoke
     sharded = smoke.saves.sharded if smoke and smoke.saves else None
     found = forecast(sharded) if sharded else None
-    said = _words(timeout) if timeout else f"no timeout is given, {_DEFAULT_S:g} s apply"
-    evidence = [seen(gather[0].path, _words(gather)), seen("timeout", said)]
-    where = Where(node=place(cluster, 0).node, device=gather[0].path)
+    said = asked.timeout.words if asked.timeout else f"no timeout is given, {DEFAULT_S:g} s apply"
+    evidence = [seen(asked.by.file.path, asked.by.words), seen("timeout", said)]
+    where = Where(node=place(cluster, 0).node, device=asked.by.file.path)
     if found is None or limit is None:
         return note(
             where,
@@ -99,13 +96,13 @@ def _gathered(cluster: Cluster, gather: _Said, timeout: _Said | None) -> Finding
             why="Whether that is enough depends on the model's size and on this storage.",
             owner="job",
             evidence=evidence,
-            fix=[you("Let it be forecast.", "ncclcheck smoke --settings FILE --model-params 70e9")],
+            fix=[_unforecast(cluster, asked, limit)],
         )
-    told = f"gathering and writing takes about {found.gathered:.0f} s here; {said}"
-    share = cluster.policy.thresholds.get("TRN016.share", 0.5)
-    if found.gathered <= share * limit:
+    judged = within(cluster, found.gathered, found.weights_bytes, found.measured_bytes, limit)
+    told = f"gathering and writing takes about {judged.words} here; {said}"
+    if judged.state is State.OK:
         return fine(where, told, evidence[0])
-    return (fail if found.gathered > limit else warn)(
+    return SAY[judged.state](
         where,
         told,
         why="The watchdog would end the job in the middle of its first save.",
@@ -113,13 +110,25 @@ def _gathered(cluster: Cluster, gather: _Said, timeout: _Said | None) -> Finding
         evidence=evidence,
         fix=[
             you("Give it more time.", f"ddp_timeout = {int(4 * found.gathered)}"),
-            you("Or save pieces.", f"{gather[1].name}: false"),
+            you("Or save pieces.", _PIECES.get(asked.by.setting.name, f"{asked.by.setting.name}: false")),
         ],
     )
 
 
-def _seconds(value: str) -> float | None:
-    try:
-        return max(0.0, min(1e9, float(value)))
-    except ValueError:
-        return None
+_PIECES = {
+    "fsdp_state_dict_type": "fsdp_state_dict_type: SHARDED_STATE_DICT",
+    "FSDPStrategy.state_dict_type": 'FSDPStrategy(state_dict_type="sharded")',
+}
+
+
+def _unforecast(cluster: Cluster, asked: SaveSettings, limit: float | None) -> Remedy:
+    """Why there is no forecast: a timeout that is no number, no time for it, or no size."""
+    smoke = cluster.measurements.smoke
+    why = (
+        next((one for one in smoke.saves.unseen if one.part == "sharded"), None) if smoke and smoke.saves else None
+    )
+    if limit is None and asked.timeout:
+        return you(f"Write {asked.timeout.setting.name} in numbers, so that it can be read.")
+    if why:
+        return you(f"No save was measured: {why.why}.", "ncclcheck smoke --settings FILE --time-budget 60")
+    return you("Let it be forecast.", "ncclcheck smoke --settings FILE --model-params 70e9")

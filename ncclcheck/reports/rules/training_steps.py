@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from shlex import quote
-from statistics import median
+from statistics import median, median_low
 
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.reports import step_times, training_why
@@ -14,6 +14,9 @@ from ncclcheck.reports.rule import NothingToJudge, rule
 from ncclcheck.reports.step_times import Row, Steps, Straggler
 
 _JOBS = ("smoke",)
+# On CPUs: the share of its step that a rank waits for data, and how many times as long as others, until that is a
+# fault of this rank. Seen of a sound loader with two ranks on two cores: 0.22 of the step.
+_ALONE_SHARE, _ALONE_TIMES = 0.5, 10.0
 
 
 def _measured(cluster: Cluster, *, ranks: int = 1) -> Steps:
@@ -39,7 +42,9 @@ def no_wait_for_data(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     The time in the iterator's `next`, in steps with collectives. Expected is next to nothing: loader workers read
     ahead while the model computes. More than 10 % of the step (`TRN019.percent`) and 1 ms (`TRN019.ms`) is a
-    warning. The worst rank of each node is named.
+    warning. The worst rank of each node is named. On CPUs a step is no measure of what a GPU would take, and the
+    loader shares the cores with the model: there it is a note, and a warning only for a rank that waits for half
+    of its step and ten times as long as the median rank.
 
     ## Fix
     - **you** more `num_workers`, `persistent_workers=True`, a larger `prefetch_factor`; `ncclcheck data FACTORY`
@@ -63,10 +68,16 @@ def _waiting(measured: Steps, rows: list[Row]) -> Finding:
     waits = worst.full.phases.data
     more = f" (and {len(rows) - 1} more of its node)" if len(rows) > 1 else ""
     told = f"{duration(waits)} of each step of {duration(measured.step)}"
-    return warn(
+    usual = median_low(row.full.phases.data for row in measured.rows)
+    alone = waits > max(_ALONE_SHARE * measured.step, _ALONE_TIMES * usual)
+    return (warn if measured.on_gpus or alone else note)(
         Where(node=worst.fact.node, rank=worst.fact.rank),
         f"rank {worst.fact.rank}{more} waits {told} for its data",
-        why="Its GPU is idle meanwhile, and all other ranks wait for it.",
+        why="Its GPU is idle meanwhile, and all other ranks wait for it."
+        if measured.on_gpus
+        else "All other ranks wait for it."
+        if alone
+        else "These ranks ran on CPUs: what share of a step on GPUs that is, is not known.",
         owner="job",
         evidence=[seen("time in the loader, median step", f"{told}; expected is next to nothing")],
         fix=[

@@ -8,7 +8,7 @@ from ncclcheck.probes.facts import Cluster
 from ncclcheck.probes.facts.training import Generators, Metric, SharedStream
 from ncclcheck.reports.findings import Finding, State, Where, fail, fine, seen, warn, you
 from ncclcheck.reports.rule import NothingToJudge, rule
-from ncclcheck.reports.trained import checked, number, place, ranks
+from ncclcheck.reports.trained import agrees, checked, number, place, ranks
 
 _JOBS = ("smoke",)
 
@@ -38,11 +38,9 @@ def the_metric_of_the_whole(cluster: Cluster, found: Metric) -> Iterator[Finding
     PyTorch, torch.distributed.all_reduce; PyTorch, SyncBatchNorm; pytorch/pytorch#25162.
     """
     told = f"{number(found.reduced)} by all_reduce, {number(found.whole)} in one process, {found.samples} samples"
-    if found.reduced is not None and found.whole is not None:
-        apart = abs(found.reduced - found.whole) / max(abs(found.whole), 1e-12)
-        if apart <= cluster.policy.thresholds.get("TRN008.relative", 1e-4):
-            yield fine(Where(), f"mean loss: {told}", seen("mean loss", told))
-            return
+    if agrees(cluster, found):
+        yield fine(Where(), f"mean loss: {told}", seen("mean loss", told))
+        return
     yield fail(
         Where(),
         f"the mean loss over ranks is not that of the whole: {told}",

@@ -69,7 +69,8 @@ def the_same_weights_before_the_wrap(cluster: Cluster, found: Agreement) -> Iter
     ## How we know
     The model's factory is called on every rank with the same seeds of Python, numpy and torch. Hashes of the bits
     are compared by minimum and maximum over ranks; where they differ, the ranks that differ from the majority are
-    named. A warning with DDP, a failure with FSDP and ZeRO-3.
+    named. A warning with DDP, a failure with FSDP and ZeRO-3. Parameters that a rank lacks, freezes or has in
+    another shape are a failure with each, and nothing is trained then.
 
     ## Fix
     - **you** seed alike on all ranks while the model is made, and by rank only afterwards.
@@ -85,6 +86,9 @@ def the_same_weights_before_the_wrap(cluster: Cluster, found: Agreement) -> Iter
         )
         return
     first = found.differing[0]
+    if first.how:
+        yield _other_parameters(cluster, found)
+        return
     say = warn if strategy(cluster) == "ddp" else fail
     yield say(
         place(cluster, first.ranks[0]),
@@ -99,6 +103,21 @@ def the_same_weights_before_the_wrap(cluster: Cluster, found: Agreement) -> Iter
                 "Seed alike on all ranks while the model is made.",
                 "torch.manual_seed(0)  # then MODEL(), not rank",
             )
+        ],
+    )
+
+
+def _other_parameters(cluster: Cluster, found: Agreement) -> Finding:
+    first = found.differing[0]
+    return fail(
+        place(cluster, first.ranks[0]),
+        f"ranks have different parameters: {_tensors(found)} ({first.how})",
+        why="DDP takes the same parameters on all ranks for granted: it hangs, or averages gradients of different "
+        "layers. Nothing was trained.",
+        owner="job",
+        evidence=[seen(one.name, one.how) for one in found.differing[:_SHOWN]],
+        fix=[
+            you("Make and freeze the same layers on all ranks, whatever the rank; save and log by rank instead.")
         ],
     )
 

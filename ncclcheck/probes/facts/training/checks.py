@@ -13,7 +13,8 @@ class Differing(Struct, frozen=True, kw_only=True):
     """A tensor of the model that has other bits on some ranks. ranks: the first of those that differ from the most
     common bits (from rank 0's where no bits are more common than others), count: how many do.
 
-    local: a running mean or variance of BatchNorm, of which every rank has its own.
+    local: a running mean or variance of BatchNorm, of which every rank has its own. unsaved: no state_dict has it.
+    how: a parameter of another shape, or frozen, on some ranks, in words.
     """
 
     name: str
@@ -21,6 +22,8 @@ class Differing(Struct, frozen=True, kw_only=True):
     ranks: list[Count] = field(default_factory=list)
     count: Count = 0
     local: bool = False
+    unsaved: bool = False
+    how: str = ""
 
 
 class Agreement(Struct, frozen=True, kw_only=True):
@@ -76,7 +79,7 @@ class Gradients(Struct, frozen=True, kw_only=True):
 
     errors: of the worst ranks against the mean of what each rank computes alone with the bare model; wrong: how
     many ranks are beyond the tolerance. joined: of the worst rank against one pass over the joined batch; null
-    where that was not looked at, `not_joined` says why.
+    where that was not looked at, `not_joined` says why. hooked: parameters with a hook on their gradient.
     """
 
     tolerance: Amount
@@ -85,6 +88,21 @@ class Gradients(Struct, frozen=True, kw_only=True):
     errors: list[RankError] = field(default_factory=list)
     wrong: Count = 0
     joined: Amount | None = None
+    not_joined: str = ""
+    hooked: list[str] = field(default_factory=list)
+
+
+class OwnStep(Struct, frozen=True, kw_only=True):
+    """The user's own step. state: entries of what it keeps that differ over ranks. off: of the gradients that its
+    optimizer was given first, from those of one process on all batches, as a share of the norm; ratio: the factor
+    between them. not_joined: why they were not compared.
+    """
+
+    steps: Count
+    parameters: Agreement
+    state: list[Differing] = field(default_factory=list)
+    off: Amount | None = None
+    ratio: float | None = None
     not_joined: str = ""
 
 
@@ -223,4 +241,5 @@ class Checks(Struct, frozen=True, kw_only=True):
     unused: Unused | None = None
     lengths: Lengths | None = None
     precision: Precision | None = None
+    own_step: OwnStep | None = None
     unchecked: list[Unchecked] = field(default_factory=list)

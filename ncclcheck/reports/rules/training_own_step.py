@@ -1,0 +1,102 @@
+"""TRN: the user's own step keeps ranks alike, and its gradients are those of one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import Cluster
+from ncclcheck.probes.facts.training import Differing, OwnStep
+from ncclcheck.reports.findings import Finding, State, Where, fail, fine, seen, warn, you
+from ncclcheck.reports.rule import rule
+from ncclcheck.reports.trained import checked, partly, place, ranks
+
+_TOLERANCE = 1e-3  # of the norm, in fp32; clipping to a norm and unscaling round once more than TRN004 does
+
+
+@rule("TRN027", "the given step keeps all ranks alike", worst=State.FAIL, over="", commands=("smoke",))
+@checked("own_step")
+def own_step(cluster: Cluster, found: OwnStep) -> Iterator[Finding]:
+    """
+    ## What
+    The function given with `--step`, called as `step(model, batch, state)` with the wrapped model: some steps with
+    its own optimizer, scheduler, clipping, GradScaler and averages, which it keeps in the dict `state`.
+
+    ## Why it matters
+    A scheduler that steps on rank 0 only, a loss divided by the world size, or gradients that are clipped before
+    they are averaged raise no error: the ranks train different models, or with another learning rate than is set.
+
+    ## How we know
+    Parameters are compared bit by bit over ranks, and the entries of whatever in `state` has a state_dict() and is
+    there on all ranks (an average kept on rank 0 alone is left out, and so are BatchNorm's statistics). The
+    gradients that its optimizer is given in the first step are compared with those of the same step in one process
+    on the batches of all ranks, where the world has one rank: up to 1e-3 of the norm is rounding.
+
+    ## Fix
+    - **you** step optimizer, scheduler, scaler and averages on every rank.
+    - **you** DDP divides by the number of ranks: don't divide the loss again; clip after backward().
+
+    ## Source
+    PyTorch, DistributedDataParallel; PyTorch, Automatic Mixed Precision examples, Gradient clipping.
+    """
+    apart = [one for one in found.parameters.differing if not one.local]
+    if apart:
+        first = apart[0]
+        yield fail(
+            place(cluster, first.ranks[0]),
+            f"after {found.steps} of the given steps {ranks(first.ranks, first.count)} "
+            f"{'has' if first.count == 1 else 'have'} other parameters: "
+            f"{', '.join(one.name for one in apart[:3])}",
+            why="The ranks train different models from here on, without an error.",
+            owner="job",
+            evidence=[
+                *(seen(f"bits of {one.name}", f"differ on {ranks(one.ranks, one.count)}") for one in apart[:3]),
+                *(seen(one.name, f"differs on {ranks(one.ranks, one.count)}") for one in _first_to_differ(found)),
+            ],
+            fix=[you("Step the optimizer and its scheduler on every rank, with the same values.")],
+        )
+    elif found.state:
+        one = found.state[0]
+        yield warn(
+            place(cluster, one.ranks[0]),
+            f"after {found.steps} of the given steps {one.name} of the step's state is another on "
+            f"{ranks(one.ranks, one.count)}",
+            why="What only some ranks update is wrong where another rank reads it or saves it.",
+            owner="job",
+            evidence=[seen(each.name, f"differs on {ranks(each.ranks, each.count)}") for each in found.state[:5]],
+            fix=[you("Update it on every rank, or make it on rank 0 only.")],
+        )
+    if found.not_joined:
+        yield partly("its gradients were not compared with those of one process", found.not_joined)
+    elif found.off is not None and found.off > _TOLERANCE:
+        yield _other_gradients(cluster, found)
+    elif not apart and not found.state:
+        told = f"{found.steps} steps; gradients off by {found.off or 0.0:.2g} of the norm"
+        yield fine(Where(), told, seen("the given step", told))
+
+
+def _first_to_differ(found: OwnStep) -> list[Differing]:
+    """What is not the optimizer's own moments comes first: these follow from whatever else differs."""
+    return sorted(found.state, key=lambda one: ".state." in one.name)[:3]
+
+
+def _other_gradients(cluster: Cluster, found: OwnStep) -> Finding:
+    world, ratio = cluster.job.ranks, found.ratio or 0.0
+    scaled = abs(ratio * world - 1) < 0.01 and found.off is not None and abs(found.off - abs(1 - ratio)) < 0.01
+    if scaled:
+        why = f"They are smaller by the number of ranks ({world}): the loss is divided by it, and DDP averages."
+        fix = you("Leave the division out.", "loss.backward()  # not loss / world_size")
+    else:
+        why = "Gradients are clipped or scaled before they are averaged, or the loss is no mean over samples."
+        fix = you(
+            "Clip after backward(), when DDP has averaged; let the loss be a mean over the samples of all ranks.",
+            "loss.backward(); torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+        )
+    told = f"off by {found.off:.3g} of the norm, {ratio:.3g} times as large"
+    return warn(
+        Where(),
+        f"the optimizer of the given step gets other gradients than in one process: {told}",
+        why=why,
+        owner="job",
+        evidence=[seen("gradients at optimizer.step()", told)],
+        fix=[fix],
+    )

@@ -1,0 +1,202 @@
+"""Exceptions of the user's own code: where they were raised, on which rank first, and what is said of them."""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from torch.utils.data import DataLoader
+
+from ncclcheck import raised
+from ncclcheck.probes.context import TrainingPlan
+from ncclcheck.probes.facts import Cluster, Job, Measurements, Node, RankState, Run
+from ncclcheck.probes.facts.training import Smoke
+from ncclcheck.probes.training import given
+from ncclcheck.reports.findings import State, Verdict
+from ncclcheck.reports.judge import judge
+from ncclcheck.reports.rule import all_rules
+
+_PROJECT = """
+class Images:
+    def __len__(self):
+        return 100
+    def __getitem__(self, index):
+        return self.opened(index)
+    def opened(self, index):
+        if index == 77:
+            raise OSError("image file is truncated")
+        return index
+class NeedArgs:
+    def __init__(self, cfg):
+        pass
+def waits(event):
+    event.wait(20)
+"""
+PEER = (
+    "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:47. "
+    "This is usually a consequence.\nGLHF!"
+)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.chdir(tmp_path)
+    (path := tmp_path / "train.py").write_text(_PROJECT)
+    spec = importlib.util.spec_from_file_location("train", path)
+    assert spec
+    assert spec.loader
+    spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
+    return module
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_line_and_the_index_of_the_sample(project: ModuleType, workers: int) -> None:
+    """A worker hands over its traceback as text, in which no index stands."""
+    with pytest.raises(OSError, match="truncated") as failed:
+        list(DataLoader(project.Images(), batch_size=4, num_workers=workers))
+    assert raised.place(failed.value) == "train.py:9 in opened" + ("" if workers else ", index 77")
+
+
+def test_a_call_that_lacks_arguments_is_of_no_line(project: ModuleType) -> None:
+    plan = TrainingPlan(model="train.py:NeedArgs", directory=str(Path(str(project.__file__)).parent))
+    with pytest.raises(TypeError, match="cfg") as failed:
+        given.model(plan)
+    assert failed.tb
+    failed.value.with_traceback(failed.tb.tb_next)  # without the frame of this test
+    assert raised.place(failed.value) == ""
+    assert raised.by_call(failed.value)
+
+
+def test_where_the_main_thread_stands(project: ModuleType) -> None:
+    event, found = threading.Event(), list[list[str]]()
+
+    def look() -> None:
+        found.append(raised.standing())
+        event.set()
+
+    timer = threading.Timer(0.2, look)
+    timer.start()
+    project.waits(event)
+    timer.join()
+    assert found[0][0] == "train.py:15 in waits"
+
+
+def ranks(*changes: dict[str, Any], step: str = "training: steps") -> list[RankState]:
+    return [
+        RankState(
+            rank=number, node=f"sim{number}", pid=9 + number, phase="world", last_step=step, exit=1, **change
+        )
+        for number, change in enumerate(changes)
+    ]
+
+
+def verdict(code: str, *changes: dict[str, Any], command: Any = "smoke", **run: Any) -> Verdict:
+    step = run.pop("step", "training: steps")
+    told = Cluster(
+        command=command,
+        nodes=[Node(name=f"sim{number}") for number in range(len(changes))],
+        job=Job(ranks=len(changes)),
+        run=Run(ranks=ranks(*changes, step=step), started_job=True, **run),
+        measurements=Measurements(smoke=Smoke()),
+    )
+    return judge(told, [rule for rule in all_rules() if rule.code == code])[0]
+
+
+BAD = {"error": "OSError: image file is truncated", "users": True, "at": "train.py:9 in opened, index 77"}
+
+
+def test_the_rank_that_raised_first_is_named_and_not_the_one_that_lost_its_peer() -> None:
+    (found,) = verdict("TRN026", {"error": PEER, "users": True, "at": "train.py:3 in forward"}, BAD).findings
+    assert found.state is State.FAIL
+    assert found.where.rank == 1
+    assert found.what == "rank 1 raised OSError: image file is truncated, at train.py:9 in opened, index 77"
+    assert "dataset[77]" in found.remedies[0].text
+    assert verdict("RUN003", {"error": PEER}, BAD).reason == "its ground failed: TRN026"
+
+
+def test_without_a_line_of_the_users_the_other_rank_is_named_too() -> None:
+    (found,) = verdict("RUN003", {"error": PEER}, {"error": "RuntimeError: no space"}).findings
+    assert found.where.rank == 1
+
+
+TORCH = (
+    "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. This "
+    "error indicates that your module has parameters that were not used.\n In addition, you can set the "
+    "environment variable TORCH_DISTRIBUTED_DEBUG to either INFO or DETAIL"
+)
+
+
+def test_the_first_sentence_of_an_exception_is_reported() -> None:
+    (found,) = verdict("RUN003", {"error": TORCH}, {"error": PEER}).findings
+    assert "finished reduction in the prior iteration before starting a new one, in" in found.what
+    assert "TORCH_DISTRIBUTED_DEBUG" not in found.what
+
+
+@pytest.mark.parametrize(
+    ("step", "error", "state", "words"),
+    [
+        (
+            "training: make the model",
+            "TypeError: NeedArgs.__init__() missing 1 required positional argument: 'cfg'",
+            State.FAIL,
+            "--model-kwargs '{\"cfg\": ...}'",
+        ),
+        (
+            "training: make the data",
+            "TypeError: make() missing 2 required positional arguments: 'root' and 'split'",
+            State.FAIL,
+            '--data-kwargs \'{"root": ..., "split": ...}\'',
+        ),
+        ("training: steps", "AssertionError: Torch not compiled with CUDA enabled", State.FAIL, "asks for CUDA"),
+        (
+            "training: steps",
+            "RuntimeError: Lit is not attached to a `Trainer`.",
+            State.UNKNOWN,
+            "asks for no Trainer",
+        ),
+        (
+            "training: steps",
+            "RuntimeError: Expected to mark a variable ready only once. It was marked ready twice.",
+            State.FAIL,
+            "use_reentrant=False",
+        ),
+    ],
+)
+def test_what_to_do_goes_by_what_was_raised(step: str, error: str, state: State, words: str) -> None:
+    at = "" if "missing" in error else "train.py:5 in forward"
+    (found,) = verdict("TRN026", *[{"error": error, "users": True, "at": at}] * 2, step=step).findings
+    assert found.state is state
+    assert "all ranks raised" in found.what
+    assert at in found.what
+    assert words in " ".join([found.remedies[0].text, *found.remedies[0].commands])
+
+
+def test_ranks_that_stand_still_say_where_they_part() -> None:
+    """One is in a collective that the other never enters."""
+    still = {"since_s": 60.0, "exit": None}
+    changes = [
+        {**still, "stack": ["barrier", "train.py:100 in forward"]},
+        {**still, "stack": ["all_reduce", "train.py:20 in loss"]},
+    ]
+    told = Cluster(
+        command="smoke",
+        nodes=[Node(name="sim0"), Node(name="sim1")],
+        job=Job(ranks=2),
+        run=Run(
+            ranks=[
+                RankState(rank=n, node=f"sim{n}", phase="world", last_step="training: steps", **one)  # type: ignore[arg-type]
+                for n, one in enumerate(changes)
+            ],
+            started_job=True,
+            stopped_by="deadline",
+        ),
+    )
+    (found,) = judge(told, [rule for rule in all_rules() if rule.code == "RUN003"])[0].findings
+    assert found.state is State.UNKNOWN
+    assert "rank 0 in barrier from train.py:100 in forward; rank 1 in all_reduce from train.py:20" in found.what
+    assert "--sizes" not in found.remedies[-1].text
+    assert "same collectives in the same order" in found.remedies[-1].text
