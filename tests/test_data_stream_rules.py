@@ -157,7 +157,7 @@ def test_one_line_at_which_all_hang_is_told_once() -> None:
 def test_who_shares_is_told() -> None:
     found = streams("DAT009", shared=shared(), depends=OWN).findings[0]
     assert found.what.startswith("workers 0, 1 draw the same random numbers: self.rng is in the same state")
-    assert found.what.endswith("(leaf image depends on it)")
+    assert found.what.endswith("(part image of the sample depends on it)")
     assert "    info.dataset.rng = random.Random(info.seed)" in found.remedies[0].commands
 
 

@@ -13,6 +13,14 @@ from ncclcheck.reports.jsondoc import Document
 
 _SIGNALS = {1: "SIGHUP", 2: "^C (SIGINT)", 15: "SIGTERM"}
 _LINKS = 3
+_NO_TIME = "the time budget was used up"
+_PARTS = {
+    "content": "what samples contain",
+    "streams": "workers and their random numbers",
+    "structure": "shapes and batches",
+    "sharding": "several ranks",
+    "resources": "memory",
+}
 _BASELINE = ("BEN006", "VER015", "VER016")
 
 
@@ -80,7 +88,22 @@ def _ready(document: Document) -> str:
         return "Ready."
     if _for_one_rank(document):
         return "Ready for one rank: see DAT016 before you train on more."
+    if unseen := _unseen(document):
+        return f"Ready, as far as was examined: {unseen}."
     return "Ready." if states & {State.WARN, State.UNKNOWN} else "Ready: nothing wrong was seen in the dataset."
+
+
+def _unseen(document: Document) -> str:
+    """Parts of the dataset's examination that did not take place, and why."""
+    reasons: dict[str, dict[str, None]] = {}
+    for report in document.measurements.data:
+        for one in report.unseen:
+            reasons.setdefault(one.why, {})[_PARTS.get(one.aspect, one.aspect)] = None
+        for text in report.content.unseen if report.content else []:
+            part, _, why = text.rpartition(": ")
+            if why == _NO_TIME:
+                reasons.setdefault(why, {})[part] = None
+    return "; ".join(f"not {', '.join(parts)} ({why})" for why, parts in list(reasons.items())[:2])
 
 
 def _for_one_rank(document: Document) -> bool:

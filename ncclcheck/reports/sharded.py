@@ -47,8 +47,25 @@ def by_sampler(held: Sharding) -> list[Remedy]:
     ]
 
 
-def by_stream() -> list[Remedy]:
-    """The lines that share a stream out among the workers of all ranks."""
+def by_stream(dataset: str = "") -> list[Remedy]:
+    """The lines that share a stream out among the workers of all ranks. dataset: its type, `datasets.X`."""
+    if dataset.startswith("datasets."):
+        return [
+            you(
+                "Let datasets share it out among the ranks; it does so among workers itself, where it has as many "
+                "shards (dataset.num_shards) as there are workers of all ranks.",
+                "from datasets.distributed import split_dataset_by_node",
+                "rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()",
+                "dataset = split_dataset_by_node(dataset, rank=rank, world_size=world)",
+            )
+        ]
+    if dataset.startswith("webdataset."):
+        return [
+            you(
+                "Let webdataset share the shards out among the ranks; have at least as many shards as workers.",
+                "wds.WebDataset(urls, nodesplitter=wds.split_by_node)  # workersplitter is split_by_worker",
+            )
+        ]
     return [
         you(
             "Let each worker of each rank take its part, in __iter__.",

@@ -50,8 +50,8 @@ def dependence(held: Streams, generator: str) -> Dependence:
 
 
 def leaf_of(found: Dependence) -> str:
-    """`leaf image`, or the sample itself."""
-    return f"leaf {found.leaves[0]}" if found.leaves and found.leaves[0] else "the sample"
+    """`part image` of the sample, or the sample itself."""
+    return f"part {found.leaves[0]} of the sample" if found.leaves and found.leaves[0] else "the sample"
 
 
 def moved(found: Dependence) -> list[Evidence]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ncclcheck.probes.dataloader import glance, seeds
+from ncclcheck.probes.dataloader import glance, ours, seeds
 from ncclcheck.probes.dataloader.reader import Reader
 from ncclcheck.probes.facts.data.content import Beyond
 
@@ -35,7 +35,8 @@ def _is_there(dataset: Any, index: int) -> bool:
     seeds.reseed(0, index)
     try:
         dataset[index]
-    except Exception:
+    except Exception as error:
+        ours.pass_on(error)
         return False
     return True
 

@@ -18,14 +18,21 @@ _NOT_THEIRS = {"site-packages", "node_modules", "__pycache__", "build", "dist", 
 
 
 def set_epoch_callers(directory: str, factory: str) -> tuple[list[str], list[str]]:
-    """Files that call set_epoch, and those with a backward pass, below the folder of the user's code."""
-    where = os.path.dirname(factory.rpartition(":")[0]) if ".py:" in factory else ""
+    """Files that call set_epoch, and those with a backward pass, below the folder of the user's code.
+
+    A loop counts only where its file holds the factory or imports its module: another loop has another loader.
+    """
+    module = factory.rpartition(":")[0]
+    where = os.path.dirname(module) if ".py:" in factory else ""
+    name_of_module = os.path.basename(module.removesuffix(".py")).rpartition(".")[2]
+    imports = re.compile(rb"^\s*(from|import)\s.*\b" + re.escape(name_of_module.encode()) + rb"\b", re.MULTILINE)
     callers: list[str] = []
     loops: list[str] = []
     for name, text in _sources(os.path.join(directory, where)):
         if _CALL.search(text):
             callers.append(name)
-        if _LOOP.search(text):
+        own = os.path.basename(name) == f"{name_of_module}.py"
+        if _LOOP.search(text) and (own or imports.search(text)):
             loops.append(name)
     return callers[:5], loops[:5]
 

@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from ncclcheck.probes.dataloader import inside
+from ncclcheck.probes.dataloader import inside, ours
 from ncclcheck.probes.dataloader.inside import Answer
 from ncclcheck.probes.process import kill_tree
 
@@ -91,6 +91,7 @@ def run(
 ) -> Ended[T]:
     """Fork, do the work in the child; its result comes back as JSON of type `result`.
 
+    A Defect in the child is one here.
     meanwhile: called many times a second, returns the seconds left; a child so watched may take all memory.
     """
 
@@ -197,9 +198,11 @@ def _ended(child: _Child, result: type[T], timed_out: bool, seconds: float) -> E
     if child.said.endswith(b"\n"):
         try:
             answer = msgspec.json.decode(child.said, type=Answer)
+            if answer.defect:
+                raise ours.Defect(answer.defect)
             value = None if answer.error else msgspec.json.decode(answer.value, type=result)
         except msgspec.MsgspecError as error:
-            return Ended(error=f"its answer could not be read: {error}", limit=seconds)
+            raise ours.Defect(ours.shown(error)) from error
         return Ended(value, True, answer.error, answer.place, limit=seconds)
     status = 0 if timed_out else (child.exit or 0)
     return Ended(

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from ncclcheck.probes.dataloader import ours
 from ncclcheck.probes.dataloader.draws import PRIVATE, generators
 from ncclcheck.probes.dataloader.fingerprint import Leaf, leaves
 from ncclcheck.probes.dataloader.indices import chosen
@@ -93,8 +94,8 @@ def _read(dataset: Any, indices: Iterable[int], salt: int, seconds: float) -> Co
         reseed(salt, index)
         try:
             found[index] = leaves(dataset[index])
-        except Exception:  # other looks tell of samples that cannot be read
-            continue
+        except Exception as error:  # others tell of samples that cannot be read
+            ours.pass_on(error)
     return found
 
 

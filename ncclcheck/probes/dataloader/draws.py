@@ -24,7 +24,8 @@ def generators(dataset: Any) -> dict[str, str]:
 
 def at_start(made: Made) -> tuple[str, dict[str, str]]:
     """Where samples are read (in a worker, or in the rank itself), and the generators there before the first."""
-    if made.given != "dataset" and not made.loader.get("num_workers"):
+    works = made.loader.get("num_workers") or made.loader.get("worker_init_fn")
+    if made.given != "dataset" and not works:
         return "the rank itself", generators(made.dataset)
     loader = made.make_loader(
         dataset=_Starts(made.dataset), num_workers=1, sampler=[0], collate_fn=_as_it_is, **IN_A_WORKER
@@ -40,7 +41,10 @@ class _Starts(Dataset[dict[str, str]]):
     """Stands in for the user's dataset, which a worker_init_fn may ask for its attributes, and reads nothing."""
 
     def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
+        object.__setattr__(self, "_dataset", dataset)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._dataset, name, value)  # a worker_init_fn gives the dataset its generator
 
     def __len__(self) -> int:
         return 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ncclcheck.probes.dataloader.made import Made
 
@@ -25,6 +26,11 @@ def loader_of_indices(made: Made) -> DataLoader[Any]:
 def iterates_itself(loader: DataLoader[Any]) -> bool:
     """Whether its class does more at the start of an epoch than DataLoader."""
     return type(loader).__iter__ is not DataLoader.__iter__
+
+
+def has_begun(loader: DataLoader[Any]) -> bool:
+    """Whether it holds an iterator that its constructor made, which gives samples whatever is set later."""
+    return any(isinstance(value, _BaseDataLoaderIter) for value in vars(loader).values())
 
 
 class _Echo:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -40,7 +42,20 @@ def moved_offsets(reader: Reader, indices: Sequence[int]) -> list[Inherited]:
     ended = reader.one(lambda: _watch(reader, indices), Moved, 0.5)
     targets = {handle.number: handle.target for handle in reader.made.handles}
     moved = ended.value.by_number if ended.ok and ended.value else {}
-    return [Inherited(how="offset", what=targets[number], index=index) for number, index in moved.items()]
+    return [
+        Inherited(how="offset", what=targets[number], path=_path_to(reader, number), index=index)
+        for number, index in moved.items()
+    ]
+
+
+def _path_to(reader: Reader, number: int) -> str:
+    """The attribute of the dataset that holds this descriptor: `self.file`; empty where none is found."""
+    for path, value in walk([reader.made.dataset]):
+        if isinstance(value, io.IOBase | socket.socket):
+            with contextlib.suppress(OSError, ValueError):
+                if value.fileno() == number:
+                    return path.replace("self[0]", "self", 1)
+    return ""
 
 
 def _watch(reader: Reader, indices: Sequence[int]) -> Moved:
@@ -73,7 +88,10 @@ Losing = tuple[Inherited, Callable[[], Any]]
 def _sockets(reader: Reader) -> Iterator[Losing]:
     sockets = [handle for handle in reader.made.handles if handle.kind == "socket"]
     for handle in sockets[:_MOST_SOCKETS]:
-        yield Inherited(how="socket", what=handle.target), partial(_replace, handle.number)
+        yield (
+            Inherited(how="socket", what=handle.target, path=_path_to(reader, handle.number)),
+            partial(_replace, handle.number),
+        )
 
 
 def _replace(number: int) -> None:

@@ -18,6 +18,7 @@ import msgspec
 import psutil
 
 from ncclcheck.probes import cgroup
+from ncclcheck.probes.dataloader import ours
 from ncclcheck.probes.machine import Machine
 from ncclcheck.probes.process import die_with_parent
 
@@ -27,15 +28,15 @@ STACKS = signal.SIGUSR1
 _MOST_TEXT = 600
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 _OURS = (f'File "{_PACKAGE}/', 'File "<frozen')
-_NOT_THE_USERS = (f"{_PACKAGE}/", f"{os.path.dirname(os.__file__)}/", "<frozen")
 
 
 class Answer(msgspec.Struct):
-    """What a child says at its end."""
+    """What a child says at its end. defect: the traceback where an exception of ours ended it."""
 
     value: msgspec.Raw = msgspec.Raw(b"null")
     error: str = ""
     place: str = ""
+    defect: str = ""
 
 
 def be_child(parent: int, pipe: int, stacks: int, not_ours: Iterable[int], bounded: bool) -> None:
@@ -68,7 +69,8 @@ def answer(work: Callable[[Callable[[], None]], Any], pipe: int, closed: int) ->
     try:
         said.value = msgspec.Raw(msgspec.json.encode(work(gate)))
     except BaseException as error:  # SystemExit of user code too
-        said = Answer(error=told(error), place=place_of(error))
+        defect = ours.trace_of(error)
+        said = Answer(defect=defect) if defect else Answer(error=told(error), place=place_of(error))
     if os.getpid() != pid:
         os._exit(1)  # a process that the user's code forked came out of it by this way; it has nothing to answer
     with contextlib.suppress(BaseException):
@@ -84,7 +86,11 @@ def _write(pipe: int, data: bytes) -> None:
 
 
 def told(error: BaseException) -> str:
-    """`TypeError: its text`, shortened. A class whose __str__ raises is named alone."""
+    """`TypeError: its text`, shortened. A class whose __str__ raises is named alone.
+
+    For exceptions of the user's code: one of ours is raised on, as a Defect.
+    """
+    ours.pass_on(error)
     try:
         text = str(error).strip()
     except Exception:
@@ -120,7 +126,7 @@ def _frame(frame: traceback.FrameSummary) -> str:
 
 def is_library(filename: str) -> bool:
     """Whether this is code of Python, of installed packages, or of this tool."""
-    return filename.startswith(_NOT_THE_USERS) or "/site-packages/" in filename
+    return not ours.is_users(filename)
 
 
 def _be_first_to_go() -> None:

@@ -227,7 +227,11 @@ def _of_module(module: Any) -> Made:
 def _dataset(dataset: Any, loader: dict[str, Any], given: str, own: DataLoader[Any] | None = None) -> Made:
     iterable = isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")
     if isinstance(dataset, type) or (iterable and not hasattr(dataset, "__iter__")):
-        raise FactoryError(f"the factory gave a {type(dataset).__name__}, which is no dataset and no loader")
+        batches = " with a next_batch() of its own" if hasattr(dataset, "next_batch") else ""
+        raise FactoryError(
+            f"the factory gave a {type(dataset).__name__}{batches}: it has neither __getitem__ nor __iter__, so "
+            "that no DataLoader can read it"
+        )
     if iterable and hasattr(dataset, "__next__"):
         raise FactoryError("the factory gave an iterator, which can be read only once: give what makes it")
     return Made(dataset, iterable, _length(dataset), loader, given, own=own)

@@ -14,7 +14,9 @@ from typing import Literal
 import msgspec
 from msgspec import Struct, field
 
-Event = Literal["init", "begin", "end", "raised", "batch", "unstacked", "unsendable"]
+from ncclcheck.probes.dataloader.ours import Defect
+
+Event = Literal["init", "begin", "end", "raised", "batch", "unstacked", "unsendable", "defect"]
 
 _MOST_STACK = 4000
 _MARK = struct.Struct("qqd")
@@ -23,7 +25,8 @@ _MARK = struct.Struct("qqd")
 class Note(Struct, omit_defaults=True):
     """One event in one worker. number: of the sample within this worker and epoch. at: time.monotonic().
 
-    before, after: states of generators around a sample; digests: of its leaves; error, place: of what raised.
+    before, after: states of generators around a sample; digests: of its leaves; error, place: of what raised; of
+    a defect of ours its traceback.
     """
 
     event: Event
@@ -123,8 +126,11 @@ class Diary(Struct):
 
 
 def read(folder: str) -> list[Diary]:
-    """All that was written; half a line at a crash is left out."""
-    return [_diary(path) for path in sorted(Path(folder).glob("*.notes"))]
+    """All that was written; half a line at a crash is left out. Raises Defect where one was noted."""
+    diaries = [_diary(path) for path in sorted(Path(folder).glob("*.notes"))]
+    for note in of(diaries, "defect"):
+        raise Defect(note.error)
+    return diaries
 
 
 def _diary(path: Path) -> Diary:

@@ -7,11 +7,12 @@ import os
 import time
 from array import array
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any
 
 from torch.utils.data import BatchSampler, RandomSampler, Subset, WeightedRandomSampler
 
-from ncclcheck.probes.dataloader.echo import iterates_itself, loader_of_indices
+from ncclcheck.probes.dataloader.echo import has_begun, iterates_itself, loader_of_indices
 from ncclcheck.probes.dataloader.made import Made
 from ncclcheck.probes.dataloader.views import Epoch, View
 
@@ -84,6 +85,8 @@ def _setters(made: Made) -> list[Callable[[int], Any]]:
 
 
 def _indices_of(loader: Any) -> Iterable[list[Any]]:
+    if has_begun(loader):
+        return islice(loader.batch_sampler, len(loader))
     if iterates_itself(loader):
         return (batch if isinstance(batch, list) else [batch] for batch in loader)
     if loader.batch_sampler is not None:

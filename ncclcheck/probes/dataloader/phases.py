@@ -12,7 +12,7 @@ import msgspec
 import torch
 
 from ncclcheck.probes.context import DataPlan
-from ncclcheck.probes.dataloader import child, inside, surroundings
+from ncclcheck.probes.dataloader import child, inside, ours, surroundings
 from ncclcheck.probes.dataloader.interpreter import Interpreter, early
 from ncclcheck.probes.dataloader.made import FactoryError, Made, resolve_alone
 from ncclcheck.probes.facts.data import DataReport, Sharding
@@ -41,10 +41,14 @@ def examine(plan: DataPlan, step: Callable[[str], None], emit: Callable[[DataRep
     torch.set_num_threads(1)  # the threads of a live OpenMP pool do not survive a fork
     host = _Host(plan, step, emit)
     with early(plan) as interpreter:
-        ended = child.run(host.work, type(None), plan.factory_s, meanwhile=host.listen)
-        host.listen()
-        if not ended.ok:
-            host.tell_end(ended)
+        try:
+            ended = child.run(host.work, type(None), plan.factory_s, meanwhile=host.listen)
+            host.listen()
+            if not ended.ok:
+                host.tell_end(ended)
+        except ours.Defect as defect:
+            host.listen()
+            host.emit(host.broken("content" if host.made else "made", defect))
         host.close()
         if host.made and not host.failed:
             _ranks(host, interpreter)
@@ -84,9 +88,15 @@ class _Host:
         try:
             look: Look = importlib.import_module(f"ncclcheck.probes.dataloader.{aspect}").look
             return self.report(**{aspect: look(made, self.plan, limit)})
-        except Exception as error:
-            why = f"ncclcheck itself failed: {inside.told(error)} at {inside.place_of(error)}"
-            return self.report(unseen=[Unseen(aspect=aspect, why=why)])
+        except (OSError, MemoryError) as error:
+            return self.report(unseen=[Unseen(aspect=aspect, why=f"{type(error).__name__}: {error}")])
+        except (Exception, ours.Defect) as error:  # user code has children of its own
+            return self.broken(aspect, error)
+
+    def broken(self, aspect: str, error: BaseException) -> DataReport:
+        """A defect of ours: what was looked at is unknown, whatever was seen of it before."""
+        trace = ours.trace_of(error) or ours.shown(error)
+        return self.report(unseen=[Unseen(aspect=aspect, why="internal error of ncclcheck", defect=trace)])
 
     def report(self, **aspects: Any) -> DataReport:
         """With this node's name and the factory's."""
@@ -147,7 +157,10 @@ def make(plan: DataPlan) -> tuple[MadeFacts, Made | None]:
     except BaseException as error:  # SystemExit too: many training scripts end themselves
         return MadeFacts(failure=_failure(error), seconds=time.monotonic() - begun), None
     seconds = time.monotonic() - begun
-    facts = surroundings.compare(before, surroundings.read(), made, seconds)
+    try:
+        facts = surroundings.compare(before, surroundings.read(), made, seconds)
+    except Exception as error:  # the factory is over: the user's objects are looked at, by us
+        raise ours.Defect(ours.trace_of(error) or ours.shown(error)) from error
     made.handles = facts.handles
     return facts, made
 
@@ -164,7 +177,11 @@ def _ranks(host: _Host, interpreter: Interpreter | None) -> None:
     look = importlib.import_module("ncclcheck.probes.dataloader.sharding").look
     host.step(f"emulating {host.plan.ranks} ranks")
     limit = host.plan.budget_s * _FOR_RANKS + 2 * host.factory_s
-    ended = child.run(lambda: look(host.plan, limit, interpreter), Sharding, limit + _SLACK_S)
+    try:
+        ended = child.run(lambda: look(host.plan, limit, interpreter), Sharding, limit + _SLACK_S)
+    except ours.Defect as defect:
+        host.emit(host.broken("sharding", defect))
+        return
     if ended.ok:
         host.emit(host.report(sharding=ended.value))
     else:

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import convert
 
-from ncclcheck.probes.dataloader import ranks
+from ncclcheck.probes.dataloader import ours, ranks
 from ncclcheck.probes.dataloader.contents import read_contents
 from ncclcheck.probes.dataloader.draws import at_start
 from ncclcheck.probes.dataloader.inside import place_of, told
@@ -23,6 +23,15 @@ from ncclcheck.probes.facts.data.sharding import Given
 
 def view(asked: Asked) -> View:
     """Be the rank, call the factory, look at what it gives."""
+    try:
+        return _view(asked)
+    except BaseException as error:
+        if trace := ours.trace_of(error):
+            return View(rank=asked.rank, defect=trace)
+        raise
+
+
+def _view(asked: Asked) -> View:
     seen, env = View(rank=asked.rank, group=ranks.become(asked)), ranks.environment(asked)
     with ranks.watched() as ways:
         started = time.monotonic()

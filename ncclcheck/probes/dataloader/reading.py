@@ -9,6 +9,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Protocol
 
+from ncclcheck.probes.dataloader import ours
 from ncclcheck.probes.dataloader.indices import chosen
 from ncclcheck.probes.dataloader.made import Made
 
@@ -70,8 +71,10 @@ class Samples:
             self._read(index)
 
     def _read(self, index: int) -> None:
-        with contextlib.suppress(Exception):
+        try:
             self._dataset[index]
+        except Exception as error:
+            ours.pass_on(error)
 
 
 class Stream:

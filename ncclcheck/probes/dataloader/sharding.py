@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+from array import array
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -94,7 +95,7 @@ def _of_indices(world: World, views: list[View], seen: Sharding) -> Sharding:
     return replace(
         seen,
         account=account,
-        order=_order(world.plan, views[0]),
+        order=_order(world.plan, views),
         index_map=replace(index_map, by_design=by_design),
         randomness=_randomness(views),
         prints=_prints(views[0]),
@@ -150,8 +151,9 @@ def _batches(view: View) -> int | None:
     return sum(count // view.batch if view.drop_last else -(-count // view.batch) for count in counts)
 
 
-def _order(plan: DataPlan, view: View) -> Order | None:
+def _order(plan: DataPlan, views: Sequence[View]) -> Order | None:
     """None where there are no two epochs to compare."""
+    view = views[0]
     first = view.epoch("first")
     if first is None or not first.ended or first.samples == 0:
         return None
@@ -165,9 +167,16 @@ def _order(plan: DataPlan, view: View) -> Order | None:
         repeats=bool(again),
         with_set_epoch=set_epoch,
         with_keyword=_alike(view, "keyword0", "keyword1"),
+        made_alike=set_epoch is None and any(_begins(other) == indices for other in views[1:]),
         callers=callers,
         loops=loops,
     )
+
+
+def _begins(view: View) -> array[int]:
+    """The order of its first epoch."""
+    epoch = view.epoch("first")
+    return read_indices(epoch.file) if epoch is not None else array("q")
 
 
 def _alike(view: View, one: str, other: str) -> bool | None:

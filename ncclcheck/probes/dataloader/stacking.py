@@ -11,6 +11,7 @@ from typing import Any
 from torch.utils.data import RandomSampler, SequentialSampler
 from torch.utils.data.dataloader import default_collate
 
+from ncclcheck.probes.dataloader import ours
 from ncclcheck.probes.dataloader.inside import place_of, told
 from ncclcheck.probes.dataloader.made import Made
 from ncclcheck.probes.dataloader.signatures import Signature, Tally, signature
@@ -127,7 +128,8 @@ def _read(made: Made, batch: list[int]) -> list[Any]:
     """Nothing where one of them raises: that is told where samples are read one by one."""
     try:
         return [made.dataset[index] for index in batch]
-    except Exception:
+    except Exception as error:
+        ours.pass_on(error)
         return []
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from torch.utils.data.dataloader import default_collate
 
 from ncclcheck.probes.context import DataPlan
-from ncclcheck.probes.dataloader import indices, stacking, stops
+from ncclcheck.probes.dataloader import indices, ours, stacking, stops
 from ncclcheck.probes.dataloader.made import Made
 from ncclcheck.probes.dataloader.notes import Mark
 from ncclcheck.probes.dataloader.signatures import Tally, signature
@@ -106,7 +106,8 @@ class _Sweep:
                 yield index, self.made.dataset[index] if stream is None else next(stream)
             except StopIteration:
                 return
-            except Exception:
+            except Exception as error:
+                ours.pass_on(error)
                 self.raised += 1
                 if stream is not None:
                     return

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from ncclcheck.probes.dataloader import glance, inside, seeds
+from ncclcheck.probes.dataloader import glance, inside, ours, seeds
 from ncclcheck.probes.dataloader.glance import Order, Sample, Source
 from ncclcheck.probes.dataloader.reader import Reader
 from ncclcheck.probes.facts.data.content import Fallback, Unreadable
@@ -170,7 +170,8 @@ def _content(source: Source, index: int, salt: int) -> str:
     seeds.reseed(salt, index)
     try:
         sample = glance.sample_of(source.read(index))
-    except Exception:
+    except Exception as error:
+        ours.pass_on(error)
         sample = Sample()
     largest = max(sample.leaves.values(), key=lambda value: value.bytes, default=None)
     return f"no content {index}" if largest is None or largest.bytes < _TELLING_BYTES else largest.digest

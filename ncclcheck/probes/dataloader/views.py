@@ -51,13 +51,14 @@ class View(Struct, kw_only=True):
 
     table: where the dataset is a Subset, the file of its indices, below: the length of what it is a part of.
     starts: generator -> digest of the state that a worker (or the rank itself) starts with.
-    unseen: starts, order or content -> why that look failed.
+    unseen: starts, order or content -> why that look failed. defect: the traceback of a defect of ours.
     """
 
     rank: int
     group: str = ""
     error: str = ""
     place: str = ""
+    defect: str = ""
     given: Given = ""
     iterable: bool = False
     length: int | None = None

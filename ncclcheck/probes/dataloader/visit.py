@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from msgspec import Struct, field
 
-from ncclcheck.probes.dataloader import glance, seeds
+from ncclcheck.probes.dataloader import glance, ours, seeds
 from ncclcheck.probes.dataloader.fingerprint import Leaf, leaves
 from ncclcheck.probes.dataloader.inside import told
 from ncclcheck.probes.dataloader.made import Made
@@ -108,8 +108,8 @@ def _attempt(source: glance.Source, index: int) -> None:
     """The first read; where it raises, those that count tell so."""
     try:
         source.read(index)
-    except Exception:
-        return
+    except Exception as error:
+        ours.pass_on(error)
 
 
 def _read_all(

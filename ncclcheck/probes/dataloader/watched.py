@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 from torch.utils.data._utils import worker as torch_worker
 
-from ncclcheck.probes.dataloader import notes, seeds
+from ncclcheck.probes.dataloader import notes, ours, seeds
 from ncclcheck.probes.dataloader.fingerprint import leaves
 from ncclcheck.probes.dataloader.inside import place_of, told
 from ncclcheck.probes.dataloader.made import Made
@@ -35,6 +36,20 @@ class Watcher:
 
     def read(self, index: Any, sample: Callable[[], Any]) -> Any:
         """Read one sample, with notes before and after. Where it raises, the first one stands in for it."""
+        with self.honest():
+            return self._read(index, sample)
+
+    @contextmanager
+    def honest(self) -> Iterator[None]:
+        """Note a defect of ours: to torch and to the loader it would be an error of the user's code."""
+        try:
+            yield
+        except BaseException as error:
+            if trace := ours.trace_of(error):
+                self.notebook.write(notes.Note("defect", self.worker, self.epoch, 0.0, error=trace))
+            raise
+
+    def _read(self, index: Any, sample: Callable[[], Any]) -> Any:
         note = self._begin(index)
         try:
             found = sample()
@@ -154,6 +169,10 @@ class Collate:
         self.watcher, self.own, self.asked = watcher, own, False
 
     def __call__(self, samples: Any) -> Any:
+        with self.watcher.honest():
+            return self._collate(samples)
+
+    def _collate(self, samples: Any) -> Any:
         book, watcher = self.watcher.notebook, self.watcher
         try:
             batch = self.own(samples)
@@ -177,6 +196,10 @@ class Init:
         self.watcher, self.own, self.seconds = watcher, own, seconds
 
     def __call__(self, worker: int) -> None:
+        with self.watcher.honest():
+            self._start(worker)
+
+    def _start(self, worker: int) -> None:
         book = self.watcher.notebook
         book.stacks_after(self.seconds)
         note = notes.now("init", worker, book.epoch)

@@ -87,7 +87,7 @@ def pickled(what: str, thing: Any, *, keep_locks: bool) -> Pickled:
     if isinstance(error, int):
         return Pickled(what=what, bytes=error, seconds=time.perf_counter() - begin)
     return Pickled(
-        what=what, seconds=time.perf_counter() - begin, error=error, attribute=_culprit(thing, keep_locks)
+        what=what, seconds=time.perf_counter() - begin, error=error, attribute=_culprit(thing, error, keep_locks)
     )
 
 
@@ -99,11 +99,14 @@ def _error(thing: Any, keep_locks: bool) -> int | str:
         return told(error)
 
 
-def _culprit(thing: Any, keep_locks: bool) -> str:
-    """The attribute that cannot be pickled, then its own, as deep as it goes: `tokenizer.lock`."""
+def _culprit(thing: Any, error: str, keep_locks: bool) -> str:
+    """The attribute that raises this error, then its own, as deep as it goes: `tokenizer.lock`.
+
+    Empty where none does: it is the class of the thing itself, a local one.
+    """
     path: list[str] = []
     while len(path) < _MOST_DEPTH:
-        bad = next((pair for pair in _parts(thing) if isinstance(_error(pair[1], keep_locks), str)), None)
+        bad = next((pair for pair in _parts(thing) if _error(pair[1], keep_locks) == error), None)
         if bad is None:
             break
         path.append(bad[0])

@@ -14,6 +14,7 @@ from ncclcheck.probes.context import DataPlan
 from ncclcheck.probes.dataloader import child
 from ncclcheck.probes.dataloader.agreement import index_map
 from ncclcheck.probes.dataloader.interpreter import Interpreter
+from ncclcheck.probes.dataloader.ours import Defect
 from ncclcheck.probes.dataloader.rank_view import view
 from ncclcheck.probes.dataloader.views import Asked, View
 from ncclcheck.probes.facts.data.sharding import Cause, IndexMap
@@ -80,6 +81,9 @@ class World:
         ended = child.run_all([_work(one, self.interpreter) for one in asked], View, left)
         if any(one.fresh for one in asked):
             self.interpreter = None
+        for one in ended:
+            if one.value and one.value.defect:
+                raise Defect(one.value.defect)
         return [
             one.value if one.ok and one.value else View(rank=rank, error=one.how, place=one.place)
             for rank, one in enumerate(ended)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster, value_or
-from ncclcheck.probes.facts.data import Content
+from ncclcheck.probes.facts.data import Content, Made
 from ncclcheck.probes.facts.data.content import Beyond, Fallback, LeafKind, Unreadable
 from ncclcheck.reports import examined
 from ncclcheck.reports.findings import Finding, State, Where, fail, fine, note, seen, unknown, warn, you
+from ncclcheck.reports.opened import class_of
 from ncclcheck.reports.rule import NothingToJudge, rule
 
 _DATA = ("data",)
@@ -61,7 +62,7 @@ def _unreadable(node: str, length: int | None, same: list[Unreadable], content: 
         why="The epoch ends at this sample, on the rank that draws it, and the other ranks wait for it.",
         owner="job",
         evidence=[seen(f"dataset[{first.index}]", first.stacks[:1500] or first.error)],
-        fix=[you("Look at this sample alone.", f"python -c 'print(dataset[{first.index}])'")],
+        fix=[you("Read this sample alone.", f"print(dataset[{first.index}])  # dataset: what your factory gives")],
     )
 
 
@@ -225,25 +226,56 @@ def uncontrolled(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     random(4); PyTorch, Reproducibility; NumPy, SeedSequence.
     """
-    for node, _, content in examined.samples(cluster):
+    for node, made, content in examined.samples(cluster):
         loose = [leaf for leaf in content.leaves if leaf.kind == "uncontrolled" and leaf.leaf not in content.raced]
         if not loose:
             yield _whole(node, content, "equal processes read equal samples under the same seeds")
             continue
-        names = ", ".join(leaf.leaf or "the sample" for leaf in loose[:6])
-        calls = f" ({', '.join(content.entropy)})" if content.entropy else ""
-        text = f"no seed controls {names}{calls}: {_values(loose[0])}"
-        if 2 * sum(leaf.bytes for leaf in loose) < sum(leaf.bytes for leaf in content.leaves):
+        text = f"{_parts(loose)} changes under the same seeds{_calls(content)}: {_values(loose[0])}"
+        clock = bool(content.entropy) and all(call.startswith("time.") for call in content.entropy)
+        judged = [
+            leaf for leaf in content.leaves if leaf not in loose and not leaf.reread and leaf.kind != "hidden"
+        ]
+        few = 2 * sum(leaf.bytes for leaf in loose) < sum(leaf.bytes for leaf in content.leaves)
+        if few or (clock and judged):
             yield note(Where(node=node), text)
         else:
-            yield unknown(
-                Where(node=node),
-                f"{text}; races cannot be judged",
-                why="A sample that changes by itself cannot be told from one that another worker changed.",
-                owner="job",
-                evidence=[seen("two equal processes", _values(leaf)) for leaf in loose[:3]],
-                fix=[you("Seed it.", "self.rng = numpy.random.default_rng(torch.initial_seed() % 2**32)")],
-            )
+            yield _uncontrolled(node, made, loose, text)
+
+
+def _parts(leaves: list[LeafKind]) -> str:
+    """`part t of the samples`."""
+    names = ", ".join(leaf.leaf for leaf in leaves[:6] if leaf.leaf)
+    return f"part {names} of the samples" if names else "the sample"
+
+
+def _calls(content: Content) -> str:
+    return f" ({', '.join(content.entropy)})" if content.entropy else ""
+
+
+def _uncontrolled(node: str, made: Made, loose: list[LeafKind], text: str) -> Finding:
+    web = "webdataset" in made.dataset or made.dataset.startswith("wids.")
+    fix = you(
+        "Give it a generator that each worker seeds; seeded in __init__ it would be the same in all workers.",
+        "def seed_worker(worker_id):",
+        "    info = torch.utils.data.get_worker_info()",
+        "    info.dataset.rng = numpy.random.default_rng(info.seed)  # draw from self.rng in __getitem__",
+        "DataLoader(dataset, worker_init_fn=seed_worker)",
+    )
+    if web:
+        fix = you(
+            "webdataset seeds its shuffle by process id and time, on purpose. To have the rest judged, examine "
+            "the pipeline once without it.",
+            "wds.WebDataset(urls, shardshuffle=False)  # and without .shuffle(...)",
+        )
+    return unknown(
+        Where(node=node),
+        f"{text}; whether workers disturb each other cannot be judged",
+        why="A sample that changes by itself cannot be told from one that another worker changed.",
+        owner="job",
+        evidence=[seen("two equal processes", _values(leaf)) for leaf in loose[:3]],
+        fix=[fix],
+    )
 
 
 @rule("DAT027", "an error is not answered with another sample", worst=State.WARN, commands=_DATA)
@@ -267,10 +299,10 @@ def fallback(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     PyTorch, torch.utils.data, Map-style datasets.
     """
-    swept = [(node, content) for node, _, content in examined.samples(cluster) if content.swept]
+    swept = [(node, made, content) for node, made, content in examined.samples(cluster) if content.swept]
     if not swept:
         raise NothingToJudge("samples of a stream have no index")
-    for node, content in swept:
+    for node, made, content in swept:
         if not content.fallbacks:
             yield fine(Where(node=node), f"{content.swept} samples are their own")
             continue
@@ -282,7 +314,13 @@ def fallback(cluster: Cluster) -> Iterator[Finding]:
             why="Training goes on with fewer samples than it seems, and nobody is told.",
             owner="job",
             evidence=[seen(f"index {one.index}", f"{_after(one)}, {one.place}") for one in content.fallbacks[:4]],
-            fix=[you("Say it where it happens.", 'warnings.warn(f"sample {index} was replaced")')],
+            fix=[
+                you(
+                    "Raise there, and leave samples that are known to be broken out of the index that "
+                    f"{class_of(made)}.__init__ makes.",
+                    f'raise RuntimeError(f"sample {{index}} cannot be read")  # {first.place}, not another sample',
+                )
+            ],
         )
 
 

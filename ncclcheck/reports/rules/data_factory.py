@@ -25,18 +25,10 @@ from ncclcheck.reports.findings import (
     warn,
     you,
 )
+from ncclcheck.reports.opened import opened_by_each
 from ncclcheck.reports.rule import NothingToJudge, rule
 
 _DATA = ("data",)
-# How a library's handle is opened for reading alone; PATH is the user's.
-_OPENED = {
-    "h5py.File": 'h5py.File(PATH, "r")',
-    "lmdb.Environment": "lmdb.open(PATH, readonly=True, lock=False, readahead=False)",
-    "sqlite3.Connection": 'sqlite3.connect(f"file:{PATH}?mode=ro", uri=True)',
-    "zipfile.ZipFile": "zipfile.ZipFile(PATH)",
-    "tarfile.TarFile": "tarfile.open(PATH)",
-    "av.container.InputContainer": "av.open(PATH)",
-}
 _LACKING = re.compile(r"missing \d+ required .*arguments?: (.+)")
 _BUSY = 0.5  # of a hang: a process that waits for something does not compute meanwhile
 
@@ -80,10 +72,8 @@ def factory(cluster: Cluster) -> Iterator[Finding]:
             why="Without a dataset nothing can be examined, and training would end here too.",
             owner="job",
             evidence=[seen("calling the factory", made.failure.stacks[:1500] or made.failure.error)],
-            fix=[
-                *_mends(name, made.failure),
-                you("See whether it works by hand.", f"python -c {quote(_by_hand(name))}"),
-            ],
+            fix=_mends(name, made.failure)
+            or [you("See whether it works by hand.", f"python -c {quote(_by_hand(name))}")],
         )
 
 
@@ -92,6 +82,17 @@ def _mends(name: str, failure: Failure) -> list[Remedy]:
     if (lacking := _LACKING.search(failure.error)) is not None:
         given = ", ".join(f'"{one}": ...' for one in re.findall(r"'(\w+)'", lacking[1]))
         return [you("Hand its arguments over.", f"ncclcheck data {quote(name)} --kwargs '{{{given}}}'")]
+    if "no DataLoader can read it" in failure.error:
+        return [
+            you(
+                "Examine it as a stream: name a function that returns Batches().",
+                "class Batches(torch.utils.data.IterableDataset):",
+                "    def __iter__(self):",
+                f"        source = {name.rpartition(':')[2]}()",
+                "        while True:",
+                "            yield source.next_batch()",
+            )
+        ]
     if failure.error == "SystemExit: 2":
         return [you("Let it take arguments by --kwargs: argparse ends it, for there is no command line.")]
     if failure.error.startswith("gave no answer"):
@@ -174,21 +175,7 @@ def _shared(node: str, made: Made, content: Content, one: Inherited) -> Finding:
         why=_WHY[one.how],
         owner="job",
         evidence=[seen(_HOW[one.how], f"{one.what} {one.path}".strip()), *_examples(content)],
-        fix=[_opened_by_each(one)],
-    )
-
-
-def _opened_by_each(one: Inherited) -> Remedy:
-    """Lines for the user's own class, with the names of its attribute and of the library."""
-    found = re.fullmatch(r"self\.([a-z_]\w*)(\[.*)?", one.path, re.IGNORECASE)
-    name, several = (found[1], bool(found[2])) if found else ("file", False)
-    opened = f'open({one.what!r}, "rb")' if one.how == "offset" else _OPENED.get(one.what, "connect()")
-    opened = f"[{opened.replace('PATH', 'path')} for path in PATHS]" if several else opened
-    return you(
-        "Open it in each worker, at its first read, and not in __init__.",
-        f"self.{name} = None  # in __init__",
-        f"if self.{name} is None:  # in __getitem__, before it is used",
-        f"    self.{name} = {opened}",
+        fix=[opened_by_each(made, one)],
     )
 
 

@@ -163,11 +163,13 @@ def _remedies(stop: Stop) -> list[Remedy]:
             you("See where it waits while it does.", "py-spy dump --pid PID_OF_THE_WORKER"),
         ]
     if stop.kind == "raised":
-        return [you("Make what it needs in the worker, not in the process that forks it.", _LAZY)]
+        return [
+            you(
+                "Make what it needs in the worker, at its first read, not in the process that forks it; DAT005 "
+                "names what is shared."
+            )
+        ]
     return [you("Read this sample alone.", f"dataset[{stop.index or 0}]")]
-
-
-_LAZY = "if self.file is None: self.file = open(self.path, 'rb')"
 
 
 @rule("DAT015", "DataLoader accepts the options", worst=State.FAIL, commands=_DATA)

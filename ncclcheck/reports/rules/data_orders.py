@@ -30,8 +30,9 @@ def another_order(cluster: Cluster) -> Iterator[Finding]:
     The sampler is asked for its indices twice. Where they repeat and it has a `set_epoch`, again after
     `set_epoch(0)` and `set_epoch(1)`; where the factory takes an `epoch`, for 0 and 1. The loop that should call
     it is not ours to run: your files are searched for `.set_epoch(`. A loop (`.backward(`) in files without that
-    call is a warning; where there is no loop to be seen, a note. The order of the indices themselves, as for
-    validation, is not judged.
+    call, which hold the factory or import its module, is a warning; where no such loop is seen, a note. An order
+    that is the same in processes with other seeds is a note: a loop may make its loader anew in each epoch. The
+    order of the indices themselves, as for validation, is not judged.
 
     ## Fix
     - **you** `loader.sampler.set_epoch(epoch)` at the start of each epoch; Lightning and Accelerate do it.
@@ -57,7 +58,7 @@ def _ordered(node: str, held: Sharding, order: Order) -> Finding:
     if order.with_keyword:
         return _repeats(where, held, "although the factory is told the epoch")
     if not order.repeats or order.with_keyword is False:
-        return fine(where, "the second epoch has another order")
+        return _begins_alike(where, held, order) or fine(where, "the second epoch has another order")
     if order.with_set_epoch is None:
         return _repeats(where, held, "and it has no set_epoch")
     if order.with_set_epoch:
@@ -71,6 +72,22 @@ def _ordered(node: str, held: Sharding, order: Order) -> Finding:
         f"{held.sampler} gives every epoch the same order unless the training loop calls set_epoch",
         why="Lightning, Accelerate and the transformers Trainer call it; a loop of your own must.",
         fix=[you("At the start of each epoch.", "loader.sampler.set_epoch(epoch)")],
+    )
+
+
+def _begins_alike(where: Where, held: Sharding, order: Order) -> Finding | None:
+    if not order.made_alike or order.with_keyword is not None:
+        return None
+    return note(
+        where,
+        f"{held.sampler} begins with the same order whenever the loader is made: it has a fixed seed",
+        why="Right where the loader is made once; a loop that makes it anew in each epoch repeats one order.",
+        fix=[
+            you(
+                "Where each epoch makes its own loader, seed it by the epoch.",
+                "DataLoader(..., generator=torch.Generator().manual_seed(seed + epoch))",
+            )
+        ],
     )
 
 

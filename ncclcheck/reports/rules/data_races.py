@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster
-from ncclcheck.probes.facts.data import Content
+from ncclcheck.probes.facts.data import Content, Made
 from ncclcheck.probes.facts.data.content import Contest, Wrong
 from ncclcheck.reports import examined
 from ncclcheck.reports.findings import Evidence, Finding, State, Where, fail, fine, seen, unknown, warn, you
+from ncclcheck.reports.opened import own_in_workers
 from ncclcheck.reports.rule import rule
 
 _DATA = ("data",)
@@ -40,13 +41,13 @@ def races(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     PyTorch, torch.utils.data, Multi-process data loading; mehta-lab/VisCy#417; fork(2).
     """
-    for node, _, content in examined.samples(cluster):
+    for node, made, content in examined.samples(cluster):
         if content.raced:
             yield _threads(node, content)
         elif content.stress is None:
             yield _unseen(node, content)
         elif content.stress.wrong or _hangs(content, content.stress):
-            yield _wrong(node, content.stress)
+            yield _wrong(node, made, content, content.stress)
         elif not _settled(content):
             yield _unseen(node, content)
         else:
@@ -70,7 +71,7 @@ def _hangs(content: Content, contest: Contest) -> bool:
     return bool(contest.stuck) and not alone
 
 
-def _wrong(node: str, contest: Contest) -> Finding:
+def _wrong(node: str, made: Made, content: Content, contest: Contest) -> Finding:
     first = contest.examples[0] if contest.examples else None
     return fail(
         Where(node=node, device=_leaf(first)),
@@ -80,13 +81,8 @@ def _wrong(node: str, contest: Contest) -> Finding:
         why="Training sees other samples than the dataset holds, and which ones changes from run to run.",
         owner="job",
         evidence=_evidence(contest),
-        fix=[you("Share nothing between workers: open and allocate in the worker.", _LAZY)],
+        fix=own_in_workers(made, content),
     )
-
-
-_LAZY = """def __getitem__(self, index):
-    if self.pid != os.getpid():
-        self.file, self.pid = open(self.path, "rb"), os.getpid()"""
 
 
 def _leaf(wrong: Wrong | None) -> str | None:
@@ -125,15 +121,24 @@ def _threads(node: str, content: Content) -> Finding:
     )
 
 
+_KINDS = {
+    "fixed": "always the same",
+    "random": "random, by the global generators",
+    "private": "random, by a generator of the dataset",
+    "hidden": "depends on what was read before",
+    "uncontrolled": "changes under the same seed",
+}
+
+
 def _unseen(node: str, content: Content) -> Finding:
-    why = content.unseen[0] if content.unseen else "no leaf has a content that its index and the seed settle"
-    kinds = ", ".join(f"{leaf.leaf or 'sample'}: {leaf.kind}" for leaf in content.leaves[:6])
+    why = content.unseen[0] if content.unseen else "no part of a sample is the same twice for one index and seed"
+    kinds = ", ".join(f"{leaf.leaf or 'the sample'}: {_KINDS[leaf.kind]}" for leaf in content.leaves[:6])
     return unknown(
         Where(node=node),
         f"whether workers disturb each other could not be seen: {why}",
         why="A sample that changes by itself cannot be told from one that another worker changed.",
         owner="job",
-        evidence=[seen("leaves", kinds)],
+        evidence=[seen("parts of a sample", kinds)],
     )
 
 

@@ -49,12 +49,13 @@ def once(cluster: Cluster) -> Iterator[Finding]:
     """
     looked, judged = shardings(cluster, several=False), False
     imported = {one.node: one.made.frameworks for one in cluster.measurements.data if one.made}
+    kinds = {one.node: one.made.dataset for one in cluster.measurements.data if one.made}
     for node, held in looked:
         frameworks = imported.get(node, [])
         for finding in (
             *_failed(node, held),
             *_counted(node, held, frameworks),
-            *of_stream(node, held, frameworks),
+            *of_stream(node, held, frameworks, kinds.get(node, "")),
         ):
             judged = True
             yield finding

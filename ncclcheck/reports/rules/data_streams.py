@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from ncclcheck.probes.facts import Cluster, Unread, known
 from ncclcheck.probes.facts.data import Streams
@@ -12,6 +14,7 @@ from ncclcheck.reports.rule import NothingToJudge, rule
 from ncclcheck.reports.streamed import dependence, epochs, leaf_of, moved, numbers, streams
 
 _DATA = ("data",)
+G = TypeVar("G", bound=Shared | Repeated)
 _GLOBAL = {
     "python": "random.seed(torch.initial_seed())",
     "numpy": "numpy.random.seed(torch.initial_seed() % 2**32)",
@@ -19,6 +22,7 @@ _GLOBAL = {
 }
 
 
+_OF_ALBUMENTATIONS = (".py_random", ".random_generator")  # attributes of its transforms since 1.4.19
 _PRIVATE = {
     "random.Random": "random.Random(info.seed)",
     "numpy.Generator": "numpy.random.default_rng(info.seed)",
@@ -54,7 +58,7 @@ def shared(cluster: Cluster) -> Iterator[Finding]:
     """
     for node, held in epochs(cluster, 1):
         found = known(held.shared)
-        yield from (_shared(node, held, one) for one in found)
+        yield from (_shared(node, held, *alike) for alike in _by_owner(found))
         if not found:
             yield fine(Where(node=node), _sound(held, "workers"))
 
@@ -66,13 +70,31 @@ def _sound(held: Streams, what: str) -> str:
     return f"{what} have streams of their own: {', '.join(names)}"
 
 
-def _shared(node: str, held: Streams, one: Shared) -> Finding:
+def _by_owner(found: Sequence[G]) -> list[list[G]]:
+    """Generators of one object, such as the transforms of one Compose, in the same workers: one finding."""
+    groups: dict[tuple[object, ...], list[G]] = {}
+    for one in found:
+        groups.setdefault((_owner(one.generator), *one.workers), []).append(one)
+    return [*groups.values()]
+
+
+def _owner(generator: str) -> str:
+    """`self.transform` of `self.transform.transforms[0].py_random`; a global generator is its own."""
+    found = re.match(r"\w+\.\w+", generator)
+    return found[0] if found else generator
+
+
+def _named(one: Shared | Repeated, others: Sequence[object]) -> str:
+    return one.generator + (f" (and {len(others)} more in {_owner(one.generator)})" if others else "")
+
+
+def _shared(node: str, held: Streams, one: Shared, *others: Shared) -> Finding:
     found = dependence(held, one.generator)
     at = f"workers {numbers(one.workers)}"
     said = "give the same samples" if one.samples else "draw the same random numbers"
     return (warn if held.asked in (0, 1) else fail)(
         Where(node=node),
-        f"{at} {said}: {one.generator} is in the same state in each ({leaf_of(found)} depends on it)",
+        f"{at} {said}: {_named(one, others)} is in the same state in each ({leaf_of(found)} depends on it)",
         why="The augmentation is the same in all workers: fewer different samples than it seems."
         + (" It begins once num_workers is 2 or more." if held.asked in (0, 1) else ""),
         owner="job",
@@ -93,6 +115,15 @@ def _own_stream(found: Dependence) -> Remedy:
             "DataLoader(dataset, worker_init_fn=seed_worker)",
         )
     path = found.generator
+    if path.endswith(_OF_ALBUMENTATIONS) and path.startswith("self."):
+        owner = path.partition(".transforms")[0].removesuffix(".py_random").removesuffix(".random_generator")
+        return you(
+            "Seed albumentations in each worker: its transforms draw from generators of their own.",
+            "def seed_worker(worker_id):",
+            "    info = torch.utils.data.get_worker_info()",
+            f"    {owner.replace('self.', 'info.dataset.', 1)}.set_random_seed(info.seed % 2**32)",
+            "DataLoader(dataset, worker_init_fn=seed_worker)",
+        )
     place = path.replace("self.", "info.dataset.", 1) if path.startswith("self.") else path
     return you(
         "Give each worker a generator of its own.",
@@ -131,20 +162,20 @@ def repeated(cluster: Cluster) -> Iterator[Finding]:
     """
     for node, held in epochs(cluster, 2):
         again, seeded, kept = known(held.repeated), held.reseeded, held.frozen
-        yield from (_repeated(node, held, one) for one in again)
+        yield from (_repeated(node, held, *alike) for alike in _by_owner(again))
         yield from (_reseeded(node, one) for one in seeded)
         yield from (_frozen(node, held, one) for one in kept)
         if not (again or seeded or kept):
             yield fine(Where(node=node), _sound(held, "epochs"))
 
 
-def _repeated(node: str, held: Streams, one: Repeated) -> Finding:
+def _repeated(node: str, held: Streams, one: Repeated, *others: Repeated) -> Finding:
     found = dependence(held, one.generator)
     at = f"worker{'s' if len(one.workers) > 1 else ''} {numbers(one.workers)}"
     return (warn if held.asked == 0 else fail)(
         Where(node=node),
-        f"the second epoch draws the random numbers of the first: {one.generator} is in the same state in {at} "
-        f"({leaf_of(found)} depends on it)",
+        f"the second epoch draws the random numbers of the first: {_named(one, others)} is in the same state in "
+        f"{at} ({leaf_of(found)} depends on it)",
         why="Every epoch sees the same augmentation: it adds nothing after the first."
         + (" It begins once there are workers." if held.asked == 0 else ""),
         owner="job",
@@ -180,7 +211,7 @@ _OWN = {
 
 def _frozen(node: str, held: Streams, one: Frozen) -> Finding:
     short = bool(held.asked) and not held.persistent
-    leaf = f"leaf {one.leaf}" if one.leaf else "the sample"
+    leaf = f"part {one.leaf} of a sample" if one.leaf else "the sample"
     return (warn if short else fail)(
         Where(node=node),
         f"{leaf} is random, and stays what it was first when sample {one.index} is read again",
@@ -235,7 +266,7 @@ def new_epoch(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _stale(node: str, one: NewEpoch) -> Finding:
-    leaf = f", leaf {one.leaf}," if one.leaf else ""
+    leaf = f", part {one.leaf}," if one.leaf else ""
     return fail(
         Where(node=node),
         f"persistent workers do not see {one.told}: sample {one.index}{leaf} is still that of epoch 0",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster
@@ -13,6 +14,8 @@ from ncclcheck.reports.streamed import numbers, structures
 
 _RARE = 0.1
 _NUMBERS = {"bool", "int", "float"}
+# An image: one, three or four channels, first or last, and two sides of ten and more.
+_IMAGE = re.compile(r"\[[134], \d{2,}, \d{2,}\]|\[\d{2,}, \d{2,}, [134]\]")
 
 
 @rule("DAT014", "samples stack", worst=State.FAIL, commands=("data",))
@@ -93,7 +96,7 @@ def _difference(mixed: Mixed, held: Structure) -> Evidence:
     told = (
         f"{mixed.other} in {mixed.count} of {held.read} samples ({numbers(mixed.indices[:4])}), else {mixed.usual}"
     )
-    return seen(f"leaf {mixed.leaf}" if mixed.leaf != "sample" else "the sample", told)
+    return seen(f"part {mixed.leaf} of the sample" if mixed.leaf != "sample" else "the sample", told)
 
 
 def _remedy(held: Structure) -> list[str]:
@@ -103,18 +106,44 @@ def _remedy(held: Structure) -> list[str]:
     if "dimensions" in kinds:
         return ["return x if x.dim() == 2 else x.unsqueeze(0)"]
     if "shape" in kinds:
-        return [
-            "def collate(batch):",
-            "    return torch.nn.utils.rnn.pad_sequence(batch, batch_first=True)",
-            "DataLoader(dataset, collate_fn=collate)",
-        ]
+        return _alike([mixed for mixed in held.mixed if mixed.kind == "shape"])
     return ["return torch.as_tensor(sample)  # tensors, arrays, numbers, or dicts and lists of them"]
+
+
+def _alike(differing: list[Mixed]) -> list[str]:
+    """Images are made one size; what has a length is padded, by the key or the place that it has in a sample."""
+    if all(_IMAGE.search(one.usual) and _IMAGE.search(one.other) for one in differing):
+        return [
+            "image = torch.nn.functional.interpolate(image[None].float(), size=(224, 224))[0]  # in __getitem__",
+            "# or, in your transforms: torchvision.transforms.RandomResizedCrop(224)",
+        ]
+    names = [one.leaf for one in differing]
+    pad, rest = "torch.nn.utils.rnn.pad_sequence", "torch.utils.data.default_collate"
+    if names == ["sample"]:
+        body = [f"    return {pad}([torch.as_tensor(sample) for sample in batch], batch_first=True)"]
+    elif all(name.isdecimal() for name in names):
+        body = [
+            f"    pad = {{{', '.join(names)}}}  # places in a sample",
+            "    parts = [[torch.as_tensor(one) if place in pad else one for one in column]",
+            "             for place, column in enumerate(zip(*batch))]",
+            f"    return tuple({pad}(part, batch_first=True) if place in pad else {rest}(part)",
+            "                 for place, part in enumerate(parts))",
+        ]
+    else:
+        body = [
+            f"    pad = {{{', '.join(repr(name) for name in names)}}}",
+            "    parts = {key: [torch.as_tensor(one[key]) if key in pad else one[key] for one in batch]",
+            "             for key in batch[0]}",
+            f"    return {{key: {pad}(part, batch_first=True) if key in pad else {rest}(part)",
+            "            for key, part in parts.items()}",
+        ]
+    return ["def collate(batch):", *body, "DataLoader(dataset, collate_fn=collate)"]
 
 
 def _cast(node: str, mixed: Mixed, held: Structure) -> Finding:
     return warn(
         Where(node=node),
-        f"leaf {mixed.leaf} is {mixed.other} in {mixed.count} of {held.read} samples, else {mixed.usual}",
+        f"part {mixed.leaf} is {mixed.other} in {mixed.count} of {held.read} samples, else {mixed.usual}",
         why="Nothing is raised: the dtype of a batch depends on which sample comes first in it.",
         owner="job",
         evidence=[_difference(mixed, held), *(seen("a batch of both", text) for text in held.collated[:2])],

@@ -67,7 +67,7 @@ def _not_pickled(node: str, start: Start, one: Pickled) -> Finding:
 
 
 def _remedy(one: Pickled) -> Remedy:
-    name = one.attribute.rpartition(".")[2] if one.attribute else ""
+    name = one.attribute.partition(".")[0]  # what the dataset holds, whatever is deeper within
     if "lambda" in one.error or "local" in one.error or not name.isidentifier():
         return you(
             "Make it a function or a class at the top of a module; give arguments by functools.partial.",
@@ -77,6 +77,8 @@ def _remedy(one: Pickled) -> Remedy:
         f"Leave {name} out of the pickle, and make it at the first read in each worker.",
         "def __getstate__(self):",
         f"    return {{**self.__dict__, {name!r}: None}}",
+        f"if self.{name} is None:  # the first lines of __getitem__",
+        f"    self.{name} = ...  # as __init__ makes it",
     )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from ncclcheck.probes.facts import Cluster, Node, RankState, Run, Unread, unread_in
+from ncclcheck.probes.facts.data import DataReport
 from ncclcheck.reports import lost, silent
 from ncclcheck.reports.findings import Finding, State, Where, admin, seen, unknown, you
 from ncclcheck.reports.rule import NothingToJudge, rule
@@ -64,7 +65,8 @@ def every_probe_and_rule_ran(cluster: Cluster) -> Iterator[Finding]:
     is in state D, and its wait channel names the driver or file system that it waits for. A rank tells the
     exception that ended it: where wrong code raised it (an AttributeError, say) in a line of ncclcheck, or in a
     call of torch from there, no node is to blame. The examiner tries the dataset in child processes, so its own
-    end is none of the dataset's.
+    end is none of the dataset's. An exception there is ours where its traceback ends in ncclcheck and passes no
+    line of yours.
 
     ## Fix
     - **you**: report a broken probe, rule or rank with the file of `--save`.
@@ -89,6 +91,7 @@ def every_probe_and_rule_ran(cluster: Cluster) -> Iterator[Finding]:
             fix=[you("Report it with the file of --save.")],
         )  # fmt: skip
     yield from _defects(cluster.run)
+    yield from _of_datasets(cluster.measurements.data)
     yield from _examiners(cluster.run)
     for left in cluster.run.leftovers:
         yield unknown(
@@ -118,6 +121,26 @@ def _defects(run: Run) -> Iterator[Finding]:
                 seen("ranks", ", ".join(f"{rank.rank} on {rank.node}" for rank in ranks[:_MOST_TOLD])),
             ],
             fix=[you("Report it with the file of --save.")],
+        )
+
+
+def _of_datasets(reports: Sequence[DataReport]) -> Iterator[Finding]:
+    """Exceptions of ours while a dataset was looked at; the same one is reported once."""
+    by_trace: dict[str, list[tuple[str, str]]] = {}
+    for report in reports:
+        for one in report.unseen:
+            if one.defect:
+                by_trace.setdefault(one.defect, []).append((report.node, one.aspect))
+    for trace, places in by_trace.items():
+        nodes = [*dict.fromkeys(node for node, _ in places)]
+        aspects = ", ".join(dict.fromkeys(aspect for _, aspect in places))
+        yield unknown(
+            Where(node=nodes[0] if len(nodes) == 1 else None),
+            f"internal error of ncclcheck: {trace.splitlines()[-1]}",
+            why=f"What it was examining ({aspects} of the dataset) is unknown. Your code did not raise this.",
+            owner="tool",
+            evidence=[seen("nodes", ", ".join(nodes[:_MOST_TOLD])), seen("traceback", trace)],
+            fix=[you("Please report it with the file of --save.")],
         )
 
 

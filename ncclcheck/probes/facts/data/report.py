@@ -17,10 +17,14 @@ from ncclcheck.probes.facts.data.structure import Structure
 
 
 class Unseen(Struct, frozen=True, kw_only=True):
-    """An aspect that was not looked at, and why: `the time budget was used up`, `it is an IterableDataset`."""
+    """An aspect that was not looked at, and why: `the time budget was used up`, `it is an IterableDataset`.
+
+    defect: the traceback, where an exception of ncclcheck itself ended it.
+    """
 
     aspect: str
     why: str
+    defect: str = ""
 
 
 class DataReport(Struct, frozen=True, kw_only=True):

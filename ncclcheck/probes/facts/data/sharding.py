@@ -56,7 +56,8 @@ class Order(Struct, frozen=True, kw_only=True):
 
     repeats: the second epoch is the first again, as given; with_set_epoch: and with set_epoch(0) and (1), None
     where nothing has a set_epoch; with_keyword: and with the factory called for epoch 0 and 1, None where it takes
-    no epoch. callers: files of the user that call set_epoch; loops: files that hold a training loop.
+    no epoch. made_alike: another process, with other seeds, made a loader with the same order. callers: files of
+    the user that call set_epoch; loops: those with a training loop that hold the factory or import its module.
     """
 
     samples: Whole
@@ -64,6 +65,7 @@ class Order(Struct, frozen=True, kw_only=True):
     repeats: bool
     with_set_epoch: bool | None = None
     with_keyword: bool | None = None
+    made_alike: bool = False
     callers: list[str] = field(default_factory=list)
     loops: list[str] = field(default_factory=list)
 

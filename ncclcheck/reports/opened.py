@@ -1,0 +1,73 @@
+"""Lines that open, or allocate, in each worker what the user's class makes in __init__: for DAT004 and DAT005."""
+
+from __future__ import annotations
+
+import re
+
+from ncclcheck.probes.facts.data import Content, Made
+from ncclcheck.probes.facts.data.content import Inherited
+from ncclcheck.reports.findings import Remedy, you
+
+# How a library's handle is opened for reading alone; PATH is the user's.
+_OPENED = {
+    "h5py.File": 'h5py.File(PATH, "r")',
+    "lmdb.Environment": "lmdb.open(PATH, readonly=True, lock=False, readahead=False)",
+    "sqlite3.Connection": 'sqlite3.connect(f"file:{PATH}?mode=ro", uri=True)',
+    "zipfile.ZipFile": "zipfile.ZipFile(PATH)",
+    "tarfile.TarFile": "tarfile.open(PATH)",
+    "av.container.InputContainer": "av.open(PATH)",
+}
+_ATTRIBUTE = re.compile(r"self\.([A-Za-z_]\w*)(\[[^\]]*\])?(.*)")
+
+
+def class_of(made: Made) -> str:
+    """`Frames`, of `project.data.Frames`."""
+    return made.dataset.rpartition(".")[2] or "Dataset"
+
+
+def opened_by_each(made: Made, one: Inherited) -> Remedy:
+    """With the names of the user's class and attribute, by the library that opened it."""
+    found = _ATTRIBUTE.fullmatch(one.path)
+    name = found[1] if found else "file"
+    several, within = bool(found and found[2]), found[3] if found else ""
+    return you(
+        f"Open it in each worker, at its first read, and not in {class_of(made)}.__init__.",
+        f"self.{name} = None  # in {class_of(made)}.__init__, instead of opening it",
+        f"if self.{name} is None:  # the first lines of {class_of(made)}.__getitem__",
+        f"    self.{name} = {_call(one, several=several, within=within)}",
+    )
+
+
+def _call(one: Inherited, *, several: bool, within: str) -> str:
+    """What opens it; where a library's object holds the file, that object is made as it was."""
+    if one.how == "library":
+        call = _OPENED.get(one.what, "...  # as it was opened")
+    elif one.how == "socket":
+        call = "socket.create_connection(ADDRESS)"
+    elif within not in ("", ".raw"):
+        return "...  # what __init__ made of it"
+    else:
+        call = 'open(PATH, "rb")' if several else f'open({one.what!r}, "rb")'
+    return f"[{call.replace('PATH', 'path')} for path in PATHS]" if several else call
+
+
+def own_in_workers(made: Made, content: Content) -> list[Remedy]:
+    """What keeps workers from writing over each other's values, by what they are known to share."""
+    if content.inherited:
+        return [opened_by_each(made, one) for one in content.inherited[:2]]
+    memory = next((path for path in content.shared if _ATTRIBUTE.fullmatch(path)), "")
+    if memory:
+        own = memory.rpartition(".")[2].partition("[")[0]
+        return [
+            you(
+                "Let each read write into memory of its own.",
+                f"{own} = copy.deepcopy({memory})  # in {class_of(made)}.__getitem__; use it instead of {memory}",
+            )
+        ]
+    return [
+        you(
+            f"Look for a file or a connection that all workers use while {class_of(made)}.__getitem__ runs; give "
+            "each worker one of its own.",
+            'path = f"{path}.{os.getpid()}"  # of a scratch file',
+        )
+    ]
