@@ -24,6 +24,7 @@ _DIED = "E1109 22:47:01.5 771 api.py:869] failed (exitcode: 1) local_rank: 3 (pi
         (_OOM + _STEPS[:300], "LOG063", "fail"),
         (_OOM + _STEPS + _DIED, "LOG063", "fail"),
         (_XID + _STEPS, "LOG067", "warn"),
+        ("RuntimeError: NCCL Error 2: unhandled system error\n", "LOG004", "ok"),
         ("ValueError: no such mirror\n" + _STEPS, "LOG004", "ok"),
         ("ValueError: no such mirror\n" + _STEPS, "LOG001", "ok"),
     ],

@@ -148,6 +148,10 @@ _RAISED = {
         "installation.\n",
         "LOG064",
     ),
+    "cuda-compat": (
+        "ash3: Test CUDA failure common.cu:8 'system has unsupported display driver / cuda driver combination'\n",
+        "LOG065",
+    ),
     "forked or too old": (process(0, warn("Cuda failure 'initialization error'")), "LOG065"),
     "upgraded, not rebooted": ("Failed to initialize NVML: Driver/library version mismatch\n", "LOG065"),
     "no library": (
@@ -285,3 +289,12 @@ def test_a_full_gpu_is_no_cause_after_another_error_of_cuda() -> None:
         0, warn("Cuda failure 719 'unspecified launch failure'"), warn("Failed to CUDA calloc async 608 bytes")
     )
     assert found(text) == {"LOG067": "fail"}
+
+
+def test_a_libcuda_of_the_image_calls_for_no_new_driver() -> None:
+    (found,) = judged("RuntimeError: CUDA error: forward compatibility was attempted on non supported HW\n")[
+        "LOG065"
+    ].findings
+    assert "cuda-compat" in found.what
+    assert found.owner == "job"
+    assert not [one for one in found.remedies if "reboot" in " ".join(one.commands)]

@@ -67,6 +67,18 @@ NAMED = {
         "LOG084",
         "8 vs 4 bytes",
     ),
+    "autograd's complaint": (
+        "RuntimeError: one of the variables needed for gradient computation has been modified by an inplace "
+        "operation: [torch.cuda.FloatTensor [256]] is at version 7; expected version 6 instead.\n",
+        "LOG172",
+        "a buffer, which DDP broadcasts",
+    ),
+    "a model on another GPU": (
+        "ValueError: You can't train a model that has been loaded in 8-bit precision on a different device than "
+        "the one you're training on.\n",
+        "LOG174",
+        "on another GPU than that of its rank",
+    ),
     "a name that is tried to the end": (_GAI * 10, "LOG020", "gpu-x.invalid has no address"),
     "no module for -m": (
         "/usr/bin/python3: Error while finding module specification for 'trian.main' (ModuleNotFoundError: No "
@@ -180,3 +192,19 @@ def test_docker_s_own_files_are_read_as_what_the_container_printed() -> None:
     data = "".join(json.dumps(one) + "\n" for one in lines).encode() + b"plain\n"
     with io.BufferedReader(Unwrapped(io.BytesIO(data)), 16) as file:
         assert [*file] == [b"2026-11-21T10:01:06.1Z [rank1]: ValueError: x\n", b'{"log": 5}\n', b"plain\n"]
+
+
+def test_an_exception_is_quoted_with_its_own_advice() -> None:
+    told = (
+        "ValueError: "
+        + "the vocabulary of the tokenizer has another size, " * 5
+        + "it says. Please pass tokenizer=."
+    )
+    (found,) = judged(f"[rank0]: {told} Nothing else.\n")["LOG004"].findings
+    assert found.what.endswith("Please pass tokenizer=. Nothing else.")
+    assert found.remedies[0].text == "Its own advice: Please pass tokenizer=."
+
+
+def test_an_exception_without_advice_has_the_neutral_remedy_alone() -> None:
+    (found,) = judged("[rank0]: ValueError: 3 labels, 4 were expected\n")["LOG004"].findings
+    assert [one.text.partition(":")[0] for one in found.remedies] == ["Read the traceback above this line"]

@@ -94,6 +94,9 @@ _SOUND = {
     "a test's result": "# nccl-tests\n# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 41.8\n",
     "a figure of the training": "rank 0: step 20 word error rate 0.12 validation error: 0.031 error 1.2e-3\n",
     "a figure without a step": "rank 0: mean squared error = 3, top-1 error: 12.5\n",
+    "a result after MPI's complaint": "[1668691503.4] [node-a:1088443:0] ib_log.c:246  UCX  ERROR mlx5_0: "
+    "ibv_create_cq() failed: Cannot allocate memory.\n\n# OSU MPI Broadcast Latency Test v5.8\n"
+    "# Size       Avg Latency(us)\n1                       0.23\ntorch\n",
     "a setting": "TORCH_NCCL_ASYNC_ERROR_HANDLING=1\nTORCH_NCCL_BLOCKING_WAIT=0\nrank 0: on_error=continue\n",
     "a warning about what may be": "rank 0: UserWarning: this may fail if the error is large\n",
     "a second try": "[rank0]: download failed, retrying in 3 s\n",

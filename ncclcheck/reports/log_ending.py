@@ -15,6 +15,7 @@ _PROOF = ("ended-well", "training-goes-on")
 _WORK = (
     "nccl-tests-ended",
     "nccl-tests-row",
+    "osu-header",
     "work-goes-on",
 )  # goes on beside a rank that has failed, and with wrong results
 _LINES = 10  # a step that was under way may be printed after the failure of another rank

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports import log_signs
-from ncclcheck.reports.findings import Finding, State, Where, admin, fail, fine, note, seen, warn, you
+from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, fail, fine, note, seen, warn, you
 from ncclcheck.reports.fold import fold_numbers, fold_ranks
 from ncclcheck.reports.log_ending import died
 from ncclcheck.reports.log_unexplained import behind, came_through, unexplained
@@ -23,6 +24,14 @@ _ENDED = (
 )
 _SIGHUP, _SIGTERM = "1", "15"
 _CAUGHT = ("python-error", "nccl-warning")  # what a program can go on after
+# A sentence of an exception that tells its reader what to do.
+_ADVICE = re.compile(
+    r"(?<=[.!?:;] )(?:Please|Hint|Try|Use|Set|Make sure|Consider|Run|Install|Upgrade|Update|Pass|Specify"
+    r"|Check|Increase|Reduce|Enable|Disable|To (?:fix|avoid|resolve|use|solve)|You (?:can|should|must|need|may)|In order to"
+    r"|please|try|consider|use|set)\b.{10,}?(?:[.!](?= |$)|$)"
+)
+_MOST_OF_ADVICE = 300  # characters: four lines of a terminal
+_MOST_OF_TEXT = 400  # of the exception; a terminal shows the first three lines of it
 _LINES = 10  # other ranks print a little longer
 # A program's own: Python ends with 1 after an exception, shells with 126 and more of what they could not run.
 _CODES = range(2, 126)
@@ -289,11 +298,20 @@ def no_exception(logs: Logs) -> Iterator[Finding]:
         who = fold_ranks(ranks) if len(ranks) > 1 else "one rank" if ranks else "a process"
         yield cause(
             same,
-            f"{who} raised {same[0].text[:200]}",
+            f"{who} raised {same[0].text[:_MOST_OF_TEXT]}",
             why="Its process ends, and all others wait for it in their next collective.",
             owner="job",
-            fix=[you("Read the traceback above this line; on one rank alone, look at the data that it had.")],
-        )
+            fix=[*_advice(same[0]),
+                 you("Read the traceback above this line: the last frame that is yours is the place. "
+                     "Where one rank alone raised it, look at what differs there: its data, its files, its host.")],
+        )  # fmt: skip
+
+
+def _advice(event: LogEvent) -> list[Remedy]:
+    """What the exception itself says is to be done."""
+    text = " ".join(event.text.split())
+    told = next((one[0] for one in _ADVICE.finditer(text)), "").strip()
+    return [you(f"Its own advice: {told[:_MOST_OF_ADVICE]}")] if told else []
 
 
 def _left_mpirun(logs: Logs) -> Iterator[Finding]:

@@ -91,7 +91,7 @@ def driver(logs: Logs) -> Iterator[Finding]:
     """
     ## What
     The NVIDIA driver is older than what torch or libnccl were built for, or its library is of another version than
-    the driver that is loaded.
+    the driver that is loaded: upgraded without a reboot, or brought by the image (cuda-compat).
 
     ## Why it matters
     No CUDA call works. Often one node of many was forgotten at an upgrade, or an image brings a newer CUDA, or
@@ -101,18 +101,38 @@ def driver(logs: Logs) -> Iterator[Finding]:
     `CUDA driver version is insufficient for CUDA runtime version`, `the provided PTX was compiled with an
     unsupported toolchain`, torch's `driver on your system is too old`, `Driver/library version mismatch` of
     NVML. `initialization error` of NCCL can be that, or a process that was forked after CUDA was used in its
-    parent.
+    parent. `unsupported display driver / cuda driver combination` (803) and `forward compatibility was attempted
+    on non supported HW` (804) are the libcuda that an image brings in /usr/local/cuda/compat: it goes with some
+    drivers and with data centre GPUs only.
 
     ## Fix
     - **admin** a newer driver, the same on all nodes; after an upgrade reboot.
     - **you** a torch wheel and a libnccl for the CUDA that the driver has (`nvidia-smi` shows it at the top
       right).
+    - **you** the image's compatibility libraries: a cuda-compat that goes with the driver, or none of them.
 
     ## Source
     NVIDIA/nccl#554, NVIDIA/nccl-tests#98; CUDA compatibility guide; CUDA Runtime API, error codes.
     """
     clear = said(logs, "driver-too-old", "driver-mismatch")
-    unclear = [] if clear else cuda_errors(logs, _INITIALISES)
+    combined = [] if clear else said(logs, "driver-combination")
+    for where, found in hosts(combined):
+        yield cause(
+            found,
+            f"the CUDA compatibility libraries of the image (cuda-compat) do not go with the driver{on(where)}",
+            why="They stand before the driver's own libcuda, and go with some drivers and data centre GPUs only.",
+            owner="job",
+            fix=[
+                you("Confirm: see which libcuda is taken.", "ldconfig -p | grep libcuda.so; echo $LD_LIBRARY_PATH",
+                    "cat /proc/driver/nvidia/version"),
+                you("Bring the cuda-compat that goes with the driver into the image, or run without it.",
+                    "apt-get install --only-upgrade 'cuda-compat-*'",
+                    "export LD_LIBRARY_PATH=$(echo $LD_LIBRARY_PATH | tr : '\\n' | grep -v compat | paste -sd:)"),
+            ],
+            at=where,
+            more=_drivers(logs),
+        )  # fmt: skip
+    unclear = [] if clear or combined else cuda_errors(logs, _INITIALISES)
     for where, found in hosts([*clear, *unclear]):
         yield cause(
             found,

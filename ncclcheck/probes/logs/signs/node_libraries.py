@@ -8,11 +8,18 @@ SIGNS = (
     Sign(
         "driver-too-old",
         r"NVIDIA driver on your system is too old(?: \(found version (?P<driver>\d{4,6})\))?|"
-        r"CUDA driver version is insufficient|compiled with an unsupported toolchain|"
-        r"forward compatibility was attempted|unsupported display driver",
+        r"CUDA driver version is insufficient|compiled with an unsupported toolchain",
         (
             "RuntimeError: The NVIDIA driver on your system is too old (found version 11040). Please update "
             "your GPU driver",
+        ),
+    ),
+    Sign(
+        "driver-combination",
+        r"unsupported display driver|forward compatibility was attempted",
+        (
+            "elm4: Test CUDA failure common.cu:894 'system has unsupported display driver / cuda driver combination'",
+            "RuntimeError: CUDA error: forward compatibility was attempted on non supported HW",
         ),
     ),
     Sign(

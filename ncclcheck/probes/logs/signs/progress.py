@@ -44,6 +44,12 @@ SIGNS = (
         often=True,
     ),
     Sign(
+        "osu-header",  # after MPI has started, whatever it complained of
+        r"^# Size {1,40}(?:Avg |Min |Max )?(?:Latency|Bandwidth)",
+        ("# Size       Avg Latency(us)", "# Size      Bandwidth (MB/s)"),
+        words=("# size ",),
+    ),
+    Sign(
         "started-anew",
         r"will restart worker group|Restarting worker group|restart_count=[1-9]|\bRequeued? job|Restart(?:ing)? attempt [1-9]",
         (
