@@ -49,7 +49,7 @@ def by_call(error: BaseException) -> bool:
 def standing() -> list[str]:
     """Where this process's main thread stands, the innermost first: the collective, and the user's own lines."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    return [*_standing(frame)][:_MOST]
+    return [*dict.fromkeys(_standing(frame))][:_MOST]
 
 
 def _standing(frame: FrameType | None) -> Iterator[str]:

@@ -33,8 +33,8 @@ class Images:
 class NeedArgs:
     def __init__(self, cfg):
         pass
-def waits(event):
-    event.wait(20)
+def waits(event, again=True):
+    waits(event, False) if again else event.wait(20)
 """
 PEER = (
     "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:47. "
@@ -82,7 +82,7 @@ def test_where_the_main_thread_stands(project: ModuleType) -> None:
     timer.start()
     project.waits(event)
     timer.join()
-    assert found[0][0] == "train.py:15 in waits"
+    assert [one for one in found[0] if one.startswith("train.py")] == ["train.py:15 in waits"]
 
 
 def ranks(*changes: dict[str, Any], step: str = "training: steps") -> list[RankState]:
