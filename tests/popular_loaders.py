@@ -9,13 +9,14 @@ import functools
 import os
 import random
 import struct
+import time
 from collections.abc import Iterator
 from socket import socketpair
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, get_worker_info
 
 N = 96
 
@@ -66,7 +67,12 @@ class Infinite(DataLoader[Any]):
 
 def infinite() -> DataLoader[Any]:
     """Sound."""
-    return Infinite(Images(), batch_size=8, shuffle=True, num_workers=2, collate_fn=Images.collate_fn)
+    data, world = Images(), int(os.environ.get("WORLD_SIZE", "1"))
+    rank = int(os.environ.get("RANK", "0"))
+    sampler = DistributedSampler(data, num_replicas=world, rank=rank) if world > 1 else None
+    return Infinite(
+        data, batch_size=8, shuffle=sampler is None, sampler=sampler, num_workers=2, collate_fn=Images.collate_fn
+    )
 
 
 class Pipeline:
@@ -242,3 +248,179 @@ class Served(Dataset[Any]):
         self.ours.send(struct.pack("q", index))
         found: int = struct.unpack("q", self.ours.recv(8))[0]
         return found
+
+
+class Tokens(Dataset[Any]):
+    """Sound: blocks of one long array of tokens. karpathy/minGPT, projects/chargpt, CharDataset."""
+
+    def __init__(self) -> None:
+        self.data = np.arange(N * 16 + 1) % 65
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if not 0 <= index < N:
+            raise IndexError(index)
+        chunk = torch.from_numpy(self.data[index * 16 : index * 16 + 17])
+        return chunk[:-1].clone(), chunk[1:].clone()
+
+
+def by_rank() -> DataLoader[Any]:
+    """Sound: a DistributedSampler by the environment. pytorch/examples, distributed/ddp-tutorial-series."""
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    sampler = DistributedSampler(Tokens(), num_replicas=world, rank=rank, shuffle=True)
+    return DataLoader(Tokens(), batch_size=4, num_workers=2, sampler=sampler)
+
+
+class Crops(Dataset[Any]):
+    """Sound: several views of one image, drawn at random. facebookresearch/dino, DataAugmentationDINO."""
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> tuple[list[torch.Tensor], int]:
+        image = torch.full((3, 16, 16), float(range(N)[index]))
+        return [image + torch.randn(()) for _ in range(2)] + [image[:, :8, :8] * random.random()], index
+
+
+class Buckets:
+    """Batches of samples of about one length. facebookresearch/fairseq, batch_by_size."""
+
+    def __init__(self) -> None:
+        self.order = sorted(range(N), key=lambda index: index % 7)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter([self.order[start : start + 8] for start in range(0, N, 8)])
+
+    def __len__(self) -> int:
+        return N // 8
+
+
+class Lengths(Dataset[Any]):
+    """Sentences of seven lengths. fairseq, LanguagePairDataset."""
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((3 + range(N)[index] % 7,), float(index))
+
+
+def padded(batch: list[torch.Tensor]) -> torch.Tensor:
+    """fairseq, data_utils.collate_tokens."""
+    return torch.nn.utils.rnn.pad_sequence(batch, batch_first=True)
+
+
+def bucketed() -> DataLoader[Any]:
+    """Sound for one rank: a batch_sampler of the user's own, and padding."""
+    return DataLoader(Lengths(), batch_sampler=Buckets(), collate_fn=padded, num_workers=2)  # type: ignore[arg-type]
+
+
+class Cached(Dataset[Any]):
+    """Sound: decoded once, augmented each time. Project-MONAI/MONAI, CacheDataset."""
+
+    def __init__(self) -> None:
+        self.cache: dict[int, torch.Tensor] = {}
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index not in self.cache:
+            self.cache[index] = torch.full((8, 8), float(range(N)[index]))
+        return self.cache[index] + torch.randn(8, 8)
+
+
+class CachedAugmented(Cached):
+    """Defect: the augmented sample is cached, so that each epoch sees it again. The reverse of CacheDataset."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index not in self.cache:
+            self.cache[index] = torch.full((8, 8), float(range(N)[index])) + torch.randn(8, 8)
+        return self.cache[index]
+
+
+def cached_augmented() -> DataLoader[Any]:
+    """Defect."""
+    return DataLoader(CachedAugmented(), batch_size=8, num_workers=2, persistent_workers=True)
+
+
+class Noisy(Dataset[Any]):
+    """Defect: a generator of its own, copied to all workers. pytorch/pytorch#5059; albumentations 2.0.8."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(137)
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((4,), float(range(N)[index])) + self.rng.normal()
+
+
+def noisy() -> DataLoader[Any]:
+    """Defect."""
+    return DataLoader(Noisy(), batch_size=8, num_workers=2)
+
+
+def reseeded(_: int) -> None:
+    """A generator for each worker. PyTorch, Reproducibility, DataLoader."""
+    info: Any = get_worker_info()
+    info.dataset.rng = np.random.default_rng(info.seed)
+
+
+def noisy_reseeded() -> DataLoader[Any]:
+    """Sound: by worker_init_fn each worker of each rank has another generator."""
+    return DataLoader(Noisy(), batch_size=8, num_workers=2, worker_init_fn=reseeded)
+
+
+class Lines(IterableDataset[Any]):
+    """Defect: neither ranks nor workers take a part of their own. PyTorch, torch.utils.data, IterableDataset."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return (torch.full((4,), float(number)) for number in range(400))
+
+
+def lines() -> DataLoader[Any]:
+    """Defect."""
+    return DataLoader(Lines(), batch_size=4, num_workers=2)
+
+
+class Stamped(Dataset[Any]):
+    """Sound: the time of reading beside the data, as loaders keep that measure themselves."""
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"x": float(range(N)[index]), "t": time.time()}
+
+
+class Photos(Dataset[Any]):
+    """Defect: images of the size that they have. PyTorch's imagenet example without RandomResizedCrop."""
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.zeros(3, 20 + range(N)[index] % 9, 30)
+
+
+def photos() -> DataLoader[Any]:
+    """Defect."""
+    return DataLoader(Photos(), batch_size=8, num_workers=2, shuffle=True)
+
+
+def seeded_shuffle() -> DataLoader[Any]:
+    """A note: a loop that makes it anew in each epoch has one order. PyTorch, Reproducibility, DataLoader."""
+    generator = torch.Generator().manual_seed(0)
+    return DataLoader(Tokens(), batch_size=4, num_workers=2, shuffle=True, generator=generator)
+
+
+class Lite:
+    """No dataset: it has batches of its own. karpathy/build-nanogpt, DataLoaderLite."""
+
+    def next_batch(self) -> torch.Tensor:
+        """The next one."""
+        return torch.zeros(4, 8)

@@ -20,8 +20,13 @@ from ncclcheck.reports.rule import all_rules
 HERE = str(Path(__file__).parent)
 RULES = [rule for rule in all_rules() if rule.code.startswith("DAT")]
 ALARMS = (State.FAIL, State.WARN)
-LONG = ("web_loader", "pretokenized", "pretokenized_alike", "Served")
-SOUND = ["infinite", "web_loader", "Configured", "Mosaic", "pretokenized"]
+LONG = {
+    "web_loader", "pretokenized", "pretokenized_alike", "Served", "Crops", "Cached", "cached_augmented", "photos",
+    "noisy", "lines", "seeded_shuffle",
+}  # fmt: skip
+SOUND = [
+    "infinite", "web_loader", "Configured", "Mosaic", "pretokenized", "by_rank", "Crops", "Cached", "Stamped",
+]  # fmt: skip
 BROKEN = [
     ("FlippedInPlace", "DAT006", "held by the dataset, changed by reading: self.records["),
     ("pretokenized_alike", "DAT016", "samples of the stream are read by every rank"),
@@ -30,6 +35,11 @@ BROKEN = [
     ("Replaced", "DAT027", "by reading that one itself (line"),
     ("AnyLength", "DAT014", "cannot make a batch of samples that differ"),
     ("Served", "DAT005", "workers share the connection socket:["),
+    ("cached_augmented", "DAT010", "is random, and stays what it was first"),
+    ("noisy", "DAT009", "self.rng is in the same state in each"),
+    ("lines", "DAT016", "samples of the stream are read by every rank"),
+    ("photos", "DAT014", "cannot make a batch of samples that differ"),
+    ("Lite", "DAT001", "a Lite with a next_batch() of its own"),
 ]
 
 
@@ -63,3 +73,21 @@ def test_a_defect_is_named(name: str, code: str, words: str) -> None:
     told = [finding.what for finding in verdict.findings]
     told += [f"{one.source}: {one.value}" for finding in verdict.findings for one in finding.evidence]
     assert words in " ".join(told)
+
+
+@pytest.mark.nightly
+def test_a_loader_with_a_fixed_seed_is_noted() -> None:
+    verdict = examined("seeded_shuffle")["DAT017"]
+    assert verdict.state is State.NOTE
+    assert "begins with the same order whenever the loader is made" in verdict.findings[0].what
+
+
+def test_padding_of_the_users_own_is_no_alarm() -> None:
+    told = examined("bucketed")
+    assert told["DAT014"].state is State.OK
+    assert told["DAT003"].state is State.OK
+
+
+def test_generators_that_a_worker_init_fn_gives_are_seen_where_it_runs() -> None:
+    told = examined("noisy_reseeded")
+    assert {told[code].state for code in ("DAT009", "DAT010", "DAT011")} == {State.OK}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from msgspec.structs import replace
+
 from ncclcheck.probes.facts.data import Content, Made
 from ncclcheck.probes.facts.data.content import Inherited
 from ncclcheck.reports.findings import Remedy, you
@@ -30,12 +32,25 @@ def opened_by_each(made: Made, one: Inherited) -> Remedy:
     found = _ATTRIBUTE.fullmatch(one.path)
     name = found[1] if found else "file"
     several, within = bool(found and found[2]), found[3] if found else ""
+    if within and (kind := _library_around(made, one)):
+        one, within = replace(one, how="library", what=kind), ""
     return you(
         f"Open it in each worker, at its first read, and not in {class_of(made)}.__init__.",
         f"self.{name} = None  # in {class_of(made)}.__init__, instead of opening it",
         f"if self.{name} is None:  # the first lines of {class_of(made)}.__getitem__",
         f"    self.{name} = {_call(one, several=several, within=within)}",
     )
+
+
+def _library_around(made: Made, one: Inherited) -> str:
+    """`zipfile.ZipFile`, where a library's handle holds this file."""
+    around = [(_from_self(each.path), each.type) for each in made.libraries]
+    return next((kind for path, kind in around if path and one.path.startswith(f"{path}.")), "")
+
+
+def _from_self(path: str) -> str:
+    """`self.x`, of `self[0].x`: the dataset is the first of what was looked through."""
+    return path.replace("self[0]", "self", 1)
 
 
 def _call(one: Inherited, *, several: bool, within: str) -> str:
@@ -55,7 +70,7 @@ def own_in_workers(made: Made, content: Content) -> list[Remedy]:
     """What keeps workers from writing over each other's values, by what they are known to share."""
     if content.inherited:
         return [opened_by_each(made, one) for one in content.inherited[:2]]
-    memory = next((path for path in content.shared if _ATTRIBUTE.fullmatch(path)), "")
+    memory = next((path for path in map(_from_self, content.shared) if _ATTRIBUTE.fullmatch(path)), "")
     if memory:
         own = memory.rpartition(".")[2].partition("[")[0]
         return [

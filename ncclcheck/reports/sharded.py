@@ -71,7 +71,7 @@ def by_stream(dataset: str = "") -> list[Remedy]:
             "Let each worker of each rank take its part, in __iter__.",
             "info = torch.utils.data.get_worker_info()",
             "worker, workers = (info.id, info.num_workers) if info else (0, 1)",
-            "rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()",
+            'rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))',
             "yield from itertools.islice(samples, rank * workers + worker, None, world * workers)",
         )
     ]

@@ -155,7 +155,7 @@ def _hidden(node: str, content: Content, leaves: list[LeafKind]) -> Finding:
         f"{first.differing} of {first.of} samples are others when {how}: {_values(first)}",
         why="What a worker reads depends on what it read before: on workers, ranks and the order of the epoch.",
         owner="job",
-        evidence=[seen("leaves", ", ".join(leaf.leaf or "the sample" for leaf in leaves[:6])), *shared],
+        evidence=[seen("parts of a sample", ", ".join(leaf.leaf or "all" for leaf in leaves[:6])), *shared],
         fix=[
             you("Work on a copy.", "value = self.data[index].clone()"),
             you("Count outside: dataset.set_epoch(epoch), not self.count += 1 in __getitem__."),

@@ -186,8 +186,8 @@ _WHY = {
 }
 _HOW = {
     "offset": "/proc/self/fdinfo: moved by reading",
-    "socket": "samples fail or differ without it",
-    "library": "samples fail or differ once it is closed",
+    "socket": "workers read through it (without it, samples fail or differ)",
+    "library": "workers read through it (with it closed, samples fail or differ)",
 }
 
 

@@ -180,7 +180,10 @@ def _evidence(held: Sharding, account: Account) -> list[Evidence]:
     counts = ", ".join(f"rank {share.rank}: {_or_length(share)}" for share in held.shares)
     how = held.sampler if account.by == "index" else "contents of the samples"
     return [
-        seen(how, f"{account.read} reads, {account.distinct} different of {account.there}"),
+        seen(
+            how,
+            f"{account.read} reads by all ranks, of {account.distinct} samples; there are {account.there}",
+        ),
         seen("samples an epoch", counts),
     ]
 

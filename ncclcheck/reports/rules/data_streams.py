@@ -22,7 +22,7 @@ _GLOBAL = {
 }
 
 
-_OF_ALBUMENTATIONS = (".py_random", ".random_generator")  # attributes of its transforms since 1.4.19
+_OF_ALBUMENTATIONS = (".py_random", ".random_generator")  # of its transforms, as in 2.0.8
 _PRIVATE = {
     "random.Random": "random.Random(info.seed)",
     "numpy.Generator": "numpy.random.default_rng(info.seed)",

@@ -119,7 +119,7 @@ def _alike(differing: list[Mixed]) -> list[str]:
         ]
     names = [one.leaf for one in differing]
     pad, rest = "torch.nn.utils.rnn.pad_sequence", "torch.utils.data.default_collate"
-    if names == ["sample"]:
+    if names[0] in ("", "sample", "the sample"):
         body = [f"    return {pad}([torch.as_tensor(sample) for sample in batch], batch_first=True)"]
     elif all(name.isdecimal() for name in names):
         body = [
