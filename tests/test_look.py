@@ -36,11 +36,13 @@ def test_it_sees_a_process_that_is_stopped_and_lets_it_go_on(sleeper: subprocess
 def test_it_sees_a_process_that_is_gone(sleeper: subprocess.Popen[bytes]) -> None:
     sleeper.kill()
     sleeper.wait()
-    assert look.take(look.words(sleeper.pid), _ENV, sleeper.pid, 10) == Look(came="ran", state="gone")
+    found = look.take(look.words(sleeper.pid), _ENV, sleeper.pid, 10)
+    assert (found.came, found.state) == ("ran", "gone")  # whether the kernel's log may be read is the host's
 
 
 def test_without_a_process_it_says_that_a_command_runs() -> None:
-    assert look.take(look.words(None), _ENV, None, 10) == Look(came="ran")
+    found = look.take(look.words(None), _ENV, None, 10)
+    assert (found.came, found.state) == ("ran", "")
 
 
 @pytest.mark.parametrize(
