@@ -152,6 +152,8 @@ _RAISED = {
         "ash3: Test CUDA failure common.cu:8 'system has unsupported display driver / cuda driver combination'\n",
         "LOG065",
     ),
+    "torch and an old GPU": ("Found GPU0 Tesla K80 which is of cuda capability 3.7.\n", "LOG064"),
+    "torch's own line of code": ("warnings.warn(incompatible_device_warn.format(name, capability))\n", "LOG064"),
     "forked or too old": (process(0, warn("Cuda failure 'initialization error'")), "LOG065"),
     "upgraded, not rebooted": ("Failed to initialize NVML: Driver/library version mismatch\n", "LOG065"),
     "no library": (
@@ -298,3 +300,14 @@ def test_a_libcuda_of_the_image_calls_for_no_new_driver() -> None:
     assert "cuda-compat" in found.what
     assert found.owner == "job"
     assert not [one for one in found.remedies if "reboot" in " ".join(one.commands)]
+
+
+def test_an_old_gpu_wants_older_packages_and_a_new_one_newer() -> None:
+    def told(text: str) -> str:
+        (found,) = judged(text)["LOG064"].findings
+        return " ".join(one.text for one in found.remedies)
+
+    end = "is not compatible with the current PyTorch installation.\n"
+    assert "older packages" in told("Tesla P100 with CUDA capability sm_60 " + end)
+    assert "newer packages" not in told("Tesla P100 with CUDA capability sm_60 " + end)
+    assert "older packages" not in told("RTX 5090 with CUDA capability sm_120 " + end)

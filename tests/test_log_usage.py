@@ -12,6 +12,14 @@ from tests.logs import judged, raised
 
 _GAI = "[W1109 10:12:13.2 socket.cpp:764] [c10d] The IPv6 network addresses of (gpu-x.invalid, 29519) cannot be "
 _GAI += "retrieved (gai error: -2 - Name or service not known).\n"
+_WATCHDOG = "[rank4]:[E ProcessGroupNCCL.cpp:632] [Rank 4] Watchdog caught collective operation timeout: "
+_WATCHDOG += (
+    "WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600005 milliseconds\n"
+)
+_BARRIER = (
+    "Waiting in store based barrier to initialize process group for rank: {0}, key: store_based_barrier_key:2 "
+)
+_BARRIER += "(world_size=8, worker_count=7, timeout=0:30:00)\n"
 _LOST = "[rank{0}]: RuntimeError: [gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer "
 _LOST += "[127.0.0.1]:30337. This is typically caused by a remote worker crashing.\n"
 _FAILED = "E1109 10:01:28.6 24559 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: {0}) "
@@ -79,6 +87,35 @@ NAMED = {
         "LOG174",
         "on another GPU than that of its rank",
     ),
+    "a micro batch of none": (
+        "AssertionError: Micro batch size per gpu: 0 has to be greater than 0\n",
+        "LOG125",
+        "less than one sample for each rank",
+    ),
+    "sizes that should be divisible": (
+        "AssertionError: First dimension of the tensor should be divisible by tensor parallel size\n",
+        "LOG125",
+        "cannot be divided",
+    ),
+    "an extension, cut off": (
+        "ImportError: /venv/site-packages/flash_attn_2_cuda.cpython-311-x86_64-linux-gn\n",
+        "LOG126",
+        "flash_attn_2_cuda does not load: it was likely built for another torch",
+    ),
+    "a write that failed": (
+        "RuntimeError: write(): fd 29 failed with Input/output error\n",
+        "LOG128",
+        "its disk is full, or failed",
+    ),
+    "a checkpoint that is gathered": (
+        "Getting optimizer state dict took 120.03 secs\n" + _WATCHDOG,
+        "LOG171",
+        "likely still saving a checkpoint",
+    ),
+    "a barrier that one does not reach": (_BARRIER.format(2) + _BARRIER.format(7), "LOG021", "7 of 8 processes"),
+    "a name, folded": ("[24 similar log lines] " + _GAI, "LOG020", "gpu-x.invalid has no address"),
+    "no name server": (_GAI.replace("-2 - Name or service not known", "-3 - Temporary failure in name resolution"),
+                       "LOG020", "gpu-x.invalid has no address"),
     "a name that is tried to the end": (_GAI * 10, "LOG020", "gpu-x.invalid has no address"),
     "no module for -m": (
         "/usr/bin/python3: Error while finding module specification for 'trian.main' (ModuleNotFoundError: No "
@@ -133,6 +170,13 @@ SILENT = {
         "LOG093",
     ),
     "names tried twice by each": (_GAI * 10 + "step 0 loss 1.0\n", "LOG020"),
+    "one name, once": (_GAI, "LOG020"),
+    "a barrier, once": (_BARRIER.format(2), "LOG021"),
+    "a barrier that all came to later": (_BARRIER.format(2) * 3 + "step 1 loss 1.0\nstep 2 loss 0.9\n", "LOG021"),
+    "steps after the checkpoint": (
+        "Retrieving optimizer state dict...\n" + "".join(f"step {n} loss 1.0\n" for n in range(30)) + _WATCHDOG,
+        "LOG171",
+    ),
     "a number of the program's own": (_NUMBER, "LOG165"),
     "loopback after a restart": ("OSError: [Errno 5] Input\n" + _FAILED.format(1, 1) + _REFUSED, "LOG023"),
     "a store that ended": (_GONE + _NO_STORE, "LOG027"),

@@ -13,6 +13,7 @@ from ncclcheck.reports.rules.log_first import errors
 
 _WAITS = ("watchdog-timeout", "gloo-timeout", "store-wait", "monitored-barrier")
 _WHOLE = 100  # percent
+_IN_PARTS = you("Let each rank save its own part: torch.distributed.checkpoint, FSDP's sharded state dict.")
 
 
 @log_rule("LOG171", "no rank works alone for longer than the others wait")
@@ -30,7 +31,8 @@ def nobody_works_alone_for_long(logs: Logs) -> Iterator[Finding]:
     Frames of a traceback or of py-spy: ranks that wait within `main_process_first` or `zero_first`, or the
     frame of a rank that does not wait (`load_dataset`, `evaluate`, `save_checkpoint`). Or a progress bar of
     preparation (`Running tokenizer on dataset: 47%`, `Map: 12%`) that was not at its end when the first rank
-    gave up, and no training step after it.
+    gave up, and no training step after it. The same of a checkpoint that is gathered or written
+    (`Retrieving full model state dict...`).
 
     ## Fix
     - **you** prepare the data once, before the job, and load it from the disk (`save_to_disk`, LLaMA-Factory's
@@ -45,7 +47,7 @@ def nobody_works_alone_for_long(logs: Logs) -> Iterator[Finding]:
     waits = in_order(said(logs, *_WAITS))
     if not waits or any(one.sign == "python-error" for one in errors(logs)):
         return
-    found = _frame_of_another(logs, waits) or _first(logs) or _unfinished(logs, waits)
+    found = _frame_of_another(logs, waits) or _first(logs) or _unfinished(logs, waits) or _saving(logs, waits)
     if found is None:
         return
     what, rank, shown = found
@@ -58,6 +60,7 @@ def nobody_works_alone_for_long(logs: Logs) -> Iterator[Finding]:
         at=Where(node=shown.host or None) if rank is None else place(logs, rank),
         fix=[
             you("Confirm: see where that rank is, in the next run.", "py-spy dump --pid PID"),
+            *([_IN_PARTS] if shown.sign == "state-gathered" else []),
             you("Do the work before the job and load the result (save_to_disk, tokenized_path), or with more "
                 "processes (num_proc)."),
             you("Or let the others wait longer, in seconds: ddp_timeout of transformers, timeout= of "
@@ -96,3 +99,16 @@ def _unfinished(logs: Logs, waits: list[LogEvent]) -> tuple[str, int | None, Log
     done = int(last.fields["percent"])
     rank = 0 if all(one.rank for one in waits) else None
     return f"was preparing data ({last.fields['what']}{f': {done} %' if done else ''})", rank, last
+
+
+def _saving(logs: Logs, waits: list[LogEvent]) -> tuple[str, int | None, LogEvent] | None:
+    """The last that was said before the first rank gave up is that a checkpoint is being gathered or written."""
+    if said(logs, "save-frame"):
+        return None
+    gave_up = waits[0]
+    saves = [one for one in said(logs, "state-gathered") if one.file == gave_up.file and one.order < gave_up.order]
+    last = max(saves, key=lambda one: one.order, default=None)
+    after = said(logs, "training-goes-on", "work-goes-on")
+    if last is None or any(one.file == last.file and one.order > last.order for one in after):
+        return None
+    return "was likely still saving a checkpoint", None, last

@@ -15,6 +15,9 @@ _DEFAULTS = ("29500", "29400")
 _NETWORK = {"110", "113", "101"}
 _RETRIES = 20  # a start that goes well tells it once or twice a rank
 _IN_VAIN = 5
+_TWICE = 2  # lines of waiting: one alone is a start that took longer than 10 s
+_PROGRESS = ("training-goes-on", "work-goes-on", "ended-well", "nccl-tests-row")
+_SIMILAR = re.compile(r"^\[(\d{1,6}) similar log lines\]")  # as clouds fold them
 _RAISED = re.compile(r"^\S{0,80}Error: ")
 _WHY = ("error", "told", "error_of", "nccl", "ssh")
 _RENDEZVOUS = "torchrun --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d --rdzv-endpoint=$HEAD:29511 train.py"
@@ -107,7 +110,7 @@ def name(logs: Logs) -> Iterator[Finding]:
     ## How we know
     `The IPv6 network addresses of (HOST, PORT) cannot be retrieved (gai error: -2 ...)` and then the time-out for
     the same host, or so many times that it cannot be the one try that precedes IPv4, or again and again to the end
-    of the log. Once alone it is harmless.
+    of the log; `-3 - Temporary failure` as its last line. Else, once alone, it is harmless.
 
     ## Fix
     - **you** give the address itself: `export MASTER_ADDR=10.0.3.17`, `--rdzv-endpoint=10.0.3.17:29500`; look for
@@ -120,8 +123,9 @@ def name(logs: Logs) -> Iterator[Finding]:
     lost = {_host(one) for one in said(logs, "store-unreachable")}
     wrong = malformed(logs)
     tried = [one for one in said(logs, "name-unresolved") if one.fields["host"] not in wrong]
-    total = sum(one.count for one in tried)
-    in_vain = total > _RETRIES or _to_the_end(logs, tried) or any(_RAISED.search(one.text) for one in tried)
+    total = sum(max(one.count, _folded(one)) for one in tried)
+    in_vain = total > _RETRIES or _to_the_end(logs, tried) or _nothing_after(logs, tried)
+    in_vain = in_vain or any(_RAISED.search(one.text) for one in tried)
     events = [one for one in tried if one.fields["host"] in lost or in_vain]
     events += said(logs, "python-name-unresolved") if lost or not tried else []
     if not events or wrong or starts_later(logs, events[-1]):
@@ -140,6 +144,18 @@ def name(logs: Logs) -> Iterator[Finding]:
             admin("Make the name known on all nodes.", "cat /etc/hosts"),
         ],
     )  # fmt: skip
+
+
+def _folded(event: LogEvent) -> int:
+    """How often it was said, where only one of the lines is there."""
+    found = _SIMILAR.match(event.text)
+    return int(found[1]) if found else 1
+
+
+def _nothing_after(logs: Logs, tried: list[LogEvent]) -> bool:
+    """Whether the log ends with a try that no name server answered: IPv4 would ask the same one."""
+    last = {file.name: file.lines for file in logs.files}
+    return any("Temporary failure" in one.fields["error"] and one.line >= last.get(one.file, 0) for one in tried)
 
 
 def _to_the_end(logs: Logs, tried: list[LogEvent]) -> bool:
@@ -320,6 +336,7 @@ def meeting(logs: Logs) -> Iterator[Finding]:
     ## How we know
     `Timed out after 1801 seconds waiting for clients. 3/4 clients joined`, `RendezvousTimeoutError`,
     `RendezvousClosedError` (a node came after the others had ended), or a wait for a key that rank 0 never wrote.
+    `Waiting in store based barrier ... worker_count=7` of 8, again and again to the end of the log.
     Where a process could not dial the master, that is told instead.
 
     ## Fix
@@ -334,7 +351,7 @@ def meeting(logs: Logs) -> Iterator[Finding]:
         return
     missing, rendezvous = said(logs, "clients-missing"), said(logs, "rendezvous-timeout", "rendezvous-closed")
     waited = said(logs, "store-wait")
-    events = missing or rendezvous or waited
+    events = missing or rendezvous or waited or _still_waiting(logs)
     if not events or starts_later(logs, events[-1]):
         return
     yield cause(
@@ -353,8 +370,20 @@ def meeting(logs: Logs) -> Iterator[Finding]:
     )  # fmt: skip
 
 
+def _still_waiting(logs: Logs) -> list[LogEvent]:
+    """Ranks that wait in the store's barrier to the end of their log: torch tells it every 10 s."""
+    waits = said(logs, "barrier-waits")
+    if sum(one.count for one in waits) < _TWICE or any(len({*_came(one)}) < 2 for one in waits):
+        return []
+    last = max(one.order for one in waits)
+    went_on = said(logs, *_PROGRESS)
+    return [] if logs.processes or any(one.order > last for one in went_on) else waits
+
+
 def _who_came(event: LogEvent) -> str:
     fields, (came, wanted) = event.fields, _came(event)
+    if event.sign == "barrier-waits":
+        return f"{came} of {wanted} processes had come when the log ends, and they wait for the rest"
     if came:
         return f"{came} of {wanted} processes came" + (f" within {fields['after']} s" if "after" in fields else "")
     if event.sign == "store-wait":

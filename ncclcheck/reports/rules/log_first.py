@@ -26,9 +26,9 @@ _SIGHUP, _SIGTERM = "1", "15"
 _CAUGHT = ("python-error", "nccl-warning")  # what a program can go on after
 # A sentence of an exception that tells its reader what to do.
 _ADVICE = re.compile(
-    r"(?<=[.!?:;] )(?:Please|Hint|Try|Use|Set|Make sure|Consider|Run|Install|Upgrade|Update|Pass|Specify"
-    r"|Check|Increase|Reduce|Enable|Disable|To (?:fix|avoid|resolve|use|solve)|You (?:can|should|must|need|may)|In order to"
-    r"|please|try|consider|use|set)\b.{10,}?(?:[.!](?= |$)|$)"
+    r"(?<=[.!?:;] )(?:Please|Hint|Try|Use|Set|Make sure|Consider|Run|Install|Upgrade|Update|Pass|Specify|Check"
+    r"|Increase|Reduce|Enable|Disable|To (?:fix|avoid|resolve|use|solve)|You (?:can|should|must|need|may)"
+    r"|In order to|please|try|consider|use|set)\b.{10,}?(?:[.!](?= |$)|$)"
 )
 _MOST_OF_ADVICE = 300  # characters: four lines of a terminal
 _MOST_OF_TEXT = 400  # of the exception; a terminal shows the first three lines of it
@@ -302,8 +302,8 @@ def no_exception(logs: Logs) -> Iterator[Finding]:
             why="Its process ends, and all others wait for it in their next collective.",
             owner="job",
             fix=[*_advice(same[0]),
-                 you("Read the traceback above this line: the last frame that is yours is the place. "
-                     "Where one rank alone raised it, look at what differs there: its data, its files, its host.")],
+                 you("Read the traceback above this line: the last frame of your own is the place. "
+                     "Where one rank alone raised it, look at what is different there: data, files, host.")],
         )  # fmt: skip
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
-from ncclcheck.reports.findings import Evidence, Finding, State, Where, admin, seen, you
+from ncclcheck.reports.findings import Evidence, Finding, Remedy, State, Where, admin, seen, you
 from ncclcheck.reports.log_told import starting, version, version_seen
 from ncclcheck.reports.logged import cause, log_rule, said
 from ncclcheck.reports.logged_node import BY_NCCL, cuda_errors, hosts, in_nvls, on
 
 _WHICH = "python -c 'import torch; print(torch.__version__, torch.version.cuda, torch.cuda.nccl.version())'"
+_LEFT_OUT = 75  # sm_70 and older have no code in torch for CUDA 12.8 and later, sm_75 in some of CUDA 13
 _NO_KERNEL = ("named symbol not found", "no kernel image is available", "invalid device function")
 
 
@@ -32,6 +33,7 @@ def kernels(logs: Logs) -> Iterator[Finding]:
 
     ## Fix
     - **you** NCCL 2.26.2 or later for sm_120; a torch wheel of CUDA 12.8 or later for Blackwell.
+    - **you** a GPU that the wheel has left out as too old (Kepler, Pascal, Volta): a wheel of an earlier CUDA.
     - **you** a libnccl of one's own: `make src.build NVCC_GENCODE="-gencode=arch=compute_90,code=sm_90"`.
 
     ## Source
@@ -55,10 +57,7 @@ def kernels(logs: Logs) -> Iterator[Finding]:
                     "print(torch.__path__[0])')/lib/libtorch_cuda.so | tail -3",
                     "nvidia-smi --query-gpu=name,compute_cap --format=csv",
                 ),
-                you(
-                    "Take a newer NCCL: 2.26.2 or later for Blackwell (sm_120).",
-                    "python -m pip install -U nvidia-nccl-cu12",
-                ),
+                *_other_packages(found[0]),
                 you(
                     "Build a libnccl of your own for this GPU.",
                     'make -j src.build NVCC_GENCODE="-gencode=arch=compute_90,code=sm_90"',
@@ -69,9 +68,28 @@ def kernels(logs: Logs) -> Iterator[Finding]:
         )
 
 
+def _other_packages(event: LogEvent) -> list[Remedy]:
+    """An old GPU wants older packages, a new one newer ones; where it is not told which it is, both are."""
+    newer = you(
+        "Take newer packages for Blackwell (sm_120): NCCL 2.26.2 or later, torch for CUDA 12.8 or later.",
+        "python -m pip install -U torch nvidia-nccl-cu12",
+    )
+    older = you("Take older packages for a GPU that newer ones have left out (Kepler to Volta): torch for an "
+                "earlier CUDA, or build from source for it.",
+                "python -m pip install torch --index-url https://download.pytorch.org/whl/cu118")  # fmt: skip
+    if event.sign == "kernel-shared-memory":
+        return [newer]
+    arch = event.fields.get("arch", "")
+    number = arch.removeprefix("sm_")
+    if "old" in event.fields or (number.isdigit() and int(number) <= _LEFT_OUT):
+        return [older]
+    return [newer] if arch else [older, newer]
+
+
 def _lack(event: LogEvent) -> str:
     if event.sign == "torch-lacks-gpu":
-        return f"torch has no code for {event.fields['arch']}"
+        arch = event.fields.get("arch") or event.fields.get("old")
+        return f"torch has no code for {'capability ' if 'old' in event.fields else ''}{arch or 'this GPU'}"
     if event.sign == "kernel-shared-memory":
         return "NCCL's kernels want more shared memory than the GPU has"
     return "a library has no code for the GPU"

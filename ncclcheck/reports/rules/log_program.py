@@ -21,7 +21,8 @@ def sizes_are_divided(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     `must be divisible by`, `is not divisible by` in an exception, DeepSpeed's `train_batch_size is not equal to
-    micro_batch_per_gpu * gradient_acc_step * world_size`.
+    micro_batch_per_gpu * gradient_acc_step * world_size`, and its `Micro batch size per gpu: 0`: the batch is less
+    than the number of processes.
 
     ## Fix
     - **you** take a number of ranks, or of tensor parallel ranks, that divides it; or change the batch's parts.
@@ -30,15 +31,18 @@ def sizes_are_divided(logs: Logs) -> Iterator[Finding]:
     vLLM documentation, Parallelism and scaling; DeepSpeed documentation, Batch size related parameters.
     """
     if found := said(logs, "not-divisible"):
-        told = next(text for key in ("told", "raised", "batch") if (text := found[0].fields.get(key)))
+        told = next(text for key in ("told", "raised", "batch", "nought") if (text := found[0].fields.get(key)))
         yield cause(
             found,
-            f"a size cannot be divided over the ranks: {told.strip()}",
+            f"the batch has less than one sample for each rank: {told}" if "nought" in found[0].fields
+            else f"a size cannot be divided over the ranks: {told.strip()}",
             why="Every rank must have the same part; the program refuses at its start.",
             owner="job",
             at=at_teller(logs, found),
-            fix=[you("Choose a number of ranks that divides it, or change the size.",
-                     "vllm serve MODEL --tensor-parallel-size 4")],
+            fix=[you("Take a greater batch, or fewer ranks: it is train_batch_size / (ranks x accumulation).")
+                 if "nought" in found[0].fields
+                 else you("Choose a number of ranks that divides it, or change the size.",
+                          "vllm serve MODEL --tensor-parallel-size 4")],
         )  # fmt: skip
 
 
@@ -54,6 +58,7 @@ def extensions_fit_torch(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     `undefined symbol: _ZN3c10...` (c10, at and torch are torch's names). NCCL's own symbols are LOG066.
+    Of an `ImportError` that is cut off after the name of an extension, it is the likely one.
 
     ## Fix
     - **you** build it anew against the installed torch, or install the wheel for that version of torch, Python,
@@ -63,10 +68,12 @@ def extensions_fit_torch(logs: Logs) -> Iterator[Finding]:
     Dao-AILab/flash-attention README, Installation; PyTorch documentation, C++ extensions.
     """
     if found := said(logs, "extension-symbol"):
-        name = found[0].fields["file"].partition(".")[0]
+        told = found[0].fields
+        name = (told.get("file") or told["cut"]).partition(".")[0]
         yield cause(
             found,
-            f"{name} was built for another torch than the one that is installed",
+            f"{name} was built for another torch than the one that is installed" if "file" in told
+            else f"{name} does not load: it was likely built for another torch (its line is cut off)",
             why="Its import fails, and the rank ends before it meets the others.",
             owner="job",
             at=at_teller(logs, found),
@@ -124,7 +131,8 @@ def disk_has_room(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     `[Errno 28] No space left on device`, `[Errno 122] Disk quota exceeded`; torch's `PytorchStreamWriter failed
-    writing file` and `unexpected pos`, which stand for any failed write. Files in /dev/shm and those of the
+    writing file`, `unexpected pos` and `write(): fd N failed with Input/output error`, which stand for any
+    failed write. Files in /dev/shm and those of the
     loader's workers are LOG050 and LOG100.
 
     ## Fix

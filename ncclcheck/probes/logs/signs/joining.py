@@ -106,6 +106,18 @@ SIGNS = (
         ),
     ),
     Sign(
+        "barrier-waits",
+        r"Waiting in store based barrier to initialize process group for (?:rank: (?P<me>\d{1,7})|\d{1,7} seconds, rank: "
+        r"(?P<self>\d{1,7})), key: \S{1,80} \(world_size=(?P<world>\d{1,7}), (?:num_workers_joined|worker_count)="
+        r"(?P<came>\d{1,7})",
+        (
+            "Waiting in store based barrier to initialize process group for rank: 2, key: store_based_barrier_key:2 "
+            "(world_size=8, worker_count=7, timeout=0:30:00)",
+            "Waiting in store based barrier to initialize process group for 10 seconds, rank: 2, key: "
+            "store_based_barrier_key:1 (world_size=8, num_workers_joined=7, timeout=0:30:00)",
+        ),
+    ),
+    Sign(
         "rendezvous-timeout",
         r"RendezvousTimeoutError",
         ("torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",),

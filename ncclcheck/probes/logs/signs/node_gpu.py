@@ -128,11 +128,15 @@ SIGNS = (
     ),
     Sign(
         "torch-lacks-gpu",
-        r"(?P<arch>sm_\w{2,5}) is not compatible with the current PyTorch installation",
+        r"(?P<arch>sm_\w{2,5}) is not compatible with the current PyTorch installation"
+        r"|which is of cuda capability (?P<old>\d{1,2}\.\d)|(?P<warned>warn\(incompatible_device_warn)",
         (
+            "Found GPU0 Tesla K80 which is of cuda capability 3.7.",
+            "  warnings.warn(incompatible_device_warn.format(device_name, capability, ' '.join(arch_list), device_name))",
             "NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current PyTorch "
             "installation.",
         ),
+        words=("is not compatible with the current", "which is of cuda capability", "incompatible_device_warn"),
     ),
     Sign(
         "affinity-narrow",

@@ -219,6 +219,18 @@ SIGNS = (
         words=("_dataset", "tokenize", "evaluat", "compute_metrics", "push_to_hub", "snapshot_download"),
     ),
     Sign(
+        "state-gathered",
+        r"(?P<what>Retrieving (?:full model|optimizer) state dict|Getting (?:full model|optimizer) state dict took"
+        r"|Saving (?:full |model |the )?checkpoint\b.{0,60}(?:some time|\.\.\.)|Gathering (?:full |the )?(?:model |optimizer )?"
+        r"(?:state|weights|parameters))",
+        (
+            "Saving checkpoint. This may take some time. Retrieving full model state dict...",
+            "Getting optimizer state dict took 120.03 secs",
+            "Saving model checkpoint to /out/checkpoint-500 ...",
+        ),
+        words=("retrieving", "state dict took", "saving", "gathering"),
+    ),
+    Sign(
         "preparing",
         r"(?P<what>Running tokenizer on dataset|Converting format of dataset|Tokenizing[\w ]{0,40}|Map|Filter"
         r"|Generating \w{1,20} (?:split|examples)|Grouping texts[\w ]{0,40}|Packing[\w ]{0,40}"

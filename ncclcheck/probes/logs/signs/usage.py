@@ -197,28 +197,32 @@ SIGNS = (
     ),
     Sign(
         "not-divisible",
-        r"(?P<told>[^:]{0,120}\bmust be divisible by\b.{0,120})|(?:Error|Exception): (?P<raised>.{0,120}\bis not divisible by\b"
-        r".{0,80})|(?P<batch>train_batch_size is not(?: equal to .{3,120})?)",
+        r"(?P<told>[^:]{0,120}\bmust be divisible by\b.{0,120})|(?:Error|Exception): (?P<raised>.{0,120}\b(?:(?:is|are) not|not|(?:should|needs? to|ha(?:s|ve) to|must) be(?: evenly| exactly)?) divisible by\b"
+        r".{0,80})|Error: (?P<nought>[Mm]icro[ _]batch[ _]size per gpu: 0 has to be greater than 0)|(?P<batch>train_batch_size is not(?: equal to .{3,120})?)",
         (
             "ValueError: Total number of attention heads (12) must be divisible by tensor parallel size (8).",
             "AssertionError: 25 is not divisible by 4",
+            "ValueError: intermediate_size 18944 needs to be divisible by tensor parallel size (5)",
+            "AssertionError: Micro batch size per gpu: 0 has to be greater than 0",
             "AssertionError: Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * "
             "gradient_acc_step * world_size 256 != 2 * 18 * 7",
         ),
-        words=("divisible by", "train_batch_size is not"),
+        words=("divisible by", "train_batch_size is not", "has to be greater than 0"),
     ),
     Sign(
         "disk-full",
         r"OSError: \[Errno (?:28|122)\] (?P<error>No space left on device|Disk quota exceeded)(?:: '(?P<path>[^']{1,300}))?"
+        r"|(?P<write>write\(\): fd \d{1,7} failed with (?:Input/output error|No space left on device|Disk quota exceeded))"
         r"|(?P<torch>PytorchStreamWriter failed writing file)|(?P<zip>unexpected pos \d{1,20} vs \d{1,20})",
         (
             "OSError: [Errno 28] No space left on device",
             "OSError: [Errno 122] Disk quota exceeded: 'out/checkpoint-500/optimizer.pt'",
+            "RuntimeError: write(): fd 29 failed with Input/output error",
             "RuntimeError: [enforce fail at inline_container.cc:764] . PytorchStreamWriter failed writing file data/12: file "
             "write failed",
             "RuntimeError: [enforce fail at inline_container.cc:603] . unexpected pos 576 vs 470",
         ),
-        words=("no space left", "disk quota", "pytorchstreamwriter", "unexpected pos"),
+        words=("no space left", "disk quota", "write(): fd", "pytorchstreamwriter", "unexpected pos"),
     ),
     Sign(
         "weights-differ",
@@ -233,8 +237,10 @@ SIGNS = (
     ),
     Sign(
         "extension-symbol",
-        r"(?P<file>[\w.-]{1,120}\.so)\S{0,20}: undefined symbol: (?P<symbol>_Z\w{0,200}(?:3c10|5torch|2at)\w{0,300})",
+        r"(?P<file>[\w.-]{1,120}\.so)\S{0,20}: undefined symbol: (?P<symbol>_Z\w{0,200}(?:3c10|5torch|2at)\w{0,300})"
+        r"|ImportError: /\S{1,300}/(?P<cut>[\w.-]{1,120}\.cpython-\d{2,3}[\w-]{0,40}(?:\.so?)?)$",
         (
+            "ImportError: /opt/venv/lib/python3.11/site-packages/flash_attn_2_cuda.cpython-311-x86_64-linux-gn",
             "ImportError: /opt/venv/lib/python3.12/site-packages/flash_attn_2_cuda.cpython-312-x86_64-linux-gnu.so: undefined "
             "symbol: _ZN3c105ErrorC2ENS_14SourceLocationE",
         ),
