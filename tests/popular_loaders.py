@@ -69,9 +69,9 @@ def infinite() -> DataLoader[Any]:
     """Sound."""
     data, world = Images(), int(os.environ.get("WORLD_SIZE", "1"))
     rank = int(os.environ.get("RANK", "0"))
-    sampler = DistributedSampler(data, num_replicas=world, rank=rank) if world > 1 else None
+    split = DistributedSampler[Any](data, num_replicas=world, rank=rank) if world > 1 else None
     return Infinite(
-        data, batch_size=8, shuffle=sampler is None, sampler=sampler, num_workers=2, collate_fn=Images.collate_fn
+        data, batch_size=8, shuffle=split is None, sampler=split, num_workers=2, collate_fn=Images.collate_fn
     )
 
 
@@ -269,7 +269,7 @@ class Tokens(Dataset[Any]):
 def by_rank() -> DataLoader[Any]:
     """Sound: a DistributedSampler by the environment. pytorch/examples, distributed/ddp-tutorial-series."""
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    sampler = DistributedSampler(Tokens(), num_replicas=world, rank=rank, shuffle=True)
+    sampler: DistributedSampler[Any] = DistributedSampler(Tokens(), num_replicas=world, rank=rank, shuffle=True)
     return DataLoader(Tokens(), batch_size=4, num_workers=2, sampler=sampler)
 
 
@@ -314,7 +314,7 @@ def padded(batch: list[torch.Tensor]) -> torch.Tensor:
 
 def bucketed() -> DataLoader[Any]:
     """Sound for one rank: a batch_sampler of the user's own, and padding."""
-    return DataLoader(Lengths(), batch_sampler=Buckets(), collate_fn=padded, num_workers=2)  # type: ignore[arg-type]
+    return DataLoader(Lengths(), batch_sampler=Buckets(), collate_fn=padded, num_workers=2)
 
 
 class Cached(Dataset[Any]):
