@@ -87,6 +87,37 @@ NAMED = {
         "LOG174",
         "on another GPU than that of its rank",
     ),
+    "Horovod's ranks in different collectives": (
+        "W stall_inspector.cc:105] One or more tensors were submitted by subset of ranks and are waiting for "
+        "remainder of ranks for more than 60 seconds.\n[0]<stderr>:Missing ranks:\n[0]<stderr>:0: [broadcast.bool.sz]\n"
+        "[0]<stderr>:1: [allreduce.c_d1.bias ...]\n",
+        "LOG176",
+        "ranks 0-1 wait for each other",
+    ),
+    "DeepSpeed's look by ssh": (
+        "subprocess.CalledProcessError: Command 'ssh -o PasswordAuthentication=no node2 hostname' returned non-zero "
+        "exit status 255.\n",
+        "LOG177",
+        "ssh does not let the launcher in on node2",
+    ),
+    "an unknown host": ("Host key verification failed.\n", "LOG177", "does not know the key of the host"),
+    "a signal, by Python": ("died with <Signals.SIGSEGV: 11>.\n", "LOG093", "crashed (segmentation fault"),
+    "a bus error in NCCL's shared memory": (
+        'Thread 7 "x" received signal SIGBUS, Bus error.\n#0 0x00007f in ncclShmOpen(char*, int) ()\n',
+        "LOG050",
+        "a bus error (SIGBUS) in ncclShmOpen",
+    ),
+    "Windows": (
+        "[W C:\\actions-runner\\pytorch\\socket.cpp:558] [c10d] something\n"
+        "RuntimeError: Distributed package doesn't have NCCL built in\n",
+        "LOG166",
+        "on Windows, where there is none",
+    ),
+    "no NCCL, on no known system": (
+        "RuntimeError: Distributed package doesn't have NCCL built in\n",
+        "LOG166",
+        "built without CUDA or NCCL",
+    ),
     "a micro batch of none": (
         "AssertionError: Micro batch size per gpu: 0 has to be greater than 0\n",
         "LOG125",
@@ -170,6 +201,12 @@ SILENT = {
         "LOG093",
     ),
     "names tried twice by each": (_GAI * 10 + "step 0 loss 1.0\n", "LOG020"),
+    "Horovod's stall that ended": (
+        "W are waiting for remainder of ranks for more than 60 seconds.\n"
+        + "".join(f"step {n} loss 1.0\n" for n in range(30)),
+        "LOG176",
+    ),
+    "a file that may not be read": ("cat: /root/x: Permission denied\n", "LOG177"),
     "one name, once": (_GAI, "LOG020"),
     "a barrier, once": (_BARRIER.format(2), "LOG021"),
     "a barrier that all came to later": (_BARRIER.format(2) * 3 + "step 1 loss 1.0\nstep 2 loss 0.9\n", "LOG021"),

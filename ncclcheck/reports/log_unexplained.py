@@ -24,7 +24,12 @@ _ALONE = frozenset(
         *("worker-died", "srun-task-exit", "tests-wrong-data", "last-error"),
     )
 )
-_SAID = ("ended-badly", "complaint", "nccl-warning")  # words of failure, without a known sign
+_SAID = (
+    "ended-badly",
+    "complaint",
+    "nccl-warning",
+    "on-windows",
+)  # words of failure, or the system, without a known sign
 # A job may go on after these: work that is seen after them, or a start of NCCL that came through, shows it.
 _MILD = ("complaint", "nccl-warning", "traceback", "python-error")
 # Warnings of NCCL's that end no job by themselves: it goes on without, and a rule tells what is lost.

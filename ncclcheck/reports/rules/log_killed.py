@@ -114,7 +114,8 @@ def _named(logs: Logs, kind: _Kind) -> list[LogEvent]:
     events = [
         one
         for one in said(logs, "shell-signalled", "spawned-signalled")
-        if next((one.fields[key] for key in ("how", "zsh", "name") if key in one.fields), "").lower() in names
+        if next((one.fields[key] for key in ("how", "zsh", "name", "python") if key in one.fields), "").lower()
+        in names
     ]
     failed = _failures(logs)
     return [one for one in events if not any(other.order < one.order for other in failed)]

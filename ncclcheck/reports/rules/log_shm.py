@@ -59,7 +59,8 @@ def room(logs: Logs) -> Iterator[Finding]:
     `Call to posix_fallocate failed : No space left on device` (such as 2.7), `Error: failed to extend
     /dev/shm/nccl-... to N bytes`, in later versions with the error: only `No space left on device` is this. torch
     repeats only NCCL's last words, `Error while creating shared memory segment /dev/shm/nccl-... (size N)`:
-    without an error, that is this one too, unless another line tells a refusal.
+    without an error, that is this one too, unless another line tells a refusal. A bus error (SIGBUS) whose stack
+    has `ncclShmOpen` is the same: the memory behind the file was not there.
 
     ## Fix
     - **you** `docker run --shm-size=8g` or `--ipc=host`; in Kubernetes an emptyDir of medium Memory at /dev/shm.
@@ -69,6 +70,16 @@ def room(logs: Logs) -> Iterator[Finding]:
     NVIDIA/nccl#342, NVIDIA/nccl#290, pytorch/torchtitan#853, pytorch/ci-infra#490; NCCL user guide,
     Troubleshooting, Shared memory; tmpfs(5).
     """
+    if frames := said(logs, "shm-frame") if said(logs, "bus-error") else []:
+        yield cause(
+            [*said(logs, "bus-error"), *frames],
+            f"/dev/shm is full: a bus error (SIGBUS) in {_function(frames[0])} of NCCL",
+            why="The file was made, and there was no memory for it when NCCL wrote there.",
+            owner="node",
+            fix=_LARGER,
+            more=version_seen(logs, frames[0]),
+        )
+        return
     refused = _refused(logs)
     for where, found in hosts(event for event in _shm(logs) if _full(event)):
         if not any(_error(one) for one in found) and any(one in refused for one in _shm(logs)):
@@ -84,6 +95,10 @@ def room(logs: Logs) -> Iterator[Finding]:
             at=where,
             more=version_seen(logs, found[0]),
         )
+
+
+def _function(frame: LogEvent) -> str:
+    return frame.fields.get("function") or frame.fields["symbol"]
 
 
 @log_rule("LOG051", "NCCL may use /dev/shm")

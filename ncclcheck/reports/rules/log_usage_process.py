@@ -79,7 +79,8 @@ def cuda(logs: Logs) -> Iterator[Finding]:
     ## How we know
     `no GPUs found`, `Cuda is not available` (`--nproc-per-node=gpu`), `No CUDA GPUs are available`, `Torch not
     compiled with CUDA enabled`, `module 'torch._C' has no attribute '_cuda_setDevice'` and `doesn't have NCCL
-    built in`: the last three are the build, the others the node.
+    built in`: the last three are the build, the others the node. Windows and macOS have no NCCL in any build:
+    paths such as `C:\\Users` in the log tell it.
 
     ## Fix
     - **you** `docker run --gpus all`, `srun --gpus-per-node=8`; install the wheel with CUDA; on purpose without
@@ -90,12 +91,15 @@ def cuda(logs: Logs) -> Iterator[Finding]:
     PyTorch documentation, torch.distributed, Backends; NVIDIA Container Toolkit documentation; srun(1).
     """
     for host, events in by_known_host(said(logs, "no-cuda", "no-nccl")).items():
+        if any(one.sign == "no-nccl" for one in events) and said(logs, "on-windows"):
+            yield _on_windows(logs, events)
+            continue
         built = any(one.sign == "no-nccl" or "not compiled" in one.text or "lacks" in one.fields for one in events)
         yield cause(
             events,
             f"torch{' on ' + host if host else ''}{_ranks(events)} "
             + ("was built without CUDA or NCCL" if built else "sees no GPU"),
-            why="The wheel for CPUs is installed there." if built
+            why="The wheel for CPUs is installed there, or one for Windows or macOS, which have no NCCL." if built
             else "The container or the step has none, CUDA_VISIBLE_DEVICES hides them, or the driver is off.",
             owner="job" if built else "node",
             at=at_teller(logs, events),
@@ -103,13 +107,28 @@ def cuda(logs: Logs) -> Iterator[Finding]:
                 you("Confirm, where the job runs.",
                     'python -c "import torch; print(torch.version.cuda, torch.cuda.device_count())"',
                     "nvidia-smi -L; env | grep CUDA_VISIBLE_DEVICES"),
-                you("Install the wheel with CUDA.", "pip install --force-reinstall torch") if built
+                you("Install the wheel with CUDA; on Windows and macOS take gloo: init_process_group('gloo').",
+                    "pip install --force-reinstall torch") if built
                 else you("Give the GPUs to the container or the step.",
                          "docker run --gpus all ...", "srun --gpus-per-node=8 ..."),
                 *([] if built else [
                     admin("Load the driver.", "systemctl status nvidia-persistenced", "modprobe nvidia")]),
             ],
         )  # fmt: skip
+
+
+def _on_windows(logs: Logs, events: list[LogEvent]) -> Finding:
+    return cause(
+        events + said(logs, "on-windows")[:1],
+        "NCCL is asked for on Windows, where there is none",
+        why="NCCL is made for Linux; no torch for Windows has it. Warnings of sockets before it mean nothing.",
+        owner="job",
+        at=at_teller(logs, events),
+        fix=[
+            you("Take gloo: init_process_group('gloo'); Lightning: DDPStrategy(process_group_backend='gloo')."),
+            you("Or run it on Linux (WSL2), or on one GPU without torch.distributed."),
+        ],
+    )
 
 
 def _ranks(events: list[LogEvent]) -> str:

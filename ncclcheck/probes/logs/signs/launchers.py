@@ -44,8 +44,13 @@ SIGNS = (
     ),
     Sign(
         "spawned-signalled",
-        r"process (?P<local_rank>\d{1,6}) terminated with signal (?P<name>SIG[A-Z]{2,6})",
-        ("torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGKILL",),
+        r"process (?P<local_rank>\d{1,6}) terminated with signal (?P<name>SIG[A-Z]{2,6})"
+        r"|<Signals\.(?P<python>SIG[A-Z]{2,6}): \d{1,2}>",
+        (
+            "subprocess.CalledProcessError: Command '['python', 'train.py']' died with <Signals.SIGSEGV: 11>.",
+            "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGKILL",
+        ),
+        words=("terminated with signal", "<signals.sig"),
     ),
     Sign(
         "aborted",

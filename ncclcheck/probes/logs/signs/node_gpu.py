@@ -181,8 +181,9 @@ SIGNS = (
     ),
     Sign(
         "bus-error",
-        r"Caught signal 7\b|Signal: Bus error \(7\)|Fatal Python error: Bus error",
+        r"Caught signal 7\b|Signal: Bus error \(7\)|Fatal Python error: Bus error|received signal SIGBUS",
         (
+            'Thread 687 "python" received signal SIGBUS, Bus error.',
             "[elm4:311  :0:340] Caught signal 7 (Bus error: nonexistent physical address)",
             "[elm4:00311] Signal: Bus error (7)",
             "Fatal Python error: Bus error",

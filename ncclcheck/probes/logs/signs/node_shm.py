@@ -83,4 +83,13 @@ SIGNS = (
             "elm4:311:340 [2] NCCL INFO allocator.cc:119 -> 1 [Async thread]",
         ),
     ),
+    Sign(
+        "shm-frame",
+        r"\bin (?P<function>ncclShm\w{2,40}) ?\(|\((?P<symbol>ncclShm\w{2,40})\+0x",
+        (
+            "#0 0x00007f6b59544f3b in ncclShmOpen(char*, unsigned long, void**, void**, int, void**) ()",
+            "/usr/lib/libnccl.so.2(ncclShmOpen+0x1f)[0x7f1a5c05f2c1]",
+        ),
+        words=("ncclshm",),
+    ),
 )

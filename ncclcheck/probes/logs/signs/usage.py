@@ -268,6 +268,17 @@ SIGNS = (
         ("RuntimeError: Distributed package doesn't have NCCL built in",),
     ),
     Sign(
+        "on-windows",
+        r"^\s{0,8}[A-Z]:\\\w|[ \"][A-Z]:\\[\w.-]{1,60}\\|not supported in Windows|\(system error: 1\d{4} - ",
+        (
+            "NOTE: Redirects are currently not supported in Windows or MacOs.",
+            "[W C:\\actions-runner\\_work\\pytorch\\socket.cpp:558] [c10d] The client socket has failed to connect to [ws2]",
+            '  File "C:\\Users\\me\\train.py", line 3, in <module>',
+        ),
+        words=(":\\", "supported in windows", "system error: "),
+        often=True,
+    ),
+    Sign(
         "wrong-backend",
         r"No backend type associated with device type (?P<device>\w{1,20})|Tensors must be CUDA and dense"
         r"|Only CUDA dense tensor is supported for NCCL"
