@@ -40,10 +40,13 @@ def _is_clean(ncclcheck: Command, *arguments: str) -> None:
     assert "Warning" not in ran.err
 
 
-def test_env_report_and_logs_are_clean(ncclcheck: Command) -> None:
+def test_env_report_and_logs_are_clean(ncclcheck: Command, tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text(
+        "n1:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\nstep 1200 loss 1.80 lr 3e-4\n"
+    )
     _is_clean(ncclcheck, "env", "--nodes", "2", "--save", "result.json")
     _is_clean(ncclcheck, "report", "result.json", "--markdown", "result.md", "--junit", "result.xml")
-    _is_clean(ncclcheck, "logs", "result.json")
+    _is_clean(ncclcheck, "logs", str(tmp_path / "job.log"))
 
 
 def test_bench_is_clean(ncclcheck: Command) -> None:
