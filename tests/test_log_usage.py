@@ -89,16 +89,17 @@ NAMED = {
     ),
     "Horovod's ranks in different collectives": (
         "W stall_inspector.cc:105] One or more tensors were submitted by subset of ranks and are waiting for "
-        "remainder of ranks for more than 60 seconds.\n[0]<stderr>:Missing ranks:\n[0]<stderr>:0: [broadcast.bool.sz]\n"
+        "remainder of ranks for more than 60 seconds.\n[0]<stderr>:Missing ranks:\n"
+        "[0]<stderr>:0: [broadcast.bool.sz]\n"
         "[0]<stderr>:1: [allreduce.c_d1.bias ...]\n",
         "LOG176",
         "ranks 0-1 wait for each other",
     ),
     "DeepSpeed's look by ssh": (
-        "subprocess.CalledProcessError: Command 'ssh -o PasswordAuthentication=no node2 hostname' returned non-zero "
-        "exit status 255.\n",
+        "subprocess.CalledProcessError: Command 'ssh -o PasswordAuthentication=no node2 hostname' returned "
+        "non-zero exit status 255.\n",
         "LOG177",
-        "ssh does not let the launcher in on node2",
+        "ssh on node2 failed (255): most often it lets nobody in",
     ),
     "an unknown host": ("Host key verification failed.\n", "LOG177", "does not know the key of the host"),
     "a signal, by Python": ("died with <Signals.SIGSEGV: 11>.\n", "LOG093", "crashed (segmentation fault"),

@@ -94,7 +94,8 @@ def launcher_logs_in(logs: Logs) -> Iterator[Finding]:
     yield cause(
         found,
         f"ssh does not know the key of the host{to}" if key
-        else f"ssh does not let the launcher in{to} without a password",
+        else f"ssh does not let the launcher in{to} without a password" if denied
+        else f"ssh{to} failed (255): most often it lets nobody in without a password",
         why="The launcher starts its processes by ssh, on its own node too, and answers no questions.",
         owner="job",
         at=Where(node=host or None),
