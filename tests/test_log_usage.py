@@ -207,6 +207,7 @@ SILENT = {
         + "".join(f"step {n} loss 1.0\n" for n in range(30)),
         "LOG176",
     ),
+    "git without a key": ("git@github.com: Permission denied (publickey).\n", "LOG177"),
     "a file that may not be read": ("cat: /root/x: Permission denied\n", "LOG177"),
     "one name, once": (_GAI, "LOG020"),
     "a barrier, once": (_BARRIER.format(2), "LOG021"),
