@@ -99,7 +99,7 @@ NAMED = {
         "subprocess.CalledProcessError: Command 'ssh -o PasswordAuthentication=no node2 hostname' returned "
         "non-zero exit status 255.\n",
         "LOG177",
-        "ssh does not let the launcher in on node2",
+        "ssh on node2 failed (255): most often it lets nobody in",
     ),
     "an unknown host": ("Host key verification failed.\n", "LOG177", "does not know the key of the host"),
     "a signal, by Python": ("died with <Signals.SIGSEGV: 11>.\n", "LOG093", "crashed (segmentation fault"),
@@ -207,6 +207,7 @@ SILENT = {
         + "".join(f"step {n} loss 1.0\n" for n in range(30)),
         "LOG176",
     ),
+    "git without a key": ("git@github.com: Permission denied (publickey).\n", "LOG177"),
     "a file that may not be read": ("cat: /root/x: Permission denied\n", "LOG177"),
     "one name, once": (_GAI, "LOG020"),
     "a barrier, once": (_BARRIER.format(2), "LOG021"),

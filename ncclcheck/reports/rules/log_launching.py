@@ -84,7 +84,8 @@ def launcher_logs_in(logs: Logs) -> Iterator[Finding]:
     ## Source
     ssh(1), Exit status; DeepSpeed documentation, Getting started, Resource configuration (multi-node); pdsh(1).
     """
-    denied, left = said(logs, "ssh-denied"), said(logs, "ssh-left")
+    denied = [one for one in said(logs, "ssh-denied") if "git@" not in one.text]  # who asks git for a version
+    left = said(logs, "ssh-left")
     found = [*denied, *left]
     if not found:
         return
@@ -94,7 +95,8 @@ def launcher_logs_in(logs: Logs) -> Iterator[Finding]:
     yield cause(
         found,
         f"ssh does not know the key of the host{to}" if key
-        else f"ssh does not let the launcher in{to} without a password",
+        else f"ssh does not let the launcher in{to} without a password" if denied
+        else f"ssh{to} failed (255): most often it lets nobody in without a password",
         why="The launcher starts its processes by ssh, on its own node too, and answers no questions.",
         owner="job",
         at=Where(node=host or None),

@@ -61,7 +61,7 @@ SIGNS = (
         "address-malformed",
         r"(?:network address(?:es)? of|trying to connect to) \((?P<host>\s{0,9}|\d{1,10}|255\.[\d.]{1,12}|0\.0\.0\.0"
         r"|[^()]{0,200}[\s\[\],/][^()]{0,200}), (?P<port>\d{1,5})\)"
-        r"|connect to \[(?P<dialled>\s{0,9}|\d{1,10}|255\.[\d.]{1,12})\]:(?P<at>\d{1,5}) \(errno",
+        r"|connect to \[(?:::ffff:)?(?P<dialled>\s{0,9}|\d{1,10}|255\.[\d.]{1,12})\]:(?P<at>\d{1,5}) \(errno",
         (
             "[W socket.cpp:764] [c10d] The IPv6 network addresses of (, 29500) cannot be retrieved (gai error: -2 - Name "
             "or service not known).",
@@ -69,6 +69,8 @@ SIGNS = (
             "(255.255.255.0, 29500).",
             "[W socket.cpp:764] [c10d] The IPv4 network addresses of (gpu-[01-04], 29500) cannot be retrieved (gai error: "
             "-2 - Name or service not known).",
+            "[W socket.cpp:663] [c10d] The client socket has failed to connect to [::ffff:255.255.0.0]:29500 (errno: 110 - "
+            "Connection timed out).",
             "[W socket.cpp:752] [c10d] The client socket has failed to connect to [15]:29500 (errno: 22 - Invalid "
             "argument).",
         ),
