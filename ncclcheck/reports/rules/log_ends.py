@@ -21,6 +21,14 @@ _ENDED = ("ended-well", "nccl-tests-ended", "ended-by-order", "time-limit", "pre
 _GONE_ON = ("training-goes-on", "work-goes-on", "nccl-tests-row")
 ENDED = "the log shows that the job ended"
 _GOES_ON = 10  # lines of the program after NCCL's last one: fewer are warnings that torch prints at the start
+_LOST_SESSION = ("1", "SIGHUP")
+_SACCT = "sacct -j JOB -o State,ExitCode,Elapsed,Timelimit"
+_OUTLIVES = you(
+    "Start it so that it outlives the login: by sbatch, within tmux, or in a session of its own; torchrun sets a "
+    "handler of SIGHUP itself, so that nohup does not keep it.",
+    "tmux new -d 'torchrun ...'",
+    "setsid torchrun ... </dev/null >job.log 2>&1 &",
+)
 _ASK_RAS = you(
     "If the job hangs, ask NCCL's RAS on one of its hosts while it does (NCCL 2.24 and later).",
     "echo 'verbose status' | nc localhost 28028",
@@ -130,14 +138,17 @@ def not_ended_from_outside(logs: Logs) -> Iterator[Finding]:
         if signal in ("SIGINT", "2"):
             yield note(where(ordered[0]), "somebody ended the job with Ctrl-C (SIGINT)", evidence=lines(ordered))
             return
+        lost = signal in _LOST_SESSION
         yield cause(
             ordered,
-            f"torchrun was ended from outside, by {_SIGNALS.get(signal, signal)}: a time limit, scancel, a "
+            "torchrun was ended by SIGHUP: the session that started it was lost"
+            if lost
+            else f"torchrun was ended from outside, by {_SIGNALS.get(signal, signal)}: a time limit, scancel, a "
             "preemption or a lost session",
             why="Nothing in the job failed; what ranks print afterwards says nothing.",
             owner="job",
-            state=State.WARN,
-            fix=[you("Confirm: who ended it.", "sacct -j JOB -o State,ExitCode,Elapsed,Timelimit")],
+            state=State.FAIL if lost else State.WARN,
+            fix=[_OUTLIVES] if lost else [you("Confirm: who ended it.", _SACCT)],
         )
 
 
