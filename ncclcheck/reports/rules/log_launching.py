@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.findings import Finding, Where, admin, you
@@ -91,6 +92,7 @@ def launcher_logs_in(logs: Logs) -> Iterator[Finding]:
         return
     host = next((name for one in found if (name := one.fields.get("host") or one.fields.get("to"))), "")
     key = any("key" in one.fields for one in denied)
+    target = quote(host or "HOST")
     to = f" on {host}" if host else ""
     yield cause(
         found,
@@ -102,10 +104,10 @@ def launcher_logs_in(logs: Logs) -> Iterator[Finding]:
         at=Where(node=host or None),
         fix=[
             you("Confirm: it must print the name and ask for nothing.",
-                f"ssh -o BatchMode=yes {host or 'HOST'} hostname"),
+                f"ssh -o BatchMode=yes {target} hostname"),
             you("Let your key in on every host of the hostfile, this one included.",
                 *([] if key else ["test -f ~/.ssh/id_ed25519 || ssh-keygen -t ed25519"]),
-                f"ssh-keyscan {host or 'HOST'} >> ~/.ssh/known_hosts" if key else f"ssh-copy-id {host or 'HOST'}"),
+                f"ssh-keyscan {target} >> ~/.ssh/known_hosts" if key else f"ssh-copy-id {target}"),
             you("On one node start without ssh.", "torchrun --standalone --nproc-per-node=8 train.py"),
             admin("Look at what sshd refuses.", "journalctl -u ssh -u sshd -n 20"),
         ],
