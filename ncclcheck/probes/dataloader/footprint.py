@@ -100,8 +100,10 @@ def _again(samples: Reader, seconds: float, each: float) -> Growth:
 
     end = time.perf_counter() + seconds
     for _ in range(_MOST_LOOKS):
-        grown = _grown([run] * _AGAIN, passes * samples.count, end - time.perf_counter())
-        if not _grows(grown) or time.perf_counter() > end:
+        begun = time.perf_counter()
+        grown = _grown([run] * _AGAIN, passes * samples.count, end - begun)
+        now = time.perf_counter()
+        if not _grows(grown) or end - now < 2 * (now - begun):  # a look that is cut short says nothing
             break
     return grown
 
