@@ -173,8 +173,10 @@ def test_logs(ncclcheck: Command, tmp_path: Path) -> None:
 
 def test_the_command_line_of_another_process() -> None:
     psutil = importlib.import_module("psutil")
-    argv = [sys.executable, "-c", "input()", "--password", "ZZargv1", "http://u:ZZuserinfo@h/"]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE) as child:
+    argv = [sys.executable, "-c", "print(flush=True); input()", "--password", "ZZargv1", "http://u:ZZuserinfo@h/"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()  # the kernel shows no arguments before the program has been loaded
         told = _describe(psutil.Process(child.pid)).command
         child.communicate(b"\n")
     assert "--password" in told
