@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from msgspec.structs import replace
 
 from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
@@ -14,7 +16,7 @@ _FAILED = ENDS | {"python-error", "nccl-warning"}
 @derived
 def latest(logs: Logs) -> Logs:
     """What the last attempt said; all of it where there was one only, or where the last one said nothing."""
-    starts = {file.name: line for file in logs.files if (line := _start(logs, file.name))}
+    starts = _starts(logs)
     if not starts:
         return logs
     events = [one for one in logs.events if one.line > starts.get(one.file, 0)]
@@ -30,23 +32,37 @@ def earlier(logs: Logs) -> list[LogEvent]:
     return [one for one in logs.events if id(one) not in kept]
 
 
-def _start(logs: Logs, file: str) -> int:
-    """The line before which a file speaks of earlier attempts; 0 where there were none."""
-    told = [one.line for one in logs.events if one.sign == "started-anew" and one.file == file]
-    failed = [one.line for one in logs.events if one.sign in _FAILED and one.file == file]
-    return max([*told, *_anew([one for one in logs.processes if one.file == file], failed)], default=0)
+def _starts(logs: Logs) -> dict[str, int]:
+    """File -> the line before which it speaks of earlier attempts, where there were any."""
+    told: dict[str, int] = {}
+    failed: dict[str, list[int]] = {}
+    processes: dict[str, list[LogProcess]] = {}
+    for event in logs.events:
+        if event.sign == "started-anew":
+            told[event.file] = max(event.line, told.get(event.file, 0))
+        elif event.sign in _FAILED:
+            failed.setdefault(event.file, []).append(event.line)
+    for process in logs.processes:
+        processes.setdefault(process.file, []).append(process)
+    for file, lines in failed.items():
+        if anew := _anew(processes.get(file, []), sorted(lines)):
+            told[file] = max(*anew, told.get(file, 0))
+    return told
 
 
 def _anew(processes: list[LogProcess], failed: list[int]) -> list[int]:
-    """Where NCCL begins once more for a rank that had begun before a failure, in another process."""
+    """Where NCCL begins once more for a rank that had begun before a failure, in another process.
+
+    failed: the lines of failures, in order.
+    """
     first: dict[tuple[str, int], int] = {}
     found = []
     for one in sorted(processes, key=lambda one: one.first_line):
         if one.rank is None:
             continue
         began = first.setdefault((one.host, one.rank), one.first_line)
-        between = [line for line in failed if began < line < one.first_line]
-        if between:
-            found.append(min(p.first_line for p in processes if p.first_line > max(between)))
+        before = bisect_left(failed, one.first_line)
+        if before and (last := failed[before - 1]) > began:
+            found.append(min(p.first_line for p in processes if p.first_line > last))
             first = {(one.host, one.rank): one.first_line}
     return found

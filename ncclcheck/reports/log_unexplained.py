@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
+from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports import log_signs
+from ncclcheck.reports.derived import derived
 from ncclcheck.reports.log_ending import Ending, died
 
 # Said of a failure, and read by no rule on their own: what only another line explains.
@@ -44,6 +45,7 @@ _LEVELS = ("WARN", "ERROR")
 _WARNING = re.compile(r"Warning$")
 
 
+@derived
 def unexplained(logs: Logs) -> list[LogEvent]:
     """The lines that can be a failure and were not survived, in the order of the files."""
     if is_foreign(logs):
@@ -62,13 +64,19 @@ def is_foreign(logs: Logs) -> bool:
 
 def came_through(logs: Logs, event: LogEvent) -> bool:
     """Whether NCCL's start was complete after a line: in its process, else in all processes of its file."""
-    here = [one for one in logs.processes if one.file == event.file]
-    own = [one for one in here if (one.host, one.pid) == (event.host, event.pid)]
-    return bool(here) and all(_started_after(one, event) for one in own or here)
+    started, file = _started(logs), (event.file, "", None)
+    return started.get((event.file, event.host, event.pid), started.get(file, 0)) > event.line
 
 
-def _started_after(process: LogProcess, event: LogEvent) -> bool:
-    return process.started_line > event.line and process.completed >= process.began
+@derived
+def _started(logs: Logs) -> dict[tuple[str, str, int | None], int]:
+    """The line by which the start was complete, of each process and of all of a file; 0 where one was not."""
+    lines: dict[tuple[str, str, int | None], int] = {}
+    for one in logs.processes:
+        line = one.started_line if one.completed >= one.began else 0
+        for key in ((one.file, one.host, one.pid), (one.file, "", None)):
+            lines[key] = min(line, lines.get(key, line))
+    return lines
 
 
 def _can_be_a_failure(event: LogEvent) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports import log_signs
+from ncclcheck.reports.derived import derived
 from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, fail, fine, note, seen, warn, you
 from ncclcheck.reports.fold import fold_numbers, fold_ranks
 from ncclcheck.reports.log_ending import died
@@ -37,6 +38,7 @@ _LINES = 10  # other ranks print a little longer
 _CODES = range(2, 126)
 
 
+@derived
 def errors(logs: Logs) -> list[LogEvent]:
     """Lines that tell of a failure and do not merely follow from another, the first first."""
     found = in_order(event for event in logs.events if _is_error(event))
