@@ -13,8 +13,11 @@ from ncclcheck.probes import exact_product
 from ncclcheck.probes.exact_product import Products, check
 from ncclcheck.probes.facts import Fabric, Measurements, Node, PciDevice, Policy, RankSpeed, replace
 from ncclcheck.reports.findings import Finding
+from ncclcheck.reports.floors import floors, model_of
 from tests.cards import four, gpu_node
 from tests.clusters import node, verdict
+from tests.sound.kinds import PLANS
+from tests.sound.machine import Plan, cluster
 
 CPU = torch.device("cpu")
 HASH = "0x45cfa485e4c9e253"
@@ -162,3 +165,23 @@ def test_a_site_has_its_own_floor_and_an_unknown_model_is_said() -> None:
     other = gpu_node("n0", *four(every={"model": "NVIDIA Graphics Device"}), fabric=tree_of(4))
     found = verdict("BEN041", other, command="bench", measurements=Measurements(rank_speeds=[rank(0, **SPEEDS)]))
     assert (found.state.value, found.reason) == ("skipped", "no floor is known for NVIDIA Graphics Device")
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.kind)
+def test_no_sound_machine_is_below_its_floor(plan: Plan) -> None:
+    """At six tenths of the data sheet, with all GPUs behind one port copying at once."""
+    subject = cluster(plan, 1).nodes[0]
+    given = model_of(subject)
+    least = {floor.metric: floor.least for floor in floors(subject, given)} if given else {}
+    share = {"matmul_gflop_s": 0.6 / 0.4, "memory_gb_s": 0.85 / 0.5}
+    speeds = {metric: value * share.get(metric, 0.5 / 0.25) for metric, value in least.items()}
+    found = said("BEN041", replace(rank(0, **speeds), node=subject.name), nodes=[subject])
+    assert found == []
+    slow = {metric: 0.9 * value for metric, value in least.items()}
+    assert len(said("BEN041", replace(rank(0, **slow), node=subject.name), nodes=[subject])) == len(least)
+
+
+@pytest.mark.parametrize("model", ["NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA H100-80C", "NVIDIA Thor"])
+def test_models_without_a_floor(model: str) -> None:
+    nodes = [gpu_node("n0", *four(every={"model": model}), fabric=tree_of(4))]
+    assert said("BEN041", rank(0, memory_gb_s=1.0, matmul_gflop_s=1.0), nodes=nodes) == []

@@ -22,7 +22,10 @@ _MOST = 1000
 
 @dataclass(frozen=True)
 class Products:
-    """How many were computed, how many were wrong, and a hash of the first one's sums. count 0: none could be."""
+    """How many were computed, how many were wrong, and a hash of the sums of a right one, else of the last.
+
+    count 0: none could be computed.
+    """
 
     count: int = 0
     wrong: int = 0
@@ -31,21 +34,26 @@ class Products:
 
 def check(device: torch.device, seconds: float, tick: Callable[[], None]) -> Products:
     """As many as the time allows, one at least."""
-    left, right = (_matrix(device, seed) for seed in (1, 2))
+    left, other = (_matrix(device, seed) for seed in (1, 2))
     product = torch.empty_like(left)
     try:
-        torch.mm(left, right, out=product)
+        torch.mm(left, other, out=product)
     except RuntimeError:  # what measures the speed of this very operation says why
         return Products()
-    expected = left.sum(0, dtype=torch.float64) @ right.double()
-    first, sums = product.clone(), _sums(product)
-    count, wrong, end = 1, int(not torch.equal(sums, expected)), time.monotonic() + seconds
-    while count < _MOST and time.monotonic() < end:
-        tick()
-        torch.mm(left, right, out=product)
-        wrong += not (torch.equal(_sums(product), expected) and torch.equal(product, first))
+    expected = left.sum(0, dtype=torch.float64) @ other.double()
+    right: Tensor | None = None
+    count, wrong, end = 0, 0, time.monotonic() + seconds
+    while True:
+        sums = _sums(product)
+        if torch.equal(sums, expected) and (right is None or torch.equal(product, right)):
+            right = product.clone() if right is None else right
+        else:
+            wrong += 1
         count += 1
-    return Products(count, wrong, _hash(sums))
+        if count >= _MOST or time.monotonic() >= end:
+            return Products(count, wrong, _hash(sums if right is None else _sums(right)))
+        tick()
+        torch.mm(left, other, out=product)
 
 
 def _matrix(device: torch.device, seed: int) -> Tensor:

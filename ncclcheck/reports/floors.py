@@ -28,8 +28,8 @@ _MODELS: tuple[tuple[str, float, float], ...] = (
     (r"H20\b", 148, 4000),
     (r"GH200 480GB", 989, 4000),
     (r"G?B200\b", 2250, 7700),
-    (r"GeForce RTX 3090", 71, 936),
-    (r"GeForce RTX 4090", 165, 1008),
+    (r"GeForce RTX 3090(?! Laptop)", 71, 936),
+    (r"GeForce RTX 4090(?! (?:Laptop|D))", 165, 1008),
 )
 # Of the data sheet. Products of 8192 x 8192 are said to reach 60 to 80 % of it on sound GPUs, copies within memory
 # 85 to 93 %. None of this was measured with this program.
@@ -52,10 +52,11 @@ class Floor:
 
 
 def model_of(node: Node) -> Gpu | None:
-    """A GPU of the job on this node, where all are of one model, whole and not held down by their owner."""
+    """A GPU of the job on this node, where all are of one model and none is divided."""
     cards: list[Gpu] = value_or(at(node, "gpus.cards"), [])
     alike = len({value_or(card.model, "") for card in cards}) == 1
-    return cards[0] if alike and all(card.mig is not True for card in cards) else None
+    whole = all(card.mig is not True and " MIG " not in value_or(card.model, "") for card in cards)
+    return cards[0] if alike and whole else None
 
 
 def known_model(card: Gpu) -> bool:

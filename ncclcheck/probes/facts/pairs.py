@@ -58,7 +58,7 @@ class RankSpeed(Struct, frozen=True, kw_only=True):
 
     device: `cuda:0` or `cpu`. to_device and from_device: copies between pinned host memory and the GPU. waited:
     share of the time in which its threads wanted a core that they had none. products: how often one matrix product
-    was computed whose result is known, wrong_products: how often it was another; product_sum: a hash of the first.
+    was computed whose result is known, wrong_products: how often it was another; product_sum: a hash of one.
     """
 
     rank: Count
