@@ -13,6 +13,7 @@ from ncclcheck.probes.facts import (
     NvFabric,
     NvLinks,
     RemappedRows,
+    SpareRows,
     Unread,
     replace,
 )
@@ -23,13 +24,15 @@ GIB = 2**30
 MIB = 2**20
 LINKS = NvLinks(links=18, down=[], speed_mbps=26562, replays=0, recoveries=0, crc_errors=0)
 ROWS = RemappedRows(correctable=0, uncorrectable=0, pending=False, failed=False)
+SPARE = SpareRows(all=640, many=0, some=0, few=0, none=0)
 FABRIC = NvFabric(state="completed", health="healthy")
 SOUND = Gpu(
     name="GPU 0", index=0, trouble="", recovery="none", uuid="GPU-0", model="NVIDIA H100 80GB HBM3",
     pci="0000:10:00.0", numa=0, vbios="96.00.A5.00.01", memory_total=80 * GIB, memory_used=0, processes=[],
     compute_mode="default", persistence=True, mig=False, mig_instances=NOT_SUPPORTED, ecc=True, ecc_pending=True,
     ecc_uncorrected=0, ecc_corrected=0, ecc_uncorrected_ever=0, ecc_corrected_ever=0, sram_exceeded=False,
-    retired=NOT_SUPPORTED, remapped=ROWS, utilization=0, clock=345, clock_max=1980, clock_memory=2619,
+    retired=NOT_SUPPORTED, remapped=ROWS, spare_rows=SPARE, inforom=True, utilization=0,
+    clock=345, clock_max=1980, clock_memory=2619,
     clock_memory_max=2619, throttle=["idle"], power_draw=70.0, power_cap=700.0, power_default=700.0,
     temperature=41, slowdown_at=NOT_SUPPORTED, margin=46, pcie_gen=5, pcie_gen_max=5, pcie_gen_device=5,
     pcie_width=16, pcie_width_max=16, pcie_replays=9, nvlinks=LINKS, fabric=FABRIC, peers=[],

@@ -234,6 +234,15 @@ def test_slow_alone() -> None:
     assert named([], rank_speeds=speeds, node_speeds=nodes) == [("gpu", ["n1/cuda:1"]), ("node", ["n3"])]
 
 
+def test_what_computes_wrong() -> None:
+    def speed(rank: int, device: str) -> RankSpeed:
+        wrong = 3 if rank == 2 else 0
+        return RankSpeed(rank=rank, node=f"n{rank}", device=device, products=90, wrong_products=wrong)
+
+    assert named([], rank_speeds=[speed(rank, "cuda:0") for rank in range(3)]) == [("gpu", ["n2/cuda:0"])]
+    assert named([], rank_speeds=[speed(rank, "cpu") for rank in range(3)]) == [("node", ["n2"])]
+
+
 def test_a_rank_that_lacked_a_core_meanwhile_is_not_slow() -> None:
     """21 and 97 GFLOP/s were measured on sound ranks of one loaded machine."""
 

@@ -24,7 +24,7 @@ from ncclcheck.probes.facts import (
     replace,
 )
 from ncclcheck.reports.rule import all_rules
-from tests.cards import FABRIC, GIB, LINKS, ROWS, card, four, gpu_node, process
+from tests.cards import FABRIC, GIB, LINKS, ROWS, SPARE, card, four, gpu_node, process
 from tests.clusters import DENIED, told, verdict
 
 TWO = Job(nodes_asked=2)
@@ -101,6 +101,11 @@ def links(**changes: Any) -> NvLinks:
         ("GPU027", {"memory_used": 9 * GIB, "processes": [process(7, 8 * GIB)]}, "ok"),
         ("GPU028", {"model": "NVIDIA T4"}, "warn"),
         ("GPU028", {"vbios": "96.00.74.00.01"}, "note"),
+        ("GPU040", {"spare_rows": replace(SPARE, none=1)}, "warn"),
+        ("GPU040", {"spare_rows": replace(SPARE, none=1), "remapped": rows(failed=True)}, "ok"),
+        ("GPU040", {"spare_rows": replace(SPARE, few=3)}, "note"),
+        ("GPU040", {"spare_rows": replace(SPARE, many=9, some=2)}, "ok"),
+        ("GPU041", {"inforom": False}, "warn"),
     ],
 )  # fmt: skip
 def test_one_gpu_of_four(code: str, changes: dict[str, Any], state: str) -> None:
@@ -390,3 +395,11 @@ def of_rack(name: str, imex: Any = CHANNEL, clique: int = 1, domain: str = DOMAI
 )
 def test_machines_of_one_nvlink_domain(nodes: list[Node], state: str) -> None:
     assert verdict("GPU031", *nodes).state.value == state
+
+
+def test_racks_with_unequal_numbers_of_nodes() -> None:
+    uneven = [of_rack(name, domain="x") for name in "abc"] + [of_rack("d", domain="y")]
+    (said,) = [one for one in verdict("GPU031", *uneven).findings if one.state.value == "note"]
+    assert "1 and 3 now" in said.remedies[0].text
+    even = [of_rack(name, domain="x") for name in "ab"] + [of_rack(name, domain="y") for name in "cd"]
+    assert not [one.remedies for one in verdict("GPU031", *even).findings if one.remedies]

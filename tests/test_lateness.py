@@ -78,6 +78,8 @@ def test_each_rank_tells_its_speed_and_each_node_its_own() -> None:
         assert speed.memory_gb_s
         assert speed.matmul_gflop_s
         assert (speed.to_device_gb_s, speed.from_device_gb_s) == (None, None)
+        assert (speed.products > 0, speed.wrong_products) == (True, 0)
+    assert len({speed.product_sum for speed in ranks}) == 1
     both, alone = (speed for rank in measured() for speed in rank["speed"].node_speeds)
     assert (both.node, both.ranks, both.reason) == ("n0", 2, "")
     assert both.busbw_gb_s

@@ -88,6 +88,9 @@ def test_every_gpu_is_read_whole(libraries: Path, tmp_path: Path, count: int) ->
         (["0 nvlinks = 0"], "nvlinks", "absent"),
         (["0 fabric = 0"], "fabric", "absent"),
         (["0 recovery = !3"], "recovery", "absent"),
+        (["0 spare_few = !3"], "spare_rows", "absent"),
+        (["0 inforom = !3"], "inforom", "absent"),
+        (["0 inforom = !999"], "inforom", "broken"),
         (["0 vbios = \udcff"], "vbios", "broken"),
     ],
 )
@@ -226,6 +229,9 @@ FAULTS = [
     ("GPU023", "fail", "@ compute_mode = 2"),
     ("GPU027", "warn", f"@ memory_used = {8 * GIB}"),
     ("GPU028", "note", "@ vbios = 96.00.74.00.01"),
+    ("GPU040", "warn", "@ spare_none = 2"),
+    ("GPU040", "note", "@ spare_few = 1"),
+    ("GPU041", "warn", "@ inforom = !14"),
 ]
 
 

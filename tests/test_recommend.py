@@ -221,6 +221,7 @@ def efa(
     version: str = "1.16.3",
     machine: str = "p5.48xlarge",
     name: str = "a",
+    nccl: str = "2.28.3",
 ) -> Node:
     """A machine of Amazon's with EFA, and its plugin of this version."""
     files = [PluginFile(name="x", path=path, product=f"aws-ofi-nccl {version}") for path in plugins]
@@ -230,6 +231,7 @@ def efa(
         hcas=[hca(0, name="rdmap0", driver="efa", model="efa0")],
         nccl={"plugins": [*plugins], "plugin_files": files},
         fabric=fabric(product=f"Amazon EC2 {machine}"),
+        version=nccl,
     )
 
 
@@ -294,6 +296,10 @@ CASES: list[tuple[str, str, Site, Site]] = [
     env("R16", "NCCL_PXN_DISABLE", "1", "0", "try"),
     env("R17", "NCCL_IB_ADAPTIVE_ROUTING", "1", "0"),
     ("R18", "try NCCL_IB_SL=1", site(two(gpus=GB300, fabric=AZURE)), site(two(gpus=GB300))),
+    ("R18", "try NCCL_IB_SL=1", site(two({"NCCL_IB_ADAPTIVE_ROUTING": "1"})),
+     site(two({"NCCL_IB_ADAPTIVE_ROUTING": "1", "NCCL_IB_SL": "3"}))),
+    ("R18", "try NCCL_IB_SL=1", site(two({"NCCL_IB_ADAPTIVE_ROUTING": "1"})),
+     site(one(env={"NCCL_IB_ADAPTIVE_ROUTING": "1"}))),
     env("R23", "NCCL_NET_GDR_C2C", "1", "0"),
     ("R24", "try NCCL_NET_GDR_LEVEL=PHB", site(two(fabric=below_one_root()), log=["NET/IB"]),
      site(two(fabric=below_one_root()), log=["NET/IB/GDRDMA"])),
@@ -363,6 +369,13 @@ CASES: list[tuple[str, str, Site, Site]] = [
      site(efa({"NCCL_BUFFSIZE": "8388608"}, OFI, version="1.15.0"))),
     ("L18", "unset NCCL_BUFFSIZE", site(efa({"NCCL_BUFFSIZE": "8388608"}, OFI)),
      site(efa({"NCCL_BUFFSIZE": "8388608"}, OFI, machine="g5.48xlarge"))),
+    ("L18", "unset NCCL_NETDEVS_POLICY",
+     site(efa({"NCCL_NETDEVS_POLICY": "max:1"}, OFI, version="1.18.0", machine="p6-b200.48xlarge")),
+     site(efa({"NCCL_NETDEVS_POLICY": "max:1"}, OFI, version="1.17.2", machine="p6-b200.48xlarge"))),
+    ("L18", "try NCCL_NETDEVS_POLICY=max:1", site(efa(None, OFI, version="1.16.3", machine="p5en.48xlarge")),
+     site(efa(None, OFI, version="1.16.3", machine="p5en.48xlarge", nccl="2.27.7"))),
+    ("L18", "try NCCL_NETDEVS_POLICY=max:1", site(efa(None, OFI, version="1.16.3", machine="p5en.48xlarge")),
+     site(efa(None, OFI, version="1.16.3"))),
     ("L19", "unset NCCL_NVLS_ENABLE", site(one(env={"NCCL_FASTRAK_X": "1", "NCCL_NVLS_ENABLE": "0"})),
      site(one(env={"NCCL_NVLS_ENABLE": "0"}))),
     ("L20", "unset NCCL_IB_TC", site(efa({"NCCL_IB_TC": "106"})), site(one(env={"NCCL_IB_TC": "106"}))),

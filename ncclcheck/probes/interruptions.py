@@ -79,8 +79,11 @@ def _links(machine: Machine) -> dict[str, int]:
     found: dict[str, int] = {}
     for name in _names(machine, _NETS):
         downs = machine.number(f"{_NETS}/{name}/carrier_down_count")
+        changes = machine.number(f"{_NETS}/{name}/carrier_changes") if isinstance(downs, Unread) else 0
         if not isinstance(downs, Unread):
             found[name] = downs
+        elif not isinstance(changes, Unread):  # kernels before 4.16: it went down and came up again
+            found[name] = changes // 2
     for name in _names(machine, _HCAS):
         for port in _names(machine, f"{_HCAS}/{name}/ports"):
             downs = machine.number(f"{_HCAS}/{name}/ports/{port}/counters/link_downed")

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ncclcheck.probes import exact_product
 from ncclcheck.probes.context import Context
 from ncclcheck.probes.cores import Cores
 from ncclcheck.probes.facts import Measurements, NodeSpeed, RankSpeed, replace
@@ -24,7 +25,7 @@ _Works = dict[str, tuple[float, Callable[[], object]]]
 
 _MIB = 2**20
 _LEAST, _MOST = 3, 30
-_SHARES = 5  # of the budget: four things that a rank measures at most, and its node
+_SHARES = 6  # of the budget: five things that a rank measures at most, and its node
 
 
 def run(context: Context) -> None:
@@ -49,10 +50,12 @@ def _rank_speed(context: Context, share: float) -> RankSpeed:
             speeds[name] = amount / _median_s(call, context.device, share) / 1e9
     except (RuntimeError, MemoryError) as error:
         reason = str(error).strip().splitlines()[0][:200] if str(error) else type(error).__name__
-    device = str(context.device)
+    device, waited = str(context.device), cores.waited()
+    products = exact_product.check(context.device, share, context.tick)
     return RankSpeed(
-        rank=context.rank, node=context.node, device=device, waited=cores.waited(), reason=reason, **speeds
-    )
+        rank=context.rank, node=context.node, device=device, waited=waited, reason=reason, products=products.count,
+        wrong_products=products.wrong, product_sum=products.sum, **speeds,
+    )  # fmt: skip
 
 
 def _works(device: torch.device) -> _Works:

@@ -1,6 +1,6 @@
 """Bytes that interfaces and HCAs moved, and the interfaces behind the open connections of a process.
 
-Source: proc(5), /proc/PID/fd and /proc/PID/net/tcp; /sys/class/infiniband/*/ports/*/counters.
+Source: proc(5), /proc/PID/fd and /proc/PID/net/tcp; /sys/class/infiniband/*/ports/*/counters; port_counters.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import psutil
 
-from ncclcheck.probes.facts import Endpoint, Moved, Traffic, Unread
+from ncclcheck.probes import port_counters
+from ncclcheck.probes.facts import Endpoint, Moved, Risen, Traffic, Unread
 from ncclcheck.probes.machine import Machine
 
 _DEVICES = "/proc/net/dev"
@@ -35,11 +36,12 @@ class Reading:
     taken: float
     interfaces: Bytes | Unread
     hcas: Bytes | Unread
+    counted: port_counters.Counted
 
     @classmethod
     def take(cls, machine: Machine) -> Reading:
         """Read them now."""
-        return cls(machine, time.monotonic(), _interfaces(machine), _hcas(machine))
+        return cls(machine, time.monotonic(), _interfaces(machine), _hcas(machine), port_counters.read(machine))
 
     def until_now(self, node: str) -> Traffic:
         """How far they have risen since. What went backwards was reset, and is left out."""
@@ -49,6 +51,8 @@ class Reading:
             seconds=round(now.taken - self.taken, 3),
             interfaces=_risen(self.interfaces, now.interfaces),
             hcas=_risen(self.hcas, now.hcas),
+            counted=sorted(self.counted.keys() & now.counted.keys()),
+            risen=list(_counters(self.counted, now.counted)),
         )
 
 
@@ -89,6 +93,14 @@ def _risen(before: Bytes | Unread, now: Bytes | Unread) -> list[Moved] | Unread:
         if name in now
     ]
     return [one for one in risen if one.sent >= 0 and one.received >= 0]
+
+
+def _counters(before: port_counters.Counted, now: port_counters.Counted) -> Iterator[Risen]:
+    """What rose; a counter that went backwards was reset."""
+    for name in sorted(before.keys() & now.keys()):
+        rises = {one: value - before[name].get(one, value) for one, value in now[name].items()}
+        if risen := {one: rise for one, rise in rises.items() if rise > 0}:
+            yield Risen(name=name, counters=risen)
 
 
 def connections(pid: int, not_ports: Collection[int]) -> Counter[tuple[Endpoint, bool]] | Unread:

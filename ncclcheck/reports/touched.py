@@ -21,8 +21,8 @@ _SHARED: tuple[tuple[str, str], ...] = (
     (r"\btc qdisc del", "All traffic of the interface is touched; undo: what had set it up, started again."),
     (r"\b(ip6?tables -I|nft (insert|add))", "All programs of the node are touched; a reboot, or the firewall read "
      "anew, undoes it."),
-    (r"\b(systemctl|service) (start|restart)", "All users of the service are touched; undo: systemctl stop, where "
-     "it did not run before."),
+    (r"\b(systemctl|service) (start|restart|enable --now)", "All users of the service are touched; undo: "
+     "systemctl stop (or disable --now), where it did not run before."),
     (r"(?<![\w-])modprobe (?!-r)", "The whole node is touched; undo: modprobe -r, or a reboot."),
     (r"\bmount -o remount", "All users of the mount are touched; undo: the same with the options from before."),
     (r"\bcpupower frequency-set", "The whole node is touched; undo: the same with the governor from before."),

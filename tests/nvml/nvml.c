@@ -180,6 +180,22 @@ int nvmlDeviceGetRemappedRows(device d, unsigned *right, unsigned *wrong, unsign
     return code ? code : unsigned_of(d, "remap_failed", "0", failed);
 }
 
+struct histogram { unsigned all, many, some, few, none; };
+int nvmlDeviceGetRowRemapperHistogram(device d, struct histogram *out) {
+    ENTER;
+    int code = unsigned_of(d, "spare_all", "640", &out->all);
+    if (!code) code = unsigned_of(d, "spare_many", "0", &out->many);
+    if (!code) code = unsigned_of(d, "spare_some", "0", &out->some);
+    if (!code) code = unsigned_of(d, "spare_few", "0", &out->few);
+    return code ? code : unsigned_of(d, "spare_none", "0", &out->none);
+}
+
+int nvmlDeviceValidateInforom(device d) {
+    unsigned unused;
+    ENTER;
+    return unsigned_of(d, "inforom", "0", &unused);
+}
+
 int nvmlDeviceGetRetiredPages(device d, int cause, unsigned *count, u64 *out) {
     unsigned size = *count;
     ENTER;

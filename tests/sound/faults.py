@@ -19,6 +19,7 @@ from ncclcheck.probes.facts import (
     Port,
     RemappedRows,
     Space,
+    SpareRows,
     Unread,
     Variable,
     Xid,
@@ -185,7 +186,7 @@ def _fallen(plan: Plan, node: Facts) -> Facts:
     return replace(node, gpus=replace(gpus, cards=cards, xids=xids, usable=Unread("broken", "cuInit: 999")))
 
 
-def _gpu_missing(plan: Plan, node: Facts) -> Facts | None:
+def gpu_missing(plan: Plan, node: Facts) -> Facts | None:
     """It is not on the PCIe bus at all: one fewer everywhere."""
     if len(plan.gpus) < 2:
         return None
@@ -281,7 +282,7 @@ def _with_interface(node: Facts, name: str, **changes: Any) -> Facts:
     return replace(node, network=replace(network, interfaces=interfaces))
 
 
-def _hca_missing(plan: Plan, node: Facts) -> Facts | None:
+def hca_missing(plan: Plan, node: Facts) -> Facts | None:
     rail = _rail(plan)
     if rail is None:
         return None
@@ -547,6 +548,16 @@ def _fabric_manager(plan: Plan, node: Facts) -> Facts | None:
     ))  # fmt: skip
 
 
+def _other_manager(_: Plan, node: Facts) -> Facts | None:
+    """The package of the fabric manager was updated and that of the driver was not."""
+    gpus = known(node.gpus)
+    newer = [
+        replace(one, version="999.10.01") if one.name == "nvidia-fabricmanager" else one
+        for one in known(gpus.services)
+    ]
+    return None if newer == gpus.services else replace(node, gpus=replace(gpus, services=newer))
+
+
 def _ecc(plan: Plan, node: Facts) -> Facts | None:
     return _with_gpu(plan, node, ecc_uncorrected=3, ecc_uncorrected_ever=3) if plan.gpu.ecc else None
 
@@ -559,6 +570,15 @@ def _no_spare_row(plan: Plan, node: Facts) -> Facts | None:
 def _row_pending(plan: Plan, node: Facts) -> Facts | None:
     worn = RemappedRows(correctable=0, uncorrectable=1, pending=True, failed=False)
     return _with_gpu(plan, node, remapped=worn) if plan.gpu.ecc else None
+
+
+def _last_spare_row(plan: Plan, node: Facts) -> Facts | None:
+    worn = SpareRows(all=637, many=2, some=0, few=0, none=1)
+    return _with_gpu(plan, node, spare_rows=worn) if plan.gpu.ecc else None
+
+
+def _inforom(plan: Plan, node: Facts) -> Facts | None:
+    return _with_gpu(plan, node, inforom=False) if plan.gpu.ecc else None
 
 
 def _no_p2p(plan: Plan, node: Facts) -> Facts | None:
@@ -586,15 +606,18 @@ def _small(size: int) -> Space:
 
 FAULTS: list[Fault] = [
     Fault("GPU fell off the bus", _fallen, _gpu),
-    Fault("GPU missing", _gpu_missing, alone=False),
+    Fault("GPU missing", gpu_missing, alone=False),
     Fault("GPU at four lanes", _gpu_width, _gpu),
     Fault("uncorrected ECC errors", _ecc, _gpu),
     Fault("no spare row left", _no_spare_row, _gpu),
     Fault("row remapping pending", _row_pending, _gpu),
+    Fault("a bank without a spare row", _last_spare_row, _gpu),
+    Fault("corrupted InfoROM", _inforom, _gpu),
     Fault("GPU slowed by its power brake", _on_gpu(throttle=["hw_slowdown", "hw_power_brake"]), _gpu),
     Fault("GPU slowed by heat", _on_gpu(throttle=["sw_thermal", "hw_thermal"], temperature=92, margin=-1), _gpu),
     Fault("two NVLinks down", _nvlinked(down=[2, 3]), _gpu),
     Fault("fabric manager not running", _fabric_manager),
+    Fault("fabric manager of another version", _other_manager, lambda _: ("999.10.01",)),
     Fault("other clique", _clique, alone=False),
     Fault("GPU memory held by another job", _other_user, _gpu),
     Fault("exclusive mode prohibits", _on_gpu(compute_mode="prohibited"), _gpu),
@@ -604,7 +627,7 @@ FAULTS: list[Fault] = [
     Fault("other NCCL", _other_nccl, alone=False),
     Fault("variable of one node", _other_variable, lambda _: ("NCCL_ALGO",), alone=False),
     Fault("interface of another machine", _interface_of_another, lambda _: ("eth7", "NCCL_SOCKET_IFNAME")),
-    Fault("HCA missing", _hca_missing, alone=False),
+    Fault("HCA missing", hca_missing, alone=False),
     Fault("port down", _port_down, _rail_words),
     Fault("port at a quarter of its rate", _slower_port, _rail_words),
     Fault("no subnet manager", _no_subnet_manager, _rail_words),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from ncclcheck.probes.facts import Governor, Node, RetiredPages, Sign, Unread, known, replace
 from tests.clusters import ABSENT, nic
@@ -164,7 +165,8 @@ def _volta(node: Node) -> Node:
     gpus = known(node.gpus)
     none = Unread("absent", "Not Supported")
     pages = RetiredPages(single_bit=0, double_bit=0, pending=False)
-    changes = {"remapped": none, "retired": pages, "mig": none, "margin": none, "slowdown_at": 87, "fabric": none}
+    absent = dict.fromkeys(("remapped", "spare_rows", "mig", "margin", "fabric"), none)
+    changes: dict[str, Any] = {**absent, "retired": pages, "slowdown_at": 87}
     return replace(node, gpus=replace(gpus, cards=[replace(card, **changes) for card in known(gpus.cards)]))
 
 

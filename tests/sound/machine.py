@@ -51,6 +51,7 @@ from ncclcheck.probes.facts import (
     Resolution,
     Room,
     Route,
+    Service,
     SharedMemory,
     Sign,
     Space,
@@ -339,10 +340,21 @@ def _gpus(plan: Plan, number: int) -> Gpus:
         cards=[replace(card, uuid=f"{card.uuid}-{number + 11:012x}") for card in cards],
         others=[],
         imex=[DeviceFile(name=name) for name in plan.imex],
+        services=_services(plan),
         xids=[]
         if plan.root
         else Unread("denied", "/dev/kmsg may not be read by this user: Operation not permitted"),
     )
+
+
+def _services(plan: Plan) -> list[Service]:
+    """Those of a host; a pod has no systemd, and only the kernel's modules are to be seen."""
+    names = ["nvidia-persistenced"] if plan.gpu.persistence else []
+    names += ["nvidia-fabricmanager"] if plan.gpu.switched and not plan.imex else []
+    names += ["nvidia-imex"] if plan.imex else []
+    programs = [] if plan.pod else [Service(name=name, state="active", version=plan.driver) for name in names]
+    modules = [Service(name="nvidia_peermem", state="loaded", version=plan.driver)]
+    return [*programs, *(modules if "nvidia_peermem" in plan.peer_modules else [])]
 
 
 def _rdma(plan: Plan, number: int) -> Rdma:

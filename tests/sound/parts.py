@@ -18,6 +18,7 @@ from ncclcheck.probes.facts import (
     PciDevice,
     Port,
     RemappedRows,
+    SpareRows,
     Unread,
 )
 
@@ -160,6 +161,8 @@ def gpu_facts(model: Model, slots: list[Slot], index: int) -> Gpu:
         remapped=RemappedRows(correctable=0, uncorrectable=0, pending=False, failed=False)
         if model.ecc
         else NOT_SUPPORTED,
+        spare_rows=SpareRows(all=640, many=0, some=0, few=0, none=0) if model.ecc else NOT_SUPPORTED,
+        inforom=True if model.ecc else NOT_SUPPORTED,
         utilization=0,
         clock=345 if model.ecc else 210,
         clock_max=model.clock,

@@ -44,6 +44,16 @@ class RemappedRows(Struct, frozen=True, kw_only=True, tag="remapped_rows"):
     failed: bool
 
 
+class SpareRows(Struct, frozen=True, kw_only=True, tag="spare_rows"):
+    """Banks of memory by the spare rows that they have left (nvmlDeviceGetRowRemapperHistogram)."""
+
+    all: int
+    many: int
+    some: int
+    few: int
+    none: int
+
+
 class NvLinks(Struct, frozen=True, kw_only=True, tag="nvlinks"):
     """NVLinks of one GPU and their errors since the last reset (nvmlDeviceGetNvLinkState, ...ErrorCounter)."""
 
@@ -98,7 +108,8 @@ class Gpu(Struct, frozen=True, kw_only=True):
     trouble: NVML's own word where it cannot use this GPU (GPU is lost, reset required), else empty; the other
     facts are absent then. recovery: what the driver itself asks for (driver 570 and later). margin: degrees
     until it must slow down. pcie_gen_max: what GPU and slot can do together; pcie_gen_device: the GPU alone.
-    sram_exceeded: NVIDIA's limit of SRAM errors is passed. utilization: percent of the last sample period.
+    sram_exceeded: NVIDIA's limit of SRAM errors is passed. inforom: its checksums are right
+    (nvmlDeviceValidateInforom). utilization: percent of the last sample period.
     """
 
     name: str
@@ -126,6 +137,8 @@ class Gpu(Struct, frozen=True, kw_only=True):
     sram_exceeded: bool | Unread = NOT_RECORDED
     retired: RetiredPages | Unread = NOT_RECORDED
     remapped: RemappedRows | Unread = NOT_RECORDED
+    spare_rows: SpareRows | Unread = NOT_RECORDED
+    inforom: bool | Unread = NOT_RECORDED
     utilization: int | Unread = NOT_RECORDED
     clock: int | Unread = NOT_RECORDED
     clock_max: int | Unread = NOT_RECORDED
@@ -163,6 +176,17 @@ class Xid(Struct, frozen=True, kw_only=True):
     hours: float | Unread = NOT_RECORDED
 
 
+class Service(Struct, frozen=True, kw_only=True):
+    """A service or kernel module of NVIDIA's. state: systemd's ActiveState; of a module loaded.
+
+    version: of the program on the disk, which may not be the one that runs; of a module that which is loaded.
+    """
+
+    name: str
+    state: str | Unread = NOT_RECORDED
+    version: str | Unread = NOT_RECORDED
+
+
 class Gpus(Struct, frozen=True, kw_only=True, tag="gpus"):
     """Signs of GPUs, what CUDA's driver library says, and what NVML says.
 
@@ -185,3 +209,4 @@ class Gpus(Struct, frozen=True, kw_only=True, tag="gpus"):
     others: list[Gpu] | Unread = NOT_RECORDED
     xids: list[Xid] | Unread = NOT_RECORDED
     imex: list[DeviceFile] | Unread = NOT_RECORDED
+    services: list[Service] | Unread = NOT_RECORDED

@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from ncclcheck.probes.facts.bench import Times
-from ncclcheck.probes.facts.bounds import Amount, Count, Whole
+from ncclcheck.probes.facts.bounds import Amount, Bits, Count, Whole
 
 
 class PairTime(Struct, frozen=True, kw_only=True):
@@ -57,7 +57,8 @@ class RankSpeed(Struct, frozen=True, kw_only=True):
     """What one rank reaches alone, without any network; null where it was not measured.
 
     device: `cuda:0` or `cpu`. to_device and from_device: copies between pinned host memory and the GPU. waited:
-    share of the time in which its threads wanted a core that they had none.
+    share of the time in which its threads wanted a core that they had none. products: how often one matrix product
+    was computed whose result is known, wrong_products: how often it was another; product_sum: a hash of one.
     """
 
     rank: Count
@@ -69,6 +70,9 @@ class RankSpeed(Struct, frozen=True, kw_only=True):
     from_device_gb_s: Amount | None = None
     waited: Amount = 0.0
     reason: str = ""
+    products: Whole = 0
+    wrong_products: Whole = 0
+    product_sum: Bits | None = None
 
 
 class NodeSpeed(Struct, frozen=True, kw_only=True):

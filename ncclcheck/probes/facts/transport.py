@@ -103,6 +103,13 @@ class Moved(Struct, frozen=True, kw_only=True):
     received: Whole
 
 
+class Risen(Struct, frozen=True, kw_only=True):
+    """By how much counters of one interface (`eth0`) or port of an HCA (`mlx5_0:1`) rose during the job."""
+
+    name: str
+    counters: dict[str, Whole]
+
+
 class LinkEvents(Struct, frozen=True, kw_only=True):
     """How often one interface (`eth0`) or port of an HCA (`mlx5_0:1`) lost its link during the job."""
 
@@ -134,10 +141,14 @@ class Interruptions(Struct, frozen=True, kw_only=True):
 class Traffic(Struct, frozen=True, kw_only=True):
     """How far the counters of one node rose from the start of its torchrun to its end.
 
-    Source: /proc/net/dev; /sys/class/infiniband/*/ports/*/counters/port_{xmit,rcv}_data, four bytes each.
+    counted: ports and interfaces that count losses, pauses and congestion; risen: those where one of them rose.
+    Source: /proc/net/dev; /sys/class/infiniband/*/ports/*/counters/port_{xmit,rcv}_data, four bytes each; its
+    other counters and hw_counters; ethtool statistics.
     """
 
     node: str
     seconds: Amount
     interfaces: list[Moved] | Unread = NOT_RECORDED
     hcas: list[Moved] | Unread = NOT_RECORDED
+    counted: list[str] = field(default_factory=list)
+    risen: list[Risen] = field(default_factory=list)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, cast
 
 from ncclcheck.probes.facts import Gpus, Unread, replace
-from ncclcheck.probes.gpu import cuda, imex, mine, nvml, signs, xids
+from ncclcheck.probes.gpu import cuda, imex, mine, nvml, services, signs, xids
 from ncclcheck.probes.machine import Machine
+
+T = TypeVar("T")
 
 
 def probe(machine: Machine) -> Gpus:
@@ -18,9 +21,10 @@ def probe(machine: Machine) -> Gpus:
         return _none(Unread("recorded", "neither PCI devices nor /dev are in this recording"))
     if not signs.shows(pci) and not signs.shows(devices) and not signs.library_found(machine):
         return _none(Unread("absent", "no NVIDIA device on this machine"))
-    beside = _Cuda(machine)
+    asked_cuda = _Beside(lambda: cuda.ask_cuda(machine), Unread("timed_out", "libcuda.so.1 gave no answer"))
+    asked_services = _Beside(lambda: services.services(machine), Unread("timed_out", "services gave no answer"))
     cards = _nvml(machine, Gpus(pci=pci, devices=devices, xids=xids.xids(machine), imex=imex.channels(machine)))
-    return beside.joined(cards)
+    return _with_cuda(replace(cards, services=asked_services.answer()), asked_cuda.answer())
 
 
 def _none(reason: Unread) -> Gpus:
@@ -28,24 +32,27 @@ def _none(reason: Unread) -> Gpus:
     return Gpus(**facts)
 
 
-class _Cuda:
-    """libcuda in a thread of its own: both libraries take their time to start."""
+class _Beside(Generic[T]):
+    """A question in a thread of its own: the libraries take their time to start."""
 
-    def __init__(self, machine: Machine) -> None:
-        self._found: cuda.Cuda | Unread = Unread("timed_out", "libcuda.so.1 gave no answer")
-        self._thread = threading.Thread(target=self._ask, args=(machine,), daemon=True)
+    def __init__(self, ask: Callable[[], T | Unread], late: Unread) -> None:
+        self._ask, self._found = ask, cast("T | Unread", late)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def _ask(self, machine: Machine) -> None:
-        self._found = cuda.ask_cuda(machine)
+    def _run(self) -> None:
+        self._found = self._ask()
 
-    def joined(self, gpus: Gpus) -> Gpus:
-        """With CUDA's answers."""
+    def answer(self) -> T | Unread:
+        """Waited for as long as the slowest of them may take."""
         self._thread.join(cuda.LONGEST_ANSWER + 2)
-        found = self._found
-        if isinstance(found, Unread):
-            return replace(gpus, usable=found, cuda_error=found, driver_cuda=found)
-        return replace(gpus, usable=found.devices, cuda_error=found.error, driver_cuda=found.version)
+        return self._found
+
+
+def _with_cuda(gpus: Gpus, found: cuda.Cuda | Unread) -> Gpus:
+    if isinstance(found, Unread):
+        return replace(gpus, usable=found, cuda_error=found, driver_cuda=found)
+    return replace(gpus, usable=found.devices, cuda_error=found.error, driver_cuda=found.version)
 
 
 def _nvml(machine: Machine, gpus: Gpus) -> Gpus:

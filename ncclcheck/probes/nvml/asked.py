@@ -52,8 +52,10 @@ class Asked:
         except Exception as error:
             self.answers["trouble"] = unread("broken", f"{self.call}: {type(error).__name__}: {error}")
 
-    def ask(self, name: str, *arguments: Any, then: Callable[[Any], Fact] | None = None) -> Fact:
-        """One call, or why it has no answer. Raises Trouble where NVML says so of the whole GPU."""
+    def ask(
+        self, name: str, *arguments: Any, then: Callable[[Any], Fact] | None = None, codes: Mapping[int, Fact] = {}
+    ) -> Fact:
+        """One call, or why it has no answer; codes: errors that are one. Raises Trouble for the whole GPU."""
         self.call = name
         if not hasattr(self.nvml, name):
             return unread("absent", f"this pynvml has no {name}")
@@ -61,7 +63,8 @@ class Asked:
             value = getattr(self.nvml, name)(*arguments)
             return then(value) if then else value
         except self.nvml.NVMLError as error:
-            return self._refused(name, error)
+            code = getattr(error, "value", 999)
+            return codes[code] if code in codes else self._refused(name, error)
         except Exception as error:
             return unread("broken", f"{name}: {type(error).__name__}: {error}")
 

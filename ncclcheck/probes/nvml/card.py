@@ -9,6 +9,7 @@ from ncclcheck.probes.nvml.asked import ABSENT, Asked, Fact, Trouble, unread, wo
 
 _MOST_LINKS = 36
 _RECOVERY_FIELD, _NVLINK_SPEED_FIELD = 230, 90
+_CORRUPTED_INFOROM = 14
 _REASONS = (
     "idle",
     "application_clocks",
@@ -123,7 +124,20 @@ def _errors(a: Asked, gpu: Any) -> dict[str, Fact]:
                 **dict(zip(rows, (*r[:2], bool(r[2]), bool(r[3])), strict=True)),
             },
         ),
+        "spare_rows": a.ask("nvmlDeviceGetRowRemapperHistogram", gpu, then=_spare),
+        "inforom": a.ask("nvmlDeviceValidateInforom", gpu, then=lambda _: True, codes={_CORRUPTED_INFOROM: False}),
         "retired": _retired(a, gpu),
+    }
+
+
+def _spare(banks: Any) -> Fact:
+    return {
+        "type": "spare_rows",
+        "all": banks.max,
+        "many": banks.high,
+        "some": banks.partial,
+        "few": banks.low,
+        "none": banks.none,
     }
 
 

@@ -18,7 +18,27 @@ _ENDED, _FIRST, _BEHIND = 0.97, 0.9, 0.5
 
 def broken(cluster: Cluster) -> list[Culprit]:
     """Ranks that changed data, and ranks that never came; nobody where nobody is proven."""
-    return [*_changed_data(cluster), *_kept_waiting(cluster)]
+    return [*_computes_wrong(cluster), *_changed_data(cluster), *_kept_waiting(cluster)]
+
+
+def _computes_wrong(cluster: Cluster) -> list[Culprit]:
+    """GPUs, or hosts without one, that multiplied two known matrices wrong."""
+    found: list[Culprit] = []
+    for one in cluster.measurements.rank_speeds:
+        if one.wrong_products:
+            on_gpu = one.device.startswith("cuda")
+            device = one.device if on_gpu else None
+            found.append(
+                Culprit(
+                    kind="gpu" if on_gpu else "node",
+                    names=[f"{one.node}/{device}" if on_gpu else one.node],
+                    where=[Where(node=one.node, device=device, rank=one.rank)],
+                    confidence=_CONTRIBUTED,
+                    explains=["BEN042"],
+                    why=f"{one.wrong_products} of {one.products} matrix products were wrong",
+                )
+            )
+    return found
 
 
 def _changed_data(cluster: Cluster) -> list[Culprit]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ncclcheck.reports import lan, profiles, wiring
-from ncclcheck.reports.recommend.advice import Found, SettingRule, without
+from ncclcheck.reports.recommend.advice import Found, SettingRule, on, without
 from ncclcheck.reports.recommend.site import Held, Site
 from ncclcheck.reports.variables import Version
 
@@ -36,6 +36,33 @@ def _aws_plugin(site: Site) -> bool:
     table = all(_WITH_A_TABLE.search(profiles.products([node])) for node in site.nodes)
     versions = profiles.plugin_versions(site.nodes, "aws-ofi-nccl")
     return profiles.is_aws(site.nodes) and table and bool(versions) and min(versions) >= _PLUGIN_SETS_SINCE
+
+
+# Two GPUs and two cards below one switch: the plugin says so to NCCL from this version on.
+_TWO_A_SWITCH = re.compile(r"Amazon EC2 (p5en|p6-b200)\.")
+_POLICY, _POLICY_VALUE = "NCCL_NETDEVS_POLICY", "max:1"
+_PLUGIN_SETS_POLICY_SINCE: Version = (1, 18, 0)
+
+
+def _with_policy(site: Site) -> bool:
+    """Whether all machines are of these, with a plugin that sets the policy."""
+    versions = profiles.plugin_versions(site.nodes, "aws-ofi-nccl")
+    return _two_a_switch(site) and bool(versions) and min(versions) >= _PLUGIN_SETS_POLICY_SINCE
+
+
+def _two_a_switch(site: Site) -> bool:
+    return profiles.is_aws(site.nodes) and all(
+        _TWO_A_SWITCH.search(profiles.products([node])) for node in site.nodes
+    )
+
+
+def device_policy(site: Site) -> Iterator[Found]:
+    """L18: p5en and p6-b200 with a plugin that does not say yet how NCCL should share out the cards."""
+    versions = profiles.plugin_versions(site.nodes, "aws-ofi-nccl")
+    if _two_a_switch(site) and versions and max(versions) < _PLUGIN_SETS_POLICY_SINCE and not site.is_set(_POLICY):
+        why = "Two GPUs and two cards are below each switch: with one card for each none is shared."
+        told = f"aws-ofi-nccl {'.'.join(map(str, min(versions)))}; 1.18.0 and later set it"
+        yield Found(_POLICY, _POLICY_VALUE, why, [profiles.products(site.nodes[:1]), told])
 
 
 def _of_tcpxo(site: Site) -> bool:
@@ -146,6 +173,17 @@ RULES = (
         find=without(*_AWS_SETS, only=_aws_plugin, when=_as_the_plugin,
                      why="The plugin sets this value by itself, and a newer one may know better."),
         source="aws-ofi-nccl release notes of 1.16.0, src/platform-aws.cpp", gain="none now",
+    ),
+    SettingRule(
+        rule="L18", title="no policy for cards that AWS's plugin sets by itself", action="unset", harmful=True,
+        find=without(_POLICY, only=_with_policy, when=on(_POLICY_VALUE),
+                     why="The plugin sets this value by itself, and a newer one may know better."),
+        source="aws-ofi-nccl src/platform-aws.cpp of 1.18.0", gain="none now",
+    ),
+    SettingRule(
+        rule="L18", title="one card for each GPU on p5en and p6-b200", action="try", find=device_policy,
+        since=(2, 28, 0), source=f"aws-ofi-nccl src/platform-aws.cpp of 1.18.0; NCCL user guide, {_POLICY}",
+        gain="no card is shared in all-to-all", risk="a newer plugin is the better way",
     ),
     SettingRule(
         rule="L19", title="no lists of an older TCPXO profile", action="unset", harmful=True,

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import Node, Unread, value_or
 from ncclcheck.reports import lan, profiles, wiring
 from ncclcheck.reports.hca import UsedPort, address_of, automatic_gid, is_routable, roce_version
-from ncclcheck.reports.recommend.advice import Found, SettingRule
+from ncclcheck.reports.recommend.advice import Found, SettingRule, number
 from ncclcheck.reports.recommend.site import Site
 from ncclcheck.reports.variables import values
 
 _GID, _TC, _PKEY, _QPS = "NCCL_IB_GID_INDEX", "NCCL_IB_TC", "NCCL_IB_PKEY", "NCCL_IB_QPS_PER_CONNECTION"
+_ADAPTIVE = "NCCL_IB_ADAPTIVE_ROUTING"
 _ENV = "NCCL user guide"
 _FULL_MEMBER = 0x8000
 _FAST_GBIT = 100.0  # below it one flow seldom fills a queue of the switch
@@ -185,6 +186,16 @@ def service_level(site: Site) -> Iterator[Found]:
         yield Found("NCCL_IB_SL", "1", why, [products, f"GPU {models}"])
 
 
+def service_level_of_adaptive_routing(site: Site) -> Iterator[Found]:
+    """R18: adaptive routing is asked for by its variable, and not in the service level that has it."""
+    asked = site.held(_ADAPTIVE, number(1))
+    if infiniband(site) and site.several and asked and not site.is_set("NCCL_IB_SL"):
+        why = (
+            "Adaptive routing works in the service levels only that the subnet manager has it on for: ask for it."
+        )
+        yield Found("NCCL_IB_SL", "1", why, asked)
+
+
 RULES = (
     SettingRule(
         rule="R1", title="the address of RoCE is left to NCCL 2.21 and later", action="unset",
@@ -243,5 +254,13 @@ RULES = (
         rule="R18", title="the service level of Azure's GB300", action="try", find=service_level,
         source="Azure, performance notes for GB300", gain="adaptive routing",
         risk="a wrong service level has no path",
+    ),
+    SettingRule(
+        rule="R18", title="a service level with adaptive routing, where it is asked for", action="try",
+        find=service_level_of_adaptive_routing, since=(2, 16, 0), source=f"{_ENV}, {_ADAPTIVE} and NCCL_IB_SL",
+        gain="adaptive routing, where it was off",
+        risk="a wrong service level has no path; where the subnet manager has it on for all of them, as OpenSM "
+        "does by itself, nothing is gained",
+        disagree="Azure names 1 for GB300; other sites name none.",
     ),
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclcheck.probes.facts import Cluster, known, value_or
+from ncclcheck.probes.facts import Cluster, Unread, known, value_or
 from ncclcheck.reports.cards import Card, cards, leave_out, odd_ones, reset
 from ncclcheck.reports.findings import Evidence, Finding, State, admin, fail, note, warn
 from ncclcheck.reports.rule import rule
@@ -213,3 +213,102 @@ def _changed(card: Card, what: str, *, wanted: bool = True) -> Finding:
 
 def _word(on: bool) -> str:
     return "on" if on else "off"
+
+
+@rule(
+    "GPU040",
+    "every bank of GPU memory has a spare row left",
+    worst=State.WARN,
+    over=_GPUS,
+    needs=(".spare_rows",),
+)
+def spare_rows(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    How many banks of a GPU's memory have used up the rows that stand in for bad ones (Ampere and later).
+
+    ## Why it matters
+    The next bad row in such a bank cannot be replaced. Then GPU008 fails, in the middle of a job, and the GPU has
+    to be exchanged. Here it is known while there is time to plan for it.
+
+    ## How we know
+    nvmlDeviceGetRowRemapperHistogram: banks with all, many, some, few and no spare rows left. A bank without one
+    is a warning, one with few is a note. MIG GPUs with instances do not answer.
+
+    ## Fix
+    - **admin** note the serial number, run `dcgmi diag -r 3` at the next maintenance, and ask the vendor about an
+      exchange before the job that must not fail.
+
+    ## Source
+    NVML API reference, nvmlRowRemapperHistogramValues_t; NVIDIA GPU memory error management, row remapping and RMA
+    policy; oci-hpc, check_gpu_setup.py (row remap check); facebookresearch/gcm, check-nvidia-smi row_remap.
+    """
+    for card in cards(cluster):
+        rows, replaced = known(card.gpu.spare_rows), card.gpu.remapped
+        if not isinstance(replaced, Unread) and replaced.failed:
+            continue  # it has come to that already, and GPU008 says so
+        told = f"all {rows.all}, many {rows.many}, some {rows.some}, few {rows.few}, none {rows.none}"
+        evidence = [card.seen("banks by spare rows left", told)]
+        if rows.none:
+            yield warn(
+                card.where,
+                f"{_banks(rows.none)} of its memory have no spare row left",
+                why="The next bad row there cannot be replaced: the job dies, and the GPU has to be exchanged.",
+                owner="node",
+                evidence=evidence,
+                fix=[
+                    admin(
+                        "Plan its exchange; until then watch its memory errors.", "nvidia-smi -q -d ROW_REMAPPER"
+                    ),
+                    leave_out(),
+                ],
+            )
+        elif rows.few:
+            yield note(
+                card.where, f"{_banks(rows.few)} of its memory have few spare rows left", owner="node",
+                evidence=evidence,
+            )  # fmt: skip
+
+
+def _banks(count: int) -> str:
+    return f"{count} bank{'s' if count > 1 else ''}"
+
+
+@rule("GPU041", "the InfoROM of every GPU is intact", worst=State.WARN, over=_GPUS, needs=(".inforom",))
+def inforom(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Whether the checksums of a GPU's InfoROM are right: the small memory on the board in which it keeps its ECC
+    errors, retired pages, replaced rows and power limits over a reboot.
+
+    ## Why it matters
+    With a corrupted InfoROM the history of the memory is not kept: bad rows that were replaced may come back into
+    use with the next reboot, ECC may not be set, and the GPU may be missing at the next start. nvidia-smi prints
+    "infoROM is corrupted" and goes on.
+
+    ## How we know
+    nvmlDeviceValidateInforom, which reads it and verifies its checksums. GPUs without that call are skipped.
+
+    ## Fix
+    - **admin** drain the node, reboot it once with the power off, look again; where it stays, exchange the GPU.
+      `dcgmi diag -r 1` asks the same.
+    - **you** leave the node out for long jobs.
+
+    ## Source
+    NVML API reference, nvmlDeviceValidateInforom; NVIDIA Xid errors; Azure/azurehpc-health-checks
+    (check_nvsmi_healthmon); NVIDIA DCGM, diagnostics (deployment plugin).
+    """
+    for card in cards(cluster):
+        if not known(card.gpu.inforom):
+            yield warn(
+                card.where,
+                "its InfoROM is corrupted",
+                why="What it knows of its own bad memory may be lost with the next reboot.",
+                owner="node",
+                evidence=[card.seen("nvmlDeviceValidateInforom", "corrupted")],
+                fix=[
+                    admin("Drain the node, power-cycle it and look again; else exchange the GPU.",
+                          "nvidia-smi -q | grep -i -A 5 inforom"),
+                    leave_out(),
+                ],
+            )  # fmt: skip

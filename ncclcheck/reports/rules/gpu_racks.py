@@ -118,7 +118,18 @@ def _racks(together: Mapping[_Place, list[str]]) -> Iterator[Finding]:
         why="A job over several racks uses the network between them.",
         owner="site",
         evidence=[seen("nvmlDeviceGetGpuFabricInfoV", said)],
+        fix=_even(together),
     )
+
+
+def _even(together: Mapping[_Place, list[str]]) -> list[Remedy]:
+    """What to do about groups of unequal size."""
+    sizes = sorted(len(names) for names in together.values())
+    if sizes[0] == sizes[-1]:
+        return []
+    told = " and ".join(map(str, sizes))
+    return [you(f"Take as many nodes of each ({told} now), or part the larger groups by NCCL_MNNVL_CLIQUE_ID, a "
+                "number for each group of nodes (NCCL 2.25 and later), and measure.")]  # fmt: skip
 
 
 def _channel(node: Node) -> Finding:
