@@ -298,8 +298,8 @@ _FAMILIES = (
             'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'),
     ),
     _family(
-        r"expected scalar type|same dtype|dtype mismatch|uniform dtype|must have the same dtype"
-        r"|Input type .{0,60} and (?:weight|bias) type",
+        r"expected scalar type|only supports? fp16|same dtype|dtype mismatch|uniform dtype"
+        r"|must have the same dtype|Input type .{0,60} and (?:weight|bias) type",
         "Parts of the model, or model and batch, have different data types.",
         you("Cast all to one (model.to(torch.bfloat16), inputs too), or run the step under torch.autocast."),
     ),
@@ -344,7 +344,7 @@ _FAMILIES = (
             "another node."),
     ),
     _family(
-        r"ModuleNotFoundError|No module named",
+        r"ModuleNotFoundError|No module named|seems to be not installed|is not installed",
         "The package is not installed in the Python that runs this rank: another environment, or a node without "
         "it.",
         you("Confirm, on every node.", "srun --ntasks-per-node=1 python -c 'import sys; print(sys.executable, "
@@ -375,6 +375,19 @@ _FAMILIES = (
         "A second job on the node has the same port, or an earlier one left a process.",
         you("Confirm: who listens.", "ss -ltnp | grep 29500"),
         you("Take another port.", "accelerate launch --main_process_port 29511 ...", "torchrun --standalone ..."),
+    ),
+    _family(
+        r"server can't be reached|Failed to connect to .{0,60}server|Cannot connect to (?:the )?(?:vLLM|SGLang)",
+        "The server that the program calls was not started, is still loading its weights, or its port cannot be "
+        "reached from this node.",
+        you("Confirm, on the node that failed.", "curl -sS http://HOST:8000/health"),
+        you("Start it first, wait until it answers, and give the address by which this node reaches it."),
+    ),
+    _family(
+        r"CUDA Setup failed|bitsandbytes",
+        "bitsandbytes has no binary for this release of CUDA, or does not find CUDA's libraries.",
+        you("Confirm: what it finds.", "python -m bitsandbytes"),
+        you("Take a release of it that knows torch's CUDA.", "python -m pip install -U bitsandbytes"),
     ),
     _family(
         r"BrokenProcessPool|terminated abruptly|subprocesses has abruptly died|worker .{0,40}exited unexpectedly",

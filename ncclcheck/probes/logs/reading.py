@@ -19,7 +19,7 @@ from ncclcheck.probes.logs.nccl import Communicator, End, Log, Process
 from ncclcheck.probes.logs.prefixes import HEAD, Prefix, plain, prefix, rank_of, short
 from ncclcheck.probes.logs.signs.failure_words import complains, ended_badly
 from ncclcheck.probes.logs.times import when
-from ncclcheck.probes.logs.tracebacks import Tracebacks, Writer
+from ncclcheck.probes.logs.tracebacks import BEGIN, Tracebacks, Writer
 
 _MOST_EVENTS = 50_000
 _MOST_OF_A_SIGN = 5  # of one process
@@ -34,7 +34,8 @@ _NAMES = (
     *(b"launch.py", b"accelerate launch", b"/accelerate", b"accelerate.", b"processgroup"),
 )
 _WARNING = "nccl-warning"
-_GENERAL = ("ended-badly", "complaint", _WARNING)  # what is said of a line that no other sign knows
+_BAD = ("ended-badly", "complaint")
+_GENERAL = (*_BAD, _WARNING)  # what is said of a line that no other sign knows
 _OPERATIONS = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "AlltoAll", "Send", "Recv")
 _CALLS = tuple(f"{name}: ".encode() for name in _OPERATIONS)
 _STAMPED = (b"T", b" ")
@@ -288,6 +289,8 @@ class Reading:
     @staticmethod
     def _is_last_error(here: _File, said: str, before: Prefix) -> bool:
         """Whether a line repeats a warning of NCCL, which may stand nowhere else: after or below `Last error:`."""
+        if here.last_error_of is None and _LAST_ERROR not in said:
+            return False
         who = (before.rank, before.task)
         head, _, rest = said.partition(_LAST_ERROR)
         if not head.strip() and _LAST_ERROR in said:
@@ -306,12 +309,8 @@ class Reading:
         level = level or ("WARN" if "NCCL WARN " in text else "")  # a record whose head was cut off
         known = rank_of(text) if before.rank is None else before.rank  # of the world; others are within a group
         group, order = (here.name, before.task), self._order + number - here.lines
-        writer = (*group, known)
-        if process is None:
-            self._tracebacks.see(writer, text)
-            message = here.message
-            if message and message.writer == writer and message.ends_with(text, number):
-                here.message = None
+        if process is None and (here.message is not None or text[:1] in BEGIN):
+            self._read_on(here, (*group, known), text, number)
         if process is None and before.rank is not None and not level:
             said = self._said_often(patterns, (host, pid, known, group))
             for one in said:
@@ -320,12 +319,12 @@ class Reading:
             if said:
                 return
         found = _told([*Matcher.signs(text, patterns)], level if process else "")
-        if found and not level and (complains(text) or ended_badly(text)):
+        if found and not level and _is_bad(text, found):
             level = "ERROR"
         said_now: list[Kept] = []
         for sign, fields in found:
             if sign in (_RAISED, _INTERRUPTED):
-                fields.update(self._tracebacks.raised(writer))
+                fields.update(self._tracebacks.raised((*group, known)))
             if place:
                 fields["place"] = place
             me = fields.pop("me", "") or fields.pop("self", "")
@@ -343,7 +342,14 @@ class Reading:
             self.kept.append(one)
             said_now += [one] if sign == _RAISED else []
         if said_now and _GOES_ON.search(text):
-            here.message = Message(said_now, writer, number + _SOON)
+            here.message = Message(said_now, (*group, known), number + _SOON)
+
+    def _read_on(self, here: _File, writer: Writer, text: str, number: int) -> None:
+        """A line that may belong to a traceback, or to the message of an exception above it."""
+        self._tracebacks.see(writer, text)
+        message = here.message
+        if message and message.writer == writer and message.ends_with(text, number):
+            here.message = None
 
     def _said_often(self, patterns: tuple[Pattern, ...], who: tuple[object, ...]) -> list[Kept]:
         """The last of each sign where a rank said all of them often: a line of the same shape tells nothing new.
@@ -440,6 +446,11 @@ def _told(found: list[tuple[str, dict[str, str]]], level: str) -> list[tuple[str
         return found
     known = [one for one in found if one[0] not in _GENERAL]
     return known if known or level != "WARN" else [(_WARNING, {})]
+
+
+def _is_bad(text: str, found: list[tuple[str, dict[str, str]]]) -> bool:
+    """Whether a line has words of failure, beside what it is known by."""
+    return any(sign in _BAD for sign, _ in found) or complains(text) or ended_badly(text)
 
 
 def _quoted(line: str) -> str:

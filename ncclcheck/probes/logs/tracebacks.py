@@ -6,6 +6,7 @@ import re
 from collections import OrderedDict
 from dataclasses import dataclass
 
+BEGIN = (" ", "\t", "T", "D", "F")  # first letters of lines that `see` knows
 _BEGINS = "Traceback (most recent call last)"
 _FRAME = re.compile(r'File "(?P<path>[^"]{1,400})", line (?P<line>\d{1,7}), in (?P<function>.{1,100})')
 _LIBRARY = re.compile(r"(?:^|/)(?:site-packages|dist-packages|lib(?:64)?/python\d[\d.]{0,5}|bin)/|^<")

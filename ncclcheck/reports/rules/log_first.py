@@ -180,12 +180,20 @@ def _hands_on_what_is_harmless(logs: Logs, event: LogEvent) -> bool:
 def _only_consequences(logs: Logs, follow: list[LogEvent]) -> Finding:
     peer = next((one.fields["peer"] for one in follow if one.fields.get("peer")), "")
     told = f" {peer} is the first that is named as gone." if peer else ""
+    what = (
+        "these lines only tell that another process went away; where no other check says why, it is in a log that "
+        f"was not given.{told}"
+    )
+    root = root_cause(logs)
+    if root and root.rank is not None:  # as torchrun's block says
+        code = f" with exit code {root.exitcode.fields['exitcode']}" if root.exitcode else ""
+        what = f"rank {root.rank} was the first to end{code}; what it raised or printed is not in these lines"
     return cause(
-        follow,
-        f"these lines only tell that another process went away; where no other check says why, it is in a log "
-        f"that was not given.{told}",
+        [*follow, *([root.exitcode] if root and root.exitcode else [])],
+        what,
         why="These lines follow from the end of another process, and never say why it ended.",
         owner="job",
+        at=Where(node=root.host or None, rank=root.rank) if root else None,
         fix=[
             you("Give the logs of all ranks, and find what the process wrote that went first.",
                 *_more_said(logs)),

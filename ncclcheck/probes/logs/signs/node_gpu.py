@@ -40,7 +40,7 @@ SIGNS = (
     Sign(
         "tests-wrong-data",
         r"Out of bounds values : (?P<count>\d{1,12}) FAILED"
-        rf"|(?:^|[ >:])(?P<size>\d{{1,15}}) {{1,20}}\d{{1,15}} {{1,20}}(?:float|half|double|b?float16|u?int\d{{1,2}}|f8\w{{1,8}}|fp8\w{{0,8}})"
+        rf"|(?:^|[ >:])(?P<size>\d{{1,15}}) {{1,20}}\d{{1,15}} {{1,20}}(?:float|half|double|b?float16|u?int\d{{1,2}}|f8e\w{{1,8}}|fp8_e\w{{1,8}})"
         rf"(?: {{1,20}}\w{{3,8}})?(?: {{1,20}}-?\d{{1,6}})?{_TIMED} {{1,20}}(?:(?P<wrong>{_WRONG})(?: |\s*$)|\S{{1,8}}{_TIMED} {{1,20}}(?P<in_place>{_WRONG})\s*$)",
         (
             "# Out of bounds values : 36 FAILED",
@@ -49,7 +49,18 @@ SIGNS = (
             "    33554432       8388608     float     sum   412.10   81.42  142.48  1e+06   409.31   81.97  143.46  0e+00",
             "      524288         65536      half    none      -1    31.21   16.80   14.70 1.2e+06    30.80   17.02   14.89    N/A",
         ),
-        words=("out of bounds values", " float", " half", " double", "int8", "int32", "int64", "bfloat16", "f8"),
+        words=(
+            "out of bounds values",
+            " float",
+            " half",
+            " double",
+            "int8",
+            "int32",
+            "int64",
+            "bfloat16",
+            "f8e",
+            "fp8_e",
+        ),
     ),
     Sign(
         "gpu-duplicate",
@@ -73,6 +84,7 @@ SIGNS = (
         "gpu-slice",
         r"\bMIG (?:\d{1,2}c\.)?\d{1,2}g\.\d{1,3}gb|\bMIG-(?:GPU-)?[0-9a-f]{8}-",
         ("  MIG 3g.40gb     Device  0: (UUID: MIG-6f2d3a51-7c1e-5a0b-9f3e-2b7f0c61d5aa)",),
+        words=("mig 1", "mig-"),
     ),
     Sign(
         "gpus-too-few",

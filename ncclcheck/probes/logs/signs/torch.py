@@ -158,6 +158,7 @@ SIGNS = (
     Sign(
         "device-assert",
         r"device-side assert triggered|an illegal memory access was encountered|CUDA error: misaligned address"
+        r"|CUDA error: an illegal instruction was encountered"
         r"|Memory access fault by GPU node-\d{1,4}|HSA_STATUS_ERROR_MEMORY_(?:APERTURE_VIOLATION|FAULT)|HSAIL operation resulted in",
         (
             "RuntimeError: CUDA error: device-side assert triggered",
@@ -174,7 +175,7 @@ SIGNS = (
             "{'loss': nan, 'epoch': 1.2}",
             "{'loss': 'nan', 'grad_norm': 'nan', 'learning_rate': '1e-05', 'epoch': '1.2'}",
         ),
-        words=("nan", "inf"),
+        words=tuple(before + value for value in ("nan", "inf") for before in "'\" \t:=(-s"),
     ),
     Sign(
         "saving",
@@ -247,8 +248,7 @@ SIGNS = (
             "running tokenizer",
             "converting format",
             "tokenizing",
-            "map",
-            "filter",
+            *("map: ", "map (", "filter: ", "filter ("),
             "generating",
             "grouping texts",
             "packing",
