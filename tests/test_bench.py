@@ -202,7 +202,7 @@ def test_a_killed_torchrun_is_named_not_its_ranks() -> None:
         ran = _end(bench, 20)
     assert ran.code == 1
     failed = [f for v in ran.document.verdicts for f in v.findings if f.state is State.FAIL]
-    assert ["torchrun itself was ended by SIGKILL" in f.what for f in failed] == [True]
+    assert ["torchrun itself was killed by SIGKILL" in f.what for f in failed] == [True]
 
 
 def _is_torchrun(process: psutil.Process) -> bool:

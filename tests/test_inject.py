@@ -157,7 +157,7 @@ def test_a_slow_link(ncclcheck: Command) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     ("fault", "rank", "words", "code"),
-    [("hang=3@5", 3, "it did not come", 3), ("crash=2@3", 2, "was ended by SIGKILL", 1)],
+    [("hang=3@5", 3, "it did not come", 3), ("crash=2@3", 2, "was killed by SIGKILL", 1)],
 )
 def test_a_rank_that_hangs_or_dies(ncclcheck: Command, fault: str, rank: int, words: str, code: int) -> None:
     ran = ncclcheck("bench", "--nodes", "2", *SMALL, "--deadline", "40", "--inject", fault, "-o", "json")

@@ -57,7 +57,7 @@ NAMED = {
     "no x bit, zsh": ("zsh: permission denied: ./run\n", "LOG168", "./run may not be executed"),
     "no Slurm here": ("srun: fatal: Could not establish a configuration source\n", "LOG169", "configuration"),
     "a crash, by the shell": ("Segmentation fault (core dumped)\n", "LOG093", "crashed (segmentation fault"),
-    "killed, by the shell": ("Killed\n", "LOG093", "was killed (SIGKILL); most often it is the kernel"),
+    "killed, by the shell": ("Killed\n", "LOG093", "was killed by SIGKILL: most often by the kernel"),
     "a bus error, by the shell": ("Bus error (core dumped)\n", "LOG093", "died of a bus error"),
     "killed, by a script's shell": (_KILL + "python train.py\n", "LOG093", "was killed"),
     "killed, by zsh": ("zsh: killed     python train.py\n", "LOG093", "was killed"),

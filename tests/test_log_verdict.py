@@ -8,8 +8,9 @@ from ncclcheck import finish
 from ncclcheck.options import Options
 from ncclcheck.probes.facts import Cluster, Measurements
 from ncclcheck.reports import closing
+from ncclcheck.reports.findings import State
 from ncclcheck.reports.jsondoc import Document
-from tests.logs import parsed
+from tests.logs import judged, parsed
 
 
 def document(*texts: str | bytes) -> Document:
@@ -218,3 +219,32 @@ def test_of_several_attempts_the_last_one_is_judged() -> None:
 def test_an_attempt_that_said_nothing_does_not_hide_the_failure() -> None:
     anew = "[default] Worker group FAILED. 3/3 attempts left; will restart worker group\n"
     assert document(_attempt(700, _BOOM) + anew).exit_code == 1
+
+
+_NEW = "     1048576        262144     float     sum      -1    31.21   33.60   63.00 {:>6}    30.80   34.04   63.83 {:>6}\n"
+_OLD = "     1048576        262144     float     sum    31.21   33.60   63.00  {}   30.80   34.04   63.83  {}\n"
+
+
+@pytest.mark.parametrize(
+    ("row", "wrong"),
+    [
+        (_NEW.format("0", "0"), ""),
+        (_NEW.format("0", "N/A"), ""),
+        (_NEW.format("N/A", "0"), ""),
+        (_NEW.format("7", "0"), "7 wrong values"),
+        (_NEW.format("0", "12"), "12 wrong values"),
+        (_NEW.format("N/A", "3"), "3 wrong values"),
+        (_NEW.format("1.2e+06", "N/A"), "wrong values at 1048576 bytes"),
+        (_OLD.format("0e+00", "0e+00"), ""),
+        (_OLD.format("2e-07", "2e-07"), ""),
+        (_OLD.format("1e+00", "N/A"), ""),  # of half, by rounding
+        (_OLD.format("0e+00", "6e+08"), "wrong values at 1048576 bytes"),
+        ("[1,0]<stdout>:" + _NEW.format("5", "0"), "5 wrong values"),
+        ("# Out of bounds values : 0 OK\n", ""),
+        ("# Out of bounds values : 4 FAILED\n", "4 values out of bounds"),
+    ],
+)
+def test_wrong_values_of_nccl_tests_are_read_in_old_and_new_tables(row: str, wrong: str) -> None:
+    found = judged(_NEW.format("0", "0") * 30 + row)["LOG179"]
+    assert (found.state is State.FAIL) is bool(wrong)
+    assert not wrong or wrong in found.findings[0].what

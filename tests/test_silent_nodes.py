@@ -49,15 +49,15 @@ def _fixes(found: Finding) -> str:
         ),
         (
             {**_IN_STEP, "detail": "ncclcheck: h3: its agent was ended by SIGKILL"},
-            "was ended by SIGKILL, 21 s into",
+            "was killed by SIGKILL, 21 s into",
             "killed process",
         ),
         (
             {**_IN_STEP, "via": "srun", "detail": "srun: error: h3: task 2: Killed"},
-            "was ended by SIGKILL",
+            "was killed by SIGKILL",
             "killed process",
         ),
-        ({**_IN_STEP, "via": "agent", "exit": -9}, "was ended by SIGKILL", "killed process"),
+        ({**_IN_STEP, "via": "agent", "exit": -9}, "was killed by SIGKILL", "killed process"),
         (
             {**_IN_STEP, "via": "ssh", "exit": 255, "look": Look(came="ran", state="gone")},
             "is gone without a word",

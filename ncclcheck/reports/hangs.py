@@ -57,7 +57,7 @@ class Hang:
     def op(self) -> str:
         """What it is, by most ranks."""
         ops = [wait.op for wait in self.here]
-        return max({*ops}, key=ops.count, default="")
+        return max(dict.fromkeys(ops), key=ops.count, default="")  # of a draw the first: no order of hashes
 
     @cached_property
     def behind(self) -> list[int]:

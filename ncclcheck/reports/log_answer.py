@@ -28,6 +28,7 @@ _NOTE_LINES = 2
 _TEXT = 40  # characters of a harmless line
 _FACTS_LINES = 2
 _FACTS = ("NCCL", "world", "nodes", "initialisation", "network")
+_ANY_EXCEPTION, _END_IS_SHOWN = "LOG004", "LOG007"
 _PLACE = re.compile(r"(.+):(\d+)")
 _STAMP = re.compile(  # of glog, before what torch says
     r"\[?[EWIF]\d{3,4} [\d:.]+ (?:\d+ )?[\w/]+\.(?:cpp|py|hpp):\d+\] (?:\[(?:PG ID|Rank)[^\]]*\] ?)*"
@@ -37,14 +38,14 @@ _VARYING = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 def text(document: Document, style: Style) -> str:
     """All but what -v shows."""
-    told = [*_shown(document)]
+    told = [*shown(document)]
     head, end = _head(document, style.width), _end(document, told, style)
     failed = any(block.state is State.FAIL for block in told)
     if not told or told[0].state is State.NOTE:
         notes = [row for block in told for row in _in_short(block, style, _NOTE_LINES)]
         parts = [head, [*notes, *_harmless(document, style.width)], end]
     else:
-        beside = _follows(document, style.width) if failed else []
+        beside = _follows(document, told[0], style.width) if failed else []
         others = [row for block in told[1 : _MOST_OTHERS + 1] for row in _in_short(block, style, 1)]
         if left := len(told) - 1 - len(others):
             others.append(f"{'':8}and {left} more (-v shows all)")
@@ -53,18 +54,24 @@ def text(document: Document, style: Style) -> str:
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
-def _shown(document: Document) -> Iterator[Block]:
+def shown(document: Document) -> Iterator[Block]:
     """The causes, the likeliest first, then what could not be read; notes only where nothing is wrong.
 
-    What only tells what was seen is left out where an exact cause says why.
+    What only tells what was seen is left out where an exact cause says why, and an exception that is its evidence.
     """
     causes = [one.code for one in document.diagnosis.causes] if document.diagnosis else []
     exact = bool(causes) and causes[0] not in SYMPTOMS
+    proofs: set[str] = set()
     for block in blocks(document, [State.FAIL, State.WARN]):
-        code = block.codes[0]
+        code, sources = block.codes[0], {one.source for one in block.evidence if _PLACE.fullmatch(one.source)}
+        if code == _ANY_EXCEPTION and sources and sources <= proofs:
+            continue
         if not code.startswith("LOG") or (code in causes and not (exact and code in SYMPTOMS)):
+            proofs |= sources
             yield block
-    yield from blocks(document, [State.UNKNOWN] if causes else [State.UNKNOWN, State.NOTE])
+    for block in blocks(document, [State.UNKNOWN] if causes else [State.UNKNOWN, State.NOTE]):
+        if not (exact and block.codes == [_END_IS_SHOWN]):
+            yield block
 
 
 def _head(document: Document, width: int) -> list[str]:
@@ -148,12 +155,14 @@ def _height(rows: Sequence[str], width: int) -> int:
     return sum(-(-len(row) // width) for row in rows)
 
 
-def _follows(document: Document, width: int) -> list[str]:
-    """One line for all that the other processes say of it."""
+def _follows(document: Document, cause: Block, width: int) -> list[str]:
+    """One line for all that the other processes say of it, but what stands above as evidence."""
+    seen = {one.source for one in cause.evidence}
     told = document.diagnosis.consequences if document.diagnosis else []
-    if not told:
+    count = sum(one.count - (one.place in seen) for one in told)
+    place = next((one.place for one in told if one.place not in seen), "")
+    if not (count and place):
         return []
-    count, place = sum(one.count for one in told), told[0].place
     words = (
         f"{count} lines that merely follow from it, from {place} on"
         if count > 1
@@ -194,11 +203,12 @@ def _end(document: Document, told: Sequence[Block], style: Style) -> list[str]:
     codes = [block.codes[0] for block in told]
     rows = [f"Page: ncclcheck explain {codes[0]}; every check, line and fact: -v"] if codes else []
     rows += [f"Help: {style.contact}"] if style.contact and document.exit_code else []
-    return [*rows, *wrapped(_decision(document, told), style.width)]
+    return [*rows, *wrapped(decision(document), style.width)]
 
 
-def _decision(document: Document, told: Sequence[Block]) -> str:
+def decision(document: Document) -> str:
     """The last line: who and how sure, where the heading has said what; else the whole sentence."""
+    told = [*shown(document)]
     causes = document.diagnosis.causes if document.diagnosis else []
     named = [one for one in causes[:1] if told and one.code == told[0].codes[0] and one.code not in TELL_LITTLE]
     return _confidence(named[0]) if named else closing.decision(document)

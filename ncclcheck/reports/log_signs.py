@@ -15,8 +15,9 @@ _FOLLOWS = re.compile(
     r"Watchdog caught|RendezvousConnectionError|by signal: Terminated|"
     r"Application timeout caused pair closure|"
     r"Timed out waiting \d+ms|connectFullMesh|EngineDead|Engine core|root cause above|"
-    r"ray\.exceptions\.|RayTaskError|ActorDied|"
-    r"client socket has timed out|ProcessRaisedException|ProcessExitedException|CalledProcessError|"
+    r"ray\.exceptions\.(?!\w{0,20}Unschedulable|RuntimeEnvSetup|OutOfDisk|ObjectStoreFull)|RayTaskError|ActorDied|"
+    r"client socket has timed out|ProcessRaisedException|ProcessExitedException|"
+    r"CalledProcessError(?!: Command '\[?'?\S{0,80}(?:gcc|g\+\+|/cc|clang|nvcc|ninja|hipcc))|"
     r"RendezvousTimeout|monitoredBarrier|seconds waiting for clients"
 )
 

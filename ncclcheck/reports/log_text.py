@@ -19,7 +19,9 @@ _WITHOUT_CAUSE = {
     "unknown": "No failure is sure; see what is unknown above.",
 }
 
+_INTERRUPTED = "LOG006"
 _NOT_KNOWN = (
+    (_INTERRUPTED, "Not known: the job was ended by Ctrl-C, and may have hung (LOG006)."),
     (
         "LOG008",
         "Not understood: no line is NCCL's, torch's or a launcher's (LOG008); give the log that the ranks write.",
@@ -75,6 +77,8 @@ def decision(document: Document) -> str:
         )
     if document.state in _WITHOUT_CAUSE:
         return _WITHOUT_CAUSE[document.state]
+    if any(one.code == _INTERRUPTED and one.state is State.NOTE for one in document.verdicts):
+        return "No failure is told: somebody ended the job with Ctrl-C (LOG006)."
     if _went_on(document):
         return "No failure so far: the job went on to the end of these lines."
     return "Healthy: nothing in these logs tells of a failure."

@@ -37,7 +37,7 @@ def killed(run: Run) -> list[JobEnd]:
 def ending(end: JobEnd) -> str:
     """How a torchrun went that brought no world about."""
     if end.exit is not None and end.exit < 0:
-        return f"torchrun itself was ended by {signal_name(end.exit)}, and its ranks with it"
+        return f"torchrun itself was killed by {signal_name(end.exit)}, and its ranks with it"
     began = "the job could not start" if end.exit is None else "torchrun ended before its ranks had joined"
     return f"{began}: {last_line(end.detail)}"
 
@@ -139,7 +139,7 @@ def how(rank: RankState) -> str:
     if rank.error:
         return f"{who} raised {headline(rank.error)}"
     if rank.exit is not None and rank.exit < 0:
-        return f"{who} was ended by {signal_name(rank.exit)}"
+        return f"{who} was killed by {signal_name(rank.exit)}"
     if rank.exit is not None:
         return f"{who} is dead, exit status {rank.exit}"
     return f"{who} is dead: it ended by itself without an error, as by sys.exit(0) or os._exit()"

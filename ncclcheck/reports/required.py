@@ -42,9 +42,12 @@ def too_few(count: Count, *, why: str, fix: list[Remedy]) -> Finding:
     """The failure of one node."""
     found = count.found
     if isinstance(found, Unread):
-        said = "none" if found.kind == "absent" else "an unknown number"
-        what, value = f"{said} of the {count.wanted} required {count.thing}s: {found.why}", found.why
+        what, value = f"none of the {count.wanted} required {count.thing}s is there: {found.why}", found.why
+        if found.kind != "absent":
+            what = (
+                f"how many of the {count.wanted} required {count.thing}s are there could not be read: {found.why}"
+            )
     else:
-        what, value = f"{found} of the {count.wanted} required {count.thing}s", str(found)
+        what, value = f"only {found} of the {count.wanted} required {count.thing}s are there", str(found)
     evidence = [seen(count.source, value), seen("required", count.wanted)]
     return fail(count.where, what, why=why, owner="node", evidence=evidence, fix=fix)

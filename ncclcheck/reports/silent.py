@@ -164,7 +164,7 @@ def _killed(_: Cluster, silence: Silence) -> Finding | None:
     gone = silence.look is not None and silence.look.state == "gone" and bool(silence.last_step)
     if not name and not gone and not (no_word and silence.look is None):
         return None
-    how = f"was ended by {name}" if name else "is gone without a word: killed"
+    how = f"was killed by {name}" if name else "is gone without a word: killed"
     if silence.look is not None and silence.look.oom is False:
         how += ", not by the OOM killer (dmesg)"
     return _found(

@@ -55,15 +55,17 @@ def text(document: Document, style: Style) -> str:
 
 def short(document: Document, style: Style) -> str:
     """A few lines, made to be pasted."""
-    lines = [f"{summary.title(document)}: {_counted(document)}"]
-    for block in _blocks(document, style):
+    logs = document.command == "logs" and not style.verbose
+    lines = [summary.title(document) if logs else f"{summary.title(document)}: {_counted(document)}"]
+    for block in log_answer.shown(document) if logs else _blocks(document, style):
         codes = fold_names(block.codes) if len(block.codes) < 4 else f"{len(block.codes)} checks"
         label = style.paint(block.state, f"{block.state.word:8}{codes}  ")
         told = [str(place) for place in block.places[: None if style.verbose else MOST]]
         told += [f"and {left} more like these" for left in [len(block.places) - len(told)] if left]
         lines += [label + _cut(one) for one in told]
     said = [*closing.compared(document), *closing.culprits(document)]
-    lines += [*map(_cut, said), " ".join(closing.decision(document).split())]
+    decision = log_answer.decision(document) if logs else closing.decision(document)
+    lines += [*map(_cut, said), " ".join(decision.split())]
     return "\n".join(lines) + "\n"
 
 

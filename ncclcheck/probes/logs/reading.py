@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import zlib
 from collections.abc import Callable, Iterable
@@ -18,6 +19,7 @@ from ncclcheck.probes.logs.nccl import Communicator, End, Log, Process
 from ncclcheck.probes.logs.prefixes import HEAD, Prefix, plain, prefix, rank_of, short
 from ncclcheck.probes.logs.signs.failure_words import complains, ended_badly
 from ncclcheck.probes.logs.times import when
+from ncclcheck.probes.logs.tracebacks import BEGIN, Tracebacks, Writer
 
 _MOST_EVENTS = 50_000
 _MOST_OF_A_SIGN = 5  # of one process
@@ -32,13 +34,20 @@ _NAMES = (
     *(b"launch.py", b"accelerate launch", b"/accelerate", b"accelerate.", b"processgroup"),
 )
 _WARNING = "nccl-warning"
-_GENERAL = ("ended-badly", "complaint", _WARNING)  # what is said of a line that no other sign knows
+_BAD = ("ended-badly", "complaint")
+_GENERAL = (*_BAD, _WARNING)  # what is said of a line that no other sign knows
 _OPERATIONS = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "AlltoAll", "Send", "Recv")
 _CALLS = tuple(f"{name}: ".encode() for name in _OPERATIONS)
 _STAMPED = (b"T", b" ")
 _LAST_ERROR = "Last error:"  # of ncclGetLastError, as torch prints it: a warning of NCCL follows, or nothing
 _NO_ERROR = ("Exception raised from", "frame #", "Traceback", "[")
 _BULK = ("Channel ", "Ring ", "Tree ", "Trees ", "Coll")
+_RAISED, _INTERRUPTED = "python-error", "ended-by-order"
+# An exception whose message stands below it: a list, or what a check of settings found.
+_GOES_ON = re.compile(r":\s*$|\bvalidation errors? for \w{1,80}$")
+_NEXT = re.compile(r"\s*(?:Traceback|During handling|The above|\[|\^|terminate called|Exception |[EWIF]\d{4} )")
+_MOST_BELOW = 4  # lines
+_SOON = 40  # lines of all writers within which it goes on
 
 
 @dataclass
@@ -66,6 +75,27 @@ class Kept:
 
 
 @dataclass
+class Message:
+    """What goes on in the lines below an exception. number: the line until which it may."""
+
+    of: list[Kept]
+    writer: Writer
+    number: int
+    below: list[str] = field(default_factory=list)
+
+    def ends_with(self, text: str, number: int) -> bool:
+        """Take one more line of the writer; whether it was the last one or none of the message."""
+        if number > self.number or _NEXT.match(text) or (self.below and not text.strip()):
+            return True
+        self.below += [" ".join(text.split())] if text.strip() else []
+        if self.below:
+            for one in self.of:
+                one.text = f"{one.text.rstrip()} {self.below[-1]}"[:_LONG]
+                one.fields["text"] = f"{one.fields.get('text', '').rstrip()} {self.below[-1]}".strip()[:_LONG]
+        return len(self.below) >= _MOST_BELOW
+
+
+@dataclass
 class _File:
     name: str
     lines: int = 0
@@ -79,6 +109,12 @@ class _File:
     problem: str = ""
     empty_folder: bool = False
     last_error_of: tuple[int | None, str] | None = None
+    message: Message | None = None
+
+    @property
+    def wants_next(self) -> bool:
+        """Whether the next line is wanted, whatever is in it."""
+        return self.last_error_of is not None or self.message is not None
 
     def seen(self, text: str) -> None:
         """Keep the time of a line that is worth it, from its head or from what stood before it."""
@@ -102,6 +138,7 @@ class Reading:
     _counts: dict[tuple[object, ...], list[Kept]] = field(default_factory=dict)
     _matcher: Matcher = field(default_factory=Matcher)
     _calls: Calls = field(default_factory=Calls)
+    _tracebacks: Tracebacks = field(default_factory=Tracebacks)
     _connections: dict[bytes, tuple[Process, int, Communicator, End]] = field(default_factory=dict)
     _order: int = 0
     _dropped: int = 0
@@ -140,12 +177,12 @@ class Reading:
         matcher.again()
         here.familiar = here.familiar or _is_familiar(block)
         block, bars = block.removesuffix(b"\n"), b"\r" in block
-        operations, matcher.every = here.operations, here.last_error_of is not None
+        operations, matcher.every = here.operations, here.wants_next
         for number, line, shape, at in matcher.worth_reading(block, here.lines + 1):
             if bars and b"\r" in (line := line.rstrip(b"\r")):  # progress bars are one line to an editor
                 for part in line.split(b"\r"):
                     self._line(here, part, number)
-                matcher.every = here.last_error_of is not None
+                matcher.every = here.wants_next
                 continue
             if line[10:11] in _STAMPED and line[4:5] == b"-" and line[:4].isdigit():
                 line, here.stamp = self._unstamped(line)  # noqa: PLW2901
@@ -157,11 +194,11 @@ class Reading:
                     self._calls.keep(here.name, number, line, at)
                 elif not self._connects(here, line, at):
                     self._records(here, line, number)
-            elif (patterns := matcher.may(line[:LONGEST])) or here.last_error_of is not None:
+            elif (patterns := matcher.may(line[:LONGEST])) or here.wants_next:
                 self._other(here, line, number, patterns)
             else:
                 matcher.pass_over(shape, line[:LONGEST])
-            matcher.every = here.last_error_of is not None
+            matcher.every = here.wants_next
         here.records += operations - here.operations
         here.operations = operations
         lines = block.count(b"\n") + 1
@@ -240,7 +277,7 @@ class Reading:
             self._connections[key] = (process, process.turns, *counted)
 
     def _other(self, here: _File, line: bytes, number: int, patterns: tuple[Pattern, ...]) -> None:
-        if not patterns and here.last_error_of is None:
+        if not patterns and not here.wants_next:
             return
         text = plain(line[:LONGEST].decode(errors="backslashreplace"))
         here.seen(text)
@@ -252,6 +289,8 @@ class Reading:
     @staticmethod
     def _is_last_error(here: _File, said: str, before: Prefix) -> bool:
         """Whether a line repeats a warning of NCCL, which may stand nowhere else: after or below `Last error:`."""
+        if here.last_error_of is None and _LAST_ERROR not in said:
+            return False
         who = (before.rank, before.task)
         head, _, rest = said.partition(_LAST_ERROR)
         if not head.strip() and _LAST_ERROR in said:
@@ -270,6 +309,8 @@ class Reading:
         level = level or ("WARN" if "NCCL WARN " in text else "")  # a record whose head was cut off
         known = rank_of(text) if before.rank is None else before.rank  # of the world; others are within a group
         group, order = (here.name, before.task), self._order + number - here.lines
+        if process is None and (here.message is not None or text[:1] in BEGIN):
+            self._read_on(here, (*group, known), text, number)
         if process is None and before.rank is not None and not level:
             said = self._said_often(patterns, (host, pid, known, group))
             for one in said:
@@ -278,9 +319,12 @@ class Reading:
             if said:
                 return
         found = _told([*Matcher.signs(text, patterns)], level if process else "")
-        if found and not level and (complains(text) or ended_badly(text)):
+        if found and not level and _is_bad(text, found):
             level = "ERROR"
+        said_now: list[Kept] = []
         for sign, fields in found:
+            if sign in (_RAISED, _INTERRUPTED):
+                fields.update(self._tracebacks.raised((*group, known)))
             if place:
                 fields["place"] = place
             me = fields.pop("me", "") or fields.pop("self", "")
@@ -296,6 +340,16 @@ class Reading:
             one = Kept(sign, number, text[:_LONG], order, group, process, at, pid, rank, here.time, level, fields)
             same.append(one)
             self.kept.append(one)
+            said_now += [one] if sign == _RAISED else []
+        if said_now and _GOES_ON.search(text):
+            here.message = Message(said_now, (*group, known), number + _SOON)
+
+    def _read_on(self, here: _File, writer: Writer, text: str, number: int) -> None:
+        """A line that may belong to a traceback, or to the message of an exception above it."""
+        self._tracebacks.see(writer, text)
+        message = here.message
+        if message and message.writer == writer and message.ends_with(text, number):
+            here.message = None
 
     def _said_often(self, patterns: tuple[Pattern, ...], who: tuple[object, ...]) -> list[Kept]:
         """The last of each sign where a rank said all of them often: a line of the same shape tells nothing new.
@@ -392,6 +446,11 @@ def _told(found: list[tuple[str, dict[str, str]]], level: str) -> list[tuple[str
         return found
     known = [one for one in found if one[0] not in _GENERAL]
     return known if known or level != "WARN" else [(_WARNING, {})]
+
+
+def _is_bad(text: str, found: list[tuple[str, dict[str, str]]]) -> bool:
+    """Whether a line has words of failure, beside what it is known by."""
+    return any(sign in _BAD for sign, _ in found) or complains(text) or ended_badly(text)
 
 
 def _quoted(line: str) -> str:

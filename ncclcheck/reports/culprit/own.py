@@ -82,7 +82,7 @@ class Accused:
 
     @property
     def what(self) -> str:
-        """`LD_PRELOAD=/x.so, which no other node has: torchrun itself was ended by SIGABRT`."""
+        """`LD_PRELOAD=/x.so, which no other node has: torchrun itself was killed by SIGABRT`."""
         alone = ", ".join(one.here for one in self.differences)
         return f"{alone}, unlike the nodes that do not fail; here {self.failure.how}"
 

@@ -219,7 +219,7 @@ _COMPARE = admin("Compare the BIOS settings and the layout with another node.", 
 
 def _numa_nodes(node: Node) -> str:
     found = known(at(node, "fabric.numa"))
-    return f"{len(found)} NUMA nodes"
+    return str(len(found))
 
 
 def _places(node: Node) -> str:
@@ -259,8 +259,8 @@ def _balancing(node: Node) -> str:
 
 _COMPARED: tuple[tuple[str, str, Callable[..., Finding], Callable[[Node], str]], ...] = (
     ("the number of NUMA nodes", "/sys/devices/system/node", warn, _numa_nodes),
-    ("the places of GPUs and HCAs", "/sys/bus/pci/devices", warn, _places),
-    ("huge pages (set aside, transparent)", "/proc/meminfo", note, _huge),
+    ("the layout of GPUs and HCAs", "/sys/bus/pci/devices", warn, _places),
+    ("the setting of huge pages (set aside, transparent)", "/proc/meminfo", note, _huge),
     ("the governor", "scaling_governor", note, _governors),
     ("the IOMMU", "iommu_groups/*/type", note, _iommus),
     ("NUMA balancing", "/proc/sys/kernel/numa_balancing", note, _balancing),

@@ -166,7 +166,7 @@ def number(cluster: Cluster) -> Iterator[Finding]:
     values = {node.name: len(known(at(node, "gpus.cards"))) for node in cluster.nodes}
     yield from disagreements(
         values,
-        "number of GPUs",
+        "the number of GPUs",
         "NVML: GPUs",
         level=warn,
         why="With one number of ranks for all nodes, the node that has fewer fails and the others wait.",

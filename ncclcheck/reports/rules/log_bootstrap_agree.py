@@ -175,11 +175,11 @@ def one_version(logs: Logs) -> Iterator[Finding]:
     if told:
         first = told[0]
         a, b = (f"{_version(first.fields[key])} on rank {first.fields['rank_' + key]}" for key in "ab")
-        yield cause(told, f"the ranks have different NCCL versions: {a}, {b}", why=_LAYOUT, owner="job",
+        yield cause(told, f"ranks loaded different NCCL versions: {a}, {b}", why=_LAYOUT, owner="job",
                     fix=_VERSIONS, at=_rank(logs, int(first.fields["rank_b"])))  # fmt: skip
     elif len(versions) > 1:
         odd = min(versions.values(), key=lambda one: sum(p.version == one.version for p in logs.processes))
-        what = "the processes have different NCCL versions: " + ", ".join(sorted(versions))
+        what = "processes loaded different NCCL versions: " + ", ".join(sorted(versions))
         evidence = [seen(f"{p.file}:{p.first_line}", f"{p.host}:{p.pid} NCCL {v}") for v, p in versions.items()]
         at = Where(node=odd.host)
         if signs:
@@ -189,8 +189,8 @@ def one_version(logs: Logs) -> Iterator[Finding]:
     elif signs:
         yield cause(
             signs,
-            f"{names(one.host for one in signs)} got data of another layout from a peer, "
-            "most likely of another NCCL version",
+            f"{names(one.host for one in signs)} could not read what a peer sent: most likely the peer has "
+            "another NCCL version",
             why="Else NCCL_* variables that differ, or a process left over; the log tells no versions.",
             owner="job",
             fix=_VERSIONS,

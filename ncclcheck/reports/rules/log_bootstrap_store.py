@@ -22,6 +22,11 @@ _RAISED = re.compile(r"^\S{0,80}Error: ")
 _WHY = ("error", "told", "error_of", "nccl", "ssh")
 _RENDEZVOUS = "torchrun --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d --rdzv-endpoint=$HEAD:29511 train.py"
 
+_WEB = re.compile(
+    r"HTTPS?Connection|https?://|huggingface|urllib3?\.|requests\.|aiohttp|httpx|Max retries exceeded"
+)
+_CHAIN = 200  # lines of tracebacks from a name that has no address to the last exception that follows from it
+
 
 def _place(event: LogEvent, host: str = "") -> Where:
     return Where(node=host or event.host or None, rank=event.rank)
@@ -127,7 +132,8 @@ def name(logs: Logs) -> Iterator[Finding]:
     in_vain = total > _RETRIES or _to_the_end(logs, tried) or _nothing_after(logs, tried)
     in_vain = in_vain or any(_RAISED.search(one.text) for one in tried)
     events = [one for one in tried if one.fields["host"] in lost or in_vain]
-    events += said(logs, "python-name-unresolved") if lost or not tried else []
+    if lost or not tried:
+        events += [one for one in said(logs, "python-name-unresolved") if not _of_the_web(logs, one)]
     if not events or wrong or starts_later(logs, events[-1]):
         return
     host = next((one.fields["host"] for one in events if "host" in one.fields), "the master")
@@ -144,6 +150,12 @@ def name(logs: Logs) -> Iterator[Finding]:
             admin("Make the name known on all nodes.", "cat /etc/hosts"),
         ],
     )  # fmt: skip
+
+
+def _of_the_web(logs: Logs, event: LogEvent) -> bool:
+    """Whether it was the name of a hub or a service, as the exceptions that follow from it tell."""
+    after = (one for one in said(logs, "python-error") if one.file == event.file and one.line >= event.line)
+    return any(one.line - event.line <= _CHAIN and _WEB.search(one.text) for one in after)
 
 
 def _folded(event: LogEvent) -> int:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from ncclcheck.probes.facts import Cluster, LogFile, LogProcess, Logs
+from ncclcheck.probes.facts import Cluster, LogEvent, LogFile, LogProcess, Logs
 from ncclcheck.reports.findings import Finding, State, Where, fine, note, seen, unknown, you
 from ncclcheck.reports.fold import fold_numbers, many
 from ncclcheck.reports.log_attempts import earlier
@@ -32,6 +33,19 @@ _OUTLIVES = you(
 _ASK_RAS = you(
     "If the job hangs, ask NCCL's RAS on one of its hosts while it does (NCCL 2.24 and later).",
     "echo 'verbose status' | nc localhost 28028",
+)
+_WHERE_IT_STANDS = you(
+    "If it hung: see where each rank stands, in the next run.",
+    "py-spy dump --pid PID",
+    "export NCCL_DEBUG=INFO TORCH_FR_BUFFER_SIZE=2000",
+)
+_IN_LAUNCHER = re.compile(
+    r"torch/distributed/(?:elastic|run|launch)|^(?:threading|subprocess|selectors"
+    r"|signal)\.py|multiprocessing/"
+)
+_COLLECTIVE = re.compile(
+    r"distributed_c10d|rendezvous\.py|torch/distributed|_sync|barrier|all_?reduce"
+    r"|all_?gather|broadcast"
 )
 _SIGNALS = {"1": "SIGHUP", "15": "SIGTERM", "10": "SIGUSR1", "12": "SIGUSR2"}
 
@@ -93,7 +107,7 @@ def not_ended_from_outside(logs: Logs) -> Iterator[Finding]:
     ## How we know
     Slurm's "CANCELLED ... DUE TO TIME LIMIT", "DUE TO PREEMPTION" or "DUE TO JOB REQUEUE"; torchrun's "Received
     SIGTERM death signal": a time limit, `scancel`, a preemption, or a lost ssh session (SIGHUP). A SIGINT is
-    Ctrl-C, and a note.
+    Ctrl-C: a note where steps or results were told before it; else the job may have hung, and it is not known.
 
     ## Fix
     - **you** ask for more time (`sbatch --time`), write checkpoints before it is over
@@ -136,7 +150,7 @@ def not_ended_from_outside(logs: Logs) -> Iterator[Finding]:
     elif ordered := [] if errors(logs) else said(logs, "ended-by-order") or hung_up(logs):
         signal = ordered[0].fields.get("signal", "SIGINT")
         if signal in ("SIGINT", "2"):
-            yield note(where(ordered[0]), "somebody ended the job with Ctrl-C (SIGINT)", evidence=lines(ordered))
+            yield _interrupted(logs, ordered)
             return
         lost = signal in _LOST_SESSION
         yield cause(
@@ -147,9 +161,42 @@ def not_ended_from_outside(logs: Logs) -> Iterator[Finding]:
             "preemption or a lost session",
             why="Nothing in the job failed; what ranks print afterwards says nothing.",
             owner="job",
-            state=State.FAIL if lost else State.WARN,
             fix=[_OUTLIVES] if lost else [you("Confirm: who ended it.", _SACCT)],
         )
+
+
+def _interrupted(logs: Logs, ordered: list[LogEvent]) -> Finding:
+    """By Ctrl-C: of a job that had worked it is only worth knowing, else it may have hung, and where is told."""
+    what = "somebody ended the job with Ctrl-C (SIGINT)"
+    if said(logs, "ended-well", *_GONE_ON):
+        return note(where(ordered[0]), what, evidence=lines(ordered))
+    stood = [one for one in ordered if "raised_at" in one.fields and not _IN_LAUNCHER.search(_stood(one))]
+    if not stood:
+        return unknown(
+            where(ordered[0]),
+            f"{what}; whether it hung is not in these lines",
+            why="No step, result or good end is told before it.",
+            owner="job",
+            evidence=lines(ordered),
+            fix=[_WHERE_IT_STANDS, _ASK_RAS],
+        )
+    place, within = stood[0].fields["raised_at"], stood[0].fields.get("raised_in", "")
+    waited = f"{place}, in {within}" if within else place
+    return unknown(
+        where(stood[0]),
+        f"{what}; it stood at {waited}",
+        why="No step, result or good end is told before it. A call of torch.distributed waits for all ranks: one "
+        "that did not come, or cannot be reached, holds up all others."
+        if _COLLECTIVE.search(waited)
+        else "No step, result or good end is told before it.",
+        owner="job",
+        evidence=lines(stood),
+        fix=[_WHERE_IT_STANDS, _ASK_RAS],
+    )
+
+
+def _stood(event: LogEvent) -> str:
+    return event.fields.get("raised_in") or event.fields["raised_at"]
 
 
 @log_rule("LOG007", "the log shows that the job ended or went on", worst=State.UNKNOWN, symptom=True)

@@ -11,6 +11,7 @@ from ncclcheck.reports.derived import derived
 from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, fail, fine, note, seen, warn, you
 from ncclcheck.reports.fold import fold_numbers, fold_ranks
 from ncclcheck.reports.log_ending import died
+from ncclcheck.reports.log_exceptions import family
 from ncclcheck.reports.log_unexplained import behind, came_through, unexplained
 from ncclcheck.reports.logged import cause, in_order, lines, log_rule, root_cause, said
 from ncclcheck.reports.rule import NothingToJudge
@@ -33,6 +34,8 @@ _ADVICE = re.compile(
 )
 _MOST_OF_ADVICE = 300  # characters: four lines of a terminal
 _MOST_OF_TEXT = 400  # of the exception; a terminal shows the first three lines of it
+_SHORT = 120  # the same: where it was raised stands beside it
+_MOST_KINDS = 4
 _LINES = 10  # other ranks print a little longer
 # A program's own: Python ends with 1 after an exception, shells with 126 and more of what they could not run.
 _CODES = range(2, 126)
@@ -177,12 +180,20 @@ def _hands_on_what_is_harmless(logs: Logs, event: LogEvent) -> bool:
 def _only_consequences(logs: Logs, follow: list[LogEvent]) -> Finding:
     peer = next((one.fields["peer"] for one in follow if one.fields.get("peer")), "")
     told = f" {peer} is the first that is named as gone." if peer else ""
+    what = (
+        "these lines only tell that another process went away; where no other check says why, it is in a log that "
+        f"was not given.{told}"
+    )
+    root = root_cause(logs)
+    if root and root.rank is not None:  # as torchrun's block says
+        code = f" with exit code {root.exitcode.fields['exitcode']}" if root.exitcode else ""
+        what = f"rank {root.rank} was the first to end{code}; what it raised or printed is not in these lines"
     return cause(
-        follow,
-        f"these lines only tell that another process went away; where no other check says why, it is in a log "
-        f"that was not given.{told}",
+        [*follow, *([root.exitcode] if root and root.exitcode else [])],
+        what,
         why="These lines follow from the end of another process, and never say why it ended.",
         owner="job",
+        at=Where(node=root.host or None, rank=root.rank) if root else None,
         fix=[
             you("Give the logs of all ranks, and find what the process wrote that went first.",
                 *_more_said(logs)),
@@ -271,7 +282,9 @@ def no_exception(logs: Logs) -> Iterator[Finding]:
     ends; the others wait for it in the next collective until the watchdog or torchrun ends them.
 
     ## How we know
-    The last line of a Python traceback (`ValueError: ...`). Exceptions that only pass on what happened
+    The last line of a Python traceback (`ValueError: ...`), and its last frame that is not of a library's. What
+    stands behind the words of an exception is known for some families: files, hubs of models, libraries that do
+    not fit, settings, engines' memory. Exceptions that only pass on what happened
     elsewhere are left out (DistBackendError with a remote error, ChildFailedError, SignalException, "Connection
     closed by peer"). The same exception on all ranks is a mistake in the program or its arguments; on one rank
     look at its data.
@@ -292,21 +305,44 @@ def no_exception(logs: Logs) -> Iterator[Finding]:
         yield from _left(logs, failed)
     if not failed:
         yield from _left_mpirun(logs)
+    for same in _kinds(found)[:_MOST_KINDS]:
+        yield _raised(same)
+
+
+def _kinds(found: list[LogEvent]) -> list[list[LogEvent]]:
+    """Exceptions of one type; what the same process raised while it dealt with another one goes with that."""
     kinds: dict[str, list[LogEvent]] = {}
+    last: dict[tuple[str, str, int | None, int | None], str] = {}
     for one in found:
-        kinds.setdefault(one.fields.get("type", ""), []).append(one)
-    for same in [*kinds.values()][:4]:
-        ranks = sorted({one.rank for one in same if one.rank is not None})
-        who = fold_ranks(ranks) if len(ranks) > 1 else "one rank" if ranks else "a process"
-        yield cause(
-            same,
-            f"{who} raised {same[0].text[:_MOST_OF_TEXT]}",
-            why="Its process ends, and all others wait for it in their next collective.",
-            owner="job",
-            fix=[*_advice(same[0]),
-                 you("Read the traceback above this line: the last frame of your own is the place. "
-                     "Where one rank alone raised it, look at what is different there: data, files, host.")],
-        )  # fmt: skip
+        writer, kind = (one.file, one.host, one.pid, one.rank), one.fields.get("type", "")
+        if "chained" in one.fields:
+            kind = last.get(writer, kind)
+        last[writer] = kind
+        kinds.setdefault(kind, []).append(one)
+    return [*kinds.values()]
+
+
+def _raised(same: list[LogEvent]) -> Finding:
+    """Who raised it, in its own words, where, what stands behind such words, and what fixes that."""
+    first = same[0]
+    known = next(filter(None, map(family, same)), None)
+    at = next((one.fields["raised_at"] for one in same if "raised_at" in one.fields), "")
+    ranks = sorted({one.rank for one in same if one.rank is not None})
+    who = fold_ranks(ranks) if len(ranks) > 1 else f"rank {ranks[0]}" if ranks else "a process"
+    text = first.text[:_MOST_OF_TEXT].rstrip()
+    short = at and len(text) <= _SHORT
+    place = (
+        f"Look at {at}" if at else "Read the traceback above this line: the last frame of your own is the place"
+    )
+    look = you(f"{place}. Where one rank alone raised it, look at what is different there: data, files, host.")
+    return cause(
+        same,
+        f"{who} raised {text}{f' at {at}' if short else ''}",
+        why=known.why if known else "Its process ends, and all others wait for it in their next collective.",
+        owner="job",
+        more=[seen("raised at", at)] if at and not short else [],
+        fix=[*_advice(first), *(known.fix if known else [look])],
+    )
 
 
 def _advice(event: LogEvent) -> list[Remedy]:

@@ -24,7 +24,7 @@ class _Kind(NamedTuple):
 
 _STACK = "PYTHONFAULTHANDLER=1 torchrun --nproc-per-node=8 train.py"
 _KINDS = (
-    _Kind(9, ("Killed", "SIGKILL"), "was killed (SIGKILL); most often it is the kernel, when host memory runs out",
+    _Kind(9, ("Killed", "SIGKILL"), "was killed by SIGKILL: most often by the kernel, when host memory runs out",
           "node", "dmesg -T | grep -iE 'oom|killed process'; cat /sys/fs/cgroup/memory.events"),
     _Kind(7, ("Bus error", "SIGBUS"), "died of a bus error (SIGBUS); most often /dev/shm is full", "node",
           "df -h /dev/shm"),
@@ -34,6 +34,7 @@ _KINDS = (
           "died of an illegal instruction (SIGILL): a library was built for another CPU", "job", "lscpu"),
     _Kind(8, ("Floating point exception", "SIGFPE"), "died of an arithmetic error (SIGFPE)", "job", _STACK),
 )  # fmt: skip
+_OUT_OF_MEMORY = _KINDS[0]._replace(what="was killed: host memory was used up, its node's or its cgroup's")
 _CRASH, _ABORT, _BUS = 11, 6, 7
 _BY_THE_KERNEL = ("Out Of Memory", "Killed")
 _FAILURES = (
@@ -77,7 +78,7 @@ def nobody_is_killed(logs: Logs) -> Iterator[Finding]:
     """
     tasks = _killed_tasks(logs)
     if killed := in_order(said(logs, "oom-killed")):
-        yield _ended(logs, killed + tasks, _KINDS[0])
+        yield _ended(logs, killed + tasks, _OUT_OF_MEMORY)
         return
     for kind in _KINDS:
         events = _exits(logs, kind) + _named(logs, kind) + (tasks if kind.number == 9 else [])
@@ -200,7 +201,8 @@ def _place(logs: Logs, events: list[LogEvent], kind: _Kind) -> Where:
 def _remedies(kind: _Kind) -> list[Remedy]:
     if kind.owner == "node":
         return [admin("Confirm on its host.", *kind.confirm.split("; ")),
-                you("Fewer loader workers and less prefetch; more memory for the job.")]  # fmt: skip
+                you("Fewer loader workers and less prefetch; more memory for the job (sbatch --mem, a pod's "
+                    "resources.limits.memory, docker run --memory).")]  # fmt: skip
     return [
         you("Confirm: see where it was.", kind.confirm),
         you("The lines of that rank right before tell what it did; let Python print the stack of a crash.",

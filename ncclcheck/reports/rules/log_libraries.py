@@ -12,6 +12,21 @@ from ncclcheck.reports.logged_node import BY_NCCL, cuda_errors, hosts, in_nvls, 
 
 _WHICH = "python -c 'import torch; print(torch.__version__, torch.version.cuda, torch.cuda.nccl.version())'"
 _LEFT_OUT = 75  # sm_70 and older have no code in torch for CUDA 12.8 and later, sm_75 in some of CUDA 13
+_CONFIRM_CODE = you(
+    "Confirm: what is loaded, and what it was built for.",
+    _WHICH,
+    "cuobjdump --list-elf $(python -c 'import torch; print(torch.__path__[0])')/lib/libtorch_cuda.so | tail -3",
+    "nvidia-smi --query-gpu=name,compute_cap --format=csv",
+)
+_CONFIRM_AMD = you(
+    "Confirm: the GPU, and what torch was built for.",
+    "rocminfo | grep gfx",
+    "python -c 'import torch; print(torch.__version__, torch.version.hip, torch.cuda.get_arch_list())'",
+)
+_OWN_NCCL = you(
+    "Build a libnccl of your own for this GPU.",
+    'make -j src.build NVCC_GENCODE="-gencode=arch=compute_90,code=sm_90"',
+)
 _NO_KERNEL = ("named symbol not found", "no kernel image is available", "invalid device function")
 
 
@@ -50,26 +65,31 @@ def kernels(logs: Logs) -> Iterator[Finding]:
             owner="job",
             state=State.WARN if shared and not _died(logs, where) else State.FAIL,
             fix=[
-                you(
-                    "Confirm: what is loaded, and what it was built for.",
-                    _WHICH,
-                    "cuobjdump --list-elf $(python -c 'import torch; "
-                    "print(torch.__path__[0])')/lib/libtorch_cuda.so | tail -3",
-                    "nvidia-smi --query-gpu=name,compute_cap --format=csv",
-                ),
+                _CONFIRM_AMD if _is_amd(found[0]) else _CONFIRM_CODE,
                 *_other_packages(found[0]),
-                you(
-                    "Build a libnccl of your own for this GPU.",
-                    'make -j src.build NVCC_GENCODE="-gencode=arch=compute_90,code=sm_90"',
-                ),
             ],
             at=where,
             more=version_seen(logs, found[0]),
         )
 
 
+def _is_amd(event: LogEvent) -> bool:
+    return "amd" in event.fields or "HIP error" in event.text
+
+
 def _other_packages(event: LogEvent) -> list[Remedy]:
     """An old GPU wants older packages, a new one newer ones; where it is not told which it is, both are."""
+    if _is_amd(event):
+        return [
+            you("Take the torch that was built for a ROCm which knows this GPU.",
+                "python -m pip install torch --index-url https://download.pytorch.org/whl/rocm6.4"),
+            you("A GPU that is close to one that ROCm knows may pass for that one.",
+                "export HSA_OVERRIDE_GFX_VERSION=11.0.0"),
+        ]  # fmt: skip
+    return [*_packages_of(event), _OWN_NCCL]
+
+
+def _packages_of(event: LogEvent) -> list[Remedy]:
     newer = you(
         "Take newer packages for Blackwell (sm_120): NCCL 2.26.2 or later, torch for CUDA 12.8 or later.",
         "python -m pip install -U torch nvidia-nccl-cu12",
@@ -88,6 +108,8 @@ def _other_packages(event: LogEvent) -> list[Remedy]:
 
 def _lack(event: LogEvent) -> str:
     if event.sign == "torch-lacks-gpu":
+        if amd := event.fields.get("amd"):
+            return f"ROCm's libraries have no code for {amd}"
         arch = event.fields.get("arch") or event.fields.get("old")
         return f"torch has no code for {'capability ' if 'old' in event.fields else ''}{arch or 'this GPU'}"
     if event.sign == "kernel-shared-memory":

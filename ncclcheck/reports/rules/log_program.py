@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from ncclcheck.probes.facts import Logs
-from ncclcheck.reports.findings import Finding, admin, you
+from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.reports.findings import Finding, Remedy, admin, you
 from ncclcheck.reports.logged import at_teller, cause, log_rule, said
+
+_PARALLEL = re.compile(r"(?i)tensor.parallel|\bheads\b|\btp\b|vocab|hidden|intermediate")
 
 
 @log_rule("LOG125", "the model and the batch can be divided over the ranks")
@@ -39,11 +42,19 @@ def sizes_are_divided(logs: Logs) -> Iterator[Finding]:
             why="Every rank must have the same part; the program refuses at its start.",
             owner="job",
             at=at_teller(logs, found),
-            fix=[you("Take a greater batch, or fewer ranks: it is train_batch_size / (ranks x accumulation).")
-                 if "nought" in found[0].fields
-                 else you("Choose a number of ranks that divides it, or change the size.",
-                          "vllm serve MODEL --tensor-parallel-size 4")],
+            fix=[_divide(found[0])],
         )  # fmt: skip
+
+
+def _divide(event: LogEvent) -> Remedy:
+    if "nought" in event.fields:
+        return you("Take a greater batch, or fewer ranks: it is train_batch_size / (ranks x accumulation).")
+    if "batch" in event.fields:
+        return you("train_batch_size is the micro batch of a GPU x accumulation x ranks: correct one of them, or "
+                   'leave one out (with transformers: "auto").')  # fmt: skip
+    if _PARALLEL.search(event.text):
+        return you("Choose a number of ranks that divides it.", "vllm serve MODEL --tensor-parallel-size 4")
+    return you("Choose a number of ranks that divides it, or change the size.")
 
 
 @log_rule("LOG126", "extensions of torch were built for the torch that is installed")

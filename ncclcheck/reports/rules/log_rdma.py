@@ -71,7 +71,7 @@ def rdma_used(logs: Logs) -> Iterator[Finding]:
     elif said_so:
         yield note(
             Where(),
-            f"{where}: data goes over TCP, and nothing shows that there is an RDMA card",
+            f"{where} sent over TCP, and nothing shows that there is an RDMA card",
             why="That is right for hosts without such cards.",
             evidence=lines(said_so),
         )
@@ -116,7 +116,7 @@ def _unused(events: list[LogEvent], where: str, why: list[Evidence]) -> Finding:
         reason = "the log does not say why"
     return cause(
         events,
-        f"{where}: data goes over TCP: {reason}",
+        f"{where} sent over TCP and not over RDMA: {reason}",
         why=_SLOW,
         owner="node",
         fix=fix,
@@ -129,7 +129,7 @@ def _unused_silently(one: LogProcess, where: str, why: list[Evidence]) -> Findin
     return Finding(
         state=State.WARN,
         where=Where(node=one.host),
-        what=f"{where}: data goes over TCP, though RDMA was to be had",
+        what=f"{where} sent over TCP, though its RDMA cards were there or asked for",
         why=_SLOW,
         owner="node",
         evidence=[seen(f"{one.file}:{one.first_line}", f"network {one.network or 'Socket'}"), *why],
@@ -140,7 +140,7 @@ def _unused_silently(one: LogProcess, where: str, why: list[Evidence]) -> Findin
 def _refused(logs: Logs, events: list[LogEvent]) -> Finding:
     return cause(
         events,
-        "the network that NCCL_NET asks for is not there",
+        "NCCL found no card for the network that NCCL_NET asks for, and gave up",
         why="NCCL was told to use one network only, found no usable card for it, and gave up.",
         owner="node",
         fix=[you("Confirm: look for the card inside of the job's container, and give it the devices.",

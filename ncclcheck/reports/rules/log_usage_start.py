@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from shlex import quote
 
-from ncclcheck.probes.facts import Logs
-from ncclcheck.reports.findings import Finding, admin, you
+from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.reports.findings import Finding, Where, admin, you
 from ncclcheck.reports.logged import at_teller, cause, log_rule, said
 
 
@@ -62,7 +62,8 @@ def slurm(logs: Logs) -> Iterator[Finding]:
     ## How we know
     `srun: fatal: ...` (such as `Could not establish a configuration source`: this machine does not know the
     cluster's slurm.conf), `Unable to allocate resources: ...`, `Batch job submission failed: ...`. What Slurm says
-    behind it is the reason.
+    behind it is the reason. `Task launch ... failed on node`, `Application launch failed`, `Prolog failed`: a node
+    did not start its tasks.
 
     ## Fix
     - **you** start from a login node of the cluster, or without srun on one machine; ask only for what the
@@ -88,3 +89,27 @@ def slurm(logs: Logs) -> Iterator[Finding]:
                 admin("Give this machine the cluster's configuration.", "scontrol show config"),
             ],
         )  # fmt: skip
+    elif launches := said(logs, "slurm-launch-failed"):
+        yield _not_launched(launches)
+
+
+def _not_launched(launches: list[LogEvent]) -> Finding:
+    """Slurm had the nodes, and one of them did not start its tasks."""
+    first = launches[0]
+    told = next(filter(None, map(first.fields.get, ("why", "launch", "munge", "allocation"))), "").strip()
+    node = first.host or first.fields.get("node", "")
+    clock = "credential" in told.lower() or "munge" in told.lower()
+    return cause(
+        launches,
+        f"Slurm did not start the tasks: {told}" if told else "Slurm's prolog failed, and no task was started",
+        why="The node refused the credential: its clock, or its munge key, differs from the controller's."
+        if clock
+        else "The node was given to the job, and did not come so far as to start its tasks.",
+        owner="node",
+        at=Where(node=node or None),
+        fix=[
+            admin("Confirm on that node: its clock, munge, and slurmd's own log.", "chronyc tracking",
+                  "munge -n | ssh CONTROLLER unmunge", "journalctl -u slurmd -e"),
+            you("Start again without it.", f"sbatch --exclude={node or 'NODE'} job.sh"),
+        ],
+    )  # fmt: skip

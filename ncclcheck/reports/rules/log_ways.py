@@ -202,6 +202,15 @@ def pcie(logs: Logs) -> Iterator[Finding]:
         yield _astray(job, stuck, "all ranks wait for ever in a first collective over PCIe P2P")
 
 
+def wrong_over_pcie(logs: Logs) -> bool:
+    """Whether values were wrong that GPUs sent each other over PCIe."""
+    return (
+        bool(said(logs, "tests-wrong-data"))
+        and _all_over_pcie(of_the_job(logs))
+        and (setting(logs, "NCCL_P2P_DISABLE") != "1")
+    )
+
+
 def _astray(job: list[LogProcess], events: list[LogEvent], what: str) -> Finding:
     return cause(
         events,

@@ -50,8 +50,7 @@ def gradients_come_once(logs: Logs) -> Iterator[Finding]:
                     "use_reentrant=False); "
                     'of transformers gradient_checkpointing_kwargs={"use_reentrant": False}.'),
                 you("Or where the graph is the same in each step: DDP(..., static_graph=True). Use no parameter "
-                    "outside "
-                    "of forward."),
+                    "outside of forward."),
                 you("Where neither helps, let torch name the parameter.", "export TORCH_DISTRIBUTED_DEBUG=DETAIL"),
             ],
         )  # fmt: skip
@@ -66,8 +65,7 @@ def gradients_come_once(logs: Logs) -> Iterator[Finding]:
                 you("Confirm: it runs on one GPU without DDP; where not, an operation of the program's own is it.",
                     "torchrun --nproc-per-node=1 train.py"),
                 you("Let DDP leave the buffers alone: DDP(..., broadcast_buffers=False); or give all inputs to "
-                    "one "
-                    "forward, or use SyncBatchNorm."),
+                    "one forward, or use SyncBatchNorm."),
                 you("An own one (x += y, relu_): torch.autograd.set_detect_anomaly(True) shows it."),
             ],
         )  # fmt: skip
@@ -185,7 +183,6 @@ def tensors_are_contiguous(logs: Logs) -> Iterator[Finding]:
                     "wrapped.",
                     "for p in model.parameters(): p.data = p.data.contiguous()"),
                 you("A tensor or gradient of your own: call .contiguous() on it before the collective; .clone() "
-                    "of what "
-                    "was expanded."),
+                    "of what was expanded."),
             ],
         )  # fmt: skip

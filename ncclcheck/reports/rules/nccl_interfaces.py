@@ -71,7 +71,7 @@ def _nccl_names(node: Node, interfaces: list[Interface], setting: Setting) -> Fi
     tokens = parse_pattern(value).tokens
     if wrong := [token for token in tokens if token[0] in "^=" or token != token.strip()]:
         words = f"{', '.join(map(repr, wrong))} matches nothing; ^ and = stand only first, and blanks count"
-        what = f"{named}: {words}"
+        what = f"a part of {named} names no interface: {words}"
         return _bad_grammar(node, what, evidence, _cleaned(value))
     return fine(Where(node=node.name), f"{named} selects {', '.join(choice.names)}", *evidence)
 

@@ -56,8 +56,8 @@ def same_links(cluster: Cluster) -> Iterator[Finding]:
         yield _some_without(counts)
         return
     yield from disagreements(
-        {node: f"{count} links" for node, count in counts.items()},
-        "RDMA over",
+        counts,
+        "the number of RDMA links that NCCL would use",
         "ports that NCCL would use",
         level=warn,
         why="The node with fewer links sets the pace of all.",
@@ -267,7 +267,7 @@ def same_slots(cluster: Cluster) -> Iterator[Finding]:
         if not group(nodes).agree:
             yield from disagreements(
                 nodes,
-                "by slot, the order of HCAs",
+                "the order of HCAs by slot",
                 "/sys/class/infiniband/*/device",
                 level=warn,
                 why="NCCL_IB_HCA selects other cards there, and rails are joined crosswise.",

@@ -150,7 +150,7 @@ def _examiners(run: Run) -> Iterator[Finding]:
     for end in run.examiners:
         how = (
             "could not be started" if end.exit is None
-            else f"was ended by {lost.signal_name(end.exit)}" if end.exit < 0
+            else f"was killed by {lost.signal_name(end.exit)}" if end.exit < 0
             else f"ended with status {end.exit}"
         )  # fmt: skip
         last = f": {lost.last_line(end.detail)}" if end.detail else " and no word"

@@ -19,7 +19,7 @@ _WORDS_OF_ENDS = (
         "returned code",
         "core dumped",
         "signal",
-        "sig",
+        *("sigkill", "sigsegv", "sigabrt", "sigbus", "sigill", "sigfpe", "sigterm", "sighup", "sigint"),
         "memory",
     ),
     *(
@@ -35,7 +35,7 @@ _WORDS_OF_ENDS = (
         "unhandled",
         "fatal",
     ),
-    *("heartbeat", "segmentation", "oom"),
+    *("heartbeat", "segmentation", "oom killed", "oom-killed", "oomkilled"),
 )
 _WORDS_OF_ERRORS = ("error", "failed", "failure", "exception", "abort", "timed out", "killed", "watchdog")
 

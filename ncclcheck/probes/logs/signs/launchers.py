@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from ncclcheck.probes.logs.signs.sign import Sign
 
+# Ends of names of exceptions, behind the name of a module.
+_OTHER_TYPES = "Timeout|Failed|Failure|Resources|Unsupported|Unavailable|NotFound|Mismatch|Refused|Pool"
+
 SIGNS = (
     Sign(
         "worker-failed",
@@ -143,15 +146,24 @@ SIGNS = (
     ),
     Sign(
         "python-error",
-        r"(?:^|(?<=\] ))(?P<type>(?:[A-Za-z_]\w{0,60}\.){0,8}(?:[A-Z]\w{0,80}(?:Error|Exception|Exit|Interrupt|Warning|Expired)|Exception))(?:: (?P<text>.{1,300})|(?<=Error)$|(?<=Exception)$)",
+        rf"(?:^|(?<=\] ))(?P<type>(?:[A-Za-z_]\w{{0,60}}\.){{0,8}}(?:_?[A-Z]\w{{0,80}}(?:Error|Exception|Exit|Interrupt|Warning|Expired)|Exception)"
+        rf"|(?:[A-Za-z_]\w{{0,60}}\.){{1,8}}_?[A-Z]\w{{0,80}}(?:{_OTHER_TYPES}))"
+        r"(?:: {0,2}(?P<text>\S.{0,299})|(?<=Error):?\s{0,9}$|(?<=Exception):?\s{0,9}$)",
         (
             "RuntimeError: shape '[4, 8]' is invalid for input of size 31",
             "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:268, unhandled system error",
             "AssertionError",
             "MemoryError",
             "Exception: Current loss scale already at minimum - cannot decrease scale anymore.",
+            "RuntimeError: ",
+            "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 147456, Hardware limit: 101376",
+            "torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:",
+            "concurrent.futures.process.BrokenProcessPool: A process in the process pool was terminated abruptly",
         ),
-        words=("error", "exception", "exit: ", "interrupt: ", "warning: ", "expired: "),
+        words=(
+            *("error", "exception", "exit: ", "interrupt: ", "warning: ", "expired: "),
+            *(f"{one.lower()}: " for one in _OTHER_TYPES.split("|")),
+        ),
     ),
     Sign(
         "srun-task-exit",
@@ -221,17 +233,23 @@ SIGNS = (
         r"Fatal error in (?:internal_|PMPI_|MPI_)Init|PML add procs failed|here are not enough slots available"
         r"|(?:ORTE|PRTE|mpirun|prterun) was unable to (?:reliably )?(?:start|launch|find)"
         r"|A (?:request|daemon) .{0,80}(?:died unexpectedly|aborted)|PMI_KVS_Get returned"
-        r"|MPI_INIT has failed|MPI_ABORT was invoked",
+        r"|MPI_INIT has failed|MPI_ABORT was invoked|PMIX ERROR: |OPAL ERROR: |(?:OMPI|Open MPI) was not (?:built|configured) with"
+        r"|An error occurred in (?:the MPI_)?MPI_Init|unable to find any relevant network interfaces",
         (
             "Abort(3712399) on node 0 (rank 0 in comm 0): Fatal error in PMPI_Init: Other MPI error, error stack:",
             "There are not enough slots available in the system to satisfy the 16",
             "ORTE was unable to reliably start one or more daemons.",
+            "[gpu-a17:04711] PMIX ERROR: PMIX_ERR_UNREACH in file client/pmix_client.c at line 228",
+            "but OMPI was not built with SLURM's PMI support and therefore cannot",
+            "*** An error occurred in MPI_Init",
         ),
         words=(
             "fatal error in ",
             "pml add procs",
             "slots available",
             "was unable to",
+            *("pmix error", "opal error", "was not built with", "was not configured with", "an error occurred in"),
+            "relevant network interfaces",
             "died unexpectedly",
             "aborted",
             "pmi_kvs",

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from ncclcheck.probes.logs.signs.sign import Sign
 
+_TIMED = (
+    r" {1,20}\d{1,9}(?:\.\d{1,3})?(?:e\+\d\d)? {1,20}\d{1,6}\.\d{1,3} {1,20}\d{1,6}\.\d{1,3}"  # time, algbw, busbw
+)
+# Of nccl-tests: how many values are wrong; before 2022 the greatest difference, which rounding alone makes as well.
+_WRONG = r"[1-9]\d{0,9}|[1-9](?:\.\d{1,6})?e\+(?:0[5-9]|[1-9]\d)"
+
 SIGNS = (
     Sign(
         "nccl-cuda-failure",
@@ -33,8 +39,28 @@ SIGNS = (
     ),
     Sign(
         "tests-wrong-data",
-        r"Out of bounds values : (?P<count>\d{1,12}) FAILED",
-        ("# Out of bounds values : 36 FAILED",),
+        r"Out of bounds values : (?P<count>\d{1,12}) FAILED"
+        rf"|(?:^|[ >:])(?P<size>\d{{1,15}}) {{1,20}}\d{{1,15}} {{1,20}}(?:float|half|double|b?float16|u?int\d{{1,2}}|f8e\w{{1,8}}|fp8_e\w{{1,8}})"
+        rf"(?: {{1,20}}\w{{3,8}})?(?: {{1,20}}-?\d{{1,6}})?{_TIMED} {{1,20}}(?:(?P<wrong>{_WRONG})(?: |\s*$)|\S{{1,8}}{_TIMED} {{1,20}}(?P<in_place>{_WRONG})\s*$)",
+        (
+            "# Out of bounds values : 36 FAILED",
+            "     1048576        262144     float     sum      -1    31.21   33.60   63.00   1024    30.80   34.04   63.83      0",
+            "     1048576        262144  bfloat16    none       0    31.21   33.60   33.60      0    30.80   34.04   34.04     12",
+            "    33554432       8388608     float     sum   412.10   81.42  142.48  1e+06   409.31   81.97  143.46  0e+00",
+            "      524288         65536      half    none      -1    31.21   16.80   14.70 1.2e+06    30.80   17.02   14.89    N/A",
+        ),
+        words=(
+            "out of bounds values",
+            " float",
+            " half",
+            " double",
+            "int8",
+            "int32",
+            "int64",
+            "bfloat16",
+            "f8e",
+            "fp8_e",
+        ),
     ),
     Sign(
         "gpu-duplicate",
@@ -58,6 +84,7 @@ SIGNS = (
         "gpu-slice",
         r"\bMIG (?:\d{1,2}c\.)?\d{1,2}g\.\d{1,3}gb|\bMIG-(?:GPU-)?[0-9a-f]{8}-",
         ("  MIG 3g.40gb     Device  0: (UUID: MIG-6f2d3a51-7c1e-5a0b-9f3e-2b7f0c61d5aa)",),
+        words=("mig 1", "mig-"),
     ),
     Sign(
         "gpus-too-few",
@@ -129,14 +156,21 @@ SIGNS = (
     Sign(
         "torch-lacks-gpu",
         r"(?P<arch>sm_\w{2,5}) is not compatible with the current PyTorch installation"
-        r"|which is of cuda capability (?P<old>\d{1,2}\.\d)|(?P<warned>warn\(incompatible_device_warn)",
+        r"|which is of cuda capability (?P<old>\d{1,2}\.\d)|(?P<warned>warn\(incompatible_device_warn)"
+        r"|rocBLAS error: .{0,200}GPU arch ?: (?P<amd>gfx\w{3,6})",
         (
             "Found GPU0 Tesla K80 which is of cuda capability 3.7.",
+            "rocBLAS error: Cannot read /opt/rocm/lib/rocblas/library/TensileLibrary.dat: Illegal seek for GPU arch : gfx1103",
             "  warnings.warn(incompatible_device_warn.format(device_name, capability, ' '.join(arch_list), device_name))",
             "NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current PyTorch "
             "installation.",
         ),
-        words=("is not compatible with the current", "which is of cuda capability", "incompatible_device_warn"),
+        words=(
+            "is not compatible with the current",
+            "which is of cuda capability",
+            "incompatible_device_warn",
+            "rocblas error",
+        ),
     ),
     Sign(
         "affinity-narrow",

@@ -170,6 +170,7 @@ SIGNS = (
             "{'loss': 1.2607, 'learning_rate': 6.3e-06, 'epoch': 0.03}",
             "[titan] 2026-02-24 18:46:17,508 - root - INFO - step:  4  loss:  7.62585  grad_norm: 26.6250",
         ),
+        words=("iteration", "step", "epoch"),
         often=True,
     ),
 )

@@ -21,7 +21,7 @@ SIGNS = (
             _WARN + "Error : XML parser is limited to 1024 nodes",
             _WARN + "ncclTopoGetSystemFromXml: system node not found in XML",
         ),
-        words=("xml",),
+        words=("xml parse", "xml mismatch", "xml topology", "xml graph", "not found in xml"),
     ),
     Sign(
         "xml-other-machine",

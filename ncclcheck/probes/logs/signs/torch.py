@@ -157,9 +157,13 @@ SIGNS = (
     ),
     Sign(
         "device-assert",
-        r"device-side assert triggered|an illegal memory access was encountered|CUDA error: misaligned address",
+        r"device-side assert triggered|an illegal memory access was encountered|CUDA error: misaligned address"
+        r"|CUDA error: an illegal instruction was encountered"
+        r"|Memory access fault by GPU node-\d{1,4}|HSA_STATUS_ERROR_MEMORY_(?:APERTURE_VIOLATION|FAULT)|HSAIL operation resulted in",
         (
             "RuntimeError: CUDA error: device-side assert triggered",
+            "Memory access fault by GPU node-4 (Agent handle: 0x55) on address 0x7f0. Reason: Unknown.",
+            "HSA_STATUS_ERROR_EXCEPTION: An HSAIL operation resulted in a hardware exception. code: 0x1016",
             "[rank2]:[E ProcessGroupNCCL.cpp:1182] [Rank 2] NCCL watchdog thread terminated with exception: CUDA error: an illegal memory access was encountered",
         ),
     ),
@@ -171,7 +175,7 @@ SIGNS = (
             "{'loss': nan, 'epoch': 1.2}",
             "{'loss': 'nan', 'grad_norm': 'nan', 'learning_rate': '1e-05', 'epoch': '1.2'}",
         ),
-        words=("nan", "inf"),
+        words=tuple(before + value for value in ("nan", "inf") for before in "'\" \t:=(-s"),
     ),
     Sign(
         "saving",
@@ -244,8 +248,7 @@ SIGNS = (
             "running tokenizer",
             "converting format",
             "tokenizing",
-            "map",
-            "filter",
+            *("map: ", "map (", "filter: ", "filter ("),
             "generating",
             "grouping texts",
             "packing",
@@ -278,10 +281,15 @@ SIGNS = (
     Sign(
         "oom-killed",
         r"[Oo]ut of memory: Killed process|invoked oom-killer|oom-kill:|oom[-_]kill event|"
-        r"have been OOM Killed|OOM[Kk]illed(?!\"?: ?(?:false|0))|OUT_OF_MEMORY|Out Of Memory\s*$",
+        r"have been OOM Killed|OOM[Kk]illed(?!\"?: ?(?:false|0))|OUT_OF_MEMORY|Out Of Memory\s*$"
+        r"|earlyoom\S{0,12}: sending SIG\w{3,6} to process|systemd-oomd\S{0,12}: Killed |due to memory (?:used|pressure).{0,60}(?:is|was|being) (?:>|above|over)"
+        r"|exceeded (?:job |step )?memory limit.{0,80}being killed",
         (
             "slurmstepd: error: Detected 1 oom_kill event in StepId=4711.0. Some of the step tasks have been OOM Killed.",
             "[812345.1] Out of memory: Killed process 4711 (python3) total-vm:1000kB",
+            'gpu-a17 earlyoom[812]: sending SIGTERM to process 4711 uid 1000 "python": badness 967, VmRSS 110221 MiB',
+            "systemd-oomd[703]: Killed /user.slice/user-1000.slice due to memory pressure for /user.slice being 78.90% > 50.00% for > 20s",
+            "slurmstepd: error: Job 4711 exceeded memory limit (131072000 > 125829120), being killed",
         ),
     ),
     Sign(

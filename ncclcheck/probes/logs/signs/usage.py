@@ -56,6 +56,21 @@ SIGNS = (
         words=("fatal: ", "unable to ", "submission failed", "allocate failed"),
     ),
     Sign(
+        "slurm-launch-failed",
+        r"Task launch for \S{1,40} failed on node (?P<here>[\w.-]{1,200}): (?P<why>.{3,120})"
+        r"|(?:Task)?Prolog failed status=(?P<prolog>-?\d{1,5})(?: on (?P<node>[\w.-]{1,200}))?"
+        r"|Application launch failed: (?P<launch>.{3,120})|slurm\w{0,10}: error: (?P<munge>.{0,60}[Mm]unge.{3,120})"
+        r"|(?P<allocation>Unable to confirm allocation for job \d{1,12}: .{3,120})",
+        (
+            "srun: error: Task launch for StepId=4711.0 failed on node gpu-a17: Job credential expired",
+            "srun: error: Application launch failed: Communication connection failure",
+            "slurmstepd: error: TaskProlog failed status=1",
+            "slurmd: error: Munge decode failed: Expired credential",
+            "srun: error: Unable to confirm allocation for job 4711: Invalid job id specified",
+        ),
+        words=("task launch for", "prolog failed", "launch failed", "munge", "unable to confirm allocation"),
+    ),
+    Sign(
         "executable-missing",
         r"^\s*Executable: (?P<command>\S{1,200})\s*$",
         ("Executable: NCCL_DEBUG=INFO",),
