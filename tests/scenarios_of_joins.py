@@ -149,7 +149,7 @@ def _behind_nat(host: Host) -> Iterator[None]:
            f"link add br0 type veth peer name eth0 netns {host.namespace}",
            "addr add 10.0.3.1/24 dev br0", "link set br0 up")  # fmt: skip
         tool(["ip", "netns", "exec", outer, "sh", "-c", "echo 1 >/proc/sys/net/ipv4/ip_forward"])
-        rule = "table ip n { chain c { type nat hook postrouting priority 100; oifname up0 masquerade; } }"
+        rule = "table ip n { chain c { type nat hook postrouting priority 100; oifname up0 masquerade; }; }\n"
         tool(["ip", "netns", "exec", outer, "nft", "-f", "-"], text=rule)
         host.ip("addr add 10.0.3.2/24 dev eth0", "link set eth0 up", "route add default via 10.0.3.1")
         (host.etc / "hosts").write_text(names.replace(f"{host.address} {host.name}\n", f"10.0.3.2 {host.name}\n"))
@@ -168,7 +168,7 @@ def _behind_nat(host: Host) -> Iterator[None]:
 @contextmanager
 def _bridge_rule(lab_switch: str, rule: str, hook: str = "forward") -> Iterator[None]:
     """The switch drops some frames."""
-    text = f"table bridge f {{ chain c {{ type filter hook {hook} priority 0; {rule} }} }}"
+    text = f"table bridge f {{ chain c {{ type filter hook {hook} priority 0; {rule}; }}; }}\n"
     tool(["ip", "netns", "exec", lab_switch, "nft", "-f", "-"], text=text)
     try:
         yield
@@ -198,7 +198,8 @@ def _dead_member(scene: Scene) -> AbstractContextManager[object]:
 
 
 def _one_strand(scene: Scene) -> AbstractContextManager[None]:
-    """What the switch sends to h2 is lost, what h2 sends arrives."""
+    """What the switch sends to h2 is lost, what h2 sends arrives. It had not spoken to the others for a while."""
+    scene["h2"].ip("neigh flush all")
     return _bridge_rule(scene["h1"].lab.switch("eth0"), 'oifname "h2" drop', "postrouting")
 
 
@@ -281,8 +282,7 @@ OF_JOINS = (
         _no_neighbours,
         _told("h2", "its own packet filter drops ICMPv6", device="eth0", remedy="nd-neighbor-solicit"),
         also=("NET006",),
-        first="NET006",
-        cure="admin",
+        first="NET006 on h2",
     ),
     _join(
         "join: the endpoint is an address of another node",

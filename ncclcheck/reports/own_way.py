@@ -12,7 +12,19 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from shlex import quote
 
-from ncclcheck.probes.facts import Address, Cluster, Hop, Interface, Node, Unread, Way, at, replace, value_or
+from ncclcheck.probes.facts import (
+    Address,
+    Cluster,
+    Filter,
+    Hop,
+    Interface,
+    Node,
+    Unread,
+    Way,
+    at,
+    replace,
+    value_or,
+)
 from ncclcheck.reports import firewall, lan
 from ncclcheck.reports.findings import Evidence, Finding, Remedy, Where, admin, fail, seen, you
 from ncclcheck.reports.fold import fold_names
@@ -366,28 +378,37 @@ def _other_gateway(node: Node, way: Way, hop: Hop) -> Iterator[Remedy]:
 
 
 def _deaf_to_neighbours(node: Node, way: Way) -> Cause | None:
-    """IPv6 finds neighbours by ICMPv6, and this host's own filter drops it."""
+    """No machine is found on the wire, and this host's own filter drops what finds them."""
     hop = next((one for one in way.hops if _is_silent(one)), None)
-    if hop is None or _peer(way).version == 4:
+    chain = without_neighbours(node) if hop and _peer(way).version == 6 else None
+    if hop is None or chain is None:
         return None
-    chain = next((one for one in firewall.harmful(node, "input") if re.search("icmpv6|ipv6-icmp", one.rule)), None)
-    if chain is None:
-        return None
-    name, on = quote(hop.interface), f"# on {node.name}"
-    kinds = "nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit, nd-router-advert, packet-too-big"
     return Cause(
-        f"its own packet filter drops ICMPv6 ({firewall.shown(chain)}), by which IPv6 finds its neighbours: no "
-        f"machine on {hop.interface} is found for {hop.address}",
+        f"{WITHOUT_NEIGHBOURS.format(firewall.shown(chain))}: no machine on {hop.interface} is found for "
+        f"{hop.address}",
         hop.interface,
-        (
-            admin(
-                "Let neighbour discovery in, here and in the file that the rules are loaded from (RFC 4890, "
-                "4.4.1).",
-                f"nft insert rule {chain.family} {quote(chain.table)} {quote(chain.chain)} icmpv6 type "
-                f"'{{ {kinds} }}' accept   {on}",
-                f"ip -6 neigh flush dev {name}   {on}",
-            ),
-        ),
+        (neighbours_in(node, chain, hop.interface),),
+    )
+
+
+WITHOUT_NEIGHBOURS = "its own packet filter drops ICMPv6 ({}), by which IPv6 finds its neighbours"
+
+
+def without_neighbours(node: Node) -> Filter | None:
+    """The chain of its own packet filter that drops ICMPv6."""
+    chains = firewall.harmful(node, "input")
+    return next((one for one in chains if re.search("icmpv6|ipv6-icmp", one.rule)), None)
+
+
+def neighbours_in(node: Node, chain: Filter, device: str) -> Remedy:
+    """What every host of IPv6 must let in."""
+    kinds = "nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit, nd-router-advert, packet-too-big"
+    on = f"# on {node.name}"
+    return admin(
+        "Let neighbour discovery in, here and in the file that the rules are loaded from (RFC 4890, 4.4.1).",
+        f"nft insert rule {chain.family} {quote(chain.table)} {quote(chain.chain)} icmpv6 type "
+        f"'{{ {kinds} }}' accept   {on}",
+        f"ip -6 neigh flush dev {quote(device)}   {on}",
     )
 
 
