@@ -63,6 +63,7 @@ while True:
 def _wildcard(scene: Scene) -> AbstractContextManager[None]:
     """h2 lacks the line of h1, and its DNS knows every name."""
     h1, h2 = scene["h1"], scene["h2"]
+    assert h1.mgmt is not None
     before = "cp /etc/resolv.conf /etc/resolv.conf.was; cp /etc/nsswitch.conf /etc/nsswitch.conf.was; "
     dns = faults.set_up(
         h2,

@@ -198,7 +198,7 @@ OF_OWN_WAYS = (
     _join(
         "join: the name server does not answer",
         lambda s: _mute_dns(s["h2"]),
-        _told("10.77.0.53 of /etc/resolv.conf does not answer this node", by="h2", remedy="ADDRESS"),  # 8 s are over
+        _told("10.77.0.53 of /etc/resolv.conf does not answer this node", by="h2", remedy="ADDRESS"),
         arguments=_BY_NAME,
         cure="",
         seconds=40,

@@ -341,20 +341,17 @@ def _never_came(cluster: Cluster, silence: Silence) -> Finding | None:
     place = f"--nodes {cluster.job.nodes_asked} --node-rank {rank} --rdzv-endpoint {host}:{port}"
     return _found(
         silence,
-        f"it did not join within {found['seconds']} s: it was late or not started; or nothing passes from it to "
-        "any "
-        "address of this node, and then that node alone knows why, and says so there (RUN010)",
+        f"it did not join within {found['seconds']} s: it was late or not started; or nothing passes from it to any "
+        "address of this node: then that node alone knows why, and says so there (RUN010)",
         "torchrun, started like this, would wait for it too.",
         "job",
         you(
-            "If it was started there, read its own report: its first finding names the cause. This shows it "
-            "again, "
-            "within 30 s.",
-            f"ncclcheck env {place} --wait 10   # on that node",
+            "If it was not started, start the same command there, while this one waits; --wait S waits longer.",
+            f"ncclcheck {cluster.command} {place}",
         ),
         you(
-            "If it was not, start the same command there, while this one waits; --wait S waits longer.",
-            f"ncclcheck {cluster.command} {place}",
+            "If it was, read its own report: the first finding names the cause. This shows it again within 30 s.",
+            f"ncclcheck env {place} --wait 10   # on that node",
         ),
         you(
             "If it ends there at once, a variable of that shell alone may end Python: start it without them.",
