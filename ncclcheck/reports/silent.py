@@ -341,8 +341,8 @@ def _never_came(cluster: Cluster, silence: Silence) -> Finding | None:
     place = f"--nodes {cluster.job.nodes_asked} --node-rank {rank} --rdzv-endpoint {host}:{port}"
     return _found(
         silence,
-        f"it did not join within {found['seconds']} s: it was late or not started; or nothing passes from it to any "
-        "address of this node: then that node alone knows why, and says so there (RUN010)",
+        f"it did not join within {found['seconds']} s: it was late or not started; or nothing passes from it to "
+        "any address of this node: then that node alone knows why, and says so there (RUN010)",
         "torchrun, started like this, would wait for it too.",
         "job",
         you(
