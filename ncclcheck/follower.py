@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+import threading
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +16,7 @@ from ncclcheck.errors import Interrupted
 from ncclcheck.launch import meet
 from ncclcheck.launch.agents import Closed, Events, ProcessLink, Said, Signalled, agent_here
 from ncclcheck.launch.connection import Connection
-from ncclcheck.launch.follow import Stopped, reach
+from ncclcheck.launch.follow import Stopped, is_reached, reach
 from ncclcheck.launch.identity import Identity
 from ncclcheck.launch.siblings import Outcome, Siblings, await_outcome
 from ncclcheck.options import Options
@@ -95,7 +96,8 @@ def _follow(
     except Stopped:
         return _signalled(events)
     if isinstance(found, Connection):
-        progress.say(f"joined as {found.name}; node rank 0 writes the report")
+        beside = f" by another address, for {found.unreached.detail}" if found.unreached else ""
+        progress.say(f"joined as {found.name}{beside}; node rank 0 writes the report")
         return _relay(found, who, events, own, *agent_options)
     line = f"node rank 0 was not reached at {found.endpoint}: {found.detail}"
     if found.outcome == "turned_away":
@@ -119,7 +121,7 @@ def _relay(lead: Connection, who: Identity, events: Events, own: OwnCommand, *ag
     agent = agent_here(who.node_rank, lead.name, events, *agent_options)
     known: list[Door] = []
     lead.obey(who.node_rank, partial(_give, agent, who, own, events, known))
-    watch = _AgentWatch(agent, lead.name)
+    watch, endpoint = _AgentWatch(agent, lead.name), _EndpointWatch(who, lead)
     signal = 0
     beat = 0.0
     while lead.outcome is None and not lead.lost and not signal:
@@ -127,6 +129,7 @@ def _relay(lead: Connection, who: Identity, events: Events, own: OwnCommand, *ag
         if now > beat:
             lead.tell(meet.Beat())
             beat = now + meet.BEAT_S
+            endpoint.tell()
             if words := watch.stopped():
                 lead.tell(meet.Ended(detail=words))
         if now - lead.heard > _LEAD_SILENT_S:
@@ -210,6 +213,28 @@ def _pass_on_one(lead: Connection, node: int, events: Events) -> int:
         lead.tell(meet.Ended(detail=f"ncclcheck on this node was ended by signal {event.number}"))
         return event.number
     return 0
+
+
+class _EndpointWatch:
+    """Where the endpoint failed: node rank 0 is told so, and that it does not any more if it comes in time."""
+
+    def __init__(self, who: Identity, lead: Connection) -> None:
+        self._lead, self._came = lead, threading.Event()
+        if lead.unreached is not None:
+            lead.tell(meet.CutOff(meeting=lead.unreached))
+            threading.Thread(target=self._watch, args=(who,), daemon=True, name="endpoint").start()
+
+    def _watch(self, who: Identity) -> None:
+        while self._lead.begun is None and not self._lead.lost and not self._came.is_set():
+            if is_reached(who):
+                self._came.set()
+            time.sleep(meet.BEAT_S)
+
+    def tell(self) -> None:
+        """Said from one thread alone: every line is sealed with its number."""
+        if self._came.is_set() and self._lead.unreached is not None:
+            self._lead.unreached = None
+            self._lead.tell(meet.CutOff())
 
 
 class _AgentWatch:

@@ -26,7 +26,7 @@ _LEAST_JOB_S = 5.0
 # What must hold before a job is started: where one of these fails, it could only hang (`--force` overrides).
 GROUND = (
     *("GPU001", "GPU025", "VER001", "NCC002", "NCC007", "HST009", "STO007"),
-    *("NET001", "NET003", "NET005", "NET006", "NET007", "NET010", "NET012"),
+    *("NET001", "NET003", "NET005", "NET006", "NET007", "NET010", "NET012", "RUN005", "RUN010"),
 )
 
 # Of these only some findings are as certain: they say so themselves.

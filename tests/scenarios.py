@@ -7,6 +7,7 @@ from tests.lab import faults
 from tests.scenario import ALL, Expect, Scenario, both
 from tests.scenarios_of_environments import OF_ENVIRONMENTS
 from tests.scenarios_of_jobs import OF_JOBS
+from tests.scenarios_of_joins import OF_JOINS
 from tests.scenarios_of_limits import OF_LIMITS
 from tests.scenarios_of_networks import OF_NETWORKS
 from tests.scenarios_of_nodes import OF_NODES
@@ -189,6 +190,6 @@ _VARIABLES = (
 )
 
 SCENARIOS = (
-    *(*_HEALTHY, *_ADDRESSES, *_LINKS, *_VARIABLES, *OF_NETWORKS, *OF_OWN_WAYS),
+    *(*_HEALTHY, *_ADDRESSES, *_LINKS, *_VARIABLES, *OF_NETWORKS, *OF_OWN_WAYS, *OF_JOINS),
     *(*OF_NODES, *OF_SILENCE, *OF_JOBS, *OF_LIMITS, *OF_SPEED, *OF_ENVIRONMENTS),
 )

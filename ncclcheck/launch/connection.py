@@ -15,6 +15,7 @@ import msgspec
 from ncclcheck import wire
 from ncclcheck.launch import meet
 from ncclcheck.launch.sealed import Seal
+from ncclcheck.probes.facts import Meeting
 
 _SEND_S = 15
 
@@ -28,6 +29,7 @@ class Connection:
         self.begun: float | None = None
         self.outcome: meet.Done | None = None
         self.lost = ""
+        self.unreached: Meeting | None = None  # why the endpoint itself was not reached, where it was not
         self._connection, self._said = connection, said
         self._ours, self._theirs = seals
         self._seq = 0

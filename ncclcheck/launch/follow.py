@@ -16,6 +16,7 @@ from msgspec import structs
 from ncclcheck import __version__
 from ncclcheck.launch import meet, sealed
 from ncclcheck.launch.connection import Connection, Lines, words
+from ncclcheck.launch.hail import hail
 from ncclcheck.launch.identity import Identity
 from ncclcheck.launch.secret import WITH
 from ncclcheck.launch.segments import connect
@@ -24,7 +25,7 @@ from ncclcheck.launch.unrouted import Patience
 from ncclcheck.probes.facts import KeptBy, Meeting, Resolver, Unread, value_or
 from ncclcheck.probes.reach import kept
 from ncclcheck.probes.reach.local import neighbours, source_to, way_to
-from ncclcheck.probes.reach.resolver import resolver
+from ncclcheck.probes.reach.resolver import known, resolver
 
 _CONNECT_S = 3.0
 _GREETING_S = 2.0
@@ -32,6 +33,9 @@ _AGAIN_S = (0.2, 2.0)
 _MISFIT_S = 5.0  # somebody else may hold the port for a moment, so that one misfit is not the end
 _REMIND_S = 30.0
 _MOST_OTHERS = 16
+# Seconds after which node rank 0 is looked for at its other addresses, and between two such looks: as long as a
+# missing route is borne (unrouted.PATIENCE_S), and a start by hand on the other machine is late by more.
+_ASIDE_AFTER_S, _ASIDE_EVERY_S = 8.0, 15.0
 _NAMED_WRONGLY = ("unresolved", "silent", "no_route", "refused", "stranger", "unrouted")
 
 
@@ -57,6 +61,7 @@ def reach(
     begun = time.monotonic()
     shown, said_at, pause, patience = "", 0.0, _AGAIN_S[0], Patience()
     told: Failure | None = None
+    aside_at = _ASIDE_AFTER_S
     while True:
         found = _try_all(who, command)
         waited = time.monotonic() - begun
@@ -65,13 +70,45 @@ def reach(
         if found.outcome == "misfit" and waited > _MISFIT_S:
             found = replace(found, outcome="turned_away")
         told = _more_telling(told, found)
-        if waited + pause > wait or found.outcome == "turned_away" or patience.is_over(found.outcome):
-            return _unreached(who, told, waited)
+        is_over = waited + pause > wait or found.outcome == "turned_away" or patience.is_over(found.outcome)
+        if is_over or waited > aside_at:
+            record, aside_at = _unreached(who, told, waited), waited + _ASIDE_EVERY_S
+            if (by_another := _aside(who, command, found, record)) is not None:
+                return by_another
+            if is_over:
+                return record
         if found.detail != shown or time.monotonic() - said_at > _REMIND_S:
             say(f"node rank 0 is not reached yet: {found.detail}; trying for another {wait - waited:.0f} s")
             shown, said_at = found.detail, time.monotonic()
         _sleep(pause, stop)
         pause = min(_AGAIN_S[1], pause * 1.5)
+
+
+def _aside(who: Identity, command: str, failure: Failure, record: Meeting) -> Connection | None:
+    """Join at another address of node rank 0, where it greets at one, to say why the endpoint fails."""
+    if failure.outcome not in _NAMED_WRONGLY or failure.refused or who.on_loopback:
+        return None
+    place = meet.place_digest(who.run_id, who.endpoint)
+    known = [(one, who.ports[0]) for one in record.elsewhere]
+    for address, port in [*known, *hail(who.ports[0], place)]:
+        if isinstance(it_came := _try_all(who, command), Connection):
+            return it_came
+        if isinstance(found := _try(who, command, address, port), Connection):
+            found.unreached = record
+            return found
+    return None
+
+
+def is_reached(who: Identity) -> bool:
+    """Whether node rank 0 of this run greets at the endpoint now."""
+    addresses = resolve(who.host)
+    return not isinstance(addresses, Failure) and any(_greets(who, one) for one in addresses)
+
+
+def _greets(who: Identity, address: str) -> bool:
+    with suppress(OSError, ValueError), connect(address, who.ports[0], _GREETING_S) as there:
+        return _greeting(Lines(there).line(_GREETING_S)).place == meet.place_digest(who.run_id, who.endpoint)
+    return False
 
 
 def _more_telling(before: Failure | None, now: Failure) -> Failure:
@@ -90,7 +127,8 @@ def _sleep(seconds: float, stop: Callable[[], bool]) -> None:
 def _unreached(who: Identity, failure: Failure, waited: float) -> Meeting:
     entries = value_or(neighbours(), {})
     ways = [way for one in failure.addresses if not isinstance(way := way_to(one), Unread)]
-    named = _resolver(who) if failure.outcome in _NAMED_WRONGLY else None
+    looks = failure.outcome in _NAMED_WRONGLY and not failure.refused
+    named = _resolver(who) if looks else None
     return Meeting(
         endpoint=who.endpoint,
         told_by=who.chosen_by,
@@ -105,7 +143,7 @@ def _unreached(who: Identity, failure: Failure, waited: float) -> Meeting:
         secret=who.secret.kind,
         ways=ways,
         resolver=named,
-        elsewhere=_elsewhere(who, failure.addresses, named) if named else [],
+        elsewhere=_elsewhere(who, failure.addresses, named) if looks else [],
     )
 
 
@@ -120,18 +158,18 @@ def _resolver(who: Identity) -> Resolver | None:
     return resolver(who.host, [] if isinstance(addresses, Failure) else addresses, seconds)
 
 
-def _elsewhere(who: Identity, tried: list[str], named: Resolver) -> list[str]:
+def _elsewhere(who: Identity, tried: list[str], named: Resolver | None) -> list[str]:
     """Other addresses that this host knows, at which node rank 0 of this run greets."""
-    answers = [one for server in named.servers for one in server.answers]
-    others = [one for one in dict.fromkeys([*answers, *named.known]) if one not in tried][:_MOST_OTHERS]
+    answers = [one for server in named.servers for one in server.answers] if named else []
+    listed = named.known if named else known()
+    others = [one for one in dict.fromkeys([*answers, *listed]) if one not in tried][:_MOST_OTHERS]
     found: list[str] = []
 
-    def greets(address: str) -> None:
-        with suppress(OSError, ValueError), connect(address, who.ports[0], _GREETING_S) as there:
-            if _greeting(Lines(there).line(_GREETING_S)).run == meet.run_digest(who.run_id):
-                found.append(address)
+    def look(address: str) -> None:
+        if _greets(who, address):
+            found.append(address)
 
-    threads = [threading.Thread(target=greets, args=(one,), daemon=True, name="elsewhere") for one in others]
+    threads = [threading.Thread(target=look, args=(one,), daemon=True, name="elsewhere") for one in others]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -17,7 +17,7 @@ from msgspec import Meta, Struct
 from ncclcheck import protocol, wire
 from ncclcheck.launch import sealed
 from ncclcheck.launch.secret import Kind
-from ncclcheck.probes.facts import replace
+from ncclcheck.probes.facts import Meeting, replace
 
 T = TypeVar("T")
 
@@ -35,7 +35,8 @@ Refusal = Literal[
 class Greeting(Struct, tag="ncclcheck", frozen=True, kw_only=True):
     """The meeting point's first line, before it knows who came.
 
-    run: a digest of the run's id. secret: by what the run's nodes know each other.
+    run: a digest of the run's id. secret: by what the run's nodes know each other. place: a digest of the run's id
+    or, where that says nothing, of the endpoint: by another address only the very same run is joined.
     """
 
     protocol: int
@@ -43,6 +44,7 @@ class Greeting(Struct, tag="ncclcheck", frozen=True, kw_only=True):
     nonce: str
     run: str = ""
     secret: Kind = "none"
+    place: str = ""
 
 
 class Join(Struct, tag="join", frozen=True, kw_only=True):
@@ -93,6 +95,12 @@ class Ended(Struct, tag="ended", frozen=True, kw_only=True):
     detail: str
 
 
+class CutOff(Struct, tag="cut off", frozen=True, kw_only=True):
+    """A node came by another address, since the endpoint failed it so; None: it does not any more."""
+
+    meeting: Meeting | None = None
+
+
 class Done(Struct, tag="done", frozen=True, kw_only=True):
     """The outcome for all nodes. document: the report as JSON, where every node is to keep one."""
 
@@ -101,7 +109,7 @@ class Done(Struct, tag="done", frozen=True, kw_only=True):
     document: bytes | None = None
 
 
-FromNode = Union[Join, Beat, Ended]
+FromNode = Union[Join, Beat, Ended, CutOff]
 FromMeeting = Union[Greeting, Welcome, Refused, Begun, Beat, Done]
 
 _encoder = msgspec.json.Encoder()
@@ -134,6 +142,11 @@ def _read(decoder: msgspec.json.Decoder[T], line: bytes) -> T:
 def run_digest(run_id: str) -> str:
     """What tells runs apart on one port, and gives no id away."""
     return hashlib.sha256(b"ncclcheck run " + run_id.encode(errors="backslashreplace")).hexdigest()[:16]
+
+
+def place_digest(run_id: str, endpoint: str) -> str:
+    """What tells runs apart on all hosts of a network, where the same id, mostly none, is that of several."""
+    return run_digest(f"id {run_id}" if run_id else f"at {endpoint}")
 
 
 class Handshake:

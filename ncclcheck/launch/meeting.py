@@ -13,12 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from ncclcheck import endpoint, wire
-from ncclcheck.launch import meet
+from ncclcheck.launch import hail, meet, told
 from ncclcheck.launch.agents import Closed, Events
 from ncclcheck.launch.reception import GOODBYE_S, STRANGERS, Reception
 from ncclcheck.launch.secret import NO_SECRET, Secret
 from ncclcheck.launch.segments import keep_small
-from ncclcheck.launch.told import is_loopback
 from ncclcheck.probes.facts import Arrival
 
 _CROWD_GRACE_S = 2.0
@@ -39,13 +38,13 @@ def open_port(host: str, ports: Sequence[int]) -> tuple[socket.socket, list[str]
         try:
             return _listen(host, port), problems
         except OSError as error:
-            shown = endpoint.taken("127.0.0.1" if is_loopback(host) else "0.0.0.0", port)
+            shown = endpoint.taken("127.0.0.1" if told.is_loopback(host) else "0.0.0.0", port)
             problems.append(shown or f"port {port} cannot be opened: {error.strerror}")
     raise PortTaken("; ".join(problems))
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    if is_loopback(host):
+    if told.is_loopback(host):
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=1024)
     if socket.has_dualstack_ipv6():
@@ -77,7 +76,9 @@ class Meeting:
         keep_small(self._socket)
         self.port = int(self._socket.getsockname()[1])
         _make_room(nodes)
-        self._reception = Reception(nodes, run_id, name, command, events, secret)
+        place = meet.place_digest(run_id, told.endpoint(host, ports[0]))
+        self._answering = hail.Answering(host, (ports[0], self.port), place)
+        self._reception = Reception(nodes, run_id, name, command, events, secret, place)
         ready = threading.Event()
         self._thread = threading.Thread(
             target=lambda: asyncio.run(self._serve(ready)), daemon=True, name="meeting"
@@ -183,6 +184,7 @@ class Meeting:
         last = meet.encode(meet.Done(exit_code=exit_code, decision=decision, document=document))
         with suppress(RuntimeError, TimeoutError, asyncio.TimeoutError):
             asyncio.run_coroutine_threadsafe(self._dismiss(last), self._loop).result(GOODBYE_S + 3)
+        self._answering.close()
         self._thread.join(2.0)
 
     async def _dismiss(self, last: bytes) -> None:

@@ -19,7 +19,7 @@ from ncclcheck.launch import meet, sealed
 from ncclcheck.launch.agents import Closed, Events, Said
 from ncclcheck.launch.sealed import Seal
 from ncclcheck.launch.secret import NO_SECRET, WITH, Secret
-from ncclcheck.probes.facts import Arrival, replace
+from ncclcheck.probes.facts import Arrival, Meeting, replace
 
 STRANGERS = 64
 GOODBYE_S = 2.0
@@ -53,13 +53,20 @@ class Reception:
     """Accepts connections, lets nodes join, and passes on what they say. Methods run in its own loop only."""
 
     def __init__(
-        self, nodes: int, run_id: str, name: str, command: str, events: Events, secret: Secret = NO_SECRET
+        self,
+        nodes: int,
+        run_id: str,
+        name: str,
+        command: str,
+        events: Events,
+        secret: Secret = NO_SECRET,
+        place: str = "",
     ) -> None:
         self.nodes, self.name = nodes, name
         self.arrivals: list[Arrival] = []
         self.guests: dict[int, Guest] = {}
         self._run_id, self._command, self._events = run_id, command, events
-        self._secret = secret
+        self._secret, self._place = secret, place
         self.strangers: dict[str, str] = {}  # by address: why it does not belong to this run
         self._connections = 0
         self._begun: float | None = None
@@ -110,6 +117,7 @@ class Reception:
             nonce=sealed.nonce(),
             run=meet.run_digest(self._run_id),
             secret=self._secret.kind,
+            place=self._place,
         )
         writer.write(meet.encode(greeting))
         said = _joined(meet.from_node(await reader.readline()))
@@ -195,8 +203,18 @@ class Reception:
                 record = meet.from_node(line)
                 if isinstance(record, meet.Ended):
                     self._close(guest, record.detail)
+                elif isinstance(record, meet.CutOff):
+                    self._note_way(guest, record.meeting)
             elif wire.node_of(line) == guest.rank and (said := assembler.feed(line)) is not None:
                 self._pass_on(guest, Said(guest.rank, said))
+
+    def _note_way(self, guest: Guest, unreached: Meeting | None) -> None:
+        """The endpoint failed it, and it came by another address; or it is reached by now. Raises ValueError."""
+        noted = unreached and sound(unreached)
+        self.arrivals = [
+            replace(a, unreached=noted) if (a.name, a.outcome) == (guest.name, "joined") else a
+            for a in self.arrivals
+        ]
 
     def _pass_on(self, guest: Guest, said: Said) -> None:
         if self._begun is None:
@@ -278,6 +296,18 @@ def _checked(join: meet.Join) -> meet.Join:
         version=_printable(join.version),
         address=_plain(join.address),
     )
+
+
+def sound(said: Meeting) -> Meeting:
+    """What a node tells of its own way, with addresses that are some and words that may be printed.
+
+    Raises ValueError. Nothing of it is tried or run; rules judge it as they judge the node's other facts.
+    """
+    for one in (*said.addresses, *said.elsewhere, *said.neighbours, *(way.address for way in said.ways)):
+        ipaddress.ip_address(one)
+    for hop in (hop for way in said.ways for hop in way.hops):
+        ipaddress.ip_address(hop.address)
+    return replace(said, detail=_printable(said.detail), arrivals=[])
 
 
 def _printable(text: str) -> str:

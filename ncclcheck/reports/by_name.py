@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from ipaddress import ip_network
 from shlex import quote
 
-from ncclcheck.probes.facts import ByName, Cluster, Connect
-from ncclcheck.reports import firewall, lan
+from ncclcheck.probes.facts import ByName, Cluster, Connect, replace
+from ncclcheck.reports import firewall, lan, own_way
 from ncclcheck.reports.findings import Finding, Where, fail, seen, you
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.reached import Pair, Reached, blame
@@ -27,10 +27,26 @@ def findings(cluster: Cluster, found: Reached, links: Mapping[str, lan.Link]) ->
         return
     culprits, left = blame(bad, set(tried))
     for one in culprits:
-        yield _told(one.node, sorted(one.pairs), tried, found, links)
+        yield _explained(cluster, _told(one.node, sorted(one.pairs), tried, found, links))
     for pair in left:
         if pair[::-1] not in left or pair < pair[::-1]:
-            yield _told(pair[1], [one for one in (pair, pair[::-1]) if one in left], tried, found, links)
+            both = [one for one in (pair, pair[::-1]) if one in left]
+            yield _explained(cluster, _told(pair[1], both, tried, found, links))
+
+
+def _explained(cluster: Cluster, told: Finding) -> Finding:
+    """The same, where the node's own filter drops what finds neighbours of IPv6: that is to be let in."""
+    node = next((one for one in cluster.nodes if one.name == told.where.node), None)
+    chain = own_way.without_neighbours(node) if node else None
+    if node is None or chain is None or told.where.device is None:
+        return told
+    why = own_way.WITHOUT_NEIGHBOURS.format(firewall.shown(chain))
+    remedies = [
+        own_way.neighbours_in(node, chain, told.where.device),
+        *(r for r in told.remedies if r.who == "you"),
+    ]
+    where = replace(told.where, peer=None)
+    return replace(told, where=where, what=f"{told.what}: {why}", owner="node", remedies=remedies)
 
 
 def _told(

@@ -7,12 +7,25 @@ the route really gives, the next hop that does not answer, an address that the k
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from shlex import quote
 
-from ncclcheck.probes.facts import Address, Cluster, Hop, Interface, Node, Unread, Way, at, replace, value_or
-from ncclcheck.reports import lan
+from ncclcheck.probes.facts import (
+    Address,
+    Cluster,
+    Filter,
+    Hop,
+    Interface,
+    Node,
+    Unread,
+    Way,
+    at,
+    replace,
+    value_or,
+)
+from ncclcheck.reports import firewall, lan
 from ncclcheck.reports.findings import Evidence, Finding, Remedy, Where, admin, fail, seen, you
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.reached import Pair, Reached
@@ -364,6 +377,41 @@ def _other_gateway(node: Node, way: Way, hop: Hop) -> Iterator[Remedy]:
     )
 
 
+def _deaf_to_neighbours(node: Node, way: Way) -> Cause | None:
+    """No machine is found on the wire, and this host's own filter drops what finds them."""
+    hop = next((one for one in way.hops if _is_silent(one)), None)
+    chain = without_neighbours(node) if hop and _peer(way).version == 6 else None
+    if hop is None or chain is None:
+        return None
+    return Cause(
+        f"{WITHOUT_NEIGHBOURS.format(firewall.shown(chain))}: no machine on {hop.interface} is found for "
+        f"{hop.address}",
+        hop.interface,
+        (neighbours_in(node, chain, hop.interface),),
+    )
+
+
+WITHOUT_NEIGHBOURS = "its own packet filter drops ICMPv6 ({}), by which IPv6 finds its neighbours"
+
+
+def without_neighbours(node: Node) -> Filter | None:
+    """The chain of its own packet filter that drops ICMPv6."""
+    chains = firewall.harmful(node, "input")
+    return next((one for one in chains if re.search("icmpv6|ipv6-icmp", one.rule)), None)
+
+
+def neighbours_in(node: Node, chain: Filter, device: str) -> Remedy:
+    """What every host of IPv6 must let in."""
+    kinds = "nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit, nd-router-advert, packet-too-big"
+    on = f"# on {node.name}"
+    return admin(
+        "Let neighbour discovery in, here and in the file that the rules are loaded from (RFC 4890, 4.4.1).",
+        f"nft insert rule {chain.family} {quote(chain.table)} {quote(chain.chain)} icmpv6 type "
+        f"'{{ {kinds} }}' accept   {on}",
+        f"ip -6 neigh flush dev {quote(device)}   {on}",
+    )
+
+
 _CAUSES: tuple[Callable[[Node, Way], Cause | None], ...] = (
     _ipv6_is_off,
     _not_used,
@@ -372,6 +420,7 @@ _CAUSES: tuple[Callable[[Node, Way], Cause | None], ...] = (
     _another_device,
     _wrong_source,
     _silent_gateway,
+    _deaf_to_neighbours,
 )
 
 
@@ -379,3 +428,19 @@ def unanswered(way: Way) -> str:
     """Where the address itself is on the wire and nobody there answers for it; empty where it is not so."""
     hop = next((one for one in way.hops if one.address == way.address and one.state in _UNANSWERED), None)
     return f"no machine on {hop.interface} answers for {way.address} ({hop.state.upper()})" if hop else ""
+
+
+def wire(way: Way, node: str) -> Remedy | None:
+    """Where nobody on the wire answers for the address: what to look at, which is no firewall of TCP."""
+    hop = next((one for one in way.hops if one.address == way.address and one.state in _UNANSWERED), None)
+    if hop is None:
+        return None
+    name = quote(hop.interface)
+    return admin(
+        f"Look at the switch port of {node}'s {hop.interface} (its VLAN), at its cable, and at the same on the "
+        "other "
+        "node: not even a neighbour query is answered, which a firewall of TCP does not do. Received packets that "
+        "do not rise mean that nothing comes in at all.",
+        f"ip -s link show {name}   # on {node}, twice",
+        f"ethtool {name} | grep -E 'Speed|Link detected'; bridge vlan show 2>/dev/null   # on {node}",
+    )

@@ -341,11 +341,18 @@ def _never_came(cluster: Cluster, silence: Silence) -> Finding | None:
     place = f"--nodes {cluster.job.nodes_asked} --node-rank {rank} --rdzv-endpoint {host}:{port}"
     return _found(
         silence,
-        f"it did not join within {found['seconds']} s: it was late, did not come through, or was not started",
+        f"it did not join within {found['seconds']} s: it was late or not started; or nothing passes from it to "
+        "any address of this node: then that node alone knows why, and says so there (RUN010)",
         "torchrun, started like this, would wait for it too.",
         "job",
-        you("Start the same command there, while this one waits.", f"ncclcheck {cluster.command} {place}"),
-        you("If it runs there, its own last lines say why it does not reach this node; --wait S waits longer."),
+        you(
+            "If it was not started, start the same command there, while this one waits; --wait S waits longer.",
+            f"ncclcheck {cluster.command} {place}",
+        ),
+        you(
+            "If it was, read its own report: the first finding names the cause. This shows it again within 30 s.",
+            f"ncclcheck env {place} --wait 10   # on that node",
+        ),
         you(
             "If it ends there at once, a variable of that shell alone may end Python: start it without them.",
             f"env -u {' -u '.join(_ENDS_PYTHON)} ncclcheck {cluster.command} {place}",

@@ -13,7 +13,10 @@ Launcher = Literal["local", "slurm", "ssh", "join", "torchrun"]
 
 
 class Arrival(Struct, frozen=True, kw_only=True):
-    """A node that came to the meeting point of a join. nodes: how many it was told that there are."""
+    """A node that came to the meeting point of a join. nodes: how many it was told that there are.
+
+    unreached: the endpoint failed it, as it saw that, and it came by another address of node rank 0.
+    """
 
     outcome: Literal["joined", "left", "same rank", "other count", "other command", "other protocol", "late"]
     node_rank: int
@@ -21,6 +24,7 @@ class Arrival(Struct, frozen=True, kw_only=True):
     address: str = ""
     nodes: int = 0
     detail: str = ""
+    unreached: Meeting | None = None
 
 
 class Meeting(Struct, frozen=True, kw_only=True):

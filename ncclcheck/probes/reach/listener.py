@@ -117,6 +117,8 @@ def _bound(address: str, kind: socket.SocketKind) -> socket.socket:
     """A socket on a random port of the system's own range, as NCCL and gloo take theirs."""
     sock = socket.socket(p.family_of(address), kind)
     try:
+        if kind == socket.SOCK_STREAM:  # its connections to a peer that is away must not hold the port afterwards
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if kind == socket.SOCK_DGRAM:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
         sock.bind(p.place(address, 0))

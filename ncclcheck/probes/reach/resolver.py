@@ -25,24 +25,37 @@ _RECURSE = 0x0100
 def resolver(name: str, addresses: list[str], seconds: float) -> Resolver:
     """For a name that getaddrinfo(3) gave these addresses for, after so many seconds. Never raises."""
     machine = Machine()
-    lines = [line.partition("#")[0].split() for line in _text(machine, "/etc/hosts").splitlines()]
+    lines = _of_hosts(machine)
     own = [line for line in lines if name.lower() in map(str.lower, line[1:])]
     files = list(dict.fromkeys(line[0] for line in own))
     beside = [one for line in lines if line and line not in own and line[0] in addresses for one in line[1:]]
     uses = [line for line in _text(machine, "/etc/nsswitch.conf").splitlines() if line.startswith("hosts:")]
     dns = not uses or any(word in uses[0] for word in ("dns", "resolve"))
-    known: dict[str, list[str]] = {}
-    for line in lines:
-        if line[1:] and _leads_out(line[0]) and (line[0] in known or len(known) < _MOST_KNOWN):
-            known.setdefault(line[0], []).extend(line[1:4])
     return Resolver(
         name=name,
-        known=known,
+        known=_known(lines),
         seconds=round(seconds, 2),
         files=files,
         beside=list(dict.fromkeys(beside)),
         servers=_asked(name, _text(machine, "/etc/resolv.conf")) if dns else [],
     )
+
+
+def known() -> dict[str, list[str]]:
+    """Other machines in /etc/hosts, a few, with their names. Never raises."""
+    return _known(_of_hosts(Machine()))
+
+
+def _of_hosts(machine: Machine) -> list[list[str]]:
+    return [line.partition("#")[0].split() for line in _text(machine, "/etc/hosts").splitlines()]
+
+
+def _known(lines: list[list[str]]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for line in lines:
+        if line[1:] and _leads_out(line[0]) and (line[0] in found or len(found) < _MOST_KNOWN):
+            found.setdefault(line[0], []).extend(line[1:4])
+    return found
 
 
 def _leads_out(address: str) -> bool:

@@ -6,8 +6,19 @@ import ipaddress
 from collections.abc import Iterator
 from shlex import quote
 
-from ncclcheck.probes.facts import Arrival, Cluster, Meeting, Neighbour, Node, Unread, at, value_or, variables
-from ncclcheck.reports import detours, firewall, kept, lan, misnamed, own_way, unrouted
+from ncclcheck.probes.facts import (
+    Arrival,
+    Cluster,
+    Meeting,
+    Neighbour,
+    Node,
+    Unread,
+    at,
+    replace,
+    value_or,
+    variables,
+)
+from ncclcheck.reports import cut_off, detours, firewall, kept, lan, misnamed, own_way, unrouted
 from ncclcheck.reports.agreement import disagreements
 from ncclcheck.reports.findings import (
     Finding,
@@ -27,6 +38,7 @@ from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.master import another_port, named_anew
 from ncclcheck.reports.rule import NothingToJudge, rule
 
+_WHY_LEAD = "No job can run before the nodes can talk; torchrun would wait here in silence."
 _NO_JOIN = "no join: the launcher numbers the nodes"
 
 
@@ -200,6 +212,10 @@ def lead_was_reached(cluster: Cluster) -> Iterator[Finding]:
     is unknown and the exit code 3. Where this node's own kernel has no route for 6 s, it is a failure of this
     node, and nothing more is waited for. It is one too where its kernel sends to an address in the subnet of one
     interface by another one, which a more specific route or a bridge with a part of the subnet makes it do.
+    A node that fails for 8 s looks for node rank 0 at its other addresses: those that /etc/hosts and name servers
+    here know, and by a question to all IPv6 hosts of its links. If the same run greets there, it joins by that
+    address, so that node rank 0 says why the endpoint fails, with the facts of both; until the run begins the
+    endpoint is tried again.
     Where nothing comes back, the kernel here is asked for its way to the address (what `ip route get` prints), and
     the first of these is the cause: IPv6 that is off, an address that failed duplicate address detection, a link
     without carrier, an address on a bridge's port, a route or policy rule that leads into a tunnel or by another
@@ -216,8 +232,61 @@ def lead_was_reached(cluster: Cluster) -> Iterator[Finding]:
     connect(2), getaddrinfo(3), ip-route(8); pytorch/pytorch#76367, pytorch/pytorch#79388.
     """
     meeting = cluster.job.meeting
-    if meeting is None or meeting.node_rank == 0:
-        raise NothingToJudge("this is node rank 0's own report" if meeting else _NO_JOIN)
+    if meeting is None:
+        raise NothingToJudge(_NO_JOIN)
+    if meeting.node_rank != 0:
+        yield from _not_reached(cluster, meeting)
+    elif came := cut_off.arrivals(meeting):
+        yield from _came_otherwise(cluster, meeting, came)
+    else:
+        raise NothingToJudge("this is node rank 0's own report")
+
+
+def _came_otherwise(cluster: Cluster, meeting: Meeting, came: list[Arrival]) -> Iterator[Finding]:
+    """On node rank 0: nodes that the endpoint failed, by what they and all others know."""
+    told = [one for one in came if one.unreached and not cut_off.by_another_holder(cluster, one.unreached)]
+    if not told:
+        raise NothingToJudge("its ground failed: RUN005")
+    for lead, group in cut_off.by_cause(cluster, told):
+        first = group[0]
+        assert first.unreached is not None
+        node = next((node for node in cluster.nodes if node.name == first.name), None)
+        names = fold_names(one.name for one in group)
+        does = "does not reach" if len(group) == 1 else "do not reach"
+        if lead is None and node is not None:
+            alone = replace(
+                cluster, nodes=[node], job=replace(cluster.job, meeting=replace(first.unreached, node_rank=1))
+            )
+            yield from map(_as_certain, _not_reached(alone, first.unreached))
+            continue
+        if lead is None:
+            continue
+        yield fail(
+            Where(
+                node=lead.node,
+                device=lead.device or None,
+                peer="node rank 0" if lead.node == first.name else names,
+            ),
+            f"{names} {does} node rank 0 at {meeting.endpoint}: {lead.words}",
+            why=_WHY_LEAD,
+            owner="node",
+            evidence=[
+                seen(f"connect(2) on {first.name}", first.unreached.detail),
+                seen("meeting point", f"{first.name} came by another address of this node"),
+                *lead.evidence,
+                *(own_way.evidence(node, way) for way in first.unreached.ways if node),
+            ],
+            fix=list(lead.fix),
+        )
+
+
+def _as_certain(found: Finding) -> Finding:
+    """Node rank 0 runs and answers at another address, so that it is the way to the endpoint that fails."""
+    return replace(found, state=State.FAIL)
+
+
+def _not_reached(cluster: Cluster, meeting: Meeting) -> Iterator[Finding]:
+    """Why the one node of this cluster did not reach node rank 0."""
     name = cluster.nodes[0].name if cluster.nodes else None
     evidence = [
         seen("endpoint", f"{meeting.endpoint}, by {meeting.told_by}"),
@@ -227,7 +296,7 @@ def lead_was_reached(cluster: Cluster) -> Iterator[Finding]:
         *(own_way.evidence(node, way) for node in cluster.nodes for way in meeting.ways),
         *misnamed.evidence(meeting),
     ]
-    why = "No job can run before the nodes can talk; torchrun would wait here in silence."
+    why = _WHY_LEAD
     named = misnamed.cause(cluster, meeting)
     own_cause = named or _by_own_way(cluster, meeting)
     if own_cause is not None:
@@ -392,6 +461,7 @@ def _ways(node: Node, meeting: Meeting) -> Iterator[str]:
 
 def _mends(cluster: Cluster, meeting: Meeting) -> list[Remedy]:
     host, _, port = meeting.endpoint.rpartition(":")
+    on_wire = [one for way in meeting.ways if (one := own_way.wire(way, _here(cluster)))]
     start = you("See whether node rank 0 runs, and on which address.", f"ss -ltn | grep {port}   # on node 0")
     if "--rdzv-id" in meeting.detail:
         return [
@@ -415,7 +485,7 @@ def _mends(cluster: Cluster, meeting: Meeting) -> list[Remedy]:
                 "ip route",
             ),
         ],
-        "silent": [start, *_opened(cluster, meeting)],
+        "silent": [*on_wire, start, *([] if on_wire else _opened(cluster, meeting))],
         "stranger": [
             you(
                 "Take another port, on every node the same.",
@@ -425,6 +495,10 @@ def _mends(cluster: Cluster, meeting: Meeting) -> list[Remedy]:
         ],
     }
     return mends.get(meeting.outcome, [start])
+
+
+def _here(cluster: Cluster) -> str:
+    return cluster.nodes[0].name if cluster.nodes else "this node"
 
 
 def _opened(cluster: Cluster, meeting: Meeting) -> Iterator[Remedy]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclcheck.probes.facts import Cluster, Node, Resolution, Unread, at, variables
+from ncclcheck.probes.facts import Arrival, Cluster, Node, Resolution, Unread, at, variables
 from ncclcheck.reports import hosts_file, lan
 from ncclcheck.reports.agreement import disagreements
 from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, fail, fine, note, seen, unknown, you
@@ -140,10 +140,14 @@ def _of_another(cluster: Cluster, master: Master, first: str, other: str, addres
     )
 
 
+def _came_through(one: Arrival) -> bool:
+    return one.outcome == "joined" and one.unreached is None
+
+
 def _of_nobody(cluster: Cluster, master: Master, first: str, addresses: list[str]) -> Iterator[Finding]:
     evidence = [seen(master.host, ", ".join(addresses)), seen("node 0", first)]
     meeting = cluster.job.meeting
-    if meeting is not None and any(arrival.outcome == "joined" for arrival in meeting.arrivals):
+    if meeting is not None and any(_came_through(one) for one in meeting.arrivals):
         yield note(
             Where(node=first),
             f"{master.source} {master.host} is no address of its own; the others came through it all the same",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Resolution, Unread, value_or
-from ncclcheck.reports import hosts_file, lan
+from ncclcheck.reports import behind_nat, hosts_file, lan
 from ncclcheck.reports.findings import Finding, Remedy, State, Where, admin, fine, seen, unknown, warn, you
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.reached import Pair, Reached, required
@@ -52,9 +52,12 @@ def peer_names(cluster: Cluster) -> Iterator[Finding]:
     answers = {pair: answer for pair, answer in asked.items() if not isinstance(answer, Unread)}
     late = {pair for pair, answer in asked.items() if isinstance(answer, Unread) and answer.kind == "timed_out"}
     own = _addresses(cluster, found)
+    away = {one.node for one in behind_nat.hidden(cluster)}  # NET003 says that nobody reaches their addresses
     nowhere = {pair for pair, answer in answers.items() if not answer.addresses}
     elsewhere = {
-        pair for pair, answer in answers.items() if answer.addresses and not own[pair[1]] & set(answer.addresses)
+        pair
+        for pair, answer in answers.items()
+        if answer.addresses and not own[pair[1]] & set(answer.addresses) and pair[1] not in away
     }
     if not answers and not late:
         raise NothingToJudge("no names were given")

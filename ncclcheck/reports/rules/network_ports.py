@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from shlex import quote
 
-from ncclcheck.probes.facts import Cluster, Filter, Node, NoDoor, Unread
+from ncclcheck.probes.facts import Cluster, Filter, Neighbour, Node, NoDoor, Unread
 from ncclcheck.reports import (
     by_name,
     firewall,
+    flapping,
     kept,
     knocked,
     lan,
@@ -19,6 +20,7 @@ from ncclcheck.reports import (
     own_way,
     to_itself,
     translated,
+    trunk,
     volleys,
 )
 from ncclcheck.reports.findings import (
@@ -59,6 +61,9 @@ _SAID = {
     "not_sent": "not sent",
 }
 _MOST_PAIRS = 8
+# Bytes that a node which hears nobody may have counted in 3 s: what its own host puts on the interface (70 were
+# seen in the lab); a sound one receives thousands, for all others ask for it.
+_MOST_OF_A_DEAF_ONE = 500
 _OWN_FILTER = "of the two only {} has a packet filter of its own that can stop it or lead it elsewhere"
 
 
@@ -93,17 +98,20 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
     blackhole or unreachable), or says of a connection that what it sent again never left (TCP_INFO). For a peer
     that is not reached the kernel is asked for its way (`ip route get`): an interface without carrier, a bridge's
     port, a tunnel, another interface's address as the sender, and a gateway or one of several next hops that
-    answers no ARP are the cause. Each node also connects to its own address, as its ranks do. Where the
-    packet filter may be read, which only root may, the chain is named that can stop it, and a rule before it is
-    the fix. A peer tells from which address it was called: another one than ours is NAT on the way, a warning
-    within one subnet; an address of another interface of ours is a rule or route that leads there, a failure where
-    bursts were slow that way. Where gloo would tell another address, the first of a node's own name
-    and often one of IPv6, the others knock there too: no answer is a failure, though the first way passes. Then
-    up to 8 connections are opened at once: it is a warning where more than 10 % of those to a node, and at least
-    3, have no answer within 0.8 s although packets pass: a limit on new ones. After a job that failed or hung it
-    is tried once more: what passed before the job and fails after it was lost in between. A node that falls
-    silent in a job is tried by up to 64 others, on a port that was open before it: a refusal is an answer. Where
-    some have one and some have none, the way between is a failure.
+    answers no ARP are the cause. Each node also connects to its own address, as its ranks do. Where the packet
+    filter may be read, which only root may, the chain is named that can stop it, and a rule before it is the fix.
+    Where nodes fall into two groups in each of which all passes, and between which a part of the connections is
+    lost, a member of the trunk between them is the cause. A node that finds no machine on its wire, receives
+    nothing, and whose own MAC address the others hold, is deaf: its link is dead in one direction. A peer tells
+    from which address it was called: another one than ours is NAT on the way, a warning within one subnet; an
+    address of another interface of ours is a rule or route that leads there, a failure where bursts were slow
+    that way. Where gloo would tell another address, the first of a node's own name and often one of IPv6, the
+    others knock there too: no answer is a failure, though the first way passes. Then up to 8 connections are
+    opened at once: it is a warning where more than 10 % of those to a node, and at least 3, have no answer within
+    0.8 s although packets pass: a limit on new ones. After a job that failed or hung it is tried once more: what
+    passed before the job and fails after it was lost in between. A node that falls silent in a job is tried by up
+    to 64 others, on a port that was open before it: a refusal is an answer. Where some have one and some have
+    none, the way between is a failure.
 
     ## Fix
     - **you** try it by hand as shown, and leave the node out until it is repaired.
@@ -133,7 +141,11 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
     at_source = kept.kept(cluster, tries.found, tries.bad)
     yield from kept.findings(tries.found, at_source, tries.links)
     tries = tries.without({pair for one in at_source for pair in one.pairs})
-    told = [*by_own_way, *itself, *at_source]
+    across = trunk.trunk(tries.found)
+    split = across.pairs if across else frozenset()
+    yield from trunk.findings(tries.found, across) if across else ()
+    tries = tries.without({*split})
+    told = [*by_own_way, *itself, *at_source, *split]
     yield from by_name.findings(cluster, tries.found, tries.links)
     lost = closed(cluster)
     for run in tries.apart():
@@ -145,23 +157,24 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
     yield from translated.findings(cluster, tries.found, tries.links)
     networks = {node: str(link.network) for node, link in tries.links.items()}
     yield from volleys.findings(
-        own_way.without_volleys(tries.found, half),
+        own_way.without_volleys(tries.found, {*half, *split}),
         cluster.policy.thresholds.get("NET009.loss_percent", 1.0),
         networks,
     )
     if lost:
-        yield from _closed(replace(_Tries.of(after_the_job(cluster)), bad=lost))
+        yield from _closed(cluster, replace(_Tries.of(after_the_job(cluster)), bad=lost))
 
 
-def _closed(tries: _Tries) -> Iterator[Finding]:
+def _closed(cluster: Cluster, tries: _Tries) -> Iterator[Finding]:
     """Connections that passed before the job and failed after it."""
     for run in tries.apart():
         for one in _judged(run) if run.bad else ():
             before = seen("before the job", "all of these connections passed")
             what = f"{one.what}. It passed before the job, and failed after it"
-            yield fail(
+            told = fail(
                 one.where, what, why=one.why, owner=one.owner, evidence=[before, *one.evidence], fix=one.remedies
             )
+            yield flapping.explained(cluster, told)
 
 
 def _judged(tries: _Tries) -> Iterator[Finding]:
@@ -277,6 +290,8 @@ class _Tries:
         if any(self._udp_passes(pair) for pair in pairs):
             said = "rejects" if outcomes["unreachable"] + outcomes["refused"] else "drops"
             return f"UDP passes and TCP does not, so a packet filter {said} it, not a cable"
+        if deaf := self._deaf(pairs):
+            return deaf
         if all(connect.kept == "neighbour" for connect in connects):
             return "no machine answers for the address on this wire (ARP): a host that is off, a VLAN, a cable"
         if outcomes["stranger"] == len(pairs):
@@ -286,6 +301,39 @@ class _Tries:
                 "nothing passes between their subnets: the router does not forward it, or a packet filter drops it"
             )
         return "nothing passes: a packet filter, a VLAN, a switch port or a cable"
+
+    def _deaf(self, pairs: Sequence[Pair]) -> str:
+        """One node finds nobody's MAC address while its peers hold its own: it is heard, and hears nothing."""
+        ends = {node for pair in pairs for node in pair}
+        for node in sorted(ends):
+            out, back = ([self.found.seen[p] for p in pairs if p[end] == node] for end in (0, 1))
+            if (
+                len(out) + len(back) == len(pairs)
+                and len(back) > 1
+                and all(self.found.connects[p].kept == "neighbour" for p in pairs if p[0] == node)
+                and all(isinstance(peer.neighbour, Neighbour) and not peer.neighbour.permanent for peer in back)
+                and (taken := self._taken_in(node)) is not None
+                and taken <= _MOST_OF_A_DEAF_ONE
+            ):
+                return (
+                    f"{node} is heard and hears nothing: the others hold its MAC address, it finds none of "
+                    "theirs, "
+                    f"and its {self.found.interface(node)} received {taken} bytes meanwhile. The receiving "
+                    "direction "
+                    "of its link is dead (a strand of the fibre, the transceiver, the switch port), or the port "
+                    "was "
+                    "put into another VLAN"
+                )
+        return ""
+
+    def _taken_in(self, node: str) -> int | None:
+        """Bytes that its interface received while nodes tried each other, where they were counted."""
+        of_node = self.found.of_node.get(node)
+        if of_node is None or isinstance(of_node.beside, Unread) or isinstance(of_node.counters, Unread):
+            return None
+        if not (of_node.beside.seconds and of_node.beside.bytes_out):
+            return None
+        return of_node.beside.bytes_in + of_node.counters.bytes_in
 
     def _crosses(self, pair: Pair) -> bool:
         a, b = (self.links.get(node) for node in pair)
@@ -327,7 +375,9 @@ class _Tries:
             fold_names([node, *others]).replace(", ", " and "),
         )
         silent = not any(map(self._udp_passes, pairs)) and not any(map(self._crosses, pairs))
-        return [by_hand, *([wire] if silent else []), *([opened] if networks else [])]
+        unasked = all(self.found.connects[pair].kept == "neighbour" for pair in pairs)
+        on_wire = silent and (unasked or bool(self._deaf(pairs)))
+        return [by_hand, *([wire] if silent else []), *([opened] if networks and not on_wire else [])]
 
     def let_pass(self, node: str, network: str) -> list[Remedy]:
         """In the chains of its own filter that can stop what comes in to it, or leaves it."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Unread
-from ncclcheck.reports import detours, lan, misplaced, prefixes, unrouted
+from ncclcheck.reports import behind_nat, detours, lan, misplaced, prefixes, unrouted
 from ncclcheck.reports.findings import (
     Finding,
     Remedy,
@@ -55,7 +55,9 @@ def shared_network(cluster: Cluster) -> Iterator[Finding]:
     specific route, or a bridge with a part of the subnet, leads to some of its nodes. Subnets that overlap are a
     prefix length that is wrong on one side: a warning where the nodes still find each other, else a failure. Of
     two subnets of one size the right one is that of the endpoint, else the one in which the other side has an
-    address too.
+    address too. A node that connects to the others under an address which it does not have (its peers tell
+    it), and whose own private address nobody reaches, is behind NAT: a container or a VM on a private network of
+    its host. No other node needs a route to it.
 
     ## Fix
     - **you** name the interfaces that share a network, all names in one list:
@@ -70,9 +72,12 @@ def shared_network(cluster: Cluster) -> Iterator[Finding]:
         raise NothingToJudge("fewer than two nodes have an interface to use (NET001)")
     lonely = [link for link in links if lan.is_loopback(link.address)]
     yield from (_on_loopback(cluster, link) for link in lonely)
-    subnets = subnets_of(cluster, [link for link in links if link not in lonely])
+    hidden = behind_nat.hidden(cluster)
+    yield from behind_nat.findings(cluster, hidden)
+    away = {one.node for one in hidden}
+    subnets = subnets_of(cluster, [one for one in links if one not in lonely and one.node not in away])
     yield from detours.findings(cluster, [link for subnet in subnets for link in subnet.links])
-    if len(subnets) == 1 and not lonely:
+    if len(subnets) == 1 and not lonely and not hidden:
         yield fine(Where(), f"all {len(links)} nodes are in {subnets[0].network}")
     if len(subnets) > 1:
         ways = Ways(cluster)
