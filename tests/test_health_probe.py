@@ -53,9 +53,10 @@ NODE: dict[str, str | bytes] = {
     f"{EDAC}/mc1/ce_count": "0\n",
     f"{EDAC}/mc1/ue_count": "0\n",
     f"{EDAC}/power/async": "disabled\n",
-    "/proc/meminfo": "MemTotal: 1000 kB\nSwapTotal:  8192 kB\nSwapFree: 6144 kB\nCommitLimit: 500 kB\nCommitted_AS: 80 kB\n",
+    "/proc/meminfo": "SwapTotal:  8192 kB\nSwapFree: 6144 kB\nCommitLimit: 500 kB\nCommitted_AS: 80 kB\n",
     "/proc/sys/vm/overcommit_memory": "2\n",
-    "/proc/pressure/memory": "some avg10=1.00 avg60=2.00 avg300=3.25 total=9\nfull avg10=0.00 avg60=0.50 avg300=1.75 total=4\n",
+    "/proc/pressure/memory": "some avg10=1.00 avg60=2.00 avg300=3.25 total=9\n"
+    "full avg10=0.00 avg60=0.50 avg300=1.75 total=4\n",
     "/proc/self/mountinfo": MOUNTS,
     "/proc/uptime": "7200.00 1.0\n",
     "/sys/class/nvme/nvme0/state": "live\n",
@@ -165,13 +166,14 @@ def test_mounts_are_touched_by_a_child_that_is_left_behind(
     )
     monkeypatch.setattr(mounted, "_TOUCH", slow)
     monkeypatch.setattr(mounted, "_SECONDS", 1.0)
-    monkeypatch.setattr(Machine, "read", lambda self, path, most=0: text)
+    monkeypatch.setattr(Machine, "read", lambda *_: text)
     begun = time.monotonic()
     found = mounted.answers(Machine())
     assert time.monotonic() - begun < 8
     assert found == [
         Answer(name=f"{tmp_path}/here", kind="nfs4", source="filer:/here"),
-        Answer(name=f"{tmp_path}/gone", kind="nfs4", source="filer:/gone", error="ENOENT: No such file or directory"),
+        Answer(name=f"{tmp_path}/gone", kind="nfs4", source="filer:/gone",
+               error="ENOENT: No such file or directory"),
         Answer(name=f"{tmp_path}/late", kind="nfs4", source="filer:/late", late=True),
     ]  # fmt: skip
 
@@ -276,7 +278,8 @@ def test_any_frames_are_survived(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("control", "size", "tags"), [(0x5110, 4096, True), (0x2810, 512, False), (0x2910, 512, True), (0x0, 128, False)]
+    ("control", "size", "tags"),
+    [(0x5110, 4096, True), (0x2810, 512, False), (0x2910, 512, True), (0x0, 128, False)],
 )  # fmt: skip
 def test_how_much_a_card_reads_at_a_time(control: int, size: int, tags: bool) -> None:
     config = bytearray(256)

@@ -32,8 +32,8 @@ from ncclcheck.probes.facts import (
     Job,
     JobFacts,
     Launcher,
-    Library,
     Leaf,
+    Library,
     Limits,
     Lock,
     Marks,
@@ -487,7 +487,8 @@ def _health(plan: Plan, number: int) -> Health:
     swap = 0 if guest or plan.pod else 8 * GIB
     none = Unread("absent", "no EDAC driver counts the memory errors of this machine")
     modules = [
-        MemoryModule(name=f"mc{mc}/dimm{dimm}", corrected=3 * (mc == number), uncorrected=0, label=f"DIMM_{mc}{dimm}")
+        MemoryModule(name=f"mc{mc}/dimm{dimm}", corrected=3 * (mc == number), uncorrected=0,
+                     label=f"DIMM_{mc}{dimm}")
         for mc in range(8) for dimm in range(2)
     ]  # fmt: skip
     point = "/scratch"

@@ -145,18 +145,18 @@ def example_tuner(cluster: Cluster) -> Iterator[Finding]:
     The tuner plugin that NCCL finds is not the example in NVIDIA's source tree.
 
     ## Why it matters
-    The example asks for one channel before it looks into its table. Where no row matches, and where a row has -1 for
-    channels, which its documentation calls the default, the collective runs in one channel: a tenth of the speed
-    on a node with NVLink. A misspelt word in a row means allreduce, ring or simple, lines with fewer than eight
-    fields vanish, and nothing is said. A table without rows, or one that is not found, slows everything down.
+    The example asks for one channel before it looks into its table. Where no row matches, and where a row has -1
+    for channels, which its documentation calls the default, the collective runs in one channel: a fraction of the
+    speed on a node with NVLink. A misspelt word in a row means allreduce, ring or simple, lines with fewer than
+    eight fields vanish, and nothing is said. A table that is not found slows everything down.
 
     ## How we know
     The plugin's own text (`TUNER/ExamplePlugin`), or its name: libnccl-tuner-example.so, libnccl-tuner-basic.so.
 
     ## Fix
-    - **you** `unset NCCL_TUNER_PLUGIN`. For one algorithm per function no plugin is needed:
-      NCCL_ALGO and NCCL_PROTO take lists by function since 2.24. Or set `*nChannels = 0` in the source, which keeps
-      NCCL's own number.
+    - **you** `unset NCCL_TUNER_PLUGIN`. For one algorithm per function no plugin is needed: NCCL_ALGO and
+      NCCL_PROTO take lists by function since 2.24. Or set `*nChannels = 0` in the source, which keeps NCCL's own
+      number.
 
     ## Source
     NVIDIA/nccl plugins/tuner/example/plugin.c (`*nChannels = 1`), plugins/tuner/basic/plugin.c and src/enqueue.cc

@@ -31,11 +31,11 @@ def leaves(cluster: Cluster) -> Iterator[Finding]:
     joined, nothing reaches it.
 
     ## How we know
-    The switch at the end of each cable: for Ethernet by LLDP, as systemd-networkd (/run/systemd/netif/lldp) or lldpd
-    keeps it; for InfiniBand by `smpquery -D nodeinfo 0,PORT`, which needs /dev/infiniband/umad*. Nodes are compared
-    where they have the same slots and at least half of their HCAs on the same switches. The same switches in
-    another order than on two thirds of at least three nodes is a warning. A switch that the others do not have is a
-    note, and so is a draw: a fabric without rails is cabled in any order.
+    The switch at the end of each cable: for Ethernet by LLDP, as systemd-networkd (/run/systemd/netif/lldp) or
+    lldpd keeps it; for InfiniBand by `smpquery -D nodeinfo 0,PORT`, which needs /dev/infiniband/umad*. Nodes are
+    compared where they have the same slots and at least half of their HCAs on the same switches. The same switches
+    in another order than on at least two other nodes, and on two thirds of those that have them, is a warning. A
+    switch that the others do not have is a note, and so is a draw: a fabric without rails is cabled in any order.
 
     ## Fix
     - **admin** change the two cables; look at the port's label in `ibnetdiscover` or `lldpctl` first.
@@ -52,10 +52,12 @@ def leaves(cluster: Cluster) -> Iterator[Finding]:
         yield from _not_told(list(nodes.values()))
         return
     usual = Counter(told.values())
+    of_switches = Counter(tuple(_switches(links)) for links in told.values())
     odd = {name: like for name, links in told.items() if (like := _like(links, usual)) is not None}
     for name, like in odd.items():
         others = [other for other, links in told.items() if links == like]
-        yield _otherwise(nodes[name], told[name], like, others)
+        most = len(others) >= 2 and len(others) * 3 >= of_switches[tuple(_switches(told[name]))] * 2
+        yield _otherwise(nodes[name], told[name], like, others, crossed=most and _same(told[name], like))
     if not odd:
         yield fine(
             Where(), f"{many(len(told), 'node')} have each HCA on the leaf switch that it has on the others"
@@ -98,20 +100,23 @@ def _is_near(links: Cabling, other: Cabling) -> bool:
     if [slot for slot, _ in links] != [slot for slot, _ in other]:
         return False
     same = sum(a == b for a, b in zip(links, other, strict=True))
-    return _switches(links) == _switches(other) or same * 2 >= len(links)
+    return _same(links, other) or same * 2 >= len(links)
+
+
+def _same(links: Cabling, other: Cabling) -> bool:
+    return _switches(links) == _switches(other)
 
 
 def _switches(links: Cabling) -> list[str]:
     return sorted(switch for _, switch in links)
 
 
-def _otherwise(node: Node, links: Cabling, like: Cabling, others: list[str]) -> Finding:
+def _otherwise(node: Node, links: Cabling, like: Cabling, others: list[str], *, crossed: bool) -> Finding:
     names = {leaf.identity: f"{leaf.switch}" for leaf in known(at(node, "rdma.leaves"))}
     hcas = dict(wiring.hca_names(node))
     moved = [(slot, switch) for (slot, switch), usual in zip(links, like, strict=True) if (slot, switch) != usual]
     shown = ", ".join(f"{_hca(slot, hcas)} on {names.get(switch, switch)}" for slot, switch in moved[:8])
-    crossed = _switches(links) == _switches(like) and len(others) >= 2
-    what = "in another order" if _switches(links) == _switches(like) else "to another leaf switch"
+    what = "in another order" if _same(links, like) else "to another leaf switch"
     level = warn if crossed else note
     return level(
         Where(node=node.name, device=_hca(moved[0][0], hcas) if len(moved) == 1 else None),
@@ -134,8 +139,14 @@ _SEE: list[Remedy] = [
 ]
 
 
-@rule("RDM061", "rails of RoCE reach each other where NCCL was told to cross them", worst=State.WARN,
-      needs=("rdma.devices", "network.interfaces", "network.routes"), at_least=2, between_machines=True)  # fmt: skip
+@rule(
+    "RDM061",
+    "rails of RoCE reach each other where NCCL was told to cross them",
+    worst=State.WARN,
+    needs=("rdma.devices", "network.interfaces", "network.routes"),
+    at_least=2,
+    between_machines=True,
+)
 def across(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -161,8 +161,8 @@ def nvmes(cluster: Cluster) -> Iterator[Finding]:
             yield _not_live(node, disk)
         for event in of_kernel(node, "disk error"):
             yield note(
-                Where(node=node.name), "the kernel reports errors of a disk",
-                why="A disk that fails slows down or ends what reads from it.", owner="node", evidence=[said(event)],
+                Where(node=node.name), "the kernel reports errors of a disk", owner="node",
+                why="A disk that fails slows down or ends what reads from it.", evidence=[said(event)],
                 fix=[admin("See what the disk says of itself.", "smartctl -H -A /dev/nvme0", "nvme list")],
             )  # fmt: skip
         if disks and not bad:
