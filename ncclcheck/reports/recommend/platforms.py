@@ -148,11 +148,13 @@ RULES = (
         source="aws-ofi-nccl release notes of 1.16.0, src/platform-aws.cpp", gain="none now",
     ),
     SettingRule(
-        rule="L19", title="no lists of an older TCPXO profile", action="unset", harmful=True,
+        rule="L19", title="no lists of an older TCPXO profile", action="try", harmful=True,
         find=without("NCCL_ALGO", "NCCL_NVLS_ENABLE", only=_of_tcpxo,
-                     why="Google's profile has it no longer, and its checker ends the job on a difference."),
+                     why="Google's profile has it no longer, and the checker of a newer plugin ends the job on a "
+                     "difference; an older one may want it."),
         source="GoogleCloudPlatform/container-engine-accelerators, gpudirect-tcpxo",
-        gain="the job starts", risk="source the profile that is installed: nccl-env-profile.sh",
+        gain="the job starts with a newer plugin",
+        risk="the profile beside the plugin decides: source its nccl-env-profile.sh",
     ),
     SettingRule(
         rule="P6", title="EFA by its name, so that its absence is an error", action="try", find=loud_without_efa,
