@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncclcheck.probes import gpu
+from ncclcheck.probes import gpu, kernel_log
 from ncclcheck.probes.facts import DeviceFile, Gpus, Unread, unread_in
 from ncclcheck.probes.gpu import imex, xids
 from ncclcheck.probes.gpu.mine import split
@@ -207,7 +207,7 @@ def test_the_kernel_log_of_a_user(
     program.write_text(f"#!/bin/sh\ncat {tmp_path}/said\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
-    monkeypatch.setattr(xids, "_LOG", str(tmp_path / "no kmsg"))
+    monkeypatch.setattr(kernel_log, "_LOG", str(tmp_path / "no kmsg"))
     (tmp_path / "var/log").mkdir(parents=True)
     for name, text in files.items():
         (tmp_path / "var/log" / name).write_text(text)

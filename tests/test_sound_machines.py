@@ -8,8 +8,10 @@ from __future__ import annotations
 import pytest
 
 from ncclcheck.probes.facts import Cluster
+from ncclcheck.reports import profiles
 from ncclcheck.reports.findings import Finding, State
 from ncclcheck.reports.judge import judge
+from ncclcheck.reports.recommend import recommend
 from tests.sound.faults import Case, Truth, cases
 from tests.sound.kinds import PLANS
 from tests.sound.machine import Plan, at_work, cluster
@@ -40,6 +42,25 @@ def test_a_sound_machine_gives_no_alarm(plan: Plan, count: int, profile: str) ->
     assert not failed
     assert set(found) <= set(plan.expected), told
     assert len(found) <= 2, told
+
+
+# A list of names that also takes cards of storage, for each name is the beginning of others (mlx5_1: mlx5_10).
+NEEDED = {("dgx-a100", "NCCL_IB_HCA")}
+
+
+@pytest.mark.parametrize(
+    ("plan", "profile"),
+    [(plan, profile) for plan in PLANS for profile in ("", *plan.profiles)],
+    ids=[f"{plan.kind}-{profile or 'none'}" for plan in PLANS for profile in ("", *plan.profiles)],
+)
+def test_it_is_told_to_set_nothing_that_it_does_not_need(plan: Plan, profile: str) -> None:
+    """Nor anything twice, nor to take away what the profile of its vendor sets."""
+    sound = cluster(plan, min(4, max(plan.counts)), profile)
+    told = recommend(sound, judge(sound))
+    assert {(plan.kind, one.variable) for one in told if one.action == "set"} <= NEEDED
+    assert len({one.variable for one in told}) == len(told)
+    kept = profiles.keeps(sound.nodes)
+    assert not [one.variable for one in told if one.action == "unset" and one.variable in kept]
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=[plan.kind for plan in PLANS])

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Mapping
 
-from ncclcheck.probes.facts import ConfFile, NamedFile, PluginFile, Unread, Wheel
+from ncclcheck.probes.facts import EXAMPLE_TUNER, ConfFile, NamedFile, PluginFile, Unread, Wheel
 from ncclcheck.probes.host import within
 from ncclcheck.probes.machine import Machine
 
@@ -25,6 +25,8 @@ _WRITTEN = (
     "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
 )
 _PRODUCT = re.compile(rb"aws-ofi-nccl \d{1,4}\.\d{1,4}\.\d{1,4}")  # PACKAGE_STRING of autoconf
+_EXAMPLE = b"TUNER/ExamplePlugin"  # what NVIDIA's example of a tuner writes before its lines
+_SYMBOL = re.compile(rb"(?<=\0)nccl(Net|CollNet|Tuner)Plugin_v(\d{1,2})(?=\0)")
 _WHEEL = re.compile(r"(nvidia[-_.]nccl[-_.]cu\d+)-([^-]+)\.dist-info", re.IGNORECASE)
 _REQUIRES = re.compile(r"^Requires-Dist:\s*nvidia[-_.]nccl[-_.]cu\d+\s*\(?==\s*([0-9.]+)", re.MULTILINE)
 
@@ -39,11 +41,22 @@ def plugin_files(machine: Machine, plugins: list[str] | Unread) -> list[PluginFi
 def _plugin(machine: Machine, path: str) -> PluginFile:
     data = within(_SECONDS, path, lambda: machine.read_bytes(path, _MOST))
     if isinstance(data, Unread):
-        return PluginFile(name=os.path.basename(path), path=path, sha256=data, product=data)
-    found = _PRODUCT.search(data)
-    product = found[0].decode() if found else Unread("absent", "no name with a version stands in it")
-    digest = hashlib.sha256(data).hexdigest()
-    return PluginFile(name=os.path.basename(path), path=path, sha256=digest, product=product)
+        return PluginFile(name=os.path.basename(path), path=path, sha256=data, product=data, symbols=data)
+    return PluginFile(
+        name=os.path.basename(path),
+        path=path,
+        sha256=hashlib.sha256(data).hexdigest(),
+        product=_product(data),
+        symbols=sorted({f"{kind.decode().lower()} v{number.decode()}" for kind, number in _SYMBOL.findall(data)}),
+    )
+
+
+def _product(data: bytes) -> str | Unread:
+    if found := _PRODUCT.search(data):
+        return found[0].decode()
+    if _EXAMPLE in data:
+        return EXAMPLE_TUNER
+    return Unread("absent", "no name with a version stands in it")
 
 
 def named_files(

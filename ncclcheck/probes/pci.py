@@ -32,10 +32,13 @@ def device(machine: Machine, name: str, kind: str) -> PciDevice:
         root=root,
         path=path,
         numa_node=machine.number(f"{folder}/numa_node"),
-        link=_link(machine, folder),
+        link=link(machine, folder),
         iommu=_iommu(machine, folder),
         acs=acs(config) if kind == "bridge" else Unread("absent", "it is no bridge"),
+        iommu_group=_group(machine, folder),
         relaxed_ordering=relaxed_ordering(config),
+        max_read=max_read(config),
+        extended_tags=extended_tags(config),
         errors=_errors(machine, folder),
         virtual_function=machine.exists(f"{folder}/physfn"),
     )
@@ -56,7 +59,8 @@ def _place(machine: Machine, name: str) -> tuple[str | Unread, list[str] | Unrea
     return root or Unread("absent", f"{name} hangs below no host bridge"), path_of(target)[:-1]
 
 
-def _link(machine: Machine, folder: str) -> Link | Unread:
+def link(machine: Machine, folder: str) -> Link | Unread:
+    """Speed and width now and at most."""
     read = {
         name: machine.line(f"{folder}/{name}")
         for name in ("current_link_speed", "max_link_speed", "current_link_width", "max_link_width")
@@ -80,6 +84,18 @@ def _iommu(machine: Machine, folder: str) -> str | Unread:
     if isinstance(group, Unread):
         return group
     return machine.line(f"/sys/kernel/iommu_groups/{group.rsplit('/', 1)[-1]}/type")
+
+
+def _group(machine: Machine, folder: str) -> int | Unread:
+    target = machine.link(f"{folder}/iommu_group")
+    if isinstance(target, Unread):
+        return target
+    number = target.rsplit("/", 1)[-1]
+    return (
+        int(number)
+        if number.isdecimal() and len(number) < 9
+        else Unread("broken", f"its group is {number[:40]!r}")
+    )
 
 
 def _errors(machine: Machine, folder: str) -> Errors | Unread:
@@ -121,12 +137,29 @@ def acs(config: bytes | Unread) -> list[str] | Unread:
 
 def relaxed_ordering(config: bytes | Unread) -> bool | Unread:
     """Whether the device may ask for relaxed ordering. Source: PCIe base specification, 7.5.3.4."""
+    control = _device_control(config)
+    return control if isinstance(control, Unread) else bool(control & 0x10)
+
+
+def max_read(config: bytes | Unread) -> int | Unread:
+    """The most bytes that one read request asks for: 128 to 4096; the same register."""
+    control = _device_control(config)
+    return control if isinstance(control, Unread) else 128 << min(control >> 12 & 7, 5)
+
+
+def extended_tags(config: bytes | Unread) -> bool | Unread:
+    """Whether tags of eight bits are on; the same register."""
+    control = _device_control(config)
+    return control if isinstance(control, Unread) else bool(control & 0x100)
+
+
+def _device_control(config: bytes | Unread) -> int | Unread:
     if isinstance(config, Unread):
         return config
     offset, seen = config[0x34] & 0xFC, set()
     while 0x40 <= offset <= len(config) - 10 and offset not in seen:
         seen.add(offset)
         if config[offset] == _EXPRESS:
-            return bool(config[offset + 8] & 0x10)
+            return int.from_bytes(config[offset + 8 : offset + 10], "little")
         offset = config[offset + 1] & 0xFC
     return Unread("absent", "this function has no PCI Express capability")

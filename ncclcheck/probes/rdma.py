@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 
-from ncclcheck.probes import pci, rdma_libraries
+from ncclcheck.probes import leaves, pci, rdma_libraries
 from ncclcheck.probes.facts import Counter, DeviceFile, Gid, Hca, Port, Rdma, Unread
 from ncclcheck.probes.machine import Machine
 
@@ -50,13 +50,14 @@ def probe(machine: Machine) -> Rdma:
     if names == [] or (isinstance(names, Unread) and names.kind == "absent"):
         none = Unread("absent", "no RDMA device on this machine")
         return Rdma(hcas=none, devices=none, device_files=none, opened=none, libibverbs=none,
-                    providers=none, peer_modules=none, open_driver=none)  # fmt: skip
+                    providers=none, peer_modules=none, open_driver=none, leaves=none)  # fmt: skip
     files = _device_files(machine)
     libibverbs, providers = rdma_libraries.find(machine)
     verbs = _verbs(machine)
+    devices = names if isinstance(names, Unread) else [_hca(machine, name, verbs) for name in names]
     return Rdma(
         hcas=names,
-        devices=names if isinstance(names, Unread) else [_hca(machine, name, verbs) for name in names],
+        devices=devices,
         device_files=files,
         opened=files
         if isinstance(files, Unread)
@@ -65,6 +66,7 @@ def probe(machine: Machine) -> Rdma:
         providers=providers,
         peer_modules=_peer_modules(machine),
         open_driver=_open_driver(machine),
+        leaves=leaves.leaves(machine, devices),
     )
 
 

@@ -14,7 +14,8 @@ from typing import Any
 from ncclcheck.probes.facts import Node, ProbeRun, Unread
 from ncclcheck.probes.machine import Machine
 
-PROBES = ("nccl", "gpu", "host", "network", "job", "rdma", "fabric", "stack", "container", "storage", "system")
+PROBES = ("nccl", "gpu", "host", "network", "job", "rdma", "fabric", "stack", "container", "storage", "system",
+          "health")  # fmt: skip
 _FIELDS = {"gpu": "gpus"}
 
 

@@ -114,6 +114,12 @@ int nvmlDeviceGetMemoryInfo_v2(device d, struct memory *out) {
     return code ? code : number(d, "memory_used", "0", &out->used);
 }
 
+struct window { u64 total, free, used; };
+int nvmlDeviceGetBAR1MemoryInfo(device d, struct window *out) {
+    ENTER;
+    return number(d, "bar1", "137438953472", &out->total);
+}
+
 struct process { unsigned pid; u64 memory; unsigned gpu_instance, compute_instance; };
 int nvmlDeviceGetComputeRunningProcesses_v3(device d, unsigned *count, struct process *out) {
     char text[4096], *rest = text, *part;

@@ -37,7 +37,9 @@ def aws_p5() -> Plan:
         cpu="AuthenticAMD AMD EPYC 7R13 Processor", numa=(("0-47,96-143", 1024), ("48-95,144-191", 1024)),
         kernel="6.8.0-1021-aws", command_line="BOOT_IMAGE=/boot/vmlinuz-6.8.0-1021-aws ro console=ttyS0",
         iommu=ABSENT, iommus=(), open_driver=True, peer_modules=(), providers=("efa",),
-        plugins=(plugin, tuner), product_of_plugin="aws-ofi-nccl 1.14.2", hypervisor=True, governor=NO_GOVERNOR,
+        plugins=(plugin, tuner), product_of_plugin="aws-ofi-nccl 1.14.2",
+        symbols_of_plugin=("net v6", "net v7", "net v8", "net v9", "net v10", "tuner v1", "tuner v2", "tuner v3"),
+        hypervisor=True, governor=NO_GOVERNOR,
         huge_pages=5128,
         mounts=("lustre", "10.1.70.2@tcp:/fsx"),
         profiles={

@@ -6,22 +6,29 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from ncclcheck.probes.facts import (
+    EXAMPLE_TUNER,
     ClockOffset,
     Cluster,
+    Commit,
     Gpu,
     GpuProcess,
     Hca,
+    KernelEvent,
     Limits,
+    Mount,
     NvFabric,
     NvLinks,
     PathMtu,
     PciDevice,
+    PluginFile,
     Port,
+    Pressure,
     RemappedRows,
     Space,
     SpareRows,
     Unread,
     Variable,
+    Waiting,
     Xid,
     known,
     replace,
@@ -604,7 +611,101 @@ def _small(size: int) -> Space:
     return Space(size=size, free=size, path="/dev/shm")
 
 
+def _sick(**changes: Any) -> Callable[[Plan, Facts], Facts | None]:
+    return lambda _, node: replace(node, health=replace(known(node.health), **changes))
+
+
+def _bad_dimm(_: Plan, node: Facts) -> Facts | None:
+    health = known(node.health)
+    if isinstance(health.memory_errors, Unread):
+        return None
+    first, *others = health.memory_errors
+    return replace(node, health=replace(health, memory_errors=[*others, replace(first, uncorrected=2)]))
+
+
+def _silent_server(_: Plan, node: Facts) -> Facts | None:
+    health = known(node.health)
+    answers = [replace(one, late=True) for one in known(health.answers)]
+    return replace(node, health=replace(health, answers=answers)) if answers else None
+
+
+def _dead_nvme(_: Plan, node: Facts) -> Facts | None:
+    health = known(node.health)
+    first, *others = known(health.nvmes)
+    return replace(node, health=replace(health, nvmes=[replace(first, state="dead"), *others]))
+
+
+_READ_ONLY = Mount(point="/local", kind="ext4", source="/dev/nvme1n1", options=["rw", "relatime", "ro"])
+_STUCK = Waiting(name="python", pid=4711, seconds=2.0, user="kim", wchan="nfs_wait_bit_killable")
+_HUNG = KernelEvent(
+    name="hung task", times=3, line="task python:4711 blocked for more than 120 seconds.", hours=0.2
+)
+
+
+def _small_window(plan: Plan, node: Facts) -> Facts | None:
+    """The hypervisor or the BIOS gave 256 MiB."""
+    card, rail = known(known(node.gpus).cards)[_nth(plan.gpus)], _rail(plan)
+    no_hca = rail is None or rail.layer == "Unspecified" or card.mig is True
+    if no_hca or isinstance(card.bar1, Unread) or known(card.bar1) < known(card.memory_total):
+        return None
+    return _with_gpu(plan, node, bar1=256 * 2**20)
+
+
+def _small_requests(plan: Plan, node: Facts) -> Facts | None:
+    rail, fabric = _rail(plan), known(node.fabric)
+    fast = rail is not None and rail.gbit >= 200 and rail.layer != "Unspecified" and not rail.slot.vf
+    if rail is None or not (fast and plan.root) or plan.hypervisor is True:
+        return None
+    pci = [replace(one, max_read=512) if one.name == rail.slot.pci else one for one in known(fabric.pci)]
+    return replace(node, fabric=replace(fabric, pci=pci))
+
+
+def _crossed(_: Plan, node: Facts) -> Facts | None:
+    """The cables of the first two rails are in each other's socket."""
+    rdma = known(node.rdma)
+    if isinstance(rdma.leaves, Unread):
+        return None
+    one, two, *others = rdma.leaves
+    crossed = [replace(two, name=one.name), replace(one, name=two.name), *others]
+    return replace(node, rdma=replace(rdma, leaves=crossed))
+
+
+def _plugin_of_another_nccl(plan: Plan, node: Facts) -> Facts | None:
+    nccl = known(node.nccl)
+    if not plan.symbols_of_plugin:
+        return None
+    files = [replace(one, symbols=["net v3", "net v4"]) for one in known(nccl.plugin_files)]
+    return replace(node, nccl=replace(nccl, plugin_files=files))
+
+
+def _buffer_in_bytes(_: Plan, node: Facts) -> Facts:
+    return _with_variables(node, TORCH_FR_BUFFER_SIZE="2097152")
+
+
+def _example_tuner(_: Plan, node: Facts) -> Facts:
+    path = "/opt/train/lib/libnccl-tuner-example.so"
+    nccl = known(node.nccl)
+    file = PluginFile(
+        name="libnccl-tuner-example.so", path=path, product=EXAMPLE_TUNER, sha256="0" * 64, symbols=[]
+    )
+    with_it = replace(nccl, plugins=[*known(nccl.plugins), path], plugin_files=[*known(nccl.plugin_files), file])
+    return _with_variables(replace(node, nccl=with_it), NCCL_TUNER_PLUGIN=path)
+
+
 FAULTS: list[Fault] = [
+    Fault("DIMM with uncorrected errors", _bad_dimm, lambda _: ("DIMM_00",)),
+    Fault("host that waits for memory", _sick(pressure=Pressure(some=40.0, full=23.0))),
+    Fault("strict overcommit used up", _sick(commit=Commit(mode=2, limit=2**38, used=2**38 - 2**30))),
+    Fault("process stuck in the kernel", _sick(waiting=[_STUCK], kernel=[_HUNG]), lambda _: ("4711",)),
+    Fault("file server silent", _silent_server, lambda _: ("/scratch",)),
+    Fault("disk gone read-only", _sick(disks=[_READ_ONLY]), lambda _: ("/local",)),
+    Fault("NVMe controller dead", _dead_nvme, lambda _: ("nvme0",)),
+    Fault("BAR1 of 256 MiB", _small_window, _gpu),
+    Fault("small read requests of one card", _small_requests, _rail_words),
+    Fault("cables of two rails crossed", _crossed, alone=False),
+    Fault("plugin for another NCCL", _plugin_of_another_nccl),
+    Fault("Flight Recorder's buffer in bytes", _buffer_in_bytes, lambda _: ("TORCH_FR_BUFFER_SIZE",)),
+    Fault("NVIDIA's example of a tuner", _example_tuner, lambda _: ("libnccl-tuner-example.so",)),
     Fault("GPU fell off the bus", _fallen, _gpu),
     Fault("GPU missing", gpu_missing, alone=False),
     Fault("GPU at four lanes", _gpu_width, _gpu),

@@ -10,9 +10,11 @@ from ipaddress import IPv4Interface
 from pathlib import Path
 
 from ncclcheck.probes.facts import (
+    Answer,
     Bound,
     ClockOffset,
     Cluster,
+    Commit,
     ConfFile,
     ConfLine,
     Connect,
@@ -23,17 +25,20 @@ from ncclcheck.probes.facts import (
     Fabric,
     Governor,
     Gpus,
+    Health,
     Host,
     HugePages,
     Interface,
     Job,
     JobFacts,
     Launcher,
+    Leaf,
     Library,
     Limits,
     Lock,
     Marks,
     Measurements,
+    MemoryModule,
     Mount,
     NamedFile,
     Namespace,
@@ -42,11 +47,13 @@ from ncclcheck.probes.facts import (
     Node,
     NodeReach,
     NumaNode,
+    Nvme,
     PathMtu,
     PeerReach,
     Place,
     PluginFile,
     PortRange,
+    Pressure,
     Rdma,
     Resolution,
     Room,
@@ -57,6 +64,7 @@ from ncclcheck.probes.facts import (
     Space,
     Stack,
     Storage,
+    Swap,
     System,
     Unread,
     Variable,
@@ -126,6 +134,8 @@ class Plan:
     imex: tuple[str, ...] = ()
     conf: Mapping[str, str] = field(default_factory=dict)  # of /etc/nccl.conf
     product_of_plugin: str = ""
+    symbols_of_plugin: tuple[str, ...] = ()
+    leaves: Mapping[str, str] = field(default_factory=dict)  # the switch of each HCA, where it is known
     tweak: Callable[[Node], Node] = lambda node: node  # what only this kind has
 
 
@@ -192,6 +202,7 @@ def make(plan: Plan, number: int, profile: Mapping[str, str]) -> Node:
             tasks_used=412, ports=PortRange(first=32768, last=60999), tcp_rmem=6291456, tcp_wmem=4194304,
             remove_ipc=False, cpu=plan.cpu,
         ),
+        health=_health(plan, number),
     )  # fmt: skip
     return plan.tweak(node)
 
@@ -293,6 +304,7 @@ def _nccl(plan: Plan, env: Mapping[str, str]) -> Nccl:
                 path=path,
                 sha256=hashlib.sha256(path.encode()).hexdigest(),
                 product=plan.product_of_plugin or Unread("absent", "no name with a version stands in it"),
+                symbols=list(plan.symbols_of_plugin),
             )
             for path in plan.plugins
         ],
@@ -362,7 +374,7 @@ def _rdma(plan: Plan, number: int) -> Rdma:
     if not cards:
         none = Unread("absent", "no RDMA device on this machine")
         return Rdma(hcas=none, devices=none, device_files=none, opened=none, libibverbs=none, providers=none,
-                    peer_modules=none, open_driver=none)  # fmt: skip
+                    peer_modules=none, open_driver=none, leaves=none)  # fmt: skip
     mine: list[DeviceFile] = opened(cards)
     arch = "aarch64" if "ARM" in plan.cpu or "Grace" in plan.cpu else "x86_64"
     return Rdma(
@@ -374,7 +386,18 @@ def _rdma(plan: Plan, number: int) -> Rdma:
         providers=list(plan.providers),
         peer_modules=list(plan.peer_modules),
         open_driver=plan.open_driver,
+        leaves=_leaves(plan, number, cards),
     )
+
+
+def _leaves(plan: Plan, number: int, cards: list[Card]) -> list[Leaf] | Unread:
+    """Eight ports of a switch a rail, as far as somebody listens."""
+    found = [
+        Leaf(name=f"{card.hca}:1", switch=plan.leaves[card.hca], identity=f"0x{plan.leaves[card.hca]}",
+             port=str(number + 1), told_by="LLDP")
+        for card in cards if card.hca in plan.leaves
+    ]  # fmt: skip
+    return found or Unread("denied", "only root asks InfiniBand switches, through /dev/infiniband/umad*")
 
 
 def _fabric(plan: Plan) -> Fabric:
@@ -466,6 +489,33 @@ def _storage(plan: Plan) -> Storage:
         place("cache", "/scratch/home/.cache", "HOME", "/scratch", False),
     ]
     return Storage(places=places, flock=Lock(outcome="ok"), fcntl=Lock(outcome="ok"), deleted="")
+
+
+def _health(plan: Plan, number: int) -> Health:
+    """With what sound machines have: a few corrected errors, swap that is hardly used, short stalls."""
+    kind, source = plan.mounts
+    memory = sum(gib for _, gib in plan.numa) * GIB
+    guest = plan.hypervisor is True
+    swap = 0 if guest or plan.pod else 8 * GIB
+    none = Unread("absent", "no EDAC driver counts the memory errors of this machine")
+    modules = [
+        MemoryModule(name=f"mc{mc}/dimm{dimm}", corrected=3 * (mc == number), uncorrected=0,
+                     label=f"DIMM_{mc}{dimm}")
+        for mc in range(8) for dimm in range(2)
+    ]  # fmt: skip
+    point = "/scratch"
+    remote = kind in ("lustre", "nfs4", "fuse.gcsfuse")
+    return Health(
+        memory_errors=none if guest else modules,
+        kernel=[] if plan.root else Unread("denied", "/dev/kmsg may not be read by this user"),
+        waiting=[],
+        swap=Swap(total=swap, used=swap // 100),
+        pressure=Pressure(some=0.12, full=0.08),
+        commit=Commit(mode=0, limit=memory // 2, used=memory // 20),
+        nvmes=[Nvme(name=f"nvme{disk}", state="live", model="SAMSUNG MZWLJ3T8HBLS-00007") for disk in range(4)],
+        disks=[Mount(point="/", kind="ext4", source="/dev/nvme0n1p2", options=["rw", "relatime"])],
+        answers=[Answer(name=point, kind=kind, source=source)] if remote else [],
+    )
 
 
 def _reach(plan: Plan, number: int, nodes: list[Node]) -> NodeReach:

@@ -148,6 +148,7 @@ def gpu_facts(model: Model, slots: list[Slot], index: int) -> Gpu:
         vbios=model.vbios,
         memory_total=model.memory * 2**20,
         memory_used=0,
+        bar1=_window(model),
         processes=[],
         compute_mode="default",
         persistence=model.persistence,
@@ -197,6 +198,13 @@ def gpu_facts(model: Model, slots: list[Slot], index: int) -> Gpu:
     )
 
 
+def _window(model: Model) -> int | Unread:
+    """BAR1: the next power of two above the memory; GeForce boards have 256 MiB, and a C2C GPU has none."""
+    if model is GH200 or model is GB200:
+        return NOT_SUPPORTED
+    return 256 * 2**20 if not model.ecc else 1 << (model.memory * 2**20 - 1).bit_length()
+
+
 def between(one: Slot, other: Slot) -> Path:
     """The way between two functions, by NVML's words."""
     common = sum(a == b for a, b in zip(one.path, other.path, strict=False))
@@ -221,6 +229,9 @@ def pci_facts(slot: Slot, kind: str, *, root: bool, iommu: str | Unread, rests: 
         iommu=iommu,
         acs=Unread("absent", "it is no bridge") if kind != "bridge" else [] if root else ROOT_ONLY,
         relaxed_ordering=True if root else ROOT_ONLY,
+        iommu_group=ABSENT if isinstance(iommu, Unread) else int(slot.pci.split(":")[1], 16) + 8,
+        max_read=4096 if root else ROOT_ONLY,
+        extended_tags=True if root else ROOT_ONLY,
         errors=ABSENT,
         virtual_function=slot.vf,
     )

@@ -45,7 +45,7 @@ def dgx_h100() -> Plan:
             DOCKER,
         ],
         control="bond0", names="dgx-{n}", kernel="5.15.0-1063-nvidia", counts=(1, 2, 4, 16), root=True,
-        driver="570.133.20",
+        driver="570.133.20", leaves={card.hca: f"leaf-{rail + 1:02}" for rail, card in enumerate(compute)},
         profiles={
             "superpod": {"NCCL_IB_HCA": "=mlx5_0,mlx5_3,mlx5_4,mlx5_5,mlx5_6,mlx5_9,mlx5_10,mlx5_11",
                          "NCCL_SOCKET_IFNAME": "bond0"},
@@ -176,7 +176,8 @@ def slingshot_a100() -> Plan:
         command_line="kernel initrd=initrd ro iommu=pt", iommus=("ivhd0", "ivhd1", "ivhd2", "ivhd3"),
         driver="550.163.01", cuda="12.4", nccl="2.24.3", torch="2.6.0+cu124", peer_modules=(),
         plugins=("/global/common/software/nersc9/nccl/plugin/lib/libnccl-net.so",),
-        product_of_plugin="aws-ofi-nccl 1.14.0", counts=(1, 2, 4),
+        product_of_plugin="aws-ofi-nccl 1.14.0",
+        symbols_of_plugin=("net v6", "net v7", "net v8", "net v9", "net v10"), counts=(1, 2, 4),
         governor=Governor(names=["performance"], driver="acpi-cpufreq", preference=ABSENT),
         mounts=("lustre", "10.249.0.1@kfi:/pscratch"), profiles={"nersc": nersc, "nersc-megatron": {**MEGATRON,
         **nersc}},

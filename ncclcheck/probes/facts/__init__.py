@@ -20,6 +20,7 @@ from ncclcheck.probes.facts.fabric import (
     Governor,
     Hca,
     HugePages,
+    Leaf,
     Link,
     NumaNode,
     PciDevice,
@@ -52,12 +53,33 @@ from ncclcheck.probes.facts.gpu import (
     ThrottleReason,
     Xid,
 )
+from ncclcheck.probes.facts.health import (
+    Answer,
+    Commit,
+    Health,
+    KernelEvent,
+    MemoryModule,
+    Nvme,
+    Pressure,
+    Swap,
+    Waiting,
+)
 from ncclcheck.probes.facts.host import Host, Limits, Resolution, Space
 from ncclcheck.probes.facts.job import Arrival, Job, Launcher, Meeting
 from ncclcheck.probes.facts.logs import LogEvent, LogFile, LogProcess, Logs
 from ncclcheck.probes.facts.measurements import Measurements, together
 from ncclcheck.probes.facts.memory import Elsewhere, JobMemory, RankMemory
-from ncclcheck.probes.facts.nccl import ConfFile, ConfLine, Library, NamedFile, Nccl, PluginFile, StrayLine, Wheel
+from ncclcheck.probes.facts.nccl import (
+    EXAMPLE_TUNER,
+    ConfFile,
+    ConfLine,
+    Library,
+    NamedFile,
+    Nccl,
+    PluginFile,
+    StrayLine,
+    Wheel,
+)
 from ncclcheck.probes.facts.network import (
     Address,
     Filter,
@@ -140,8 +162,10 @@ from ncclcheck.probes.facts.unread import (
 from ncclcheck.probes.facts.verified import Verified
 
 __all__ = [
+    "EXAMPLE_TUNER",
     "NOT_RECORDED",
     "Address",
+    "Answer",
     "Arrival",
     "Baseline",
     "Bound",
@@ -150,6 +174,7 @@ __all__ = [
     "ClockOffset",
     "Cluster",
     "Collective",
+    "Commit",
     "ComputeMode",
     "ConfFile",
     "ConfLine",
@@ -191,6 +216,7 @@ __all__ = [
     "GpuProcess",
     "Gpus",
     "Hca",
+    "Health",
     "Hiding",
     "Hop",
     "HopState",
@@ -204,9 +230,11 @@ __all__ = [
     "JobFacts",
     "JobMemory",
     "KeptBy",
+    "KernelEvent",
     "Knock",
     "Lateness",
     "Launcher",
+    "Leaf",
     "Leftover",
     "Library",
     "Limits",
@@ -221,6 +249,7 @@ __all__ = [
     "Marks",
     "Measurements",
     "Meeting",
+    "MemoryModule",
     "Mount",
     "Moved",
     "NameServer",
@@ -238,6 +267,7 @@ __all__ = [
     "NumaNode",
     "NvFabric",
     "NvLinks",
+    "Nvme",
     "Other",
     "Packets",
     "PairTime",
@@ -252,6 +282,7 @@ __all__ = [
     "Port",
     "PortHolder",
     "PortRange",
+    "Pressure",
     "ProbeRun",
     "RankMemory",
     "RankSpeed",
@@ -283,6 +314,7 @@ __all__ = [
     "Startup",
     "Storage",
     "StrayLine",
+    "Swap",
     "System",
     "ThrottleReason",
     "Times",
@@ -295,6 +327,7 @@ __all__ = [
     "Variable",
     "Verified",
     "Volley",
+    "Waiting",
     "Way",
     "Wheel",
     "Word",

@@ -70,13 +70,26 @@ class DeviceFile(Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
+class Leaf(Struct, frozen=True, kw_only=True):
+    """The switch at the other end of a port's cable. name: HCA and port. identity: its GUID or chassis ID.
+
+    told_by: LLDP as systemd-networkd or lldpd has it, or smpquery of InfiniBand.
+    """
+
+    name: str
+    switch: str
+    identity: str
+    port: str
+    told_by: str
+
+
 class Rdma(Struct, frozen=True, kw_only=True, tag="rdma"):
     """RDMA devices, and what a program needs to use them.
 
     hcas: names alone. device_files: names below /dev/infiniband; opened: those of uverbs, and how opening went.
     libibverbs: where libibverbs.so.1 was found. providers: the driver libraries below it (mlx5, efa...).
     peer_modules: kernel modules through which an HCA reads GPU memory. open_driver: NVIDIA's open kernel module,
-    which can do that by dma-buf.
+    which can do that by dma-buf. leaves: the switches that the ports are on, as far as they are known.
     """
 
     hcas: list[str] | Unread = NOT_RECORDED
@@ -87,6 +100,7 @@ class Rdma(Struct, frozen=True, kw_only=True, tag="rdma"):
     providers: list[str] | Unread = NOT_RECORDED
     peer_modules: list[str] | Unread = NOT_RECORDED
     open_driver: bool | Unread = NOT_RECORDED
+    leaves: list[Leaf] | Unread = NOT_RECORDED
 
 
 class Link(Struct, frozen=True, kw_only=True, tag="link"):
@@ -110,7 +124,9 @@ class PciDevice(Struct, frozen=True, kw_only=True):
     """A GPU, a network card, or a bridge above one. name: its address, as 0000:1b:00.0.
 
     path: the bridges above it, the root first. root: the host bridge, as pci0000:17. numa_node: -1 is none.
-    iommu: how the IOMMU treats it (identity: untouched; DMA, DMA-FQ: translated). acs: the controls that are on.
+    iommu: how the IOMMU treats it (identity: untouched; DMA, DMA-FQ: translated), and iommu_group the number of
+    the group that it is in. acs: the controls that are on. max_read: bytes that one read request may ask for.
+    extended_tags: whether it may have 256 requests under way, not 32.
     """
 
     name: str
@@ -121,7 +137,10 @@ class PciDevice(Struct, frozen=True, kw_only=True):
     link: Link | Unread = NOT_RECORDED
     iommu: str | Unread = NOT_RECORDED
     acs: list[str] | Unread = NOT_RECORDED
+    iommu_group: int | Unread = NOT_RECORDED
     relaxed_ordering: bool | Unread = NOT_RECORDED
+    max_read: int | Unread = NOT_RECORDED
+    extended_tags: bool | Unread = NOT_RECORDED
     errors: Errors | Unread = NOT_RECORDED
     virtual_function: bool = False
 

@@ -109,7 +109,8 @@ class Gpu(Struct, frozen=True, kw_only=True):
     facts are absent then. recovery: what the driver itself asks for (driver 570 and later). margin: degrees
     until it must slow down. pcie_gen_max: what GPU and slot can do together; pcie_gen_device: the GPU alone.
     sram_exceeded: NVIDIA's limit of SRAM errors is passed. inforom: its checksums are right
-    (nvmlDeviceValidateInforom). utilization: percent of the last sample period.
+    (nvmlDeviceValidateInforom). utilization: percent of the last sample period. bar1: bytes of the window through
+    which other PCIe devices reach its memory (nvmlDeviceGetBAR1MemoryInfo).
     """
 
     name: str
@@ -123,6 +124,7 @@ class Gpu(Struct, frozen=True, kw_only=True):
     vbios: str | Unread = NOT_RECORDED
     memory_total: int | Unread = NOT_RECORDED
     memory_used: int | Unread = NOT_RECORDED
+    bar1: int | Unread = NOT_RECORDED
     processes: list[GpuProcess] | Unread = NOT_RECORDED
     compute_mode: ComputeMode | Unread = NOT_RECORDED
     persistence: bool | Unread = NOT_RECORDED

@@ -44,13 +44,20 @@ class StrayLine(Struct, frozen=True, kw_only=True):
     reached: bool
 
 
+EXAMPLE_TUNER = "NVIDIA's example of a tuner"
+
+
 class PluginFile(Struct, frozen=True, kw_only=True):
-    """A plugin library that NCCL would load, and its SHA-256. product: its name and version by its own text."""
+    """A plugin library that NCCL would load, and its SHA-256. product: its name and version by its own text.
+
+    symbols: the interfaces that it brings, as `net v8`, `tuner v3`.
+    """
 
     name: str
     path: str
     sha256: str | Unread = NOT_RECORDED
     product: str | Unread = NOT_RECORDED
+    symbols: list[str] | Unread = NOT_RECORDED
 
 
 class NamedFile(Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ from msgspec import Struct, field
 
 from ncclcheck.probes.facts.fabric import Fabric, Rdma
 from ncclcheck.probes.facts.gpu import Gpus
+from ncclcheck.probes.facts.health import Health
 from ncclcheck.probes.facts.host import Host
 from ncclcheck.probes.facts.nccl import Nccl
 from ncclcheck.probes.facts.network import Network
@@ -38,6 +39,7 @@ class Node(Struct, frozen=True, kw_only=True, dict=True):  # its __dict__: what 
     container: Container | Unread = NOT_RECORDED
     storage: Storage | Unread = NOT_RECORDED
     system: System | Unread = NOT_RECORDED
+    health: Health | Unread = NOT_RECORDED
     probes: list[ProbeRun] = field(default_factory=list)
 
 

@@ -1,48 +1,34 @@
-"""Errors of the NVIDIA driver (Xid) and of NVSwitches (SXid) in the kernel log.
-
-Recorded name: `kernel_log`, a list of the lines with NVRM or SXid in them, as /dev/kmsg or `dmesg` gives them.
-/dev/kmsg is root's on most machines, so the journal and the files of syslog are asked too.
-"""
+"""Errors of the NVIDIA driver (Xid) and of NVSwitches (SXid) in the kernel log."""
 
 from __future__ import annotations
 
-import os
 import re
-import time
 
+from ncclcheck.probes import kernel_log
 from ncclcheck.probes.facts import Unread, Xid
 from ncclcheck.probes.machine import Machine
 
-_LOG = "/dev/kmsg"
-_LONGEST = 1.0
-_JOURNAL = ("journalctl", "-k", "-b", "-q", "--no-pager", "-o", "short-monotonic")
-_SECONDS = 2.0
-_FILES = ("/var/log/kern.log", "/var/log/messages", "/var/log/syslog")
-_TAIL = 8 * 2**20
-_BOOT = "Linux version "
 _LINE = re.compile(
     r"(?:NVRM: |nvidia-nvswitch\d{1,3}: )(S?Xid) \(PCI:([0-9a-fA-F:.]{7,20})(?: GPU-C?I:\d{1,4}){0,2}\): "
     r"(\d{1,5})\b.*",
     re.ASCII,
 )
-_KMSG = re.compile(r"\d+,\d+,(\d{1,18}),", re.ASCII)
-_DMESG = re.compile(r"\[\s*(\d{1,12}\.\d{1,9})\]", re.ASCII)
 
 
 def xids(machine: Machine) -> list[Xid] | Unread:
     """The last Xid of each number and GPU, and the last SXid of each number and NVSwitch."""
-    lines = machine.ask("kernel_log", list[str], lambda: _kernel_log(machine))
+    lines = kernel_log.lines(machine)
     if isinstance(lines, Unread):
         return lines
     found: dict[tuple[str, str], Xid] = {}
-    uptime = _uptime(machine)
+    uptime = kernel_log.uptime(machine)
     for line in lines:
         if match := _LINE.search(line):
             key = (match[2].lower(), match[3])
             times = found[key].times + 1 if key in found else 1
             found[key] = Xid(
                 name=f"{match[1]} {match[3]}", code=int(match[3]), pci=_pci(match[2]), line=match[0][:300],
-                times=times, hours=_hours(line, uptime),
+                times=times, hours=kernel_log.hours(line, uptime),
             )  # fmt: skip
     return list(found.values())
 
@@ -51,89 +37,3 @@ def _pci(text: str) -> str:
     """`0000:9b:00` as sysfs writes it: a GPU is function 0 of its device."""
     text = text.lower()
     return text if "." in text else f"{text}.0"
-
-
-def _uptime(machine: Machine) -> float | Unread:
-    text = machine.line("/proc/uptime")
-    try:
-        return text if isinstance(text, Unread) else float(text.split()[0])
-    except (ValueError, IndexError):
-        return Unread("broken", f"/proc/uptime holds {text!r:.40}")
-
-
-def _hours(line: str, uptime: float | Unread) -> float | Unread:
-    """How long ago: both forms count from the start of the kernel."""
-    if isinstance(uptime, Unread):
-        return uptime
-    if match := _KMSG.match(line):
-        seconds = int(match[1]) / 1e6
-    elif match := _DMESG.match(line):
-        seconds = float(match[1])
-    else:
-        return Unread("absent", "the line has no time since the start of the kernel")
-    return round(max(0.0, uptime - seconds) / 3600, 2)
-
-
-def _kernel_log(machine: Machine) -> list[str] | Unread:
-    """The driver's lines since the start of the kernel, from the first place that this user may read."""
-    lines = _from_kernel()
-    for source in (_from_journal, _from_files):
-        if isinstance(lines, Unread) and (found := source(machine)) is not None:
-            lines = found
-    return lines
-
-
-def _is_ours(line: str) -> bool:
-    return "NVRM" in line or "SXid" in line
-
-
-def _from_journal(machine: Machine) -> list[str] | None:
-    """None where the journal has no line of the kernel for this user: then it may not be read."""
-    output = machine.run(_JOURNAL, _SECONDS)
-    if isinstance(output, Unread) or not output.out.strip():
-        return None
-    return [line for line in output.out.splitlines() if _is_ours(line)]
-
-
-def _from_files(machine: Machine) -> list[str] | None:
-    """The end of a file of syslog, from the last start of the kernel on; None where that is not in it."""
-    for path in _FILES:
-        try:
-            size = os.stat(machine.path(path)).st_size
-        except OSError:
-            continue
-        data = machine.read_bytes(path, _TAIL, max(0, size - _TAIL))
-        text = "" if isinstance(data, Unread) else data.decode(errors="backslashreplace")
-        if _BOOT in text:
-            return [line for line in text[text.rindex(_BOOT) :].splitlines() if _is_ours(line)]
-    return None
-
-
-def _from_kernel() -> list[str] | Unread:
-    """Lines of the driver in /dev/kmsg, which gives one record a read and EAGAIN at its end."""
-    try:
-        log = os.open(_LOG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return Unread("denied", f"there is no {_LOG} here: a container without the host's kernel log")
-    except OSError as error:
-        return Unread("denied", f"{_LOG} may not be read by this user: {error.strerror}")
-    until = time.monotonic() + _LONGEST
-    lines: list[str] = []
-    try:
-        while time.monotonic() < until and (record := _record(log)) is not None:
-            line = record.decode(errors="backslashreplace").partition("\n")[0]
-            if _is_ours(line):
-                lines.append(line)
-    finally:
-        os.close(log)
-    return lines
-
-
-def _record(log: int) -> bytes | None:
-    """The next record; an empty one for a record that was overwritten before it could be read."""
-    try:
-        return os.read(log, 8192) or None
-    except BrokenPipeError:
-        return b""
-    except BlockingIOError:
-        return None

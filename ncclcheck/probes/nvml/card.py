@@ -73,6 +73,7 @@ def _memory(a: Asked, gpu: Any) -> dict[str, Fact]:
     return {
         "memory_total": info if isinstance(info, dict) else info.total,
         "memory_used": info if isinstance(info, dict) else info.used,
+        "bar1": a.ask("nvmlDeviceGetBAR1MemoryInfo", gpu, then=lambda bar: bar.bar1Total),
         "processes": a.ask("nvmlDeviceGetComputeRunningProcesses", gpu, then=_processes),
     }
 

@@ -168,7 +168,7 @@ RULES = (
         disagree="OCI's tables for H100 to B300 set 0; NVIDIA, vLLM and verl leave the default.", harmful=True,
     ),
     SettingRule(
-        rule="I11", title="NVLink SHARP may fall back", action="unset", since=(2, 27, 0), until=(2, 28, 99),
+        rule="I11", title="NVLink SHARP may fall back", action="try", since=(2, 27, 0), until=(2, 28, 99),
         find=without("NCCL_NVLS_ENABLE", when=number(1),
                      why="The default, 2, falls back where it does not work; with 1 that ends init."),
         source=f"{_ENV}, NCCL_NVLS_ENABLE", gain="init survives a fabric that is not ready",

@@ -186,11 +186,13 @@ RULES = (
         gain="no card is shared in all-to-all", risk="a newer plugin is the better way",
     ),
     SettingRule(
-        rule="L19", title="no lists of an older TCPXO profile", action="unset", harmful=True,
+        rule="L19", title="no lists of an older TCPXO profile", action="try", harmful=True,
         find=without("NCCL_ALGO", "NCCL_NVLS_ENABLE", only=_of_tcpxo,
-                     why="Google's profile has it no longer, and its checker ends the job on a difference."),
+                     why="Google's profile has it no longer, and the checker of a newer plugin ends the job on a "
+                     "difference; an older one may want it."),
         source="GoogleCloudPlatform/container-engine-accelerators, gpudirect-tcpxo",
-        gain="the job starts", risk="source the profile that is installed: nccl-env-profile.sh",
+        gain="the job starts with a newer plugin",
+        risk="the profile beside the plugin decides: source its nccl-env-profile.sh",
     ),
     SettingRule(
         rule="P6", title="EFA by its name, so that its absence is an error", action="try", find=loud_without_efa,

@@ -93,7 +93,7 @@ RULES = (
     ),
     SettingRule(
         rule="L16", title="more than one queue to the GPU without tensor parallelism", action="try",
-        find=without("CUDA_DEVICE_MAX_CONNECTIONS", when=number(1),
+        find=without("CUDA_DEVICE_MAX_CONNECTIONS", when=number(1), only=lambda site: len(site.gpus()) != 1,
                      why="FSDP and DDP overlap worse with one queue; Megatron's tensor parallelism needs it."),
         source="NVIDIA Megatron Core, Megatron-FSDP guide", gain="communication overlaps computation",
         risk="keep it where Megatron's tensor or context parallelism is used; measure with your own training",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Node, Unread, value_or
-from ncclcheck.reports import lan, profiles, wiring
+from ncclcheck.reports import carrying, lan, profiles, wiring
 from ncclcheck.reports.hca import UsedPort, address_of, automatic_gid, is_routable, roce_version
 from ncclcheck.reports.recommend.advice import Found, SettingRule, number
 from ncclcheck.reports.recommend.site import Site
@@ -77,7 +77,10 @@ def gid_of_old_nccl(site: Site) -> Iterator[Found]:
 def traffic_class(site: Site) -> Iterator[Found]:
     """R3: the driver of some ports sets a traffic class, that of others does not."""
     classes: dict[str, int] = {}
+    carried = {(node.name, one.name) for node in site.nodes for one in carrying.choice(node).used}
     for node, one in roce(site):
+        if (node.name, one.name) not in carried:
+            continue  # a card for storage or management, whose class is its own
         text = one.port.traffic_class
         if isinstance(text, Unread) and text.kind != "absent":
             return

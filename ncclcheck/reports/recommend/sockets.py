@@ -175,7 +175,11 @@ def _cards(site: Site) -> list[Interface]:
 
 
 def _runs_over_tcp(site: Site) -> bool:
-    return site.several and (site.networks() == {"Socket"} or (not site.networks() and site.has_no_hca()))
+    """By NCCL's own word; without a log, where no HCA is there and no plugin that may know another network."""
+    if site.networks():
+        return site.several and site.networks() == {"Socket"}
+    plugins = [path for path in site.plugins() if "net" in path.rpartition("/")[2]]
+    return site.several and site.has_no_hca() and not plugins
 
 
 def more_sockets(site: Site) -> Iterator[Found]:

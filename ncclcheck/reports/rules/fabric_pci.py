@@ -55,8 +55,10 @@ def acs(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     The ACS capability of each bridge on the way, in /sys/bus/pci/devices/ADDRESS/config; ReqRedir or CmpltRedir
-    is the redirection. Only root may read that far, so for a user this is unknown. Root ports are not judged:
-    traffic through two of them goes through the CPU anyway. In a virtual machine ACS says nothing, for it must be
+    is the redirection. Only root may read that far. For a user cards of one switch that share an IOMMU group tell
+    that it was off when the kernel started; where each has a group of its own, or there is no IOMMU, it is
+    unknown, for a script may have turned it off since. Root ports are not judged: traffic through two of them goes
+    through the CPU anyway. In a virtual machine ACS says nothing, for it must be
     on there, and ATS is the way; nor are Arm servers (SMMU) judged, nor a card that has no neighbour below its
     switch.
 
@@ -67,7 +69,7 @@ def acs(cluster: Cluster) -> Iterator[Finding]:
 
     ## Source
     NCCL user guide, Troubleshooting, PCI Access Control Services; NVIDIA/nccl#928, NVIDIA/nccl-tests#112,
-    NVIDIA/nccl#2079; setpci(8).
+    NVIDIA/nccl#2079; setpci(8); the kernel's page driver-api/vfio (IOMMU groups).
     """
     for node in _bare_metal(cluster):
         if isinstance(node, Finding):
@@ -81,6 +83,8 @@ def acs(cluster: Cluster) -> Iterator[Finding]:
         on = [bridge for bridge in bridges if _REDIRECTS & set(value_or(bridge.acs, []))]
         if on:
             yield _redirected(node, on)
+        elif hidden and _shares_groups(node):
+            yield fine(Where(node=node.name), "cards of one switch share an IOMMU group: ACS did not part them")
         elif hidden:
             yield _hidden(node, hidden)
         elif bridges:
@@ -123,14 +127,32 @@ def _redirected(node: Node, on: list[PciDevice]) -> Finding:
     )
 
 
+def _groups(node: Node) -> list[list[int]]:
+    """The IOMMU groups of the cards below each port of a switch that has several cards below it."""
+    below: dict[str, dict[str, int]] = {}
+    for card in _cards(node):
+        for bridge in value_or(card.path, [])[1:]:
+            if not isinstance(card.iommu_group, Unread):
+                below.setdefault(bridge, {})[card.name.rpartition(".")[0]] = card.iommu_group
+    return [list(groups.values()) for groups in below.values() if len(groups) > 1]
+
+
+def _shares_groups(node: Node) -> bool:
+    """Whether under every switch all cards are in one group: the kernel found nothing that keeps them apart."""
+    found = _groups(node)
+    return bool(found) and all(len(set(groups)) == 1 for groups in found)
+
+
 def _hidden(node: Node, hidden: list[PciDevice]) -> Finding:
     fact = hidden[0].acs
     why = fact.why if isinstance(fact, Unread) else ""
+    apart = any(len(set(groups)) > 1 for groups in _groups(node))
+    told = "the kernel parted the cards of a switch when it started, so that it was on then" if apart else ""
     return unknown(
         Where(node=node.name),
-        f"whether ACS is on in {len(hidden)} bridges could not be read: {why}",
+        f"whether ACS is on in {len(hidden)} bridges could not be read: {told or why}",
         why="Only root sees these registers. It matters where collectives hang, or reach half their speed.",
-        evidence=[seen("config", why)],
+        evidence=[seen("config", why), *([seen("iommu_group", "one for each card")] if apart else [])],
         fix=[admin("Look as root.", "lspci -vvv | grep -i acsctl")],
     )
 

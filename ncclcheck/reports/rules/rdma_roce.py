@@ -20,7 +20,7 @@ _OVERHEAD = 96
 _FAST_GBIT = 100.0
 
 
-def _interface(node: Node, one: UsedPort) -> Interface | None:
+def interface_of(node: Node, one: UsedPort) -> Interface | None:
     """The interface behind the GID that is used, else behind the first one."""
     taken = wiring.gid(node, one)
     gids = [taken.gid] if taken and taken.gid else value_or(one.port.gids, [])
@@ -65,7 +65,7 @@ def mtu(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#1524, NVIDIA/dgx-spark-playbooks#103; ip-link(8).
     """
-    found = [(node, one, card) for node, one in carrying.roce_ports(cluster) if (card := _interface(node, one))]
+    found = [(node, one, card) for node, one in carrying.roce_ports(cluster) if (card := interface_of(node, one))]
     known = [(node, one, card, card.mtu) for node, one, card in found if not isinstance(card.mtu, Unread)]
     if not known:
         raise NothingToJudge("the interfaces behind the RoCE ports are not seen")
@@ -199,7 +199,7 @@ def routed(cluster: Cluster) -> Iterator[Finding]:
     """
     rails: dict[str, list[tuple[Node, UsedPort, Interface, Gid]]] = {}
     for node, one in carrying.roce_ports(cluster):
-        taken, card = wiring.gid(node, one), _interface(node, one)
+        taken, card = wiring.gid(node, one), interface_of(node, one)
         if taken and taken.gid and card:
             rails.setdefault(one.name, []).append((node, one, card, taken.gid))
     pairs = [
@@ -209,7 +209,7 @@ def routed(cluster: Cluster) -> Iterator[Finding]:
         raise NothingToJudge("no two nodes with RoCE addresses on an HCA of the same name")
     for (node, one, card, _), (peer, _, _, gid) in pairs:
         target = address_of(gid)
-        if not is_routable(gid) or _reaches(node, card, str(target)):
+        if not is_routable(gid) or reaches(node, card, str(target)):
             continue
         yield warn(
             Where(node=node.name, device=one.name, peer=peer.name),
@@ -225,7 +225,8 @@ def _addresses(card: Interface) -> str:
     return ", ".join(f"{one.address}/{one.prefix}" for one in value_or(card.addresses, [])) or "none"
 
 
-def _reaches(node: Node, card: Interface, target: str) -> bool:
+def reaches(node: Node, card: Interface, target: str) -> bool:
+    """Whether an address is in a subnet of this interface, or a route of the main table leads there by it."""
     own = [f"{one.address}/{one.prefix}" for one in value_or(card.addresses, [])]
     routes = value_or(at(node, "network.routes"), [])
     return any(

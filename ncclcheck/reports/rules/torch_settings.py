@@ -14,6 +14,7 @@ _WAIT = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
 _ASYNC = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING")
 _BUFFERS = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 _RECORDS_BY_ITSELF = (2, 11, 0)
+_ENTRY_BYTES = 850  # of one entry with its stack; a rank with 2097152 of them held 1.7 GB
 _DEFAULT_CONNECTIONS = 8
 _MOST_CONNECTIONS = 32
 
@@ -173,6 +174,46 @@ def flight_recorder(cluster: Cluster) -> Iterator[Finding]:
             owner="job",
             evidence=found.evidence("TORCH_NCCL_DUMP_ON_TIMEOUT", *_BUFFERS, "TORCH_NCCL_ENABLE_MONITORING"),
             fix=[you("Give it a buffer of 2000 entries.", f"export {_buffer(version)}=2000")],
+        )
+
+
+_MANY_ENTRIES = 100_000  # 85 MB at some 850 bytes an entry; torch's own default is 2000
+
+
+@rule("NCC061", "the Flight Recorder's buffer counts entries", worst=State.WARN, needs=("job.variables",))
+def entries(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    TORCH_FR_BUFFER_SIZE or TORCH_NCCL_TRACE_BUFFER_SIZE above `NCC061.entries` (100000).
+
+    ## Why it matters
+    The number is one of collectives that are kept, not one of bytes. 2097152, which was meant as 2 MiB, keeps two
+    million of them: some 850 bytes each, 1.7 GB of host memory for every rank, and a dump of that size that eight
+    ranks write at once when the job hangs, and that does not get done before they are killed.
+
+    ## How we know
+    The variable, as torch parses it.
+
+    ## Fix
+    - **you** `export TORCH_FR_BUFFER_SIZE=2000` (TORCH_NCCL_TRACE_BUFFER_SIZE in torch 2.2 to 2.7); 20000 covers
+      hours of most jobs.
+
+    ## Source
+    PyTorch documentation, Flight Recorder (the number of entries); torch c10d/FlightRecorder.hpp (max_entries).
+    """
+    most = cluster.policy.thresholds.get("NCC061.entries", float(_MANY_ENTRIES))
+    for found in nodes_with(cluster, *_BUFFERS):
+        name = _first(found, _BUFFERS)
+        number = found.number(name)
+        if number is None or number <= most:
+            continue
+        yield warn(
+            found.where,
+            f"{name}={number} keeps as many collectives: about {number * _ENTRY_BYTES / 1e9:.1f} GB a rank",
+            why="It counts entries, not bytes. Memory fills as the job runs, and the dump is not done in time.",
+            owner="job",
+            evidence=found.evidence(name),
+            fix=[you("Keep some thousand.", f"export {name}=2000")],
         )
 
 
