@@ -109,7 +109,7 @@ class Serialized:
 
     def __getitem__(self, index: int) -> Any:
         start = 0 if index == 0 else self.addresses[index - 1].item()
-        return pickle.loads(memoryview(self.data[start : self.addresses[index].item()]))
+        return pickle.loads(self.data[start : self.addresses[index].item()].tobytes())
 
 
 class Mapped(Dataset[Any]):

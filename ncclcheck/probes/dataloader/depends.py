@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+
+from msgspec.structs import replace
 
 from ncclcheck.probes.dataloader import child, indices, stops
 from ncclcheck.probes.dataloader.child import Ended
@@ -22,7 +25,10 @@ _SAME_STREAM = 0.3
 
 @dataclass
 class Randomness:
-    """What was found. ended, stop: how the first child ended; item_s, first_s: what its samples took."""
+    """What was found. ended, stop: how the first child ended; item_s, first_s: what its samples took.
+
+    cut_short: there was no time to move the generators.
+    """
 
     ended: Ended[Visited]
     stop: Stop | None = None
@@ -31,6 +37,7 @@ class Randomness:
     frozen: list[Frozen] = field(default_factory=list)
     item_s: float = 0.0
     first_s: float = 0.0
+    cut_short: bool = False
 
 
 @dataclass
@@ -45,6 +52,7 @@ class _Changed:
 
 def look(made: Made, seed: int, workers: int, limit: float) -> Randomness:
     """In children: as it is and again, with all generators elsewhere, then with one at a time."""
+    begun = time.monotonic()
     plan = Visit(
         _chosen(made, seed), seed, workers=workers, seconds=min(_PASS_S, limit / 12), passes=2,
         least=_LEAST_READ, most_s=limit / 12,
@@ -57,17 +65,17 @@ def look(made: Made, seed: int, workers: int, limit: float) -> Randomness:
     found = Randomness(ended, item_s=base.seconds / count, first_s=base.first_s)
     found.reseeded = [] if made.iterable else list(_reseeded(base, plan))
     plan = Visit(plan.indices[: count + 1], seed, workers=workers)
-    left, end = max(1.0, limit / 3), time.monotonic() + limit / 2
+    left, end = max(1.0, limit / 3), begun + limit
     other = _moved(made, plan, (*generators(), PRIVATE), left)
-    unstable = _unstable(base, _moved(made, plan, (), left)) if other and _changed(base, other) else set()
-    if other is None or not (changed := _changed(base, other, unstable)):
+    if other is None:
+        found.cut_short = True
         return found
-    of_global = [_among(made, plan, base, [name], unstable, left) for name in generators()]
-    found.depends = [one for each in of_global for one in each]
-    for one in _of_private(made, plan, base, [*base.private], unstable, left):
-        found.depends.append(one)
-        if len(found.depends) == len(of_global) + _MOST_PRIVATE or time.monotonic() > end:
-            break
+    unstable = _unstable(base, _moved(made, plan, (), left)) if _changed(base, other) else set()
+    if not (changed := _changed(base, other, unstable)):
+        return found
+    find = _Search(made, plan, base, unstable, left, end)
+    found.depends = [one for name in generators() for one in find.among([name])]
+    found.depends += islice(find.private([*base.private]), _MOST_PRIVATE)
     if not made.iterable:
         sure = _SURE if any(one.private for one in found.depends) else 1
         found.frozen = list(_frozen(base, changed, plan.indices[1:] or plan.indices, sure))
@@ -106,40 +114,51 @@ def _changed(one: Visited, two: Visited, but: set[str] | None = None) -> list[_C
     return [found for found in _differences(one, two) if found.leaf not in (but or ())]
 
 
-def _of_private(
-    made: Made, plan: Visit, base: Visited, names: list[str], unstable: set[str], seconds: float
-) -> Iterator[Dependence]:
-    """Of many generators, such as two in each transform, those that matter: half of them at a time."""
-    for one in _among(made, plan, base, names, unstable, seconds):
-        if len(names) == 1:
-            yield one
-            continue
-        half = len(names) // 2
-        for part in (names[:half], names[half:]):
-            yield from _of_private(made, plan, base, part, unstable, seconds)
+@dataclass
+class _Search:
+    """For the generators that matter. end: from then on those that were drawn from are taken for them."""
 
+    made: Made
+    plan: Visit
+    base: Visited
+    unstable: set[str]
+    seconds: float
+    end: float
 
-def _among(
-    made: Made, plan: Visit, base: Visited, names: Sequence[str], unstable: set[str], seconds: float
-) -> list[Dependence]:
-    """What changes where all of these are elsewhere, under the name of the first; nothing where nothing does."""
-    moved = _moved(made, plan, tuple(names), seconds) if names else None
-    changed = _changed(base, moved, unstable) if moved else []
-    if not moved or not changed:
-        return []
-    first, name = changed[0], names[0]
-    read = plan.indices[1:] or plan.indices
-    return [
-        Dependence(
-            generator=name,
-            private=name in base.private,
-            kind=base.private.get(name, ""),
-            leaves=sorted({found.leaf for found in changed})[:20],
-            index=read[min(first.position, len(read) - 1)],
-            values=[first.before, first.after],
-            order=made.iterable and _is_order(base, moved),
-        )
-    ]
+    def private(self, names: list[str]) -> Iterator[Dependence]:
+        """Of many, such as two in each transform, those that matter: half of them at a time."""
+        found = self.among(names)
+        if len(names) < 2 or not found:
+            yield from found
+        elif time.monotonic() > self.end:
+            drawn = [name for name in names if name in self.base.drawn]
+            yield from (
+                replace(one, generator=name, kind=self.base.private[name]) for one in found for name in drawn
+            )
+        else:
+            half = len(names) // 2
+            yield from self.private(names[:half])
+            yield from self.private(names[half:])
+
+    def among(self, names: Sequence[str]) -> list[Dependence]:
+        """What changes where all of these are elsewhere, under the name of the first."""
+        moved = _moved(self.made, self.plan, tuple(names), self.seconds) if names else None
+        changed = _changed(self.base, moved, self.unstable) if moved else []
+        if not moved or not changed:
+            return []
+        first, name = changed[0], names[0]
+        read = self.plan.indices[1:] or self.plan.indices
+        return [
+            Dependence(
+                generator=name,
+                private=name in self.base.private,
+                kind=self.base.private.get(name, ""),
+                leaves=sorted({found.leaf for found in changed})[:20],
+                index=read[min(first.position, len(read) - 1)],
+                values=[first.before, first.after],
+                order=self.made.iterable and _is_order(self.base, moved),
+            )
+        ]
 
 
 def _is_order(one: Visited, two: Visited) -> bool:

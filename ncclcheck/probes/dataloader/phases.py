@@ -22,7 +22,7 @@ from ncclcheck.probes.facts.data.report import Unseen
 
 Look = Callable[[Made, DataPlan, float], Any]
 
-_SHARES = {"content": 0.4, "streams": 0.4, "structure": 0.3, "resources": 0.5, "speed": 0.7}
+_SHARES = {"content": 0.4, "streams": 0.5, "structure": 0.3, "resources": 0.5, "speed": 0.7}
 _WORDS = {
     "content": "contents of the samples",
     "streams": "random numbers of workers and epochs",

@@ -58,12 +58,14 @@ class Read(Struct):
 class Visited(Struct):
     """What was read, pass by pass. batches: what the user's collate_fn made of the first samples of each pass.
 
-    private: type of each generator that the user's objects hold, by path. whole: a stream came to its end.
+    private: type of each generator that the user's objects hold, by path; drawn: those whose state reading
+    changed. whole: a stream came to its end.
     """
 
     passes: list[list[Read]] = field(default_factory=list)
     batches: list[Read] = field(default_factory=list)
     private: dict[str, str] = field(default_factory=dict)
+    drawn: list[str] = field(default_factory=list)
     whole: bool = False
     first_s: float = 0.0
     seconds: float = 0.0
@@ -100,7 +102,10 @@ def _pass(made: Made, plan: Visit, done: Visited) -> None:
     else:
         done.private, done.first_s = _move_private(made, plan.moved), warm - begun
     samples: list[Any] = []
+    own = private(made)
+    before = {path: seeds.digest_of(generator) for path, generator in own.items()}
     done.passes.append(list(_read_all(source, indices, plan, warm, samples)))
+    done.drawn = [path for path, generator in own.items() if seeds.digest_of(generator) != before[path]]
     if made.loader.get("collate_fn") and samples:
         _seed(plan, -1)
         done.batches.append(_look_at(lambda: made.loader["collate_fn"](samples)))
