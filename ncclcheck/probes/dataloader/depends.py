@@ -75,7 +75,7 @@ def look(made: Made, seed: int, workers: int, limit: float) -> Randomness:
         return found
     find = _Search(made, plan, base, unstable, left, end)
     found.depends = [one for name in generators() for one in find.among([name])]
-    found.depends += islice(find.private([*base.private]), _MOST_PRIVATE)
+    found.depends += islice(find.private([*base.private] if made.iterable else base.drawn), _MOST_PRIVATE)
     if not made.iterable:
         sure = _SURE if any(one.private for one in found.depends) else 1
         found.frozen = list(_frozen(base, changed, plan.indices[1:] or plan.indices, sure))
@@ -116,7 +116,7 @@ def _changed(one: Visited, two: Visited, but: set[str] | None = None) -> list[_C
 
 @dataclass
 class _Search:
-    """For the generators that matter. end: from then on those that were drawn from are taken for them."""
+    """For the generators that matter. end: from then on those that are left together are taken for them."""
 
     made: Made
     plan: Visit
@@ -131,9 +131,8 @@ class _Search:
         if len(names) < 2 or not found:
             yield from found
         elif time.monotonic() > self.end:
-            drawn = [name for name in names if name in self.base.drawn]
             yield from (
-                replace(one, generator=name, kind=self.base.private[name]) for one in found for name in drawn
+                replace(one, generator=name, kind=self.base.private[name]) for one in found for name in names
             )
         else:
             half = len(names) // 2

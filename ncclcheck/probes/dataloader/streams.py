@@ -45,7 +45,7 @@ def look(made: Made, plan: DataPlan, limit: float) -> Streams:
     workers = _workers(made)
     given = child.run(lambda: loaded.as_given(made), AsGiven, limit).value or AsGiven()
     found = _begin(made, given, workers)
-    random = depends.look(made, plan.seed, workers, min(_ALONE_S, limit / 3))
+    random = depends.look(made, plan.seed, workers, min(_ALONE_S, limit / 2))
     if random.stop:
         found = replace(found, stops=[random.stop])
     left = end - time.monotonic()

@@ -105,10 +105,10 @@ def _pass(made: Made, plan: Visit, done: Visited) -> None:
     own = private(made)
     before = {path: seeds.digest_of(generator) for path, generator in own.items()}
     done.passes.append(list(_read_all(source, indices, plan, warm, samples)))
-    done.drawn = [path for path, generator in own.items() if seeds.digest_of(generator) != before[path]]
     if made.loader.get("collate_fn") and samples:
         _seed(plan, -1)
         done.batches.append(_look_at(lambda: made.loader["collate_fn"](samples)))
+    done.drawn = [path for path, generator in own.items() if seeds.digest_of(generator) != before[path]]
     done.whole, done.seconds = source.ended, done.seconds or time.monotonic() - warm
 
 
