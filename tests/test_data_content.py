@@ -47,7 +47,7 @@ BROKEN = [
     ("crashes", {"DAT001"}, "SIGSEGV"),
     ("raises", {"DAT001"}, "KeyError: 'DATA_ROOT' at content_datasets.py"),
     ("ends", {"DAT001"}, "exit status 3"),
-    ("Missing", {"DAT001"}, "Missing gave nothing: content_datasets has no Missing"),
+    ("Missing", {"DAT001"}, "Missing gives no dataset: content_datasets has no Missing"),
 ]  # fmt: skip
 
 

@@ -162,4 +162,7 @@ def test_the_content_of_another_sample_is_named() -> None:
     stolen = Wrong(index=261, worker=2, leaf="image", alone="1, 2", got="8, 9", of_index=448)
     content = seen(stress=Contest(workers=4, reads=900, wrong=1, examples=[stolen]))
     [finding] = verdicts(content)["DAT004"].findings
-    assert "index 261 of image is 8, 9 in worker 2, the content of index 448, alone 1, 2" in finding.what
+    assert (
+        "sample 261, part image, is 8, 9 in worker 2 (that is sample 448); one process alone gets 1, 2"
+        in finding.what
+    )

@@ -20,7 +20,8 @@ from ncclcheck.reports.rule import all_rules
 
 RULES = [rule for rule in all_rules() if rule.code.startswith("DAT")]
 HEAD = """
-import functools, itertools, os, random, sqlite3, sys, warnings, zipfile
+import collections, copy, functools, itertools, multiprocessing, os, queue, random
+import sqlite3, sys, threading, warnings, zipfile
 import numpy, torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 PATH = os.path.join(os.path.dirname(__file__), "data.bin")
@@ -134,12 +135,129 @@ class Robust(Dataset):
 def make(): return DataLoader(Robust(), batch_size=4, num_workers=2)
 """
 
+SCRATCH = """
+class Shared(Dataset):
+    def __init__(self):
+        self.scratch = SHARED
+    def __len__(self): return 300
+    def __getitem__(self, index):
+        if not 0 <= index < 300: raise IndexError(index)
+        WRITTEN
+        return torch.tensor(list(self.scratch[:64])).float() * 2
+def make(): return DataLoader(Shared(), batch_size=4, num_workers=2)
+"""
+TENSOR = SCRATCH.replace("SHARED", "torch.zeros(64).share_memory_()").replace(
+    "WRITTEN", "self.scratch.fill_(index)"
+)
+ARRAY = SCRATCH.replace("SHARED", 'multiprocessing.Array("d", 64)').replace(
+    "WRITTEN", "self.scratch[:] = [float(index)] * 64"
+)
+FLIPPED = """
+class Flipped(Dataset):
+    def __init__(self):
+        self.records = [{"boxes": numpy.arange(4.0) + index} for index in range(120)]
+    def __len__(self): return 120
+    def __getitem__(self, index):
+        value = self.records[index]
+        value["boxes"] *= -1
+        return torch.from_numpy(value["boxes"].copy())
+def make(): return DataLoader(Flipped(), batch_size=4, num_workers=2)
+"""
+REMEMBERED = """
+class Remembered(Dataset):
+    def __init__(self):
+        self.memory = []
+    def __len__(self): return 120
+    def __getitem__(self, index):
+        found = torch.full((4096,), float(range(120)[index]))
+        self.memory.append(found)
+        return found
+def make(): return DataLoader(Remembered(), batch_size=4, num_workers=2)
+"""
+THREADED = """
+class Prefetched(Dataset):
+    def __init__(self):
+        self.asked, self.given = queue.Queue(), queue.Queue()
+        threading.Thread(target=self._work, daemon=True).start()
+    def _work(self):
+        while True: self.given.put(torch.full((4,), float(self.asked.get())))
+    def __len__(self): return 120
+    def __getitem__(self, index):
+        if not 0 <= index < 120: raise IndexError(index)
+        self.asked.put(index)
+        return self.given.get()
+def make(): return DataLoader(Prefetched(), batch_size=4, num_workers=2)
+"""
+BUFFERED = """
+class Buffered(Dataset):
+    def __init__(self):
+        self.buffer = numpy.zeros(4)
+    def __len__(self): return 120
+    def __getitem__(self, index):
+        if not 0 <= index < 120: raise IndexError(index)
+        self.buffer[:] = index
+        sample = torch.from_numpy(self.buffer)
+        return sample
+def make(): return DataLoader(Buffered(), batch_size=4, num_workers=2)
+"""
+RARE = """
+class Rare(Dataset):
+    def __len__(self): return 120
+    def __getitem__(self, index):
+        if not 0 <= index < 120: raise IndexError(index)
+        return torch.zeros(0 if index == 77 else 5)
+def make():
+    dataset = Rare()
+    return DataLoader(dataset, batch_size=4, num_workers=2)
+"""
+TWO_GENERATORS = """
+class Noisy(Dataset):
+    def __init__(self):
+        self.dice = [random.Random(0), random.Random(1)]
+    def __len__(self): return 120
+    def __getitem__(self, index):
+        if not 0 <= index < 120: raise IndexError(index)
+        return torch.full((4,), float(index)) + self.dice[0].random() + self.dice[1].random()
+def make(): return DataLoader(Noisy(), batch_size=4, num_workers=2)
+"""
+PARTS = """
+class Files(IterableDataset):
+    def __iter__(self):
+        info = torch.utils.data.get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info else (0, 1)
+        rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+        for file in range(1)[worker::workers]:
+            yield from (torch.full((4,), float(row)) for row in range(rank, 400, world))
+def make(): return DataLoader(Files(), num_workers=2, batch_size=4)
+"""
+
 
 def _lazily(source: str, lines: list[str], opened: str) -> str:
-    """The three lines of a handle: None in __init__, opened in __getitem__."""
-    none, check, open_it = (line.partition("  #")[0] for line in lines)
+    """The lines of a handle: None in __init__, opened in __getitem__."""
+    none, *open_it = (line.partition("  #")[0] for line in lines)
     before, _, after = source.partition("        if not 0 <=")
-    return before.replace(opened, none) + f"        {check}\n        {open_it}\n        if not 0 <=" + after
+    within = "".join(f"        {line}\n" for line in open_it)
+    return before.replace(opened, none) + f"{within}        if not 0 <=" + after
+
+
+def _privately(source: str, lines: list[str], written: str) -> str:
+    """A line of __init__, and the first two of __getitem__."""
+    of_none, check, own = (line.partition("  #")[0] for line in lines)
+    fixed = source.replace("    def __len__", f"        {of_none}\n    def __len__", 1)
+    return fixed.replace(written, f"{check}\n        {own}\n        {written}")
+
+
+def _instead(source: str, lines: list[str], line: str) -> str:
+    return source.replace(line, lines[0].partition("  #")[0])
+
+
+def _before(source: str, lines: list[str], line: str) -> str:
+    return source.replace(line, "\n    ".join([*lines, line]))
+
+
+def _with_fewer(source: str, lines: list[str], line: str) -> str:
+    assert lines[0] == "DataLoader(dataset, num_workers=1)"
+    return source.replace(line, "num_workers=1")
 
 
 def _seeded(source: str, lines: list[str], _: str) -> str:
@@ -187,6 +305,18 @@ CASES: list[Any] = [
     pytest.param("DAT005", OFFSETS, _lazily, 'self.source = open(PATH, "rb")', id="offset"),
     pytest.param("DAT004", ZIPPED, _lazily, "self.archive = zipfile.ZipFile(PATH)", id="zip", marks=NIGHTLY),
     pytest.param("DAT005", SQLITE, _lazily, "self.db = sqlite3.connect(PATH)", id="sqlite", marks=NIGHTLY),
+    pytest.param("DAT004", TENSOR, _privately, "self.scratch.fill_(index)", id="shared-tensor"),
+    pytest.param("DAT004", ARRAY, _privately, "self.scratch[:] = [float", id="shared-array", marks=NIGHTLY),
+    pytest.param("DAT006", FLIPPED, _instead, "value = self.records[index]", id="in-place", marks=NIGHTLY),
+    pytest.param("DAT016", PARTS, _with_fewer, "num_workers=2", id="one-part", marks=NIGHTLY),
+    pytest.param("DAT007", BUFFERED, _instead, "return sample", id="buffer", marks=NIGHTLY),
+    pytest.param("DAT014", RARE, _before, "return DataLoader", id="rare", marks=NIGHTLY),
+    pytest.param(
+        "DAT028", THREADED, _lazily, "threading.Thread(target=self._work, daemon=True).start()", id="thread",
+        marks=NIGHTLY,
+    ),
+    pytest.param("DAT021", REMEMBERED, _instead, "self.memory = []", id="growing", marks=NIGHTLY),
+    pytest.param("DAT009", TWO_GENERATORS, _seeded, "", id="two-generators", marks=NIGHTLY),
     pytest.param("DAT009", PRIVATE, _seeded, "", id="private"),
     pytest.param("DAT010", PRIVATE, _seeded, "", id="private-epochs", marks=NIGHTLY),
     pytest.param(

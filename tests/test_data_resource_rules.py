@@ -101,7 +101,7 @@ def test_rules(code: str, changes: dict[str, Any], state: State) -> None:
 @pytest.mark.parametrize("code", CODES)
 def test_nothing_was_looked_at(code: str) -> None:
     found = verdict(code, None)
-    assert (found.state, found.reason) == (State.SKIPPED, "no dataset was looked at")
+    assert (found.state, found.reason) == (State.SKIPPED, "no dataset was examined")
 
 
 def test_thresholds_are_the_users() -> None:

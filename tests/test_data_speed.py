@@ -215,7 +215,7 @@ def test_lines_of_the_report() -> None:
     assert dataset_text.text(document, 200).splitlines() == [
         "  dataset    train:make: Photos, 1 281 167 samples",
         "  samples/s  by workers 0: 50; warm, in batches of 4; this is a2, at best 380 on the fastest of 2 nodes",
-        "  looked at  resources, speed",
-        "  not seen   resources on a2: the time budget was used up",
+        "  examined   memory, speed",
+        "  not seen   memory on a2: the time budget was used up",
     ]
     assert dataset_text.text(empty, 80) == ""

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+import random
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import DataLoader, Dataset, Subset
 
 from ncclcheck.probes.context import DataPlan
-from ncclcheck.probes.dataloader import streams
+from ncclcheck.probes.dataloader import depends, streams
 from ncclcheck.probes.dataloader.made import Made, _take_apart
 from ncclcheck.probes.facts import Cluster, Measurements, Node, Unread
 from ncclcheck.probes.facts.data import DataReport, Streams
@@ -150,3 +155,39 @@ def test_what_is_only_iterated_needs_no_loader() -> None:
     assert isinstance(seen.shared, Unread)
     assert "IterableDataset" in seen.shared.why
     assert bad(seen) == {}
+
+
+class Transform:
+    """A transform with generators of its own, as in albumentations 2.0.8."""
+
+    def __init__(self, p: float) -> None:
+        self.p, self.py_random, self.noise = p, random.Random(0), np.random.default_rng(0)
+
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        return image + self.noise.normal() if self.py_random.random() < self.p else image
+
+
+class Composed(Dataset[Any]):
+    """Of ten transforms the last one is applied, to some samples."""
+
+    def __init__(self) -> None:
+        self.transforms = [*(Transform(0.0) for _ in range(9)), Transform(0.3)]
+
+    def __len__(self) -> int:
+        return 96
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return functools.reduce(lambda image, one: one(image), self.transforms, torch.full((4,), float(index)))
+
+
+def test_of_many_generators_those_that_matter_are_found() -> None:
+    found = depends.look(Made(Composed(), False, 96), 11, 2, 60.0)
+    names = [one.generator for one in found.depends]
+    assert names == ["self.transforms[9].py_random", "self.transforms[9].noise"]
+
+
+def test_where_the_time_is_over_those_that_reading_draws_from_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    hours = itertools.count(0.0, 3600.0)
+    monkeypatch.setattr(depends, "time", SimpleNamespace(monotonic=lambda: next(hours)))
+    found = depends.look(Made(Composed(), False, 96), 11, 2, 60.0)
+    assert [one.generator for one in found.depends] == [f"self.transforms[{n}].py_random" for n in range(6)]

@@ -18,10 +18,20 @@ from ncclcheck.errors import UsageError
 @common
 @option("--kwargs", type=JsonObject(), metavar="JSON", default="{}", help="keyword arguments of the factory")
 @option(
-    "--time-budget", type=SECONDS, default=30.0, show_default=True, metavar="S", help="seconds after the factory"
+    "--time-budget",
+    type=SECONDS,
+    default=30.0,
+    show_default=True,
+    metavar="S",
+    help="seconds for reading and measuring, once the factory is done",
 )
 @option(
-    "--factory-limit", type=SECONDS, default=300.0, show_default=True, metavar="S", help="seconds of the factory"
+    "--factory-limit",
+    type=SECONDS,
+    default=300.0,
+    show_default=True,
+    metavar="S",
+    help="seconds that the factory may take",
 )
 @option(
     "--workers",
@@ -45,7 +55,7 @@ from ncclcheck.errors import UsageError
 )
 @click.pass_obj
 def data(site: Site, /, **given: Any) -> int:
-    """Data loader worker races and their like, in your own dataset or loader.
+    """Check your own Dataset or DataLoader: worker races, ranks, batches, memory, speed.
 
     FACTORY is MODULE:NAME or path/to/file.py:NAME: a Dataset, an IterableDataset, a DataLoader, a class or a
     function that gives one, (dataset, loader_kwargs), or an object with train_dataloader(). Type it in the folder

@@ -99,6 +99,12 @@ def _unseen(document: Document) -> str:
     for report in document.measurements.data:
         for one in report.unseen:
             reasons.setdefault(one.why, {})[_PARTS.get(one.aspect, one.aspect)] = None
+        if (
+            report.streams
+            and isinstance(report.streams.depends, Unread)
+            and report.streams.depends.why == _NO_TIME
+        ):
+            reasons.setdefault(_NO_TIME, {})[_PARTS["streams"]] = None
         for text in report.content.unseen if report.content else []:
             part, _, why = text.rpartition(": ")
             if why == _NO_TIME:

@@ -1,4 +1,4 @@
-"""What `data` looked at: the dataset, the curve of samples a second, and what there was no time for."""
+"""What `data` examined: the dataset, the curve of samples a second, and what there was no time for."""
 
 from __future__ import annotations
 
@@ -8,18 +8,24 @@ from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.jsondoc import Document
 from ncclcheck.reports.wrapping import wrapped
 
-_ASPECTS = ("made", "content", "streams", "structure", "sharding", "resources", "speed")
-_HIDDEN = ("made",)
+_ASPECTS = {
+    "content": "contents",
+    "streams": "random numbers",
+    "structure": "batches",
+    "sharding": "ranks",
+    "resources": "memory",
+    "speed": "speed",
+}
 _INDENT = 13
 
 
 def text(document: Document, width: int) -> str:
-    """Empty where no dataset was looked at."""
+    """Empty where no dataset was examined."""
     reports = document.measurements.data
     told = (
         ("dataset", _dataset(reports)),
         ("samples/s", _speed(reports)),
-        ("looked at", _looked_at(reports)),
+        ("examined", _examined(reports)),
         ("not seen", _not_seen(reports)),
     )
     lines = [line for label, words in told for line in _labelled(label, words, width)]
@@ -65,10 +71,10 @@ def _most(speed: Speed) -> float:
     return max(point.samples_s for point in curve.plain(speed))
 
 
-def _looked_at(reports: list[DataReport]) -> str:
-    """Aspects that a node told."""
+def _examined(reports: list[DataReport]) -> str:
+    """What at least one node has examined."""
     seen = [name for name in _ASPECTS if any(getattr(report, name) is not None for report in reports)]
-    return ", ".join(name for name in seen if name not in _HIDDEN)
+    return ", ".join(_ASPECTS[name] for name in seen)
 
 
 def _not_seen(reports: list[DataReport]) -> str:
@@ -79,7 +85,8 @@ def _not_seen(reports: list[DataReport]) -> str:
             aspects, nodes = reasons.setdefault(entry.why, ({}, {}))
             aspects[entry.aspect] = nodes[report.node] = None
     return "; ".join(
-        f"{', '.join(aspects)}{_on(list(nodes), len(reports))}: {why}" for why, (aspects, nodes) in reasons.items()
+        f"{', '.join(_ASPECTS.get(one, one) for one in aspects)}{_on(list(nodes), len(reports))}: {why}"
+        for why, (aspects, nodes) in reasons.items()
     )
 
 

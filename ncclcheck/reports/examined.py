@@ -48,7 +48,7 @@ def samples(cluster: Cluster) -> list[tuple[str, Made, Content]]:
 def why_not(reports: list[DataReport], aspect: str) -> str:
     """Why nobody looked at an aspect."""
     reasons = [entry.why for report in reports for entry in report.unseen if entry.aspect == aspect]
-    return reasons[0] if reasons else "no dataset was looked at"
+    return reasons[0] if reasons else "no dataset was examined"
 
 
 def _gap(held: Resources, needs: tuple[str, ...]) -> tuple[str, Unread] | None:

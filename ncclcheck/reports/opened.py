@@ -7,7 +7,7 @@ import re
 from msgspec.structs import replace
 
 from ncclcheck.probes.facts.data import Content, Made
-from ncclcheck.probes.facts.data.content import Inherited
+from ncclcheck.probes.facts.data.content import Inherited, Memory
 from ncclcheck.reports.findings import Remedy, you
 
 # How a library's handle is opened for reading alone; PATH is the user's.
@@ -18,6 +18,17 @@ _OPENED = {
     "zipfile.ZipFile": "zipfile.ZipFile(PATH)",
     "tarfile.TarFile": "tarfile.open(PATH)",
     "av.container.InputContainer": "av.open(PATH)",
+}
+# What makes a private one of memory that processes share; {} is the shared one.
+_COPIED = {
+    "torch.Tensor": "{}.clone()",
+    "numpy.memmap": "numpy.array({})",
+    "multiprocessing.Array": "multiprocessing.Array({0}.get_obj()._type_, {0}[:])",
+    "multiprocessing.Value": "multiprocessing.Value(type({0}.get_obj()), {0}.value)",
+    "multiprocessing.RawArray": "multiprocessing.sharedctypes.copy({})",
+    "multiprocessing.shared_memory.SharedMemory": (
+        "multiprocessing.shared_memory.SharedMemory(create=True, size={}.size)"
+    ),
 }
 _ATTRIBUTE = re.compile(r"self\.([A-Za-z_]\w*)(\[[^\]]*\])?(.*)")
 
@@ -66,22 +77,36 @@ def _call(one: Inherited, *, several: bool, within: str) -> str:
     return f"[{call.replace('PATH', 'path')} for path in PATHS]" if several else call
 
 
+def _private_memory(made: Made, one: Memory) -> Remedy:
+    """The same attribute, in memory of the worker's own, so that nothing else has to be changed."""
+    copied = _COPIED.get(one.type, "copy.deepcopy({})  # ... in memory that is not shared").format(one.path)
+    owner = f"{one.path}_of"
+    return you(
+        f"Give each worker {one.path} in memory of its own, at its first read: the one of __init__ is shared.",
+        f"{owner} = None  # in {class_of(made)}.__init__",
+        f"if {owner} != os.getpid():  # the first lines of {class_of(made)}.__getitem__",
+        f"    {one.path}, {owner} = {copied}, os.getpid()",
+    )
+
+
 def own_in_workers(made: Made, content: Content) -> list[Remedy]:
     """What keeps workers from writing over each other's values, by what they are known to share."""
     if content.inherited:
         return [opened_by_each(made, one) for one in content.inherited[:2]]
-    memory = next((path for path in map(_from_self, content.shared) if _ATTRIBUTE.fullmatch(path)), "")
-    if memory:
-        own = memory.rpartition(".")[2].partition("[")[0]
+    own = [one for one in content.memory if re.fullmatch(r"self\.[A-Za-z_]\w*", one.path)]
+    if own:
+        return [_private_memory(made, one) for one in own[:2]]
+    if content.written:
+        path = content.written[0].path
         return [
             you(
-                "Let each read write into memory of its own.",
-                f"{own} = copy.deepcopy({memory})  # in {class_of(made)}.__getitem__; use it instead of {memory}",
+                f"Give each worker a file of its own, not {path} for all.",
+                f'path = f"{path}.{{os.getpid()}}"  # in {class_of(made)}.__getitem__, where it writes and reads',
             )
         ]
     return [
         you(
-            f"Look for a file or a connection that all workers use while {class_of(made)}.__getitem__ runs; give "
+            f"Find the file or the connection that all workers use while {class_of(made)}.__getitem__ runs; give "
             "each worker one of its own.",
             'path = f"{path}.{os.getpid()}"  # of a scratch file',
         )

@@ -39,7 +39,7 @@ def by_sampler(held: Sharding) -> list[Remedy]:
     """The lines that share a dataset out among the ranks."""
     return [
         you(
-            "Share the samples out among the ranks, and tell the sampler each epoch.",
+            "Share the samples out among the ranks, and set the epoch of the sampler.",
             "sampler = torch.utils.data.distributed.DistributedSampler(dataset)",
             f"loader = DataLoader(dataset, batch_size={held.batch or 'BATCH'}, sampler=sampler)",
             "sampler.set_epoch(epoch)  # at the start of each epoch",
@@ -75,3 +75,19 @@ def by_stream(dataset: str = "") -> list[Remedy]:
             "yield from itertools.islice(samples, rank * workers + worker, None, world * workers)",
         )
     ]
+
+
+def in_more_parts(parts: int, dataset: str = "") -> Remedy:
+    """For a stream of fewer parts (files, shards) than it has workers."""
+    if dataset.startswith("datasets."):
+        return you(
+            "Save it in at least as many files as there are workers of all ranks, or start no more workers than "
+            "it has files.",
+            'dataset = load_dataset("json", data_files=FILES, streaming=True)["train"]  # several FILES',
+            f"DataLoader(dataset, num_workers={parts})  # dataset.num_shards is {parts} here",
+        )
+    return you(
+        "Start no more workers than the stream has parts, or share out single samples instead of files.",
+        f"DataLoader(dataset, num_workers={parts})",
+        "samples = itertools.islice(samples, worker, None, workers)  # in __iter__, by get_worker_info()",
+    )

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from ncclcheck.probes.facts.data import Sharding
 from ncclcheck.probes.facts.data.sharding import Stream
 from ncclcheck.reports.findings import Evidence, Finding, Where, fail, fine, note, seen, warn
-from ncclcheck.reports.sharded import by_stream, joined
+from ncclcheck.reports.sharded import by_stream, in_more_parts, joined
 
 _ENDLESS = "As it should be where the stream has no end and each reader shuffles it for itself, as llama2.c does."
 
@@ -33,6 +33,9 @@ def of_stream(node: str, held: Sharding, frameworks: Collection[str] = (), datas
     if lost >= 2 * max(1, held.ranks):
         yield _lost(node, stream, lost, dataset)
         bad = True
+    if not bad and (idle := [number for number, count in enumerate(stream.by_worker) if not count]):
+        yield _idle(node, stream, idle, dataset)
+        bad = True
     if not bad:
         yield fine(Where(node=node), f"no two of {held.ranks} ranks, and no two workers, read the same samples")
 
@@ -54,7 +57,7 @@ def _ranks_repeat(node: str, held: Sharding, stream: Stream, frameworks: Collect
 
 
 def _workers_repeat(node: str, held: Sharding, stream: Stream, dataset: str) -> Finding:
-    told = f"two workers of a rank read the same {stream.between_workers // max(1, held.ranks)} samples"
+    told = f"workers of one rank read the same {stream.between_workers // max(1, held.ranks)} samples"
     why = "Each sample comes as many times an epoch as there are workers."
     if stream.workers is None or stream.workers < 2:
         has = "no loader was given" if stream.workers is None else f"this loader has {stream.workers} workers"
@@ -77,16 +80,38 @@ def _lost(node: str, stream: Stream, lost: int, dataset: str) -> Finding:
     return fail(
         Where(node=node),
         f"{lost} of {whole} samples of the stream are read by no {'rank' if by_ranks else 'worker'}",
-        why="They are never learned from; nothing else tells of it.",
+        why="They are never learned from; nothing else shows it.",
         owner="job",
         evidence=_evidence(stream),
         fix=by_stream(dataset),
     )
 
 
+def _idle(node: str, stream: Stream, idle: list[int], dataset: str) -> Finding:
+    of = len(stream.by_worker)
+    told = f"of {of} workers {joined(idle)} read no sample: the stream has fewer parts than workers"
+    if stream.workers is None or stream.workers < 2 or not stream.ended:
+        return note(Where(node=node), told)
+    return warn(
+        Where(node=node),
+        told,
+        why="A part (a file, a shard) is read by one worker; the others have nothing to do, and loading is as "
+        f"slow as with {of - len(idle)}.",
+        owner="job",
+        evidence=[seen("samples by worker of rank 0", joined(stream.by_worker)), *_shards(dataset)],
+        fix=[in_more_parts(of - len(idle), dataset)],
+    )
+
+
+def _shards(dataset: str) -> list[Evidence]:
+    return [seen("a part of it", "dataset.num_shards")] if dataset.startswith("datasets.") else []
+
+
 def _evidence(stream: Stream) -> list[Evidence]:
     leaves = ", ".join(name or "the sample" for name in stream.told_by)
     return [
-        seen("samples a rank", f"without workers {joined(stream.items)}, with two {joined(stream.worker_items)}"),
-        seen("told apart by", leaves),
+        seen(
+            "samples a rank", f"without workers {joined(stream.items)}, with workers {joined(stream.worker_items)}"
+        ),
+        seen("samples compared by", leaves),
     ]

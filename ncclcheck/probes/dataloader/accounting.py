@@ -39,6 +39,26 @@ def disjoint(views: Sequence[View]) -> bool:
     return len(together) > 1.5 * max(len(one) for one in lists)
 
 
+def draws(alone: View) -> bool:
+    """Whether the sampler of a world of one rank repeats samples, or leaves out others in each epoch.
+
+    A sampler that was made for another number of ranks leaves out as well, and is a mistake.
+    """
+    first, second = (
+        _indices(alone, name) for name in (("set0", "set1") if alone.set_epoch else ("first", "second"))
+    )
+    if first is None or second is None or alone.replicas not in (None, 1):
+        return False
+    one, other = set(first.tolist()), set(second.tolist())
+    return len(one) < len(first) or (one != other and len(one) + (alone.batch or 1) < (alone.length or 0))
+
+
+def all_alike(views: Sequence[View]) -> bool:
+    """Whether every rank reads the same samples, as where the rank is a constant."""
+    found = [_indices(view, "first") for view in views]
+    return len({tuple(sorted(one.tolist())) for one in found if one is not None}) == 1
+
+
 def _indices(view: View, name: str) -> torch.Tensor | None:
     epoch = view.epoch(name)
     if epoch is None or not epoch.ended:

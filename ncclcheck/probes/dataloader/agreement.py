@@ -9,6 +9,7 @@ from ncclcheck.probes.dataloader.views import View
 from ncclcheck.probes.facts.data.sharding import Account, Differing, IndexMap, Reader
 
 _MOST_EXAMPLES = 5
+_EACH = 2  # so often does each class occur on the average; values drawn at random are not one for one
 _POWER = 8  # so many samples in common are expected where both ranks hold the same ones
 
 Key = tuple[str, ...]
@@ -23,6 +24,7 @@ def index_map(views: Sequence[View]) -> IndexMap:
         differing=max((one.differing for one in found), default=0),
         moved=max((one.moved for one in found), default=0),
         own=any(one.own for one in found),
+        relabelled=any(one.relabelled for one in found),
         lengths=lengths,
         examples=[example for one in found for example in one.examples][:_MOST_EXAMPLES],
     )
@@ -49,6 +51,8 @@ def _beside(first: View, other: View) -> IndexMap:
     leaves = [leaf for leaf in _leaves((first, other)) if _tells(first, indices, leaf)]
     differing = [i for i in indices if any(_held(first, i, leaf) != _held(other, i, leaf) for leaf in leaves)]
     settled = any(all(_held(first, i, leaf) == _held(other, i, leaf) for i in indices) for leaf in leaves)
+    if renamed := [leaf for leaf in _leaves((first, other)) if settled and _renamed(first, other, indices, leaf)]:
+        return _relabelled(first, other, indices, renamed)
     if settled or not differing:
         return IndexMap(compared=len(indices) if leaves else 0)
     told = [_told_apart(view, leaves) for view in (first, other)]
@@ -59,6 +63,23 @@ def _beside(first: View, other: View) -> IndexMap:
         compared=len(indices), differing=len(differing), moved=len(moved),
         own=not moved and _would_show((first, other), told),
         examples=[_example(first, other, i, leaves, places[i]) for i in shown[:_MOST_EXAMPLES]],
+    )  # fmt: skip
+
+
+def _renamed(first: View, other: View, indices: list[int], leaf: str) -> bool:
+    """Whether each value of one rank is one other value there, and each occurs several times, as classes do."""
+    pairs = {(_held(first, index, leaf), _held(other, index, leaf)) for index in indices}
+    ones, others = {one for one, _ in pairs}, {two for _, two in pairs}
+    one_for_one = len(ones) == len(others) == len(pairs) > 1
+    return one_for_one and any(one != two for one, two in pairs) and len(indices) >= _EACH * len(pairs)
+
+
+def _relabelled(first: View, other: View, indices: list[int], leaves: list[str]) -> IndexMap:
+    differing = [i for i in indices if _held(first, i, leaves[0]) != _held(other, i, leaves[0])]
+    shown = sorted(differing, key=lambda index: index not in first.briefs)[:_MOST_EXAMPLES]
+    return IndexMap(
+        compared=len(indices), differing=len(differing), relabelled=True,
+        examples=[_example(first, other, index, leaves, None) for index in shown],
     )  # fmt: skip
 
 

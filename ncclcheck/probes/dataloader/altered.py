@@ -40,15 +40,15 @@ def _altered(reader: Reader, indices: Sequence[int]) -> list[str]:
 def _held(dataset: Any) -> Iterator[tuple[str, str]]:
     """Numbers, texts and arrays that the dataset holds: path, and digest."""
     for path, value in graph.walk(dataset):
-        for name, item in _items(path, value):
-            if type(item) in _SCALARS:
-                yield name, repr(item)
-            elif _is_array(item) and item.nbytes <= _MOST_BYTES:
-                yield name, leaves(item)[""].digest
+        if _is_array(value):
+            if value.nbytes <= _MOST_BYTES:
+                yield path, leaves(value)[""].digest
+        else:
+            yield from ((name, repr(item)) for name, item in _items(path, value) if type(item) in _SCALARS)
 
 
 def _items(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    yield path, value
+    """What it holds directly: `walk` passes numbers and texts over."""
     if isinstance(value, dict):
         yield from ((f"{path}[{key}]", item) for key, item in graph.first(value.items()) if type(key) in _SCALARS)
     elif isinstance(value, list):

@@ -16,6 +16,7 @@ from ncclcheck.probes.dataloader.made import Made
 from ncclcheck.probes.dataloader.oracle import Oracle, ask
 from ncclcheck.probes.dataloader.reader import Reader
 from ncclcheck.probes.facts.data import Content
+from ncclcheck.probes.facts.data.content import Memory
 
 _MOST = 64
 _LEAST = 3
@@ -86,6 +87,7 @@ def _in_orders(
 def _alone(reader: Reader, content: Content, oracle: Oracle) -> Content:
     """What one reader finds."""
     indices = list(oracle.truth)
+    memory = _shared(reader, oracle)
     causes = entropy.find(reader, indices) if oracle.unsettled else entropy.Found([], 0)
     return replace(
         content,
@@ -96,7 +98,8 @@ def _alone(reader: Reader, content: Content, oracle: Oracle) -> Content:
         threads=causes.threads,
         raced=entropy.settles_in_one_thread(reader, oracle) if causes.threads else [],
         overwritten=overwritten.look(reader, indices)[:_EXAMPLES],
-        shared=_shared(reader, oracle),
+        shared=[one.path.removeprefix("self.") for one in memory],
+        memory=memory,
         altered=_altered(reader, oracle),
     )
 
@@ -107,7 +110,7 @@ def _altered(reader: Reader, oracle: Oracle) -> list[str]:
     return altered.look(reader, list(oracle.truth)) if hidden and not reader.made.iterable else []
 
 
-def _shared(reader: Reader, oracle: Oracle) -> list[str]:
+def _shared(reader: Reader, oracle: Oracle) -> list[Memory]:
     """Memory shared by all workers that a pass over the samples changes."""
     if not reader.pristine.has_memory:
         return []

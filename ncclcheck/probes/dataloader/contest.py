@@ -22,6 +22,8 @@ from ncclcheck.probes.dataloader.written import Writes, watch_writes
 from ncclcheck.probes.facts.data.content import Contest, Wrong
 
 _ENOUGH = 50
+_MOST_READS = 4000  # of a worker, and _LEAST_S: a dataset in memory gives more in a third of the time
+_LEAST_S = 0.3
 _EXAMPLES = 6
 _MOST_BRIEF = 60
 _SHORT_OF = tuple(f"[Errno {n}]" for n in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EAGAIN))
@@ -123,8 +125,11 @@ def _stress(reader: Reader, oracle: Oracle, number: int, seconds: float, gate: G
     shuffle = random.Random(number)
     done = Stressed(0, 0, [])
     gate()
-    end = time.monotonic() + seconds
+    begun = time.monotonic()
+    end = begun + seconds
     while time.monotonic() < end and done.wrong < _ENOUGH:
+        if done.reads > _MOST_READS and time.monotonic() > begun + _LEAST_S:
+            break
         source.begin(order.salt)
         turn = list(oracle.truth)
         if not reader.made.iterable:
@@ -138,6 +143,8 @@ def _stress(reader: Reader, oracle: Oracle, number: int, seconds: float, gate: G
             _note(done, compare(index, number, _read(source, index, order.salt, index), oracle))
             if source.ended:
                 break
+        if not oracle.restarts:
+            break
     return done
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+
+from msgspec.structs import replace
 
 from ncclcheck.probes.dataloader import child, indices, stops
 from ncclcheck.probes.dataloader.child import Ended
@@ -13,14 +17,18 @@ from ncclcheck.probes.facts.data.streams import Dependence, Frozen, Reseeded, St
 
 _SAMPLES = 32
 _PASS_S = 0.1
-_MOST_PRIVATE = 6
+_LEAST_READ = 12  # a transform that is applied now and then: at p=0.2 one of so many shows it in 98 of 100 runs
+_MOST_PRIVATE = 6  # that are reported; all are looked through
 _SURE = 8  # samples of a private generator, whose values might only happen to agree
 _SAME_STREAM = 0.3
 
 
 @dataclass
 class Randomness:
-    """What was found. ended, stop: how the first child ended; item_s, first_s: what its samples took."""
+    """What was found. ended, stop: how the first child ended; item_s, first_s: what its samples took.
+
+    cut_short: there was no time to move the generators.
+    """
 
     ended: Ended[Visited]
     stop: Stop | None = None
@@ -29,6 +37,7 @@ class Randomness:
     frozen: list[Frozen] = field(default_factory=list)
     item_s: float = 0.0
     first_s: float = 0.0
+    cut_short: bool = False
 
 
 @dataclass
@@ -43,7 +52,11 @@ class _Changed:
 
 def look(made: Made, seed: int, workers: int, limit: float) -> Randomness:
     """In children: as it is and again, with all generators elsewhere, then with one at a time."""
-    plan = Visit(_chosen(made, seed), seed, workers=workers, seconds=min(_PASS_S, limit / 12), passes=2)
+    begun = time.monotonic()
+    plan = Visit(
+        _chosen(made, seed), seed, workers=workers, seconds=min(_PASS_S, limit / 12), passes=2,
+        least=_LEAST_READ, most_s=limit / 12,
+    )  # fmt: skip
     ended, stop = stops.read_alone(lambda: visit(made, plan), Visited, limit, plan.mark)
     if ended.value is None:
         return Randomness(ended, stop)
@@ -52,12 +65,17 @@ def look(made: Made, seed: int, workers: int, limit: float) -> Randomness:
     found = Randomness(ended, item_s=base.seconds / count, first_s=base.first_s)
     found.reseeded = [] if made.iterable else list(_reseeded(base, plan))
     plan = Visit(plan.indices[: count + 1], seed, workers=workers)
-    left = max(1.0, limit / 3)
+    left, end = max(1.0, limit / 3), begun + limit
     other = _moved(made, plan, (*generators(), PRIVATE), left)
-    unstable = _unstable(base, _moved(made, plan, (), left)) if other and _changed(base, other) else set()
-    if other is None or not (changed := _changed(base, other, unstable)):
+    if other is None:
+        found.cut_short = True
         return found
-    found.depends = [d for name in _names(base) if (d := _depends(made, plan, base, name, unstable, left))]
+    unstable = _unstable(base, _moved(made, plan, (), left)) if _changed(base, other) else set()
+    if not (changed := _changed(base, other, unstable)):
+        return found
+    find = _Search(made, plan, base, unstable, left, end)
+    found.depends = [one for name in generators() for one in find.among([name])]
+    found.depends += islice(find.private([*base.private] if made.iterable else base.drawn), _MOST_PRIVATE)
     if not made.iterable:
         sure = _SURE if any(one.private for one in found.depends) else 1
         found.frozen = list(_frozen(base, changed, plan.indices[1:] or plan.indices, sure))
@@ -73,10 +91,6 @@ def _chosen(made: Made, seed: int) -> list[int]:
 def _moved(made: Made, plan: Visit, moved: tuple[str, ...], seconds: float) -> Visited | None:
     there = Visit(plan.indices, plan.salt, moved, workers=plan.workers)
     return child.run(lambda: visit(made, there), Visited, seconds).value
-
-
-def _names(base: Visited) -> list[str]:
-    return [*generators(), *list(base.private)[:_MOST_PRIVATE]]
 
 
 def _all_reads(visited: Visited) -> list[Read]:
@@ -100,24 +114,50 @@ def _changed(one: Visited, two: Visited, but: set[str] | None = None) -> list[_C
     return [found for found in _differences(one, two) if found.leaf not in (but or ())]
 
 
-def _depends(
-    made: Made, plan: Visit, base: Visited, name: str, unstable: set[str], seconds: float
-) -> Dependence | None:
-    moved = _moved(made, plan, (name,), seconds)
-    changed = _changed(base, moved, unstable) if moved else []
-    if not moved or not changed:
-        return None
-    first = changed[0]
-    read = plan.indices[1:] or plan.indices
-    return Dependence(
-        generator=name,
-        private=name in base.private,
-        kind=base.private.get(name, ""),
-        leaves=sorted({found.leaf for found in changed})[:20],
-        index=read[min(first.position, len(read) - 1)],
-        values=[first.before, first.after],
-        order=made.iterable and _is_order(base, moved),
-    )
+@dataclass
+class _Search:
+    """For the generators that matter. end: from then on those that are left together are taken for them."""
+
+    made: Made
+    plan: Visit
+    base: Visited
+    unstable: set[str]
+    seconds: float
+    end: float
+
+    def private(self, names: list[str]) -> Iterator[Dependence]:
+        """Of many, such as two in each transform, those that matter: half of them at a time."""
+        found = self.among(names)
+        if len(names) < 2 or not found:
+            yield from found
+        elif time.monotonic() > self.end:
+            yield from (
+                replace(one, generator=name, kind=self.base.private[name]) for one in found for name in names
+            )
+        else:
+            half = len(names) // 2
+            yield from self.private(names[:half])
+            yield from self.private(names[half:])
+
+    def among(self, names: Sequence[str]) -> list[Dependence]:
+        """What changes where all of these are elsewhere, under the name of the first."""
+        moved = _moved(self.made, self.plan, tuple(names), self.seconds) if names else None
+        changed = _changed(self.base, moved, self.unstable) if moved else []
+        if not moved or not changed:
+            return []
+        first, name = changed[0], names[0]
+        read = self.plan.indices[1:] or self.plan.indices
+        return [
+            Dependence(
+                generator=name,
+                private=name in self.base.private,
+                kind=self.base.private.get(name, ""),
+                leaves=sorted({found.leaf for found in changed})[:20],
+                index=read[min(first.position, len(read) - 1)],
+                values=[first.before, first.after],
+                order=self.made.iterable and _is_order(self.base, moved),
+            )
+        ]
 
 
 def _is_order(one: Visited, two: Visited) -> bool:

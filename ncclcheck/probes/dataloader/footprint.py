@@ -10,21 +10,26 @@ import contextlib
 import gc
 import resource
 import time
+from collections import deque
 from collections.abc import Iterable
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ncclcheck.probes.dataloader import holding
+from ncclcheck.probes.dataloader.graph import walk
 from ncclcheck.probes.dataloader.made import Made
 from ncclcheck.probes.dataloader.reading import Reader, Run, reader
 from ncclcheck.probes.facts import Unread
 from ncclcheck.probes.facts.data.resources import Cpu, Growth
 
 _RUNS = 8
+_LEAST_RUNS = 2  # of a look, whatever time they take: one alone says nothing
 _AGAIN = 4  # runs of passes over the same samples
 _MOST_RUN = 256  # reads
 _MOST_AGAIN = 128
 _GROWS = 512  # bytes a read in every run, half of what DAT021 calls a leak: then it is looked at again
+_LEAST_LOOKS = 3  # that have to show it, whatever time they take: torch.load warms caches of its own for two
 _MOST_LOOKS = 10  # a dataset of Arrow copied pages of its parent for 2,800 reads, and was flat from then on
 _SHOWN = 5
 _ENOUGH = 128 * 2**20  # bytes; what grew so much has been seen
@@ -58,6 +63,8 @@ def measure(made: Made, seed: int, seconds: float) -> Footprint:
     fresh = _fresh(made, samples, seconds / 3, each)
     again = _again(samples, seconds / 3, each)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    if _grows(again):
+        again = replace(again, growing=_growing(made, samples))
     return Footprint(
         again=again,
         fresh=fresh,
@@ -65,6 +72,19 @@ def measure(made: Made, seed: int, seconds: float) -> Footprint:
         inherited=before.anonymous,
         descriptors=len(before.descriptors),
     )
+
+
+def _growing(made: Made, samples: Reader) -> list[str]:
+    """The containers of the dataset that are longer once the same samples were read again."""
+    before = _lengths(made)
+    samples.again()
+    after = _lengths(made)
+    return [path for path, length in after.items() if length - before.get(path, length) >= samples.count][:_SHOWN]
+
+
+def _lengths(made: Made) -> dict[str, int]:
+    held = ((path, value) for path, value in walk(made.dataset) if isinstance(value, list | dict | set | deque))
+    return {path: len(value) for path, value in held}
 
 
 def _more_descriptors() -> None:
@@ -99,11 +119,12 @@ def _again(samples: Reader, seconds: float, each: float) -> Growth:
             samples.again()
 
     end = time.perf_counter() + seconds
-    for _ in range(_MOST_LOOKS):
+    for number in range(1, _MOST_LOOKS + 1):
         begun = time.perf_counter()
-        grown = _grown([run] * _AGAIN, passes * samples.count, end - begun)
+        grown = _grown([run] * _AGAIN, passes * samples.count, max(end - begun, seconds / _LEAST_LOOKS))
         now = time.perf_counter()
-        if not _grows(grown) or end - now < 2 * (now - begun):  # a look that is cut short says nothing
+        cut_short = end - now < 2 * (now - begun)  # the next one would be, and say nothing
+        if not _grows(grown) or (cut_short and number >= _LEAST_LOOKS):
             break
     return grown
 
@@ -127,7 +148,7 @@ def _grown(runs: Iterable[Run], reads: int, seconds: float) -> Growth:
         copied.append(held.own - last.own - memory[-1])
         last = held
         enough = sum(memory) > _ENOUGH or len(last.descriptors) - len(first.descriptors) > _ENOUGH_OPEN
-        if enough or time.perf_counter() > end:
+        if enough or (time.perf_counter() > end and len(memory) >= _LEAST_RUNS):
             break
     opened = [last.descriptors[number] for number in sorted(last.descriptors.keys() - first.descriptors.keys())]
     return Growth(

@@ -109,7 +109,7 @@ def _of_function(path: str, function: types.FunctionType) -> Iterator[tuple[str,
         except ValueError:
             continue
     yield from ((f"{path}()", item) for item in function.__defaults__ or ())
-    for key in _names(function.__code__):
+    for key in sorted(_names(function.__code__)):  # which come first must not depend on PYTHONHASHSEED
         if key in function.__globals__:
             yield f"{function.__module__}.{key}", function.__globals__[key]
     if hasattr(function, "__wrapped__"):

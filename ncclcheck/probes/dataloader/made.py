@@ -30,6 +30,7 @@ _ONLY_RANK = {
     "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
     "MASTER_PORT": "29500",
 }  # fmt: skip
+_MOST_WRAPPED = 3  # loops around a loader
 _NO_GROUP = "Default process group has not been initialized"
 
 
@@ -207,10 +208,20 @@ def _refuse(thing: tuple[Any, ...] | Mapping[Any, Any]) -> None:
         raise FactoryError(f"it gave {kind}: give a function that returns one of them")
 
 
-def _loader_within(thing: Any) -> Any:
-    """Of a pipeline that begins with a DataLoader, such as webdataset's WebLoader, that loader."""
-    stages = getattr(thing, "pipeline", None)
-    return stages[0] if isinstance(stages, list) and stages and isinstance(stages[0], DataLoader) else thing
+def _loader_within(thing: Any, depth: int = 0) -> Any:
+    """Of what goes on with the batches of a DataLoader in the training process, that loader.
+
+    webdataset's WebLoader, detectron2's AspectRatioGroupedDataset, loaders that move each batch to the GPU.
+    """
+    if isinstance(thing, DataLoader) or not hasattr(thing, "__iter__") or depth == _MOST_WRAPPED:
+        return thing
+    if isinstance(stages := getattr(thing, "pipeline", None), list):
+        return stages[0] if stages and isinstance(stages[0], DataLoader) else thing
+    held = vars(thing).values() if hasattr(thing, "__dict__") else ()
+    for inner in (_loader_within(one, depth + 1) for one in held if not isinstance(one, tuple | list | Mapping)):
+        if isinstance(inner, DataLoader) and (inner.num_workers or not isinstance(thing, Dataset)):
+            return inner
+    return thing
 
 
 def _of_module(module: Any) -> Made:

@@ -16,7 +16,7 @@ _NOTHING = Value("nothing", "nothing", "", 0)
 class Oracle:
     """What a lone reader gets. truth: in `order`; judged: leaves that other workers may not change.
 
-    complete: there was time for all orders.
+    complete: there was time for all orders. restarts: a stream that is begun again in one process gives the same.
     """
 
     order: Order
@@ -24,6 +24,7 @@ class Oracle:
     leaves: list[LeafKind]
     judged: frozenset[str]
     complete: bool
+    restarts: bool = True
 
     @property
     def unsettled(self) -> list[str]:
@@ -64,7 +65,14 @@ def ask(reader: Reader, indices: Sequence[int], salt: int) -> Oracle | None:
     other = passes.reset if stream else _once(reader, replace(order, worker=1))
     leaves = [_judge(leaf, passes) for leaf in _leaves_of(first)]
     judged = _settled(leaves) - _differing(passes.reset, other)
-    return Oracle(order, passes.reset, leaves, judged, bool(passes.again and (stream or len(passes.twice) == 2)))
+    complete = bool(passes.again and (stream or len(passes.twice) == 2))
+    return Oracle(order, passes.reset, leaves, judged, complete, not stream or _restarts(reader, plain))
+
+
+def _restarts(reader: Reader, plain: Order) -> bool:
+    """A stream that packs documents may keep the rest of one, and begin with it the next time."""
+    both = reader.passes(replace(plain, passes=2))
+    return len(both) == 2 and not _differing(*both)
 
 
 def _in_orders(reader: Reader, plain: Order, twice: list[Pass]) -> _Passes:

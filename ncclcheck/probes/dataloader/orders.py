@@ -7,6 +7,7 @@ import os
 import time
 from array import array
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -97,7 +98,7 @@ def _indices_of(loader: Any) -> Iterable[list[Any]]:
 def _epoch(name: str, path: str, source: Iterable[Any]) -> Epoch:
     found, batches, ended, end = array("q"), 0, True, time.monotonic() + _MOST_S
     for batch in source:
-        found.extend(map(operator.index, batch))
+        found.extend(map(_index_of, batch))
         batches += 1
         if len(found) > _MOST or (batches % 256 == 0 and time.monotonic() > end):
             ended = False
@@ -105,6 +106,15 @@ def _epoch(name: str, path: str, source: Iterable[Any]) -> Epoch:
     with open(path, "wb") as file:
         found.tofile(file)
     return Epoch(name=name, file=path, samples=len(found), batches=batches, ended=ended)
+
+
+def _index_of(item: Any) -> int:
+    """The index; of a pair that says more of the sample, as YOLOX's (mosaic, index), the last number in it."""
+    parts = [part for part in item if not isinstance(part, bool)] if isinstance(item, tuple | list) else [item]
+    for part in reversed(parts):
+        with suppress(TypeError):
+            return operator.index(part)
+    raise TypeError(f"the sampler gives a {type(item).__name__}, and not the index of a sample")
 
 
 def _write_table(dataset: Any, view: View, folder: str) -> None:

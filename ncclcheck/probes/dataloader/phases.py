@@ -22,7 +22,14 @@ from ncclcheck.probes.facts.data.report import Unseen
 
 Look = Callable[[Made, DataPlan, float], Any]
 
-_SHARES = {"content": 0.4, "streams": 0.4, "structure": 0.3, "resources": 0.5, "speed": 0.7}
+_SHARES = {"content": 0.4, "streams": 0.5, "structure": 0.3, "resources": 0.5, "speed": 0.7}
+_WORDS = {
+    "content": "contents of the samples",
+    "streams": "random numbers of workers and epochs",
+    "structure": "shapes and batches",
+    "resources": "memory and files that reading takes",
+    "speed": "speed by number of workers",
+}
 _FOR_RANKS = 0.25  # of the budget; the emulated ranks call the factory anew
 _LEAST_S = 0.3
 _SLACK_S = 5.0  # for children that are killed at the end of their time
@@ -78,7 +85,7 @@ class _Host:
             return
         end = time.monotonic() + self.plan.budget_s * (1 - _FOR_RANKS)
         for aspect, share in _SHARES.items():
-            self.say(Said(step=f"looking at the {aspect} of the dataset"))
+            self.say(Said(step=f"examining the {_WORDS[aspect]}"))
             self.say(Said(report=self.look(aspect, made, (end - time.monotonic()) * share)))
 
     def look(self, aspect: str, made: Made, limit: float) -> DataReport:

@@ -14,6 +14,7 @@ import torch
 from ncclcheck.probes.dataloader import surroundings
 from ncclcheck.probes.dataloader.graph import walk
 from ncclcheck.probes.dataloader.made import Made
+from ncclcheck.probes.facts.data.content import Memory
 
 _MOST_BYTES = 256 * 2**20
 
@@ -23,8 +24,10 @@ class Pristine:
 
     def __init__(self, made: Made) -> None:
         self._offsets = dict(_offsets(made))
-        self._memory = list(_shared_memory(made))
-        self._bytes = [_content(piece) for _, piece in self._memory]
+        shared = list(_shared_memory(made))
+        self._memory = [piece for _, piece in shared]
+        self._where = [where for where, _ in shared]
+        self._bytes = [_content(piece) for piece in self._memory]
 
     @property
     def has_memory(self) -> bool:
@@ -36,14 +39,13 @@ class Pristine:
         for number, offset in self._offsets.items():
             with contextlib.suppress(OSError):
                 os.lseek(number, offset, os.SEEK_SET)
-        for (_, (address, size)), data in zip(self._memory, self._bytes, strict=True):
+        for (address, size), data in zip(self._memory, self._bytes, strict=True):
             ctypes.memmove(address, data, size)
 
-    def changed(self) -> list[str]:
-        """Paths of shared memory that is not what it was."""
-        return [
-            path for (path, piece), data in zip(self._memory, self._bytes, strict=True) if _content(piece) != data
-        ]
+    def changed(self) -> list[Memory]:
+        """The shared memory that is not what it was."""
+        both = zip(self._where, self._memory, self._bytes, strict=True)
+        return [where for where, piece, data in both if _content(piece) != data]
 
 
 def offsets(made: Made) -> dict[int, int]:
@@ -58,14 +60,14 @@ def _offsets(made: Made) -> Iterator[tuple[int, int]]:
                 yield handle.number, surroundings.position(handle.number)
 
 
-def _shared_memory(made: Made) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Address and size of tensors and multiprocessing values that forked processes share."""
+def _shared_memory(made: Made) -> Iterator[tuple[Memory, tuple[int, int]]]:
+    """With address and size, tensors and multiprocessing values that forked processes share."""
     left = _MOST_BYTES
     for path, value in walk([made.dataset, made.loader.get("collate_fn")]):
         piece = _piece(value)
         if piece is not None and 0 < piece[1] <= left:
             left -= piece[1]
-            yield path.removeprefix("self[0]."), piece
+            yield Memory(path=path.replace("self[0]", "self", 1), type=_type(value)), piece
 
 
 def _piece(value: Any) -> tuple[int, int] | None:
@@ -83,6 +85,16 @@ def _piece(value: Any) -> tuple[int, int] | None:
     if isinstance(value, ctypes._SimpleCData | ctypes.Array | ctypes.Structure):
         return ctypes.addressof(value), ctypes.sizeof(value)
     return None
+
+
+def _type(value: Any) -> str:
+    """`torch.Tensor`, `numpy.memmap`, `multiprocessing.Array`: as the user knows it."""
+    kind = type(value)
+    if kind.__module__ == "multiprocessing.sharedctypes":
+        return f"multiprocessing.{'Value' if kind.__name__ == 'Synchronized' else 'Array'}"
+    if isinstance(value, ctypes._SimpleCData | ctypes.Array | ctypes.Structure):
+        return "multiprocessing.RawArray"
+    return f"{kind.__module__}.{kind.__name__}"
 
 
 def _content(piece: tuple[int, int]) -> bytes:

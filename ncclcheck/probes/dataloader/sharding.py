@@ -35,6 +35,7 @@ from ncclcheck.probes.facts.data.sharding import (
 
 _MOST_RANKS = 8
 _MOST_PRINTS = 16
+_DRAWN = "{} repeats or leaves out samples for one rank alone, too: it draws them"
 
 
 def look(plan: DataPlan, limit: float, interpreter: Interpreter | None = None) -> Sharding:
@@ -92,15 +93,30 @@ def _of_indices(world: World, views: list[View], seen: Sharding) -> Sharding:
     if unlike and not by_design:
         index_map = world.why(index_map)
     account = _by_content(world, views) if by_design else accounting.by_index(views)
+    drawn = account is not None and not by_design and _draws(world, views, account)
     return replace(
         seen,
-        account=account,
+        account=None if drawn else account,
         order=_order(world.plan, views),
         index_map=replace(index_map, by_design=by_design),
         randomness=_randomness(views),
         prints=_prints(views[0]),
-        unjudged=_unjudged(views, account),
+        unjudged=_DRAWN.format(views[0].sampler) if drawn else _unjudged(views, account),
     )
+
+
+def _draws(world: World, views: list[View], account: Account) -> bool:
+    """Whether the sampler repeats or leaves out samples where it serves one rank alone, too.
+
+    So do repeated augmentation (timm), identities of persons, weights: it is meant, and says nothing of the ranks.
+    """
+    unequal = account.shared or account.distinct + account.slack < account.there
+    if account.everywhere or account.by != "index" or not unequal:
+        return False
+    whole = world.whole()
+    if whole is None or whole.length != views[0].length:
+        return False
+    return accounting.draws(whole) and not accounting.all_alike(views)
 
 
 def _by_content(world: World, views: list[View]) -> Account | None:

@@ -28,6 +28,7 @@ _AT_LEAST_S = 4.0
 _AGAIN_S = 3.0
 _MOST_WORKERS = 4
 _STACKS_BEFORE_S = 0.5
+_NO_TIME = "the time budget was used up"
 
 
 @dataclass
@@ -48,9 +49,9 @@ def look(made: Made, plan: DataPlan, limit: float) -> Streams:
     if random.stop:
         found = replace(found, stops=[random.stop])
     left = end - time.monotonic()
-    if not loaded.can_be_loaded(made) or random.ended.timed_out or left < 1:
+    if not loaded.can_be_loaded(made) or random.ended.timed_out:
         return _unjudged(found, random)
-    limit = min(left, _loader_limit(random))
+    limit = min(max(left, _AT_LEAST_S), _loader_limit(random))
     found = _with_run(found, random, _run(made, plan, random, workers, limit))
     found = replace(found, stops=_alone_too(made, plan, found.stops, random))
     if any(stop.kind == "raised" and not stop.alone for stop in found.stops):
@@ -131,7 +132,7 @@ def _with_run(found: Streams, random: Randomness, run: _Loaded) -> Streams:
         found,
         epochs=run.ran.value.epochs if run.ran.value else _begun(run.diaries),
         samples=len(notes.of(run.diaries, "end")),
-        depends=random.depends,
+        depends=Unread("absent", _NO_TIME) if random.cut_short else random.depends,
         shared=list(twins.shared(run.diaries, content)),
         repeated=list(twins.repeated(run.diaries, content)),
         reseeded=random.reseeded,

@@ -16,18 +16,19 @@ from ncclcheck.probes.dataloader.views import Asked, Pass, View
 
 _MOST = 4000
 _MOST_LEAVES = 8
+_MOST_WORKERS = 4
 _kept: list[Any] = []  # loaders whose workers are killed with this process, not waited for
 
 
 def read_stream(made: Made, asked: Asked, view: View) -> None:
-    """Twice without workers, from two seeds, and once with two workers."""
+    """Twice without workers, from two seeds, and once with as many as the loader has, two to four."""
     alone = view.passes["alone"] = _read(made, asked, 0, 0)
     other = view.passes["again"] = _read(made, asked, 0, 1)
     if not alone.items or not other.items:
         return
     if changing(alone, other):
         view.drawn_from = alone.drawn_from
-    view.passes["workers"] = _read(made, asked, 2, 0)
+    view.passes["workers"] = _read(made, asked, min(max(2, view.workers or 0), _MOST_WORKERS), 0)
 
 
 def stable(alone: Pass, again: Pass) -> list[str]:
@@ -57,7 +58,7 @@ def _read(made: Made, asked: Asked, workers: int, salt: int) -> Pass:
     reseed(salt, 0)
     options = IN_A_WORKER if workers else {**IN_A_WORKER, "multiprocessing_context": None}
     loader = made.make_loader(**{**options, "num_workers": workers, "collate_fn": _printed})
-    found = Pass(items=[], workers=[], ended=False)
+    found = Pass(items=[], workers=[], ended=False, of=workers)
     items = iter(loader)
     _kept.append(items)
     before = generators(made.dataset)

@@ -24,6 +24,7 @@ def stream(views: Sequence[View], whole: View | None) -> Stream:
     seen = Stream(
         items=[len(one.items) for one in alone],
         worker_items=[len(one.items) for one in workers],
+        by_worker=[workers[0].workers.count(number) for number in range(workers[0].of)] if workers else [],
         ended=all(one.ended for one in (*alone, *workers)),
         workers=views[0].workers,
     )

@@ -38,11 +38,14 @@ class Epoch(Struct, frozen=True, kw_only=True):
 
 
 class Pass(Struct, kw_only=True):
-    """One reading of a stream: the leaves of each item, the worker that gave it, the generators that moved."""
+    """One reading of a stream: the leaves of each item, the worker (of how many) that gave it, the generators that
+    moved.
+    """
 
     items: list[dict[str, str]]
     workers: list[int]
     ended: bool
+    of: int = 0
     drawn_from: list[str] = field(default_factory=list)
 
 

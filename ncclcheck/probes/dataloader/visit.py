@@ -30,14 +30,17 @@ class Visit:
     """What to read, and how. The first index is read to warm up and does not count.
 
     moved: generators that are elsewhere than usual: global ones by name, private ones by path, or all of them by
-    PRIVATE. seconds: no further sample is begun after so long. passes: how often all is read, each under another
-    salt, the second under the one that `moved` uses. mark: the sample that is being read.
+    PRIVATE. seconds: no further sample is begun after so long, but for the first `least`, until `most_s` are over.
+    passes: how often all is read, each under another salt, the second under the one that `moved` uses. mark: the
+    sample that is being read.
     """
 
     indices: Sequence[int]
     salt: int
     moved: tuple[str, ...] = ()
     seconds: float = 1e9
+    least: int = 1
+    most_s: float = 0.0
     passes: int = 1
     workers: int = 2
     mark: Mark = field_of(default_factory=Mark)
@@ -55,12 +58,14 @@ class Read(Struct):
 class Visited(Struct):
     """What was read, pass by pass. batches: what the user's collate_fn made of the first samples of each pass.
 
-    private: type of each generator that the user's objects hold, by path. whole: a stream came to its end.
+    private: type of each generator that the user's objects hold, by path; drawn: those whose state reading
+    changed. whole: a stream came to its end.
     """
 
     passes: list[list[Read]] = field(default_factory=list)
     batches: list[Read] = field(default_factory=list)
     private: dict[str, str] = field(default_factory=dict)
+    drawn: list[str] = field(default_factory=list)
     whole: bool = False
     first_s: float = 0.0
     seconds: float = 0.0
@@ -91,16 +96,19 @@ def _pass(made: Made, plan: Visit, done: Visited) -> None:
     plan.mark.at(plan.indices[0])
     _attempt(source, plan.indices[0])
     warm = time.monotonic()
-    indices, end = plan.indices[1:] or plan.indices, warm + plan.seconds
+    indices = plan.indices[1:] or plan.indices
     if done.passes:
-        indices, end = indices[: len(done.passes[0])], warm + 1e9
+        indices, plan = indices[: len(done.passes[0])], replace(plan, seconds=1e9)
     else:
         done.private, done.first_s = _move_private(made, plan.moved), warm - begun
     samples: list[Any] = []
-    done.passes.append(list(_read_all(source, indices, plan, end, samples)))
+    own = private(made)
+    before = {path: seeds.digest_of(generator) for path, generator in own.items()}
+    done.passes.append(list(_read_all(source, indices, plan, warm, samples)))
     if made.loader.get("collate_fn") and samples:
         _seed(plan, -1)
         done.batches.append(_look_at(lambda: made.loader["collate_fn"](samples)))
+    done.drawn = [path for path, generator in own.items() if seeds.digest_of(generator) != before[path]]
     done.whole, done.seconds = source.ended, done.seconds or time.monotonic() - warm
 
 
@@ -113,10 +121,11 @@ def _attempt(source: glance.Source, index: int) -> None:
 
 
 def _read_all(
-    source: glance.Source, indices: Sequence[int], plan: Visit, end: float, samples: list[Any]
+    source: glance.Source, indices: Sequence[int], plan: Visit, begun: float, samples: list[Any]
 ) -> Iterator[Read]:
     for position, index in enumerate(indices):
-        if position and time.monotonic() > end:
+        seconds = max(plan.seconds, plan.most_s) if position < plan.least else plan.seconds
+        if position and time.monotonic() > begun + seconds:
             return
 
         plan.mark.at(index)

@@ -27,7 +27,7 @@ _CAUSES: dict[Cause, str] = {
 def agree(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    What the same indices hold on every emulated rank, and on every node with `--nodes`.
+    Which sample an index gives on every emulated rank, and on every node with `--nodes`.
 
     ## Why it matters
     A DistributedSampler shares out numbers. If rank 0 lists its files in another order than rank 1 (`os.listdir`,
@@ -35,11 +35,13 @@ def agree(cluster: Cluster) -> Iterator[Finding]:
     and with a split of its own on each rank training samples end up in validation.
 
     ## How we know
-    Rank 1 is a fresh interpreter with another PYTHONHASHSEED, seeds of its own and directories listed backwards;
-    each rank reads some samples twice, and leaves that stay the same are compared. A leaf that tells samples apart
-    and agrees everywhere settles it. Where samples of one rank are found at other indices of another, that
-    is a failure; if only a reversed listing does it, a warning: on one shared file system all may list alike. A
-    factory that asks for its rank and gives it a part is not judged. Nodes are compared leaf by leaf.
+    Rank 1 is a fresh interpreter with another PYTHONHASHSEED, seeds of its own and directories listed
+    backwards; each rank reads some samples twice, and the parts of a sample that stay the same are compared. A
+    part that differs from sample to sample and agrees on all ranks settles it. Where samples of one rank are
+    found at other indices of another, that is a failure; if only a reversed listing does it, a warning: on one
+    shared file system all may list alike. A factory that asks for its rank and gives it a part is not judged.
+    Classes that have other numbers on another rank, one for one, while the rest of a sample is the same, are a
+    failure. Nodes are compared part by part.
 
     ## Fix
     - **you** `sorted(os.listdir(folder))`, `sorted(set(names))`.
@@ -62,10 +64,12 @@ def _within(node: str, held: Sharding) -> Iterator[Finding]:
         return
     if len(set(seen_map.lengths)) > 1:
         yield _lengths(node, seen_map)
+    elif seen_map.relabelled:
+        yield _relabelled(node, seen_map)
     elif seen_map.differing:
         yield _differing(node, seen_map)
     elif seen_map.compared:
-        yield fine(Where(node=node), f"{seen_map.compared} indices hold the same on {held.ranks} ranks")
+        yield fine(Where(node=node), f"{seen_map.compared} indices are the same samples on {held.ranks} ranks")
 
 
 def _lengths(node: str, seen_map: IndexMap) -> Finding:
@@ -81,15 +85,29 @@ def _lengths(node: str, seen_map: IndexMap) -> Finding:
     )
 
 
+def _relabelled(node: str, seen_map: IndexMap) -> Finding:
+    first = seen_map.examples[0]
+    cause = _CAUSES[seen_map.cause]
+    return fail(
+        Where(node=node, rank=first.rank),
+        f"part {first.leaf} of the samples has other values on rank {first.rank}, one for one, and "
+        f"the rest of a sample is the same" + (f": {cause}" if cause else ""),
+        why="A class has another number on each rank: the ranks train against each other.",
+        owner="job",
+        evidence=_evidence(seen_map),
+        fix=_fix(seen_map.cause),
+    )
+
+
 def _differing(node: str, seen_map: IndexMap) -> Finding:
     first = seen_map.examples[0] if seen_map.examples else None
     rank = first.rank if first else 1
-    told = f"{seen_map.differing} of {seen_map.compared} indices hold other samples on rank {rank}"
+    told = f"{seen_map.differing} of {seen_map.compared} indices are other samples on rank {rank}"
     where = Where(node=node, rank=rank)
     if seen_map.own:
         return note(
             where,
-            f"{told}, which occur nowhere on rank 0: each rank makes samples of its own",
+            f"{told}, and rank 0 has them at no index: each rank makes samples of its own",
             why="Right for samples that are drawn at random; wrong where they come from files.",
             evidence=_evidence(seen_map),
         )
@@ -144,7 +162,7 @@ def _between(looked: list[tuple[str, Sharding]]) -> Iterator[Finding]:
         if differing:
             yield _other_samples(node, first_node, differing, len(held.prints))
         elif first.prints and held.prints:
-            yield fine(Where(node=node), f"{len(held.prints)} indices hold the same as on {first_node}")
+            yield fine(Where(node=node), f"{len(held.prints)} indices are the same samples as on {first_node}")
 
 
 def _length(held: Sharding) -> int | None:
@@ -177,7 +195,7 @@ def _other_samples(node: str, other: str, differing: list[int], of: int) -> Find
     told = ", ".join(map(str, differing[:5]))
     return fail(
         Where(node=node, peer=other),
-        f"{len(differing)} of {of} indices hold other samples on {node} than on {other}: {told}",
+        f"{len(differing)} of {of} indices are other samples on {node} than on {other}: {told}",
         why=_WHY,
         owner="job",
         evidence=[seen("digests of the samples", f"indices {told} differ between {node} and {other}")],

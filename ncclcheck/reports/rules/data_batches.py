@@ -76,7 +76,7 @@ def room(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     Bytes of the loader's own batch x workers x prefetch_factor (2 where nobody says) x ranks of the node, and one
-    batch a rank more, against what statvfs tells is free: more is a failure, over eight tenths (`DAT023.share`) a
+    batch a rank more, against what statvfs says is free: more is a failure, over eight tenths (`DAT023.share`) a
     warning. Tensors of a batch x workers x prefetch_factor against RLIMIT_NOFILE in the same way. A loader that
     does not say how many workers it has is judged for those that we tried, and only warned about.
 
@@ -180,7 +180,7 @@ def _files(node: str, held: Resources, share: float) -> Finding | None:
         return None
     fix: list[Remedy] = [
         you(
-            "Stack tensors in collate_fn: one tensor a leaf, not one a sample.",
+            "Stack tensors in collate_fn: one tensor for each part of a batch, not one a sample.",
             "torch.stack([s[0] for s in batch])",
         ),
         you("Raise the limit, where the job starts.", "ulimit -n 65536"),

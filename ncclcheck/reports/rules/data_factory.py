@@ -25,7 +25,7 @@ from ncclcheck.reports.findings import (
     warn,
     you,
 )
-from ncclcheck.reports.opened import opened_by_each
+from ncclcheck.reports.opened import class_of, opened_by_each
 from ncclcheck.reports.rule import NothingToJudge, rule
 
 _DATA = ("data",)
@@ -45,7 +45,7 @@ def factory(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     It was imported and called in a process of its own, with its folder on sys.path. What it raised, the signal
-    that ended it or the stack in which it hung is told, with the last line of your own code.
+    that ended it or the stack in which it hung is shown, with the last line of your own code.
 
     ## Fix
     - **you** run the command where training runs: same folder, same environment; `--kwargs` hands over arguments.
@@ -68,7 +68,7 @@ def factory(cluster: Cluster) -> Iterator[Finding]:
         at = f" at {made.failure.place}" if made.failure.place else ""
         yield fail(
             Where(node=node),
-            f"{name} gave nothing: {made.failure.error}{at}",
+            f"{name} gives no dataset: {made.failure.error}{at}",
             why="Without a dataset nothing can be examined, and training would end here too.",
             owner="job",
             evidence=[seen("calling the factory", made.failure.stacks[:1500] or made.failure.error)],
@@ -112,7 +112,9 @@ def _empty(node: str, name: str) -> Finding:
         why="An epoch of nothing ends at once, or never begins.",
         owner="job",
         evidence=[seen("len(dataset)", 0)],
-        fix=[you("See where it looks for its files: a path relative to another folder finds none.")],
+        fix=[
+            you("Check the paths of its files: a relative one begins in the folder in which you type the command.")
+        ],
     )
 
 
@@ -245,10 +247,11 @@ def threads(cluster: Cluster) -> Iterator[Finding]:
         elif content.stuck.busy_s > _BUSY:
             yield _slow(node, content.stuck)
         else:
-            yield _hung(node, told, content.stuck)
+            yield _hung(node, made, content.stuck)
 
 
-def _hung(node: str, told: str, stuck: Unreadable) -> Finding:
+def _hung(node: str, made: Made, stuck: Unreadable) -> Finding:
+    told = ", ".join(made.threads)
     after = f"; the factory had started {told}" if told else ""
     return fail(
         Where(node=node),
@@ -257,8 +260,27 @@ def _hung(node: str, told: str, stuck: Unreadable) -> Finding:
         owner="job",
         evidence=[seen("stack of the worker", stuck.stacks[:1500] or stuck.error)],
         fix=[
-            you("Make the lock or the thread in the worker.", "if self.lock is None: self.lock = threading.Lock()")
+            _in_worker(made),
         ],
+    )
+
+
+def _in_worker(made: Made) -> Remedy:
+    """A thread has the name of the function that it runs: `Thread-1 (_work)`."""
+    target = next((found[1] for name in made.threads if (found := re.search(r"\((\w+)\)", name))), "")
+    owner, name = "self.started_in", class_of(made)
+    if target:
+        return you(
+            f"Start the thread in each worker, at its first read, and not in {name}.__init__.",
+            f"{owner} = None  # in {name}.__init__, instead of starting it",
+            f"if {owner} != os.getpid():  # the first lines of {name}.__getitem__",
+            f"    {owner} = os.getpid()",
+            f"    threading.Thread(target=self.{target}, daemon=True).start()",
+        )
+    return you(
+        f"Make the lock, the queue or the pool in each worker, at its first read, and not in {name}.__init__.",
+        f"if {owner} != os.getpid():  # the first lines of {name}.__getitem__; {owner} = None in __init__",
+        f"    {owner}, self.lock = os.getpid(), threading.Lock()",
     )
 
 

@@ -39,13 +39,14 @@ def stops(cluster: Cluster) -> Iterator[Finding]:
     nor the line. One that hangs ends nothing: with `timeout=0` the training waits for ever, and all ranks with it.
 
     ## How we know
-    Every worker notes each sample before and after it reads it, and its stacks at a crash or shortly before its
-    time is over. So a crash, an exit and a hang are told with the sample and your own line. An error that a worker
-    raises counts here only where the same read does not raise outside of workers (DAT002 tells those). A hang
-    means no answer in at least 4 s, and in four times as long as the reads take outside of workers; of the first
-    sample, of which nothing is known, a process that computes all the while is a warning only. An error that only
-    comes with several workers at once is a note: DAT004 and DAT005 look for its cause. Workers are forked here;
-    what they do wrong then is not held against a loader with another `multiprocessing_context`.
+    Every worker notes each sample before and after it reads it, and its stacks at a crash or shortly before
+    its time is over. So a crash, an exit and a hang are reported with the sample and your own line. An error
+    that a worker raises counts here only where the same read does not raise outside of workers (those are
+    DAT002). A hang means no answer in at least 4 s, and in four times as long as the reads take outside of
+    workers; of the first sample, of which nothing is known, a process that computes all the while is a warning
+    only. An error that only comes with several workers at once is a note: DAT004 and DAT005 find its cause.
+    Workers are forked here; what they do wrong then is not held against a loader with another
+    `multiprocessing_context`.
 
     ## Fix
     - **you** open files, connections and threads in the worker, at its first read, not in `__init__`.

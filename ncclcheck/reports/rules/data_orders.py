@@ -24,7 +24,7 @@ def another_order(cluster: Cluster) -> Iterator[Finding]:
 
     ## Why it matters
     DistributedSampler shuffles by seed and epoch number, and learns the number from `set_epoch` alone. Without
-    that call every epoch has the order of the first; the run looks healthy and learns less.
+    that call every epoch has the order of the first; the run seems healthy and learns less.
 
     ## How we know
     The sampler is asked for its indices twice. Where they repeat and it has a `set_epoch`, again after
@@ -56,11 +56,11 @@ def _ordered(node: str, held: Sharding, order: Order) -> Finding:
     if order.sequential or order.samples < _FEW:
         return fine(where, "samples come in the order of their indices")
     if order.with_keyword:
-        return _repeats(where, held, "although the factory is told the epoch")
+        return _repeats(where, held, "although the factory gets the epoch")
     if not order.repeats or order.with_keyword is False:
         return _begins_alike(where, held, order) or fine(where, "the second epoch has another order")
     if order.with_set_epoch is None:
-        return _repeats(where, held, "and it has no set_epoch")
+        return _fixed(where, held)
     if order.with_set_epoch:
         return _repeats(where, held, "with set_epoch(0) and with set_epoch(1)")
     if order.callers:
@@ -72,6 +72,24 @@ def _ordered(node: str, held: Sharding, order: Order) -> Finding:
         f"{held.sampler} gives every epoch the same order unless the training loop calls set_epoch",
         why="Lightning, Accelerate and the transformers Trainer call it; a loop of your own must.",
         fix=[you("At the start of each epoch.", "loader.sampler.set_epoch(epoch)")],
+    )
+
+
+def _fixed(where: Where, held: Sharding) -> Finding:
+    """Batches that were made before, which a loop may make anew for each epoch; or a sampler."""
+    if held.sampler not in ("list", "tuple"):
+        return _repeats(where, held, "and it has no set_epoch")
+    return note(
+        where,
+        f"a {held.sampler} chooses the batches: every epoch over this loader has the order of the first",
+        why="Right where each epoch makes its own batches and loader, as fairseq does.",
+        fix=[
+            you(
+                "Make the batches of each epoch, and their loader, at its start.",
+                "random.Random(seed + epoch).shuffle(batches)",
+                "loader = DataLoader(dataset, batch_sampler=batches)",
+            )
+        ],
     )
 
 
@@ -99,7 +117,7 @@ def _repeats(where: Where, held: Sharding, when: str) -> Finding:
         owner="job",
         evidence=[seen(f"indices of {held.sampler}", "two epochs, the same order")],
         fix=[
-            you("Tell the sampler its epoch.", "loader.sampler.set_epoch(epoch)  # at the start of each epoch"),
+            you("Set the epoch of the sampler.", "loader.sampler.set_epoch(epoch)  # at the start of each epoch"),
             you(
                 "In a sampler of your own, shuffle by it.",
                 "order = torch.randperm(n, generator=torch.Generator().manual_seed(seed + self.epoch))",
@@ -139,7 +157,11 @@ def own_streams(cluster: Cluster) -> Iterator[Finding]:
             yield _shared(node, stream)
         if not held.randomness.shared:
             drawn = ", ".join(held.randomness.drawn_from)
-            told = f"every rank starts {drawn} elsewhere" if drawn else "reading a sample draws from no generator"
+            told = (
+                f"every rank starts {drawn} in a state of its own"
+                if drawn
+                else "reading a sample draws from no generator"
+            )
             yield fine(Where(node=node), told)
     if not judged:
         raise nothing_of(looked, "the generators of the ranks were not seen")

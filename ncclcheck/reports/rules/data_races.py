@@ -29,11 +29,12 @@ def races(cluster: Cluster) -> Iterator[Finding]:
     any error. Nobody sees it: the loss falls a little slower.
 
     ## How we know
-    All random generators are seeded by index before each read, so a sample has one content only, augmented or not.
-    Workers that start together read the same samples in orders of their own; each leaf is compared with what the
-    lone reader got. One difference is proof. No difference bounds the rate: fewer than three in so many reads.
-    Leaves whose content no seed settles are left out (DAT012), and so are those that depend on the order (DAT006).
-    A race of threads within one worker shows when the same samples agree once each pool has one thread.
+    All random generators are seeded by index before each read, so a sample has one content only, augmented or
+    not. Workers that start together read the same samples in orders of their own; each part of a sample is
+    compared with what one process alone gets. One difference is proof. No difference bounds the rate: fewer
+    than three in so many reads. Parts that no seed controls are left out (DAT012), and so are those that
+    depend on the order (DAT006). A race of threads within one worker shows when the same samples agree once
+    each pool has one thread.
 
     ## Fix
     - **you** let each worker open, allocate and write its own; see DAT005 for what it shares.
@@ -91,16 +92,17 @@ def _leaf(wrong: Wrong | None) -> str | None:
 
 def _told(wrong: Wrong) -> str:
     if wrong.error:
-        return f"index {wrong.index} raised {wrong.error}"
-    other = f", the content of index {wrong.of_index}" if wrong.of_index is not None else ""
-    leaf = f" of {wrong.leaf}" if wrong.leaf else ""
+        return f"sample {wrong.index} raised {wrong.error}"
+    other = f" (that is sample {wrong.of_index})" if wrong.of_index is not None else ""
+    leaf = f", part {wrong.leaf}," if wrong.leaf else ""
     return (
-        f"index {wrong.index}{leaf} is {wrong.got or 'empty'} in worker {wrong.worker}{other}, alone {wrong.alone}"
+        f"sample {wrong.index}{leaf} is {wrong.got or 'empty'} in worker {wrong.worker}{other}; one process alone "
+        f"gets {wrong.alone}"
     )
 
 
 def _evidence(contest: Contest) -> list[Evidence]:
-    told = [seen(f"worker {wrong.worker}, index {wrong.index}", _told(wrong)) for wrong in contest.examples[:4]]
+    told = [seen(f"worker {wrong.worker}, sample {wrong.index}", _told(wrong)) for wrong in contest.examples[:4]]
     return told + [seen("worker that gave no answer", text[:1500]) for text in contest.stuck[:2]]
 
 
@@ -136,7 +138,7 @@ def _unseen(node: str, content: Content) -> Finding:
     return unknown(
         Where(node=node),
         f"whether workers disturb each other could not be seen: {why}",
-        why="A sample that changes by itself cannot be told from one that another worker changed.",
+        why="A sample that changes by itself cannot be distinguished from one that another worker changed.",
         owner="job",
         evidence=[seen("parts of a sample", kinds)],
     )
@@ -169,7 +171,7 @@ def first_touch(cluster: Cluster) -> Iterator[Finding]:
         explained = stress is not None and bool(stress.wrong)
         if touch is not None and (touch.wrong and not explained):
             yield _half_written(node, content, touch)
-        elif content.written and not made.locks:
+        elif content.written and not made.locks and not explained:
             yield _in_place(node, content)
         elif touch is not None and not explained:
             yield fine(Where(node=node), f"{touch.reads} first reads by {touch.workers} workers at once agree")

@@ -28,15 +28,16 @@ def once(cluster: Cluster) -> Iterator[Finding]:
     (IterableDataset) is read by every worker of every rank unless it takes its part itself.
 
     ## How we know
-    Ranks are emulated, each a process with its own RANK and WORLD_SIZE in a gloo group; each calls your factory.
-    Samplers are asked for their indices, no sample is read; a Subset's indices are looked up in what it is a
-    part of. Streams, and datasets that give each rank a part, are told apart by leaves that do not change from
-    reading to reading. Fewer repeats than ranks are DistributedSampler's padding: a note. With `drop_last` a batch
-    and a sample a rank may be missing. All ranks reading all is a note in a job of one rank (no GPUs, no
-    `--nproc-per-node`), where two are emulated; where the factory's module imports Lightning, Accelerate or
-    transformers, which share samples out themselves, a warning; else a failure. Two readers that read the same
-    samples of a stream without an end in orders of their own is a note. Random sampling (WeightedRandomSampler)
-    is not judged.
+    Ranks are emulated, each a process with its own RANK and WORLD_SIZE in a gloo group; each calls your
+    factory. Samplers are asked for their indices, no sample is read; the indices of a Subset are those of the
+    dataset that it is a part of. Streams, and datasets that give each rank a part, are compared by the parts
+    of a sample that do not change from reading to reading. Fewer repeats than ranks are DistributedSampler's
+    padding: a note. With `drop_last` a batch and a sample a rank may be missing. All ranks reading all is a
+    note in a job of one rank (no GPUs, no `--nproc-per-node`), where two are emulated; where the factory's
+    module imports Lightning, Accelerate or transformers, which share samples out themselves, a warning; else a
+    failure. Two readers that read the same samples of a stream without an end in orders of their own is a
+    note. Random sampling is not judged: a sampler that repeats or leaves out samples for one rank alone, too
+    (WeightedRandomSampler, repeated augmentation).
 
     ## Fix
     - **you** `DataLoader(dataset, sampler=DistributedSampler(dataset))`; in a stream `islice(samples,
@@ -92,7 +93,7 @@ def _counted(node: str, held: Sharding, frameworks: Collection[str]) -> Iterator
         yield _all_read_all(node, held, account, frameworks)
         return
     missing = max(0, account.there - account.distinct)
-    lost, twice = missing > max(account.slack, held.ranks - 1), account.shared >= held.ranks
+    lost, twice = missing > max(account.slack, held.ranks - 1), account.shared >= held.ranks * _padded(held)
     if lost:
         yield _left_out(node, held, account, missing)
     if twice:
@@ -103,6 +104,14 @@ def _counted(node: str, held: Sharding, frameworks: Collection[str]) -> Iterator
         yield _padding(node, held, account, missing)
     else:
         yield fine(Where(node=node), f"{held.ranks} ranks read {account.there} samples, each once")
+
+
+def _padded(held: Sharding) -> int:
+    """What a sampler repeats for one rank: a sample, or a batch where it chooses batches of any number."""
+    first = held.shares[0] if held.shares else None
+    if held.batch is not None or first is None or not first.batches or not first.samples:
+        return 1
+    return -(-first.samples // first.batches)
 
 
 def _all_read_all(node: str, held: Sharding, account: Account, frameworks: Collection[str]) -> Finding:
@@ -137,10 +146,10 @@ def _left_out(node: str, held: Sharding, account: Account, missing: int) -> Find
     return fail(
         Where(node=node),
         told,
-        why="They are never learned from, and never validated on; nothing else tells of it.",
+        why="They are never learned from, and never validated on; nothing else shows it.",
         owner="job",
         evidence=_evidence(held, account),
-        fix=[*_other_world(held), *by_sampler(held)],
+        fix=[*_other_world(held), *(_alike_first(held) or by_sampler(held))],
     )
 
 
@@ -152,6 +161,19 @@ def _other_world(held: Sharding) -> list[Remedy]:
     return [you(text, f"ncclcheck data --nproc-per-node {held.replicas} MODULE:FACTORY")]
 
 
+def _alike_first(held: Sharding) -> list[Remedy]:
+    """Where each rank has a dataset in an order, or a split, of its own, no sampler can share it out."""
+    differ = held.index_map is not None and held.index_map.moved and not held.index_map.own
+    if not differ or held.replicas != held.ranks:
+        return []
+    return [
+        you(
+            "The sampler is right; the ranks share out different splits or orders (DAT019). Give them one seed.",
+            "random_split(dataset, lengths, generator=torch.Generator().manual_seed(42))",
+        )
+    ]
+
+
 def _overlap(node: str, held: Sharding, account: Account) -> Finding:
     first = account.examples[0] if account.examples else None
     told = f"; {first.sample} by ranks {joined(first.by)}" if first else ""
@@ -161,7 +183,7 @@ def _overlap(node: str, held: Sharding, account: Account) -> Finding:
         why=_TWICE,
         owner="job",
         evidence=_evidence(held, account),
-        fix=by_sampler(held),
+        fix=_alike_first(held) or by_sampler(held),
     )
 
 
@@ -205,7 +227,7 @@ def equally_many(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     The sampler of each emulated rank is asked for its batches, and the samples of a stream are counted. A dataset
-    that comes without a loader has no batches: then only its samples are compared, and told as a note.
+    that comes without a loader has no batches: then only its samples are compared, which is a note.
 
     ## Fix
     - **you** DistributedSampler pads all ranks to the same count; `drop_last=True` in the loader cuts a rest.
@@ -243,13 +265,25 @@ def _batches(node: str, held: Sharding, batches: list[int]) -> Finding:
         owner="job",
         evidence=[seen(held.sampler or "the stream, read to its end", told)],
         fix=[
-            *(by_stream() if held.iterable else by_sampler(held)),
+            *(_as_many(held, least) if held.iterable else by_sampler(held)),
             you(
                 "Or let the ranks that are done take part.",
                 "with torch.distributed.algorithms.join.Join([model]):",
             ),
         ],
     )
+
+
+def _as_many(held: Sharding, least: int) -> list[Remedy]:
+    """A stream whose ranks read samples of their own is shared out already, only not evenly."""
+    if held.stream is None or held.stream.between_ranks:
+        return by_stream()
+    return [
+        you(
+            "Let all ranks end after the same number of batches, or share out single samples instead of files.",
+            f"for batch in itertools.islice(loader, {least}):  # batches that every rank has",
+        )
+    ]
 
 
 def _samples(node: str, samples: list[int]) -> Finding:

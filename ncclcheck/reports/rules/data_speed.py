@@ -125,7 +125,7 @@ def _measured(node: str, speed: Speed, gain: float) -> Finding:
     return note(
         Where(node=node),
         f"{curve.gives(better)} samples/s, {more:.2g} times as many as the loader's {curve.counted(mine.workers)}",
-        why="Whether the GPU takes so many, `--need` or a smoke run tells.",
+        why="Give `--need` or run ncclcheck smoke to see whether the GPU can use so many.",
         evidence=_evidence(speed),
         fix=[_setting(better, speed, "Take the fastest setting that was measured.")],
     )
@@ -135,7 +135,8 @@ def _better(speed: Speed, gain: float) -> Point | None:
     """A setting that beats the loader's own; without workers the training process would wait itself."""
     mine = curve.own(speed)
     top = curve.best([point for point in curve.plain(speed) if point.workers], gain)
-    return top if mine and top and curve.beats(top, mine, gain) else None
+    more = mine is not None and top is not None and top.workers > mine.workers  # fewer are better by chance
+    return top if mine and top and more and curve.beats(top, mine, gain) else None
 
 
 def _fastest(speed: Speed, gain: float) -> list[Remedy]:

@@ -22,7 +22,6 @@ _GLOBAL = {
 }
 
 
-_OF_ALBUMENTATIONS = (".py_random", ".random_generator")  # of its transforms, as in 2.0.8
 _PRIVATE = {
     "random.Random": "random.Random(info.seed)",
     "numpy.Generator": "numpy.random.default_rng(info.seed)",
@@ -44,8 +43,8 @@ def shared(cluster: Cluster) -> Iterator[Finding]:
     same crops, flips and noise, as many times as there are workers.
 
     ## How we know
-    A generator matters where a sample, read in a fresh process with everything else unchanged, is another one
-    because this generator stood elsewhere. Of those the states after each worker's first samples are compared:
+    A generator matters where a sample, read in a fresh process with everything else unchanged, changes with the
+    state of this generator. Of those the states after each worker's first samples are compared:
     equal states are equal streams. In an IterableDataset a generator that only decides the order does not count.
 
     ## Fix
@@ -102,11 +101,12 @@ def _shared(node: str, held: Streams, one: Shared, *others: Shared) -> Finding:
             seen(f"state after samples {', '.join(one.indices[:8])} of {at}", one.state),
             *moved(found),
         ],
-        fix=[_own_stream(found)],
+        fix=[_own_stream(held, one, others)],
     )
 
 
-def _own_stream(found: Dependence) -> Remedy:
+def _own_stream(held: Streams, one: Shared | Repeated, others: Sequence[Shared | Repeated]) -> Remedy:
+    found = dependence(held, one.generator)
     if not found.private:
         return you(
             "Seed from what DataLoader gives each worker, not from a constant; or leave worker_init_fn out.",
@@ -114,24 +114,38 @@ def _own_stream(found: Dependence) -> Remedy:
             f"    {_GLOBAL.get(found.generator, _GLOBAL['torch'])}",
             "DataLoader(dataset, worker_init_fn=seed_worker)",
         )
-    path = found.generator
-    if path.endswith(_OF_ALBUMENTATIONS) and path.startswith("self."):
-        owner = path.partition(".transforms")[0].removesuffix(".py_random").removesuffix(".random_generator")
-        return you(
-            "Seed albumentations in each worker: its transforms draw from generators of their own.",
-            "def seed_worker(worker_id):",
-            "    info = torch.utils.data.get_worker_info()",
-            f"    {owner.replace('self.', 'info.dataset.', 1)}.set_random_seed(info.seed % 2**32)",
-            "DataLoader(dataset, worker_init_fn=seed_worker)",
-        )
-    place = path.replace("self.", "info.dataset.", 1) if path.startswith("self.") else path
+    if lines := _of_albumentations(found.generator):
+        return you("Seed albumentations in each worker: its transforms draw from generators of their own.", *lines)
+    paths = [one.generator, *(other.generator for other in others)]
     return you(
-        "Give each worker a generator of its own.",
+        f"Give each worker {'generators' if others else 'a generator'} of its own.",
         "def seed_worker(worker_id):",
         "    info = torch.utils.data.get_worker_info()",
-        f"    {place} = {_PRIVATE.get(found.kind, _PRIVATE['numpy.Generator'])}",
+        *(f"    {_in_worker(path)} = {_made(dependence(held, path))}" for path in paths),
         "DataLoader(dataset, worker_init_fn=seed_worker)",
     )
+
+
+def _of_albumentations(path: str) -> list[str]:
+    """Where a Compose of the dataset holds the generator: one call seeds all of its transforms."""
+    found = re.fullmatch(r"(self\.\w+)(?:\.transforms\[.*)?\.(?:py_random|random_generator)", path)
+    if found is None:
+        return []
+    return [
+        "def seed_worker(worker_id):",
+        "    info = torch.utils.data.get_worker_info()",
+        f"    {_in_worker(found[1])}.set_random_seed(info.seed % 2**32)",
+        "DataLoader(dataset, worker_init_fn=seed_worker)",
+    ]
+
+
+def _in_worker(path: str) -> str:
+    """`info.dataset.rng`, of `self.rng`."""
+    return path.replace("self.", "info.dataset.", 1) if path.startswith("self.") else path
+
+
+def _made(found: Dependence) -> str:
+    return _PRIVATE.get(found.kind, _PRIVATE["numpy.Generator"])
 
 
 @rule("DAT010", "epochs do not repeat the random stream", worst=State.FAIL, commands=_DATA)
@@ -143,7 +157,7 @@ def repeated(cluster: Cluster) -> Iterator[Finding]:
 
     ## Why it matters
     Augmentation that is the same in every epoch is a larger dataset once, and then none. Nothing fails; the
-    validation loss tells it weeks later. A dataset that seeds a global generator also does so in the training
+    validation loss shows it weeks later. A dataset that seeds a global generator also does so in the training
     process where `num_workers=0`: dropout then draws the same masks at every step.
 
     ## How we know
@@ -180,7 +194,7 @@ def _repeated(node: str, held: Streams, one: Repeated, *others: Repeated) -> Fin
         + (" It begins once there are workers." if held.asked == 0 else ""),
         owner="job",
         evidence=[seen(f"state of {one.generator} in epochs 0 and 1", one.state), *moved(found)],
-        fix=[_own_stream(found)],
+        fix=[_own_stream(held, one, others)],
     )
 
 
@@ -214,7 +228,7 @@ def _frozen(node: str, held: Streams, one: Frozen) -> Finding:
     leaf = f"part {one.leaf} of a sample" if one.leaf else "the sample"
     return (warn if short else fail)(
         Where(node=node),
-        f"{leaf} is random, and stays what it was first when sample {one.index} is read again",
+        f"{leaf} is random, but sample {one.index} has the same value whenever it is read again",
         why="A cache keeps the augmented sample: every further epoch sees it again."
         + (" Workers that end with the epoch lose the cache: then it only costs memory." if short else ""),
         owner="job",
@@ -238,15 +252,15 @@ def _frozen(node: str, held: Streams, one: Frozen) -> Finding:
 def new_epoch(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    With `persistent_workers=True`: whether a worker reads what the dataset was told about the epoch.
+    With `persistent_workers=True`: whether workers see the epoch that was set in the dataset.
 
     ## Why it matters
     `dataset.set_epoch(1)` changes the copy of the process that trains. Workers that live on keep theirs, with
     epoch 0: the order, the curriculum or the augmentation of the first epoch comes back in every epoch.
 
     ## How we know
-    Samples that are others in epoch 1 than in epoch 0, when processes are told the one or the other before they
-    read; and the same samples, under the same seeds, as persistent workers read them in their second epoch after
+    Samples that differ between epoch 0 and epoch 1, when the one or the other is set in a process before it
+    reads; and the same samples, under the same seeds, as persistent workers read them in their second epoch after
     `set_epoch(1)`, or after the attribute `epoch` was set.
 
     ## Fix

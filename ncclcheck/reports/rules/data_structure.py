@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.probes.facts.data import Structure
 from ncclcheck.probes.facts.data.structure import Mixed, Unstacked
-from ncclcheck.reports.findings import Evidence, Finding, State, Where, fail, fine, seen, warn, you
+from ncclcheck.reports.findings import Evidence, Finding, Remedy, State, Where, fail, fine, seen, warn, you
 from ncclcheck.reports.rule import rule
 from ncclcheck.reports.streamed import numbers, structures
 
@@ -22,8 +22,8 @@ _IMAGE = re.compile(r"\[[134], \d{2,}, \d{2,}\]|\[\d{2,}, \d{2,}, [134]\]")
 def stack(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Type, dtype and shape of every leaf, over as many samples as there is time for; and whether the loader's
-    collate function makes a batch of samples that differ.
+    Type, dtype and shape of every part of a sample, over as many samples as there is time for; and whether the
+    loader's collate function makes a batch of samples that differ.
 
     ## Why it matters
     One sample in ten thousand that is 1-D, `None`, float64 or longer than the others ends the job after hours, in
@@ -62,7 +62,7 @@ def _telling(refused: list[Unstacked]) -> list[Unstacked]:
 
 def _sound(held: Structure) -> str:
     if not held.mixed:
-        return f"{held.read} samples look alike: {'; '.join(held.shapes[0].leaves[:4]) if held.shapes else ''}"
+        return f"{held.read} samples have one form: {'; '.join(held.shapes[0].leaves[:4]) if held.shapes else ''}"
     if held.batch_size in (0, 1):
         return f"samples differ, and are not stacked: batch_size={held.batch_size or None}"
     made = f" into {'; '.join(held.collated[:3])}" if held.collated else ""
@@ -71,7 +71,7 @@ def _sound(held: Structure) -> str:
 
 def _refused(node: str, held: Structure, one: Unstacked, rare: float) -> Finding:
     known = held.custom or held.batch_size is not None
-    what = "samples that look alike" if one.alike else "samples that differ"
+    what = "samples of one form" if one.alike else "samples that differ"
     return (fail if known or _is_rare(held, rare) else warn)(
         Where(node=node),
         f"{held.collate} cannot make a batch of {what}, such as {numbers(one.indices)}: {one.error}",
@@ -83,8 +83,24 @@ def _refused(node: str, held: Structure, one: Unstacked, rare: float) -> Finding
             *(_difference(mixed, held) for mixed in held.mixed[:3]),
             seen(f"{held.collate} of samples {numbers(one.indices)}", one.error),
         ],
-        fix=[you("Make samples alike, or put them together yourself.", *_remedy(held))],
+        fix=[_other_samples(held, one, rare)],
     )
+
+
+def _other_samples(held: Structure, one: Unstacked, rare: float) -> Remedy:
+    """A few that are not like the others are mistakes; a collate function of the user's own that raises is his."""
+    if held.custom and one.alike:
+        return you(f"Repair {held.collate}: it raises for samples that have one form.")
+    if _is_rare(held, rare) and held.mixed:
+        indices = sorted({index for mixed in held.mixed for index in mixed.indices})
+        more = held.mixed[0].count > len(indices)
+        return you(
+            "Leave these samples out where the index is made, or repair them"
+            + (f"; there are {held.mixed[0].count}, such as:" if more else ":"),
+            f"broken = {{{numbers(indices)}}}",
+            "dataset = torch.utils.data.Subset(dataset, [i for i in range(len(dataset)) if i not in broken])",
+        )
+    return you("Make samples alike, or put them together yourself.", *_remedy(held))
 
 
 def _is_rare(held: Structure, rare: float) -> bool:

@@ -129,12 +129,19 @@ class Beyond(Struct, frozen=True, kw_only=True):
     told: bool
 
 
+class Memory(Struct, frozen=True, kw_only=True):
+    """Memory that forked processes share: its path in the dataset (`self.scratch`), and the type that holds it."""
+
+    path: str
+    type: str
+
+
 class Content(Struct, frozen=True, kw_only=True):
     """What samples contain, read in several orders and by several workers at once.
 
     indices: samples that were compared; complete: in all orders. swept: samples that were only read; read_s: of
-    one. shared: the memory that all workers share and that reading changes. entropy: calls that no seed controls,
-    made while reading. threads: that reading starts. raced: leaves that two threads of one process disturb.
+    one. shared, memory: what all workers share and reading changes. entropy: calls that no seed controls, made
+    while reading. threads: that reading starts. raced: leaves that two threads of one process disturb.
     """
 
     seed: int = 0
@@ -154,6 +161,7 @@ class Content(Struct, frozen=True, kw_only=True):
     fallbacks: list[Fallback] = field(default_factory=list)
     beyond: Beyond | None = None
     shared: list[str] = field(default_factory=list)
+    memory: list[Memory] = field(default_factory=list)
     altered: list[str] = field(default_factory=list)
     entropy: list[str] = field(default_factory=list)
     threads: Count = 0

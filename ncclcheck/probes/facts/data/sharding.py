@@ -77,11 +77,13 @@ class Stream(Struct, frozen=True, kw_only=True):
     between_workers: samples that two of them read. lost_to_workers: read without workers, and by no worker.
     whole, lost_to_ranks: samples in a world of one rank, and those of them that no rank read; None: not compared.
     workers: num_workers that the user gave, None where no loader was given. ranks_alike, workers_alike: what two
-    of them read came in one order; of a stream that ended this was not compared.
+    of them read came in one order; of a stream that ended this was not compared. by_worker: samples that each
+    worker of rank 0 read.
     """
 
     items: list[Whole]
     worker_items: list[Whole]
+    by_worker: list[Whole] = field(default_factory=list)
     ended: bool
     told_by: list[str] = field(default_factory=list)
     compared: Whole = 0
@@ -119,7 +121,8 @@ class IndexMap(Struct, frozen=True, kw_only=True):
     """Whether emulated ranks agree on what an index holds. Rank 1 was a fresh interpreter with another
     PYTHONHASHSEED, seeds of its own, and directories listed in reverse.
 
-    moved: differing indices whose sample was found at another index. own: the contents were looked for, and occur
+    relabelled: a part of the samples, such as their class, has other values there, one for one. moved: differing
+    indices whose sample was found at another index. own: the contents were looked for, and occur
     nowhere on the other rank: each makes its own. by_design: the factory asked for its rank and gave it a part.
     unseen: why contents were not compared. cause: what alone makes it differ; interpreter: neither of the others.
     """
@@ -127,6 +130,7 @@ class IndexMap(Struct, frozen=True, kw_only=True):
     compared: Count
     differing: Count = 0
     moved: Count = 0
+    relabelled: bool = False
     own: bool = False
     by_design: bool = False
     lengths: list[Whole] = field(default_factory=list)
