@@ -168,6 +168,11 @@ _SHARED = [
         "Memory required by task",
         "--mem=0",
     ),
+    (
+        "srun: fatal: SLURM_MEM_PER_CPU, SLURM_MEM_PER_GPU, and SLURM_MEM_PER_NODE are mutually exclusive.",
+        "srun starts nothing: SLURM_MEM_PER_CPU, SLURM_MEM_PER_GPU, and SLURM_MEM_PER_NODE are mutually",
+        "unset SLURM_MEM_PER_CPU",
+    ),
     ("srun ended on all nodes, for it failed on h4", "for it failed on h4", "sbatch --exclude=h4"),
     ("srun: error: Job allocation 7 has been revoked", "took back the allocation 7", "sacct -j 7"),
     ("srun: error: Unable to contact slurm controller (connect failure)", "slurmctld", "scontrol ping"),
@@ -191,6 +196,27 @@ def test_words_of_a_whole_step(detail: str, what: str, command: str) -> None:
     assert found.where.node is None
     assert any(command in line for one in found.remedies for line in (one.text, *one.commands))
     assert found.evidence[0].value in detail
+
+
+@pytest.mark.parametrize(
+    ("detail", "said"),
+    [
+        ("srun: error: Invalid generic resource (gres) specification", "Invalid generic resource (gres)"),
+        ("srun: fatal: No command given to execute.", "No command given"),
+        ("srun: error: h1: task 0: Killed\nsrun: error: Couldn't find the specified plugin", "Couldn't find the"),
+    ],
+)
+def test_words_of_srun_that_nobody_knows_stand_in_the_heading(detail: str, said: str) -> None:
+    found = run001(detail)
+    assert found.what.startswith(f"srun starts nothing: {said}")
+    assert "srun -v --overlap -w h3 true" in found.remedies[1].commands
+
+
+@pytest.mark.parametrize(
+    "detail", ["srun: error: h3: task 0: Exited with exit code 1", "srun: forcing job termination"]
+)
+def test_words_of_one_task_refuse_no_step(detail: str) -> None:
+    assert "srun starts nothing" not in run001(detail).what
 
 
 @pytest.mark.parametrize(
