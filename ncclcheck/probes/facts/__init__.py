@@ -51,7 +51,7 @@ from ncclcheck.probes.facts.gpu import (
     Xid,
 )
 from ncclcheck.probes.facts.host import Host, Limits, Resolution, Space
-from ncclcheck.probes.facts.job import Arrival, Job, Launcher, Meeting
+from ncclcheck.probes.facts.job import Arrival, Job, Launcher, Meeting, OtherStep, PlainStep
 from ncclcheck.probes.facts.logs import LogEvent, LogFile, LogProcess, Logs
 from ncclcheck.probes.facts.measurements import Measurements, together
 from ncclcheck.probes.facts.memory import Elsewhere, JobMemory, RankMemory
@@ -236,6 +236,7 @@ __all__ = [
     "NvFabric",
     "NvLinks",
     "Other",
+    "OtherStep",
     "Packets",
     "PairTime",
     "PathMtu",
@@ -243,6 +244,7 @@ __all__ = [
     "PeerReach",
     "Pid",
     "Place",
+    "PlainStep",
     "PluginFile",
     "Policy",
     "PolicyRule",
