@@ -108,7 +108,7 @@ from ncclcheck.probes.facts.reach import (
     Volley,
 )
 from ncclcheck.probes.facts.resources import Filled, Other, RankUse, Resources
-from ncclcheck.probes.facts.run import Dialled, JobEnd, Knock, Leftover, Look, RankState, Run, Silence
+from ncclcheck.probes.facts.run import Dialled, JobEnd, Knock, Leftover, Look, RankState, Run, Silence, SlowLogin
 from ncclcheck.probes.facts.software import Hiding, JobFacts, PortHolder, Stack, Variable
 from ncclcheck.probes.facts.transport import (
     Connections,
@@ -273,6 +273,7 @@ __all__ = [
     "SharedMemory",
     "Sign",
     "Silence",
+    "SlowLogin",
     "Soak",
     "Space",
     "Stack",
