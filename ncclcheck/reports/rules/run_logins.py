@@ -19,8 +19,8 @@ def logins(cluster: Cluster) -> Iterator[Finding]:
 
     ## Why it matters
     With `UseDNS yes`, and with LDAP or PAM that ask a server, each login waits until a server that is gone is
-    given up, 5 s or more a try. Every start of a job by ssh waits for it, and launchers that give a login 10 s fail
-    on this node now and then, with no better word than status 255.
+    given up, 5 s or more a try. Every start of a job by ssh waits for it, and launchers that give a login 10 s
+    fail on this node now and then, with no better word than status 255.
 
     ## How we know
     A node that has said nothing for 4 s is entered once more with `ssh -v`; the time from the end of the key
