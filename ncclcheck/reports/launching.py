@@ -90,12 +90,12 @@ OWN_WORDS = (
             you("See which size passes, larger and smaller.", "ping -M do -c 3 -s 1472 {node}"),
             admin(
                 "Give all hosts, switch ports and tunnels between the two the same MTU. Until then let what goes "
-                "there, and what comes back, be smaller: this changes the route to that host alone, and "
+                "there, and what comes back, be as small as what passed: this changes the route to it alone, and "
                 "`ip route del ADDRESS` undoes it.",
                 """a=$(getent ahosts "$(ssh -G {node} | awk '/^hostname /{{print $2}}')" | """
                 """awk '{{print $1; exit}}'); """
                 """ip route replace $a $(ip -o route get $a | sed -E 's/^[^ ]+ //; s/ (src|uid) .*//') """
-                "mtu lock 1400   # here",
+                "mtu lock 576   # here",
             ),
         ),
         why="A switch port or a tunnel on the way loses large packets without a word: ssh and any job hang there.",
@@ -395,6 +395,7 @@ SSH = (
         owner="node",
         fix=(
             you("See whether it answers at all.", "ping -c 3 {node}", TRY),
+            you("If it was given back or is to stay off, leave it out.", "#SBATCH --exclude={node}"),
             admin(
                 "Start the node by its BMC, or open its ssh port to this host.",
                 "nft list ruleset; iptables-save   # on its console",
@@ -407,6 +408,7 @@ SSH = (
         owner="site",
         fix=(
             you("See whether other hosts of its network answer.", "getent hosts {node}", "ip route"),
+            you("If it was given back or is to stay off, leave it out.", "#SBATCH --exclude={node}"),
             admin("Start the node, or correct the route and the firewall (REJECT) between the two."),
         ),
     ),

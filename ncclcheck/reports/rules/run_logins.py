@@ -39,7 +39,7 @@ def logins(cluster: Cluster) -> Iterator[Finding]:
         if one.node in answered:
             yield warn(
                 Where(node=one.node),
-                f"its sshd takes {one.seconds:.0f} s to look at a login: it waits for a name server, LDAP or PAM",
+                f"its sshd takes {one.seconds:.0f} s and more to look at a login: a slow name server, LDAP or PAM",
                 why=SLOW_LOGIN_WHY,
                 owner="node",
                 evidence=[seen("ssh -v, from the key exchange to the first answer", f"{one.seconds:.1f} s")],
