@@ -76,7 +76,7 @@ SLOW_LOGIN = (
     admin(
         "Let sshd ask no name server (UseDNS no, which is its default), or repair the name servers there.",
         "sshd -T | grep -i usedns; grep -n nameserver /etc/resolv.conf   # on {node}",
-        "time getent hosts 192.0.2.1; time id USER   # on {node}: a name server, LDAP",
+        "time getent hosts 192.0.2.1; time id   # on {node}: a name server, LDAP",
         "sed -i.before -E 's/^([[:space:]]*UseDNS[[:space:]]+)yes/\\1no/I' /etc/ssh/sshd_config && "
         "{{ systemctl reload ssh || systemctl reload sshd; }}   # on {node}",
     ),
