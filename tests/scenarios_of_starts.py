@@ -93,7 +93,11 @@ OF_STARTS = (
         launcher="slurm",
         hosts=2,
         env={"h1": {"SLURM_EXPORT_ENV": "NONE", "MASTER_ADDR": "h1"}},
-        expect=(Expect(code="RUN013", words="MASTER_ADDR", remedy="unset SLURM_EXPORT_ENV"),),
+        expect=(
+            Expect(
+                code="RUN013", words="SLURM_EXPORT_ENV=NONE is set: MASTER_ADDR", remedy="unset SLURM_EXPORT_ENV"
+            ),
+        ),
         first="RUN013",
         cure="you",
         gate=True,

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from ncclcheck.launch import plain_step
-from ncclcheck.probes.facts import Cluster, Job, Node, OtherStep, PlainStep
+from ncclcheck.probes.facts import Cluster, Job, OtherStep, PlainStep
 from ncclcheck.reports.findings import State, Verdict
 from ncclcheck.reports.judge import judge
 from ncclcheck.reports.rule import all_rules
 from ncclcheck.reports.rules.run_plain_step import plain_step as body
+from tests.clusters import node
 
 _BUSY = "srun: error: Unable to create step for job 7: Requested nodes are busy"
 _SLEEP = OtherStep(id="7.0", name="sleep", nodes="h[1-2]")
@@ -91,7 +92,7 @@ def test_options_of_the_users_own_srun(command: list[str], given: list[str]) -> 
 def _judged(step: PlainStep | None, nodes: int = 2) -> Verdict:
     cluster = Cluster(
         command="env",
-        nodes=[Node(name=f"h{number}") for number in range(nodes)],
+        nodes=[node(f"h{number}", env={"SLURM_EXPORT_ENV": "NONE"}) for number in range(nodes)],
         job=Job(launcher="slurm", step=step),
     )
     return judge(cluster, [rule for rule in all_rules() if rule.body is body])[0]
@@ -119,5 +120,5 @@ def test_a_refusal_of_all_is_told_by_the_silent_nodes() -> None:
 def test_the_first_names_are_those_that_a_job_needs() -> None:
     lost = [f"OMP_{letter}" for letter in "ABCDEFGHIJ"] + ["MASTER_ADDR"]
     (found,) = _judged(PlainStep(outcome="starts", lost=lost)).findings
-    assert "tasks: MASTER_ADDR, OMP_A" in found.what
+    assert "tasks, for SLURM_EXPORT_ENV=NONE is set: MASTER_ADDR, OMP_A" in found.what
     assert found.what.endswith(" and 3 more")

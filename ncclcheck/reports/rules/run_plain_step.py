@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclcheck.probes.facts import Cluster, PlainStep
+from ncclcheck.probes.facts import Cluster, PlainStep, variables
 from ncclcheck.reports.findings import Finding, State, Where, fail, seen, warn, you
 from ncclcheck.reports.rule import NothingToJudge, rule
 from ncclcheck.reports.variables import STARTUP_FILES
@@ -23,6 +23,7 @@ _NEEDED = (
     "LD_LIBRARY_PATH",
 )
 _MOST_NAMED = 8
+_EXPORT = "SLURM_EXPORT_ENV"
 
 
 @rule("RUN013", "a job step starts at once, with the variables of the job script", worst=State.FAIL, over="")
@@ -63,7 +64,8 @@ def plain_step(cluster: Cluster) -> Iterator[Finding]:
     elif step.outcome == "refused":
         yield _refused(step)
     elif step.lost:
-        yield _lost(step)
+        set_to = [variables(node)[_EXPORT] for node in cluster.nodes if _EXPORT in variables(node)]
+        yield _lost(step, set_to[0] if set_to else "")
 
 
 def _waits(step: PlainStep) -> Finding:
@@ -101,13 +103,14 @@ def _refused(step: PlainStep) -> Finding:
     )
 
 
-def _lost(step: PlainStep) -> Finding:
+def _lost(step: PlainStep, set_to: str) -> Finding:
     needed = [name for name in step.lost if name.startswith(_NEEDED)]
     first = sorted(step.lost, key=lambda name: name not in needed)[:_MOST_NAMED]
     more = f" and {len(step.lost) - len(first)} more" if len(step.lost) > len(first) else ""
+    by = f", for {_EXPORT}={set_to} is set" if set_to and set_to != "ALL" else ""
     return (fail if needed else warn)(
         Where(),
-        f"srun does not hand the variables of this shell to its tasks: {', '.join(first)}{more}",
+        f"srun does not hand variables of this shell to its tasks{by}: {', '.join(first)}{more}",
         why="Ranks start without what the job script has set for them: no PATH, no MASTER_ADDR, no NCCL_*.",
         owner="job",
         evidence=[seen("variables of the shell that a task of srun lacks", ", ".join(step.lost[:40]))],
