@@ -3,10 +3,14 @@ default:
     @just --list
 
 # everything that the gate runs, in the environment at hand
-check: lint types test
+check: lint types test-all
 
 test *ARGS:
-    python -m pytest -q {{ARGS}}
+    python -m pytest -q -n 2 --dist loadfile {{ARGS}}
+
+# with the slow ones, as the gate runs them
+test-all:
+    python -m pytest -q -n 2 --dist loadfile -m "not nightly"
 
 lint:
     ruff check .

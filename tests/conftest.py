@@ -71,8 +71,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="renew tests/golden/*.txt")
 
 
+SLOW = ROOT / "tests/slow.txt"
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest looks at -m
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked gpu are skipped where no GPU can be used."""
+    """Tests that tests/slow.txt lists are marked; those for GPUs are skipped where no GPU can be used."""
+    slow = {*SLOW.read_text().splitlines()}
+    for item in items:
+        if item.nodeid in slow or item.nodeid.partition("[")[0] in slow:
+            item.add_marker(pytest.mark.slow)
     if any("gpu" in item.keywords for item in items):
         import torch  # noqa: PLC0415
 
