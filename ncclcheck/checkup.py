@@ -30,6 +30,7 @@ _BENCH_SHARE, _VERIFY_SHARE = 0.5, 0.4
 
 def run(options: Options, wanted: PreflightOptions) -> int:
     """The whole of `preflight`; the exit code, unless COMMAND takes this process over. Raises UsageError."""
+    options = dataclasses.replace(options, then=wanted.command)
     if options.from_file is None:
         for option, reference in (("--model", wanted.model), ("--data", wanted.data)):
             smoke.must_be_here(option, reference)

@@ -22,6 +22,7 @@ from ncclcheck.probes.facts import (
     RankState,
     Run,
     Silence,
+    SlowLogin,
     Unread,
     at,
     replace,
@@ -75,6 +76,7 @@ class Gathered:
         self._world = 0
         self.knocks: list[Knock] = []
         self.dialled: list[Dialled] = []
+        self.slow_logins: list[SlowLogin] = []
         self._examined: set[int] = set()
         self._only: Collection[str] | None = None
         self._went_wrong: tuple[dict[int, RankState], list[JobEnd]] | None = None
@@ -301,6 +303,7 @@ class Gathered:
             examiners=self.dead_examiners,
             leftovers=self.leftovers,
             dialled=self.dialled,
+            slow_logins=self.slow_logins,
             started_job=started_job,
             stopped_by=stopped_by,  # type: ignore[arg-type]
         )

@@ -16,7 +16,7 @@ COUNTED = ("gpu", "hca")
 class Options:
     """Common options; None where the user said nothing and the command decides.
 
-    baseline: what stands in baseline_file, once it was read.
+    baseline: what stands in baseline_file, once it was read. then: the user's own command, which is started after.
     """
 
     command: str
@@ -53,6 +53,7 @@ class Options:
     color: str = "auto"
     sysroot: str | None = None
     host_root: str | None = None
+    then: tuple[str, ...] = ()
     policy: Policy = field(default_factory=Policy)
 
 

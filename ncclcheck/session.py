@@ -20,6 +20,7 @@ from ncclcheck.launch.agents import (
     Event,
     Events,
     Link,
+    LoginLink,
     Looked,
     LookingLink,
     Said,
@@ -27,6 +28,7 @@ from ncclcheck.launch.agents import (
     TiedLink,
 )
 from ncclcheck.probes import process
+from ncclcheck.probes.facts import SlowLogin
 from ncclcheck.progress import Progress
 from ncclcheck.stall import Stall
 
@@ -84,6 +86,11 @@ class Session:
             self._listen(_ANEW_S, lambda: not self.gathered.waiting_for_facts)
         self._await_looks()
         self._dial()
+        for link in self.links:
+            if isinstance(link, LoginLink) and link.login_s:
+                self.gathered.slow_logins += [
+                    SlowLogin(node=name, seconds=link.login_s) for name in link.nodes.values()
+                ]
 
     def _dial(self) -> None:
         """Whither ssh's settings lead for nodes of which no facts came, or which are one machine."""

@@ -23,6 +23,7 @@ from ncclcheck.session import Session
 
 _FACTS_S = 25.0
 _USUAL_FACTS_S = 15.0  # a node that is silent for so long is to blame; before that the deadline is
+_PLAIN_STEP_S = 12.0  # after the facts; it began before them and mostly ended long ago
 _REACH_S = 6.0
 _SILENT_S = 9.0  # as long as before a second look: no sound agent says nothing for so long in a job
 _KNOCK_S = 3.0  # SYNs are sent at 0 and 1 s; a host that is there answers at once
@@ -68,6 +69,8 @@ class Stages:
         with self.stage("facts", "reading the facts of every node") as outcome:
             limit = self.deadline.left - report_time(self.deadline)
             self.session.facts(min(_FACTS_S, limit))
+            if self.choice.step is not None:
+                self.choice.step.settle(min(_PLAIN_STEP_S, self.deadline.left - report_time(self.deadline)))
             if missing := self.session.gathered.waiting_for_facts:
                 outcome.state, outcome.reason = State.UNKNOWN, f"no facts of {', '.join(missing)}"
                 self.session.stopped_by = "deadline" if limit < _USUAL_FACTS_S else ""
@@ -165,6 +168,7 @@ class Stages:
             nodes_asked=len(self.choice.names),
             nodes_answered=len(gathered.answered),
             meeting=self.choice.lead.fact if self.choice.lead else None,
+            step=self.choice.step.fact if self.choice.step else None,
             missing=[s.node for s in gathered.run(started_job=self.session.started_job, stopped_by="").silent],
         )
 

@@ -89,7 +89,7 @@ def _cured(scenario: Scenario, scene: Scene, sick: Outcome) -> Outcome | None:
         return None
     env, under = {name: dict(given) for name, given in scenario.env.items()}, dict(scenario.under)
     for finding in findings(sick.documents[expected.by], expected.code):
-        host = scene[finding.where.node or expected.node]
+        host = scene[finding.where.node or expected.node or expected.by]
         fix = next((one for one in finding.remedies if one.who == scenario.cure), None)
         for line in fix.commands if fix else ():
             if line.startswith("export "):

@@ -14,6 +14,7 @@ from tests.scenarios_of_nodes import OF_NODES
 from tests.scenarios_of_own_ways import OF_OWN_WAYS
 from tests.scenarios_of_silence import OF_SILENCE
 from tests.scenarios_of_speed import OF_SPEED
+from tests.scenarios_of_starts import OF_STARTS
 
 _HEALTHY = (
     Scenario(name="healthy: 2 hosts, ssh", hosts=2, exit_code=0),
@@ -191,5 +192,5 @@ _VARIABLES = (
 
 SCENARIOS = (
     *(*_HEALTHY, *_ADDRESSES, *_LINKS, *_VARIABLES, *OF_NETWORKS, *OF_OWN_WAYS, *OF_JOINS),
-    *(*OF_NODES, *OF_SILENCE, *OF_JOBS, *OF_LIMITS, *OF_SPEED, *OF_ENVIRONMENTS),
+    *(*OF_NODES, *OF_SILENCE, *OF_JOBS, *OF_LIMITS, *OF_SPEED, *OF_STARTS, *OF_ENVIRONMENTS),
 )

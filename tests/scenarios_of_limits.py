@@ -85,6 +85,15 @@ OF_LIMITS = (
         **_grouped("memory", **{"memory.limit_in_bytes": 250 * _MIB}),
     ),
     _by_join(
+        "a tenth of a core by its control group",
+        _run("HST006", "a CPU quota leaves 1 rank 0.1 cores", "cpu.cfs_quota_us"),
+        also=("BEN003", "BEN002", "BEN015"),
+        command=("bench", "--nproc-per-node", "1", "--time-budget", "8", "--deadline", "200"),
+        seconds=240,
+        cure="admin",
+        **_grouped("cpu", **{"cpu.cfs_quota_us": 10_000}),
+    ),
+    _by_join(
         "a TMPDIR without inodes",
         _run("RUN002", "no inode is left", "TMPDIR"),
         fault=_temporary("nr_inodes=6"),

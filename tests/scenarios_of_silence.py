@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from ncclcheck.reports.findings import State
-from tests.lab import another_host_key, configured, faults, mute_sshd
-from tests.lab.sshd import certified, client_settings, shared_connection, wrong_key
+from tests.lab import PYTHON, another_host_key, configured, faults, mute_sshd
+from tests.lab.sshd import certified, client_settings, on_port, shared_connection, wrong_key
 from tests.scenario import ALL, Expect, Play, Scenario, Scene
 
 _REFUSED = "This account is currently not available."
@@ -90,6 +90,58 @@ def _certificate(valid: str) -> Play:
     return lambda s: certified(s["h2"], s["h1"], valid)
 
 
+@contextmanager
+def _asks_a_mute_name_server(scene: Scene) -> Iterator[None]:
+    """sshd of h3 looks up every caller at a name server that says nothing."""
+    host = scene["h3"]
+    kept = {
+        path: path.read_text() for path in (host.etc / "nsswitch.conf", host.etc / "resolv.conf") if path.exists()
+    }
+    (host.etc / "resolv.conf").write_text("nameserver 10.78.0.33\noptions timeout:4 attempts:2\n")
+    switch = host.etc / "nsswitch.conf"
+    switch.write_text(kept[switch].replace("hosts: files", "hosts: files dns"))
+    names = {name: address for name, address in host.names().items() if not str(address).startswith("10.78.")}
+    before = host.names()
+    host.write_names(names)
+    mute = "import socket, time; s = socket.socket(type=socket.SOCK_DGRAM); s.bind(('', 53)); time.sleep(600)"
+    server = host.start([*PYTHON, "-c", mute])
+    try:
+        with configured(host, "UseDNS yes"):
+            yield
+    finally:
+        server.kill()
+        server.wait()
+        host.write_names(before)
+        for path, text in kept.items():
+            path.write_text(text)
+
+
+_LOGINS = (
+    _by_ssh(
+        "an sshd that opens no session",
+        lambda s: configured(s["h3"], "MaxSessions 0"),
+        _silent("h3", "opens no session for it (MaxSessions 0)", "Authenticated to", "maxsessions"),
+    ),
+    _by_ssh(
+        "an account that sshd leaves out",
+        lambda s: configured(s["h3"], "AllowUsers deploy admin"),
+        _silent("h3", "its sshd refuses root (permission denied), and h[1-2] did not", remedy="AllowUsers"),
+    ),
+    _by_ssh(
+        "an sshd on another port",
+        lambda s: on_port(s["h3"], 2222),
+        _silent("h3", "no sshd listens on port 22 there; one does on port 2222", "SSH-2.0", "Port %s"),
+    ),
+    Scenario(
+        name="ssh: an sshd that asks a mute name server",
+        fault=_asks_a_mute_name_server,
+        expect=(Expect(code="RUN014", node="h3", words="its sshd takes", remedy="UseDNS", state=State.WARN),),
+        exit_code=0,
+        seconds=60,
+        gone_within=30,
+    ),
+)
+
 _CALLER = (
     Scenario(
         name="ssh: a name of the list leads to another host of it",
@@ -120,7 +172,12 @@ _CALLER = (
     _settings(
         "another port in ssh's settings",
         "Host h2\n    Port 2222",
-        _silent("h2", "lead it to port 2222 (22 for h1): its ssh port refuses", "10.78.0.22:2222", "ssh -G h2"),
+        _silent(
+            "h2",
+            "lead it to port 2222 (22 for h1): no sshd listens on port 2222 there; one does on port 22",
+            "10.78.0.22:2222",
+            "ssh -G h2",
+        ),
     ),
     _settings(
         "another user in ssh's settings",
@@ -388,4 +445,4 @@ _JOIN = (
     ),
 )
 
-OF_SILENCE = (*_SSH, *_CALLER, *_IN_MID_RUN, *_AGENTS, *_SLURM, *_JOIN)
+OF_SILENCE = (*_SSH, *_LOGINS, *_CALLER, *_IN_MID_RUN, *_AGENTS, *_SLURM, *_JOIN)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 from ncclcheck.reports.findings import State
 from tests.lab import PYTHON, faults, slowness
@@ -76,6 +76,18 @@ _SMALL = "4096 4096 4608"
 _USUAL = 'tcp_rmem="4096 131072 6291456" net.ipv4.tcp_wmem="4096 16384 4194304"'
 
 
+@contextmanager
+def _names_on_mgmt(scene: Scene, rate: str) -> Iterator[None]:
+    """Every name leads to the management network, which carries so much."""
+    hosts = scene.lab.hosts
+    with ExitStack() as stack:
+        for host in hosts:
+            limit = f"tc qdisc add dev mgmt0 root tbf rate {rate} burst 64kb latency 200ms"
+            stack.enter_context(faults.set_up(host, limit, "tc qdisc del dev mgmt0 root"))
+            stack.enter_context(faults.names(host, **{one.name: str(one.mgmt) for one in hosts}))
+        yield
+
+
 def _by_the_management_card(scene: Scene) -> AbstractContextManager[None]:
     """A forgotten route to one peer."""
     to, slow = f"{scene['h1'].address}/32 dev mgmt0", "dev mgmt0 root"
@@ -133,6 +145,27 @@ def _net008(words: str, remedy: str = "") -> Expect:
 
 
 OF_SPEED = (
+    Scenario(
+        name="slow: all names lead to the management network",
+        fault=lambda s: _names_on_mgmt(s, "12mbit"),
+        command=_ONE_A_HOST,
+        expect=(
+            Expect(
+                code="NET017", words="goes over mgmt0", remedy="export GLOO_SOCKET_IFNAME=eth0", state=State.WARN
+            ),
+        ),
+        exit_code=0,
+        cure="you",
+        seconds=75,
+    ),
+    Scenario(
+        name="healthy: all names lead to a management network as fast",
+        hosts=2,
+        fault=lambda s: _names_on_mgmt(s, "40gbit"),
+        command=_ONE_A_HOST,
+        exit_code=0,
+        seconds=75,
+    ),
     *(
         _held_up(
             f"htb was left on one of {hosts}",

@@ -51,6 +51,7 @@ def test_a_healthy_machine(tmp_path: Path) -> None:
         boot_id="7c9e",
         cores=224,
         usable_cores=8.0,
+        quota_path="/sys/fs/cgroup/slurm/cpu.max",
         memory=2113409024 * 1024,
         memory_limit=2**36,
         memory_available=2000000000 * 1024,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ncclcheck.probes.facts import Gpus, Job, Policy, Rdma, Resolution
+from ncclcheck.probes.facts import Gpus, Job, Measurements, Policy, Rdma, Resolution, Resources
 from tests.clusters import ABSENT, DENIED, host, limits, node, space, told, verdict
 
 MIB, GIB = 2**20, 2**30
@@ -96,6 +96,32 @@ def test_own_name(addresses: list[str], state: str) -> None:
 def test_cores(usable: float, env: dict[str, str], gpus: int, state: str) -> None:
     found = verdict("HST006", node("a", env=env, host=host(usable_cores=usable, cores=64), gpus=Gpus(usable=gpus)))
     assert found.state.value == state
+
+
+_MAX = "/sys/fs/cgroup/job.slice/t.service/cpu.max"
+
+
+@pytest.mark.parametrize(
+    ("usable", "path", "throttled", "state", "lifts"),
+    [
+        (0.1, _MAX, None, "fail", "systemctl set-property --runtime t.service CPUQuota="),
+        (0.1, "/sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", 0.98, "fail", "echo -1 >/sys/fs/cgroup/cpu/x/cpu.cfs_q"),
+        (0.9, "/sys/fs/cgroup/cpu.max", 0.7, "fail", "echo max >/sys/fs/cgroup/cpu.max"),
+        (0.1, "/sys/fs/cgroup/kubepods.slice/p1.slice/cpu.max", None, "fail", "set-property --runtime p1.slice"),
+        (0.1, "/sys/fs/cgroup/docker/0123456789abcdef/cpu.max", None, "fail", "docker update --cpus="),
+        (0.1, _MAX, 0.1, "warn", "CPUQuota="),
+        (0.9, _MAX, None, "warn", "CPUQuota="),
+        (1.0, _MAX, 0.9, "ok", ""),
+    ],
+)  # fmt: skip
+def test_a_quota_of_less_than_a_core_a_rank(
+    usable: float, path: str, throttled: float | None, state: str, lifts: str
+) -> None:
+    one = node("a", host=host(usable_cores=usable, cores=64, quota_path=path))
+    had = [] if throttled is None else [Resources(node="a", seconds=9.0, throttled=throttled, quota=usable)]
+    found = verdict("HST006", one, measurements=Measurements(resources=had))
+    assert found.state.value == state
+    assert lifts in " ".join(c for f in found.findings for r in f.remedies for c in r.commands)
 
 
 def test_cores_of_simulated_nodes_are_not_judged() -> None:

@@ -58,6 +58,8 @@ def _told(code: str, detail: str, **answers: bool) -> list[Finding]:
 def test_the_cause_says_what_the_others_saw(answers: dict[str, bool], words: str) -> None:
     (found,) = _told("RUN001", _CUT_OFF, **answers)
     assert words in found.what
+    away = "the host or its link is away" in words
+    assert any("power status" in line for fix in found.remedies for line in fix.commands) is away
     assert len([one for one in found.evidence if one.source == "TCP connect after the job"]) == len(answers)
 
 

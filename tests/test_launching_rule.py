@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ncclcheck.probes.facts import Cluster, Job, Run, Silence
+from ncclcheck.probes.facts import Cluster, Job, Node, Run, Silence
 from ncclcheck.reports.findings import Finding, State
 from ncclcheck.reports.judge import judge
 from ncclcheck.reports.rule import all_rules
@@ -133,6 +133,37 @@ _CASES = [
     (f"{_SAID}Nodes h3 are still not ready", "still waits for this node", "scontrol show node h3"),
     (f"{_SAID}h3: task 0: Out Of Memory", "for its memory", "--mem=0"),
 ]
+_OFFERED = (
+    "root@10.78.0.33: Permission denied (publickey).\nssh -v: Authentications that can continue: publickey\n"
+    "ssh -v: keys that were offered: /root/.ssh/id (ED25519)"
+)
+_CASES += [
+    (
+        "ssh -v: Authentications that can continue: publickey\n"
+        'ssh -v: Authenticated to 10.78.0.33 ([10.78.0.33]:22) using "publickey".\n'
+        "ssh -v: channel 0: open failed: connect failed: open failed",
+        "the login works, and its sshd opens no session for it (MaxSessions 0): connect failed: open failed",
+        "sed -i.before -E 's/^([[:space:]]*MaxSessions[[:space:]]+)[0-9]+/\\110/' /etc/ssh/sshd_config && {",
+    ),
+    (
+        "ssh: connect to host 10.78.0.33 port 22: Connection refused\n"
+        "ncclcheck: h3: nobody listens on port 22 of 10.78.0.33, and an sshd answers on port 2222: "
+        "SSH-2.0-OpenSSH_9.2",
+        "no sshd listens on port 22 there; one does on port 2222 (SSH-2.0-OpenSSH_9.2)",
+        "HostKeyAlias %s\\n' h3 2222 10.78.0.33 >>~/.ssh/config",
+    ),
+    (
+        "ncclcheck: h3: its sshd takes 13 s and more between the key exchange and the login",
+        "its sshd takes 13 s and more to look at a login",
+        "UseDNS",
+    ),
+    (
+        "@         WARNING: UNPROTECTED PRIVATE KEY FILE!          @\n"
+        "Permissions 0644 for '/work/keys/my id' are too open.\nroot@h3: Permission denied (publickey).",
+        "your private key /work/keys/my id: others may read it",
+        "chmod 600 '/work/keys/my id'",
+    ),
+]
 # What ends a whole step says nothing of a node: it is said once, of all.
 _SHARED = [
     ("srun: error: Unable to confirm allocation for job 99: Invalid job id specified", "has ended: 99", "salloc"),
@@ -168,6 +199,11 @@ _SHARED = [
         "Memory required by task",
         "--mem=0",
     ),
+    (
+        "srun: fatal: SLURM_MEM_PER_CPU, SLURM_MEM_PER_GPU, and SLURM_MEM_PER_NODE are mutually exclusive.",
+        "srun starts nothing: SLURM_MEM_PER_CPU, SLURM_MEM_PER_GPU, and SLURM_MEM_PER_NODE are mutually",
+        "unset SLURM_MEM_PER_CPU",
+    ),
     ("srun ended on all nodes, for it failed on h4", "for it failed on h4", "sbatch --exclude=h4"),
     ("srun: error: Job allocation 7 has been revoked", "took back the allocation 7", "sacct -j 7"),
     ("srun: error: Unable to contact slurm controller (connect failure)", "slurmctld", "scontrol ping"),
@@ -191,6 +227,27 @@ def test_words_of_a_whole_step(detail: str, what: str, command: str) -> None:
     assert found.where.node is None
     assert any(command in line for one in found.remedies for line in (one.text, *one.commands))
     assert found.evidence[0].value in detail
+
+
+@pytest.mark.parametrize(
+    ("detail", "said"),
+    [
+        ("srun: error: Invalid generic resource (gres) specification", "Invalid generic resource (gres)"),
+        ("srun: fatal: No command given to execute.", "No command given"),
+        ("srun: error: h1: task 0: Killed\nsrun: error: Couldn't find the specified plugin", "Couldn't find the"),
+    ],
+)
+def test_words_of_srun_that_nobody_knows_stand_in_the_heading(detail: str, said: str) -> None:
+    found = run001(detail)
+    assert found.what.startswith(f"srun starts nothing: {said}")
+    assert "srun -v --overlap -w h3 true" in found.remedies[1].commands
+
+
+@pytest.mark.parametrize(
+    "detail", ["srun: error: h3: task 0: Exited with exit code 1", "srun: forcing job termination"]
+)
+def test_words_of_one_task_refuse_no_step(detail: str) -> None:
+    assert "srun starts nothing" not in run001(detail).what
 
 
 @pytest.mark.parametrize(
@@ -240,3 +297,19 @@ def _line(process: psutil.Process) -> list[str]:
         return process.cmdline()
     except psutil.Error:
         return []
+
+
+def test_an_account_that_one_host_alone_refuses() -> None:
+    silent = Silence(node="h3", last_step="", since_s=3.0, detail=_OFFERED)
+    job = Job(launcher="ssh", nodes_asked=3, nodes_answered=2, missing=["h3"])
+    cluster = Cluster(command="env", nodes=[Node(name="h1"), Node(name="h2")], job=job, run=Run(silent=[silent]))
+    (found,) = judge(cluster, [rule for rule in all_rules() if rule.code == "RUN001"])[0].findings
+    assert found.what.startswith("its sshd refuses root (permission denied), and h[1-2] did not: AllowUsers")
+    first = found.remedies[0]
+    assert first.who == "admin"
+    assert any("AllowUsers[[:space:]].*)$/\\1 root/I'" in line for line in first.commands)
+    assert any("ssh-copy-id h3" in line for fix in found.remedies for line in fix.commands)
+
+
+def test_where_all_refuse_the_key_is_to_blame_first() -> None:
+    assert run001(_OFFERED).what.startswith("ssh is not let in: permission denied (publickey); it offered")

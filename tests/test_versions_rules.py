@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ncclcheck.probes.facts import Job, Stack, Unread
+from ncclcheck.probes.facts import Hiding, Job, Stack, Unread
 from ncclcheck.reports.agreement import group
 from tests.clusters import ABSENT, DENIED, node, told, verdict
 
@@ -46,6 +46,32 @@ def test_versions_agree(code: str, versions: list[str], states: list[tuple[str, 
 def test_a_draw_names_both_sides() -> None:
     nodes = [node(name, stack=Stack(torch=v)) for name, v in zip("abcd", ["1", "2", "1", "2"], strict=True)]
     assert "1 on a, c; 2 on b, d" in verdict("VER002", *nodes).findings[0].what
+
+
+def _from(folder: str, version: str, *hiding: Hiding) -> Stack:
+    return Stack(torch=version, torch_path=f"{folder}/torch", hiding=[*hiding])
+
+
+@pytest.mark.parametrize(
+    ("torch", "by", "words"),
+    [
+        ("1.4.0", "PYTHONPATH", "PYTHONPATH puts another torch first there: 1.4.0 in /opt/old/torch"),
+        ("1.4.0", "the working directory", "1.4.0"),
+        ("2.9.0", "PYTHONPATH", ""),
+    ],
+)
+def test_a_torch_that_pythonpath_puts_first(torch: str, by: Any, words: str) -> None:
+    first = Hiding(module="torch", path="/opt/old/torch", by=by)
+    usual = _from("/usr/lib/python3/site-packages", "2.9.0")
+    nodes = [node("a", stack=usual), node("b", stack=_from("/opt/old", torch, first)), node("c", stack=usual)]
+    found = verdict("VER002", *nodes)
+    assert found.state.value == ("fail" if words else "ok")
+    bad = [one for one in found.findings if one.state.value == "fail"]
+    assert [one.where.node for one in bad] == (["b"] if words else [])
+    assert all(words in one.what for one in bad)
+    assert any("unset PYTHONPATH" in line for one in bad for fix in one.remedies for line in fix.commands) == (
+        by == "PYTHONPATH" and bool(words)
+    )
 
 
 @pytest.mark.parametrize("code", sorted(FACTS))

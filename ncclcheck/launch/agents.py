@@ -103,6 +103,15 @@ class DialledLink(Link, Protocol):
 
 
 @runtime_checkable
+class LoginLink(Link, Protocol):
+    """A link whose way to a node begins with a login."""
+
+    @property
+    def login_s(self) -> float:
+        """How long the other side looks at it; 0 where that is not long."""
+
+
+@runtime_checkable
 class TiedLink(Link, Protocol):
     """A link that falls for all its nodes together once one of them cannot be started."""
 

@@ -17,6 +17,7 @@ from ncclcheck.progress import Progress
 
 if TYPE_CHECKING:
     from ncclcheck.launch.join import Lead
+    from ncclcheck.launch.plain_step import Trial
 
 # A launcher is imported when it is chosen: `env` on one machine starts in half the time.
 _NODELIST = "SLURM_JOB_NODELIST"
@@ -29,6 +30,7 @@ class Choice:
     """The launcher, why it was chosen, and the nodes in its order.
 
     start(events, progress, *agent options) starts the agents. who: our place in a join; lead: node rank 0's part.
+    step: what a plain job step meets, beside our own.
     ranks_per_node: what the job system has started on each node.
     """
 
@@ -38,6 +40,7 @@ class Choice:
     start: Start
     who: Identity | None = None
     lead: Lead | None = None
+    step: Trial | None = None
 
     @property
     def simulated(self) -> bool:
@@ -84,14 +87,16 @@ def _local(options: Options, chosen_by: str) -> Choice:
 
 
 def _slurm(options: Options, env: Mapping[str, str]) -> Choice:
-    from ncclcheck.launch import slurm  # noqa: PLC0415
+    from ncclcheck.launch import plain_step, slurm  # noqa: PLC0415
 
     names = slurm.names(options.nodes, env)
+    step = plain_step.Trial(env, plain_step.typed(options.then))
 
     def start(events: Events, _: Progress, *agent_options: str) -> list[Link]:
+        step.begin()
         return slurm.start(names, events, env, *agent_options)
 
-    return Choice("slurm", f"{_NODELIST}={env[_NODELIST]}", names, start)
+    return Choice("slurm", f"{_NODELIST}={env[_NODELIST]}", names, start, step=step)
 
 
 def _ssh(options: Options, env: Mapping[str, str]) -> Choice:

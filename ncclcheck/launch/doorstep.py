@@ -61,10 +61,12 @@ def enter(python: str, name: str, env: dict[str, str], cwd: str, spoken: tuple[i
     """On the other side: take over environment and working directory, look for ncclcheck, become the agent."""
     name = name or os.environ.get("SLURMD_NODENAME", "this node")
     os.write(1, b"\n")  # ends whatever a login shell printed
-    path = [part for part in os.environ.get("PATH", "").split(":") if part not in env.get("PATH", "").split(":")]
+    for variable in {"PATH", "PYTHONPATH", "LD_LIBRARY_PATH"} & env.keys():
+        given = env[variable].split(":")  # what the login shell here sets, a job that comes by ssh has too
+        more = [part for part in os.environ.get(variable, "").split(":") if part and part not in given]
+        env[variable] = ":".join([*given, *more])
     for variable, value in env.items():
         os.environb[variable.encode("utf-8", "surrogateescape")] = value.encode("utf-8", "surrogateescape")
-    os.environ["PATH"] = ":".join([os.environ["PATH"], *path]) if "PATH" in env else ":".join(path)
     home = os.path.dirname(os.__file__)
     own = [part for part in sys.path if part in (home, f"{home}/lib-dynload")]
     given = [part for part in os.environ.get("PYTHONPATH", "").split(":") if part]

@@ -19,7 +19,8 @@ _TELLING = re.compile(
     r"|Skipping \S+ key \S+ - corresponding \S+ not in .*)|Certificate invalid: .*|Load key .*"
     r"|sign_and_send_pubkey: .*|(?:kex|ssh)_exchange_identification: .*|Connection (?:closed|reset) by .*"
     r"|debug1: Remote: (?:Certificate|Ignored|Authentication|Bad|Your|User|Root|Login).*"
-    r"|debug1: Authentications that can continue: .*|channel \d+: open failed: .*|stdio forwarding failed.*)$",
+    r"|debug1: Authentications that can continue: .*|Authenticated to .*"
+    r"|channel \d+: open failed: .*|stdio forwarding failed.*)$",
     re.MULTILINE,
 )
 _VALID = re.compile(r"^\s*Valid: (.+)$", re.MULTILINE)
@@ -34,7 +35,7 @@ def reasons(argv: Sequence[str], env: Mapping[str, str]) -> str:
 def _lines(said: str, env: Mapping[str, str]) -> Iterator[str]:
     found = list(dict.fromkeys(one[0].removeprefix("debug1: ") for one in _TELLING.finditer(said)))
     yield from (f"ssh -v: {line[:300]}" for line in found[:_MOST_LINES])
-    if "Authentications that can continue" not in said:
+    if "Authentications that can continue" not in said or "\nAuthenticated to " in said:
         return
     offered = [(one["file"], one["kind"]) for one in _OFFERED.finditer(said)]
     keys = ", ".join(f"{file} ({kind})" for file, kind in offered[:_MOST_LINES])

@@ -18,7 +18,7 @@ from queue import SimpleQueue
 
 from ncclcheck import wire
 from ncclcheck.errors import UsageError
-from ncclcheck.launch import doorstep, look, nodelist, srun_words
+from ncclcheck.launch import doorstep, look, nodelist, plain_step, srun_words
 from ncclcheck.launch.agents import Closed, Events, Link, ProcessLink, Said, Via, agent_environment
 from ncclcheck.probes import process
 from ncclcheck.probes.facts import Look
@@ -58,7 +58,8 @@ def step_argv(nodes: Sequence[str], agent: Sequence[str]) -> list[str]:
     """One task a node, beside whatever runs there; what a site or a job sets by default is said anew."""
     count = str(len(nodes))
     return [
-        "srun", "--overlap", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1",
+        "srun", "--overlap", f"--job-name={plain_step.OWN_NAME}",
+        f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1",
         f"--nodelist={nodelist.fold(nodes)}", "--export=ALL", "--input=all", "--mpi=none", "--cpu-bind=none",
         "--kill-on-bad-exit=0", "--no-kill", "--wait=0", *agent,
     ]  # fmt: skip

@@ -17,7 +17,7 @@ from queue import Empty
 
 from ncclcheck import wire
 from ncclcheck.errors import UsageError
-from ncclcheck.launch import dialled, doorstep, hostfile, large, look, refused
+from ncclcheck.launch import dialled, doorstep, hostfile, large, look, other_port, refused, slow_login
 from ncclcheck.launch.agents import Closed, Event, Events, Link, ProcessLink, Via, agent_environment
 from ncclcheck.launch.hostfile import Host
 from ncclcheck.probes import process
@@ -162,6 +162,7 @@ class SshLink:
         self._closed = False
         self._process: ProcessLink | None = None
         self.size_matters = ""
+        self._login: slow_login.Watch | None = None
 
     def open(self, events: Events) -> None:
         """Start ssh, unless the session is over already. Raises OSError."""
@@ -178,7 +179,26 @@ class SshLink:
         """What ssh said, or that it waits for its turn."""
         if self._process is None:
             return Closed(node, f"its connection waits for its turn: {AT_ONCE} are being opened at once")
-        return Closed(node, self.size_matters) if self.size_matters else self._process.describe(node)
+        if self.size_matters:
+            return Closed(node, self.size_matters)
+        seen = self._process.describe(node)
+        return seen if seen.detail or seen.printed else replace(seen, detail=self.slow_login)
+
+    def watch_login(self) -> None:
+        """See by a login of its own where it waits."""
+        if not self._closed and self._login is None:
+            words = _verbose(self._other(["true"], slow_login.AFTER_S * 5))
+            self._login = slow_login.Watch(words, self._env, next(iter(self.nodes.values())))
+
+    @property
+    def login_s(self) -> float:
+        """How long its sshd looks at a login; 0 where that is not long, or nobody had to wait."""
+        return self._login.seconds if self._login is not None else 0.0
+
+    @property
+    def slow_login(self) -> str:
+        """What was seen of it by now."""
+        return self._login.told if self._login is not None else ""
 
     def try_small(self) -> str:
         """Whether the other side hears us over small TCP segments; what is told of it then. Takes seconds."""
@@ -232,6 +252,11 @@ def _says_nothing(ended: Closed) -> bool:
     return not (ended.detail or ended.printed) and ended.exit in (None, _FAILED_ITSELF)
 
 
+def _is_worth_asking(ended: Closed) -> bool:
+    """Another try can tell more than ssh's own words."""
+    return _says_nothing(ended) or _is_refusal(ended) or other_port.is_refused(ended.detail)
+
+
 class _Door(threading.Thread):
     """Opens connections, a bounded number at once, and passes on what comes through them."""
 
@@ -260,7 +285,7 @@ class _Door(threading.Thread):
             node = getattr(event, "node", -1)
             self._opening.pop(node, None)
             was_silent = self._silent.pop(node, None) is not None
-            if not (isinstance(event, Closed) and (_says_nothing(event) or _is_refusal(event))):
+            if not (isinstance(event, Closed) and _is_worth_asking(event)):
                 self._events.put(event)
             elif was_silent:
                 self._ask(node, event)
@@ -269,6 +294,9 @@ class _Door(threading.Thread):
 
     def _ask_the_silent(self) -> None:
         """A host that connects says a word within seconds, or ssh does; where neither does it may be the path."""
+        slow = time.monotonic() - slow_login.AFTER_S
+        for node in [node for node, since in self._silent.items() if since < slow][:_ASKED_AT_ONCE]:
+            self._links[node].watch_login()
         late = time.monotonic() - _SILENT_AFTER
         for node in [node for node, since in self._silent.items() if since < late]:
             del self._silent[node]
@@ -279,8 +307,10 @@ class _Door(threading.Thread):
             told, link = "", self._links[node]
             if self._asking.acquire(blocking=False):  # a few tell what ails them all
                 told = link.reasons() if ended is not None and _is_refusal(ended) else ""
+                if ended is not None and other_port.is_refused(ended.detail):
+                    told = other_port.explanation(ended.detail, link.nodes[node])
                 if not told and (ended is None or not ended.detail):
-                    told = link.try_small()
+                    told = link.try_small() or link.slow_login
                 self._asking.release()
             if ended is not None:
                 self._events.put(replace(ended, detail="\n".join(filter(None, (ended.detail, told)))))
@@ -292,7 +322,8 @@ class _Door(threading.Thread):
         """Pass an end on once what was asked meanwhile has its answer."""
         if asked := self._asked.get(ended.node):
             asked.join(_ANSWERS_WITHIN)
-        self._events.put(replace(ended, detail=ended.detail or self._links[ended.node].size_matters))
+        link = self._links[ended.node]
+        self._events.put(replace(ended, detail=ended.detail or link.size_matters or link.slow_login))
 
     def _let_in(self) -> None:
         while self._outside and len(self._opening) < AT_ONCE:

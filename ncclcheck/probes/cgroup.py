@@ -11,13 +11,13 @@ _TOP = "/sys/fs/cgroup"
 _NO_LIMIT = 2**60  # version 1 writes "no limit" as a number of this size
 
 
-def cores(machine: Machine) -> float | None:
-    """The smallest CPU quota of this process's group and those above it; None where there is none."""
-    quotas = [_quota(machine.line(f"{folder}/cpu.max")) for folder in _folders(machine, "")]
+def cores(machine: Machine) -> tuple[float, str] | None:
+    """The smallest CPU quota of this process's group and those above it, and its file; None: there is none."""
+    quotas = [(_quota(machine.line(path)), path) for path in (f"{f}/cpu.max" for f in _folders(machine, ""))]
     for folder in _folders(machine, "cpu"):
         used, period = (machine.line(f"{folder}/cpu.cfs_{word}_us") for word in ("quota", "period"))
-        quotas.append(_quota(f"{used} {period}"))
-    return min((quota for quota in quotas if quota is not None), default=None)
+        quotas.append((_quota(f"{used} {period}"), f"{folder}/cpu.cfs_quota_us"))
+    return min(((quota, path) for quota, path in quotas if quota is not None), default=None)
 
 
 def memory(machine: Machine) -> int | None:

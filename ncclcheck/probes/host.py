@@ -38,6 +38,7 @@ def probe(machine: Machine) -> Host:
         boot_id=machine.line("/proc/sys/kernel/random/boot_id"),
         cores=cores,
         usable_cores=_usable_cores(machine, cores),
+        quota_path=_quota_path(machine, cores),
         memory=_meminfo(machine, "MemTotal"),
         memory_limit=cgroup.memory(machine) or Unread("absent", "no control group limits memory"),
         memory_available=_meminfo(machine, "MemAvailable"),
@@ -66,14 +67,25 @@ def _cores(machine: Machine) -> int | Unread:
 
 def _usable_cores(machine: Machine, cores: int | Unread) -> float | Unread:
     """The smaller of the affinity mask and the CPU quota."""
+    mask, quota = _mask(machine, cores), cgroup.cores(machine)
+    return mask if isinstance(mask, Unread) or quota is None else min(mask, quota[0])
+
+
+def _quota_path(machine: Machine, cores: int | Unread) -> str | Unread:
+    """The file of the CPU quota, where it leaves less than the affinity mask."""
+    mask, quota = _mask(machine, cores), cgroup.cores(machine)
+    if quota is None or (not isinstance(mask, Unread) and mask <= quota[0]):
+        return Unread("absent", "no control group limits CPU time further")
+    return quota[1]
+
+
+def _mask(machine: Machine, cores: int | Unread) -> float | Unread:
     allowed = status_of(machine, "Cpus_allowed_list")
     mine = cores if isinstance(allowed, Unread) else _count(allowed, "Cpus_allowed_list")
     if isinstance(mine, Unread):
         return mine
     # The mask also has the cores that a board could hold, so that it may be wider than what is there.
-    most = mine if isinstance(cores, Unread) else min(mine, cores)
-    quota = cgroup.cores(machine)
-    return float(most) if quota is None else min(float(most), quota)
+    return float(mine if isinstance(cores, Unread) else min(mine, cores))
 
 
 def _count(text: str, source: str) -> int | Unread:

@@ -85,7 +85,7 @@ class Watch:
             memory_slowed=rose.get("memory_high"),
             tasks_limit=cgroup.tasks(self._machine),
             tasks_refused=rose.get("pids_max"),
-            quota=cgroup.cores(self._machine),
+            quota=quota[0] if (quota := cgroup.cores(self._machine)) else None,
             throttled=_share(rose),
             stalled_cpu=pressure.get("cpu"),
             stalled_memory=pressure.get("memory"),

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from shlex import quote
 
-from ncclcheck.probes.facts import Cluster, Other, RankUse, Resources
+from ncclcheck.probes.facts import Cluster, Other, RankUse, Resources, at, value_or
+from ncclcheck.reports import cpu_quota
 from ncclcheck.reports.exhausted import Exhausted
 from ncclcheck.reports.findings import Remedy, admin, seen, you
 from ncclcheck.reports.fold import size
@@ -33,7 +34,7 @@ def own_limits(cluster: Cluster, node: str, pid: int | None = None) -> Exhausted
         return None
     ranks = [one for one in had.ranks if pid in (None, one.pid)]
     peers = [rank for one in cluster.measurements.resources if one.node != node for rank in one.ranks]
-    return _quota(had) or _priority(ranks, peers) or _mask(had, ranks, peers)
+    return _quota(cluster, had) or _priority(ranks, peers) or _mask(had, ranks, peers)
 
 
 def crowded_nodes(cluster: Cluster) -> dict[str, Exhausted]:
@@ -43,12 +44,18 @@ def crowded_nodes(cluster: Cluster) -> dict[str, Exhausted]:
     return found if len(found) < len(names) else {}
 
 
+def throttled(cluster: Cluster, node: str) -> float | None:
+    """The share of the periods of its CPU quota that the job had used up there; None where it was not counted."""
+    had = _had(cluster, node)
+    return had.throttled if had else None
+
+
 def _had(cluster: Cluster, node: str) -> Resources | None:
     """Of several jobs the last one."""
     return next((one for one in reversed(cluster.measurements.resources) if one.node == node), None)
 
 
-def _quota(had: Resources) -> Exhausted | None:
+def _quota(cluster: Cluster, had: Resources) -> Exhausted | None:
     if had.throttled is None or had.throttled < _THROTTLED:
         return None
     quota = "" if had.quota is None else f" of {had.quota:g} cores"
@@ -56,13 +63,12 @@ def _quota(had: Resources) -> Exhausted | None:
         f"its control group had used up its quota{quota} (cpu.max) in {100 * had.throttled:.0f} % of the periods",
         "job",
         (seen("cpu.stat of the control group", f"throttled in {100 * had.throttled:.0f} % of its periods"),),
-        (
-            you(
-                "Give the job or container more CPU time.", "docker run --cpus=0 ...", "srun --cpus-per-task=N ..."
-            ),
-            admin("Raise or remove the quota.", "systemctl set-property UNIT CPUQuota="),
-        ),
+        tuple(cpu_quota.lift(_quota_path(cluster, had.node), had.node)),
     )
+
+
+def _quota_path(cluster: Cluster, name: str) -> str:
+    return next((value_or(at(one, "host.quota_path"), "") for one in cluster.nodes if one.name == name), "")
 
 
 def _priority(ranks: list[RankUse], peers: list[RankUse]) -> Exhausted | None:

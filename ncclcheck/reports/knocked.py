@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Knock, Silence
-from ncclcheck.reports.findings import Evidence, Finding, Remedy, Where, admin, fail, seen
+from ncclcheck.reports.findings import Evidence, Finding, Remedy, Where, admin, fail, seen, you
 from ncclcheck.reports.fold import fold_names
 
 _MOST_WAYS = 4
@@ -54,9 +55,10 @@ def _filtered(silence: Silence) -> str:
 
 
 def fix(silence: Silence) -> list[Remedy]:
-    """What to look at where a filter is the cause."""
+    """What to look at, and to do, where a filter is the cause or the whole host is away."""
+    reach, miss = sides(silence)
     if not _filtered(silence):
-        return []
+        return _of_a_dead_host(silence.node) if len(miss) > 1 and not reach else []
     return [
         admin(
             f"See what loaded the packet filter of {silence.node} anew (firewalld, ufw, docker), and let "
@@ -64,6 +66,17 @@ def fix(silence: Silence) -> list[Remedy]:
             "nft list ruleset",
             "journalctl -b -u firewalld -u nftables -u ufw -u docker | tail -30",
         )
+    ]
+
+
+def _of_a_dead_host(node: str) -> list[Remedy]:
+    return [
+        admin(
+            "Look at its power and its console (BMC), start it if it is off, and then at its link.",
+            "ipmitool -H BMC chassis power status",
+            "ipmitool -H BMC sol activate",
+        ),
+        you("Start the job again without it meanwhile.", f"#SBATCH --exclude={quote(node)}"),
     ]
 
 

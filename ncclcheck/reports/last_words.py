@@ -161,6 +161,18 @@ _SIGNS = (
         bears=_PYTHON,
     ),
     Sign(
+        pattern=r"^.*ImportError: cannot import name '\w+' from '[\w.]+' "
+        r"\((?P<file>/[^)\n]*/(?:site|dist)-packages/(?P<package>[^)\n/]+)/[^)\n]*)\).*",
+        means="{file} lacks what the rest of its package imports: it is empty or cut short, or of another version",
+        fix=(
+            you("Compare it with the one of a sound node; 0 bytes are left by a power cut or a full disk.",
+                "ls -l {file}; sha256sum {file}   # there, and on a sound node"),
+            you("Copy it from a sound node, or install the package again in the version of the others.",
+                "scp SOUND_NODE:{file} {file}",
+                "python -m pip install --force-reinstall --no-deps {package}==VERSION"),
+        ),
+    ),
+    Sign(
         pattern=r"^.*(?:No usable temporary directory found in).*",
         means="no temporary directory can be written to",
         fix=(

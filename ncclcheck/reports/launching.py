@@ -67,6 +67,20 @@ TRY = "ssh -o BatchMode=yes {node} true"
 _LOG_OF_SSHD = "journalctl -u ssh -u sshd | tail -20"
 _SAME_VERSION = "Install the same version on that node, for this very interpreter, or run from a shared folder."
 
+SLOW_LOGIN_WHY = "Each start by ssh waits for it; launchers that give a login 10 s or less fail now and then."
+SLOW_LOGIN = (
+    you(
+        "See how long a login takes: the wait before `Authentications that can continue`.",
+        "time ssh -v -o BatchMode=yes {node} true",
+    ),
+    admin(
+        "Let sshd ask no name server (UseDNS no, which is its default), or repair the name servers there.",
+        "sshd -T | grep -i usedns; grep -n nameserver /etc/resolv.conf   # on {node}",
+        "time getent hosts 192.0.2.1; time id   # on {node}: a name server, LDAP",
+        "sed -i.before -E 's/^([[:space:]]*UseDNS[[:space:]]+)yes/\\1no/I' /etc/ssh/sshd_config && "
+        "{{ systemctl reload ssh || systemctl reload sshd; }}   # on {node}",
+    ),
+)
 OWN_WORDS = (
     Cause(
         pattern=r"^ncclcheck: .*: it answered, but nothing large came through: (?P<said>.+)",
@@ -76,12 +90,12 @@ OWN_WORDS = (
             you("See which size passes, larger and smaller.", "ping -M do -c 3 -s 1472 {node}"),
             admin(
                 "Give all hosts, switch ports and tunnels between the two the same MTU. Until then let what goes "
-                "there, and what comes back, be smaller: this changes the route to that host alone, and "
+                "there, and what comes back, be as small as what passed: this changes the route to it alone, and "
                 "`ip route del ADDRESS` undoes it.",
                 """a=$(getent ahosts "$(ssh -G {node} | awk '/^hostname /{{print $2}}')" | """
                 """awk '{{print $1; exit}}'); """
                 """ip route replace $a $(ip -o route get $a | sed -E 's/^[^ ]+ //; s/ (src|uid) .*//') """
-                "mtu lock 1400   # here",
+                "mtu lock 576   # here",
             ),
         ),
         why="A switch port or a tunnel on the way loses large packets without a word: ssh and any job hang there.",
@@ -145,10 +159,26 @@ OWN_WORDS = (
 
 SSH = (
     Cause(
-        pattern=r"^@ +WARNING: UNPROTECTED PRIVATE KEY FILE|^Permissions .* are too open",
+        pattern=r"^Permissions \d+ for '(?P<file>[^'\n]+)' are too open",
+        what="ssh does not use your private key {file}: others may read it",
+        owner="job",
+        fix=(you("Let nobody else read it.", "chmod 600 {file}", TRY),),
+    ),
+    Cause(
+        pattern=r"^@ +WARNING: UNPROTECTED PRIVATE KEY FILE",
         what="ssh does not use your private key: others may read it",
         owner="job",
         fix=(you("Let nobody else read it.", "chmod 600 ~/.ssh/id_*", TRY),),
+    ),
+    Cause(
+        pattern=(
+            r"^ncclcheck: .*: its sshd takes (?P<seconds>\d+) s and more between the key exchange and the login"
+        ),
+        what="its sshd takes {seconds} s and more to look at a login: it waits for a name server, for LDAP or PAM",
+        owner="node",
+        fix=SLOW_LOGIN,
+        why=SLOW_LOGIN_WHY,
+        begun=False,
     ),
     Cause(
         pattern=r"^.*(?:Bad owner or permissions on|Bad configuration option|terminating, \d+ bad config).*",
@@ -208,6 +238,22 @@ SSH = (
         what="sshd does not read the keys there: others may write {what}",
         owner="node",
         fix=(you("Take the right to write from group and others, on that node.", "chmod go-w {what}"),),
+        begun=False,
+    ),
+    Cause(
+        pattern=r"^ssh -v: Authenticated to .*\n(?:.*\n)*?ssh -v: channel \d+: open failed: (?P<said>.*)",
+        what="the login works, and its sshd opens no session for it (MaxSessions 0): {said}",
+        owner="node",
+        fix=(
+            admin(
+                "Let sshd open sessions, and let it read its settings again; undo: the copy of the file.",
+                "sshd -T | grep -i maxsessions   # on {node}",
+                "grep -rsniE '^[[:space:]]*MaxSessions' /etc/ssh/sshd_config /etc/ssh/sshd_config.d   # on {node}",
+                "sed -i.before -E 's/^([[:space:]]*MaxSessions[[:space:]]+)[0-9]+/\\110/' /etc/ssh/sshd_config && "
+                "{{ systemctl reload ssh || systemctl reload sshd; }}   # on {node}",
+            ),
+            you("Until then leave it out; a host of this kind forwards ports only, as a jump host does."),
+        ),
         begun=False,
     ),
     Cause(
@@ -303,6 +349,22 @@ SSH = (
         fix=(you("See the way step by step.", "ssh -v -o BatchMode=yes {node} true"),),
     ),
     Cause(
+        pattern=(
+            r"^ncclcheck: .*: nobody listens on port (?P<port>\d+) of (?P<address>\S+), "
+            r"and an sshd answers on port (?P<other>\d+): (?P<said>.*)"
+        ),
+        what="no sshd listens on port {port} there; one does on port {other} ({said})",
+        owner="job",
+        fix=(
+            you(
+                "If that is its sshd, name the port in ~/.ssh/config, and under what name its key is known.",
+                "printf 'Host %s\\n    Port %s\\n    HostKeyAlias %s\\n' {node} {other} {address} >>~/.ssh/config",
+                TRY,
+            ),
+            admin("Or let sshd listen on the usual port, too (Port in sshd_config).", "sshd -T | grep -i '^port'"),
+        ),
+    ),
+    Cause(
         pattern=r"^ssh: connect to .*: Connection refused",
         what="its ssh port refuses connections: no sshd listens there",
         owner="node",
@@ -333,6 +395,7 @@ SSH = (
         owner="node",
         fix=(
             you("See whether it answers at all.", "ping -c 3 {node}", TRY),
+            you("If it was given back or is to stay off, leave it out.", "#SBATCH --exclude={node}"),
             admin(
                 "Start the node by its BMC, or open its ssh port to this host.",
                 "nft list ruleset; iptables-save   # on its console",
@@ -345,6 +408,7 @@ SSH = (
         owner="site",
         fix=(
             you("See whether other hosts of its network answer.", "getent hosts {node}", "ip route"),
+            you("If it was given back or is to stay off, leave it out.", "#SBATCH --exclude={node}"),
             admin("Start the node, or correct the route and the firewall (REJECT) between the two."),
         ),
     ),

@@ -163,6 +163,24 @@ SLURM = (
         shared=True,
     ),
     Cause(
+        pattern=r"^srun: fatal: (?P<said>SLURM_MEM_PER_CPU, SLURM_MEM_PER_GPU,? and SLURM_MEM_PER_NODE are .*)",
+        what="srun starts nothing: {said}",
+        owner="job",
+        fix=(
+            you(
+                "See which of them are set, and keep one: the memory that the job was given stays the same.",
+                "env | grep ^SLURM_MEM_PER",
+                "unset SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU",
+            ),
+            you(
+                "See where the second one is set.",
+                "grep -rsn SLURM_MEM_PER SCRIPT ~/.bashrc ~/.profile /etc/profile.d",
+            ),
+        ),
+        why="No srun of this shell starts anything while two of them are set: this says nothing of the nodes.",
+        shared=True,
+    ),
+    Cause(
         pattern=_SRUN + r".*(?P<said>(?:More processors|Memory required|More nodes) [^\n]*)",
         what="srun asks for more than the job was given: {said}",
         owner="job",
@@ -207,8 +225,8 @@ SLURM = (
         why=FELL_SILENT,
     ),
     Cause(
-        pattern=r"^srun: .*(?:Unable to create (?:job )?step|[Nn]odes are busy|Invalid node name)",
-        what="Slurm creates no job step there",
+        pattern=_SRUN + r"(?P<said>.*(?:Unable to create (?:job )?step|[Nn]odes are busy|Invalid node name).*)",
+        what="Slurm creates no job step there: {said}",
         owner="site",
         fix=(
             you("See what Slurm says of the node.", "scontrol show node {node}", "squeue --steps --me"),
@@ -216,6 +234,21 @@ SLURM = (
                 "If it is down or drained, repair and resume it.", "scontrol update nodename={node} state=resume"
             ),
         ),
+    ),
+    Cause(
+        pattern=r"^srun: (?:fatal|error): (?!\S+: tasks? )(?P<said>.+)",
+        what="srun starts nothing: {said}",
+        owner="job",
+        fix=(
+            you(
+                "Correct what it names: an option, or a variable of the job that stands for one.",
+                "env | grep -E '^(SLURM|SRUN)_'",
+            ),
+            you("See whether the plainest step starts, and what it says.", "srun -v --overlap -w {node} true"),
+        ),
+        why="srun refused it before any node was asked: this says nothing of the nodes.",
+        begun=False,
+        shared=True,
     ),
 )
 

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster, Run, Silence, replace
-from ncclcheck.reports import dialled, exhausted, knocked, last_words
+from ncclcheck.reports import dialled, exhausted, knocked, last_words, let_in
 from ncclcheck.reports.findings import Evidence, Finding, Owner, Remedy, Where, admin, seen, unknown, you
 from ncclcheck.reports.fold import fold_names
 from ncclcheck.reports.launching import FELL_SILENT, NOTHING_KNOWN, OWN_WORDS, SSH, TRY, Cause
@@ -39,7 +39,7 @@ def hurried(run: Run) -> bool:
 def findings(cluster: Cluster) -> Iterator[Finding]:
     """One finding a silent node with what the others found when they tried it; its cause first."""
     tried = {one.node: one for one in cluster.run.silent if one.knocks}
-    for found in (dialled.explained(cluster, each) for each in _findings(cluster)):
+    for found in (dialled.explained(cluster, let_in.explained(cluster, each)) for each in _findings(cluster)):
         one = tried.get(found.where.node or "")
         yield found if one is None else _with_knocks(found, one, [*tried.values()])
 

@@ -20,7 +20,10 @@ Mismatch = Literal["must-match", "risky", "harmless", "per-node-ok"]
 
 
 # Who gives a variable to every login on a node.
-STARTUP_FILES = "/etc/environment /etc/profile.d /etc/ssh/sshd_config ~/.bashrc ~/.profile ~/.ssh/environment"
+STARTUP_FILES = (
+    "/etc/environment /etc/bash.bashrc /etc/bashrc /etc/profile.d /etc/ssh/sshd_config ~/.bashrc ~/.profile "
+    "~/.ssh/environment"
+)
 IFNAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 

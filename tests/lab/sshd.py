@@ -92,6 +92,21 @@ def configured(host: Host, more: str) -> Iterator[None]:
 
 
 @contextmanager
+def on_port(host: Host, port: int) -> Iterator[None]:
+    """Its sshd listens on another port alone."""
+    stop_sshd(host)
+    config = host.folder / "sshd_config"
+    config.write_text(f"{_SERVER.format(folder=host.folder)}Port {port}\n")
+    host.start([str(command("sshd")), "-D", "-E", f"{host.folder}/sshd.log", "-f", str(config)])
+    until(f"{host.name}'s sshd listens", lambda: bool(host.check(["ss", "-Hltn", f"sport = {port}"])))
+    try:
+        yield
+    finally:
+        stop_sshd(host)
+        start_sshd(host.lab, host)
+
+
+@contextmanager
 def mute_sshd(host: Host) -> Iterator[None]:
     """Port 22 takes connections, and nobody says a word: sshd, or the whole machine, hangs."""
     stop_sshd(host)

@@ -72,7 +72,7 @@ def cores() -> float:
     """What affinity and quota leave of the cores."""
     mine = float(len(os.sched_getaffinity(0)))
     quota = cgroup.cores(Machine())
-    return mine if quota is None else min(mine, quota)
+    return mine if quota is None else min(mine, quota[0])
 
 
 def _left(end: float) -> float:

@@ -65,7 +65,7 @@ from ncclcheck.probes.facts.health import (
     Waiting,
 )
 from ncclcheck.probes.facts.host import Host, Limits, Resolution, Space
-from ncclcheck.probes.facts.job import Arrival, Job, Launcher, Meeting
+from ncclcheck.probes.facts.job import Arrival, Job, Launcher, Meeting, OtherStep, PlainStep
 from ncclcheck.probes.facts.logs import LogEvent, LogFile, LogProcess, Logs
 from ncclcheck.probes.facts.measurements import Measurements, together
 from ncclcheck.probes.facts.memory import Elsewhere, JobMemory, RankMemory
@@ -132,7 +132,7 @@ from ncclcheck.probes.facts.reach import (
     Volley,
 )
 from ncclcheck.probes.facts.resources import Filled, Other, RankUse, Resources
-from ncclcheck.probes.facts.run import Dialled, JobEnd, Knock, Leftover, Look, RankState, Run, Silence
+from ncclcheck.probes.facts.run import Dialled, JobEnd, Knock, Leftover, Look, RankState, Run, Silence, SlowLogin
 from ncclcheck.probes.facts.software import Hiding, JobFacts, PortHolder, Stack, Variable
 from ncclcheck.probes.facts.transport import (
     Connections,
@@ -269,6 +269,7 @@ __all__ = [
     "NvLinks",
     "Nvme",
     "Other",
+    "OtherStep",
     "Packets",
     "PairTime",
     "PathMtu",
@@ -276,6 +277,7 @@ __all__ = [
     "PeerReach",
     "Pid",
     "Place",
+    "PlainStep",
     "PluginFile",
     "Policy",
     "PolicyRule",
@@ -307,6 +309,7 @@ __all__ = [
     "SharedMemory",
     "Sign",
     "Silence",
+    "SlowLogin",
     "Soak",
     "Space",
     "SpareRows",

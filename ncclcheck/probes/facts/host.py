@@ -32,7 +32,8 @@ class Resolution(Struct, frozen=True, kw_only=True, tag="resolution"):
 class Host(Struct, frozen=True, kw_only=True, tag="host"):
     """The machine, and what this process may use of it.
 
-    ipc_lock: this process has CAP_IPC_LOCK of the machine itself, so that the memlock limit does not bind it.
+    quota_path: the file of the CPU quota that leaves it less than the affinity mask does. ipc_lock: this process
+    has CAP_IPC_LOCK of the machine itself, so that the memlock limit does not bind it.
     """
 
     hostname: str | Unread = NOT_RECORDED
@@ -41,6 +42,7 @@ class Host(Struct, frozen=True, kw_only=True, tag="host"):
     boot_id: str | Unread = NOT_RECORDED
     cores: int | Unread = NOT_RECORDED
     usable_cores: float | Unread = NOT_RECORDED
+    quota_path: str | Unread = NOT_RECORDED
     memory: int | Unread = NOT_RECORDED
     memory_limit: int | Unread = NOT_RECORDED
     memory_available: int | Unread = NOT_RECORDED

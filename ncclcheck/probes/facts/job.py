@@ -59,6 +59,29 @@ class Meeting(Struct, frozen=True, kw_only=True):
     elsewhere: list[str] = field(default_factory=list)
 
 
+class OtherStep(Struct, frozen=True, kw_only=True):
+    """A job step of Slurm that runs beside ours: its number (12.0), the name of its command, its nodes."""
+
+    id: str
+    name: str
+    nodes: str = ""
+
+
+class PlainStep(Struct, frozen=True, kw_only=True):
+    """What an srun without options of ours met in this allocation.
+
+    outcome: starts, refused (said: in srun's words), or waits for what the other steps hold. lost: variables of
+    the shell that its task was not given. given: options that the user's own command has.
+    """
+
+    outcome: Literal["starts", "refused", "waits"]
+    said: str = ""
+    seconds: float = 0.0
+    lost: list[str] = field(default_factory=list)
+    others: list[OtherStep] = field(default_factory=list)
+    given: list[str] = field(default_factory=list)
+
+
 class Job(Struct, frozen=True, kw_only=True):
     """The run that was asked for. `chosen_by` is the variable or the option that chose the launcher.
 
@@ -78,4 +101,5 @@ class Job(Struct, frozen=True, kw_only=True):
     jobs: Count = 1
     missing: list[str] = field(default_factory=list)
     meeting: Meeting | None = None
+    step: PlainStep | None = None
     injected: list[str] = field(default_factory=list)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from ncclcheck.probes.facts.bounds import Count, Pid
+from ncclcheck.probes.facts.bounds import Amount, Count, Pid
 from ncclcheck.probes.facts.network import KeptBy
 
 
@@ -108,6 +108,13 @@ class Dialled(Struct, frozen=True, kw_only=True):
     silent_master: bool = False
 
 
+class SlowLogin(Struct, frozen=True, kw_only=True):
+    """A node whose sshd looked so long at a login, from the end of the key exchange to its first answer."""
+
+    node: str
+    seconds: Amount
+
+
 class JobEnd(Struct, frozen=True, kw_only=True):
     """How the torchrun of one node ended. detail: the last lines that it printed."""
 
@@ -139,6 +146,7 @@ class Run(Struct, frozen=True, kw_only=True):
     examiners: list[JobEnd] = field(default_factory=list)
     leftovers: list[Leftover] = field(default_factory=list)
     dialled: list[Dialled] = field(default_factory=list)
+    slow_logins: list[SlowLogin] = field(default_factory=list)
     started_job: bool = False
     stopped_by: Literal[
         "", "deadline", "signal", "dead rank", "stopped rank", "silent node", "early end", "refused"

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from functools import partial
 
 from ncclcheck.probes.facts import Cluster, Limits, Node, at, known, value_or, variables
+from ncclcheck.reports import cpu_quota
+from ncclcheck.reports.crowded import throttled
 from ncclcheck.reports.findings import Finding, State, Where, admin, fail, note, seen, warn, you
 from ncclcheck.reports.fold import size
 from ncclcheck.reports.rule import NothingToJudge, rule
@@ -17,6 +19,11 @@ _MANY_RANKS = 128
 # store in the same process, starts with 20 and not with 18; `ncclcheck env` ends well with 28 and not with 24.
 # torchrun itself and ranks of NCCL were not counted; each further rank is at least one more connection.
 _LEAST_FILES = 32
+# Under a CPU quota. Measured with a tenth of a core for one rank, on hosts of two cores: 16 s to import torch, as
+# long to make the group, 98 % of the periods used up. Half a core is reasoned: start and steps take at least twice
+# as long with it, whatever else is well. Half of the periods: the rank stands still in most.
+_HOPELESS_CORES = 0.5
+_HOPELESS_SHARE = 0.5
 _SLOW_CLOCKS = {"hpet", "acpi_pm", "jiffies", "pit", "xen"}
 
 
@@ -143,7 +150,7 @@ def _number(text: str) -> int:
     return int(text) if text.isdecimal() and len(text) < 10 else 0
 
 
-@rule("HST006", "every rank has a core, and OMP_NUM_THREADS fits", worst=State.WARN, needs=("host.usable_cores",))
+@rule("HST006", "every rank has a core, and OMP_NUM_THREADS fits", worst=State.FAIL, needs=("host.usable_cores",))
 def cores(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -154,11 +161,17 @@ def cores(cluster: Cluster) -> Iterator[Finding]:
     then share it, and the GPUs wait. The other way round, ranks that start a thread for every core of the
     machine hinder each other.
 
+    A CPU quota is worse than few cores: with a tenth of a core (`cpu: 100m` of a pod) every process stands still
+    for 90 of 100 ms, and all other ranks wait for it.
+
     ## How we know
     The affinity mask (`Cpus_allowed_list`) and the control group's CPU quota, whichever is smaller; ranks from
-    LOCAL_WORLD_SIZE, else from the plan, else one a usable GPU.
+    LOCAL_WORLD_SIZE, else from the plan, else one a usable GPU. It fails where a quota leaves a rank less than one
+    core and the job had used it up in half of its periods and more (cpu.stat), or, where no job was run, where it
+    leaves all ranks of the node together less than half a core.
 
     ## Fix
+    - **admin** raise or remove the quota; the finding names its file or unit.
     - **you** in Slurm `--cpus-per-task` (for `srun` as well: it does not take it from `sbatch` since 22.05), in
       Docker `--cpus`, in Kubernetes the pod's limits; `export OMP_NUM_THREADS=` cores divided by ranks.
 
@@ -185,6 +198,10 @@ def _cores_of(cluster: Cluster, node: Node) -> Iterator[Finding]:
         )  # fmt: skip
     if ranks * max(1, threads) <= usable:
         return
+    path = value_or(at(node, "host.quota_path"), "")
+    if ranks > usable and path:
+        yield _by_quota(cluster, node, usable, ranks, path)
+        return
     share = max(1, int(usable / ranks))
     wanted = f"{ranks} ranks" + (f" of {threads} OpenMP threads" if threads > 1 else "")
     mend = you("Fit the threads to the cores.", f"export OMP_NUM_THREADS={share}")
@@ -200,6 +217,25 @@ def _cores_of(cluster: Cluster, node: Node) -> Iterator[Finding]:
             seen("OMP_NUM_THREADS", threads or "not set"),
         ],
         fix=[mend],
+    )
+
+
+def _by_quota(cluster: Cluster, node: Node, usable: float, ranks: int, path: str) -> Finding:
+    """Less than one core a rank, by the quota of a control group."""
+    used_up = throttled(cluster, node.name)
+    stands_still = usable < _HOPELESS_CORES if used_up is None else used_up >= _HOPELESS_SHARE
+    counted = (
+        []
+        if used_up is None
+        else [seen("cpu.stat of the control group", f"throttled in {used_up:.0%} of its periods")]
+    )
+    return (fail if stands_still else warn)(
+        Where(node=node.name),
+        f"a CPU quota leaves {ranks} rank{'s' if ranks > 1 else ''} {usable:g} cores",
+        why="Once the quota of a period is used up, all threads stop until the next one; all other ranks wait.",
+        owner="job",
+        evidence=[seen(path, f"{usable:g} of {value_or(at(node, 'host.cores'), 0)} cores"), *counted],
+        fix=cpu_quota.lift(path, node.name),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from shlex import quote
 
-from ncclcheck.probes.facts import Cluster, Unread, at
+from ncclcheck.probes.facts import Cluster, Node, Unread, at, replace, value_or
 from ncclcheck.reports.agreement import disagreements
 from ncclcheck.reports.findings import (
     Finding,
@@ -22,6 +22,7 @@ from ncclcheck.reports.findings import (
     you,
 )
 from ncclcheck.reports.rule import rule
+from ncclcheck.reports.variables import STARTUP_FILES
 
 
 @rule("VER001", "torch is installed", worst=State.FAIL)
@@ -97,6 +98,31 @@ def _agree(
     yield from disagreements(values, subject, fact, level=level, why=why, owner="node", fix=fix)
 
 
+def _put_first(node: Node) -> str:
+    """The torch that PYTHONPATH puts before the installed one; empty where it does not."""
+    listed, path = value_or(at(node, "stack.hiding"), []), at(node, "stack.torch_path")
+    return next(
+        (one.path for one in listed if one.module == "torch" and one.by == "PYTHONPATH" and one.path == path), ""
+    )
+
+
+def _other_torch(node: Node, path: str, usual: str) -> Finding:
+    return fail(
+        Where(node=node.name),
+        f"PYTHONPATH puts another torch first there: {at(node, 'stack.torch')} in {path}; the others have {usual}",
+        why="Every Python on this node imports it in place of the installed one: its ranks end, or hang.",
+        owner="node",
+        evidence=[seen("stack.torch_path", path)],
+        fix=[
+            you(
+                "Take the folder out of PYTHONPATH on that node, in the shell or startup file that sets it.",
+                f"grep -rsn PYTHONPATH {STARTUP_FILES}   # on {node.name}",
+                f"unset PYTHONPATH   # on {node.name}",
+            )
+        ],
+    )
+
+
 @rule(
     "VER002",
     "the torch version is the same on all nodes",
@@ -116,7 +142,8 @@ def torch_version(cluster: Cluster) -> Iterator[Finding]:
     a collective, and no message names the reason.
 
     ## How we know
-    torch/version.py of the Python that runs ncclcheck on each node; the odd one out by majority.
+    torch/version.py of the Python that runs ncclcheck on each node; the odd one out by majority. Nodes that come
+    by ssh have the PYTHONPATH that their own login shell sets beside the one of the launcher.
 
     ## Fix
     - **you** one environment or image for all nodes; recreate it on the node that differs.
@@ -124,6 +151,16 @@ def torch_version(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     pytorch/pytorch#108212; NVIDIA/nccl#1267 (what a mixed libnccl looks like).
     """
+    others = [node for node in cluster.nodes if not _put_first(node)]
+    usual = {str(at(node, "stack.torch")) for node in others}
+    if len(usual) == 1:
+        (version,) = usual
+        yield from (
+            _other_torch(node, _put_first(node), version)
+            for node in cluster.nodes
+            if node not in others and str(at(node, "stack.torch")) != version
+        )
+        cluster = replace(cluster, nodes=others)
     yield from _agree(
         cluster,
         "stack.torch",

@@ -86,7 +86,7 @@ def _accusation(one: Accused) -> Finding:
     )
 
 
-@rule("VER018", "no file hides a module of Python or torch", worst=State.FAIL)
+@rule("VER018", "no file hides a module of Python or torch", worst=State.FAIL, ground=("VER002",))
 def hidden_modules(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
