@@ -73,7 +73,7 @@ BARRIER, DDP = ["barrier", "train.py:5 in log"], ["backward()"]
         ([BARRIER, DDP], [0], "Call barrier at train.py:5 in log on every rank, or on none"),
         ([DDP, DDP, BARRIER], [2], "Call barrier at train.py:5 in log on every rank"),
         ([BARRIER, BARRIER, DDP], [2], "enter the collective at train.py:5 in log as the others do"),
-        ([DDP, OWN], [1], "Look at data.py:3 in read"),
+        ([DDP, OWN], [1], "See data.py:3 in read"),
         ([DDP, DDP], [], "the same collectives in the same order"),
         ([BARRIER, WAITS], [], "the same collectives in the same order"),
     ],

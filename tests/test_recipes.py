@@ -23,7 +23,7 @@ BAD = (State.FAIL, State.WARN, State.UNKNOWN)
 
 
 def case(name: str, model: str = "Net", data: str = "rows", **given: Any) -> Case:
-    named = [(key, f"recipes.py:{given.pop(key)}") for key in ("loss", "step", "save", "load") if key in given]
+    functions = ("loss", "step", "save", "load")
     plan: dict[str, Any] = {
         "model": f"recipes.py:{model}",
         "data": f"recipes.py:{data}",
@@ -31,10 +31,11 @@ def case(name: str, model: str = "Net", data: str = "rows", **given: Any) -> Cas
         "batch": 8,
         "budget_s": 60.0,
         "directory": str(ROOT / "tests"),
-        "run_folder": mkdtemp(prefix="ncclcheck-recipe-") if any(key == "save" for key, _ in named) else "",
+        "run_folder": mkdtemp(prefix="ncclcheck-recipe-") if "save" in given else "",
         "kill": False,
     }
-    return Case(name=name, plan=TrainingPlan(**{**plan, **dict(named), **given}))
+    plan |= {key: f"recipes.py:{value}" if key in functions else value for key, value in given.items()}
+    return Case(name=name, plan=TrainingPlan(**plan))
 
 
 def saving(save: str = "save", load: str = "load", **given: Any) -> dict[str, Any]:

@@ -87,9 +87,9 @@ def _fix(odd: Sequence[RankState], late: Sequence[RankState]) -> Remedy:
         return you("Let all ranks enter the same collectives in the same order: they part at the named lines.")
     first = odd[0]
     if not in_collective(first):
-        return you(f"Look at {first.stack[0]}: let rank {first.rank} go on there, or let all ranks do it.")
+        return you(f"See {first.stack[0]}: let rank {first.rank} go on there, or let all ranks do it.")
     if line := called_at(first):
         return you(f"Call {first.stack[0]} at {line} on every rank, or on none: take it out of the branch.")
     other = next((called_at(one) for one in late if called_at(one)), "")
     where = f" the collective at {other}" if other else " the same collectives"
-    return you(f"Let rank {first.rank} enter{where} as the others do: look for a branch on its rank or data.")
+    return you(f"Let rank {first.rank} enter{where} as the others do: search for a branch on its rank or data.")

@@ -38,7 +38,7 @@ def raise_no_exception(cluster: Cluster) -> Iterator[Finding]:
     that asks for its Trainer is unknown: there is none here.
 
     ## Fix
-    - **you** look at the named line; one rank alone: at the named sample, `dataset[INDEX]`.
+    - **you** open the named line; one rank alone: read the named sample, `dataset[INDEX]`.
     - **you** arguments that a class wants: `--model-kwargs`, `--data-kwargs`.
 
     ## Source
@@ -136,5 +136,5 @@ def _fix(rank: RankState, known: _Kind | None) -> Remedy:
         return you("Change what was given to --model, --data or --loss as it says.")
     index = re.search(r", index (-?\d+)$", rank.at)
     if index:
-        return you(f"Look at sample {index[1]}: dataset[{index[1]}] raises it without ncclcheck too.")
-    return you(f"Look at {rank.at}.")
+        return you(f"Read sample {index[1]}: dataset[{index[1]}] raises it without ncclcheck too.")
+    return you(f"Open {rank.at}.")

@@ -92,7 +92,7 @@ def _said(lost: Sequence[Lost]) -> str:
 
 def _fix(lost: Sequence[Lost]) -> Remedy:
     if not lost:
-        return you("Look for numbers that the step or the model keeps in globals or closures, and save them.")
+        return you("Search for numbers that the step or the model keeps in globals or closures, and save them.")
     first = lost[0]
     if first.kind == "attribute":
         name = first.name.rpartition(".")[2]

@@ -28,7 +28,7 @@ def every_sample_once(cluster: Cluster, found: Samples) -> Iterator[Finding]:
 
     ## How we know
     Each rank's sampler is asked for an epoch without reading data, and the counts are summed up. Padding (fewer
-    repeats than a global batch) and `drop_last` (fewer missing than a global batch and one a rank) are told.
+    repeats than a global batch) and `drop_last` (fewer missing than a global batch and one a rank) are named.
     Four samples are read on every rank as well: where the same index is another sample, the datasets
     differ, and up to 256 samples of each are compared by their contents. Ranks with disjoint parts are a note.
     Streams have no indices: `ncclcheck data` reads them. A dataset gets a DistributedSampler here, as Lightning,
