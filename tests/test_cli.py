@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
+import click
 import jsonschema
 import pytest
 
+from ncclcheck.cli.common import GROUPS
 from ncclcheck.reports import jsondoc
 from tests import stories
 from tests.conftest import ROOT, Command, environment
@@ -315,3 +319,22 @@ def test_what_nobody_foresaw_is_one_line_and_not_a_failed_check(tmp_path: Path) 
     assert done.returncode == 3
     assert b"ZeroDivisionError" in done.stderr
     assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["env", "bench", "data", "smoke", "preflight", "logs", "report"])
+def test_help_lists_each_option_once_under_its_heading(command: str) -> None:
+    asked = import_module(f"ncclcheck.cli.{command}").__dict__[command]
+    text = asked.get_help(click.Context(asked, info_name=command))
+    headings = [line.rstrip(":") for line in text.splitlines() if line.rstrip(":") in GROUPS]
+    assert headings == [group for group in GROUPS if group in headings]
+    assert {"Verdict", "Output"} <= {*headings}
+    for parameter in asked.params:
+        if isinstance(parameter, click.Option):
+            name = max(parameter.opts, key=len)
+            assert len(re.findall(rf"^  (?:-\w, )?{name}(?![\w-])", text, re.MULTILINE)) == 1, name
+
+
+def test_without_a_command_it_says_how_to_begin(ncclcheck: Command) -> None:
+    ran = ncclcheck()
+    assert ran.code == 2
+    assert "Begin with:\n    ncclcheck env " in ran.err

@@ -18,6 +18,14 @@ from ncclcheck.leaving import do_last_acts
 from ncclcheck.progress import complain
 
 _EPILOG = """\b
+Begin with:
+  ncclcheck env                    facts and settings of this node, in a second
+  ncclcheck bench --nodes 2        a real job on two simulated nodes of this machine
+  ncclcheck bench --hosts a,b      the same on two machines, by ssh
+  ncclcheck logs train.log         the cause, out of the log of a job that died
+  ncclcheck preflight -- COMMAND   in a job script: start COMMAND where all is well
+
+\b
 Exit codes:
   0    ready: ok, skipped, note, warn; unknown for lack of privilege or of a tool
   1    at least one check failed (--strict: also warn and unknown)
@@ -52,7 +60,9 @@ class _Group(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.command(cls=_Group, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    cls=_Group, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
 @click.version_option(__version__, prog_name="ncclcheck")
 def cli() -> None:
     """Find what is wrong with a GPU cluster before the job does: NCCL, network, nodes."""

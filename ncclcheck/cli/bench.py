@@ -8,12 +8,12 @@ import click
 
 from ncclcheck import bench as command
 from ncclcheck import faults, plan, plan_trial, trial
-from ncclcheck.cli.common import SECONDS, Number, SiteCommand, common, option, parse
+from ncclcheck.cli.common import HELP, SECONDS, SELDOM, VERDICT, WHERE, Number, SiteCommand, common, option, parse
 from ncclcheck.config import Site
 from ncclcheck.errors import UsageError
 
 
-@click.command("bench", cls=SiteCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("bench", cls=SiteCommand, context_settings=HELP)
 @common
 @option("--ops", metavar="LIST", help=f"operations: {', '.join(plan.OPS)}")
 @option("--sizes", metavar="SPEC", help="bytes: a range 1K:256M:x4 or a list 1K,64M")
@@ -21,12 +21,14 @@ from ncclcheck.errors import UsageError
 @option("--dtype", type=click.Choice(plan.DTYPES), help="element type  [default: float32]")
 @option(
     "--nproc-per-node",
+    group=WHERE,
     type=Number(1, whole=True),
     metavar="N",
     help="ranks a node; default: one a GPU, else by cores",
 )
 @option(
     "--backend",
+    group=WHERE,
     type=click.Choice(["auto", "nccl", "gloo"]),
     default="auto",
     show_default=True,
@@ -34,13 +36,18 @@ from ncclcheck.errors import UsageError
 )
 @option("--time-budget", type=Number(0.1, 86400, "seconds"), metavar="S", help="seconds of measuring")
 @option(
-    "--min-busbw", metavar="SPEC", default="", help="fail below so many GB/s: 40 or all_reduce=40,all_gather=30"
+    "--min-busbw",
+    group=VERDICT,
+    metavar="SPEC",
+    default="",
+    help="fail below so many GB/s: 40 or all_reduce=40,all_gather=30",
 )
 @option("--quick", is_flag=True, help="a few operations, about 4 s of measuring")
 @option("--full", is_flag=True, help="all operations, more and larger sizes, about 90 s of measuring")
 @option("--soak", type=SECONDS, metavar="S", help="then repeat checked collectives so many seconds")
 @option(
     "--inject",
+    group=SELDOM,
     multiple=True,
     metavar="FAULT",
     help=f"see what would be said of a fault: {faults.FORMS}; {faults.NUMBERED}",
@@ -51,7 +58,7 @@ from ncclcheck.errors import UsageError
     metavar="VAR=VALUE",
     help="measure one setting against none: short jobs in turn; VAR= takes it away",
 )
-@option("--force", is_flag=True, help="start the job although a check says that it cannot work")
+@option("--force", group=SELDOM, is_flag=True, help="start the job although a check says that it cannot work")
 @click.pass_obj
 def bench(site: Site, /, **given: Any) -> int:
     """One torchrun job over all nodes: every collective measured and checked, every rank accounted for."""

@@ -29,6 +29,9 @@ _INTERNAL = {
     "NCCLCHECK_SELECTED",
 }
 
+# A terminal's width is used up to this many columns.
+HELP: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+
 F = TypeVar("F", bound=Callable[..., Any])
 if TYPE_CHECKING:
     _Type = click.ParamType[Any]
@@ -36,10 +39,28 @@ else:
     _Type = click.ParamType  # generic in newer versions only
 
 
+# The headings under which --help lists options, in this order.
+MEASURE, WHERE, VERDICT, OUTPUT, SELDOM = "What to measure", "Where to run", "Verdict", "Output", "Seldom needed"
+GROUPS = (MEASURE, WHERE, VERDICT, OUTPUT, SELDOM)
+
+
+class GroupedOption(click.Option):
+    """An option that --help lists under a heading."""
+
+    def __init__(self, *names: Any, group: str = MEASURE, **attributes: Any) -> None:
+        super().__init__(*names, **attributes)
+        self.group = group
+
+
 def option(name: str, *more: str, **attributes: Any) -> Callable[[F], F]:
-    """A click option with its NCCLCHECK_* variable."""
+    """An option with its NCCLCHECK_* variable. group: one of GROUPS."""
     variable = "NCCLCHECK_" + name.lstrip("-").upper().replace("-", "_")
-    return click.option(name, *more, envvar=variable, show_envvar=True, **attributes)
+    return click.option(name, *more, cls=GroupedOption, envvar=variable, **attributes)
+
+
+def plain_option(name: str, *more: str, **attributes: Any) -> Callable[[F], F]:
+    """An option without a variable. group: one of GROUPS."""
+    return click.option(name, *more, cls=GroupedOption, **attributes)
 
 
 class Number(_Type):
@@ -89,49 +110,145 @@ class JsonObject(_Type):
 SECONDS = Number(1, 86400, "seconds")
 WHOLE = Number(whole=True)
 _REPORTS = (
-    option("--json", "json_file", metavar="FILE", help="write the result as JSON"),
-    option("--save", "save_file", metavar="FILE", help="the same: keep the result, for --from"),
-    option("--html", "html_file", metavar="FILE", help="write a page for the browser; needs the extra 'report'"),
-    option("--markdown", "markdown_file", metavar="FILE", help="write Markdown for an issue or a CI summary"),
-    option("--junit", "junit_file", metavar="FILE", help="write JUnit XML: a check is a test case"),
-    option("--prometheus", "prometheus_file", metavar="FILE", help="write metrics for a textfile collector"),
-    option("--env-file", "env_file", metavar="FILE", help="write the recommended settings as export lines"),
-    option("--nccl-conf", "nccl_conf_file", metavar="FILE", help="write the recommended settings as nccl.conf"),
-    option("--anonymise", is_flag=True, help="invented names, addresses, paths and users in every output"),
+    option("--json", "json_file", group=OUTPUT, metavar="FILE", help="write the result as JSON"),
+    option("--save", "save_file", group=OUTPUT, metavar="FILE", help="the same: keep the result, for --from"),
+    option(
+        "--html",
+        "html_file",
+        group=OUTPUT,
+        metavar="FILE",
+        help="write a page for the browser; needs the extra 'report'",
+    ),
+    option(
+        "--markdown",
+        "markdown_file",
+        group=OUTPUT,
+        metavar="FILE",
+        help="write Markdown for an issue or a CI summary",
+    ),
+    option("--junit", "junit_file", group=OUTPUT, metavar="FILE", help="write JUnit XML: a check is a test case"),
+    option(
+        "--prometheus",
+        "prometheus_file",
+        group=OUTPUT,
+        metavar="FILE",
+        help="write metrics for a textfile collector",
+    ),
+    option(
+        "--env-file",
+        "env_file",
+        group=OUTPUT,
+        metavar="FILE",
+        help="write the recommended settings as export lines",
+    ),
+    option(
+        "--nccl-conf",
+        "nccl_conf_file",
+        group=OUTPUT,
+        metavar="FILE",
+        help="write the recommended settings as nccl.conf",
+    ),
+    option(
+        "--anonymise",
+        group=OUTPUT,
+        is_flag=True,
+        help="invented names, addresses, paths and users in every output",
+    ),
 )
 _COMMON = (
-    option("--nodes", type=WHOLE, metavar="N", help="how many nodes; here several are simulated on this machine"),
-    option("--launch", type=click.Choice(LAUNCHERS), help="choose the launcher instead of finding it"),
-    option("--hosts", metavar="LIST", help="nodes by ssh: a,b:8"),
-    option("--hostfile", metavar="FILE", help="nodes by ssh, a line each, as OpenMPI and DeepSpeed write them"),
-    option("--via", metavar="COMMAND", help="what to run on each host first: 'docker exec NAME'"),
     option(
-        "--node-rank", type=WHOLE, metavar="R", help="this is node R of a join: the same command on every node"
+        "--nodes",
+        group=WHERE,
+        type=WHOLE,
+        metavar="N",
+        help="how many nodes; here several are simulated on this machine",
     ),
-    option("--rdzv-endpoint", metavar="HOST:PORT", help="where the nodes meet: an address of node 0"),
-    option("--rdzv-id", metavar="ID", default="", help="tells runs apart that meet on one port; no secret"),
+    option(
+        "--launch", group=WHERE, type=click.Choice(LAUNCHERS), help="choose the launcher instead of finding it"
+    ),
+    option("--hosts", group=WHERE, metavar="LIST", help="nodes by ssh: a,b:8"),
+    option(
+        "--hostfile",
+        group=WHERE,
+        metavar="FILE",
+        help="nodes by ssh, a line each, as OpenMPI and DeepSpeed write them",
+    ),
+    option("--via", group=WHERE, metavar="COMMAND", help="what to run on each host first: 'docker exec NAME'"),
+    option(
+        "--node-rank",
+        group=WHERE,
+        type=WHOLE,
+        metavar="R",
+        help="this is node R of a join: the same command on every node",
+    ),
+    option("--rdzv-endpoint", group=WHERE, metavar="HOST:PORT", help="where the nodes meet: an address of node 0"),
+    option(
+        "--rdzv-id",
+        group=WHERE,
+        metavar="ID",
+        default="",
+        help="tells runs apart that meet on one port; no secret",
+    ),
     option(
         "--secret-file",
+        group=WHERE,
         metavar="FILE",
         help="the secret by which the nodes of a join know each other, or NCCLCHECK_SECRET; mode 0600",
     ),
     option(
-        "--wait", type=SECONDS, metavar="S", help="how long to wait for the other nodes of a join  [default: 600]"
+        "--wait",
+        group=WHERE,
+        type=SECONDS,
+        metavar="S",
+        help="how long to wait for the other nodes of a join  [default: 600]",
     ),
-    option("--output", "-o", type=click.Choice(["text", "short", "json"]), default="text", help="form of stdout"),
+    option(
+        "--output",
+        "-o",
+        group=OUTPUT,
+        type=click.Choice(["text", "short", "json"]),
+        default="text",
+        help="form of stdout",
+    ),
     *_REPORTS,
-    option("--from", "from_file", metavar="FILE", help="judge a saved result again; measures nothing"),
-    option("--baseline", "baseline_file", metavar="FILE", help="a saved result that this one is held against"),
-    option("--only", metavar="CODES", default="", help="judge these codes or families only: NET,NCC003"),
-    option("--ignore", metavar="CODES", default="", help="make these codes notes that stay visible"),
-    option("--require", metavar="SPEC", default="", help="gpu=8,hca=8,CODE: absent and unknown are failures"),
-    option("--strict", is_flag=True, help="warnings and unknowns are failures too"),
-    option("--deadline", type=SECONDS, metavar="S", help="seconds until the report is there, whatever happens"),
-    option("--quiet", "-q", is_flag=True, help="print nothing when all is well"),
-    option("--verbose", "-v", is_flag=True, help="list every check and its evidence"),
-    option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", help="colours"),
-    option("--sysroot", metavar="DIR", help="read a recorded machine below DIR"),
-    option("--host-root", metavar="DIR", help="read a live host that is mounted at DIR"),
+    option(
+        "--from", "from_file", group=VERDICT, metavar="FILE", help="judge a saved result again; measures nothing"
+    ),
+    option(
+        "--baseline",
+        "baseline_file",
+        group=VERDICT,
+        metavar="FILE",
+        help="a saved result that this one is held against",
+    ),
+    option(
+        "--only", group=VERDICT, metavar="CODES", default="", help="judge these codes or families only: NET,NCC003"
+    ),
+    option(
+        "--ignore", group=VERDICT, metavar="CODES", default="", help="make these codes notes that stay visible"
+    ),
+    option(
+        "--require",
+        group=VERDICT,
+        metavar="SPEC",
+        default="",
+        help="gpu=8,hca=8,CODE: absent and unknown are failures",
+    ),
+    option("--strict", group=VERDICT, is_flag=True, help="warnings and unknowns are failures too"),
+    option(
+        "--deadline",
+        group=VERDICT,
+        type=SECONDS,
+        metavar="S",
+        help="seconds until the report is there, whatever happens",
+    ),
+    option("--quiet", "-q", group=OUTPUT, is_flag=True, help="print nothing when all is well"),
+    option("--verbose", "-v", group=OUTPUT, is_flag=True, help="list every check and its evidence"),
+    option(
+        "--color", group=OUTPUT, type=click.Choice(["auto", "always", "never"]), default="auto", help="colours"
+    ),
+    option("--sysroot", group=SELDOM, metavar="DIR", help="read a recorded machine below DIR"),
+    option("--host-root", group=SELDOM, metavar="DIR", help="read a live host that is mounted at DIR"),
 )
 
 
@@ -156,7 +273,21 @@ def report_options(given: dict[str, Any]) -> dict[str, Any]:
 
 
 class SiteCommand(click.Command):
-    """A command whose defaults come from the site files."""
+    """A command whose defaults come from the site files, and whose --help lists its options by group."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The options under their headings, those that are asked for most first."""
+        rows: dict[str, list[tuple[str, str]]] = {group: [] for group in GROUPS}
+        for parameter in self.get_params(ctx):
+            if isinstance(parameter, click.Option) and (row := parameter.get_help_record(ctx)):
+                rows[getattr(parameter, "group", SELDOM)].append(row)
+        for group, listed in rows.items():
+            if listed:
+                with formatter.section(group):
+                    formatter.write_dl(listed)
+        if any(parameter.envvar for parameter in self.params):
+            formatter.write_paragraph()
+            formatter.write_text("Options are variables too: --strict is NCCLCHECK_STRICT.")
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any

@@ -8,12 +8,12 @@ import click
 
 from ncclcheck import data as command
 from ncclcheck import plan_data, plan_smoke
-from ncclcheck.cli.common import SECONDS, JsonObject, Number, SiteCommand, common, option, parse
+from ncclcheck.cli.common import HELP, SECONDS, WHERE, JsonObject, Number, SiteCommand, common, option, parse
 from ncclcheck.config import Site
 from ncclcheck.errors import UsageError
 
 
-@click.command("data", cls=SiteCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("data", cls=SiteCommand, context_settings=HELP)
 @click.argument("factory", required=False)
 @common
 @option("--kwargs", type=JsonObject(), metavar="JSON", default="{}", help="keyword arguments of the factory")
@@ -38,6 +38,7 @@ from ncclcheck.errors import UsageError
 )
 @option(
     "--nproc-per-node",
+    group=WHERE,
     type=Number(1, 1024, whole=True),
     metavar="N",
     help="ranks a node in your job; default: its GPUs",

@@ -7,11 +7,11 @@ from typing import Any
 import click
 
 from ncclcheck import env as command
-from ncclcheck.cli.common import SiteCommand, common, parse
+from ncclcheck.cli.common import HELP, SiteCommand, common, parse
 from ncclcheck.config import Site
 
 
-@click.command("env", cls=SiteCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("env", cls=SiteCommand, context_settings=HELP)
 @common
 @click.pass_obj
 def env(site: Site, /, **given: Any) -> int:

@@ -10,7 +10,7 @@ from ncclcheck.exits import Exit
 from ncclcheck.reports import pages
 
 
-@click.command("explain", context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("explain", context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.argument("words", nargs=-1, metavar="[CODE | WORD...]")
 def explain(words: tuple[str, ...]) -> int:
     """Show a check's page, search all pages for words, or list all. Offline, and the same text as docs/checks."""

@@ -8,7 +8,18 @@ import click
 
 from ncclcheck import logs as reader
 from ncclcheck import outputs
-from ncclcheck.cli.common import SECONDS, SiteCommand, option, policy, report_options, reports
+from ncclcheck.cli.common import (
+    HELP,
+    OUTPUT,
+    SECONDS,
+    VERDICT,
+    SiteCommand,
+    option,
+    plain_option,
+    policy,
+    report_options,
+    reports,
+)
 from ncclcheck.config import Site
 from ncclcheck.errors import UsageError
 from ncclcheck.options import Options, codes
@@ -22,19 +33,30 @@ Exit codes:
 """
 
 
-@click.command("logs", cls=SiteCommand, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("logs", cls=SiteCommand, epilog=_EPILOG, context_settings=HELP)
 @click.argument("files", nargs=-1, metavar="FILE...")
-@click.option(
-    "--output", "-o", type=click.Choice(["text", "short", "json"]), default="text", help="form of stdout"
+@plain_option(
+    "--output",
+    "-o",
+    group=OUTPUT,
+    type=click.Choice(["text", "short", "json"]),
+    default="text",
+    help="form of stdout",
 )
 @reports
-@option("--only", metavar="CODES", default="", help="judge these codes or families only: LOG050")
-@option("--ignore", metavar="CODES", default="", help="make these codes notes that stay visible")
-@option("--strict", is_flag=True, help="warnings and unknowns are failures too")
-@option("--deadline", type=SECONDS, metavar="S", help="seconds until the report is there  [default: 600]")
-@option("--quiet", "-q", is_flag=True, help="print nothing when all is well")
-@option("--verbose", "-v", is_flag=True, help="list every check and its evidence")
-@option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", help="colours")
+@option("--only", group=VERDICT, metavar="CODES", default="", help="judge these codes or families only: LOG050")
+@option("--ignore", group=VERDICT, metavar="CODES", default="", help="make these codes notes that stay visible")
+@option("--strict", group=VERDICT, is_flag=True, help="warnings and unknowns are failures too")
+@option(
+    "--deadline",
+    group=VERDICT,
+    type=SECONDS,
+    metavar="S",
+    help="seconds until the report is there  [default: 600]",
+)
+@option("--quiet", "-q", group=OUTPUT, is_flag=True, help="print nothing when all is well")
+@option("--verbose", "-v", group=OUTPUT, is_flag=True, help="list every check and its evidence")
+@option("--color", group=OUTPUT, type=click.Choice(["auto", "always", "never"]), default="auto", help="colours")
 @click.pass_obj
 def logs(site: Site, /, files: tuple[str, ...], **given: Any) -> int:
     """Name the cause in logs of NCCL, torch, torchrun and Slurm, and in Flight Recorder dumps.

@@ -8,13 +8,25 @@ import click
 
 from ncclcheck import checkup as command
 from ncclcheck import faults, plan_smoke
-from ncclcheck.cli.common import JsonObject, Number, SiteCommand, common, option, parse
+from ncclcheck.cli.common import (
+    HELP,
+    OUTPUT,
+    SELDOM,
+    VERDICT,
+    WHERE,
+    JsonObject,
+    Number,
+    SiteCommand,
+    common,
+    option,
+    parse,
+)
 from ncclcheck.config import Site
 from ncclcheck.errors import UsageError
 from ncclcheck.plan_preflight import PreflightOptions
 
 
-@click.command("preflight", cls=SiteCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("preflight", cls=SiteCommand, context_settings=HELP)
 @common
 @option(
     "--level",
@@ -34,18 +46,41 @@ from ncclcheck.plan_preflight import PreflightOptions
 )
 @option("--no-verify", is_flag=True, help="do not try the recommended settings before they are handed out")
 @option("--apply", is_flag=True, help="start COMMAND with the recommended settings")
-@option("--healthy-file", metavar="FILE", default="", help="write the fit nodes, one a line")
-@option("--exclude-file", metavar="FILE", default="", help="write the others, as sbatch --exclude= takes them")
-@option("--need", type=Number(1, 100_000, whole=True), metavar="N", help="be content with N fit nodes")
+@option("--healthy-file", group=OUTPUT, metavar="FILE", default="", help="write the fit nodes, one a line")
 @option(
-    "--cache", type=Number(1, 10_080, "minutes"), metavar="MINUTES", help="use a ready result that is so fresh"
+    "--exclude-file",
+    group=OUTPUT,
+    metavar="FILE",
+    default="",
+    help="write the others, as sbatch --exclude= takes them",
 )
-@option("--nproc-per-node", type=Number(1, 1024, whole=True), metavar="N", help="ranks a node")
 @option(
-    "--backend", type=click.Choice(["auto", "nccl", "gloo"]), default="auto", show_default=True, help="backend"
+    "--need", group=VERDICT, type=Number(1, 100_000, whole=True), metavar="N", help="be content with N fit nodes"
 )
-@option("--inject", multiple=True, metavar="FAULT", help=f"see what would be said of a fault: {faults.FORMS}")
-@option("--force", is_flag=True, help="start jobs although a check says that they cannot work")
+@option(
+    "--cache",
+    group=VERDICT,
+    type=Number(1, 10_080, "minutes"),
+    metavar="MINUTES",
+    help="use a ready result that is so fresh",
+)
+@option("--nproc-per-node", group=WHERE, type=Number(1, 1024, whole=True), metavar="N", help="ranks a node")
+@option(
+    "--backend",
+    group=WHERE,
+    type=click.Choice(["auto", "nccl", "gloo"]),
+    default="auto",
+    show_default=True,
+    help="backend",
+)
+@option(
+    "--inject",
+    group=SELDOM,
+    multiple=True,
+    metavar="FAULT",
+    help=f"see what would be said of a fault: {faults.FORMS}",
+)
+@option("--force", group=SELDOM, is_flag=True, help="start jobs although a check says that they cannot work")
 @click.argument("command_line", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
 @click.pass_obj
 def preflight(site: Site, /, **given: Any) -> int:

@@ -7,7 +7,17 @@ from typing import Any
 import click
 
 from ncclcheck import outputs, saved
-from ncclcheck.cli.common import SiteCommand, option, policy, report_options, reports
+from ncclcheck.cli.common import (
+    HELP,
+    OUTPUT,
+    VERDICT,
+    SiteCommand,
+    option,
+    plain_option,
+    policy,
+    report_options,
+    reports,
+)
 from ncclcheck.config import Site
 from ncclcheck.errors import UsageError
 from ncclcheck.options import Options, codes
@@ -21,18 +31,33 @@ Exit codes of --compare:
 """
 
 
-@click.command("report", cls=SiteCommand, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("report", cls=SiteCommand, epilog=_EPILOG, context_settings=HELP)
 @click.argument("files", nargs=-1, metavar="FILE...")
-@click.option("--compare", is_flag=True, help="what is worse, better or changed in the second file")
-@option("--output", "-o", type=click.Choice(["text", "short", "json"]), default="text", help="form of stdout")
+@plain_option("--compare", is_flag=True, help="what is worse, better or changed in the second file")
+@option(
+    "--output",
+    "-o",
+    group=OUTPUT,
+    type=click.Choice(["text", "short", "json"]),
+    default="text",
+    help="form of stdout",
+)
 @reports
-@option("--only", metavar="CODES", default="", help="judge these codes or families only: NET,NCC003")
-@option("--ignore", metavar="CODES", default="", help="make these codes notes that stay visible")
-@option("--require", metavar="SPEC", default="", help="gpu=8,hca=8,CODE: absent and unknown are failures")
-@option("--strict", is_flag=True, help="warnings and unknowns are failures too")
-@option("--quiet", "-q", is_flag=True, help="print nothing when all is well")
-@option("--verbose", "-v", is_flag=True, help="list every check, and all that changed")
-@option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", help="colours")
+@option(
+    "--only", group=VERDICT, metavar="CODES", default="", help="judge these codes or families only: NET,NCC003"
+)
+@option("--ignore", group=VERDICT, metavar="CODES", default="", help="make these codes notes that stay visible")
+@option(
+    "--require",
+    group=VERDICT,
+    metavar="SPEC",
+    default="",
+    help="gpu=8,hca=8,CODE: absent and unknown are failures",
+)
+@option("--strict", group=VERDICT, is_flag=True, help="warnings and unknowns are failures too")
+@option("--quiet", "-q", group=OUTPUT, is_flag=True, help="print nothing when all is well")
+@option("--verbose", "-v", group=OUTPUT, is_flag=True, help="list every check, and all that changed")
+@option("--color", group=OUTPUT, type=click.Choice(["auto", "always", "never"]), default="auto", help="colours")
 @click.pass_obj
 def report(site: Site, /, files: tuple[str, ...], *, compare: bool, **given: Any) -> int:
     """Judge saved results (--save) again, several as one cluster, or compare two. Measures nothing."""

@@ -9,12 +9,23 @@ import click
 from ncclcheck import faults
 from ncclcheck import plan_smoke as plan
 from ncclcheck import smoke as command
-from ncclcheck.cli.common import SECONDS, JsonObject, Number, SiteCommand, common, option, parse
+from ncclcheck.cli.common import (
+    HELP,
+    SECONDS,
+    SELDOM,
+    WHERE,
+    JsonObject,
+    Number,
+    SiteCommand,
+    common,
+    option,
+    parse,
+)
 from ncclcheck.config import Site
 from ncclcheck.errors import UsageError
 
 
-@click.command("smoke", cls=SiteCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("smoke", cls=SiteCommand, context_settings=HELP)
 @common
 @option(
     "--model", metavar="NAME", default="transformer", show_default=True, help="transformer, conv or MODULE:FACTORY"
@@ -84,21 +95,28 @@ from ncclcheck.errors import UsageError
 @option("--no-kill", is_flag=True, help="do not kill a rank and resume")
 @option(
     "--nproc-per-node",
+    group=WHERE,
     type=Number(1, 1024, whole=True),
     metavar="N",
     help="ranks a node; default: one a GPU, else by cores",
 )
 @option(
-    "--backend", type=click.Choice(["auto", "nccl", "gloo"]), default="auto", show_default=True, help="backend"
+    "--backend",
+    group=WHERE,
+    type=click.Choice(["auto", "nccl", "gloo"]),
+    default="auto",
+    show_default=True,
+    help="backend",
 )
 @option("--time-budget", type=SECONDS, default=20.0, show_default=True, metavar="S", help="seconds of measuring")
 @option(
     "--inject",
+    group=SELDOM,
     multiple=True,
     metavar="FAULT",
     help=f"see what would be said of a fault: {faults.TRAINING_FORMS}",
 )
-@option("--force", is_flag=True, help="start the job although a check says that it cannot work")
+@option("--force", group=SELDOM, is_flag=True, help="start the job although a check says that it cannot work")
 @click.pass_obj
 def smoke(site: Site, /, **given: Any) -> int:
     """A small DDP training run over all nodes: checked, timed, saved, killed and resumed."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ncclcheck.probes.facts import Cluster, Marks, Mount, Unread
+from ncclcheck.reports.connected import connected
 from ncclcheck.reports.directories import mounted, working
 
 
@@ -42,7 +43,7 @@ class Groups:
         """By nodes that looked for each other's files: in merged results those of one run did, and no others."""
         group_of = {name: index for index, group in enumerate(self.together) for name in group}
         links = {(str(group_of[a]), str(group_of[b])) for a, b in self.missing}
-        runs = _joined([str(index) for index in range(len(self.together))], links)
+        runs = connected([str(index) for index in range(len(self.together))], links)
         return [replace(self, together=[self.together[int(i)] for i in sorted(run, key=int)]) for run in runs]
 
     def on_network(self, nodes: Collection[str]) -> bool:
@@ -70,7 +71,7 @@ def groups(cluster: Cluster) -> Groups:
     seen = {(a, b) for a, found in marks.items() for b in found.seen if b in names}
     missing = {(a, b) for a, found in marks.items() for b in found.missing if b in names}
     known = {node for pair in seen | missing for node in pair}
-    together = _joined([name for name in names if name in known], seen)
+    together = connected([name for name in names if name in known], seen)
     group_of = {name: index for index, group in enumerate(together) for name in group}
     places = {node.name: working(node) for node in cluster.nodes}
     return Groups(
@@ -82,17 +83,3 @@ def groups(cluster: Cluster) -> Groups:
         late=sorted((a, b) for a, b in missing if group_of[a] == group_of[b]),
         mounts={name: place.mount for name, place in places.items() if place and isinstance(place.mount, Mount)},
     )
-
-
-def _joined(names: list[str], pairs: Collection[tuple[str, str]]) -> list[list[str]]:
-    """Names that hang together by pairs, the largest group first."""
-    group_of = {name: [name] for name in names}
-    for a, b in pairs:
-        if group_of[a] is not group_of[b]:
-            small, large = sorted((group_of[a], group_of[b]), key=len)
-            large += small
-            group_of |= dict.fromkeys(small, large)
-    found: dict[int, list[str]] = {}
-    for name in names:
-        found.setdefault(id(group_of[name]), []).append(name)
-    return sorted(found.values(), key=lambda group: -len(group))

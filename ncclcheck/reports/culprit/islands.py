@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ncclcheck.probes.facts import PairTime
+from ncclcheck.reports.connected import connected
 
 _LEAST = 10.0  # times: noise of shared cores made ways of one rack differ eightfold
 _SMALLEST = 2  # nodes of a group; one node alone is judged as a node
@@ -44,9 +45,8 @@ def islands(pairs: Sequence[PairTime]) -> Islands | None:
     if widest[0] < _LEAST:
         return None
     _, across, within = widest
-    groups = _joined(
-        {end for ends in best for end in ends}, [ends for ends, rate in best.items() if rate >= within]
-    )
+    nodes = sorted({end for ends in best for end in ends})
+    groups = sorted(connected(nodes, [ends for ends, rate in best.items() if rate >= within]))
     crossing = [ends for ends, rate in best.items() if rate <= across]
     group_of = {name: number for number, group in enumerate(groups) for name in group}
     if min(map(len, groups)) < _SMALLEST or any(group_of[a] == group_of[b] for a, b in crossing):
@@ -60,12 +60,3 @@ def _rate(pair: PairTime) -> float:
     seconds = [pair.bytes / (rate * 1e9) for rate in (pair.a_to_b_gb_s, pair.b_to_a_gb_s) if rate]
     sent = [pair.bytes / (one - latency) / 1e9 for one in seconds if one > 2 * latency]
     return max(sent, default=0.0)
-
-
-def _joined(names: set[str], fast: Sequence[tuple[str, str]]) -> list[list[str]]:
-    """Nodes that fast ways join, each group and all of them in order."""
-    groups = {name: {name} for name in names}
-    for a, b in fast:
-        merged = groups[a] | groups[b]
-        groups |= dict.fromkeys(merged, merged)
-    return sorted(map(sorted, {frozenset(group) for group in groups.values()}))
