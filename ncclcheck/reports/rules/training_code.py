@@ -59,7 +59,9 @@ def _raised(cluster: Cluster, ranks: list[RankState]) -> Finding:
     first, everywhere = ranks[0], len(ranks) == len(cluster.run.ranks)
     who = "all ranks" if everywhere and len(ranks) > 1 else fold_ranks([rank.rank for rank in ranks])
     said, verb = lost.headline(first.error), " raised"
-    if said.startswith(_UNFIT):
+    if "cannot be imported" in said:
+        who, verb, said = "the given file", ":", said.removeprefix(_UNFIT)
+    elif said.startswith(_UNFIT):
         who, verb, said = "model, data and loss do not fit", ":", said.removeprefix(_UNFIT)
     what = f"{who}{verb} {said}" + (f", at {first.at}" if first.at else f", in {first.last_step!r}")
     evidence = [seen(f"rank {one.rank} on {one.node}", f"{lost.headline(one.error)}; {one.at}") for one in ranks]
@@ -123,6 +125,10 @@ _LACKS = re.compile(r"missing \d+ required (?:positional|keyword-only) arguments
 def _fix(rank: RankState, known: _Kind | None) -> Remedy:
     if known:
         return you(known.fix, *([known.command] if known.command else []))
+    if absent := re.search(r"No module named '([\w.-]{1,100})'", rank.error):
+        name = absent[1].partition(".")[0]
+        return you(f"Install {name} where the job runs, or start it in the folder that has it.",
+                   f"python -m pip install {name}")  # fmt: skip
     if "gave None for a batch" in rank.error:
         return you("Let collate_fn return the batch.", "def collate_fn(samples):\n    ...\n    return batch")
     if "name a loss" in rank.error:
