@@ -5,7 +5,7 @@ told first.
 from __future__ import annotations
 
 from functools import cache
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ from tests.training_job import ROOT, Case, cluster_of, outcomes_of
 
 pytestmark = pytest.mark.timeout(300)  # a job of two ranks, each of which imports torch
 RULES = [rule for rule in all_rules() if rule.code.startswith("TRN")]
+_FOLDERS = TemporaryDirectory(prefix="ncclcheck-recipes-")  # of checkpoints; removed with this process
 BAD = (State.FAIL, State.WARN, State.UNKNOWN)
 
 
@@ -31,7 +32,7 @@ def case(name: str, model: str = "Net", data: str = "rows", **given: Any) -> Cas
         "batch": 8,
         "budget_s": 60.0,
         "directory": str(ROOT / "tests"),
-        "run_folder": mkdtemp(prefix="ncclcheck-recipe-") if "save" in given else "",
+        "run_folder": mkdtemp(dir=_FOLDERS.name) if "save" in given else "",
         "kill": False,
     }
     plan |= {key: f"recipes.py:{value}" if key in functions else value for key, value in given.items()}
