@@ -135,7 +135,8 @@ class Gathered:
         before = self.ranks.get(state.rank)
         if self.stopping:  # we end them ourselves now: what they say of it is no news
             known = before or state
-            kept = known if before else replace(state, error="", defect="", users=False, at="", stack=[])
+            nothing = RankState(rank=state.rank, node=state.node)
+            kept = known if before else nothing
             state = replace(
                 state,
                 error=kept.error,
@@ -143,6 +144,7 @@ class Gathered:
                 users=kept.users,
                 at=kept.at,
                 stack=kept.stack,
+                stuck=kept.stuck,
                 proc_state=known.proc_state,
             )
         state = replace(
@@ -291,6 +293,12 @@ class Gathered:
     def lost_ranks(self) -> list[RankState]:
         """Ranks that will never finish."""
         return [rank for rank in self.ranks.values() if lost(rank) or rank.error]
+
+    @property
+    def deadlocked(self) -> bool:
+        """No rank that is not done will ever move: each waits for another one."""
+        left = [rank for rank in self.ranks.values() if rank.phase != "done"]
+        return bool(left) and all(rank.stuck for rank in left)
 
     def run(self, *, started_job: bool, stopped_by: str) -> Run:
         """What happened, as a fact."""

@@ -32,6 +32,8 @@ class SmokeOptions(JobOptions):
     data_kwargs: dict[str, Any] = field(default_factory=dict)
     loss: str = ""
     step: str = ""
+    save: str = ""
+    load: str = ""
     steps: int = 20
     batch: int = 8
     accumulate: int = 1
@@ -79,6 +81,8 @@ def training(smoke: SmokeOptions, *, directory: str) -> TrainingPlan:
         data_kwargs=smoke.data_kwargs,
         loss=smoke.loss,
         step=smoke.step,
+        save=smoke.save,
+        load=smoke.load,
         directory=directory,
         checkpoints=smoke.checkpoints,
         steps=smoke.steps,

@@ -270,4 +270,6 @@ class _JobWatch:
             return "dead rank", _GRACE
         if self._gathered.ended_early:
             return "early end", _GRACE
+        if self._gathered.deadlocked:
+            return "deadlock", 0.0
         return ("silent node", _GRACE) if self._gathered.silent_in_job(_SILENT) else ("", 0.0)

@@ -29,6 +29,8 @@ def run(options: Options, smoke: SmokeOptions) -> int:
         ("--data", smoke.data),
         ("--loss", smoke.loss),
         ("--step", smoke.step),
+        ("--checkpoint-save", smoke.save),
+        ("--checkpoint-load", smoke.load),
     ):
         must_be_here(option, reference)
 

@@ -21,6 +21,7 @@ from ncclcheck.probes.context import Context, JobPlan
 from ncclcheck.probes.facts import JobMemory, Measurements, RankState, Startup, replace
 from ncclcheck.probes.process import die_with_parent
 from ncclcheck.slots import Slots
+from ncclcheck.stuck import Still
 
 if TYPE_CHECKING:
     import torch
@@ -68,7 +69,7 @@ class Link:
         self._slot = Slots(f"{folder}/slots", plan.ranks_per_node).writer(me.local_rank, os.getpid())
         self.say = self._mouth.say
         self.state = RankState(rank=me.rank, node=plan.node, local_rank=me.local_rank, pid=os.getpid())
-        self._moved = time.monotonic()
+        self._moved, self._trains = time.monotonic(), plan.job.training is not None
         self.say(wire.Rank(state=self.state))
         threading.Thread(target=self._beat, daemon=True).start()
 
@@ -93,16 +94,17 @@ class Link:
         self.say(wire.Result(part=part))
 
     def _beat(self) -> None:
+        """Counts on, and tells where the rank stands when it makes no progress."""
+        still: Still | None = None
         while True:
             self._slot.beat()
-            if time.monotonic() - self._moved > _STILL_S and self.state.phase == "world":
-                self._tell_where()
+            if time.monotonic() - self._moved < _STILL_S or self.state.phase != "world":
+                if self.state.stuck:
+                    self.phase(stack=[], stuck=False)
+                still = None
+            elif (still := still or Still()).look():
+                self.phase(stack=still.stack, stuck=still.stuck and self._trains)
             time.sleep(0.5)
-
-    def _tell_where(self) -> None:
-        """Where this rank stands; again only where it stands elsewhere."""
-        if (stack := raised.standing()) != self.state.stack:
-            self.phase(stack=stack)
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ from ncclcheck.probes.context import TrainingPlan
 from ncclcheck.probes.facts import Cluster, Job, Measurements, Node, RankState, Run
 from ncclcheck.probes.facts.training import Smoke
 from ncclcheck.probes.training import given
+from ncclcheck.reports.culprit import culprits
 from ncclcheck.reports.findings import State, Verdict
 from ncclcheck.reports.judge import judge
 from ncclcheck.reports.rule import all_rules
@@ -173,6 +174,29 @@ def test_what_to_do_goes_by_what_was_raised(step: str, error: str, state: State,
     assert "all ranks raised" in found.what
     assert at in found.what
     assert words in " ".join([found.remedies[0].text, *found.remedies[0].commands])
+
+
+@pytest.mark.parametrize(
+    ("error", "what", "fix"),
+    [
+        ("FactoryError: the loader gave None for a batch", "do not fit: the loader gave None", "def collate_fn"),
+        ("FactoryError: not of plain tensors: name a loss(model, batch)", "do not fit: not of", "def loss(model"),
+        ("FactoryError: a.py cannot be imported: No module named 'x.y'", "the given file: a.py", "pip install x"),
+    ],
+)
+def test_what_does_not_fit_is_not_called_an_exception(error: str, what: str, fix: str) -> None:
+    (found,) = verdict("TRN026", *[{"error": error, "users": True}] * 2, step="training: x").findings
+    assert what in found.what
+    assert "raised" not in found.what
+    assert fix in " ".join(found.remedies[0].commands)
+
+
+def test_the_culprit_is_the_rank_that_raised_first() -> None:
+    nodes = [Node(name="sim0"), Node(name="sim1")]
+    told = Cluster(command="smoke", nodes=nodes, job=Job(ranks=2), run=Run(ranks=ranks({"error": PEER}, BAD)))
+    (found,) = culprits(told)
+    assert (found.names, found.explains) == (["sim1/rank 1"], ["TRN026"])
+    assert "OSError: image file is truncated, at train.py:9 in opened, index 77" in found.why
 
 
 def test_ranks_that_stand_still_say_where_they_part() -> None:

@@ -40,6 +40,21 @@ _GIVEN = {
         "dist.init_process_group('nccl', timeout=datetime.timedelta(0, 1200))\n",
         {"ddp_timeout": "7200", "zero_stage": "3", "init_process_group.timeout": "1200"},
     ),
+    "lightning.py": ("trainer = Trainer(strategy='deepspeed_stage_3')\n", {"strategy": "deepspeed_stage_3"}),
+    "lightning_fsdp.py": ("trainer = L.Trainer(strategy='fsdp', devices=8)\n", {"strategy": "fsdp"}),
+    "other.yaml": ("strategy: auto\nddp_timeout: 60\n", {"ddp_timeout": "60"}),
+    "plugin.py": (
+        "plugin = FullyShardedDataParallelPlugin(state_dict_type='FULL_STATE_DICT')\n",
+        {"FullyShardedDataParallelPlugin.state_dict_type": "FULL_STATE_DICT"},
+    ),
+    "torch_fsdp.py": (
+        "with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):\n    pass\n",
+        {"state_dict_type": "StateDictType.FULL_STATE_DICT"},
+    ),
+    "nested.json": (
+        '{"training": {"ddp_timeout": 60, "fsdp_config": {"state_dict_type": "FULL_STATE_DICT"}}}',
+        {"ddp_timeout": "60", "state_dict_type": "FULL_STATE_DICT"},
+    ),
     "accelerate.yaml": (
         "deepspeed_config:\n  zero3_save_16bit_model: true\n  zero_stage: 3\n",
         {"zero3_save_16bit_model": "true", "zero_stage": "3"},

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
+from ncclcheck.probes import training
 from ncclcheck.probes.context import Context, Injection, JobPlan, TrainingPlan
 from ncclcheck.probes.facts import Cluster, Job, Measurements, Node, RankState, Run, together
 from ncclcheck.probes.facts.training import Checks, Setup, Smoke
@@ -25,11 +26,12 @@ ROOT = Path(__file__).parents[1]
 
 
 class Case(msgspec.Struct, kw_only=True):
-    """A training, and the faults of it."""
+    """A training, and the faults of it. whole: all of the run, not the checks alone."""
 
     name: str
     plan: TrainingPlan
     injected: list[Injection] = []
+    whole: bool = False
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -45,9 +47,12 @@ def measure(case: Case, rank: int, world: int) -> Outcome:
     """Make the setting and check it, as the smoke run does."""
     parts: list[Measurements] = []
     steps: list[str] = []
+    if case.whole:
+        training.run(context(case, rank, world, parts, steps))
+        return Outcome(name=case.name, told=together(parts), steps=steps)
     setting = loop.make(context(case, rank, world, parts, steps))
-    if setting.apart:
-        told = Measurements(smoke=Smoke(checks=Checks(before_wrap=setting.apart)))
+    if setting.stopped:
+        told = Measurements(smoke=Smoke(checks=Checks(before_wrap=setting.apart, entered=setting.parted)))
         return Outcome(name=case.name, told=told, steps=steps)
     checks.run(setting)
     model = loop.wrap(setting, setting.fresh_model())
@@ -117,12 +122,13 @@ def cluster_of(case: Case, world: int, told: Measurements) -> Cluster:
         find_unused=plan.find_unused,
     )
     assert told.smoke
+    smoke = told.smoke if case.whole else Smoke(setup=setup, checks=told.smoke.checks)
     return Cluster(
         command="smoke",
         nodes=[Node(name=f"sim{number}") for number in range((world + 1) // 2)],
         job=Job(ranks=world, backend="gloo"),
         run=Run(ranks=[RankState(rank=rank, node=f"sim{rank // 2}") for rank in range(world)], started_job=True),
-        measurements=Measurements(smoke=Smoke(setup=setup, checks=told.smoke.checks)),
+        measurements=Measurements(smoke=smoke),
     )
 
 

@@ -22,6 +22,7 @@ from ncclcheck.cli.common import (
     parse,
 )
 from ncclcheck.config import Site
+from ncclcheck.errors import UsageError
 
 
 @click.command("smoke", cls=SiteCommand, context_settings=HELP)
@@ -46,6 +47,8 @@ from ncclcheck.config import Site
 )
 @option("--loss", metavar="MODULE:FACTORY", default="", help="your loss: output, targets -> scalar")
 @option("--step", metavar="MODULE:FUNCTION", default="", help="your own step of the loop: model, batch, state")
+@option("--checkpoint-save", metavar="MODULE:FUNCTION", default="", help="your own save: model, state, path")
+@option("--checkpoint-load", metavar="MODULE:FUNCTION", default="", help="your own load: model, state, path")
 @option("--steps", type=Number(4, 100_000, whole=True), default=20, show_default=True, help="optimizer steps")
 @option(
     "--batch",
@@ -121,6 +124,9 @@ def smoke(site: Site, /, **given: Any) -> int:
 
 
 def _smoke_options(given: dict[str, Any]) -> plan.SmokeOptions:
+    wanting = [name for name in ("checkpoint_save", "checkpoint_load", "step") if not given[name]]
+    if (given["checkpoint_save"] or given["checkpoint_load"]) and wanting:
+        raise UsageError(f"--{wanting[0].replace('_', '-')}: own save and load need each other, and --step")
     return plan.SmokeOptions(
         model=plan.reference("--model", given["model"], plan.MODELS),
         model_kwargs=given["model_kwargs"],
@@ -128,6 +134,8 @@ def _smoke_options(given: dict[str, Any]) -> plan.SmokeOptions:
         data_kwargs=given["data_kwargs"],
         loss=plan.reference("--loss", given["loss"]) if given["loss"] else "",
         step=plan.reference("--step", given["step"]) if given["step"] else "",
+        save=plan.reference("--checkpoint-save", given["checkpoint_save"]) if given["checkpoint_save"] else "",
+        load=plan.reference("--checkpoint-load", given["checkpoint_load"]) if given["checkpoint_load"] else "",
         steps=given["steps"],
         batch=given["batch"],
         accumulate=given["accumulate"],

@@ -105,7 +105,8 @@ class Injection(Struct, frozen=True, kw_only=True):
 
 
 class TrainingPlan(Struct, frozen=True, kw_only=True):
-    """A small DDP training run. model, data, loss and step: a built-in name, or MODULE:FACTORY of the user.
+    """A small DDP training run. model, data: a built-in name, or MODULE:FACTORY of the user; loss, step, save and
+    load: the user's functions.
 
     directory: where the user's modules are looked for, and where checkpoints go unless checkpoints says so; batch:
     samples a rank and micro-batch; accumulate: micro-batches a step. save_bytes: how much the sharded save may
@@ -119,6 +120,8 @@ class TrainingPlan(Struct, frozen=True, kw_only=True):
     data_kwargs: dict[str, Any] = {}
     loss: str = ""
     step: str = ""
+    save: str = ""
+    load: str = ""
     directory: str = "."
     checkpoints: str = ""
     run_folder: str = ""

@@ -11,28 +11,19 @@ from typing import Any
 import msgspec
 
 from ncclcheck.probes import files
-from ncclcheck.probes.facts.training.settings import SaveSetting, SettingsFile
+from ncclcheck.probes.facts.training.settings import NAMES, SaveSetting, SettingsFile
 
-# DeepSpeed (the second name is that of versions before 0.6), Accelerate, transformers, torch.
-NAMES = (
-    "stage",
-    "zero_stage",
-    "stage3_gather_16bit_weights_on_model_save",
-    "stage3_gather_fp16_weights_on_model_save",
-    "zero3_save_16bit_model",
-    "ddp_timeout",
-    "InitProcessGroupKwargs.timeout",
-    "init_process_group.timeout",
-    "FSDPStrategy.timeout",
-    "DDPStrategy.timeout",
-    "DeepSpeedStrategy.timeout",
-    "FSDPStrategy.state_dict_type",
-    "fsdp_state_dict_type",
-)
 # LLaMA-Factory's `stage: sft` is no stage of ZeRO.
 _STAGES = re.compile(r"[0-3]|auto")
+# Lightning's strategies that save in a way of their own; an instance of FSDPStrategy gathers unless it says else.
+_STRATEGIES = re.compile(r"(?:deepspeed|fsdp).{0,40}|FSDPStrategy\(.{0,40}")
+_VALUES, _ANY = {"stage": _STAGES, "strategy": _STRATEGIES}, re.compile(r".*")
 # Positional arguments that are named here, by the function: their names in order.
-_POSITIONS = {"init_process_group": ("backend", "init_method", "timeout")}
+_POSITIONS = {
+    "init_process_group": ("backend", "init_method", "timeout"),
+    "state_dict_type": ("module", "state_dict_type"),
+}
+_OF_THEIR_CALL = ("timeout", "state_dict_type")
 # Of transformers and LLaMA-Factory, of Accelerate: another file that says the rest.
 _FOLLOWED = ("deepspeed", "deepspeed_config_file")
 
@@ -59,20 +50,19 @@ def read_all(paths: Iterable[str]) -> list[SettingsFile]:
     """These files, and before each the one that it names with `deepspeed: FILE`. Raises Unreadable."""
     found: list[SettingsFile] = []
     for path in paths:
-        own, followed = _read(path)
-        if followed is not None:
-            found.append(read(followed))
-        elif not own.settings:
-            raise Unreadable(f"{path}: it has none of the settings {', '.join(NAMES)}")
-        found.append(own)
+        own, named = _read(path)
+        found += [*([read(named)] if named else []), own if named else _not_empty(own)]
     return found
 
 
 def read(path: str) -> SettingsFile:
     """One file. Raises Unreadable."""
-    found, _ = _read(path)
+    return _not_empty(_read(path)[0])
+
+
+def _not_empty(found: SettingsFile) -> SettingsFile:
     if not found.settings:
-        raise Unreadable(f"{path}: it has none of the settings {', '.join(NAMES)}")
+        raise Unreadable(f"{found.path}: it has none of the settings {', '.join(NAMES)}")
     return found
 
 
@@ -88,7 +78,7 @@ def _read(path: str) -> tuple[SettingsFile, str | None]:
         every = [*reader(text)]
     except (msgspec.MsgspecError, SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
         raise Unreadable(f"{path}: {type(error).__name__}: {error}") from None
-    found = [one for one in every if one.name in NAMES and (one.name != "stage" or _STAGES.fullmatch(one.value))]
+    found = [one for one in every if one.name in NAMES and _VALUES.get(one.name, _ANY).fullmatch(one.value)]
     named = next((one.value for one in every if one.name in _FOLLOWED and one.value.endswith(".json")), None)
     return SettingsFile(path=path, settings=found[:_MOST_SETTINGS]), _beside(path, named) if named else None
 
@@ -124,7 +114,7 @@ def _of_python(text: str) -> Iterator[SaveSetting]:
             called = ast.unparse(node.func).rpartition(".")[2]
             positions = zip(_POSITIONS.get(called, ()), node.args, strict=False)
             for given, value in (*positions, *((one.arg or "", one.value) for one in node.keywords)):
-                name = f"{called}.{given}" if given in ("timeout", "state_dict_type") else given
+                name = f"{called}.{given}" if given in _OF_THEIR_CALL and called != given else given
                 yield from _setting(name, _meant(value, known))
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
             yield from _setting(node.targets[0].attr, _meant(node.value, known))

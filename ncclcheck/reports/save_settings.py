@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ncclcheck.probes.facts import Cluster
-from ncclcheck.probes.facts.training.settings import SaveSetting, SettingsFile
+from ncclcheck.probes.facts.training.settings import (
+    GATHER,
+    STAGE,
+    STATE_DICT,
+    STRATEGY,
+    TIMEOUT,
+    SaveSetting,
+    SettingsFile,
+)
 
-_STAGE = ("stage", "zero_stage")
-_GATHER = (
-    "stage3_gather_16bit_weights_on_model_save",
-    "stage3_gather_fp16_weights_on_model_save",
-    "zero3_save_16bit_model",
-)
-_FULL = ("fsdp_state_dict_type", "FSDPStrategy.state_dict_type")
-_TIMEOUT = (
-    "ddp_timeout",
-    "InitProcessGroupKwargs.timeout",
-    "init_process_group.timeout",
-    "FSDPStrategy.timeout",
-    "DDPStrategy.timeout",
-    "DeepSpeedStrategy.timeout",
-)
 DEFAULT_S = 1800.0  # of DeepSpeed, of transformers' ddp_timeout and of Lightning's strategies
 
 
@@ -55,28 +47,35 @@ class SaveSettings:
 
 def save_settings(cluster: Cluster) -> SaveSettings | None:
     """The last word of the files that were given; None where they say nothing of saving shards."""
-    files = cluster.measurements.smoke.settings if cluster.measurements.smoke else []
-    stage, gather, full = _last(files, _STAGE), _last(files, _GATHER), _last(files, _FULL)
-    timeout = _last(files, _TIMEOUT)
-    seconds = _seconds(timeout.setting.value) if timeout else None
+    limit = _limit(cluster)
+    stage, gather, kind, strategy = (_last(cluster, names) for names in (STAGE, GATHER, STATE_DICT, STRATEGY))
     if stage and stage.setting.value == "3":
         value = gather.setting.value if gather else "false"
-        gathers = None if value == "auto" else value == "true"
-        return SaveSettings(gathers, gather or stage, timeout, seconds)
-    if full:
-        return SaveSettings("full" in full.setting.value.lower(), full, timeout, seconds)
+        return SaveSettings(None if value == "auto" else value == "true", gather or stage, *limit)
+    if kind:
+        return SaveSettings("full" in kind.setting.value.lower(), kind, *limit)
+    if strategy and "stage_3" in strategy.setting.value:
+        return SaveSettings(False, strategy, *limit)
+    if strategy and "fsdp" in strategy.setting.value.lower():
+        return SaveSettings(
+            True, strategy, *limit
+        )  # Lightning's FSDPStrategy gathers where it is not told otherwise
     return None
 
 
 def timeout(cluster: Cluster) -> tuple[Said, float] | None:
     """The timeout that the files give, whatever else they say."""
-    files = cluster.measurements.smoke.settings if cluster.measurements.smoke else []
-    found = _last(files, _TIMEOUT)
-    seconds = _seconds(found.setting.value) if found else None
+    found, seconds = _limit(cluster)
     return (found, seconds) if found and seconds is not None else None
 
 
-def _last(files: Sequence[SettingsFile], names: tuple[str, ...]) -> Said | None:
+def _limit(cluster: Cluster) -> tuple[Said | None, float | None]:
+    found = _last(cluster, TIMEOUT)
+    return found, _seconds(found.setting.value) if found else None
+
+
+def _last(cluster: Cluster, names: tuple[str, ...]) -> Said | None:
+    files = cluster.measurements.smoke.settings if cluster.measurements.smoke else []
     found = [Said(file, one) for file in files for one in file.settings if one.name in names]
     return found[-1] if found else None
 

@@ -42,7 +42,7 @@ def missed(reason: str, remedy: Remedy) -> Finding:
     """What was wanted, and was not looked at."""
     return unknown(
         Where(),
-        f"this was not looked at: {reason}",
+        f"this was not checked: {reason}",
         why="What was not seen is neither well nor broken.",
         owner="job",
         fix=[remedy],

@@ -18,7 +18,8 @@ class RankState(Struct, frozen=True, kw_only=True):
     the last step; ranks in the same collective have begun as many. defect: the line of ncclcheck that raised
     `error`, where that is a defect of its own. users: the user's own code raised it, or a call of it; at: the line
     of that code, its function and the index of the sample. stack: where the rank stood when it had made no
-    progress for seconds, the innermost first: a collective, and lines of the user's.
+    progress for seconds, the innermost first: a collective, and lines of the user's; stuck: it stayed there for so
+    long without any work that nothing but another rank can move it.
     """
 
     rank: Count
@@ -36,6 +37,7 @@ class RankState(Struct, frozen=True, kw_only=True):
     users: bool = False
     at: str = ""
     stack: list[str] = field(default_factory=list)
+    stuck: bool = False
     first: bool = False
 
 
@@ -149,5 +151,5 @@ class Run(Struct, frozen=True, kw_only=True):
     slow_logins: list[SlowLogin] = field(default_factory=list)
     started_job: bool = False
     stopped_by: Literal[
-        "", "deadline", "signal", "dead rank", "stopped rank", "silent node", "early end", "refused"
+        "", "deadline", "signal", "dead rank", "stopped rank", "silent node", "early end", "refused", "deadlock"
     ] = ""

@@ -27,9 +27,9 @@ def run(context: Context) -> Callable[[], None] | None:
 
     setting = loop.make(context)
     if context.rank == 0:
-        checks = Checks(before_wrap=setting.apart) if setting.apart else None
+        checks = Checks(before_wrap=setting.apart, entered=setting.parted) if setting.stopped else None
         context.emit(Measurements(smoke=Smoke(setup=_setup(setting), checks=checks)))
-    if setting.apart:
+    if setting.stopped:
         return None
     if setting.plan.resume:
         resume.resumed(setting)

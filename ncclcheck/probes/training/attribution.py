@@ -55,7 +55,7 @@ def _plan(setting: Setting, budget: float, full: list[Lap], twin: list[Lap]) -> 
     """The same on all ranks: it rests on numbers that they have exchanged."""
     a_step, a_twin = slowest(setting, full), slowest(setting, twin)
     alone = turns(setting) * _SOLO_STEPS * a_twin
-    fits = turns(setting) <= _MOST_TURNS and alone < budget / 2
+    fits = turns(setting) <= _MOST_TURNS and alone < budget / 2 and not setting.called
     steps = int((budget - alone * fits) / (_ROUNDS * max(a_step + a_twin, 1e-6)))
     most = min(_MOST, max(_LEAST, setting.plan.steps // _ROUNDS))
     return _Plan(max(_LEAST, min(most, steps)), _SOLO_STEPS if fits else 0)
@@ -80,5 +80,7 @@ def _alone(setting: Setting, twin: Loop, plan: _Plan) -> list[Lap]:
         return solo(twin, plan.solo)
     if setting.context.rank == 0:
         why = f"{turns(setting)} ranks on a node, one after the other, take longer than the time that is left"
+        if setting.called:
+            why = f"no rank can train alone: the model or the loss calls {setting.called[0]} itself"
         setting.context.emit(Measurements(smoke=Smoke(side=Side(unseen=[Unseen(what="solo", why=why)]))))
     return []

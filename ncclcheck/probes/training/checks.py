@@ -8,7 +8,7 @@ from torch import nn
 
 from ncclcheck.probes.facts import Measurements
 from ncclcheck.probes.facts.training import Checks, Smoke, Unchecked
-from ncclcheck.probes.training import equality, own_step, reference, rows, streams
+from ncclcheck.probes.training import equality, own_checkpoint, own_step, reference, rows, streams
 from ncclcheck.probes.training.loop import Setting, wrap
 
 _SHARE = 0.5  # of the time box; the rest is for what is measured after the checks
@@ -27,6 +27,7 @@ def run(setting: Setting) -> None:
         ("gradients", "gradients against one process", reference.one_batch),
         ("trained", "steps, parameters compared over ranks", trained.steps),
         *([("own_step", "the given step", own_step.seen)] if setting.plan.step else []),
+        *([("own_checkpoint", "the given save and load", own_checkpoint.seen)] if setting.plan.save else []),
         ("accumulation", "gradients of micro-batches", reference.accumulation),
         ("metric", "a metric summed up over ranks", trained.metric),
         ("generators", "random generators", streams.generators),

@@ -142,6 +142,12 @@ def step(plan: TrainingPlan) -> Callable[[nn.Module, Batch, dict[str, Any]], Any
     return find(plan.step, plan.directory) if plan.step else None
 
 
+def checkpoint(plan: TrainingPlan) -> tuple[Callable[..., Any] | None, Callable[..., Any] | None]:
+    """The user's own `save(model, state, path)` and `load(model, state, path)`; None where it was not given."""
+    save, load = (find(name, plan.directory) if name else None for name in (plan.save, plan.load))
+    return save, load
+
+
 def loss(plan: TrainingPlan) -> Callable[[nn.Module, Batch], Tensor]:
     """The loss of a model on a batch."""
     if not plan.loss:

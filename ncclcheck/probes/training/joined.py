@@ -76,6 +76,8 @@ def _unjoinable(setting: Setting, batch: Batch) -> str:
     norms = [name for name, one in setting.model.named_modules() if isinstance(one, _BatchNorm)]
     if norms:
         return f"BatchNorm sees the batch of its rank only ({norms[0] or 'the model'})"
+    if setting.called:
+        return f"the model or the loss calls {setting.called[0]} itself"
     moods = told(setting.peers, _mood(setting, batch))
     if "restless" in moods:
         return "the model gives another loss for the same batch and seed each time: it counts, or changes itself"

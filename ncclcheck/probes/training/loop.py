@@ -23,10 +23,11 @@ from torch.optim import Optimizer
 
 from ncclcheck.probes.context import Context, TrainingPlan
 from ncclcheck.probes.cores import Cores
-from ncclcheck.probes.facts.training import Agreement
+from ncclcheck.probes.facts.training import Agreement, Entered
 from ncclcheck.probes.timing import Peers
 from ncclcheck.probes.training import given, sharding
 from ncclcheck.probes.training.alike import structures, told
+from ncclcheck.probes.training.entered import Parted, agreed
 from ncclcheck.probes.training.feed import Batch, Feed, moved
 from ncclcheck.probes.training.inject import Faults
 from ncclcheck.probes.training.seeds import SEED, own_generators, seed_all, states
@@ -52,7 +53,8 @@ class Setting:
     batches: the micro-batches of an epoch, not yet on the device; all ranks have equally many. loss: of the model
     on a batch. unreached: of each rank, parameters without a gradient after a pass of the bare model. first: some
     micro-batches, the first of this rank, for checks that need a few. sparse: some gradient is.
-    apart: ranks have different parameters, so that nothing can be trained.
+    apart: ranks have different parameters, so that nothing can be trained; parted: they enter other collectives.
+    called: the collectives that model and loss call themselves, which no rank can go through alone.
     begun: monotonic time. cores: how short of them this rank is since then.
     """
 
@@ -76,11 +78,18 @@ class Setting:
     first: list[Batch] = field(default_factory=list)
     sparse: bool = False
     apart: Agreement | None = None
+    parted: Entered | None = None
+    called: list[str] = field(default_factory=list)
 
     @property
     def unused(self) -> list[str]:
         """Parameters that batches do not reach, on one rank or on all."""
         return [*dict.fromkeys(name for names in self.unreached for name in names)]
+
+    @property
+    def stopped(self) -> bool:
+        """Whether ranks differ so that training would hang."""
+        return self.apart is not None or self.parted is not None
 
     def left(self) -> float:
         """Seconds of the time box that are left. All ranks must ask, and get the same answer."""
@@ -166,9 +175,17 @@ def _find_unreached(setting: Setting) -> None:
     """DDP would only say that it waited for a gradient, with the next step."""
     setting.context.step("training: which parameters get a gradient")
     model, setting.first = setting.fresh_model(), [*islice(stream(setting), _FIRST)]
-    with own_generators(setting.device, SEED):
-        accumulate(setting, model, iter(setting.first), 1)
-    setting.unreached = told(setting.peers, without_gradient(model)[:_MOST_NAMES])
+    unreached: dict[str, None] = {}
+    try:
+        with own_generators(setting.device, SEED), agreed(setting.peers) as setting.called:
+            for batch in setting.first:
+                model.zero_grad(set_to_none=True)
+                accumulate(setting, model, iter([batch]), 1)
+                unreached |= dict.fromkeys(without_gradient(model))
+    except Parted as parted:
+        setting.parted = parted.fact()
+        return
+    setting.unreached = told(setting.peers, [*unreached][:_MOST_NAMES])
     sparse = any(one.grad is not None and one.grad.is_sparse for one in model.parameters())
     setting.sparse = bool(setting.peers.worst([float(sparse)])[0])
 

@@ -4,26 +4,40 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
-from hashlib import blake2b
+import os
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from ncclcheck.probes.facts.training import Checks, Differing, OwnStep, Unchecked
+from ncclcheck.probes.facts import replace
+from ncclcheck.probes.facts.training import Checks, OwnStep, Unchecked
 from ncclcheck.probes.training import given, joined
-from ncclcheck.probes.training.alike import MOST, agreement, odd, told
+from ncclcheck.probes.training.alike import agreement, told
+from ncclcheck.probes.training.entered import Parted, agreed
 from ncclcheck.probes.training.feed import Batch, moved
 from ncclcheck.probes.training.loop import Setting, bare, stream, wrap
+from ncclcheck.probes.training.own_state import apart
 from ncclcheck.probes.training.seeds import SEED, own_generators
 from ncclcheck.probes.training.state import fingerprint, fingerprints, plain
 
 _STEPS = 6
-_ALONE = {"get_world_size": 1, "get_rank": 0, "is_initialized": False, "all_reduce": None, "barrier": None}
+_ALONE = {
+    "get_world_size": 1,
+    "get_rank": 0,
+    "is_initialized": False,
+    "all_reduce": None,
+    "barrier": None,
+    "broadcast": None,
+}
+
+_TOLERANCE, _IN_AUTOCAST = 1e-3, 5e-2  # of the norm; clipping and unscaling round once more than TRN004 does
+_WATCHED = {"clip_grad_norm_": "clip", "clip_grad_value_": "clip", "unscale_": "unscale", "scale": "scale"}
 
 Step = Callable[[nn.Module, Batch, dict[str, Any]], Any]
 Grads = dict[str, Tensor]
@@ -35,16 +49,34 @@ def seen(setting: Setting) -> Checks:
     if step is None:
         return Checks(unchecked=[Unchecked(check="own_step", why="no step was given: --step MODULE:FUNCTION")])
     model, state, batches = wrap(setting, setting.fresh_model()), dict[str, Any](), stream(setting)
-    ours = _first_gradients(setting, step, model, state, setting.first[0])
+    begun = fingerprints(bare(model))
+    order = _Order()
+    try:
+        with agreed(setting.peers) as called, order.watched():
+            ours = _first_gradients(setting, step, model, state, setting.first[0])
+    except Parted as parted:
+        why = "ranks enter different collectives in it (TRN028)"
+        return Checks(entered=parted.fact(), unchecked=[Unchecked(check="own_step", why=why)])
+    unaveraged = _unaveraged(setting, ours)
+    stale = _Stale(model, stepped=bool(ours))
     steps = min(setting.plan.steps, _STEPS)
     for _ in range(steps - 1):
         setting.context.tick()
         step(model, moved(next(batches), setting.device), state)
+    stale.end()
     found = OwnStep(
         steps=steps,
         parameters=agreement(setting.peers, bare(model), fingerprints(bare(model))),
-        state=_apart(setting, state),
+        clipped_scaled=order.clipped_scaled(),
+        tolerance=_IN_AUTOCAST if "autocast" in order.called else _TOLERANCE,
+        idle=told(setting.peers, begun == fingerprints(bare(model))) == [True] * setting.peers.world,
+        stale=any(told(setting.peers, stale.found)),
+        unaveraged=unaveraged,
+        taken=taken if len({*(taken := told(setting.peers, stale.steps + bool(ours)))}) > 1 else [],
+        state=apart(setting, state),
     )
+    if others := [name for name in called if name not in _ALONE]:
+        return Checks(own_step=replace(found, not_joined=f"the step calls {others[0]}"))
     return Checks(own_step=_against_one(setting, step, ours, found))
 
 
@@ -66,18 +98,87 @@ def _first_gradients(setting: Setting, step: Step, model: nn.Module, state: dict
     return found
 
 
+def _unaveraged(setting: Setting, ours: Grads) -> bool:
+    """Whether ranks gave their optimizers different gradients; FSDP's pieces differ by design."""
+    if setting.plan.strategy != "ddp":
+        return False
+    prints = told(setting.peers, {name: fingerprint(one) for name, one in ours.items()})
+    return all(prints) and any(one != prints[0] for one in prints)
+
+
+class _Stale:
+    """Looks whether an optimizer is given gradients that were added up on some that it had taken already."""
+
+    def __init__(self, model: nn.Module, *, stepped: bool) -> None:
+        self.found, self.steps = False, 0
+        self._stepped, self._stale = stepped, False
+        self._one = next((one for one in model.parameters() if one.requires_grad), None)
+        if self._one is not None:
+            self._one.register_hook(self._arrives)  # type: ignore[no-untyped-call]
+        self._handle = register_optimizer_step_pre_hook(self._steps)
+
+    def _arrives(self, _gradient: Tensor) -> None:
+        held = self._one.grad if self._one is not None else None
+        full = held is not None and bool(held.detach().to_dense().any())
+        self._stale = full and (self._stepped or self._stale)
+        self._stepped = False
+
+    def _steps(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        self.steps += 1
+        if any(one is self._one for group in optimizer.param_groups for one in group["params"]):
+            self.found |= self._stale
+            self._stepped = True
+
+    def end(self) -> None:
+        """Look no more."""
+        self._handle.remove()
+
+
+class _Order:
+    """In which order torch's clipping and GradScaler were called, by whatever name the user imported them."""
+
+    def __init__(self) -> None:
+        self.called: list[str] = []
+
+    def __call__(self, frame: FrameType, event: str, _given: Any) -> None:
+        code = frame.f_code
+        if event != "call" or f"{os.sep}torch{os.sep}" not in code.co_filename:
+            return
+        if code.co_name in _WATCHED:
+            self.called.append(_WATCHED[code.co_name])
+        elif code.co_name == "__enter__" and code.co_filename.endswith("autocast_mode.py"):
+            self.called.append("autocast")
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """As long as it lasts."""
+        before = sys.getprofile()
+        sys.setprofile(self)
+        try:
+            yield
+        finally:
+            sys.setprofile(before)
+
+    def clipped_scaled(self) -> bool:
+        """Whether a scaled loss came first, and clipping before unscale_."""
+        if "scale" not in self.called or "clip" not in self.called:
+            return False
+        before = self.called[: self.called.index("clip")]
+        return "scale" in before and "unscale" not in before
+
+
 def _against_one(setting: Setting, step: Step, ours: Grads, found: OwnStep) -> OwnStep:
     whole, why = joined.over_ranks(setting, setting.first[0])
     if whole is None or not all(told(setting.peers, bool(ours))):
         why = why or "its optimizer was not seen to step"
-        return OwnStep(steps=found.steps, parameters=found.parameters, state=found.state, not_joined=why)
+        return replace(found, not_joined=why)
     measured = [0.0, 0.0]
     if setting.peers.rank == 0:
         with _alone():
             wanted = _first_gradients(setting, step, setting.fresh_model(), {}, whole)
         measured = [*_compared(ours, wanted)]
     off, ratio = told(setting.peers, measured)[0]
-    return OwnStep(steps=found.steps, parameters=found.parameters, state=found.state, off=off, ratio=ratio)
+    return replace(found, off=off, ratio=ratio)
 
 
 def _compared(ours: Grads, wanted: Grads) -> tuple[float, float]:
@@ -85,10 +186,10 @@ def _compared(ours: Grads, wanted: Grads) -> tuple[float, float]:
     names = ours.keys() & wanted.keys()
     dot = sum(float((ours[name] * wanted[name]).sum()) for name in names)
     square = sum(float(wanted[name].square().sum()) for name in names)
-    apart = sum(float((ours[name] - wanted[name]).square().sum()) for name in names)
-    if not square or not math.isfinite(dot + square + apart):
+    off = sum(float((ours[name] - wanted[name]).square().sum()) for name in names)
+    if not square or not math.isfinite(dot + square + off):
         return 0.0, 1.0
-    return math.sqrt(apart / square), dot / square
+    return math.sqrt(off / square), dot / square
 
 
 @contextlib.contextmanager
@@ -102,46 +203,3 @@ def _alone() -> Iterator[None]:
     finally:
         for name, function in kept.items():
             setattr(dist, name, function)
-
-
-def _apart(setting: Setting, state: Mapping[str, Any]) -> list[Differing]:
-    """What has a state_dict and is there on all ranks: the entries of it that differ."""
-    mine = {f"{name}{where}": value for name, one in state.items() for where, value in _prints(one).items()}
-    ranks = told(setting.peers, mine)
-    both = [name for name in mine if all(name in one for one in ranks)]
-    columns = {name: [one[name] for one in ranks] for name in both}
-    return [
-        Differing(name=name[:200], kind="buffer", ranks=odd(column)[:MOST], count=len(odd(column)))
-        for name, column in columns.items()
-        if len({*column}) > 1
-    ][:MOST]
-
-
-def _prints(thing: Any) -> dict[str, str]:
-    """A hash of each entry, but of BatchNorm's statistics, which belong to their rank."""
-    if not callable(getattr(thing, "state_dict", None)):
-        return {}
-    norms = (
-        [name for name, one in thing.named_modules() if isinstance(one, _BatchNorm)] if _is_module(thing) else []
-    )
-    held = thing.state_dict()
-    return {
-        where: said for where, said in _flat(held, "") if not any(where.startswith(f".{one}.") for one in norms)
-    }
-
-
-def _is_module(thing: Any) -> bool:
-    return isinstance(thing, nn.Module)
-
-
-def _flat(held: Any, where: str) -> Iterator[tuple[str, str]]:
-    if isinstance(held, Mapping):
-        for name, value in held.items():
-            yield from _flat(value, f"{where}.{name}")
-    elif isinstance(held, list | tuple):
-        for number, value in enumerate(held):
-            yield from _flat(value, f"{where}[{number}]")
-    elif isinstance(held, torch.Tensor):
-        yield where, str(fingerprint(held))
-    elif isinstance(held, bool | int | float | str):
-        yield where, blake2b(repr(held).encode(), digest_size=8).hexdigest()

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from ncclcheck.probes.facts.training import Checks, Lengths, Orders, RankBatches, ReadTwice, Samples, Unchecked
+from ncclcheck.probes.training import contents
 from ncclcheck.probes.training.alike import MOST, told
 from ncclcheck.probes.training.loop import Setting
 
@@ -78,6 +79,7 @@ def _accounted(setting: Setting, mine: Sequence[int]) -> Samples:
             for place, index in enumerate(chosen)
         ],
         absent=[int(index) for index in absent[:5].tolist()],
+        contents=contents.seen(setting, size),
     )
 
 

@@ -13,6 +13,7 @@ from ncclcheck.probes.facts.training import LoaderWorkers, WorkerStart
 from ncclcheck.probes.operations import barrier
 from ncclcheck.probes.training.feed import Batch
 from ncclcheck.probes.training.loop import Setting
+from ncclcheck.probes.training.sharding import Unsupported
 
 _LIMIT_S = 20.0
 _MOST = 2**31
@@ -20,7 +21,12 @@ _LONGEST_ERROR = 200
 
 
 def seen(setting: Setting, _batch: Batch) -> LoaderWorkers:
-    """Rank 0 tries; the others wait, so that the import of torch in the worker is not slowed down by them."""
+    """Rank 0 tries; the others wait, so that the import of torch in the worker is not slowed down by them.
+
+    Raises Unsupported for the built-in data, of which nothing is to be learned: a worker takes seconds to start.
+    """
+    if setting.builtin:
+        raise Unsupported("the built-in data have no worker processes")
     told = _tried(setting.feed.loader) if setting.context.rank == 0 else LoaderWorkers()
     barrier(setting.device)
     return told

@@ -65,6 +65,8 @@ def metric(setting: Setting, model: nn.Module) -> Checks:
     """The mean loss of a trained model, as ranks sum it up and as one process computes it."""
     batch = setting.first[0]
     parts = "no process holds the whole model" if model is bare(model) else gathered(setting, batch)
+    if setting.called:
+        parts = f"the model or the loss calls {setting.called[0]} itself"
     if isinstance(parts, str):
         return Checks(unchecked=[Unchecked(check="metric", why=parts)])
     model.eval()

@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ncclcheck.probes.facts import Cluster, RankState, WrongResult
-from ncclcheck.reports import corruption, lost
+from ncclcheck.reports import corruption, deadlock, lost
 from ncclcheck.reports.findings import Culprit, Where
 
 # An order, no probability: a contribution that explains all, one sender of what several ranks saw, one rank that
 # alone saw it, and the same where it came from another one.
 _CONTRIBUTED, _SENT, _SEEN_ALONE, _CAME_TO_IT = 0.97, 0.8, 0.6, 0.5
 # Seen stopped or ended by a signal; seen dead first; alive, and behind all others.
-_ENDED, _FIRST, _BEHIND = 0.97, 0.9, 0.5
+_ENDED, _FIRST, _PARTED, _BEHIND = 0.97, 0.9, 0.8, 0.5
 
 
 def broken(cluster: Cluster) -> list[Culprit]:
@@ -97,6 +97,11 @@ def _kept_waiting(cluster: Cluster) -> list[Culprit]:
         return []
     if found := [rank for rank in lost.first_dead(cluster, late) if not rank.error]:
         return _of_ranks(found, run.ranks, _FIRST, code)
+    if (raised := lost.raised(run)) and len(raised) < len(run.ranks):
+        return [_culprit(rank.rank, rank.node, _FIRST, ["TRN026"], _raised(rank)) for rank in raised]
+    if deadlock.is_one(run):
+        why = "all ranks stand still, and this one took another way than the rest"
+        return [_culprit(rank.rank, rank.node, _PARTED, [code], why) for rank in deadlock.parted(late)]
     return _of_ranks(lost.behind(late), run.ranks, _BEHIND, code)
 
 
@@ -110,6 +115,10 @@ def _of_ranks(found: Sequence[RankState], ranks: Sequence[RankState], sure: floa
         else:
             told += [_culprit(rank.rank, node, sure, [code], _lost(rank)) for rank in lost_here]
     return told
+
+
+def _raised(rank: RankState) -> str:
+    return f"the user's code raised {lost.headline(rank.error)}" + (f", at {rank.at}" if rank.at else "")
 
 
 def _lost(rank: RankState) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, JobEnd, RankState, Run
-from ncclcheck.reports import exhausted, lost
+from ncclcheck.reports import deadlock, exhausted, lost
 from ncclcheck.reports.crowded import crowded_nodes
 from ncclcheck.reports.findings import Evidence, Finding, Remedy, State, Where, admin, fail, seen, unknown, you
 from ncclcheck.reports.fold import fold_names, fold_ranks, many
@@ -188,6 +188,8 @@ def every_rank_reached_every_collective(cluster: Cluster) -> Iterator[Finding]:
         or [_lost(cluster, rank) for rank in _blamed(cluster, late)]
     ):
         yield from findings
+    elif deadlock.is_one(run):
+        yield deadlock.finding(late)
     elif behind := lost.behind(late):
         yield from (_did_not_come(rank) for rank in behind[: lost.MOST_TOLD])
     elif all(rank.last_step == _LAST_STEP for rank in late):

@@ -13,6 +13,7 @@ from ncclcheck.reports.fold import fold_ranks
 from ncclcheck.reports.rule import NothingToJudge, rule
 
 _MOST = 4
+_UNFIT = "FactoryError: "  # what was given cannot be used as it is; raised by the training run itself
 _MAKES_MODEL = "make the model"
 _MAKES_DATA = "make the data"
 
@@ -37,7 +38,7 @@ def raise_no_exception(cluster: Cluster) -> Iterator[Finding]:
     that asks for its Trainer is unknown: there is none here.
 
     ## Fix
-    - **you** look at the named line; one rank alone: at the named sample, `dataset[INDEX]`.
+    - **you** open the named line; one rank alone: read the named sample, `dataset[INDEX]`.
     - **you** arguments that a class wants: `--model-kwargs`, `--data-kwargs`.
 
     ## Source
@@ -57,8 +58,12 @@ def raise_no_exception(cluster: Cluster) -> Iterator[Finding]:
 def _raised(cluster: Cluster, ranks: list[RankState]) -> Finding:
     first, everywhere = ranks[0], len(ranks) == len(cluster.run.ranks)
     who = "all ranks" if everywhere and len(ranks) > 1 else fold_ranks([rank.rank for rank in ranks])
-    said = lost.headline(first.error)
-    what = f"{who} raised {said}" + (f", at {first.at}" if first.at else f", in {first.last_step!r}")
+    said, verb = lost.headline(first.error), " raised"
+    if "cannot be imported" in said:
+        who, verb, said = "the given file", ":", said.removeprefix(_UNFIT)
+    elif said.startswith(_UNFIT):
+        who, verb, said = "model, data and loss do not fit", ":", said.removeprefix(_UNFIT)
+    what = f"{who}{verb} {said}" + (f", at {first.at}" if first.at else f", in {first.last_step!r}")
     evidence = [seen(f"rank {one.rank} on {one.node}", f"{lost.headline(one.error)}; {one.at}") for one in ranks]
     others = [rank for rank in cluster.run.ranks if rank.error and lost.in_vain(rank)]
     evidence += [seen(f"rank {one.rank}, a consequence", lost.headline(one.error)) for one in others[:2]]
@@ -109,12 +114,25 @@ _KINDS = (
         "Samples have different shapes: pad or crop them, or give the loader a collate_fn.",
     ),
 )
+_A_LOSS = (
+    "def loss(model, batch):\n    out = model(batch[0])\n"
+    "    return torch.nn.functional.cross_entropy(out[0] if isinstance(out, tuple) else out, batch[1])",
+    "ncclcheck smoke --loss FILE.py:loss",
+)
 _LACKS = re.compile(r"missing \d+ required (?:positional|keyword-only) arguments?: (.{1,200})")
 
 
 def _fix(rank: RankState, known: _Kind | None) -> Remedy:
     if known:
         return you(known.fix, *([known.command] if known.command else []))
+    if absent := re.search(r"No module named '([\w.-]{1,100})'", rank.error):
+        name = absent[1].partition(".")[0]
+        return you(f"Install {name} where the job runs, or start it in the folder that has it.",
+                   f"python -m pip install {name}")  # fmt: skip
+    if "gave None for a batch" in rank.error:
+        return you("Let collate_fn return the batch.", "def collate_fn(samples):\n    ...\n    return batch")
+    if "name a loss" in rank.error:
+        return you("Write the loss as the loop has it, and name it.", *_A_LOSS)
     if (lacks := _LACKS.search(rank.error)) and not rank.at:
         names = re.findall(r"'(\w+)'", lacks[1])
         option = "--data-kwargs" if _MAKES_DATA in rank.last_step else "--model-kwargs"
@@ -124,5 +142,5 @@ def _fix(rank: RankState, known: _Kind | None) -> Remedy:
         return you("Change what was given to --model, --data or --loss as it says.")
     index = re.search(r", index (-?\d+)$", rank.at)
     if index:
-        return you(f"Look at sample {index[1]}: dataset[{index[1]}] raises it without ncclcheck too.")
-    return you(f"Look at {rank.at}.")
+        return you(f"Read sample {index[1]}: dataset[{index[1]}] raises it without ncclcheck too.")
+    return you(f"Open {rank.at}.")

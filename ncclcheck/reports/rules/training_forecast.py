@@ -48,7 +48,7 @@ def fits_timeout(cluster: Cluster) -> Iterator[Finding]:
     what was measured, 1.75 up to 100 times, 3 beyond. Where its lower end is more than half of the timeout
     (`TRN016.share`) it is a warning, beyond all of it a failure, but beyond 100 times what was measured never more
     than a warning. The timeout is that of the files given with `--settings`, else `--timeout`; where they save
-    pieces nothing is gathered. A page cache makes a small save look fast: it is flushed
+    pieces nothing is gathered. A page cache makes a small save seem fast: it is flushed
     with fsync for that reason, and a file system's burst buffer may still flatter it.
 
     ## Fix
@@ -126,7 +126,7 @@ def fits_memory(cluster: Cluster) -> Iterator[Finding]:
     2 bytes a parameter, more than which is free: a failure. Some ways of saving copy them once more (16-bit
     weights that are converted, tensors that share memory): where twice as much is more than 80 % of what is free
     (`TRN018.share`), it is a warning. Free memory is MemAvailable or the cgroup's limit, whichever is less.
-    Where rank 0 ran is told by the job.
+    The job reports where rank 0 ran.
 
     ## Fix
     - **you** save pieces (`torch.distributed.checkpoint`), or ask for more memory: `--mem=0` in Slurm takes all

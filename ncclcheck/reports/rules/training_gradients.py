@@ -212,7 +212,7 @@ def _unused(cluster: Cluster, found: Unused, unused: list[UnusedParameter]) -> F
         ],
         fix=[
             you(
-                "Take it out or freeze it; or let DDP look for it.",
+                "Take it out or freeze it; or let DDP search for it.",
                 "model = DistributedDataParallel(model, find_unused_parameters=True)",
             )
         ],
@@ -236,7 +236,7 @@ def finite_in_the_precision(cluster: Cluster, found: Precision) -> Iterator[Find
     ## Fix
     - **you** fp16: bf16 where the GPU has it (Ampere and later), which has the range of fp32; else a GradScaler.
     - **you** keep softmax, norms and losses in fp32 (autocast does so unless `.half()` was called on the model).
-    - **you** in fp32 too: look at the named rank's batch for NaN and for divisions by zero.
+    - **you** in fp32 too: check the named rank's batch for NaN and for divisions by zero.
 
     ## Source
     PyTorch, Automatic Mixed Precision package; NVIDIA, Train With Mixed Precision.

@@ -6,11 +6,9 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.probes.facts.training import Differing, OwnStep
-from ncclcheck.reports.findings import Finding, State, Where, fail, fine, seen, warn, you
+from ncclcheck.reports.findings import Finding, Remedy, State, Where, fail, fine, seen, warn, you
 from ncclcheck.reports.rule import rule
 from ncclcheck.reports.trained import checked, partly, place, ranks
-
-_TOLERANCE = 1e-3  # of the norm, in fp32; clipping to a norm and unscaling round once more than TRN004 does
 
 
 @rule("TRN027", "the given step keeps all ranks alike", worst=State.FAIL, over="", commands=("smoke",))
@@ -29,7 +27,10 @@ def own_step(cluster: Cluster, found: OwnStep) -> Iterator[Finding]:
     Parameters are compared bit by bit over ranks, and the entries of whatever in `state` has a state_dict() and is
     there on all ranks (an average kept on rank 0 alone is left out, and so are BatchNorm's statistics). The
     gradients that its optimizer is given in the first step are compared with those of the same step in one process
-    on the batches of all ranks, where the world has one rank: up to 1e-3 of the norm is rounding.
+    on the batches of all ranks, where the world has one rank: up to 1e-3 of the norm is rounding, in autocast
+    5e-2.
+
+    Calls of torch's clipping before `scaler.unscale_` are seen by name.
 
     ## Fix
     - **you** step optimizer, scheduler, scaler and averages on every rank.
@@ -46,13 +47,14 @@ def own_step(cluster: Cluster, found: OwnStep) -> Iterator[Finding]:
             f"after {found.steps} of the given steps {ranks(first.ranks, first.count)} "
             f"{'has' if first.count == 1 else 'have'} other parameters: "
             f"{', '.join(one.name for one in apart[:3])}",
-            why="The ranks train different models from here on, without an error.",
+            why=_why_apart(found),
             owner="job",
             evidence=[
                 *(seen(f"bits of {one.name}", f"differ on {ranks(one.ranks, one.count)}") for one in apart[:3]),
                 *(seen(one.name, f"differs on {ranks(one.ranks, one.count)}") for one in _first_to_differ(found)),
+                *(seen("optimizer steps by rank", ", ".join(map(str, found.taken[:8]))) for _ in found.taken[:1]),
             ],
-            fix=[you("Step the optimizer and its scheduler on every rank, with the same values.")],
+            fix=[_fix_apart(found)],
         )
     elif found.state:
         one = found.state[0]
@@ -65,13 +67,99 @@ def own_step(cluster: Cluster, found: OwnStep) -> Iterator[Finding]:
             evidence=[seen(each.name, f"differs on {ranks(each.ranks, each.count)}") for each in found.state[:5]],
             fix=[you("Update it on every rank, or make it on rank 0 only.")],
         )
-    if found.not_joined:
+    wrong = [*_in_one_process_too(found)]
+    yield from wrong
+    if found.not_joined and not found.taken:
         yield partly("its gradients were not compared with those of one process", found.not_joined)
-    elif found.off is not None and found.off > _TOLERANCE:
+    elif found.off is not None and found.off > found.tolerance and not found.unaveraged:
         yield _other_gradients(cluster, found)
-    elif not apart and not found.state:
+    elif not apart and not found.state and not wrong:
         told = f"{found.steps} steps; gradients off by {found.off or 0.0:.2g} of the norm"
         yield fine(Where(), told, seen("the given step", told))
+
+
+def _cause(found: OwnStep) -> str:
+    """The first thing of the step's state that differs and is not a consequence of other parameters."""
+    names = [one.name for one in found.state if ".state." not in one.name and ".module." not in one.name]
+    return min(names, key=lambda name: "sched" not in name, default="")
+
+
+def _why_apart(found: OwnStep) -> str:
+    if found.taken:
+        counts = ", ".join(f"{steps} on rank {rank}" for rank, steps in enumerate(found.taken[:4]))
+        return f"The optimizers of ranks took different numbers of steps: {counts}."
+    if found.unaveraged:
+        return "Gradients are not averaged over ranks: each optimizer was given those of its own rank."
+    if cause := _cause(found):
+        return f"{cause} differs as well: the ranks train different models from here on, without an error."
+    return "The ranks train different models from here on, without an error."
+
+
+def _fix_apart(found: OwnStep) -> Remedy:
+    if found.taken:
+        return you(
+            "Let all ranks decide alike whether a step is left out.",
+            "bad = torch.tensor(float(skip), device=loss.device)\n"
+            "dist.all_reduce(bad, op=dist.ReduceOp.MAX)\nif not bad:\n    optimizer.step()",
+        )
+    if found.unaveraged:
+        return you(
+            "Call the wrapped model itself, and leave no_sync() before the last backward pass of a step.",
+            "loss = loss_fn(model(x), y)  # not model.module(x)",
+        )
+    name = _cause(found).partition(".")[0]
+    if name and "sched" in name:
+        return you(f"Call {name}.step() on every rank.", f"{name}.step()  # outside of `if rank == 0`")
+    return you("Step the optimizer and its scheduler on every rank, with the same values.")
+
+
+def _in_one_process_too(found: OwnStep) -> Iterator[Finding]:
+    """What is wrong with the step whatever the number of ranks."""
+    if found.clipped_scaled:
+        yield _clipped_scaled()
+    if found.idle:
+        yield warn(
+            Where(),
+            f"{found.steps} of the given steps change no parameter",
+            why="Nothing is trained.",
+            owner="job",
+            evidence=[seen("bits of all parameters", "are those of before the steps, on all ranks")],
+            fix=[
+                you(
+                    "Give the optimizer the parameters of the model that the step is called with.",
+                    "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)",
+                )
+            ],
+        )
+    elif found.stale:
+        yield warn(
+            Where(),
+            "the given step adds its gradients to those of the step before",
+            why="The optimizer has used these already: each step goes on with the sum of all gradients so far.",
+            owner="job",
+            evidence=[seen("gradient of the first parameter as a new step's first one arrives", "is not zero")],
+            fix=[you("Clear gradients once a step.", "optimizer.step()\noptimizer.zero_grad(set_to_none=True)")],
+        )
+
+
+def _clipped_scaled() -> Finding:
+    told = (
+        "clip_grad_norm_ or clip_grad_value_ came after scaler.scale(loss) and before scaler.unscale_(optimizer)"
+    )
+    return warn(
+        Where(),
+        "the given step clips gradients while they are still multiplied by GradScaler's factor",
+        why="Their norm is thousands of times too large then, so every step is clipped to almost nothing.",
+        owner="job",
+        evidence=[seen("calls in the first step", told)],
+        fix=[
+            you(
+                "Call unscale_ between backward and clipping.",
+                "scaler.unscale_(optimizer)\ntorch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
+                "scaler.step(optimizer)",
+            )
+        ],
+    )
 
 
 def _first_to_differ(found: OwnStep) -> list[Differing]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster
-from ncclcheck.probes.facts.training import Lengths, Orders, Samples
+from ncclcheck.probes.facts.training import Contents, Lengths, Orders, Samples
 from ncclcheck.reports.findings import Evidence, Finding, Remedy, State, Where, fail, fine, note, seen, warn, you
 from ncclcheck.reports.rule import NothingToJudge, rule
 from ncclcheck.reports.trained import checked, place, ranks
@@ -28,7 +28,9 @@ def every_sample_once(cluster: Cluster, found: Samples) -> Iterator[Finding]:
 
     ## How we know
     Each rank's sampler is asked for an epoch without reading data, and the counts are summed up. Padding (fewer
-    repeats than a global batch) and `drop_last` (fewer missing than a global batch and one a rank) are told.
+    repeats than a global batch) and `drop_last` (fewer missing than a global batch and one a rank) are named.
+    Four samples are read on every rank as well: where the same index is another sample, the datasets
+    differ, and up to 256 samples of each are compared by their contents. Ranks with disjoint parts are a note.
     Streams have no indices: `ncclcheck data` reads them. A dataset gets a DistributedSampler here, as Lightning,
     Accelerate and the Hugging Face Trainer give it one. So does a plain DataLoader whose own file, or the model's,
     imports Accelerate or Lightning; any other DataLoader is taken as it is.
@@ -42,6 +44,14 @@ def every_sample_once(cluster: Cluster, found: Samples) -> Iterator[Finding]:
     PyTorch, torch.utils.data.distributed.DistributedSampler; huggingface/datasets#5360,
     Lightning-AI/pytorch-lightning#15734, pytorch/pytorch#25162.
     """
+    apart = found.contents if found.contents and found.contents.ranks else None
+    if apart and (apart.common or apart.sizes):
+        yield _other_samples(cluster, apart)
+        return
+    if apart:
+        told = f"each rank has a dataset of its own; none of {apart.followed} samples is in two of them"
+        yield note(Where(), told, evidence=[seen("samples of all ranks, by their contents", told)])
+        return
     if found.sampler in _BY_CHANCE:
         yield note(Where(), f"{found.sampler} draws with replacement: repeats are meant")
         return
@@ -57,6 +67,29 @@ def every_sample_once(cluster: Cluster, found: Samples) -> Iterator[Finding]:
         yield fine(Where(), f"every sample is read once: {told}", seen("indices of an epoch", told))
     else:
         yield _left_over(found)
+
+
+def _other_samples(cluster: Cluster, found: Contents) -> Finding:
+    """The datasets differ, and a sampler or a loop that shares out indices does not know it."""
+    sizes = f" ({', '.join(f'{size} on rank {rank}' for rank, size in enumerate(found.sizes[:4]))})"
+    first = f"index {found.index} is another sample on {ranks(found.ranks)}"
+    told = f"their sizes differ{sizes}" if found.sizes else first
+    common = f"{found.common} of {found.followed} samples are in the datasets of two ranks"
+    return fail(
+        place(cluster, found.ranks[0]),
+        f"the ranks have other datasets: {told}",
+        why="Each rank drew a split of its own: samples are read twice or never, and one rank trains on what "
+        "another validates with.",
+        owner="job",
+        evidence=[seen("samples at the same indices", told), seen("by their contents", common)],
+        fix=[
+            you(
+                "Draw the split with the same seed on all ranks.",
+                "random_split(dataset, [0.9, 0.1], generator=torch.Generator().manual_seed(0))",
+                "torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0))",
+            )
+        ],
+    )
 
 
 def _counted(found: Samples) -> list[Evidence]:

@@ -50,14 +50,14 @@ def reloads(cluster: Cluster) -> Iterator[Finding]:
     Hashes over the bits of every tensor: the model that was read against rank 0's, which was saved. The running
     statistics of BatchNorm that other ranks had are theirs and are not compared. A buffer that no state_dict has
     and that training changes is a warning. Names that begin with `module.` (DDP puts it there)
-    are read without it. A folder that not all ranks see is told by rank 0's mark, looked for during 3 s.
+    are read without it. A folder that not all ranks see is known by rank 0's mark, awaited for 3 s.
 
     ## Fix
     - **you** put checkpoints on a file system that all nodes see, `--checkpoint-dir DIR`; or save on one rank of
       each node.
     - **you** `torch.load(path, map_location="cpu", weights_only=True)`, and strip `module.` from the names, or
       save `model.module.state_dict()`.
-    - **admin** look at the mount on the named node: STO rules say which differ.
+    - **admin** check the mount on the named node: STO rules say which differ.
 
     ## Source
     PyTorch, Getting Started with Distributed Data Parallel, Save and Load Checkpoints; rename(2), fsync(2).
@@ -147,7 +147,7 @@ def merged(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     Rank 0 counts files and lines, and tries to read each line. Locks are flock(2), which NFS carries from Linux
-    2.6.12 on and Lustre with the mount option `flock` only; a lock that cannot be had within 5 s is told.
+    2.6.12 on and Lustre with the mount option `flock` only; a lock that cannot be had within 5 s is reported.
 
     ## Fix
     - **you** put the rank into the file's name: `f"results-{rank}.jsonl"`, write it under a temporary name, and
@@ -221,7 +221,7 @@ def resumes(cluster: Cluster) -> Iterator[Finding]:
     ## Fix
     - **you** save `optimizer.state_dict()`, `torch.get_rng_state()` of each rank and the number of the step;
       skip the batches that were read.
-    - **you** a model of your own: look for state outside of state_dict, and for kernels that are not
+    - **you** a model of your own: search for state outside of state_dict, and for kernels that are not
       deterministic (`torch.use_deterministic_algorithms(True)` names them).
 
     ## Source

@@ -26,7 +26,8 @@ def suits(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     `stage3_gather_16bit_weights_on_model_save` (Accelerate: `zero3_save_16bit_model`) with stage 3, and
-    `fsdp_state_dict_type` or Lightning's FSDPStrategy(state_dict_type=...); `ddp_timeout` or the `timeout` of
+    `fsdp_state_dict_type` or Lightning's FSDPStrategy(state_dict_type=...), `strategy="fsdp"` (which gathers)
+    and `"deepspeed_stage_3"`; `ddp_timeout` or the `timeout` of
     InitProcessGroupKwargs, init_process_group or Lightning's strategies; 1800 s where none is given, as DeepSpeed
     and transformers have it. A file that `deepspeed: FILE.json` names is read too. The seconds and their
     error bar are those of TRN016: with `--model-params`. What is "auto" is a note: Accelerate decides.
@@ -54,7 +55,7 @@ def suits(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _in_pieces(found: SaveSettings) -> Finding:
-    zero = not found.by.setting.name.endswith("state_dict_type")
+    zero = not found.by.setting.name.endswith("state_dict_type")  # Lightning's `deepspeed_stage_3` is ZeRO too
     told = (
         ("zero_to_fp32.py puts them together", "python zero_to_fp32.py . model")
         if zero
@@ -118,6 +119,9 @@ def _gathered(cluster: Cluster, asked: SaveSettings) -> Finding:
 _PIECES = {
     "fsdp_state_dict_type": "fsdp_state_dict_type: SHARDED_STATE_DICT",
     "FSDPStrategy.state_dict_type": 'FSDPStrategy(state_dict_type="sharded")',
+    "FullyShardedDataParallelPlugin.state_dict_type": 'state_dict_type="SHARDED_STATE_DICT"',
+    "state_dict_type": "state_dict_type: SHARDED_STATE_DICT",
+    "strategy": 'strategy=FSDPStrategy(state_dict_type="sharded")',
 }
 
 

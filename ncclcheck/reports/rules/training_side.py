@@ -43,9 +43,9 @@ def no_search_in_vain(cluster: Cluster) -> Iterator[Finding]:
     bucket is sent. A model that needs it hangs or raises without it; all others pay for nothing.
 
     ## How we know
-    Parameters without a gradient are looked for on all ranks. The flag is set and there are none: a warning. Steps
-    with the flag and without are timed in turns, and both times are told; expected is no difference. A model whose
-    control flow differs from batch to batch may still need the flag, with batches that were not tried.
+    All ranks search for parameters without a gradient. The flag is set and there are none: a warning. Steps
+    with the flag and without are timed in turns, and both times are given; expected is no difference. A model
+    whose control flow differs from batch to batch may still need the flag, with batches that were not tried.
 
     ## Fix
     - **you** leave out `find_unused_parameters=True`; `static_graph=True` where the same parameters are unused in

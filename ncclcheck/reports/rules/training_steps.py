@@ -98,7 +98,7 @@ def no_straggler(cluster: Cluster) -> Iterator[Finding]:
     same step time, and the slow one cannot be seen from outside.
 
     ## How we know
-    A twin step: the same model, loop and data without collectives, on all ranks at once, in turns with real steps;
+    A step without collectives: the same model, loop and data, on all ranks at once, in turns with real steps;
     then one rank of each node at a time. A rank that is slow in both is named, with the phase in which it loses
     most; one that only waits for data is TRN019's. GPUs: from 1.10 times the others' time on a warning, from 1.25
     times on a failure; ranks on CPUs 1.5 and 2 times (`TRN020.ratio`, `TRN020.fail_ratio`), by the lower end of
@@ -108,7 +108,7 @@ def no_straggler(cluster: Cluster) -> Iterator[Finding]:
     loses no more than the time in which it had no core is a note: chance decides which one it is.
 
     ## Fix
-    - **you** leave the named node out and run again; in the forward pass or optimizer: look at what only this rank
+    - **you** leave the named node out and run again; in the forward pass or optimizer: find what only this rank
       computes (logging, metrics, a larger sample).
     - **admin** clocks, power, temperature and PCIe width of the named GPU: `nvidia-smi -q -d PERFORMANCE,CLOCK`.
 
@@ -140,7 +140,7 @@ def _slow(one: Straggler, *, failed: bool) -> Finding:
         why="All other ranks wait for it in every step, where it looks like a slow network.",
         owner="node" if one.phase == "backward" else "job",
         evidence=[
-            seen("twin steps without collectives, time without a core left out", told),
+            seen("steps without collectives, time without a core left out", told),
             seen(f"of it {step_times.PHASES[one.phase]}", f"{duration(one.phase_by)} more than the others"),
         ],
         fix=[
@@ -160,7 +160,12 @@ def _by_chance(one: Straggler) -> Finding:
         f"not judged, for the ranks wait for cores: rank {fact.rank}'s own work takes {told}",
         why="Where every rank lacks a core, the one that is slow is another one in the next run.",
         owner="node",
-        evidence=[seen("/proc/self/task/*/schedstat, twin steps", f"no core for {duration(core or 0)} of a step")],
+        evidence=[
+            seen(
+                "/proc/self/task/*/schedstat, without collectives",
+                f"no core for {duration(core or 0)} of a step",
+            )
+        ],
         fix=[
             you("Run again when the machines are quiet, or give the job cores of its own."),
             admin("See what else takes the cores.", "top -b -n 1 | head -20"),
@@ -175,7 +180,7 @@ def _contended(node: str, alone: float, together: float) -> Finding:
         f"host contention: a step without collectives takes a rank {told}",
         why="The ranks of this node take each other's cores or memory bandwidth; no rank is slow by itself.",
         owner="job",
-        evidence=[seen("solo / twin, median over the node's ranks", told)],
+        evidence=[seen("alone / together, median over the node's ranks", told)],
         fix=[you("Fewer ranks or threads on the node, or more cores for the job.", "export OMP_NUM_THREADS=1")],
     )
 
@@ -207,7 +212,7 @@ def communication_is_hidden(cluster: Cluster) -> Iterator[Finding]:
     added to each step: it is why eight GPUs may train no faster than four.
 
     ## How we know
-    A step with collectives less the slowest twin step without them. DDP's buckets are all-reduced alone as well.
+    A step with collectives less the slowest step without them. DDP's buckets are all-reduced alone as well.
     Expected: the last bucket (nothing is left to hide it), or by how much all of them take longer than the
     backward pass. On GPUs a step that loses 10 % (`TRN021.percent`) more than this is a warning; so is, with a
     model of your own, a loss of more than 25 % (`TRN021.share`) although it is as expected. On CPUs there is

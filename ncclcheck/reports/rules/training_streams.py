@@ -27,7 +27,7 @@ def the_metric_of_the_whole(cluster: Cluster, found: Metric) -> Iterator[Finding
 
     ## How we know
     Loss times samples and samples are summed up in float64, with the model in `eval()`. More than 1e-4 apart
-    (`TRN008.relative`) is a failure. Not looked at with FSDP and for more than 16 ranks.
+    (`TRN008.relative`) is a failure. Not checked with FSDP and for more than 16 ranks.
 
     ## Fix
     - **you** TRN003 and TRN004 name ranks with other weights. With BatchNorm, use SyncBatchNorm or hand out rank

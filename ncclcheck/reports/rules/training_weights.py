@@ -31,7 +31,7 @@ def a_batch_is_learned(cluster: Cluster, seen_loss: FixedBatch) -> Iterator[Find
     none is a warning: AdamW at 1e-3 may be wrong for it. A loss that is no number is a failure.
 
     ## Fix
-    - **you** look at TRN004, TRN010 and TRN012 first: they name what is wrong with the gradients.
+    - **you** see TRN004, TRN010 and TRN012 first: they name what is wrong with the gradients.
     - **you** your own model: see that the optimizer holds the parameters of the model that is trained, that
       nothing is detached, and that the loss fits the output.
 

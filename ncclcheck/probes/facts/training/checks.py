@@ -95,15 +95,51 @@ class Gradients(Struct, frozen=True, kw_only=True):
 class OwnStep(Struct, frozen=True, kw_only=True):
     """The user's own step. state: entries of what it keeps that differ over ranks. off: of the gradients that its
     optimizer was given first, from those of one process on all batches, as a share of the norm; ratio: the factor
-    between them. not_joined: why they were not compared.
+    between them; tolerance: of `off`. not_joined: why they were not compared. taken: steps that the optimizers of
+    each rank took, where these differ. unaveraged: the optimizers of ranks were given different gradients.
+
+    clipped_scaled: gradients were clipped while they were still multiplied by GradScaler's factor. idle: the steps
+    changed no parameter. stale: a step added its gradients up on some that the optimizer had taken already.
     """
 
     steps: Count
     parameters: Agreement
+    tolerance: Amount = 1e-3
+    clipped_scaled: bool = False
+    idle: bool = False
+    stale: bool = False
+    unaveraged: bool = False
+    taken: list[Count] = field(default_factory=list)
     state: list[Differing] = field(default_factory=list)
     off: Amount | None = None
     ratio: float | None = None
     not_joined: str = ""
+
+
+class Lost(Struct, frozen=True, kw_only=True):
+    """Something that is otherwise after the user's own load than it was when it was saved, and on which ranks.
+
+    kind: an entry of a state_dict in the step's state; a whole number (counter), or another value, of that state
+    itself; or a number that a module of the model keeps as an attribute.
+    """
+
+    name: str
+    kind: Literal["state", "counter", "number", "attribute"]
+    ranks: list[Count] = field(default_factory=list)
+
+
+class OwnCheckpoint(Struct, frozen=True, kw_only=True):
+    """A run that went on for `steps` from the user's own save and load, against the one that saved.
+
+    off: the largest difference of a parameter as a share of its norm, with the same generators in both; parameter:
+    which. unseeded: the step draws random numbers, and loading did not restore the generator.
+    """
+
+    steps: Count
+    lost: list[Lost] = field(default_factory=list)
+    off: Amount = 0.0
+    parameter: str = ""
+    unseeded: bool = False
 
 
 class ReadTwice(Struct, frozen=True, kw_only=True):
@@ -113,9 +149,33 @@ class ReadTwice(Struct, frozen=True, kw_only=True):
     ranks: list[Count] = field(default_factory=list)
 
 
+class Entered(Struct, frozen=True, kw_only=True):
+    """The collective that each rank was about to enter, `all_reduce at model.py:20 in forward`, where they differ.
+    ranks: those that differ from the most common one. empty: all ranks entered the same.
+    """
+
+    entered: list[str] = field(default_factory=list)
+    ranks: list[Count] = field(default_factory=list)
+
+
+class Contents(Struct, frozen=True, kw_only=True):
+    """Whether ranks have the same samples at the same indices. compared: indices that were read on all ranks.
+
+    ranks: that have others than most; index: one of them; sizes: of the datasets of ranks where they differ.
+    common: of `followed` samples of all ranks, how many another rank has too, at whatever index.
+    """
+
+    compared: Count
+    ranks: list[Count] = field(default_factory=list)
+    index: Whole | None = None
+    sizes: list[Whole] = field(default_factory=list)
+    common: Whole = 0
+    followed: Whole = 0
+
+
 class Samples(Struct, frozen=True, kw_only=True):
     """What all ranks read in one epoch, by their samplers. missing, repeated: samples that none reads, and reads
-    beyond the first. batch: samples that one step of all ranks takes.
+    beyond the first. batch: samples that one step of all ranks takes. contents: None where nobody could compare.
     """
 
     sampler: str
@@ -127,6 +187,7 @@ class Samples(Struct, frozen=True, kw_only=True):
     repeated: Whole = 0
     twice: list[ReadTwice] = field(default_factory=list)
     absent: list[Whole] = field(default_factory=list)
+    contents: Contents | None = None
 
 
 class Orders(Struct, frozen=True, kw_only=True):
@@ -242,4 +303,6 @@ class Checks(Struct, frozen=True, kw_only=True):
     lengths: Lengths | None = None
     precision: Precision | None = None
     own_step: OwnStep | None = None
+    entered: Entered | None = None
+    own_checkpoint: OwnCheckpoint | None = None
     unchecked: list[Unchecked] = field(default_factory=list)
