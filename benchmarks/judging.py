@@ -21,8 +21,8 @@ from tabulate import tabulate
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from ncclcheck.probes.facts import Cluster, Node, replace
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import Rule, all_rules
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import Rule, all_rules
 from tests import stories
 
 

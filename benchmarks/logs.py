@@ -23,11 +23,11 @@ from tabulate import tabulate
 
 from ncclcheck.probes.facts import Cluster, Measurements
 from ncclcheck.probes.logs.reading import Reading
-from ncclcheck.reports.findings import State, Verdict
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.log_story import Cause, diagnosis
-from ncclcheck.reports.logged import SYMPTOMS
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.reports.judgement.findings import State, Verdict
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
+from ncclcheck.reports.subjects.logs.logged import SYMPTOMS
+from ncclcheck.reports.subjects.logs.story import Cause, diagnosis
 from tests.logcases import FOLDER, Case, cases
 
 MODES = Path(__file__).resolve().parent / "log_modes"

@@ -27,10 +27,10 @@ from torch._C._distributed_c10d import FileStore
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ncclcheck.probes import collectives
-from ncclcheck.probes.context import CollectivePlan, Context, JobPlan, Row
 from ncclcheck.probes.facts import Collective, Measurements
-from ncclcheck.probes.memory import Watch
+from ncclcheck.probes.job import collectives
+from ncclcheck.probes.job.context import CollectivePlan, Context, JobPlan, Row
+from ncclcheck.probes.job.usage.memory import Watch
 
 RANKS = 2
 # Iterations of one turn, and turns in a round: short turns of the slow size see the same machine.

@@ -27,7 +27,7 @@ from tabulate import tabulate
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from ncclcheck.probes.facts import Node, at
-from ncclcheck.reports.jsondoc import Document
+from ncclcheck.reports.judgement.jsondoc import Document
 from tests import fake_nvml
 
 ROOT = Path(__file__).resolve().parent.parent

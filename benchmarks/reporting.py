@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ncclcheck.reports import jsondoc
+from ncclcheck.reports.judgement import jsondoc
 from tests import dgx
 from tests.conftest import ROOT
 

@@ -24,8 +24,8 @@ from tabulate import tabulate
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ncclcheck.reports.findings import State
-from ncclcheck.reports.jsondoc import Document, encode
+from ncclcheck.reports.judgement.findings import State
+from ncclcheck.reports.judgement.jsondoc import Document, encode
 from tests.scenario import Outcome, Scenario
 from tests.scenario_run import Labs
 

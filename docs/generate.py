@@ -12,7 +12,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from ncclcheck.reports import jsondoc, pages  # noqa: E402
+from ncclcheck.reports.judgement import jsondoc, pages  # noqa: E402
 from ncclcheck.reports.recommend.page import page as settings  # noqa: E402
 
 

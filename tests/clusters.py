@@ -21,9 +21,9 @@ from ncclcheck.probes.facts import (
     Unread,
     Variable,
 )
-from ncclcheck.reports.findings import Verdict
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.reports.judgement.findings import Verdict
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
 
 DENIED = Unread("denied", "not for this user")
 ABSENT = Unread("absent", "there is none")

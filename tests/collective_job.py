@@ -18,11 +18,11 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
-from ncclcheck.probes import collectives, operations
-from ncclcheck.probes.context import CollectivePlan, Context, Injection, JobPlan, SoakPlan
-from ncclcheck.probes.exact import bits
 from ncclcheck.probes.facts import Collective, Measurements, RankMemory, Soak, WrongResult
-from ncclcheck.probes.memory import Watch
+from ncclcheck.probes.job import collectives, operations
+from ncclcheck.probes.job.context import CollectivePlan, Context, Injection, JobPlan, SoakPlan
+from ncclcheck.probes.job.usage.memory import Watch
+from ncclcheck.probes.job.verify.exact import bits
 from tests import planted as defects
 
 ROOT = Path(__file__).parents[1]

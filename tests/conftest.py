@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ncclcheck.reports.jsondoc import Document
+from ncclcheck.reports.judgement.jsondoc import Document
 
 ROOT = Path(__file__).resolve().parent.parent
 Command = Callable[..., "Ran"]

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from hypothesis import strategies as st
 
 from ncclcheck.probes.facts import Unread
-from ncclcheck.probes.machine import Machine
-from ncclcheck.probes.survey import survey
+from ncclcheck.probes.machine.access import Machine
+from ncclcheck.probes.machine.survey import survey
 
 WORDS = (
     b"", b"-1", b"0", b"1", b"3.5", b"1e999", b"nan", b"inf", b"9" * 20, b"9" * 400, b"9" * 4400,

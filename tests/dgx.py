@@ -10,12 +10,12 @@ from functools import cache
 
 import msgspec
 
-from ncclcheck import finish
-from ncclcheck.options import Options
 from ncclcheck.probes.facts import Cluster, Job, Node, Resolution, Variable, known, replace
-from ncclcheck.probes.machine import Machine
-from ncclcheck.probes.survey import survey
-from ncclcheck.reports.jsondoc import Document
+from ncclcheck.probes.machine.access import Machine
+from ncclcheck.probes.machine.survey import survey
+from ncclcheck.reports.judgement.jsondoc import Document
+from ncclcheck.results import finish
+from ncclcheck.run.plan.options import Options
 from tests import clusters
 from tests.conftest import ROOT
 

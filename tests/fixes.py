@@ -9,9 +9,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from ncclcheck.reports.findings import Finding, State
-from ncclcheck.reports.groups import ranked
-from ncclcheck.reports.jsondoc import Document
+from ncclcheck.reports.judgement.findings import Finding, State
+from ncclcheck.reports.judgement.jsondoc import Document
+from ncclcheck.reports.text.groups import ranked
 from tests.lab import Host
 from tests.lab.tools import LabError
 from tests.scenario import ALL, Outcome, Scenario, Scene, shown

@@ -12,16 +12,16 @@ import sys
 
 import msgspec
 
-from ncclcheck import follower
-from ncclcheck.clock import Deadline
-from ncclcheck.errors import Interrupted, UsageError
+from ncclcheck.base.clock import Deadline
+from ncclcheck.base.errors import Interrupted, UsageError
+from ncclcheck.base.progress import Progress
 from ncclcheck.launch import join
 from ncclcheck.launch.agents import Events
-from ncclcheck.launch.identity import Identity, identity
-from ncclcheck.options import Options
-from ncclcheck.own_command import OwnCommand
-from ncclcheck.progress import Progress
-from ncclcheck.session import Session, signals_as_events
+from ncclcheck.launch.joining.identity import Identity, identity
+from ncclcheck.run import follower
+from ncclcheck.run.own_command import OwnCommand
+from ncclcheck.run.plan.options import Options
+from ncclcheck.run.session import Session, signals_as_events
 
 _AGENT = ("--probe-seconds", "5")
 

@@ -20,8 +20,8 @@ from ncclcheck.probes.facts.data import DataReport, Speed
 from ncclcheck.probes.facts.data.speed import Point
 from ncclcheck.probes.facts.training import Smoke
 from ncclcheck.probes.facts.training.steps import Phases, StepTimes, Timed
-from ncclcheck.reports.findings import Finding, State, Where, fail, seen, you
-from ncclcheck.reports.jsondoc import Document, NodeEntry
+from ncclcheck.reports.judgement.findings import Finding, State, Where, fail, seen, you
+from ncclcheck.reports.judgement.jsondoc import Document, NodeEntry
 from tests import stories
 from tests.results import row
 

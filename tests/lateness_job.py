@@ -16,10 +16,11 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
-from ncclcheck.probes import collectives, speed
-from ncclcheck.probes.context import CollectivePlan, Context, JobPlan, Row, SpeedPlan
 from ncclcheck.probes.facts import Measurements, together
-from ncclcheck.probes.memory import Watch
+from ncclcheck.probes.job import collectives
+from ncclcheck.probes.job.context import CollectivePlan, Context, JobPlan, Row, SpeedPlan
+from ncclcheck.probes.job.peers import speed
+from ncclcheck.probes.job.usage.memory import Watch
 
 WORLD = 3
 LATE = 2

@@ -6,9 +6,9 @@ import io
 
 from ncclcheck.probes.facts import Cluster, Logs, Measurements
 from ncclcheck.probes.logs.reading import Reading
-from ncclcheck.reports.findings import Verdict
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.reports.judgement.findings import Verdict
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
 
 
 def parsed(*texts: bytes | str) -> Logs:

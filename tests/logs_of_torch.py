@@ -17,9 +17,9 @@ from msgspec import Struct
 
 from ncclcheck.probes.facts import Cluster, Flight, Logs, Measurements
 from ncclcheck.probes.logs import flight
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.log_story import Diagnosis, diagnosis
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
+from ncclcheck.reports.subjects.logs.story import Diagnosis, diagnosis
 from tests.logs import parsed
 
 FOLDER = Path(__file__).resolve().parent / "data/logs/torch"

@@ -15,10 +15,10 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from ncclcheck.probes import exchange, pairs
-from ncclcheck.probes.context import CollectivePlan, Context, JobPlan, PairPlan
 from ncclcheck.probes.facts import PairTime
-from ncclcheck.probes.memory import Watch
+from ncclcheck.probes.job.context import CollectivePlan, Context, JobPlan, PairPlan
+from ncclcheck.probes.job.peers import exchange, pairs
+from ncclcheck.probes.job.usage.memory import Watch
 
 WORLD = 4
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from ncclcheck.probes import operations
-from ncclcheck.probes.exact import bits
+from ncclcheck.probes.job import operations
+from ncclcheck.probes.job.verify.exact import bits
 
 Call = Callable[..., Any]
 FROM, TO = 1024, 3072  # the elements of the planted chunk

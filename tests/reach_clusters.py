@@ -25,9 +25,9 @@ from ncclcheck.probes.facts import (
     Unread,
     replace,
 )
-from ncclcheck.reports.findings import Verdict
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.reports.judgement.findings import Verdict
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
 from tests.clusters import LO, nic, node, verdict
 
 Change = Callable[[str, str], dict[str, Any]]

@@ -13,9 +13,9 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from ncclcheck.probes import network
 from ncclcheck.probes.facts import Cluster, Door, Job, JobFacts, Measurements, Node, NodeReach
-from ncclcheck.probes.machine import Machine
+from ncclcheck.probes.machine.access import Machine
+from ncclcheck.probes.machine.net import network
 from ncclcheck.probes.reach import Listener, measure
 
 _ROOT = Path(__file__).resolve().parent.parent

@@ -27,7 +27,7 @@ from ncclcheck.probes.facts import (
     Times,
     Xid,
 )
-from ncclcheck.reports import jsondoc
+from ncclcheck.reports.judgement import jsondoc
 from tests import stories
 
 MIB = 2**20

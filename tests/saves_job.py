@@ -14,9 +14,10 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
-from ncclcheck.probes.context import Injection, TrainingPlan
 from ncclcheck.probes.facts import Measurements, together
-from ncclcheck.probes.training import checkpoint, loop, merge, resume, sharded
+from ncclcheck.probes.job.context import Injection, TrainingPlan
+from ncclcheck.probes.training import loop
+from ncclcheck.probes.training.saves import checkpoint, merge, resume, sharded
 from tests import training_job
 
 Turn = Literal["first", "second"]

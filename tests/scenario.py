@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from ncclcheck.reports.closing import decision
-from ncclcheck.reports.findings import Finding, State
-from ncclcheck.reports.jsondoc import Document
-from ncclcheck.slots import Slots
+from ncclcheck.node.slots import Slots
+from ncclcheck.reports.judgement.findings import Finding, State
+from ncclcheck.reports.judgement.jsondoc import Document
+from ncclcheck.reports.text.closing import decision
 from tests.lab import Host, Lab, Slurm
 from tests.lab.tools import until
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from ncclcheck.reports.jsondoc import Document
+from ncclcheck.reports.judgement.jsondoc import Document
 from tests.lab import PYTHON, Lab, Slurm, start_sshd
 from tests.lab.tools import LabError, until
 from tests.scenario import ALL, Outcome, Scenario, Scene, findings

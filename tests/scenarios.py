@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ncclcheck.reports.findings import State
+from ncclcheck.reports.judgement.findings import State
 from tests.lab import faults
 from tests.scenario import ALL, Expect, Scenario, both
 from tests.scenarios_of_environments import OF_ENVIRONMENTS

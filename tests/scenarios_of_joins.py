@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from ncclcheck.reports.findings import State
+from ncclcheck.reports.judgement.findings import State
 from tests.lab import Host, faults
 from tests.lab.tools import ip, tool
 from tests.scenario import ALL, Expect, Scenario, Scene, both

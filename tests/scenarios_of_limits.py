@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ncclcheck.reports.findings import State
+from ncclcheck.reports.judgement.findings import State
 from tests.lab import slowness
 from tests.scenario import Expect, Play, Scenario, Scene
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-from ncclcheck.reports.findings import State
+from ncclcheck.reports.judgement.findings import State
 from tests.lab import faults
 from tests.scenario import Expect, Scenario, Scene, both
 

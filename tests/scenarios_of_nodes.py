@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from ncclcheck.reports.findings import State
+from ncclcheck.reports.judgement.findings import State
 from tests.conftest import ROOT
 from tests.lab import faults, need, start_sshd, stop_sshd, wrong_key
 from tests.lab.tools import tool
@@ -111,7 +111,7 @@ _STARTS = (
     ),
     Scenario(
         name="another protocol there",
-        fault=lambda s: _other_package(s, "wire.py", "\nPROTOCOL = ", "\nPROTOCOL = 1 + "),
+        fault=lambda s: _other_package(s, "base/wire.py", "\nPROTOCOL = ", "\nPROTOCOL = 1 + "),
         expect=(
             Expect(
                 code="RUN001", node="h3", evidence="speaks protocol", remedy="pip install", state=State.UNKNOWN
@@ -277,7 +277,7 @@ _MEETS = (
     ),
     _join(
         "join: other records on one host",
-        fault=lambda s: _other_package(s, "wire.py", 'tag="halt"', 'tag="halted"'),
+        fault=lambda s: _other_package(s, "base/wire.py", 'tag="halt"', 'tag="halted"'),
         arguments=_WAIT,
         expect=(
             Expect(code="RUN008", node="h3", words="does not understand", remedy="pip install"),

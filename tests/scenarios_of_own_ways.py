@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from ncclcheck.reports.findings import State
+from ncclcheck.reports.judgement.findings import State
 from tests.lab import Host, faults
 from tests.lab.tools import ip
 from tests.scenario import Expect, Scenario, Scene, both

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from ncclcheck.reports.findings import State
+from ncclcheck.reports.judgement.findings import State
 from tests.lab import PYTHON, another_host_key, configured, faults, mute_sshd
 from tests.lab.sshd import certified, client_settings, on_port, shared_connection, wrong_key
 from tests.scenario import ALL, Expect, Play, Scenario, Scene

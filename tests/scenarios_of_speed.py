@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
-from ncclcheck.reports.findings import State
+from ncclcheck.reports.judgement.findings import State
 from tests.lab import PYTHON, faults, slowness
 from tests.lab.tools import tool, until
 from tests.scenario import Expect, Play, Scenario, Scene

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from ncclcheck.reports.findings import State
+from ncclcheck.reports.judgement.findings import State
 from tests.scenario import Expect, Scenario, Scene
 
 _ALLOCATED = ("salloc", "-Q", "-N", "2", "sh", "-c")

@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 
 import ncclcheck
-from ncclcheck import wire
-from ncclcheck.clock import Deadline
+from ncclcheck.base import wire
+from ncclcheck.base.clock import Deadline
+from ncclcheck.base.progress import Progress
 from ncclcheck.launch import ssh
 from ncclcheck.launch.agents import Events
 from ncclcheck.probes.facts import at, value_or
-from ncclcheck.progress import Progress
-from ncclcheck.session import Session
+from ncclcheck.run.session import Session
 
 
 class Told(msgspec.Struct):

@@ -13,10 +13,11 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from ncclcheck.probes.context import Context, Injection, JobPlan, TrainingPlan
 from ncclcheck.probes.facts import JobMemory, Measurements, together
-from ncclcheck.probes.memory import Watch
-from ncclcheck.probes.training import attribution, loop, side
+from ncclcheck.probes.job.context import Context, Injection, JobPlan, TrainingPlan
+from ncclcheck.probes.job.usage.memory import Watch
+from ncclcheck.probes.training import loop
+from ncclcheck.probes.training.times import attribution, side
 
 
 class Case(msgspec.Struct, kw_only=True):

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from ncclcheck import finish
-from ncclcheck.options import Options
 from ncclcheck.probes.facts import Baseline, Cluster, Job, Measurements, Node, Policy, Run
-from ncclcheck.reports.jsondoc import Document
+from ncclcheck.reports.judgement.jsondoc import Document
+from ncclcheck.results import finish
+from ncclcheck.run.plan.options import Options
 
 FOLDER = Path(__file__).resolve().parent / "snapshots"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))

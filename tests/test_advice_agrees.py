@@ -8,9 +8,9 @@ from functools import cache
 
 import pytest
 
-from ncclcheck.reports import touched
-from ncclcheck.reports.findings import Remedy, State
-from ncclcheck.reports.jsondoc import Document
+from ncclcheck.reports.judgement.findings import Remedy, State
+from ncclcheck.reports.judgement.jsondoc import Document
+from ncclcheck.reports.subjects.nodes import touched
 from tests import stories
 
 _SET = re.compile(r"(\w+)=('[^']*'|\"[^\"]*\"|\S+)")

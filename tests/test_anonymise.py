@@ -15,8 +15,6 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from ncclcheck import finish
-from ncclcheck.options import Options
 from ncclcheck.probes.facts import (
     Cluster,
     Dialled,
@@ -41,10 +39,13 @@ from ncclcheck.probes.facts import (
     at,
     replace,
 )
-from ncclcheck.reports import jsondoc, junit, markdown, prometheus, terminal
-from ncclcheck.reports.anonymise import anonymised
-from ncclcheck.reports.anonymise.addresses import Addresses
-from ncclcheck.reports.jsondoc import Document
+from ncclcheck.reports.judgement import jsondoc
+from ncclcheck.reports.judgement.jsondoc import Document
+from ncclcheck.reports.output import junit, markdown, prometheus, terminal
+from ncclcheck.reports.output.anonymise import anonymised
+from ncclcheck.reports.output.anonymise.addresses import Addresses
+from ncclcheck.results import finish
+from ncclcheck.run.plan.options import Options
 from tests import clusters, hcas, stories
 from tests.conftest import Command
 
@@ -215,7 +216,7 @@ def test_no_name_and_no_address_is_left_in_any_output(made: _Made) -> None:
 @given(made=_made())
 def test_nor_in_a_page_for_the_browser(made: _Made) -> None:
     pytest.importorskip("matplotlib")
-    html = importlib.import_module("ncclcheck.reports.html")
+    html = importlib.import_module("ncclcheck.reports.output.html")
     _check(made, [html.text(anonymised(made.document))])
 
 

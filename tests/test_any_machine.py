@@ -21,20 +21,22 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from ncclcheck import finish, safe
-from ncclcheck.errors import UsageError
+from ncclcheck.base.errors import UsageError
 from ncclcheck.launch.choose import choose
-from ncclcheck.options import Options
 from ncclcheck.probes.facts import Cluster, Job, Node, Policy, Unread, at, replace
-from ncclcheck.probes.machine import Machine
-from ncclcheck.probes.survey import survey
-from ncclcheck.reports import jsondoc, terminal, variables
-from ncclcheck.reports.findings import Finding
+from ncclcheck.probes.machine.access import Machine
+from ncclcheck.probes.machine.survey import survey
+from ncclcheck.reports.judgement import jsondoc
+from ncclcheck.reports.judgement.findings import Finding
+from ncclcheck.reports.output import terminal
+from ncclcheck.reports.subjects.nccl import variables
+from ncclcheck.results import finish, safe
+from ncclcheck.run.plan.options import Options
 from tests.conftest import Command
 from tests.damage import WORDS, Damage, asked, damaged, damages
 from tests.trees import ROOT
 
-_THAT_READ_IT = ("job", "nccl", "storage")
+_THAT_READ_IT = {"job": "job_system", "nccl": "software.nccl", "storage": "host.storage"}
 MACHINES = ("bad-container", "h100-node")
 _SCHEMA = jsonschema.Draft202012Validator(jsondoc.schema())
 _FIXED = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -134,7 +136,10 @@ def _survives_environment(copies: Path, env: dict[str, str]) -> None:
     before = recorded.read_bytes()
     recorded.write_text(json.dumps(env))
     machine = Machine(str(copies / "h100-node"), recorded=True)
-    facts = {one: importlib.import_module(f"ncclcheck.probes.{one}").probe(machine) for one in _THAT_READ_IT}
+    facts = {
+        name: importlib.import_module(f"ncclcheck.probes.machine.{module}").probe(machine)
+        for name, module in _THAT_READ_IT.items()
+    }
     recorded.write_bytes(before)
     sound = _sound("h100-node")
     assert not isinstance(facts["job"].variables, Unread)
@@ -209,5 +214,5 @@ def test_bytes_that_are_no_text(ncclcheck: Command, name: str) -> None:
 
 def test_nothing_registers_with_fork_while_probes_fork() -> None:
     """concurrent.futures does so when it is imported: it must be there before the probes' threads are."""
-    code = "import ncclcheck.probes.survey, sys; sys.exit('concurrent.futures.thread' not in sys.modules)"
+    code = "import ncclcheck.probes.machine.survey, sys; sys.exit('concurrent.futures.thread' not in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

@@ -16,11 +16,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import Meta, Struct
 
-from ncclcheck import finish
-from ncclcheck.options import Options
 from ncclcheck.probes.facts import Baseline, Cluster, Flight, Logs, Measurements, Node, PairTime, Policy, replace
-from ncclcheck.reports import compare, expect, jsondoc, terminal
+from ncclcheck.reports import compare, expect
 from ncclcheck.reports.culprit import culprits, next_round
+from ncclcheck.reports.judgement import jsondoc
+from ncclcheck.reports.output import terminal
+from ncclcheck.results import finish
+from ncclcheck.run.plan.options import Options
 from tests import stories
 
 _FIXED = settings(deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))

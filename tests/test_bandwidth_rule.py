@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from ncclcheck import plan
-from ncclcheck.errors import UsageError
+from ncclcheck.base.errors import UsageError
 from ncclcheck.probes.facts import Cluster, Node, Policy, Unread
 from ncclcheck.reports import expect
-from ncclcheck.reports.findings import State, Verdict
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.reports.judgement.findings import State, Verdict
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
+from ncclcheck.run.plan import bench_plan
 from tests.clusters import nic
 from tests.conftest import Command
 from tests.speeds import curve, gpus, h100, job, links, machine, row
@@ -165,7 +165,7 @@ def test_what_nothing_can_reach_is_refused(nodes: list[Node], own: int, gb_s: fl
     ],
 )
 def test_min_busbw_is_read(given: str, parsed: dict[str, float]) -> None:
-    assert plan.min_busbw(given) == parsed
+    assert bench_plan.min_busbw(given) == parsed
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_min_busbw_is_read(given: str, parsed: dict[str, float]) -> None:
 )
 def test_what_min_busbw_cannot_be_is_refused_with_what_it_can(given: str) -> None:
     with pytest.raises(UsageError, match=r"--min-busbw: .*allowed are"):
-        plan.min_busbw(given)
+        bench_plan.min_busbw(given)
 
 
 @pytest.mark.nightly

@@ -12,8 +12,8 @@ import pytest
 
 from ncclcheck.probes.facts import Baseline, Cluster, Collective, Gpus, Host, Policy, Rdma, replace
 from ncclcheck.reports import compare
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
 from tests.clusters import DENIED, node, verdict
 from tests.conftest import Command
 from tests.results import GONE, MIB, bench, port, row, slower, write, xid

@@ -17,8 +17,8 @@ import jsonschema
 import psutil
 import pytest
 
-from ncclcheck.reports.findings import State, Verdict
-from ncclcheck.reports.jsondoc import Document
+from ncclcheck.reports.judgement.findings import State, Verdict
+from ncclcheck.reports.judgement.jsondoc import Document
 from tests.conftest import OURS, ROOT, Command, Ran, environment
 
 LONG = ("bench", "--nodes", "2", "--nproc-per-node", "1", "--time-budget", "60", "--deadline", "80", "-o", "json")
@@ -37,7 +37,7 @@ def _ours() -> list[str]:
             mine = process.environ().get("TMPDIR", "").startswith(str(OURS))
         except psutil.Error:
             continue
-        if mine and ("ncclcheck.agent" in line or "ncclcheck.worker" in line):
+        if mine and ("ncclcheck.node.agent" in line or "ncclcheck.node.worker" in line):
             found.append(line)
     return found
 
@@ -132,7 +132,7 @@ def _below(parent: subprocess.Popen[bytes], words: str, count: int) -> list[psut
 
 
 def _ranks(parent: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    return _below(parent, "ncclcheck.worker", 2)
+    return _below(parent, "ncclcheck.node.worker", 2)
 
 
 def _end(parent: subprocess.Popen[bytes], seconds: float) -> Ran:
@@ -228,7 +228,7 @@ def test_nohup_is_honoured() -> None:
 def test_an_agent_that_cannot_start(ncclcheck: Command, tmp_path: Path) -> None:
     (tmp_path / "msgspec").mkdir()
     (tmp_path / "sitecustomize.py").write_text(
-        "import sys\nif 'ncclcheck.agent' in ' '.join(sys.orig_argv): sys.exit('this interpreter is broken')\n"
+        "import sys\nif 'ncclcheck.node.agent' in ' '.join(sys.orig_argv): sys.exit('this Python is broken')\n"
         if sys.version_info >= (3, 10) else ""
     )  # fmt: skip
     ran = ncclcheck("env", "-o", "json", PYTHONPATH=f"{tmp_path}:{ROOT}")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from ncclcheck.probes.board import Board
+from ncclcheck.probes.job.board import Board
 
 every: Any = dist
 _PREFIX_STORE = every.PrefixStore

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ncclcheck.probes.facts import Fabric, Hca, Link, PciDevice, replace
-from ncclcheck.reports import wiring
-from ncclcheck.reports.carrying import carrying, choice
+from ncclcheck.reports.subjects.nccl import wiring
+from ncclcheck.reports.subjects.nccl.carrying import carrying, choice
 from tests.clusters import node
 from tests.hcas import GPUS, function, hca, port, rdma
 

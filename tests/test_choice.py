@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclcheck.probes.facts import Address, Interface, Resolution, Unread
-from ncclcheck.reports.choice import Choice, gloo_choice, nccl_choice, parse_pattern
+from ncclcheck.reports.subjects.nccl.choice import Choice, gloo_choice, nccl_choice, parse_pattern
 
 Version = tuple[int, int, int]
 

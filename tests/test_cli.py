@@ -15,7 +15,7 @@ import jsonschema
 import pytest
 
 from ncclcheck.cli.common import GROUPS
-from ncclcheck.reports import jsondoc
+from ncclcheck.reports.judgement import jsondoc
 from tests import stories
 from tests.conftest import ROOT, Command, environment
 
@@ -311,8 +311,9 @@ def test_hostile_words_of_a_saved_file_do_not_reach_a_line_to_paste(ncclcheck: C
 
 
 def test_what_nobody_foresaw_is_one_line_and_not_a_failed_check(tmp_path: Path) -> None:
-    code = "import ncclcheck.conduct as c; c.conduct = None\nfrom ncclcheck.cli import main; import sys\n"
-    code += "import ncclcheck.env as e; e.conduct = lambda *a: 1 / 0\nsys.argv = ['ncclcheck', 'env']\nmain()\n"
+    code = "import ncclcheck.run.conduct as c; c.conduct = None\nfrom ncclcheck.cli import main; import sys\n"
+    code += "import ncclcheck.commands.env as e; e.conduct = lambda *a: 1 / 0\n"
+    code += "sys.argv = ['ncclcheck', 'env']\nmain()\n"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment(), capture_output=True, check=False, timeout=60
     )

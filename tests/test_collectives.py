@@ -9,10 +9,10 @@ from typing import get_args
 import msgspec
 import pytest
 
-from ncclcheck.probes.context import CollectivePlan, Dtype, Op, ReduceOp, Row
 from ncclcheck.probes.facts import Collective
-from ncclcheck.probes.operations import OPERATIONS
-from ncclcheck.probes.timing import is_tight, median_interval, summary
+from ncclcheck.probes.job.context import CollectivePlan, Dtype, Op, ReduceOp, Row
+from ncclcheck.probes.job.operations import OPERATIONS
+from ncclcheck.probes.job.timing import is_tight, median_interval, summary
 from tests.collective_job import Case, Outcome, outcomes_of
 
 ALL_OPS: tuple[Op, ...] = get_args(Op)

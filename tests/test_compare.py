@@ -23,7 +23,7 @@ from ncclcheck.probes.facts import (
     replace,
 )
 from ncclcheck.probes.facts import Run as RunFacts
-from ncclcheck.probes.timing import summary
+from ncclcheck.probes.job.timing import summary
 from ncclcheck.reports import compare
 from tests import stories
 from tests.clusters import DENIED, node

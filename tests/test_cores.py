@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ncclcheck.probes.cores import Cores
-from ncclcheck.probes.lateness import running
+from ncclcheck.probes.job.peers.lateness import running
+from ncclcheck.probes.machine.host.cores import Cores
 from ncclcheck.probes.training.loop import box
 
 _S = 10**9

@@ -6,7 +6,6 @@ from functools import cache
 
 import pytest
 
-from ncclcheck.probes.context import CollectivePlan, Injection, Op, Row, SoakPlan
 from ncclcheck.probes.facts import (
     Cluster,
     Collective,
@@ -19,10 +18,11 @@ from ncclcheck.probes.facts import (
     WrongResult,
     replace,
 )
+from ncclcheck.probes.job.context import CollectivePlan, Injection, Op, Row, SoakPlan
 from ncclcheck.reports.culprit import culprits
-from ncclcheck.reports.findings import Finding, State, Verdict
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.reports.judgement.findings import Finding, State, Verdict
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
 from tests.collective_job import Case, Outcome, outcomes_of
 from tests.planted import FROM, TO
 

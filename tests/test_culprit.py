@@ -27,9 +27,9 @@ from ncclcheck.probes.facts import (
     replace,
 )
 from ncclcheck.reports.culprit import culprits, next_round
-from ncclcheck.reports.findings import Culprit
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.reports.judgement.findings import Culprit
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
 
 Level = Literal["quick", "full"]
 Speed = Callable[[str, str], float | None]

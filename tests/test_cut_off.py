@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from ncclcheck.launch import hail, meet, sealed
 from ncclcheck.launch.agents import Events
-from ncclcheck.launch.meeting import Meeting as MeetingPoint
-from ncclcheck.launch.reception import sound
+from ncclcheck.launch.joining import hail, join_protocol, sealed
+from ncclcheck.launch.joining.meeting import Meeting as MeetingPoint
+from ncclcheck.launch.joining.reception import sound
 from ncclcheck.probes.facts import (
     Arrival,
     Connect,
@@ -32,7 +32,7 @@ from ncclcheck.probes.facts import (
     known,
     replace,
 )
-from ncclcheck.reports.findings import Finding
+from ncclcheck.reports.judgement.findings import Finding
 from tests.clusters import nic, told, verdict
 from tests.reach_clusters import CUT, DROPPED, Change, hosts, judged, measured, pairs
 from tests.test_meet import Guest, _connect
@@ -280,7 +280,7 @@ def point() -> Iterator[tuple[MeetingPoint, int]]:
 
 def _joined(port: int) -> Guest:
     guest = Guest(_connect(port)).ask()
-    assert isinstance(guest.answer(), meet.Welcome)
+    assert isinstance(guest.answer(), join_protocol.Welcome)
     return guest
 
 
@@ -293,15 +293,15 @@ def _until(point: MeetingPoint, wanted: object) -> None:
 
 def test_a_node_says_why_the_endpoint_failed_and_takes_it_back(point: tuple[MeetingPoint, int]) -> None:
     guest, why = _joined(point[1]), _unreached("10.1.0.1")
-    guest.say(meet.encode(meet.CutOff(meeting=why)))
+    guest.say(join_protocol.encode(join_protocol.CutOff(meeting=why)))
     _until(point[0], why)
-    guest.say(meet.encode(meet.CutOff()))
+    guest.say(join_protocol.encode(join_protocol.CutOff()))
     _until(point[0], None)
 
 
 def test_addresses_that_are_none_end_the_conversation(point: tuple[MeetingPoint, int]) -> None:
     guest = _joined(point[1])
-    guest.say(meet.encode(meet.CutOff(meeting=_unreached("$(reboot)"))))
+    guest.say(join_protocol.encode(join_protocol.CutOff(meeting=_unreached("$(reboot)"))))
     _until_left(point[0])
 
 
@@ -323,12 +323,14 @@ def test_only_who_names_the_run_is_answered() -> None:
     with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as free:
         free.bind(("::", 0))
         port = free.getsockname()[1]
-    run = meet.place_digest("", "h1:29500")
+    run = join_protocol.place_digest("", "h1:29500")
     answering = hail.Answering("h1", (port, 29501), run)
     try:
         with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as asker:
             asker.settimeout(0.3)
-            asker.sendto(b"ncclcheck?" + meet.place_digest("", "h9:29500").encode() + b"12345678", ("::1", port))
+            asker.sendto(
+                b"ncclcheck?" + join_protocol.place_digest("", "h9:29500").encode() + b"12345678", ("::1", port)
+            )
             with pytest.raises(TimeoutError):
                 asker.recv(256)
             question = b"ncclcheck?" + run.encode() + b"12345678"
@@ -342,6 +344,6 @@ def test_only_who_names_the_run_is_answered() -> None:
 
 
 def test_runs_without_an_id_are_told_apart_by_their_endpoint() -> None:
-    assert meet.place_digest("", "h1:29500") != meet.place_digest("", "h2:29500")
-    assert meet.place_digest("job", "h1:29500") == meet.place_digest("job", "10.1.0.1:29500")
+    assert join_protocol.place_digest("", "h1:29500") != join_protocol.place_digest("", "h2:29500")
+    assert join_protocol.place_digest("job", "h1:29500") == join_protocol.place_digest("job", "10.1.0.1:29500")
     assert len(sealed.nonce()) == 32

@@ -12,8 +12,8 @@ from collections.abc import Callable
 import psutil
 import pytest
 
-from ncclcheck.probes.dataloader import child
-from ncclcheck.probes.dataloader.child import Ended, Gate
+from ncclcheck.probes.dataloader.children import child
+from ncclcheck.probes.dataloader.children.child import Ended, Gate
 
 
 def _raise() -> int:

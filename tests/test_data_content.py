@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from ncclcheck.probes.context import DataPlan
-from ncclcheck.probes.dataloader import child, content, phases
+from ncclcheck.probes.dataloader import phases
+from ncclcheck.probes.dataloader.children import child
+from ncclcheck.probes.dataloader.races import content
 from ncclcheck.probes.facts import Cluster, Measurements, Node
 from ncclcheck.probes.facts.data import DataReport
-from ncclcheck.reports.findings import State
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.probes.job.context import DataPlan
+from ncclcheck.reports.judgement.findings import State
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
 
 HERE = str(Path(__file__).parent)
 CODES = ("DAT001", "DAT002", "DAT004", "DAT005", "DAT006", "DAT007", "DAT008", "DAT012", "DAT027", "DAT028")

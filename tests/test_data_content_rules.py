@@ -23,9 +23,9 @@ from ncclcheck.probes.facts.data.content import (
 )
 from ncclcheck.probes.facts.data.made import Failure
 from ncclcheck.probes.facts.data.report import Unseen
-from ncclcheck.reports.findings import Verdict
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.reports.judgement.findings import Verdict
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
 
 CODES = ("DAT001", "DAT002", "DAT004", "DAT005", "DAT006", "DAT007", "DAT008", "DAT012", "DAT027", "DAT028")
 FIXED = LeafKind(leaf="image", dtype="float32", kind="fixed", bytes=4096, of=64)

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from ncclcheck.probes.context import DataPlan
 from ncclcheck.probes.dataloader import phases
 from ncclcheck.probes.facts import Cluster, Measurements, Node
 from ncclcheck.probes.facts.data import DataReport
 from ncclcheck.probes.facts.data.report import by_node
-from ncclcheck.reports.findings import State, Verdict
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.probes.job.context import DataPlan
+from ncclcheck.reports.judgement.findings import State, Verdict
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
 
 RULES = [rule for rule in all_rules() if rule.code.startswith("DAT")]
 HEAD = """

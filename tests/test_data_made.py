@@ -12,10 +12,12 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
 
-from ncclcheck.probes.context import DataPlan
-from ncclcheck.probes.dataloader import child, fingerprint, seeds
+from ncclcheck.probes.dataloader.children import child
+from ncclcheck.probes.dataloader.factory import Made, resolve
 from ncclcheck.probes.dataloader.indices import chosen
-from ncclcheck.probes.dataloader.made import Made, resolve
+from ncclcheck.probes.dataloader.randomness import seeds
+from ncclcheck.probes.dataloader.samples import fingerprint
+from ncclcheck.probes.job.context import DataPlan
 
 MODULE = """
 import torch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import pkgutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,18 +13,21 @@ import pytest
 import torch
 
 import ncclcheck
-from ncclcheck.probes.context import DataPlan
-from ncclcheck.probes.dataloader import child, glance, ours, phases
-from ncclcheck.probes.dataloader.made import Made
+from ncclcheck.probes import dataloader
+from ncclcheck.probes.dataloader import ours, phases
+from ncclcheck.probes.dataloader.children import child
+from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.dataloader.samples import glance
 from ncclcheck.probes.facts import Cluster, Job, Measurements, Node, Run, replace
 from ncclcheck.probes.facts.data import DataReport
 from ncclcheck.probes.facts.data.report import Unseen, by_node
-from ncclcheck.reports import closing
-from ncclcheck.reports.decision import outcome
-from ncclcheck.reports.findings import State, Verdict
-from ncclcheck.reports.jsondoc import Document
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.probes.job.context import DataPlan
+from ncclcheck.reports.judgement.decision import outcome
+from ncclcheck.reports.judgement.findings import State, Verdict
+from ncclcheck.reports.judgement.jsondoc import Document
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
+from ncclcheck.reports.text import closing
 
 HERE = str(Path(__file__).parent)
 RULES = [rule for rule in all_rules() if rule.code.startswith("DAT") or rule.code == "RUN004"]
@@ -65,6 +69,12 @@ def cut(samples: list[torch.Tensor]) -> torch.Tensor:
     return torch.stack([sample[:3] for sample in samples])
 
 
+_MODULES = {
+    found.name.rpartition(".")[2]: found.name
+    for found in pkgutil.walk_packages(dataloader.__path__, f"{dataloader.__name__}.")
+}
+
+
 def broken() -> Any:
     """A function that raises in a file of ncclcheck's."""
     file = os.path.join(os.path.dirname(ncclcheck.__file__), "probes", "dataloader", "broken.py")
@@ -104,7 +114,7 @@ def _steps() -> list[Any]:
 @pytest.mark.parametrize(("aspect", "step"), _steps())
 def test_a_defect_of_ours_is_reported_as_ours(monkeypatch: pytest.MonkeyPatch, aspect: str, step: str) -> None:
     module, name = step.split(".")
-    monkeypatch.setattr(importlib.import_module(f"ncclcheck.probes.dataloader.{module}"), name, broken())
+    monkeypatch.setattr(importlib.import_module(_MODULES[module]), name, broken())
     report = look(aspect)
     assert getattr(report, aspect) is None, "what was seen until then says nothing"
     made, told = document([report])
@@ -117,7 +127,7 @@ def test_a_defect_of_ours_is_reported_as_ours(monkeypatch: pytest.MonkeyPatch, a
 
 
 def test_a_defect_while_the_factory_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ncclcheck.probes.dataloader.surroundings.compare", broken())
+    monkeypatch.setattr("ncclcheck.probes.dataloader.children.surroundings.compare", broken())
     told: list[DataReport] = []
     phases.examine(PLAN, lambda _: None, told.append)
     _, verdicts = document(told)

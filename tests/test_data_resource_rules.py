@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from ncclcheck.probes.facts import Cluster, Limits, Measurements, Node, Space, Unread, replace
 from ncclcheck.probes.facts.data import DataReport, Resources
 from ncclcheck.probes.facts.data.resources import Batch, Container, Cpu, Growth, Pickled, Start
-from ncclcheck.reports.findings import State
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.reports.judgement.findings import State
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
 from tests.test_any_measurements import _of_type as of_type
 from tests.test_data_resources import CODES, GIB, MIB, verdict
 

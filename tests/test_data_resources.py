@@ -16,15 +16,15 @@ import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset
 
-from ncclcheck.probes.context import DataPlan
-from ncclcheck.probes.dataloader import resources
-from ncclcheck.probes.dataloader.made import Made
+from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.dataloader.rates import resources
 from ncclcheck.probes.facts import Cluster, Limits, Measurements, Node, Policy, Unread, replace
 from ncclcheck.probes.facts.data import DataReport, Resources
-from ncclcheck.probes.facts.unread import known
-from ncclcheck.reports.findings import State, Verdict
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.probes.facts.guard.unread import known
+from ncclcheck.probes.job.context import DataPlan
+from ncclcheck.reports.judgement.findings import State, Verdict
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
 
 MIB, GIB = 2**20, 2**30
 RECORDS = 300_000  # twice what DAT021 warns of

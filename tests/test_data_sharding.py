@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ncclcheck.probes.context import DataPlan
-from ncclcheck.probes.dataloader import child, sharding
 from ncclcheck.probes.dataloader.callers import set_epoch_callers
-from ncclcheck.probes.dataloader.interpreter import Interpreter
+from ncclcheck.probes.dataloader.children import child
+from ncclcheck.probes.dataloader.children.interpreter import Interpreter
+from ncclcheck.probes.dataloader.ranks import sharding
 from ncclcheck.probes.facts import Cluster, Measurements, Node, replace
 from ncclcheck.probes.facts.data import DataReport, Sharding
 from ncclcheck.probes.facts.data.sharding import (
@@ -26,9 +26,10 @@ from ncclcheck.probes.facts.data.sharding import (
     SharedStream,
     Stream,
 )
-from ncclcheck.reports.findings import State, Verdict
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.probes.job.context import DataPlan
+from ncclcheck.reports.judgement.findings import State, Verdict
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
 
 CODES = ("DAT011", "DAT016", "DAT017", "DAT018", "DAT019")
 OK, NOTE, WARN, FAIL, SKIPPED = State.OK, State.NOTE, State.WARN, State.FAIL, State.SKIPPED

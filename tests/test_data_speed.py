@@ -11,19 +11,19 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, Dataset, IterableDataset, SequentialSampler
 
-from ncclcheck.probes.context import DataPlan
-from ncclcheck.probes.dataloader import speed
-from ncclcheck.probes.dataloader.made import Made
-from ncclcheck.probes.dataloader.resources import cores as all_cores
+from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.dataloader.rates import speed
+from ncclcheck.probes.dataloader.rates.resources import cores as all_cores
 from ncclcheck.probes.facts import Cluster, Measurements, Node, replace
 from ncclcheck.probes.facts.data import DataReport, Resources, Speed
 from ncclcheck.probes.facts.data.made import Made as MadeFacts
 from ncclcheck.probes.facts.data.report import Unseen
 from ncclcheck.probes.facts.data.speed import Missed, Point, Slowest
-from ncclcheck.reports import curve, dataset_text
-from ncclcheck.reports.findings import State, Verdict
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.probes.job.context import DataPlan
+from ncclcheck.reports.judgement.findings import State, Verdict
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
+from ncclcheck.reports.subjects.data import curve, dataset_text
 from tests import stories
 
 

@@ -23,9 +23,9 @@ from ncclcheck.probes.facts.data.streams import (
     Stop,
 )
 from ncclcheck.probes.facts.data.structure import Mixed, Shape, Unstacked
-from ncclcheck.reports.findings import Verdict
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.reports.judgement.findings import Verdict
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
 from tests.test_any_measurements import _of_type as of_type
 
 CODES = ("DAT003", "DAT009", "DAT010", "DAT013", "DAT014", "DAT015")

@@ -14,13 +14,13 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from ncclcheck.probes.context import DataPlan
-from ncclcheck.probes.dataloader import depends, streams
-from ncclcheck.probes.dataloader.made import Made, _take_apart
+from ncclcheck.probes.dataloader.factory import Made, _take_apart
+from ncclcheck.probes.dataloader.randomness import depends, streams
 from ncclcheck.probes.facts import Cluster, Measurements, Node, Unread
 from ncclcheck.probes.facts.data import DataReport, Streams
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.probes.job.context import DataPlan
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
 from tests import streamed_sets as sets
 
 CODES = ("DAT003", "DAT009", "DAT010", "DAT013", "DAT015")

@@ -12,15 +12,15 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from ncclcheck.probes.context import DataPlan
-from ncclcheck.probes.dataloader import structure
-from ncclcheck.probes.dataloader.made import _take_apart
-from ncclcheck.probes.dataloader.signatures import signature
+from ncclcheck.probes.dataloader.factory import _take_apart
+from ncclcheck.probes.dataloader.samples import structure
+from ncclcheck.probes.dataloader.samples.signatures import signature
 from ncclcheck.probes.facts import Cluster, Measurements, Node
 from ncclcheck.probes.facts.data import DataReport, Structure
-from ncclcheck.reports.findings import Verdict
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.probes.job.context import DataPlan
+from ncclcheck.reports.judgement.findings import Verdict
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
 from tests.streamed_sets import Of, StreamOf, pad
 
 ROW = torch.zeros(3)

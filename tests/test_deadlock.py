@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from ncclcheck.node.stuck import Still
 from ncclcheck.probes.facts import Cluster, Job, Node, RankState, Run
-from ncclcheck.reports import deadlock
 from ncclcheck.reports.culprit import culprits
-from ncclcheck.reports.findings import Finding, State
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
-from ncclcheck.stuck import Still
+from ncclcheck.reports.judgement.findings import Finding, State
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
+from ncclcheck.reports.subjects.failures import deadlock
 
 WAITS, OWN = ["all_reduce", "train.py:7 in step"], ["data.py:3 in read"]
 

@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from ncclcheck import defects
-from ncclcheck.probes import board
+import ncclcheck
+from ncclcheck.base import defects
 from ncclcheck.probes.facts import Cluster, Job, Node, RankState, Run, replace
-from ncclcheck.reports.closing import decision
+from ncclcheck.probes.job import board
 from ncclcheck.reports.culprit import culprits
-from ncclcheck.reports.findings import State, Verdict
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.reports.judgement.findings import State, Verdict
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
+from ncclcheck.reports.text.closing import decision
 from tests.conftest import ROOT, Command
 
 BOARD = "AttributeError: 'PrefixStore' object has no attribute 'check'"
@@ -36,7 +37,7 @@ def _run(source: str, name: str) -> Callable[[], Any]:
     return lambda: exec(tree, {})
 
 
-OURS = str(Path(defects.__file__).parent)
+OURS = str(Path(ncclcheck.__file__).parent)
 BY_US = f"{OURS}/probes/pairs.py"
 IN_TRAINING = f"{OURS}/probes/training/loop.py"
 
@@ -62,7 +63,7 @@ def test_the_built_in_training_is_ours_and_a_wrong_argument_is_seen_through_torc
     assert defects.place(_raised(_run("len(1)", IN_TRAINING)), users_code=lambda: False) != ""
     within: Any = board
     error = _raised(lambda: within.Board.put_own(1, 2, 3))
-    assert re.fullmatch(r"probes/board\.py:\d+", defects.place(error, users_code=lambda: False))
+    assert re.fullmatch(r"probes/job/board\.py:\d+", defects.place(error, users_code=lambda: False))
     source = "import torch.distributed as dist\ndist.all_reduce(no_such_argument=1)"
     assert defects.place(_raised(_run(source, BY_US)), users_code=lambda: False) == "probes/pairs.py:2"
 
@@ -76,7 +77,7 @@ def _judged(*ranks: RankState, **more: Any) -> tuple[dict[str, Verdict], Cluster
 
 
 LATE = RankState(rank=0, node="a", pid=100, phase="world", last_step="pairs", proc_state="gone", exit=1)
-BROKEN = replace(LATE, rank=1, node="b", pid=101, error=BOARD, defect="probes/board.py:40")
+BROKEN = replace(LATE, rank=1, node="b", pid=101, error=BOARD, defect="probes/job/board.py:40")
 
 
 @pytest.mark.parametrize("phase", ["world", "start"])
@@ -87,7 +88,7 @@ def test_no_rank_is_lost_by_a_defect(phase: str) -> None:
     (finding,) = verdicts["RUN004"].findings
     assert (finding.state, finding.owner, finding.where.node) == (State.UNKNOWN, "tool", None)
     assert "no attribute 'check', in 'pairs'" in finding.what
-    assert finding.evidence[0].source == "ncclcheck/probes/board.py:40"
+    assert finding.evidence[0].source == "ncclcheck/probes/job/board.py:40"
     assert finding.evidence[1].value == "1 on b"
     assert culprits(cluster) == []
 
@@ -104,8 +105,8 @@ def test_a_defect_in_a_worker_is_reported_as_ours(ncclcheck: Command, tmp_path: 
     """Rank 1 lacks a method that pairs needs, as with torch 2.1.0 it lacked Store.check."""
     (tmp_path / "sitecustomize.py").write_text(
         "import os, sys\n"
-        "if 'ncclcheck.worker' in sys.orig_argv and os.environ.get('RANK') == '1':\n"
-        "    from ncclcheck.probes.board import Board\n"
+        "if 'ncclcheck.node.worker' in sys.orig_argv and os.environ.get('RANK') == '1':\n"
+        "    from ncclcheck.probes.job.board import Board\n"
         "    del Board.put_own\n"
     )
     ran = ncclcheck("bench", "--nodes", "2", "--quick", "-o", "json", PYTHONPATH=f"{tmp_path}:{ROOT}")
@@ -122,7 +123,7 @@ def test_a_defect_in_a_worker_is_reported_as_ours(ncclcheck: Command, tmp_path: 
 def test_a_defect_in_the_examiner_is_reported_as_ours(ncclcheck: Command, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import sys, types\n"
-        "if 'ncclcheck.examiner' in sys.orig_argv:\n"
+        "if 'ncclcheck.node.examiner' in sys.orig_argv:\n"
         "    broken = types.ModuleType('ncclcheck.probes.dataloader')\n"
         "    broken.examine = lambda *_: {}['no such key']\n"
         "    sys.modules[broken.__name__] = broken\n"

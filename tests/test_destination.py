@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ncclcheck import outputs
-from ncclcheck.errors import UsageError
-from ncclcheck.reports.jsondoc import encode
+from ncclcheck.base.errors import UsageError
+from ncclcheck.reports.judgement.jsondoc import encode
+from ncclcheck.results import outputs
 from tests import stories
 from tests.conftest import Command
 

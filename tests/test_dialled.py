@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ncclcheck.launch import dialled, refused
+from ncclcheck.launch.remote import ssh_refused, ssh_settings
 from ncclcheck.probes.facts import Cluster, Dialled, Node, Run, Silence
-from ncclcheck.reports import dialled as told
-from ncclcheck.reports import silent
+from ncclcheck.reports.subjects.failures import dialled as told
+from ncclcheck.reports.subjects.failures import silent
 
 _DENIED = "root@10.0.0.2: Permission denied (publickey)."
 
@@ -31,7 +31,7 @@ def _env(folder: Path) -> dict[str, str]:
 def test_a_proxy_command_is_told_without_its_arguments(tmp_path: Path) -> None:
     lines = r"hostname 127.0.0.1\nuser ann\nport 2222\nproxycommand exec /opt/bin/tunnel --token s3cr3t %%h"
     ssh = _ssh(tmp_path, f"printf '{lines}\\n'")
-    found = dialled.dialled([str(ssh), "-o", "BatchMode=yes"], "a", "a", _env(tmp_path))
+    found = ssh_settings.dialled([str(ssh), "-o", "BatchMode=yes"], "a", "a", _env(tmp_path))
     assert found == Dialled(
         node="a", host="127.0.0.1", addresses=["127.0.0.1"], user="ann", port=2222, by="ProxyCommand tunnel"
     )
@@ -42,14 +42,14 @@ def test_a_shared_connection_that_does_not_answer_is_seen(tmp_path: Path) -> Non
     with socket.socket(socket.AF_UNIX) as master:
         master.bind(str(path))
         ssh = _ssh(tmp_path, f'case "$*" in *check*) sleep 9;; *) echo "controlpath {path}";; esac')
-        found = dialled.dialled([str(ssh)], "a", "a", _env(tmp_path))
+        found = ssh_settings.dialled([str(ssh)], "a", "a", _env(tmp_path))
     assert found is not None
     assert (found.master, found.silent_master) == (str(path), True)
 
 
 def test_an_ssh_that_does_not_know_the_option_tells_nothing(tmp_path: Path) -> None:
     ssh = _ssh(tmp_path, "echo unknown option -- G >&2; exit 255")
-    assert dialled.dialled([str(ssh)], "a", "a", _env(tmp_path)) is None
+    assert ssh_settings.dialled([str(ssh)], "a", "a", _env(tmp_path)) is None
 
 
 def test_no_fingerprint_is_kept_of_what_ssh_says(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_no_fingerprint_is_kept_of_what_ssh_says(tmp_path: Path) -> None:
         _DENIED,
     )
     ssh = _ssh(tmp_path, "\n".join(f"echo '{line}' >&2" for line in said) + "\nexit 255")
-    assert refused.reasons([str(ssh)], _env(tmp_path)).splitlines() == [
+    assert ssh_refused.reasons([str(ssh)], _env(tmp_path)).splitlines() == [
         "ssh -v: Authentications that can continue: publickey",
         "ssh -v: send_pubkey_test: no mutual signature algorithm",
         "ssh -v: keys that were offered: /home/ann/.ssh/id_rsa (RSA)",

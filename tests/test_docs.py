@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.reports.judgement.rule import all_rules
 from tests.conftest import ROOT, environment
 
 READMES = [ROOT / "README.md", ROOT / "README.zh-CN.md"]

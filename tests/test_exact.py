@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from ncclcheck.probes.context import Dtype, ReduceOp
-from ncclcheck.probes.contributions import PREMUL_FACTOR, Reduction, undefined
-from ncclcheck.probes.exact import PERIOD, Data, Pattern, bits, spoil
+from ncclcheck.probes.job.context import Dtype, ReduceOp
+from ncclcheck.probes.job.verify.contributions import PREMUL_FACTOR, Reduction, undefined
+from ncclcheck.probes.job.verify.exact import PERIOD, Data, Pattern, bits, spoil
 
 CPU = torch.device("cpu")
 SHORT = 331

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from ncclcheck.probes import exact_product
-from ncclcheck.probes.exact_product import Products, check
 from ncclcheck.probes.facts import Fabric, Measurements, Node, PciDevice, Policy, RankSpeed, replace
-from ncclcheck.reports.findings import Finding
-from ncclcheck.reports.floors import floors, model_of
+from ncclcheck.probes.job.verify import exact_product
+from ncclcheck.probes.job.verify.exact_product import Products, check
+from ncclcheck.reports.expect.floors import floors, model_of
+from ncclcheck.reports.judgement.findings import Finding
 from tests.cards import four, gpu_node
 from tests.clusters import node, verdict
 from tests.sound.kinds import PLANS

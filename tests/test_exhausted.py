@@ -24,9 +24,9 @@ from ncclcheck.probes.facts import (
     replace,
 )
 from ncclcheck.reports.culprit import culprits
-from ncclcheck.reports.findings import Finding
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.reports.judgement.findings import Finding
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
 from tests.clusters import LO, nic, node
 
 MIB, GIB = 2**20, 2**30

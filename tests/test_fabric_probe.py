@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncclcheck.probes import fabric, pci
 from ncclcheck.probes.facts import (
     Bound,
     Cluster,
@@ -24,8 +23,9 @@ from ncclcheck.probes.facts import (
     Unread,
     unread_in,
 )
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.probes.machine.devices import fabric, pci
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
 from tests.trees import tree
 
 DEVICES = "/sys/bus/pci/devices"

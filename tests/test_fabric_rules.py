@@ -23,8 +23,8 @@ from ncclcheck.probes.facts import (
     Unread,
     replace,
 )
-from ncclcheck.reports import wiring
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.reports.judgement.rule import all_rules
+from ncclcheck.reports.subjects.nccl import wiring
 from tests.clusters import ABSENT, DENIED, verdict
 from tests.hcas import GPUS, NICS, fabric, gpu_node, hca, port, rdma, tree
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ncclcheck.probes.facts import Connections, Endpoint, Job, Node, PairTime, Resolution, Transport, replace
-from ncclcheck.reports.findings import State, Verdict
+from ncclcheck.reports.judgement.findings import State, Verdict
 from tests.clusters import LO, host, nic, node, verdict
 from tests.reach_clusters import FAST, SLOW, measured
 

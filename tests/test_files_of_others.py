@@ -9,16 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from ncclcheck import saved
-from ncclcheck.cache import Cache
-from ncclcheck.errors import UsageError
+from ncclcheck.base.errors import UsageError
+from ncclcheck.commands.cache import Cache
 from ncclcheck.launch import hostfile
-from ncclcheck.options import Options
-from ncclcheck.probes import files, training_settings
 from ncclcheck.probes.dataloader.callers import set_epoch_callers
 from ncclcheck.probes.facts import Policy
 from ncclcheck.probes.logs import flight
-from ncclcheck.reports.jsondoc import encode
+from ncclcheck.probes.machine import files
+from ncclcheck.probes.training.saves import settings_files
+from ncclcheck.reports.judgement.jsondoc import encode
+from ncclcheck.results import saved
+from ncclcheck.run.plan.options import Options
 from tests import stories
 
 NOBODY = 65534
@@ -29,7 +30,7 @@ NOBODY = 65534
     [
         (lambda path: saved.load(path, "report", Policy()), UsageError),
         (hostfile.from_file, UsageError),
-        (training_settings.read, training_settings.Unreadable),
+        (settings_files.read, settings_files.Unreadable),
     ],
 )
 @pytest.mark.parametrize("writer", [False, True], ids=["no-writer", "silent-writer"])
@@ -51,7 +52,7 @@ def test_a_pipe_that_brings_nothing_is_refused(
     [
         (lambda path: saved.load(path, "--baseline", Policy()), UsageError),
         (hostfile.from_file, UsageError),
-        (training_settings.read, training_settings.Unreadable),
+        (settings_files.read, settings_files.Unreadable),
     ],
 )
 @pytest.mark.parametrize(

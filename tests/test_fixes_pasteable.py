@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import pytest
 
-from ncclcheck.reports.judge import judge
+from ncclcheck.reports.judgement.judge import judge
 from tests import stories
 from tests.fixes import PLACEHOLDER
 

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncclcheck.logs import run
-from ncclcheck.options import Options
+from ncclcheck.commands.logs import run
 from ncclcheck.probes.facts import Cluster, Flight, FlightRefused, Logs, Measurements
 from ncclcheck.probes.logs.flight import read
-from ncclcheck.reports.findings import Finding, State
-from ncclcheck.reports.flight_culprits import culprits
-from ncclcheck.reports.jsondoc import Document
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.reports.judgement.findings import Finding, State
+from ncclcheck.reports.judgement.jsondoc import Document
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
+from ncclcheck.reports.subjects.flight.culprits import culprits
+from ncclcheck.run.plan.options import Options
 from tests import flight_jobs
 from tests.flight_jobs import JOBS
 from tests.flights import Job

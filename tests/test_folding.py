@@ -9,10 +9,10 @@ from functools import cache
 import pytest
 
 from ncclcheck.probes.facts import replace
-from ncclcheck.reports import markdown, terminal
-from ncclcheck.reports.findings import Finding, State, Where, admin, seen, warn
-from ncclcheck.reports.groups import MOST, Block, blocks
-from ncclcheck.reports.jsondoc import Document
+from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, seen, warn
+from ncclcheck.reports.judgement.jsondoc import Document
+from ncclcheck.reports.output import markdown, terminal
+from ncclcheck.reports.text.groups import MOST, Block, blocks
 from tests import dgx, stories
 from tests.clusters import nic, node, verdict
 
@@ -41,7 +41,7 @@ def test_many_nodes_are_a_few_and_the_rest() -> None:
 
 def test_the_page_for_the_browser_folds_them_too() -> None:
     pytest.importorskip("matplotlib")
-    text = importlib.import_module("ncclcheck.reports.html").text(_document())
+    text = importlib.import_module("ncclcheck.reports.output.html").text(_document())
     assert OTHERS in text
     assert "own name dgx-00003 resolves" not in text
 

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from ncclcheck.launch import follow
-from ncclcheck.launch.follow import Failure
-from ncclcheck.launch.identity import Identity
+from ncclcheck.launch.joining import follow
+from ncclcheck.launch.joining.follow import Failure
+from ncclcheck.launch.joining.identity import Identity
 from ncclcheck.probes.facts import Meeting
 
 _OTHER_RUN = Failure("stranger", "another run meets on this port: its --rdzv-id differs (a:1)", refused=True)

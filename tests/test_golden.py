@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ncclcheck.probes.facts import replace
-from ncclcheck.reports import terminal
+from ncclcheck.reports.output import terminal
 from tests import stories
 
 FOLDER = Path(__file__).resolve().parent / "golden"

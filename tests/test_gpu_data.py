@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ncclcheck.probes.facts import Cluster, Job, NvLinks, RetiredPages, replace
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
 from tests.cards import LINKS, card, four, gpu_node, process
 from tests.clusters import DENIED, verdict
 from tests.trees import RECORDED, needs_recorded

@@ -23,7 +23,7 @@ from ncclcheck.probes.facts import (
     known,
     replace,
 )
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.reports.judgement.rule import all_rules
 from tests.cards import FABRIC, GIB, LINKS, ROWS, SPARE, card, four, gpu_node, process
 from tests.clusters import DENIED, told, verdict
 

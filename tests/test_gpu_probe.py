@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncclcheck.probes import gpu, kernel_log
 from ncclcheck.probes.facts import DeviceFile, Gpus, Unread, unread_in
-from ncclcheck.probes.gpu import imex, xids
-from ncclcheck.probes.gpu.mine import split
-from ncclcheck.probes.machine import Machine
+from ncclcheck.probes.machine import gpu, kernel_log
+from ncclcheck.probes.machine.access import Machine
+from ncclcheck.probes.machine.gpu import imex, xids
+from ncclcheck.probes.machine.gpu.mine import split
 from tests.cards import card
 from tests.trees import RECORDED, ROOT, needs_recorded, tree
 
@@ -175,8 +175,8 @@ def _build(folder: Path, code: int) -> None:
 
 def _probe_with(folder: Path, before: str = "") -> str:
     code = f"""
-from ncclcheck.probes import gpu, machine
-from ncclcheck.probes.gpu import cuda
+from ncclcheck.probes.machine import gpu, access as machine
+from ncclcheck.probes.machine.gpu import cuda
 {before}
 print(gpu.probe(machine.Machine()))
 """

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from ncclcheck.probes.facts import Gpus, NvFabric, Service, Unread, replace
-from ncclcheck.probes.gpu.services import services
-from ncclcheck.probes.machine import Machine
-from ncclcheck.probes.process import Output
+from ncclcheck.probes.machine.access import Machine
+from ncclcheck.probes.machine.gpu.services import services
+from ncclcheck.probes.machine.process import Output
 from tests.cards import FABRIC, four, gpu_node
 from tests.clusters import DENIED, verdict
 

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from ncclcheck.probes.facts import Cluster, Logs, Measurements
-from ncclcheck.reports.findings import State, Verdict
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.log_story import Cause, diagnosis
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.reports.judgement.findings import State, Verdict
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
+from ncclcheck.reports.subjects.logs.story import Cause, diagnosis
 from tests import flight_jobs
 from tests.logs import parsed
 

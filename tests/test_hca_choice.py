@@ -5,15 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ncclcheck.probes.facts import Gid
-from ncclcheck.reports.hca import (
-    Entry,
-    UsedPort,
-    automatic_gid,
-    gid_choice,
-    hca_choice,
-    parse_hca,
-)
-from ncclcheck.reports.variables import Version
+from ncclcheck.reports.subjects.nccl.hca import Entry, UsedPort, automatic_gid, gid_choice, hca_choice, parse_hca
+from ncclcheck.reports.subjects.nccl.variables import Version
 from tests.clusters import ABSENT, DENIED
 from tests.hcas import gid, hca, port, roce, table
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from ncclcheck.reports import block_text, terminal
-from ncclcheck.reports.findings import State
-from ncclcheck.reports.groups import Block, Place
-from ncclcheck.reports.headings import heading
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.reports.judgement.findings import State
+from ncclcheck.reports.judgement.rule import all_rules
+from ncclcheck.reports.output import terminal
+from ncclcheck.reports.text import block_text
+from ncclcheck.reports.text.groups import Block, Place
+from ncclcheck.reports.text.headings import heading
 from tests import stories
 
 

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncclcheck.probes import health, leaves, pci
 from ncclcheck.probes.facts import (
     Answer,
     Commit,
@@ -29,8 +28,10 @@ from ncclcheck.probes.facts import (
     Swap,
     Unread,
 )
-from ncclcheck.probes.health import errors, mounted, waiting
-from ncclcheck.probes.machine import Machine
+from ncclcheck.probes.machine import health
+from ncclcheck.probes.machine.access import Machine
+from ncclcheck.probes.machine.devices import leaves, pci
+from ncclcheck.probes.machine.health import errors, mounted, waiting
 from tests.trees import tree
 
 EDAC = "/sys/devices/system/edac/mc"

@@ -7,13 +7,13 @@ import struct
 
 import pytest
 
-from ncclcheck.probes import netlink
 from ncclcheck.probes.facts import Burst, replace
-from ncclcheck.probes.filters import parsed
-from ncclcheck.reports.findings import State
-from ncclcheck.reports.held_up import held_up
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.probes.machine.net import netlink
+from ncclcheck.probes.machine.net.filters import parsed
+from ncclcheck.reports.judgement.findings import State
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
+from ncclcheck.reports.subjects.failures.held_up import held_up
 from tests.stories import load
 
 _RATE = 12_500_000  # bytes a second: 100 Mbit/s

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncclcheck.probes import host, rdma
 from ncclcheck.probes.facts import Host, Limits, Resolution, Space, Unread
-from ncclcheck.probes.machine import Machine
+from ncclcheck.probes.machine.access import Machine
+from ncclcheck.probes.machine.devices import rdma
+from ncclcheck.probes.machine.host import host
 from tests.trees import RECORDED, needs_recorded, tree
 
 LIMITS = """Limit                     Soft Limit           Hard Limit           Units

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclcheck.errors import UsageError
+from ncclcheck.base.errors import UsageError
 from ncclcheck.launch.hostfile import Host, from_file, from_lines, from_option
 
 _OPEN_MPI = """\

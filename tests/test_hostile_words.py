@@ -9,12 +9,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ncclcheck import finish, progress
-from ncclcheck.options import Options
+from ncclcheck.base import progress
 from ncclcheck.probes.facts import Cluster, Job, JobEnd, Measurements, Run, Silence
 from ncclcheck.probes.logs.reading import Reading
-from ncclcheck.reports import jsondoc, junit, markdown, prometheus
-from ncclcheck.reports.visible import in_json, visible
+from ncclcheck.reports.judgement import jsondoc
+from ncclcheck.reports.output import junit, markdown, prometheus
+from ncclcheck.reports.text.visible import in_json, visible
+from ncclcheck.results import finish
+from ncclcheck.run.plan.options import Options
 from tests import clusters
 from tests.conftest import Command
 

@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ncclcheck.probes.facts import Unread, replace
-from ncclcheck.reports import closing, html
-from ncclcheck.reports.findings import Finding, State, Where, fail, seen, you
-from ncclcheck.reports.html import facts
-from ncclcheck.reports.html.limits import LIMITS, MOST_BYTES
-from ncclcheck.reports.html.page import render
-from ncclcheck.reports.html.sections import figures
-from ncclcheck.reports.jsondoc import Document, Recommendation
+from ncclcheck.reports.judgement.findings import Finding, State, Where, fail, seen, you
+from ncclcheck.reports.judgement.jsondoc import Document, Recommendation
+from ncclcheck.reports.output import html
+from ncclcheck.reports.output.html import facts
+from ncclcheck.reports.output.html.limits import LIMITS, MOST_BYTES
+from ncclcheck.reports.output.html.page import render
+from ncclcheck.reports.output.html.sections import figures
+from ncclcheck.reports.text import closing
 from tests import stories
 from tests.large_result import large
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ncclcheck.probes.facts import replace
-from ncclcheck.reports import html
-from ncclcheck.reports.jsondoc import Recommendation
-from ncclcheck.reports.settings_forms import quoted
+from ncclcheck.reports.judgement.jsondoc import Recommendation
+from ncclcheck.reports.output import html
+from ncclcheck.reports.output.settings_forms import quoted
 from tests.conftest import ROOT
 from tests.large_result import large
 

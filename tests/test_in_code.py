@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclcheck.in_code import NotReady, preflight
+from ncclcheck.commands.in_code import NotReady, preflight
 from tests.conftest import environment
 
 _RANK = "{python} -m ncclcheck env -o short >/dev/null 2>&1; echo rank $RANK ends with $?"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from ncclcheck import faults, plan
-from ncclcheck.errors import UsageError
-from ncclcheck.plan import BenchOptions
-from ncclcheck.probes.context import Injection, Row
+from ncclcheck.base.errors import UsageError
 from ncclcheck.probes.facts import Cluster, Job, Node, RankState, Run
-from ncclcheck.reports.findings import Finding, State
-from ncclcheck.reports.jsondoc import Document
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.probes.job.context import Injection, Row
+from ncclcheck.reports.judgement.findings import Finding, State
+from ncclcheck.reports.judgement.jsondoc import Document
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
+from ncclcheck.run.plan import bench_plan, faults
+from ncclcheck.run.plan.bench_plan import BenchOptions
 from tests.conftest import Command
 
 ROWS = [Row(op="barrier", bytes=0), Row(op="broadcast", bytes=4), Row(op="all_gather", bytes=4)]
@@ -97,8 +97,8 @@ def test_several_are_given_by_comma_or_one_by_one() -> None:
 
 def test_a_soak_lengthens_what_is_stated_and_the_deadline() -> None:
     plain, soaked = BenchOptions(), BenchOptions(soak=3600.0)
-    assert plan.stated_seconds(soaked) == plan.stated_seconds(plain) + 3600
-    assert plan.default_deadline("bench", soaked) == plan.default_deadline("bench", plain) + 3600
+    assert bench_plan.stated_seconds(soaked) == bench_plan.stated_seconds(plain) + 3600
+    assert bench_plan.default_deadline("bench", soaked) == bench_plan.default_deadline("bench", plain) + 3600
 
 
 @pytest.mark.parametrize("arguments", [("--inject", "fire=1"), ("--soak", "0.5"), ("--soak", "90000")])

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from ncclcheck.probes import interruptions
 from ncclcheck.probes.facts import (
     Collective,
     Interruptions,
@@ -20,8 +19,9 @@ from ncclcheck.probes.facts import (
     Traffic,
     replace,
 )
-from ncclcheck.probes.timing import summary
-from ncclcheck.reports.findings import Finding, State
+from ncclcheck.probes.job.timing import summary
+from ncclcheck.probes.job.usage import interruptions
+from ncclcheck.reports.judgement.findings import Finding, State
 from tests.clusters import LO, nic, node, verdict
 from tests.trees import tree
 

@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping
 
 import pytest
 
-from ncclcheck import wire
-from ncclcheck.gather import Gathered
+from ncclcheck.base import wire
 from ncclcheck.launch.agents import Closed, Said
 from ncclcheck.probes.facts import RankState
+from ncclcheck.run.gather import Gathered
 
 
 class _Link:

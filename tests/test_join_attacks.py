@@ -13,9 +13,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ncclcheck import wire
-from ncclcheck.launch import meet, sealed
-from ncclcheck.probes.context import DataPlan
+from ncclcheck.base import wire
+from ncclcheck.launch.joining import join_protocol, sealed
+from ncclcheck.probes.job.context import DataPlan
 from tests.conftest import ROOT, environment
 
 PREFLIGHT = ("preflight", "--level", "quick")
@@ -43,19 +43,19 @@ class FakeLead:
     def _lead(self, connection: socket.socket) -> None:
         connection.settimeout(20)
         lines = connection.makefile("rb")
-        greeting = meet.Greeting(
-            protocol=meet.PROTOCOL,
+        greeting = join_protocol.Greeting(
+            protocol=join_protocol.PROTOCOL,
             version="1",
             nonce=sealed.nonce(),
-            run=meet.run_digest(""),
+            run=join_protocol.run_digest(""),
             secret="secret" if self._key else "none",
         )
-        connection.sendall(meet.encode(greeting))
-        join = meet.from_node(lines.readline())
-        assert isinstance(join, meet.Join)
-        hand = meet.Handshake(sealed.run_key(self._key, ""), greeting, join)
-        welcome = meet.Welcome(name="h2", proof="")
-        connection.sendall(meet.encode(msgspec.structs.replace(welcome, proof=hand.of_meeting(welcome))))
+        connection.sendall(join_protocol.encode(greeting))
+        join = join_protocol.from_node(lines.readline())
+        assert isinstance(join, join_protocol.Join)
+        hand = join_protocol.Handshake(sealed.run_key(self._key, ""), greeting, join)
+        welcome = join_protocol.Welcome(name="h2", proof="")
+        connection.sendall(join_protocol.encode(msgspec.structs.replace(welcome, proof=hand.of_meeting(welcome))))
         theirs, ours = hand.seals()
         for order in self._orders:
             connection.sendall(ours.close(wire.order(1, order)))
@@ -63,8 +63,8 @@ class FakeLead:
             self.said.append(theirs.open(line))
             if b"job_ended" in line:
                 break
-        done = meet.Done(exit_code=0, decision="\x1b]0;owned\x07READY: all nodes fine")
-        connection.sendall(ours.close(meet.encode(done)))
+        done = join_protocol.Done(exit_code=0, decision="\x1b]0;owned\x07READY: all nodes fine")
+        connection.sendall(ours.close(join_protocol.encode(done)))
         lines.read()
 
     def close(self) -> None:

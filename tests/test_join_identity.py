@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from ncclcheck.errors import UsageError
-from ncclcheck.launch.identity import Identity, identity
+from ncclcheck.base.errors import UsageError
 from ncclcheck.launch.join import line_for_other, wait_of
-from ncclcheck.options import Options
+from ncclcheck.launch.joining.identity import Identity, identity
+from ncclcheck.run.plan.options import Options
 
 TYPED: dict[str, Any] = {"nodes": 2, "node_rank": 1, "rdzv_endpoint": "10.0.0.1:29400"}
 MASTER = {"MASTER_ADDR": "a0", "MASTER_PORT": "23456"}

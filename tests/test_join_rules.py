@@ -21,9 +21,9 @@ from ncclcheck.probes.facts import (
     Variable,
     replace,
 )
-from ncclcheck.reports.findings import Verdict
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.reports.judgement.findings import Verdict
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
 from tests.clusters import ABSENT, DENIED, LO, nic, node, route, told, verdict
 
 DOCKER = nic("docker0", "172.17.0.1/16", kind="bridge", members=["veth1"])

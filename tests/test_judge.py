@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from ncclcheck.exits import of_outcome
+from ncclcheck.base.exits import of_outcome
 from ncclcheck.probes.facts import Cluster, Host, Job, Node, Policy, Requirement, Unread, at, replace
-from ncclcheck.reports import decision
-from ncclcheck.reports.derived import derived
-from ncclcheck.reports.findings import Finding, State, Where, fail, seen, you
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import NothingToJudge, Rule, all_rules
+from ncclcheck.reports.judgement import decision
+from ncclcheck.reports.judgement.derived import derived
+from ncclcheck.reports.judgement.findings import Finding, State, Where, fail, seen, you
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import NothingToJudge, Rule, all_rules
 
 
 def _rule(code: str, body: object, **changes: object) -> Rule:

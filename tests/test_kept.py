@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from ncclcheck.probes.facts import Cluster, Connect, Filter, Network, PolicyRule, RefusingRoute, Unread, replace
-from ncclcheck.probes.filters import parsed
-from ncclcheck.reports.findings import Finding, State
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.probes.machine.net.filters import parsed
+from ncclcheck.reports.judgement.findings import Finding, State
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
 from tests.clusters import DENIED
 from tests.reach_clusters import DROPPED, judged, pairs
 from tests.reach_clusters import hosts as nodes_of

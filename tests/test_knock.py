@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from ncclcheck import wire
-from ncclcheck.follower import around
-from ncclcheck.gather import Gathered
+from ncclcheck.base import wire
 from ncclcheck.launch.agents import Closed, Said
-from ncclcheck.launch.secret import NO_SECRET
-from ncclcheck.own_command import NotOurs, OwnCommand
+from ncclcheck.launch.joining.secret import NO_SECRET
 from ncclcheck.probes.facts import Door, Job, Knock, Run, Silence
 from ncclcheck.probes.reach import knock
-from ncclcheck.reports.findings import Finding, State
+from ncclcheck.reports.judgement.findings import Finding, State
+from ncclcheck.run.follower import around
+from ncclcheck.run.gather import Gathered
+from ncclcheck.run.own_command import NotOurs, OwnCommand
 from tests.clusters import verdict
 from tests.reach_clusters import hosts, measured
 

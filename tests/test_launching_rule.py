@@ -8,9 +8,9 @@ import psutil
 import pytest
 
 from ncclcheck.probes.facts import Cluster, Job, Node, Run, Silence
-from ncclcheck.reports.findings import Finding, State
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.reports.judgement.findings import Finding, State
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
 from tests.conftest import ROOT, Command
 
 
@@ -283,7 +283,7 @@ def test_a_deadline_that_came_too_early_is_blamed_and_no_node() -> None:
 @pytest.mark.parametrize("command", ["env", "bench"])
 def test_so_it_is_on_a_machine_that_is_slow(ncclcheck: Command, tmp_path: Path, command: str) -> None:
     (tmp_path / "sitecustomize.py").write_text(
-        "import sys, time\nif 'ncclcheck.agent' in ' '.join(sys.orig_argv): time.sleep(20)\n"
+        "import sys, time\nif 'ncclcheck.node.agent' in ' '.join(sys.orig_argv): time.sleep(20)\n"
     )
     ran = ncclcheck(command, "--deadline", "1", "-o", "short", seconds=20, PYTHONPATH=f"{tmp_path}:{ROOT}")
     assert ran.code == 3

@@ -13,12 +13,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ncclcheck import finish, progress
-from ncclcheck.options import Options
+from ncclcheck.base import progress
 from ncclcheck.probes.facts import Cluster, Job, JobEnd, Leftover, RankState, Run, Silence
-from ncclcheck.probes.facts.secrets import is_secret, masked, without_secrets
-from ncclcheck.probes.process import _describe
-from ncclcheck.reports import jsondoc
+from ncclcheck.probes.facts.guard.secrets import is_secret, masked, without_secrets
+from ncclcheck.probes.machine.process import _describe
+from ncclcheck.reports.judgement import jsondoc
+from ncclcheck.results import finish
+from ncclcheck.run.plan.options import Options
 from tests import clusters
 from tests.conftest import Command
 

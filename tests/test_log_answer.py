@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from ncclcheck import finish
-from ncclcheck.options import Options
 from ncclcheck.probes.facts import Cluster, Measurements
-from ncclcheck.reports import terminal
-from ncclcheck.reports.jsondoc import Document
+from ncclcheck.reports.judgement.jsondoc import Document
+from ncclcheck.reports.output import terminal
+from ncclcheck.results import finish
+from ncclcheck.run.plan.options import Options
 from tests import logcases, logs_of_torch
 from tests.conftest import ROOT
 from tests.logs import parsed

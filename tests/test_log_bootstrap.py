@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ncclcheck.reports.findings import State
+from ncclcheck.reports.judgement.findings import State
 from tests.logs import judged, raised
 
 MINE = {f"LOG{number:03}" for number in [*range(10, 30), *range(160, 170)]}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ncclcheck.probes.facts import LogEvent
-from ncclcheck.reports.findings import Finding, State
-from ncclcheck.reports.log_exceptions import family
+from ncclcheck.reports.judgement.findings import Finding, State
+from ncclcheck.reports.subjects.logs.exceptions import family
 from tests.logs import judged, parsed
 
 _TORCHRUN = (

@@ -8,10 +8,10 @@ from random import Random
 import pytest
 
 from ncclcheck.probes.facts import Cluster, Measurements
-from ncclcheck.reports import decision
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
-from ncclcheck.reports.rules.log_ends import ENDED
+from ncclcheck.reports.judgement import decision
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
+from ncclcheck.reports.rules.log.ends import ENDED
 from tests import logcases
 from tests.logs import parsed
 

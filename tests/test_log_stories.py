@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from ncclcheck import finish
-from ncclcheck.options import Options
 from ncclcheck.probes.facts import Cluster, Measurements
-from ncclcheck.reports import log_signs, terminal
-from ncclcheck.reports.rule import Rule, all_rules
+from ncclcheck.reports.judgement.rule import Rule, all_rules
+from ncclcheck.reports.output import terminal
+from ncclcheck.reports.subjects.logs import meanings
+from ncclcheck.results import finish
+from ncclcheck.run.plan.options import Options
 from tests.conftest import ROOT
 from tests.logs import judged, parsed, raised
 
@@ -55,11 +56,11 @@ def test_the_report_fits_80_columns(path: Path) -> None:
 def test_every_sign_is_read_by_a_rule_or_known_as_what_follows_or_as_harmless() -> None:
     from ncclcheck.probes.logs.signs import all_signs  # noqa: PLC0415
 
-    sources = [path for path in (ROOT / "ncclcheck/reports").rglob("*.py") if path.name != "log_signs.py"]
+    sources = [path for path in (ROOT / "ncclcheck/reports").rglob("*.py") if path.name != "meanings.py"]
     read = "\n".join(path.read_text() for path in sources)
-    known = {*log_signs.CONSEQUENCES, *log_signs.HARMLESS, *log_signs.CONTEXT}
+    known = {*meanings.CONSEQUENCES, *meanings.HARMLESS, *meanings.CONTEXT}
     assert [sign.name for sign in all_signs() if sign.name not in known and f'"{sign.name}"' not in read] == []
-    assert {*log_signs.CONSEQUENCES}.isdisjoint(log_signs.HARMLESS)
+    assert {*meanings.CONSEQUENCES}.isdisjoint(meanings.HARMLESS)
 
 
 def test_no_log_no_verdict() -> None:

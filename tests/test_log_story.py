@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from ncclcheck.probes.facts import LogEvent, Logs
-from ncclcheck.reports import log_signs
-from ncclcheck.reports.findings import Finding, State, Verdict, Where, fail, seen, warn, you
-from ncclcheck.reports.log_story import Diagnosis, diagnosis
+from ncclcheck.reports.judgement.findings import Finding, State, Verdict, Where, fail, seen, warn, you
+from ncclcheck.reports.subjects.logs import meanings
+from ncclcheck.reports.subjects.logs.story import Diagnosis, diagnosis
 from tests.logs import judged, parsed
 
 _SHM = "{at}gpu-a17:47:48 [3] include/shm.h:28 NCCL WARN Error: failed to extend /dev/shm/nccl-x6bwvx to 96 bytes"
@@ -110,7 +110,7 @@ def test_other_families_are_no_part_of_it() -> None:
 
 
 def test_what_a_finding_rests_on_is_not_called_harmless() -> None:
-    harmless = next(iter(log_signs.HARMLESS))
+    harmless = next(iter(meanings.HARMLESS))
     events = [_event(1, sign=harmless), _event(2, sign=harmless)]
     alone = diagnosis(Logs(events=events), [])
     used = diagnosis(Logs(events=events), [_verdict(_finding(1), "LOG950")])

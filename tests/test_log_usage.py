@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from ncclcheck.probes.logs.docker import Unwrapped
+from ncclcheck.probes.logs.files.docker import Unwrapped
 from tests.logs import judged, raised
 
 _GAI = "[W1109 10:12:13.2 socket.cpp:764] [c10d] The IPv6 network addresses of (gpu-x.invalid, 29519) cannot be "

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from ncclcheck import finish
-from ncclcheck.options import Options
 from ncclcheck.probes.facts import Cluster, Measurements
-from ncclcheck.reports import closing
-from ncclcheck.reports.findings import State
-from ncclcheck.reports.jsondoc import Document
+from ncclcheck.reports.judgement.findings import State
+from ncclcheck.reports.judgement.jsondoc import Document
+from ncclcheck.reports.text import closing
+from ncclcheck.results import finish
+from ncclcheck.run.plan.options import Options
 from tests.logs import judged, parsed
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ncclcheck.probes.facts import LogEvent, LogProcess
-from ncclcheck.reports.hangs import hangs
+from ncclcheck.reports.subjects.logs.hangs import hangs
 from tests.logs import parsed
 
 _HEAD = "gpu-a17:4711:4790 [0] "

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclcheck.launch import other_port, slow_login
+from ncclcheck.launch.remote import other_port, slow_login
 
 _SAID = "ssh: connect to host 127.0.0.1 port 9: Connection refused"
 

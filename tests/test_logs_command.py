@@ -15,13 +15,13 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from ncclcheck import logs
-from ncclcheck.errors import UsageError
-from ncclcheck.options import Options
+from ncclcheck.base.errors import UsageError
+from ncclcheck.commands import logs
 from ncclcheck.probes.facts import LogEvent
-from ncclcheck.probes.logs import sources
-from ncclcheck.reports import jsondoc
-from ncclcheck.reports.jsondoc import Document
+from ncclcheck.probes.logs.files import sources
+from ncclcheck.reports.judgement import jsondoc
+from ncclcheck.reports.judgement.jsondoc import Document
+from ncclcheck.run.plan.options import Options
 from tests.conftest import Command, environment
 from tests.logs import parsed
 
@@ -329,7 +329,7 @@ def test_every_form_tells_the_story(ncclcheck: Command, tmp_path: Path) -> None:
 
 def test_the_page_tells_the_story(told: Told, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from ncclcheck.reports import html  # noqa: PLC0415 - wants the extra
+    from ncclcheck.reports.output import html  # noqa: PLC0415 - wants the extra
 
     (tmp_path / "train.log").write_text(FAILED.replace("nccl-x6bwvx", "<b>x"))
     page = html.text(told("train.log")[1])

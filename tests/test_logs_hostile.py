@@ -20,16 +20,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ncclcheck import finish
-from ncclcheck.options import Options
 from ncclcheck.probes.facts import Cluster, Measurements
-from ncclcheck.probes.logs import prefixes, times
-from ncclcheck.probes.logs.lines import LONGEST
+from ncclcheck.probes.logs.files import prefixes, times
+from ncclcheck.probes.logs.files.lines import LONGEST
 from ncclcheck.probes.logs.match import Matcher, bare
 from ncclcheck.probes.logs.reading import Reading
 from ncclcheck.probes.logs.signs import Sign, all_signs
-from ncclcheck.reports import jsondoc, junit, markdown, prometheus, terminal
-from ncclcheck.reports.anonymise import anonymised
+from ncclcheck.reports.judgement import jsondoc
+from ncclcheck.reports.output import junit, markdown, prometheus, terminal
+from ncclcheck.reports.output.anonymise import anonymised
+from ncclcheck.results import finish
+from ncclcheck.run.plan.options import Options
 from tests.conftest import environment
 
 SIGNS = all_signs()

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from ncclcheck.follower import ended
-from ncclcheck.launch import look
 from ncclcheck.launch.agents import Closed, Events, ProcessLink
+from ncclcheck.launch.remote import look
 from ncclcheck.probes.facts import Look
+from ncclcheck.run.follower import ended
 
 _ENV = {"PATH": os.environ["PATH"]}
 

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 import pytest
 
 from ncclcheck.probes.facts import Cluster, Echoes, Job, Measurements, PairTime, Run, replace
-from ncclcheck.reports import closing
-from ncclcheck.reports.causal import causes_first
 from ncclcheck.reports.culprit import culprits
-from ncclcheck.reports.findings import State, Verdict
-from ncclcheck.reports.jsondoc import Document
-from ncclcheck.reports.judge import judge
+from ncclcheck.reports.judgement.causal import causes_first
+from ncclcheck.reports.judgement.findings import State, Verdict
+from ncclcheck.reports.judgement.jsondoc import Document
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.text import closing
 from tests.reach_clusters import Change, hosts, measured
 
 Speeds = Mapping[tuple[str, str], float]

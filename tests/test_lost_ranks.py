@@ -6,8 +6,8 @@ import pytest
 
 from ncclcheck.probes.facts import Cluster, Job, JobEnd, Node, RankState, Run, Silence, replace
 from ncclcheck.reports.culprit import culprits
-from ncclcheck.reports.findings import State
-from ncclcheck.reports.rules.ranks import every_rank_reached_every_collective
+from ncclcheck.reports.judgement.findings import State
+from ncclcheck.reports.rules.run.ranks import every_rank_reached_every_collective
 
 STEP = "all_reduce 1 MiB"
 WAITING = [

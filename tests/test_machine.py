@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ncclcheck.probes.facts import Limits, Unread
-from ncclcheck.probes.machine import Machine
+from ncclcheck.probes.machine.access import Machine
 
 
 @pytest.fixture

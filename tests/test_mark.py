@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ncclcheck import wire
+from ncclcheck.base import wire
 from ncclcheck.probes.facts import Door, Marks, Unread
 from ncclcheck.probes.reach import Mark
 from tests.conftest import ROOT, environment
@@ -154,7 +154,7 @@ def test_a_server_that_dies_in_between(tmp_path: Path, child: Callable[[Mark], p
 
 def _agent(folder: Path) -> tuple[subprocess.Popen[bytes], list[Path]]:
     """A real agent whose door is open, and its files."""
-    argv = [sys.executable, "-m", "ncclcheck.agent", "--node", "0", "--name", "a", "--probe-seconds", "5"]
+    argv = [sys.executable, "-m", "ncclcheck.node.agent", "--node", "0", "--name", "a", "--probe-seconds", "5"]
     agent = subprocess.Popen(
         argv, cwd=folder, env=environment(PYTHONPATH=str(ROOT)), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )

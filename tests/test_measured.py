@@ -14,8 +14,8 @@ from ncclcheck.probes.facts import (
     Transport,
     replace,
 )
-from ncclcheck.probes.facts.transport import Connections, Endpoint
-from ncclcheck.reports.measured import lines
+from ncclcheck.probes.facts.measured.transport import Connections, Endpoint
+from ncclcheck.reports.text.measured import lines
 
 MIB = 2**20
 

@@ -16,10 +16,10 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from ncclcheck import wire
-from ncclcheck.launch import meet, sealed
+from ncclcheck.base import wire
 from ncclcheck.launch.agents import Closed, Event, Events, Said
-from ncclcheck.launch.meeting import Meeting, PortTaken, open_port
+from ncclcheck.launch.joining import join_protocol, sealed
+from ncclcheck.launch.joining.meeting import Meeting, PortTaken, open_port
 from ncclcheck.probes.facts import replace
 from tests.conftest import ROOT, environment
 
@@ -314,7 +314,7 @@ def test_inside_torchrun_every_rank_ends_alike(start: Start, port: int) -> None:
 @pytest.fixture
 def meeting(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Meeting, Events, int]]:
     """A meeting point of two nodes in this process, with less patience."""
-    monkeypatch.setattr(meet, "HANDSHAKE_S", 1.0)
+    monkeypatch.setattr(join_protocol, "HANDSHAKE_S", 1.0)
     events = Events()
     one = Meeting("127.0.0.1", [port], 2, "id", name="a", command="env", events=events)
     yield one, events, port
@@ -327,37 +327,39 @@ def _connect(port: int) -> socket.socket:
     return connection
 
 
-def _greeting(lines: BinaryIO) -> meet.Greeting:
-    found = meet.from_meeting(lines.readline())
-    assert isinstance(found, meet.Greeting)
+def _greeting(lines: BinaryIO) -> join_protocol.Greeting:
+    found = join_protocol.from_meeting(lines.readline())
+    assert isinstance(found, join_protocol.Greeting)
     return found
 
 
 class Guest:
     """A node that speaks by hand; `changes` are to what it says of itself, after its proof where `late`."""
 
-    def __init__(self, connection: socket.socket, greeting: meet.Greeting | None = None, **changes: Any) -> None:
+    def __init__(
+        self, connection: socket.socket, greeting: join_protocol.Greeting | None = None, **changes: Any
+    ) -> None:
         self.connection = connection
         self.lines = connection.makefile("rb")
         self.greeting = greeting or _greeting(self.lines)
         run_id, key = changes.pop("run_id", "id"), changes.pop("key", b"")
         self.proof = changes.pop("proof", None)
         given: dict[str, Any] = {
-            "protocol": meet.PROTOCOL, "version": "1", "command": "env", "nodes": 2, "name": "b",
+            "protocol": join_protocol.PROTOCOL, "version": "1", "command": "env", "nodes": 2, "name": "b",
             "address": "127.0.0.1", "nonce": sealed.nonce(), "node_rank": 1,
         }  # fmt: skip
-        self.join = meet.Join(**{**given, **changes})
-        self.hand = meet.Handshake(sealed.run_key(key, run_id), self.greeting, self.join)
+        self.join = join_protocol.Join(**{**given, **changes})
+        self.hand = join_protocol.Handshake(sealed.run_key(key, run_id), self.greeting, self.join)
         self.ours, self.theirs = self.hand.seals()
 
     def ask(self, **forged: Any) -> Guest:
         """Ask to take part. forged: what is changed after the proof was made."""
         proof = self.hand.of_node() if self.proof is None else self.proof
-        self.connection.sendall(meet.encode(replace(self.join, proof=proof, **forged)))
+        self.connection.sendall(join_protocol.encode(replace(self.join, proof=proof, **forged)))
         return self
 
-    def answer(self) -> meet.FromMeeting:
-        return meet.from_meeting(self.lines.readline())
+    def answer(self) -> join_protocol.FromMeeting:
+        return join_protocol.from_meeting(self.lines.readline())
 
     def say(self, line: bytes) -> None:
         self.connection.sendall(self.ours.close(line))
@@ -415,7 +417,7 @@ def test_a_proof_covers_all_that_a_node_says(meeting: tuple[Meeting, Events, int
     one, _, port = meeting
     with _connect(port) as connection:
         answer = Guest(connection).ask(**forged).answer()
-    assert isinstance(answer, meet.Refused)
+    assert isinstance(answer, join_protocol.Refused)
     assert (answer.kind, one.here) == ("other secret", {0: "a"})
 
 
@@ -436,11 +438,11 @@ def test_many_who_say_nothing_keep_nobody_out_for_long(meeting: tuple[Meeting, E
         while 1 not in one.here and time.monotonic() - begun < 15:
             with _connect(port) as connection:
                 try:
-                    assert isinstance(Guest(connection).ask().answer(), meet.Welcome)
+                    assert isinstance(Guest(connection).ask().answer(), join_protocol.Welcome)
                     break
                 except (OSError, ValueError):
                     time.sleep(0.2)
-    assert time.monotonic() - begun < meet.HANDSHAKE_S + 5
+    assert time.monotonic() - begun < join_protocol.HANDSHAKE_S + 5
 
 
 @pytest.mark.parametrize(
@@ -572,7 +574,7 @@ def test_a_late_node_is_told_so(meeting: tuple[Meeting, Events, int]) -> None:
     with _connect(port) as connection:
         guest = Guest(connection).ask()
         refused = guest.answer()
-    assert isinstance(refused, meet.Refused)
+    assert isinstance(refused, join_protocol.Refused)
     assert (refused.kind, refused.proof) == ("late", guest.hand.of_meeting(refused))
     assert "without node rank 1" in refused.reason
 

@@ -21,9 +21,9 @@ from ncclcheck.probes.facts import (
     replace,
     together,
 )
-from ncclcheck.reports.findings import State, Verdict
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.reports.judgement.findings import State, Verdict
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
 from tests import fake_nvml
 from tests.conftest import ROOT
 
@@ -104,7 +104,7 @@ def run(program: str, **env: str) -> str:
 
 _GROWS = """
 import msgspec, torch
-from ncclcheck.probes.memory import Watch
+from ncclcheck.probes.job.usage.memory import Watch
 watch = Watch(torch.device("cpu"))
 watch.mark("before_init")
 kept = torch.ones(16 * 2**20)
@@ -132,7 +132,7 @@ def test_a_rank_on_cpus() -> None:
 
 _ASKS = """
 import json, os
-from ncclcheck.probes.own_gpu import OwnGpus
+from ncclcheck.probes.job.usage.own_gpu import OwnGpus
 with open(os.environ["FAKE_NVML"]) as file:
     told = file.read().replace("PID", str(os.getpid()))
 with open(os.environ["FAKE_NVML"], "w") as file:
@@ -169,7 +169,7 @@ def test_what_a_process_holds_on_gpus(libraries: Path, tmp_path: Path, told: lis
 
 _WATCHES = """
 import json, os, torch
-from ncclcheck.probes.memory import Watch
+from ncclcheck.probes.job.usage.memory import Watch
 watch = Watch(torch.device("cuda", 1))
 watch.mark("before_init")
 with open(os.environ["FAKE_NVML"], "a") as file:
@@ -189,7 +189,7 @@ def test_when_a_context_was_first_seen(libraries: Path, tmp_path: Path) -> None:
 
 _STEPS = """
 import json, torch
-from ncclcheck.probes.memory import Watch
+from ncclcheck.probes.job.usage.memory import Watch
 watch = Watch(torch.device("cpu"))
 before = torch.ones(32 * 2**20)
 del before
@@ -210,5 +210,5 @@ def test_the_peak_of_the_steps_is_their_own() -> None:
 
 def test_without_a_driver() -> None:
     """No libcuda: nothing is known, nothing is raised."""
-    program = "from ncclcheck.probes.own_gpu import OwnGpus; print(OwnGpus().held(0), OwnGpus().elsewhere(0))"
+    program = "from ncclcheck.probes.job.usage.own_gpu import OwnGpus as G; print(G().held(0), G().elsewhere(0))"
     assert run(program).strip() == "None None"

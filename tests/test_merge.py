@@ -8,8 +8,7 @@ from typing import Literal
 
 import pytest
 
-from ncclcheck.errors import UsageError
-from ncclcheck.merge import merged
+from ncclcheck.base.errors import UsageError
 from ncclcheck.probes.facts import (
     Collective,
     Logs,
@@ -22,10 +21,11 @@ from ncclcheck.probes.facts import (
     replace,
 )
 from ncclcheck.probes.facts.training import Smoke
-from ncclcheck.reports import jsondoc
-from ncclcheck.reports.findings import State
-from ncclcheck.reports.jsondoc import Document, Saved
-from ncclcheck.reports.judge import judge
+from ncclcheck.reports.judgement import jsondoc
+from ncclcheck.reports.judgement.findings import State
+from ncclcheck.reports.judgement.jsondoc import Document, Saved
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.results.merge import merged
 from tests import stories
 from tests.conftest import Command
 

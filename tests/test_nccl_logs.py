@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ncclcheck.probes.facts import Endpoint, NetDevice, Transport, Unread
-from ncclcheck.probes.logs import place
-from ncclcheck.probes.logs.lines import LONGEST, Other, Record, read, split
-from ncclcheck.probes.logs.nccl import Log
-from ncclcheck.probes.logs.transports import transport
-from ncclcheck.probes.logs.vias import Via, via
+from ncclcheck.probes.logs.files.lines import LONGEST, Other, Record, read, split
+from ncclcheck.probes.logs.nccl_lines import place
+from ncclcheck.probes.logs.nccl_lines.records import Log
+from ncclcheck.probes.logs.nccl_lines.transports import transport
+from ncclcheck.probes.logs.nccl_lines.vias import Via, via
 from tests.trees import RECORDED, needs_recorded
 
 LOGS = Path(__file__).resolve().parent / "data/logs"

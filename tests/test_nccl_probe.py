@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclcheck.probes import nccl, nccl_files, stack
-from ncclcheck.probes.elf import find_section
 from ncclcheck.probes.facts import ConfLine, Library, Unread, known
-from ncclcheck.probes.machine import Machine
+from ncclcheck.probes.machine.access import Machine
+from ncclcheck.probes.machine.software import nccl, nccl_files, stack
+from ncclcheck.probes.machine.software.elf import find_section
 
 LIBNCCL = """
 const char *names[] = {"NCCL_DEBUG", "NCCL_IB_DISABLE", "text about NCCL_NOT_A_NAME in a log", "TORCH"};

@@ -27,9 +27,9 @@ from ncclcheck.probes.facts import (
     Unread,
     Variable,
 )
-from ncclcheck.reports.findings import Finding, State, Verdict
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.reports.judgement.findings import Finding, State, Verdict
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
 
 X = "/opt/x/libnccl.so.2"
 GAMING = Gpus(

@@ -22,13 +22,14 @@ from ncclcheck.probes.facts import (
     Volley,
     replace,
 )
-from ncclcheck.probes.reach.local import parsed_neighbours
-from ncclcheck.reports import closing, hosts_file
-from ncclcheck.reports.causal import causes_first
-from ncclcheck.reports.findings import Finding, State, Verdict, Where, fail, seen, you
-from ncclcheck.reports.jsondoc import Document
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.probes.machine.net.addresses import parsed_neighbours
+from ncclcheck.reports.judgement.causal import causes_first
+from ncclcheck.reports.judgement.findings import Finding, State, Verdict, Where, fail, seen, you
+from ncclcheck.reports.judgement.jsondoc import Document
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
+from ncclcheck.reports.subjects.addresses import hosts_file
+from ncclcheck.reports.text import closing
 from tests.clusters import LO, nic, node, route, told, verdict
 from tests.reach_clusters import CUT, DROPPED, STALLED, Change, codes_told, hosts, judged, measured, pairs
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncclcheck.probes import network
 from ncclcheck.probes.facts import Address, Interface, InterfaceKind, Network, Packets, Route, Unread, known
-from ncclcheck.probes.machine import Machine
+from ncclcheck.probes.machine.access import Machine
+from ncclcheck.probes.machine.net import network
 from tests.trees import RECORDED, needs_recorded, tree
 
 NET = "/sys/class/net"

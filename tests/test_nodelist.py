@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclcheck.errors import UsageError
+from ncclcheck.base.errors import UsageError
 from ncclcheck.launch.nodelist import MOST_NODES, expand, fold
 
 

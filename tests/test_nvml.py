@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ncclcheck.probes.facts import Gpu, Gpus, Unread, unread_in
-from ncclcheck.reports.jsondoc import Document
+from ncclcheck.reports.judgement.jsondoc import Document
 from tests import fake_nvml
 from tests.conftest import Command, Ran
 
@@ -21,8 +21,8 @@ pytestmark = fake_nvml.needs_gcc
 GIB = 2**30
 PROBE = """
 import sys, msgspec
-from ncclcheck.probes import gpu, machine
-from ncclcheck.probes.gpu import nvml
+from ncclcheck.probes.machine import gpu, access as machine
+from ncclcheck.probes.machine.gpu import nvml
 nvml.LONGEST_ANSWER = float(sys.argv[1])
 sys.stdout.buffer.write(msgspec.json.encode(gpu.probe(machine.Machine())))
 """

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from ncclcheck import plan
-from ncclcheck.endpoint import free_port
-from ncclcheck.errors import UsageError
-from ncclcheck.plan import BenchOptions, Shape
+from ncclcheck.base.endpoint import free_port
+from ncclcheck.base.errors import UsageError
 from ncclcheck.probes.facts import Connections, Gpus, Node, Transport
-from ncclcheck.reports.findings import State
-from ncclcheck.reports.jsondoc import Document
+from ncclcheck.reports.judgement.findings import State
+from ncclcheck.reports.judgement.jsondoc import Document
+from ncclcheck.run.plan import bench_plan
+from ncclcheck.run.plan.bench_plan import BenchOptions, Shape
 from tests.conftest import Command, environment
 
 NCCL = BenchOptions(backend="nccl")
@@ -33,7 +33,7 @@ def _nodes(count: int, gpus: int) -> list[Node]:
 def test_simulated_nodes_share_gpus_where_nccl_is_asked_for(
     nodes: int, gpus: int, ranks: int, shared: bool
 ) -> None:
-    shape = plan.shape(NCCL, _nodes(nodes, gpus), simulated=True)
+    shape = bench_plan.shape(NCCL, _nodes(nodes, gpus), simulated=True)
     assert (shape.backend, shape.ranks_per_node) == ("nccl", ranks)
     assert ("share" in shape.note and "of one card" in shape.note) is shared
 
@@ -47,16 +47,16 @@ def test_simulated_nodes_share_gpus_where_nccl_is_asked_for(
     ],
 )
 def test_every_node_is_given_its_gpus(shape: Shape, visible: list[str], expected: list[list[str]]) -> None:
-    assert [plan.gpus_of(index, shape, visible) for index in range(len(expected))] == expected
+    assert [bench_plan.gpus_of(index, shape, visible) for index in range(len(expected))] == expected
 
 
 def test_real_nodes_and_several_ranks_share_nothing() -> None:
     with pytest.raises(UsageError, match="not every node has a GPU"):
-        plan.shape(NCCL, _nodes(2, 0), simulated=True)
+        bench_plan.shape(NCCL, _nodes(2, 0), simulated=True)
     with pytest.raises(UsageError, match="2 nodes that share 1 GPU have one rank each"):
-        plan.shape(BenchOptions(backend="nccl", nproc_per_node=2), _nodes(2, 1), simulated=True)
-    assert plan.shape(BenchOptions(), _nodes(2, 1), simulated=True).backend == "gloo"
-    assert plan.shape(NCCL, _nodes(2, 1), simulated=False) == Shape("nccl", 1)
+        bench_plan.shape(BenchOptions(backend="nccl", nproc_per_node=2), _nodes(2, 1), simulated=True)
+    assert bench_plan.shape(BenchOptions(), _nodes(2, 1), simulated=True).backend == "gloo"
+    assert bench_plan.shape(NCCL, _nodes(2, 1), simulated=False) == Shape("nccl", 1)
 
 
 def _bare(backend: str, size: int, iterations: int) -> float:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from ncclcheck import outputs
-from ncclcheck.errors import UsageError
-from ncclcheck.options import Options
-from ncclcheck.reports import jsondoc, markdown
+from ncclcheck.base.errors import UsageError
+from ncclcheck.reports.judgement import jsondoc
+from ncclcheck.reports.output import markdown
+from ncclcheck.results import outputs
+from ncclcheck.run.plan.options import Options
 from tests import stories
 from tests.conftest import Command
 

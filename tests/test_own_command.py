@@ -7,16 +7,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from ncclcheck import plan_data, plan_preflight, plan_smoke, wire
-from ncclcheck.errors import UsageError
-from ncclcheck.launch.secret import NO_SECRET, Secret
-from ncclcheck.own_command import NotOurs, OwnCommand
-from ncclcheck.plan_data import DataOptions
-from ncclcheck.plan_preflight import PreflightOptions
-from ncclcheck.plan_smoke import SmokeOptions
-from ncclcheck.probes.context import CollectivePlan, DataPlan, Injection, JobPlan, Row, TrainingPlan
+from ncclcheck.base import wire
+from ncclcheck.base.errors import UsageError
+from ncclcheck.launch.joining.secret import NO_SECRET, Secret
 from ncclcheck.probes.facts import replace
-from ncclcheck.reports.variables import reference
+from ncclcheck.probes.job.context import CollectivePlan, DataPlan, Injection, JobPlan, Row, TrainingPlan
+from ncclcheck.reports.subjects.nccl.variables import reference
+from ncclcheck.run.own_command import NotOurs, OwnCommand
+from ncclcheck.run.plan import data_plan, preflight_plan, smoke_plan
+from ncclcheck.run.plan.data_plan import DataOptions
+from ncclcheck.run.plan.preflight_plan import PreflightOptions
+from ncclcheck.run.plan.smoke_plan import SmokeOptions
 
 SECRET = Secret("secret", b"0123456789abcdef")
 RUN_ID = "ncclcheck-12-1700000000000000000"
@@ -24,8 +25,8 @@ RUN_ID = "ncclcheck-12-1700000000000000000"
 
 def _own(data: str = "", **smoke: Any) -> OwnCommand:
     return OwnCommand(
-        training=plan_smoke.training(SmokeOptions(**smoke), directory="/here"),
-        data=plan_data.named(DataOptions(factory=data, kwargs={"n": 1}), directory="/here") if data else None,
+        training=smoke_plan.training(SmokeOptions(**smoke), directory="/here"),
+        data=data_plan.named(DataOptions(factory=data, kwargs={"n": 1}), directory="/here") if data else None,
         seconds=100,
     )
 
@@ -45,7 +46,7 @@ def _job(parts: JobPlan | None = None, **changes: Any) -> wire.Job:
 
 
 def _training(**changes: Any) -> JobPlan:
-    return JobPlan(training=replace(plan_smoke.training(SmokeOptions(), directory="/evil"), **changes))
+    return JobPlan(training=replace(smoke_plan.training(SmokeOptions(), directory="/evil"), **changes))
 
 
 def _plan(order: wire.FromLauncher, kind: type[Any]) -> Any:
@@ -178,8 +179,8 @@ def test_what_is_no_known_order_is_refused() -> None:
 def test_the_parts_of_preflight_are_all_named() -> None:
     wanted = PreflightOptions(level="quick", data="mine:make", data_kwargs={"n": 1})
     own = OwnCommand(
-        training=plan_smoke.training(plan_preflight.smoke(wanted), directory="/here"),
-        data=plan_data.named(plan_preflight.data(wanted), directory="/here"),
+        training=smoke_plan.training(preflight_plan.smoke(wanted), directory="/here"),
+        data=data_plan.named(preflight_plan.data(wanted), directory="/here"),
         seconds=600,
     )
     assert isinstance(own.training, TrainingPlan)

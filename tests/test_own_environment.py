@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ncclcheck.probes import modules, stack
+from ncclcheck.node.running import explain_end
 from ncclcheck.probes.facts import (
     Cluster,
     Hiding,
@@ -29,12 +29,13 @@ from ncclcheck.probes.facts import (
     Unread,
     Variable,
 )
-from ncclcheck.probes.machine import Machine
-from ncclcheck.reports import last_words
+from ncclcheck.probes.machine.access import Machine
+from ncclcheck.probes.machine.host import modules
+from ncclcheck.probes.machine.software import stack
 from ncclcheck.reports.culprit import culprits
-from ncclcheck.reports.findings import Finding, State
-from ncclcheck.reports.judge import judge
-from ncclcheck.running import explain_end
+from ncclcheck.reports.judgement.findings import Finding, State
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.subjects.failures import last_words
 from tests.conftest import ROOT, Command
 
 _VAIN = "torch.distributed.DistNetworkError: Connection closed by peer"

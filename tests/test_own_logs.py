@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ncclcheck.probes.facts import Cluster, Measurements, together
-from ncclcheck.probes.logs.own import read_own
-from ncclcheck.reports.judge import judge
+from ncclcheck.probes.logs.nccl_lines.own import read_own
+from ncclcheck.reports.judgement.judge import judge
 
 FULL = "failed to extend /dev/shm/nccl-Kx1 to 9637892 bytes, error: No space left on device (28)"
 
@@ -43,7 +43,7 @@ def test_logs_of_several_nodes_are_joined(tmp_path: Path) -> None:
 
 
 def test_a_log_that_is_too_long_keeps_its_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ncclcheck.probes.logs.own._MOST_BYTES", 1000)
+    monkeypatch.setattr("ncclcheck.probes.logs.nccl_lines.own._MOST_BYTES", 1000)
     folder = _folder(tmp_path / "a", "vm", 771, FULL)
     Path(folder, "torchrun.log").write_text("x\n" * 5000 + "ValueError: the end\n")
     logs = read_own("a", f"{folder}/torchrun.log", folder)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from ncclcheck.probes import netlink, network
 from ncclcheck.probes.facts import (
     Address,
     Connect,
@@ -26,8 +25,8 @@ from ncclcheck.probes.facts import (
     known,
     replace,
 )
-from ncclcheck.probes.reach import resolver
-from ncclcheck.reports.findings import Finding, Verdict
+from ncclcheck.probes.machine.net import netlink, network, resolver
+from ncclcheck.reports.judgement.findings import Finding, Verdict
 from tests.clusters import LO, nic, node, told, verdict
 from tests.reach_clusters import DROPPED, GOOD, Change, hosts, measured
 from tests.trees import tree

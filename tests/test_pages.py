@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ncclcheck.reports import pages
-from ncclcheck.reports.rule import all_rules
-from ncclcheck.reports.symptoms import by_symptom, section
+from ncclcheck.reports.judgement import pages
+from ncclcheck.reports.judgement.rule import all_rules
+from ncclcheck.reports.judgement.symptoms import by_symptom, section
 from tests.conftest import Command
 
 

@@ -12,9 +12,9 @@ from tempfile import TemporaryDirectory
 import msgspec
 import pytest
 
-from ncclcheck.probes.context import PairPlan
 from ncclcheck.probes.facts import PairTime
-from ncclcheck.probes.pairs import ranks_of
+from ncclcheck.probes.job.context import PairPlan
+from ncclcheck.probes.job.peers.pairs import ranks_of
 from tests.pairs_job import WORLD, Case, Outcome
 
 ROOT = Path(__file__).parents[1]

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncclcheck.probes import container, mounts, nccl_installed, storage, system
 from ncclcheck.probes.facts import (
     ConfFile,
     ConfLine,
@@ -26,7 +25,9 @@ from ncclcheck.probes.facts import (
     Unread,
     at,
 )
-from ncclcheck.probes.machine import Machine
+from ncclcheck.probes.machine.access import Machine
+from ncclcheck.probes.machine.host import container, mounts, storage, system
+from ncclcheck.probes.machine.software import nccl_installed
 from tests.conftest import Command, Ran, environment
 from tests.trees import tree
 

@@ -32,7 +32,7 @@ from ncclcheck.probes.facts import (
     Unread,
     replace,
 )
-from ncclcheck.reports.findings import Finding
+from ncclcheck.reports.judgement.findings import Finding
 from tests.clusters import DENIED, LO, nic, node, verdict
 from tests.clusters import told as told_by
 

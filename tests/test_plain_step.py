@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from ncclcheck.launch import plain_step
+from ncclcheck.launch.remote import plain_step
 from ncclcheck.probes.facts import Cluster, Job, OtherStep, PlainStep
-from ncclcheck.reports.findings import State, Verdict
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
-from ncclcheck.reports.rules.run_plain_step import plain_step as body
+from ncclcheck.reports.judgement.findings import State, Verdict
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
+from ncclcheck.reports.rules.run.plain_step import plain_step as body
 from tests.clusters import node
 
 _BUSY = "srun: error: Unable to create step for job 7: Requested nodes are busy"

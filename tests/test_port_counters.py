@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from ncclcheck.probes import interruptions, port_counters
 from ncclcheck.probes.facts import LinkEvents, Measurements, Policy, Risen, Traffic
-from ncclcheck.probes.traffic import Reading
-from ncclcheck.reports.findings import Finding, State
+from ncclcheck.probes.job.usage import interruptions, port_counters
+from ncclcheck.probes.job.usage.traffic import Reading
+from ncclcheck.reports.judgement.findings import Finding, State
 from tests.clusters import node, verdict
 from tests.trees import tree
 

@@ -7,12 +7,12 @@ from typing import Literal
 
 import pytest
 
-from ncclcheck import gate
-from ncclcheck.cache import Cache
-from ncclcheck.plan_preflight import PreflightOptions
+from ncclcheck.commands import gate
+from ncclcheck.commands.cache import Cache
 from ncclcheck.probes.facts import Cluster, Measurements, Verified
-from ncclcheck.reports import verified
-from ncclcheck.reports.jsondoc import Recommendation
+from ncclcheck.reports.judgement.jsondoc import Recommendation
+from ncclcheck.reports.subjects.job import verified
+from ncclcheck.run.plan.preflight_plan import PreflightOptions
 from tests.conftest import Command
 
 _QUICK = ("preflight", "--simulate", "--level", "quick", "--deadline", "150")

@@ -9,7 +9,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from ncclcheck.probes.facts import Policy
-from ncclcheck.reports import jsondoc
+from ncclcheck.reports.judgement import jsondoc
 from tests.conftest import environment
 from tests.lab import PYTHON, Lab, Slurm, faults
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from ncclcheck.probes import process
 from ncclcheck.probes.facts import Unread
+from ncclcheck.probes.machine import process
 
 
 def test_output_and_status() -> None:
@@ -58,7 +58,7 @@ def test_a_stopped_process_is_killed_too() -> None:
 
 def test_children_die_with_a_killed_parent(tmp_path: Path) -> None:
     code = (
-        "from ncclcheck.probes import process; import pathlib\n"
+        "from ncclcheck.probes.machine import process; import pathlib\n"
         "child = process.start(['sleep', '100'])\n"
         f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(child.pid))\n"
         "child.wait()\n"
@@ -99,11 +99,11 @@ def test_no_module_with_a_lock_for_forks_is_imported_after_the_first_fork() -> N
     """Probes are imported by threads of their own, while other threads fork."""
     code = (
         "import os, subprocess\n"
-        "from ncclcheck.probes import process\n"
+        "from ncclcheck.probes.machine import process\n"
         "late = []\n"
         "real = os.register_at_fork\n"
         "os.register_at_fork = lambda **hooks: (late.append(hooks), real(**hooks))\n"
-        "from ncclcheck.probes import nccl, storage\n"
+        "from ncclcheck.probes.machine.software import nccl; from ncclcheck.probes.machine.host import storage\n"
         "print([one for one in late if 'after_in_parent' in one])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

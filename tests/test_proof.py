@@ -12,14 +12,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ncclcheck import endpoint, wire
-from ncclcheck.probes import diagnostics, traffic
-from ncclcheck.probes.context import CollectivePlan, JobPlan
+from ncclcheck.base import endpoint, wire
+from ncclcheck.node.proof import Proof
+from ncclcheck.node.torchrun import Torchrun
 from ncclcheck.probes.facts import Diagnosis, Endpoint, Moved, RankState, Transport, Unread
-from ncclcheck.probes.logs.place import expand
-from ncclcheck.proof import Proof
-from ncclcheck.reports.findings import State
-from ncclcheck.torchrun import Torchrun
+from ncclcheck.probes.job.context import CollectivePlan, JobPlan
+from ncclcheck.probes.job.usage import diagnostics, traffic
+from ncclcheck.probes.logs.nccl_lines.place import expand
+from ncclcheck.reports.judgement.findings import State
 from tests.conftest import ROOT, Command, environment
 from tests.scenario import Scenario
 from tests.scenario_run import Labs
@@ -118,8 +118,8 @@ def _late(*_: object) -> list[Transport]:
 
 
 def test_a_log_that_does_not_answer_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ncclcheck.proof._READ_S", 0.2)
-    monkeypatch.setattr("ncclcheck.probes.logs.place.transports", _late)
+    monkeypatch.setattr("ncclcheck.node.proof._READ_S", 0.2)
+    monkeypatch.setattr("ncclcheck.probes.logs.nccl_lines.place.transports", _late)
     proof = Proof(_job("nccl"), "here", str(tmp_path), {})
     (told,) = proof.told({0: RankState(rank=0, node="here", pid=1)}, "", died=False).transport
     assert isinstance(told.connections, Unread)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ncclcheck.reports.decision import outcome
+from ncclcheck.reports.judgement.decision import outcome
 from tests.logs import judged
 
 PUBLIC = Path(__file__).resolve().parent / "data/logs/public"

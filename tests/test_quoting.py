@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from ncclcheck import safe
 from ncclcheck.probes.facts import Cluster, Measurements, replace
-from ncclcheck.probes.facts.walk import Place, changed
-from ncclcheck.reports import selection, settings_forms
-from ncclcheck.reports.jsondoc import Recommendation
-from ncclcheck.reports.judge import judge
+from ncclcheck.probes.facts.guard.walk import Place, changed
+from ncclcheck.reports.judgement import selection
+from ncclcheck.reports.judgement.jsondoc import Recommendation
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.output import settings_forms
 from ncclcheck.reports.recommend import recommend
+from ncclcheck.results import safe
 from tests import clusters, stories
 from tests.logs import parsed
 from tests.shell import Unbalanced, exposed

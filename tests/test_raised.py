@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader
 
-from ncclcheck import raised
-from ncclcheck.probes.context import TrainingPlan
+from ncclcheck.base import raised
 from ncclcheck.probes.facts import Cluster, Job, Measurements, Node, RankState, Run
 from ncclcheck.probes.facts.training import Smoke
+from ncclcheck.probes.job.context import TrainingPlan
 from ncclcheck.probes.training import given
 from ncclcheck.reports.culprit import culprits
-from ncclcheck.reports.findings import State, Verdict
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.reports.judgement.findings import State, Verdict
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
 
 _PROJECT = """
 class Images:

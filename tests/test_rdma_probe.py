@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncclcheck.probes import fabric, rdma
 from ncclcheck.probes.facts import Cluster, Counter, DeviceFile, Gid, Job, Node, Rdma, Unread, unread_in
-from ncclcheck.probes.machine import Machine
-from ncclcheck.reports.findings import State
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.probes.machine.access import Machine
+from ncclcheck.probes.machine.devices import fabric, rdma
+from ncclcheck.reports.judgement.findings import State
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
 from tests.trees import RECORDED, needs_recorded, tree
 
 CLASS = "/sys/class/infiniband"

@@ -23,8 +23,8 @@ from ncclcheck.probes.facts import (
     at,
     replace,
 )
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
 from tests.clusters import ABSENT, DENIED, verdict
 from tests.hcas import GPUS, NICS, gid, gpu_node, hca, port, rdma, roce, table
 

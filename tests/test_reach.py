@@ -26,8 +26,8 @@ from ncclcheck.probes.facts import (
     replace,
 )
 from ncclcheck.probes.reach import Listener, measure, protocol, schedule
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
 from tests.reach_hosts import Hosts, can_make_hosts, hosts
 
 _SYN = "tcp dport 1024-65535 tcp flags & (syn|ack) == syn drop"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ncclcheck.probes.facts import Job, JobEnd, RankState, Run, replace
-from ncclcheck.reports.findings import Finding, State
+from ncclcheck.reports.judgement.findings import Finding, State
 from tests.clusters import verdict
 from tests.reach_clusters import CUT, DROPPED, Change, hosts, measured, pairs
 

@@ -16,7 +16,7 @@ from ncclcheck.probes.facts import (
     PathMtu,
     replace,
 )
-from ncclcheck.reports.reached import blame, groups
+from ncclcheck.reports.subjects.links.reached import blame, groups
 from tests.clusters import LO, nic, node, route, told, verdict
 from tests.reach_clusters import (
     CODES,

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from ncclcheck.probes.context import TrainingPlan
 from ncclcheck.probes.facts import together
-from ncclcheck.reports.findings import Finding, State, Verdict
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.probes.job.context import TrainingPlan
+from ncclcheck.reports.judgement.findings import Finding, State, Verdict
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
 from tests.training_job import ROOT, Case, cluster_of, outcomes_of
 
 pytestmark = pytest.mark.timeout(300)  # a job of two ranks, each of which imports torch

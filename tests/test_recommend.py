@@ -29,7 +29,7 @@ from ncclcheck.probes.facts import (
     Transport,
     replace,
 )
-from ncclcheck.reports.findings import State, Verdict, Where, seen, warn, you
+from ncclcheck.reports.judgement.findings import State, Verdict, Where, seen, warn, you
 from ncclcheck.reports.recommend import RULES, advice, recommend
 from ncclcheck.reports.recommend.advice import SettingRule
 from ncclcheck.reports.recommend.site import Site

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from ncclcheck.probes.facts import Job, Node, Unread, replace
-from ncclcheck.reports import recommend_text
-from ncclcheck.reports.jsondoc import Document, NodeEntry, Recommendation
+from ncclcheck.reports.judgement.jsondoc import Document, NodeEntry, Recommendation
+from ncclcheck.reports.text import recommend_text
 from tests import stories
 
 

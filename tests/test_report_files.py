@@ -15,9 +15,10 @@ from markdown_it import MarkdownIt
 from prometheus_client.parser import text_string_to_metric_families
 
 from ncclcheck.probes.facts import replace
-from ncclcheck.reports import closing, junit, markdown, prometheus
-from ncclcheck.reports.findings import Finding, State, Where, fail, seen, you
-from ncclcheck.reports.jsondoc import Document, Recommendation
+from ncclcheck.reports.judgement.findings import Finding, State, Where, fail, seen, you
+from ncclcheck.reports.judgement.jsondoc import Document, Recommendation
+from ncclcheck.reports.output import junit, markdown, prometheus
+from ncclcheck.reports.text import closing
 from tests import stories
 
 _XSD = xmlschema.XMLSchema(Path(__file__).parent / "data/junit.xsd")

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from ncclcheck.probes import cgroup, resources
 from ncclcheck.probes.facts import (
     Cluster,
     Lateness,
@@ -23,10 +22,12 @@ from ncclcheck.probes.facts import (
     Run,
     replace,
 )
-from ncclcheck.probes.machine import Machine
-from ncclcheck.probes.timing import summary
-from ncclcheck.reports.crowded import held_back
-from ncclcheck.reports.findings import State
+from ncclcheck.probes.job.timing import summary
+from ncclcheck.probes.job.usage import resources
+from ncclcheck.probes.machine.access import Machine
+from ncclcheck.probes.machine.host import cgroup
+from ncclcheck.reports.judgement.findings import State
+from ncclcheck.reports.subjects.failures.crowded import held_back
 from tests.clusters import LO, nic, node, verdict
 from tests.trees import tree
 
@@ -97,7 +98,7 @@ def test_other_processes_are_named_and_ours_are_not(tmp_path: Path) -> None:
         process_of(proc, pid, 0)
     watch = resources.Watch(Machine(), proc)
     process_of(proc, 10, 10**6, "/opt/burn --api-key hunter2222", nice=5)
-    process_of(proc, 11, 10**6, "python3 -m ncclcheck.worker")
+    process_of(proc, 11, 10**6, "python3 -m ncclcheck.node.worker")
     process_of(proc, 12, 9 * 10**5, "child", parent=11)  # began meanwhile
     process_of(proc, 13, 8 * 10**5, "stopped", state="T", begun=6)  # another one than before
     process_of(proc, 14, 0, "idle")

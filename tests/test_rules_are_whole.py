@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from docs.generate import generated
-from ncclcheck.reports.rule import FAMILIES, Rule, all_rules
+from ncclcheck.reports.judgement.rule import FAMILIES, Rule, all_rules
 
 ROOT = Path(__file__).resolve().parent.parent
 

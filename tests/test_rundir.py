@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from ncclcheck import rundir
-from ncclcheck.probes.training import places
+from ncclcheck.node import rundir
+from ncclcheck.probes.training.saves import places
 from tests.conftest import environment
 
 NOBODY = 65534

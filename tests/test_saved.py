@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ncclcheck import saved
-from ncclcheck.errors import UsageError
-from ncclcheck.probes import files
+from ncclcheck.base.errors import UsageError
 from ncclcheck.probes.facts import Policy, replace
-from ncclcheck.reports.jsondoc import encode
+from ncclcheck.probes.machine import files
+from ncclcheck.reports.judgement.jsondoc import encode
+from ncclcheck.results import saved
 from tests import stories
 
 

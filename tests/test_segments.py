@@ -8,10 +8,12 @@ import time
 
 import pytest
 
-from ncclcheck.launch import large, segments, unrouted
+from ncclcheck.launch.joining import unrouted
+from ncclcheck.launch.remote import large_packets, segments
 from ncclcheck.probes.facts import Door, Unread
-from ncclcheck.probes.process import Output
-from ncclcheck.probes.reach import kept, local, volley
+from ncclcheck.probes.machine.net import addresses, unsent
+from ncclcheck.probes.machine.process import Output
+from ncclcheck.probes.reach import volley
 
 
 def _segment(sock: socket.socket) -> int:
@@ -59,8 +61,8 @@ def test_a_connection_that_fails_raises() -> None:
 def test_an_error_tells_who_refuses(monkeypatch: pytest.MonkeyPatch, number: int, address: str, by: str) -> None:
     """192.0.2.1 stands for an address to which a UDP socket gets no way either."""
     unrouted = Unread("absent", "no way")
-    monkeypatch.setattr(local, "source_to", lambda one: unrouted if one == "192.0.2.1" else "127.0.0.1")
-    assert kept.of_error(OSError(number, "no"), address) == by
+    monkeypatch.setattr(addresses, "source_to", lambda one: unrouted if one == "192.0.2.1" else "127.0.0.1")
+    assert unsent.of_error(OSError(number, "no"), address) == by
 
 
 def test_a_missing_route_is_borne_for_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,6 +107,6 @@ def test_the_size_is_blamed_only_where_full_size_segments_fail(
 ) -> None:
     """A login shell that reads stdin holds our command up, and lets `true` pass over both."""
     answers = iter([Output(0, "", ""), again])
-    monkeypatch.setattr("ncclcheck.probes.process.run", lambda *_, **__: next(answers))
-    told = large.explanation(["ssh", "--", "h3", "command"], {}, "h3")
+    monkeypatch.setattr("ncclcheck.probes.machine.process.run", lambda *_, **__: next(answers))
+    told = large_packets.explanation(["ssh", "--", "h3", "command"], {}, "h3")
     assert ("nothing large came through" in told) == blamed

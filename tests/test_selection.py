@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ncclcheck.probes.facts import Run, Silence, replace
-from ncclcheck.reports import selection
-from ncclcheck.reports.findings import (
+from ncclcheck.reports.judgement import selection
+from ncclcheck.reports.judgement.findings import (
     Culprit,
     Finding,
     Owner,
@@ -19,7 +19,7 @@ from ncclcheck.reports.findings import (
     warn,
     you,
 )
-from ncclcheck.reports.jsondoc import Document
+from ncclcheck.reports.judgement.jsondoc import Document
 from tests import stories
 
 _NAMES = ["a1", "a2", "a3"]

@@ -13,9 +13,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncclcheck.probes.nccl_files import parse_conf
-from ncclcheck.reports import settings_forms
-from ncclcheck.reports.jsondoc import Recommendation
+from ncclcheck.probes.machine.software.nccl_files import parse_conf
+from ncclcheck.reports.judgement.jsondoc import Recommendation
+from ncclcheck.reports.output import settings_forms
 
 HOSTILE = [
     "=eth0,eth1",

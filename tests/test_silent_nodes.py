@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from ncclcheck.probes.facts import Arrival, Cluster, Job, Look, Meeting, Run, Silence
-from ncclcheck.reports import silent
-from ncclcheck.reports.findings import Finding, State
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.reports.judgement.findings import Finding, State
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
+from ncclcheck.reports.subjects.failures import silent
 
 _STEP = "start torchrun"
 _IN_STEP = {"last_step": _STEP, "since_s": 4.0, "step_s": 25.0, "waited_s": 40.0}

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ncclcheck import config
-from ncclcheck.errors import UsageError
+from ncclcheck.base.errors import UsageError
+from ncclcheck.run.plan import config
 from tests.conftest import Command
 
 NOBODY = 65534

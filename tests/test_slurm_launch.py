@@ -12,10 +12,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ncclcheck import wire
-from ncclcheck.errors import UsageError
-from ncclcheck.launch import nodelist, slurm, srun_words
+from ncclcheck.base import wire
+from ncclcheck.base.errors import UsageError
+from ncclcheck.launch import nodelist, slurm
 from ncclcheck.launch.agents import Closed, Event, Events, Link, Said, TiedLink
+from ncclcheck.launch.remote import srun_words
 
 _PYTHON = sys.executable
 _SRUN = """\

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ncclcheck.reports import terminal
-from ncclcheck.reports.findings import State, Verdict, worst
-from ncclcheck.reports.fold import fold_names
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import Rule, all_rules
+from ncclcheck.reports.judgement.findings import State, Verdict, worst
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import Rule, all_rules
+from ncclcheck.reports.output import terminal
+from ncclcheck.reports.text.fold import fold_names
 from tests import stories, test_log_stories
 from tests.conftest import ROOT
 from tests.stories import Told

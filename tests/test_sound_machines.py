@@ -8,10 +8,10 @@ from __future__ import annotations
 import pytest
 
 from ncclcheck.probes.facts import Cluster
-from ncclcheck.reports import profiles
-from ncclcheck.reports.findings import Finding, State
-from ncclcheck.reports.judge import judge
+from ncclcheck.reports.judgement.findings import Finding, State
+from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.recommend import recommend
+from ncclcheck.reports.subjects.nccl import profiles
 from tests.sound.faults import Case, Truth, cases
 from tests.sound.kinds import PLANS
 from tests.sound.machine import Plan, at_work, cluster

@@ -18,10 +18,11 @@ import psutil
 import pytest
 
 import ncclcheck
-from ncclcheck import wire
-from ncclcheck.errors import UsageError
-from ncclcheck.launch import doorstep, hostfile, ssh
+from ncclcheck.base import wire
+from ncclcheck.base.errors import UsageError
+from ncclcheck.launch import hostfile, ssh
 from ncclcheck.launch.agents import Events
+from ncclcheck.launch.remote import doorstep
 from tests.conftest import ROOT
 from tests.ssh_session import Heard, Told
 

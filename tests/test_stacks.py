@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from ncclcheck.cli import cli
-from ncclcheck.reports.findings import State
+from ncclcheck.reports.judgement.findings import State
 from tests.conftest import ROOT, Command
 
 _DATA = """

@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from ncclcheck import wire
-from ncclcheck.gather import Gathered
+from ncclcheck.base import wire
+from ncclcheck.base.progress import Progress
 from ncclcheck.probes.facts import Measurements, RankState, replace
-from ncclcheck.progress import Progress
-from ncclcheck.stall import Stall
+from ncclcheck.run.gather import Gathered
+from ncclcheck.run.stall import Stall
 from tests.conftest import Command
 
 STEP = "all_reduce 1 MiB"

@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from ncclcheck import finish
-from ncclcheck.options import Options
 from ncclcheck.probes.facts import Cluster, Job, Measurements, Node, Policy, Startup, Times, replace
 from ncclcheck.probes.facts.training import (
     BatchNorms,
@@ -24,11 +22,13 @@ from ncclcheck.probes.facts.training import (
     Unseen,
     WorkerStart,
 )
-from ncclcheck.reports import step_times, training_text, training_why
 from ncclcheck.reports.culprit import culprits
-from ncclcheck.reports.findings import State, Verdict
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.reports.judgement.findings import State, Verdict
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
+from ncclcheck.reports.subjects.training import step_losses, step_times, steps_text
+from ncclcheck.results import finish
+from ncclcheck.run.plan.options import Options
 
 OK, NOTE, WARN, FAIL, SKIPPED = State.OK, State.NOTE, State.WARN, State.FAIL, State.SKIPPED
 
@@ -287,7 +287,7 @@ def test_the_sentence(steps: list[StepTimes], words: str) -> None:
     told = cluster(steps)
     measured = step_times.steps(told)
     assert measured
-    assert words in training_why.sentence(told, measured)
+    assert words in step_losses.sentence(told, measured)
 
 
 def test_parts_add_up_to_the_step() -> None:
@@ -302,7 +302,7 @@ def test_the_table_fits_and_names_slow_ranks_first_of_many() -> None:
     steps = [replace(one, node=f"gpu-node-with-a-long-name-{one.rank}") for one in ranks(40, **SLOW)]
     story = finish.Story(started="2026-01-01T00:00:00+00:00", seconds=1.0, signal=None)
     document = finish.make(cluster(steps, sent(1.0)), Options(command="smoke"), story)
-    lines = training_text.text(document, 80).splitlines()
+    lines = steps_text.text(document, 80).splitlines()
     assert max(map(len, lines)) <= 80
     assert any(line.split()[:1] == ["39"] for line in lines)
     assert "  and 32 ranks whose own work takes less" in lines
@@ -310,7 +310,7 @@ def test_the_table_fits_and_names_slow_ranks_first_of_many() -> None:
 
 def test_no_steps_no_text() -> None:
     story = finish.Story(started="2026-01-01T00:00:00+00:00", seconds=1.0, signal=None)
-    assert training_text.text(finish.make(cluster([]), Options(command="smoke"), story), 80) == ""
+    assert steps_text.text(finish.make(cluster([]), Options(command="smoke"), story), 80) == ""
 
 
 LATE: dict[str, Any] = {kind: {"data": 50.0} for kind in ("full", "twin", "solo")}

@@ -14,13 +14,13 @@ import msgspec
 import pytest
 import torch
 
-from ncclcheck.probes.context import Injection, TrainingPlan
 from ncclcheck.probes.facts import Cluster, Job, Node, RankMemory, together
 from ncclcheck.probes.facts.training import Side, StepTimes
+from ncclcheck.probes.job.context import Injection, TrainingPlan
 from ncclcheck.probes.training import parallel
-from ncclcheck.reports.findings import Finding, State
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.reports.judgement.findings import Finding, State
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
 from tests import fake_nvml
 from tests.conftest import ROOT
 from tests.steps_job import Case, Outcome

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from ncclcheck.probes.facts import Node, at, unread_in
-from ncclcheck.probes.survey import PROBES
-from ncclcheck.reports.findings import State
-from ncclcheck.reports.jsondoc import Document
+from ncclcheck.probes.machine.survey import PROBES
+from ncclcheck.reports.judgement.findings import State
+from ncclcheck.reports.judgement.jsondoc import Document
 from tests.conftest import ROOT, Command
 
 MACHINES = ROOT / "tests/machines"

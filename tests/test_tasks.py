@@ -9,9 +9,9 @@ import threading
 
 import pytest
 
+from ncclcheck.base.exits import Exit
 from ncclcheck.cli import _defect
-from ncclcheck.exits import Exit
-from ncclcheck.probes import tasks
+from ncclcheck.probes.machine.host import tasks
 
 
 def test_own_threads_are_counted() -> None:
@@ -46,7 +46,7 @@ def test_the_limit_is_named(
 def test_root_is_not_bound_by_its_own_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda one: (12, 4096) if one == resource.RLIMIT_NPROC else (-1, -1))
     monkeypatch.setattr("os.getuid", lambda: 0)
-    monkeypatch.setattr("ncclcheck.probes.cgroup.tasks", lambda _: 18)
+    monkeypatch.setattr("ncclcheck.probes.machine.host.cgroup.tasks", lambda _: 18)
     assert tasks.exhausted(RuntimeError("can't start new thread")).endswith("pids.max allows 18")
 
 

@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ncclcheck.probes.facts import Collective, Job, Measurements, Times, replace
-from ncclcheck.reports import closing, groups, table, terminal
-from ncclcheck.reports.findings import Finding, State, Verdict, Where, fail, seen, unknown, you
-from ncclcheck.reports.fold import duration, fold_names, size
-from ncclcheck.reports.jsondoc import Document, encode
-from ncclcheck.reports.terminal import Style
+from ncclcheck.reports.judgement.findings import Finding, State, Verdict, Where, fail, seen, unknown, you
+from ncclcheck.reports.judgement.jsondoc import Document, encode
+from ncclcheck.reports.output import terminal
+from ncclcheck.reports.output.terminal import Style
+from ncclcheck.reports.text import closing, groups, table
+from ncclcheck.reports.text.fold import duration, fold_names, size
 from tests import stories
 from tests.conftest import Command
 

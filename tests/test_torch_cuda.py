@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclcheck.reports.findings import State
+from ncclcheck.reports.judgement.findings import State
 from tests.conftest import Ran
 from tests.fake_nvml import needs_gcc
 from tests.lab import Lab, start_sshd

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclcheck.reports.findings import State
+from ncclcheck.reports.judgement.findings import State
 from tests.conftest import Ran
 from tests.torches import Row, ready
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from ncclcheck import faults
-from ncclcheck.probes.context import TrainingPlan
 from ncclcheck.probes.facts.training import Checks
-from ncclcheck.reports.findings import State, Verdict
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.probes.job.context import TrainingPlan
+from ncclcheck.reports.judgement.findings import State, Verdict
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
+from ncclcheck.run.plan import faults
 from tests.training_job import ROOT, Case, Outcome, cluster_of, outcomes_of
 
 pytestmark = pytest.mark.timeout(300)  # three jobs, of which each imports torch on every rank

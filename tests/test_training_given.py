@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from ncclcheck.probes.context import TrainingPlan
-from ncclcheck.probes.dataloader import made
+from ncclcheck.probes.dataloader import factory
+from ncclcheck.probes.job.context import TrainingPlan
 from ncclcheck.probes.training import given
 
 _PROJECT = """
@@ -50,7 +50,7 @@ def test_a_copy_keeps_the_hooks_of_parameters(plan: TrainingPlan) -> None:
 
 
 def test_a_file_is_run_once(plan: TrainingPlan) -> None:
-    model, measure = given.model(plan), made.find(plan.loss, plan.directory)
+    model, measure = given.model(plan), factory.find(plan.loss, plan.directory)
     assert type(model) is measure.__globals__["Net"]
 
 
@@ -59,7 +59,7 @@ def test_a_file_that_raises_is_run_again(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "broken_project.py").write_text("A = 1\nraise ValueError('no')\n")
     for _ in range(2):
         with pytest.raises(ValueError, match="no"):
-            made.find("broken_project.py:A", str(tmp_path))
+            factory.find("broken_project.py:A", str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -84,9 +84,9 @@ def test_a_loader_that_its_framework_shares_out(
     assert tmp_path
 
 
-def _made() -> made.Made:
+def _made() -> factory.Made:
     samples = torch.utils.data.TensorDataset(torch.zeros(8, 2))
-    return made.Made(samples, False, 8, {"batch_size": 2, "shuffle": True}, "loader")
+    return factory.Made(samples, False, 8, {"batch_size": 2, "shuffle": True}, "loader")
 
 
 FOUND = {"Net": nn.Linear, "make_loader": DataLoader, "loss": nn.MSELoss}

@@ -9,9 +9,9 @@ import pytest
 
 from ncclcheck.probes.facts import Cluster, Job, Measurements, Node, RankState, Run
 from ncclcheck.probes.facts.training import Checks, Setup, Smoke, Unchecked
-from ncclcheck.reports.findings import State, Verdict
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.reports.judgement.findings import State, Verdict
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
 
 RULES = {rule.code: rule for rule in all_rules() if "TRN001" <= rule.code <= "TRN012"}
 APART = {"tensors": 9, "differ": 1, "differing": [{"name": "w", "ranks": [2], "count": 1}]}

@@ -13,8 +13,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from ncclcheck import faults
-from ncclcheck.probes.context import TrainingPlan
 from ncclcheck.probes.facts import (
     Cluster,
     Host,
@@ -29,9 +27,11 @@ from ncclcheck.probes.facts import (
 )
 from ncclcheck.probes.facts.training import Saves, Setup, Smoke
 from ncclcheck.probes.facts.training.saves import ShardedSave
-from ncclcheck.reports.findings import State, Verdict
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
+from ncclcheck.probes.job.context import TrainingPlan
+from ncclcheck.reports.judgement.findings import State, Verdict
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
+from ncclcheck.run.plan import faults
 from tests.conftest import ROOT
 from tests.saves_job import Case
 

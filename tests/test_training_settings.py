@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclcheck.probes import training_settings
 from ncclcheck.probes.facts import Cluster, Job, Measurements, Node
 from ncclcheck.probes.facts.training import Saves, Smoke
 from ncclcheck.probes.facts.training.saves import RankProblem, ShardedSave
-from ncclcheck.reports.findings import State, Verdict
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
-from ncclcheck.reports.save_forecast import forecast
+from ncclcheck.probes.training.saves import settings_files
+from ncclcheck.reports.judgement.findings import State, Verdict
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
+from ncclcheck.reports.subjects.training.save_forecast import forecast
 from tests.conftest import Command
 
 _GIVEN = {
@@ -88,7 +88,7 @@ def test_settings_are_read_and_nothing_is_run(name: str, tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     text, expected = _GIVEN[name]
     Path(name).write_text(text)
-    assert {one.name: one.value for one in training_settings.read(name).settings} == expected
+    assert {one.name: one.value for one in settings_files.read(name).settings} == expected
     assert not Path("ran").exists()
 
 
@@ -99,16 +99,16 @@ def test_settings_are_read_and_nothing_is_run(name: str, tmp_path: Path, monkeyp
 def test_what_cannot_be_read_is_named(text: str, says: str, tmp_path: Path) -> None:
     path = tmp_path / "ds_config.json"
     path.write_text(text)
-    with pytest.raises(training_settings.Unreadable, match=f"ds_config.json|{says}"):
-        training_settings.read(str(path))
+    with pytest.raises(settings_files.Unreadable, match=f"ds_config.json|{says}"):
+        settings_files.read(str(path))
 
 
 @given(st.binary(max_size=300), st.sampled_from([".json", ".py", ".yaml"]))
 def test_any_bytes_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes, end: str) -> None:
     path = tmp_path_factory.getbasetemp() / f"any{end}"
     path.write_bytes(data)
-    with suppress(training_settings.Unreadable):
-        assert training_settings.read(str(path)).settings
+    with suppress(settings_files.Unreadable):
+        assert settings_files.read(str(path)).settings
 
 
 def test_a_file_that_is_not_there_ends_with_2(ncclcheck: Command) -> None:
@@ -155,7 +155,7 @@ def verdicts(tmp_path: Path, files: dict[str, str], saved: ShardedSave | None = 
     """Of TRN016 to TRN018, with the first file given."""
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    settings = training_settings.read_all([str(tmp_path / next(iter(files)))])
+    settings = settings_files.read_all([str(tmp_path / next(iter(files)))])
     smoke = Smoke(settings=settings, saves=Saves(sharded=saved) if saved else None)
     told = Cluster(
         command="smoke", nodes=[Node(name="a")], job=Job(ranks=4), measurements=Measurements(smoke=smoke)

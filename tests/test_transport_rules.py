@@ -30,7 +30,7 @@ from ncclcheck.probes.facts import (
     Transport,
     Unread,
 )
-from ncclcheck.reports.findings import State, Verdict
+from ncclcheck.reports.judgement.findings import State, Verdict
 from tests.clusters import ABSENT, LO, nic, node, told, verdict
 
 SEEN_GPU = Gpus(pci=["0000:1b:00.0"], devices=["nvidia0"], usable=1, cards=ABSENT)

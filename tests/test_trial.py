@@ -9,19 +9,19 @@ from typing import Any
 import jsonschema
 import pytest
 
-from ncclcheck import plan_trial
-from ncclcheck.errors import UsageError
-from ncclcheck.plan import BenchOptions, Shape
-from ncclcheck.plan_trial import Setting
+from ncclcheck.base.errors import UsageError
 from ncclcheck.probes.facts import Cluster, Job, Measurements, Trial, TrialRow
-from ncclcheck.reports import trial as tried
-from ncclcheck.reports.foreseen import foreseen
-from ncclcheck.reports.jsondoc import Recommendation
-from ncclcheck.reports.judge import judge
+from ncclcheck.reports.judgement.foreseen import foreseen
+from ncclcheck.reports.judgement.jsondoc import Recommendation
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
 from ncclcheck.reports.recommend import measured, recommend
 from ncclcheck.reports.recommend.site import Site
-from ncclcheck.reports.rule import all_rules
-from ncclcheck.reports.student import quantile
+from ncclcheck.reports.subjects.job import trial as tried
+from ncclcheck.reports.subjects.job.student import quantile
+from ncclcheck.run.plan import trial_plan
+from ncclcheck.run.plan.bench_plan import BenchOptions, Shape
+from ncclcheck.run.plan.trial_plan import Setting
 from tests.clusters import LO, nic, node
 from tests.conftest import ROOT, Command
 
@@ -159,7 +159,7 @@ def test_a_measured_setting_comes_with_its_gain_and_the_way_back() -> None:
     ],
 )
 def test_what_can_be_tried(given: str, expected: Setting) -> None:
-    assert plan_trial.setting(given) == expected
+    assert trial_plan.setting(given) == expected
     assert str(expected) == given
 
 
@@ -170,7 +170,7 @@ def test_what_can_be_tried(given: str, expected: Setting) -> None:
 )  # fmt: skip
 def test_what_cannot(given: str) -> None:
     with pytest.raises(UsageError, match=r"--with: .*allowed"):
-        plan_trial.setting(given)
+        trial_plan.setting(given)
 
 
 @pytest.mark.parametrize(
@@ -190,8 +190,8 @@ def test_what_makes_no_difference_is_refused(
 ) -> None:
     nodes = [node("a", LO, env={"NCCL_PROTO": "LL"})]
     with pytest.raises(UsageError, match=says):
-        plan_trial.refuse(plan_trial.setting(given), Shape(backend, ranks), nodes, simulated=simulated)
-    plan_trial.refuse(Setting("NCCL_PROTO", None), Shape("nccl", 2), nodes, simulated=False)
+        trial_plan.refuse(trial_plan.setting(given), Shape(backend, ranks), nodes, simulated=simulated)
+    trial_plan.refuse(Setting("NCCL_PROTO", None), Shape("nccl", 2), nodes, simulated=False)
 
 
 def test_what_the_rules_would_say_of_it() -> None:
@@ -212,12 +212,12 @@ def test_what_the_rules_would_say_of_it() -> None:
     ],
 )
 def test_a_name_that_nobody_knows(given: str, says: str) -> None:
-    assert plan_trial.doubt(plan_trial.setting(given)).endswith(says)
+    assert trial_plan.doubt(trial_plan.setting(given)).endswith(says)
 
 
 def test_the_jobs_keep_within_the_time_that_was_given() -> None:
     plans = [
-        plan_trial.job(BenchOptions(time_budget=given), Shape("gloo", 2), [], simulated=False).collectives
+        trial_plan.job(BenchOptions(time_budget=given), Shape("gloo", 2), [], simulated=False).collectives
         for given in (6.0, None)
     ]
     assert [one.budget_s for one in plans] == [0.5, 2.0]

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 
 import pytest
 
-from ncclcheck import wire
-from ncclcheck.clock import Deadline
+from ncclcheck.base import wire
+from ncclcheck.base.clock import Deadline
+from ncclcheck.base.progress import Progress
 from ncclcheck.launch.agents import Closed, Event, Events, Said
 from ncclcheck.probes.facts import Cluster, Door, Job, Node, NodeReach
-from ncclcheck.progress import Progress
-from ncclcheck.reports.findings import State
-from ncclcheck.reports.judge import judge
-from ncclcheck.reports.rule import all_rules
-from ncclcheck.session import Session
+from ncclcheck.reports.judgement.findings import State
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
+from ncclcheck.run.session import Session
 
 GONE = "its connection closed; it had joined from 10.0.0.2"
 

@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclcheck.probes.facts import ConfFile, ConfLine, JobFacts, Nccl, Node, Unread, Variable
-from ncclcheck.reports.variables import as_version, effective, parse, parse_int, parsed_value, reference
+from ncclcheck.reports.subjects.nccl.variables import (
+    as_version,
+    effective,
+    parse,
+    parse_int,
+    parsed_value,
+    reference,
+)
 
 
 @pytest.mark.parametrize(

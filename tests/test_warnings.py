@@ -23,10 +23,10 @@ class Tiny(torch.utils.data.Dataset):
 # What torch warns of when our worker calls it, and what a user's module warns of.
 _WARNS = """
 import warnings
-from ncclcheck.probes import warned
+from ncclcheck.probes.job import warned
 warned.only_shown()
 exec("import warnings; warnings.warn('of torch', FutureWarning)", {"__name__": "torch.distributed.nn"})
-exec("import warnings; warnings.warn('of ours', DeprecationWarning)", {"__name__": "ncclcheck.worker"})
+exec("import warnings; warnings.warn('of ours', DeprecationWarning)", {"__name__": "ncclcheck.node.worker"})
 print("shown")
 exec("import warnings; warnings.warn('of theirs', UserWarning)", {"__name__": "torchrec.modules"})
 print("not raised")

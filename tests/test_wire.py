@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclcheck import wire
+from ncclcheck.base import wire
 from ncclcheck.probes.facts import Node
 
 

@@ -16,11 +16,12 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
 from ncclcheck.probes import training
-from ncclcheck.probes.context import Context, Injection, JobPlan, TrainingPlan
 from ncclcheck.probes.facts import Cluster, Job, Measurements, Node, RankState, Run, together
 from ncclcheck.probes.facts.training import Checks, Setup, Smoke
-from ncclcheck.probes.memory import Watch
-from ncclcheck.probes.training import checks, loop
+from ncclcheck.probes.job.context import Context, Injection, JobPlan, TrainingPlan
+from ncclcheck.probes.job.usage.memory import Watch
+from ncclcheck.probes.training import loop
+from ncclcheck.probes.training.equal import checks
 
 ROOT = Path(__file__).parents[1]
 

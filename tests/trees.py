@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclcheck.probes.machine import Machine
+from ncclcheck.probes.machine.access import Machine
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDED = Path(os.environ.get("NCCLCHECK_RECORDED", ROOT.parent / "shared/data/recorded"))

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Sequence
 
 from benchmarks.simulation.fabric import Fabric, Fault, Kind, Way
-from ncclcheck.reports.findings import Culprit
+from ncclcheck.reports.judgement.findings import Culprit
 
 _WAYS: tuple[Way, ...] = ("out", "in", "both")
 

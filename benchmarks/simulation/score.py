@@ -12,7 +12,7 @@ from benchmarks.simulation.fabric import Fabric, Kind, Weather
 from benchmarks.simulation.faults import is_right, plant
 from ncclcheck.probes.facts import Cluster, Job, JobFacts, Measurements, Node, Variable
 from ncclcheck.reports.culprit import culprits, next_round
-from ncclcheck.reports.findings import Culprit
+from ncclcheck.reports.judgement.findings import Culprit
 
 Level = Literal["quick", "full"]
 BASELINES = {"slowest by duration": slowest_by_duration, "two rounds": two_rounds, "bisection": bisection}

@@ -12,10 +12,10 @@ from typing import NoReturn
 import click
 
 from ncclcheck import __version__
-from ncclcheck.errors import UsageError
-from ncclcheck.exits import Exit, of_signal
-from ncclcheck.leaving import do_last_acts
-from ncclcheck.progress import complain
+from ncclcheck.base.errors import UsageError
+from ncclcheck.base.exits import Exit, of_signal
+from ncclcheck.base.leaving import do_last_acts
+from ncclcheck.base.progress import complain
 
 _EPILOG = """\b
 Begin with:
@@ -95,7 +95,7 @@ def _run() -> int:
 
 def _defect(error: Exception) -> int:
     """What nobody foresaw: one line with its place, and never the code of a failed check."""
-    from ncclcheck.probes.tasks import exhausted
+    from ncclcheck.probes.machine.host.tasks import exhausted
 
     if told := exhausted(error):
         complain(told)

@@ -6,19 +6,22 @@ from typing import Any
 
 import click
 
-from ncclcheck import bench as command
-from ncclcheck import faults, plan, plan_trial, trial
+from ncclcheck.base.errors import UsageError
 from ncclcheck.cli.common import HELP, SECONDS, SELDOM, VERDICT, WHERE, Number, SiteCommand, common, option, parse
-from ncclcheck.config import Site
-from ncclcheck.errors import UsageError
+from ncclcheck.commands import bench as command
+from ncclcheck.commands import trial
+from ncclcheck.run.plan import bench_plan, faults, trial_plan
+from ncclcheck.run.plan.config import Site
 
 
 @click.command("bench", cls=SiteCommand, context_settings=HELP)
 @common
-@option("--ops", metavar="LIST", help=f"operations: {', '.join(plan.OPS)}")
+@option("--ops", metavar="LIST", help=f"operations: {', '.join(bench_plan.OPS)}")
 @option("--sizes", metavar="SPEC", help="bytes: a range 1K:256M:x4 or a list 1K,64M")
-@option("--reduce-op", type=click.Choice(plan.REDUCE_OPS), default="sum", show_default=True, help="how to reduce")
-@option("--dtype", type=click.Choice(plan.DTYPES), help="element type  [default: float32]")
+@option(
+    "--reduce-op", type=click.Choice(bench_plan.REDUCE_OPS), default="sum", show_default=True, help="how to reduce"
+)
+@option("--dtype", type=click.Choice(bench_plan.DTYPES), help="element type  [default: float32]")
 @option(
     "--nproc-per-node",
     group=WHERE,
@@ -67,15 +70,15 @@ def bench(site: Site, /, **given: Any) -> int:
         return command.run(options, wanted)
     if wanted.soak:
         raise UsageError("--with and --soak: give one of them")
-    return trial.run(options, wanted, plan_trial.setting(given["with_"]))
+    return trial.run(options, wanted, trial_plan.setting(given["with_"]))
 
 
-def _bench_options(given: dict[str, Any]) -> plan.BenchOptions:
+def _bench_options(given: dict[str, Any]) -> bench_plan.BenchOptions:
     if given["quick"] and given["full"]:
         raise UsageError("--quick and --full: give one of them, or none for the standard level")
-    return plan.BenchOptions(
-        ops=None if given["ops"] is None else plan.ops(given["ops"]),
-        sizes=None if given["sizes"] is None else plan.sizes(given["sizes"]),
+    return bench_plan.BenchOptions(
+        ops=None if given["ops"] is None else bench_plan.ops(given["ops"]),
+        sizes=None if given["sizes"] is None else bench_plan.sizes(given["sizes"]),
         reduce_op=given["reduce_op"],
         dtype=given["dtype"],
         nproc_per_node=given["nproc_per_node"],

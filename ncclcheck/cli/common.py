@@ -12,13 +12,13 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from ncclcheck import config, options, plan
-from ncclcheck.errors import UsageError
-from ncclcheck.launch import secret
+from ncclcheck.base.errors import UsageError
+from ncclcheck.base.progress import complain
 from ncclcheck.launch.choose import LAUNCHERS
-from ncclcheck.options import Options
+from ncclcheck.launch.joining import secret
 from ncclcheck.probes.facts import Policy
-from ncclcheck.progress import complain
+from ncclcheck.run.plan import bench_plan, config, options
+from ncclcheck.run.plan.options import Options
 
 _INTERNAL = {
     config.VARIABLE,
@@ -368,7 +368,7 @@ def policy(site: config.Site, require: str, min_busbw: str = "") -> Policy:
         require=options.requirements(require),
         thresholds=site.thresholds,
         contact=site.contact,
-        min_busbw=plan.min_busbw(min_busbw),
+        min_busbw=bench_plan.min_busbw(min_busbw),
     )
 
 

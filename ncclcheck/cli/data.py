@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from ncclcheck import data as command
-from ncclcheck import plan_data, plan_smoke
+from ncclcheck.base.errors import UsageError
 from ncclcheck.cli.common import HELP, SECONDS, WHERE, JsonObject, Number, SiteCommand, common, option, parse
-from ncclcheck.config import Site
-from ncclcheck.errors import UsageError
+from ncclcheck.commands import data as command
+from ncclcheck.run.plan import data_plan, smoke_plan
+from ncclcheck.run.plan.config import Site
 
 
 @click.command("data", cls=SiteCommand, context_settings=HELP)
@@ -64,11 +64,11 @@ def data(site: Site, /, **given: Any) -> int:
     return command.run(parse("data", site, given), _data_options(given))
 
 
-def _data_options(given: dict[str, Any]) -> plan_data.DataOptions:
+def _data_options(given: dict[str, Any]) -> data_plan.DataOptions:
     if not given["factory"] and given["from_file"] is None:
         raise UsageError("FACTORY: it is missing; allowed are MODULE:NAME and path/to/file.py:NAME")
-    return plan_data.DataOptions(
-        factory=plan_smoke.reference("FACTORY", given["factory"]) if given["factory"] else "",
+    return data_plan.DataOptions(
+        factory=smoke_plan.reference("FACTORY", given["factory"]) if given["factory"] else "",
         kwargs=given["kwargs"],
         time_budget=given["time_budget"],
         factory_limit=given["factory_limit"],

@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from ncclcheck import env as command
 from ncclcheck.cli.common import HELP, SiteCommand, common, parse
-from ncclcheck.config import Site
+from ncclcheck.commands import env as command
+from ncclcheck.run.plan.config import Site
 
 
 @click.command("env", cls=SiteCommand, context_settings=HELP)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from ncclcheck import finish
-from ncclcheck.errors import UsageError
-from ncclcheck.exits import Exit
-from ncclcheck.reports import pages
+from ncclcheck.base.errors import UsageError
+from ncclcheck.base.exits import Exit
+from ncclcheck.reports.judgement import pages
+from ncclcheck.results import finish
 
 
 @click.command("explain", context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

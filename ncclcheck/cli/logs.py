@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from ncclcheck import logs as reader
-from ncclcheck import outputs
+from ncclcheck.base.errors import UsageError
 from ncclcheck.cli.common import (
     HELP,
     OUTPUT,
@@ -20,9 +19,10 @@ from ncclcheck.cli.common import (
     report_options,
     reports,
 )
-from ncclcheck.config import Site
-from ncclcheck.errors import UsageError
-from ncclcheck.options import Options, codes
+from ncclcheck.commands import logs as reader
+from ncclcheck.results import outputs
+from ncclcheck.run.plan.config import Site
+from ncclcheck.run.plan.options import Options, codes
 
 _EPILOG = """\b
 Exit codes:

@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from ncclcheck import checkup as command
-from ncclcheck import faults, plan_smoke
+from ncclcheck.base.errors import UsageError
 from ncclcheck.cli.common import (
     HELP,
     OUTPUT,
@@ -21,9 +20,10 @@ from ncclcheck.cli.common import (
     option,
     parse,
 )
-from ncclcheck.config import Site
-from ncclcheck.errors import UsageError
-from ncclcheck.plan_preflight import PreflightOptions
+from ncclcheck.commands import preflight as command
+from ncclcheck.run.plan import faults, smoke_plan
+from ncclcheck.run.plan.config import Site
+from ncclcheck.run.plan.preflight_plan import PreflightOptions
 
 
 @click.command("preflight", cls=SiteCommand, context_settings=HELP)
@@ -92,16 +92,16 @@ def preflight(site: Site, /, **given: Any) -> int:
 
 
 def _options(given: dict[str, Any]) -> PreflightOptions:
-    model = plan_smoke.reference("--model", given["model"], plan_smoke.MODELS)
-    if model not in plan_smoke.MODELS and not given["data"]:
+    model = smoke_plan.reference("--model", given["model"], smoke_plan.MODELS)
+    if model not in smoke_plan.MODELS and not given["data"]:
         raise UsageError(
             f"--model {model}: a model of your own takes batches of your own; add --data MODULE:FACTORY, or leave "
-            f"--model out (or {' or '.join(plan_smoke.MODELS)}) to train on data of ours"
+            f"--model out (or {' or '.join(smoke_plan.MODELS)}) to train on data of ours"
         )
     return PreflightOptions(
         level=given["level"],
         simulate=given["simulate"],
-        data=plan_smoke.reference("--data", given["data"]) if given["data"] else "",
+        data=smoke_plan.reference("--data", given["data"]) if given["data"] else "",
         data_kwargs=given["data_kwargs"],
         model=model,
         verify=not given["no_verify"],

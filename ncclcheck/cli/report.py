@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ncclcheck import outputs, saved
+from ncclcheck.base.errors import UsageError
 from ncclcheck.cli.common import (
     HELP,
     OUTPUT,
@@ -18,9 +18,9 @@ from ncclcheck.cli.common import (
     report_options,
     reports,
 )
-from ncclcheck.config import Site
-from ncclcheck.errors import UsageError
-from ncclcheck.options import Options, codes
+from ncclcheck.results import outputs, saved
+from ncclcheck.run.plan.config import Site
+from ncclcheck.run.plan.options import Options, codes
 
 _EPILOG = """\b
 Exit codes: those of the command that saved it.

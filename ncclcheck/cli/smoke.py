@@ -6,9 +6,7 @@ from typing import Any
 
 import click
 
-from ncclcheck import faults
-from ncclcheck import plan_smoke as plan
-from ncclcheck import smoke as command
+from ncclcheck.base.errors import UsageError
 from ncclcheck.cli.common import (
     HELP,
     SECONDS,
@@ -21,8 +19,10 @@ from ncclcheck.cli.common import (
     option,
     parse,
 )
-from ncclcheck.config import Site
-from ncclcheck.errors import UsageError
+from ncclcheck.commands import smoke as command
+from ncclcheck.run.plan import faults
+from ncclcheck.run.plan import smoke_plan as plan
+from ncclcheck.run.plan.config import Site
 
 
 @click.command("smoke", cls=SiteCommand, context_settings=HELP)

@@ -15,10 +15,11 @@ from queue import SimpleQueue
 from typing import Literal, Protocol, runtime_checkable
 
 import ncclcheck
-from ncclcheck import wire
-from ncclcheck.launch import doorstep, secret
-from ncclcheck.probes import process
+from ncclcheck.base import wire
+from ncclcheck.launch.joining import secret
+from ncclcheck.launch.remote import doorstep
 from ncclcheck.probes.facts import Dialled, Look
+from ncclcheck.probes.machine import process
 
 _MOST_PRINTED = 1000
 _MOST_LINE = 65536  # bytes; a record's line has 900, what a login shell prints may have no end

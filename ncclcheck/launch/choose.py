@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ncclcheck.errors import UsageError
+from ncclcheck.base.errors import UsageError
+from ncclcheck.base.progress import Progress
 from ncclcheck.launch import local
 from ncclcheck.launch.agents import Events, Link
-from ncclcheck.launch.identity import Identity, identity
-from ncclcheck.options import Options
+from ncclcheck.launch.joining.identity import Identity, identity
 from ncclcheck.probes.facts import Launcher
-from ncclcheck.progress import Progress
+from ncclcheck.run.plan.options import Options
 
 if TYPE_CHECKING:
     from ncclcheck.launch.join import Lead
-    from ncclcheck.launch.plain_step import Trial
+    from ncclcheck.launch.remote.plain_step import Trial
 
 # A launcher is imported when it is chosen: `env` on one machine starts in half the time.
 _NODELIST = "SLURM_JOB_NODELIST"
@@ -87,7 +87,8 @@ def _local(options: Options, chosen_by: str) -> Choice:
 
 
 def _slurm(options: Options, env: Mapping[str, str]) -> Choice:
-    from ncclcheck.launch import plain_step, slurm  # noqa: PLC0415
+    from ncclcheck.launch import slurm  # noqa: PLC0415
+    from ncclcheck.launch.remote import plain_step  # noqa: PLC0415
 
     names = slurm.names(options.nodes, env)
     step = plain_step.Trial(env, plain_step.typed(options.then))

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ncclcheck.errors import UsageError
+from ncclcheck.base.errors import UsageError
 from ncclcheck.launch.nodelist import MOST_NODES
-from ncclcheck.probes import files
+from ncclcheck.probes.machine import files
 
 _MOST_BYTES = 4 * 2**20
 _MOST_SLOTS = 1024

@@ -1,4 +1,4 @@
-"""Join: the same command on every node. Node rank 0 leads; ncclcheck.follower is what the others do."""
+"""Join: the same command on every node. Node rank 0 leads; ncclcheck.run.follower is what the others do."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from ncclcheck import endpoint as ports
+from ncclcheck.base import endpoint as ports
+from ncclcheck.base.progress import Progress
 from ncclcheck.launch.agents import Closed, Events, Link, agent_here
-from ncclcheck.launch.follow import resolve
-from ncclcheck.launch.identity import Identity
-from ncclcheck.launch.meeting import Meeting, PortTaken
-from ncclcheck.launch.siblings import Outcome, Siblings
-from ncclcheck.launch.told import endpoint
+from ncclcheck.launch.given import endpoint
+from ncclcheck.launch.joining.follow import resolve
+from ncclcheck.launch.joining.identity import Identity
+from ncclcheck.launch.joining.meeting import Meeting, PortTaken
+from ncclcheck.launch.joining.siblings import Outcome, Siblings
 from ncclcheck.probes import facts
-from ncclcheck.progress import Progress
 
 WAIT_S = 600.0
 _LOOPBACK_WAIT_S = 15.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from ncclcheck.errors import UsageError
+from ncclcheck.base.errors import UsageError
 from ncclcheck.launch.agents import Events, Link, agent_here
 
 _MOST = 64

@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from ncclcheck.errors import UsageError
+from ncclcheck.base.errors import UsageError
 
 MOST_NODES = 20_000
 VARIABLE = "NCCLCHECK_NODE_NAMES"

@@ -16,12 +16,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
 
-from ncclcheck import wire
-from ncclcheck.errors import UsageError
-from ncclcheck.launch import doorstep, look, nodelist, plain_step, srun_words
+from ncclcheck.base import wire
+from ncclcheck.base.errors import UsageError
+from ncclcheck.launch import nodelist
 from ncclcheck.launch.agents import Closed, Events, Link, ProcessLink, Said, Via, agent_environment
-from ncclcheck.probes import process
+from ncclcheck.launch.remote import doorstep, look, plain_step, srun_words
 from ncclcheck.probes.facts import Look
+from ncclcheck.probes.machine import process
 
 VARIABLE = "SLURM_JOB_NODELIST"
 _RESTARTS = 3

@@ -15,14 +15,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from queue import Empty
 
-from ncclcheck import wire
-from ncclcheck.errors import UsageError
-from ncclcheck.launch import dialled, doorstep, hostfile, large, look, other_port, refused, slow_login
+from ncclcheck.base import wire
+from ncclcheck.base.errors import UsageError
+from ncclcheck.launch import hostfile
 from ncclcheck.launch.agents import Closed, Event, Events, Link, ProcessLink, Via, agent_environment
 from ncclcheck.launch.hostfile import Host
-from ncclcheck.probes import process
+from ncclcheck.launch.remote import doorstep, large_packets, look, other_port, slow_login, ssh_refused
+from ncclcheck.launch.remote import ssh_settings as dialled
 from ncclcheck.probes.facts import Dialled, Look
-from ncclcheck.probes.job import environment_of_families
+from ncclcheck.probes.machine import process
+from ncclcheck.probes.machine.job_system import environment_of_families
 
 _Other = Callable[[Sequence[str], float], list[str]]
 
@@ -31,7 +33,7 @@ _HANGS_AFTER = 20.0
 _ASKED_AT_ONCE = 8
 _FAILED_ITSELF = 255  # ssh(1): its own error; any other status is that of the command there
 _SILENT_AFTER = 12.0  # beyond ConnectTimeout, after which ssh itself speaks of a host that does not answer
-_ANSWERS_WITHIN = large.WITHIN_S + refused.WITHIN_S
+_ANSWERS_WITHIN = large_packets.WITHIN_S + ssh_refused.WITHIN_S
 _GO_ON_S = 4.0  # a login takes a second, on a busy host two
 _HANDED_ON = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX", "TMPDIR")
 _OPTIONS = {
@@ -204,13 +206,13 @@ class SshLink:
         """Whether the other side hears us over small TCP segments; what is told of it then. Takes seconds."""
         if self._closed:
             return ""  # we have ended it ourselves
-        self.size_matters = large.explanation(self._argv, self._env, next(iter(self.nodes.values())))
+        self.size_matters = large_packets.explanation(self._argv, self._env, next(iter(self.nodes.values())))
         return self.size_matters
 
     def reasons(self) -> str:
         """Why it was not let in, in ssh's words; a login of its own."""
-        words = _verbose(self._other(["true"], refused.WITHIN_S))
-        return "" if self._closed else refused.reasons(words, self._env)
+        words = _verbose(self._other(["true"], ssh_refused.WITHIN_S))
+        return "" if self._closed else ssh_refused.reasons(words, self._env)
 
     def dialled(self, node: int) -> Dialled | None:
         """By the options with which it was called."""

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ncclcheck.probes.facts import Node, Transport
-from ncclcheck.probes.logs.lines import read
-from ncclcheck.probes.logs.nccl import Log
-from ncclcheck.probes.logs.transports import transport
-from ncclcheck.reports import wiring
-from ncclcheck.reports.carrying import carrying
-from ncclcheck.reports.choice import Choice, nccl_choice
-from ncclcheck.reports.findings import State
-from ncclcheck.reports.hca import gid_choice
-from ncclcheck.reports.variables import parse, reference
-from ncclcheck.reports.variables import values as in_force
+from ncclcheck.probes.logs.files.lines import read
+from ncclcheck.probes.logs.nccl_lines.records import Log
+from ncclcheck.probes.logs.nccl_lines.transports import transport
+from ncclcheck.reports.judgement.findings import State
+from ncclcheck.reports.subjects.nccl import wiring
+from ncclcheck.reports.subjects.nccl.carrying import carrying
+from ncclcheck.reports.subjects.nccl.choice import Choice, nccl_choice
+from ncclcheck.reports.subjects.nccl.hca import gid_choice
+from ncclcheck.reports.subjects.nccl.variables import parse, reference
+from ncclcheck.reports.subjects.nccl.variables import values as in_force
 from tests.clusters import verdict
 from tests.differential.asking import Judge, RankRequest, Request
 from tests.differential.machines import connected_case, hca_case, roce_case, write

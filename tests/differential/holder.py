@@ -21,9 +21,11 @@ from typing import NoReturn
 
 import msgspec
 
-from ncclcheck.probes import fabric, nccl_files, network, rdma
 from ncclcheck.probes.facts import JobFacts, Library, Nccl, Node, Variable
-from ncclcheck.probes.machine import Machine
+from ncclcheck.probes.machine.access import Machine
+from ncclcheck.probes.machine.devices import fabric, rdma
+from ncclcheck.probes.machine.net import network
+from ncclcheck.probes.machine.software import nccl_files
 from tests.differential.asking import Answer, RankAnswer, RankRequest, Request
 
 _NEW_NETWORK, _NEW_MOUNTS = 0x40000000, 0x00020000

@@ -19,12 +19,16 @@ from unittest import mock
 
 import msgspec
 
-from ncclcheck import cli, conduct, config, gate, wire
-from ncclcheck.errors import UsageError
-from ncclcheck.exits import Exit
-from ncclcheck.launch import meet
+from ncclcheck import cli
+from ncclcheck.base import wire
+from ncclcheck.base.errors import UsageError
+from ncclcheck.base.exits import Exit
+from ncclcheck.commands import gate
+from ncclcheck.launch.joining import join_protocol
 from ncclcheck.probes import facts
-from ncclcheck.reports.jsondoc import Document, encode
+from ncclcheck.reports.judgement.jsondoc import Document, encode
+from ncclcheck.run import conduct
+from ncclcheck.run.plan import config
 from tests import flights, stories
 from tests.fuzz import mutate
 
@@ -90,8 +94,8 @@ class Lines(Target):
             for read, refused in (
                 (lambda line: wire.read_order(line, 1), wire.Unreadable),
                 (wire.read_from_rank, wire.Unreadable),
-                (meet.from_node, ValueError),
-                (meet.from_meeting, ValueError),
+                (join_protocol.from_node, ValueError),
+                (join_protocol.from_meeting, ValueError),
             ):
                 with contextlib.suppress(refused):
                     read(line)

@@ -25,7 +25,7 @@ from tabulate import tabulate
 
 from benchmarks.logs import read
 from ncclcheck.probes.logs.reading import Reading
-from ncclcheck.reports.log_signs import CONSEQUENCES, HARMLESS
+from ncclcheck.reports.subjects.logs.meanings import CONSEQUENCES, HARMLESS
 from tests.lab import Lab, need
 from tests.nccl.cases import CASES, Case
 from tests.nccl.wheels import VERSIONS

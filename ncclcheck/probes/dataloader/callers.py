@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Iterator
 
-from ncclcheck.probes import files
+from ncclcheck.probes.machine import files
 
 _MOST_FILES = 400
 _MOST_BYTES = 300_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from ncclcheck.probes.dataloader.made import Made
+from ncclcheck.probes.dataloader.factory import Made
 
 
 def chosen(made: Made, count: int, seed: int) -> list[int]:

@@ -11,18 +11,20 @@ from typing import Any
 import msgspec
 import torch
 
-from ncclcheck.probes.context import DataPlan
-from ncclcheck.probes.dataloader import child, inside, ours, surroundings
-from ncclcheck.probes.dataloader.interpreter import Interpreter, early
-from ncclcheck.probes.dataloader.made import FactoryError, Made, resolve_alone
+from ncclcheck.probes.dataloader import ours
+from ncclcheck.probes.dataloader.children import child, inside, surroundings
+from ncclcheck.probes.dataloader.children.interpreter import Interpreter, early
+from ncclcheck.probes.dataloader.factory import FactoryError, Made, resolve_alone
 from ncclcheck.probes.facts.data import DataReport, Sharding
 from ncclcheck.probes.facts.data.made import Failure
 from ncclcheck.probes.facts.data.made import Made as MadeFacts
 from ncclcheck.probes.facts.data.report import Unseen
+from ncclcheck.probes.job.context import DataPlan
 
 Look = Callable[[Made, DataPlan, float], Any]
 
 _SHARES = {"content": 0.4, "streams": 0.5, "structure": 0.3, "resources": 0.5, "speed": 0.7}
+_PARTS = {"content": "races", "streams": "randomness", "structure": "samples"}  # others stand in `rates`
 _WORDS = {
     "content": "contents of the samples",
     "streams": "random numbers of workers and epochs",
@@ -93,7 +95,9 @@ class _Host:
         if limit < _LEAST_S:
             return self.report(unseen=[Unseen(aspect=aspect, why="the time budget was used up")])
         try:
-            look: Look = importlib.import_module(f"ncclcheck.probes.dataloader.{aspect}").look
+            look: Look = importlib.import_module(
+                f"ncclcheck.probes.dataloader.{_PARTS.get(aspect, 'rates')}.{aspect}"
+            ).look
             return self.report(**{aspect: look(made, self.plan, limit)})
         except (OSError, MemoryError) as error:
             return self.report(unseen=[Unseen(aspect=aspect, why=f"{type(error).__name__}: {error}")])
@@ -181,7 +185,7 @@ def _failure(error: BaseException) -> Failure:
 
 def _ranks(host: _Host, interpreter: Interpreter | None) -> None:
     """Emulated ranks call the factory themselves: they are children of a process without user code."""
-    look = importlib.import_module("ncclcheck.probes.dataloader.sharding").look
+    look = importlib.import_module("ncclcheck.probes.dataloader.ranks.sharding").look
     host.step(f"emulating {host.plan.ranks} ranks")
     limit = host.plan.budget_s * _FOR_RANKS + 2 * host.factory_s
     try:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from ncclcheck.probes.context import DataPlan
 from ncclcheck.probes.facts.data.sharding import Given
+from ncclcheck.probes.job.context import DataPlan
 
 
 class Asked(Struct, frozen=True, kw_only=True):

@@ -7,10 +7,30 @@ megabits per second as sysfs has them, bandwidths are GB/s of 1e9 bytes.
 
 from __future__ import annotations
 
-from ncclcheck.probes.facts.bench import Collective, Expectation, Expected, Fit, Soak, Startup, Times, WrongResult
-from ncclcheck.probes.facts.bounds import Count, Pid, Word
 from ncclcheck.probes.facts.cluster import Baseline, Cluster, Crash, Policy, Requirement
-from ncclcheck.probes.facts.fabric import (
+from ncclcheck.probes.facts.guard.bounds import Count, Pid, Word
+from ncclcheck.probes.facts.guard.unread import (
+    NOT_RECORDED,
+    NotKnown,
+    Unread,
+    UnreadKind,
+    at,
+    known,
+    replace,
+    unread_in,
+    value_or,
+)
+from ncclcheck.probes.facts.job import Arrival, Job, Launcher, Meeting, OtherStep, PlainStep
+from ncclcheck.probes.facts.log.flight import (
+    Flight,
+    FlightCall,
+    FlightCount,
+    FlightDump,
+    FlightGroup,
+    FlightRefused,
+)
+from ncclcheck.probes.facts.log.logs import LogEvent, LogFile, LogProcess, Logs
+from ncclcheck.probes.facts.machine.fabric import (
     Bound,
     Counter,
     DeviceFile,
@@ -27,15 +47,7 @@ from ncclcheck.probes.facts.fabric import (
     Port,
     Rdma,
 )
-from ncclcheck.probes.facts.flight import (
-    Flight,
-    FlightCall,
-    FlightCount,
-    FlightDump,
-    FlightGroup,
-    FlightRefused,
-)
-from ncclcheck.probes.facts.gpu import (
+from ncclcheck.probes.facts.machine.gpu import (
     ComputeMode,
     FabricHealth,
     FabricState,
@@ -53,7 +65,7 @@ from ncclcheck.probes.facts.gpu import (
     ThrottleReason,
     Xid,
 )
-from ncclcheck.probes.facts.health import (
+from ncclcheck.probes.facts.machine.health import (
     Answer,
     Commit,
     Health,
@@ -64,12 +76,8 @@ from ncclcheck.probes.facts.health import (
     Swap,
     Waiting,
 )
-from ncclcheck.probes.facts.host import Host, Limits, Resolution, Space
-from ncclcheck.probes.facts.job import Arrival, Job, Launcher, Meeting, OtherStep, PlainStep
-from ncclcheck.probes.facts.logs import LogEvent, LogFile, LogProcess, Logs
-from ncclcheck.probes.facts.measurements import Measurements, together
-from ncclcheck.probes.facts.memory import Elsewhere, JobMemory, RankMemory
-from ncclcheck.probes.facts.nccl import (
+from ncclcheck.probes.facts.machine.host import Host, Limits, Resolution, Space
+from ncclcheck.probes.facts.machine.nccl import (
     EXAMPLE_TUNER,
     ConfFile,
     ConfLine,
@@ -80,7 +88,7 @@ from ncclcheck.probes.facts.nccl import (
     StrayLine,
     Wheel,
 )
-from ncclcheck.probes.facts.network import (
+from ncclcheck.probes.facts.machine.network import (
     Address,
     Filter,
     Hop,
@@ -100,9 +108,7 @@ from ncclcheck.probes.facts.network import (
     Shaper,
     Way,
 )
-from ncclcheck.probes.facts.node import Node, ProbeRun, variables
-from ncclcheck.probes.facts.pairs import Lateness, NodeSpeed, PairTime, RankSpeed
-from ncclcheck.probes.facts.place import (
+from ncclcheck.probes.facts.machine.place import (
     Container,
     Lock,
     Mount,
@@ -115,6 +121,37 @@ from ncclcheck.probes.facts.place import (
     Storage,
     System,
 )
+from ncclcheck.probes.facts.machine.software import Hiding, JobFacts, PortHolder, Stack, Variable
+from ncclcheck.probes.facts.measured.bench import (
+    Collective,
+    Expectation,
+    Expected,
+    Fit,
+    Soak,
+    Startup,
+    Times,
+    WrongResult,
+)
+from ncclcheck.probes.facts.measured.measurements import Measurements, together
+from ncclcheck.probes.facts.measured.memory import Elsewhere, JobMemory, RankMemory
+from ncclcheck.probes.facts.measured.pairs import Lateness, NodeSpeed, PairTime, RankSpeed
+from ncclcheck.probes.facts.measured.resources import Filled, Other, RankUse, Resources
+from ncclcheck.probes.facts.measured.transport import (
+    Connections,
+    Diagnosis,
+    Diagnostics,
+    Endpoint,
+    Interruptions,
+    LinkEvents,
+    Moved,
+    NetDevice,
+    Risen,
+    Traffic,
+    Transport,
+)
+from ncclcheck.probes.facts.measured.trial import Trial, TrialRow
+from ncclcheck.probes.facts.measured.verified import Verified
+from ncclcheck.probes.facts.node import Node, ProbeRun, variables
 from ncclcheck.probes.facts.reach import (
     Burst,
     ByName,
@@ -131,35 +168,7 @@ from ncclcheck.probes.facts.reach import (
     PeerReach,
     Volley,
 )
-from ncclcheck.probes.facts.resources import Filled, Other, RankUse, Resources
 from ncclcheck.probes.facts.run import Dialled, JobEnd, Knock, Leftover, Look, RankState, Run, Silence, SlowLogin
-from ncclcheck.probes.facts.software import Hiding, JobFacts, PortHolder, Stack, Variable
-from ncclcheck.probes.facts.transport import (
-    Connections,
-    Diagnosis,
-    Diagnostics,
-    Endpoint,
-    Interruptions,
-    LinkEvents,
-    Moved,
-    NetDevice,
-    Risen,
-    Traffic,
-    Transport,
-)
-from ncclcheck.probes.facts.trial import Trial, TrialRow
-from ncclcheck.probes.facts.unread import (
-    NOT_RECORDED,
-    NotKnown,
-    Unread,
-    UnreadKind,
-    at,
-    known,
-    replace,
-    unread_in,
-    value_or,
-)
-from ncclcheck.probes.facts.verified import Verified
 
 __all__ = [
     "EXAMPLE_TUNER",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from ncclcheck.probes.facts.bounds import Word
+from ncclcheck.probes.facts.guard.bounds import Word
 from ncclcheck.probes.facts.job import Job
-from ncclcheck.probes.facts.measurements import Measurements
+from ncclcheck.probes.facts.measured.measurements import Measurements
 from ncclcheck.probes.facts.node import Node
 from ncclcheck.probes.facts.run import Run
 

@@ -6,8 +6,8 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from ncclcheck.probes.facts.bounds import Count
-from ncclcheck.probes.facts.network import KeptBy, Neighbour, Resolver, Way
+from ncclcheck.probes.facts.guard.bounds import Count
+from ncclcheck.probes.facts.machine.network import KeptBy, Neighbour, Resolver, Way
 
 Launcher = Literal["local", "slurm", "ssh", "join", "torchrun"]
 

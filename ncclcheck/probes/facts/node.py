@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from ncclcheck.probes.facts.fabric import Fabric, Rdma
-from ncclcheck.probes.facts.gpu import Gpus
-from ncclcheck.probes.facts.health import Health
-from ncclcheck.probes.facts.host import Host
-from ncclcheck.probes.facts.nccl import Nccl
-from ncclcheck.probes.facts.network import Network
-from ncclcheck.probes.facts.place import Container, Storage, System
-from ncclcheck.probes.facts.software import JobFacts, Stack
-from ncclcheck.probes.facts.unread import NOT_RECORDED, Unread, at
+from ncclcheck.probes.facts.guard.unread import NOT_RECORDED, Unread, at
+from ncclcheck.probes.facts.machine.fabric import Fabric, Rdma
+from ncclcheck.probes.facts.machine.gpu import Gpus
+from ncclcheck.probes.facts.machine.health import Health
+from ncclcheck.probes.facts.machine.host import Host
+from ncclcheck.probes.facts.machine.nccl import Nccl
+from ncclcheck.probes.facts.machine.network import Network
+from ncclcheck.probes.facts.machine.place import Container, Storage, System
+from ncclcheck.probes.facts.machine.software import JobFacts, Stack
 
 
 class ProbeRun(Struct, frozen=True, kw_only=True):

@@ -6,9 +6,9 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from ncclcheck.probes.facts.host import Resolution
-from ncclcheck.probes.facts.network import KeptBy, Neighbour, Way
-from ncclcheck.probes.facts.unread import NOT_RECORDED, Unread
+from ncclcheck.probes.facts.guard.unread import NOT_RECORDED, Unread
+from ncclcheck.probes.facts.machine.host import Resolution
+from ncclcheck.probes.facts.machine.network import KeptBy, Neighbour, Way
 
 
 class Door(Struct, frozen=True, kw_only=True):

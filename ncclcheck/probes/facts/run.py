@@ -6,8 +6,8 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from ncclcheck.probes.facts.bounds import Amount, Count, Pid
-from ncclcheck.probes.facts.network import KeptBy
+from ncclcheck.probes.facts.guard.bounds import Amount, Count, Pid
+from ncclcheck.probes.facts.machine.network import KeptBy
 
 
 class RankState(Struct, frozen=True, kw_only=True):

@@ -7,8 +7,8 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from ncclcheck.probes.logs.lines import LONGEST, MARK
-from ncclcheck.probes.logs.prefixes import HEAD, plain, prefix
+from ncclcheck.probes.logs.files.lines import LONGEST, MARK
+from ncclcheck.probes.logs.files.prefixes import HEAD, plain, prefix
 from ncclcheck.probes.logs.signs import Sign, all_signs
 from ncclcheck.probes.logs.vocabulary import Vocabulary
 

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from ncclcheck.probes.facts import LogEvent, LogFile, Logs
-from ncclcheck.probes.facts.secrets import masked
+from ncclcheck.probes.facts.guard.secrets import masked
 from ncclcheck.probes.logs import told
-from ncclcheck.probes.logs.calls import Call, Calls
-from ncclcheck.probes.logs.lines import LONGEST, MARK, Other, Record, blocks, split
+from ncclcheck.probes.logs.files.lines import LONGEST, MARK, Other, Record, blocks, split
+from ncclcheck.probes.logs.files.prefixes import HEAD, Prefix, plain, prefix, rank_of, short
+from ncclcheck.probes.logs.files.times import when
 from ncclcheck.probes.logs.match import Matcher, Pattern
-from ncclcheck.probes.logs.nccl import Communicator, End, Log, Process
-from ncclcheck.probes.logs.prefixes import HEAD, Prefix, plain, prefix, rank_of, short
+from ncclcheck.probes.logs.nccl_lines.calls import Call, Calls
+from ncclcheck.probes.logs.nccl_lines.records import Communicator, End, Log, Process
 from ncclcheck.probes.logs.signs.failure_words import complains, ended_badly
-from ncclcheck.probes.logs.times import when
 from ncclcheck.probes.logs.tracebacks import BEGIN, Tracebacks, Writer
 
 _MOST_EVENTS = 50_000

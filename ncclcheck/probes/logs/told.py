@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 
 from ncclcheck.probes.facts import LogProcess
-from ncclcheck.probes.logs.nccl import Log, Process
-from ncclcheck.probes.logs.prefixes import is_address
+from ncclcheck.probes.logs.files.prefixes import is_address
+from ncclcheck.probes.logs.nccl_lines.records import Log, Process
 
 _MOST_SETTINGS, _MOST_INTERFACES, _MOST_RAILS = 64, 16, 64
 Key = tuple[str, int]

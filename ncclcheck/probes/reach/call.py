@@ -12,8 +12,9 @@ import threading
 import time
 
 from ncclcheck.probes.facts import Burst, ClockOffset, Connect, ConnectOutcome, Door, KeptBy, Unread, Volley
-from ncclcheck.probes.reach import kept, local, volley
+from ncclcheck.probes.machine.net import addresses, unsent
 from ncclcheck.probes.reach import protocol as p
+from ncclcheck.probes.reach import volley
 
 _PATIENCE = (0.3, 0.6, 1.2)  # a lost SYN is sent again by the kernel only after a second
 _TRIES = 3
@@ -89,7 +90,7 @@ class Call:
             sock.connect(p.place(self.door.address, self.door.tcp_port))
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except TimeoutError:
-            where = kept.of_unanswered(sock)
+            where = unsent.of_unanswered(sock)
             sock.close()
             raise _NoAnswer(where) from None
         except OSError:
@@ -158,7 +159,7 @@ class _NoAnswer(TimeoutError):
 def _refusal(error: OSError, address: str) -> Connect:
     text = os.strerror(error.errno) if error.errno else str(error)
     outcome = _OUTCOMES.get(error.errno or 0, "not_sent")
-    return Connect(outcome=outcome, detail=text, kept=kept.of_error(error, address))
+    return Connect(outcome=outcome, detail=text, kept=unsent.of_error(error, address))
 
 
 def _identify(sock: socket.socket, door: Door) -> Connect:
@@ -201,7 +202,7 @@ def _compare_clocks(sock: socket.socket) -> tuple[ClockOffset, float]:
 def _burst(sock: socket.socket, seconds: float) -> Burst:
     """Send until the peer says what it counted."""
     sock.sendall(p.ASK_BURST + p.BURST_ORDER.pack(seconds))
-    waited = local.waited_for_core()
+    waited = addresses.waited_for_core()
     end = time.monotonic() + seconds + _ANSWER_WITHIN
     sock.setblocking(False)
     while (left := end - time.monotonic()) > 0:
@@ -212,7 +213,7 @@ def _burst(sock: socket.socket, seconds: float) -> Burst:
             sock.send(_CHUNK)
     sock.settimeout(0.2)
     count, took, waited_there = p.BURST_COUNT.unpack(p.read_exactly(sock, p.BURST_COUNT.size))
-    waited = max(waited_there, local.waited_for_core() - waited)
+    waited = max(waited_there, addresses.waited_for_core() - waited)
     info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # what is unsent is not sent
     return Burst(

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from ncclcheck.probes.facts import Door, KeptBy, Knock
-from ncclcheck.probes.reach import kept, protocol
+from ncclcheck.probes.machine.net import unsent
+from ncclcheck.probes.reach import protocol
 
 MOST_S = 3.0  # the kernel sends a SYN at 0 and 1 s and, before the end, at 3 s: one lost packet is no silence
 _SSH = 22
@@ -48,11 +49,11 @@ def _knock(door: Door, by: str, seconds: float) -> Knock:
             except ConnectionRefusedError:
                 answered, detail = True, "refused, as a closed port does"
             except TimeoutError:
-                where, alive = kept.of_unanswered(sock), others.answer()
+                where, alive = unsent.of_unanswered(sock), others.answer()
             except OSError as error:
                 detail, where = (
                     os.strerror(error.errno) if error.errno else str(error),
-                    kept.of_error(error, door.address),
+                    unsent.of_error(error, door.address),
                 )
                 alive = others.answer()
     except (OSError, ValueError) as error:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from hmac import compare_digest
 
 from ncclcheck.probes.facts import Door, NoDoor
-from ncclcheck.probes.reach import local
+from ncclcheck.probes.machine.net import addresses
 from ncclcheck.probes.reach import protocol as p
 
 _LOOK_EVERY = 0.2
@@ -46,10 +46,10 @@ class Listener:
         except OSError as error:
             tcp.close()
             return NoDoor(node=name, address=address, protocol="UDP", why=error.strerror or str(error))
-        interface = local.interface_names().get(address.partition("%")[0], "")
+        interface = addresses.interface_names().get(address.partition("%")[0], "")
         door = Door(
             node=self._node, name=name, interface=interface, address=address, tcp_port=tcp.getsockname()[1],
-            udp_port=udp.getsockname()[1], mtu=local.mtu_of(interface), token=self._token,
+            udp_port=udp.getsockname()[1], mtu=addresses.mtu_of(interface), token=self._token,
         )  # fmt: skip
         self._serve(self._accept, tcp)
         self._serve(self._echo, udp)
@@ -155,7 +155,7 @@ def _swallow(sock: socket.socket, seconds: float) -> tuple[int, float, float]:
     The last is how long this thread waited for a core.
     """
     buffer = bytearray(2**20)
-    begun, waited = time.monotonic(), local.waited_for_core()
+    begun, waited = time.monotonic(), addresses.waited_for_core()
     warm, end = begun + p.WARM_UP_S, begun + seconds
     since, total = begun, 0
     while (now := time.monotonic()) < end:
@@ -167,7 +167,7 @@ def _swallow(sock: socket.socket, seconds: float) -> tuple[int, float, float]:
             if not got:
                 break
             total += got
-    return total, time.monotonic() - since, local.waited_for_core() - waited
+    return total, time.monotonic() - since, addresses.waited_for_core() - waited
 
 
 def _drain(sock: socket.socket) -> None:

@@ -18,8 +18,8 @@ from queue import Empty, SimpleQueue
 
 import msgspec
 
-from ncclcheck.probes import process
 from ncclcheck.probes.facts import Door, Marks, Unread
+from ncclcheck.probes.machine import process
 from ncclcheck.probes.reach.measure import tested
 
 # A file is there in milliseconds, but for a loaded disk, or a child that gets no core: with 12 other processes on

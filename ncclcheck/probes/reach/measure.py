@@ -20,7 +20,8 @@ from ncclcheck.probes.facts import (
     Volley,
     replace,
 )
-from ncclcheck.probes.reach import local, schedule, volley
+from ncclcheck.probes.machine.net import addresses as local
+from ncclcheck.probes.reach import schedule, volley
 from ncclcheck.probes.reach.call import Call
 from ncclcheck.probes.reach.packets import Packets
 

@@ -6,16 +6,16 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ncclcheck.probes.context import Context
 from ncclcheck.probes.facts import Measurements
 from ncclcheck.probes.facts.training import Checks, Setup, Smoke
+from ncclcheck.probes.job.context import Context
 
 if TYPE_CHECKING:
     from ncclcheck.probes.training.loop import Setting
 
 # Each is a module with `run(setting)`.
-_PARTS = ("checks", "checkpoint", "merge", "attribution", "side", "sharded")
-_ZERO3 = ("zero3", "checkpoint", "merge")
+_PARTS = ("equal.checks", "saves.checkpoint", "saves.merge", "times.attribution", "times.side", "saves.sharded")
+_ZERO3 = ("zero3", "saves.checkpoint", "saves.merge")
 
 
 def run(context: Context) -> Callable[[], None] | None:
@@ -23,7 +23,8 @@ def run(context: Context) -> Callable[[], None] | None:
 
     What comes back kills a rank, once the caller has told all: the next job goes on from the checkpoint.
     """
-    from ncclcheck.probes.training import loop, places, resume  # noqa: PLC0415 - torch takes seconds
+    from ncclcheck.probes.training import loop  # noqa: PLC0415 - torch takes seconds
+    from ncclcheck.probes.training.saves import places, resume  # noqa: PLC0415 - torch takes seconds
 
     setting = loop.make(context)
     if context.rank == 0:

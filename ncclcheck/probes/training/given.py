@@ -16,12 +16,12 @@ from torch.nn import functional
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from ncclcheck.probes.context import DataPlan, TrainingPlan
-from ncclcheck.probes.dataloader.made import FactoryError, Made, find, resolve
+from ncclcheck.probes.dataloader.factory import FactoryError, Made, find, resolve
+from ncclcheck.probes.job.context import DataPlan, TrainingPlan
 from ncclcheck.probes.training import lightning, models
+from ncclcheck.probes.training.equal.seeds import SEED, own_generators
+from ncclcheck.probes.training.equal.state import bare
 from ncclcheck.probes.training.feed import Batch, distributed
-from ncclcheck.probes.training.seeds import SEED, own_generators
-from ncclcheck.probes.training.state import bare
 
 _EPOCH = 4  # steps at least, of the built-in data
 _WRAPPERS = ("accelerate", "lightning", "pytorch_lightning")  # each gives a plain loader a sampler for its ranks

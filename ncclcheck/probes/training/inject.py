@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ncclcheck.probes import inject
-from ncclcheck.probes.context import Context, Injection, TrainingFault
+from ncclcheck.probes.job import inject
+from ncclcheck.probes.job.context import Context, Injection, TrainingFault
 
 _LEAK = 4 * 2**20
 _STRAY = 704 * 2**20

@@ -21,17 +21,17 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from ncclcheck.probes.context import Context, TrainingPlan
-from ncclcheck.probes.cores import Cores
 from ncclcheck.probes.facts.training import Agreement, Entered
-from ncclcheck.probes.timing import Peers
+from ncclcheck.probes.job.context import Context, TrainingPlan
+from ncclcheck.probes.job.timing import Peers
+from ncclcheck.probes.machine.host.cores import Cores
 from ncclcheck.probes.training import given, sharding
-from ncclcheck.probes.training.alike import structures, told
-from ncclcheck.probes.training.entered import Parted, agreed
+from ncclcheck.probes.training.equal.alike import structures, told
+from ncclcheck.probes.training.equal.entered import Parted, agreed
+from ncclcheck.probes.training.equal.seeds import SEED, own_generators, seed_all, states
+from ncclcheck.probes.training.equal.state import bare, digest, without_gradient
 from ncclcheck.probes.training.feed import Batch, Feed, moved
 from ncclcheck.probes.training.inject import Faults
-from ncclcheck.probes.training.seeds import SEED, own_generators, seed_all, states
-from ncclcheck.probes.training.state import bare, digest, without_gradient
 
 __all__ = ["Setting", "Timer", "accumulate", "bare", "digest", "make", "stream", "train_step", "wrap"]
 

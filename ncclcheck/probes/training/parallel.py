@@ -12,10 +12,10 @@ from statistics import median
 import torch
 from torch import nn
 
-from ncclcheck.probes.context import TrainingPlan
 from ncclcheck.probes.facts.training import DataParallels
-from ncclcheck.probes.operations import barrier
-from ncclcheck.probes.process import die_with_parent
+from ncclcheck.probes.job.context import TrainingPlan
+from ncclcheck.probes.job.operations import barrier
+from ncclcheck.probes.machine.process import die_with_parent
 from ncclcheck.probes.training import given
 from ncclcheck.probes.training.feed import Batch, mapped, moved
 from ncclcheck.probes.training.loop import Setting

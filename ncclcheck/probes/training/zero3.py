@@ -8,9 +8,9 @@ import msgspec
 
 from ncclcheck.probes.facts import Measurements
 from ncclcheck.probes.facts.training import Checks, Side, Smoke, Unchecked
-from ncclcheck.probes.training import places
-from ncclcheck.probes.training.alike import told
+from ncclcheck.probes.training.equal.alike import told
 from ncclcheck.probes.training.loop import Setting
+from ncclcheck.probes.training.saves import places
 
 _OWN = "DeepSpeed's engine runs a backward pass and a save of its own; --strategy fsdp looks at this"
 

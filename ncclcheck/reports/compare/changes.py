@@ -11,7 +11,7 @@ from ncclcheck.probes.facts import Node, Unread, at, replace, variables
 from ncclcheck.reports.compare.counters import counted, named, xids
 from ncclcheck.reports.compare.watched import NODE, PARTS, Part, Watch
 from ncclcheck.reports.compare.words import said
-from ncclcheck.reports.variables import values
+from ncclcheck.reports.subjects.nccl.variables import values
 
 Verdict = Literal["worse", "better", "changed", "unseen"]
 

@@ -11,7 +11,7 @@ from ncclcheck.reports.compare.changes import Change
 from ncclcheck.reports.compare.comparison import Comparison, compare
 from ncclcheck.reports.compare.fingerprint import Fingerprint, fingerprint
 from ncclcheck.reports.compare.rows import RowChange
-from ncclcheck.reports.jsondoc import printable
+from ncclcheck.reports.judgement.jsondoc import printable
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):

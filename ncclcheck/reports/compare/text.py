@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from ncclcheck.reports.compare.changes import Change
 from ncclcheck.reports.compare.result import End, Result
 from ncclcheck.reports.compare.rows import RowChange, Side
-from ncclcheck.reports.findings import State
-from ncclcheck.reports.fold import duration, fold_names, size
-from ncclcheck.reports.terminal import Style
-from ncclcheck.reports.wrapping import wrapped
+from ncclcheck.reports.judgement.findings import State
+from ncclcheck.reports.output.terminal import Style
+from ncclcheck.reports.text.fold import duration, fold_names, size
+from ncclcheck.reports.text.wrapping import wrapped
 
 _HEADERS = ("operation", "size", "before", "after", "speed", "verdict")
 _STATES = {"worse": State.FAIL, "better": State.OK, "changed": State.NOTE, "unseen": State.UNKNOWN}

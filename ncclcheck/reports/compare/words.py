@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ncclcheck.probes.facts import Address, Unread
-from ncclcheck.reports.fold import size
+from ncclcheck.reports.text.fold import size
 
 _LONGEST = 120
 

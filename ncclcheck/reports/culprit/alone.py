@@ -9,9 +9,9 @@ from statistics import median
 from typing import Literal, TypeVar
 
 from ncclcheck.probes.facts import Cluster, Lateness, RankSpeed, at, value_or
-from ncclcheck.reports.crowded import own_limits
 from ncclcheck.reports.culprit.samples import slowness_at
 from ncclcheck.reports.culprit.suspects import by
+from ncclcheck.reports.subjects.failures.crowded import own_limits
 
 FEW = 3
 _STEADY_US = 200.0

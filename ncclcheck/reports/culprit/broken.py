@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ncclcheck.probes.facts import Cluster, RankState, WrongResult
-from ncclcheck.reports import corruption, deadlock, lost
-from ncclcheck.reports.findings import Culprit, Where
+from ncclcheck.reports.judgement.findings import Culprit, Where
+from ncclcheck.reports.subjects.failures import deadlock, lost
+from ncclcheck.reports.subjects.job import corruption
 
 # An order, no probability: a contribution that explains all, one sender of what several ranks saw, one rank that
 # alone saw it, and the same where it came from another one.

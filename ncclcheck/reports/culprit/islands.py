@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ncclcheck.probes.facts import PairTime
-from ncclcheck.reports.connected import connected
+from ncclcheck.reports.subjects.nodes.connected import connected
 
 _LEAST = 10.0  # times: noise of shared cores made ways of one rack differ eightfold
 _SMALLEST = 2  # nodes of a group; one node alone is judged as a node

@@ -6,7 +6,7 @@ from statistics import median
 
 from ncclcheck.probes.facts import Cluster, at, value_or
 from ncclcheck.reports.culprit.alone import lacks_cores
-from ncclcheck.reports.rule import NothingToJudge
+from ncclcheck.reports.judgement.rule import NothingToJudge
 
 # Spread of the logarithm of one measurement. RDMA and sockets: assumed. Where cores are shared 0.11 to 0.19 was
 # measured, and the exchanges of one second are slow together. Where they are short, with 12 other processes or

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from dataclasses import replace as replaced
 
 from ncclcheck.probes.facts import Cluster, replace
-from ncclcheck.reports import flight_culprits
 from ncclcheck.reports.culprit import two, words
 from ncclcheck.reports.culprit.alone import Late, Slow, by_node, late_ranks, ranks_of, slow_nodes, slow_ranks
 from ncclcheck.reports.culprit.blame import FEW, Blame, blame, unexplained
@@ -19,12 +18,13 @@ from ncclcheck.reports.culprit.own import by_own_environment
 from ncclcheck.reports.culprit.samples import PERCENT, Samples, Way, ends_of, read
 from ncclcheck.reports.culprit.slowed import Slowed, slowed_by_cause, slowed_by_loss
 from ncclcheck.reports.culprit.training import in_training
-from ncclcheck.reports.derived import derived
-from ncclcheck.reports.findings import Culprit, Where
-from ncclcheck.reports.fold import fold_names
-from ncclcheck.reports.held_up import HeldUp
-from ncclcheck.reports.losses import Lost
-from ncclcheck.reports.pairing import pairing
+from ncclcheck.reports.judgement.derived import derived
+from ncclcheck.reports.judgement.findings import Culprit, Where
+from ncclcheck.reports.subjects.failures.held_up import HeldUp
+from ncclcheck.reports.subjects.flight import culprits as flight_culprits
+from ncclcheck.reports.subjects.job.pairing import pairing
+from ncclcheck.reports.subjects.links.losses import Lost
+from ncclcheck.reports.text.fold import fold_names
 
 _LINKS = 4
 _KNOWN = 0.95  # two measurements of different kinds agree: packets counted before the job, and the job itself

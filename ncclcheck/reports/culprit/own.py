@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Node, Unread, at, variables
-from ncclcheck.reports import last_words, lost
 from ncclcheck.reports.culprit import words
 from ncclcheck.reports.culprit.alone import late_ranks, slow_nodes, slow_ranks
 from ncclcheck.reports.culprit.machines import share_cores
-from ncclcheck.reports.derived import derived
-from ncclcheck.reports.findings import Culprit, Remedy, Where, you
-from ncclcheck.reports.last_words import Told
-from ncclcheck.reports.reached import closed_to
-from ncclcheck.reports.variables import STARTUP_FILES, assigned, reference
+from ncclcheck.reports.judgement.derived import derived
+from ncclcheck.reports.judgement.findings import Culprit, Remedy, Where, you
+from ncclcheck.reports.subjects.failures import last_words, lost
+from ncclcheck.reports.subjects.failures.last_words import Told
+from ncclcheck.reports.subjects.links.reached import closed_to
+from ncclcheck.reports.subjects.nccl.variables import STARTUP_FILES, assigned, reference
 
 # Each node's own by nature, or without effect on whether and how fast a rank runs.
 _NO_MATTER = re.compile(

@@ -6,14 +6,14 @@ import math
 from dataclasses import dataclass
 
 from ncclcheck.probes.facts import Cluster
-from ncclcheck.reports import losses
 from ncclcheck.reports.culprit import two
 from ncclcheck.reports.culprit.blame import FEW
 from ncclcheck.reports.culprit.machines import lack_cores, usual_noise
 from ncclcheck.reports.culprit.samples import PERCENT, Ends, Samples, Way, ends_of, read, slowness_at
-from ncclcheck.reports.derived import derived
-from ncclcheck.reports.held_up import HeldUp, held_up
-from ncclcheck.reports.losses import Lost
+from ncclcheck.reports.judgement.derived import derived
+from ncclcheck.reports.subjects.failures.held_up import HeldUp, held_up
+from ncclcheck.reports.subjects.links import losses
+from ncclcheck.reports.subjects.links.losses import Lost
 
 _LEAST_TIMES = 2  # once is an accident: a burst hits one measurement in a hundred
 

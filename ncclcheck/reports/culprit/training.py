@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.probes.facts.training import StepTimes
-from ncclcheck.reports import step_times, training_why
-from ncclcheck.reports.findings import Culprit, Where
-from ncclcheck.reports.fold import duration
+from ncclcheck.reports.judgement.findings import Culprit, Where
+from ncclcheck.reports.subjects.training import step_losses, step_times
+from ncclcheck.reports.text.fold import duration
 
 # An order, no probability: slow with all ranks at once and alone; in the first only; waiting for data.
 _ALONE, _TOGETHER, _HUNGRY = 0.95, 0.8, 0.7
@@ -25,9 +25,9 @@ def in_training(cluster: Cluster) -> list[Culprit]:
             "TRN020",
             f"its own work takes {duration(one.own)} a step, that of the others {duration(one.usual)}",
         )
-        for one in training_why.slow(cluster, measured)
+        for one in step_losses.slow(cluster, measured)
     ]
-    hungry = training_why.hungry(cluster, measured)
+    hungry = step_losses.hungry(cluster, measured)
     few = hungry if 2 * len(hungry) <= len(measured.rows) else []
     waits = [
         _culprit(

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import Literal
 
 from ncclcheck.probes.facts import Cluster, Node, at, value_or
-from ncclcheck.reports import lan
 from ncclcheck.reports.culprit.alone import METRICS, Late, Slow
 from ncclcheck.reports.culprit.blame import Blame
 from ncclcheck.reports.culprit.samples import Samples, repeats
 from ncclcheck.reports.culprit.suspects import Suspect
 from ncclcheck.reports.culprit.two import Slower
-from ncclcheck.reports.findings import Where
-from ncclcheck.reports.fold import duration, flops, fold_names
+from ncclcheck.reports.judgement.findings import Where
+from ncclcheck.reports.subjects.nccl import lan
+from ncclcheck.reports.text.fold import duration, flops, fold_names
 
 Kind = Literal["node", "nic", "gpu", "rank", "link", "fabric"]
 Device = Callable[[str, int | None], str]

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ncclcheck.probes.facts import Cluster, Node
-from ncclcheck.reports import lan
 from ncclcheck.reports.expect import formulas, inside, outside
 from ncclcheck.reports.expect.inside import Inside
 from ncclcheck.reports.expect.outside import Rate
-from ncclcheck.reports.variables import parse_int, values
+from ncclcheck.reports.subjects.nccl import lan
+from ncclcheck.reports.subjects.nccl.variables import parse_int, values
 
 Carrier = Literal["rdma", "socket", "burst", "nvlink"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ncclcheck.probes.facts import Cluster, Gpu, Node, NvFabric, Unread, at, known, value_or
 from ncclcheck.reports.expect.formulas import gts, nvlink_ring, nvls, pcie
 from ncclcheck.reports.expect.unseen import unseen
-from ncclcheck.reports.variables import nccl_version, parse_int, values
+from ncclcheck.reports.subjects.nccl.variables import nccl_version, parse_int, values
 
 _RAW_MBPS = 26562  # what NVML says of a link of 25 GB/s; later ones are multiples of it
 _LEAST_PUBLISHED = 5

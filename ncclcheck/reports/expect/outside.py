@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ncclcheck.probes.facts import Cluster, Node, PciDevice, Unread, at, value_or
-from ncclcheck.reports import flows, lan, wiring
-from ncclcheck.reports.carrying import carrying
 from ncclcheck.reports.expect.formulas import gts, pcie
 from ncclcheck.reports.expect.unseen import unseen
-from ncclcheck.reports.hca import UsedPort
-from ncclcheck.reports.reached import reached
-from ncclcheck.reports.variables import values
+from ncclcheck.reports.subjects.links import flows
+from ncclcheck.reports.subjects.links.reached import reached
+from ncclcheck.reports.subjects.nccl import lan, wiring
+from ncclcheck.reports.subjects.nccl.carrying import carrying
+from ncclcheck.reports.subjects.nccl.hca import UsedPort
+from ncclcheck.reports.subjects.nccl.variables import values
 
 Carrier = Literal["rdma", "socket", "burst"]
 

@@ -7,9 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from ncclcheck.probes.facts import Cluster, NotKnown
-from ncclcheck.reports import profiles
-from ncclcheck.reports.findings import Verdict
-from ncclcheck.reports.jsondoc import Recommendation
+from ncclcheck.reports.judgement.findings import Verdict
+from ncclcheck.reports.judgement.jsondoc import Recommendation
+from ncclcheck.reports.judgement.rule import NothingToJudge
 from ncclcheck.reports.recommend import (
     hcas,
     inside,
@@ -23,8 +23,8 @@ from ncclcheck.reports.recommend import (
 )
 from ncclcheck.reports.recommend.advice import Action, Found, SettingRule
 from ncclcheck.reports.recommend.site import Site
-from ncclcheck.reports.rule import NothingToJudge
-from ncclcheck.reports.variables import parsed_value
+from ncclcheck.reports.subjects.nccl import profiles
+from ncclcheck.reports.subjects.nccl.variables import parsed_value
 
 RULES: tuple[SettingRule, ...] = (
     *sockets.RULES,

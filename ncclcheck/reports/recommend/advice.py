@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ncclcheck.reports.recommend.site import Site, When
-from ncclcheck.reports.variables import Version
+from ncclcheck.reports.subjects.nccl.variables import Version
 
 Action = Literal["set", "unset", "try", "keep"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ncclcheck.probes.facts import Node, value_or
-from ncclcheck.reports import carrying, data_cards, wiring
-from ncclcheck.reports.hca import UsedPort, is_routable, parse_hca, roce_version
 from ncclcheck.reports.recommend.advice import Found, SettingRule
 from ncclcheck.reports.recommend.site import Site
-from ncclcheck.reports.variables import values
+from ncclcheck.reports.subjects.nccl import carrying, data_cards, wiring
+from ncclcheck.reports.subjects.nccl.hca import UsedPort, is_routable, parse_hca, roce_version
+from ncclcheck.reports.subjects.nccl.variables import values
 
 _HCA = "NCCL_IB_HCA"
 _ENV = "NCCL user guide, NCCL_IB_HCA"

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import ConfLine, at, value_or, variables
-from ncclcheck.reports import ll128, wiring
 from ncclcheck.reports.recommend.advice import Found, SettingRule, number, on, without
 from ncclcheck.reports.recommend.site import Held, Site
-from ncclcheck.reports.rules.nccl_variables import unread_name
-from ncclcheck.reports.variables import effective, parse, parsed_value, reference
+from ncclcheck.reports.rules.nccl.variables import unread_name
+from ncclcheck.reports.subjects.nccl import ll128, wiring
+from ncclcheck.reports.subjects.nccl.variables import effective, parse, parsed_value, reference
 
 _ENV = "NCCL user guide, Environment Variables"
 _DEBUGGING = f"{_ENV}, Debugging"

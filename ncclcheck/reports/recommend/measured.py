@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ncclcheck.probes.facts import Trial
-from ncclcheck.reports import trial as tried
-from ncclcheck.reports.jsondoc import Recommendation
+from ncclcheck.reports.judgement.jsondoc import Recommendation
 from ncclcheck.reports.recommend.site import Site
+from ncclcheck.reports.subjects.job import trial as tried
 
 
 def weighed(site: Site, found: Sequence[Recommendation]) -> list[Recommendation]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ncclcheck.reports import lan, profiles, wiring
 from ncclcheck.reports.recommend.advice import Found, SettingRule, on, without
 from ncclcheck.reports.recommend.site import Held, Site
-from ncclcheck.reports.variables import Version
+from ncclcheck.reports.subjects.nccl import lan, profiles, wiring
+from ncclcheck.reports.subjects.nccl.variables import Version
 
 _MANY = 8
 _OCI_DOC = "OCI, recommended NCCL parameters by shape (oci-hpc-oke)"

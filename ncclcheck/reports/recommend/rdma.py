@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Node, Unread, value_or
-from ncclcheck.reports import carrying, lan, profiles, wiring
-from ncclcheck.reports.hca import UsedPort, address_of, automatic_gid, is_routable, roce_version
 from ncclcheck.reports.recommend.advice import Found, SettingRule, number
 from ncclcheck.reports.recommend.site import Site
-from ncclcheck.reports.variables import values
+from ncclcheck.reports.subjects.nccl import carrying, lan, profiles, wiring
+from ncclcheck.reports.subjects.nccl.hca import UsedPort, address_of, automatic_gid, is_routable, roce_version
+from ncclcheck.reports.subjects.nccl.variables import values
 
 _GID, _TC, _PKEY, _QPS = "NCCL_IB_GID_INDEX", "NCCL_IB_TC", "NCCL_IB_PKEY", "NCCL_IB_QPS_PER_CONNECTION"
 _ADAPTIVE = "NCCL_IB_ADAPTIVE_ROUTING"

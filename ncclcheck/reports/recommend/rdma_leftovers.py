@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ncclcheck.probes.facts import at, value_or
-from ncclcheck.reports import wiring
 from ncclcheck.reports.recommend.advice import SettingRule, number, without
 from ncclcheck.reports.recommend.rdma import infiniband
 from ncclcheck.reports.recommend.site import Held, Site
-from ncclcheck.reports.rules.nccl_verbs import lowest
+from ncclcheck.reports.rules.nccl.verbs import lowest
+from ncclcheck.reports.subjects.nccl import wiring
 
 _ENV = "NCCL user guide"
 _QPS = "NCCL_IB_QPS_PER_CONNECTION"

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ncclcheck.probes.facts import Cluster, Gpu, Node, NvLinks, Transport, Unread, at, value_or
-from ncclcheck.reports import lan, profiles, wiring
-from ncclcheck.reports.findings import Finding, State, Verdict
-from ncclcheck.reports.fold import fold_names
-from ncclcheck.reports.hca import HcaChoice, UsedPort
-from ncclcheck.reports.rule import NothingToJudge
-from ncclcheck.reports.settings import Settings, settings_of
-from ncclcheck.reports.settings_forms import quoted
-from ncclcheck.reports.variables import Version, as_version, assigned, effective
+from ncclcheck.reports.judgement.findings import Finding, State, Verdict
+from ncclcheck.reports.judgement.rule import NothingToJudge
+from ncclcheck.reports.output.settings_forms import quoted
+from ncclcheck.reports.subjects.nccl import lan, profiles, wiring
+from ncclcheck.reports.subjects.nccl.hca import HcaChoice, UsedPort
+from ncclcheck.reports.subjects.nccl.settings import Settings, settings_of
+from ncclcheck.reports.subjects.nccl.variables import Version, as_version, assigned, effective
+from ncclcheck.reports.text.fold import fold_names
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Interface, Node, Unread, at, known, value_or
-from ncclcheck.reports import lan
-from ncclcheck.reports.choice import Choice, gloo_choice, nccl_choice, parse_pattern
 from ncclcheck.reports.recommend.advice import Found, SettingRule, without
 from ncclcheck.reports.recommend.site import Held, Site
-from ncclcheck.reports.variables import nccl_version, values
+from ncclcheck.reports.subjects.nccl import lan
+from ncclcheck.reports.subjects.nccl.choice import Choice, gloo_choice, nccl_choice, parse_pattern
+from ncclcheck.reports.subjects.nccl.variables import nccl_version, values
 
 _NCCL, _GLOO = "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"
 _WRONG_WAY = ("NCC007", "NET001", "NET002", "NET003", "NET014", "NET010")

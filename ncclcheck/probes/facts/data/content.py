@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from ncclcheck.probes.facts.bounds import Amount, Count, Whole
+from ncclcheck.probes.facts.guard.bounds import Amount, Count, Whole
 
 # fixed: the same whatever the order and the seed. random: set by the seeds of the global generators. private: by a
 # generator of the dataset's own. hidden: by what was read before. uncontrolled: two equal processes differ.

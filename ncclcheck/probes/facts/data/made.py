@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from ncclcheck.probes.facts.bounds import Amount, Count, Whole
+from ncclcheck.probes.facts.guard.bounds import Amount, Count, Whole
 
 
 class Handle(Struct, frozen=True, kw_only=True):

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from ncclcheck.probes.facts.bounds import Amount, Count, Whole
-from ncclcheck.probes.facts.host import Limits, Space
-from ncclcheck.probes.facts.unread import NOT_RECORDED, Unread
+from ncclcheck.probes.facts.guard.bounds import Amount, Count, Whole
+from ncclcheck.probes.facts.guard.unread import NOT_RECORDED, Unread
+from ncclcheck.probes.facts.machine.host import Limits, Space
 
 Grown = Annotated[int, Meta(ge=-(2**60), le=2**60)]
 

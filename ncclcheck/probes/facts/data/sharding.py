@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from ncclcheck.probes.facts.bounds import Amount, Count, Whole
+from ncclcheck.probes.facts.guard.bounds import Amount, Count, Whole
 
 Given = Literal["", "dataset", "loader", "tuple", "module"]
 Cause = Literal["", "listing", "entropy", "interpreter"]

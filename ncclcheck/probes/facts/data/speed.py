@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from ncclcheck.probes.facts.bounds import Amount, Count, Whole
+from ncclcheck.probes.facts.guard.bounds import Amount, Count, Whole
 
 
 class Point(Struct, frozen=True, kw_only=True):

@@ -6,8 +6,8 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from ncclcheck.probes.facts.bounds import Amount, Count
-from ncclcheck.probes.facts.unread import Unread
+from ncclcheck.probes.facts.guard.bounds import Amount, Count
+from ncclcheck.probes.facts.guard.unread import Unread
 
 
 class Dependence(Struct, frozen=True, kw_only=True):

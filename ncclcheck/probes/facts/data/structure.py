@@ -6,8 +6,8 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from ncclcheck.probes.facts.bounds import Count, Whole
 from ncclcheck.probes.facts.data.streams import Stop
+from ncclcheck.probes.facts.guard.bounds import Count, Whole
 
 
 class Shape(Struct, frozen=True, kw_only=True):

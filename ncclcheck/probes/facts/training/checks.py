@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from ncclcheck.probes.facts.bounds import Amount, Count, Whole, Word
+from ncclcheck.probes.facts.guard.bounds import Amount, Count, Whole, Word
 
 
 class Differing(Struct, frozen=True, kw_only=True):

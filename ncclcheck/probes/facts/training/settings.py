@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from ncclcheck.probes.facts.bounds import Count
+from ncclcheck.probes.facts.guard.bounds import Count
 
 # Names of settings, each group the same thing: of DeepSpeed (also before 0.6), Accelerate, transformers, Lightning
 # and torch. What is a keyword of a call in Python stands after the call's name.

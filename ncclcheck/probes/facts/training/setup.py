@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ncclcheck.probes.facts.bounds import Count, Whole
+from ncclcheck.probes.facts.guard.bounds import Count, Whole
 
 
 class Setup(Struct, frozen=True, kw_only=True):

@@ -6,8 +6,8 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from ncclcheck.probes.facts.bench import Times
-from ncclcheck.probes.facts.bounds import Amount, Count, Whole, Word
+from ncclcheck.probes.facts.guard.bounds import Amount, Count, Whole, Word
+from ncclcheck.probes.facts.measured.bench import Times
 
 
 class Phases(Struct, frozen=True, kw_only=True):

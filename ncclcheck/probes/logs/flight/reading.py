@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from ncclcheck.probes import files
 from ncclcheck.probes.facts import Flight, FlightCall, FlightCount, FlightDump, FlightGroup, FlightRefused
 from ncclcheck.probes.logs.flight.calls import Came, Dump, Key, clean, dump
 from ncclcheck.probes.logs.flight.form import form
 from ncclcheck.probes.logs.flight.plain import MOST_BYTES, Refused, plain
 from ncclcheck.probes.logs.flight.ranks import rank_of
+from ncclcheck.probes.machine import files
 
 _MOST_CALLS, _MOST_IN_ALL, _LEAST_CALLS = 256, 65536, 24
 _ALL = "default_pg"

@@ -1,0 +1,1 @@
+"""What every room uses: errors, exit codes, deadlines, progress, and the records on the wire."""

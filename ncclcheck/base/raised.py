@@ -1,0 +1,92 @@
+"""Where the user's own code raised an exception, or stands: file, line, function and the index of the sample."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import sysconfig
+import threading
+import traceback
+from collections.abc import Iterator
+from types import FrameType
+
+import ncclcheck
+
+_OURS = os.path.dirname(os.path.abspath(ncclcheck.__file__)) + os.sep
+_OTHERS = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+_PACKAGES = ("site-packages", "dist-packages")
+# What calls the user's factories: what they do not take is raised here.
+_CALLERS = tuple(
+    os.path.join(_OURS, "probes", *parts) for parts in (("training", "given.py"), ("dataloader", "factory.py"))
+)
+# A loader's worker hands its traceback over as text.
+_IN_WORKER = "Original Traceback"
+_LINE = re.compile(r'File "([^"\n]+)", line (\d+), in (\w+)')
+_COLLECTIVE = re.compile(r"torch[/\\]distributed[/\\]")
+_TORCH = f"{os.sep}torch{os.sep}"
+_WAITS = ("backward", "__next__")  # DDP waits in the one, loaders in the other
+_MOST = 6
+
+
+def place(error: BaseException) -> str:
+    """`train.py:128 in __getitem__, index 77`: the innermost line of the user's own; empty where there is none."""
+    if _IN_WORKER in (text := str(error)):
+        lines = [match.groups() for match in _LINE.finditer(text) if _is_users(match[1])]
+        return _said(lines[-1][0], int(lines[-1][1]), lines[-1][2]) if lines else ""
+    frames = [one for one in traceback.walk_tb(error.__traceback__) if _is_users(one[0].f_code.co_filename)]
+    if not frames:
+        return ""
+    frame, line = frames[-1]
+    index = next(filter(None, (_index(one) for one, _ in reversed(frames))), "")
+    return _said(frame.f_code.co_filename, line, frame.f_code.co_name) + index
+
+
+def by_call(error: BaseException) -> bool:
+    """Whether the call of what the user named raised it: arguments that it lacks, or what it gave is of no use."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and frames[-1].filename in _CALLERS
+
+
+def standing() -> list[str]:
+    """Where this process's main thread stands, the innermost first: the collective, and the user's own lines."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    return [*dict.fromkeys(_standing(frame))][:_MOST]
+
+
+def _standing(frame: FrameType | None) -> Iterator[str]:
+    collective = ""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if _COLLECTIVE.search(file):
+            collective = frame.f_code.co_name if frame.f_code.co_name != "wrapper" else collective
+        else:
+            if collective:
+                yield collective
+                collective = ""
+            if frame.f_code.co_name in _WAITS and _TORCH in file:
+                yield f"{frame.f_code.co_name}()"
+            elif _is_users(file):
+                yield _said(file, frame.f_lineno, frame.f_code.co_name)
+        frame = frame.f_back
+
+
+def _index(frame: FrameType) -> str:
+    """Of the sample that a dataset was asked for."""
+    code = frame.f_code
+    if code.co_name not in ("__getitem__", "__getitems__") or code.co_argcount < 2:
+        return ""
+    value = frame.f_locals.get(code.co_varnames[1])
+    return f", index {value}" if isinstance(value, int) else ""
+
+
+def _is_users(file: str) -> bool:
+    if file.startswith(("<", _OURS, *_OTHERS)):
+        return False
+    return not any(f"{os.sep}{name}{os.sep}" in file for name in _PACKAGES)
+
+
+def _said(file: str, line: int, function: str) -> str:
+    folder = os.getcwd() + os.sep
+    within = file.removeprefix(folder) if file.startswith(folder) else os.path.basename(file)
+    return f"{within}:{line}" + ("" if function == "<module>" else f" in {function}")

@@ -1,0 +1,124 @@
+"""`ncclcheck preflight`: all of it in order, bad nodes left out as they are found; then verdict and gate."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from functools import partial
+
+from ncclcheck.commands import bench, data, gate, smoke
+from ncclcheck.commands.cache import Cache
+from ncclcheck.launch import choose
+from ncclcheck.probes.facts import Cluster, Measurements, Verified
+from ncclcheck.reports.culprit import culprits
+from ncclcheck.reports.judgement.findings import State
+from ncclcheck.reports.judgement.jsondoc import Stage
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.selection import bad_nodes
+from ncclcheck.reports.recommend import recommend
+from ncclcheck.run.conduct import conduct
+from ncclcheck.run.jobs import TorchJob
+from ncclcheck.run.own_command import OwnCommand, here
+from ncclcheck.run.plan import data_plan, preflight_plan, smoke_plan
+from ncclcheck.run.plan.bench_plan import BenchOptions
+from ncclcheck.run.plan.options import Options
+from ncclcheck.run.plan.preflight_plan import PreflightOptions
+from ncclcheck.run.stages import Stages
+
+_BENCH_SHARE, _VERIFY_SHARE = 0.5, 0.4
+
+
+def run(options: Options, wanted: PreflightOptions) -> int:
+    """The whole of `preflight`; the exit code, unless COMMAND takes this process over. Raises UsageError."""
+    options = dataclasses.replace(options, then=wanted.command)
+    if options.from_file is None:
+        for option, reference in (("--model", wanted.model), ("--data", wanted.data)):
+            smoke.must_be_here(option, reference)
+        choose.refuse_to_simulate(options, os.environ, simulate=wanted.simulate)
+        gate.check(wanted, joins=choose.choose(options, os.environ).who is not None)
+    if wanted.simulate and options.nodes is None:
+        options = dataclasses.replace(options, nodes=2, launch="local")
+    cache = Cache.of(options, wanted)
+    if (document := cache.fresh(options)) is not None:
+        return gate.passed(wanted, document, cache.deliver(document, options), strict=options.strict)
+
+    def work(stages: Stages) -> tuple[Callable[[], None], Callable[[], Cluster]]:
+        this = Preflight(stages, wanted)
+        return this.run, this.cluster
+
+    seconds = options.deadline or preflight_plan.DEADLINE_S
+    return conduct(options, seconds, work, partial(gate.after, wanted, cache, options.strict), _own(wanted))
+
+
+def _own(wanted: PreflightOptions) -> OwnCommand:
+    return OwnCommand(
+        training=smoke_plan.training(preflight_plan.smoke(wanted), directory=here()),
+        data=data_plan.named(preflight_plan.data(wanted), directory=here()) if wanted.data else None,
+        nproc_per_node=wanted.nproc_per_node,
+        injected=bool(wanted.inject),
+    )
+
+
+class Preflight:
+    """One run: its stages, and the nodes that are left out so far."""
+
+    def __init__(self, stages: Stages, wanted: PreflightOptions) -> None:
+        self.stages, self.wanted = stages, wanted
+        self.without: set[int] = set()
+        self.settings: dict[str, str | None] = {}
+        self._job = TorchJob(stages, wanted)
+
+    def run(self) -> None:
+        """All stages. Raises UsageError for a shape that cannot fit, and Interrupted."""
+        self.stages.facts()
+        self.stages.reach()
+        self._leave_out()
+        self._bench("bench", preflight_plan.bench(self.wanted), _BENCH_SHARE)
+        self._leave_out()
+        if self.wanted.data:
+            data.examine(self.stages, preflight_plan.data(self.wanted))
+        self._verify()
+        self._job = self._next_job()
+        smoke.train(self._job, preflight_plan.smoke(self.wanted))
+
+    def cluster(self) -> Cluster:
+        """Everything that is known by now."""
+        return self._job.cluster()
+
+    def _next_job(self) -> TorchJob:
+        return TorchJob(self.stages, self.wanted, without=self.without, settings=self.settings)
+
+    def _bench(self, name: str, wanted: BenchOptions, share: float, only: tuple[str, ...] | None = None) -> bool:
+        self._job = TorchJob(self.stages, wanted, without=self.without, settings=self.settings)
+        return bench.measure(self._job, wanted, name, share=share, only=only)
+
+    def _leave_out(self) -> None:
+        """Nodes that are bad by what is known now; all are, then none is left out."""
+        names = self.stages.choice.names
+        silent = {one.node for one in self.stages.session.gathered.run(started_job=False, stopped_by="").silent}
+        cluster = self.cluster()
+        bad = bad_nodes(judge(cluster), culprits(cluster), [node.name for node in cluster.nodes])
+        for name in (*silent, *bad):
+            if name in names and names.index(name) not in self.without:
+                self.without.add(names.index(name))
+                self.stages.progress.say(f"{name} is left out: {bad.get(name, 'it did not answer')}")
+
+    def _verify(self) -> None:
+        """Run shortly with what would be recommended; what does not survive is not handed out."""
+        cluster = self.cluster()
+        found = [one for one in recommend(cluster, judge(cluster)) if one.action in ("set", "unset")]
+        settings = {one.variable: one.value if one.action == "set" else None for one in found}
+        if not settings:
+            return
+        if not self.wanted.verify:
+            self.stages.done.append(Stage(name="verify", state=State.SKIPPED, seconds=0.0, reason="--no-verify"))
+            return
+        kept = self._job
+        self.settings = settings
+        survived = self._bench("verify", preflight_plan.verification(self.wanted), _VERIFY_SHARE, only=())
+        self._job = kept
+        if not survived:
+            self.settings = {}
+        told = Verified(variables=[*settings], survived=survived)
+        self.stages.session.gathered.parts.append(Measurements(verified=told))

@@ -1,0 +1,327 @@
+"""The other nodes' side of a join: reach node rank 0, pass on what both sides say, end with its outcome."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from msgspec import structs
+
+from ncclcheck import __version__
+from ncclcheck.launch.given import endpoint
+from ncclcheck.launch.joining import join_protocol, sealed
+from ncclcheck.launch.joining.connection import Connection, Lines, words
+from ncclcheck.launch.joining.hail import hail
+from ncclcheck.launch.joining.identity import Identity
+from ncclcheck.launch.joining.secret import WITH
+from ncclcheck.launch.joining.unrouted import Patience
+from ncclcheck.launch.remote.segments import connect
+from ncclcheck.probes.facts import KeptBy, Meeting, Resolver, Unread, value_or
+from ncclcheck.probes.machine.net import unsent as kept
+from ncclcheck.probes.machine.net.addresses import neighbours, source_to, way_to
+from ncclcheck.probes.machine.net.resolver import known, resolver
+
+_CONNECT_S = 3.0
+_GREETING_S = 2.0
+_AGAIN_S = (0.2, 2.0)
+_MISFIT_S = 5.0  # somebody else may hold the port for a moment, so that one misfit is not the end
+_REMIND_S = 30.0
+_MOST_OTHERS = 16
+# Seconds after which node rank 0 is looked for at its other addresses, and between two such looks: as long as a
+# missing route is borne (unrouted.PATIENCE_S), and a start by hand on the other machine is late by more.
+_ASIDE_AFTER_S, _ASIDE_EVERY_S = 8.0, 15.0
+_NAMED_WRONGLY = ("unresolved", "silent", "no_route", "refused", "stranger", "unrouted")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why node rank 0 was not reached this time; it may be tried again unless it was turned away."""
+
+    outcome: str
+    detail: str
+    addresses: list[str] = field(default_factory=list)
+    refused: bool = False  # by another ncclcheck that answered
+    kept: KeptBy = ""
+
+
+class Stopped(Exception):
+    """A signal ended the wait."""
+
+
+def reach(
+    who: Identity, command: str, wait: float, say: Callable[[str], None], stop: Callable[[], bool]
+) -> Connection | Meeting:
+    """Try until node rank 0 lets us join, turns us away, or the wait is over. Raises Stopped."""
+    begun = time.monotonic()
+    shown, said_at, pause, patience = "", 0.0, _AGAIN_S[0], Patience()
+    told: Failure | None = None
+    aside_at = _ASIDE_AFTER_S
+    while True:
+        found = _try_all(who, command)
+        waited = time.monotonic() - begun
+        if isinstance(found, Connection):
+            return found
+        if found.outcome == "misfit" and waited > _MISFIT_S:
+            found = replace(found, outcome="turned_away")
+        told = _more_telling(told, found)
+        is_over = waited + pause > wait or found.outcome == "turned_away" or patience.is_over(found.outcome)
+        if is_over or waited > aside_at:
+            record, aside_at = _unreached(who, told, waited), waited + _ASIDE_EVERY_S
+            if (by_another := _aside(who, command, found, record)) is not None:
+                return by_another
+            if is_over:
+                return record
+        if found.detail != shown or time.monotonic() - said_at > _REMIND_S:
+            say(f"node rank 0 is not reached yet: {found.detail}; trying for another {wait - waited:.0f} s")
+            shown, said_at = found.detail, time.monotonic()
+        _sleep(pause, stop)
+        pause = min(_AGAIN_S[1], pause * 1.5)
+
+
+def _aside(who: Identity, command: str, failure: Failure, record: Meeting) -> Connection | None:
+    """Join at another address of node rank 0, where it greets at one, to say why the endpoint fails."""
+    if failure.outcome not in _NAMED_WRONGLY or failure.refused or who.on_loopback:
+        return None
+    place = join_protocol.place_digest(who.run_id, who.endpoint)
+    known = [(one, who.ports[0]) for one in record.elsewhere]
+    for address, port in [*known, *hail(who.ports[0], place)]:
+        if isinstance(it_came := _try_all(who, command), Connection):
+            return it_came
+        if isinstance(found := _try(who, command, address, port), Connection):
+            found.unreached = record
+            return found
+    return None
+
+
+def is_reached(who: Identity) -> bool:
+    """Whether node rank 0 of this run greets at the endpoint now."""
+    addresses = resolve(who.host)
+    return not isinstance(addresses, Failure) and any(_greets(who, one) for one in addresses)
+
+
+def _greets(who: Identity, address: str) -> bool:
+    with suppress(OSError, ValueError), connect(address, who.ports[0], _GREETING_S) as there:
+        return _greeting(Lines(there).line(_GREETING_S)).place == join_protocol.place_digest(
+            who.run_id, who.endpoint
+        )
+    return False
+
+
+def _more_telling(before: Failure | None, now: Failure) -> Failure:
+    """A refusal by ncclcheck itself says why; that nobody listens any more only follows from it."""
+    return before if before is not None and before.refused and not now.refused else now
+
+
+def _sleep(seconds: float, stop: Callable[[], bool]) -> None:
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        if stop():
+            raise Stopped
+        time.sleep(min(0.05, left))
+
+
+def _unreached(who: Identity, failure: Failure, waited: float) -> Meeting:
+    entries = value_or(neighbours(), {})
+    ways = [way for one in failure.addresses if not isinstance(way := way_to(one), Unread)]
+    looks = failure.outcome in _NAMED_WRONGLY and not failure.refused
+    named = _resolver(who) if looks else None
+    return Meeting(
+        endpoint=who.endpoint,
+        told_by=who.chosen_by,
+        outcome="turned_away" if failure.outcome == "misfit" else failure.outcome,  # type: ignore[arg-type]
+        node_rank=who.node_rank,
+        detail=failure.detail,
+        addresses=failure.addresses,
+        neighbours={one: entries[one] for one in failure.addresses if one in entries},
+        sources=[value_or(source_to(address), "") for address in failure.addresses],
+        seconds=round(waited, 1),
+        kept=failure.kept,
+        secret=who.secret.kind,
+        ways=ways,
+        resolver=named,
+        elsewhere=_elsewhere(who, failure.addresses, named) if looks else [],
+    )
+
+
+def _resolver(who: Identity) -> Resolver | None:
+    """How this host comes by the addresses of node rank 0, where it was given a name."""
+    with suppress(ValueError):
+        ipaddress.ip_address(who.host.partition("%")[0])
+        return None
+    begun = time.monotonic()
+    addresses = resolve(who.host)
+    seconds = time.monotonic() - begun
+    return resolver(who.host, [] if isinstance(addresses, Failure) else addresses, seconds)
+
+
+def _elsewhere(who: Identity, tried: list[str], named: Resolver | None) -> list[str]:
+    """Other addresses that this host knows, at which node rank 0 of this run greets."""
+    answers = [one for server in named.servers for one in server.answers] if named else []
+    listed = named.known if named else known()
+    others = [one for one in dict.fromkeys([*answers, *listed]) if one not in tried][:_MOST_OTHERS]
+    found: list[str] = []
+
+    def look(address: str) -> None:
+        if _greets(who, address):
+            found.append(address)
+
+    threads = [threading.Thread(target=look, args=(one,), daemon=True, name="elsewhere") for one in others]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * _GREETING_S)
+    return [one for one in others if one in found]
+
+
+def _try_all(who: Identity, command: str) -> Connection | Failure:
+    """Every address on the first port; the next port only where a host answers and no lead is on this one."""
+    addresses = resolve(who.host)
+    if isinstance(addresses, Failure):
+        return addresses
+    first: Failure | None = None
+    for port in who.ports:
+        found = _try_port(who, command, addresses, port)
+        if isinstance(found, Connection) or found.outcome == "turned_away":
+            return found
+        first = found if first is None or (found.refused and not first.refused) else first
+        if found.outcome not in ("refused", "stranger", "misfit"):
+            break
+    assert first is not None
+    return first
+
+
+_PLAIN = ("unresolved", "unrouted", "silent", "no_route", "refused", "stranger", "misfit", "turned_away")
+
+
+def _try_port(who: Identity, command: str, addresses: list[str], port: int) -> Connection | Failure:
+    """The first address on which the lead answers; else the failure that came furthest."""
+    failures: list[Failure] = []
+    for address in addresses:
+        found = _try(who, command, address, port)
+        if isinstance(found, Connection):
+            return found
+        failures.append(replace(found, addresses=addresses))
+    return max(failures, key=lambda failure: _PLAIN.index(failure.outcome))
+
+
+def resolve(host: str) -> list[str] | Failure:
+    """The addresses of a host. The resolver may wait for a dead name server; nobody waits for it."""
+    answers: list[list[str] | Failure] = []
+    asking = threading.Thread(target=lambda: answers.append(_ask(host)), daemon=True, name="getaddrinfo")
+    asking.start()
+    asking.join(2 * _CONNECT_S)
+    slow = Failure("unresolved", f"no name server answers for {host} within {2 * _CONNECT_S:.0f} s")
+    return answers[0] if answers else slow
+
+
+def _ask(host: str) -> list[str] | Failure:
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        return Failure("unresolved", f"{host} does not resolve: {getattr(error, 'strerror', None) or error}")
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def _try(who: Identity, command: str, address: str, port: int) -> Connection | Failure:
+    where = endpoint(address, port)
+    unanswered: list[KeptBy] = []
+    try:
+        connection = connect(address, port, _CONNECT_S, lambda sock: unanswered.append(kept.of_unanswered(sock)))
+    except OSError as error:
+        by = kept.of_error(error, address) or (unanswered[0] if isinstance(error, TimeoutError) else "")
+        failure = _unconnected(where, error)
+        if by in ("", "neighbour"):
+            return failure
+        detail = f"this host itself does not send to {where}" if by == "filter" else failure.detail
+        return replace(failure, outcome="unrouted", detail=detail, kept=by)
+    try:
+        found = _join(connection, who, command, where)
+    except OSError:
+        found = Failure(
+            "stranger", f"{where} accepts the connection and says nothing: something else listens there"
+        )
+    except ValueError as error:
+        found = Failure("stranger", f"something else answers at {where}: {error}")
+    if isinstance(found, Failure):
+        connection.close()
+    return found
+
+
+def _unconnected(where: str, error: OSError) -> Failure:
+    if isinstance(error, ConnectionRefusedError):
+        return Failure("refused", f"nothing listens at {where} (connection refused)")
+    if isinstance(error, TimeoutError) or error.errno == errno.ETIMEDOUT:
+        return Failure(
+            "silent", f"no answer from {where}: packets are dropped on the way, or that machine is down"
+        )
+    if error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH):
+        return Failure("no_route", f"no way to {where}: {words(error)}")
+    return Failure("silent", f"{where} cannot be reached: {words(error)}")
+
+
+def _join(connection: socket.socket, who: Identity, command: str, where: str) -> Connection | Failure:
+    """Greeting, join, welcome. Raises OSError where nothing comes, ValueError for what no lead says."""
+    said = Lines(connection)
+    greeting = _greeting(said.line(_GREETING_S))
+    other = _of_others(who, greeting, where)
+    if other is not None and other.outcome == "stranger":
+        return other
+    key, credential = who.secret.offer() if other is None else (b"", "")
+    join = join_protocol.Join(
+        protocol=join_protocol.PROTOCOL,
+        version=__version__,
+        command=command,
+        nodes=who.nodes,
+        node_rank=who.node_rank,
+        name=who.name,
+        address=connection.getsockname()[0].partition("%")[0],
+        nonce=sealed.nonce(),
+        secret=who.secret.kind,
+        credential=credential,
+    )
+    hand = join_protocol.Handshake(sealed.run_key(key, who.run_id), greeting, join)
+    connection.sendall(join_protocol.encode(structs.replace(join, proof=hand.of_node() if other is None else "")))
+    if other is not None:  # it was said who came, so that node rank 0 can say it too
+        return other
+    answer = join_protocol.from_meeting(said.line(join_protocol.HANDSHAKE_S))
+    if not isinstance(answer, (join_protocol.Welcome, join_protocol.Refused)):
+        raise ValueError("it speaks out of turn")
+    if not sealed.same(answer.proof, hand.of_meeting(answer)):
+        if isinstance(answer, join_protocol.Refused):
+            return Failure("misfit", f"turned away at {where}: {answer.reason}", refused=True)
+        raise ValueError("it does not know this run's secret")
+    if isinstance(answer, join_protocol.Refused):
+        return Failure("turned_away", answer.reason)
+    said.trust()
+    return Connection(connection, answer.name, said, hand.seals())
+
+
+def _of_others(who: Identity, greeting: join_protocol.Greeting, where: str) -> Failure | None:
+    """Why who greets there is not our node rank 0, or one that we cannot understand."""
+    if greeting.protocol != join_protocol.PROTOCOL:
+        theirs = f"ncclcheck {greeting.version}" + ("" if greeting.version != __version__ else " of another build")
+        why = f"{theirs} at {where} does not understand {__version__} here; install the same on all nodes"
+        return Failure("misfit", why, refused=True)
+    if greeting.run != join_protocol.run_digest(who.run_id):
+        return Failure("stranger", f"another run meets at {where}: its --rdzv-id differs", refused=True)
+    if greeting.secret != who.secret.kind:
+        why = f"node rank 0 at {where} comes {WITH[greeting.secret]}, this node {WITH[who.secret.kind]}"
+        return Failure("misfit", why, refused=True)
+    return None
+
+
+def _greeting(line: bytes) -> join_protocol.Greeting:
+    try:
+        found = join_protocol.from_meeting(line)
+    except ValueError:
+        shown = line[:60].decode(errors="backslashreplace").strip()
+        raise ValueError(repr(shown) if shown else "it closes the connection at once") from None
+    if not isinstance(found, join_protocol.Greeting):
+        raise ValueError("it speaks out of turn")
+    return found

@@ -1,0 +1,110 @@
+"""What a plain `srun` of this very shell meets: whether it starts at once, and which variables reach its task.
+
+Our own step says --overlap and --export=ALL, so it starts where the job's own srun waits for ever, or starts
+without its variables. This one says nothing of the kind. It asks one shell for the names that it was given.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Mapping, Sequence
+
+from ncclcheck.probes.facts import OtherStep, PlainStep, Unread
+from ncclcheck.probes.machine import process
+from ncclcheck.probes.machine.job_system import environment_of_families
+
+OWN_NAME = "ncclcheck"  # of our own steps, as squeue shows them
+# A step of an idle allocation starts in 0.1 s (Slurm 22.05, two hosts): what waits longer waits for another one.
+_AT_ONCE_S = 4
+_WITHIN_S = 10.0
+_LIST_S = 3.0
+_MOST_SAID = 300
+_HOLD_NOTHING = {OWN_NAME, "batch", "extern", "interactive"}
+_ALSO_NEEDED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MARK = "names of variables:"
+_ASK = (
+    f'[ "${{SLURM_PROCID:-0}}" = 0 ] || exit 0; echo "{_MARK}"; '
+    r"""tr '\0' '\n' <"/proc/$$/environ" | sed -n 's/^\([A-Za-z_][A-Za-z0-9_]*\)=.*/\1/p'"""
+)
+_BUSY = re.compile(r"Requested nodes are busy|step creation (?:temporarily|still) disabled")
+_REFUSED = re.compile(r"^srun: (?:fatal|error): (?!\S+: tasks? )(.+)", re.MULTILINE)
+_TYPED = re.compile(r"--overlap|--export=.*|--export")
+
+
+class Trial:
+    """One plain srun, beside the run. given: what the user's own command gives to srun."""
+
+    def __init__(self, env: Mapping[str, str], given: Sequence[str] = ()) -> None:
+        self._env, self._given = env, given
+        self.fact: PlainStep | None = None
+        self._thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Try it from now on."""
+        self._thread = threading.Thread(target=self._run, daemon=True, name="plain step")
+        self._thread.start()
+
+    def settle(self, seconds: float) -> None:
+        """Wait until it is known what it met, so long at most."""
+        if self._thread is not None:
+            self._thread.join(max(0.0, seconds))
+
+    def _run(self) -> None:
+        self.fact = _tried(self._env, self._given)
+
+
+def typed(command: Sequence[str]) -> list[str]:
+    """What a command of the user's own says to srun of sharing and of variables; nothing where it is no srun."""
+    found: list[str] = []
+    if not command or command[0].rpartition("/")[2] != "srun":
+        return found
+    for at, word in enumerate(command[1:], 1):
+        if word == "--" or not word.startswith("-"):
+            break
+        if _TYPED.fullmatch(word):
+            found += [f"--export={command[at + 1]}" if word == "--export" and at + 1 < len(command) else word]
+    return found
+
+
+def _tried(env: Mapping[str, str], given: Sequence[str]) -> PlainStep | None:
+    argv = ["srun", *given, f"--immediate={_AT_ONCE_S}", "/bin/sh", "-c", _ASK]
+    begun = time.monotonic()
+    told = process.run(argv, _WITHIN_S, env=env)
+    if isinstance(told, Unread):
+        return None  # neither started nor refused: a controller or a node that does not answer, which others tell
+    seconds, options = round(time.monotonic() - begun, 1), list(given)
+    refused = _REFUSED.search(told.err)
+    said = refused[1][:_MOST_SAID] if refused else ""
+    if _BUSY.search(told.err):
+        others = _others(env)
+        found = PlainStep(outcome="waits", said=said, seconds=seconds, others=others, given=options)
+        return found if others else None
+    _, came, names = told.out.partition(f"{_MARK}\n")
+    if came:
+        lost = sorted({*_needed(env)} - {*names.split()})
+        return PlainStep(outcome="starts", seconds=seconds, lost=lost, given=options)
+    return PlainStep(outcome="refused", said=said, seconds=seconds, given=options) if said else None
+
+
+def _needed(env: Mapping[str, str]) -> list[str]:
+    """Variables of this shell that a job goes by; Slurm sets its own anew."""
+    families = [name for name in environment_of_families(env) if not name.startswith("SLURM_")]
+    found = dict.fromkeys([*_ALSO_NEEDED, *families])
+    return [name for name in found if name in env and _NAME.fullmatch(name)]
+
+
+def _others(env: Mapping[str, str]) -> list[OtherStep]:
+    """The steps of this job that hold something, and are not ours."""
+    job = env.get("SLURM_JOB_ID", "")
+    if not job.isdecimal():
+        return []
+    told = process.run(["squeue", "--steps", "-h", "-j", job, "-o", "%i|%j|%N"], _LIST_S, env=env)
+    rows = [] if isinstance(told, Unread) else [line.strip().split("|") for line in told.out.splitlines()]
+    return [
+        OtherStep(id=row[0], name=row[1][:80], nodes=row[2][:200])
+        for row in rows
+        if len(row) == 3 and row[1] not in _HOLD_NOTHING and row[0].startswith(f"{job}.")
+    ]

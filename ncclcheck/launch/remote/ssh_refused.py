@@ -1,0 +1,52 @@
+"""Why ssh was not let in, in its own words: the same once more with -v, of which the telling lines are kept.
+
+Fingerprints and what a server's banner says are left out; the names of key files are not secret.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from ncclcheck.probes.facts import Unread
+from ncclcheck.probes.machine import process
+
+WITHIN_S = 5.0  # a login takes a second, on a busy host two
+_MOST_LINES = 6
+_OFFERED = re.compile(r"^debug1: Offering public key: (?P<file>.+?) (?P<kind>[A-Z0-9]+(?:-[A-Z]+)*) SHA256:", re.M)
+_TELLING = re.compile(
+    r"^(?:Unable to negotiate with .*|(?:debug1: )?(?:send_pubkey_test: no mutual signature algorithm.*"
+    r"|Skipping \S+ key \S+ - corresponding \S+ not in .*)|Certificate invalid: .*|Load key .*"
+    r"|sign_and_send_pubkey: .*|(?:kex|ssh)_exchange_identification: .*|Connection (?:closed|reset) by .*"
+    r"|debug1: Remote: (?:Certificate|Ignored|Authentication|Bad|Your|User|Root|Login).*"
+    r"|debug1: Authentications that can continue: .*|Authenticated to .*"
+    r"|channel \d+: open failed: .*|stdio forwarding failed.*)$",
+    re.MULTILINE,
+)
+_VALID = re.compile(r"^\s*Valid: (.+)$", re.MULTILINE)
+
+
+def reasons(argv: Sequence[str], env: Mapping[str, str]) -> str:
+    """What ssh says with -v, a line each; empty where it tells nothing, or comes in this time."""
+    told = process.run(argv, WITHIN_S, env=env)
+    return "" if isinstance(told, Unread) or told.status != 255 else "\n".join(_lines(told.err, env))
+
+
+def _lines(said: str, env: Mapping[str, str]) -> Iterator[str]:
+    found = list(dict.fromkeys(one[0].removeprefix("debug1: ") for one in _TELLING.finditer(said)))
+    yield from (f"ssh -v: {line[:300]}" for line in found[:_MOST_LINES])
+    if "Authentications that can continue" not in said or "\nAuthenticated to " in said:
+        return
+    offered = [(one["file"], one["kind"]) for one in _OFFERED.finditer(said)]
+    keys = ", ".join(f"{file} ({kind})" for file, kind in offered[:_MOST_LINES])
+    yield f"ssh -v: keys that were offered: {keys}" if keys else "ssh -v: no key was offered"
+    for file, kind in offered[:_MOST_LINES]:
+        if kind.endswith("-CERT") and (valid := _validity(file, env)):
+            yield f"ssh-keygen -L: certificate {file} is valid {valid}"
+
+
+def _validity(file: str, env: Mapping[str, str]) -> str:
+    """`from 2020-01-01T00:00:00 to 2021-01-01T00:00:00`, in local time; `forever`."""
+    told = process.run(["ssh-keygen", "-L", "-f", file], WITHIN_S, env=env)
+    found = None if isinstance(told, Unread) else _VALID.search(told.out)
+    return found[1][:100] if found else ""

@@ -1,0 +1,68 @@
+"""Whither the user's settings of ssh lead for a host: `ssh -G` tells it, and nothing is connected."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import stat
+from collections.abc import Mapping, Sequence
+
+from ncclcheck.probes.facts import Dialled, Unread
+from ncclcheck.probes.machine import process
+
+_WITHIN_S = 2.0  # 10 ms by itself; Match exec and CanonicalizeHostname of the user's may wait for something
+_MOST_ADDRESSES = 8
+
+
+def dialled(ssh: Sequence[str], target: str, node: str, env: Mapping[str, str]) -> Dialled | None:
+    """What ssh would do for this host; None where it does not tell. ssh: the program and its options."""
+    told = process.run([ssh[0], "-G", *ssh[1:], "--", target], _WITHIN_S, env=env)
+    if isinstance(told, Unread) or told.status:
+        return None
+    words = dict(line.split(" ", 1) for line in told.out.splitlines() if " " in line)
+    host, path = words.get("hostname", target), words.get("controlpath", "none")
+    return Dialled(
+        node=node,
+        host=host,
+        addresses=_addresses(host, env),
+        user=words.get("user", ""),
+        port=int(words["port"]) if words.get("port", "").isdecimal() else 22,
+        by=_by(words),
+        master=path if _is_socket(path) else "",
+        silent_master=_is_socket(path) and _hangs([ssh[0], "-O", "check", *ssh[1:], "--", target], env),
+    )
+
+
+def _by(words: Mapping[str, str]) -> str:
+    """The jump host, or the program of a ProxyCommand alone: its arguments may hold a secret."""
+    if (jump := words.get("proxyjump", "none")) != "none":
+        return f"ProxyJump {jump}"
+    command = words.get("proxycommand", "none")
+    if command == "none":
+        return ""
+    try:
+        parts = shlex.split(command)
+    except ValueError:
+        parts = command.split()
+    program = next((part for part in parts if part != "exec"), "")
+    return f"ProxyCommand {os.path.basename(program)}"
+
+
+def _addresses(host: str, env: Mapping[str, str]) -> list[str]:
+    """By a child of its own: a name service that hangs must not hold us up."""
+    told = process.run(["getent", "ahosts", host], _WITHIN_S, env=env)
+    lines = [] if isinstance(told, Unread) else told.out.splitlines()
+    return list(dict.fromkeys(line.split()[0] for line in lines if line.strip()))[:_MOST_ADDRESSES]
+
+
+def _is_socket(path: str) -> bool:
+    try:
+        return path != "none" and stat.S_ISSOCK(os.stat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _hangs(argv: Sequence[str], env: Mapping[str, str]) -> bool:
+    """Whether an earlier ssh that holds the connection open is there and does not answer."""
+    told = process.run(argv, _WITHIN_S, env=env)
+    return isinstance(told, Unread) and told.kind == "timed_out"

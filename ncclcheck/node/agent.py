@@ -1,0 +1,308 @@
+"""What a launcher starts on every node, once for all stages: facts first, then that node's torchrun.
+
+stdout is the channel to the launcher, stdin the channel back: at its end we kill everything we started and
+leave. Whatever else prints to stdout goes to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, BinaryIO
+
+import ncclcheck
+from ncclcheck.base import endpoint, wire
+from ncclcheck.base.errors import UsageError
+from ncclcheck.launch import nodelist
+from ncclcheck.node import rundir
+from ncclcheck.node.channel import Channel, Lease
+from ncclcheck.node.examination import Examination
+from ncclcheck.node.running import Running, explain_end
+from ncclcheck.node.torchrun import Torchrun
+from ncclcheck.probes.facts import JobEnd, Leftover, Measurements, Node, NoDoor, RankState, replace
+from ncclcheck.probes.job.usage import resources
+from ncclcheck.probes.machine import process
+from ncclcheck.probes.machine.access import Machine
+from ncclcheck.probes.machine.host import tasks
+from ncclcheck.probes.machine.survey import survey
+
+if TYPE_CHECKING:
+    from ncclcheck.probes.reach import Listener, Mark
+
+_TICK = 0.1
+_LOOK_EVERY = 0.5
+_DRAIN_S = 1.0
+_MAY_LINGER = 3.0
+
+
+class Agent:
+    """The agent of one node."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.channel = Channel(options.node)
+        self.events: SimpleQueue[wire.FromLauncher | wire.FromAgent | int] = SimpleQueue()
+        self.folder = self.scratch = ""
+        self.listener: Listener | None = None
+        self.mark: Mark | None = None
+        self.resources: resources.Watch | None = None
+        self.lease = Lease(lambda: self.leave("the launcher has been silent for too long"))
+
+    def run(self) -> None:
+        """The whole life of an agent."""
+        threading.Thread(target=self._obey, args=(sys.stdin.buffer,), daemon=True).start()
+        self.channel.say(_hello(self.options))
+        with suppress(OSError):
+            os.chdir(self.options.directory)
+        self.channel.say(wire.Facts(node=self._survey()))
+        while not isinstance(order := self.events.get(), wire.Stop):
+            if isinstance(order, wire.Listen):
+                self._open_door(order)
+            elif isinstance(order, wire.Peers):
+                self._reach(order)
+            elif isinstance(order, wire.Knock):
+                self._knock(order)
+            elif isinstance(order, wire.Job):
+                self._job(order)
+            elif isinstance(order, wire.Examine):
+                self._examine(order)
+        self.leave("stopped")
+
+    def _obey(self, orders: BinaryIO) -> None:
+        """Orders become events; the end of the channel ends everything, whatever the main thread does."""
+        for line in orders:
+            with suppress(wire.Unreadable):
+                if isinstance(order := wire.read_order(line, self.options.node), wire.Alive):
+                    self.lease.renew()
+                elif order is not None:
+                    self.events.put(order)
+        self.leave("the launcher is gone")
+
+    def leave(self, reason: str) -> None:
+        """Kill everything we started, and end at once without waiting for threads."""
+        if self.mark is not None:
+            self.mark.close()
+        process.kill_tree()
+        process.reap_all()
+        if self.folder:
+            rundir.remove(self.folder)
+        if self.scratch:
+            rundir.remove_scratch(self.scratch)
+        self.channel.say(wire.Bye(reason=reason))
+        os._exit(0)
+
+    def _survey(self) -> Node:
+        o = self.options
+        machine = Machine(o.sysroot or o.host_root or "/", recorded=bool(o.sysroot))
+        return survey(o.name, machine, o.probe_seconds, simulated=o.simulated, step=self._step)
+
+    def _open_door(self, order: wire.Listen) -> None:
+        """Let the others try to reach us, and see whether they find our file in their working directory."""
+        from ncclcheck.probes.reach import Listener, Mark  # noqa: PLC0415 - one node alone needs none of it
+
+        self._close_door()
+        self.mark = Mark()
+        self.listener = Listener(order.address, node=self.options.node, name=self.options.name)
+        told = self.listener.told
+        if isinstance(told, NoDoor):
+            self.channel.say(wire.Listening(door=None, problem=told))
+        else:
+            self.channel.say(wire.Listening(door=replace(told, file=self.mark.file())))
+
+    def _reach(self, order: wire.Peers) -> None:
+        """Try to reach the others; our door is closed before anything else runs."""
+        from ncclcheck.probes.reach import measure  # noqa: PLC0415
+
+        if self.mark and self.listener and not isinstance(door := self.listener.told, NoDoor):
+            self._step(f"reach {len(order.doors) - 1} peers")
+            self.mark.look(door, order.doors)
+            reach = measure(door, order.doors, order.names, order.seconds, order.gloo)
+            self.channel.say(wire.Reach(reach=replace(reach, marks=self.mark.found())))
+
+    def _knock(self, order: wire.Knock) -> None:
+        """See whether the hosts of silent nodes answer us."""
+        from ncclcheck.probes.reach import knock  # noqa: PLC0415
+
+        self._step(f"try {len(order.doors)} silent nodes")
+        self.channel.say(wire.Knocked(found=knock(order.doors, self.options.name, order.seconds)))
+
+    def _close_door(self) -> None:
+        """Nobody looks for us any more."""
+        if self.mark is not None:
+            self.mark.close()
+        if self.listener is not None:
+            self.listener.close()
+        self.mark = self.listener = None
+
+    def _step(self, text: str) -> None:
+        self.channel.say(wire.Step(text=text))
+
+    def _job(self, job: wire.Job) -> None:
+        """Run torchrun to its end; always says how it ended. Our own door is closed by then."""
+        self._close_door()
+        if job.is_host and (problem := _port_problem(job.endpoint)):
+            self._ended(None, problem)
+            return
+        self._run(
+            "torchrun",
+            lambda folder: Torchrun(job, self.options.name, folder, self.events.put),
+            job.seconds,
+        )
+
+    def _examine(self, order: wire.Examine) -> None:
+        """Run the examiner of the user's dataset to its end; always says how it ended."""
+        self._close_door()
+        self._run("the examiner", lambda folder: Examination(order, folder, self.events.put), order.seconds)
+
+    def _run(self, what: str, start: Callable[[str], Running], seconds: float) -> None:
+        """Start it in a folder of its own below the one that is locked, and see it to its end."""
+        self._step(f"start {what}")
+        self.resources = resources.Watch(Machine())
+        try:
+            self.folder = self.folder or rundir.create()
+            running = start(rundir.below(self.folder))
+            self.scratch = running.scratch
+        except OSError as error:
+            self._ended(None, f"{what} could not be started: {error}")
+            return
+        stopped = self._watch(running, time.monotonic() + seconds)
+        self._finish(running)
+        if stopped:
+            self.leave("stopped")
+
+    def _watch(self, running: Running, end: float) -> bool:
+        """Pass on what is said until it is over; True if the launcher said stop."""
+        look, linger = 0.0, end
+        while (now := time.monotonic()) < min(end, linger):
+            with suppress(Empty):
+                event = self.events.get(timeout=_TICK)
+                if isinstance(event, (wire.Stop, wire.Halt)):
+                    return isinstance(event, wire.Stop)
+                self._pass_on(running, event)
+            if running.child.poll() is not None:
+                return False
+            if running.all_done and linger == end:
+                linger = now + _MAY_LINGER
+            if now > look:
+                self.channel.say(wire.Beat())
+                self._tell(running.looked_at())
+                look = now + _LOOK_EVERY
+        return False
+
+    def _pass_on(self, running: Running, event: wire.FromLauncher | wire.FromAgent | int) -> None:
+        if isinstance(event, (wire.Rank, wire.Step)):
+            running.note(event)
+        if isinstance(event, int):
+            self._tell([replace(s, proc_state="gone") for s in running.looked_at() if s.pid == event])
+        elif isinstance(event, (wire.Rank, wire.Step, wire.Result)):
+            self.channel.say(event)
+
+    def _tell(self, states: list[RankState]) -> None:
+        if self.resources is not None:
+            self.resources.look(states)
+        for state in states:
+            self.channel.say(wire.Rank(state=state))
+
+    def _finish(self, running: Running) -> None:
+        """Look once more, end what is left, and say how it went."""
+        self._drain(running)
+        exits = running.exits()
+        self._tell([replace(s, exit=exits.get(s.pid or -1)) for s in running.looked_at()])
+        status = 0 if running.all_done else running.child.poll()
+        stuck = process.kill_tree()
+        detail = explain_end(running.log) if status else ""
+        self.channel.say(wire.Result(part=running.proof()))
+        self._ended(status, detail, [_leftover(self.options.name, s) for s in stuck])
+
+    def _drain(self, running: Running) -> None:
+        """What the ranks said before they ended, for a short while; an order that comes meanwhile is kept."""
+        end = time.monotonic() + _DRAIN_S
+        with suppress(Empty):
+            while time.monotonic() < end:
+                event = self.events.get(timeout=0.05)
+                if isinstance(event, wire.Stop):
+                    self.events.put(event)
+                    return
+                self._pass_on(running, event)
+
+    def _ended(self, status: int | None, detail: str, leftovers: list[Leftover] | None = None) -> None:
+        if self.resources is not None:
+            had = self.resources.told(self.options.name, os.path.dirname(self.folder))
+            self.channel.say(wire.Result(part=Measurements(resources=[had])))
+        end = JobEnd(node=self.options.name, exit=status, detail=detail)
+        self.channel.say(wire.JobEnded(end=end, leftovers=leftovers or []))
+
+
+def _hello(options: argparse.Namespace) -> wire.Hello:
+    return wire.Hello(
+        protocol=wire.PROTOCOL,
+        version=ncclcheck.__version__,
+        node=options.node,
+        hostname=socket.gethostname(),
+        pid=os.getpid(),
+        python=sys.executable,
+        path=os.path.dirname(os.path.abspath(ncclcheck.__file__)),
+    )
+
+
+def _port_problem(where: str) -> str | None:
+    host, _, port = where.rpartition(":")
+    return endpoint.taken(host.strip("[]"), int(port))
+
+
+def _leftover(node: str, stuck: process.Stuck) -> Leftover:
+    return Leftover(
+        node=node,
+        pid=stuck.pid,
+        state=stuck.state,
+        wchan=stuck.wchan,
+        devices=stuck.devices,
+        command=stuck.command,
+    )
+
+
+def _options(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="ncclcheck-agent")
+    parser.add_argument("--node", type=int)
+    parser.add_argument("--name", default=os.environ.get("SLURMD_NODENAME") or socket.gethostname())
+    parser.add_argument("--probe-seconds", type=float, required=True)
+    parser.add_argument("--simulated", action="store_true")
+    parser.add_argument("--directory", default=".")
+    parser.add_argument("--sysroot", default="")
+    parser.add_argument("--host-root", default="")
+    options = parser.parse_args(argv)
+    if options.node is None:
+        options.node = _number_in_step(options.name)
+    return options
+
+
+def _number_in_step(name: str) -> int:
+    """srun gives all tasks the same arguments: a node finds its place by its name, in every step the same."""
+    try:
+        number = nodelist.number_of(name, os.environ)
+    except UsageError as error:
+        sys.exit(f"ncclcheck: {name}: {error}")
+    return int(os.environ.get("SLURM_PROCID", "0")) if number is None else number
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point of the agent's process."""
+    process.adopt_orphans()
+    try:
+        Agent(_options(argv)).run()
+    except (RuntimeError, OSError) as error:
+        if not (told := tasks.exhausted(error)):
+            raise
+        os.write(2, f"ncclcheck: {told}\n".encode())
+        os._exit(3)  # a thread of ours still reads stdin
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,282 @@
+"""What torchrun starts on every rank: runs the parts of the plan and announces every step before it begins."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from ncclcheck.base import defects, raised, wire
+from ncclcheck.node.agent_socket import RUN_VARIABLE, Mouth
+from ncclcheck.node.slots import Slots
+from ncclcheck.node.stuck import Still
+from ncclcheck.probes.facts import JobMemory, Measurements, RankState, Startup, replace
+from ncclcheck.probes.job import warned
+from ncclcheck.probes.job.context import Context, JobPlan
+from ncclcheck.probes.machine.process import die_with_parent
+
+if TYPE_CHECKING:
+    import torch
+
+    from ncclcheck.probes.job.peers.pairs import NextRound
+    from ncclcheck.probes.job.usage.memory import Watch
+
+
+_LONGEST_ERROR = 4000  # a loader's worker hands over a traceback, and its last line counts
+_STILL_S = 8.0  # without progress, until a rank tells where it stands
+
+
+class WorkerPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What the agent writes into the run folder as plan.json. started: monotonic time of torchrun's start."""
+
+    node: str
+    node_index: int
+    nodes: int
+    ranks_per_node: int
+    backend: str
+    started: float
+    deadline: float
+    job: JobPlan
+
+
+@dataclass(frozen=True)
+class Identity:
+    """This rank, as torchrun's environment tells it."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+
+    @classmethod
+    def read(cls, env: Mapping[str, str]) -> Identity:
+        """From RANK, LOCAL_RANK and WORLD_SIZE. Raises KeyError or ValueError."""
+        return cls(int(env["RANK"]), int(env["LOCAL_RANK"]), int(env["WORLD_SIZE"]))
+
+
+class Link:
+    """The rank's line to its agent: a Unix socket and a slot of counters."""
+
+    def __init__(self, folder: str, plan: WorkerPlan, me: Identity) -> None:
+        self._mouth = Mouth(folder)
+        self._slot = Slots(f"{folder}/slots", plan.ranks_per_node).writer(me.local_rank, os.getpid())
+        self.say = self._mouth.say
+        self.state = RankState(rank=me.rank, node=plan.node, local_rank=me.local_rank, pid=os.getpid())
+        self._moved, self._trains = time.monotonic(), plan.job.training is not None
+        self.say(wire.Rank(state=self.state))
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def tick(self) -> None:
+        """One iteration more."""
+        self._moved = time.monotonic()
+        self._slot.tick()
+
+    def step(self, text: str) -> None:
+        """Announce what is about to begin."""
+        self._moved = time.monotonic()
+        self._slot.step()
+        self.say(wire.Step(text=text, rank=self.state.rank))
+
+    def phase(self, **changes: object) -> None:
+        """Tell a new state of this rank."""
+        self.state = replace(self.state, **changes)
+        self.say(wire.Rank(state=self.state))
+
+    def emit(self, part: Measurements) -> None:
+        """Hand over measurements."""
+        self.say(wire.Result(part=part))
+
+    def _beat(self) -> None:
+        """Counts on, and tells where the rank stands when it makes no progress."""
+        still: Still | None = None
+        while True:
+            self._slot.beat()
+            if time.monotonic() - self._moved < _STILL_S or self.state.phase != "world":
+                if self.state.stuck:
+                    self.phase(stack=[], stuck=False)
+                still = None
+            elif (still := still or Still()).look():
+                self.phase(stack=still.stack, stuck=still.stuck and self._trains)
+            time.sleep(0.5)
+
+
+def main() -> None:
+    """Run this rank to its end. Exit status 1 with the reason told to the agent where something fails."""
+    born = time.monotonic()
+    die_with_parent()
+    folder = os.environ[RUN_VARIABLE]
+    with open(f"{folder}/plan.json", "rb") as file:
+        plan = msgspec.json.decode(file.read(), type=WorkerPlan)
+    me = Identity.read(os.environ)
+    link = Link(folder, plan, me)
+    try:
+        _run(link, plan, me, born)
+    except BaseException as error:
+        defect = defects.place(error, users_code=partial(_runs_users_code, plan.job))
+        at = raised.place(error) if plan.job.training else ""
+        users = bool(at) or (plan.job.training is not None and raised.by_call(error))
+        told = f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
+        link.phase(error=told, defect=defect, users=users and not defect, at=at[:300])
+        raise
+    link.phase(phase="done")
+
+
+def _runs_users_code(job: JobPlan) -> bool:
+    """Whether the training is of the user's own model, data or loss."""
+    if job.training is None:
+        return False
+    from ncclcheck.probes.training import given  # noqa: PLC0415 - only jobs that train have torch loaded for it
+
+    return not given.is_builtin(job.training)
+
+
+def _run(link: Link, plan: WorkerPlan, me: Identity, born: float) -> None:
+    _check_world(plan, me)
+    link.step("import torch")
+    begun = time.monotonic()
+    import torch.distributed as dist  # noqa: PLC0415
+
+    from ncclcheck.probes.job.usage.memory import Watch  # noqa: PLC0415
+
+    imported = time.monotonic() - begun
+    if plan.job.diagnostics_s:
+        _diagnose(link, plan)
+    device = _device(plan, me)
+    memory = Watch(device)
+    memory.mark("before_init")
+    link.step(f"init_process_group ({plan.backend})")
+    begun = time.monotonic()
+    dist.init_process_group(plan.backend, timeout=timedelta(seconds=max(5.0, plan.deadline - begun)))
+    initialised = time.monotonic() - begun
+    warned.only_shown()
+    _check_members(plan, device)
+    link.phase(phase="world")
+    context = _context(link, plan, me, memory, device)
+    _parts(context, [imported, born - plan.started, initialised])
+    link.step("destroy_process_group")
+    dist.destroy_process_group()
+
+
+def _diagnose(link: Link, plan: WorkerPlan) -> None:
+    """What NCCL finds out by itself, before this process has touched a GPU; rank 0 hears it."""
+    from ncclcheck.probes.job.usage import diagnostics  # noqa: PLC0415
+
+    link.step("NCCL's own diagnostics")
+    told = diagnostics.run(diagnostics.command(plan.backend), plan.job.diagnostics_s)
+    if link.state.rank == 0:
+        link.emit(Measurements(diagnostics=told))
+
+
+def _parts(context: Context, seconds: list[float]) -> None:
+    """The parts of the plan, in their order. seconds: import, rendezvous and init of this rank."""
+    from ncclcheck.probes.job import collectives  # noqa: PLC0415
+    from ncclcheck.probes.job.peers import pairs, speed  # noqa: PLC0415
+
+    plan = context.plan.training
+    if plan and plan.resume:
+        _train(context)  # what else there is to tell the job before has told
+        return
+    context.step("first collective")
+    _emit_startup(context, [*seconds, collectives.first_collective(context)])
+    begun = time.monotonic()
+    context.memory.mark("after_init")
+    if context.plan.speed:
+        speed.run(context)
+    if context.plan.collectives.rows:
+        collectives.run(context)
+    if context.plan.pairs:
+        pairs.run(context, _next_round([*pairs.ranks_of(context.node_of)], context.plan.pairs.level))
+    interrupt = _train(context) if plan else None
+    context.emit(Measurements(memory=JobMemory(ranks=[context.memory.report(context.rank, context.node)])))
+    if context.rank == 0:
+        context.emit(Measurements(measuring_s=time.monotonic() - begun))
+    if interrupt:
+        interrupt()  # all is told: the death of a rank that follows is meant
+
+
+def _train(context: Context) -> Callable[[], None] | None:
+    """The training smoke run; what kills a rank of it at the end, where that is asked for."""
+    from ncclcheck.probes import training  # noqa: PLC0415
+
+    return training.run(context)
+
+
+def _next_round(nodes: list[str], level: Literal["quick", "full"]) -> NextRound:
+    """What decides which pairs come next, asked on rank 0."""
+    from ncclcheck.reports.culprit import next_round  # noqa: PLC0415
+
+    return partial(next_round, nodes, level)
+
+
+def _check_world(plan: WorkerPlan, me: Identity) -> None:
+    """c10d forms smaller worlds without a word when clocks differ; every rank checks first."""
+    planned = plan.nodes * plan.ranks_per_node
+    if me.world_size != planned:
+        raise RuntimeError(f"torchrun made a world of {me.world_size} ranks, planned are {planned}")
+
+
+def _check_members(plan: WorkerPlan, device: torch.device) -> None:
+    """Every node must be in the world with all of its ranks."""
+    import torch  # noqa: PLC0415
+    import torch.distributed as dist  # noqa: PLC0415
+
+    members = torch.zeros(plan.nodes, dtype=torch.int64, device=device)
+    members[plan.node_index] = 1
+    dist.all_reduce(members)
+    if (found := members.tolist()) != [plan.ranks_per_node] * plan.nodes:
+        raise RuntimeError(f"ranks a node are {json.dumps(found)}, planned are {plan.ranks_per_node} on each")
+
+
+def _device(plan: WorkerPlan, me: Identity) -> torch.device:
+    import torch  # noqa: PLC0415
+
+    if plan.backend != "nccl":
+        return torch.device("cpu")
+    torch.cuda.set_device(me.local_rank)
+    return torch.device("cuda", me.local_rank)
+
+
+def _context(link: Link, plan: WorkerPlan, me: Identity, memory: Watch, device: torch.device) -> Context:
+    from ncclcheck.probes.job.timing import Peers  # noqa: PLC0415
+
+    return Context(
+        rank=me.rank,
+        local_rank=me.local_rank,
+        world_size=me.world_size,
+        node=plan.node,
+        node_of=Peers(me.rank, me.world_size, device).texts(plan.node),
+        nodes=plan.nodes,
+        backend=plan.backend,
+        device=device,
+        plan=plan.job,
+        deadline=plan.deadline,
+        step=link.step,
+        tick=link.tick,
+        emit=link.emit,
+        done=partial(link.phase, phase="done"),
+        memory=memory,
+    )
+
+
+def _emit_startup(context: Context, seconds: list[float]) -> None:
+    """The slowest rank of each phase; told by rank 0."""
+    import torch  # noqa: PLC0415
+    import torch.distributed as dist  # noqa: PLC0415
+
+    slowest = torch.tensor(seconds, dtype=torch.float64, device=context.device)
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    if context.rank == 0:
+        imported, rendezvous, init, first = slowest.tolist()
+        startup = Startup(import_=imported, rendezvous=rendezvous, init=init, first_collective=first)
+        context.emit(Measurements(startup_s=startup))
+
+
+if __name__ == "__main__":
+    main()

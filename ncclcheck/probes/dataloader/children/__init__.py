@@ -1,0 +1,1 @@
+"""User code in child processes: started, watched, and ended in time."""

@@ -1,0 +1,143 @@
+"""How workers ended that did not end well: from what they noted, and from what the loader said."""
+
+from __future__ import annotations
+
+import re
+import resource
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from ncclcheck.probes.dataloader.children import child, notes
+from ncclcheck.probes.dataloader.children.child import Ended
+from ncclcheck.probes.dataloader.children.notes import Diary, Mark, Note
+from ncclcheck.probes.dataloader.rates.loaded import Ran
+from ncclcheck.probes.facts.data.streams import Stop
+
+T = TypeVar("T")
+
+_MOST = 8
+_QUIET_S = 2.5
+_MOST_STACK = 2000
+_BUSY = 0.05  # of a core; others want it too, and what only waits takes nothing
+_FRAME = re.compile(r'File "(.+?)", line (\d+) in (\S+)')
+_NOT_THE_USERS = ("/site-packages/", "/lib/python", "/ncclcheck/probes/", "<frozen")
+
+
+def of_loader(ended: Ended[Ran], diaries: Sequence[Diary]) -> list[Stop]:
+    """Of a run of the loader: workers first, then what is left without one."""
+    found = [*_raised(diaries), *_gone(ended.value, diaries)]
+    if ended.timed_out:
+        found += _hung(diaries, ended.limit, time.monotonic() - _QUIET_S)
+    elif ended.value is None:
+        found.append(alone(ended))
+    elif ended.value.error and not found:
+        found.append(Stop(kind="raised", during="start", error=ended.value.error, place=ended.value.place))
+    return found[:_MOST]
+
+
+def read_alone(work: Callable[[], T], result: type[T], seconds: float, mark: Mark) -> tuple[Ended[T], Stop | None]:
+    """Run in a child that marks what it reads: how it ended, and what to tell of it where that was not well."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    ended = child.run(work, result, seconds)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    computed = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    if ended.value is not None:
+        return ended, None
+    stop = alone(ended, mark.last)
+    return ended, replace(stop, usual=mark.usual, busy=computed > _BUSY * seconds)
+
+
+def alone(ended: Ended[T], index: int = -1) -> Stop:
+    """Of a child without workers, which was reading this sample."""
+    at, place = "" if index < 0 else str(index), place_in(ended.stacks)
+    stop = Stop(kind="left", index=at, place=place, stack=_telling(ended.stacks), alone=True)
+    if ended.timed_out:
+        return replace(stop, kind="hung", seconds=ended.limit)
+    if ended.signal:
+        return replace(stop, kind="crashed", signal=signal_name(ended.signal))
+    if ended.error:
+        return replace(stop, kind="raised", error=ended.error, place=ended.place)
+    return replace(stop, exit=ended.exit)
+
+
+def _raised(diaries: Sequence[Diary]) -> Iterator[Stop]:
+    """One for each kind of error."""
+    seen: set[str] = set()
+    for note in [*notes.of(diaries, "init"), *notes.of(diaries, "raised"), *notes.of(diaries, "unsendable")]:
+        if note.error and (kind := f"{note.event} {note.error.partition(':')[0]} {note.place}") not in seen:
+            seen.add(kind)
+            yield _stop(note, note.error)
+
+
+def _stop(note: Note, error: str) -> Stop:
+    if note.event == "unsendable":
+        return Stop(kind="hung", during="queue", worker=note.worker, error=error)
+    return Stop(
+        kind="raised", during="worker_init_fn" if note.event == "init" else "sample", worker=note.worker,
+        index=note.index, error=error, place=note.place,
+    )  # fmt: skip
+
+
+def _gone(ran: Ran | None, diaries: Sequence[Diary]) -> Iterator[Stop]:
+    """Workers that ended before their time."""
+    by_pid = {diary.pid: diary for diary in diaries}
+    for gone in ran.exits if ran else []:
+        diary = by_pid.get(gone.pid)
+        note = diary.open if diary else None
+        stack = diary.stack if diary else ""
+        yield Stop(
+            kind="crashed" if gone.code < 0 else "left",
+            during="sample" if note else "collate_fn",
+            worker=gone.worker,
+            index=note.index if note else "",
+            signal=signal_name(-gone.code) if gone.code < 0 else "",
+            exit=max(0, gone.code),
+            place=place_in(stack),
+            stack=_telling(stack),
+        )
+
+
+def _hung(diaries: Sequence[Diary], seconds: float, before: float) -> Iterator[Stop]:
+    """Samples that were begun and not ended; where there is none, the loader waits for a batch that is lost.
+
+    before: what was noted later than this is slow, and not hung.
+    """
+    waiting = [(diary, note) for diary in diaries if (note := diary.open)]
+    for diary, note in waiting:
+        if note.at < before:
+            yield Stop(
+                kind="hung", worker=note.worker, index=note.index, place=place_in(diary.stack),
+                stack=_telling(diary.stack), seconds=seconds,
+            )  # fmt: skip
+    last = max((note.at for diary in diaries for note in diary.notes), default=0.0)
+    if not waiting and last < before and not notes.of(diaries, "unsendable"):
+        began = bool(notes.of(diaries, "init"))
+        yield Stop(kind="hung", during="queue" if began else "start", seconds=seconds)
+
+
+def _telling(stack: str) -> str:
+    """Of the thread that runs the user's code the frames that are not ours."""
+    threads = [part for part in stack.split("\n\n") if place_in(part)]
+    lines = (threads or [stack])[0].splitlines()
+    return "\n".join(line for line in lines if "/ncclcheck/probes/" not in line)[:_MOST_STACK]
+
+
+def place_in(stack: str) -> str:
+    """The innermost frame of the user's own code, as faulthandler wrote it: `file.py:12 in __getitem__`."""
+    frames = [found.groups() for found in _FRAME.finditer(stack)]
+    for file, line, name in frames:
+        if not any(part in file for part in _NOT_THE_USERS):
+            return f"{file.rpartition('/')[2]}:{line} in {name}"
+    return ""
+
+
+def signal_name(number: int) -> str:
+    """SIGSEGV."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,1 @@
+"""Workers that disturb each other: shared handles, buffers, files."""

@@ -1,0 +1,158 @@
+"""What samples contain: read first by all workers at once, then alone in several orders, then by all again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from ncclcheck.probes.dataloader.children.child import Ended
+from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.dataloader.indices import chosen
+from ncclcheck.probes.dataloader.races import altered, contest, inherited, overwritten, written
+from ncclcheck.probes.dataloader.races.contest import Touched
+from ncclcheck.probes.dataloader.randomness import entropy
+from ncclcheck.probes.dataloader.randomness.oracle import Oracle, ask
+from ncclcheck.probes.dataloader.ranks import beyond
+from ncclcheck.probes.dataloader.samples import sweep
+from ncclcheck.probes.dataloader.samples.glance import Order
+from ncclcheck.probes.dataloader.samples.reader import Reader
+from ncclcheck.probes.facts.data import Content
+from ncclcheck.probes.facts.data.content import Memory
+from ncclcheck.probes.job.context import DataPlan
+
+_MOST = 64
+_LEAST = 3
+_FEW = 16
+_READS = 16  # of every sample, in all orders together
+_TOUCH_S = 0.6
+_STRESS_S = 0.8
+_SWEEP_S = 0.4
+_EXAMPLES = 10
+
+
+def look(made: Made, plan: DataPlan, limit: float) -> Content:
+    """All of it, within the limit."""
+    reader = Reader(made, plan, limit)
+    indices = chosen(made, _MOST, plan.seed)
+    if not indices:
+        return Content(seed=plan.seed, unseen=["the dataset is empty"])
+    since = written.now()
+    touched = _touch(reader, indices)
+    writes = written.in_place([one.writes for one in _done(touched)], since) if touched else []
+    indices = _affordable(reader, indices, _done(touched))
+    content = Content(seed=plan.seed, read_s=reader.each, written=writes[:_EXAMPLES])
+    if reader.stuck is None:
+        content = _in_orders(reader, content, indices, touched)
+    if not made.iterable and reader.stuck is None:
+        content = _all(reader, content)
+    return _with_unreadable(reader, content)
+
+
+def _touch(reader: Reader, indices: Sequence[int]) -> list[Ended[Touched]]:
+    """The first read of all. Not through a socket: what is left unread in it would spoil all later reads."""
+    if any(handle.kind in ("socket", "pipe") for handle in reader.made.handles):
+        return []
+    seconds = min(_TOUCH_S, reader.limit / 10)
+    touched = contest.first_touch(reader, indices, reader.plan.seed, seconds)
+    reader.has_read = any(reader.progress.count(number) > 1 for number in range(len(touched)))
+    begun = [reader.progress.of(number) for number, ended in enumerate(touched) if not ended.ok]
+    for index in {index for index in begun if index is not None}:
+        reader.passes(Order([index], reader.plan.seed, workers=reader.plan.workers, whole=reader.made.iterable))
+    return touched
+
+
+def _done(touched: Sequence[Ended[Touched]]) -> list[Touched]:
+    return [ended.value for ended in touched if ended.ok and ended.value]
+
+
+def _affordable(reader: Reader, indices: Sequence[int], touched: Sequence[Touched]) -> list[int]:
+    """As many as can be read in every order within the limit."""
+    reader.each = min((one.seconds / len(one.read) for one in touched if one.read), default=0.0)
+    if not reader.each:
+        return list(indices[:_FEW])
+    return list(indices[: max(_LEAST, min(_MOST, int(reader.left * 0.6 / _READS / reader.each)))])
+
+
+def _in_orders(
+    reader: Reader, content: Content, indices: Sequence[int], touched: Sequence[Ended[Touched]]
+) -> Content:
+    content = replace(content, inherited=inherited.moved_offsets(reader, indices))
+    oracle = ask(reader, indices, reader.plan.seed)
+    if oracle is None:
+        return content
+    content = _alone(reader, content, oracle)
+    if reader.left < 1.0:
+        return replace(content, unseen=["several workers at once: the time budget was used up"])
+    return _together(reader, content, oracle, touched)
+
+
+def _alone(reader: Reader, content: Content, oracle: Oracle) -> Content:
+    """What one reader finds."""
+    indices = list(oracle.truth)
+    memory = _shared(reader, oracle)
+    causes = entropy.find(reader, indices) if oracle.unsettled else entropy.Found([], 0)
+    return replace(
+        content,
+        indices=len(indices),
+        leaves=oracle.leaves,
+        complete=oracle.complete,
+        entropy=causes.calls,
+        threads=causes.threads,
+        raced=entropy.settles_in_one_thread(reader, oracle) if causes.threads else [],
+        overwritten=overwritten.look(reader, indices)[:_EXAMPLES],
+        shared=[one.path.removeprefix("self.") for one in memory],
+        memory=memory,
+        altered=_altered(reader, oracle),
+    )
+
+
+def _altered(reader: Reader, oracle: Oracle) -> list[str]:
+    """Looked for only where content depends on what was read before."""
+    hidden = any(leaf.kind == "hidden" or leaf.reread for leaf in oracle.leaves)
+    return altered.look(reader, list(oracle.truth)) if hidden and not reader.made.iterable else []
+
+
+def _shared(reader: Reader, oracle: Oracle) -> list[Memory]:
+    """Memory shared by all workers that a pass over the samples changes."""
+    if not reader.pristine.has_memory:
+        return []
+    reader.passes(oracle.order)
+    return reader.pristine.changed()[:_EXAMPLES]
+
+
+def _together(reader: Reader, content: Content, oracle: Oracle, touched: Sequence[Ended[Touched]]) -> Content:
+    """What several readers find."""
+    needed = inherited.needed(reader, oracle)
+    first = contest.compare_touched(touched, oracle) if touched else None
+    stress = contest.stress(reader, oracle, min(_STRESS_S, reader.left / 3))
+    content = replace(content, inherited=[*content.inherited, *needed])
+    if not needed and (stress.wrong or (first and first.wrong)) and contest.has_drifted(reader, oracle):
+        return replace(content, unseen=["several workers at once: the content changes with time"])
+    return replace(content, first_touch=first, stress=stress)
+
+
+def _all(reader: Reader, content: Content) -> Content:
+    """What a look at as many samples as possible finds."""
+    if reader.left < 0.5:
+        return replace(content, unseen=[*content.unseen, "rare samples: the time budget was used up"])
+    swept = sweep.sweep(reader, min(_SWEEP_S, reader.left / 3))
+    reader.unreadable = {**{told.index: told for told in swept.raised}, **reader.unreadable}
+    return replace(
+        content,
+        swept=swept.count,
+        unreadable_count=swept.raised_count,
+        fallbacks=sweep.fallbacks(reader, swept) if reader.left > 0.5 else [],
+        beyond=beyond.look(reader) if reader.made.length and reader.left > 0.5 else None,
+    )
+
+
+def _with_unreadable(reader: Reader, content: Content) -> Content:
+    found = sorted(reader.unreadable.values(), key=lambda told: (told.kind == "raised", told.index))
+    return replace(
+        content,
+        unreadable=found[:_EXAMPLES],
+        unreadable_count=max(content.unreadable_count, len(found)),
+        stuck=reader.stuck,
+        unseen=[*content.unseen, *dict.fromkeys(reader.troubles)][:_EXAMPLES],
+    )

@@ -1,0 +1,128 @@
+"""What was open before the fork and is used by workers: offsets that move, handles without which reading fails."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from ncclcheck.probes.dataloader.children.pristine import offsets
+from ncclcheck.probes.dataloader.children.surroundings import library_of
+from ncclcheck.probes.dataloader.randomness.oracle import Oracle
+from ncclcheck.probes.dataloader.samples import glance
+from ncclcheck.probes.dataloader.samples.glance import Pass, Sample
+from ncclcheck.probes.dataloader.samples.graph import walk
+from ncclcheck.probes.dataloader.samples.reader import Reader
+from ncclcheck.probes.facts.data.content import Inherited
+
+_SAMPLES = 8
+_LOST_SAMPLES = 3
+_MOST_SOCKETS = 4
+# What is closed to see whether it is used; what hangs on it (a cursor, an h5py group) dies with it.
+_CLOSABLE = ("File", "Environment", "Connection", "connection", "Redis", "StrictRedis", "InputContainer")
+
+
+class Moved(msgspec.Struct):
+    """Descriptors whose offset reading moved, each with the first sample that did."""
+
+    by_number: dict[int, int]
+
+
+def moved_offsets(reader: Reader, indices: Sequence[int]) -> list[Inherited]:
+    """Files of which an offset, shared by all workers, moves while samples are read."""
+    if not offsets(reader.made):
+        return []
+    ended = reader.one(lambda: _watch(reader, indices), Moved, 0.5)
+    targets = {handle.number: handle.target for handle in reader.made.handles}
+    moved = ended.value.by_number if ended.ok and ended.value else {}
+    return [
+        Inherited(how="offset", what=targets[number], path=_path_to(reader, number), index=index)
+        for number, index in moved.items()
+    ]
+
+
+def _path_to(reader: Reader, number: int) -> str:
+    """The attribute of the dataset that holds this descriptor: `self.file`; empty where none is found."""
+    for path, value in walk([reader.made.dataset]):
+        if isinstance(value, io.IOBase | socket.socket):
+            with contextlib.suppress(OSError, ValueError):
+                if value.fileno() == number:
+                    return path.replace("self[0]", "self", 1)
+    return ""
+
+
+def _watch(reader: Reader, indices: Sequence[int]) -> Moved:
+    order = glance.Order(indices, reader.plan.seed, workers=reader.plan.workers, whole=reader.made.iterable)
+    before = offsets(reader.made)
+    glance.be_worker(reader.made, order)
+    source = glance.Source(reader.made)
+    source.begin(order.salt)
+    found: dict[int, int] = {}
+    for index in indices[:_SAMPLES]:
+        with contextlib.suppress(Exception):  # that it cannot be read is told elsewhere
+            source.read(index)
+        now = offsets(reader.made)
+        found = {**{number: index for number in before if now.get(number) != before[number]}, **found}
+    return Moved(found)
+
+
+def needed(reader: Reader, oracle: Oracle) -> list[Inherited]:
+    """Sockets and handles of libraries that samples come through: without them reading is another."""
+    return [
+        found
+        for found, lose in (*_sockets(reader), *_libraries(reader))
+        if reader.left > 0 and _is_needed(reader, oracle, lose)
+    ]
+
+
+Losing = tuple[Inherited, Callable[[], Any]]
+
+
+def _sockets(reader: Reader) -> Iterator[Losing]:
+    sockets = [handle for handle in reader.made.handles if handle.kind == "socket"]
+    for handle in sockets[:_MOST_SOCKETS]:
+        yield (
+            Inherited(how="socket", what=handle.target, path=_path_to(reader, handle.number)),
+            partial(_replace, handle.number),
+        )
+
+
+def _replace(number: int) -> None:
+    """By /dev/null: the number stays taken, so that nothing else gets it."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, number)
+    os.close(nothing)
+
+
+def _libraries(reader: Reader) -> Iterator[Losing]:
+    for path, value in walk([reader.made.dataset, reader.made.loader.get("collate_fn")]):
+        kind = library_of(value)
+        if kind.rpartition(".")[2] in _CLOSABLE:
+            yield Inherited(how="library", what=kind, path=path.replace("self[0]", "self", 1)), value.close
+
+
+def _is_needed(reader: Reader, oracle: Oracle, lose: Callable[[], Any]) -> bool:
+    order = replace(oracle.order, indices=list(oracle.truth)[:_LOST_SAMPLES])
+
+    def read() -> list[Pass]:
+        with contextlib.suppress(Exception):
+            lose()
+        return glance.read(reader.made, order, reader.progress)
+
+    ended = reader.one(read, list[Pass], 0.5)
+    if not ended.ok or not ended.value:
+        return True
+    return any(_differs(sample, oracle.truth[index], oracle) for index, sample in ended.value[0].items())
+
+
+def _differs(sample: Sample, alone: Sample, oracle: Oracle) -> bool:
+    if sample.error or alone.error:
+        return sample.error != alone.error
+    return any(sample.leaves.get(leaf) != alone.leaves.get(leaf) for leaf in oracle.judged)

@@ -1,0 +1,40 @@
+"""Samples that change while they are held: buffers that the dataset returns, and fills again."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+from ncclcheck.probes.dataloader.randomness import seeds
+from ncclcheck.probes.dataloader.samples import glance
+from ncclcheck.probes.dataloader.samples.fingerprint import leaves
+from ncclcheck.probes.dataloader.samples.reader import Reader
+from ncclcheck.probes.facts.data.content import Overwritten
+
+_HELD = 6
+
+
+def look(reader: Reader, indices: Sequence[int]) -> list[Overwritten]:
+    """Hold a few samples, read others, and look at those that are held again."""
+    ended = reader.one(lambda: _hold(reader, indices[:_HELD]), list[Overwritten], 0.5)
+    return ended.value or [] if ended.ok else []
+
+
+def _hold(reader: Reader, indices: Sequence[int]) -> list[Overwritten]:
+    order = glance.Order(indices, reader.plan.seed, workers=reader.plan.workers, whole=reader.made.iterable)
+    glance.be_worker(reader.made, order)
+    source = glance.Source(reader.made)
+    source.begin(order.salt)
+    held = []
+    for index in (index for index in indices if index not in reader.unreadable):
+        seeds.reseed(order.salt, index)
+        sample = source.read(index)
+        if source.ended:
+            break
+        held.append((index, sample, copy.copy(leaves(sample))))
+    return [
+        Overwritten(index=index, leaf=path, before=leaf.brief, after=now.brief)
+        for index, sample, before in held
+        for path, now in leaves(sample).items()
+        if (leaf := before.get(path)) is not None and leaf.digest != now.digest
+    ]

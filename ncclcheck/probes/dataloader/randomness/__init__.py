@@ -1,0 +1,1 @@
+"""Random generators of workers, ranks and epochs."""

@@ -1,0 +1,186 @@
+"""The random streams of workers and epochs, and how workers end: a real DataLoader over the user's dataset."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from ncclcheck.probes.dataloader.children import child, notes, stops
+from ncclcheck.probes.dataloader.children.notes import Diary, Notebook
+from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.dataloader.randomness import depends, newepoch, twins
+from ncclcheck.probes.dataloader.randomness.depends import Randomness
+from ncclcheck.probes.dataloader.rates import loaded
+from ncclcheck.probes.dataloader.rates.loaded import AsGiven, Course, Ran
+from ncclcheck.probes.dataloader.rates.watched import Watcher
+from ncclcheck.probes.dataloader.samples.visit import Read, Visit, Visited, visit
+from ncclcheck.probes.facts import Unread
+from ncclcheck.probes.facts.data import Streams
+from ncclcheck.probes.facts.data.streams import Option, Refused, Stop
+from ncclcheck.probes.job.context import DataPlan
+
+_ALONE_S = 10.0  # a sample that takes longer than this outside of workers is taken for hung
+_AT_LEAST_S = 4.0
+_AGAIN_S = 3.0
+_MOST_WORKERS = 4
+_STACKS_BEFORE_S = 0.5
+_NO_TIME = "the time budget was used up"
+
+
+@dataclass
+class _Loaded:
+    """A finished run of the loader."""
+
+    ran: child.Ended[Ran]
+    diaries: list[Diary] = field(default_factory=list)
+
+
+def look(made: Made, plan: DataPlan, limit: float) -> Streams:
+    """Everything that a real loader shows, within the limit."""
+    end = time.monotonic() + limit
+    workers = _workers(made)
+    given = child.run(lambda: loaded.as_given(made), AsGiven, limit).value or AsGiven()
+    found = _begin(made, given, workers)
+    random = depends.look(made, plan.seed, workers, min(_ALONE_S, limit / 2))
+    if random.stop:
+        found = replace(found, stops=[random.stop])
+    left = end - time.monotonic()
+    if not loaded.can_be_loaded(made) or random.ended.timed_out:
+        return _unjudged(found, random)
+    limit = min(max(left, _AT_LEAST_S), _loader_limit(random))
+    found = _with_run(found, random, _run(made, plan, random, workers, limit))
+    found = replace(found, stops=_alone_too(made, plan, found.stops, random))
+    if any(stop.kind == "raised" and not stop.alone for stop in found.stops):
+        found = _one_worker_too(found, _run(made, plan, random, 1, min(limit, max(1.0, end - time.monotonic()))))
+    left = end - time.monotonic()
+    if found.persistent and not found.stops and left > 1:
+        with _folder(plan) as folder:
+            found = replace(found, new_epoch=newepoch.look(made, plan.seed, workers, folder, left))
+    return found
+
+
+def _workers(made: Made) -> int:
+    """The user's number, within reason; two where the user has one or none."""
+    return min(max(made.loader.get("num_workers") or 2, 2), _MOST_WORKERS)
+
+
+def _begin(made: Made, given: AsGiven, workers: int) -> Streams:
+    options = [Option(name=name, value=_shown(value)) for name, value in made.loader.items()]
+    size = made.loader.get("batch_size")
+    return Streams(
+        asked=made.loader.get("num_workers"),
+        workers=workers,
+        persistent=bool(made.loader.get("persistent_workers")),
+        context=_context(made),
+        batches=given.batches,
+        batch_size=size if isinstance(size, int) else None,
+        refused=Refused(options=options, error=given.refused) if given.refused else None,
+        new_epoch=Unread("absent", "its workers end with each epoch"),
+    )
+
+
+def _shown(value: object) -> str:
+    return repr(value) if isinstance(value, str | int | float | type(None)) else type(value).__name__
+
+
+def _context(made: Made) -> str:
+    wanted = made.loader.get("multiprocessing_context") or loaded.FORK
+    return wanted if isinstance(wanted, str) else str(wanted.get_start_method())
+
+
+def _loader_limit(random: Randomness) -> float:
+    """What healthy workers need at the very most: each starts, reads its first sample, then the others."""
+    reads = loaded.EPOCHS * loaded.BATCHES * loaded.EACH * _MOST_WORKERS
+    return _AT_LEAST_S + 4 * (loaded.EPOCHS * random.first_s + reads * random.item_s)
+
+
+def _run(made: Made, plan: DataPlan, random: Randomness, workers: int, limit: float) -> _Loaded:
+    """Two epochs of the user's loader, watched."""
+    names = [dependence.generator for dependence in random.depends]
+    with _folder(plan) as folder:
+        watcher = Watcher(made, Notebook(folder), states=names)
+
+        def tell(epoch: int) -> None:
+            newepoch.tell_sampler(made, epoch)
+            newepoch.tell(made, epoch)
+
+        course = Course(workers=workers, tell=tell, stacks_s=max(0.2, limit - _STACKS_BEFORE_S))
+        ran = child.run(lambda: loaded.epochs(made, watcher, course), Ran, limit)
+        return _Loaded(ran, notes.read(folder))
+
+
+@contextmanager
+def _folder(plan: DataPlan) -> Iterator[str]:
+    folder = tempfile.mkdtemp(prefix="ncclcheck-data-", dir=plan.scratch or None)
+    try:
+        Notebook(folder).epoch = 0
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _with_run(found: Streams, random: Randomness, run: _Loaded) -> Streams:
+    content = [dependence.generator for dependence in random.depends if not dependence.order]
+    ended = stops.of_loader(run.ran, run.diaries)
+    if found.context != loaded.FORK:  # what forked workers do wrong may be why the user spawns them
+        ended = []
+    return replace(
+        found,
+        epochs=run.ran.value.epochs if run.ran.value else _begun(run.diaries),
+        samples=len(notes.of(run.diaries, "end")),
+        depends=Unread("absent", _NO_TIME) if random.cut_short else random.depends,
+        shared=list(twins.shared(run.diaries, content)),
+        repeated=list(twins.repeated(run.diaries, content)),
+        reseeded=random.reseeded,
+        frozen=random.frozen,
+        stops=[*found.stops, *ended],
+    )
+
+
+def _begun(diaries: Sequence[Diary]) -> int:
+    """Epochs that were over when the loader was stopped: the last one that began was not."""
+    return max((note.epoch for note in notes.of(diaries, "begin")), default=0)
+
+
+def _one_worker_too(found: Streams, run: _Loaded) -> Streams:
+    """Errors that a single worker does not raise come of several at once."""
+    errors = {_kind(stop.error) for stop in stops.of_loader(run.ran, run.diaries)}
+    told = [
+        replace(stop, together=stop.kind == "raised" and not stop.alone and _kind(stop.error) not in errors)
+        for stop in found.stops
+    ]
+    return replace(found, stops=told)
+
+
+def _alone_too(made: Made, plan: DataPlan, told: Sequence[Stop], random: Randomness) -> list[Stop]:
+    """Errors that the same reads raise outside of workers are not the workers'."""
+    errors = {_kind(read.error) for reads in _passes(random.ended.value) for read in reads if read.error}
+    raised = [stop for stop in told if stop.kind == "raised" and stop.index.isdecimal() and not made.iterable]
+    if again := [int(stop.index) for stop in raised if _kind(stop.error) not in errors]:
+        ended = child.run(lambda: visit(made, Visit([again[0], *again], plan.seed)), Visited, _AGAIN_S)
+        errors |= {_kind(read.error) for reads in _passes(ended.value) for read in reads if read.error}
+    return [replace(stop, alone=stop.alone or _kind(stop.error) in errors) for stop in told]
+
+
+def _passes(visited: Visited | None) -> list[list[Read]]:
+    return visited.passes if visited else []
+
+
+def _kind(error: str) -> str:
+    return error.partition(":")[0]
+
+
+def _unjudged(found: Streams, random: Randomness) -> Streams:
+    why = Unread(
+        "absent",
+        "no DataLoader takes it: it is no IterableDataset"
+        if random.ended.ok
+        else f"samples could not be read: {random.ended.how}",
+    )
+    return replace(found, depends=why, shared=why, repeated=why)

@@ -1,0 +1,1 @@
+"""Emulated ranks: which samples each of them reads."""

@@ -1,0 +1,104 @@
+"""Who read which indices: one epoch of all ranks together, counted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ncclcheck.probes.dataloader.ranks.orders import read_indices
+from ncclcheck.probes.dataloader.views import View
+from ncclcheck.probes.facts.data.sharding import Account, Reader
+
+_MOST_EXAMPLES = 5
+_MOST_THERE = 50_000_000
+
+
+def by_index(views: Sequence[View], epoch: str = "first") -> Account | None:
+    """None where the ranks' indices do not mean the same, an epoch has no end, or samples are drawn at random."""
+    lists = [_indices(view, epoch) for view in views]
+    there, tables = views[0].length, _tables(views)
+    if tables and not all(torch.equal(tables[0], table) for table in tables):
+        lists = [_looked_up(found, table) for found, table in zip(lists, tables, strict=True)]
+        there = views[0].below
+    elif {view.length for view in views} != {there}:
+        return None
+    kept = [found for found in lists if found is not None]
+    if len(kept) < len(views) or there is None or there > _MOST_THERE or views[0].replacement:
+        return None
+    return _count(kept, there, _slack(views))
+
+
+def disjoint(views: Sequence[View]) -> bool:
+    """Whether the samplers share the indices out among the ranks: then an index must mean the same on all."""
+    found = [_indices(view, "first") for view in views]
+    lists = [torch.unique(one) for one in found if one is not None and len(one)]
+    if len(lists) < len(views):
+        return False
+    together = torch.unique(torch.cat(lists))
+    return len(together) > 1.5 * max(len(one) for one in lists)
+
+
+def draws(alone: View) -> bool:
+    """Whether the sampler of a world of one rank repeats samples, or leaves out others in each epoch.
+
+    A sampler that was made for another number of ranks leaves out as well, and is a mistake.
+    """
+    first, second = (
+        _indices(alone, name) for name in (("set0", "set1") if alone.set_epoch else ("first", "second"))
+    )
+    if first is None or second is None or alone.replicas not in (None, 1):
+        return False
+    one, other = set(first.tolist()), set(second.tolist())
+    return len(one) < len(first) or (one != other and len(one) + (alone.batch or 1) < (alone.length or 0))
+
+
+def all_alike(views: Sequence[View]) -> bool:
+    """Whether every rank reads the same samples, as where the rank is a constant."""
+    found = [_indices(view, "first") for view in views]
+    return len({tuple(sorted(one.tolist())) for one in found if one is not None}) == 1
+
+
+def _indices(view: View, name: str) -> torch.Tensor | None:
+    epoch = view.epoch(name)
+    if epoch is None or not epoch.ended:
+        return None
+    return torch.tensor(read_indices(epoch.file), dtype=torch.int64)
+
+
+def _tables(views: Sequence[View]) -> list[torch.Tensor]:
+    files = [view.table for view in views if view.table]
+    return (
+        [torch.tensor(read_indices(file), dtype=torch.int64) for file in files] if len(files) == len(views) else []
+    )
+
+
+def _looked_up(found: torch.Tensor | None, table: torch.Tensor) -> torch.Tensor | None:
+    if found is None or (len(found) and (int(found.max()) >= len(table) or int(found.min()) < 0)):
+        return None
+    return table[found]
+
+
+def _slack(views: Sequence[View]) -> int:
+    """The sampler may drop up to one sample a rank, and the loader up to a batch less one."""
+    return sum(view.batch or 1 for view in views) if any(view.drop_last for view in views) else 0
+
+
+def _count(lists: list[torch.Tensor], there: int, slack: int) -> Account:
+    each = [torch.unique(found) for found in lists]
+    indices, readers = torch.unique(torch.cat(each), return_counts=True)
+    shared = indices[readers > 1]
+    left_out = torch.ones(there, dtype=torch.bool)
+    left_out[indices[(indices >= 0) & (indices < there)]] = False
+    share = slack // len(lists)
+    return Account(
+        by="index", there=there, read=sum(len(found) for found in lists), distinct=len(indices),
+        shared=len(shared), slack=slack,
+        everywhere=there > 1 and all(len(one) >= max(1, there - share) for one in each),
+        examples=[_reader(int(index), each) for index in shared[:_MOST_EXAMPLES]],
+        missing=left_out.nonzero().flatten()[:_MOST_EXAMPLES].tolist(),
+    )  # fmt: skip
+
+
+def _reader(index: int, each: list[torch.Tensor]) -> Reader:
+    return Reader(sample=str(index), by=[rank for rank, found in enumerate(each) if bool((found == index).any())])

@@ -1,0 +1,126 @@
+"""The indices that a rank's sampler gives, epoch by epoch; no sample is read."""
+
+from __future__ import annotations
+
+import operator
+import os
+import time
+from array import array
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from itertools import islice
+from typing import Any
+
+from torch.utils.data import BatchSampler, RandomSampler, Subset, WeightedRandomSampler
+
+from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.dataloader.ranks.echo import has_begun, iterates_itself, loader_of_indices
+from ncclcheck.probes.dataloader.views import Epoch, View
+
+_MOST = 2_000_000
+_MOST_S = 1.0
+
+
+def sample_orders(made: Made, view: View, folder: str, for_epoch: Callable[[int], Made] | None) -> None:
+    """Two epochs as given, two with set_epoch, and two of loaders that the factory made for their epoch."""
+    _write_table(made.dataset, view, folder)
+    setters = _setters(made)
+    loader = loader_of_indices(made)
+    _describe(loader, view)
+
+    def take(name: str, source: Any) -> None:
+        path = os.path.join(folder, f"{view.rank}-{name}")
+        view.epochs.append(_epoch(name, path, _indices_of(source)))
+
+    take("first", loader)
+    take("second", loader)
+    view.set_epoch = bool(setters)
+    for number in (0, 1) if setters else ():
+        for setter in setters:
+            setter(number)
+        take(f"set{number}", loader)
+    if for_epoch is not None:
+        for number in (0, 1):
+            take(f"keyword{number}", loader_of_indices(for_epoch(number)))
+
+
+def read_indices(path: str) -> array[int]:
+    """What an epoch left in its file."""
+    found = array("q")
+    with open(path, "rb") as file:
+        found.frombytes(file.read())
+    return found
+
+
+def _describe(loader: Any, view: View) -> None:
+    sampler, batches = loader.sampler, loader.batch_sampler
+    own = batches is not None and type(batches) is not BatchSampler
+    inner = getattr(batches, "sampler", None) if own else sampler
+    view.sampler = type(batches if own else sampler).__name__
+    view.batch = _number(loader.batch_size or getattr(batches, "batch_size", None))
+    view.replicas = _number(getattr(sampler, "num_replicas", getattr(inner, "num_replicas", None)))
+    view.drop_last = any(bool(getattr(one, "drop_last", False)) for one in (loader, batches, sampler, inner))
+    view.replacement = any(_draws_again(one) for one in (sampler, inner))
+
+
+def _number(value: Any) -> int | None:
+    return value if isinstance(value, int) and 0 <= value <= 1_000_000 else None
+
+
+def _draws_again(sampler: Any) -> bool:
+    """Such a sampler leaves out and repeats samples by design."""
+    if isinstance(sampler, RandomSampler):
+        return bool(sampler.replacement) or sampler._num_samples is not None
+    return isinstance(sampler, WeightedRandomSampler)
+
+
+def _setters(made: Made) -> list[Callable[[int], Any]]:
+    """The set_epoch of the user's loader, which a loop calls; else where frameworks look for one."""
+    if callable(own := getattr(made.own, "set_epoch", None)):
+        return [own]
+    loader: Any = made.make_loader(num_workers=0)
+    batches = loader.batch_sampler
+    places = {id(p): p for p in (loader.sampler, batches, getattr(batches, "sampler", None), loader.dataset)}
+    found = [getattr(place, "set_epoch", None) for place in places.values()]
+    return [setter for setter in found if callable(setter)]
+
+
+def _indices_of(loader: Any) -> Iterable[list[Any]]:
+    if has_begun(loader):
+        return islice(loader.batch_sampler, len(loader))
+    if iterates_itself(loader):
+        return (batch if isinstance(batch, list) else [batch] for batch in loader)
+    if loader.batch_sampler is not None:
+        return loader.batch_sampler  # type: ignore[no-any-return]
+    return ([index] for index in loader.sampler)
+
+
+def _epoch(name: str, path: str, source: Iterable[Any]) -> Epoch:
+    found, batches, ended, end = array("q"), 0, True, time.monotonic() + _MOST_S
+    for batch in source:
+        found.extend(map(_index_of, batch))
+        batches += 1
+        if len(found) > _MOST or (batches % 256 == 0 and time.monotonic() > end):
+            ended = False
+            break
+    with open(path, "wb") as file:
+        found.tofile(file)
+    return Epoch(name=name, file=path, samples=len(found), batches=batches, ended=ended)
+
+
+def _index_of(item: Any) -> int:
+    """The index; of a pair that says more of the sample, as YOLOX's (mosaic, index), the last number in it."""
+    parts = [part for part in item if not isinstance(part, bool)] if isinstance(item, tuple | list) else [item]
+    for part in reversed(parts):
+        with suppress(TypeError):
+            return operator.index(part)
+    raise TypeError(f"the sampler gives a {type(item).__name__}, and not the index of a sample")
+
+
+def _write_table(dataset: Any, view: View, folder: str) -> None:
+    """Indices of a Subset count within it alone: what they are in the dataset below it."""
+    if isinstance(dataset, Subset):
+        path = os.path.join(folder, f"{view.rank}-table")
+        with open(path, "wb") as file:
+            array("q", map(operator.index, dataset.indices)).tofile(file)
+        view.table, view.below = path, len(dataset.dataset)  # type: ignore[arg-type]

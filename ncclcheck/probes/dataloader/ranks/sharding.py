@@ -1,0 +1,221 @@
+"""Which rank reads which samples: ranks are emulated, and each imports and calls the factory itself.
+
+`look` runs in a process without the user's code. Rank 1 differs from rank 0 in all that differs between two
+processes of a job: the hash seed, the seeds that come from the kernel, the order in which a directory is listed.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from array import array
+from collections.abc import Sequence
+from itertools import pairwise
+
+from msgspec.structs import replace
+
+from ncclcheck.probes.dataloader.callers import set_epoch_callers
+from ncclcheck.probes.dataloader.children.interpreter import Interpreter
+from ncclcheck.probes.dataloader.randomness.draws import PRIVATE
+from ncclcheck.probes.dataloader.ranks import accounting, agreement, streams_shared
+from ncclcheck.probes.dataloader.ranks.orders import read_indices
+from ncclcheck.probes.dataloader.ranks.worlds import World
+from ncclcheck.probes.dataloader.views import View
+from ncclcheck.probes.facts.data.sharding import (
+    Account,
+    Order,
+    Print,
+    Randomness,
+    Sharding,
+    Share,
+    SharedStream,
+)
+from ncclcheck.probes.job.context import DataPlan
+
+_MOST_RANKS = 8
+_MOST_PRINTS = 16
+_DRAWN = "{} repeats or leaves out samples for one rank alone, too: it draws them"
+
+
+def look(plan: DataPlan, limit: float, interpreter: Interpreter | None = None) -> Sharding:
+    """Emulate the ranks, factories and all, within so many seconds. interpreter: one that was started early."""
+    folder = tempfile.mkdtemp(prefix="ncclcheck-ranks-", dir=plan.scratch or None)
+    try:
+        return _look(
+            World(plan, min(max(1, plan.ranks), _MOST_RANKS), folder, time.monotonic() + limit, interpreter)
+        )
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _look(world: World) -> Sharding:
+    views = world.views(fresh=True, entropy=True, listing_reversed=True)
+    first = views[0]
+    seen = Sharding(
+        ranks=world.size,
+        wanted=world.plan.nodes * world.plan.ranks_per_node,
+        given=first.given,
+        iterable=first.iterable,
+        sampler=first.sampler,
+        batch=first.batch,
+        replicas=first.replicas,
+        group=next((view.group for view in views if view.group), ""),
+        shares=_shares(views),
+    )
+    if any(view.error for view in views):
+        return replace(seen, unjudged="the factory failed on an emulated rank")
+    if first.iterable:
+        return _of_streams(world, views, seen)
+    return _of_indices(world, views, seen)
+
+
+def _of_streams(world: World, views: list[View], seen: Sharding) -> Sharding:
+    if any(len(view.passes) < 2 for view in views):
+        why = next((view.unseen["order"] for view in views if "order" in view.unseen), "it is empty")
+        return replace(seen, unjudged=why)
+    ended = all(view.passes["alone"].ended for view in views)
+    whole = world.whole() if ended and world.size > 1 and any(view.asked for view in views) else None
+    return replace(
+        seen,
+        stream=streams_shared.stream(views, whole),
+        randomness=_randomness(views),
+    )
+
+
+def _of_indices(world: World, views: list[View], seen: Sharding) -> Sharding:
+    shared_out = accounting.disjoint(views)
+    index_map = agreement.index_map(views)
+    if why := next((view.unseen["content"] for view in views if "content" in view.unseen), ""):
+        index_map = replace(index_map, unseen=why)
+    unlike = index_map.differing > 0 or len(set(index_map.lengths)) > 1
+    by_design = unlike and not shared_out and all(view.asked for view in views)
+    if unlike and not by_design:
+        index_map = world.why(index_map)
+    account = _by_content(world, views) if by_design else accounting.by_index(views)
+    drawn = account is not None and not by_design and _draws(world, views, account)
+    return replace(
+        seen,
+        account=None if drawn else account,
+        order=_order(world.plan, views),
+        index_map=replace(index_map, by_design=by_design),
+        randomness=_randomness(views),
+        prints=_prints(views[0]),
+        unjudged=_DRAWN.format(views[0].sampler) if drawn else _unjudged(views, account),
+    )
+
+
+def _draws(world: World, views: list[View], account: Account) -> bool:
+    """Whether the sampler repeats or leaves out samples where it serves one rank alone, too.
+
+    So do repeated augmentation (timm), identities of persons, weights: it is meant, and says nothing of the ranks.
+    """
+    unequal = account.shared or account.distinct + account.slack < account.there
+    if account.everywhere or account.by != "index" or not unequal:
+        return False
+    whole = world.whole()
+    if whole is None or whole.length != views[0].length:
+        return False
+    return accounting.draws(whole) and not accounting.all_alike(views)
+
+
+def _by_content(world: World, views: list[View]) -> Account | None:
+    whole = world.whole()
+    return agreement.by_content(views, None if whole is None else whole.length)
+
+
+def _unjudged(views: Sequence[View], account: Account | None) -> str:
+    first = views[0]
+    if first.given == "dataset" and account is None:
+        return "the factory gave a dataset alone: no sampler chooses among its samples"
+    if why := next((view.unseen["order"] for view in views if "order" in view.unseen), ""):
+        return why
+    if first.replacement:
+        return f"{first.sampler} draws at random what it repeats and leaves out"
+    if any(not epoch.ended for epoch in first.epochs):
+        return "its sampler gave indices without an end"
+    return "" if account else "the ranks' indices count in different datasets, of which too little was read"
+
+
+def _shares(views: Sequence[View]) -> list[Share]:
+    return [
+        Share(
+            rank=view.rank, error=view.error, place=view.place, length=view.length, asked=view.asked,
+            samples=_samples(view), batches=_batches(view), seconds=max(0.0, view.seconds),
+        )
+        for view in views
+    ]  # fmt: skip
+
+
+def _samples(view: View) -> int | None:
+    if view.iterable:
+        alone = view.passes.get("alone")
+        return len(alone.items) if alone and alone.ended else None
+    epoch = view.epoch("first")
+    return epoch.samples if epoch and epoch.ended else None
+
+
+def _batches(view: View) -> int | None:
+    """Of a stream: each worker makes batches of its own."""
+    if not view.iterable:
+        epoch = view.epoch("first")
+        return epoch.batches if epoch and epoch.ended else None
+    read = view.passes.get("workers" if (view.workers or 0) > 1 else "alone")
+    if view.batch is None or read is None or not read.ended:
+        return None
+    counts = [read.workers.count(worker) for worker in sorted(set(read.workers))]
+    return sum(count // view.batch if view.drop_last else -(-count // view.batch) for count in counts)
+
+
+def _order(plan: DataPlan, views: Sequence[View]) -> Order | None:
+    """None where there are no two epochs to compare."""
+    view = views[0]
+    first = view.epoch("first")
+    if first is None or not first.ended or first.samples == 0:
+        return None
+    indices = read_indices(first.file)
+    again = _alike(view, "first", "second")
+    set_epoch = _alike(view, "set0", "set1")
+    callers, loops = set_epoch_callers(plan.directory, plan.factory) if again and set_epoch is False else ([], [])
+    return Order(
+        samples=first.samples,
+        sequential=all(a <= b for a, b in pairwise(indices)),
+        repeats=bool(again),
+        with_set_epoch=set_epoch,
+        with_keyword=_alike(view, "keyword0", "keyword1"),
+        made_alike=set_epoch is None and any(_begins(other) == indices for other in views[1:]),
+        callers=callers,
+        loops=loops,
+    )
+
+
+def _begins(view: View) -> array[int]:
+    """The order of its first epoch."""
+    epoch = view.epoch("first")
+    return read_indices(epoch.file) if epoch is not None else array("q")
+
+
+def _alike(view: View, one: str, other: str) -> bool | None:
+    epochs = [view.epoch(one), view.epoch(other)]
+    found = [read_indices(epoch.file) for epoch in epochs if epoch is not None]
+    return found[0] == found[1] if len(found) == 2 else None
+
+
+def _randomness(views: Sequence[View]) -> Randomness | None:
+    """Generators that rank 0 draws from, and those of them that other ranks start with alike."""
+    first = views[0]
+    if any({"starts", "content"} & view.unseen.keys() for view in views):
+        return None
+    shared = []
+    for name in first.drawn_from:
+        state = first.starts.get(name)
+        ranks = [view.rank for view in views if state and view.starts.get(name) == state]
+        if len(ranks) > 1:
+            private = name.startswith(PRIVATE)
+            told = name.removeprefix(PRIVATE)
+            shared.append(SharedStream(generator=told, where=first.where, ranks=ranks, private=private))
+    return Randomness(drawn_from=[name.removeprefix(PRIVATE) for name in first.drawn_from], shared=shared)
+
+
+def _prints(view: View) -> list[Print]:
+    return [Print(index=i, leaves=leaves) for i, leaves in [*view.content.items()][:_MOST_PRINTS] if leaves]

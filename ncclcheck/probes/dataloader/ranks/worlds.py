@@ -1,0 +1,96 @@
+"""A world of emulated ranks: forked from a process without the user's code, or in interpreters of their own."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec.structs import replace
+
+from ncclcheck.probes.dataloader.children import child
+from ncclcheck.probes.dataloader.children.interpreter import Interpreter
+from ncclcheck.probes.dataloader.ours import Defect
+from ncclcheck.probes.dataloader.ranks.agreement import index_map
+from ncclcheck.probes.dataloader.ranks.rank_view import view
+from ncclcheck.probes.dataloader.views import Asked, View
+from ncclcheck.probes.facts.data.sharding import Cause, IndexMap
+from ncclcheck.probes.job.context import DataPlan
+
+_READING_S = 0.4
+_TO_MEET_S = 3.0  # an interpreter that imports torch anew takes that long on a busy machine
+_LEAST_S = 1.0
+
+
+@dataclass
+class World:
+    """So many ranks of one plan. end: time.monotonic() at which the looks are to be over.
+
+    interpreter: one that is ready; where there is none (any more), a rank that is to be fresh starts its own.
+    """
+
+    plan: DataPlan
+    size: int
+    folder: str
+    end: float
+    interpreter: Interpreter | None = None
+    tried: int = 0
+
+    def views(self, **of_others: bool) -> list[View]:
+        """What each rank sees. of_others: how ranks from 1 on differ from rank 0; a fresh interpreter for one."""
+        asked = [self._asked(rank=0, entropy=of_others.get("entropy", True))]
+        for rank in range(1, self.size):
+            changes = {**of_others, "fresh": of_others.get("fresh", False) and rank == 1}
+            asked.append(self._asked(rank=rank, **changes))
+        return self._run(asked)
+
+    def whole(self) -> View | None:
+        """What one rank sees that is alone in its world; None where time was short or it failed."""
+        if time.monotonic() + _LEAST_S > self.end:
+            return None
+        alone = self._run([self._asked(rank=0, world=1, count=1)])[0]
+        return None if alone.error or (alone.iterable and "alone" not in alone.passes) else alone
+
+    def why(self, found: IndexMap) -> IndexMap:
+        """The one difference between two processes that alone makes their indices differ."""
+        causes: list[tuple[Cause, dict[str, bool]]] = [
+            ("listing", {"entropy": False, "listing_reversed": True}),
+            ("entropy", {"entropy": True}),
+        ]
+        for cause, differences in causes:
+            if time.monotonic() + _LEAST_S > self.end:
+                return found
+            views = self.views(**differences)
+            again = index_map(views)
+            if not any(view.error for view in views) and (again.differing or len(set(again.lengths)) > 1):
+                return replace(found, cause=cause)
+        return replace(found, cause="interpreter")
+
+    def _asked(self, **changes: Any) -> Asked:
+        folder = os.path.join(self.folder, str(self.tried))
+        left = max(0.0, self.end - time.monotonic())
+        given = {"world": self.size, "seconds": min(_READING_S, left / 12), **changes}
+        return Asked(plan=self.plan, folder=folder, **given)
+
+    def _run(self, asked: Sequence[Asked]) -> list[View]:
+        os.makedirs(asked[0].folder)
+        self.tried += 1
+        left = max(_LEAST_S, self.end - time.monotonic()) + _TO_MEET_S
+        ended = child.run_all([_work(one, self.interpreter) for one in asked], View, left)
+        if any(one.fresh for one in asked):
+            self.interpreter = None
+        for one in ended:
+            if one.value and one.value.defect:
+                raise Defect(one.value.defect)
+        return [
+            one.value if one.ok and one.value else View(rank=rank, error=one.how, place=one.place)
+            for rank, one in enumerate(ended)
+        ]
+
+
+def _work(asked: Asked, ready: Interpreter | None) -> Callable[[child.Gate], View]:
+    if asked.fresh:
+        return lambda _: (ready or Interpreter.start()).view(asked)
+    return lambda _: view(asked)

@@ -1,0 +1,1 @@
+"""What a loader takes and gives: samples a second, memory, descriptors."""

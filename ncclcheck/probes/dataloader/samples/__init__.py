@@ -1,0 +1,1 @@
+"""Samples: read, fingerprinted, compared in structure."""

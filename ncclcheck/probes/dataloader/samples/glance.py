@@ -1,0 +1,184 @@
+"""Reading samples in a forked child, in one order and under one seed; every process is a worker to user code."""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from torch.utils.data._utils import worker as torch_worker
+
+from ncclcheck.probes.dataloader.children import inside
+from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.dataloader.randomness import seeds
+from ncclcheck.probes.dataloader.samples.fingerprint import leaves
+
+WARM = 977  # the salt of a read that does not count
+
+
+class Value(msgspec.Struct, frozen=True, array_like=True):
+    """A leaf as it was read. digest: of type, shape and bytes."""
+
+    digest: str
+    brief: str
+    dtype: str
+    bytes: int
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """What one read gave: leaves by path, or what was raised."""
+
+    leaves: dict[str, Value] = {}
+    error: str = ""
+    place: str = ""
+
+
+Pass = dict[int, Sample]
+
+
+@dataclass(frozen=True)
+class Order:
+    """Which samples, in which order. warm: a sample read beforehand, so that what is made lazily is there.
+
+    whole: a stream is read by one worker of one, so that nobody gets a part. reset: generators of the dataset's
+    own are put back before every read. passes: how often all is read. seconds: nothing is begun after so long.
+    """
+
+    indices: Sequence[int]
+    salt: int
+    worker: int = 0
+    workers: int = 1
+    whole: bool = False
+    warm: int | None = None
+    reset: bool = False
+    passes: int = 1
+    seconds: float = 1e9
+
+
+@dataclass
+class Progress:
+    """The index that each child is reading, and how many it has begun, in memory that outlives it."""
+
+    memory: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, mmap.PAGESIZE))
+
+    def note(self, worker: int, index: int) -> None:
+        """About to read this sample."""
+        struct.pack_into("<qq", self.memory, 16 * worker, index + 1, self.count(worker) + 1)
+
+    def of(self, worker: int) -> int | None:
+        """The last sample that this worker began."""
+        index: int = struct.unpack_from("<q", self.memory, 16 * worker)[0]
+        return index - 1 if index else None
+
+    def count(self, worker: int) -> int:
+        """How many samples this worker has begun."""
+        count: int = struct.unpack_from("<q", self.memory, 16 * worker + 8)[0]
+        return count
+
+    def clear(self) -> None:
+        """Nobody has begun."""
+        self.memory[:] = bytes(len(self.memory))
+
+
+def be_worker(made: Made, order: Order) -> None:
+    """Look like a worker of a DataLoader to user code. Raises what the user's worker_init_fn raises."""
+    number, workers = (0, 1) if order.whole else (order.worker, order.workers)
+    seed = order.salt + number
+    info = torch_worker.WorkerInfo(id=number, num_workers=workers, seed=seed, dataset=made.dataset)
+    torch_worker._worker_info = info
+    seeds.reseed(order.salt, number)
+    if init := made.loader.get("worker_init_fn"):
+        init(number)
+
+
+def read(made: Made, order: Order, progress: Progress, gate: Callable[[], None] = lambda: None) -> list[Pass]:
+    """All passes, in this process, which is spent afterwards."""
+    be_worker(made, order)
+    source = Source(made)
+    if order.warm is not None:
+        progress.note(order.worker, order.warm)
+        seeds.reseed(WARM, 0)
+        _read_one(source, order.warm)
+    streams = Streams(made) if order.reset else None
+    gate()
+    end = time.monotonic() + order.seconds
+    found: list[Pass] = []
+    for _ in range(order.passes):
+        source.begin(order.salt)
+        found.append(dict(_read_all(source, order, progress, streams, end)))
+    return found
+
+
+def _read_all(
+    source: Source, order: Order, progress: Progress, streams: Streams | None, end: float
+) -> Iterator[tuple[int, Sample]]:
+    for position, index in enumerate(order.indices):
+        if position and time.monotonic() > end:
+            return
+        progress.note(order.worker, index)
+        if streams:
+            streams.put_back()
+        seeds.reseed(order.salt, index)
+        sample = _read_one(source, index)
+        if source.ended:
+            return
+        yield index, sample
+
+
+def _read_one(source: Source, index: int) -> Sample:
+    try:
+        return sample_of(source.read(index))
+    except Exception as error:
+        return Sample(error=inside.told(error), place=inside.place_of(error))
+
+
+def sample_of(raw: Any) -> Sample:
+    """What can be compared of a sample."""
+    return Sample({
+        path: Value(f"{leaf.dtype}{leaf.shape}{leaf.digest}", leaf.brief, leaf.dtype, leaf.bytes)
+        for path, leaf in leaves(raw).items()
+    })  # fmt: skip
+
+
+class Source:
+    """A dataset of either kind, read by index; of a stream the index is only the position."""
+
+    def __init__(self, made: Made) -> None:
+        self._dataset, self._iterable = made.dataset, made.iterable
+        self._stream: Iterator[Any] | None = None
+        self.ended = False
+
+    def begin(self, salt: int) -> None:
+        """A stream starts anew."""
+        if self._iterable:
+            seeds.reseed(salt, -1)
+            self._stream, self.ended = iter(self._dataset), False
+
+    def read(self, index: int) -> Any:
+        """The sample; `ended` where the stream has no more."""
+        if not self._iterable:
+            return self._dataset[index]
+        if self._stream is None:
+            self._stream = iter(self._dataset)
+        try:
+            return next(self._stream)
+        except StopIteration:
+            self.ended = True
+            return None
+
+
+class Streams:
+    """The dataset's own generators, as they are now."""
+
+    def __init__(self, made: Made) -> None:
+        found = seeds.private([made.dataset, made.loader.get("collate_fn")]).values()
+        self._kept = [(generator, seeds.state_of(generator)) for generator in found]
+
+    def put_back(self) -> None:
+        """To where they were."""
+        for generator, state in self._kept:
+            seeds.restore(generator, state)

@@ -1,0 +1,132 @@
+"""What samples look like, over as many as there is time for, and whether they stack."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+from torch.utils.data.dataloader import default_collate
+
+from ncclcheck.probes.dataloader import indices, ours
+from ncclcheck.probes.dataloader.children import stops
+from ncclcheck.probes.dataloader.children.notes import Mark
+from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.dataloader.samples import stacking
+from ncclcheck.probes.dataloader.samples.signatures import Tally, signature
+from ncclcheck.probes.dataloader.samples.stacking import Kept
+from ncclcheck.probes.dataloader.samples.visit import become_worker
+from ncclcheck.probes.facts.data import Structure
+from ncclcheck.probes.facts.data.streams import Stop
+from ncclcheck.probes.facts.data.structure import Unstacked
+from ncclcheck.probes.job.context import DataPlan
+
+_MOST_SAMPLES = 20_000
+_WITHOUT_LENGTH = 256
+_READ_S = 0.6
+_SHARE = 0.4
+_HUNG_S = 4.0
+_MOST_DEAD = 3
+_MOST_WINDOWS = 3
+
+
+def look(made: Made, plan: DataPlan, limit: float) -> Structure:
+    """Read in a child; where one sample ends it, read those before it again and go on behind it."""
+    end = time.monotonic() + limit
+    order = _order(made, plan.seed + 3)
+    died: list[Stop] = []
+    seconds = min(_READ_S, limit * _SHARE)
+    while True:
+        mark = Mark()
+        left = max(0.5, end - time.monotonic())
+        sweep = _Sweep(made, order, mark, seconds)
+        ended, stop = stops.read_alone(sweep, Structure, min(left, _HUNG_S + seconds), mark)
+        if ended.value is not None:
+            return replace(ended.value, died=died)
+        if stop is None or ended.error:
+            return replace(_empty(made), raised=1)
+        died.append(stop)
+        order = [index for index in order if index != mark.last]
+        if not order or made.iterable or ended.timed_out or len(died) == _MOST_DEAD or time.monotonic() > end:
+            return replace(_empty(made), died=died)
+
+
+def _order(made: Made, seed: int) -> list[int]:
+    """Both ends and the middle, then at random, so that the part that is read is like the rest."""
+    if made.iterable or made.length is None:
+        return indices.chosen(made, _MOST_SAMPLES if made.iterable else _WITHOUT_LENGTH, seed)
+    few = indices.chosen(made, 3, seed)
+    others = random.Random(seed).sample(range(made.length), min(made.length, _MOST_SAMPLES))
+    return [*few, *(index for index in others if index not in few)]
+
+
+def _empty(made: Made) -> Structure:
+    name, custom = stacking.name_of(made)
+    return Structure(length=made.length, collate=name, custom=custom, batch_size=stacking.size_of(made))
+
+
+class _Sweep:
+    """Read the samples in this order until the time is over; then make batches of those that differ."""
+
+    def __init__(self, made: Made, order: Sequence[int], mark: Mark, seconds: float) -> None:
+        self.made, self.order, self.mark, self.seconds = made, order, mark, seconds
+        self.read = self.raised = 0
+        self.refused: list[Unstacked] = []
+        self.collated: list[str] = []
+        self.window: list[tuple[int, Any]] = []
+
+    def __call__(self) -> Structure:
+        become_worker(self.made, 2, 1)
+        kept = Kept(Tally(), {})
+        for index, sample in self._samples():
+            kept.add(index, sample)
+            self.read += 1
+            if self.made.iterable:
+                self._meet(index, sample)
+        found = replace(_empty(self.made), read=self.read, raised=self.raised)
+        if not self.read:
+            return found
+        if found.batch_size not in (0, 1):
+            refused, collated = stacking.try_batches(self.made, kept)
+            self.refused += refused
+            self.collated = collated or self.collated
+        return replace(
+            found, shapes=kept.tally.shapes(), mixed=kept.tally.mixed(), unstacked=self.refused[:8],
+            collated=self.collated,
+        )  # fmt: skip
+
+    def _samples(self) -> Iterator[tuple[int, Any]]:
+        end = time.monotonic() + self.seconds
+        stream = iter(self.made.dataset) if self.made.iterable else None
+        for number, index in enumerate(self.order):
+            if number > 1 and time.monotonic() > end:
+                return
+            self.mark.at(index)
+            try:
+                yield index, self.made.dataset[index] if stream is None else next(stream)
+            except StopIteration:
+                return
+            except Exception as error:
+                ours.pass_on(error)
+                self.raised += 1
+                if stream is not None:
+                    return
+
+    def _meet(self, index: int, sample: Any) -> None:
+        """Samples of a stream that follow each other meet in a batch."""
+        size = stacking.size_of(self.made)
+        self.window.append((index, sample))
+        if len(self.window) < (stacking.UNKNOWN_SIZE if size is None else max(size, 1)):
+            return
+        window, self.window = self.window, []
+        samples = [sample for _, sample in window]
+        mixed = len({signature(sample) for sample in samples}) > 1
+        if size in (0, 1) or not mixed or len(self.refused) >= _MOST_WINDOWS or self.collated:
+            return
+        collate = self.made.loader.get("collate_fn") or default_collate
+        failed, self.collated = stacking.attempt(
+            collate, samples, [index for index, _ in window], alike=False, certain=size is not None
+        )  # fmt: skip
+        self.refused += failed

@@ -1,0 +1,1 @@
+"""What bounds and cleans facts that come from outside."""

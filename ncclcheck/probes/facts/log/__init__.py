@@ -1,0 +1,1 @@
+"""Facts of logs and of Flight Recorder dumps."""

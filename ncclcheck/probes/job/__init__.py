@@ -1,0 +1,1 @@
+"""Measurements inside a running job, on every rank."""

@@ -1,0 +1,1 @@
+"""Ranks and nodes compared: who is slow, and which link."""

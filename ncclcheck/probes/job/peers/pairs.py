@@ -1,0 +1,190 @@
+"""Exchanges between nodes, two by two: rank 0 announces a round, all its pairs run at once, then it hears of them.
+
+Nothing here is a collective of the world: a pair that times out would close gloo's world with it (measured).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from uuid import uuid4
+
+import msgspec
+from msgspec import Struct
+
+from ncclcheck.probes.facts import Measurements, PairTime
+from ncclcheck.probes.job.board import Board
+from ncclcheck.probes.job.context import Context, PairPlan
+from ncclcheck.probes.job.peers.exchange import Exchange, View
+
+NextRound = Callable[[list[PairTime]], Sequence[tuple[str, str]]]
+
+_END = b"null"
+_SLACK_S = 2.0
+
+
+class Order(Struct, frozen=True, kw_only=True):
+    """Two ranks that measure each other; a is the lower one, and reports. name: of no other exchange, ever."""
+
+    name: str
+    round: int
+    rail: int
+    a: int
+    b: int
+
+    def key(self, what: str, rank: int) -> str:
+        """Where a rank notes something of this exchange."""
+        return f"{what}/{self.name}/{rank}"
+
+
+def run(context: Context, next_round: NextRound) -> None:
+    """Measure rounds of disjoint pairs of nodes; `next_round` is asked on rank 0 alone, and none is the end.
+
+    Each PairTime is emitted by its lower rank at once; by rank 0 only where that rank said nothing in time.
+    """
+    assert context.plan.pairs
+    context.step("pairs")
+    member = _Member(context, context.plan.pairs)
+    if context.rank == 0:
+        _Conductor(context, context.plan.pairs, member).conduct(next_round)
+    else:
+        member.follow()
+
+
+class _Member:
+    """A rank that measures with whom it is told to."""
+
+    def __init__(self, context: Context, plan: PairPlan) -> None:
+        self._context, self._plan = context, plan
+        self.board = Board("pairs")
+
+    def follow(self) -> None:
+        """Do what rank 0 orders, until the end. Raises RuntimeError where it orders nothing until the deadline."""
+        number = 0
+        while order := self._next(number):
+            number += 1
+            if not self.board.has(self._order(number)):  # else it is over: we come too late for it
+                self.obey(order)
+
+    def obey(self, order: Order) -> None:
+        """Measure with the other rank; what both saw is put together on the lower one."""
+        peer = order.b if self._context.rank == order.a else order.a
+        self._context.step(
+            f"pairs, round {order.round + 1}: {self._context.node} with {self._context.node_of[peer]}"
+        )
+        view = self._met(order, peer)
+        self.board.put_own(order.key("view", self._context.rank), msgspec.json.encode(view))
+        if self._context.rank == order.a:
+            self._report(order, view)
+
+    def _next(self, number: int) -> Order | None:
+        left = self._context.deadline - time.monotonic()
+        note = self.board.take(self._order(number), left)
+        if note is None:
+            raise RuntimeError("rank 0 announced no further round of pairs until the deadline")
+        self.board.tidy()
+        return msgspec.json.decode(note, type=Order | None)
+
+    def _order(self, number: int) -> str:
+        return f"order/{self._context.rank}/{number}"
+
+    def _met(self, order: Order, peer: int) -> View:
+        """What this side saw; nothing is connected before both sides are there."""
+        self.board.put_own(order.key("here", self._context.rank), b"1")
+        if self.board.read(order.key("here", peer), self._plan.limit_s) is None:
+            who = f"rank {peer} on {self._context.node_of[peer]}"
+            reason = f"{who} did not come to it within {self._plan.limit_s:g} s"
+            return View(state="timed_out", reason=reason, met=False)
+        return Exchange(self._context, self._plan, peer, order.name).run()
+
+    def _report(self, order: Order, mine: View) -> None:
+        seconds = self._plan.limit_s + _SLACK_S
+        note = self.board.read(order.key("view", order.b), seconds) if mine.met else None
+        told = _together(order, self._context, mine, msgspec.json.decode(note, type=View) if note else None)
+        self._context.emit(Measurements(pairs=[told]))
+        self.board.put_own(order.key("result", order.a), msgspec.json.encode(told))
+
+
+class _Conductor:
+    """Rank 0: announces rounds and hears how they went."""
+
+    def __init__(self, context: Context, plan: PairPlan, member: _Member) -> None:
+        self._context, self._plan, self._member = context, plan, member
+        self._ranks = ranks_of(context.node_of)
+        self._ordered = dict.fromkeys(range(context.world_size), 0)
+        self._end = time.monotonic() + plan.budget_s
+
+    def conduct(self, next_round: NextRound) -> None:
+        """Round after round, until there is none or the time is used up."""
+        done: list[PairTime] = []
+        number = 0
+        while time.monotonic() < self._end and (wanted := next_round(done)):
+            done += self._round([order for pair in wanted for order in self._orders(number, pair)])
+            number += 1
+        self._announce(dict.fromkeys(range(1, self._context.world_size), _END))
+
+    def _orders(self, number: int, pair: tuple[str, str]) -> list[Order]:
+        """One for each rail: the local ranks of both nodes with the same number."""
+        rails = [*zip(*(self._ranks[node] for node in pair), strict=False)]
+        several = self._plan.level == "full" and self._context.backend == "nccl"
+        return [
+            Order(name=uuid4().hex, round=number, rail=rail, a=min(ranks), b=max(ranks))
+            for rail, ranks in enumerate(rails if several else rails[:1])
+        ]
+
+    def _round(self, orders: list[Order]) -> list[PairTime]:
+        notes = {rank: msgspec.json.encode(order) for order in orders for rank in (order.a, order.b)}
+        self._announce({rank: note for rank, note in notes.items() if rank})
+        begun = time.monotonic()
+        for order in orders:
+            if order.a == 0:
+                self._member.obey(order)
+        self._context.step(f"pairs, round {orders[0].round + 1}: the other nodes")
+        left = begun + 3 * self._plan.limit_s + 2 * _SLACK_S - time.monotonic()
+        found = self._member.board.read_all([order.key("result", order.a) for order in orders], left)
+        self._member.board.tidy()
+        return [self._heard(order, found.get(order.key("result", order.a))) for order in orders]
+
+    def _heard(self, order: Order, note: bytes | None) -> PairTime:
+        if note is not None:
+            return msgspec.json.decode(note, type=PairTime)
+        lost = View(state="timed_out", reason=f"rank {order.a} on {self._context.node_of[order.a]} did not answer")
+        told = _together(order, self._context, lost, None)
+        self._context.emit(Measurements(pairs=[told]))
+        return told
+
+    def _announce(self, notes: Mapping[int, bytes]) -> None:
+        """Each rank reads its own orders only, one after the other: all in one place would be read by all."""
+        self._member.board.put({f"order/{rank}/{self._ordered[rank]}": note for rank, note in notes.items()})
+        for rank in notes:
+            self._ordered[rank] += 1
+
+
+def ranks_of(node_of: Sequence[str]) -> dict[str, list[int]]:
+    """The ranks of each node, by local rank."""
+    ranks: dict[str, list[int]] = {}
+    for rank, node in enumerate(node_of):
+        ranks.setdefault(node, []).append(rank)
+    return ranks
+
+
+def _together(order: Order, context: Context, mine: View, other: View | None) -> PairTime:
+    """What a and b saw. Where one timed out, the other's error is but its consequence."""
+    silent = View(
+        state="timed_out", reason=f"rank {order.b} on {context.node_of[order.b]} did not say how it went"
+    )
+    other = other or (silent if mine.state == "ok" else View())
+    worst = min((mine, other), key=lambda view: ("timed_out", "failed", "ok").index(view.state))
+    reasons = [view.reason for view in (mine, other) if view.state == worst.state and view.reason]
+    return PairTime(
+        a=context.node_of[order.a],
+        b=context.node_of[order.b],
+        bytes=min([view.bytes for view in (mine, other) if view.bytes], default=0),
+        rail=order.rail,
+        round=order.round,
+        a_to_b_gb_s=other.gb_s,
+        b_to_a_gb_s=mine.gb_s,
+        latency_us=mine.latency_us,
+        state=worst.state,
+        reason="; ".join(dict.fromkeys(reasons)),
+    )

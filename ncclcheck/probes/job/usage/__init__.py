@@ -1,0 +1,1 @@
+"""What a running job uses and meets: memory, traffic, cores, interruptions, transports."""

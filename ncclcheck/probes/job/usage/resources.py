@@ -1,0 +1,268 @@
+"""What this node has of cores, memory and room while a job runs on it, and who else takes of them.
+
+Counters are read before the job and after it, however it ended; ranks are looked at while they are alive, for the
+kernel forgets what a process had with its end.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from ncclcheck.probes.facts import Filled, Other, RankState, RankUse, Resources, Unread
+from ncclcheck.probes.facts.guard.secrets import masked
+from ncclcheck.probes.machine.access import Machine
+from ncclcheck.probes.machine.host import cgroup
+from ncclcheck.probes.machine.host.host import within
+
+_PROC = Path("/proc")
+_TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+_LEAST_CORES = 0.2  # that a process takes on average, to be named; reasoned: less slows nobody by much
+_MOST_NAMED = 6
+_LONGEST_S = 1.0  # seconds, for file systems and name servers that do not answer
+_OURS = b"ncclcheck"  # in the command lines of agents, torchrun and ranks; simulated nodes share a machine
+_POLICIES: dict[int, Literal["", "batch", "idle", "realtime"]] = {
+    **{1: "realtime", 2: "realtime", 3: "batch"},
+    **{5: "idle", 6: "realtime"},
+}
+_PRESSURES = ("cpu", "memory", "io")
+
+
+class _Stat(NamedTuple):
+    """What /proc/PID/stat says. Source: proc_pid_stat(5)."""
+
+    state: str
+    parent: int
+    cpu_s: float
+    nice: int
+    tasks: int
+    begun: int
+    memory: int
+    policy: int
+
+
+class Watch:
+    """Watches from its making until it is asked."""
+
+    def __init__(self, machine: Machine, proc: Path = _PROC) -> None:
+        self._machine, self._proc = machine, proc
+        self._begun, self._wall = time.monotonic(), _wall_ahead()
+        self._counted, self._pressure = _counters(machine), _pressures(machine)
+        self._processes = _processes(proc)
+        self._ranks: dict[int, RankUse] = {}
+
+    def look(self, ranks: Iterable[RankState]) -> None:
+        """Again and again while the ranks live."""
+        for rank in ranks:
+            if rank.pid is not None and (found := _rank(self._proc, rank.pid)):
+                self._ranks[rank.pid] = found
+
+    def told(self, node: str, temporary: str = "") -> Resources:
+        """What was seen. temporary: the directory in which the job has its files."""
+        seconds = max(0.001, time.monotonic() - self._begun)
+        now = _counters(self._machine)
+        rose = {name: max(0, value - self._counted.get(name, value)) for name, value in now.items()}
+        pressure = {
+            name: round(min(1.0, (total - self._pressure[name]) / 1e6 / seconds), 3)
+            for name, total in _pressures(self._machine).items()
+            if total >= self._pressure.get(name, total + 1)
+        }
+        return Resources(
+            node=node,
+            seconds=round(seconds, 3),
+            cores=os.cpu_count(),
+            oom_kills=rose.get("oom_kill"),
+            host_oom_kills=rose.get("host_oom_kill"),
+            memory_limit=cgroup.memory(self._machine),
+            memory_peak=now.get("memory_peak"),
+            memory_refused=rose.get("memory_max"),
+            memory_slowed=rose.get("memory_high"),
+            tasks_limit=cgroup.tasks(self._machine),
+            tasks_refused=rose.get("pids_max"),
+            quota=quota[0] if (quota := cgroup.cores(self._machine)) else None,
+            throttled=_share(rose),
+            stalled_cpu=pressure.get("cpu"),
+            stalled_memory=pressure.get("memory"),
+            stalled_disk=pressure.get("io"),
+            swapped=rose.get("swapped"),
+            clock_step_s=round(_wall_ahead() - self._wall, 3),
+            ranks=[*self._ranks.values()],
+            others=self._others(seconds),
+            places=_places(temporary or os.environ.get("TMPDIR") or "/tmp"),
+        )
+
+    def _others(self, seconds: float) -> list[Other]:
+        """Processes that took cores and are not ours, those that took most first."""
+        found = [
+            (cores, pid, stat)
+            for pid, stat in _processes(self._proc).items()
+            if (cores := _spent(stat, self._processes.get(pid)) / seconds) >= _LEAST_CORES
+            and not self._is_ours(pid)
+        ]
+        return [
+            Other(
+                pid=pid,
+                user=_user(self._proc / str(pid)),
+                command=_command(self._proc / str(pid)),
+                cores=round(cores, 2),
+                nice=stat.nice,
+                stopped=stat.state in "Tt",
+            )
+            for cores, pid, stat in sorted(found, reverse=True)[:_MOST_NAMED]
+        ]
+
+    def _is_ours(self, pid: int) -> bool:
+        """A descendant of this process, or of another node's agent on the same machine."""
+        for one in _upwards(self._proc, pid):
+            if one == os.getpid() or _OURS in _cmdline(self._proc / str(one)):
+                return True
+        return False
+
+
+def _wall_ahead() -> float:
+    """The wall clock less one that nobody sets, and that goes on while the machine sleeps."""
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _counters(machine: Machine) -> dict[str, int]:
+    """Of the job's control group, and of the whole host."""
+    found = cgroup.counters(machine)
+    text = machine.read("/proc/vmstat", 65536)
+    rows = [] if isinstance(text, Unread) else [line.split() for line in text.splitlines()]
+    host = {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdecimal()}
+    if "oom_kill" in host:
+        found["host_oom_kill"] = host["oom_kill"]
+    if "pswpin" in host and "pswpout" in host:
+        found["swapped"] = (host["pswpin"] + host["pswpout"]) * _PAGE
+    return found
+
+
+def _share(rose: dict[str, int]) -> float | None:
+    periods = rose.get("nr_periods", 0)
+    return round(min(1.0, rose.get("nr_throttled", 0) / periods), 3) if periods else None
+
+
+def _pressures(machine: Machine) -> dict[str, int]:
+    """Microseconds in which some task of the host waited, since it started. Source: accounting/psi."""
+    found: dict[str, int] = {}
+    for name in _PRESSURES:
+        text = machine.line(f"/proc/pressure/{name}")
+        words = [] if isinstance(text, Unread) else text.split("\n", 1)[0].split()
+        totals = [word.removeprefix("total=") for word in words if word.startswith("total=")]
+        if words[:1] == ["some"] and totals and totals[0].isdecimal():
+            found[name] = int(totals[0])
+    return found
+
+
+def _processes(proc: Path) -> dict[int, _Stat]:
+    with suppress(OSError):
+        pids = [int(name) for name in os.listdir(proc) if name.isdecimal()]
+        return {pid: stat for pid in pids if (stat := _stat(proc / str(pid)))}
+    return {}
+
+
+def _stat(folder: Path) -> _Stat | None:
+    with suppress(OSError, ValueError, IndexError):
+        words = (folder / "stat").read_bytes().rsplit(b")", 1)[1].split()
+        return _Stat(
+            state=words[0].decode(errors="replace"),
+            parent=int(words[1]),
+            cpu_s=(int(words[11]) + int(words[12])) / _TICKS,
+            nice=int(words[16]),
+            tasks=int(words[17]),
+            begun=int(words[19]),
+            memory=int(words[21]) * _PAGE,
+            policy=int(words[38]),
+        )
+    return None
+
+
+def _spent(now: _Stat, before: _Stat | None) -> float:
+    """CPU seconds since the first look; a number that was given to another process since then counts anew."""
+    return now.cpu_s - (before.cpu_s if before and before.begun == now.begun else 0.0)
+
+
+def _upwards(proc: Path, pid: int) -> Iterator[int]:
+    """A process and all above it."""
+    for _ in range(64):
+        yield pid
+        stat = _stat(proc / str(pid))
+        if stat is None or stat.parent <= 1:
+            return
+        pid = stat.parent
+
+
+def _cmdline(folder: Path) -> bytes:
+    with suppress(OSError), (folder / "cmdline").open("rb") as file:
+        return file.read(4096)
+    return b""
+
+
+def _command(folder: Path) -> str:
+    words = _cmdline(folder).replace(b"\0", b" ").decode(errors="backslashreplace").strip()
+    if not words:
+        with suppress(OSError):
+            words = f"[{(folder / 'comm').read_text(errors='backslashreplace').strip()}]"
+    return masked(words)[:120]
+
+
+def _user(folder: Path) -> str:
+    """The name of the owner where it is known in time, else the number."""
+    try:
+        return _name_of(folder.stat().st_uid)
+    except OSError:
+        return "nobody known"
+
+
+@lru_cache(maxsize=64)  # a name server that is away is waited for once a user
+def _name_of(uid: int) -> str:
+    named = within(_LONGEST_S, f"getpwuid({uid})", lambda: pwd.getpwuid(uid).pw_name)
+    return str(uid) if isinstance(named, Unread) else named
+
+
+def _rank(proc: Path, pid: int) -> RankUse | None:
+    """None of a process that has ended."""
+    stat = _stat(proc / str(pid))
+    if stat is None or stat.state in "ZX":
+        return None
+    files = cores = None
+    with suppress(OSError):
+        files = len(os.listdir(proc / str(pid) / "fd"))
+    with suppress(OSError):
+        cores = len(os.sched_getaffinity(pid))
+    return RankUse(
+        pid=pid,
+        cpu_s=stat.cpu_s,
+        memory=stat.memory,
+        tasks=stat.tasks,
+        files=files,
+        cores=cores,
+        nice=stat.nice,
+        policy=_POLICIES.get(stat.policy, ""),
+    )
+
+
+def _places(temporary: str) -> list[Filled]:
+    named: tuple[tuple[Literal["temporary directory", "shared memory"], str], ...] = (
+        ("temporary directory", temporary),
+        ("shared memory", "/dev/shm"),
+    )
+    found = [(name, path, within(_LONGEST_S, path, lambda path=path: os.statvfs(path))) for name, path in named]  # type: ignore[misc]
+    return [
+        Filled(
+            name=name,
+            path=path,
+            size=of.f_blocks * of.f_frsize,
+            free=of.f_bavail * of.f_frsize,
+            inodes_free=of.f_favail if of.f_files else None,
+            read_only=bool(of.f_flag & os.ST_RDONLY),
+        )
+        for name, path, of in found
+        if not isinstance(of, Unread)
+    ]

@@ -1,0 +1,1 @@
+"""Files, containers' logs and launchers' prefixes -> lines."""

@@ -1,0 +1,1 @@
+"""NCCL's own lines -> what each process says of itself."""

@@ -1,0 +1,127 @@
+"""What a process said in its log -> `Transport`: counts by kind, within the node and between nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+
+from ncclcheck.probes.facts import Connections, Endpoint, NetDevice, Transport, Unread
+from ncclcheck.probes.logs.nccl_lines.records import Communicator, Log, Process
+
+_MOST_DEVICES = 64
+_SILENT = Unread("absent", "the log does not say it")
+_WITHIN = ("SHM", "P2P/IPC", "P2P/CUMEM", "P2P/direct pointer", "P2P/indirect", "P2P/CE")
+
+
+def transport(log: Log, pid: int, rank: int, node: str, local: Collection[int]) -> Transport:
+    """How one rank was connected. local: the ranks of the world that are on its node."""
+    said = next((process for (_, one), process in log.processes.items() if one == pid), None)
+    if said is None:
+        return unseen(rank, node, Unread("absent", "its log holds no line of NCCL"))
+    world = said.largest
+    return Transport(
+        rank=rank,
+        node=node,
+        source="log",
+        version=said.version or log.version or _SILENT,
+        bootstrap=said.bootstrap or _SILENT,
+        network=said.network or _SILENT,
+        connections=_connections(said, rank, local),
+        interfaces=said.interfaces[:_MOST_DEVICES],
+        devices=_devices(said),
+        plugin=said.plugin,
+        tuner=said.tuner,
+        no_infiniband=said.no_infiniband,
+        nvls=said.nvls,
+        channels=world.channels,
+        rings=said.rings,
+        trees=said.trees,
+        nranks=world.nranks or None,
+        nnodes=world.nnodes or None,
+        bus_id=world.bus_id,
+        communicators=len(said.communicators),
+        completed=sum(one.complete for one in said.communicators.values()),
+        warnings=list(said.warnings),
+        lines=said.lines,
+        unknown_lines=said.unknown,
+        unknown_samples=said.samples,
+    )
+
+
+def unseen(rank: int, node: str, why: Unread) -> Transport:
+    """A rank of which nothing could be read, and why."""
+    return Transport(rank=rank, node=node, source="log", version=why, bootstrap=why, network=why, connections=why)
+
+
+def by_sockets(rank: int, node: str, found: Counter[tuple[Endpoint, bool]] | Unread) -> Transport:
+    """A rank of gloo by its open connections: (the endpoint here, whether the peer is on this machine)."""
+    if isinstance(found, Unread):
+        none = Unread("absent", "gloo writes no log")
+        return Transport(rank=rank, node=node, source="sockets", version=none, bootstrap=none, network=found,
+                         connections=found)  # fmt: skip
+    counts = {within: sum(n for (_, here), n in found.items() if here is within) for within in (True, False)}
+    endpoints = list(dict.fromkeys(endpoint for endpoint, _ in found))
+    none = Unread("absent", "gloo has no bootstrap of its own")
+    return Transport(
+        rank=rank,
+        node=node,
+        source="sockets",
+        version=none,
+        bootstrap=none,
+        network="TCP",
+        connections=[
+            Connections(kind="TCP", peers="intra" if within else "inter", count=count)
+            for within, count in counts.items()
+            if count
+        ],
+        interfaces=endpoints[:_MOST_DEVICES],
+    )
+
+
+def _connections(said: Process, rank: int, local: Collection[int]) -> list[Connections]:
+    counts: Counter[tuple[str, str]] = Counter()
+    devices: dict[tuple[str, str], set[int]] = {}
+    several = len(said.communicators) > 1
+    alone = len(local) > 1 and said.largest.local_ranks == 1
+    for one in said.all:
+        for (kind, device, source, target), count in one.seen.items():
+            peer = target if source == one.rank else source if target == one.rank else -1
+            key = kind, _where(one, kind, peer, rank, () if several and not one.began else local, alone)
+            counts[key] += count
+            if device is not None and len(devices.setdefault(key, set())) < _MOST_DEVICES:
+                devices[key].add(device)
+    return [
+        Connections(kind=kind, peers=peers, count=count, devices=sorted(devices.get((kind, peers), ())))  # type: ignore[arg-type]
+        for (kind, peers), count in sorted(counts.items())
+    ]
+
+
+def _where(one: Communicator, kind: str, peer: int, rank: int, local: Collection[int], alone: bool) -> str:
+    """Ranks of a smaller communicator have other numbers than those of the world; no local ranks: not known.
+
+    alone: NCCL counts each rank of this host as a node of its own, as it does where ranks of one host reach each
+    other neither by P2P nor by SHM; how many "local ranks" it then says is nothing of the host.
+    """
+    if one.nnodes == 1 or kind in _WITHIN:
+        return "intra"
+    if kind.startswith("COLLNET") or (one.local_ranks == 1 and not alone):
+        return "inter"
+    if peer < 0 or one.rank != rank or max(local, default=one.nranks) >= one.nranks:
+        return "unknown"
+    return "intra" if peer in local else "inter"
+
+
+def _devices(said: Process) -> list[NetDevice]:
+    found = []
+    for index, (name, link) in sorted(said.devices.items())[:_MOST_DEVICES]:
+        first = name.partition("+")[0]
+        found.append(
+            NetDevice(
+                name=name,
+                index=index,
+                link=link,
+                speed_mbit=said.speeds.get(name, said.speeds.get(first)),
+                gpudirect=said.direct.get(name, said.direct.get(first.partition(":")[0])),
+            )
+        )
+    return found

@@ -1,0 +1,1 @@
+"""PCIe functions, RDMA devices, and the tree that they hang in."""

@@ -1,0 +1,51 @@
+"""Whether memory is short: swap, pressure stall information, and what the kernel has promised.
+
+Source: proc_meminfo(5), the kernel's pages accounting/psi and mm/overcommit-accounting.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ncclcheck.probes.facts import Commit, Pressure, Swap, Unread
+from ncclcheck.probes.machine.access import Machine
+
+_PSI = re.compile(r"^(some|full) .*\bavg300=(\d{1,3}\.\d{1,4})", re.MULTILINE | re.ASCII)
+
+
+def swap(machine: Machine) -> Swap | Unread:
+    """Of the machine; a control group may allow less."""
+    found = _meminfo(machine, "SwapTotal", "SwapFree")
+    if isinstance(found, Unread):
+        return found
+    return Swap(total=found[0], used=max(0, found[0] - found[1]))
+
+
+def memory(machine: Machine) -> Pressure | Unread:
+    """Of the machine, the mean of five minutes."""
+    text = machine.read("/proc/pressure/memory")
+    if isinstance(text, Unread):  # a kernel that was started with psi=0 has the file and refuses to read it
+        return Unread("absent", text.why) if text.kind == "broken" else text
+    found = {name: float(value) for name, value in _PSI.findall(text)}
+    if len(found) < 2:
+        return Unread("absent", "/proc/pressure/memory holds no averages")
+    return Pressure(some=found["some"], full=found["full"])
+
+
+def commit(machine: Machine) -> Commit | Unread:
+    """The mode, the limit that mode 2 holds to, and what is promised."""
+    mode = machine.number("/proc/sys/vm/overcommit_memory")
+    if isinstance(mode, Unread):
+        return mode
+    found = _meminfo(machine, "CommitLimit", "Committed_AS")
+    return found if isinstance(found, Unread) else Commit(mode=mode, limit=found[0], used=found[1])
+
+
+def _meminfo(machine: Machine, *names: str) -> list[int] | Unread:
+    text = machine.read("/proc/meminfo")
+    if isinstance(text, Unread):
+        return text
+    found = dict(re.findall(r"^(\w+):\s+(\d{1,15}) kB", text, re.MULTILINE | re.ASCII))
+    if missing := [name for name in names if name not in found]:
+        return Unread("absent", f"/proc/meminfo has no line {missing[0]}")
+    return [int(found[name]) * 1024 for name in names]

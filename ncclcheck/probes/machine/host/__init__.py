@@ -1,0 +1,1 @@
+"""The host: processors, memory, limits, control groups, containers, file systems."""

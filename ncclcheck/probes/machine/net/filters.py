@@ -1,0 +1,157 @@
+"""What the packet filter of this host can do to a job's packets, where we may read it (root alone may).
+
+Recorded name: `filters`, a JSON list of Filter. Read by `nft -j list ruleset`, which shows the rules of iptables
+too, but for those of iptables-legacy.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from ncclcheck.probes.facts import Filter, Unread
+from ncclcheck.probes.machine.access import Machine
+
+_SECONDS = 2.0
+_HOOKS = ("input", "output", "prerouting", "postrouting", "ingress", "egress")
+_HARMS = ("drop", "reject", "queue", "dnat", "redirect", "snat", "masquerade")
+_FOR_OTHERS = re.compile(r"\b(icmp\w*|tcp flags|ct state|udp)\b")
+_MOST_WORDS = 160  # characters of a rule that is shown
+_MOST_CHAINS = 64
+# What a form that is not known raises while it is taken apart.
+_OTHER_FORM = (msgspec.MsgspecError, LookupError, TypeError, ValueError, AttributeError, RecursionError)
+
+_Key = tuple[str, str, str]  # family, table, chain
+_Rules = Mapping[_Key, list[list[Any]]]
+
+
+def filters(machine: Machine) -> list[Filter] | Unread:
+    """The chains of this host's own traffic that can keep packets back or lead them elsewhere."""
+    return machine.ask("filters", list[Filter], lambda: _listed(machine))
+
+
+def _listed(machine: Machine) -> list[Filter] | Unread:
+    if os.geteuid() != 0:
+        return Unread("denied", "only root may read the packet filter")
+    done = machine.run(["nft", "-j", "list", "ruleset"], _SECONDS)
+    if isinstance(done, Unread):
+        return Unread("no_tool", done.why)
+    if done.status:
+        return Unread("denied", f"nft list ruleset: {done.err.strip()[:200]}")
+    return parsed(done.out)
+
+
+def parsed(text: str) -> list[Filter] | Unread:
+    """The same from what `nft -j list ruleset` printed."""
+    try:
+        listed = msgspec.json.decode(text, type=dict[str, list[dict[str, Any]]]).get("nftables", [])
+        return list(_filters(listed))[:_MOST_CHAINS]
+    except _OTHER_FORM as error:
+        return Unread("no_tool", f"nft list ruleset prints another form than is known: {type(error).__name__}")
+
+
+def _filters(listed: list[dict[str, Any]]) -> Iterator[Filter]:
+    rules: dict[_Key, list[list[Any]]] = {}
+    for one in (entry["rule"] for entry in listed if "rule" in entry):
+        rules.setdefault((one["family"], one["table"], one["chain"]), []).append(one.get("expr", []))
+    for chain in (entry["chain"] for entry in listed if "chain" in entry):
+        if chain.get("hook") not in _HOOKS:
+            continue
+        harms = list(_harms(rules, (chain["family"], chain["table"], chain["name"]), set()))
+        does = list(dict.fromkeys([harm for harm, _ in harms] + ["drop"] * (chain.get("policy") == "drop")))
+        if does:
+            yield Filter(
+                family=str(chain["family"]),
+                table=str(chain["table"]),
+                chain=str(chain["name"]),
+                hook=chain["hook"],
+                does=does,
+                rule=harms[0][1] if harms else "",
+                slows=next((rule for harm, rule in harms if harm == "drop" and _slows(rule)), ""),
+            )
+
+
+def _harms(rules: _Rules, chain: _Key, seen: set[_Key]) -> Iterator[tuple[str, str]]:
+    """(what is done, the rule in words) of a chain and of those that it jumps to, each of them once."""
+    if chain in seen:
+        return
+    seen.add(chain)
+    for rule in rules.get(chain, []):
+        if _is_of_loopback(rule):
+            continue
+        for part in rule:
+            yield from ((harm, _words(rule)) for harm in _verdicts(part))
+            for target in _targets(part):
+                yield from _harms(rules, (*chain[:2], target), seen)
+
+
+def _slows(rule: str) -> bool:
+    """Whether it drops what is above a rate, of data: not of new connections or of pings."""
+    return "limit rate over " in rule and not _FOR_OTHERS.search(rule)
+
+
+def _is_of_loopback(rule: list[Any]) -> bool:
+    return any(isinstance(part, dict) and part.get("match", {}).get("right") == "lo"
+               and part["match"].get("op") == "==" for part in rule)  # fmt: skip
+
+
+def _verdicts(part: Any) -> Iterator[str]:
+    """What a statement does, also inside of a verdict map."""
+    if isinstance(part, dict):
+        yield from (name for name in part if name in _HARMS)
+        if isinstance(part.get("xt"), dict) and str(part["xt"].get("name")).lower() in _HARMS:
+            yield str(part["xt"]["name"]).lower()
+    if isinstance(part, dict) and "vmap" in part:
+        yield from (name for name in _HARMS if f'"{name}"' in msgspec.json.encode(part["vmap"]).decode())
+
+
+def _targets(part: Any) -> Iterator[str]:
+    for name in ("jump", "goto"):
+        if isinstance(part, dict) and isinstance(part.get(name), dict):
+            yield str(part[name].get("target"))
+
+
+def _words(rule: list[Any]) -> str:
+    """A rule about as nft(8) writes it."""
+    return " ".join(_word(part) for part in rule if part)[:_MOST_WORDS]
+
+
+def _word(part: Any) -> str:
+    if not isinstance(part, dict):
+        return str(part)
+    (name, value), *_ = part.items()
+    if name == "match":
+        compares = "" if value["op"] in ("==", "in") else f" {value['op']}"
+        return f"{_side(value['left'])}{compares} {_side(value['right'])}"
+    if name in ("jump", "goto"):
+        return f"{name} {value['target']}"
+    if name in ("dnat", "snat", "redirect") and isinstance(value, dict):
+        to = ":".join(_side(value[key]) for key in ("addr", "port") if key in value)
+        return f"{name} to {to}"
+    if name == "limit" and isinstance(value, dict):
+        over = "over " if value.get("inv") else ""
+        return f"limit rate {over}{value['rate']} {value.get('rate_unit', 'packets')}/{value['per']}"
+    return "counter" if name == "counter" else str(name)
+
+
+def _side(value: Any) -> str:
+    if not isinstance(value, dict):
+        return ", ".join(map(_side, value)) if isinstance(value, list) else str(value)
+    (name, inside), *_ = value.items()
+    if name == "payload" and "field" in inside:
+        return f"{inside['protocol']} {inside['field']}"
+    if name == "meta":
+        return str(inside["key"])
+    if name == "ct":
+        return f"ct {inside['key']}"
+    if name == "prefix":
+        return f"{inside['addr']}/{inside['len']}"
+    if name == "range":
+        return f"{_side(inside[0])}-{_side(inside[1])}"
+    if name == "set":
+        return "{" + _side(inside) + "}"
+    return str(name)

@@ -1,0 +1,232 @@
+"""The network interfaces in getifaddrs(3) order, and the routes of the kernel's main table.
+
+Recorded name: `interfaces`, a JSON list of Told, in getifaddrs(3) order: what is not in files.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Callable, Mapping
+from typing import Literal, TypeVar
+
+import psutil
+from msgspec import Struct
+
+from ncclcheck.probes.facts import (
+    Address,
+    Interface,
+    InterfaceKind,
+    Network,
+    Packets,
+    PolicyRule,
+    RefusingRoute,
+    Shaper,
+    Unread,
+    replace,
+)
+from ncclcheck.probes.machine.access import Machine
+from ncclcheck.probes.machine.net import netlink
+from ncclcheck.probes.machine.net.filters import filters
+from ncclcheck.probes.machine.net.routes import routes
+
+T = TypeVar("T")
+_State = Literal["tentative", "duplicate"]
+
+_SYS = "/sys/class/net"
+_IPV6 = "/proc/sys/net/ipv6/conf"
+_TENTATIVE, _DUPLICATE, _OPTIMISTIC = 0x40, 0x08, 0x04  # IFA_F_*, linux/if_addr.h
+_NO_REAL_SPEED: set[InterfaceKind] = {"loopback", "bridge", "veth", "tunnel", "virtual"}
+_NO_REAL_SPEED_DRIVERS = {"virtio_net", "veth", "tun", "xen_netfront", "vif"}
+_MADE_UP_SPEED = Unread("absent", "a virtual interface reports no real speed")
+_KIND_OF_DEVTYPE: dict[str, InterfaceKind] = {
+    "vlan": "vlan",
+    "bridge": "bridge",
+    "bond": "bond",
+    "macvlan": "macvlan",
+    "macvtap": "macvlan",
+    "ipvlan": "macvlan",
+    "vxlan": "tunnel",
+    "geneve": "tunnel",
+    "wireguard": "tunnel",
+    "gtp": "tunnel",
+    "ppp": "tunnel",
+}
+_LOOPBACK, _INFINIBAND = 772, 32
+_TUNNEL_TYPES = {512, 768, 769, 776, 778, 823, 65534}  # PPP, IPIP, IP6TNL, SIT, GRE, IP6GRE, no link layer
+
+
+class Told(Struct, frozen=True, kw_only=True):
+    """What getifaddrs(3) and SIOCGIFMTU say of one interface. flags: up, running, loopback, ..."""
+
+    name: str
+    flags: list[str]
+    mtu: int
+    addresses: list[Address]
+
+
+def probe(machine: Machine) -> Network:
+    """Interfaces, also those without an address, routes, and what keeps packets from taking them."""
+    told = machine.ask("interfaces", list[Told], _tell)
+    states = _states(machine)
+    found = told if isinstance(told, Unread) else [_interface(machine, one, states) for one in told]
+    return Network(
+        interfaces=found,
+        routes=routes(machine),
+        rules=machine.ask("policy_rules", list[PolicyRule], lambda: _listed(netlink.rules)),
+        refusing=machine.ask("refusing_routes", list[RefusingRoute], lambda: _listed(netlink.refusing_routes)),
+        shapers=machine.ask("shapers", list[Shaper], lambda: _listed(netlink.shapers)),
+        filters=filters(machine),
+    )
+
+
+def _listed(listing: Callable[[], list[T]]) -> list[T] | Unread:
+    """A kernel without this listing (gVisor, a seccomp filter) says nothing of a host's network."""
+    try:
+        return listing()
+    except OSError as error:
+        return Unread("no_tool", f"rtnetlink: {error.strerror or error}")
+
+
+def _tell() -> list[Told]:
+    """psutil sorts addresses by family and keeps the order within: IPv4 first, as the kernel itself lists them."""
+    listed = psutil.net_if_addrs()
+    stats = psutil.net_if_stats()
+    found = []
+    for name in dict.fromkeys([*listed, *stats]):
+        stat = stats.get(_device(name))
+        addresses = [_address(int(a.family), a.address, a.netmask) for a in listed.get(name, [])]
+        found.append(
+            Told(
+                name=name,
+                flags=stat.flags.split(",") if stat else [],
+                mtu=stat.mtu if stat else 0,
+                addresses=[address for address in addresses if address],
+            )
+        )
+    return found
+
+
+def _device(name: str) -> str:
+    """An IPv4 alias such as eth0:1 is a name of its own in getifaddrs(3), on the device before the colon."""
+    return name.partition(":")[0]
+
+
+def _address(family: int, address: str, netmask: str | None) -> Address | None:
+    if family == socket.AF_INET:
+        mask = int(ipaddress.IPv4Address(netmask or "255.255.255.255"))
+        return Address(family="ipv4", address=address, prefix=mask.bit_count())
+    if family == socket.AF_INET6:
+        mask = int(ipaddress.IPv6Address(netmask)) if netmask else 2**128 - 1
+        return Address(family="ipv6", address=address.partition("%")[0], prefix=mask.bit_count())
+    return None
+
+
+def _interface(machine: Machine, told: Told, states: Mapping[tuple[str, str], _State]) -> Interface:
+    folder, ipv6 = f"{_SYS}/{_device(told.name)}", f"{_IPV6}/{_device(told.name)}"
+    kind = _kind(machine, folder)
+    driver = _last_part(machine.link(f"{folder}/device/driver"))
+    return Interface(
+        name=told.name,
+        kind=kind,
+        up="up" in told.flags,
+        running="running" in told.flags,
+        mtu=told.mtu or machine.number(f"{folder}/mtu"),
+        speed_mbit=_speed(machine, folder, kind, driver),
+        addresses=[
+            replace(one, state=state) if (state := states.get((_device(told.name), one.address))) else one
+            for one in told.addresses
+        ],
+        members=_members(machine, folder, kind),
+        driver=driver,
+        packets=_packets(machine, f"{folder}/statistics"),
+        mac=machine.line(f"{folder}/address"),
+        ipv6_off=machine.number(f"{ipv6}/disable_ipv6") == 1,
+    )
+
+
+def _states(machine: Machine) -> dict[tuple[str, str], _State]:
+    """(interface, address) of IPv6 that the kernel does not use yet, or never will."""
+    text = machine.read("/proc/net/if_inet6")
+    found: dict[tuple[str, str], _State] = {}
+    for words in () if isinstance(text, Unread) else map(str.split, text.splitlines()):
+        try:
+            address, flags, name = str(ipaddress.IPv6Address(int(words[0], 16))), int(words[4], 16), words[5]
+        except (ValueError, IndexError):
+            continue
+        if flags & _DUPLICATE:
+            found[name, address] = "duplicate"
+        elif flags & _TENTATIVE and not flags & _OPTIMISTIC:
+            found[name, address] = "tentative"
+    return found
+
+
+def _packets(machine: Machine, folder: str) -> Packets | Unread:
+    counted: list[int] = []
+    for kind in ("packets", "errors", "dropped"):
+        for way in ("rx", "tx"):
+            number = machine.number(f"{folder}/{way}_{kind}")
+            if isinstance(number, Unread):
+                return number
+            counted.append(number)
+    return Packets(packets=sum(counted[:2]), errors=sum(counted[2:4]), drops=sum(counted[4:]))
+
+
+def _last_part(link: str | Unread) -> str | Unread:
+    return link if isinstance(link, Unread) else link.rstrip("/").rpartition("/")[2]
+
+
+def _kind(machine: Machine, folder: str) -> InterfaceKind | Unread:
+    """The kernel says it in several places, the most telling first."""
+    kind = machine.number(f"{folder}/type")
+    if isinstance(kind, Unread):
+        return kind
+    if kind == _LOOPBACK:
+        return "loopback"
+    if named := _kind_by_name(machine, folder):
+        return named
+    if kind == _INFINIBAND:
+        return "ipoib"
+    if kind in _TUNNEL_TYPES or machine.exists(f"{folder}/tun_flags"):
+        return "tunnel"
+    return _kind_by_device(machine, folder)
+
+
+def _kind_by_name(machine: Machine, folder: str) -> InterfaceKind | None:
+    if machine.exists(f"{folder}/bonding"):
+        return "bond"
+    if machine.exists(f"{folder}/bridge"):
+        return "bridge"
+    uevent = machine.read(f"{folder}/uevent")
+    lines = [] if isinstance(uevent, Unread) else uevent.splitlines()
+    types = [line.removeprefix("DEVTYPE=") for line in lines if line.startswith("DEVTYPE=")]
+    return _KIND_OF_DEVTYPE.get(types[0]) if types else None
+
+
+def _kind_by_device(machine: Machine, folder: str) -> InterfaceKind:
+    if machine.exists(f"{folder}/device"):
+        return "physical"
+    index, link = machine.number(f"{folder}/ifindex"), machine.number(f"{folder}/iflink")
+    paired = not isinstance(index, Unread) and not isinstance(link, Unread) and link not in (0, index)
+    return "veth" if paired else "virtual"
+
+
+def _speed(machine: Machine, folder: str, kind: InterfaceKind | Unread, driver: str | Unread) -> int | Unread:
+    """Megabits per second; the kernel writes -1, or gives an error, where there is none."""
+    if kind in _NO_REAL_SPEED or driver in _NO_REAL_SPEED_DRIVERS:
+        return _MADE_UP_SPEED
+    text = machine.line(f"{folder}/speed")
+    if isinstance(text, Unread):
+        return Unread("absent", "it reports no speed")
+    speed = machine.number(f"{folder}/speed")
+    known = isinstance(speed, Unread) or (0 < speed < 2**31 and speed != 65535)
+    return speed if known else Unread("absent", "it reports no speed")
+
+
+def _members(machine: Machine, folder: str, kind: InterfaceKind | Unread) -> list[str] | Unread:
+    if kind == "bond":
+        text = machine.line(f"{folder}/bonding/slaves")
+        return text if isinstance(text, Unread) else text.split()
+    if kind == "bridge":
+        return machine.names(f"{folder}/brif")
+    return Unread("absent", "neither a bond nor a bridge")

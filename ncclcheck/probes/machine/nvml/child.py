@@ -1,0 +1,63 @@
+"""Asks NVML and prints one JSON object: `python -I -S -c START FOLDER FOLDER SECONDS`.
+
+NVML can hang, crash or lie: every GPU has its own thread, and what has no answer after SECONDS is said with the
+call that it hangs in.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+from ncclcheck.probes.machine.nvml.asked import Asked, unread
+from ncclcheck.probes.machine.nvml.card import card
+
+
+def opening(asked: Asked) -> None:
+    """Initialise, and get a handle of each GPU, or what NVML says instead."""
+    nvml = asked.nvml
+    asked.call = "nvmlInit"
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        asked.answers.update(error=str(error), code=getattr(error, "value", 999))
+        return
+    asked.answers["driver"] = asked.ask("nvmlSystemGetDriverVersion")
+    count = asked.ask("nvmlDeviceGetCount")
+    if isinstance(count, dict):
+        asked.answers.update(error=count["why"], code=999)
+        return
+    handles: list[Any] = []
+    for index in range(min(count, 256)):
+        asked.call = f"nvmlDeviceGetHandleByIndex({index})"
+        try:
+            handles.append(nvml.nvmlDeviceGetHandleByIndex(index))
+        except nvml.NVMLError as error:
+            handles.append(str(error))
+    asked.answers["handles"] = handles
+
+
+def main() -> None:
+    """Ask, wait no longer than SECONDS, print, and leave whatever still hangs behind."""
+    until = time.monotonic() + float(sys.argv[-1])
+    import pynvml  # noqa: PLC0415 - its folder is only known now
+
+    first = Asked(pynvml, {})
+    first.start(opening)
+    if not first.wait(until):
+        print(json.dumps({"hung": first.call}), flush=True)
+        os._exit(0)
+    handles = first.answers.pop("handles", [])
+    cards = [Asked(pynvml, {"name": f"GPU {index}", "index": index}) for index in range(len(handles))]
+    for index, one in enumerate(cards):
+        one.start(lambda asked, index=index: card(asked, index, handles))  # type: ignore[misc]
+    for one in cards:
+        if not one.wait(until):
+            one.answers["trouble"] = unread("timed_out", f"{one.call} gave no answer in {sys.argv[-1]} s")
+    answer = {**first.answers, "cards": [dict(one.answers) for one in cards]}
+    sys.stdout.buffer.write(json.dumps(answer).encode(errors="backslashreplace"))
+    sys.stdout.flush()
+    os._exit(0)

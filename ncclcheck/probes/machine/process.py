@@ -1,0 +1,236 @@
+"""The only place that starts a process. Every child has a time limit, its own session, and dies with us."""
+
+from __future__ import annotations
+
+# Before the first fork: it and logging have locks that a fork takes and releases. Where another thread imports
+# them meanwhile, the fork only releases, and a thread that holds the lock fails ("release unlocked lock").
+import concurrent.futures.thread  # noqa: F401
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+from ncclcheck.probes.facts import Unread
+from ncclcheck.probes.facts.guard.secrets import masked
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_MOST_OUTPUT = 4 * 2**20
+_libc = ctypes.CDLL(None, use_errno=True)
+_not_ours: set[int] = set()
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a finished process left: its exit status (negative: a signal) and the first 4 MiB of each stream."""
+
+    status: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """A process that SIGKILL did not end."""
+
+    pid: int
+    state: str
+    wchan: str
+    devices: str
+    command: str
+
+
+def die_with_parent() -> None:
+    """Ask the kernel for SIGKILL when the thread that started this process ends. Source: prctl(2)."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def adopt_orphans() -> None:
+    """Become the reaper of all descendants, so that none escapes by a double fork. Source: prctl(2).
+
+    Children that are there already came with an `exec` (`exec ncclcheck ...`): they are the user's, never killed.
+    """
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    with contextlib.suppress(psutil.Error):
+        _not_ours.update(child.pid for child in psutil.Process().children(recursive=True))
+
+
+def leave_orphans() -> None:
+    """Be no reaper any more: that lasts through exec, and the next program did not ask for it."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+def start(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+    control: bool = False,
+    out: int | IO[bytes] = subprocess.PIPE,
+    err: int | IO[bytes] = subprocess.PIPE,
+) -> subprocess.Popen[bytes]:
+    """Start a child in its own session. `control` gives it a stdin pipe, and it must leave at its end.
+
+    A child without a control channel gets SIGKILL when the thread that started it ends. Raises OSError.
+    """
+    return subprocess.Popen(
+        list(argv),
+        env=None if env is None else dict(env),
+        cwd=cwd,
+        stdout=out,
+        stderr=err,
+        stdin=subprocess.PIPE if control else subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=None if control else die_with_parent,  # noqa: PLW1509 - one loaded C function, no lock
+    )
+
+
+def run(argv: Sequence[str], seconds: float, *, env: Mapping[str, str] | None = None) -> Output | Unread:
+    """Run a program to its end within a time limit; never raises, never waits longer than the limit + 1 s."""
+    try:
+        child = start(argv, env=env)
+    except FileNotFoundError:
+        return Unread("no_tool", f"{argv[0]} is not installed")
+    except (OSError, ValueError) as error:
+        return Unread("denied" if isinstance(error, PermissionError) else "broken", f"{argv[0]}: {error}")
+    status, out, err = watch(child, seconds)
+    if status is None:
+        return Unread("timed_out", f"{' '.join(argv)[:80]} gave no answer in {seconds:g} s")
+    return Output(status, out, err)
+
+
+def watch(child: subprocess.Popen[bytes], seconds: float) -> tuple[int | None, str, str]:
+    """The exit status of a child and what it said; None where it was killed, for the time was over."""
+    streams: list[bytearray] = [bytearray(), bytearray()]
+    readers = [
+        threading.Thread(target=_drain, args=(pipe, kept), daemon=True)
+        for pipe, kept in zip((child.stdout, child.stderr), streams, strict=True)
+    ]
+    for reader in readers:
+        reader.start()
+    end = time.monotonic() + seconds
+    status: int | None = None
+    try:
+        status = child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        kill_tree(child.pid)
+    for reader in readers:
+        reader.join(max(0.1, end - time.monotonic()))
+    out, err = (bytes(kept).decode(errors="backslashreplace") for kept in streams)
+    return status, out, err
+
+
+def _drain(pipe: IO[bytes] | None, kept: bytearray) -> None:
+    if pipe is None:
+        return
+    with contextlib.suppress(OSError, ValueError), pipe:
+        while chunk := pipe.read1(65536):  # type: ignore[attr-defined]
+            kept += chunk[: _MOST_OUTPUT - len(kept)]
+
+
+def kill_tree(pid: int | None = None, seconds: float = 5.0) -> list[Stuck]:
+    """SIGKILL a process and all its descendants (None: all of ours, not us); return what would not die.
+
+    Repeats, for a dying parent may have forked meanwhile; a process in state D is abandoned and named.
+    """
+    end = time.monotonic() + seconds
+    while victims := _victims(pid):
+        for victim in victims:
+            with contextlib.suppress(psutil.Error):
+                victim.kill()
+        _reap(victims)
+        if time.monotonic() > end:
+            return [_describe(victim) for victim in _victims(pid)]
+        time.sleep(0.02)
+    return []
+
+
+def reap_all(seconds: float = 1.0) -> None:
+    """Collect the exit statuses of all dead children, so that no zombie is left to others."""
+    end = time.monotonic() + seconds
+    with contextlib.suppress(ChildProcessError):
+        while time.monotonic() < end:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                time.sleep(0.01)
+
+
+def _victims(pid: int | None) -> list[psutil.Process]:
+    try:
+        top = psutil.Process(pid)
+        found = top.children(recursive=True) + ([top] if pid is not None else [])
+    except psutil.Error:
+        return []
+    return [process for process in found if process.pid not in _not_ours and _lives(process)]
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.Error:
+        return False
+
+
+def _reap(victims: list[psutil.Process]) -> None:
+    for victim in victims:
+        with contextlib.suppress(OSError):
+            os.waitpid(victim.pid, os.WNOHANG)
+
+
+def _describe(process: psutil.Process) -> Stuck:
+    command = ""
+    with contextlib.suppress(psutil.Error):
+        command = masked(" ".join(process.cmdline()))[:120] or process.name()
+    return Stuck(process.pid, state_of(process.pid), waiting_in(process.pid), devices_of(process.pid), command)
+
+
+def state_of(pid: int) -> str:
+    """The state letter of /proc/PID/stat (R S D T t Z X), or "gone"."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rsplit(")", 1)[1].split()[0]
+    except (OSError, IndexError):
+        return "gone"
+
+
+def waiting_in(pid: int) -> str:
+    """The kernel function in which a process sleeps, where it may be read. Source: /proc/PID/wchan."""
+    try:
+        return Path(f"/proc/{pid}/wchan").read_text(errors="replace").strip("0\n")
+    except OSError:
+        return ""
+
+
+def devices_of(pid: int) -> str:
+    """The device files that a process holds open, and where it stands. Source: /proc/PID/fd, /proc/PID/cwd."""
+    found = []
+    for link in ("cwd", *(f"fd/{number}" for number in _names(f"/proc/{pid}/fd"))):
+        with contextlib.suppress(OSError):
+            target = os.readlink(f"/proc/{pid}/{link}")
+            if link == "cwd" or (target.startswith("/dev/") and not target.startswith(("/dev/null", "/dev/pts"))):
+                found.append(target)
+    return ", ".join(dict.fromkeys(found))[:300]
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def tail(path: str, most: int = 4000) -> str:
+    """The end of a log file as text; empty where there is none."""
+    try:
+        with open(path, "rb") as log:
+            log.seek(max(0, os.fstat(log.fileno()).st_size - most))
+            return log.read(most).decode(errors="backslashreplace").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,1 @@
+"""Installed software: NCCL and its plugins, torch, Python, the driver."""

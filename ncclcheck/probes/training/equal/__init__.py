@@ -1,0 +1,1 @@
+"""Whether ranks agree, and whether their gradients are those of one process."""

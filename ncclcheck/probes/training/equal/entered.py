@@ -1,0 +1,95 @@
+"""The collectives that the user's own model and loss call, agreed upon by all ranks before each one is entered."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch.distributed as dist
+
+from ncclcheck.probes.dataloader.ours import is_users
+from ncclcheck.probes.facts.training import Entered
+from ncclcheck.probes.job.timing import Peers
+from ncclcheck.probes.training.equal.alike import MOST, odd
+
+_NAMES = (
+    *("all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter"),
+    *("reduce_scatter_tensor", "all_to_all", "all_to_all_single", "gather", "scatter", "barrier"),
+    *("all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list"),
+)
+_END = "none"
+_DEEPEST = 60  # frames that are looked at
+
+
+class Parted(Exception):
+    """Some rank is about to enter another collective than the others, or none; all ranks raise this at once."""
+
+    def __init__(self, entered: list[str]) -> None:
+        super().__init__("ranks enter different collectives")
+        self.entered = entered
+
+    def fact(self) -> Entered:
+        """Where each rank is, and which of them are the odd ones."""
+        others = odd([one.partition(" at ")[0] for one in self.entered])
+        return Entered(entered=self.entered[:MOST], ranks=others[:MOST])
+
+
+@contextlib.contextmanager
+def agreed(peers: Peers) -> Iterator[list[str]]:
+    """As long as it lasts, no rank enters a collective of all ranks before all are about to. Raises Parted.
+
+    What it gives holds the names of those that were called.
+
+    Collectives of some ranks only are entered as they are; so are those that were imported by name.
+    """
+    kept = {name: getattr(dist, name) for name in _NAMES if hasattr(dist, name)}
+    entering, called = False, list[str]()
+
+    def asked(name: str, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        nonlocal entering
+        if entering or not _of_all(given, named):
+            return function(*given, **named)
+        entering = True  # what torch calls within, and our own exchange, are no collectives of the model
+        try:
+            called.append(name)
+            _exchange(peers, f"{name} at {_line()}")
+            return function(*given, **named)
+        finally:
+            entering = False
+
+    for name, function in kept.items():
+        setattr(dist, name, partial(asked, name, function))
+    try:
+        yield called
+        entering = True
+        _exchange(peers, _END)
+    finally:
+        for name, function in kept.items():
+            setattr(dist, name, function)
+
+
+def _exchange(peers: Peers, mine: str) -> None:
+    entered = peers.texts(mine[:300])
+    if len({one.partition(" at ")[0] for one in entered}) > 1:
+        raise Parted(entered)
+
+
+def _of_all(given: tuple[Any, ...], named: dict[str, Any]) -> bool:
+    groups = [one for one in (*given, *named.values()) if isinstance(one, dist.ProcessGroup)]
+    return all(one is dist.group.WORLD for one in groups)
+
+
+def _line() -> str:
+    """`model.py:20 in forward`: the innermost line of the user's own."""
+    frame = sys._getframe(1)
+    for _ in range(_DEEPEST):
+        code = frame.f_code
+        if is_users(code.co_filename):
+            return f"{code.co_filename.rpartition('/')[2]}:{frame.f_lineno} in {code.co_name}"
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return "a line of a library"

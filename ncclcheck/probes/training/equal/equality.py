@@ -1,0 +1,67 @@
+"""Weights before the wrap and after steps, bit by bit over all ranks; and whether one fixed batch is learned."""
+
+from __future__ import annotations
+
+import math
+from itertools import repeat
+
+from torch import nn
+from torch.optim import Optimizer
+
+from ncclcheck.probes.facts.training import Agreement, Checks, FixedBatch, TakenSteps, Trained
+from ncclcheck.probes.training.equal.alike import MOST, agreement, told
+from ncclcheck.probes.training.equal.seeds import SEED, own_generators
+from ncclcheck.probes.training.equal.state import fingerprints
+from ncclcheck.probes.training.loop import Setting, bare, stream, train_step, wrap
+
+_STEPS = 20
+_FIXED_STEPS = 10
+
+
+def before_wrap(setting: Setting) -> Checks:
+    """DDP repairs a difference without a word, by handing out rank 0's."""
+    found = agreement(setting.peers, setting.model, fingerprints(setting.model))
+    return Checks(before_wrap=found)
+
+
+def trained(setting: Setting, model: nn.Module) -> Checks:
+    """Steps on own batches; the model is left trained."""
+    steps = min(setting.plan.steps, _STEPS)
+    every = max(1, steps // 4)
+    optimizer, batches = setting.optimizer(model), stream(setting)
+    taken, after = 0, None
+    seen: Agreement | None = None
+    while taken < steps and after is None:
+        for _ in range(min(every, steps - taken)):
+            train_step(setting, model, optimizer, batches)
+            taken += 1
+        seen = agreement(setting.peers, bare(model), fingerprints(model))
+        after = taken if any(not one.local for one in seen.differing) else None
+        if setting.left() <= 0:
+            break
+    fewer = _fewer(setting, optimizer)
+    assert seen is not None
+    return Checks(trained=Trained(steps=taken, every=every, agreement=seen, after=after, taken=fewer))
+
+
+def _fewer(setting: Setting, optimizer: Optimizer) -> list[TakenSteps]:
+    """The ranks of which the optimizer took fewer steps than others."""
+    mine = max((int(state["step"]) for state in optimizer.state.values() if "step" in state), default=0)
+    steps = [int(one) for one in told(setting.peers, mine)]
+    return [TakenSteps(rank=rank, steps=one) for rank, one in enumerate(steps) if one < max(steps)][:MOST]
+
+
+def fixed_batch(setting: Setting) -> Checks:
+    """Whether the loss of a batch falls that comes again and again: on fresh data it need not."""
+    model = wrap(setting, setting.fresh_model())
+    optimizer = setting.optimizer(model)
+    batch = setting.first[0]
+    losses: list[float] = []
+    for _ in range(_FIXED_STEPS):
+        with own_generators(setting.device, SEED):  # dropout that is another each time would hide what is learned
+            losses.append(float(train_step(setting, model, optimizer, repeat(batch))))
+        if setting.left() <= 0:
+            break
+    every = setting.peers.worst([losses[0], losses[-1]])
+    first, last = (one if math.isfinite(one) else None for one in every)
+    return Checks(fixed_batch=FixedBatch(steps=len(losses), first=first, last=last))

@@ -1,0 +1,99 @@
+"""Batches joined into one: those of all ranks, or several of one rank; where that can be compared at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ncclcheck.probes.training.equal.alike import told
+from ncclcheck.probes.training.equal.seeds import SEED, own_generators
+from ncclcheck.probes.training.feed import Batch, mapped, moved, samples_of, tensors_of
+from ncclcheck.probes.training.loop import Setting
+
+_MOST_RANKS = 16
+_MOST_BYTES = 64 * 2**20
+
+
+def over_ranks(setting: Setting, batch: Batch) -> tuple[Batch | None, str]:
+    """One batch of all that the ranks have, or why there is none."""
+    if why := _unjoinable(setting, batch):
+        return None, why
+    parts = gathered(setting, batch)
+    if isinstance(parts, str):
+        return None, parts
+    return _cat(parts), ""
+
+
+def of_one_rank(setting: Setting, batches: Sequence[Batch]) -> tuple[Batch | None, str]:
+    """One batch of several, or why there is none; all ranks get the same answer."""
+    why = _unjoinable(setting, batches[0])
+    alike = all(_shapes(batch) == _shapes(batches[0]) for batch in batches)
+    if not why and not all(told(setting.peers, alike)):
+        why = "micro-batches have different shapes"
+    return (None, why) if why else (_cat(batches), "")
+
+
+def gathered(setting: Setting, batch: Batch) -> list[Batch] | str:
+    """The batches of all ranks, by rank; or why they cannot be had."""
+    peers, mine = setting.peers, tensors_of(batch)
+    bytes_ = sum(one.numel() * one.element_size() for one in mine) * peers.world
+    if peers.world > _MOST_RANKS or bytes_ > _MOST_BYTES:
+        return f"the batches of {peers.world} ranks are too much for one process"
+    if len({str(shapes) for shapes in told(peers, _shapes(batch))}) > 1:
+        return "the batches of ranks have different shapes"
+    held = [_all_of(one.to(setting.device).contiguous(), peers.world) for one in mine]
+    return [_filled(batch, [one[rank] for one in held]) for rank in range(peers.world)]
+
+
+def _all_of(mine: Tensor, world: int) -> list[Tensor]:
+    found = [torch.empty_like(mine) for _ in range(world)]
+    plain = mine.view(torch.uint8) if mine.dtype is torch.bool else mine
+    dist.all_gather([one.view(plain.dtype) for one in found], plain)
+    return found
+
+
+def _filled(batch: Batch, tensors: list[Tensor]) -> Batch:
+    """The batch with these tensors for its own."""
+    rest = iter(tensors)
+    return mapped(batch, lambda _one: next(rest))
+
+
+def _cat(batches: Sequence[Batch]) -> Batch:
+    columns = zip(*(tensors_of(batch) for batch in batches), strict=True)
+    return _filled(batches[0], [torch.cat(column) for column in columns])
+
+
+def _shapes(batch: Batch) -> list[str]:
+    return [f"{one.dtype} {tuple(one.shape)}" for one in tensors_of(batch)]
+
+
+def _unjoinable(setting: Setting, batch: Batch) -> str:
+    """What makes a joined batch another thing than its parts; the same answer on all ranks."""
+    norms = [name for name, one in setting.model.named_modules() if isinstance(one, _BatchNorm)]
+    if norms:
+        return f"BatchNorm sees the batch of its rank only ({norms[0] or 'the model'})"
+    if setting.called:
+        return f"the model or the loss calls {setting.called[0]} itself"
+    moods = told(setting.peers, _mood(setting, batch))
+    if "restless" in moods:
+        return "the model gives another loss for the same batch and seed each time: it counts, or changes itself"
+    if "random" in moods:
+        drops = [name for name, one in setting.model.named_modules() if "Dropout" in type(one).__name__]
+        return f"the model draws random numbers ({drops[0] if drops else 'no Dropout module does'})"
+    samples = samples_of(batch)
+    ragged = any(one.dim() == 0 or one.shape[0] != samples for one in tensors_of(batch))
+    return "the batch holds tensors that are not one entry a sample" if any(told(setting.peers, ragged)) else ""
+
+
+def _mood(setting: Setting, batch: Batch) -> str:
+    """Whether the loss depends on the seed, or on how often it was asked for."""
+    model, losses = setting.fresh_model(), list[float]()
+    for seed in (SEED, SEED, SEED + 1):
+        with own_generators(setting.device, seed), torch.no_grad():
+            losses.append(float(setting.loss(model, moved(batch, setting.device))))
+    first, again, other = losses
+    return "restless" if again != first else "random" if other != first else ""

@@ -1,0 +1,74 @@
+"""What the user's own step keeps in its `state`: optimizers, schedulers, scalers, averages, counters; hashed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ncclcheck.probes.facts.training import Differing
+from ncclcheck.probes.training.equal.alike import MOST, odd, told
+from ncclcheck.probes.training.equal.state import fingerprint
+from ncclcheck.probes.training.loop import Setting
+
+
+def apart(setting: Setting, state: Mapping[str, Any]) -> list[Differing]:
+    """What has a state_dict and is there on all ranks: the entries of it that differ."""
+    mine = entries(state)
+    ranks = told(setting.peers, mine)
+    both = [name for name in mine if all(name in one for one in ranks)]
+    columns = {name: [one[name] for one in ranks] for name in both}
+    return [
+        Differing(name=name[:200], kind="buffer", ranks=odd(column)[:MOST], count=len(odd(column)))
+        for name, column in columns.items()
+        if len({*column}) > 1
+    ][:MOST]
+
+
+def entries(state: Mapping[str, Any]) -> dict[str, str]:
+    """A hash of each entry of all that has a state_dict."""
+    return {f"{name}{where}": value for name, one in state.items() for where, value in prints(one).items()}
+
+
+def plain_entries(state: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """Each whole number (a counter), other number, text and tensor that stands in it by itself, hashed."""
+    found: dict[str, tuple[str, str]] = {}
+    for name, one in state.items():
+        if not callable(getattr(one, "state_dict", None)):
+            kind = "counter" if isinstance(one, int) and not isinstance(one, bool) else "number"
+            found |= {where: (kind, value) for where, value in _flat(one, name)}
+    return found
+
+
+def prints(thing: Any) -> dict[str, str]:
+    """A hash of each entry, but of BatchNorm's statistics, which belong to their rank."""
+    if not callable(getattr(thing, "state_dict", None)):
+        return {}
+    norms = (
+        [name for name, one in thing.named_modules() if isinstance(one, _BatchNorm)] if _is_module(thing) else []
+    )
+    held = thing.state_dict()
+    return {
+        where: said for where, said in _flat(held, "") if not any(where.startswith(f".{one}.") for one in norms)
+    }
+
+
+def _is_module(thing: Any) -> bool:
+    return isinstance(thing, nn.Module)
+
+
+def _flat(held: Any, where: str) -> Iterator[tuple[str, str]]:
+    if isinstance(held, Mapping):
+        for name, value in held.items():
+            yield from _flat(value, f"{where}.{name}")
+    elif isinstance(held, list | tuple):
+        for number, value in enumerate(held):
+            yield from _flat(value, f"{where}[{number}]")
+    elif isinstance(held, torch.Tensor):
+        yield where, str(fingerprint(held))
+    elif isinstance(held, bool | int | float | str):
+        yield where, blake2b(repr(held).encode(), digest_size=8).hexdigest()

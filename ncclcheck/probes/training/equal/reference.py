@@ -1,0 +1,163 @@
+"""The gradients of the wrapped model against those of the bare one, and whether loss and gradients are finite."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from msgspec.structs import replace
+from torch import Tensor, nn
+
+from ncclcheck.probes.facts.training import Checks, Gradients, NotFinite, Precision, RankError, Unchecked
+from ncclcheck.probes.training import given
+from ncclcheck.probes.training.equal import joined
+from ncclcheck.probes.training.equal.alike import MOST, told
+from ncclcheck.probes.training.equal.seeds import SEED, own_generators
+from ncclcheck.probes.training.equal.state import gradients, tensors
+from ncclcheck.probes.training.feed import Batch, moved, samples_of
+from ncclcheck.probes.training.loop import Setting, accumulate, wrap
+
+_TOLERANCES = {"fp32": 1e-4, "bf16": 5e-2, "fp16": 5e-2}
+
+Grads = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """What a forward and a backward pass gave."""
+
+    loss: float
+    gradients: Grads
+
+
+def one_batch(setting: Setting) -> Checks:
+    """One pass of each rank on its own batch, and of one process on all of them joined."""
+    batch = setting.first[0]
+    alone = _run(setting, _as_rank_0_has_it(setting), [batch])
+    precision = _precision(setting, alone, batch)
+    if why := _unrepeatable(setting, alone, [batch]):
+        return Checks(precision=precision, unchecked=[_not("gradients", why)])
+    ours, seen = _against_the_mean(setting, alone, [batch])
+    all_of_them, why = joined.over_ranks(setting, batch)
+    error = 0.0
+    if all_of_them is not None and setting.peers.rank == 0:
+        error = _distance(ours, _run(setting, setting.fresh_model(), [all_of_them]).gradients)[0]
+    return Checks(precision=precision, gradients=_with_joined(setting, seen, error, why))
+
+
+def accumulation(setting: Setting) -> Checks:
+    """Micro-batches of which all but the last stay on the rank, against the bare model and against one batch."""
+    batches = setting.first
+    alone = _run(setting, _as_rank_0_has_it(setting), batches)
+    if why := _unrepeatable(setting, alone, batches):
+        return Checks(unchecked=[_not("accumulation", why)])
+    ours, seen = _against_the_mean(setting, alone, batches)
+    together, why = joined.of_one_rank(setting, batches)
+    error = 0.0
+    if together is not None:
+        error = _distance(ours, _mean(_run(setting, _as_rank_0_has_it(setting), [together]).gradients))[0]
+    return Checks(accumulation=_with_joined(setting, seen, error, why))
+
+
+def _run(setting: Setting, model: nn.Module, batches: list[Batch]) -> _Pass:
+    """With generators of its own, always the same: what is random in the model is so alike each time."""
+    with own_generators(setting.device, SEED):
+        loss = accumulate(setting, model, iter(batches), len(batches))
+    return _Pass(float(loss), gradients(model))
+
+
+def _as_rank_0_has_it(setting: Setting) -> nn.Module:
+    """The bare model with the weights that DDP hands out."""
+    model = setting.fresh_model()
+    if setting.plan.strategy == "ddp":
+        for _, one in tensors(model):
+            dist.broadcast(one.detach(), src=0)
+    return model
+
+
+def _unrepeatable(setting: Setting, first: _Pass, batches: list[Batch]) -> str:
+    """Why gradients cannot be compared: the bare model itself does not repeat them."""
+    again = _run(setting, _as_rank_0_has_it(setting), batches)
+    errors = told(setting.peers, _distance(again.gradients, first.gradients)[0])
+    if not all(map(math.isfinite, errors)):
+        return "they are not finite"
+    if max(errors) <= _TOLERANCES[setting.plan.precision] / 10:
+        return ""
+    rank = errors.index(max(errors))
+    return f"the model alone gives others for the same batch and seed (by {errors[rank]:.2g} on rank {rank})"
+
+
+def _against_the_mean(setting: Setting, alone: _Pass, batches: list[Batch]) -> tuple[Grads, Gradients]:
+    """What the wrapped model gives against the mean over ranks of what each computes alone."""
+    wanted = _mean(alone.gradients)
+    ours = _run(setting, wrap(setting, setting.fresh_model()), batches).gradients
+    errors = [(error, name) for error, name in told(setting.peers, _distance(ours, wanted))]
+    tolerance = _TOLERANCES[setting.plan.precision]
+    worst = sorted(range(len(errors)), key=lambda rank: -errors[rank][0])[:MOST]
+    return ours, Gradients(
+        tolerance=tolerance,
+        micro_batches=len(batches),
+        samples=sum(samples_of(batch) for batch in batches) * setting.peers.world,
+        errors=[_rank_error(rank, *errors[rank]) for rank in worst],
+        wrong=sum(not error <= tolerance for error, _ in errors),
+        hooked=[name[:200] for name in given.hooked(setting.model)[:MOST]],
+    )
+
+
+def _rank_error(rank: int, error: float, name: str) -> RankError:
+    return RankError(rank=rank, error=error if math.isfinite(error) else None, parameter=name[:200])
+
+
+def _mean(own: Grads) -> Grads:
+    """Over ranks; by plain all_reduce, not by the wrap."""
+    found = {}
+    for name, one in own.items():
+        total = one.clone()
+        dist.all_reduce(total)
+        found[name] = total / dist.get_world_size()
+    return found
+
+
+def _distance(got: Grads, wanted: Grads) -> tuple[float, str]:
+    """The norm of the difference as a share of the norm wanted, and the parameter that adds most to it."""
+    apart = {name: float(torch.linalg.vector_norm(one - wanted[name])) for name, one in got.items()}
+    norm = math.hypot(*(float(torch.linalg.vector_norm(one)) for one in wanted.values()))
+    error = math.hypot(*apart.values())
+    name = max(apart, key=lambda one: apart[one], default="")
+    return (error / norm if norm and math.isfinite(norm) else error), name
+
+
+def _with_joined(setting: Setting, seen: Gradients, error: float, why: str) -> Gradients:
+    (worst,) = setting.peers.worst([error if math.isfinite(error) else 1e9])
+    return replace(seen, not_joined=why) if why else replace(seen, joined=worst)
+
+
+def _not(check: str, why: str) -> Unchecked:
+    return Unchecked(check=check, why=why)
+
+
+def _precision(setting: Setting, alone: _Pass, batch: Batch) -> Precision:
+    """Which ranks have something infinite, and how the loss differs from that in fp32."""
+    bad = [name for name, one in alone.gradients.items() if not bool(torch.isfinite(one).all())]
+    with own_generators(setting.device, SEED), torch.no_grad():
+        full = float(setting.loss(setting.fresh_model(), moved(batch, setting.device)))
+    mine = [math.isfinite(alone.loss), [name[:200] for name in bad[:MOST]], len(bad)]
+    ranks = told(setting.peers, mine)
+    found = [
+        NotFinite(rank=rank, loss=not finite, parameters=names)
+        for rank, (finite, names, count) in enumerate(ranks)
+        if count or not finite
+    ]
+    return Precision(
+        precision=setting.plan.precision,
+        loss=_number(alone.loss),
+        full=_number(full),
+        bad=found[:MOST],
+        count=len(found),
+    )
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None

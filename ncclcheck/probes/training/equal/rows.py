@@ -1,0 +1,102 @@
+"""What ranks read: how many batches, which samples, in which order; as their samplers say, without reading any."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ncclcheck.probes.facts.training import Checks, Lengths, Orders, RankBatches, ReadTwice, Samples, Unchecked
+from ncclcheck.probes.training.equal import contents
+from ncclcheck.probes.training.equal.alike import MOST, told
+from ncclcheck.probes.training.loop import Setting
+
+_MOST_SAMPLES = 2_000_000
+
+
+def lengths(setting: Setting) -> Checks:
+    """How many batches ranks have; asked when the setting was made, as a rank that has fewer ends the others."""
+    found, most = setting.lengths, max(setting.lengths)
+    short = [RankBatches(rank=rank, batches=length) for rank, length in enumerate(found) if length < most]
+    return Checks(
+        lengths=Lengths(
+            least=min(found), most=most, short=short[:MOST], count=len(short), upto=setting.feed.counted_to
+        )
+    )
+
+
+def samples(setting: Setting) -> Checks:
+    """What all ranks read in two epochs."""
+    first, why = _indices(setting, 0)
+    if why:
+        return Checks(unchecked=[Unchecked(check=check, why=why) for check in ("samples", "orders")])
+    second, _ = _indices(setting, 1)
+    return Checks(samples=_accounted(setting, first), orders=_orders(setting, first, second))
+
+
+def _indices(setting: Setting, epoch: int) -> tuple[list[int], str]:
+    """Of this rank; or why not, the same answer on all ranks."""
+    try:
+        mine, why = setting.feed.indices(epoch)
+    except (TypeError, ValueError):
+        mine, why = [], "the sampler's indices are no numbers"
+    size = _size(setting)
+    if not why and not 0 < size <= _MOST_SAMPLES:
+        why = f"the dataset has {size} samples; up to {_MOST_SAMPLES} are followed" if size else "it has no length"
+    if not why and not all(0 <= index < size for index in mine):
+        why = "the sampler gives indices beyond the dataset's length"
+    return mine, next((one for one in told(setting.peers, why) if one), "")
+
+
+def _size(setting: Setting) -> int:
+    try:
+        return len(setting.feed.loader.dataset)  # type: ignore[arg-type]
+    except TypeError:
+        return 0
+
+
+def _accounted(setting: Setting, mine: Sequence[int]) -> Samples:
+    """How often each sample is read, over all ranks."""
+    peers, size = setting.peers, int(setting.peers.worst([_size(setting)])[0])
+    reads = torch.bincount(torch.tensor([*mine], dtype=torch.int64), minlength=size).to(setting.device)
+    own = reads.clone()
+    dist.all_reduce(reads)
+    absent, twice = ((reads == 0).nonzero().flatten(), (reads > 1).nonzero().flatten())
+    chosen = [int(index) for index in twice[:5].tolist()]
+    holders = told(peers, [int(own[index]) > 0 for index in chosen])
+    return Samples(
+        sampler=_sampler(setting),
+        dataset=size,
+        ranks=peers.world,
+        batch=_batch(setting) * peers.world,
+        read=int(reads.sum()),
+        missing=absent.numel(),
+        repeated=int((reads - 1).clamp(min=0).sum()),
+        twice=[
+            ReadTwice(index=index, ranks=[rank for rank, one in enumerate(holders) if one[place]][:MOST])
+            for place, index in enumerate(chosen)
+        ],
+        absent=[int(index) for index in absent[:5].tolist()],
+        contents=contents.seen(setting, size),
+    )
+
+
+def _orders(setting: Setting, first: list[int], second: list[int]) -> Orders:
+    said = told(setting.peers, [first != sorted(first), len(first) > 1 and first == second])
+    same = [rank for rank, (_, one) in enumerate(said) if one]
+    shuffled = any(one for one, _ in said)
+    return Orders(sampler=_sampler(setting), shuffled=shuffled, same=same[:MOST], count=len(same))
+
+
+def _sampler(setting: Setting) -> str:
+    """The type of what chooses the samples."""
+    loader: Any = setting.feed.loader
+    own = type(loader.batch_sampler).__name__
+    return type(loader.sampler).__name__ if own in ("BatchSampler", "NoneType") else own
+
+
+def _batch(setting: Setting) -> int:
+    loader: Any = setting.feed.loader
+    return int(loader.batch_size or getattr(loader.batch_sampler, "batch_size", None) or 1)

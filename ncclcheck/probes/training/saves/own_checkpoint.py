@@ -1,0 +1,122 @@
+"""The user's own save and load: what a run that goes on from them has otherwise than the run that saved."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ncclcheck.probes.facts.training import Checks, Lost, OwnCheckpoint, Unchecked
+from ncclcheck.probes.training import given
+from ncclcheck.probes.training.equal.alike import MOST, told
+from ncclcheck.probes.training.equal.own_state import entries, plain_entries
+from ncclcheck.probes.training.equal.seeds import SEED, own_generators, seed_all, states
+from ncclcheck.probes.training.equal.state import plain
+from ncclcheck.probes.training.feed import Batch, moved
+from ncclcheck.probes.training.loop import Setting, bare, stream, wrap
+from ncclcheck.probes.training.saves import places
+
+_BEFORE, _AFTER = 3, 3  # steps until it is saved, and from there on
+_CLOSE = 1e-4  # of the norm: gradients may be added up in another order
+
+State = dict[str, Any]
+
+
+def seen(setting: Setting) -> Checks:
+    """Train, save, go on; then load into what a new process makes, and go on from there on the same batches."""
+    step, save, load = given.step(setting.plan), *given.checkpoint(setting.plan)
+    if step is None or save is None or load is None:
+        why = "it was not given: --step, --checkpoint-save and --checkpoint-load MODULE:FUNCTION"
+        return Checks(unchecked=[Unchecked(check="own_checkpoint", why=why)])
+    if found := places.make(setting):
+        return Checks(unchecked=[Unchecked(check="own_checkpoint", why=places.words(found[0]))])
+    path, batches = os.path.join(setting.plan.run_folder, "own"), stream(setting)
+    before, after = ([next(batches) for _ in range(count)] for count in (_BEFORE, _AFTER))
+
+    model, state = wrap(setting, setting.fresh_model()), State()
+    begun = states(setting.device)["torch"]
+    _steps(setting, step, model, state, before)
+    save(model, state, path)
+    dist.barrier()
+    saved, generators = _everything(model, state), states(setting.device)
+    wanted = _went_on(setting, step, model, state, after)
+    moves = begun != generators["torch"]
+
+    model, state = wrap(setting, setting.fresh_model()), State()
+    _steps(setting, step, model, state, before[:1])  # which makes the optimizer and whatever else is loaded into
+    seed_all(SEED + 7 + setting.peers.rank)
+    load(model, state, path)
+    lost = _lost(setting, saved, _everything(model, state))
+    restored = states(setting.device)["torch"] == generators["torch"]
+    off, name = _apart(_went_on(setting, step, model, state, after), wanted)
+    everyone = told(setting.peers, [off, name, restored, moves])
+    off, name = max((one[0], one[1]) for one in everyone)
+    return Checks(
+        own_checkpoint=OwnCheckpoint(
+            steps=_AFTER,
+            lost=lost,
+            off=off if off > _CLOSE else 0.0,
+            parameter=name[:200] if off > _CLOSE else "",
+            unseeded=any(one[3] and not one[2] for one in everyone),
+        )
+    )
+
+
+def _steps(setting: Setting, step: Any, model: nn.Module, state: State, batches: list[Batch]) -> None:
+    for batch in batches:
+        setting.context.tick()
+        step(model, moved(batch, setting.device), state)
+
+
+def _went_on(
+    setting: Setting, step: Any, model: nn.Module, state: State, batches: list[Batch]
+) -> dict[str, Tensor]:
+    """The parameters after further steps, with generators that are the same in both runs."""
+    with own_generators(setting.device, SEED + setting.peers.rank):
+        _steps(setting, step, model, state, batches)
+    return {plain(name): one.detach().clone() for name, one in model.named_parameters()}
+
+
+def _everything(model: nn.Module, state: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """By name: what kind of thing it is, and a hash of it."""
+    found = {name: ("state", value) for name, value in entries(state).items()}
+    found |= plain_entries(state)
+    for where, module in bare(model).named_modules():
+        own = {name: one for name, one in vars(module).items() if _counts(name, one)}
+        found |= {
+            f"model.{where}.{name}".replace("..", "."): ("attribute", repr(one)) for name, one in own.items()
+        }
+    return found
+
+
+def _counts(name: str, value: Any) -> bool:
+    return not name.startswith("_") and isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _lost(
+    setting: Setting, saved: Mapping[str, tuple[str, str]], loaded: Mapping[str, tuple[str, str]]
+) -> list[Lost]:
+    """What is otherwise after loading, and on which ranks."""
+    mine = {name: kind for name, (kind, value) in saved.items() if loaded.get(name, ("", ""))[1] != value}
+    ranks = told(setting.peers, dict([*mine.items()][:200]))
+    kinds = {name: kind for one in ranks for name, kind in one.items()}
+    return [
+        Lost(name=name[:200], kind=kind, ranks=[rank for rank, one in enumerate(ranks) if name in one][:MOST])
+        for name, kind in kinds.items()
+    ][:MOST]
+
+
+def _apart(got: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> tuple[float, str]:
+    """The largest difference of a parameter as a share of its norm, and which it is."""
+    worst = (0.0, "")
+    for name, one in wanted.items():
+        other = got[name]
+        norm = float(torch.linalg.vector_norm(one.float())) or 1.0
+        off = float(torch.linalg.vector_norm((one - other).float())) / norm
+        worst = max(worst, (off if math.isfinite(off) else 1e9, name))
+    return worst

@@ -1,0 +1,191 @@
+"""Settings of a training run that decide how it saves, read from its files; nothing in them is executed."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ncclcheck.probes.facts.training.settings import NAMES, SaveSetting, SettingsFile
+from ncclcheck.probes.machine import files
+
+# LLaMA-Factory's `stage: sft` is no stage of ZeRO.
+_STAGES = re.compile(r"[0-3]|auto")
+# Lightning's strategies that save in a way of their own; an instance of FSDPStrategy gathers unless it says else.
+_STRATEGIES = re.compile(r"(?:deepspeed|fsdp).{0,40}|FSDPStrategy\(.{0,40}")
+_VALUES, _ANY = {"stage": _STAGES, "strategy": _STRATEGIES}, re.compile(r".*")
+# Positional arguments that are named here, by the function: their names in order.
+_POSITIONS = {
+    "init_process_group": ("backend", "init_method", "timeout"),
+    "state_dict_type": ("module", "state_dict_type"),
+}
+_OF_THEIR_CALL = ("timeout", "state_dict_type")
+# Of transformers and LLaMA-Factory, of Accelerate: another file that says the rest.
+_FOLLOWED = ("deepspeed", "deepspeed_config_file")
+
+_MOST_BYTES = 4 * 2**20
+_MOST_SETTINGS = 50
+_LINE = re.compile(r"^\s*(?:--)?[\"']?(\w+)[\"']?(?:\s*[:=]\s*|\s+)[\"']?([\w.+/-]{1,200})")
+# The arguments of timedelta in their order.
+_UNITS = {
+    "days": 86400.0,
+    "seconds": 1.0,
+    "microseconds": 1e-6,
+    "milliseconds": 0.001,
+    "minutes": 60.0,
+    "hours": 3600.0,
+    "weeks": 604800.0,
+}
+
+
+class Unreadable(ValueError):
+    """The file cannot be taken for settings; the text says why."""
+
+
+def read_all(paths: Iterable[str]) -> list[SettingsFile]:
+    """These files, and before each the one that it names with `deepspeed: FILE`. Raises Unreadable."""
+    found: list[SettingsFile] = []
+    for path in paths:
+        own, named = _read(path)
+        found += [*([read(named)] if named else []), own if named else _not_empty(own)]
+    return found
+
+
+def read(path: str) -> SettingsFile:
+    """One file. Raises Unreadable."""
+    return _not_empty(_read(path)[0])
+
+
+def _not_empty(found: SettingsFile) -> SettingsFile:
+    if not found.settings:
+        raise Unreadable(f"{found.path}: it has none of the settings {', '.join(NAMES)}")
+    return found
+
+
+def _read(path: str) -> tuple[SettingsFile, str | None]:
+    """JSON by its keys, Python by its syntax tree, anything else line by line; and the file that it names."""
+    try:
+        data = files.content(path, _MOST_BYTES)
+    except OSError as error:
+        raise Unreadable(f"{path}: {error.strerror or error}") from None
+    text = data.decode(errors="backslashreplace")
+    reader = {".json": _of_json, ".py": _of_python}.get(Path(path).suffix, _of_lines)
+    try:
+        every = [*reader(text)]
+    except (msgspec.MsgspecError, SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
+        raise Unreadable(f"{path}: {type(error).__name__}: {error}") from None
+    found = [one for one in every if one.name in NAMES and _VALUES.get(one.name, _ANY).fullmatch(one.value)]
+    named = next((one.value for one in every if one.name in _FOLLOWED and one.value.endswith(".json")), None)
+    return SettingsFile(path=path, settings=found[:_MOST_SETTINGS]), _beside(path, named) if named else None
+
+
+def _beside(path: str, named: str) -> str:
+    """Relative to where the training starts, else to the file that names it."""
+    beside = str(Path(path).parent / named)
+    return named if Path(named).is_file() or not Path(beside).is_file() else beside
+
+
+def _of_json(text: str) -> Iterator[SaveSetting]:
+    held = msgspec.json.decode(text)
+    pending: list[Any] = [held]
+    while pending:
+        one = pending.pop()
+        for name, value in one.items() if isinstance(one, dict) else ():
+            if isinstance(value, dict):
+                pending.append(value)
+            elif isinstance(value, (bool, int, float, str)):
+                said = value if name in _FOLLOWED and isinstance(value, str) else _plain(value)
+                yield SaveSetting(name=str(name), value=said)
+
+
+def _of_python(text: str) -> Iterator[SaveSetting]:
+    """Keywords of calls, entries of dictionaries, attributes that are set; `timeout` under the name of its call.
+
+    A name that the file gives a value once stands for that value.
+    """
+    tree = ast.parse(text)
+    known = _constants(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func).rpartition(".")[2]
+            positions = zip(_POSITIONS.get(called, ()), node.args, strict=False)
+            for given, value in (*positions, *((one.arg or "", one.value) for one in node.keywords)):
+                name = f"{called}.{given}" if given in _OF_THEIR_CALL and called != given else given
+                yield from _setting(name, _meant(value, known))
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
+            yield from _setting(node.targets[0].attr, _meant(node.value, known))
+        elif isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):
+                if isinstance(key, ast.Constant):
+                    yield from _setting(str(key.value), value)
+
+
+def _constants(tree: ast.AST) -> dict[str, ast.expr]:
+    """Names that are given one value and no other."""
+    given: dict[str, list[ast.expr]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            given.setdefault(node.targets[0].id, []).append(node.value)
+    return {name: values[0] for name, values in given.items() if len(values) == 1}
+
+
+def _meant(value: ast.expr, known: dict[str, ast.expr]) -> ast.expr:
+    return known.get(value.id, value) if isinstance(value, ast.Name) else value
+
+
+def _setting(name: str, value: ast.expr) -> Iterator[SaveSetting]:
+    """What is not written out in numbers is told as it stands, so that nobody takes it for left out."""
+    if name not in NAMES and name not in _FOLLOWED:
+        return
+    if isinstance(value, ast.Constant):
+        said = _plain(value.value)
+    elif (number := _number(value)) is not None:
+        said = f"{number:g}"
+    else:
+        said = ast.unparse(value)[:40]
+    yield SaveSetting(name=name, value=said, line=min(value.lineno, 1_000_000))
+
+
+def _number(value: ast.expr) -> float | None:
+    """`2 * 3600` and timedelta(minutes=30), in seconds; None where a name stands in it."""
+    if isinstance(value, ast.Constant):
+        number = value.value
+        return float(number) if isinstance(number, int | float) and not isinstance(number, bool) else None
+    if isinstance(value, ast.BinOp):
+        left, right = _number(value.left), _number(value.right)
+        if left is not None and right is not None and isinstance(value.op, ast.Mult):
+            return left * right
+    if isinstance(value, ast.Call) and ast.unparse(value.func).endswith("timedelta"):
+        return _timedelta(value)
+    return None
+
+
+def _timedelta(value: ast.Call) -> float | None:
+    given = [*zip(_UNITS, value.args, strict=False), *((one.arg, one.value) for one in value.keywords)]
+    total = 0.0
+    for unit, expression in given:
+        number = _number(expression)
+        if unit not in _UNITS or number is None:
+            return None
+        total += number * _UNITS[unit]
+    return total
+
+
+def _of_lines(text: str) -> Iterator[SaveSetting]:
+    """YAML's `name: value` and a command line's `--name value`."""
+    for number, line in enumerate(text.splitlines(), 1):
+        for part in re.split(r"\s(?=--)", line):
+            if (match := _LINE.match(part)) is not None:
+                yield SaveSetting(
+                    name=match[1],
+                    value=match[2] if match[1] in _FOLLOWED else match[2].lower()[:40],
+                    line=min(number, 1_000_000),
+                )
+
+
+def _plain(value: object) -> str:
+    return str(value).lower()[:40] if isinstance(value, bool) else str(value)[:40]

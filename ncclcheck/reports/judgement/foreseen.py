@@ -1,0 +1,31 @@
+"""What the rules of settings would say of one setting, before it is tried. Pure."""
+
+from __future__ import annotations
+
+from ncclcheck.probes.facts import Cluster, JobFacts, Node, Unread, Variable, replace
+from ncclcheck.reports.judgement.findings import Finding, State
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
+
+_CODES = ("NCC003", "NCC004", "NCC007")
+
+
+def foreseen(cluster: Cluster, name: str, value: str | None) -> list[Finding]:
+    """The failures and warnings that come with it."""
+    before = {(one.where, one.what) for one in _told(cluster)}
+    after = replace(cluster, nodes=[_with(node, name, value) for node in cluster.nodes])
+    return [one for one in _told(after) if (one.where, one.what) not in before]
+
+
+def _told(cluster: Cluster) -> list[Finding]:
+    verdicts = judge(cluster, [rule for rule in all_rules() if rule.code in _CODES])
+    return [one for v in verdicts for one in v.findings if one.state in (State.FAIL, State.WARN)]
+
+
+def _with(node: Node, name: str, value: str | None) -> Node:
+    """The node as if its job had the setting."""
+    if not isinstance(node.job, JobFacts) or isinstance(node.job.variables, Unread):
+        return node
+    others = [one for one in node.job.variables if one.name != name]
+    given = [] if value is None else [Variable(name=name, value=value)]
+    return replace(node, job=replace(node.job, variables=[*others, *given]))

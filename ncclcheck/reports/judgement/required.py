@@ -1,0 +1,53 @@
+"""Counts that the site requires (`--require gpu=8,hca=8`): what is unread counts as missing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ncclcheck.probes.facts import Cluster, Unread
+from ncclcheck.reports.judgement.findings import Finding, Remedy, Where, fail, seen
+from ncclcheck.reports.judgement.rule import NothingToJudge
+
+
+@dataclass(frozen=True)
+class Count:
+    """How many of a thing a node has, and where that stands."""
+
+    node: str
+    thing: str
+    wanted: int
+    found: int | Unread
+    source: str
+
+    @property
+    def enough(self) -> bool:
+        """Whether as many were seen as are required."""
+        return not isinstance(self.found, Unread) and self.found >= self.wanted
+
+    @property
+    def where(self) -> Where:
+        """The node."""
+        return Where(node=self.node)
+
+
+def required(cluster: Cluster, what: str) -> int:
+    """The required count. Raises NothingToJudge where nothing is required."""
+    counts = [r.count for r in cluster.policy.require if r.what == what and r.count is not None]
+    if not counts:
+        raise NothingToJudge("nothing required")
+    return max(counts)
+
+
+def too_few(count: Count, *, why: str, fix: list[Remedy]) -> Finding:
+    """The failure of one node."""
+    found = count.found
+    if isinstance(found, Unread):
+        what, value = f"none of the {count.wanted} required {count.thing}s is there: {found.why}", found.why
+        if found.kind != "absent":
+            what = (
+                f"how many of the {count.wanted} required {count.thing}s are there could not be read: {found.why}"
+            )
+    else:
+        what, value = f"only {found} of the {count.wanted} required {count.thing}s are there", str(found)
+    evidence = [seen(count.source, value), seen("required", count.wanted)]
+    return fail(count.where, what, why=why, owner="node", evidence=evidence, fix=fix)

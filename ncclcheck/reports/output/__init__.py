@@ -1,0 +1,1 @@
+"""A document in other forms: text, Markdown, HTML, JUnit, Prometheus, files of settings."""

@@ -1,0 +1,140 @@
+"""The text report: what is wrong with why, how we know and what to do; the last line is the decision."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from ncclcheck.reports.judgement.findings import State, Verdict
+from ncclcheck.reports.judgement.jsondoc import Document
+from ncclcheck.reports.judgement.rule import FAMILIES
+from ncclcheck.reports.subjects.data import dataset_text
+from ncclcheck.reports.subjects.job import trial_text
+from ncclcheck.reports.subjects.logs import answer, story_text
+from ncclcheck.reports.subjects.logs.logged import SYMPTOMS
+from ncclcheck.reports.subjects.training import steps_text
+from ncclcheck.reports.text import block_text, closing, details, recommend_text, summary, table
+from ncclcheck.reports.text.block_text import Style
+from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.groups import MOST, Block, blocks, order, ranked
+from ncclcheck.reports.text.visible import in_line
+from ncclcheck.reports.text.wrapping import wrapped
+
+__all__ = ["Style", "short", "text"]
+_SHORT = 200  # characters of a line that is made to be pasted
+
+
+def text(document: Document, style: Style) -> str:
+    """The whole report; of logs the answer alone, unless everything is asked for."""
+    if document.command == "logs" and not style.verbose:
+        return answer.text(document, style)
+    told = [
+        "\n".join(wrapped(summary.head(document), style.width, "", "  ")),
+        summary.facts(document, style.width),
+        details.text(document) if style.verbose else "",
+        table.collectives(document, style.width),
+        trial_text.text(document, style.width),
+        dataset_text.text(document, style.width),
+        steps_text.text(document, style.width),
+        story_text.text(document, style.width),
+        _families(document, style),
+        *(block_text.text(one, style) for one in _blocks(document, style) if _told(one, document, style)),
+        recommend_text.text(document, style.width, verbose=style.verbose),
+        _end(document, style),
+    ]
+    return "\n\n".join(block for block in told if block) + "\n"
+
+
+def short(document: Document, style: Style) -> str:
+    """A few lines, made to be pasted."""
+    logs = document.command == "logs" and not style.verbose
+    lines = [summary.title(document) if logs else f"{summary.title(document)}: {_counted(document)}"]
+    for block in answer.shown(document) if logs else _blocks(document, style):
+        codes = fold_names(block.codes) if len(block.codes) < 4 else f"{len(block.codes)} checks"
+        label = style.paint(block.state, f"{block.state.word:8}{codes}  ")
+        told = [str(place) for place in block.places[: None if style.verbose else MOST]]
+        told += [f"and {left} more like these" for left in [len(block.places) - len(told)] if left]
+        lines += [label + _cut(one) for one in told]
+    said = [*closing.compared(document), *closing.culprits(document)]
+    decision = answer.decision(document) if logs else closing.decision(document)
+    lines += [*map(_cut, said), " ".join(decision.split())]
+    return "\n".join(lines) + "\n"
+
+
+def _cut(words: str) -> str:
+    """One line, whatever is in the words."""
+    line = in_line(words.replace("\n", " "))
+    return line if len(line) <= _SHORT else line[:_SHORT] + " ..."
+
+
+def _blocks(document: Document, style: Style) -> Iterator[Block]:
+    return blocks(document, _shown(style), whole=style.verbose)
+
+
+def _shown(style: Style) -> list[State]:
+    """The states of findings that are told, worst first."""
+    told = [State.FAIL, State.WARN, State.UNKNOWN, State.NOTE]
+    return [*told, State.OK] if style.verbose else told
+
+
+def _told(block: Block, document: Document, style: Style) -> bool:
+    """Symptoms stand in the list of causes; where one of those is exact, their pages are not repeated."""
+    causes = document.diagnosis.causes if document.diagnosis else []
+    exact = bool(causes) and causes[0].code not in SYMPTOMS
+    return style.verbose or not exact or block.codes[0] not in SYMPTOMS
+
+
+def _families(document: Document, style: Style) -> str:
+    """One line a family: how many verdicts of each state."""
+    rows: dict[str, Counter[State]] = {}
+    told = (v for v in document.verdicts if document.diagnosis is not None or not v.code.startswith("LOG"))
+    for verdict in sorted(told, key=order):
+        rows.setdefault(FAMILIES[verdict.code[:3]], Counter())[verdict.state] += 1
+    lines = []
+    for family, counted in rows.items():
+        parts = (style.paint(s, f"{counted[s]} {s.word}") for s in reversed(State) if counted[s])
+        lines.append(f"  {family:10}" + "   ".join(_ok_first(parts)))
+    if style.verbose:
+        for v in document.verdicts:
+            title = f"{v.state.word:8}{v.code}  {v.title}{_because(v)}"
+            lines += wrapped(title, style.width, "  ", " " * 18)
+    return "\n".join(lines)
+
+
+def _ok_first(parts: Iterable[str]) -> list[str]:
+    return sorted(parts, key=lambda part: " ok" not in part)
+
+
+def _because(verdict: Verdict) -> str:
+    return f" ({verdict.reason})" if verdict.reason else ""
+
+
+def _counted(document: Document) -> str:
+    names = {"fail": "failed", "warn": "warned", "unknown": "unknown", "note": "noted", "ok": "passed"}
+    counted = {**document.counts}
+    parts = [f"{counted[state]} {word}" for state, word in names.items() if counted.get(state)]
+    return ", ".join([*parts, *([f"{counted['skipped']} skipped"] if counted.get("skipped") else [])])
+
+
+def _end(document: Document, style: Style) -> str:
+    said = [*closing.compared(document), *closing.culprits(document)]
+    lines = [line for one in said for line in wrapped(one, style.width, "", "  ")]
+    bad = _codes(document)
+    if bad:
+        more = f"; the same for {fold_names(bad[1:])}" if len(bad) > 1 else ""
+        lines += wrapped(f"Pages: ncclcheck explain {bad[0]}{more}", style.width, "", "")
+    if style.contact and bad:
+        lines.append(f"Help: {style.contact}")
+    counted, decision = f"{_counted(document)}.", closing.decision(document)
+    if len(counted) + 2 + len(decision) <= style.width:
+        return "\n".join([*lines, f"{counted}  {decision}"])
+    return "\n".join([*lines, counted, *wrapped(decision, style.width, "", "")])
+
+
+def _codes(document: Document) -> list[str]:
+    """What has a page worth reading now: what is bad, else why the run did not finish, else what was not seen."""
+    told = ranked(document)
+    bad = [v for v in told if v.state in (State.FAIL, State.WARN)]
+    unseen = [v for v in told if v.state is State.UNKNOWN]
+    chosen = bad or [v for v in unseen if v.code.startswith("RUN")] or unseen
+    return [v.code for v in sorted(chosen, key=lambda v: v.state.rank)]

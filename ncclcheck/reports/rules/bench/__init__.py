@@ -1,0 +1,1 @@
+"""BEN: the job that was measured."""

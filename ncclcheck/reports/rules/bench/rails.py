@@ -1,0 +1,207 @@
+"""BEN012, BEN013: every rail carries its share, and the job took the interface that was predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from shlex import quote
+
+from ncclcheck.probes.facts import Cluster, Unread, at
+from ncclcheck.reports.judgement.findings import Finding, State, admin, fine, seen, unknown, warn, you
+from ncclcheck.reports.judgement.rule import NothingToJudge, rule
+from ncclcheck.reports.output.settings_forms import quoted
+from ncclcheck.reports.subjects.job.used import Used, by_nccl, several_nodes, used
+from ncclcheck.reports.subjects.nccl import lan, wiring
+from ncclcheck.reports.text.fold import fold_names, size
+
+
+@rule(
+    "BEN012",
+    "every rail carries its share",
+    worst=State.WARN,
+    over="measurements.traffic",
+    commands=("bench",),
+    between_machines=True,
+)
+def idle_rails(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Ports of HCAs that NCCL listed for use, and that moved next to nothing while others moved the job's data.
+
+    ## Why it matters
+    A rail that idles is bandwidth that is paid for and not there: two of eight cards idle are a quarter less.
+    Every card is up, no counter shows an error, and no log complains.
+
+    ## How we know
+    port_xmit_data and port_rcv_data of every port before and after the job. Idle is less than 1 %
+    (`BEN012.percent`) of the busiest port, once that has moved 64 MiB (`BEN012.mib`). Judged where a node runs at
+    least as many ranks as it has rails: fewer ranks leave cards idle by right.
+
+    ## Fix
+    - **you** take the affected card out of NCCL_IB_HCA to see whether anything changes, then look at how
+      NCCL maps GPUs to cards: `NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH`.
+    - **admin** look at the PCIe topology that virtual machines show (NCCL_TOPO_FILE), and at the port.
+
+    ## Source
+    pytorch/pytorch#106190 (two of eight NICs idle); NCCL user guide, NCCL_IB_HCA, NCCL_CROSS_NIC.
+    """
+    several_nodes(cluster)
+    judged = [(one, _rails(one)) for one in by_nccl(cluster)]
+    full = [(one, rails) for one, rails in judged if 1 < len(rails) <= len(one.ranks)]
+    if not full:
+        raise NothingToJudge("no node has several rails with counters, and a rank for each")
+    limits = cluster.policy.thresholds
+    share, least = limits.get("BEN012.percent", 1.0) / 100, limits.get("BEN012.mib", 64.0) * 2**20
+    for one, rails in full:
+        most = max(rails.values())
+        idle = [name for name, moved in rails.items() if moved < share * most]
+        if most < least:
+            continue
+        if idle:
+            yield _idle(one, idle, rails)
+        else:
+            yield fine(one.where, f"{len(rails)} rails moved {size(min(rails.values()))} to {size(most)} each")
+
+
+def _rails(one: Used) -> dict[str, int]:
+    """Bytes of each port that NCCL listed, or would list."""
+    listed = {name for rank in one.ranks for device in rank.devices for name in device.name.split("+")}
+    moved = one.moved("hcas")
+    if not listed:
+        listed = {f"{port.hca.name}:{port.port.name}" for port in wiring.choice(one.node).used}
+    return {name: moved[name].sent + moved[name].received for name in sorted(listed) if name in moved}
+
+
+def _idle(one: Used, idle: list[str], rails: dict[str, int]) -> Finding:
+    told = ", ".join(f"{name} {size(moved)}" for name, moved in rails.items())
+    return warn(
+        one.where,
+        f"{len(idle)} of {len(rails)} rails idled: {fold_names(name.removesuffix(':1') for name in idle)}",
+        why="Their bandwidth is not used; the others carry it all.",
+        owner="node",
+        evidence=[seen("port_xmit_data and port_rcv_data during the job", told)],
+        fix=[
+            you("See to which card NCCL maps each GPU.", "export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH"),
+            admin("Compare the PCIe topology with the machine's manual.", "nvidia-smi topo -m"),
+        ],
+    )
+
+
+@rule(
+    "BEN013",
+    "the interface that the job used is the one that was predicted",
+    worst=State.WARN,
+    over="measurements.transport",
+    commands=("bench",),
+    ground=("NET003",),
+    between_machines=True,
+)
+def as_predicted(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    The interface over which the ranks met and, with TCP, talked, against the one that the rules of NCCL and gloo
+    give for this node. With gloo also the bytes that went over each interface.
+
+    ## Why it matters
+    All checks of the network (subnet, MTU, speed, reach) look at the predicted interface. If the job took another
+    one, they spoke of the wrong one. It is also how a slow management network is found out: with one wrong
+    GLOO_SOCKET_IFNAME a job took 24 s for what takes 258 ms.
+
+    ## How we know
+    NCCL's log (`Bootstrap: Using`); for gloo the local addresses of the sockets that its ranks hold, and
+    /proc/net/dev before and after. Bytes over another interface count where that one moved 64 MiB
+    (`BEN013.mib`) and the chosen one less than 1 % of it, as when two cards share a subnet.
+
+    ## Fix
+    - **you** name the interface: `export NCCL_SOCKET_IFNAME==eth0 GLOO_SOCKET_IFNAME=eth0`.
+    - **admin** give each card a subnet of its own; see NET011.
+
+    ## Source
+    pytorch/gloo#367; NCCL user guide, NCCL_SOCKET_IFNAME; ip-sysctl, arp_filter and rp_filter.
+    """
+    several_nodes(cluster)
+    for one in used(cluster):
+        if isinstance(at(one.node, "network.interfaces"), Unread):
+            yield _not_predicted(one)
+            continue
+        gloo = one.ranks[0].source == "sockets"
+        choice = lan.choice_of_gloo(one.node) if gloo else lan.choice_of_nccl(one.node)
+        predicted = [choice.bootstrap.name] if choice.bootstrap else []
+        if gloo and choice.names:
+            predicted = list(choice.names)
+        yield from _compared(cluster, one, _taken(one), predicted, choice.reason)
+
+
+def _taken(one: Used) -> list[str]:
+    """The interfaces over which ranks met (NCCL) or held connections to others (gloo)."""
+    if one.ranks[0].source == "sockets":
+        return list(dict.fromkeys(endpoint.interface for endpoint in one.interfaces if endpoint.interface))
+    return [one.bootstrap.interface] if one.bootstrap else []
+
+
+def _compared(
+    cluster: Cluster, one: Used, taken: list[str], predicted: list[str], reason: str
+) -> Iterator[Finding]:
+    if not taken or not predicted:
+        return
+    if other := [name for name in taken if name not in predicted]:
+        yield _other(one, other, predicted, reason)
+    elif by_way_of := _moved_elsewhere(cluster, one, taken):
+        yield _elsewhere(one, taken, by_way_of)
+    else:
+        yield fine(one.where, f"{', '.join(taken)}, as predicted: {reason}")
+
+
+def _not_predicted(one: Used) -> Finding:
+    why = at(one.node, "network.interfaces").why
+    return unknown(
+        one.where,
+        f"its interfaces could not be read, so nothing was predicted: {why}",
+        why="Whether the job took the interface that it should take is not known.",
+        evidence=[seen("network.interfaces", why)],
+    )
+
+
+def _other(one: Used, other: list[str], predicted: list[str], reason: str) -> Finding:
+    names = ", ".join(predicted)
+    source = "NCCL's log" if one.ranks[0].source == "log" else "open sockets of the ranks"
+    return warn(
+        one.where,
+        f"the job used {', '.join(other)}, predicted was {names}",
+        why="The checks of the network looked at another interface than the job took.",
+        owner="job",
+        evidence=[seen(source, ", ".join(other)), seen("predicted", f"{names}: {reason}")],
+        fix=[
+            you(
+                "Name the interface that is meant.",
+                f"export NCCL_SOCKET_IFNAME={quoted(f'={predicted[0]}')} GLOO_SOCKET_IFNAME={quote(predicted[0])}",
+            )
+        ],
+    )
+
+
+def _moved_elsewhere(cluster: Cluster, one: Used, taken: list[str]) -> str:
+    """The interface that carried the data of the chosen one; empty where the counters agree, or say too little."""
+    if one.ranks[0].source == "log":
+        return ""
+    moved = {name: m.sent + m.received for name, m in one.moved("interfaces").items() if name != "lo"}
+    own = max((moved.get(name, 0) for name in taken), default=0)
+    busiest = max(moved, key=lambda name: moved[name], default="")
+    least = cluster.policy.thresholds.get("BEN013.mib", 64.0) * 2**20
+    return busiest if busiest and moved[busiest] >= least and own < 0.01 * moved[busiest] else ""
+
+
+def _elsewhere(one: Used, taken: list[str], by_way_of: str) -> Finding:
+    moved = one.moved("interfaces")
+    told = ", ".join(f"{name} {size(m.sent + m.received)}" for name, m in moved.items())
+    return warn(
+        one.where,
+        f"the sockets are on {', '.join(taken)}, but the bytes went over {by_way_of}",
+        why="The kernel sends over another card than the address belongs to: both ways may be of different speed.",
+        owner="node",
+        evidence=[seen("/proc/net/dev during the job", told)],
+        fix=[
+            admin(
+                "Give each card a subnet of its own, or routes by source address.", "ip rule", "ip route get PEER"
+            )
+        ],
+    )

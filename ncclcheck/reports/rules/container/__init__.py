@@ -1,0 +1,1 @@
+"""CON: containers."""

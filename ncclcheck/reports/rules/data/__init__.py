@@ -1,0 +1,1 @@
+"""DAT: datasets and loaders."""

@@ -1,0 +1,219 @@
+"""DAT019: ranks and nodes mean the same sample by the same index."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from shlex import quote
+
+from ncclcheck.probes.facts import Cluster
+from ncclcheck.probes.facts.data import Sharding
+from ncclcheck.probes.facts.data.sharding import Cause, IndexMap
+from ncclcheck.reports.judgement.findings import (
+    Evidence,
+    Finding,
+    Remedy,
+    State,
+    Where,
+    fail,
+    fine,
+    note,
+    seen,
+    warn,
+    you,
+)
+from ncclcheck.reports.judgement.rule import rule
+from ncclcheck.reports.subjects.data.sharded import nothing_of, shardings
+
+_DATA = ("data",)
+_WHY = "Each rank takes its indices from an order of its own: some samples are read twice an epoch, others never."
+_CAUSES: dict[Cause, str] = {
+    "": "",
+    "listing": "the order in which the file system lists a directory",
+    "entropy": "a random order without a seed",
+    "interpreter": "an order that changes with PYTHONHASHSEED, as that of a set",
+}
+
+
+@rule("DAT019", "ranks and nodes agree what index i is", worst=State.FAIL, commands=_DATA)
+def agree(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Which sample an index gives on every emulated rank, and on every node with `--nodes`.
+
+    ## Why it matters
+    A DistributedSampler shares out numbers. If rank 0 lists its files in another order than rank 1 (`os.listdir`,
+    `glob`, a `set`, `random.shuffle` or `random_split` without a seed), the parts overlap and samples are lost,
+    and with a split of its own on each rank training samples end up in validation.
+
+    ## How we know
+    Rank 1 is a fresh interpreter with another PYTHONHASHSEED, seeds of its own and directories listed
+    backwards; each rank reads some samples twice, and the parts of a sample that stay the same are compared. A
+    part that differs from sample to sample and agrees on all ranks settles it. Where samples of one rank are
+    found at other indices of another, that is a failure; if only a reversed listing does it, a warning: on one
+    shared file system all may list alike. A factory that asks for its rank and gives it a part is not judged.
+    Classes that have other numbers on another rank, one for one, while the rest of a sample is the same, are a
+    failure. Nodes are compared part by part.
+
+    ## Fix
+    - **you** `sorted(os.listdir(folder))`, `sorted(set(names))`.
+    - **you** `random.Random(0).shuffle(files)`, `random_split(..., generator=torch.Generator().manual_seed(0))`.
+
+    ## Source
+    PyTorch, DistributedSampler; pytorch/pytorch#70103; Python, object.__hash__ (PYTHONHASHSEED); readdir(3).
+    """
+    looked = shardings(cluster, several=False)
+    found = [finding for node, held in looked for finding in _within(node, held)]
+    found += _between(looked)
+    yield from found
+    if not found:
+        raise nothing_of(looked, "no indices were compared")
+
+
+def _within(node: str, held: Sharding) -> Iterator[Finding]:
+    seen_map = held.index_map
+    if seen_map is None or held.ranks < 2 or seen_map.by_design or seen_map.unseen:
+        return
+    if len(set(seen_map.lengths)) > 1:
+        yield _lengths(node, seen_map)
+    elif seen_map.relabelled:
+        yield _relabelled(node, seen_map)
+    elif seen_map.differing:
+        yield _differing(node, seen_map)
+    elif seen_map.compared:
+        yield fine(Where(node=node), f"{seen_map.compared} indices are the same samples on {held.ranks} ranks")
+
+
+def _lengths(node: str, seen_map: IndexMap) -> Finding:
+    least = seen_map.lengths.index(min(seen_map.lengths))
+    told = ", ".join(f"rank {rank}: {length}" for rank, length in enumerate(seen_map.lengths))
+    return fail(
+        Where(node=node, rank=least),
+        f"the dataset has {min(seen_map.lengths)} samples on one rank and {max(seen_map.lengths)} on another",
+        why=_WHY,
+        owner="job",
+        evidence=[seen("len(dataset)", told)],
+        fix=_fix(seen_map.cause),
+    )
+
+
+def _relabelled(node: str, seen_map: IndexMap) -> Finding:
+    first = seen_map.examples[0]
+    cause = _CAUSES[seen_map.cause]
+    return fail(
+        Where(node=node, rank=first.rank),
+        f"part {first.leaf} of the samples has other values on rank {first.rank}, one for one, and "
+        f"the rest of a sample is the same" + (f": {cause}" if cause else ""),
+        why="A class has another number on each rank: the ranks train against each other.",
+        owner="job",
+        evidence=_evidence(seen_map),
+        fix=_fix(seen_map.cause),
+    )
+
+
+def _differing(node: str, seen_map: IndexMap) -> Finding:
+    first = seen_map.examples[0] if seen_map.examples else None
+    rank = first.rank if first else 1
+    told = f"{seen_map.differing} of {seen_map.compared} indices are other samples on rank {rank}"
+    where = Where(node=node, rank=rank)
+    if seen_map.own:
+        return note(
+            where,
+            f"{told}, and rank 0 has them at no index: each rank makes samples of its own",
+            why="Right for samples that are drawn at random; wrong where they come from files.",
+            evidence=_evidence(seen_map),
+        )
+    make = fail if seen_map.moved and seen_map.cause != "listing" else warn
+    cause = _CAUSES[seen_map.cause]
+    return make(
+        where,
+        f"{told} than on rank 0" + (f": {cause}" if cause else ""),
+        why=_WHY,
+        owner="job",
+        evidence=_evidence(seen_map),
+        fix=_fix(seen_map.cause),
+    )
+
+
+def _evidence(seen_map: IndexMap) -> list[Evidence]:
+    return [
+        seen(
+            f"index {one.index}, {one.leaf or 'the sample'}",
+            f"rank 0: {one.one}; rank {one.rank}: {one.other}"
+            + (f", which rank 0 has at index {one.there}" if one.there is not None else ""),
+        )
+        for one in seen_map.examples[:3]
+    ] or [seen("samples compared", str(seen_map.compared))]
+
+
+def _fix(cause: Cause) -> list[Remedy]:
+    by_cause = {
+        "listing": you("Sort what the file system lists.", "files = sorted(os.listdir(folder))"),
+        "interpreter": you("Sort what comes out of a set.", "names = sorted(set(names))"),
+        "entropy": you(
+            "Give the order a seed that all ranks share.",
+            "random.Random(seed).shuffle(files)",
+            "random_split(dataset, lengths, generator=torch.Generator().manual_seed(seed))",
+        ),
+    }
+    return [by_cause[cause]] if cause in by_cause else [*by_cause.values()]
+
+
+def _between(looked: list[tuple[str, Sharding]]) -> Iterator[Finding]:
+    """Every node beside the first: the same indices were read on all."""
+    if len(looked) < 2 or any(held.index_map and held.index_map.own for _, held in looked):
+        return
+    usual = Counter(_length(held) for _, held in looked).most_common(1)[0][0]
+    alike = [(node, held) for node, held in looked if _length(held) == usual]
+    for node, held in looked:
+        if _length(held) != usual:
+            yield _other_length(node, _length(held), alike[0][0], usual)
+    first_node, first = alike[0]
+    for node, held in alike[1:]:
+        differing = _unlike(first, held)
+        if differing:
+            yield _other_samples(node, first_node, differing, len(held.prints))
+        elif first.prints and held.prints:
+            yield fine(Where(node=node), f"{len(held.prints)} indices are the same samples as on {first_node}")
+
+
+def _length(held: Sharding) -> int | None:
+    return next((share.length for share in held.shares), None)
+
+
+def _unlike(first: Sharding, other: Sharding) -> list[int]:
+    """Indices at which nodes differ; none where one leaf that tells samples apart agrees at all of them."""
+    one, two = ({p.index: p.leaves for p in held.prints} for held in (first, other))
+    indices = [index for index in one if index in two]
+    leaves = {leaf for index in indices for leaf in one[index] if leaf in two[index]}
+    telling = [leaf for leaf in leaves if len({one[i].get(leaf) for i in indices}) >= max(2, min(3, len(indices)))]
+    if any(all(one[i].get(leaf) == two[i].get(leaf) for i in indices) for leaf in telling):
+        return []
+    return [i for i in indices if any(one[i].get(leaf) != two[i].get(leaf) for leaf in telling)]
+
+
+def _other_length(node: str, length: int | None, other: str, usual: int | None) -> Finding:
+    return fail(
+        Where(node=node),
+        f"the dataset has {length} samples on {node} and {usual} on {other}",
+        why="The nodes share out different numbers: ranks hang at the end of the epoch, or read past its end.",
+        owner="job",
+        evidence=[seen("len(dataset)", f"{node}: {length}, {other}: {usual}")],
+        fix=[_compare("hostname; find DATA | wc -l", node, other)],
+    )
+
+
+def _other_samples(node: str, other: str, differing: list[int], of: int) -> Finding:
+    told = ", ".join(map(str, differing[:5]))
+    return fail(
+        Where(node=node, peer=other),
+        f"{len(differing)} of {of} indices are other samples on {node} than on {other}: {told}",
+        why=_WHY,
+        owner="job",
+        evidence=[seen("digests of the samples", f"indices {told} differ between {node} and {other}")],
+        fix=[*_fix(""), _compare("hostname; ls DATA | sha256sum", node, other)],
+    )
+
+
+def _compare(command: str, *nodes: str) -> Remedy:
+    return you("Compare the files on both nodes.", f"srun -w {quote(','.join(nodes))} sh -c '{command}'")

@@ -1,0 +1,275 @@
+"""DAT020 and DAT021: what a worker holds more with every sample that it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+
+from ncclcheck.probes.facts import Cluster, known, value_or
+from ncclcheck.probes.facts.data.resources import Growth, Resources
+from ncclcheck.reports.judgement.findings import (
+    Evidence,
+    Finding,
+    Remedy,
+    State,
+    Where,
+    fail,
+    fine,
+    seen,
+    warn,
+    you,
+)
+from ncclcheck.reports.judgement.rule import rule
+from ncclcheck.reports.subjects.data import examined
+from ncclcheck.reports.text.fold import size
+
+_MIB, _PAGE = 2**20, 4096
+_DATA = ("data",)
+# Of a leak: so much more where it is memory of the parent that became its own, which comes to an end. A sound
+# dataset of torch.load copied 3 to 6 KiB a read for 400 reads, and nothing from then on.
+_COPIES = 8
+_MANY = 10_000_000  # of a stream without a length: samples that an epoch may have
+
+
+@rule("DAT020", "no read of a sample leaves a descriptor open", worst=State.FAIL, commands=_DATA)
+def descriptors(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Open files, sockets and pipes of a process that reads samples: the same ones again and again, and new ones.
+
+    ## Why it matters
+    A worker that keeps one descriptor for each read reaches its limit (`ulimit -n`, often 1024) in mid-epoch and
+    ends with "Too many open files". With persistent workers, or none, it only comes later.
+
+    ## How we know
+    The entries of /proc/self/fd after the samples were read for the third time and more, against those after the
+    second: one in two reads that leaves one (`DAT020.leak`) is a failure, one in twenty a warning. A file that
+    is opened once and kept does not count. Where each sample that was not read before opens one more and keeps it,
+    the limit is compared with the number of samples: below it is a failure, below twice as many a warning.
+
+    ## Fix
+    - **you** close what a read opens: `with open(path, "rb") as file: ...`.
+    - **you** one handle a worker, or a few in `functools.lru_cache(maxsize=64)`, where opening is slow.
+
+    ## Source
+    getrlimit(2), RLIMIT_NOFILE; proc(5), /proc/PID/fd; pytorch/pytorch#11201, pytorch/pytorch#973.
+    """
+    judged, unread = examined.resources(cluster, "again")
+    yield from unread
+    share = cluster.policy.thresholds.get("DAT020.leak", 0.5)
+    for node, held in judged:
+        again, fresh = known(held.again), value_or(held.fresh, Growth(reads=0))
+        if _leaves_open(again):
+            yield _left_open(node, again, State.FAIL if again.descriptors >= share * again.reads else State.WARN)
+        elif fresh.reads >= 32 and fresh.descriptors >= 0.95 * fresh.reads:
+            yield from _one_each(node, held, fresh)
+        else:
+            yield fine(Where(node=node), f"{again.reads} reads left no descriptor open")
+
+
+def _leaves_open(growth: Growth) -> bool:
+    return growth.descriptors >= 4 and growth.descriptors >= 0.05 * growth.reads
+
+
+def _left_open(node: str, again: Growth, state: State) -> Finding:
+    told = f"{again.descriptors} more are open after {again.reads} reads"
+    return (fail if state is State.FAIL else warn)(
+        Where(node=node),
+        f"reading samples again leaves descriptors open: {told}",
+        why='A worker ends with "Too many open files" once it has read enough samples.',
+        owner="job",
+        evidence=[seen("/proc/self/fd", told), *([seen("open on", _shown(again))] if again.opened else [])],
+        fix=[you("Close what __getitem__ opens.", 'with open(path, "rb") as file:', "    data = file.read()")],
+    )
+
+
+def _shown(growth: Growth) -> str:
+    return ", ".join(dict.fromkeys(growth.opened))
+
+
+def _one_each(node: str, held: Resources, fresh: Growth) -> Iterator[Finding]:
+    """Kept by sample: it ends at the limit, or at the last sample."""
+    soft = value_or(held.nofile, None)
+    samples = _MANY if held.length is None else held.length
+    if soft is None or soft.soft < 0 or samples < soft.soft / 2:
+        return
+    told = f"{fresh.descriptors} more are open after {fresh.reads} samples that were not read before"
+    yield (fail if samples > soft.soft - held.descriptors else warn)(
+        Where(node=node),
+        f"every sample keeps a descriptor of its own, and a worker may have {soft.soft}",
+        why='A worker ends with "Too many open files" after so many different samples.',
+        owner="job",
+        evidence=[seen("/proc/self/fd", told), seen("ulimit -n", soft.soft), seen("open on", _shown(fresh))],
+        fix=[you("Keep only a few handles.", "@functools.lru_cache(maxsize=64)", "def handle(path): ...")],
+    )
+
+
+@rule("DAT021", "memory of workers does not grow as they read", worst=State.FAIL, commands=_DATA)
+def memory(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Private memory of a process that reads samples: new memory that it keeps, and memory that it shared with the
+    process which made the dataset and that reading made its own (copy-on-write).
+
+    ## Why it matters
+    Python writes a count of references into each object that it reads. A list of a million small objects is shared
+    by all workers at first; over an epoch each gets its own copy, and the node runs out of memory after hours. It
+    looks like a leak, and the kernel's choice whom to kill looks like a crash of NCCL.
+
+    ## How we know
+    /proc/self/smaps_rollup between runs of reads in a child whose objects are frozen (`gc.freeze()`), so that the
+    garbage collector's own writing does not count: 40 MiB in any process with torch. Real workers copy at least as
+    much. A leak is 1 KiB of new memory a read (`DAT021.leak`, bytes) in each of four runs over the same samples; 8
+    KiB, where it was shared with the parent before, for that comes to an end. What was copied by runs spread over
+    the index is worked out for all samples, at most the size of the lists that were found; few or slow reads make
+    it coarse; without such a list the runs must be about equal. 32 MiB a worker (`DAT021.mib`) is a warning, more
+    than all memory in all workers a failure. A cache that would exceed it with all samples in all workers is a
+    warning.
+
+    ## Fix
+    - **you** one array instead of many objects: `numpy.array(paths, dtype="S")`, a tensor of labels, Arrow, or all
+      records pickled into one array of bytes with an array of offsets.
+    - **you** keep nothing in `self` that grows; bound caches with `functools.lru_cache(maxsize=...)`.
+
+    ## Source
+    proc(5), /proc/PID/smaps_rollup; Python, gc.freeze; pytorch/pytorch#13246, pytorch/pytorch#5902,
+    pytorch/pytorch#20433; ppwwyyxx/RAM-multiprocess-dataloader.
+    """
+    judged, unread = examined.resources(cluster, "again")
+    yield from unread
+    for node, held in judged:
+        finding = _leak(cluster, node, held) or _copies(cluster, node, held) or _cache(node, held)
+        yield finding or fine(Where(node=node), "reading leaves nothing behind that grows")
+
+
+def _leak(cluster: Cluster, node: str, held: Resources) -> Finding | None:
+    again = known(held.again)
+    kept = [new + copied for new, copied in zip(again.memory, again.copied, strict=False)]
+    each = min(kept, default=0) * len(kept) / max(1, again.reads)
+    new = min(again.memory, default=0) * len(kept) / max(1, again.reads)
+    limit = cluster.policy.thresholds.get("DAT021.leak", 1024.0)
+    if len(kept) < 2 or (new < limit and each < _COPIES * limit) or _leaves_open(again):
+        return None
+    told = f"{size(sum(kept))} more after {again.reads} reads of samples that had been read before"
+    epoch = each * (held.length or 0)
+    rest = f", {size(epoch)} in an epoch" if epoch else ""
+    return (fail if epoch > value_or(held.memory, 2**60) else warn)(
+        Where(node=node),
+        f"each read keeps {size(each)}{rest}",
+        why="Where it goes on so, the node runs out of memory, and the kernel kills a worker or a rank.",
+        owner="job",
+        evidence=[
+            *(seen("grows with each read", path) for path in again.growing[:3]),
+            seen("/proc/self/smaps_rollup", told),
+            *_available(held),
+        ],
+        fix=[_without_growth(again.growing)],
+    )
+
+
+def _without_growth(growing: list[str]) -> Remedy:
+    if growing:
+        return you(
+            f"Do not keep every sample in {growing[0]}, or only the last few.",
+            f"{growing[0]} = collections.deque(maxlen=64)  # in __init__, instead of a list that never ends",
+        )
+    return you(
+        "Keep nothing in self that grows with reads; this shows where memory is allocated.",
+        "import tracemalloc; tracemalloc.start()",
+        "samples = [dataset[0] for _ in range(100)]; del samples",
+        "print(*tracemalloc.take_snapshot().statistics('lineno')[:5], sep='\\n')",
+    )
+
+
+def _copies(cluster: Cluster, node: str, held: Resources) -> Finding | None:
+    each = _copied_each(held)
+    if not each or (held.asked and not held.workers):
+        return None
+    samples = _MANY if held.length is None else held.length
+    most = sum(one.bytes for one in held.containers) or held.inherited
+    worker = min(each * samples, most)
+    if worker < cluster.policy.thresholds.get("DAT021.mib", 32.0) * _MIB:
+        return None
+    fresh = known(held.fresh)
+    workers = max(1, held.workers) * max(1, held.ranks_per_node)
+    told = f"{size(sum(fresh.copied))} were copied by {fresh.reads} reads"
+    large = [f"{one.path}: {one.kind}, {one.items} items, {size(one.bytes)}" for one in held.containers[:3]]
+    return (fail if worker * workers > value_or(held.memory, 2**60) else warn)(
+        Where(node=node),
+        f"reading copies the memory of the dataset: up to {size(worker)} in each worker"
+        + (f", {size(worker * workers)} in {workers} of them" if workers > 1 else ""),
+        why="Python counts references in every object that it reads, so that workers cannot share them.",
+        owner="job",
+        evidence=[
+            seen("/proc/self/smaps_rollup", told),
+            *(seen("Python objects in the dataset", one) for one in large),
+            *_available(held),
+        ],
+        fix=_packed(held),
+    )
+
+
+def _copied_each(held: Resources) -> float:
+    """Bytes that a read copies, without the page that looking costs. Without a list to blame each run must show
+    it, about as much as the others, and more than reading the same samples again.
+
+    What is made anew is put into memory that the parent had freed, which copies it as well: with what is kept, or
+    less and less of it.
+    """
+    fresh = value_or(held.fresh, Growth(reads=0))
+    if not fresh.copied or not fresh.reads or sum(fresh.memory) > sum(fresh.copied) or _leaves_open(fresh):
+        return 0.0
+    a_run = fresh.reads / len(fresh.copied)
+    if held.containers:
+        return max(0.0, median(fresh.copied) - _PAGE) / a_run
+    if fresh.reads < 256 or min(fresh.copied) < median(fresh.copied) / 2:
+        return 0.0
+    return max(0.0, (min(fresh.copied) - _PAGE) / a_run - _copied_anyway(known(held.again)))
+
+
+def _copied_anyway(again: Growth) -> float:
+    """Bytes a read of samples that were read before, which have nothing left to copy: Python's own writing."""
+    return max(again.copied, default=0) * len(again.copied) / max(1, again.reads)
+
+
+def _packed(held: Resources) -> list[Remedy]:
+    name = held.containers[0].path if held.containers else "records"
+    short = name.rpartition(".")[2] if name.replace(".", "").replace("_", "").isalnum() else "records"
+    return [
+        you(
+            "Pack the objects into arrays, once, in __init__; unpack one in __getitem__.",
+            f"packed = [pickle.dumps(item) for item in self.{short}]",
+            "self.ends = torch.tensor([0] + [len(one) for one in packed]).cumsum(0)",
+            "self.data = torch.frombuffer(bytearray(b''.join(packed)), dtype=torch.uint8)",
+            "item = pickle.loads(self.data[self.ends[i] : self.ends[i + 1]].numpy())  # of index i",
+        )
+    ]
+
+
+def _cache(node: str, held: Resources) -> Finding | None:
+    fresh = value_or(held.fresh, Growth(reads=0))
+    room = value_or(held.memory, 2**60)
+    if len(fresh.memory) < 2 or not fresh.reads or held.length is None:
+        return None
+    each = max(0.0, min(fresh.memory) * len(fresh.memory) / fresh.reads)
+    workers = max(1, held.workers) * max(1, held.ranks_per_node)
+    whole = each * held.length * workers
+    if whole <= room:
+        return None
+    return warn(
+        Where(node=node),
+        f"each sample that is read for the first time keeps {size(each)}: "
+        f"{size(whole)} for all samples in {workers} workers",
+        why="If nothing bounds this cache, the node runs out of memory before the first epochs are over.",
+        owner="job",
+        evidence=[
+            seen("/proc/self/smaps_rollup", f"{size(sum(fresh.memory))} by {fresh.reads} reads"),
+            *_available(held),
+        ],
+        fix=[you("Bound the cache.", "@functools.lru_cache(maxsize=1000)")],
+    )
+
+
+def _available(held: Resources) -> list[Evidence]:
+    room = value_or(held.memory, 0)
+    return [seen("memory available on the node", size(room))] if room else []

@@ -1,0 +1,182 @@
+"""DAT017 and DAT011: what must differ from epoch to epoch, and from rank to rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import Cluster
+from ncclcheck.probes.facts.data import Sharding
+from ncclcheck.probes.facts.data.sharding import Order, SharedStream
+from ncclcheck.reports.judgement.findings import Finding, State, Where, fine, note, seen, warn, you
+from ncclcheck.reports.judgement.rule import rule
+from ncclcheck.reports.subjects.data.sharded import nothing_of, shardings
+
+_DATA = ("data",)
+_FEW = 6  # samples: fewer may come in the same order by chance
+_WHY = "Batches are made of the same samples each time, and are learned in the same order."
+
+
+@rule("DAT017", "the next epoch has another order", worst=State.WARN, commands=_DATA)
+def another_order(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    The order of the samples in two epochs of the sampler, as it is, and with `set_epoch`.
+
+    ## Why it matters
+    DistributedSampler shuffles by seed and epoch number, and learns the number from `set_epoch` alone. Without
+    that call every epoch has the order of the first; the run seems healthy and learns less.
+
+    ## How we know
+    The sampler is asked for its indices twice. Where they repeat and it has a `set_epoch`, again after
+    `set_epoch(0)` and `set_epoch(1)`; where the factory takes an `epoch`, for 0 and 1. The loop that should call
+    it is not ours to run: your files are searched for `.set_epoch(`. A loop (`.backward(`) in files without that
+    call, which hold the factory or import its module, is a warning; where no such loop is seen, a note. An order
+    that is the same in processes with other seeds is a note: a loop may make its loader anew in each epoch. The
+    order of the indices themselves, as for validation, is not judged.
+
+    ## Fix
+    - **you** `loader.sampler.set_epoch(epoch)` at the start of each epoch; Lightning and Accelerate do it.
+    - **you** in a sampler of your own shuffle with `torch.Generator().manual_seed(seed + epoch)`.
+
+    ## Source
+    PyTorch, torch.utils.data.distributed.DistributedSampler; pytorch/pytorch#31232, pytorch/pytorch#31771,
+    huggingface/transformers#4398.
+    """
+    looked, judged = shardings(cluster, several=False), False
+    for node, held in looked:
+        if held.order is not None:
+            judged = True
+            yield _ordered(node, held, held.order)
+    if not judged:
+        raise nothing_of(looked, "no sampler chooses the order")
+
+
+def _ordered(node: str, held: Sharding, order: Order) -> Finding:
+    where = Where(node=node)
+    if order.sequential or order.samples < _FEW:
+        return fine(where, "samples come in the order of their indices")
+    if order.with_keyword:
+        return _repeats(where, held, "although the factory gets the epoch")
+    if not order.repeats or order.with_keyword is False:
+        return _begins_alike(where, held, order) or fine(where, "the second epoch has another order")
+    if order.with_set_epoch is None:
+        return _fixed(where, held)
+    if order.with_set_epoch:
+        return _repeats(where, held, "with set_epoch(0) and with set_epoch(1)")
+    if order.callers:
+        return fine(where, f"set_epoch gives another order; {order.callers[0]} calls it")
+    if order.loops and held.given != "module":
+        return _repeats(where, held, f"unless set_epoch is called, and {order.loops[0]} does not call it")
+    return note(
+        where,
+        f"{held.sampler} gives every epoch the same order unless the training loop calls set_epoch",
+        why="Lightning, Accelerate and the transformers Trainer call it; a loop of your own must.",
+        fix=[you("At the start of each epoch.", "loader.sampler.set_epoch(epoch)")],
+    )
+
+
+def _fixed(where: Where, held: Sharding) -> Finding:
+    """Batches that were made before, which a loop may make anew for each epoch; or a sampler."""
+    if held.sampler not in ("list", "tuple"):
+        return _repeats(where, held, "and it has no set_epoch")
+    return note(
+        where,
+        f"a {held.sampler} chooses the batches: every epoch over this loader has the order of the first",
+        why="Right where each epoch makes its own batches and loader, as fairseq does.",
+        fix=[
+            you(
+                "Make the batches of each epoch, and their loader, at its start.",
+                "random.Random(seed + epoch).shuffle(batches)",
+                "loader = DataLoader(dataset, batch_sampler=batches)",
+            )
+        ],
+    )
+
+
+def _begins_alike(where: Where, held: Sharding, order: Order) -> Finding | None:
+    if not order.made_alike or order.with_keyword is not None:
+        return None
+    return note(
+        where,
+        f"{held.sampler} begins with the same order whenever the loader is made: it has a fixed seed",
+        why="Right where the loader is made once; a loop that makes it anew in each epoch repeats one order.",
+        fix=[
+            you(
+                "Where each epoch makes its own loader, seed it by the epoch.",
+                "DataLoader(..., generator=torch.Generator().manual_seed(seed + epoch))",
+            )
+        ],
+    )
+
+
+def _repeats(where: Where, held: Sharding, when: str) -> Finding:
+    return warn(
+        where,
+        f"{held.sampler} gives the second epoch the order of the first, {when}",
+        why=_WHY,
+        owner="job",
+        evidence=[seen(f"indices of {held.sampler}", "two epochs, the same order")],
+        fix=[
+            you("Set the epoch of the sampler.", "loader.sampler.set_epoch(epoch)  # at the start of each epoch"),
+            you(
+                "In a sampler of your own, shuffle by it.",
+                "order = torch.randperm(n, generator=torch.Generator().manual_seed(seed + self.epoch))",
+            ),
+        ],
+    )
+
+
+@rule("DAT011", "ranks do not share a random stream", worst=State.WARN, commands=_DATA)
+def own_streams(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    The random generators that samples are drawn from, as each rank's first worker starts with them.
+
+    ## Why it matters
+    `torch.manual_seed(42)` on every rank seeds the workers of all ranks alike: in each step all GPUs draw the
+    same crops, flips and noise. Some want that; mostly it makes augmentation poorer by the number of GPUs.
+
+    ## How we know
+    Emulated ranks start with seeds of their own from the kernel and call the factory. The states of the generators
+    are compared in a real DataLoader worker of each rank, before it has read a sample. Only generators count that
+    reading a sample draws from, and only if the samples change with it.
+
+    ## Fix
+    - **you** `torch.manual_seed(seed + rank)` before the loader is made, and the same seed on all ranks where the
+      model is made; or `DataLoader(generator=torch.Generator().manual_seed(seed + rank))`.
+
+    ## Source
+    PyTorch, Reproducibility, DataLoader; huggingface/transformers#37932, facebookresearch/fastMRI#123.
+    """
+    looked, judged = shardings(cluster), False
+    for node, held in looked:
+        if held.randomness is None:
+            continue
+        judged = True
+        for stream in held.randomness.shared:
+            yield _shared(node, stream)
+        if not held.randomness.shared:
+            drawn = ", ".join(held.randomness.drawn_from)
+            told = (
+                f"every rank starts {drawn} in a state of its own"
+                if drawn
+                else "reading a sample draws from no generator"
+            )
+            yield fine(Where(node=node), told)
+    if not judged:
+        raise nothing_of(looked, "the generators of the ranks were not seen")
+
+
+def _shared(node: str, stream: SharedStream) -> Finding:
+    ranks = " and ".join(map(str, stream.ranks))
+    seeding = "torch.manual_seed(seed + torch.distributed.get_rank())  # before the loader is made"
+    if stream.private:
+        seeding = "numpy.random.default_rng([seed, torch.distributed.get_rank(), worker])"
+    return warn(
+        Where(node=node, rank=stream.ranks[-1] if stream.ranks else None),
+        f"{stream.generator} draws the same numbers on ranks {ranks}",
+        why="All of them augment their samples alike in each step; fine only where that is wanted.",
+        owner="job",
+        evidence=[seen(f"state of {stream.generator} in {stream.where}", f"equal on ranks {ranks}")],
+        fix=[you("Seed by rank.", seeding)],
+    )

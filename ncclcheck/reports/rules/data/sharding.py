@@ -1,0 +1,310 @@
+"""DAT016 and DAT018: every sample read once an epoch over all ranks, in equally many batches."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from ncclcheck.probes.facts import Cluster
+from ncclcheck.probes.facts.data import Sharding
+from ncclcheck.probes.facts.data.sharding import Account, Share
+from ncclcheck.reports.judgement.findings import (
+    Evidence,
+    Finding,
+    Remedy,
+    State,
+    Where,
+    fail,
+    fine,
+    note,
+    seen,
+    warn,
+    you,
+)
+from ncclcheck.reports.judgement.rule import rule
+from ncclcheck.reports.subjects.data.sharded import OTHERS_DO, by_sampler, by_stream, joined, nothing_of, shardings
+from ncclcheck.reports.subjects.data.sharded_streams import of_stream
+
+_DATA = ("data",)
+_TWICE = "An epoch is longer than it seems, the loss counts these samples more, and validation counts them twice."
+
+
+@rule("DAT016", "every sample is read once an epoch over all ranks", worst=State.FAIL, commands=_DATA)
+def once(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    The samples that all ranks read in one epoch, counted together: which come twice, which not at all.
+
+    ## Why it matters
+    Without a DistributedSampler every rank reads everything: N GPUs do the work of one, and the epoch is N times
+    too long. A sampler with the wrong rank or world size reads one part N times and the rest never. A stream
+    (IterableDataset) is read by every worker of every rank unless it takes its part itself.
+
+    ## How we know
+    Ranks are emulated, each a process with its own RANK and WORLD_SIZE in a gloo group; each calls your
+    factory. Samplers are asked for their indices, no sample is read; the indices of a Subset are those of the
+    dataset that it is a part of. Streams, and datasets that give each rank a part, are compared by the parts
+    of a sample that do not change from reading to reading. Fewer repeats than ranks are DistributedSampler's
+    padding: a note. With `drop_last` a batch and a sample a rank may be missing. All ranks reading all is a
+    note in a job of one rank (no GPUs, no `--nproc-per-node`), where two are emulated; where the factory's
+    module imports Lightning, Accelerate or transformers, which share samples out themselves, a warning; else a
+    failure. Two readers that read the same samples of a stream without an end in orders of their own is a
+    note. Random sampling is not judged: a sampler that repeats or leaves out samples for one rank alone, too
+    (WeightedRandomSampler, repeated augmentation).
+
+    ## Fix
+    - **you** `DataLoader(dataset, sampler=DistributedSampler(dataset))`; in a stream `islice(samples,
+      rank * workers + worker, None, world * workers)`.
+    - **you** with Lightning, Accelerate or the transformers Trainer leave it to them: `--ignore DAT016`.
+
+    ## Source
+    PyTorch, torch.utils.data, DistributedSampler and IterableDataset; pytorch/pytorch#25162,
+    huggingface/datasets#3423, huggingface/datasets#5360.
+    """
+    looked, judged = shardings(cluster, several=False), False
+    imported = {one.node: one.made.frameworks for one in cluster.measurements.data if one.made}
+    kinds = {one.node: one.made.dataset for one in cluster.measurements.data if one.made}
+    for node, held in looked:
+        frameworks = imported.get(node, [])
+        for finding in (
+            *_failed(node, held),
+            *_counted(node, held, frameworks),
+            *of_stream(node, held, frameworks, kinds.get(node, "")),
+        ):
+            judged = True
+            yield finding
+    if not judged:
+        raise nothing_of(looked, "the samples of the ranks were not counted")
+
+
+def _failed(node: str, held: Sharding) -> Iterator[Finding]:
+    """A factory that fails on every rank is judged elsewhere; one that fails on some does so for its rank."""
+    bad = [share for share in held.shares if share.error]
+    for share in bad if len(bad) < len(held.shares) else ():
+        yield fail(
+            Where(node=node, rank=share.rank),
+            f"the factory works on rank 0 and fails on rank {share.rank}: {share.error}"
+            if share.rank
+            else f"the factory works on rank {held.shares[-1].rank} and fails on rank 0: {share.error}",
+            why="The job ends at its start, on the ranks that fail, while the others wait for them.",
+            owner="job",
+            evidence=[seen(share.place or f"emulated rank {share.rank} of {held.ranks}", share.error)],
+            fix=[
+                you(
+                    "Call it as that rank.",
+                    f"RANK={share.rank} WORLD_SIZE={held.ranks} LOCAL_RANK={share.rank} python -c 'import ...'",
+                )
+            ],
+        )
+
+
+def _counted(node: str, held: Sharding, frameworks: Collection[str]) -> Iterator[Finding]:
+    account = held.account
+    if account is None or held.ranks < 2:
+        return
+    if account.everywhere and account.by == "index":
+        yield _all_read_all(node, held, account, frameworks)
+        return
+    missing = max(0, account.there - account.distinct)
+    lost, twice = missing > max(account.slack, held.ranks - 1), account.shared >= held.ranks * _padded(held)
+    if lost:
+        yield _left_out(node, held, account, missing)
+    if twice:
+        yield _overlap(node, held, account)
+    if lost or twice:
+        return
+    if account.shared or missing:
+        yield _padding(node, held, account, missing)
+    else:
+        yield fine(Where(node=node), f"{held.ranks} ranks read {account.there} samples, each once")
+
+
+def _padded(held: Sharding) -> int:
+    """What a sampler repeats for one rank: a sample, or a batch where it chooses batches of any number."""
+    first = held.shares[0] if held.shares else None
+    if held.batch is not None or first is None or not first.batches or not first.samples:
+        return 1
+    return -(-first.samples // first.batches)
+
+
+def _all_read_all(node: str, held: Sharding, account: Account, frameworks: Collection[str]) -> Finding:
+    told = f"each of {held.ranks} ranks reads all {account.there} samples"
+    if held.given == "module":
+        return note(Where(node=node), f"{told}; Lightning's Trainer puts a DistributedSampler in")
+    if held.wanted < 2:
+        return note(
+            Where(node=node),
+            f"{told}: right for this job of one rank, not for more",
+            why=OTHERS_DO,
+            evidence=_evidence(held, account),
+            fix=by_sampler(held),
+        )
+    return (warn if frameworks else fail)(
+        Where(node=node),
+        f"{told}: nothing shares them out",
+        why=f"All GPUs do the work of one. {OTHERS_DO}",
+        owner="job",
+        evidence=_evidence(held, account),
+        fix=by_sampler(held),
+    )
+
+
+def _left_out(node: str, held: Sharding, account: Account, missing: int) -> Finding:
+    few = missing < held.ranks * (held.batch or 1)
+    told = f"{missing} of {account.there} samples are read by no rank"
+    if account.missing:
+        told += f", such as {', '.join(map(str, account.missing))}"
+    if few and not account.shared:
+        return note(Where(node=node), f"{told}: less than a batch a rank", evidence=_evidence(held, account))
+    return fail(
+        Where(node=node),
+        told,
+        why="They are never learned from, and never validated on; nothing else shows it.",
+        owner="job",
+        evidence=_evidence(held, account),
+        fix=[*_other_world(held), *(_alike_first(held) or by_sampler(held))],
+    )
+
+
+def _other_world(held: Sharding) -> list[Remedy]:
+    """The sampler was made for another number of ranks than were emulated."""
+    if held.replicas in (None, held.ranks):
+        return []
+    text = f"The sampler is made for {held.replicas} ranks, {held.ranks} were emulated. If the job has as many:"
+    return [you(text, f"ncclcheck data --nproc-per-node {held.replicas} MODULE:FACTORY")]
+
+
+def _alike_first(held: Sharding) -> list[Remedy]:
+    """Where each rank has a dataset in an order, or a split, of its own, no sampler can share it out."""
+    differ = held.index_map is not None and held.index_map.moved and not held.index_map.own
+    if not differ or held.replicas != held.ranks:
+        return []
+    return [
+        you(
+            "The sampler is right; the ranks share out different splits or orders (DAT019). Give them one seed.",
+            "random_split(dataset, lengths, generator=torch.Generator().manual_seed(42))",
+        )
+    ]
+
+
+def _overlap(node: str, held: Sharding, account: Account) -> Finding:
+    first = account.examples[0] if account.examples else None
+    told = f"; {first.sample} by ranks {joined(first.by)}" if first else ""
+    return fail(
+        Where(node=node),
+        f"{account.shared} of {account.there} samples are read by several ranks{told}",
+        why=_TWICE,
+        owner="job",
+        evidence=_evidence(held, account),
+        fix=_alike_first(held) or by_sampler(held),
+    )
+
+
+def _padding(node: str, held: Sharding, account: Account, missing: int) -> Finding:
+    told = [f"{account.shared} of {account.there} samples are read twice"] if account.shared else []
+    told += [f"{missing} of {account.there} are left out"] if missing else []
+    return note(
+        Where(node=node),
+        f"{' and '.join(told)}, so that ranks have equally many",
+        why="Of no weight in training. In validation metrics are off by these samples.",
+        evidence=_evidence(held, account),
+    )
+
+
+def _evidence(held: Sharding, account: Account) -> list[Evidence]:
+    counts = ", ".join(f"rank {share.rank}: {_or_length(share)}" for share in held.shares)
+    how = held.sampler if account.by == "index" else "contents of the samples"
+    return [
+        seen(
+            how,
+            f"{account.read} reads by all ranks, of {account.distinct} samples; there are {account.there}",
+        ),
+        seen("samples an epoch", counts),
+    ]
+
+
+def _or_length(share: Share) -> str:
+    count = share.length if share.samples is None else share.samples
+    return "not known" if count is None else str(count)
+
+
+@rule("DAT018", "ranks have equally many batches", worst=State.FAIL, commands=_DATA)
+def equally_many(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    The batches that each rank gets in one epoch.
+
+    ## Why it matters
+    DDP reduces gradients in every step. A rank with one batch less is done and gone, and the others wait for it at
+    their last batch until the timeout: a hang at the end of the epoch that no message explains.
+
+    ## How we know
+    The sampler of each emulated rank is asked for its batches, and the samples of a stream are counted. A dataset
+    that comes without a loader has no batches: then only its samples are compared, which is a note.
+
+    ## Fix
+    - **you** DistributedSampler pads all ranks to the same count; `drop_last=True` in the loader cuts a rest.
+    - **you** for streams stop all ranks at the same number of steps, or wrap the loop in
+      `torch.distributed.algorithms.join.Join`.
+
+    ## Source
+    PyTorch, Distributed Training with Uneven Inputs Using the Join Context Manager; pytorch/pytorch#38174,
+    Lightning-AI/pytorch-lightning#20404.
+    """
+    looked, judged = shardings(cluster), False
+    for node, held in looked:
+        batches = [share.batches for share in held.shares]
+        samples = [share.samples for share in held.shares]
+        if batches and None not in batches:
+            judged = True
+            yield _batches(node, held, [count or 0 for count in batches])
+        elif held.iterable and samples and None not in samples:
+            judged = True
+            yield _samples(node, [count or 0 for count in samples])
+    if not judged:
+        raise nothing_of(looked, "no batches were counted")
+
+
+def _batches(node: str, held: Sharding, batches: list[int]) -> Finding:
+    least, most = min(batches), max(batches)
+    if least == most:
+        return fine(Where(node=node), f"{most} batches an epoch on each of {held.ranks} ranks")
+    told = ", ".join(f"rank {share.rank}: {share.batches}" for share in held.shares)
+    rank = held.shares[batches.index(least)].rank
+    return fail(
+        Where(node=node, rank=rank),
+        f"rank {rank} has {least} batches an epoch, another has {most}",
+        why="The others wait at their last batches for a rank that is done: the job hangs until the timeout.",
+        owner="job",
+        evidence=[seen(held.sampler or "the stream, read to its end", told)],
+        fix=[
+            *(_as_many(held, least) if held.iterable else by_sampler(held)),
+            you(
+                "Or let the ranks that are done take part.",
+                "with torch.distributed.algorithms.join.Join([model]):",
+            ),
+        ],
+    )
+
+
+def _as_many(held: Sharding, least: int) -> list[Remedy]:
+    """A stream whose ranks read samples of their own is shared out already, only not evenly."""
+    if held.stream is None or held.stream.between_ranks:
+        return by_stream()
+    return [
+        you(
+            "Let all ranks end after the same number of batches, or share out single samples instead of files.",
+            f"for batch in itertools.islice(loader, {least}):  # batches that every rank has",
+        )
+    ]
+
+
+def _samples(node: str, samples: list[int]) -> Finding:
+    least, most = min(samples), max(samples)
+    if least == most:
+        return fine(Where(node=node), f"{most} samples an epoch on each rank")
+    return note(
+        Where(node=node, rank=samples.index(least)),
+        f"ranks read between {least} and {most} samples an epoch",
+        why="Where that makes different numbers of batches, DDP hangs at the end of the epoch.",
+        fix=[you("Cut the rest.", "DataLoader(dataset, drop_last=True)")],
+    )

@@ -1,0 +1,318 @@
+"""DAT009, DAT010 and DAT013: whether workers and epochs have random numbers of their own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+from ncclcheck.probes.facts import Cluster, Unread, known
+from ncclcheck.probes.facts.data import Streams
+from ncclcheck.probes.facts.data.streams import Dependence, Frozen, NewEpoch, Repeated, Reseeded, Shared
+from ncclcheck.reports.judgement.findings import (
+    Evidence,
+    Finding,
+    Remedy,
+    State,
+    Where,
+    fail,
+    fine,
+    seen,
+    warn,
+    you,
+)
+from ncclcheck.reports.judgement.rule import NothingToJudge, rule
+from ncclcheck.reports.subjects.data.streamed import dependence, epochs, leaf_of, moved, numbers, streams
+
+_DATA = ("data",)
+G = TypeVar("G", bound=Shared | Repeated)
+_GLOBAL = {
+    "python": "random.seed(torch.initial_seed())",
+    "numpy": "numpy.random.seed(torch.initial_seed() % 2**32)",
+    "torch": "pass  # DataLoader has seeded torch for this worker",
+}
+
+
+_PRIVATE = {
+    "random.Random": "random.Random(info.seed)",
+    "numpy.Generator": "numpy.random.default_rng(info.seed)",
+    "numpy.RandomState": "numpy.random.RandomState(info.seed % 2**32)",
+    "torch.Generator": "torch.Generator().manual_seed(info.seed)",
+}
+
+
+@rule("DAT009", "workers do not share a random stream", worst=State.FAIL, commands=_DATA)
+def shared(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    The state of each random generator that your samples depend on, in each worker of a real DataLoader.
+
+    ## Why it matters
+    Workers are copies of the process that makes the loader, with copies of its generators. DataLoader gives each
+    worker seeds of its own for python's, numpy's and torch's global generators, and for no other. A generator that
+    the dataset holds, or one that `worker_init_fn` seeds with a constant, gives all workers the same numbers: the
+    same crops, flips and noise, as many times as there are workers.
+
+    ## How we know
+    A generator matters where a sample, read in a fresh process with everything else unchanged, changes with the
+    state of this generator. Of those the states after each worker's first samples are compared:
+    equal states are equal streams. In an IterableDataset a generator that only decides the order does not count.
+
+    ## Fix
+    - **you** seed private generators from `get_worker_info().seed` in worker_init_fn.
+    - **you** or make them for each sample: `numpy.random.default_rng([seed, epoch, index])`.
+
+    ## Source
+    PyTorch, Reproducibility, DataLoader; PyTorch, torch.utils.data, Randomness in multi-process data loading;
+    pytorch/pytorch#5059.
+    """
+    for node, held in epochs(cluster, 1):
+        found = known(held.shared)
+        yield from (_shared(node, held, *alike) for alike in _by_owner(found))
+        if not found:
+            yield fine(Where(node=node), _sound(held, "workers"))
+
+
+def _sound(held: Streams, what: str) -> str:
+    names = [found.generator for found in known(held.depends) if not found.order]
+    if not names:
+        return "no sample depends on a random generator"
+    return f"{what} have streams of their own: {', '.join(names)}"
+
+
+def _by_owner(found: Sequence[G]) -> list[list[G]]:
+    """Generators of one object, such as the transforms of one Compose, in the same workers: one finding."""
+    groups: dict[tuple[object, ...], list[G]] = {}
+    for one in found:
+        groups.setdefault((_owner(one.generator), *one.workers), []).append(one)
+    return [*groups.values()]
+
+
+def _owner(generator: str) -> str:
+    """`self.transform` of `self.transform.transforms[0].py_random`; a global generator is its own."""
+    found = re.match(r"\w+\.\w+", generator)
+    return found[0] if found else generator
+
+
+def _named(one: Shared | Repeated, others: Sequence[object]) -> str:
+    return one.generator + (f" (and {len(others)} more in {_owner(one.generator)})" if others else "")
+
+
+def _shared(node: str, held: Streams, one: Shared, *others: Shared) -> Finding:
+    found = dependence(held, one.generator)
+    at = f"workers {numbers(one.workers)}"
+    said = "give the same samples" if one.samples else "draw the same random numbers"
+    return (warn if held.asked in (0, 1) else fail)(
+        Where(node=node),
+        f"{at} {said}: {_named(one, others)} is in the same state in each ({leaf_of(found)} depends on it)",
+        why="The augmentation is the same in all workers: fewer different samples than it seems."
+        + (" It begins once num_workers is 2 or more." if held.asked in (0, 1) else ""),
+        owner="job",
+        evidence=[
+            seen(f"state after samples {', '.join(one.indices[:8])} of {at}", one.state),
+            *moved(found),
+        ],
+        fix=[_own_stream(held, one, others)],
+    )
+
+
+def _own_stream(held: Streams, one: Shared | Repeated, others: Sequence[Shared | Repeated]) -> Remedy:
+    found = dependence(held, one.generator)
+    if not found.private:
+        return you(
+            "Seed from what DataLoader gives each worker, not from a constant; or leave worker_init_fn out.",
+            "def seed_worker(worker_id):",
+            f"    {_GLOBAL.get(found.generator, _GLOBAL['torch'])}",
+            "DataLoader(dataset, worker_init_fn=seed_worker)",
+        )
+    if lines := _of_albumentations(found.generator):
+        return you("Seed albumentations in each worker: its transforms draw from generators of their own.", *lines)
+    paths = [one.generator, *(other.generator for other in others)]
+    return you(
+        f"Give each worker {'generators' if others else 'a generator'} of its own.",
+        "def seed_worker(worker_id):",
+        "    info = torch.utils.data.get_worker_info()",
+        *(f"    {_in_worker(path)} = {_made(dependence(held, path))}" for path in paths),
+        "DataLoader(dataset, worker_init_fn=seed_worker)",
+    )
+
+
+def _of_albumentations(path: str) -> list[str]:
+    """Where a Compose of the dataset holds the generator: one call seeds all of its transforms."""
+    found = re.fullmatch(r"(self\.\w+)(?:\.transforms\[.*)?\.(?:py_random|random_generator)", path)
+    if found is None:
+        return []
+    return [
+        "def seed_worker(worker_id):",
+        "    info = torch.utils.data.get_worker_info()",
+        f"    {_in_worker(found[1])}.set_random_seed(info.seed % 2**32)",
+        "DataLoader(dataset, worker_init_fn=seed_worker)",
+    ]
+
+
+def _in_worker(path: str) -> str:
+    """`info.dataset.rng`, of `self.rng`."""
+    return path.replace("self.", "info.dataset.", 1) if path.startswith("self.") else path
+
+
+def _made(found: Dependence) -> str:
+    return _PRIVATE.get(found.kind, _PRIVATE["numpy.Generator"])
+
+
+@rule("DAT010", "epochs do not repeat the random stream", worst=State.FAIL, commands=_DATA)
+def repeated(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Whether the second epoch over the same loader draws other random numbers than the first; whether samples seed
+    the global generators; whether a cache keeps what was drawn.
+
+    ## Why it matters
+    Augmentation that is the same in every epoch is a larger dataset once, and then none. Nothing fails; the
+    validation loss shows it weeks later. A dataset that seeds a global generator also does so in the training
+    process where `num_workers=0`: dropout then draws the same masks at every step.
+
+    ## How we know
+    States of the generators that samples depend on, after the first samples of each worker, in two epochs over one
+    loader. Seeded within: after a read the global generator is in the same state from whichever it was in before.
+    Frozen: two processes with two seeds read two values, and one process that reads twice, under these seeds,
+    keeps the first. `torch.random.fork_rng` restores the state and passes; so does `default_rng([seed, index])`.
+
+    ## Fix
+    - **you** in worker_init_fn use `torch.initial_seed()`, never a constant and never only the worker's id.
+    - **you** cache what was decoded, and augment what comes out of the cache.
+    - **you** in a dataset use a `torch.Generator` of its own instead of `torch.manual_seed`.
+
+    ## Source
+    PyTorch, Reproducibility, DataLoader; Lightning-AI/pytorch-lightning#20412; pytorch/pytorch#5059.
+    """
+    for node, held in epochs(cluster, 2):
+        again, seeded, kept = known(held.repeated), held.reseeded, held.frozen
+        yield from (_repeated(node, held, *alike) for alike in _by_owner(again))
+        yield from (_reseeded(node, one) for one in seeded)
+        yield from (_frozen(node, held, one) for one in kept)
+        if not (again or seeded or kept):
+            yield fine(Where(node=node), _sound(held, "epochs"))
+
+
+def _repeated(node: str, held: Streams, one: Repeated, *others: Repeated) -> Finding:
+    found = dependence(held, one.generator)
+    at = f"worker{'s' if len(one.workers) > 1 else ''} {numbers(one.workers)}"
+    return (warn if held.asked == 0 else fail)(
+        Where(node=node),
+        f"the second epoch draws the random numbers of the first: {_named(one, others)} is in the same state in "
+        f"{at} ({leaf_of(found)} depends on it)",
+        why="Every epoch sees the same augmentation: it adds nothing after the first."
+        + (" It begins once there are workers." if held.asked == 0 else ""),
+        owner="job",
+        evidence=[seen(f"state of {one.generator} in epochs 0 and 1", one.state), *moved(found)],
+        fix=[_own_stream(held, one, others)],
+    )
+
+
+def _reseeded(node: str, one: Reseeded) -> Finding:
+    name = "a constant" if one.constant else "the index"
+    told = "with the same number each time" if one.constant else f"by the sample ({name} or the like)"
+    return (fail if one.constant else warn)(
+        Where(node=node),
+        f"reading a sample seeds the global generator of {one.generator}, {told}",
+        why="Each read sets all randomness back: that of the next samples, and without workers the model's too.",
+        owner="job",
+        evidence=[
+            seen(
+                f"state of {one.generator} after sample {one.index}",
+                f"the same from two different states before, at {one.count} of {one.of} samples",
+            )
+        ],
+        fix=[you("Draw from a generator of your own.", *_OWN.get(one.generator, _OWN["torch"]))],
+    )
+
+
+_OWN = {
+    "python": ["rng = random.Random(seed + index)", "x = rng.random()"],
+    "numpy": ["rng = numpy.random.default_rng([seed, index])", "x = rng.normal()"],
+    "torch": ["rng = torch.Generator().manual_seed(seed + index)", "x = torch.randn(3, generator=rng)"],
+}
+
+
+def _frozen(node: str, held: Streams, one: Frozen) -> Finding:
+    short = bool(held.asked) and not held.persistent
+    leaf = f"part {one.leaf} of a sample" if one.leaf else "the sample"
+    return (warn if short else fail)(
+        Where(node=node),
+        f"{leaf} is random, but sample {one.index} has the same value whenever it is read again",
+        why="A cache keeps the augmented sample: every further epoch sees it again."
+        + (" Workers that end with the epoch lose the cache: then it only costs memory." if short else ""),
+        owner="job",
+        evidence=[
+            seen(f"sample {one.index}, first and again", one.value),
+            seen("the same in a fresh process with the second seed", one.other),
+            seen("samples of which that is so", f"{one.count} of {one.of}"),
+        ],
+        fix=[
+            you(
+                "Cache what is read, not what is drawn.",
+                "@functools.lru_cache(None)",
+                "def load(index): return read(index)",
+                "def __getitem__(self, index): return augment(load(index))",
+            )
+        ],
+    )
+
+
+@rule("DAT013", "persistent workers see the new epoch", worst=State.FAIL, commands=_DATA)
+def new_epoch(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    With `persistent_workers=True`: whether workers see the epoch that was set in the dataset.
+
+    ## Why it matters
+    `dataset.set_epoch(1)` changes the copy of the process that trains. Workers that live on keep theirs, with
+    epoch 0: the order, the curriculum or the augmentation of the first epoch comes back in every epoch.
+
+    ## How we know
+    Samples that differ between epoch 0 and epoch 1, when the one or the other is set in a process before it
+    reads; and the same samples, under the same seeds, as persistent workers read them in their second epoch after
+    `set_epoch(1)`, or after the attribute `epoch` was set.
+
+    ## Fix
+    - **you** keep the epoch in shared memory: `self.epoch = torch.zeros((), dtype=torch.long).share_memory_()`.
+    - **you** or persistent_workers=False: workers that start anew get the dataset as it is.
+
+    ## Source
+    PyTorch, torch.utils.data.DataLoader, persistent_workers; huggingface/datasets#6673, pytorch/pytorch#97326.
+    """
+    judged = [(node, held.new_epoch) for node, held in streams(cluster)]
+    unread = [fact for _, fact in judged if isinstance(fact, Unread)]
+    if len(unread) == len(judged):
+        raise NothingToJudge(unread[0].why)
+    for node, found in judged:
+        for one in [] if isinstance(found, Unread) else found:
+            yield _stale(node, one) if one.count else fine(Where(node=node), f"workers see {one.told}")
+
+
+def _stale(node: str, one: NewEpoch) -> Finding:
+    leaf = f", part {one.leaf}," if one.leaf else ""
+    return fail(
+        Where(node=node),
+        f"persistent workers do not see {one.told}: sample {one.index}{leaf} is still that of epoch 0",
+        why="Each epoch repeats the first one's order, curriculum or augmentation.",
+        owner="job",
+        evidence=_values(one),
+        fix=[
+            you(
+                "Keep the epoch where workers see it change.",
+                "self.epoch = torch.zeros((), dtype=torch.long).share_memory_()",
+                "def set_epoch(self, epoch): self.epoch.fill_(epoch)",
+            ),
+            you("Or let workers start anew with each epoch.", "persistent_workers=False"),
+        ],
+    )
+
+
+def _values(one: NewEpoch) -> list[Evidence]:
+    return [
+        seen(f"sample {one.index} in epoch 0", one.old),
+        seen(f"sample {one.index} after {one.told}", one.new),
+        seen("what the worker read after it", one.got),
+        seen("samples that kept the old value", f"{one.count} of {one.of}"),
+    ]

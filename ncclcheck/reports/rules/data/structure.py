@@ -1,0 +1,178 @@
+"""DAT014: whether samples can be made into batches."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import Cluster
+from ncclcheck.probes.facts.data import Structure
+from ncclcheck.probes.facts.data.structure import Mixed, Unstacked
+from ncclcheck.reports.judgement.findings import (
+    Evidence,
+    Finding,
+    Remedy,
+    State,
+    Where,
+    fail,
+    fine,
+    seen,
+    warn,
+    you,
+)
+from ncclcheck.reports.judgement.rule import rule
+from ncclcheck.reports.subjects.data.streamed import numbers, structures
+
+_RARE = 0.1
+_NUMBERS = {"bool", "int", "float"}
+# An image: one, three or four channels, first or last, and two sides of ten and more.
+_IMAGE = re.compile(r"\[[134], \d{2,}, \d{2,}\]|\[\d{2,}, \d{2,}, [134]\]")
+
+
+@rule("DAT014", "samples stack", worst=State.FAIL, commands=("data",))
+def stack(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Type, dtype and shape of every part of a sample, over as many samples as there is time for; and whether the
+    loader's collate function makes a batch of samples that differ.
+
+    ## Why it matters
+    One sample in ten thousand that is 1-D, `None`, float64 or longer than the others ends the job after hours, in
+    the batch that it happens to fall into: "stack expects each tensor to be equal size". Where dtypes differ,
+    nothing is raised: the batch takes the dtype of the first sample, and the model gets another one now and then.
+
+    ## How we know
+    Your own batches where the order is known (a sampler, a batch_sampler, no shuffling); where any two samples may
+    meet, pairs of samples that differ, in both orders. A dataset alone is tried with torch's own collate function:
+    a warning, since the loader may have another, and a failure where less than a tenth of the samples
+    (`DAT014.rare`) differ from all others. A batch size of 1, or None, stacks nothing.
+
+    ## Fix
+    - **you** a collate_fn that pads: `torch.nn.utils.rnn.pad_sequence(batch, batch_first=True)`.
+    - **you** raise on a broken sample, or leave it out when the index is made; never give `None`.
+    - **you** one dtype at the end of `__getitem__`: `x.to(torch.float32)`.
+
+    ## Source
+    PyTorch, torch.utils.data, Working with collate_fn; torch.utils.data.default_collate.
+    """
+    rare = cluster.policy.thresholds.get("DAT014.rare", _RARE)
+    for node, held in structures(cluster):
+        mixed = [one for one in held.mixed if one.kind == "dtype" or {one.usual, one.other} <= _NUMBERS]
+        if held.unstacked:
+            yield from (_refused(node, held, one, rare) for one in _telling(held.unstacked))
+        elif mixed and not held.custom and held.batch_size not in (0, 1):
+            yield from (_cast(node, one, held) for one in mixed)
+        else:
+            yield fine(Where(node=node), _sound(held))
+
+
+def _telling(refused: list[Unstacked]) -> list[Unstacked]:
+    """One of each error."""
+    return [*{one.error.partition(":")[0]: one for one in reversed(refused)}.values()]
+
+
+def _sound(held: Structure) -> str:
+    if not held.mixed:
+        return f"{held.read} samples have one form: {'; '.join(held.shapes[0].leaves[:4]) if held.shapes else ''}"
+    if held.batch_size in (0, 1):
+        return f"samples differ, and are not stacked: batch_size={held.batch_size or None}"
+    made = f" into {'; '.join(held.collated[:3])}" if held.collated else ""
+    return f"samples differ, and {held.collate} puts them together{made}"
+
+
+def _refused(node: str, held: Structure, one: Unstacked, rare: float) -> Finding:
+    known = held.custom or held.batch_size is not None
+    what = "samples of one form" if one.alike else "samples that differ"
+    return (fail if known or _is_rare(held, rare) else warn)(
+        Where(node=node),
+        f"{held.collate} cannot make a batch of {what}, such as {numbers(one.indices)}: {one.error}",
+        why="The job ends in the batch that they fall into."
+        if known
+        else "A loader with torch's own collate function ends in the batch that they fall into.",
+        owner="job",
+        evidence=[
+            *(_difference(mixed, held) for mixed in held.mixed[:3]),
+            seen(f"{held.collate} of samples {numbers(one.indices)}", one.error),
+        ],
+        fix=[_other_samples(held, one, rare)],
+    )
+
+
+def _other_samples(held: Structure, one: Unstacked, rare: float) -> Remedy:
+    """A few that are not like the others are mistakes; a collate function of the user's own that raises is his."""
+    if held.custom and one.alike:
+        return you(f"Repair {held.collate}: it raises for samples that have one form.")
+    if _is_rare(held, rare) and held.mixed:
+        indices = sorted({index for mixed in held.mixed for index in mixed.indices})
+        more = held.mixed[0].count > len(indices)
+        return you(
+            "Leave these samples out where the index is made, or repair them"
+            + (f"; there are {held.mixed[0].count}, such as:" if more else ":"),
+            f"broken = {{{numbers(indices)}}}",
+            "dataset = torch.utils.data.Subset(dataset, [i for i in range(len(dataset)) if i not in broken])",
+        )
+    return you("Make samples alike, or put them together yourself.", *_remedy(held))
+
+
+def _is_rare(held: Structure, rare: float) -> bool:
+    """Nearly all samples look alike: the others are mistakes."""
+    return bool(held.mixed and held.shapes) and held.shapes[0].count >= (1 - rare) * held.read
+
+
+def _difference(mixed: Mixed, held: Structure) -> Evidence:
+    told = (
+        f"{mixed.other} in {mixed.count} of {held.read} samples ({numbers(mixed.indices[:4])}), else {mixed.usual}"
+    )
+    return seen(f"part {mixed.leaf} of the sample" if mixed.leaf != "sample" else "the sample", told)
+
+
+def _remedy(held: Structure) -> list[str]:
+    kinds = {mixed.kind for mixed in held.mixed}
+    if kinds & {"type", "missing"}:
+        return ["return {'image': image.float(), 'label': int(label)}  # the same keys and types each time"]
+    if "dimensions" in kinds:
+        return ["return x if x.dim() == 2 else x.unsqueeze(0)"]
+    if "shape" in kinds:
+        return _alike([mixed for mixed in held.mixed if mixed.kind == "shape"])
+    return ["return torch.as_tensor(sample)  # tensors, arrays, numbers, or dicts and lists of them"]
+
+
+def _alike(differing: list[Mixed]) -> list[str]:
+    """Images are made one size; what has a length is padded, by the key or the place that it has in a sample."""
+    if all(_IMAGE.search(one.usual) and _IMAGE.search(one.other) for one in differing):
+        return [
+            "image = torch.nn.functional.interpolate(image[None].float(), size=(224, 224))[0]  # in __getitem__",
+            "# or, in your transforms: torchvision.transforms.RandomResizedCrop(224)",
+        ]
+    names = [one.leaf for one in differing]
+    pad, rest = "torch.nn.utils.rnn.pad_sequence", "torch.utils.data.default_collate"
+    if names[0] in ("", "sample", "the sample"):
+        body = [f"    return {pad}([torch.as_tensor(sample) for sample in batch], batch_first=True)"]
+    elif all(name.isdecimal() for name in names):
+        body = [
+            f"    pad = {{{', '.join(names)}}}  # places in a sample",
+            "    parts = [[torch.as_tensor(one) if place in pad else one for one in column]",
+            "             for place, column in enumerate(zip(*batch))]",
+            f"    return tuple({pad}(part, batch_first=True) if place in pad else {rest}(part)",
+            "                 for place, part in enumerate(parts))",
+        ]
+    else:
+        body = [
+            f"    pad = {{{', '.join(repr(name) for name in names)}}}",
+            "    parts = {key: [torch.as_tensor(one[key]) if key in pad else one[key] for one in batch]",
+            "             for key in batch[0]}",
+            f"    return {{key: {pad}(part, batch_first=True) if key in pad else {rest}(part)",
+            "            for key, part in parts.items()}",
+        ]
+    return ["def collate(batch):", *body, "DataLoader(dataset, collate_fn=collate)"]
+
+
+def _cast(node: str, mixed: Mixed, held: Structure) -> Finding:
+    return warn(
+        Where(node=node),
+        f"part {mixed.leaf} is {mixed.other} in {mixed.count} of {held.read} samples, else {mixed.usual}",
+        why="Nothing is raised: the dtype of a batch depends on which sample comes first in it.",
+        owner="job",
+        evidence=[_difference(mixed, held), *(seen("a batch of both", text) for text in held.collated[:2])],
+        fix=[you("Give one dtype at the end of __getitem__.", "return x.to(torch.float32)")],
+    )

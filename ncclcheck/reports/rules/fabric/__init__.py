@@ -1,0 +1,1 @@
+"""FAB: PCIe, NUMA and the kernel between devices."""

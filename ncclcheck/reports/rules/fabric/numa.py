@@ -1,0 +1,296 @@
+"""FAB006 to FAB009: GPUs, HCAs, cores and memory are near each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import Bound, Cluster, Node, NumaNode, PciDevice, Unread, at, known, value_or
+from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, fine, note, seen, warn, you
+from ncclcheck.reports.judgement.rule import NothingToJudge, rule
+from ncclcheck.reports.subjects.nccl import carrying, wiring
+from ncclcheck.reports.subjects.nccl.variables import nccl_version, values
+from ncclcheck.reports.text.fold import fold_names
+
+_CUMEM_HOST = ((2, 24, 0), (2, 26, 5))
+
+
+@rule("FAB006", "every GPU has an HCA near it", worst=State.WARN, needs=("fabric.pci", "rdma.devices"))
+def near(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    For each GPU the nearest HCA that NCCL would use: below the same PCIe switch (PIX, PXB), at the same host
+    bridge (PHB), in the same NUMA node (NODE), or across the processors (SYS).
+
+    ## Why it matters
+    Across the processors GPUDirect RDMA is off and the link between the sockets is shared: such a GPU gets a part
+    of the bandwidth of the others. Usually the HCA beside it is down, or left out by NCCL_IB_HCA.
+
+    ## How we know
+    The common part of both paths in the PCIe tree of sysfs, else their NUMA nodes. A warning for SYS where the
+    node uses as many cards as it has NUMA nodes with GPUs; with fewer it was built so, and that is a note: two
+    ports of one card are in one slot. Not in virtual machines, whose tree is made up.
+
+    ## Fix
+    - **you** take that HCA in again: `NCCL_IB_HCA`, RDM009.
+    - **admin** bring its port up (RDM005), or move a card to the other socket's slots; `nvidia-smi topo -m`.
+
+    ## Source
+    NVIDIA/nccl#820; NCCL user guide, NCCL_NET_GDR_LEVEL; nvidia-smi(1), topo.
+    """
+    judged = False
+    for node, taken in carrying.using(cluster):
+        if wiring.is_virtual(node) is not False:
+            continue
+        used = {one.hca.pci for one in taken.used}
+        hcas = [one for one in wiring.functions(node) if one.name in used]
+        gpus = wiring.functions(node, "gpu")
+        ways = {gpu.name: wiring.nearest([wiring.distance(gpu, hca) for hca in hcas]) for gpu in gpus}
+        far = [name for name, way in ways.items() if way == "SYS"]
+        judged = judged or any(ways.values())
+        if far:
+            yield _far(node, far, hcas, gpus)
+        elif any(ways.values()):
+            yield fine(Where(node=node.name), f"{len(gpus)} GPUs, nearest HCAs at {_ways(ways)}")
+    if not judged:
+        raise NothingToJudge("no bare-metal node whose GPUs and HCAs are placed")
+
+
+def _ways(ways: dict[str, str | None]) -> str:
+    return ", ".join(sorted({way for way in ways.values() if way}))
+
+
+def _far(node: Node, far: list[str], hcas: list[PciDevice], gpus: list[PciDevice]) -> Finding:
+    where = Where(node=node.name, device=", ".join(far[:4]) + ("..." if far[4:] else ""))
+    what = f"{len(far)} of {len(gpus)} GPUs have no HCA in their NUMA node"
+    evidence = [seen("HCAs used", ", ".join(wiring.hca_names(node).get(hca.name, hca.name) for hca in hcas))]
+    sockets = {gpu.numa_node for gpu in gpus if not isinstance(gpu.numa_node, Unread)}
+    slots = {hca.name.rpartition(":")[0] for hca in hcas}  # functions of one card share a bus
+    if len(slots) < len(sockets):
+        return note(
+            where, what, why="The node has too few cards for all to be near.", owner="node", evidence=evidence
+        )
+    return warn(
+        where,
+        what,
+        why="Their traffic crosses the processors, without GPUDirect RDMA.",
+        owner="node",
+        evidence=evidence,
+        fix=[
+            you(
+                "Take the HCA beside them in again, if it is left out.", "nvidia-smi topo -m", "echo $NCCL_IB_HCA"
+            ),
+            admin("Bring its port up.", "ibstat"),
+        ],
+    )
+
+
+@rule(
+    "FAB007",
+    "the job may use the cores and the memory beside its GPUs",
+    worst=State.WARN,
+    needs=("fabric.pci", "fabric.numa", "fabric.bound"),
+)
+def affinity(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    This process may run on cores, and use memory, of the NUMA node of each GPU of the job.
+
+    ## Why it matters
+    NCCL's threads and the data loaders inherit the mask of the process. Bound to the other socket they copy across
+    the processors, and NCCL's proxy threads crowd on a few cores: low bandwidth with nothing wrong in any log.
+    Job systems bind by order of cores, not by GPU, when they are not told.
+
+    ## How we know
+    Cpus_allowed_list and Mems_allowed_list in /proc/self/status against the cpulist of each GPU's NUMA node. Where
+    NVML says which GPUs the job may use, only these count. What the job system gives to each rank of another job
+    step may differ. That a job has too few cores is told by HST006.
+
+    ## Fix
+    - **you** `srun --cpu-bind=none` or `--gpu-bind=closest --cpu-bind=...`, `numactl --cpunodebind=N`; or let
+      NCCL ignore the mask: `export NCCL_IGNORE_CPU_AFFINITY=1`.
+    - **admin** task/affinity with the right topology; in Kubernetes the topology manager (`single-numa-node`).
+
+    ## Source
+    NCCL user guide, NCCL_IGNORE_CPU_AFFINITY; sched_setaffinity(2), numactl(8), srun(1).
+    """
+    judged = False
+    for node in wiring.with_gpus(cluster):
+        bound: Bound = known(at(node, "fabric.bound"))
+        nodes: dict[str, NumaNode] = {one.name: one for one in known(at(node, "fabric.numa"))}
+        placed = [gpu for gpu in _gpus_of_job(node) if str(gpu.numa_node) in nodes]
+        judged = judged or bool(placed)
+        allowed, memory = wiring.cpus(bound.cpus), wiring.cpus(bound.mems)
+        cores = {name: wiring.cpus(value_or(one.cpus, "")) for name, one in nodes.items()}
+        apart = [g for g in placed if cores[str(g.numa_node)] and not cores[str(g.numa_node)] & allowed]
+        starved = [g for g in placed if g not in apart and _number(g) not in memory]
+        if apart:
+            yield _apart(
+                node, apart, f"no core of this process is in their NUMA node ({bound.cpus})", "Cpus", bound.cpus
+            )
+        if starved:
+            yield _apart(
+                node,
+                starved,
+                f"this process may not use their NUMA node's memory ({bound.mems})",
+                "Mems",
+                bound.mems,
+            )
+    if not judged:
+        raise NothingToJudge("no GPU whose NUMA node is known")
+
+
+def _number(gpu: PciDevice) -> int:
+    return gpu.numa_node if isinstance(gpu.numa_node, int) else -1
+
+
+def _gpus_of_job(node: Node) -> list[PciDevice]:
+    """The GPUs that the job may use where NVML told, else all."""
+    cards = value_or(at(node, "gpus.cards"), [])
+    wanted = {card.pci.lower()[-12:] for card in cards if isinstance(card.pci, str)}
+    gpus = wiring.functions(node, "gpu")
+    return [gpu for gpu in gpus if gpu.name[-12:] in wanted] or gpus
+
+
+def _apart(node: Node, gpus: list[PciDevice], what: str, which: str, mask: str) -> Finding:
+    numbers = sorted({_number(gpu) for gpu in gpus})
+    return warn(
+        Where(node=node.name, device=", ".join(gpu.name for gpu in gpus[:4]) + ("..." if gpus[4:] else "")),
+        what,
+        why="All data of these GPUs crosses the processors, and NCCL's threads run far from them.",
+        owner="job",
+        evidence=[
+            seen(f"/proc/self/status, {which}_allowed_list", mask),
+            seen("NUMA nodes of the GPUs", ", ".join(map(str, numbers))),
+        ],
+        fix=[
+            you(
+                "Bind each rank beside its GPU, or do not bind.",
+                "srun --cpu-bind=none ...",
+                f"numactl --cpunodebind={numbers[0]} --preferred={numbers[0]} ...",
+                "export NCCL_IGNORE_CPU_AFFINITY=1",
+            )
+        ],
+    )
+
+
+@rule("FAB008", "the NUMA nodes of the GPUs have memory", worst=State.WARN, needs=("fabric.pci", "fabric.numa"))
+def memory(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    The NUMA node that a GPU belongs to has memory of its own.
+
+    ## Why it matters
+    NCCL 2.24 to 2.26.4 takes host memory there by CUDA's cuMem functions. In a node without memory (a DIMM that
+    failed, a virtual machine or container that was given memory of the other socket only) that ends in `Cuda
+    failure 'out of memory'` or `invalid device ordinal`, with plenty of memory free. NCCL 2.26.5 and later fall
+    back by themselves.
+
+    ## How we know
+    MemTotal in /sys/devices/system/node/nodeN/meminfo. With other versions it is a note, for all memory is then
+    across the processors.
+
+    ## Fix
+    - **you** `export NCCL_CUMEM_HOST_ENABLE=0` with those versions, or NCCL 2.26.5 and later.
+    - **admin** find the memory that is missing: `numactl -H`, `dmidecode -t memory`.
+
+    ## Source
+    pytorch/pytorch#152302, NVIDIA/nccl#2059; NCCL user guide, NCCL_CUMEM_HOST_ENABLE; numactl(8).
+    """
+    judged = False
+    for node in wiring.with_gpus(cluster):
+        empty = {one.name for one in known(at(node, "fabric.numa")) if one.memory == 0}
+        placed = [gpu for gpu in wiring.functions(node, "gpu") if _number(gpu) >= 0]
+        judged = judged or bool(placed)
+        hit = [gpu for gpu in placed if str(gpu.numa_node) in empty]
+        if hit:
+            yield _without_memory(node, hit)
+    if not judged:
+        raise NothingToJudge("no GPU whose NUMA node is known")
+
+
+def _without_memory(node: Node, gpus: list[PciDevice]) -> Finding:
+    version = nccl_version(node)
+    numbers = ", ".join(sorted({str(gpu.numa_node) for gpu in gpus}))
+    what = f"NUMA node {numbers}, to which {len(gpus)} GPUs belong, has no memory"
+    evidence = [seen(f"/sys/devices/system/node/node{numbers}/meminfo", "MemTotal 0 kB")]
+    off = values(node).get("NCCL_CUMEM_HOST_ENABLE", "").strip() == "0"
+    if version is None or not _CUMEM_HOST[0] <= version < _CUMEM_HOST[1] or off:
+        return note(
+            Where(node=node.name), what, why="All host memory is across the processors.", evidence=evidence
+        )
+    return warn(
+        Where(node=node.name),
+        what,
+        why=f"NCCL {'.'.join(map(str, version))} takes memory there and fails with `out of memory`.",
+        owner="job",
+        evidence=evidence,
+        fix=[you("Keep NCCL from it, or use NCCL 2.26.5 and later.", "export NCCL_CUMEM_HOST_ENABLE=0")],
+    )
+
+
+@rule(
+    "FAB009", "NCCL sees the real PCIe tree, or a file that describes it", worst=State.WARN, needs=("fabric.pci",)
+)
+def topology(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    In a virtual machine with several GPUs and HCAs NCCL can tell which of them are near: by the PCIe tree, or by
+    the provider's topology file.
+
+    ## Why it matters
+    A guest sees its cards side by side on a flat bus, all at distance PHB or SYS. NCCL then pairs GPUs with the
+    wrong HCAs and leaves GPUDirect RDMA off: less than half of the bandwidth that the same hardware gives with
+    the provider's file. Containers on such machines often miss the file that the image of the machine has.
+
+    ## How we know
+    No bridge is above any GPU or HCA, or their NUMA node is -1 on a machine with several; there is neither
+    /var/run/nvidia-topologyd/virtualTopology.xml nor NCCL_TOPO_FILE. With EFA devices nothing is said: the plugin
+    aws-ofi-nccl (RDM004) hands NCCL the file for its machine.
+
+    ## Fix
+    - **you** mount the provider's file into the container and name it:
+      `export NCCL_TOPO_FILE=/opt/microsoft/ndv5/topo.xml` (Azure), with `-v /opt/microsoft:/opt/microsoft:ro`.
+    - **admin** use the provider's image, whose /etc/nccl.conf names the file.
+
+    ## Source
+    NCCL user guide, NCCL_TOPO_FILE and Troubleshooting, Topology detection; Azure azhpc-images, ndv5 settings;
+    aws/aws-ofi-nccl#173, aws/aws-ofi-nccl#785.
+    """
+    nodes = [node for node in wiring.with_gpus(cluster) if wiring.is_virtual(node)]
+    pairs = [(node, wiring.functions(node, "gpu"), set(wiring.hca_names(node))) for node in nodes]
+    several = [(node, gpus, hcas) for node, gpus, hcas in pairs if len(gpus) > 1 and len(hcas) > 1]
+    if not several:
+        raise NothingToJudge("no virtual machine with several GPUs and HCAs")
+    for node, gpus, hcas in several:
+        cards = [*gpus, *(one for one in wiring.functions(node, "nic") if one.name in hcas)]
+        flat = all(value_or(card.path, [""]) == [] for card in cards)
+        unplaced = [card for card in cards if card.numa_node == -1]
+        homes = len(value_or(at(node, "fabric.numa"), []))
+        told = bool(value_or(at(node, "fabric.topology_file"), False)) or "NCCL_TOPO_FILE" in values(node)
+        if wiring.efa(node) and not told:
+            yield fine(Where(node=node.name), "the EFA plugin brings the topology of Amazon's machines")
+            continue
+        if told or not (flat or (unplaced and homes > 1)):
+            yield fine(Where(node=node.name), "a topology file is named" if told else "its cards have places")
+        else:
+            yield _made_up(node, cards, flat)
+
+
+def _made_up(node: Node, cards: list[PciDevice], flat: bool) -> Finding:
+    how = "on one flat bus" if flat else "in no NUMA node"
+    return warn(
+        Where(node=node.name),
+        f"{len(cards)} GPUs and HCAs of this virtual machine are {how}, and no topology file is named",
+        why="NCCL pairs GPUs with the wrong HCAs, and leaves GPUDirect RDMA off.",
+        owner="job",
+        evidence=[
+            seen("product", value_or(at(node, "fabric.product"), "virtual machine")),
+            seen("/sys/bus/pci/devices", fold_names(card.name for card in cards[:4]) + "..."),
+        ],
+        fix=[
+            you(
+                "Name the provider's file (this is Azure's), and mount it into the container.",
+                "export NCCL_TOPO_FILE=/opt/microsoft/ndv5/topo.xml",
+            )
+        ],
+    )

@@ -1,0 +1,1 @@
+"""GPU, MEM: GPUs and their memory."""

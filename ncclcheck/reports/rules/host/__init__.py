@@ -1,0 +1,1 @@
+"""HST: the host."""

@@ -1,0 +1,187 @@
+"""Rules about places on the machine: shared memory, temporary files, its own name."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+from shlex import quote
+
+from ncclcheck.probes.facts import Cluster, Node, Space, Unread, at, known, value_or, variables
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, admin, fail, fine, seen, warn, you
+from ncclcheck.reports.judgement.rule import rule
+from ncclcheck.reports.subjects.addresses import hosts_file
+from ncclcheck.reports.subjects.nccl import lan
+from ncclcheck.reports.text.fold import size
+
+_MIB, _GIB = 2**20, 2**30
+
+
+@rule("HST003", "/dev/shm is large enough", worst=State.FAIL, needs=("host.shm",))
+def shared_memory(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Size and free room of /dev/shm, the file system for memory that processes share.
+
+    ## Why it matters
+    Ranks of one node exchange data there when they cannot reach each other's GPU, and data loader workers hand
+    over their batches there. Docker gives a container 64 MB. When it is full NCCL stops with `No space left on
+    device` for a file /dev/shm/nccl-*, and a loader worker dies of a bus error.
+
+    ## How we know
+    `statvfs("/dev/shm")`. Smaller than `HST003.shm_gib` (1) in size or in free room is a warning; no more than
+    64 MiB free where the node has two GPUs or more is a failure. NCCL 2.24 and later can often do without
+    /dev/shm, data loaders cannot.
+
+    ## Fix
+    - **you** `docker run --ipc=host` or `--shm-size=16g`; in Kubernetes an emptyDir with `medium: Memory` at
+      /dev/shm; if files of dead jobs fill it, remove them.
+    - **admin** `mount -o remount,size=50% /dev/shm`.
+
+    ## Source
+    NVIDIA/nccl#342, NVIDIA/nccl#290, pytorch/pytorch#5040; NCCL user guide, troubleshooting; shm_overview(7).
+    """
+    enough = cluster.policy.thresholds.get("HST003.shm_gib", 1.0) * _GIB
+    for node in cluster.nodes:
+        shm = known(known(node.host).shm)
+        if shm.free >= enough:
+            continue
+        many_gpus = value_or(at(node, "gpus.usable"), 0) >= 2
+        level = fail if many_gpus and shm.free <= 64 * _MIB else warn
+        yield level(
+            Where(node=node.name),
+            f"/dev/shm has {_room(shm)}",
+            why="Ranks and data loader workers share memory there, and die when it is full.",
+            owner="job" if shm.size < enough else "node",
+            evidence=[seen("statvfs(/dev/shm)", _room(shm))],
+            fix=[
+                you(
+                    "Give the container more of it.", "docker run --ipc=host ...", "docker run --shm-size=16g ..."
+                ),
+                you("If your dead jobs left files there, remove them.", "ls -l /dev/shm", "rm /dev/shm/nccl-*"),
+                admin("Make it larger.", "mount -o remount,size=50% /dev/shm"),
+            ],
+        )
+
+
+def _room(space: Space) -> str:
+    return f"{size(space.free)} free of {size(space.size)}"
+
+
+@rule("HST004", "the directory for temporary files has room", worst=State.FAIL, needs=("host.tmp",))
+def temporary_directory(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Free room in TMPDIR, or in /tmp; whether what TMPDIR names is there and can be written.
+
+    ## Why it matters
+    torchrun keeps the logs and error files of its ranks there, the compiler its kernels, and Python the sockets
+    of data loader workers. On a full one each of them fails with `No space left on device` or `No usable
+    temporary directory found`, and torchrun cannot say why a rank died.
+
+    ## How we know
+    A TMPDIR that Python passes over, for it is missing or may not be written, is a warning. `statvfs` of the
+    directory that is taken: less than 16 MiB is a failure, less than `HST004.tmp_mib` (512) a warning.
+
+    ## Fix
+    - **you** remove your own old files, or `export TMPDIR=` a directory with room, on every node.
+    - **admin** clean it with systemd-tmpfiles, or in the job system's epilog.
+
+    ## Source
+    statvfs(3), environ(7), tempfile of the Python library reference; torchrun (Elastic Launch), --log-dir.
+    """
+    enough = cluster.policy.thresholds.get("HST004.tmp_mib", 512.0) * _MIB
+    for node in cluster.nodes:
+        tmp = known(known(node.host).tmp)
+        if (named := _unused(node, tmp.path)) is not None:
+            yield named
+        if tmp.free >= enough:
+            continue
+        path = tmp.path or "the temporary directory"
+        level = fail if tmp.free < 16 * _MIB else warn
+        yield level(
+            Where(node=node.name),
+            f"{path} has {_room(tmp)}",
+            why="torchrun, compilers and data loaders write there; on a full one the job fails or cannot say why.",
+            owner="node",
+            evidence=[seen(f"statvfs({path})", _room(tmp))],
+            fix=[
+                you("Point TMPDIR to a directory with room, in the job script.", "export TMPDIR=$HOME/tmp"),
+                admin("Clean it.", "systemd-tmpfiles --clean", f"du -xsh {quote(path)}/* | sort -h | tail"),
+            ],
+        )
+
+
+def _unused(node: Node, taken: str) -> Finding | None:
+    """TMPDIR that is passed over: Python goes elsewhere without a word, mktemp and compilers end."""
+    named = variables(node).get("TMPDIR", "")
+    if not taken or not named.startswith("/") or posixpath.normpath(named) == posixpath.normpath(taken):
+        return None
+    return warn(
+        Where(node=node.name),
+        f"TMPDIR={named} is missing, or may not be written: Python takes {taken} in its place",
+        why="mktemp, compilers and programs that trust TMPDIR end with `No such file or directory`.",
+        owner="job",
+        evidence=[seen("environment", f"TMPDIR={named}"), seen("the directory that is taken", taken)],
+        fix=[
+            you("Make it, or take the variable out of that node's environment.",
+                f"mkdir -p {quote(named)}  # on {node.name}", f"unset TMPDIR  # on {node.name}"),
+        ],
+    )  # fmt: skip
+
+
+def _own_address(node: Node, name: str) -> list[Remedy]:
+    """Of the interface that the job would use, where that is known."""
+    listed = at(node, "network.interfaces")
+    link = None if isinstance(listed, Unread) else lan.link(node, lan.choice_of_nccl(node))
+    if link is None or lan.is_loopback(link.address):
+        return [
+            you(
+                "Tell gloo the interface by its name: the one with the address of the job's network.",
+                "ip -br addr",
+            ),
+            admin("Give the name that address in DNS or in /etc/hosts.", f"getent ahosts {quote(name)}"),
+        ]
+    return [
+        you("Tell gloo the interface by its name.", f"export GLOO_SOCKET_IFNAME={quote(link.interface.name)}"),
+        admin(
+            "Give the name its address; no other name is touched.",
+            f"{hosts_file.named(name, link.address, [])}   # on {node.name}",
+        ),
+    ]
+
+
+@rule("HST005", "the node's own name resolves", worst=State.WARN, needs=("host.own_name",))
+def own_name(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Whether the name that `hostname` prints has an address on that very node.
+
+    ## Why it matters
+    gloo finds its own address by this name and falls back to loopback without one, which no other node can
+    reach; torchrun hands the name of its first node to all others as MASTER_ADDR. NET005 judges which address
+    it is once there are several nodes.
+
+    ## How we know
+    `getaddrinfo` of /proc/sys/kernel/hostname, asked on the node, within five seconds.
+
+    ## Fix
+    - **you** `export GLOO_SOCKET_IFNAME=` the interface of the job network, on every node; give
+      `--rdzv-endpoint` and `--local-addr` as addresses.
+    - **admin** a line `ADDRESS NAME` in /etc/hosts, or in the name server.
+
+    ## Source
+    aws-samples/aws-do-eks#69, ray-project/ray#42202; hosts(5), getaddrinfo(3).
+    """
+    for node in cluster.nodes:
+        found = known(known(node.host).own_name)
+        if found.addresses:
+            yield fine(Where(node=node.name), f"{found.name} is {', '.join(found.addresses)}")
+            continue
+        yield warn(
+            Where(node=node.name),
+            f"the node's own name {found.name!r} has no address",
+            why="gloo falls back to loopback without it, and other nodes cannot use the name as MASTER_ADDR.",
+            owner="node",
+            evidence=[seen(f"getaddrinfo({found.name})", "no address")],
+            fix=[*_own_address(node, found.name)],
+        )

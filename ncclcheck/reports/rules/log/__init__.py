@@ -1,0 +1,1 @@
+"""LOG: logs and Flight Recorder dumps."""

@@ -1,0 +1,114 @@
+"""LOG171: what one rank does alone while the others wait: preparing data, evaluating, writing a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.reports.judgement.findings import Finding, Where, you
+from ncclcheck.reports.rules.log.first import errors
+from ncclcheck.reports.subjects.logs.ending import goes_on_after
+from ncclcheck.reports.subjects.logs.hangs import at_last, place
+from ncclcheck.reports.subjects.logs.logged import cause, in_order, log_rule, said
+
+_WAITS = ("watchdog-timeout", "gloo-timeout", "store-wait", "monitored-barrier")
+_WHOLE = 100  # percent
+_IN_PARTS = you("Let each rank save its own part: torch.distributed.checkpoint, FSDP's sharded state dict.")
+
+
+@log_rule("LOG171", "no rank works alone for longer than the others wait")
+def nobody_works_alone_for_long(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    One rank was still preparing data, evaluating or saving when the others, which waited for it, gave up.
+
+    ## Why it matters
+    The time-out names a collective, often a barrier or the very first one, and looks like a fault of the
+    network. The job dies again and again after exactly the time-out (10 or 30 minutes by default), whatever is
+    done to NCCL.
+
+    ## How we know
+    Frames of a traceback or of py-spy: ranks that wait within `main_process_first` or `zero_first`, or the
+    frame of a rank that does not wait (`load_dataset`, `evaluate`, `save_checkpoint`). Or a progress bar of
+    preparation (`Running tokenizer on dataset: 47%`, `Map: 12%`) that was not at its end when the first rank
+    gave up, and no training step after it. The same of a checkpoint that is gathered or written
+    (`Retrieving full model state dict...`).
+
+    ## Fix
+    - **you** prepare the data once, before the job, and load it from the disk (`save_to_disk`, LLaMA-Factory's
+      `tokenized_path`); more processes for it (`num_proc`).
+    - **you** or wait longer: `ddp_timeout` (transformers, in seconds), `InitProcessGroupKwargs(timeout=...)`
+      (accelerate), `timeout=` of `init_process_group`.
+
+    ## Source
+    hiyouga/LlamaFactory#956, huggingface/transformers#17106, huggingface/accelerate#1114, NVIDIA/nccl#708 (the
+    same wait, before the first communicator is made).
+    """
+    waits = in_order(said(logs, *_WAITS))
+    if not waits or any(one.sign == "python-error" for one in errors(logs)):
+        return
+    found = _frame_of_another(logs, waits) or _first(logs) or _unfinished(logs, waits) or _saving(logs, waits)
+    if found is None:
+        return
+    what, rank, shown = found
+    who = "a rank" if rank is None else f"rank {rank}"
+    yield cause(
+        [shown, *waits[:2]],
+        f"{who} {what}, and the others gave up waiting for it",
+        why="The ranks that print the time-out only waited; nothing is wrong with the network.",
+        owner="job",
+        at=Where(node=shown.host or None) if rank is None else place(logs, rank),
+        fix=[
+            you("Confirm: see where that rank is, in the next run.", "py-spy dump --pid PID"),
+            *([_IN_PARTS] if shown.sign == "state-gathered" else []),
+            you("Do the work before the job and load the result (save_to_disk, tokenized_path), or with more "
+                "processes (num_proc)."),
+            you("Or let the others wait longer, in seconds: ddp_timeout of transformers, timeout= of "
+                "init_process_group, InitProcessGroupKwargs of accelerate."),
+        ],
+    )  # fmt: skip
+
+
+def _frame_of_another(logs: Logs, waits: list[LogEvent]) -> tuple[str, int | None, LogEvent] | None:
+    """A rank that does not wait, and the function that it was in; a step later nothing is told by it."""
+    waiting = {one.rank for one in waits}
+    for one in reversed(said(logs, "alone-frame", "save-frame")):
+        if one.rank is not None and one.rank not in waiting and not goes_on_after(logs, one.file, one.line):
+            return f"was in {one.fields['function']}", one.rank, one
+    return None
+
+
+def _first(logs: Logs) -> tuple[str, int | None, LogEvent] | None:
+    """The others wait until the first has done it."""
+    frame = at_last(logs, "first-frame")
+    if frame is None:
+        return None
+    local = frame.fields["function"].startswith("local_")
+    return f"was still doing alone what {frame.fields['function']} guards", None if local else 0, frame
+
+
+def _unfinished(logs: Logs, waits: list[LogEvent]) -> tuple[str, int | None, LogEvent] | None:
+    """A bar that was not at its end when the first rank gave up, and no step of training before that."""
+    gave_up = waits[0]
+    if any(one.order < gave_up.order for one in said(logs, "training-goes-on")):
+        return None
+    bars = [one for one in said(logs, "preparing") if one.file == gave_up.file]
+    last = max(bars, key=lambda one: one.order, default=None)
+    if last is None or int(last.fields["percent"]) >= _WHOLE or goes_on_after(logs, last.file, last.line):
+        return None
+    done = int(last.fields["percent"])
+    rank = 0 if all(one.rank for one in waits) else None
+    return f"was preparing data ({last.fields['what']}{f': {done} %' if done else ''})", rank, last
+
+
+def _saving(logs: Logs, waits: list[LogEvent]) -> tuple[str, int | None, LogEvent] | None:
+    """The last that was said before the first rank gave up is that a checkpoint is being gathered or written."""
+    if said(logs, "save-frame"):
+        return None
+    gave_up = waits[0]
+    saves = [one for one in said(logs, "state-gathered") if one.file == gave_up.file and one.order < gave_up.order]
+    last = max(saves, key=lambda one: one.order, default=None)
+    after = said(logs, "training-goes-on", "work-goes-on")
+    if last is None or any(one.file == last.file and one.order > last.order for one in after):
+        return None
+    return "was likely still saving a checkpoint", None, last

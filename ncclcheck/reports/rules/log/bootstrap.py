@@ -1,0 +1,247 @@
+"""LOG010 to LOG013: the interface that NCCL takes for its first connections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.reports.judgement.findings import Finding, Remedy, Where, admin, fail, you
+from ncclcheck.reports.subjects.logs.dialled_addresses import (
+    dialled,
+    is_virtual,
+    listed,
+    names,
+    reach,
+    taken,
+    targets,
+)
+from ncclcheck.reports.subjects.logs.logged import at_host, by_known_host, cause, log_rule, process_of, said
+from ncclcheck.reports.subjects.logs.reported import (
+    hosts_with,
+    setting,
+    settings_seen,
+    several_hosts,
+    starting,
+    version_seen,
+    within_a_host,
+)
+
+_NAME_IT = you(
+    "Name the interface of the nodes' common network, on all nodes.",
+    "export NCCL_SOCKET_IFNAME==eth0    # or all but these: ^docker,br-,veth,virbr,cni,lo",
+)
+_LOOK = you("Confirm: look at the interfaces of that node, where the job runs.", "ip -br addr")
+_ZERO = "0"
+
+
+@log_rule("LOG010", "NCCL took interfaces that lead to the other nodes")
+def virtual(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    NCCL took a bridge of containers or virtual machines, a tunnel, or a link-local address for its connections.
+
+    ## Why it matters
+    docker0 and virbr0 have the same address on every host: a rank that dials 172.17.0.1 reaches its own host, and
+    is refused or waits. A link-local address (fe80::) is reached on its own wire only. The start hangs or ends.
+
+    ## How we know
+    `Bootstrap : Using docker0:172.17.0.1<0>` or `NET/Socket : Using ...` of processes on several hosts that did
+    not come through their start; or a connection failed to such an address, or to one that two hosts call their
+    own. NCCL leaves out lo and docker by itself, virbr from 2.28 on only; other bridges never. By the names of
+    interfaces alone: one that leads to the other nodes after all (a VPN) is not blamed where the start worked.
+
+    ## Fix
+    - **you** `export NCCL_SOCKET_IFNAME==eth0` with the interface of the nodes' network, or
+      `^docker,br-,veth,virbr`; for link-local addresses also `NCCL_SOCKET_FAMILY=AF_INET`.
+    - **admin** put it in /etc/nccl.conf of every node.
+
+    ## Source
+    NVIDIA/nccl#697, horovod/horovod#310, pytorch/pytorch#68893; NCCL user guide, NCCL_SOCKET_IFNAME.
+    """
+    failed = dialled(logs, "virtual", "link-local")
+    for host, events in by_known_host(one.event for one in failed).items():
+        here, own = [one for one in failed if one.event.host == host], process_of(logs, events[0])
+        owners = {owner for one in here for owner in hosts_with(logs, one.address)}
+        local = here[0].kind == "link-local"
+        yield cause(
+            events,
+            f"NCCL on {names([host])} dials {targets(here)}, "
+            + ("link-local: it is reached on its own wire only" if local else "an address of a host's own bridge"),
+            why="Such an address does not lead to the other node: the rank dials its own host, or nobody.",
+            owner="job",
+            at=Where(node=owners.pop()) if len(owners) == 1 else at_host(host, events),
+            fix=[_same_address(logs), _NAME_IT, admin("Make it the default of every node.", "cat /etc/nccl.conf")],
+            more=[*taken([own] if own else []), *settings_seen(logs, "NCCL_SOCKET_IFNAME")],
+        )
+    if not failed and several_hosts(logs):
+        yield from _stuck(logs)
+
+
+def _stuck(logs: Logs) -> Iterator[Finding]:
+    """No connection failed aloud: the ranks of each host talk to themselves and wait."""
+    begun = [one for one in logs.processes if starting(one)]
+    first = [one for one in begun if one.bootstrap and is_virtual(one.bootstrap.interface)]
+    data = [one for one in begun if one.network == "Socket" and listed([one])]
+    if found := first or data:
+        which = "its first connections" if first else "data"
+        yield fail(
+            Where(node=found[0].host),
+            f"NCCL uses an interface of containers or a tunnel for {which} on {names(one.host for one in found)}",
+            why="It leads to no other node as a rule; the start of this job did not come to its end.",
+            owner="job",
+            evidence=taken(found) if first else listed(found),
+            fix=[_same_address(logs), _NAME_IT, admin("Make it the default of every node.", "cat /etc/nccl.conf")],
+        )
+
+
+def _same_address(logs: Logs) -> Remedy:
+    return you(
+        "Confirm: two nodes have the same address there, or cannot reach it from each other.",
+        "ip -br addr",
+        reach(logs),
+    )
+
+
+@log_rule("LOG011", "NCCL does not stay on loopback in a job of several nodes")
+def loopback(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    NCCL took `lo` for its first connections, or dials 127.0.0.1, although the job has several nodes.
+
+    ## Why it matters
+    The other nodes are told "reach me at 127.0.0.1", dial themselves, and wait or are refused.
+
+    ## How we know
+    `Bootstrap : Using lo:127.0.0.1<0>` of processes on several hosts that did not come through their start, or a
+    connection failed to a loopback address. NCCL takes lo where no other interface is up, where NCCL_SOCKET_IFNAME
+    says so, and by a fault of 2.29 with NCCL_COMM_ID (fixed in 2.30.3).
+
+    ## Fix
+    - **you** `export NCCL_SOCKET_IFNAME==eth0`, or unset it where it says lo.
+    - **admin** bring the node's interface up: `ip -br link`.
+
+    ## Source
+    NVIDIA/nccl#2047, NVIDIA/nccl#286; NCCL user guide, NCCL_SOCKET_IFNAME.
+    """
+    failed = [one.event for one in dialled(logs, "loopback")]
+    on_lo = [one for one in logs.processes if one.bootstrap and one.bootstrap.interface == "lo" and starting(one)]
+    fix = [
+        you("Confirm: see which interfaces are up on that node, and what the variable says.",
+            "ip -br addr", "env | grep NCCL_SOCKET_IFNAME"),
+        _NAME_IT,
+        admin("Bring the interface up that the nodes share.", "ip -br link", "ip link set eth0 up"),
+    ]  # fmt: skip
+    why = "Its address is 127.0.0.1 for everybody: ranks of other nodes dial themselves."
+    more = settings_seen(logs, "NCCL_SOCKET_IFNAME", "NCCL_COMM_ID")
+    if failed:
+        host = names(one.host for one in failed)
+        yield cause(failed, f"NCCL on {host} dials a loopback address", why=why, owner="node", fix=fix, more=more)
+    elif on_lo and several_hosts(logs):
+        yield fail(
+            Where(node=on_lo[0].host),
+            f"NCCL took lo for its first connections on {names(one.host for one in on_lo)}",
+            why=why,
+            owner="node",
+            evidence=[*taken(on_lo), *more],
+            fix=fix,
+        )
+
+
+@log_rule("LOG012", "NCCL finds the interface that it was told to take")
+def no_interface(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    No interface of the node fits NCCL_SOCKET_IFNAME, or the node has none that NCCL would take.
+
+    ## Why it matters
+    The rank ends at once or, in newer versions, goes on with an address that nobody wrote, and ends with a line
+    about a family that "is neither AF_INET nor AF_INET6". Nothing names the variable.
+
+    ## How we know
+    `Bootstrap : no socket interface found`; or the line about the family together with NCCL_SOCKET_IFNAME in the
+    log or with a number that is no family of any kind (memory that was never written). Where the number is 0 and
+    no interface was asked for, different NCCL versions are likelier: LOG018. One letter alone is taken for no
+    name.
+
+    ## Fix
+    - **you** compare the value with `ip -br addr` on the node that says it; name all in one list where nodes
+      differ: `NCCL_SOCKET_IFNAME="=eno1,eth0"`; without `=` a name is a prefix.
+    - **admin** one /etc/nccl.conf for each kind of node.
+
+    ## Source
+    NVIDIA/nccl#1837, NVIDIA/nccl-tests#219; NCCL user guide, NCCL_SOCKET_IFNAME.
+    """
+    events = [
+        *said(logs, "no-socket-interface"),
+        *(one for one in said(logs, "socket-family") if _unwritten(logs, one)),
+    ]
+    for host, found in by_known_host(events).items():
+        asked = setting(logs, "NCCL_SOCKET_IFNAME", found[0])
+        yield cause(
+            found,
+            f"no interface of {names([host])} fits NCCL_SOCKET_IFNAME={asked}" if asked
+            else f"NCCL finds no interface on {names([host])} that it may take",
+            why="Without an interface the rank has no address that the others could dial.",
+            owner="job",
+            at=at_host(host, found),
+            fix=[
+                _LOOK,
+                you("Name an interface that this node has; a list where nodes differ.",
+                    'export NCCL_SOCKET_IFNAME="=eth0,eno1"', "unset NCCL_SOCKET_IFNAME   # as NCCL chooses"),
+                admin("Set it for each kind of node.", "cat /etc/nccl.conf"),
+            ],
+            more=[*settings_seen(logs, "NCCL_SOCKET_IFNAME"), *version_seen(logs, found[0])],
+        )  # fmt: skip
+
+
+def _unwritten(logs: Logs, event: LogEvent) -> bool:
+    """An address of memory that nobody wrote, rather than one of another version's layout."""
+    versions = {one.version for one in logs.processes if one.version}
+    if len(versions) > 1:
+        return False
+    return event.fields.get("family") != _ZERO or setting(logs, "NCCL_SOCKET_IFNAME", event) is not None
+
+
+@log_rule("LOG013", "the node has a network of a kind that NCCL can use")
+def no_network(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    NCCL could not make a socket for the address that it took: the system has no such family of addresses.
+
+    ## Why it matters
+    A container without a network (`--network none`), or one with IPv6 addresses on a kernel that has IPv6 switched
+    off, has no address to be dialled at. The rank ends with "unhandled system error". A line about libibverbs
+    before it is no cause.
+
+    ## How we know
+    `Socket creation failed : Address family not supported by protocol` of NCCL (torch's own line about IPv6 with
+    errno 97 is harmless, for it tries IPv4 next), or the line about family 0 where one host only is in the log.
+
+    ## Fix
+    - **you** `docker run --network host ...`; or `export NCCL_SOCKET_FAMILY=AF_INET`.
+    - **admin** give the container a network; look at `sysctl net.ipv6.conf.all.disable_ipv6`.
+
+    ## Source
+    NVIDIA/nccl-tests#14, NVIDIA/nccl#210; NCCL user guide, NCCL_SOCKET_FAMILY; socket(2).
+    """
+    events = [*said(logs, "no-address-family"), *_alone(logs)]
+    for host, found in by_known_host(events).items():
+        yield cause(
+            found,
+            f"NCCL cannot make a socket on {names([host])}: there is no usable IP address",
+            why="Even ranks of one node find each other over TCP first.",
+            owner="node",
+            at=at_host(host, found),
+            fix=[
+                you("Confirm: see whether the container has more than lo.", "ip -br addr"),
+                you("Give it the host's network, or keep NCCL to IPv4.", "docker run --network host ...",
+                    "export NCCL_SOCKET_FAMILY=AF_INET"),
+                admin("See whether IPv6 is off while addresses of it are there.",
+                      "sysctl net.ipv6.conf.all.disable_ipv6"),
+            ],
+        )  # fmt: skip
+
+
+def _alone(logs: Logs) -> list[LogEvent]:
+    """The line about family 0 where one host only speaks, one version, and no interface was asked for."""
+    return [one for one in said(logs, "socket-family") if within_a_host(logs) and not _unwritten(logs, one)]

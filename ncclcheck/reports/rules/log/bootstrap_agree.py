@@ -1,0 +1,236 @@
+"""LOG016 to LOG018: ranks that do not agree on what they are parts of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
+from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, admin, fail, seen, you
+from ncclcheck.reports.subjects.logs.dialled_addresses import names
+from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said
+from ncclcheck.reports.subjects.logs.reported import (
+    finished_start,
+    setting,
+    settings_seen,
+    starting,
+    within_a_host,
+)
+
+_SOCKET, _VERBS = "3", "4"
+_TRANSPORTS = {_SOCKET: "NET/Socket", _VERBS: "NET/IB"}
+_LATER_ENCODING = 10_000  # 2.9 and later write two digits a part
+
+
+@log_rule("LOG016", "all ranks use the same network of NCCL")
+def one_network(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    Some ranks send over TCP (NET/Socket) and others over RDMA (NET/IB or a plugin), in one job.
+
+    ## Why it matters
+    The two do not understand each other: the ranks end in their start, or hang. Mostly one node lost its RDMA
+    cards (no device in the container, port down), or a variable is set on one node only.
+
+    ## How we know
+    `socketFinalizeAccept: wrong type 3 != 4` or `4 != 3`: 3 is NET/Socket, 4 NET/IB, the peer's first (2.16 and
+    later); or `Using network ...` differs between hosts whose start did not come to its end.
+
+    ## Fix
+    - **you** set NCCL_IB_DISABLE and NCCL_NET alike on all nodes; to go on at once over TCP: `NCCL_IB_DISABLE=1`
+      on all.
+    - **admin** bring back RDMA on the node that fell back to TCP: `ibstat`, /dev/infiniband in the container.
+
+    ## Source
+    NVIDIA/nccl-tests#188, hiyouga/LLaMA-Factory#3641; NCCL's source, enum ncclSocketType.
+    """
+    wrong = [one for one in said(logs, "wrong-socket-type") if _of_networks(one)]
+    networks = {one.host: one.network for one in logs.processes if one.network and starting(one)}
+    differ = len(set(networks.values())) > 1
+    if not wrong and not differ:
+        return
+    fallen = [host for host, network in networks.items() if network == "Socket"] if differ else []
+    if any(one.host in fallen or not fallen for one in said(logs, "ib-open-device")):
+        return  # LOG031: that is why it fell back
+    what = (
+        f"{names(fallen)} uses NET/Socket, {names(set(networks) - set(fallen))} {_others(networks)}"
+        if fallen
+        else f"a peer of {names(one.host for one in wrong)} uses another network of NCCL{_sides(wrong)}"
+    )
+    at = Where(node=fallen[0]) if fallen else None
+    evidence = [seen(f"network of {host}", network) for host, network in [*networks.items()][:4]] if differ else []
+    evidence += settings_seen(logs, "NCCL_IB_DISABLE", "NCCL_NET")
+    why = "TCP and RDMA do not understand each other: the ranks end, or wait for ever."
+    fix = [
+        you("Confirm: compare what each node took.",
+            "grep -n 'Using network\\|NET/IB' LOG", "env | grep -E 'NCCL_(IB|NET)'"),
+        you("Until it is fixed use TCP on all nodes.", "export NCCL_IB_DISABLE=1"),
+        admin("Bring the RDMA cards of that node back.", "ibstat", "ls -l /dev/infiniband"),
+    ]  # fmt: skip
+    if wrong:
+        yield cause(wrong, what, why=why, owner="node", fix=fix, at=at, more=evidence)
+    else:
+        place = Where(node=(fallen or [*networks])[0])
+        yield fail(place, what, why=why, owner="node", evidence=_begins(logs) + evidence, fix=fix)
+
+
+def _of_networks(event: LogEvent) -> bool:
+    """Before 2.27 and from 2.30.7 the line tells both types; in between it may tell none."""
+    types = {event.fields.get("got"), event.fields.get("wanted")}
+    return types in ({_SOCKET, _VERBS}, {None})
+
+
+def _others(networks: dict[str, str]) -> str:
+    return ", ".join(sorted({network for network in networks.values() if network != "Socket"})) or "another"
+
+
+def _sides(events: list[LogEvent]) -> str:
+    got = next((one.fields["got"] for one in events if "got" in one.fields), "")
+    own = next((one.fields["wanted"] for one in events if "wanted" in one.fields), "")
+    return f": it uses {_TRANSPORTS.get(got, got)}, this one {_TRANSPORTS.get(own, own)}" if got and own else ""
+
+
+def _begins(logs: Logs) -> list[Evidence]:
+    """The first process of each network."""
+    first = {one.network: one for one in reversed(logs.processes) if one.network}
+    return [
+        seen(f"{one.file}:{one.first_line}", f"{one.host}:{one.pid} uses {network}")
+        for network, one in first.items()
+    ]
+
+
+@log_rule("LOG017", "only ranks of this job dial NCCL's ports")
+def strangers(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    Something connected to a port of NCCL and did not speak as a rank of this communicator does.
+
+    ## Why it matters
+    Ranks of another job or left over from an earlier one, a port scanner or a monitor. NCCL up to 2.30.4 may end
+    the rank for it.
+
+    ## How we know
+    `wrong magic A != B`: each communicator has a random number of its own, and A is what came. Where A is text
+    ("HTTP", "SSH-") it is no NCCL at all. Other pairs of types than 3 and 4 in `wrong type` are of the same kind.
+    In 2.30.7 it is information: the connection is dropped. Behind a service mesh it is LOG029.
+
+    ## Fix
+    - **you** end what is left of earlier jobs on the nodes; give two jobs different nodes or ports.
+    - **admin** keep scanners away from compute nodes.
+
+    ## Source
+    NCCL's source, socket.cc (2.16 and later); NCCL user guide, Troubleshooting, Networking.
+    """
+    strange = [one for one in said(logs, "wrong-socket-type") if not _of_networks(one)]
+    events = sorted([*said(logs, "wrong-magic"), *strange], key=lambda one: one.order)
+    loud = [one for one in events if one.level != "INFO"]
+    if loud and not finished_start(logs) and not said(logs, "mesh-sidecar"):
+        peers = sorted({one.fields["peer"] for one in loud if "peer" in one.fields})
+        yield cause(
+            loud,
+            f"something that is no rank of this job dials NCCL on {names(one.host for one in loud)}"
+            + (f", from {', '.join(peers[:3])}" if peers else "") + _spoken(loud),
+            why="A second job, a process left over, or a port scanner; the rank may end for it.",
+            owner="site",
+            fix=[
+                you("Confirm: look who else runs on the node, and who dials.",
+                    "ps -eo pid,user,lstart,cmd | grep -i python", "ss -tnp"),
+                you("End what an earlier job left.", "pgrep -af 'torchrun|python'"),
+                admin("Keep port scanners away from the compute nodes."),
+            ],
+        )  # fmt: skip
+
+
+def _spoken(events: list[LogEvent]) -> str:
+    """What came instead of the number, where it is text: its bytes stand last first."""
+    for event in events:
+        told = event.fields.get("got", "").rjust(16, "0") if event.sign == "wrong-magic" else ""
+        text = bytes.fromhex(told)[::-1].decode("ascii", "ignore") if told else ""
+        if len(text) == 8 and text.isprintable():
+            return f": it said {text!r}"
+    return ""
+
+
+@log_rule("LOG018", "all ranks use the same NCCL version")
+def one_version(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    Ranks of one job loaded different versions of libnccl.
+
+    ## Why it matters
+    What they exchange in the start has another layout in each version. 2.23 and later say so; before that ranks
+    end with "Message truncated" or "family 0 is neither AF_INET", or hang.
+
+    ## How we know
+    `Mismatched NCCL version detected`; or versions that processes told; or, where no version is told, the two
+    lines that such a mixture makes. Those two can also come from different NCCL_* variables or a stale process,
+    and the finding says so.
+
+    ## Fix
+    - **you** one environment or image on all nodes; one of the wheels nvidia-nccl-cu11 and -cu12, not both.
+    - **admin** remove an old libnccl.so.2 of the system from the loader's path.
+
+    ## Source
+    NVIDIA/nccl#1267 (2.19.3 and 2.20.5 in one job); NCCL's source, init.cc (2.23 and later).
+    """
+    told = said(logs, "nccl-mismatch")
+    versions = {one.version: one for one in reversed(logs.processes) if one.version and starting(one)}
+    signs = [
+        *said(logs, "bootstrap-truncated"),
+        *(one for one in said(logs, "socket-family") if _of_another(logs, one)),
+    ]
+    if told:
+        first = told[0]
+        a, b = (f"{_version(first.fields[key])} on rank {first.fields['rank_' + key]}" for key in "ab")
+        yield cause(told, f"ranks loaded different NCCL versions: {a}, {b}", why=_LAYOUT, owner="job",
+                    fix=_VERSIONS, at=_rank(logs, int(first.fields["rank_b"])))  # fmt: skip
+    elif len(versions) > 1:
+        odd = min(versions.values(), key=lambda one: sum(p.version == one.version for p in logs.processes))
+        what = "processes loaded different NCCL versions: " + ", ".join(sorted(versions))
+        evidence = [seen(f"{p.file}:{p.first_line}", f"{p.host}:{p.pid} NCCL {v}") for v, p in versions.items()]
+        at = Where(node=odd.host)
+        if signs:
+            yield cause(signs, what, why=_LAYOUT, owner="job", fix=_VERSIONS, at=at, more=evidence)
+        else:
+            yield fail(at, what, why=_LAYOUT, owner="job", evidence=evidence, fix=_VERSIONS)
+    elif signs:
+        yield cause(
+            signs,
+            f"{names(one.host for one in signs)} could not read what a peer sent: most likely the peer has "
+            "another NCCL version",
+            why="Else NCCL_* variables that differ, or a process left over; the log tells no versions.",
+            owner="job",
+            fix=_VERSIONS,
+        )
+
+
+_LAYOUT = "What ranks exchange in their start has another layout in each version: they end or hang."
+_VERSIONS = [
+    you(
+        "Confirm: compare the version and the file on every node.",
+        'python -c "import torch; print(torch.cuda.nccl.version())"',
+        "pip list | grep nvidia-nccl; ldconfig -p | grep libnccl; env | grep LD_LIBRARY_PATH",
+    ),
+    you("Use one environment or image on all nodes, with one of the wheels.", "pip uninstall nvidia-nccl-cu11"),
+    admin("Remove an older libnccl of the system.", "ldconfig -p | grep libnccl"),
+]
+
+
+def _of_another(logs: Logs, event: LogEvent) -> bool:
+    """Family 0 without an interface that was asked for: NVIDIA/nccl#1267. One host alone is LOG013."""
+    versions = {one.version for one in logs.processes if one.version}
+    asked = setting(logs, "NCCL_SOCKET_IFNAME", event) is not None
+    return len(versions) > 1 or (event.fields.get("family") == "0" and not asked and not within_a_host(logs))
+
+
+def _version(code: str) -> str:
+    number = int(code)
+    return (
+        f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+        if number >= _LATER_ENCODING
+        else f"{number // 1000}.{number // 100 % 10}.{number % 100}"
+    )
+
+
+def _rank(logs: Logs, rank: int) -> Where:
+    process: LogProcess | None = next((one for one in logs.processes if one.rank == rank), None)
+    return Where(node=process.host if process else None, rank=rank)

@@ -1,0 +1,271 @@
+"""LOG014, LOG015, LOG025, LOG026 and LOG029: connections that NCCL could not make over the right network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from shlex import quote
+
+from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, admin, seen, you
+from ncclcheck.reports.subjects.logs.dialled_addresses import Dialled, dialled, names, reach, taken, targets, twins
+from ncclcheck.reports.subjects.logs.logged import at_host, by_known_host, cause, log_rule, process_of, said, where
+from ncclcheck.reports.subjects.logs.reported import finished_start, hosts_with, settings_seen
+
+_PORTS = "sysctl net.ipv4.ip_local_port_range"
+
+
+def _at_hosts(found: list[Dialled]) -> Iterator[tuple[str, list[LogEvent], list[Dialled]]]:
+    for host, events in by_known_host(one.event for one in found).items():
+        yield host, events, [one for one in found if one.event.host == host]
+
+
+def _unsaid(event: LogEvent) -> str:
+    return "NCCL does not say why" if "POLLOUT" in event.text else "timed out"
+
+
+def _errors(events: list[LogEvent]) -> str:
+    return ", ".join(dict.fromkeys(event.fields.get("error", _unsaid(event)) for event in events))
+
+
+def _word(found: list[Dialled]) -> str:
+    """The address, as a word to paste."""
+    return quote(found[0].address) if found[0].address else "ADDRESS"
+
+
+def _owners(logs: Logs, found: list[Dialled]) -> list[str]:
+    return [host for one in found if one.address for host in hosts_with(logs, one.address)]
+
+
+@log_rule("LOG014", "packets between the nodes' addresses get through")
+def unreached(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    NCCL dialled an ordinary address of another node, and the network or a firewall did not let it through.
+
+    ## Why it matters
+    NCCL listens on ports that the kernel picks (net.ipv4.ip_local_port_range, mostly 32768 to 60999), not on
+    MASTER_PORT. A firewall that lets ping, ssh and MASTER_PORT through still ends the job in its start.
+
+    ## How we know
+    The error of connect(2) in NCCL's line. `No route to host` between nodes of one subnet is nearly always a
+    firewall that rejects, else a node that is down; `Connection timed out` one that drops, or a wrong way;
+    `Network is unreachable` that the node has no route. Where NCCL took an interface named ib* it did so because
+    it prefers them: partitions without IP between them look the same. The log cannot tell these apart; the
+    commands can.
+
+    ## Fix
+    - **you** measure it: `ncclcheck env --hosts A,B` tries each way; name an interface that works in
+      NCCL_SOCKET_IFNAME.
+    - **admin** open the range of local ports between the nodes (firewalld, ufw, iptables, security group), or
+      repair the route.
+
+    ## Source
+    NVIDIA/nccl#352, NVIDIA/nccl-tests#162; NCCL user guide, Troubleshooting, Networking, and NCCL_SOCKET_IFNAME;
+    connect(2).
+    """
+    failed = dialled(logs, "unreached")
+    end = _common_end(logs, failed)
+    for host, events, here in _at_hosts(failed):
+        own, peers = process_of(logs, events[0]), _owners(logs, here)
+        over = own.bootstrap.interface if own and own.bootstrap else ""
+        stood = all(event.sign == "connection-gone" for event in events)
+        whose = f" ({names(peers)})" if peers else ""
+        yield cause(
+            events,
+            f"{names([host])} {'lost' if stood else 'cannot open'} its connection to {targets(here)}{whose}: "
+            + _errors(events),
+            why=_why(over),
+            owner="site",
+            at=end or at_host(host, events),
+            fix=[
+                you("Confirm: try every node from every other, on ports as NCCL takes them.",
+                    reach(logs, host, *peers), f"ip route get {_word(here)}"),
+                you("Take another interface where this one leads nowhere.", "export NCCL_SOCKET_IFNAME==eth0"),
+                admin("Let the nodes reach each other on all local ports.", _PORTS, "firewall-cmd --list-all",
+                      "iptables -S | grep -E 'REJECT|DROP'"),
+            ],
+            more=[*taken([own] if own else []), *settings_seen(logs, "NCCL_SOCKET_IFNAME")],
+        )  # fmt: skip
+
+
+def _common_end(logs: Logs, failed: list[Dialled]) -> Where | None:
+    """The one host that several others could not reach."""
+    owners = [_owners(logs, [one]) for one in failed]
+    ends, known = {owner for some in owners for owner in some}, all(owners)
+    several = len({one.event.host for one in failed} - {""}) > 1
+    return Where(node=ends.pop()) if known and several and len(ends) == 1 else None
+
+
+def _why(interface: str) -> str:
+    if interface.startswith("ib"):
+        return f"A firewall, or {interface}: NCCL prefers ib*, and this one may lead to its own partition only."
+    return (
+        "A firewall on the ports that NCCL listens on (not MASTER_PORT), a missing route, or a node that is down."
+    )
+
+
+@log_rule("LOG015", "whom NCCL dials listens", symptom=True)
+def refused(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    NCCL dialled an ordinary address, the host answered, and nobody listened on the port.
+
+    ## Why it matters
+    Either the address belongs to another host than the one that told it (two with the same address), or the peer's
+    process had died before. In the second case this line follows from what killed the peer.
+
+    ## How we know
+    `Connection refused` in NCCL's line, after its retries (NCCL tries several times for seconds; its lines about
+    retries alone are harmless). Counts as a cause only where the log has nothing more exact; addresses of bridges,
+    of loopback and those that two hosts have are LOG010 and LOG011.
+
+    ## Fix
+    - **you** look at the log of the peer: its first error is the cause. If it has none, see who owns the address.
+    - **admin** remove a duplicate address from the network.
+
+    ## Source
+    horovod/horovod#789; NCCL user guide, Troubleshooting, Networking; connect(2).
+    """
+    for host, events, here in _at_hosts(dialled(logs, "refused")):
+        peers = _owners(logs, here)
+        whose = f" of {names(peers)}" if peers else ""
+        yield cause(
+            events,
+            f"nobody listens at {targets(here)}{whose}, which NCCL on {names([host])} dials",
+            why="The process there had ended before, or another host has the address as well.",
+            owner="job",
+            at=Where(node=peers[0]) if len(set(peers)) == 1 else at_host(host, events),
+            fix=[
+                you("Confirm: look for the first error of the process there.",
+                    "grep -nE 'WARN|Error|signal' LOG_OF_THAT_HOST | head"),
+                you("If it has none, see which host has the address.",
+                    f"ip neigh show {_word(here)}", reach(logs, host, *peers)),
+            ],
+        )  # fmt: skip
+
+
+@log_rule("LOG026", "each node has one interface in a subnet")
+def twin(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    Connections fail on a node of which NCCL uses two interfaces with addresses of what looks like one subnet.
+
+    ## Why it matters
+    The kernel sends to a subnet through one of them, whichever route comes first; NCCL does not bind the other.
+    Answers go to an address that the peer did not dial, and connections time out although the interface was named.
+
+    ## How we know
+    `NET/Socket : Using [0]eth0:10.0.3.17<0> [1]eth1:10.0.3.117<0>`: addresses that differ in the last byte only,
+    and a connection of that process that no host answered. The netmask is not in a log: confirm it.
+
+    ## Fix
+    - **you** keep NCCL to one of them: `export NCCL_SOCKET_IFNAME==eth0`.
+    - **admin** give each interface a subnet of its own, or source routing (rules by address) for both.
+
+    ## Source
+    NVIDIA/nccl#1581; ip-route(8), ip-rule(8).
+    """
+    for host, events, here in _at_hosts(dialled(logs, "twin")):
+        first, second = twins(process_of(logs, events[0]))
+        yield cause(
+            events,
+            f"{names([host])} has {first.interface} and {second.interface} in one subnet, "
+            f"and cannot reach {targets(here)}: {_errors(events)}",
+            why="The kernel picks one of the two for all that it sends to that subnet, whatever NCCL chose.",
+            owner="node",
+            at=at_host(host, events),
+            fix=[
+                you("Confirm: see through which of them the kernel goes.", "ip -br addr",
+                    f"ip route get {_word(here)} from {quote(second.address)}"),
+                you("Use one of them.", f"export NCCL_SOCKET_IFNAME=={quote(first.interface)}"),
+                admin("Put them into different subnets."),
+            ],
+            more=[seen("NET/Socket", f"{one.interface} {one.address}") for one in (first, second)],
+        )  # fmt: skip
+
+
+@log_rule("LOG025", "NCCL may open as many sockets as it needs")
+def too_many_files(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A process reached its limit of open files while NCCL made connections.
+
+    ## Why it matters
+    Each rank holds sockets to many peers, the root of the bootstrap one of every rank: 1024 files are too few from
+    some hundred ranks on. The rank that gets none ends the start of all.
+
+    ## How we know
+    `Accept failed: Too many open files`, `Call to socket failed : Too many open files`: errno 24 of NCCL's own
+    calls.
+
+    ## Fix
+    - **you** `ulimit -n 131072` in the script that starts the ranks, as far as the hard limit lets you.
+    - **admin** raise it in limits.conf and in the unit of slurmd or docker, which hand their own limit on.
+
+    ## Source
+    NCCL user guide, Troubleshooting, Runtime and MPI issues; getrlimit(2), limits.conf(5).
+    """
+    for host, events in by_known_host(said(logs, "nccl-too-many-files")).items():
+        yield cause(
+            events,
+            f"NCCL reached the limit of open files on {names([host])}",
+            why="The rank gets no more sockets, and the start of all ranks ends.",
+            owner="node",
+            at=at_host(host, events),
+            fix=[
+                you("Confirm: look at the limit as the launcher hands it on.",
+                    "srun bash -c 'ulimit -Sn; ulimit -Hn'"),
+                you("Raise it before the ranks start.", "ulimit -n 131072"),
+                admin("Raise the hard limit, also of the service that starts jobs.",
+                      "systemctl show slurmd docker -p LimitNOFILE"),
+            ],
+            more=_world(logs),
+        )  # fmt: skip
+
+
+def _world(logs: Logs) -> list[Evidence]:
+    return [seen("ranks", logs.world)] if logs.world else []
+
+
+_BROKEN = ("connection-reset", "remote-closed", "broken-pipe", "wrong-magic", "connect-failed", "gloo-mesh")
+
+
+@log_rule("LOG029", "no service mesh stands between the ranks", symptom=True)
+def sidecar(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A sidecar of a service mesh (Istio, Envoy) takes the connections of the ranks over.
+
+    ## Why it matters
+    NCCL, gloo and torch's store speak their own protocols over ports that nobody declared. A proxy that waits for
+    HTTP or TLS, or knows no such port, resets the connections; ranks end in their start, or after an idle hour.
+
+    ## How we know
+    Connections come from 127.0.0.6, from which Istio's sidecar passes on what it took, or the log has Envoy's own
+    lines; and connections were reset or closed, or something foreign came. Counts as a cause only where the log
+    has nothing more exact: resets alone do not tell a mesh from a peer that ended.
+
+    ## Fix
+    - **you** leave the sidecar out of the job's pods: the annotation `sidecar.istio.io/inject: "false"`.
+    - **admin** leave the namespace out, and look at NetworkPolicy: all ports between the pods of one job.
+
+    ## Source
+    Kubernetes documentation, Network Policies; NCCL user guide, Troubleshooting, Networking.
+    """
+    events = said(logs, "mesh-sidecar")
+    broken = said(logs, *_BROKEN)
+    if events and broken and not finished_start(logs):
+        yield cause(
+            [*events, *(one for one in broken if one not in events)],
+            "a service mesh's sidecar takes the ranks' connections over",
+            why="It does not understand what NCCL and torch say to each other, and resets the connections.",
+            owner="site",
+            at=where(events[0]),
+            fix=[
+                you("Confirm: see whether the pods have a second container.",
+                    "kubectl get pods -o custom-columns=NAME:.metadata.name,CONTAINERS:.spec.containers[*].name"),
+                you("Leave it out of the job's pods.", "kubectl explain pod.metadata.annotations   # "
+                    'sidecar.istio.io/inject: "false"'),
+                admin("Let the pods of one job reach each other on all ports.", "kubectl get networkpolicy -A"),
+            ],
+        )  # fmt: skip

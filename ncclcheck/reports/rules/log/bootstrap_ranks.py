@@ -1,0 +1,84 @@
+"""LOG022: the numbers of the ranks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, seen, you
+from ncclcheck.reports.subjects.logs.logged import cause, log_rule, process_of, said, where
+
+
+@log_rule("LOG022", "each rank has a number of its own, and all know how many they are")
+def numbers(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    Two processes came with the same RANK, ranks were told different numbers of ranks, or one is out of range.
+
+    ## Why it matters
+    NCCL counts who checks in: with a number twice another one is missing, and all wait or end in the start. Mostly
+    RANK or WORLD_SIZE is set by hand on a node, or srun starts torchrun once for each GPU.
+
+    ## How we know
+    `rank 3 of 16 ranks has already checked in`, `mismatch in rank count from procs 16 : 8`, `Invalid rank
+    requested`; of a sampler `Invalid rank 8, rank should be in the interval`.
+
+    ## Fix
+    - **you** let one launcher number the ranks: torchrun once a node (`--ntasks-per-node=1`), or srun with
+      `RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID` within the task; each node another
+      --node-rank.
+
+    ## Source
+    NCCL's source, bootstrap.cc; PyTorch documentation, torchrun, Environment variables; srun(1).
+    """
+    twice = said(logs, "duplicate-rank")
+    differ = said(logs, "world-differs")
+    outside = said(logs, "rank-out-of-range")
+    if twice:
+        what = f"two processes came as rank {twice[0].fields['rank']} of {twice[0].fields['world']}"
+    elif differ:
+        what = f"ranks were told different numbers of ranks: {differ[0].fields['a']} and {differ[0].fields['b']}"
+    elif outside:
+        fields = outside[0].fields
+        what = f"a rank has the number {next(iter(fields.values()), '')}, which is out of range"
+    else:
+        return
+    yield cause(
+        sorted([*twice, *differ, *outside], key=lambda one: one.order),
+        what,
+        why="With a number that is wrong another one is missing, and all ranks wait or end.",
+        owner="job",
+        at=_odd_number(logs, twice) or _odd_count(logs) or where((twice or differ or outside)[0]),
+        fix=[
+            you("Confirm: let every process print its numbers before the first collective.",
+                "srun bash -c 'echo $(hostname) RANK=$RANK WORLD_SIZE=$WORLD_SIZE LOCAL_RANK=$LOCAL_RANK' | sort"),
+            you("Let one launcher number them: torchrun once a node.",
+                "srun --ntasks-per-node=1 torchrun --nnodes=$SLURM_NNODES --nproc-per-node=8 --rdzv-backend=c10d "
+                "--rdzv-endpoint=$HEAD:29500 train.py"),
+        ],
+        more=_told(logs, twice or differ or outside),
+    )  # fmt: skip
+
+
+def _odd_number(logs: Logs, twice: list[LogEvent]) -> Where | None:
+    """The rank that came twice, on the host where it came last."""
+    if not twice:
+        return None
+    rank = int(twice[0].fields["rank"])
+    hosts = [one.host for one in logs.processes if one.rank == rank]
+    return Where(node=hosts[-1] if hosts else None, rank=rank)
+
+
+def _odd_count(logs: Logs) -> Where | None:
+    """The host whose processes were told another number of ranks than most."""
+    counts = Counter(one.nranks for one in logs.processes if one.nranks)
+    if len(counts) < 2:
+        return None
+    odd = min(counts, key=lambda number: counts[number])
+    return Where(node=next(one.host for one in logs.processes if one.nranks == odd))
+
+
+def _told(logs: Logs, events: list[LogEvent]) -> list[Evidence]:
+    process = process_of(logs, events[0])
+    return [seen("nranks", process.nranks)] if process and process.nranks else []

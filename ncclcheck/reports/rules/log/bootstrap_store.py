@@ -1,0 +1,406 @@
+"""LOG019 to LOG021 and LOG027: how torchrun and torch's store bring the processes together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from shlex import quote
+
+from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.reports.judgement.findings import Finding, Where, admin, you
+from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said, where
+from ncclcheck.reports.subjects.logs.reported import owner_of, starts_later
+
+_DEFAULTS = ("29500", "29400")
+_NETWORK = {"110", "113", "101"}
+_RETRIES = 20  # a start that goes well tells it once or twice a rank
+_IN_VAIN = 5
+_TWICE = 2  # lines of waiting: one alone is a start that took longer than 10 s
+_PROGRESS = ("training-goes-on", "work-goes-on", "ended-well", "nccl-tests-row")
+_SIMILAR = re.compile(r"^\[(\d{1,6}) similar log lines\]")  # as clouds fold them
+_RAISED = re.compile(r"^\S{0,80}Error: ")
+_WHY = ("error", "told", "error_of", "nccl", "ssh")
+_RENDEZVOUS = "torchrun --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d --rdzv-endpoint=$HEAD:29511 train.py"
+
+_WEB = re.compile(
+    r"HTTPS?Connection|https?://|huggingface|urllib3?\.|requests\.|aiohttp|httpx|Max retries exceeded"
+)
+_CHAIN = 200  # lines of tracebacks from a name that has no address to the last exception that follows from it
+
+
+def _place(event: LogEvent, host: str = "") -> Where:
+    return Where(node=host or event.host or None, rank=event.rank)
+
+
+@log_rule("LOG019", "the port of the job is free")
+def port(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A process could not listen on its port because another one does.
+
+    ## Why it matters
+    torch's store and torchrun's rendezvous listen on one port (29500 and 29400 unless told otherwise). A second
+    job on the node, or ranks of an earlier one that did not end, hold it; so does another process of the same job
+    that was also told to be rank 0, or node 0. The job ends before its first step.
+
+    ## How we know
+    errno 98, `EADDRINUSE`. Not told where the start went well all the same: several agents on one machine try, and
+    all but one go on as clients.
+
+    ## Fix
+    - **you** take another port on all nodes, or `--standalone` on one node, which picks a free one; end what is
+      left.
+    - **admin** end processes that a job of another user left.
+
+    ## Source
+    meta-pytorch/torchtune#392, pytorch/pytorch#126510, NVIDIA/Megatron-LM#1371; bind(2), ss(8).
+    """
+    events, alone = said(logs, "address-in-use"), _waits_alone(logs)
+    if not events or starts_later(logs, events[-1]) or _went_on(logs, events[-1]):
+        return
+    numbers = [one.fields.get("port") or one.fields.get("taken") for one in events]
+    number = next((told for told in numbers if told), "")
+    default = " (the default)" if number in _DEFAULTS else ""
+    taken = f"port {number}{default} is taken already" if number else "the port of the job is taken already"
+    yield cause(
+        [*events, *alone],
+        taken + (": two processes of the job are rank 0, or node 0" if alone else ""),
+        why="Another process of the same job listens there and waits for the rest of its ranks in vain." if alone
+        else "A second job on the node with the same port, a process that an earlier job left, or two processes "
+        "that were both told to be rank 0 (--node-rank 0).",
+        owner="job",
+        at=_place(events[0]),
+        fix=[
+            *([_OWN_NUMBERS] if alone else []),
+            you("Confirm: see who listens there, on the node of rank 0.",
+                f"ss -ltnp 'sport = :{number or 29500}'"),
+            you("Take another port on all nodes; on one node let torchrun find a free one.",
+                "torchrun --standalone --nproc-per-node=8 train.py", _RENDEZVOUS),
+            you("End the ranks that an earlier job left.", "pgrep -af 'torchrun|train.py'"),
+        ],
+    )  # fmt: skip
+
+
+def _waits_alone(logs: Logs) -> list[LogEvent]:
+    """Lines of a store that listened, and to which not all came."""
+    return [one for one in said(logs, "clients-missing") if len({*_came(one)}) > 1]
+
+
+def _came(event: LogEvent) -> tuple[str, str]:
+    """How many came, and of how many; nothing where it is not told."""
+    fields = event.fields
+    return fields.get("joined") or fields.get("came", ""), fields.get("wanted") or fields.get("world", "")
+
+
+_OWN_NUMBERS = you(
+    "Give each process another RANK, each node another --node-rank.",
+    "srun bash -c 'echo $(hostname) RANK=$RANK NODE=$SLURM_NODEID' | sort",
+)
+
+
+def _went_on(logs: Logs, last: LogEvent) -> bool:
+    """Whether a step was trained after the line."""
+    return any(one.order > last.order for one in said(logs, "training-goes-on"))
+
+
+@log_rule("LOG020", "the name of the master is known on every node")
+def name(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    The host of MASTER_ADDR, or of --rdzv-endpoint, has no address on a node that dials it.
+
+    ## Why it matters
+    The node never reaches torch's store: it tries until its time-out (minutes), and all others wait for it.
+
+    ## How we know
+    `The IPv6 network addresses of (HOST, PORT) cannot be retrieved (gai error: -2 ...)` and then the time-out for
+    the same host, or so many times that it cannot be the one try that precedes IPv4, or again and again to the end
+    of the log; `-3 - Temporary failure` as its last line. Else, once alone, it is harmless.
+
+    ## Fix
+    - **you** give the address itself: `export MASTER_ADDR=10.0.3.17`, `--rdzv-endpoint=10.0.3.17:29500`; look for
+      a typo.
+    - **admin** put the name into the DNS or /etc/hosts of every node.
+
+    ## Source
+    pytorch/pytorch#79388, pytorch/pytorch#76367; getaddrinfo(3), hosts(5).
+    """
+    lost = {_host(one) for one in said(logs, "store-unreachable")}
+    wrong = malformed(logs)
+    tried = [one for one in said(logs, "name-unresolved") if one.fields["host"] not in wrong]
+    total = sum(max(one.count, _folded(one)) for one in tried)
+    in_vain = total > _RETRIES or _to_the_end(logs, tried) or _nothing_after(logs, tried)
+    in_vain = in_vain or any(_RAISED.search(one.text) for one in tried)
+    events = [one for one in tried if one.fields["host"] in lost or in_vain]
+    if lost or not tried:
+        events += [one for one in said(logs, "python-name-unresolved") if not _of_the_web(logs, one)]
+    if not events or wrong or starts_later(logs, events[-1]):
+        return
+    host = next((one.fields["host"] for one in events if "host" in one.fields), "the master")
+    yield cause(
+        events,
+        f"the name {host} has no address on the node that dials it: {_unknown(events)}",
+        why="A typo in MASTER_ADDR or --rdzv-endpoint, or a name that only some nodes know.",
+        owner="job",
+        fix=[
+            you("Confirm on each node: it must print an address.",
+                f"getent ahosts {quote(host) if ' ' not in host else '$MASTER_ADDR'}"),
+            you("Give the address instead of the name.",
+                "export MASTER_ADDR=$(getent ahostsv4 HEAD | awk 'NR==1{print $1}')"),
+            admin("Make the name known on all nodes.", "cat /etc/hosts"),
+        ],
+    )  # fmt: skip
+
+
+def _of_the_web(logs: Logs, event: LogEvent) -> bool:
+    """Whether it was the name of a hub or a service, as the exceptions that follow from it tell."""
+    after = (one for one in said(logs, "python-error") if one.file == event.file and one.line >= event.line)
+    return any(one.line - event.line <= _CHAIN and _WEB.search(one.text) for one in after)
+
+
+def _folded(event: LogEvent) -> int:
+    """How often it was said, where only one of the lines is there."""
+    found = _SIMILAR.match(event.text)
+    return int(found[1]) if found else 1
+
+
+def _nothing_after(logs: Logs, tried: list[LogEvent]) -> bool:
+    """Whether the log ends with a try that no name server answered: IPv4 would ask the same one."""
+    last = {file.name: file.lines for file in logs.files}
+    return any("Temporary failure" in one.fields["error"] and one.line >= last.get(one.file, 0) for one in tried)
+
+
+def _to_the_end(logs: Logs, tried: list[LogEvent]) -> bool:
+    """Whether a log ends with tries, of which there are more than a start that goes well has."""
+    last = {file.name: file.lines for file in logs.files}
+    here = [one for one in tried if one.line >= last.get(one.file, 0)]
+    return any(sum(one.count for one in tried if one.file == end.file) >= _IN_VAIN for end in here)
+
+
+def _unknown(events: list[LogEvent]) -> str:
+    return next(
+        (told for one in events if (told := next((one.fields[key] for key in _WHY if key in one.fields), ""))),
+        "unknown",
+    )
+
+
+def malformed(logs: Logs) -> dict[str, LogEvent]:
+    """What was dialled as the master and is no host's address -> the first line that tells it."""
+    told: dict[str, LogEvent] = {}
+    for one in said(logs, "address-malformed"):
+        told.setdefault(one.fields.get("host") or one.fields.get("dialled", ""), one)
+    return told
+
+
+@log_rule("LOG170", "MASTER_ADDR is the name or the address of one host")
+def master_is_a_host(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    MASTER_ADDR, or the host of --rdzv-endpoint, is empty, a bare number, a netmask, a list of hosts, or holds a
+    blank.
+
+    ## Why it matters
+    Nobody can dial it. A bare number is taken for an address (15 is 0.0.0.15), so no resolver complains; the ranks
+    try until their time-out and speak of the network.
+
+    ## How we know
+    What torch says that it dials: `network addresses of (, 29500)`, `trying to connect to (255.255.255.0, 29500)`,
+    `(gpu-[01-04], 29500)`. A script that cuts a word out of `hostname -I`, `ip addr` or SLURM_NODELIST took the
+    wrong one, or the variable was not exported.
+
+    ## Fix
+    - **you** print it where the job starts: `echo "[$MASTER_ADDR]"`; under Slurm
+      `MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -1)`.
+
+    ## Source
+    PyTorch documentation, torch.distributed (environment variables); inet(3), scontrol(1), hostname(1).
+    """
+    for host, event in [*malformed(logs).items()][:1]:
+        same = [one for one in said(logs, "address-malformed") if _dialled(one) == host]
+        yield cause(
+            same,
+            f"what is dialled as the master is {_kind(host)}",
+            why="Nobody has this address; every rank tries until its time-out.",
+            owner="job",
+            at=_place(event),
+            fix=[
+                you("Confirm, where the ranks start.", 'echo "[$MASTER_ADDR]"'),
+                you("Give the first node's name.",
+                    'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -1)'),
+            ],
+        )  # fmt: skip
+
+
+def _dialled(event: LogEvent) -> str:
+    return event.fields.get("host") or event.fields.get("dialled", "")
+
+
+def _kind(host: str) -> str:
+    if not host.strip():
+        return "empty: MASTER_ADDR is not set"
+    if host.isdigit():
+        return f"the bare number {host}, which is read as an address"
+    if host.startswith("255."):
+        return f"a netmask, {host}"
+    if host == "0.0.0.0":
+        return "0.0.0.0, which is no host: a place to listen at, not one to dial"
+    listed = "," in host or "[" in host
+    return f"a list of hosts, {host}" if listed else f"no name of a host: {host!r}"
+
+
+@log_rule("LOG027", "every node reaches the port of the master", symptom=True)
+def store(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A process dialled torch's store, or torchrun's rendezvous, and got no answer until its time-out.
+
+    ## Why it matters
+    Without the store no rank learns of the others. The process of rank 0 was not started, had ended, listens
+    elsewhere, or a firewall stands between.
+
+    ## How we know
+    `The client socket has timed out after ... while trying to connect to (HOST, PORT)`, or
+    `RendezvousConnectionError`. The errno of the tries before it tells more: 113 and 110 are the network's, 111
+    says that the host is there and nobody listens: not started, ended, or another port. torchrun lets that node
+    listen whose own name or address is the endpoint's: with an alias no node does, and all dial. 127.0.0.1 and
+    localhost are each node itself. A connection that stood and was lost is no case of this: the master ended.
+
+    ## Fix
+    - **you** the same endpoint on all nodes, as an address of the first one; start that one too; look at its log.
+    - **admin** open the port between the nodes.
+
+    ## Source
+    pytorch/pytorch#79388, pytorch/pytorch#76367, pytorch/pytorch#73656 (aliases); PyTorch documentation, torchrun.
+    """
+    tries = said(logs, "store-refused")
+    names = {one.fields["host"] for one in said(logs, "name-unresolved")}
+    lost = said(logs, "store-unreachable") or [one for one in tries if one.fields["errno"] in _NETWORK]
+    stood = said(logs, "store-broken")
+    events = lost if stood else [*lost, *said(logs, "rendezvous-unreachable")]
+    if not events or starts_later(logs, events[-1]) or any(_host(one) in names for one in lost):
+        return
+    first = next((one for one in events if one.fields), events[0])
+    host = _host(first)
+    number = first.fields.get("port") or first.fields.get("at", "")
+    yield cause(
+        [first, *(one for one in events if one is not first)],
+        f"no answer from {host or 'the master'}{f', port {number}' if number else ''}" + _errno(tries),
+        why=_itself(host) + _reason(tries),
+        owner="job",
+        at=_master(logs, first),
+        fix=[
+            you("Confirm: on the first node, then from each other one.",
+                f"ss -ltn 'sport = :{number or '$MASTER_PORT'}'".replace("'", '"' if not number else "'"),
+                f"nc -vz {quote(host) if host else '$MASTER_ADDR'} {number or '$MASTER_PORT'}"),
+            you("Give all nodes the same endpoint: an address of the first node, not an alias.", _RENDEZVOUS),
+            you("Look at the log of the first node for an earlier error."),
+            admin("Open the port between the nodes.", "firewall-cmd --list-all"),
+        ],
+    )  # fmt: skip
+
+
+def _host(event: LogEvent) -> str:
+    return event.fields.get("host") or event.fields.get("name", "")
+
+
+def _itself(host: str) -> str:
+    if host == "localhost" or host.startswith("127.") or host == "::1":
+        return f"{host} is each node itself: with several nodes give the address of the first one. "
+    return ""
+
+
+def _master(logs: Logs, event: LogEvent) -> Where:
+    """The node that did not answer, where a log tells which one has the address; else who dialled it."""
+    host = _host(event)
+    is_name = bool(host) and not host[0].isdigit() and ":" not in host and host != "localhost"
+    owner = owner_of(logs, host) or (host.partition(".")[0] if is_name else "")
+    return Where(node=owner) if owner else where(event)
+
+
+def _errno(tries: list[LogEvent]) -> str:
+    told = next((one.fields["error"] for one in tries), "")
+    return f" ({told})" if told else ""
+
+
+def _reason(tries: list[LogEvent]) -> str:
+    numbers = {one.fields["errno"] for one in tries}
+    if "111" in numbers:
+        return (
+            "That host answers, and nobody listens: rank 0 was not started, had ended, or listens on another port."
+        )
+    if numbers & _NETWORK:
+        return "The network does not let it through: a firewall, a wrong address, or a node that is down."
+    return (
+        "Rank 0 was not started or had ended, the address is wrong or an alias, or a firewall drops the packets."
+    )
+
+
+@log_rule("LOG021", "all nodes and ranks come to the meeting", symptom=True)
+def meeting(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    The processes that came waited for others that did not, until the time-out.
+
+    ## Why it matters
+    torch starts when all of --nnodes or WORLD_SIZE are there. One node that is down, was not started, has another
+    --rdzv-id or --nnodes, or ended in its imports keeps all waiting, 10 to 30 minutes by default.
+
+    ## How we know
+    `Timed out after 1801 seconds waiting for clients. 3/4 clients joined`, `RendezvousTimeoutError`,
+    `RendezvousClosedError` (a node came after the others had ended), or a wait for a key that rank 0 never wrote.
+    `Waiting in store based barrier ... worker_count=7` of 8, again and again to the end of the log.
+    Where a process could not dial the master, that is told instead.
+
+    ## Fix
+    - **you** start the same command on each node with the same --nnodes, --rdzv-id and --rdzv-endpoint; look at
+      the log of the node that is missing; where nodes start late, `--rdzv-conf=join_timeout=1800`.
+    - **admin** look after the node that does not come.
+
+    ## Source
+    PyTorch documentation, torchrun and torch.distributed (TCPStore); pytorch/pytorch#76367.
+    """
+    if said(logs, "store-unreachable", "rendezvous-unreachable", "master-not-used"):
+        return
+    missing, rendezvous = said(logs, "clients-missing"), said(logs, "rendezvous-timeout", "rendezvous-closed")
+    waited = said(logs, "store-wait")
+    events = missing or rendezvous or waited or _still_waiting(logs)
+    if not events or starts_later(logs, events[-1]):
+        return
+    yield cause(
+        events,
+        _who_came(events[0]),
+        why="A node is down or was not started, it was given another --nnodes, --rdzv-id or endpoint, or two were "
+        "given the same RANK or --node-rank.",
+        owner="job",
+        fix=[
+            you("Confirm: see on which nodes an agent runs, and with which arguments.",
+                "srun --ntasks-per-node=1 bash -c 'hostname; pgrep -af torchrun'"),
+            you("Start the same command on every node.", _RENDEZVOUS),
+            you("Where nodes come late, wait longer for them.", "torchrun --rdzv-conf=join_timeout=1800 ..."),
+            admin("Look after the node that does not come.", "sinfo -R"),
+        ],
+    )  # fmt: skip
+
+
+def _still_waiting(logs: Logs) -> list[LogEvent]:
+    """Ranks that wait in the store's barrier to the end of their log: torch tells it every 10 s."""
+    waits = said(logs, "barrier-waits")
+    if sum(one.count for one in waits) < _TWICE or any(len({*_came(one)}) < 2 for one in waits):
+        return []
+    last = max(one.order for one in waits)
+    went_on = said(logs, *_PROGRESS)
+    return [] if logs.processes or any(one.order > last for one in went_on) else waits
+
+
+def _who_came(event: LogEvent) -> str:
+    fields, (came, wanted) = event.fields, _came(event)
+    if event.sign == "barrier-waits":
+        return f"{came} of {wanted} processes had come when the log ends, and they wait for the rest"
+    if came:
+        return f"{came} of {wanted} processes came" + (f" within {fields['after']} s" if "after" in fields else "")
+    if event.sign == "store-wait":
+        key = fields.get("keys") or fields.get("key", "")
+        return "a rank waited for what another one never told it" + (f" (key {key})" if key else "")
+    if event.sign == "rendezvous-closed":
+        return "a node came to a rendezvous that the others had closed"
+    return "fewer nodes than --nnodes came to the rendezvous"

@@ -1,0 +1,96 @@
+"""LOG180: what is compiled while a job starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.reports.judgement.findings import Finding, Remedy, you
+from ncclcheck.reports.subjects.logs.logged import at_teller, cause, in_order, log_rule, said
+
+_CLEAN = "rm -rf ~/.cache/torch_extensions ~/.triton/cache"
+
+
+@log_rule("LOG180", "what is compiled while the job starts can be compiled")
+def code_is_built(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A compiler that the job called at its start failed, or is not there.
+
+    ## Why it matters
+    DeepSpeed's operators, extensions of torch, Triton's kernels and torch.compile are built when they are first
+    used, on each node. The same image with another toolkit, or without headers, ends there.
+
+    ## How we know
+    `Python.h: No such file`, `cannot find -lcuda`, `unsupported GNU version`, `nvcc fatal`, `Error building
+    extension 'fused_adam'`, `Ninja is required`, `CUDA_HOME does not exist`, `Installed CUDA version 11.8 does not
+    match the version torch was compiled with 12.1`.
+
+    ## Fix
+    - **you** install compiler, headers and ninja in the image of all nodes; a CUDA toolkit of torch's own release;
+      delete what a failed build left.
+
+    ## Source
+    PyTorch documentation, torch.utils.cpp_extension; DeepSpeed documentation, Installation (pre-install
+    operators); Triton, runtime/build.py.
+    """
+    found = in_order(said(logs, "compiler-failed"))
+    if found:
+        first = next((one for one in found if not {"extension"} & one.fields.keys()), found[0])
+        what, fix = _lack(first)
+        yield cause(
+            [first, *(one for one in found if one is not first)],
+            what,
+            why="Code is built on each node when it is first used; where that fails its rank ends.",
+            owner="job",
+            at=at_teller(logs, found),
+            fix=[*fix, you("Delete what the failed build left, and start again.", _CLEAN)],
+        )
+
+
+def _lack(event: LogEvent) -> tuple[str, list[Remedy]]:
+    told = event.fields
+    if header := told.get("header"):
+        package = "python3-dev" if header == "Python.h" else "build-essential"
+        return f"code could not be compiled: {header} is missing", [
+            you("Install the headers that hold it, in the image of all nodes.", f"apt-get install -y {package}")
+        ]
+    if library := told.get("library"):
+        return f"code could not be linked: lib{library} was not found", [
+            you("Let the linker find it: libcuda.so is the driver's, the others the toolkit's.",
+                "ldconfig -p | grep libcuda.so", "export LIBRARY_PATH=/usr/local/cuda/lib64/stubs:$LIBRARY_PATH")
+        ]  # fmt: skip
+    if "gnu" in told:
+        return "nvcc does not take this release of gcc", [
+            you("Give it an older one.", "export CC=gcc-12 CXX=g++-12 NVCC_PREPEND_FLAGS='-ccbin g++-12'")
+        ]
+    if nvcc := told.get("nvcc"):
+        return f"nvcc refused: {nvcc.strip()}", [
+            you("Take a toolkit that knows the GPU, or name the architectures that it should build for.",
+                "nvcc --version | tail -2", "export TORCH_CUDA_ARCH_LIST=9.0")
+        ]  # fmt: skip
+    have, want = told.get("installed") or told.get("detected"), told.get("torch") or told.get("built")
+    if have and want:
+        return f"the CUDA toolkit is {have}, and torch was built with {want}", [
+            you("Take a toolkit of torch's release, or a torch for this toolkit.",
+                f"export CUDA_HOME=/usr/local/cuda-{want}", "python -c 'import torch; print(torch.version.cuda)'")
+        ]  # fmt: skip
+    if "home" in told:
+        return "an extension is to be compiled, and no CUDA toolkit was found (CUDA_HOME)", [
+            you(
+                "Name it, or take an image with the toolkit (devel).",
+                "export CUDA_HOME=/usr/local/cuda",
+                "which nvcc",
+            )
+        ]
+    if "ninja" in told or "none" in told:
+        missing = "ninja" if "ninja" in told else "a C compiler"
+        return f"an extension is to be compiled, and {missing} is missing", [
+            you("Install it in the environment of all nodes.",
+                "python -m pip install ninja" if "ninja" in told else "apt-get install -y build-essential")
+        ]  # fmt: skip
+    return f"the extension {told['extension']} could not be compiled", [
+        you("Read what the compiler said above: the first line with `error:` is the reason."),
+        you("Confirm: the toolkit against torch's CUDA.", "nvcc --version | tail -2; gcc --version | head -1",
+            "python -c 'import torch; print(torch.version.cuda)'"),
+    ]  # fmt: skip

@@ -1,0 +1,116 @@
+"""LOG181: pods and containers that are not placed, not started, or taken away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from shlex import quote
+
+from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.reports.judgement.findings import Finding, Owner, Remedy, admin, you
+from ncclcheck.reports.subjects.logs.ending import goes_on_after
+from ncclcheck.reports.subjects.logs.logged import cause, in_order, log_rule, said
+
+_SIGNS = ("pod-evicted", "container-not-started", "image-not-pulled", "pod-not-placed")
+_DESCRIBE = you("Confirm: what Kubernetes says of it.", "kubectl describe pod POD | tail -20")
+
+
+@log_rule("LOG181", "pods and containers start, and stay")
+def containers_start_and_stay(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A pod found no node, its image could not be pulled, its container did not start, or Kubernetes took it away.
+
+    ## Why it matters
+    All other ranks wait for its rank, and tell of a time-out or of a connection that was closed; why is told by
+    Kubernetes or the container runtime alone.
+
+    ## How we know
+    `FailedScheduling ... Insufficient nvidia.com/gpu`, `ErrImagePull`, `could not select device driver`,
+    `nvidia-container-cli: ...`, `The node was low on resource: ephemeral-storage`, `Evicted`. A container that
+    used too
+    much memory (OOMKilled) is LOG093.
+
+    ## Fix
+    - **you** ask for what the cluster has; write checkpoints and caches to a volume and not into the container.
+    - **admin** the container toolkit of the node; free nodes; the image's secret.
+
+    ## Source
+    Kubernetes documentation, Node-pressure Eviction, Images, Scheduling; NVIDIA Container Toolkit documentation.
+    """
+    found = [one for one in in_order(said(logs, *_SIGNS)) if not goes_on_after(logs, one.file, one.line)]
+    if found:
+        sign = next(one for one in _SIGNS if any(event.sign == one for event in found))
+        told = [one for one in found if one.sign == sign]
+        what, why, owner, fix = _KINDS[sign](told)
+        yield cause(told, what, why=why, owner=owner, fix=fix)
+
+
+_Said = tuple[str, str, Owner, list[Remedy]]
+
+
+def _evicted(events: list[LogEvent]) -> _Said:
+    resource = next((one.fields["resource"] for one in events if "resource" in one.fields), "")
+    what = "Kubernetes evicted the pod"
+    if resource == "ephemeral-storage" or any("local" in one.fields for one in events):
+        what += ": too much was written into its container (ephemeral storage)"
+    elif resource:
+        what += f": its node was low on {resource}"
+    return what, "The pod's rank is gone, and all others wait for it.", "job", [
+        _DESCRIBE,
+        you("Write checkpoints, caches and data to a volume (PVC, hostPath), and ask for what is needed "
+            "(resources.requests: ephemeral-storage, memory)."),
+        admin("See what else fills the node.", "kubectl describe node NODE | grep -A8 Conditions"),
+    ]  # fmt: skip
+
+
+def _not_started(events: list[LogEvent]) -> _Said:
+    why = "Its rank was never started."
+    if "config" in events[0].fields:
+        return "a container was not created: something that its pod names is missing", why, "job", [
+            _DESCRIBE,
+            you("Make the secret, config map or variable that the pod names.", "kubectl get secret,configmap"),
+        ]  # fmt: skip
+    said_by = (one.fields[key] for key in ("cli", "oci") for one in events if key in one.fields)
+    what = f"a container did not start: {next(said_by, '').strip()[:160]}"
+    if any({"driver", "cdi"} & one.fields.keys() for one in events):
+        what = "the container runtime gives no GPU: the NVIDIA Container Toolkit is missing"
+    return what, why, "node", [
+        you("Confirm on that node: whether the host has its GPUs, and a container gets them.",
+            "nvidia-smi -L", "docker run --rm --gpus all ubuntu nvidia-smi -L"),
+        admin("Install the toolkit and configure the runtime for it. Containers of docker end, unless "
+              "live-restore is on.",
+              "nvidia-ctk runtime configure --runtime=docker", "systemctl restart docker"),
+        admin("Where nvidia-smi fails on the host the driver is not loaded.", "modprobe nvidia"),
+    ]  # fmt: skip
+
+
+def _not_pulled(events: list[LogEvent]) -> _Said:
+    image = next((one.fields["image"] for one in events if "image" in one.fields), "")
+    why = next((one.fields["why"] for one in events if "why" in one.fields), "The registry did not give it.")
+    named = f": {image}" if image else ""
+    return f"the image could not be pulled{named}", why.strip()[-200:], "job", [
+        _DESCRIBE,
+        you("Correct its name and tag, or give the registry's secret (imagePullSecrets).",
+            f"docker manifest inspect {quote(image or 'IMAGE')}"),
+        admin("Let the node reach the registry; see that its disk has room for the image."),
+    ]  # fmt: skip
+
+
+def _not_placed(events: list[LogEvent]) -> _Said:
+    told = events[0].fields
+    words = (told.get("why") or told["admission"]).split(" preemption:")[0].strip().rstrip(".")
+    return f"Kubernetes finds no node for the pod: {words[:160]}", "The others wait for its rank.", "site", [
+        _DESCRIBE,
+        you("Ask for less, or wait: all pods of a job must fit at once (gang scheduling: Kueue, Volcano)."),
+        admin("See what is free; where GPUs are missing: the device plugin, or one that it calls unhealthy.",
+              "kubectl describe nodes | grep -A6 'Allocated resources'",
+              "kubectl get pods -A -o wide | grep nvidia-device-plugin"),
+    ]  # fmt: skip
+
+
+_KINDS = {
+    "pod-evicted": _evicted,
+    "container-not-started": _not_started,
+    "image-not-pulled": _not_pulled,
+    "pod-not-placed": _not_placed,
+}

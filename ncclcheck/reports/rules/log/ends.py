@@ -1,0 +1,333 @@
+"""LOG: logs that could not be read to their end, and jobs that were ended from outside."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from ncclcheck.probes.facts import Cluster, LogEvent, LogFile, LogProcess, Logs
+from ncclcheck.reports.judgement.findings import Finding, State, Where, fine, note, seen, unknown, you
+from ncclcheck.reports.judgement.rule import NothingToJudge, rule
+from ncclcheck.reports.rules.log.first import errors, hung_up
+from ncclcheck.reports.subjects.logs.attempts import earlier
+from ncclcheck.reports.subjects.logs.ending import died
+from ncclcheck.reports.subjects.logs.logged import cause, in_order, lines, log_rule, said, where
+from ncclcheck.reports.subjects.logs.unexplained import is_foreign, unexplained
+from ncclcheck.reports.text.fold import fold_numbers, many
+
+# What shows that a job ended, or went on once NCCL had started.
+_ENDED = ("ended-well", "nccl-tests-ended", "ended-by-order", "time-limit", "preempted")
+_GONE_ON = ("training-goes-on", "work-goes-on", "nccl-tests-row")
+ENDED = "the log shows that the job ended"
+_GOES_ON = 10  # lines of the program after NCCL's last one: fewer are warnings that torch prints at the start
+_LOST_SESSION = ("1", "SIGHUP")
+_SACCT = "sacct -j JOB -o State,ExitCode,Elapsed,Timelimit"
+_OUTLIVES = you(
+    "Start it so that it outlives the login: by sbatch, within tmux, or in a session of its own; torchrun sets a "
+    "handler of SIGHUP itself, so that nohup does not keep it.",
+    "tmux new -d 'torchrun ...'",
+    "setsid torchrun ... </dev/null >job.log 2>&1 &",
+)
+_ASK_RAS = you(
+    "If the job hangs, ask NCCL's RAS on one of its hosts while it does (NCCL 2.24 and later).",
+    "echo 'verbose status' | nc localhost 28028",
+)
+_WHERE_IT_STANDS = you(
+    "If it hung: see where each rank stands, in the next run.",
+    "py-spy dump --pid PID",
+    "export NCCL_DEBUG=INFO TORCH_FR_BUFFER_SIZE=2000",
+)
+_IN_LAUNCHER = re.compile(
+    r"torch/distributed/(?:elastic|run|launch)|^(?:threading|subprocess|selectors"
+    r"|signal)\.py|multiprocessing/"
+)
+_COLLECTIVE = re.compile(
+    r"distributed_c10d|rendezvous\.py|torch/distributed|_sync|barrier|all_?reduce"
+    r"|all_?gather|broadcast"
+)
+_SIGNALS = {"1": "SIGHUP", "15": "SIGTERM", "10": "SIGUSR1", "12": "SIGUSR2"}
+
+
+@rule("LOG003", "the logs were read to their end", worst=State.UNKNOWN, over="", commands=("logs",))
+def read_to_the_end(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Whether each file that was named could be opened and read to its end.
+
+    ## Why it matters
+    What was not read may hold the first failure.
+
+    ## How we know
+    What the operating system said when the file was read; a gzip file that is cut off; a pipe that brought
+    nothing; files of which all are empty. What was read of a file before its end is judged.
+
+    ## Fix
+    - **you** give the files again, or make them readable for your user.
+
+    ## Source
+    open(2), read(2), gzip(1).
+    """
+    logs = cluster.measurements.logs
+    if logs is None:
+        raise NothingToJudge("no log was read")
+    bad = [file for file in logs.files if file.problem]
+    for folder in (file.name for file in logs.files if file.empty_folder):
+        yield note(Where(), f"{folder} holds no file", why="A rank that was killed leaves no dump.")
+    for file in bad[:20]:
+        yield _unread(f"{file.name}: {file.problem}" + (f" (after {file.lines} lines)" if file.lines else ""))
+    total = sum(file.bytes for file in logs.files)
+    if not bad and not total and logs.flight is None:
+        yield _unread("there is nothing in " + ", ".join(file.name for file in logs.files[:3]))
+    elif not bad:
+        read = sum(not file.empty_folder for file in logs.files)
+        yield fine(Where(), f"{read} files, {total / 1e6:.1f} MB")
+
+
+def _unread(what: str) -> Finding:
+    return unknown(
+        Where(),
+        what,
+        why="What was not read may hold the first failure.",
+        owner="job",
+        fix=[you("Give the file again, or make it readable for your user.")],
+    )
+
+
+@log_rule("LOG006", "the job was not ended from outside")
+def not_ended_from_outside(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A job that Slurm's time limit, a preemption, or a signal to torchrun, has ended.
+
+    ## Why it matters
+    Then nothing in the job failed, and what its ranks print afterwards says nothing.
+
+    ## How we know
+    Slurm's "CANCELLED ... DUE TO TIME LIMIT", "DUE TO PREEMPTION" or "DUE TO JOB REQUEUE"; torchrun's "Received
+    SIGTERM death signal": a time limit, `scancel`, a preemption, or a lost ssh session (SIGHUP). A SIGINT is
+    Ctrl-C: a note where steps or results were told before it; else the job may have hung, and it is not known.
+
+    ## Fix
+    - **you** ask for more time (`sbatch --time`), write checkpoints before it is over
+      (`sbatch --signal=B:USR1@300`); start long jobs by sbatch, or within tmux.
+    - **admin** `sacct -j JOB -o State,ExitCode,Elapsed,Timelimit` tells who ended it.
+
+    ## Source
+    sbatch(1), scancel(1), sacct(1); PyTorch documentation, torchrun; signal(7).
+    """
+    if late := said(logs, "time-limit"):
+        yield cause(
+            late,
+            "Slurm ended the job at its time limit",
+            why="Nothing in the job failed; what ranks print afterwards says nothing.",
+            owner="job",
+            fix=[
+                you(
+                    "Confirm, and ask for more time.",
+                    "sacct -j JOB -o State,Elapsed,Timelimit",
+                    "sbatch --time=2-0",
+                )
+            ],
+        )
+    elif taken := said(logs, "preempted"):
+        yield cause(
+            taken,
+            "Slurm took the job's nodes for another one (preemption)"
+            if taken[0].fields["why"] == "PREEMPTION"
+            else "Slurm put the job back into its queue",
+            why="Nothing in the job failed; what ranks print afterwards says nothing.",
+            owner="job",
+            fix=[
+                you("Confirm.", "sacct -j JOB -o State,Partition,QOS,Elapsed"),
+                you(
+                    "Let it be queued again and go on from its last checkpoint; a warning comes before the end.",
+                    "sbatch --requeue --signal=B:USR1@120 job.sh",
+                ),
+            ],
+        )
+    elif ordered := [] if errors(logs) else said(logs, "ended-by-order") or hung_up(logs):
+        signal = ordered[0].fields.get("signal", "SIGINT")
+        if signal in ("SIGINT", "2"):
+            yield _interrupted(logs, ordered)
+            return
+        lost = signal in _LOST_SESSION
+        yield cause(
+            ordered,
+            "torchrun was ended by SIGHUP: the session that started it was lost"
+            if lost
+            else f"torchrun was ended from outside, by {_SIGNALS.get(signal, signal)}: a time limit, scancel, a "
+            "preemption or a lost session",
+            why="Nothing in the job failed; what ranks print afterwards says nothing.",
+            owner="job",
+            fix=[_OUTLIVES] if lost else [you("Confirm: who ended it.", _SACCT)],
+        )
+
+
+def _interrupted(logs: Logs, ordered: list[LogEvent]) -> Finding:
+    """By Ctrl-C: of a job that had worked it is only worth knowing, else it may have hung, and where is told."""
+    what = "somebody ended the job with Ctrl-C (SIGINT)"
+    if said(logs, "ended-well", *_GONE_ON):
+        return note(where(ordered[0]), what, evidence=lines(ordered))
+    stood = [one for one in ordered if "raised_at" in one.fields and not _IN_LAUNCHER.search(_stood(one))]
+    if not stood:
+        return unknown(
+            where(ordered[0]),
+            f"{what}; whether it hung is not in these lines",
+            why="No step, result or good end is told before it.",
+            owner="job",
+            evidence=lines(ordered),
+            fix=[_WHERE_IT_STANDS, _ASK_RAS],
+        )
+    place, within = stood[0].fields["raised_at"], stood[0].fields.get("raised_in", "")
+    waited = f"{place}, in {within}" if within else place
+    return unknown(
+        where(stood[0]),
+        f"{what}; it stood at {waited}",
+        why="No step, result or good end is told before it. A call of torch.distributed waits for all ranks: one "
+        "that did not come, or cannot be reached, holds up all others."
+        if _COLLECTIVE.search(waited)
+        else "No step, result or good end is told before it.",
+        owner="job",
+        evidence=lines(stood),
+        fix=[_WHERE_IT_STANDS, _ASK_RAS],
+    )
+
+
+def _stood(event: LogEvent) -> str:
+    return event.fields.get("raised_in") or event.fields["raised_at"]
+
+
+@log_rule("LOG007", "the log shows that the job ended or went on", worst=State.UNKNOWN, symptom=True)
+def log_shows_the_end(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A log that just stops: no communicator is destroyed, no step is printed, nobody exits.
+
+    ## Why it matters
+    NCCL is silent where a job hangs. A rank that skips a collective or is stopped, a network that drops
+    packets: none of them leaves a line in NCCL's log. Such a log holds no failure, and is no proof that all is
+    well. A job that still runs, a file that was cut and a program that ends without destroying its communicators
+    look the same: so it is not known, and the exit code is 3.
+
+    ## How we know
+    NCCL 2.23 to 2.27, run with a collective that one rank skips, with a stopped rank and with kernels that never
+    end: after "Init COMPLETE" and "Connected all rings" came nothing, in the log of no rank. What counts as an end
+    or as going on: "Destroy COMPLETE", training steps, requests that are served, what torchrun and Slurm say of
+    an end, results and the last line of nccl-tests, and ten lines of the program after NCCL's last one.
+
+    ## Fix
+    - **you** ask RAS while the job hangs (NCCL 2.24 and later): it names the ranks that are behind or gone. Then
+      py-spy on the named rank.
+    - **you** give the logs of all ranks, to their end; where there is more to read than NCCL's lines, that too.
+
+    ## Source
+    NVIDIA NCCL documentation, RAS and Troubleshooting; NVIDIA/nccl src/init.cc.
+    """
+    if is_foreign(logs) or not any(file.lines for file in logs.files):
+        raise NothingToJudge("no line is NCCL's, torch's or a launcher's (LOG008)")
+    if errors(logs) or died(logs) or unexplained(logs):
+        raise NothingToJudge("the log tells of a failure")
+    began = [one for one in logs.processes if one.completed]
+    ended = [*_ENDED, *(["not-destroyed"] if _is_more(logs, began) else [])]
+    if any(one.ended >= one.completed for one in began) or said(logs, *ended):
+        yield fine(Where(), ENDED)
+    elif said(logs, *_GONE_ON) or any(_goes_on(file) for file in logs.files):
+        yield fine(Where(), "the log shows that the job went on; its end is not in it")
+    else:
+        yield _stops(logs, began)
+
+
+def _is_more(logs: Logs, began: list[LogProcess]) -> bool:
+    """Whether there is more than the last words of a program, which one that raised an exception says as well."""
+    return bool(began) or sum(file.lines for file in logs.files) >= _GOES_ON
+
+
+def _stops(logs: Logs, began: list[LogProcess]) -> Finding:
+    ranks = sorted({one.rank for one in began if one.rank is not None})
+    who = f" (rank{'s' if len(ranks) > 1 else ''} {fold_numbers(ranks)})" if ranks else ""
+    world = f" of a job of {many(logs.world, 'rank')}" if logs.world else ""
+    last = [seen(f"{one.name}:{one.last_record}", "NCCL's last line") for one in logs.files if one.records]
+    where_ = f"stop after NCCL's start in {len(began)} process{'es' * (len(began) != 1)}{who}{world}"
+    return unknown(
+        Where(),
+        "nobody complains, and these lines do not show that the job ended or went on"
+        + (f": they {where_}" if began else ""),
+        why="A rank that never arrived at a collective or was stopped, or a network that drops packets, leaves no "
+        "line in NCCL's log. A job that still runs or a file that was cut looks the same.",
+        owner="job",
+        evidence=last[:3],
+        fix=[_ASK_RAS],
+    )
+
+
+@log_rule("LOG008", "the logs hold lines of NCCL, torch or a launcher", worst=State.UNKNOWN, symptom=True)
+def understood(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    Logs of something else: no line is NCCL's, torch's, a launcher's, or of a kind that is known here.
+
+    ## Why it matters
+    What is not understood is neither sound nor broken. The log that tells of the job may be another file.
+
+    ## How we know
+    Neither the names of NCCL, torch, gloo, Slurm, mpirun, DeepSpeed, Megatron, Lightning, vLLM, SGLang and Ray
+    nor a rank stand in any line, whatever stands before it, and no line is one that a rule knows.
+
+    ## Fix
+    - **you** give the log that the ranks write: torchrun's output, Slurm's `slurm-JOB.out`, the file of
+      NCCL_DEBUG_FILE.
+
+    ## Source
+    NVIDIA NCCL documentation, NCCL_DEBUG_FILE; PyTorch documentation, torchrun; sbatch(1).
+    """
+    if not is_foreign(logs):
+        yield fine(Where(), "lines of NCCL, torch or a launcher are there")
+        return
+    bad = in_order(logs.events)
+    more = f"; {many(len(bad), 'line')} with a word of failure" if bad else ""
+    yield unknown(
+        Where(),
+        f"no line of these {many(sum(file.lines for file in logs.files), 'line')} is NCCL's, torch's or a "
+        f"launcher's{more}",
+        why="What is not understood is neither sound nor broken.",
+        owner="job",
+        evidence=lines(bad),
+        fix=[you("Give the log that the ranks write: torchrun's output, Slurm's slurm-JOB.out, NCCL_DEBUG_FILE.")],
+    )
+
+
+@log_rule("LOG009", "the log holds one attempt only", worst=State.NOTE, symptom=True, whole=True)
+def one_attempt(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    Several attempts in one log: torchrun started its workers anew, or a script or Slurm the whole job.
+
+    ## Why it matters
+    What ended an earlier attempt may have nothing to do with how the last one ended. The last one is judged.
+
+    ## How we know
+    torchrun's "will restart worker group" and "restart_count"; NCCL that begins once more for a rank, in another
+    process, after a failure.
+
+    ## Fix
+    - **you** where the first failure is looked for, give the log up to the line that is named.
+
+    ## Source
+    PyTorch documentation, torchrun (--max-restarts); sbatch(1), --requeue.
+    """
+    before = in_order(errors(replace(logs, events=earlier(logs)))) or earlier(logs)
+    if not before:
+        raise NothingToJudge("the log holds one attempt")
+    yield note(
+        Where(),
+        f"an earlier attempt in this log failed: {before[0].text.strip()[:160]}",
+        why="The last attempt is the one that is judged.",
+        evidence=lines(before[:1]),
+    )
+
+
+def _goes_on(file: LogFile) -> bool:
+    """Whether the program printed more than a few lines after NCCL's last one."""
+    return bool(file.last_record) and file.lines - file.last_record >= _GOES_ON

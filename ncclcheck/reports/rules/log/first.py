@@ -1,0 +1,435 @@
+"""LOG: whether the job in a log came to its end, and what went wrong first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.reports.judgement.derived import derived
+from ncclcheck.reports.judgement.findings import (
+    Finding,
+    Remedy,
+    State,
+    Where,
+    admin,
+    fail,
+    fine,
+    note,
+    seen,
+    warn,
+    you,
+)
+from ncclcheck.reports.judgement.rule import NothingToJudge
+from ncclcheck.reports.subjects.logs import meanings
+from ncclcheck.reports.subjects.logs.ending import died
+from ncclcheck.reports.subjects.logs.exceptions import family
+from ncclcheck.reports.subjects.logs.logged import cause, in_order, lines, log_rule, root_cause, said
+from ncclcheck.reports.subjects.logs.unexplained import behind, came_through, unexplained
+from ncclcheck.reports.text.fold import fold_numbers, fold_ranks
+
+_ENDED = (
+    "worker-failed",
+    "worker-signalled",
+    "srun-task-exit",
+    "nccl-warning",
+    "watchdog-timeout",
+    "tests-failure",
+)
+_SIGHUP, _SIGTERM = "1", "15"
+_CAUGHT = ("python-error", "nccl-warning")  # what a program can go on after
+# A sentence of an exception that tells its reader what to do.
+_ADVICE = re.compile(
+    r"(?<=[.!?:;] )(?:Please|Hint|Try|Use|Set|Make sure|Consider|Run|Install|Upgrade|Update|Pass|Specify|Check"
+    r"|Increase|Reduce|Enable|Disable|To (?:fix|avoid|resolve|use|solve)|You (?:can|should|must|need|may)"
+    r"|In order to|please|try|consider|use|set)\b.{10,}?(?:[.!](?= |$)|$)"
+)
+_MOST_OF_ADVICE = 300  # characters: four lines of a terminal
+_MOST_OF_TEXT = 400  # of the exception; a terminal shows the first three lines of it
+_SHORT = 120  # the same: where it was raised stands beside it
+_MOST_KINDS = 4
+_LINES = 10  # other ranks print a little longer
+# A program's own: Python ends with 1 after an exception, shells with 126 and more of what they could not run.
+_CODES = range(2, 126)
+
+
+@derived
+def errors(logs: Logs) -> list[LogEvent]:
+    """Lines that tell of a failure and do not merely follow from another, the first first."""
+    found = in_order(event for event in logs.events if _is_error(event))
+    went_on = said(logs, "training-goes-on", "work-goes-on", "nccl-tests-row", "ended-well")
+    gone = died(logs)
+    return [one for one in found if one.sign not in _CAUGHT or not _caught(logs, one, went_on, gone=gone)]
+
+
+def hung_up(logs: Logs) -> list[LogEvent]:
+    """torchrun's own end by SIGHUP: its session was lost. By SIGTERM it may end since another node failed."""
+    return [one for one in said(logs, "signal-exception") if one.fields.get("signal") == _SIGHUP]
+
+
+def _caught(logs: Logs, event: LogEvent, went_on: list[LogEvent], *, gone: bool) -> bool:
+    """Whether its rank (any, where the line names none) trained on afterwards, or NCCL's start came through."""
+    if not gone and came_through(logs, event):
+        return True
+    after = (one for one in went_on if one.file == event.file and one.line > event.line + _LINES)
+    return any(event.rank is None or one.rank == event.rank for one in after)
+
+
+def _is_error(event: LogEvent) -> bool:
+    if _means_nothing(event):
+        return False
+    if event.fields.get("signal") == _SIGTERM or event.fields.get("exitcode") == f"-{_SIGTERM}":
+        return False
+    return event.sign in _ENDED or (event.sign == "python-error" and not meanings.follows(event))
+
+
+@log_rule("LOG001", "nothing in the log tells of a failure", symptom=True)
+def nothing_failed(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    Whether any line tells that a process failed, and which one was the first: by the clock of the lines where
+    all have one, else by their order in the files.
+
+    ## Why it matters
+    When one rank fails, all others fail seconds later, with hundreds of lines that name each other. The line to
+    read is the first warning of the rank that failed first.
+
+    ## How we know
+    NCCL's warnings, torch's errors, exceptions of Python, exit codes told by torchrun and Slurm. Lines that
+    follow from the failure of another process ("Connection closed by remote peer", "Proxy Call failed",
+    SIGTERM, exit code -15) are never taken for the first failure. Where only such lines are there, the process
+    that failed has written to a log that was not given. A line with a word of failure that nothing here knows
+    (an error, an exit code, a signal, an exception, a watchdog) is a failure too, unless steps, a good end or a
+    start of NCCL that came through follow it, or the line itself says that it was dealt with.
+
+    ## Fix
+    - **you** read the line that is named, and those right before it from the same rank; the causes that are
+      known stand above it.
+    - **you** where no cause is named, run again with `NCCL_DEBUG=INFO` and `TORCH_DISTRIBUTED_DEBUG=DETAIL`,
+      give the logs of all ranks, and `TORCH_FR_BUFFER_SIZE=2000` (older: `TORCH_NCCL_TRACE_BUFFER_SIZE`) for a
+      hang.
+    - **admin** where a rank ended without a word, look at `dmesg` of its host.
+
+    ## Source
+    NVIDIA NCCL documentation, Troubleshooting; PyTorch documentation, torch.distributed.elastic Error
+    Propagation; NVIDIA/nccl#1235 and NVIDIA/nccl#795 (consequences taken for causes).
+    """
+    found = errors(logs)
+    if found:
+        yield _first(logs, found)
+    elif said(logs, "ended-by-order", "time-limit", "preempted") or hung_up(logs):
+        yield fine(Where(), "no line tells of a failure but that the job was ended from outside (LOG006)")
+    elif follow := _consequences(logs):
+        warned = in_order(event for event in logs.events if event.level == "WARN" and not _means_nothing(event))
+        yield _first(logs, warned) if warned else _only_consequences(logs, follow)
+    elif rest := unexplained(logs):
+        yield _unknown(rest)
+    else:
+        yield fine(Where(), f"no line of {sum(file.lines for file in logs.files)} tells of a failure")
+
+
+def _unknown(rest: list[LogEvent]) -> Finding:
+    """A job that failed, of which these lines do not say why."""
+    ends = [one for one in rest if one.sign == "ended-badly"]
+    told = in_order([one for one in rest if one.sign not in ("traceback", "root-cause-block")] or rest)
+    usual = behind(" ".join(one.text for one in [*ends, *told][:4]))
+    return cause(
+        told,
+        f"this job failed, and this line does not say why: {told[0].text.strip()[:200]}",
+        why=f"Usually {usual.usually}.",
+        owner="job",
+        fix=[you(f"What would show it: {usual.shows}.", *([usual.command] if usual.command else []))],
+    )
+
+
+def _means_nothing(event: LogEvent) -> bool:
+    return event.sign in meanings.CONSEQUENCES or event.sign in meanings.HARMLESS
+
+
+def _first(logs: Logs, found: list[LogEvent]) -> Finding:
+    first = found[0]
+    later = [one for one in found if (one.host, one.pid, one.rank) != (first.host, first.pid, first.rank)]
+    more = [seen("later", f"{len(later)} more lines of other processes tell of failures")] if later else []
+    return cause(
+        [first],
+        f"the first failure in these lines: {first.text[:200]}",
+        why="What other ranks say after it follows from it, as a rule.",
+        owner="job",
+        more=more,
+        fix=[you("Read this line and those before it of the same process; where no cause is named above, run "
+                 "again with more said.", *_more_said(logs))],
+    )  # fmt: skip
+
+
+def _consequences(logs: Logs) -> list[LogEvent]:
+    """Those that tell of a failure: at the end of a sound job some ranks leave before others."""
+    found = (event for event in logs.events if event.sign in meanings.CONSEQUENCES)
+    follow = in_order(event for event in found if not _hands_on_what_is_harmless(logs, event))
+    if {event.sign for event in follow} == {"propagated"} and _nothing_else(logs):
+        return []  # a rank that aborts its communicator on its own account hands on as much
+    well = bool(said(logs, "ended-well")) and {event.sign for event in follow} <= meanings.AT_THE_END
+    return [] if well else follow
+
+
+def _nothing_else(logs: Logs) -> bool:
+    """Whether all ranks came through NCCL's start, and nobody warns."""
+    warned = any(one.level == "WARN" and one.sign not in meanings.HARMLESS for one in logs.events)
+    return not warned and all(one.completed >= one.began > 0 for one in logs.processes)
+
+
+def _hands_on_what_is_harmless(logs: Logs, event: LogEvent) -> bool:
+    """`init.cc:526 -> 3` right after a warning of the same process that says nothing bad."""
+    if event.sign != "propagated":
+        return False
+    warned = (one for one in logs.events if one.level == "WARN" and one.sign in meanings.HARMLESS)
+    return any(
+        (one.file, one.host, one.pid) == (event.file, event.host, event.pid)
+        and 0 < event.line - one.line <= _LINES
+        for one in warned
+    )
+
+
+def _only_consequences(logs: Logs, follow: list[LogEvent]) -> Finding:
+    peer = next((one.fields["peer"] for one in follow if one.fields.get("peer")), "")
+    told = f" {peer} is the first that is named as gone." if peer else ""
+    what = (
+        "these lines only tell that another process went away; where no other check says why, it is in a log that "
+        f"was not given.{told}"
+    )
+    root = root_cause(logs)
+    if root and root.rank is not None:  # as torchrun's block says
+        code = f" with exit code {root.exitcode.fields['exitcode']}" if root.exitcode else ""
+        what = f"rank {root.rank} was the first to end{code}; what it raised or printed is not in these lines"
+    return cause(
+        [*follow, *([root.exitcode] if root and root.exitcode else [])],
+        what,
+        why="These lines follow from the end of another process, and never say why it ended.",
+        owner="job",
+        at=Where(node=root.host or None, rank=root.rank) if root else None,
+        fix=[
+            you("Give the logs of all ranks, and find what the process wrote that went first.",
+                *_more_said(logs)),
+            admin("Where it wrote nothing, its host may have killed it.", "dmesg -T | grep -iE 'oom|xid|killed'"),
+        ],
+    )  # fmt: skip
+
+
+def _more_said(logs: Logs) -> list[str]:
+    """What would tell more the next time; what is on already is not asked for."""
+    level = {one.settings.get("NCCL_DEBUG") for one in logs.processes}
+    told = [] if any(one.records for one in logs.files) and level != {"WARN"} else ["export NCCL_DEBUG=INFO"]
+    return [*told, "export TORCH_DISTRIBUTED_DEBUG=DETAIL", "export TORCH_FR_BUFFER_SIZE=2000"]
+
+
+@log_rule("LOG002", "every rank that began to set NCCL up came through", symptom=True)
+def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    Whether every process that said "Init START" also said "Init COMPLETE".
+
+    ## Why it matters
+    NCCL's initialisation waits for all ranks. Those that began and never completed are where the job hangs or
+    died; a rank that never began at all is what they wait for.
+
+    ## How we know
+    Where some ranks came through and nothing tells of a failure it is a note: lines of the others are missing.
+    A rank that never comes and packets that are dropped leave no line at all, and RAS knows nothing of a job
+    before its ranks have met (seen with 2.26 and 2.27).
+    NCCL's lines at `NCCL_DEBUG=INFO`: the start is told since 2.18.3, the end by all versions. Ranks of which no
+    line was given are listed: in a job that came through they only wrote elsewhere, in one that did not they are
+    the first to look for.
+
+    ## Fix
+    - **you** look whether the missing ranks were started at all (world size, `--nnodes`, a node that is down),
+      and what the stuck ones said last.
+    - **admin** `ncclcheck env` on all nodes tells whether each reaches every other.
+
+    ## Source
+    NVIDIA/nccl src/init.cc (2.18.3 and later); NVIDIA NCCL documentation, Troubleshooting.
+    """
+    began = [one for one in logs.processes if one.began]
+    if not began:
+        raise NothingToJudge("no line of NCCL tells of its start")
+    stuck = [one for one in began if one.completed < one.began]
+    if not stuck:
+        yield fine(Where(), f"{len(began)} processes came through NCCL's initialisation")
+        return
+    if len(stuck) < len(began) and not errors(logs):
+        told = f"of {len(stuck)} processes the end of NCCL's initialisation was not told; others came through"
+        yield note(Where(), told, why="It ends on all ranks together; their lines may have gone elsewhere.")
+        return
+    missing = _missing(logs)
+    who = fold_numbers([one.rank for one in stuck if one.rank is not None]) or f"{len(stuck)} processes"
+    silent = f"; not in these files: rank{'s' * (len(missing) > 1)} {fold_numbers(missing)}" if missing else ""
+    complains = any(one.level == "WARN" and one.sign not in meanings.HARMLESS for one in logs.events)
+    silence = "" if complains or errors(logs) else " Dropped packets leave no line in NCCL's log."
+    yield fail(
+        Where(node=stuck[0].host, rank=stuck[0].rank),
+        f"{len(stuck)} of {len(began)} processes began NCCL's initialisation and did not come through "
+        f"(rank{'s' if len(stuck) > 1 else ''} {who}){silent}",
+        why=f"It waits for all ranks: one that is missing or cannot be reached stops them all.{silence}",
+        owner="job",
+        evidence=[seen(f"{one.file}:{one.first_line}", f"{one.host}:{one.pid} began and did not complete")
+                  for one in stuck[:3]],
+        fix=[you("See whether the missing ranks were started, and whether all nodes reach each other.",
+                 "ncclcheck env --hosts HOST1,HOST2")],
+    )  # fmt: skip
+
+
+def _missing(logs: Logs) -> list[int]:
+    """Ranks of the world of which nothing was heard."""
+    world = logs.world or 0
+    return sorted({*range(min(world, 65536))} - {*logs.ranks}) if logs.ranks else []
+
+
+@log_rule("LOG004", "no rank's own program raised an exception or left with an exit code", told_by="RUN003")
+def no_exception(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    An exception of the user's program that is not a consequence of another process's end; or an exit code of its
+    own, without one.
+
+    ## Why it matters
+    The most frequent cause of all: one rank meets a bad sample, a missing file or a mistake in the code and
+    ends; the others wait for it in the next collective until the watchdog or torchrun ends them.
+
+    ## How we know
+    The last line of a Python traceback (`ValueError: ...`), and its last frame that is not of a library's. What
+    stands behind the words of an exception is known for some families: files, hubs of models, libraries that do
+    not fit, settings, engines' memory. Exceptions that only pass on what happened
+    elsewhere are left out (DistBackendError with a remote error, ChildFailedError, SignalException, "Connection
+    closed by peer"). The same exception on all ranks is a mistake in the program or its arguments; on one rank
+    look at its data.
+
+    Where torchrun's first failure is an exit code from 2 to 125 and no line tells of another failure, the program
+    or a library called `exit`: the rank is the one of torchrun's Root Cause block.
+
+    ## Fix
+    - **you** read the traceback above the named line; run the step on one process.
+    - **you** an exit code: look for what leaves with it (`sys.exit`, `os._exit`), and what that rank printed last.
+
+    ## Source
+    Python documentation, Errors and Exceptions, and os._exit; PyTorch documentation, torchrun (Error Propagation).
+    """
+    failed = errors(logs)
+    found = [one for one in failed if one.sign == "python-error"]
+    if failed and {one.sign for one in failed} == {"worker-failed"}:
+        yield from _left(logs, failed)
+    if not failed:
+        yield from _left_mpirun(logs)
+    for same in _kinds(found)[:_MOST_KINDS]:
+        yield _raised(same)
+
+
+def _kinds(found: list[LogEvent]) -> list[list[LogEvent]]:
+    """Exceptions of one type; what the same process raised while it dealt with another one goes with that."""
+    kinds: dict[str, list[LogEvent]] = {}
+    last: dict[tuple[str, str, int | None, int | None], str] = {}
+    for one in found:
+        writer, kind = (one.file, one.host, one.pid, one.rank), one.fields.get("type", "")
+        if "chained" in one.fields:
+            kind = last.get(writer, kind)
+        last[writer] = kind
+        kinds.setdefault(kind, []).append(one)
+    return [*kinds.values()]
+
+
+def _raised(same: list[LogEvent]) -> Finding:
+    """Who raised it, in its own words, where, what stands behind such words, and what fixes that."""
+    first = same[0]
+    known = next(filter(None, map(family, same)), None)
+    at = next((one.fields["raised_at"] for one in same if "raised_at" in one.fields), "")
+    ranks = sorted({one.rank for one in same if one.rank is not None})
+    who = fold_ranks(ranks) if len(ranks) > 1 else f"rank {ranks[0]}" if ranks else "a process"
+    text = first.text[:_MOST_OF_TEXT].rstrip()
+    short = at and len(text) <= _SHORT
+    place = (
+        f"Look at {at}" if at else "Read the traceback above this line: the last frame of your own is the place"
+    )
+    look = you(f"{place}. Where one rank alone raised it, look at what is different there: data, files, host.")
+    return cause(
+        same,
+        f"{who} raised {text}{f' at {at}' if short else ''}",
+        why=known.why if known else "Its process ends, and all others wait for it in their next collective.",
+        owner="job",
+        more=[seen("raised at", at)] if at and not short else [],
+        fix=[*_advice(first), *(known.fix if known else [look])],
+    )
+
+
+def _advice(event: LogEvent) -> list[Remedy]:
+    """What the exception itself says is to be done."""
+    text = " ".join(event.text.split())
+    told = next((one[0] for one in _ADVICE.finditer(text)), "").strip()
+    return [you(f"Its own advice: {told[:_MOST_OF_ADVICE]}")] if told else []
+
+
+def _left_mpirun(logs: Logs) -> Iterator[Finding]:
+    """The first that mpirun saw end with an exit code; why is not in the log."""
+    first, code = next(iter(said(logs, "mpirun-first")), None), next(iter(said(logs, "mpirun-exit")), None)
+    if first is not None and not said(logs, "mpirun-signalled"):
+        told = f" with exit code {code.fields['exitcode']}" if code else ""
+        yield cause(
+            [first, *([code] if code else [])],
+            f"rank {first.rank} was the first to end{told}; why is not in the log",
+            why="mpirun ends all others as soon as one process ends with an exit code other than 0.",
+            owner="job",
+            fix=[you("Confirm: read what that rank printed, each rank into a file of its own.",
+                     "mpirun --output-filename logs ...", "export NCCL_DEBUG=INFO")],
+        )  # fmt: skip
+
+
+def _left(logs: Logs, failed: list[LogEvent]) -> Iterator[Finding]:
+    """Where the first process that failed called exit itself."""
+    told = failed[0].fields
+    if int(told["exitcode"]) not in _CODES:
+        return
+    root = root_cause(logs)
+    same = root and root.exitcode and root.exitcode.fields["pid"] == told["pid"]
+    at = Where(node=root.host or None, rank=root.rank) if root and same else Where()
+    who = f"local rank {told['local_rank']}" if at.rank is None else f"rank {at.rank}"
+    yield cause(
+        failed,
+        f"{who} left with exit code {told['exitcode']} and raised nothing that is in the log",
+        why="Its program, or a library in it, called exit; torchrun then ends all others.",
+        owner="job",
+        at=at,
+        fix=[
+            you("Confirm: see what leaves with this code.",
+                f"grep -rnE 'exit[( ]+{told['exitcode']}' --include=*.py --include=*.sh ."),
+            you(f"Read what {who} printed last; let it raise an exception instead, which names its line."),
+        ],
+    )  # fmt: skip
+
+
+@log_rule("LOG005", "NCCL warned of nothing", worst=State.WARN, symptom=True)
+def no_warning(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    Warnings of NCCL that no other check knows.
+
+    ## Why it matters
+    NCCL warns seldom, and nearly always of what ends the job.
+
+    ## How we know
+    Lines of level WARN that none of the known signs is in, by their first words; consequences are not among
+    them.
+
+    ## Fix
+    - **you** search for the words of the line in NVIDIA/nccl's issues, and tell us of the line.
+
+    ## Source
+    NVIDIA/nccl src/debug.cc; NVIDIA NCCL documentation, NCCL_DEBUG.
+    """
+    found = in_order(said(logs, "nccl-warning"))
+    if found:
+        yield warn(
+            Where(node=found[0].host or None, rank=found[0].rank),
+            f"NCCL warns of what is not known here: {found[0].text[:200]}",
+            why="NCCL warns seldom, and nearly always of what ends the job.",
+            owner="job",
+            evidence=lines(found),
+            fix=[you("Search for these words in the issues of NVIDIA/nccl.")],
+        )
+    elif said(logs, *meanings.CONSEQUENCES):
+        yield fine(Where(), "NCCL's warnings only tell of what happened elsewhere")

@@ -1,0 +1,352 @@
+"""LOG057, LOG058, LOG063, LOG067: which GPU a rank has, whether it has room, and whether it is whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from shlex import quote
+
+from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, seen, you
+from ncclcheck.reports.rules.log.shm import host_memory_failures, may_be_of_host_memory
+from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said
+from ncclcheck.reports.subjects.logs.logged_node import cuda_errors, hosts, in_one_process, on, ranks
+from ncclcheck.reports.subjects.logs.machines import on_two_machines
+from ncclcheck.reports.subjects.logs.reported import version_seen
+from ncclcheck.reports.subjects.nodes.xids import HARDWARE, LESSER, PROGRAM
+from ncclcheck.reports.text.fold import size
+
+_BUSY = "busy or unavailable"
+
+
+@log_rule("LOG057", "every rank has a GPU of its own")
+def own_gpu(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    Several ranks of a node chose the same GPU, or a GPU is held by another process and lets nobody else in.
+
+    ## Why it matters
+    NCCL refuses it with "invalid usage". The reasons: no torch.cuda.set_device(LOCAL_RANK) before the first
+    collective; CUDA_VISIBLE_DEVICES the same single GPU for all ranks; more processes than GPUs; a scheduler
+    such as Ray that placed two workers on a GPU; slices of one GPU (MIG), which have one PCI address.
+
+    ## How we know
+    `Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000` (2.5 to 2.29: the PCI address),
+    `Multiple ranks detected using the same GPU`, `Multiple Ranks are using the same GPU/Partition` (2.30 and
+    later). Where the two ranks are on different machines it is LOG059. `CUDA-capable device(s) is/are busy or
+    unavailable` (error 46): the GPU is in compute mode Exclusive_Process and a process holds it, another rank
+    or one that an earlier job left; rarely it needs a reset.
+
+    ## Fix
+    - **you** `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` at the start; `--nproc-per-node` not above the
+      number of GPUs; whole GPUs in place of slices.
+    - **you** on purpose: NCCL_MULTI_RANK_GPU_ENABLE=1 with NCCL 2.30 or later; expect it to be slow.
+
+    ## Source
+    volcengine/verl#161, Peterande/D-FINE#289; NCCL user guide, Environment variables; NVIDIA MIG user guide.
+    """
+    told = [event for event in said(logs, "gpu-duplicate") if not on_two_machines(logs, event)]
+    slices = said(logs, "gpu-slice")
+    for where, found in hosts([*told, *said(logs, "gpu-shared")]):
+        yield cause(
+            found,
+            f"{_sharers(found)}{on(where)}" + (", which is divided into slices (MIG)" if slices else ""),
+            why="NCCL wants a GPU of its own for each rank, and refuses to start.",
+            owner="job",
+            fix=[
+                you(
+                    "Confirm: as many GPUs as ranks of the node, and a different one for each.",
+                    "nvidia-smi -L",
+                    "echo $CUDA_VISIBLE_DEVICES $LOCAL_RANK",
+                ),
+                you(
+                    "Choose it first of all in each process.",
+                    'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',
+                ),
+                you("Start no more processes than GPUs.", "torchrun --nproc-per-node=gpu ..."),
+                you("Slices of a GPU (MIG) have one PCI address: use whole GPUs.", "nvidia-smi -L | grep MIG"),
+            ],
+            at=Where(node=where.node),
+            more=version_seen(logs, found[0]),
+        )
+    for where, found in hosts(cuda_errors(logs, _BUSY)):
+        yield _held(logs, where, found)
+
+
+def _held(logs: Logs, where: Where, found: list[LogEvent]) -> Finding:
+    return cause(
+        found,
+        f"the GPU of {ranks(found)}{on(where)} is busy: another process holds it, and it serves one at a time",
+        why="A rank that may not use its GPU ends, and all others with it.",
+        owner="node",
+        fix=[
+            you(
+                "Confirm: who holds it, and whether its mode is Exclusive_Process.",
+                "nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name --format=csv",
+                "nvidia-smi --query-gpu=index,compute_mode --format=csv",
+            ),
+            you(
+                "End what an earlier job left; give each rank a GPU of its own.",
+                'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',
+            ),
+            admin("Let several processes use it, or reset a GPU that nobody holds.", "nvidia-smi -i 0 -c DEFAULT"),
+        ],
+        at=where,
+        more=version_seen(logs, found[0]),
+    )
+
+
+def _sharers(found: list[LogEvent]) -> str:
+    """`ranks 0, 1 and 3 have one GPU (1b000)`, for the GPU that most share; 2.30 names none."""
+    on_gpu: dict[str, set[int]] = {}
+    for event in found:
+        if "a" in event.fields:
+            on_gpu.setdefault(event.fields["gpu"], set()).update((int(event.fields["a"]), int(event.fields["b"])))
+    if not on_gpu:
+        return "several ranks have one GPU"
+    gpu, ranks = max(on_gpu.items(), key=lambda item: len(item[1]))
+    named = sorted(ranks)
+    listed = ", ".join(map(str, named[:-1])) if len(named) < 10 else f"{named[0]} to {named[-2]}"
+    others = f"; so have ranks on {len(on_gpu) - 1} more" if len(on_gpu) > 1 else ""
+    return f"ranks {listed} and {named[-1]} have one GPU ({gpu}){others}"
+
+
+@log_rule("LOG058", "no rank asks for a GPU that it does not have")
+def ordinal(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A rank asked for a GPU by a number that is not there ("invalid device ordinal").
+
+    ## Why it matters
+    There are more ranks on the node than GPUs that they may use: all ranks on one host (mpirun without a limit a
+    node), --nproc-per-node too large, CUDA_VISIBLE_DEVICES of one GPU together with set_device(LOCAL_RANK).
+
+    ## How we know
+    CUDA's words in torch's or nccl-tests' mouth. In NCCL's own it means that a rank may not see its neighbour's
+    GPU, as with `srun --gpus-per-task=1`; in 2.24 to 2.26.4 in the shared memory transport it is LOG053.
+
+    ## Fix
+    - **you** as many ranks on a node as GPUs: `torchrun --nproc-per-node=gpu`, `mpirun -npernode 8`,
+      `srun --ntasks-per-node=8 --gpus-per-node=8`.
+    - **you** where each rank has one visible GPU, `set_device(0)`; better let all ranks see all GPUs.
+
+    ## Source
+    NVIDIA/nccl#348, NVIDIA/nccl#1948; CUDA Runtime API, cudaErrorInvalidDevice; mpirun(1), srun(1).
+    """
+    other = host_memory_failures(logs)
+    told = [event for event in cuda_errors(logs, "invalid device ordinal") if event not in other]
+    for where, found in hosts([*told, *said(logs, "gpus-too-few")]):
+        by_nccl = all(event.sign == "nccl-cuda-failure" for event in found)
+        what = (
+            "a rank does not see the GPU of its neighbour"
+            if by_nccl
+            else "more GPUs are asked for than can be seen"
+        )
+        yield cause(
+            found,
+            f"{what}{on(where)} (invalid device ordinal)",
+            why="A rank whose GPU is not there ends at once, and all others with it.",
+            owner="job",
+            fix=[
+                you(
+                    "Confirm: compare the GPUs that a rank sees with the ranks of the node.",
+                    "nvidia-smi -L",
+                    "env | grep -E 'CUDA_VISIBLE|LOCAL_RANK|SLURM_NTASKS_PER_NODE|OMPI_COMM_WORLD_LOCAL'",
+                ),
+                you(
+                    "Start as many ranks on a node as it has GPUs.",
+                    "torchrun --nproc-per-node=gpu ...",
+                    "mpirun -npernode 8 ...",
+                ),
+                you("Give the GPUs to the node, not to the task.", "srun --gpus-per-node=8 --gpu-bind=none ..."),
+            ],
+            at=where,
+            more=version_seen(logs, found[0]) if by_nccl else [],
+        )
+
+
+@log_rule("LOG063", "GPU memory suffices")
+def memory(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A GPU was full when NCCL, or the program itself, wanted more of it.
+
+    ## Why it matters
+    NCCL takes memory of each GPU for its channels, at the first collective of each communicator and
+    outside of torch's allocator. Where a framework has reserved 95 % before, there is no room: NCCL says
+    "unhandled cuda error", and all other ranks "Connection closed by remote peer".
+
+    ## How we know
+    `Cuda failure 'out of memory'` and `Failed to CUDA calloc N bytes` of NCCL; `CUDA out of memory. Tried to
+    allocate` of torch, which is the program's own. In NCCL 2.24 to 2.26.4 with GPUs that are nearly empty see
+    LOG053.
+
+    ## Fix
+    - **you** leave some GB: a lower gpu_memory_utilization or mem_fraction_static, a smaller batch.
+    - **you** a smaller NCCL: NCCL_MAX_CTAS=8 or NCCL_MAX_NCHANNELS=8, NCCL_BUFFSIZE=2097152,
+      NCCL_NVLS_ENABLE=0; the first collective before the model takes its memory.
+
+    ## Source
+    NVIDIA/nccl#1235, sgl-project/sglang#1116; NCCL user guide, Environment variables; torch.cuda memory
+    management.
+    """
+    other = host_memory_failures(logs)
+    failed = [event for event in said(logs, "gpu-alloc") if not _of_another_error(logs, event)]
+    told = [*cuda_errors(logs, "out of memory"), *failed, *said(logs, "torch-gpu-memory")]
+    for where, found in hosts(event for event in told if not in_one_process(event, other)):
+        yield _full(logs, where, found)
+
+
+def _of_another_error(logs: Logs, event: LogEvent) -> bool:
+    """Whether CUDA had failed before in that process: then every allocation fails too."""
+    others = [one for one in cuda_errors(logs, "") if "out of memory" not in one.fields["error"]]
+    return in_one_process(event, others)
+
+
+_OR_HOST_MEMORY = you(
+    "Where the GPUs are nearly empty it is memory of the host that NCCL 2.24 to 2.26.4 asks for (LOG053).",
+    "export NCCL_CUMEM_HOST_ENABLE=0",
+)
+
+
+_SHARED = you(
+    "Other processes hold memory of this GPU: where they are ranks of this job, give each its own GPU before all "
+    "else, and load checkpoints to the CPU.",
+    "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))",
+    "torch.load(path, map_location='cpu')",
+)
+
+
+def _full(logs: Logs, where: Where, found: list[LogEvent]) -> Finding:
+    by_program = any(event.sign in ("torch-gpu-memory", "torch-cuda-error") for event in found[:1])
+    asked = next((event.fields["bytes"] for event in found if "bytes" in event.fields), "")
+    wanted = next((event.fields["size"] for event in found if "size" in event.fields), "")
+    much = wanted or (size(int(asked)) if asked else "")
+    who = "the program" if by_program else "NCCL"
+    others = [event for event in said(logs, "gpu-memory-of-others") if in_one_process(event, found)]
+    less = you("Let the program take less.", "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
+    room = you("Leave NCCL some GB, or let it take less.", "export NCCL_MAX_CTAS=8", "export NCCL_NVLS_ENABLE=0")
+    return cause(
+        found,
+        f"the GPU of {ranks(found)}{on(where)} was full when {who} wanted {much or 'more'}"
+        + (", with memory of other processes on it" if others else ""),
+        why="A rank that gets no memory ends, and all others with it.",
+        owner="job",
+        fix=[
+            you(
+                "Confirm: memory in use just before, and by whom.",
+                "nvidia-smi --query-compute-apps=pid,used_memory --format=csv",
+            ),
+            *([_SHARED] if others else []),
+            *((less, room) if by_program else (room, less)),
+            *([_OR_HOST_MEMORY] if may_be_of_host_memory(logs, found[0]) else []),
+        ],
+        at=where,
+        more=version_seen(logs, found[0]),
+    )
+
+
+_BROKEN = ("uncorrectable ECC error", "uncorrectable NVLink error", "hardware stack error", "GPU is lost")
+_LAUNCH = "unspecified launch failure"
+
+
+@log_rule("LOG067", "GPUs work")
+def hardware(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A GPU failed: memory errors that could not be corrected, an NVLink error, or it fell off the bus.
+
+    ## Why it matters
+    One rank dies with a CUDA error and all others hang or lose their connection. The job dies again at the same
+    place until the GPU was reset or exchanged.
+
+    ## How we know
+    `uncorrectable ECC error`, `unspecified launch failure`, `GPU is lost`, `Unable to determine the device
+    handle`; the driver's Xids where the log has kernel lines: 48, 61, 62, 64, 74, 79, 95, 119, 120, 140 are the
+    hardware's; 63, 92, 94 a warning; 13, 31, 43, 45 and 137 the program's, and then a launch failure is no
+    fault of the GPU. A launch failure alone can be either, which is said.
+
+    ## Fix
+    - **admin** `dmesg | grep -i xid`; reset the GPU, run `dcgmi diag -r 3`, and take the node out if it comes
+      back.
+    - **you** start again without that node: `srun --exclude=NODE`.
+
+    ## Source
+    vllm-project/vllm#5222, rwth-i6/returnn#1486; NVIDIA GPU deployment guide, Xid errors; nvidia-smi(1).
+    """
+    xids = [event for event in said(logs, "gpu-xid") if int(event.fields["xid"]) not in PROGRAM]
+    of_program = [event for event in said(logs, "gpu-xid") if event not in xids]
+    launches = [] if of_program and not xids else cuda_errors(logs, _LAUNCH)
+    told = [*xids, *said(logs, "gpu-lost"), *cuda_errors(logs, *_BROKEN), *launches]
+    for where, found in hosts({event.order: event for event in reversed(told)}.values()):  # a line has one
+        yield _broken(where, found, sure=any(event not in launches for event in found))
+
+
+def _broken(where: Where, found: list[LogEvent], *, sure: bool) -> Finding:
+    codes = {int(event.fields["xid"]) for event in found if "xid" in event.fields}
+    lesser = codes and not codes & set(HARDWARE) and all("xid" in event.fields for event in found)
+    known = [f"Xid {code}, {(HARDWARE | LESSER)[code]}" for code in sorted(codes) if code in HARDWARE | LESSER]
+    what = f"a GPU failed{on(where)}: {'; '.join(known) or found[0].fields.get('error', 'it is lost')}"
+    if not sure:
+        what = f"a kernel ended in a launch failure{on(where)}: the GPU is broken, or the kernel is wrong"
+    return cause(
+        found,
+        what,
+        why="The rank on it dies, all others wait for it, and the next job on this node dies too.",
+        owner="node",
+        state=State.WARN if lesser else State.FAIL,
+        fix=[
+            admin(
+                "Confirm: the driver's own words.",
+                "dmesg -T | grep -iE 'xid|nvrm'",
+                "nvidia-smi -q | grep -A12 -i 'ecc errors'",
+            ),
+            admin(
+                "Reset the GPU or reboot, test it, and take the node out if it fails again.",
+                "nvidia-smi --gpu-reset -i 0",
+                "dcgmi diag -r 3",
+            ),
+            you("Start again without this node.", f"srun --exclude={quote(where.node or 'NODE')} ..."),
+        ],
+        at=where,
+        more=[seen("Xid", ", ".join(map(str, sorted(codes))))] if codes else [],
+    )
+
+
+@log_rule("LOG178", "a process maps no more peers than CUDA allows")
+def peers_can_be_mapped(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    CUDA refused to let one more GPU into a GPU's memory.
+
+    ## Why it matters
+    Without NVSwitch a GPU can be mapped by eight others at a time, of all processes together. With ten GPUs in one
+    machine NCCL's direct access (P2P) between all of them asks for more; so does another process, such as Xorg,
+    that has switched peer access on.
+
+    ## How we know
+    `Cuda failure 711 'peer mapping resources exhausted'` (cudaErrorTooManyPeers).
+
+    ## Fix
+    - **you** at most nine GPUs that reach each other directly; else only below one PCIe switch
+      (`NCCL_P2P_LEVEL=PIX`), or without P2P (`NCCL_P2P_DISABLE=1`).
+    - **admin** end what else uses peer access (Xorg on all GPUs).
+
+    ## Source
+    CUDA programming guide, Peer-to-peer memory access; CUDA Runtime API, cudaErrorTooManyPeers; NVIDIA/nccl#241.
+    """
+    for where, found in hosts(cuda_errors(logs, "peer mapping resources exhausted")):
+        yield cause(
+            found,
+            f"more GPUs are to reach into one GPU's memory than CUDA allows{on(where)}: eight peers each",
+            why="With more than nine GPUs, or another process that maps them (Xorg), the last ones are refused.",
+            owner="job",
+            fix=[
+                you("Confirm: count the GPUs, and see who else uses them.", "nvidia-smi"),
+                you("Use nine GPUs at most.", "export CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7"),
+                you("Or let NCCL go without direct access, or only below one PCIe switch.",
+                    "export NCCL_P2P_LEVEL=PIX", "export NCCL_P2P_DISABLE=1"),
+                admin("Take Xorg off the GPUs that compute.", "systemctl isolate multi-user.target"),
+            ],
+            at=where,
+            more=version_seen(logs, found[0]),
+        )  # fmt: skip

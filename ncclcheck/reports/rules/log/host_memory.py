@@ -1,0 +1,59 @@
+"""LOG106: host memory that a rank asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.reports.judgement.findings import Finding, admin, you
+from ncclcheck.reports.subjects.logs.logged import at_teller, by_known_host, cause, log_rule, said
+
+
+@log_rule("LOG106", "a rank gets the host memory that it asks for")
+def allocated(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A rank, or a worker of its loader, asked for host memory and got none.
+
+    ## Why it matters
+    The process ends with an exception, and the others wait for it. A size far beyond the host's memory is a
+    mistake in a shape; a small one means that the host, its cgroup or a `ulimit -v` was full.
+
+    ## How we know
+    `DefaultCPUAllocator: can't allocate memory: you tried to allocate N bytes` (torch), `Unable to allocate 37.3
+    GiB for an array` (NumPy), Python's bare `MemoryError`. Where the kernel kills the process instead it is
+    LOG093.
+
+    ## Fix
+    - **you** look at the shape; load parts of the file (`mmap=True`, memory-mapped arrays); ask Slurm for more
+      `--mem`; fewer workers; `ulimit -v unlimited`.
+    - **admin** overcommit settings and the limits of the service that starts jobs.
+
+    ## Source
+    malloc(3), getrlimit(2), proc(5) (overcommit_memory); PyTorch documentation, torch.load; NumPy documentation,
+    memmap; sbatch(1).
+    """
+    for host, found in by_known_host(said(logs, "no-host-memory")).items():
+        yield cause(
+            found,
+            f"a process got no host memory{f' on {host}' if host else ''}{_size(found)}",
+            why="The host, its cgroup or a limit of the process is full, or the size is a mistake.",
+            owner="job",
+            at=at_teller(logs, found),
+            fix=[
+                you("Confirm: compare the size with what there is and what may be taken.",
+                    "free -g; ulimit -v; cat /sys/fs/cgroup/memory.max"),
+                you("Where the size is right ask for more, or load it in parts.", "sbatch --mem=0 job.sh",
+                    "python -c \"import torch; torch.load('FILE', mmap=True)\""),
+                admin("Look at the kernel's rule for more memory than there is.", "sysctl vm.overcommit_memory"),
+            ],
+        )  # fmt: skip
+
+
+def _size(events: list[LogEvent]) -> str:
+    for fields in (one.fields for one in events):
+        if "bytes" in fields:
+            return f": it asked for {int(fields['bytes']) / 2**30:.1f} GiB at once"
+        if "size" in fields:
+            return f": it asked for {fields['size']} at once"
+    return ""

@@ -1,0 +1,219 @@
+"""LOG093: processes that a signal ended: killed, crashed or aborted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.reports.judgement.findings import Finding, Owner, Remedy, Where, admin, you
+from ncclcheck.reports.rules.log.process import crashed_in_start
+from ncclcheck.reports.subjects.logs import meanings
+from ncclcheck.reports.subjects.logs.logged import (
+    cause,
+    in_order,
+    log_rule,
+    own_exceptions,
+    root_cause,
+    said,
+    where,
+)
+
+
+class _Kind(NamedTuple):
+    """names: what shells, Slurm and torch call the signal."""
+
+    number: int
+    names: tuple[str, ...]
+    what: str
+    owner: Owner
+    confirm: str
+
+
+_STACK = "PYTHONFAULTHANDLER=1 torchrun --nproc-per-node=8 train.py"
+_KINDS = (
+    _Kind(9, ("Killed", "SIGKILL"), "was killed by SIGKILL: most often by the kernel, when host memory runs out",
+          "node", "dmesg -T | grep -iE 'oom|killed process'; cat /sys/fs/cgroup/memory.events"),
+    _Kind(7, ("Bus error", "SIGBUS"), "died of a bus error (SIGBUS); most often /dev/shm is full", "node",
+          "df -h /dev/shm"),
+    _Kind(11, ("Segmentation fault", "SIGSEGV"), "crashed (segmentation fault, SIGSEGV)", "job", _STACK),
+    _Kind(6, ("Aborted", "abort", "SIGABRT"), "aborted (SIGABRT)", "job", _STACK),
+    _Kind(4, ("Illegal instruction", "illegal hardware instruction", "SIGILL"),
+          "died of an illegal instruction (SIGILL): a library was built for another CPU", "job", "lscpu"),
+    _Kind(8, ("Floating point exception", "SIGFPE"), "died of an arithmetic error (SIGFPE)", "job", _STACK),
+)  # fmt: skip
+_OUT_OF_MEMORY = _KINDS[0]._replace(what="was killed: host memory was used up, its node's or its cgroup's")
+_CRASH, _ABORT, _BUS = 11, 6, 7
+_BY_THE_KERNEL = ("Out Of Memory", "Killed")
+_FAILURES = (
+    "watchdog-timeout",
+    "watchdog-stuck",
+    "time-limit",
+    "preempted",
+    "node-lost",
+    "ended-by-order",
+    "gpu-lost",
+    "device-assert",
+)
+_NOT_ITSELF = ("aborted-by-watchdog", "message-truncated", "worker-killed", "worker-died")
+
+
+@log_rule("LOG093", "no signal ended a process", told_by="RUN003")
+def nobody_is_killed(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A process that a signal ended: killed for want of memory, a bus error, a crash, an abort.
+
+    ## Why it matters
+    It leaves no traceback of Python: in its own log there is nothing, and the others blame the network.
+
+    ## How we know
+    The exit code that torchrun tells (-9, -7, -11, -6), mpirun's "exited on signal 9", the words of a shell
+    ("Killed", "Segmentation fault (core dumped)"), Slurm's "oom_kill" or "Out Of Memory", the kernel's "Out of
+    memory: Killed process". -15 is a consequence: torchrun and Slurm end the others that way; so is Slurm's or
+    a shell's "Killed" once another failure is told. -6 counts where no watchdog and no error of NCCL tells of
+    an end before it: `terminate called without an active exception` is a program that was left (`sys.exit`, an
+    exception) while its threads ran. A crash in NCCL's start is LOG070.
+
+    ## Fix
+    - **you** killed: fewer loader workers, less prefetch, no dataset held in memory by each worker.
+    - **you** crashed or aborted: `PYTHONFAULTHANDLER=1` prints the line of the program that it was in.
+    - **admin** more memory for the job (cgroup), `dmesg` of that host.
+
+    ## Source
+    signal(7); Linux kernel documentation, cgroup v2 memory.events; slurm.conf(5); Python documentation,
+    faulthandler.
+    """
+    tasks = _killed_tasks(logs)
+    if killed := in_order(said(logs, "oom-killed")):
+        yield _ended(logs, killed + tasks, _OUT_OF_MEMORY)
+        return
+    for kind in _KINDS:
+        events = _exits(logs, kind) + _named(logs, kind) + (tasks if kind.number == 9 else [])
+        if kind.number in (_CRASH, _ABORT):
+            events = [] if _has_another_reason(logs, kind, events) else events + _told_itself(logs, kind)
+        events += said(logs, "bus-error") if kind.number == _BUS else []
+        if events:
+            yield _ended(logs, _by_line(events), kind)
+
+
+def _exits(logs: Logs, kind: _Kind) -> list[LogEvent]:
+    """The exit codes that launchers tell; of crashes and aborts, which may follow, the first one's only."""
+    events = [
+        one
+        for one in said(logs, "worker-failed", "root-cause-exit", "launcher-return-code", "mpirun-signalled")
+        if _signal(one) == str(kind.number)
+    ]
+    if kind.number not in (_CRASH, _ABORT):
+        return events
+    root = root_cause(logs)
+    return [one for one in events if one.sign != "root-cause-exit" or (root and one is root.exitcode)]
+
+
+def _signal(event: LogEvent) -> str:
+    """The number of the signal that a launcher tells; torchrun's exit codes are those below zero."""
+    told = event.fields
+    code = told.get("exitcode", "")
+    return code[1:] if code.startswith("-") else told.get("signal") or told.get("hydra", "")
+
+
+def _named(logs: Logs, kind: _Kind) -> list[LogEvent]:
+    """What shells and torch's spawn say, as far as nothing failed before it."""
+    names = {name.lower() for name in kind.names}
+    events = [
+        one
+        for one in said(logs, "shell-signalled", "spawned-signalled")
+        if next((one.fields[key] for key in ("how", "zsh", "name", "python") if key in one.fields), "").lower()
+        in names
+    ]
+    failed = _failures(logs)
+    return [one for one in events if not any(other.order < one.order for other in failed)]
+
+
+def _told_itself(logs: Logs, kind: _Kind) -> list[LogEvent]:
+    return said(logs, "segfault" if kind.number == _CRASH else "aborted")
+
+
+def _failures(logs: Logs) -> list[LogEvent]:
+    """Lines that tell of an end for another reason."""
+    return [*own_exceptions(logs), *said(logs, *_FAILURES), *_warnings(logs)]
+
+
+def _warnings(logs: Logs) -> list[LogEvent]:
+    """Of NCCL, all but those that tell of the end of another process."""
+    return [
+        one
+        for one in logs.events
+        if one.level == "WARN" and one.sign not in meanings.CONSEQUENCES and one.sign not in meanings.HARMLESS
+    ]
+
+
+def _has_another_reason(logs: Logs, kind: _Kind, exits: list[LogEvent]) -> bool:
+    """Whether a crash or an abort follows from, or belongs to, what another check tells."""
+    events = exits + _told_itself(logs, kind)
+    if not events or said(logs, *_NOT_ITSELF) or (kind.number == _CRASH and crashed_in_start(logs)):
+        return True
+    first = min(one.order for one in events)
+    return any(kind.number == _ABORT or one.order < first for one in _failures(logs))
+
+
+def _killed_tasks(logs: Logs) -> list[LogEvent]:
+    """By Slurm, which kills what is left itself, once a task has ended otherwise."""
+    ends = in_order(said(logs, "srun-task-exit", "step-cancelled"))
+    others = next((at for at, one in enumerate(ends) if one.fields.get("how") not in _BY_THE_KERNEL), len(ends))
+    return ends[:others] + [one for one in ends[others:] if one.fields.get("how") == _BY_THE_KERNEL[0]]
+
+
+def _by_line(events: list[LogEvent]) -> list[LogEvent]:
+    """Each line once, the first first."""
+    return in_order({(one.file, one.line): one for one in reversed(events)}.values())
+
+
+def _ended(logs: Logs, events: list[LogEvent], kind: _Kind) -> Finding:
+    told = next((one.fields for one in events if one.fields.get("local_rank")), {})
+    rank = events[0].rank if events[0].sign == "mpirun-signalled" else None
+    who = f"local rank {told['local_rank']}, process {told['pid']}," if told.get("pid") else "a process"
+    who = who if rank is None else f"rank {rank}"
+    return cause(
+        events,
+        f"{who} {kind.what}{_left(events)}",
+        why="A process that a signal ends leaves no traceback, and the others blame the network.",
+        owner=kind.owner,
+        at=_place(logs, events, kind),
+        fix=_remedies(kind),
+    )
+
+
+def _left(events: list[LogEvent]) -> str:
+    aborted = next((one for one in events if one.sign == "aborted"), None)
+    if aborted is None:
+        return ""
+    thrown = aborted.fields.get("thrown")
+    if thrown:
+        return f": C++ raised {thrown}"
+    if "without an active" in aborted.text:
+        return ": its program was left (sys.exit, an exception) while its threads ran"
+    return ""
+
+
+def _place(logs: Logs, events: list[LogEvent], kind: _Kind) -> Where:
+    """The rank of torchrun's Root Cause block, where it tells the same end; else who said the first line."""
+    root = root_cause(logs)
+    same = root and root.exitcode and root.exitcode.fields["exitcode"] == f"-{kind.number}"
+    first = events[0]
+    if root and same and not (first.host or first.rank is not None):
+        return Where(node=root.host or None, rank=root.rank)
+    return where(first)
+
+
+def _remedies(kind: _Kind) -> list[Remedy]:
+    if kind.owner == "node":
+        return [admin("Confirm on its host.", *kind.confirm.split("; ")),
+                you("Fewer loader workers and less prefetch; more memory for the job (sbatch --mem, a pod's "
+                    "resources.limits.memory, docker run --memory).")]  # fmt: skip
+    return [
+        you("Confirm: see where it was.", kind.confirm),
+        you("The lines of that rank right before tell what it did; let Python print the stack of a crash.",
+            "export PYTHONFAULTHANDLER=1"),
+        admin("Look whether the kernel knows more.", "dmesg -T | grep -iE 'segfault|trap|killed process'"),
+    ]  # fmt: skip

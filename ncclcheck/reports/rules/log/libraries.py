@@ -1,0 +1,310 @@
+"""LOG064, LOG065, LOG066, LOG068: the driver and the libraries fit each other and the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, State, Where, admin, seen, you
+from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said
+from ncclcheck.reports.subjects.logs.logged_node import BY_NCCL, cuda_errors, hosts, in_nvls, on
+from ncclcheck.reports.subjects.logs.reported import starting, version, version_seen
+
+_WHICH = "python -c 'import torch; print(torch.__version__, torch.version.cuda, torch.cuda.nccl.version())'"
+_LEFT_OUT = 75  # sm_70 and older have no code in torch for CUDA 12.8 and later, sm_75 in some of CUDA 13
+_CONFIRM_CODE = you(
+    "Confirm: what is loaded, and what it was built for.",
+    _WHICH,
+    "cuobjdump --list-elf $(python -c 'import torch; print(torch.__path__[0])')/lib/libtorch_cuda.so | tail -3",
+    "nvidia-smi --query-gpu=name,compute_cap --format=csv",
+)
+_CONFIRM_AMD = you(
+    "Confirm: the GPU, and what torch was built for.",
+    "rocminfo | grep gfx",
+    "python -c 'import torch; print(torch.__version__, torch.version.hip, torch.cuda.get_arch_list())'",
+)
+_OWN_NCCL = you(
+    "Build a libnccl of your own for this GPU.",
+    'make -j src.build NVCC_GENCODE="-gencode=arch=compute_90,code=sm_90"',
+)
+_NO_KERNEL = ("named symbol not found", "no kernel image is available", "invalid device function")
+
+
+@log_rule("LOG064", "libnccl and torch have kernels for the GPU")
+def kernels(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    libnccl, or torch, was built without code for this GPU, or with code that does not fit it.
+
+    ## Why it matters
+    A libnccl of one's own often has only the architecture of the machine that built it; wheels are older than a
+    new GPU. The first kernel fails, or already the start.
+
+    ## How we know
+    `named symbol not found`, `no kernel image is available for execution on the device`, `invalid device
+    function`; torch's `sm_120 is not compatible with the current PyTorch installation`; `ncclMaxSharedMem N
+    exceeds device/fn maxSharedMem M` before 2.26.2 on Blackwell workstation GPUs (sm_120), where NCCL's kernels
+    want more shared memory than there is.
+
+    ## Fix
+    - **you** NCCL 2.26.2 or later for sm_120; a torch wheel of CUDA 12.8 or later for Blackwell.
+    - **you** a GPU that the wheel has left out as too old (Kepler, Pascal, Volta): a wheel of an earlier CUDA.
+    - **you** a libnccl of one's own: `make src.build NVCC_GENCODE="-gencode=arch=compute_90,code=sm_90"`.
+
+    ## Source
+    NVIDIA/nccl#1372, NVIDIA/nccl#1637; CUDA C++ programming guide, application compatibility.
+    """
+    too_much = said(logs, "kernel-shared-memory")
+    without = [*cuda_errors(logs, *_NO_KERNEL), *said(logs, "torch-lacks-gpu")]
+    for where, found in hosts([*without, *too_much]):
+        shared = all(event in too_much for event in found)
+        yield cause(
+            found,
+            f"{_lack(found[0])}{on(where)}",
+            why="The first kernel that the GPU cannot run ends the job.",
+            owner="job",
+            state=State.WARN if shared and not _died(logs, where) else State.FAIL,
+            fix=[
+                _CONFIRM_AMD if _is_amd(found[0]) else _CONFIRM_CODE,
+                *_other_packages(found[0]),
+            ],
+            at=where,
+            more=version_seen(logs, found[0]),
+        )
+
+
+def _is_amd(event: LogEvent) -> bool:
+    return "amd" in event.fields or "HIP error" in event.text
+
+
+def _other_packages(event: LogEvent) -> list[Remedy]:
+    """An old GPU wants older packages, a new one newer ones; where it is not told which it is, both are."""
+    if _is_amd(event):
+        return [
+            you("Take the torch that was built for a ROCm which knows this GPU.",
+                "python -m pip install torch --index-url https://download.pytorch.org/whl/rocm6.4"),
+            you("A GPU that is close to one that ROCm knows may pass for that one.",
+                "export HSA_OVERRIDE_GFX_VERSION=11.0.0"),
+        ]  # fmt: skip
+    return [*_packages_of(event), _OWN_NCCL]
+
+
+def _packages_of(event: LogEvent) -> list[Remedy]:
+    newer = you(
+        "Take newer packages for Blackwell (sm_120): NCCL 2.26.2 or later, torch for CUDA 12.8 or later.",
+        "python -m pip install -U torch nvidia-nccl-cu12",
+    )
+    older = you("Take older packages for a GPU that newer ones have left out (Kepler to Volta): torch for an "
+                "earlier CUDA, or build from source for it.",
+                "python -m pip install torch --index-url https://download.pytorch.org/whl/cu118")  # fmt: skip
+    if event.sign == "kernel-shared-memory":
+        return [newer]
+    arch = event.fields.get("arch", "")
+    number = arch.removeprefix("sm_")
+    if "old" in event.fields or (number.isdigit() and int(number) <= _LEFT_OUT):
+        return [older]
+    return [newer] if arch else [older, newer]
+
+
+def _lack(event: LogEvent) -> str:
+    if event.sign == "torch-lacks-gpu":
+        if amd := event.fields.get("amd"):
+            return f"ROCm's libraries have no code for {amd}"
+        arch = event.fields.get("arch") or event.fields.get("old")
+        return f"torch has no code for {'capability ' if 'old' in event.fields else ''}{arch or 'this GPU'}"
+    if event.sign == "kernel-shared-memory":
+        return "NCCL's kernels want more shared memory than the GPU has"
+    return "a library has no code for the GPU"
+
+
+def _died(logs: Logs, where: Where) -> bool:
+    """Whether NCCL did not come up there, or failed in CUDA."""
+    here = [one for one in logs.processes if one.host == where.node]
+    return bool(cuda_errors(logs, "", by=BY_NCCL)) or any(starting(one) for one in here)
+
+
+_INITIALISES = "initialization error"
+
+
+@log_rule("LOG065", "the driver is new enough for CUDA and NCCL")
+def driver(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    The NVIDIA driver is older than what torch or libnccl were built for, or its library is of another version than
+    the driver that is loaded: upgraded without a reboot, or brought by the image (cuda-compat).
+
+    ## Why it matters
+    No CUDA call works. Often one node of many was forgotten at an upgrade, or an image brings a newer CUDA, or
+    the packages were upgraded and the node was not rebooted.
+
+    ## How we know
+    `CUDA driver version is insufficient for CUDA runtime version`, `the provided PTX was compiled with an
+    unsupported toolchain`, torch's `driver on your system is too old`, `Driver/library version mismatch` of
+    NVML. `initialization error` of NCCL can be that, or a process that was forked after CUDA was used in its
+    parent. `unsupported display driver / cuda driver combination` (803) and `forward compatibility was attempted
+    on non supported HW` (804) are the libcuda that an image brings in /usr/local/cuda/compat: it goes with some
+    drivers and with data centre GPUs only.
+
+    ## Fix
+    - **admin** a newer driver, the same on all nodes; after an upgrade reboot.
+    - **you** a torch wheel and a libnccl for the CUDA that the driver has (`nvidia-smi` shows it at the top
+      right).
+    - **you** the image's compatibility libraries: a cuda-compat that goes with the driver, or none of them.
+
+    ## Source
+    NVIDIA/nccl#554, NVIDIA/nccl-tests#98; CUDA compatibility guide; CUDA Runtime API, error codes.
+    """
+    clear = said(logs, "driver-too-old", "driver-mismatch")
+    combined = [] if clear else said(logs, "driver-combination")
+    for where, found in hosts(combined):
+        yield cause(
+            found,
+            f"the CUDA compatibility libraries of the image (cuda-compat) do not go with the driver{on(where)}",
+            why="They stand before the driver's own libcuda, and go with some drivers and data centre GPUs only.",
+            owner="job",
+            fix=[
+                you("Confirm: see which libcuda is taken.", "ldconfig -p | grep libcuda.so; echo $LD_LIBRARY_PATH",
+                    "cat /proc/driver/nvidia/version"),
+                you("Bring the cuda-compat that goes with the driver into the image, or run without it.",
+                    "apt-get install --only-upgrade 'cuda-compat-*'",
+                    "export LD_LIBRARY_PATH=$(echo $LD_LIBRARY_PATH | tr : '\\n' | grep -v compat | paste -sd:)"),
+            ],
+            at=where,
+            more=_drivers(logs),
+        )  # fmt: skip
+    unclear = [] if clear or combined else cuda_errors(logs, _INITIALISES)
+    for where, found in hosts([*clear, *unclear]):
+        yield cause(
+            found,
+            f"{_why(found)}{on(where)}",
+            why="No call of CUDA works, so the rank cannot start.",
+            owner="node",
+            fix=[
+                you("Confirm: compare the driver's CUDA with torch's and NCCL's.", "nvidia-smi | head -4", _WHICH),
+                admin("Install a newer driver and reboot.", "cat /proc/driver/nvidia/version", "systemctl reboot"),
+                you(
+                    "Or take packages for the driver's CUDA.",
+                    "python -m pip install torch --index-url https://download.pytorch.org/whl/cu124",
+                ),
+            ],
+            at=where,
+            more=[*version_seen(logs, found[0]), *_drivers(logs)],
+        )
+
+
+def _why(found: list[LogEvent]) -> str:
+    signs = {event.sign for event in found}
+    if "driver-mismatch" in signs:
+        return "the driver that is loaded is not the one of its library: upgraded without a reboot"
+    if all(_INITIALISES in event.fields.get("error", "") for event in found):
+        return "CUDA cannot be initialised: the driver is too old, or the process was forked after CUDA was used,"
+    return "the driver is too old for the CUDA of torch or NCCL"
+
+
+def _drivers(logs: Logs) -> list[Evidence]:
+    told = sorted({one.driver for one in logs.processes if one.driver})
+    return [seen("cudaDriverVersion", ", ".join(told))] if told else []
+
+
+@log_rule("LOG066", "one libnccl is there, and it is the one that torch wants")
+def library(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    torch asked libnccl for a function that it does not have, or found no libnccl.
+
+    ## Why it matters
+    Another, older libnccl was loaded first: by LD_LIBRARY_PATH, from a CUDA 11 wheel beside the one of CUDA 12, by
+    cupy or another package, or from the system. Where it lacks no function yet, it is used without a word.
+
+    ## How we know
+    `undefined symbol: ncclCommShrink` (or ncclMemFree, ncclCommRegister, ...): the function came with a later
+    NCCL; `libnccl.so.2: cannot open shared object file`. A plugin (libnccl-net.so) that is not there is
+    harmless.
+
+    ## Fix
+    - **you** `pip list | grep nccl`: keep the one that torch asks for; take the others out of LD_LIBRARY_PATH;
+      import torch before other packages that bring NCCL.
+
+    ## Source
+    rapidsai/cugraph#4465, rwth-i6/returnn#1802, pytorch/pytorch#119072; ld.so(8).
+    """
+    for where, found in hosts(said(logs, "nccl-symbol", "nccl-not-found")):
+        symbol = next((event.fields["symbol"] for event in found if "symbol" in event.fields), "")
+        what = (
+            f"the libnccl that was loaded has no {symbol}: it is older than torch wants"
+            if symbol
+            else "there is no libnccl"
+        )
+        yield cause(
+            found,
+            f"{what}{on(where)}",
+            why="torch cannot be imported, or fails at the first use of NCCL.",
+            owner="job",
+            fix=[
+                you(
+                    "Confirm: which ones there are, and which is found first.",
+                    "python -m pip list | grep -i nccl",
+                    "ldconfig -p | grep libnccl; echo $LD_LIBRARY_PATH",
+                ),
+                you(
+                    "Keep the one that torch asks for.",
+                    "python -m pip show torch | grep -i requires",
+                    "python -m pip uninstall nvidia-nccl-cu11",
+                ),
+                you("Take the system's out of the way.", "unset LD_LIBRARY_PATH LD_PRELOAD"),
+            ],
+            at=where,
+        )
+
+
+_UNKNOWN, _UNSUPPORTED = "unknown error", "operation not supported"
+_CUMEM_BEGINS = (2, 18, 0)
+
+
+@log_rule("LOG068", "the driver's unified memory (nvidia-uvm) is there")
+def unified_memory(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    CUDA answers with "unknown error" at its start, or NCCL's memory is "not supported": the module nvidia-uvm,
+    or its device /dev/nvidia-uvm, is missing.
+
+    ## Why it matters
+    CUDA cannot start without it. In virtual machines with vGPU unified memory is off by default, and NCCL 2.23 and
+    later wants it for its memory pools.
+
+    ## How we know
+    torch's `CUDA unknown error - this may be due to an incorrectly set up environment`; `Cuda failure 'unknown
+    error'` of NCCL (999); `Cuda failure 'operation not supported'` (801) of NCCL 2.23 and later. A log cannot
+    tell it from CUDA_VISIBLE_DEVICES that was changed after the start, or from a GPU that needs a reset.
+
+    ## Fix
+    - **admin** `modprobe nvidia-uvm` at boot, `nvidia-modprobe -u -c=0`; for vGPU the parameter enable_uvm=1.
+    - **you** containers need /dev/nvidia-uvm: `docker run --gpus all`; NCCL_CUMEM_ENABLE=0 where it stays off.
+
+    ## Source
+    NCCL user guide, Troubleshooting, Runtime issues; nvidia-modprobe(1); CUDA Runtime API, cudaErrorUnknown.
+    """
+    unknown = [*said(logs, "gpu-unknown-error"), *cuda_errors(logs, _UNKNOWN)]
+    for where, found in hosts([*unknown, *_unsupported(logs)]):
+        yield cause(
+            found,
+            f"CUDA does not start or lacks memory pools{on(where)}: nvidia-uvm is missing, or a GPU needs a reset",
+            why="Without unified memory no context can be made, and NCCL finds no memory that it can share.",
+            owner="node",
+            fix=[
+                you("Confirm: both must be there.", "lsmod | grep nvidia_uvm", "ls -l /dev/nvidia-uvm"),
+                admin("Load the module and make its device.", "modprobe nvidia-uvm", "nvidia-modprobe -u -c=0"),
+                admin("Where they are there look at the GPUs.", "dmesg | grep -iE 'nvrm|xid'", "nvidia-smi"),
+                you(
+                    "Do not change CUDA_VISIBLE_DEVICES after CUDA was used; without UVM try this.",
+                    "export NCCL_CUMEM_ENABLE=0",
+                ),
+            ],
+            at=where,
+            more=version_seen(logs, found[0]),
+        )
+
+
+def _unsupported(logs: Logs) -> list[LogEvent]:
+    told = [event for event in cuda_errors(logs, _UNSUPPORTED, by=BY_NCCL) if event not in in_nvls(logs)]
+    return [event for event in told if (version(logs, event) or _CUMEM_BEGINS) >= _CUMEM_BEGINS]

@@ -1,0 +1,212 @@
+"""LOG: ranks that call different things: another collective, another size, another number of batches."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.reports.judgement.findings import Finding, State, Where, you
+from ncclcheck.reports.subjects.logs import hangs
+from ncclcheck.reports.subjects.logs.logged import cause, in_order, log_rule, said, where
+from ncclcheck.reports.text.fold import fold_ranks
+
+_DEFAULT_MS = 600_000
+# By nccl.h: ncclDataType_t and ncclRedOp_t.
+_TYPES = (
+    *("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16"),
+    *("float8e4m3", "float8e5m2"),
+)
+_OPERATIONS = ("sum", "prod", "max", "min", "avg")
+
+
+@log_rule("LOG081", "all ranks take part when ZeRO-3 weights are saved")
+def zero3_is_saved_by_all(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A time-out in gathering weights while a model that ZeRO-3 has spread over all ranks is saved.
+
+    ## Why it matters
+    Saving gathers each weight from all ranks: called under `if rank == 0` it waits for ever. A time-out of
+    `_ALLGATHER_BASE` alone is no sign of it: every forward pass of ZeRO-3 and FSDP gathers.
+
+    ## How we know
+    The watchdog's operation is a gather, a frame or a line tells of saving, and another of ZeRO stage 3.
+
+    ## Fix
+    - **you** call `save_checkpoint`, `save_16bit_model` or `accelerator.get_state_dict` on all ranks, and write
+      on rank 0 what it returns.
+
+    ## Source
+    huggingface/accelerate#2912, deepspeedai/DeepSpeed#7533; DeepSpeed documentation, Model Checkpointing.
+    """
+    for hang in hangs.of_kind(logs, "save"):
+        yield cause(
+            [*hang.events[:1], *said(logs, "save-frame", "saving")[-1:], *said(logs, "zero3")[:1]],
+            f"weights spread by ZeRO-3 were saved without all ranks: {hangs.waited(hang)}",
+            why="Saving gathers each weight from all ranks; a rank that does not call it stops the others.",
+            owner="job",
+            fix=[you("Confirm: see whether the call of the named frame stands under a test of the rank."),
+                 you("Call save_checkpoint, save_16bit_model or get_state_dict on all ranks.")],
+        )  # fmt: skip
+
+
+@log_rule("LOG082", "all ranks have the same number of batches")
+def same_number_of_batches(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    Ranks that wait in different collectives at the end of an epoch.
+
+    ## Why it matters
+    A rank whose data ends first goes on to the next phase (validation, saving, the end), while the others wait
+    for its gradients.
+
+    ## How we know
+    Watchdogs of one group gave up at different collectives, or some ranks tell of the end of an epoch and did
+    not come to the collective of the others.
+
+    ## Fix
+    - **you** `drop_last=True`, a DistributedSampler, or equal shards of an IterableDataset; or wrap the loop in
+      `torch.distributed.algorithms.join.Join`. `ncclcheck data MODULE:FACTORY` counts batches by rank.
+
+    ## Source
+    pytorch/pytorch#141069, k2-fsa/snowfall#152; PyTorch documentation, Distributed Training with Uneven Inputs.
+    """
+    for hang in hangs.of_kind(logs, "uneven"):
+        others = sorted({wait.rank for wait in hang.waits if (wait.seq, wait.op) != (hang.seq, hang.op)})
+        ranks = others or hang.absent
+        yield cause(
+            [*hang.events, *said(logs, "epoch-ends")[-1:]],
+            f"{fold_ranks(ranks)} {'wait' if len(ranks) > 1 else 'waits'} elsewhere or went on, while others "
+            f"are in {hangs.waited(hang)}: their numbers of batches differ, or their control flow does",
+            why="A rank whose data ends first goes on, and the others wait for its gradients.",
+            owner="job",
+            at=hangs.place(logs, ranks[0]),
+            fix=[you("Confirm: count the batches of each rank.", "ncclcheck data MODULE:FACTORY --nodes 2"),
+                 you("Use drop_last=True and a DistributedSampler, or the Join context.")],
+        )  # fmt: skip
+
+
+@log_rule("LOG083", "groups made by new_group have the time-out that is meant", worst=State.WARN)
+def groups_have_their_timeout(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A group other than the default one that gave up after torch's default of ten minutes.
+
+    ## Why it matters
+    `new_group` does not take the time-out of `init_process_group`: a job that set two hours there still dies
+    after ten minutes in a group of its own.
+
+    ## How we know
+    The watchdog's line: `Timeout(ms)=600000` and a group number other than 0. Where the default group has a
+    longer one in the same log, that is said.
+
+    ## Fix
+    - **you** pass `timeout=` to `new_group` and `init_device_mesh` too.
+
+    ## Source
+    PyTorch documentation, torch.distributed.new_group; goodfire-ai/spd#536.
+    """
+    waits = said(logs, "watchdog-timeout")
+    short = [
+        one for one in waits if one.fields.get("group", "0") != "0" and int(one.fields["timeout"]) == _DEFAULT_MS
+    ]
+    longer = [one for one in waits if int(one.fields["timeout"]) > _DEFAULT_MS]
+    if short:
+        meant = f", though others wait {int(longer[0].fields['timeout']) // 1000} s" if longer else ""
+        yield cause(
+            short,
+            f"group {short[0].fields['group']} gave up after 600 s, torch's default{meant}",
+            why="new_group does not take the time-out that init_process_group was given.",
+            owner="job",
+            state=State.WARN,
+            fix=[you("Confirm: look where the group is made, and pass timeout= there.")],
+        )
+
+
+@log_rule("LOG084", "all ranks call the same collective, with the same sizes")
+def same_collective(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    Ranks that call different collectives, or different sizes, at the same place of a group.
+
+    ## Why it matters
+    NCCL does not check: the job hangs, or goes on with wrong numbers.
+
+    ## How we know
+    Watchdogs that gave up at the same number name different operations or elements; or torch's own comparison
+    under `TORCH_DISTRIBUTED_DEBUG=DETAIL` says so; or NCCL's own lines of calls (`NCCL_DEBUG_SUBSYS=COLL`),
+    counted from the communicator's first on each rank, differ in name, count, type or operation; or NCCL or
+    gloo got a message of another size than expected.
+
+    ## Fix
+    - **you** let no collective depend on the rank's own data (a batch without images, a skipped step, a ragged
+      last batch): run all branches, or pad; align NCCL_* settings and versions where only `message truncated`
+      is told.
+
+    ## Source
+    PyTorch documentation, TORCH_DISTRIBUTED_DEBUG; speechbrain/speechbrain#2401, modelscope/ms-swift#9443,
+    NVIDIA/nccl#1417, NVIDIA/nccl#626, NVIDIA/nccl#268.
+    """
+    told = said(logs, "ranks-disagree") or said(logs, "ranks-disagree-short")
+    if told:
+        first = told[0].fields
+        pair = f"rank {first['one']} and rank {first['other']}" if first.get("one") else "ranks"
+        yield _mismatch(told, f"{pair} call different collectives or sizes at the same place")
+    elif called := _called(logs):
+        rarest, *_ = kinds = _each_kind(called)
+        one = sum(_call(other) == _call(rarest) for other in called) * 2 < len(called)
+        yield _mismatch(kinds, _as_called(called), where(rarest) if one else Where())
+    elif suspected := in_order(said(logs, "nccl-suspects-mismatch")):
+        yield _mismatch(suspected, "NCCL suspects that ranks call different collectives, around the named rank")
+    for hang in hangs.of_kind(logs, "mismatch") if not told else []:
+        calls = {(wait.op, wait.numel): wait.rank for wait in hang.waits if wait.seq == hang.seq}
+        words = ", ".join(f"rank {rank}: {op} of {size or '?'}" for (op, size), rank in [*calls.items()][:4])
+        yield _mismatch(hang.events, f"ranks differ in collective {hang.seq} of group {hang.group}: {words}")
+    if (cut := in_order(said(logs, "message-truncated"))) and not told:
+        sizes = cut[0].fields.get("gloo")
+        size_told = f"{sizes} bytes, says gloo" if sizes else cut[0].text[:160]
+        yield _mismatch(cut, f"a message has another size than expected: {size_told}")
+
+
+def _called(logs: Logs) -> list[LogEvent]:
+    """What the ranks of one communicator called at the first place where they differ."""
+    differ = said(logs, "collective-differs")
+    return [one for one in differ if one.fields["communicator"] == differ[0].fields["communicator"]]
+
+
+def _call(event: LogEvent) -> tuple[str, ...]:
+    return tuple(event.fields[key] for key in ("name", "count", "datatype", "op", "root"))
+
+
+def _each_kind(called: list[LogEvent]) -> list[LogEvent]:
+    """One call of each kind, the rarest kind first."""
+    kinds = Counter(map(_call, called))
+    firsts = {_call(one): one for one in reversed(called)}
+    return [firsts[kind] for kind, _ in reversed(kinds.most_common())]
+
+
+def _as_called(called: list[LogEvent]) -> str:
+    """`call 12 of a communicator: rank 3 AllReduce of 195 (float32), ranks 0-2 Broadcast of 195 (float32)`."""
+    told = []
+    for kind in _each_kind(called):
+        name, count, datatype, op, _ = _call(kind)
+        ranks = fold_ranks(one.rank for one in called if one.rank is not None and _call(one) == _call(kind))
+        types = _TYPES[int(datatype)] if int(datatype) < len(_TYPES) else f"datatype {datatype}"
+        how = f", {_OPERATIONS[int(op)]}" if "Reduce" in name and int(op) < len(_OPERATIONS) else ""
+        told.append(f"{ranks} {name} of {count} ({types}{how})")
+    return f"ranks call different things as call {int(called[0].fields['place']) + 1}: {', '.join(told[:4])}"
+
+
+def _mismatch(events: list[LogEvent], what: str, at: Where | None = None) -> Finding:
+    return cause(
+        events,
+        what,
+        why="NCCL does not compare them: the job hangs, or goes on with wrong numbers.",
+        owner="job",
+        at=at,
+        fix=[you("Confirm: let torch compare each call.", "export TORCH_DISTRIBUTED_DEBUG=DETAIL"),
+             you("Let no collective depend on a rank's own data; pad, or run all branches on all ranks. Where the "
+                 "code is sure, align NCCL's version and NCCL_* settings on all nodes.",
+                 "ncclcheck env --hosts HOST1,HOST2")],
+    )  # fmt: skip

@@ -1,0 +1,216 @@
+"""LOG125 to LOG129: what a program was given that cannot work: sizes, extensions, weights, a full disk."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.reports.judgement.findings import Finding, Remedy, admin, you
+from ncclcheck.reports.subjects.logs.logged import at_teller, cause, log_rule, said
+
+_PARALLEL = re.compile(r"(?i)tensor.parallel|\bheads\b|\btp\b|vocab|hidden|intermediate")
+
+
+@log_rule("LOG125", "the model and the batch can be divided over the ranks")
+def sizes_are_divided(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A number of heads, layers, words or samples that the number of ranks does not divide.
+
+    ## Why it matters
+    The program ends at its start on all ranks; with another number of GPUs than before (one taken out of use,
+    another machine) the settings of yesterday fail.
+
+    ## How we know
+    `must be divisible by`, `is not divisible by` in an exception, DeepSpeed's `train_batch_size is not equal to
+    micro_batch_per_gpu * gradient_acc_step * world_size`, and its `Micro batch size per gpu: 0`: the batch is less
+    than the number of processes.
+
+    ## Fix
+    - **you** take a number of ranks, or of tensor parallel ranks, that divides it; or change the batch's parts.
+
+    ## Source
+    vLLM documentation, Parallelism and scaling; DeepSpeed documentation, Batch size related parameters.
+    """
+    if found := said(logs, "not-divisible"):
+        told = next(text for key in ("told", "raised", "batch", "nought") if (text := found[0].fields.get(key)))
+        yield cause(
+            found,
+            f"the batch has less than one sample for each rank: {told}" if "nought" in found[0].fields
+            else f"a size cannot be divided over the ranks: {told.strip()}",
+            why="Every rank must have the same part; the program refuses at its start.",
+            owner="job",
+            at=at_teller(logs, found),
+            fix=[_divide(found[0])],
+        )  # fmt: skip
+
+
+def _divide(event: LogEvent) -> Remedy:
+    if "nought" in event.fields:
+        return you("Take a greater batch, or fewer ranks: it is train_batch_size / (ranks x accumulation).")
+    if "batch" in event.fields:
+        return you("train_batch_size is the micro batch of a GPU x accumulation x ranks: correct one of them, or "
+                   'leave one out (with transformers: "auto").')  # fmt: skip
+    if _PARALLEL.search(event.text):
+        return you("Choose a number of ranks that divides it.", "vllm serve MODEL --tensor-parallel-size 4")
+    return you("Choose a number of ranks that divides it, or change the size.")
+
+
+@log_rule("LOG126", "extensions of torch were built for the torch that is installed")
+def extensions_fit_torch(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A library that was built against torch (flash-attn, apex, a kernel of the program) wants a symbol of C++
+    that the installed torch does not have.
+
+    ## Why it matters
+    The import fails on every rank, or on the nodes whose environment differs.
+
+    ## How we know
+    `undefined symbol: _ZN3c10...` (c10, at and torch are torch's names). NCCL's own symbols are LOG066.
+    Of an `ImportError` that is cut off after the name of an extension, it is the likely one.
+
+    ## Fix
+    - **you** build it anew against the installed torch, or install the wheel for that version of torch, Python,
+      CUDA and C++ ABI.
+
+    ## Source
+    Dao-AILab/flash-attention README, Installation; PyTorch documentation, C++ extensions.
+    """
+    if found := said(logs, "extension-symbol"):
+        told = found[0].fields
+        name = (told.get("file") or told["cut"]).partition(".")[0]
+        yield cause(
+            found,
+            f"{name} was built for another torch than the one that is installed" if "file" in told
+            else f"{name} does not load: it was likely built for another torch (its line is cut off)",
+            why="Its import fails, and the rank ends before it meets the others.",
+            owner="job",
+            at=at_teller(logs, found),
+            fix=[
+                you("Confirm which torch is there.",
+                    "python -c 'import torch; print(torch.__version__, torch.compiled_with_cxx11_abi())'"),
+                you("Build it against that one.",
+                    "python -m pip install --no-build-isolation --force-reinstall --no-cache-dir flash-attn"),
+            ],
+        )  # fmt: skip
+
+
+@log_rule("LOG127", "the loss scaler finds a scale at which gradients are finite")
+def loss_scale_is_found(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    The loss scale of fp16 was lowered at every step until its minimum, and the gradients still overflowed.
+
+    ## Why it matters
+    Nothing is learnt meanwhile, and the program ends itself. It is no fault of NCCL or of the machine.
+
+    ## How we know
+    `Current loss scale already at minimum` (DeepSpeed), `Minimum loss scale reached` (fairseq). A model that
+    was trained in bf16 overflows in fp16; else the loss itself is NaN: a bad sample, too high a learning rate.
+
+    ## Fix
+    - **you** bf16 in place of fp16; look where the first NaN comes from (`torch.autograd.set_detect_anomaly`).
+
+    ## Source
+    DeepSpeed documentation, FP16 training options; PyTorch documentation, Automatic mixed precision.
+    """
+    if found := said(logs, "loss-scale-lowest"):
+        yield cause(
+            found,
+            "the gradients overflow at every loss scale: fp16 does not fit this model, or its loss is NaN",
+            why="The scaler has lowered the scale to its minimum; the program ends itself.",
+            owner="job",
+            at=at_teller(logs, found),
+            fix=[
+                you("Train in bf16, in which most models of today were trained.", "--bf16"),
+                you("Or find the first value that is not finite.", "torch.autograd.set_detect_anomaly(True)"),
+            ],
+        )
+
+
+@log_rule("LOG128", "there is room where the job writes")
+def disk_has_room(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A file could not be written, for the disk is full or the user's quota is used up.
+
+    ## Why it matters
+    The rank that writes the checkpoint ends, and the others wait for it until their time-out. What it wrote
+    last may be damaged.
+
+    ## How we know
+    `[Errno 28] No space left on device`, `[Errno 122] Disk quota exceeded`; torch's `PytorchStreamWriter failed
+    writing file`, `unexpected pos` and `write(): fd N failed with Input/output error`, which stand for any
+    failed write. Files in /dev/shm and those of the
+    loader's workers are LOG050 and LOG100.
+
+    ## Fix
+    - **you** remove old checkpoints (`save_total_limit`), write elsewhere; caches and /tmp count too (HF_HOME,
+      TMPDIR).
+    - **admin** more space, or a larger quota (inodes too).
+
+    ## Source
+    write(2), quota(1); PyTorch documentation, torch.save.
+    """
+    found = [one for one in said(logs, "disk-full") if not one.fields.get("path", "").startswith("/dev/shm")]
+    if not found or said(logs, "tensor-file", "worker-bus-error", "shm-extend", "shm-call"):
+        return
+    told = found[0].fields
+    path = f" ({told['path']})" if "path" in told else ""
+    what = (
+        "the user's quota is used up" if "quota" in told.get("error", "") else "the disk that it writes to is full"
+    )
+    sure = any("error" in one.fields for one in found)
+    yield cause(
+        found,
+        f"{what}{path}" if sure else "a file could not be written: its disk is full, or failed",
+        why="The rank that writes ends, and the others wait for it.",
+        owner="job",
+        at=at_teller(logs, found),
+        fix=[
+            you("Confirm, on the node that wrote.", "df -h . /tmp; df -i .", "quota -s"),
+            you(
+                "Remove what is not needed, or write elsewhere.",
+                "du -sh checkpoint-* | sort -h",
+                "export TMPDIR=/scratch",
+            ),
+            admin("Give more space, or a larger quota."),
+        ],
+    )
+
+
+@log_rule("LOG129", "the checkpoint belongs to the model")
+def checkpoint_fits(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    Weights that are loaded have other names or shapes than the model.
+
+    ## Why it matters
+    The program ends at its start on every rank, or on the one that loads; NCCL's lines afterwards only follow.
+
+    ## How we know
+    `Error(s) in loading state_dict`, `size mismatch for ...: copying a param with shape ... from checkpoint`.
+
+    ## Fix
+    - **you** compare the path of the weights with the model's configuration: another size of the model, another
+      backbone or number of classes, weights of a model that was wrapped (`module.`) or cut (tensor parallel).
+
+    ## Source
+    PyTorch documentation, torch.nn.Module.load_state_dict.
+    """
+    found = said(logs, "weights-differ")
+    if not found:
+        return
+    shape = next((one.fields for one in found if "name" in one.fields), None)
+    told = f": {shape['name']} is {shape['have']} there and {shape['want']} here" if shape else ""
+    yield cause(
+        found,
+        f"the checkpoint is of another model{told}",
+        why="Its weights have other names or shapes; the program ends at its start.",
+        owner="job",
+        at=at_teller(logs, found),
+        fix=[you("Confirm: compare the configuration beside the weights with the one in use.",
+                 "cat CHECKPOINT/config.json")],
+    )  # fmt: skip

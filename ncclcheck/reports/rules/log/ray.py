@@ -1,0 +1,200 @@
+"""LOG107 to LOG109: workers and nodes that were lost, in the words of Ray and Slurm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from shlex import quote
+
+from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.reports.judgement.findings import Finding, Where, admin, seen, you
+from ncclcheck.reports.rules.log.first import errors
+from ncclcheck.reports.subjects.logs.logged import cause, in_order, log_rule, said, where
+
+_ENDED_WITHOUT_A_WORD = ("connection error code 2", "End of file", "exits unexpectedly")
+
+
+@log_rule("LOG107", "Ray's memory monitor kills no worker")
+def ray_kills_nobody(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    Ray killed a worker because the memory of its node, or of its container, was nearly full.
+
+    ## Why it matters
+    The other workers of the group wait in NCCL for the one that is gone, or see ActorDiedError; neither names the
+    memory. It is host memory: GPUs may be empty.
+
+    ## How we know
+    `Task was killed due to the node running low on memory`, `N worker(s) were killed ...` (2.55 and later), or
+    raylet's `N Workers (tasks / actors) killed due to memory pressure (OOM)`, which names the node. Ray kills at
+    95 % (RAY_memory_usage_threshold), before the kernel does.
+
+    ## Fix
+    - **you** fewer workers a node, a smaller prompt or replay buffer, no copies of the weights on the host
+      (offload); more memory for the container.
+    - **you** RAY_memory_usage_threshold=0.99 only where what is used can be given back.
+
+    ## Source
+    Ray documentation, Out-Of-Memory Prevention; ray-project/ray src/ray/raylet/node_manager.cc;
+    hiyouga/EasyR1#185.
+    """
+    found = in_order(said(logs, "ray-memory"))
+    if not found:
+        return
+    used = next((one.fields["used"] for one in found if "used" in one.fields), "")
+    host = next((name for one in found if (name := one.host or one.fields.get("at", ""))), "")
+    yield cause(
+        found,
+        "Ray killed a worker, for the memory of its node was nearly full" + (f" ({used})" if used else ""),
+        why="The others wait for it in NCCL, or tell of a dead actor; neither says why.",
+        owner="job",
+        at=Where(node=host) if host else where(found[0]),
+        fix=[
+            you(
+                "Confirm: who takes the memory of that node.",
+                "ray memory --stats-only",
+                "ps aux --sort=-rss | head",
+            ),
+            you("Run fewer workers a node, keep less on the host, or give its container more memory."),
+        ],
+    )
+
+
+@log_rule("LOG108", "no worker of Ray dies without a word", symptom=True)
+def ray_workers_live(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A worker process of Ray ended, and Ray saw only that its connection was gone.
+
+    ## Why it matters
+    ActorDiedError, RayActorError and EngineDeadError all tell that it ended and not why: it was killed (host
+    memory), it crashed, or its program ended itself.
+
+    ## How we know
+    `The actor is dead because its worker process has died`, `Worker exit type: SYSTEM_ERROR`. Ray names the
+    process and the address of its node there. What the worker printed last is in its own file.
+
+    ## Fix
+    - **you** read the worker's own file on the named node; PYTHONFAULTHANDLER=1 prints the stack of a crash.
+    - **admin** `dmesg` of that node tells whether the kernel killed it.
+
+    ## Source
+    Ray documentation, Debugging Failures and Logging; verl-project/verl#4921, verl-project/verl#472.
+    """
+    died = [one for one in in_order(said(logs, "ray-worker-died")) if "INTENDED" not in one.text]
+    if not died or said(logs, "ray-memory", "node-lost"):
+        return
+    place = next(iter(said(logs, "ray-worker-at")), None)
+    host = (place.host or place.fields.get("ip", "")) if place else ""
+    pid = next((one.fields["pid"] for one in said(logs, "ray-worker-at") if "pid" in one.fields), "")
+    yield cause(
+        died,
+        f"a worker of Ray ended{f', process {pid},' if pid else ''} and Ray does not know why{_guess(died)}",
+        why="Its connection to Ray was gone: killed for want of memory, a crash, or its own exit.",
+        owner="job",
+        at=Where(node=host) if host else where(died[0]),
+        more=[seen("another failure", errors(logs)[0].text[:200])] if errors(logs) else [],
+        fix=[
+            you("Confirm: what it printed last.",
+                f"tail -n 50 /tmp/ray/session_latest/logs/worker-*{pid or 'PID'}.{{out,err}}"),
+            you("Let Python print the stack of a crash.", "export PYTHONFAULTHANDLER=1"),
+            admin("Look whether the kernel killed it.", "dmesg -T | grep -iE 'oom|killed process|segfault'"),
+        ],
+    )  # fmt: skip
+
+
+def _guess(died: list[LogEvent]) -> str:
+    told = " ".join(one.text for one in died)
+    if "exceeded K8s pod memory" in told:
+        return ": its pod may have exceeded its memory"
+    return ": killed or crashed" if any(words in told for words in _ENDED_WITHOUT_A_WORD) else ""
+
+
+@log_rule("LOG109", "every node of the job stays up")
+def nodes_stay(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A node of the job failed: Slurm or Ray heard no more of it, or its memory had an error that could not be
+    corrected.
+
+    ## Why it matters
+    All that other ranks print afterwards (closed connections, time-outs, SIGTERM) follows from it.
+
+    ## How we know
+    Slurm's `DUE TO NODE FAILURE`, `Node failure on HOST`, `UNCORRECTABLE MEMORY ERROR`; Ray's `has been marked
+    dead because the detector has missed too many heartbeats`. Slurm's first line stands on the host that
+    reports it, not on the one that failed. Ray's may also be a raylet that was starved or killed on a node that
+    lives.
+
+    ## Fix
+    - **admin** look at the node: its console, `journalctl -b -1`, the BMC's event log.
+    - **you** start again without it: `srun --exclude=NODE`.
+
+    ## Source
+    SchedMD/slurm src/slurmd/slurmstepd/req.c and src/srun; Ray documentation, Fault Tolerance (nodes).
+    """
+    found = in_order(said(logs, "node-lost"))
+    if not found:
+        return
+    named = next((name for one in found if (name := _failed(one))), "")
+    first = [one for one in found if _failed(one) == named]
+    yield cause(
+        first + [one for one in found if one not in first],
+        f"node {named} failed" if named else "a node of the job failed; slurmctld's log names it",
+        why="What other ranks print afterwards follows from it.",
+        owner="node",
+        at=Where(node=named) if named else Where(),
+        fix=[
+            admin("Confirm: why it went.", f"scontrol show node {quote(named or 'NODE')}", "journalctl -b -1 -e",
+                  "ipmitool sel list | tail"),
+            you("Start again without it.", f"sbatch --exclude={quote(named or 'NODE')} job.sh"),
+        ],
+    )  # fmt: skip
+
+
+def _failed(event: LogEvent) -> str:
+    """The node that the line says is gone; who reports it stands in its prefix."""
+    told = event.fields
+    named = event.host if "Node failure on" in event.text else ""
+    return named or told.get("own", "") or told.get("at", "")
+
+
+@log_rule("LOG124", "MPI starts on all nodes")
+def mpi_starts(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    mpirun could not start its processes, or MPI_Init failed in them: NCCL was never reached.
+
+    ## Why it matters
+    It looks like a failure of nccl-tests or NCCL, and is one of the launcher: another MPI on another node, no ssh
+    between nodes, too few slots, a process manager that does not fit.
+
+    ## How we know
+    `Fatal error in PMPI_Init`, `ORTE was unable to reliably start one or more daemons`, `There are not enough
+    slots available`, `PML add procs failed`.
+
+    ## Fix
+    - **you** run `mpirun ... hostname` first; the same MPI for building and running, on all nodes; `-H
+      node1:8,node2:8`.
+    - **admin** ssh between the nodes without a password; interfaces for MPI: `--mca btl_tcp_if_include`.
+
+    ## Source
+    Open MPI documentation, Launching MPI jobs (FAQ); MPICH documentation, Hydra; srun(1), --mpi.
+    """
+    if found := in_order(said(logs, "mpi-not-started")):
+        yield cause(
+            found,
+            f"MPI did not start: {found[0].text.strip()[:120]}",
+            why="The processes never came to NCCL.",
+            owner="job",
+            fix=[
+                you(
+                    "Confirm without NCCL.",
+                    "mpirun -H node1:1,node2:1 hostname",
+                    "which -a mpirun; mpirun --version",
+                ),
+                you(
+                    "Give mpirun the slots, and the same MPI on all nodes.", "mpirun -H node1:8,node2:8 -np 16 ..."
+                ),
+                admin("Let the nodes reach each other by ssh.", "ssh -o BatchMode=yes node2 true"),
+            ],
+        )

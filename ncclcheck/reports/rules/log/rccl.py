@@ -1,0 +1,64 @@
+"""LOG076: what RCCL, AMD's NCCL, wants of the host and does not find."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import Logs
+from ncclcheck.reports.judgement.findings import Finding, State, admin, you
+from ncclcheck.reports.subjects.logs.logged import cause, in_order, log_rule, said
+from ncclcheck.reports.subjects.logs.logged_node import hosts, on
+
+_HANGS = ("watchdog-timeout", "watchdog-stuck", "gloo-timeout")
+
+
+@log_rule("LOG076", "RCCL finds the driver, and the kernel parameters that it asks for", risk=True)
+def rccl_finds_its_host(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    RCCL found no ROCm runtime or no GPU by its address; or the kernel was started without `iommu=pt`.
+
+    ## Why it matters
+    Without the runtime no job starts. Without `iommu=pt` GPUs of several nodes, or of one, may hang in their first
+    transfer; RCCL says so on every machine that lacks it, also where all is well.
+
+    ## How we know
+    `ROCr failure`, `ROCm SMI init failure`, `device index not found`: an error. `Missing "iommu=pt" from kernel
+    command line` is a warning only where the log tells of a hang or of a start that did not end, else a note.
+    "NUMA auto balancing enabled" and HSA_FORCE_FINE_GRAIN_PCIE cost speed at most.
+
+    ## Fix
+    - **admin** `iommu=pt` (with `amd_iommu=on` on AMD hosts) on the kernel's command line; the container must see
+      /dev/kfd and /dev/dri.
+
+    ## Source
+    ROCm/rccl src/init.cc and src/include/rocmwrap.h; ROCm documentation, RCCL usage tips and system optimization.
+    """
+    for where, found in hosts(said(logs, "rocm-failure")):
+        yield cause(
+            found,
+            f"RCCL cannot use ROCm's runtime{on(where)}: {found[0].text[:120]}",
+            why="Without it no GPU can be used.",
+            owner="node",
+            at=where,
+            fix=[
+                you(
+                    "Confirm: the GPUs and their devices are there.", "rocminfo | head", "ls -l /dev/kfd /dev/dri"
+                ),
+                you("Give the container the devices.", "docker run --device=/dev/kfd --device=/dev/dri ..."),
+                admin("Install ROCm of the version that the image was built with.", "cat /opt/rocm/.info/version"),
+            ],
+        )
+    if missing := in_order(said(logs, "rccl-iommu")):
+        hangs = bool(said(logs, *_HANGS)) or any(one.began > one.completed for one in logs.processes)
+        yield cause(
+            missing,
+            "the kernel was started without iommu=pt, with which RCCL may hang",
+            why="GPUs then reach each other and the network cards through the IOMMU's translation.",
+            owner="node",
+            state=State.WARN if hangs else State.NOTE,
+            fix=[
+                you("Confirm on the named host.", "cat /proc/cmdline"),
+                admin("Add it, and reboot.", "grubby --update-kernel=ALL --args=iommu=pt"),
+            ],
+        )

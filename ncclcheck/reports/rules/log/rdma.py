@@ -1,0 +1,275 @@
+"""LOG030-LOG032: by the log, RDMA is used where the job has it, with all cards on all hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
+from ncclcheck.reports.judgement.findings import Evidence, Finding, State, Where, admin, note, seen, you
+from ncclcheck.reports.subjects.logs.ending import died
+from ncclcheck.reports.subjects.logs.logged import by_host, cause, lines, log_rule, said
+from ncclcheck.reports.subjects.logs.network import over_sockets, over_verbs, values_of
+from ncclcheck.reports.subjects.logs.reported import (
+    ends,
+    processes_by_host,
+    settings_seen,
+    starting,
+    within_a_host,
+)
+from ncclcheck.reports.text.fold import fold_names
+
+_ASKED = (
+    "NCCL_IB_HCA",
+    "NCCL_IB_GID_INDEX",
+    "NCCL_IB_TC",
+    "NCCL_IB_SL",
+    "NCCL_IB_TIMEOUT",
+    "NCCL_IB_QPS_PER_CONNECTION",
+)
+_CONTAINER = "docker run --network=host --device=/dev/infiniband --cap-add=IPC_LOCK --ulimit memlock=-1 IMAGE"
+_SLOW = "TCP carries what RDMA should: often a tenth of the bandwidth, and every GPU waits for it."
+
+
+@log_rule("LOG030", "the job sends over RDMA where it has RDMA cards")
+def rdma_used(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    `Using network Socket` in a job over several hosts that shows elsewhere that RDMA was to be used: other hosts
+    use it, an interface is IPoIB (ib0), NCCL_IB_* variables or NCCL_NET=IB are set, or a card is listed.
+
+    ## Why it matters
+    NCCL takes TCP without a word above INFO when it finds no usable card, and the job is then many times slower.
+    Where only some hosts do it, the job hangs or dies with `wrong type 3 != 4`. With NCCL_NET=IB it ends at once:
+    `network IB not found`.
+
+    ## How we know
+    The lines of each process: the network that it took, `Failed to open libibverbs.so` (the image lacks the
+    library), `No device found` (no active port, no /dev/infiniband in the container, or NCCL_IB_HCA fits no card),
+    NCCL_IB_DISABLE. Without any such hint TCP may be all that there is: that is a note. NCCL 2.4 to 2.32.
+
+    ## Fix
+    - **you** start the container with `--device=/dev/infiniband`, have libibverbs1 and ibverbs-providers in the
+      image, remove NCCL_IB_DISABLE. Confirm: `ibv_devinfo` inside of the container.
+    - **admin** bring the ports to ACTIVE (cable, subnet manager).
+
+    ## Source
+    vllm-project/vllm#42075, NVIDIA/nccl#451, NVIDIA/nccl#259 (harmless without a card),
+    NVIDIA/nvidia-container-toolkit#1877; NCCL user guide, Troubleshooting, Networking.
+    """
+    if refused := [one for one in said(logs, "net-not-found") if one.fields.get("network", "IB").startswith("IB")]:
+        yield _refused(logs, refused)
+        return
+    if (unknown := said(logs, "net-not-found")) and not said(logs, "ofi-no-provider"):
+        yield _unknown(logs, unknown)
+        return
+    without = [one for one in logs.processes if over_sockets(one) and not over_verbs(one)]
+    named_elsewhere = said(logs, "ib-open-device", "ofi-no-provider")  # LOG031, LOG045
+    if not without or named_elsewhere or within_a_host(logs):
+        return
+    why = _expected(logs, without)
+    said_so = [one for one in said(logs, "ib-no-device", "ib-no-library", "nic-setting")
+               if one.sign != "nic-setting" or _turns_off(one)]  # fmt: skip
+    where = fold_names(one.host for one in without)
+    if why and said_so:
+        yield _unused(said_so, where, why)
+    elif why:
+        yield _unused_silently(without[0], where, why)
+    elif said_so:
+        yield note(
+            Where(),
+            f"{where} sent over TCP, and nothing shows that there is an RDMA card",
+            why="That is right for hosts without such cards.",
+            evidence=lines(said_so),
+        )
+
+
+def _turns_off(event: LogEvent) -> bool:
+    """Whether a setting keeps NCCL from RDMA."""
+    told = (event.fields.get("name"), event.fields.get("value"))
+    return told == ("NCCL_NET", "Socket") or (told[0] == "NCCL_IB_DISABLE" and told[1] != "0")
+
+
+def _expected(logs: Logs, without: list[LogProcess]) -> list[Evidence]:
+    """What shows that there should be RDMA."""
+    others = fold_names(one.host for one in logs.processes if over_verbs(one))
+    found = [seen("other hosts", f"{others} use RDMA")] if others else []
+    found += [seen(f"{one.host}, NET/IB", f"lists {', '.join(one.devices)}") for one in without if one.devices]
+    for one in without:
+        for end in ends(one):
+            if end.interface.startswith(("ib", "rdma", "roce")):
+                found.append(seen(f"{one.host}, its interfaces", f"{end.interface} belongs to an RDMA card"))
+    found += lines(said(logs, "hca-listed"))[:1]
+    if not any(one.settings.get("NCCL_NET") == "Socket" for one in without):
+        found += settings_seen(logs, *_ASKED)
+    return [one for index, one in enumerate(found) if one not in found[:index]][:4]
+
+
+def _unused(events: list[LogEvent], where: str, why: list[Evidence]) -> Finding:
+    signs = {one.sign for one in events}
+    reason, fix = "no port of a card is usable there", [
+        you("Confirm: look for the card inside of the job's container, and give it the devices.",
+            "ls /dev/infiniband", "ibv_devinfo", _CONTAINER),
+        admin("Bring the ports to ACTIVE.", "ibstat", "cat /sys/class/infiniband/*/ports/*/state"),
+    ]  # fmt: skip
+    if "ib-no-library" in signs:
+        reason = "libibverbs is not in the image"
+        fix = [you("Confirm, and install it in the image.", "ldconfig -p | grep libibverbs",
+                   "apt-get install -y libibverbs1 ibverbs-providers")]  # fmt: skip
+    elif off := next((one.fields["name"] for one in events if _turns_off(one)), ""):
+        reason = f"{off} turns RDMA off"
+        fix = [you("Confirm by a run without it.", f"unset {off}")]
+    elif "ib-no-device" not in signs:
+        reason = "the log does not say why"
+    return cause(
+        events,
+        f"{where} sent over TCP and not over RDMA: {reason}",
+        why=_SLOW,
+        owner="node",
+        fix=fix,
+        state=State.WARN,
+        more=why,
+    )
+
+
+def _unused_silently(one: LogProcess, where: str, why: list[Evidence]) -> Finding:
+    return Finding(
+        state=State.WARN,
+        where=Where(node=one.host),
+        what=f"{where} sent over TCP, though its RDMA cards were there or asked for",
+        why=_SLOW,
+        owner="node",
+        evidence=[seen(f"{one.file}:{one.first_line}", f"network {one.network or 'Socket'}"), *why],
+        remedies=[you("Confirm: look what NCCL says of its cards.", "export NCCL_DEBUG=INFO", "ibv_devinfo")],
+    )
+
+
+def _refused(logs: Logs, events: list[LogEvent]) -> Finding:
+    return cause(
+        events,
+        "NCCL found no card for the network that NCCL_NET asks for, and gave up",
+        why="NCCL was told to use one network only, found no usable card for it, and gave up.",
+        owner="node",
+        fix=[you("Confirm: look for the card inside of the job's container, and give it the devices.",
+                 "ibv_devinfo", _CONTAINER)],
+        more=[*settings_seen(logs, "NCCL_NET", "NCCL_IB_HCA"),
+              *lines(said(logs, "ib-no-device", "ib-no-library"))[:1]],
+    )  # fmt: skip
+
+
+def _unknown(logs: Logs, events: list[LogEvent]) -> Finding:
+    name = events[0].fields["network"]
+    return cause(
+        events,
+        f"no network is called {name!r}, which NCCL_NET asks for",
+        why="NCCL knows IB and Socket, and the names of plugins that it has loaded; it gives up on any other.",
+        owner="job",
+        at=Where(),
+        fix=[you("Correct the name, or leave the choice to NCCL; a plugin's libnccl-net.so must be found.",
+                 "unset NCCL_NET")],
+        more=settings_seen(logs, "NCCL_NET", "NCCL_NET_PLUGIN"),
+    )  # fmt: skip
+
+
+@log_rule("LOG031", "every RDMA card that is seen can be opened")
+def cards_open(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    `Call to ibv_open_device failed`, `Unable to open device mlx5_0`: the card is listed in /sys, and the process
+    may not open its device file.
+
+    ## Why it matters
+    NCCL goes on without that card. With none left it takes TCP, and dies where the other hosts take RDMA.
+
+    ## How we know
+    The line itself. It is FAIL where the process did not reach `Init COMPLETE` or one ended, else a warning. The
+    usual reason is a container that shows the host's /sys but has no /dev/infiniband/uverbs*, or whose device
+    cgroup forbids it.
+
+    ## Fix
+    - **you** start the container with `--device=/dev/infiniband` and an unlimited memlock. Confirm: `ibv_devinfo`
+      inside of it says `Failed to open device`.
+    - **admin** in Kubernetes, an RDMA device plugin; else the rights of /dev/infiniband/uverbs*.
+
+    ## Source
+    NVIDIA/nccl#451; NCCL user guide, Troubleshooting, Networking; ibv_open_device(3).
+    """
+    told = processes_by_host(logs)
+    for host, events in by_host(said(logs, "ib-open-device")).items():
+        stopped = any(starting(one) for one in told.get(host, [])) or died(logs)
+        stopped = stopped or bool(said(logs, "wrong-socket-type"))  # the others went on with theirs
+        cards = ", ".join(values_of(events, "device")) or "an RDMA card"
+        yield cause(
+            events,
+            f"NCCL may not open {cards}",
+            why="The process sees the card and may not use it; NCCL goes on without it, by TCP if need be.",
+            owner="node",
+            fix=[you("Confirm inside of the job's container, and give it the devices.",
+                     "ls -l /dev/infiniband", "ibv_devinfo", _CONTAINER)],
+            state=State.FAIL if stopped else State.WARN,
+        )  # fmt: skip
+
+
+@log_rule("LOG032", "all hosts of the job use the same number of RDMA cards")
+def same_cards(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    One host uses fewer RDMA cards than the others, by `NET/IB : Using`, or by `Rank 3 has 1 local Net devices
+    (max 4)` of NCCL 2.30 and later.
+
+    ## Why it matters
+    NCCL uses as many channels as the host with the fewest cards can carry: one port that is down slows all. NCCL
+    2.30 can also refuse such a job (`Detected mixed local Net device counts`).
+
+    ## How we know
+    The lists of the hosts, compared. A port is missing from them when it is not ACTIVE, when its device was not
+    handed to the container, or when NCCL_IB_HCA differs.
+
+    ## Fix
+    - **admin** confirm with `ibstat` on that host, and bring the port up (cable, switch port, subnet manager).
+    - **you** leave the host out until then; give NCCL_IB_HCA the same meaning on all hosts.
+
+    ## Source
+    NCCL user guide, Troubleshooting, Networking; NCCL user guide, NCCL_IB_HCA.
+    """
+    refused = said(logs, "net-counts-refused")
+    if events := refused or said(logs, "net-counts-differ"):
+        yield _counted(logs, events, State.FAIL if refused else State.WARN)
+        return
+    cards = {host: max((one.devices for one in told), key=len) for host, told in processes_by_host(logs).items()}
+    cards = {host: devices for host, devices in cards.items() if devices}
+    most = max((len(devices) for devices in cards.values()), default=0)
+    full = next((devices for devices in cards.values() if len(devices) == most), {})
+    listed = by_host(said(logs, "ib-devices"))
+    for host, devices in cards.items():
+        if len(devices) < most and (events := listed.get(host, [])):
+            missing = ", ".join(name for name in full if name not in devices)
+            more = [seen("other hosts", f"{most} cards; not here: {missing or 'other names'}")]
+            yield _fewer(events, f"{host} uses {len(devices)} RDMA cards, others {most}", State.WARN, more)
+
+
+def _counted(logs: Logs, events: list[LogEvent], state: State) -> Finding:
+    ranks = {one.rank: one.host for one in logs.processes if one.rank is not None}
+    short = [int(one.fields["short"]) for one in said(logs, "net-counts-differ")]
+    where = list(dict.fromkeys(ranks.get(rank) or f"rank {rank}" for rank in short))
+    what = f"{fold_names(where) or 'some ranks'}: fewer network cards than the others ({events[0].fields['most']})"
+    at = Where(node=ranks.get(short[0]), rank=short[0]) if short else Where()
+    return _fewer(events, what, state, settings_seen(logs, "NCCL_IB_HCA", "NCCL_IGNORE_NET_MISMATCH"), at)
+
+
+def _fewer(
+    events: list[LogEvent], what: str, state: State, more: list[Evidence], at: Where | None = None
+) -> Finding:
+    return cause(
+        events,
+        what,
+        why="The host with the fewest cards sets the number of channels: the others' cards are idle in part.",
+        owner="node",
+        fix=[
+            admin("Confirm that a port is not ACTIVE there, and repair it: cable, switch port, subnet manager.",
+                  "ibstat", "cat /sys/class/infiniband/*/ports/*/state"),
+            you("Let NCCL_IB_HCA mean the same cards everywhere, or leave it out.", "env | grep NCCL_IB_HCA"),
+        ],
+        state=state,
+        more=more,
+        at=at,
+    )  # fmt: skip

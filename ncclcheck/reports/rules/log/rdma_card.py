@@ -1,0 +1,169 @@
+"""LOG046, LOG047, LOG048: by the log, RDMA cards keep up, and none has failed or refused a request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from shlex import quote
+
+from ncclcheck.probes.facts import Logs
+from ncclcheck.reports.judgement.findings import Finding, State, admin, seen, you
+from ncclcheck.reports.subjects.logs.logged import by_host, cause, log_rule, said
+from ncclcheck.reports.subjects.logs.network import values_of
+from ncclcheck.reports.subjects.logs.reported import processes_by_host, version_seen
+from ncclcheck.reports.subjects.logs.retries import of_status
+
+
+@log_rule("LOG046", "receivers keep up, and all hosts use the same traffic class")
+def traffic_class(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A completion with status 13 (IBV_WC_RNR_RETRY_EXC_ERR), or NCCL_IB_TC, NCCL_IB_SL or NCCL_IB_PKEY with
+    different values in the processes of one job.
+
+    ## Why it matters
+    On RoCE the traffic class decides whether a switch queues a packet without loss. A host with another class has
+    its packets dropped when the network is busy: bandwidth collapses, and receivers are `not ready` too long.
+
+    ## How we know
+    The status of the completion; the variables as each process prints them (a value that only some have counts
+    too).
+
+    ## Fix
+    - **you** give all hosts the site's value: `export NCCL_IB_TC=106` is what many RoCE sites use. Confirm by the
+      pause and ECN counters while the job runs.
+    - **admin** tell users the class of the lossless queue, and put it into /etc/nccl.conf.
+
+    ## Source
+    NCCL user guide, NCCL_IB_TC, NCCL_IB_SL; NCCL user guide, Troubleshooting, Networking; ibv_poll_cq(3).
+    """
+    events = of_status(logs, "13")
+    differing = _differing(logs)
+    settings = [one for one in said(logs, "nic-setting") if one.fields["name"] in differing]
+    if not events and not settings:
+        return
+    value = differing and f"{next(iter(differing))} differs between hosts"
+    yield cause(
+        events or settings,
+        value or "a receiver was not ready for too long, and the sender gave up",
+        why="A packet of another class has no lossless queue in switches: a busy network drops it.",
+        owner="job" if differing else "site",
+        fix=[
+            you(
+                "Confirm by the pause and ECN counters during a run.",
+                "ethtool -S IFACE | grep -E 'pause|ecn|discard'",
+            ),
+            you("Give all hosts the traffic class of the site's lossless queue.", "export NCCL_IB_TC=106"),
+        ],
+        state=State.FAIL if events else State.WARN,
+        more=[seen("environment", f"{name}: {told}") for name, told in differing.items()],
+    )
+
+
+def _differing(logs: Logs) -> dict[str, str]:
+    """Name -> its values by host, where they are not the same."""
+    found = {}
+    for name in ("NCCL_IB_TC", "NCCL_IB_SL", "NCCL_IB_PKEY"):
+        values = {
+            host: told[0].settings.get(name, "not set")
+            for host, told in processes_by_host(logs).items()
+            if told[0].settings
+        }
+        if len(set(values.values())) > 1:
+            found[name] = ", ".join(f"{value} on {host}" for host, value in [*values.items()][:4])
+    return found
+
+
+@log_rule("LOG047", "no RDMA card reports that it has failed")
+def card_alive(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    `local catastrophic error`, `CQ error` or `async fatal event`: the driver says that the card, or a queue of it,
+    is lost.
+
+    ## Why it matters
+    All connections of that card are gone. The other hosts see time-outs (status 12) and flushed requests (status
+    5) a little later, which are consequences.
+
+    ## How we know
+    The event of the verbs library as NCCL prints it: `Got async event` up to NCCL 2.22, `async fatal event` since.
+
+    ## Fix
+    - **admin** confirm with `dmesg` (mlx5: health, firmware), reset or replace the card, update its firmware.
+    - **you** leave the host out.
+
+    ## Source
+    ibv_get_async_event(3); NCCL user guide, Troubleshooting, Networking.
+    """
+    for host, events in by_host(said(logs, "ib-device-fatal")).items():
+        cards = ", ".join(values_of(events, "device"))
+        yield cause(
+            events,
+            f"{cards or 'an RDMA card'} reports {events[0].fields['event']}",
+            why="The card or a queue of it is lost with its connections; errors on other hosts follow.",
+            owner="node",
+            fix=[
+                admin(
+                    "Confirm, then reset or replace the card.",
+                    "dmesg -T | grep -i mlx5",
+                    "mlxfwreset -d DEVICE reset",
+                ),
+                you("Leave the host out.", f"srun --exclude={quote(host or 'HOST')} ..."),
+            ],
+        )
+
+
+_REFUSED = {  # enum ibv_wc_status, without those that other checks know: 1, 4, 5, 12 and 13
+    "2": "local queue pair operation error",
+    "6": "memory window bind error",
+    "7": "bad response",
+    "8": "local access error",
+    "9": "remote invalid request",
+    "10": "remote access error",
+    "11": "remote operation error",
+    "14": "local RDD violation",
+    "20": "fatal error",
+    "21": "response timeout",
+    "22": "general error",
+}
+
+
+@log_rule("LOG048", "RDMA cards carry out what NCCL asks of them")
+def carried_out(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A completion with another error than those that are known better (LOG036, LOG041, LOG042, LOG046): remote
+    invalid request (9), remote access error (10), remote operation error (11) and their like.
+
+    ## Why it matters
+    The connection is lost with it, and the job ends.
+
+    ## How we know
+    The status of the completion (enum ibv_wc_status). Where it says "remote", the other end refused the request:
+    the host that wrote the line was refused, and the peer that it names is the one to look at.
+
+    ## Fix
+    - **admin** compare firmware and driver of both cards, and look into the kernel's log of the peer.
+    - **you** try without GPUDirect RDMA: `export NCCL_NET_GDR_LEVEL=LOC`.
+
+    ## Source
+    ibv_poll_cq(3); NVIDIA/nccl src/transport/net_ib.cc; libnccl 2.23.4 to 2.27.7, run with such completions.
+    """
+    for status, name in _REFUSED.items():
+        for events in by_host(of_status(logs, status)).values():
+            peer = events[0].fields.get("peer", "")
+            far = f", the peer is {peer}" if peer else ""
+            yield cause(
+                events,
+                f"a request of RDMA ended with {name} (status {status}){far}",
+                why="The connection is lost with it, and the job ends.",
+                owner="node",
+                fix=[
+                    admin(
+                        "Compare both ends, and read the kernel's log of each.",
+                        "ibv_devinfo | grep -E 'hca_id|fw_ver|state'",
+                        "dmesg -T | grep -i mlx5",
+                    ),
+                    you("Confirm: whether it works without GPUDirect RDMA.", "export NCCL_NET_GDR_LEVEL=LOC"),
+                ],
+                more=version_seen(logs, events[0]),
+            )

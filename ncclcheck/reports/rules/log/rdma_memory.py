@@ -1,0 +1,204 @@
+"""LOG038, LOG040: by the log, RDMA cards get the memory they need, that of GPUs too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, admin, seen, you
+from ncclcheck.reports.subjects.logs.logged import by_host, cause, lines, log_rule, process_of, said
+from ncclcheck.reports.subjects.logs.network import over_sockets
+from ncclcheck.reports.subjects.logs.reported import processes_by_host, version, version_seen, within_a_host
+from ncclcheck.reports.text.fold import fold_names
+
+_LARGE = 512  # ranks from which the number of connections can exhaust a card
+_SEES_PEERMEM = (2, 23, 0)
+_COPIED = (
+    "What goes over the network is copied through the host's memory: 10 GB/s instead of 180 were measured so."
+)
+
+
+@log_rule("LOG038", "RDMA cards may pin the memory that they need")
+def memory_pinned(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    `Call to ibv_reg_mr failed with error Cannot allocate memory`, `ibv_create_cq failed`, `ibv_create_qp failed`.
+
+    ## Why it matters
+    RDMA needs memory that stays in place. Where the process may lock only some kilobytes, no connection can be
+    made and the job ends while it starts.
+
+    ## How we know
+    The call and its error. The limit (memlock) is that of the process: daemons that start it (slurmd, sshd,
+    docker) hand on their own, and not that of a login shell. Only in jobs of 512 ranks and more, and only for
+    queues (ibv_create_cq, ibv_create_qp), the card itself may have run out: that is said then, for all_to_all over
+    so many connections does it.
+
+    ## Fix
+    - **you** confirm with `ulimit -l` inside of the launcher: `srun bash -c 'ulimit -l'`; in Docker
+      `--ulimit memlock=-1`.
+    - **admin** memlock unlimited in /etc/security/limits.d, `LimitMEMLOCK=infinity` for slurmd.
+
+    ## Source
+    NVIDIA/nccl-tests#206, NVIDIA/nccl#1191; NCCL user guide, Troubleshooting, Networking; getrlimit(2).
+    """
+    events = [one for one in said(logs, "ib-memory") if one.fields.get("error", "Cannot allocate memory")
+              .startswith("Cannot allocate memory")]  # fmt: skip
+    registered = any(one.fields["call"].startswith("ibv_reg") for one in events)
+    ranks = max((one.nranks or 0 for one in logs.processes), default=0)
+    if events and not registered and ranks >= _LARGE:
+        yield _queues(logs, events, ranks)
+        return
+    for told in by_host(events).values():
+        yield cause(
+            told,
+            f"{told[0].fields['call']} gets no memory: too little may be locked",
+            why="RDMA pins the memory that it uses, and the process may pin too little.",
+            owner="node",
+            fix=[
+                you("Confirm inside of the launcher or container: it must say unlimited.",
+                    "srun bash -c 'ulimit -l'", "docker run --ulimit memlock=-1 --cap-add=IPC_LOCK IMAGE"),
+                admin("Lift it for users and for the daemons that start jobs.",
+                      "echo '* - memlock unlimited' > /etc/security/limits.d/memlock.conf",
+                      "systemctl edit slurmd  # [Service] LimitMEMLOCK=infinity"),
+            ],
+            more=version_seen(logs, told[0]),
+        )  # fmt: skip
+
+
+def _queues(logs: Logs, events: list[LogEvent], ranks: int) -> Finding:
+    return cause(
+        events,
+        f"an RDMA card has no room for the connections of {ranks} ranks, or the process may pin too little memory",
+        why="all_to_all needs a queue for each pair of ranks and channel, and a card has room for some of them.",
+        owner="job",
+        fix=[
+            you("Confirm that the limit is not the reason: it must say unlimited.", "srun bash -c 'ulimit -l'"),
+            you("Fewer connections for each pair.", "export NCCL_NCHANNELS_PER_NET_PEER=1"),
+        ],
+        more=[seen("ranks", ranks), *version_seen(logs, events[0])],
+    )
+
+
+@log_rule("LOG040", "RDMA cards read and write the memory of GPUs directly (GPUDirect RDMA)")
+def gpudirect(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    `GPU Direct RDMA Disabled for HCA` for all cards of a host that sends over them, or connections `via NET/IB/0`
+    without `/GDRDMA` while other hosts have it; or GPU memory that cannot be registered (`Bad address`).
+
+    ## Why it matters
+    Each byte is copied through the host's memory: a tenth of the speed. One such host slows all.
+
+    ## How we know
+    NCCL's own lines. Disabled has two reasons that a log cannot tell apart with NCCL up to 2.22: the kernel module
+    nvidia-peermem is not loaded, or it is loaded and this NCCL only looks for its predecessor nv_peer_mem. From
+    2.23 on only the first is left. GeForce cards cannot do it at all: then nothing is wrong.
+
+    ## Fix
+    - **admin** confirm with `lsmod | grep peermem`; `modprobe nvidia-peermem` and a line in /etc/modules-load.d.
+    - **you** where it is loaded: NCCL 2.23 or later.
+
+    ## Source
+    NVIDIA/nccl#1343, NVIDIA/nccl#897, NVIDIA/nccl#1676; NCCL user guide, Troubleshooting, GPU Direct RDMA.
+    """
+    if refused := [
+        one for one in said(logs, "ib-memory") if one.fields.get("error", "").startswith("Bad address")
+    ]:
+        yield _refused(logs, refused)
+    by_name = processes_by_host(logs)
+    without = {host: told for host, told in by_name.items() if _without(told)}
+    disabled = [one for one in said(logs, "ib-gdr-disabled") if one.host in without or not logs.processes]
+    if disabled and not within_a_host(logs) and not said(logs, "gpu-geforce"):
+        having = [host for host, told in by_name.items() if _direct(told)]
+        yield _disabled(logs, disabled, [*without], having)
+    elif odd := _odd_ones(logs):
+        yield _odd(logs, odd)
+
+
+def _without(told: list[LogProcess]) -> bool:
+    """Whether no card of a host reaches GPU memory; over TCP that does not matter."""
+    cards = {card: able for one in told for card, able in one.direct.items()}
+    plain = all(not kind.endswith("GDRDMA") for one in told for kind in one.vias)
+    return bool(cards) and not any(cards.values()) and plain and not any(over_sockets(one) for one in told)
+
+
+def _disabled(logs: Logs, events: list[LogEvent], without: list[str], having: list[str]) -> Finding:
+    known, fix = version(logs, events[0]), _load()
+    reason = "nvidia-peermem is not loaded"
+    if known is None or known < _SEES_PEERMEM:
+        reason += ", or this NCCL does not see it"
+        fix.append(you("Where it is loaded already: NCCL before 2.23 does not see it.",
+                       "python -m pip install --upgrade nvidia-nccl-cu12"))  # fmt: skip
+    elsewhere = f"; {fold_names(having)} has it" if having else ""
+    return cause(
+        events,
+        f"{fold_names(without) or 'a host'}: no GPUDirect RDMA: {reason}{elsewhere}",
+        why=_COPIED,
+        owner="node",
+        fix=fix,
+        state=State.WARN,
+        more=[*lines(said(logs, "no-peermem-banner"))[:1], *version_seen(logs, events[0])],
+    )
+
+
+def _direct(told: list[LogProcess]) -> bool:
+    return any(kind.endswith("GDRDMA") for one in told for kind in one.vias) or any(
+        able for one in told for able in one.direct.values()
+    )
+
+
+def _odd_ones(logs: Logs) -> list[LogProcess]:
+    """Processes that go over NET/IB without GDRDMA: those of another host have it, or their GPUs have NVLinks."""
+    having = {one.host for one in logs.processes if any("GDRDMA" in kind for kind in one.vias)}
+    plain = [one for one in logs.processes if "NET/IB" in one.vias and one.host not in having]
+    return (
+        plain if having else [one for one in plain if one.nvls or one.host in by_host(said(logs, "nvlink-seen"))]
+    )
+
+
+def _odd(logs: Logs, odd: list[LogProcess]) -> Finding:
+    names = fold_names(one.host for one in odd)
+    others = any("GDRDMA" in kind for one in logs.processes for kind in one.vias)
+    return Finding(
+        state=State.WARN,
+        where=Where(node=odd[0].host, rank=odd[0].rank),
+        what=f"{names}: RDMA without GPUDirect, though {'other hosts' if others else 'data centre GPUs'} have it",
+        why=_COPIED,
+        owner="node",
+        evidence=[
+            seen(f"{odd[0].file}:{odd[0].first_line}", "via NET/IB without /GDRDMA"),
+            *lines(_about(logs, odd)),
+        ],
+        remedies=_load(),
+    )
+
+
+def _about(logs: Logs, odd: list[LogProcess]) -> list[LogEvent]:
+    return [
+        one
+        for one in said(logs, "ib-gdr-disabled", "gdr-far", "no-peermem-banner")
+        if process_of(logs, one) in odd
+    ]
+
+
+def _refused(logs: Logs, events: list[LogEvent]) -> Finding:
+    return cause(
+        events,
+        "an RDMA card cannot register the memory of a GPU",
+        why="NCCL saw a module for GPUDirect RDMA, and the card's driver does not know memory of GPUs.",
+        owner="node",
+        fix=[
+            you("Confirm: without GPUDirect RDMA the job works.", "export NCCL_NET_GDR_LEVEL=LOC"),
+            admin("Load nvidia-peermem again, after the card's driver.",
+                  "modprobe -r nvidia-peermem", "modprobe nvidia-peermem", "dmesg | grep -i peer"),
+        ],
+        more=version_seen(logs, events[0]),
+    )  # fmt: skip
+
+
+def _load() -> list[Remedy]:
+    return [
+        admin("Confirm that it is not loaded; load it, now and at boot.", "lsmod | grep peermem",
+              "modprobe nvidia-peermem", "echo nvidia-peermem > /etc/modules-load.d/nvidia-peermem.conf"),
+    ]  # fmt: skip

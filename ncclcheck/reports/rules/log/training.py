@@ -1,0 +1,291 @@
+"""LOG: mistakes in the training program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import Logs
+from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, seen, you
+from ncclcheck.reports.subjects.logs import hangs
+from ncclcheck.reports.subjects.logs.ending import goes_on_after
+from ncclcheck.reports.subjects.logs.logged import by_host, cause, in_order, log_rule, said
+from ncclcheck.reports.text.fold import fold_numbers, fold_ranks
+
+
+@log_rule("LOG085", "all ranks build the same model")
+def same_model(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    DDP's comparison of the parameters of all ranks.
+
+    ## Why it matters
+    Ranks with other layers, other sizes or another order of parameters cannot add up their gradients.
+
+    ## How we know
+    DDP says it when the model is wrapped: "DDP expects same model across all ranks", or names the parameter
+    whose size differs.
+
+    ## Fix
+    - **you** build the model from the same configuration on all ranks; nothing in it may depend on the rank, on
+      a random number before the seed, or on the data of the rank (the number of classes).
+
+    ## Source
+    PyTorch documentation, DistributedDataParallel (Constructor); torch/csrc/distributed/c10d/reducer.cpp.
+    """
+    if found := in_order(said(logs, "models-differ")):
+        yield cause(
+            found,
+            f"ranks have built different models: {found[0].text[:160]}",
+            why="Gradients of different parameters cannot be added up.",
+            owner="job",
+            fix=[you("Confirm: print the number of parameters on each rank."),
+                 you("Build the model from the same configuration and data on all ranks.")],
+        )  # fmt: skip
+
+
+@log_rule("LOG086", "a callback decides by a value that all ranks have")
+def callbacks_decide_alike(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A hang of Lightning within ModelCheckpoint or EarlyStopping.
+
+    ## Why it matters
+    A metric that was logged on rank 0 alone differs between ranks: one saves or stops, the others do not, and
+    they wait for each other in different collectives.
+
+    ## How we know
+    A time-out, and a stack in `callbacks/model_checkpoint.py` or `early_stopping.py`, or a call with
+    `rank_zero_only=True` in the log.
+
+    ## Fix
+    - **you** log what callbacks monitor on all ranks: `self.log(name, value, sync_dist=True)`, without
+      `rank_zero_only=True`.
+
+    ## Source
+    Lightning-AI/pytorch-lightning#19045.
+    """
+    frames = said(logs, "monitor-frame")
+    waited = said(logs, "watchdog-timeout", "gloo-timeout", "monitored-barrier")
+    if frames and waited:
+        yield cause(
+            [*frames[:1], *waited[:2]],
+            "ranks wait for each other in a callback that decides by a monitored value",
+            why="A value that was logged on rank 0 alone differs between ranks, and so do their callbacks.",
+            owner="job",
+            fix=[you("Confirm: look for rank_zero_only=True where the monitored value is logged."),
+                 you("Log it on all ranks with sync_dist=True.")],
+        )  # fmt: skip
+
+
+@log_rule("LOG087", "the process group knows which GPU belongs to its rank", worst=State.WARN)
+def group_knows_its_gpu(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A barrier of a process group that was not told its GPU.
+
+    ## Why it matters
+    torch guesses one from the rank. Where the guess is wrong, two ranks meet on one GPU and the barrier hangs,
+    or each rank keeps memory on GPU 0.
+
+    ## How we know
+    torch's own warning: "using GPU N to perform barrier as devices used by this process are currently unknown".
+
+    ## Fix
+    - **you** `torch.cuda.set_device(local_rank)` before `init_process_group(..., device_id=torch.device("cuda",
+      local_rank))`.
+
+    ## Source
+    PyTorch documentation, init_process_group (device_id); deepspeedai/DeepSpeed#7266,
+    FoundationVision/Infinity#76.
+    """
+    if found := in_order(said(logs, "barrier-without-device")):
+        yield cause(
+            found,
+            "torch guesses the GPU of each rank",
+            why="Where the guess is wrong, two ranks meet on one GPU, and the barrier hangs.",
+            owner="job",
+            state=State.WARN,
+            fix=[you("Confirm: see which process is on which GPU.", "nvidia-smi"),
+                 you("Call torch.cuda.set_device(local_rank) first, and give device_id= to init_process_group.")],
+        )  # fmt: skip
+
+
+@log_rule("LOG088", "every parameter of the model gets a gradient in every step")
+def every_parameter_gets_a_gradient(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    DDP's error of a reduction that did not end: parameters that took no part in the loss.
+
+    ## Why it matters
+    DDP waits for the gradient of each parameter; where a branch was left out on this rank or on all, it never
+    comes.
+
+    ## How we know
+    "Expected to have finished reduction in the prior iteration"; with `TORCH_DISTRIBUTED_DEBUG=INFO` torch
+    names the parameters.
+
+    ## Fix
+    - **you** let every parameter take part in the loss, or `find_unused_parameters=True` (slower), or
+      `static_graph=True` where the same ones are unused in every step.
+
+    ## Source
+    pytorch/pytorch#68862, open-mmlab/mmdetection#4742; PyTorch documentation, DistributedDataParallel.
+    """
+    if found := in_order(said(logs, "parameters-without-gradient")):
+        named = said(logs, "parameter-indices")
+        which = f": numbers {named[0].fields['indices'].strip()}" if named else ""
+        yield cause(
+            found + named[:1],
+            f"parameters got no gradient{which}",
+            why="DDP waits for the gradient of each parameter.",
+            owner="job",
+            fix=[you("Confirm: let torch name them.", "export TORCH_DISTRIBUTED_DEBUG=INFO"),
+                 you("Let all parameters take part in the loss, or set find_unused_parameters=True.")],
+        )  # fmt: skip
+
+
+@log_rule("LOG090", "the watchdog's own thread is not stopped")
+def watchdog_is_not_stopped(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A watchdog that made no progress itself.
+
+    ## Why it matters
+    Its thread waits within CUDA or for Python's lock (GIL): a call of CUDA never came back, or another thread
+    holds the lock and waits for CUDA. The collective is not what hangs.
+
+    ## How we know
+    "ProcessGroupNCCL's watchdog got stuck for N seconds without making progress" (torch 2.2 and later).
+
+    ## Fix
+    - **you** look at the stacks of all threads of the named rank (`py-spy dump --native --pid PID`); a newer
+      torch; `TORCH_NCCL_CUDA_EVENT_CACHE=0` where the stack stands in the destruction of an event.
+    - **admin** a GPU that has fallen off the bus stops calls of CUDA too: `dmesg | grep -i xid`.
+
+    ## Source
+    torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (heartbeat monitor).
+    """
+    if found := in_order(said(logs, "watchdog-stuck")):
+        yield cause(
+            found,
+            f"the watchdog itself stood still for {found[0].fields['seconds']} s: a call of CUDA or Python's lock "
+            "does not come back",
+            why="The collective is not what hangs on this rank.",
+            owner="job",
+            fix=[you("Confirm: see where all threads of that process are.", "py-spy dump --native --pid PID"),
+                 admin("See whether its GPU has failed.", "dmesg -T | grep -i xid")],
+        )  # fmt: skip
+
+
+@log_rule("LOG091", "no kernel of the program reads or writes beyond its memory")
+def kernels_keep_to_their_memory(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    An assertion in a kernel, or an access to memory that is not its own.
+
+    ## Why it matters
+    CUDA tells it with the next call, whichever that is: often in NCCL's watchdog, which is not to blame. All
+    other ranks see a peer that went away.
+
+    ## How we know
+    "device-side assert triggered", "an illegal memory access was encountered". A label or an index out of range
+    is the most frequent reason; a kernel of a library with a defect the next.
+
+    ## Fix
+    - **you** run again with `CUDA_LAUNCH_BLOCKING=1`: the traceback then names the call; check labels and
+      indices against their ranges; one run of `compute-sanitizer`.
+
+    ## Source
+    CUDA documentation, Error Codes (cudaErrorAssert, cudaErrorIllegalAddress); PyTorch documentation, CUDA
+    semantics (asynchronous execution).
+    """
+    found = in_order(said(logs, "device-assert"))
+    for events in [*by_host(found).values()][:1]:
+        yield cause(
+            events,
+            f"a kernel failed on this rank: {events[0].text.strip()[:160]}",
+            why="CUDA tells it with the next call; NCCL and the other ranks only follow.",
+            owner="job",
+            fix=[you("Confirm: run again, one kernel at a time.", "CUDA_LAUNCH_BLOCKING=1 python train.py"),
+                 you("Check labels and indices of the batch against their ranges.")],
+        )  # fmt: skip
+
+
+@log_rule("LOG092", "no rank alone leaves a step out", worst=State.FAIL)
+def no_step_is_left_out_alone(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A loss that is no number, before ranks wait for each other.
+
+    ## Why it matters
+    Code that leaves a step out when its own loss is NaN leaves the other ranks waiting in the collective of that
+    step.
+
+    ## How we know
+    A loss of nan or inf stands in the log, no step long after it, and a watchdog gave up. That one follows from
+    the other is likely, not proved. Gradients of inf are usual where the loss is scaled (fp16): they do not count.
+
+    ## Fix
+    - **you** decide on all ranks alike: all_reduce the flag before a step is left out (GradScaler does it for
+      `found_inf`), and look for what makes the loss NaN.
+
+    ## Source
+    PyTorch documentation, Automatic Mixed Precision (GradScaler); torch.distributed.
+    """
+    bad = in_order(said(logs, "nan-loss"))
+    waited = in_order(said(logs, "watchdog-timeout"))
+    last = max(bad, key=lambda one: one.order, default=None)
+    if last is None or goes_on_after(logs, last.file, last.line):
+        return
+    if waited and not hangs.of_kind(logs, "mismatch"):
+        yield cause(
+            [*bad[:1], *waited[:1]],
+            f"the loss was {bad[0].fields['value']}, and then ranks waited for each other",
+            why="A rank that leaves a step out alone leaves the others waiting in its collective.",
+            owner="job",
+            fix=[you("Confirm: look for code that skips a step by the rank's own loss."),
+                 you("Decide on all ranks alike: all_reduce the flag first.")],
+        )  # fmt: skip
+
+
+@log_rule("LOG096", "every rank passes a monitored barrier")
+def every_rank_passes_the_barrier(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    The ranks that `monitored_barrier` (or torch under DETAIL) names as not having come.
+
+    ## Why it matters
+    They are the culprits by name: all others were there.
+
+    ## How we know
+    "Rank N failed to pass monitoredBarrier", which rank 0 says. The others say only that they "successfully
+    reached monitoredBarrier, but received errors while waiting for send/recv from rank 0".
+
+    ## Fix
+    - **you** look what the named ranks do at that place, and whether they are alive.
+
+    ## Source
+    PyTorch documentation, torch.distributed.monitored_barrier.
+    """
+    if found := in_order(said(logs, "monitored-barrier")):
+        ranks = [int(part) for part in found[0].fields["missing"].replace(",", " ").split()][:64]
+        host = next((one.host for one in logs.processes if one.rank == ranks[0]), None)
+        yield cause(
+            found,
+            f"{fold_ranks(ranks)} did not come to a monitored barrier",
+            why="All other ranks were there.",
+            owner="job",
+            at=Where(node=host, rank=ranks[0]),
+            more=[seen("missing", fold_numbers(ranks))],
+            fix=[you("Confirm: see where these ranks are, and whether they live.", "py-spy dump --pid PID")],
+        )
+    elif waited := in_order(said(logs, "awaited-in-barrier")):
+        yield cause(
+            waited,
+            f"{fold_ranks(one.rank for one in waited if one.rank is not None)} came to a monitored barrier that "
+            "another rank did not come to, or rank 0 itself",
+            why="Rank 0 waits for all others and then tells them; only its own log names who is missing.",
+            owner="job",
+            at=Where(),
+            fix=[you("Read the log of rank 0, and see whether it lives.", "grep -n monitoredBarrier RANK0.log")],
+        )

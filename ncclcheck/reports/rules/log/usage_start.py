@@ -1,0 +1,115 @@
+"""LOG168, LOG169: a shell or Slurm that does not start the job at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from shlex import quote
+
+from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.reports.judgement.findings import Finding, Where, admin, you
+from ncclcheck.reports.subjects.logs.logged import at_teller, cause, log_rule, said
+
+
+@log_rule("LOG168", "the script may be executed")
+def executable(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A shell was not allowed to execute the script that starts the job.
+
+    ## Why it matters
+    Nothing starts on that node. The file has no x bit, or lies on a file system that is mounted with noexec; that
+    the file can be read is not enough.
+
+    ## How we know
+    `bash: line 1: ./run.sh: Permission denied` for a file that ends in .sh, .py or .bash, or lies in a folder bin;
+    `zsh: permission denied: ./run.sh`. Of other files a shell says the same when it may not write to them.
+
+    ## Fix
+    - **you** `chmod +x run.sh`, or name the interpreter: `bash run.sh`, `python train.py`.
+    - **admin** mount the file system without noexec.
+
+    ## Source
+    execve(2), chmod(1), mount(8).
+    """
+    if events := said(logs, "command-denied"):
+        name = events[0].fields.get("command") or events[0].fields["zsh"]
+        with_ = "python" if name.endswith(".py") else "bash"
+        yield cause(
+            events,
+            f"{name} may not be executed",
+            why="It has no x bit, or its file system is mounted with noexec.",
+            owner="job",
+            at=at_teller(logs, events),
+            fix=[
+                you("Confirm: the first must show an x, the second no noexec.",
+                    f"ls -l {quote(name)}", f"findmnt -T {quote(name)} -o TARGET,OPTIONS"),
+                you("Make it executable, or name the interpreter.",
+                    f"chmod +x {quote(name)}", f"{with_} {quote(name)}"),
+                admin("Mount the file system without noexec."),
+            ],
+        )  # fmt: skip
+
+
+@log_rule("LOG169", "Slurm takes the job and its steps")
+def slurm(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    srun, sbatch or salloc gave up before it started anything.
+
+    ## Why it matters
+    No rank is started, and all that stands below in the script runs without it.
+
+    ## How we know
+    `srun: fatal: ...` (such as `Could not establish a configuration source`: this machine does not know the
+    cluster's slurm.conf), `Unable to allocate resources: ...`, `Batch job submission failed: ...`. What Slurm says
+    behind it is the reason. `Task launch ... failed on node`, `Application launch failed`, `Prolog failed`: a node
+    did not start its tasks.
+
+    ## Fix
+    - **you** start from a login node of the cluster, or without srun on one machine; ask only for what the
+      partition has, under an account that may use it.
+    - **admin** slurm.conf, or `slurmd --conf-server`, on this machine.
+
+    ## Source
+    srun(1), sbatch(1), slurm.conf(5), sinfo(1).
+    """
+    if events := said(logs, "slurm-refused"):
+        fields = events[0].fields
+        told = (fields.get("fatal") or fields["refused"]).strip()
+        yield cause(
+            events,
+            f"Slurm did not start it: {told[:160]}",
+            why="No rank was started." if "fatal" in fields else "It refused what was asked for.",
+            owner="site" if "configuration source" in told else "job",
+            fix=[
+                you("Confirm: see whether this machine reaches Slurm, and what it has.",
+                    "scontrol ping", "sinfo -o '%P %a %l %D %G'"),
+                you("On one machine without Slurm start it with torchrun.",
+                    "torchrun --standalone --nproc-per-node=8 train.py"),
+                admin("Give this machine the cluster's configuration.", "scontrol show config"),
+            ],
+        )  # fmt: skip
+    elif launches := said(logs, "slurm-launch-failed"):
+        yield _not_launched(launches)
+
+
+def _not_launched(launches: list[LogEvent]) -> Finding:
+    """Slurm had the nodes, and one of them did not start its tasks."""
+    first = launches[0]
+    told = next(filter(None, map(first.fields.get, ("why", "launch", "munge", "allocation"))), "").strip()
+    node = first.host or first.fields.get("node", "")
+    clock = "credential" in told.lower() or "munge" in told.lower()
+    return cause(
+        launches,
+        f"Slurm did not start the tasks: {told}" if told else "Slurm's prolog failed, and no task was started",
+        why="The node refused the credential: its clock, or its munge key, differs from the controller's."
+        if clock
+        else "The node was given to the job, and did not come so far as to start its tasks.",
+        owner="node",
+        at=Where(node=node or None),
+        fix=[
+            admin("Confirm on that node: its clock, munge, and slurmd's own log.", "chronyc tracking",
+                  "munge -n | ssh CONTROLLER unmunge", "journalctl -u slurmd -e"),
+            you("Start again without it.", f"sbatch --exclude={node or 'NODE'} job.sh"),
+        ],
+    )  # fmt: skip

@@ -1,0 +1,333 @@
+"""LOG060, LOG061, LOG062, LOG071: the ways between the GPUs of a node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, admin, seen, you
+from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said
+from ncclcheck.reports.subjects.logs.logged_node import BY_NCCL, cuda_errors, hosts, on, ranks
+from ncclcheck.reports.subjects.logs.machines import machines, of_the_job
+from ncclcheck.reports.subjects.logs.reported import setting, settings_seen, version_seen
+
+_NOT_OPENED = ("invalid argument", "invalid resource handle", "mapping of buffer")
+_ACS = admin(
+    "Turn ACS off on the bridges above the GPUs, and let the IOMMU pass.",
+    "lspci -vvv | grep -i acsctl",
+    "setpci -s ADDRESS ECAP_ACS+0x6.w=0000",
+    "grep -o 'iommu[^ ]*' /proc/cmdline",
+)
+_OVER_PCIE, _MANY = 131072, 4
+
+
+@log_rule("LOG060", "every two ranks have a way to each other")
+def transport(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    NCCL found neither peer to peer, nor shared memory, nor a network between two ranks.
+
+    ## Why it matters
+    The start ends with a system error. It needs settings, for the network over sockets nearly always works:
+    NCCL_P2P_DISABLE=1 with NCCL_SHM_DISABLE=1 and no network, NCCL_NET=none-such, or an interface filter that
+    leaves nothing.
+
+    ## How we know
+    `No transport found for rank A[..] -> rank B[..]` (2.12 and later), and the settings that NCCL told of.
+
+    ## Fix
+    - **you** unset NCCL_P2P_DISABLE, NCCL_SHM_DISABLE, NCCL_NET and NCCL_SOCKET_IFNAME, one after the other.
+
+    ## Source
+    NCCL user guide, Environment variables; NVIDIA/nccl source, transport.cc.
+    """
+    names = (
+        "NCCL_P2P_DISABLE",
+        "NCCL_P2P_LEVEL",
+        "NCCL_SHM_DISABLE",
+        "NCCL_NET",
+        "NCCL_IB_DISABLE",
+        "NCCL_SOCKET_IFNAME",
+        "NCCL_NET_PLUGIN",
+    )
+    told = settings_seen(logs, *names)
+    for where, found in hosts(said(logs, "no-transport")):
+        a, b = found[0].fields["a"], found[0].fields["b"]
+        yield cause(
+            found,
+            f"NCCL finds no way from rank {a} to rank {b}" + (", after its settings forbade some" if told else ""),
+            why="Peer to peer, shared memory and the network are all off or impossible for these two.",
+            owner="job",
+            fix=[
+                you("Confirm: nothing is forbidden.", "env | grep -E 'NCCL_(P2P|SHM|NET|IB|SOCKET)'"),
+                you(
+                    "Allow all ways again.", "unset NCCL_P2P_DISABLE NCCL_SHM_DISABLE NCCL_NET NCCL_SOCKET_IFNAME"
+                ),
+            ],
+            at=where,
+            more=told,
+        )
+
+
+@log_rule("LOG061", "GPUs of a node reach each other's memory", risk=True)
+def peers(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    The driver does not allow GPUs of a node to read each other's memory (P2P), or the platform has no CUDA IPC.
+
+    ## Why it matters
+    Between GPUs that are joined by NVLink it is a broken link or switch, and NCCL ends. Between GPUs on PCIe
+    NCCL goes through the host's memory instead: it works, at a fraction of the speed.
+
+    ## How we know
+    An error of CUDA in transport/p2p.cc on a single machine: the memory of another rank could not be opened.
+    `P2P is disabled between NVLINK connected GPUs` ends the start (2.12 and later). `P2P is disabled between
+    connected GPUs`, `Could not enable P2P` and `Legacy IPC not supported` are only told: usual for GeForce, L4 and
+    A10, on WSL2, with vGPU and in virtual machines, worth a look on bare metal with data centre GPUs.
+
+    ## Fix
+    - **admin** NVLink: `nvidia-smi nvlink -s`, reset the GPUs, else exchange; PCIe: ACS and IOMMU, a newer driver.
+    - **you** where the platform has no P2P there is nothing to do; give /dev/shm room.
+
+    ## Source
+    NVIDIA/nccl source, graph/paths.cc and transport/p2p.cc; NVIDIA/nccl#631; NCCL user guide, Troubleshooting, GPU
+    to GPU communication.
+    """
+    for where, found in hosts(said(logs, "p2p-nvlink-off")):
+        pair = f"{found[0].fields['a']} and {found[0].fields['b']}"
+        yield cause(
+            found,
+            f"the NVLink between GPUs {pair}{on(where)} is there, and they may not use it: a fault of the "
+            "hardware",
+            why="NCCL refuses to start on GPUs whose NVLinks do not work.",
+            owner="node",
+            fix=[
+                admin(
+                    "Confirm: all links must be up, and all pairs OK.",
+                    "nvidia-smi nvlink -s",
+                    "nvidia-smi topo -p2p r",
+                ),
+                admin(
+                    "Reset all GPUs, or reboot; exchange what stays broken.",
+                    "nvidia-smi --gpu-reset",
+                    "dmesg | grep -i xid",
+                ),
+                you("Leave these GPUs out until then.", "export CUDA_VISIBLE_DEVICES=0,1,2,3"),
+            ],
+            at=where,
+        )
+    if not said(logs, "p2p-nvlink-off"):
+        yield from _without(logs)
+    yield from _not_opened(logs)
+
+
+def _not_opened(logs: Logs) -> Iterator[Finding]:
+    """CUDA errors of NCCL's P2P transport, where all ranks are on one machine (else LOG059 may be the cause)."""
+    job = of_the_job(logs)
+    told = [one for one in cuda_errors(logs, *_NOT_OPENED, by=BY_NCCL) if "/p2p.cc" in one.fields.get("place", "")]
+    if not told or len(machines(job)) != 1 or len({one.host for one in job}) != 1:
+        return
+    for where, found in hosts(told):
+        yield cause(
+            found,
+            f"a rank cannot open the GPU memory of another one{on(where)}: CUDA says {found[0].fields['error']!r}",
+            why="CUDA IPC needs ranks that see each other: one container, or shared IPC and PID namespaces, and "
+            "all GPUs in each.",
+            owner="node",
+            fix=[
+                you("Confirm: without P2P the job starts.", "export NCCL_P2P_DISABLE=1"),
+                you(
+                    "Let the containers of a node share what IPC needs.", "docker run --ipc=host --gpus all IMAGE"
+                ),
+                admin("Where they do, look at the driver, the IOMMU and ACS.", "nvidia-smi topo -p2p r"),
+            ],
+            at=where,
+            more=version_seen(logs, found[0]),
+        )
+
+
+def _without(logs: Logs) -> Iterator[Finding]:
+    for where, found in hosts(said(logs, "p2p-off", "p2p-not-enabled", "legacy-ipc")):
+        ipc = all(event.sign == "legacy-ipc" for event in found)
+        what = "the platform has no CUDA IPC (WSL2, vGPU)" if ipc else "the driver forbids P2P between GPUs"
+        yield cause(
+            found,
+            f"{what}{on(where)}: ranks go through the host's memory",
+            why="It works, at a fraction of the speed; it is usual for GeForce, L4, A10, WSL2 and virtual "
+            "machines.",
+            owner="node",
+            state=State.WARN,
+            fix=[
+                you("Confirm: what the driver says of each pair.", "nvidia-smi topo -p2p r", "nvidia-smi topo -m"),
+                _ACS,
+                you("Where it cannot be had, give /dev/shm room.", "df -h /dev/shm"),
+            ],
+            at=where,
+            more=version_seen(logs, found[0]),
+        )
+
+
+@log_rule("LOG062", "PCIe carries what GPUs of a node send each other")
+def pcie(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    On one node all ranks were ready and connected by P2P over PCIe, and the first collective never ended, or gave
+    wrong results.
+
+    ## Why it matters
+    Where ACS or an IOMMU that translates sends traffic between GPUs another way, or a driver offers P2P that
+    the GPUs do not have (GeForce RTX 4090 and 5090), data never arrive or arrive wrong. NCCL sees nothing: all
+    GPUs show 100 %, and after its time the watchdog ends the job.
+
+    ## How we know
+    It is a conclusion, and said as one: one machine, every rank's init complete, connections via P2P, chunks of
+    128 KB (NCCL uses 512 KB over NVLink), and either the watchdog's time-out of one of the first collectives, the
+    same on all ranks, or wrong values in nccl-tests, or a time limit with GeForce GPUs. Proof is a run with
+    NCCL_P2P_DISABLE=1 that ends.
+
+    ## Fix
+    - **you** NCCL_P2P_DISABLE=1 for now; `ncclcheck bench` shows wrong or missing data between two GPUs.
+    - **admin** ACS off on the bridges, `iommu=pt` or VT-d off in the BIOS; a newer driver.
+
+    ## Source
+    NVIDIA/nccl#2079, NVIDIA/nccl#257, NVIDIA/nccl#667, NVIDIA/nccl#631, NVIDIA/nccl-tests#117, dmlc/xgboost#11242;
+    NCCL user guide, Troubleshooting, PCI Access Control Services.
+    """
+    job = of_the_job(logs)
+    if not _all_over_pcie(job) or setting(logs, "NCCL_P2P_DISABLE") == "1":
+        return
+    if wrong := said(logs, "tests-wrong-data"):
+        yield _astray(job, wrong, "results over PCIe P2P are wrong")
+    elif stuck := _first_hangs(logs, job) or _until_the_limit(logs):
+        yield _astray(job, stuck, "all ranks wait for ever in a first collective over PCIe P2P")
+
+
+def wrong_over_pcie(logs: Logs) -> bool:
+    """Whether values were wrong that GPUs sent each other over PCIe."""
+    return (
+        bool(said(logs, "tests-wrong-data"))
+        and _all_over_pcie(of_the_job(logs))
+        and (setting(logs, "NCCL_P2P_DISABLE") != "1")
+    )
+
+
+def _astray(job: list[LogProcess], events: list[LogEvent], what: str) -> Finding:
+    return cause(
+        events,
+        f"{what}: likely ACS, the IOMMU or the driver",
+        why="Data between the GPUs go astray, and no rank learns of it.",
+        owner="node",
+        fix=[
+            you("Confirm: it works with this, and fails without.", "export NCCL_P2P_DISABLE=1"),
+            you("See which GPUs it is.", "nvidia-smi topo -p2p r", "ncclcheck bench --nodes 1"),
+            _ACS,
+            admin(
+                "For GeForce GPUs install a driver that does not offer P2P.",
+                "nvidia-smi --query-gpu=name,driver_version --format=csv",
+            ),
+        ],
+        at=Where(node=job[0].host),
+        more=[seen("connections", ", ".join(sorted({kind for one in job for kind in one.vias})))],
+    )
+
+
+_FIRST = 10
+_FOLLOWED = (
+    "remote-closed",
+    "connection-reset",
+    "broken-pipe",
+    "proxy-failed",
+    "store-broken",
+    "aborted-by-watchdog",
+)
+
+
+def _first_hangs(logs: Logs, job: list[LogProcess]) -> list[LogEvent]:
+    """The watchdogs' time-outs, where all are of one collective, one of the first, and no rank is missing."""
+    found = said(logs, "watchdog-timeout")
+    which = {(event.fields.get("seq", ""), event.fields.get("op", "")) for event in found}
+    number = next(iter(which))[0] if len(which) == 1 else ""
+    heard = {event.rank for event in (*found, *said(logs, *_FOLLOWED))}
+    there = number.isdecimal() and int(number) <= _FIRST and {one.rank for one in job} <= heard
+    return found if there else []
+
+
+def _until_the_limit(logs: Logs) -> list[LogEvent]:
+    """GeForce GPUs under nccl-tests: nothing watches there, until the job's time is over."""
+    return said(logs, "time-limit") if said(logs, "gpu-geforce") else []
+
+
+def _all_over_pcie(job: list[LogProcess]) -> bool:
+    """Whether the job is on one machine, is ready, and has no NVLink."""
+    kinds = {kind for one in job for kind in one.vias}
+    direct = any(kind.startswith("P2P/") for kind in kinds) and "P2P/MNNVL" not in kinds
+    alone = not any("NET/" in kind for kind in kinds) and len(machines(job)) == 1
+    slow = not any(one.nvls for one in job) and {one.chunk for one in job} <= {None, _OVER_PCIE}
+    one_node = all(one.nnodes in (None, 1) for one in job)
+    return direct and alone and one_node and slow and all(one.completed for one in job)
+
+
+_TOPOLOGY: list[Remedy] = [
+    you(
+        "Confirm: what NCCL thinks of the machine.",
+        "export NCCL_TOPO_DUMP_FILE=/tmp/topo.xml NCCL_DEBUG_SUBSYS=INIT,GRAPH",
+        "nvidia-smi topo -m",
+    ),
+    you(
+        "Give it the provider's file, inside of the container too.",
+        "ls /opt/microsoft/*topo*.xml /var/run/nvidia-topologyd/",
+        "export NCCL_TOPO_FILE=/opt/microsoft/ndv5-topo.xml",
+    ),
+]
+
+
+@log_rule("LOG071", "NCCL knows how the machine is built", worst=State.WARN, risk=True)
+def topology(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    NCCL works without the real PCIe tree: a virtual machine hides it, and the file that describes it is not given.
+
+    ## Why it matters
+    All GPUs and NICs then seem equally far from each other. NCCL pairs them at random, turns GPUDirect RDMA off
+    for the distance, and reaches a fraction of the network's speed.
+
+    ## How we know
+    `Could not open XML topology file` (NCCL_TOPO_FILE names one that is not there, often not mounted into the
+    container). With NCCL_TOPO_FILE not set: paths of type PHB or SYS between GPUs and NICs, and either four
+    NICs or more, as only machines with PCIe switches have, or `Topology detection : could not read
+    /sys/devices/pci...`. Without the subsystem GRAPH in NCCL_DEBUG_SUBSYS a log does not show it.
+
+    ## Fix
+    - **you** NCCL_TOPO_FILE of the provider (Azure: /opt/microsoft/*.xml), mounted into the container.
+    - **admin** an image that has the file; in own virtual machines the real tree, or a file of your own.
+
+    ## Source
+    NCCL user guide, Troubleshooting, GPU topology, and Environment variables, NCCL_TOPO_FILE.
+    """
+    missing = said(logs, "topology-file-missing")
+    for where, found in hosts(missing or _virtual(logs)):
+        path = found[0].fields.get("path", "")
+        what = (
+            f"the topology file {path} is not there"
+            if missing
+            else "NCCL sees a virtual PCIe tree, and has no file of it"
+        )
+        yield cause(
+            found,
+            f"{what}{on(where)} ({ranks(found)})",
+            why="GPUs and NICs are paired by chance, and the network reaches a fraction of its speed.",
+            owner="job",
+            state=State.WARN,
+            fix=_TOPOLOGY,
+            at=where,
+            more=settings_seen(logs, "NCCL_TOPO_FILE"),
+        )
+
+
+def _virtual(logs: Logs) -> list[LogEvent]:
+    """The lines that show a tree of a virtual machine, where no file describes the real one."""
+    unread, far = said(logs, "topology-unread"), said(logs, "graph-far")
+    many = any(len(one.devices) >= _MANY for one in logs.processes)
+    out = any(one.devices and (one.nnodes or 1) > 1 for one in logs.processes)
+    shown = (far and (unread or many)) or (unread and out)
+    return [*unread, *far] if shown and not setting(logs, "NCCL_TOPO_FILE") else []

@@ -1,0 +1,1 @@
+"""NCC: NCCL's library and settings."""

@@ -1,0 +1,259 @@
+"""Settings that contradict each other, need another one, or are hidden by another one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ncclcheck.probes.facts import Cluster, Node, at, value_or, variables
+from ncclcheck.reports.judgement.findings import Finding, State, Where, note, seen, warn, you
+from ncclcheck.reports.judgement.rule import rule
+from ncclcheck.reports.subjects.nccl.settings import Settings, nodes_with
+from ncclcheck.reports.subjects.nccl.variables import assigned, nccl_version, parsed_value
+
+
+@rule("NCC021", "NCCL_P2P_DISABLE and NCCL_P2P_LEVEL do not contradict each other", worst=State.WARN,
+      needs=("job.variables",))  # fmt: skip
+def peer_to_peer(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    NCCL_P2P_DISABLE=1 beside an NCCL_P2P_LEVEL that asks for direct traffic between GPUs.
+
+    ## Why it matters
+    NCCL_P2P_DISABLE=1 means the same as NCCL_P2P_LEVEL=LOC and wins: the level has no effect, all data between
+    the GPUs of a node goes through memory of the host, and the script reads as if NVLink were used.
+
+    ## How we know
+    Both values as NCCL parses them. Only the value 1 disables.
+
+    ## Fix
+    - **you** remove NCCL_P2P_DISABLE; if it is there for a fault, remove the level instead and write down why.
+
+    ## Source
+    NCCL user guide, NCCL_P2P_DISABLE and NCCL_P2P_LEVEL; huggingface/accelerate#2328.
+    """
+    for found in nodes_with(cluster, "NCCL_P2P_LEVEL"):
+        level = found.text("NCCL_P2P_LEVEL")
+        if found.number("NCCL_P2P_DISABLE") == 1 and level not in ("", "LOC", "0"):
+            yield warn(
+                found.where,
+                f"NCCL_P2P_LEVEL={level} has no effect: NCCL_P2P_DISABLE=1 turns it off",
+                why="Data between the GPUs of the node goes through memory of the host.",
+                owner="job",
+                evidence=found.evidence("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL"),
+                fix=[you("Remove the one that is not meant.", "unset NCCL_P2P_DISABLE")],
+            )
+
+
+@rule("NCC022", "ranks of one node have a way to each other beside the network", worst=State.WARN,
+      needs=("job.variables",))  # fmt: skip
+def way_inside_the_node(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    NCCL_P2P_DISABLE=1 and NCCL_SHM_DISABLE=1 together.
+
+    ## Why it matters
+    Ranks of one node then talk over the network card, a hundred times slower than NVLink. Without a network that
+    leads back to the node, such as a namespace without one, init ends with `No transport found for rank`.
+
+    ## How we know
+    Both values as NCCL parses them.
+
+    ## Fix
+    - **you** remove both; if one is there for a fault, keep that one alone.
+
+    ## Source
+    NCCL user guide, NCCL_SHM_DISABLE and NCCL_P2P_DISABLE; NVIDIA/nccl src/transport.cc.
+    """
+    for found in nodes_with(cluster, "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"):
+        if found.number("NCCL_P2P_DISABLE") == 1 and found.number("NCCL_SHM_DISABLE"):
+            yield warn(
+                found.where,
+                "NCCL_P2P_DISABLE and NCCL_SHM_DISABLE leave only the network between ranks of one node",
+                why="That is a hundred times slower than NVLink, or ends with 'No transport found'.",
+                owner="job",
+                evidence=found.evidence("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"),
+                fix=[you("Remove both.", "unset NCCL_P2P_DISABLE NCCL_SHM_DISABLE")],
+            )
+
+
+@dataclass(frozen=True)
+class _Need:
+    """`name` does nothing unless `other` is on; add: what turns it on."""
+
+    name: str
+    other: str
+    add: str
+
+    def is_missing(self, found: Settings) -> bool:
+        if self.name not in found.all:
+            return False
+        if self.other == "NCCL_DEBUG":
+            return found.text("NCCL_DEBUG") == ""
+        return not found.is_on(self.other)
+
+
+_NEEDS = (
+    _Need("NCCL_OOB_NET_IFNAME", "NCCL_OOB_NET_ENABLE", "NCCL_OOB_NET_ENABLE=1"),
+    _Need("NCCL_COLLNET_NODE_THRESHOLD", "NCCL_COLLNET_ENABLE", "NCCL_COLLNET_ENABLE=1"),
+    _Need("NCCL_DEBUG_SUBSYS", "NCCL_DEBUG", "NCCL_DEBUG=INFO"),
+    _Need("NCCL_DEBUG_FILE", "NCCL_DEBUG", "NCCL_DEBUG=INFO"),
+)
+
+
+@rule("NCC023", "every setting has the other one that it needs", worst=State.WARN, needs=("job.variables",))
+def settings_that_need_another(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    NCCL_OOB_NET_IFNAME without NCCL_OOB_NET_ENABLE, NCCL_COLLNET_NODE_THRESHOLD without NCCL_COLLNET_ENABLE,
+    NCCL_DEBUG_SUBSYS or NCCL_DEBUG_FILE without NCCL_DEBUG, and NCCL_IB_ADDR_RANGE beside NCCL_IB_GID_INDEX.
+
+    ## Why it matters
+    Alone they do nothing, and NCCL does not say so: the log file for which a long run was repeated stays empty,
+    or the bootstrap goes over another interface than the one named. With a fixed GID index the range of addresses
+    is not looked at.
+
+    ## How we know
+    The variables of the environment and of nccl.conf.
+
+    ## Fix
+    - **you** set the other one too, or remove both.
+
+    ## Source
+    NCCL user guide, Environment Variables: NCCL_OOB_NET_IFNAME (2.23 and later), NCCL_DEBUG_FILE,
+    NCCL_IB_ADDR_RANGE (2.21 and later), NCCL_COLLNET_NODE_THRESHOLD.
+    """
+    names = [need.name for need in _NEEDS]
+    for found in nodes_with(cluster, *names, "NCCL_IB_ADDR_RANGE"):
+        for need in _NEEDS:
+            if need.is_missing(found):
+                what = f"{need.name}={found.text(need.name)} does nothing without {need.other}"
+                yield _alone(found, what, [need.name], f"export {need.add}")
+        if "NCCL_IB_ADDR_RANGE" in found.all and (found.number("NCCL_IB_GID_INDEX") or -1) >= 0:
+            what = f"NCCL_IB_ADDR_RANGE does nothing beside NCCL_IB_GID_INDEX={found.text('NCCL_IB_GID_INDEX')}"
+            yield _alone(found, what, ["NCCL_IB_ADDR_RANGE", "NCCL_IB_GID_INDEX"], "unset NCCL_IB_GID_INDEX")
+
+
+def _alone(found: Settings, what: str, names: list[str], command: str) -> Finding:
+    return warn(
+        found.where,
+        what,
+        why="NCCL does not say that a setting has no effect.",
+        owner="job",
+        evidence=found.evidence(*names),
+        fix=[you("Set what it needs, or remove it.", command)],
+    )
+
+
+@rule("NCC024", "the environment and nccl.conf do not say different things", worst=State.NOTE,
+      needs=("job.variables", "nccl.conf_files"))  # fmt: skip
+def file_and_environment(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    A variable with one value in the environment and another in an nccl.conf file, or in two such files.
+
+    ## Why it matters
+    The environment wins, then the user's file, then /etc/nccl.conf. What the site wrote for its network has no
+    effect in a job whose image or script sets the variable, and comes back with the next image.
+
+    ## How we know
+    Values that mean the same to NCCL are not told.
+
+    ## Fix
+    - **you** keep one of them. The site's file usually knows the network better than an image does.
+
+    ## Source
+    NCCL user guide, Environment Variables (nccl.conf; NCCL_CONF_FILE from 2.23 on).
+    """
+    for node in cluster.nodes:
+        said: dict[str, tuple[str, str]] = {
+            name: (value, "environment") for name, value in variables(node).items()
+        }
+        for file in value_or(at(node, "nccl.conf_files"), []):
+            for line in value_or(file.lines, []):
+                first = said.setdefault(line.name, (line.value, f"{file.path}:{line.line}"))
+                if line.name.startswith("NCCL_") and _differ(node, line.name, first[0], line.value):
+                    yield _hidden(node, line.name, first, (line.value, f"{file.path}:{line.line}"))
+
+
+def _differ(node: Node, name: str, one: str, other: str) -> bool:
+    version = nccl_version(node)
+    return one != other and parsed_value(name, one, version) != parsed_value(name, other, version)
+
+
+def _hidden(node: Node, name: str, wins: tuple[str, str], loses: tuple[str, str]) -> Finding:
+    return note(
+        Where(node=node.name),
+        f"{name} is {wins[0]} by {wins[1]}; {loses[1]} says {loses[0]} in vain",
+        why="The environment wins, then the user's file, then /etc/nccl.conf.",
+        evidence=[seen(wins[1], assigned(name, wins[0])), seen(loses[1], assigned(name, loses[0]))],
+        fix=[you("Keep one of the two.")],
+    )
+
+
+@rule("NCC033", "NVLink SHARP may fall back where it cannot be used", worst=State.NOTE, needs=("job.variables",))
+def forced_nvls(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    NCCL_NVLS_ENABLE=1 with NCCL 2.27 and 2.28.
+
+    ## Why it matters
+    With these versions the default, 2, uses NVLink SHARP where it works and goes on without it where binding its
+    memory fails: a fabric manager that is not ready, a container without its device files. With 1 the same failure
+    ends init.
+
+    ## How we know
+    The value and the version of the libnccl that torch would load. Before 2.27 and since 2.29 both values mean the
+    same; an unknown version is not judged.
+
+    ## Fix
+    - **you** remove it; `NCCL_NVLS_ENABLE=0` is the way around a broken fabric, at the cost of bandwidth.
+
+    ## Source
+    NCCL user guide, NCCL_NVLS_ENABLE (2.17 and later); NVIDIA/nccl#1488; pytorch/pytorch#177472.
+    """
+    for found in nodes_with(cluster, "NCCL_NVLS_ENABLE"):
+        if found.number("NCCL_NVLS_ENABLE") == 1 and found.since(2, 27, 0) and found.before(2, 29, 0):
+            yield note(
+                found.where,
+                "NCCL_NVLS_ENABLE=1 forbids to go on without NVLink SHARP",
+                why="Where its memory cannot be bound, init ends with an error instead of using another way.",
+                owner="job",
+                evidence=found.evidence("NCCL_NVLS_ENABLE"),
+                fix=[you("Remove it: NCCL uses NVLink SHARP by itself.", "unset NCCL_NVLS_ENABLE")],
+            )
+
+
+@rule("NCC034", "NCCL_CUMEM_ENABLE=0 is not in the way of what else is asked for", worst=State.WARN,
+      needs=("job.variables",))  # fmt: skip
+def without_cumem(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    NCCL_CUMEM_ENABLE=0, alone or together with NCCL_NVLS_ENABLE=1 or NCCL_MNNVL_ENABLE=1.
+
+    ## Why it matters
+    It came into scripts because NCCL 2.19 took more memory with CUDA graphs, which 2.22.3 fixed. NVLink between
+    machines (GB200, GB300), NVLink SHARP and registered windows need that kind of memory: with 0 they are off, as
+    was found on GB300.
+
+    ## How we know
+    The values as NCCL parses them. Alone it is a note.
+
+    ## Fix
+    - **you** remove it with NCCL 2.22.3 and later, and measure once.
+
+    ## Source
+    NVIDIA/nccl#1234; vllm-project/vllm#24141; verl-project/verl#7564; NCCL user guide, NCCL_CUMEM_ENABLE.
+    """
+    for found in nodes_with(cluster, "NCCL_CUMEM_ENABLE"):
+        if found.number("NCCL_CUMEM_ENABLE") != 0:
+            continue
+        asked = [name for name in ("NCCL_NVLS_ENABLE", "NCCL_MNNVL_ENABLE") if found.number(name) == 1]
+        evidence = found.evidence("NCCL_CUMEM_ENABLE", *asked)
+        fix = [you("Remove it.", "unset NCCL_CUMEM_ENABLE")]
+        why = "NVLink between machines, NVLink SHARP and registered windows are off with it."
+        if asked:
+            what = f"NCCL_CUMEM_ENABLE=0 turns off what {' and '.join(asked)} asks for"
+            yield warn(found.where, what, why=why, owner="job", evidence=evidence, fix=fix)
+        else:
+            yield note(found.where, "NCCL_CUMEM_ENABLE=0 is set", why=why, evidence=evidence, fix=fix)

@@ -1,0 +1,403 @@
+"""Rules about what nodes must agree on: MTU, names and addresses."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from ipaddress import ip_address
+
+from ncclcheck.probes.facts import Cluster, Interface, Node, Resolution, Unread, at, known, value_or
+from ncclcheck.reports.judgement.findings import (
+    Finding,
+    Remedy,
+    State,
+    Where,
+    admin,
+    fail,
+    note,
+    seen,
+    unknown,
+    warn,
+    you,
+)
+from ncclcheck.reports.judgement.rule import NothingToJudge, rule
+from ncclcheck.reports.subjects.addresses import captured, hosts_file, same_mac, twice
+from ncclcheck.reports.subjects.failures import dialled
+from ncclcheck.reports.subjects.links.reached import reached
+from ncclcheck.reports.subjects.nccl import lan, variables, wiring
+from ncclcheck.reports.subjects.nccl.choice import Chosen, gloo_choice
+from ncclcheck.reports.subjects.nodes.agreement import disagreements, group
+from ncclcheck.reports.text.fold import fold_names
+
+_NEEDS = ("network.interfaces",)
+
+
+@rule(
+    "NET004",
+    "MTU agrees along the chosen network",
+    worst=State.WARN,
+    needs=_NEEDS,
+    at_least=2,
+    between_machines=True,
+)
+def mtu(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    The MTU of the interface that each node would use, and of each one that NCCL's sockets or GPUDirect-TCPXO
+    (NCCL_FASTRAK_IFNAME) would use beside it.
+
+    ## Why it matters
+    Small packets pass, large ones of the node with the larger MTU are dropped somewhere on the way: the first
+    small collective works and the first large one hangs. RoCE takes its own MTU from it; NCCL 2.20 and later
+    hang or stop with `local access violation work queue error` where it differs.
+
+    ## How we know
+    getifaddrs(3) on every node; the odd one out by majority. Where every node's full-size packets were seen to
+    arrive at the others it is a note. What the switches between them allow is NET007's matter.
+
+    ## Fix
+    - **admin** the same MTU on every node and every switch port between them: `ip link set dev eth0 mtu 9000`,
+      and in the network configuration, so that it stays.
+
+    ## Source
+    NVIDIA/nccl#1524, NVIDIA/nccl#1957; ip-link(8).
+    """
+    links = [link for link in lan.links(cluster) if not lan.is_loopback(link.address)]
+    values = {link.node: mtu for link in links if not isinstance(mtu := link.interface.mtu, Unread)}
+    unseen = [_unseen(link, "MTU", mtu) for link in links if isinstance(mtu := link.interface.mtu, Unread)]
+    yield from unseen
+    if len(values) < 2:
+        return _too_few(unseen)
+    yield from _beside(cluster, {link.interface.name for link in links})
+    names = sorted({link.interface.name for link in links})
+    found = group(values)
+    usual, odd = found.groups[0][0], {node for node, _ in found.odd}
+    device = next((link.interface.name for link in links if link.node in odd), names[0])
+    arrive = _full_size_arrives(cluster)
+    yield from disagreements(
+        values,
+        f"the MTU of {' and '.join(names)}",
+        "MTU of the chosen interface" + (", and full-size packets arrive in all pairs" if arrive else ""),
+        level=note if arrive else warn,
+        why="Large packets get lost between nodes of different MTU: small messages work, large ones hang.",
+        owner="node",
+        fix=[
+            admin(
+                f"Set the same MTU on all nodes and switch ports, and keep it in the network configuration. All "
+                f"traffic of {device} is touched.",
+                f"ip link set dev {shlex.quote(device)} mtu {usual}",
+            ),
+            you(
+                "See what really passes.",
+                f"ping -c 3 -M do -s {max(0, usual - 28)} {links[0].address}   # from the others",
+            ),
+        ],
+    )
+
+
+def _beside(cluster: Cluster, chosen: set[str]) -> Iterator[Finding]:
+    """Rails by their name: those whose MTU is not that of most nodes. What arrives over them was not measured."""
+    rails: dict[str, dict[str, int]] = {}
+    for node in cluster.nodes:
+        names = {*variables.values(node).get("NCCL_FASTRAK_IFNAME", "").split(",")}
+        if not wiring.choice(node).used:  # else sockets only meet, over the first of them
+            names |= {*lan.choice_of_nccl(node).names}
+        for one in lan.interfaces(node):
+            if one.name in names - chosen and not isinstance(one.mtu, Unread):
+                rails.setdefault(one.name, {})[node.name] = one.mtu
+    for name, mtus in rails.items():
+        if (usual := group(mtus).majority) is not None and not group(mtus).agree:
+            yield from disagreements(
+                mtus,
+                f"the MTU of {name}",
+                "MTU",
+                level=warn,
+                why="Large packets get lost between nodes of different MTU: small messages work, large ones hang.",
+                owner="node",
+                fix=[
+                    admin(
+                        f"Set the same MTU on all nodes, and keep it in the network configuration. All traffic of "
+                        f"{name} is touched.",
+                        f"ip link set dev {shlex.quote(name)} mtu {usual}",
+                    )
+                ],
+            )
+
+
+def _full_size_arrives(cluster: Cluster) -> bool:
+    """Whether each node was measured against others and all its largest packets came through."""
+    found = reached(cluster)
+    if found is None or set(found.of_node) != {node.name for node in cluster.nodes}:
+        return False
+    sizes = [peer.path_mtu for peer in found.seen.values()]
+    return all(not isinstance(size, Unread) and size.arrived >= size.sent for size in sizes)
+
+
+def _too_few(unseen: list[Finding]) -> None:
+    if not unseen:
+        raise NothingToJudge("fewer than two nodes tell it of the interface that they would use")
+
+
+def _unseen(link: lan.Link, thing: str, fact: Unread) -> Finding:
+    return unknown(
+        Where(node=link.node, device=link.interface.name),
+        f"the {thing} of {link.interface.name} could not be read: {fact.why}",
+        why="What was not seen is neither well nor broken.",
+        evidence=[seen(thing, f"{fact.kind}: {fact.why}")],
+    )
+
+
+@rule(
+    "NET005",
+    "each node's own name resolves to an address of the chosen network, not to loopback",
+    worst=State.FAIL,
+    needs=("network.interfaces", "host.own_name"),
+    at_least=2,
+    ground=("NET003", "NET010"),
+    between_machines=True,
+)
+def name_and_network(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    The address that a node's own name has on that node.
+
+    ## Why it matters
+    gloo takes the address of its own host name and tells it to the others. Debian and Ubuntu write
+    `127.0.1.1 NAME` into /etc/hosts: every rank then advertises loopback, and the others get
+    `connect [127.0.1.1]: Connection refused` or wait. torchrun hands out the name of its first node as
+    MASTER_ADDR. NCCL itself does not use the name.
+
+    ## How we know
+    getaddrinfo(3) of the own name, asked on the node, compared with the interface that the job would use. A
+    failure where gloo uses the name and it leads to loopback, to a bridge that leads nowhere, or to an address
+    that another node would tell as well; a warning where GLOO_SOCKET_IFNAME is set, where the job runs on NCCL, or
+    where the name has an address that no other node shares a network with. Another network than NCCL's is well, as
+    that of management beside rails: gloo and torchrun meet there. A node in a subnet of its own (NET003), or with
+    the name or address of another one (NET010), is not asked: there a wrong name is a consequence.
+
+    ## Fix
+    - **you** `export GLOO_SOCKET_IFNAME=eth0` (its exact name) on every node.
+    - **admin** the node's real address before its name in /etc/hosts, and the name on no other line.
+
+    ## Source
+    pytorch/gloo#223, pytorch/pytorch#15592, aws-samples/aws-do-eks#69; hosts(5), getaddrinfo(3).
+    """
+    advertised = Counter(taken.address for node in cluster.nodes if (taken := _by_name(node)))
+    for node in cluster.nodes:
+        link = lan.link(node, lan.choice_of_job(cluster, node))
+        if link is None:
+            continue
+        taken = _by_name(node)
+        used = set(lan.choice_of_nccl(node).names) | {link.interface.name}
+        if (
+            taken
+            and (taken.name in used or _is_shared(cluster, node, taken))
+            and not lan.is_loopback(taken.address)
+        ):
+            continue
+        yield _wrong_name(cluster, node, link, taken, advertised)
+
+
+def _is_shared(cluster: Cluster, node: Node, taken: Chosen) -> bool:
+    """Whether it is on the default route, or in one subnet with the address of another node's name."""
+    held = next((one for one in lan.interfaces(node) if one.name == taken.name), None)
+    if held is None or not lan.leads_out(node, held) or not lan.is_routable(taken.address):
+        return False
+    networks = [network for address, network in lan.global_networks(held) if address.address == taken.address]
+    others = [other.address for one in cluster.nodes if one is not node and (other := _by_name(one))]
+    in_one = any(ip_address(other) in network for other in others for network in networks)
+    return taken.address not in others and (in_one or _has_default(node, held))
+
+
+def _has_default(node: Node, interface: Interface) -> bool:
+    return not isinstance(at(node, "network.routes"), Unread) and interface.name in lan.by_default(node)
+
+
+def _address_of_machine(node: Node, link: lan.Link) -> str:
+    """What its name should be: its address on the default route, not a rail's, which NCCL may have chosen."""
+    ways_out = [one for one in lan.interfaces(node) if _has_default(node, one) and lan.leads_out(node, one)]
+    of_version = [
+        address.address
+        for one in ways_out
+        for address, network in lan.global_networks(one)
+        if network.version == link.network.version
+    ]
+    return of_version[0] if of_version else link.address
+
+
+def _by_name(node: Node) -> Chosen | None:
+    """What gloo takes by the node's own name."""
+    return gloo_choice(lan.interfaces(node), {}, known(known(node.host).own_name)).bootstrap
+
+
+def _wrong_name(
+    cluster: Cluster, node: Node, link: lan.Link, taken: Chosen | None, advertised: Mapping[str, int]
+) -> Finding:
+    own = known(known(node.host).own_name)
+    address = taken.address if taken else "127.0.0.1"
+    nowhere = _leads_nowhere(node, taken) or advertised[address] > 1
+    level = fail if nowhere and _gloo_goes_by_name(cluster, node) else warn
+    resolves = f"resolves to {', '.join(own.addresses)}" if own.addresses else "does not resolve"
+    others = advertised[address] - 1
+    also = f", and so would {others} other node{'s' * (others > 1)}" if others > 0 else ""
+    on = f" ({taken.name})" if taken else ""
+    return level(
+        Where(node=node.name),
+        f"the node's own name {own.name} {resolves}; gloo would advertise {address}{on}{also}",
+        why="Other nodes cannot connect to this address." if nowhere else "That is another network than NCCL's.",
+        owner="node",
+        evidence=[
+            seen(f"getaddrinfo({own.name})", ", ".join(own.addresses) or "no address"),
+            seen("chosen interface", f"{link.interface.name} {link.address}"),
+        ],
+        fix=[
+            you("Tell gloo the interface.", f"export GLOO_SOCKET_IFNAME={shlex.quote(link.interface.name)}"),
+            _name_its_address(cluster, node, link, own),
+        ],
+    )
+
+
+def _leads_nowhere(node: Node, taken: Chosen | None) -> bool:
+    """Loopback, or a bridge without a card in it on a node that has a card: its address ends in the machine."""
+    if taken is None or lan.is_loopback(taken.address):
+        return True
+    listed = lan.interfaces(node)
+    return any(one.name == taken.name and one.kind == "bridge" and not lan.is_real(one, listed) for one in listed)
+
+
+def _name_its_address(cluster: Cluster, node: Node, link: lan.Link, own: Resolution) -> Remedy:
+    """The line for /etc/hosts, unless another node has this name too: then this one needs a name of its own."""
+    if any(other.name != node.name and at(other, "host.hostname") == own.name for other in cluster.nodes):
+        return _own_name(node, own.name)
+    return admin(
+        "Give the name its real address in /etc/hosts, and take it from the wrong one. This touches every program "
+        "on this node that asks for the name, Slurm and NFS too.",
+        "getent ahosts $(hostname)",
+        "cp -p /etc/hosts /etc/hosts.before   # undo: cp -p /etc/hosts.before /etc/hosts",
+        hosts_file.named(own.name, _address_of_machine(node, link), [*own.addresses, "127.0.1.1"]),
+    )
+
+
+def _own_name(node: Node, taken: str) -> Remedy:
+    """The name by which the launcher knows it, if that is another one."""
+    word = node.name.partition("#")[0]
+    if word == taken or not re.fullmatch(r"[A-Za-z0-9-]+", word):
+        return admin("Give this machine a name of its own; another has it.", "hostnamectl set-hostname NAME")
+    return admin(
+        f"Give this machine a name of its own; another has it. The job calls it {word}.",
+        f"hostnamectl set-hostname {word} || hostname {word}   # on {node.name}",
+    )
+
+
+def _gloo_goes_by_name(cluster: Cluster, node: Node) -> bool:
+    if cluster.job.backend == "nccl" or "GLOO_SOCKET_IFNAME" in variables.values(node):
+        return False
+    gpus = value_or(at(node, "gpus.usable"), 0)
+    return cluster.job.backend == "gloo" or gpus == 0
+
+
+@rule(
+    "NET010",
+    "addresses and host names are unique",
+    worst=State.FAIL,
+    needs=("network.interfaces", "host.hostname", "host.boot_id"),
+    at_least=2,
+    between_machines=True,
+)
+def unique(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Whether two nodes have the same address, the same MAC address, or the same host name.
+
+    ## Why it matters
+    NCCL takes two ranks for neighbours on one machine when host name and boot id are equal, tries shared memory
+    between them and hangs or fails with `Duplicate GPU detected`. Of two machines with one address the second
+    gets what was meant for the first: `Connection refused`, or the wrong rank.
+
+    ## How we know
+    Addresses of network cards, bonds and VLANs, without those of bridges, tunnels and loopback (docker0 has
+    172.17.0.1 everywhere). A failure for the interface that the job would use, else a warning. An interface of
+    any kind that is up with the address by which another node would meet the others is a failure. So is one MAC
+    address on the chosen interfaces of two nodes of one subnet that do not reach each other. Host names from
+    /proc/sys/kernel/hostname; with an equal boot id as well it is a failure. Where ssh entered one machine under
+    two names, `ssh -G` tells whether its settings (HostName) or the name service led there.
+
+    ## Fix
+    - **you** give every machine once in the host list; `export NCCL_HOSTID=` something different a container.
+    - **admin** another name or address for one of them; cloned images often share both.
+
+    ## Source
+    NVIDIA/nccl#187, NVIDIA/nccl#375; NCCL user guide, NCCL_HOSTID; hostname(7), random(4) (boot_id).
+    """
+    yield from _same_names(cluster)
+    alike = [*_same_addresses(cluster)]
+    yield from alike
+    yield from same_mac.findings(cluster)
+    told = {(one.where.node, one.where.peer) for one in alike}
+    yield from (
+        one
+        for one in captured.findings(cluster)
+        if not {(one.where.node, one.where.peer), (one.where.peer, one.where.node)} & told
+    )
+
+
+def _same_names(cluster: Cluster) -> Iterator[Finding]:
+    nodes: dict[str, list[Node]] = {}
+    for node in cluster.nodes:
+        nodes.setdefault(known(known(node.host).hostname), []).append(node)
+    for name, same in nodes.items():
+        if len(same) < 2:
+            continue
+        if found := dialled.same_machine(cluster, same, name) if _one_machine(same) else None:
+            yield found
+            continue
+        one_machine = len({known(known(node.host).boot_id) for node in same}) < len(same)
+        level = fail if one_machine else warn
+        yield level(
+            Where(node=same[0].name, peer=same[1].name),
+            f"{len(same)} nodes have the host name {name!r}" + (" and the same boot id" if one_machine else ""),
+            why="NCCL takes them for one machine." if one_machine else "Whoever looks for one finds the other.",
+            owner="site",
+            evidence=[seen("/proc/sys/kernel/hostname", f"{name} on {fold_names(n.name for n in same)}")],
+            fix=[
+                you("If it is one machine, give it once. If they are containers, tell NCCL them apart.",
+                    "export NCCL_HOSTID=$(cat /proc/sys/kernel/random/uuid)   # one a container"),
+                *([] if _one_machine(same) else [_own_name(same[1], name)]),
+            ],
+        )  # fmt: skip
+
+
+def _one_machine(same: Sequence[Node]) -> bool:
+    """No name helps there: they are one, or containers of one."""
+    return len({(at(node, "host.hostname"), at(node, "host.boot_id")) for node in same}) == 1
+
+
+def _same_addresses(cluster: Cluster) -> Iterator[Finding]:
+    owners: dict[str, list[tuple[str, str]]] = {}
+    for node in cluster.nodes:
+        chosen = {lan.choice_of_job(cluster, node).bootstrap}
+        for interface in lan.interfaces(node):
+            if _counts(interface, lan.interfaces(node), {one.name for one in chosen if one}):
+                for held, _ in lan.global_networks(interface):
+                    owners.setdefault(held.address, []).append((node.name, interface.name))
+    chosen_addresses = {link.address for link in lan.links(cluster)}
+    for address, holders in owners.items():
+        if len({node for node, _ in holders}) < 2:
+            continue
+        if cluster.run.dialled and _one_machine([one for one in cluster.nodes if one.name in dict(holders)]):
+            continue  # by ssh one machine was entered twice: its address is its own
+        level = fail if address in chosen_addresses else warn
+        yield level(
+            Where(node=holders[0][0], device=holders[0][1], peer=holders[1][0]),
+            f"{address} is on {len(holders)} nodes",
+            why="What is sent to one of them arrives at another.",
+            owner="site",
+            evidence=[seen("getifaddrs", ", ".join(f"{node} {name}" for node, name in holders[:8]))],
+            fix=twice.fix(cluster, address, holders),
+        )
+
+
+def _counts(interface: Interface, others: Sequence[Interface], chosen: set[str]) -> bool:
+    return interface.name in chosen or (interface.kind != "bridge" and lan.is_real(interface, others))

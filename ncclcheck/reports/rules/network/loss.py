@@ -1,0 +1,151 @@
+"""Rule about packets that are lost between nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from shlex import quote
+
+from ncclcheck.probes.facts import Cluster, Counters, NodeReach, Unread
+from ncclcheck.reports.culprit import Slowed, slowed_by_loss
+from ncclcheck.reports.judgement.findings import (
+    Evidence,
+    Finding,
+    Remedy,
+    State,
+    Where,
+    admin,
+    fail,
+    fine,
+    seen,
+    warn,
+    you,
+)
+from ncclcheck.reports.judgement.rule import NothingToJudge, rule
+from ncclcheck.reports.subjects.failures import shaping
+from ncclcheck.reports.subjects.links import flows, losses
+from ncclcheck.reports.subjects.links.losses import Lost
+from ncclcheck.reports.subjects.links.reached import Reached, required
+
+_MOST_PAIRS = 8
+
+
+@rule(
+    "NET009",
+    "no more than a trace of retransmits, drops and errors",
+    worst=State.FAIL,
+    at_least=2,
+    ground=("NET006", "NET010"),
+    between_machines=True,
+)
+def loss(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    How many packets are lost between nodes, in which direction, and whether interfaces count errors or drops.
+
+    ## Why it matters
+    Nothing fails when a bad cable, a dirty transceiver or a full switch queue loses a few packets of a hundred:
+    the job runs to its end, only that small collectives take 85 ms instead of 1, and no log says a word.
+
+    ## How we know
+    Up to 300 small UDP packets to each node on an idle network, counted by the receiver: more than 1 % lost is a
+    warning (NET009.loss_percent). Segments that TCP sent again in a short burst (TCP_INFO): more than 2 %
+    (NET009.retransmits_percent), for a burst at full speed may overrun a healthy queue. Errors and drops of the
+    interface during the burst, from /proc/net/dev: more than 0.1 % of its packets. A node that loses towards or
+    from several others is named once. A failure where the job's exchanges over a way that loses packets are below
+    half of a healthy one (BEN004.fail_percent): what is slow there follows from the loss.
+
+    ## Fix
+    - **admin** on the named node: `ethtool -S eth0`, `ip -s -s link show eth0`; then cable, transceiver, the
+      counters of its switch port, and filters that limit rates.
+    - **you** leave the node out until then.
+
+    ## Source
+    tcp(7) (TCP_INFO), proc(5) (/proc/net/dev), ethtool(8), ip-link(8).
+    """
+    found = required(cluster)
+    udp, tcp = flows.udp_losses(found), losses.fast_bursts(cluster, found)
+    lost = losses.lost(cluster)
+    slowed = slowed_by_loss(cluster)
+    counted = {n: reach.counters for n, reach in found.of_node.items() if not isinstance(reach.counters, Unread)}
+    single = [one for one in lost if one.peer]
+    for one in [one for one in lost if not one.peer] + single[:_MOST_PAIRS]:
+        yield _lost(found, one, counted, len(single), next((by for by in slowed if by.cause is one), None))
+    blamed = {one.node for one in lost}
+    for node, counters in counted.items():
+        if node not in blamed and _too_many(counters):
+            yield _errors(found.of_node[node], counters)
+    if not udp and not tcp:
+        raise NothingToJudge("no packet was counted")
+    if not lost:
+        yield fine(
+            Where(), f"{flows.total(udp.values())} small packets lost, {flows.total(tcp.values())} sent again"
+        )
+
+
+def _lost(
+    found: Reached, one: Lost, counted: Mapping[str, Counters], pairs: int, slowed: Slowed | None
+) -> Finding:
+    what = {"UDP": "small packets are lost", "TCP": "segments of a burst had to be sent again"}[one.kind]
+    if not one.node:
+        place = "between all nodes, so it is not one node's: look at what they share"
+    elif one.peer:
+        among = f" (one of {pairs} such pairs)" if pairs > 1 else ""
+        place = f"from {one.node} to {one.peer}{among}: as they leave the one or come in to the other"
+    else:
+        place = f"{one.way} {one.node}, seen with {len(_others(one))} other nodes"
+    where = Where(node=one.node or None, peer=one.peer or None, device=found.interface(one.node) or None)
+    make = fail if slowed else warn
+    return make(
+        where,
+        f"{one.loss} {what} {place}",
+        why="TCP waits at least 200 ms for what it lost at the end of a message; every collective waits with it.",
+        owner="node" if one.node else "site",
+        evidence=[
+            seen("losses" if one.kind == "UDP" else "TCP_INFO", _by_pair(one)),
+            *([seen("exchanges two by two", slowed.what)] if slowed else []),
+            *(_counters(node, counted[node]) for node in (one.node, one.peer) if node in counted),
+        ],
+        fix=_mend(where.device or "eth0", one.node),
+    )
+
+
+def _others(one: Lost) -> set[str]:
+    return {node for pair in one.by_pair for node in pair} - {one.node}
+
+
+def _by_pair(one: Lost) -> str:
+    worst = sorted(one.by_pair.items(), key=lambda item: -item[1].percent)
+    return "; ".join(f"{a} to {b}: {loss}" for (a, b), loss in worst[:4]) + ("; ..." if len(worst) > 4 else "")
+
+
+def _counters(node: str, counters: Counters) -> Evidence:
+    return seen(
+        f"/proc/net/dev on {node}", f"{counters.errors} errors, {counters.drops} drops, {counters.packets} packets"
+    )
+
+
+def _too_many(counters: Counters) -> bool:
+    return max(counters.errors, counters.drops) > max(10, counters.packets / 1000)
+
+
+def _errors(reach: NodeReach, counters: Counters) -> Finding:
+    return warn(
+        Where(node=reach.node, device=reach.interface),
+        f"{reach.interface} counted {counters.errors} errors and {counters.drops} drops in a short burst",
+        why="What is dropped must be sent again; what errs at little load errs more at full load.",
+        owner="node",
+        evidence=[_counters(reach.node, counters)],
+        fix=_mend(reach.interface, reach.node),
+    )
+
+
+def _mend(interface: str, node: str) -> list[Remedy]:
+    return [
+        admin(
+            "Look at its counters, then at cable, transceiver and switch port.",
+            f"ethtool -S {quote(interface)} | grep -iE 'err|drop|disc|crc'",
+            f"ip -s -s link show {quote(interface)}",
+        ),
+        shaping.lifted(interface),
+        you("Leave it out until it is repaired.", f"#SBATCH --exclude={quote(node or 'NODE')}"),
+    ]

@@ -1,0 +1,535 @@
+"""Rule about connections between nodes: who reaches whom on the ports that the job needs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from shlex import quote
+
+from ncclcheck.probes.facts import Cluster, Filter, Neighbour, Node, NoDoor, Unread
+from ncclcheck.reports.judgement.findings import (
+    Evidence,
+    Finding,
+    Remedy,
+    State,
+    Where,
+    admin,
+    fail,
+    fine,
+    seen,
+    unknown,
+    you,
+)
+from ncclcheck.reports.judgement.rule import rule
+from ncclcheck.reports.subjects.addresses import by_name, to_itself, translated
+from ncclcheck.reports.subjects.links import firewall, flapping, kept, knocked, neighbours, own_way, trunk, volleys
+from ncclcheck.reports.subjects.links.reached import (
+    Blame,
+    Pair,
+    Reached,
+    after_the_job,
+    blame,
+    closed,
+    groups,
+    reached,
+    required,
+    shared_addresses,
+)
+from ncclcheck.reports.subjects.nccl import lan
+from ncclcheck.reports.text.fold import fold_names
+
+_NOT_OURS = "Cannot assign requested address"  # EADDRNOTAVAIL
+_WHY = "The ranks cannot connect to each other: torchrun, gloo and NCCL only wait, for half an hour by default."
+_SAID = {
+    "refused": "connection refused",
+    "timed_out": "no answer",
+    "unreachable": "unreachable",
+    "stranger": "something else answered",
+    "not_sent": "not sent",
+}
+_MOST_PAIRS = 8
+# Bytes that a node which hears nobody may have counted in 3 s: what its own host puts on the interface (70 were
+# seen in the lab); a sound one receives thousands, for all others ask for it.
+_MOST_OF_A_DEAF_ONE = 500
+_OWN_FILTER = "of the two only {} has a packet filter of its own that can stop it or lead it elsewhere"
+
+
+@rule(
+    "NET006",
+    "every node reaches every other on the ports that the job needs, both ways",
+    worst=State.FAIL,
+    needs=("network.interfaces",),
+    at_least=2,
+    ground=("NCC007", "NET001", "NET002", "NET003", "NET010"),
+    between_machines=True,
+)
+def ports(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Whether a TCP connection to a random high port passes, from each node to each other one (in a large cluster
+    to at least log2 N others), over the interface that the job would use.
+
+    ## Why it matters
+    Only the port of the rendezvous is fixed; NCCL, gloo and torchrun take random high ports for all else. Where
+    a firewall drops them, ssh and ping work, and the job waits without a word until a time-out.
+
+    ## How we know
+    Each node opens a random port of `net.ipv4.ip_local_port_range`, and each tries those of the others several
+    times within 2.5 s. A node that can open no TCP port fails by itself. A node that reaches nobody and that
+    nobody reaches is named once, before its pairs. A to B failing while B to A works is a filter: most often on
+    what comes in to B, else on what leaves A. Packets of UDP that pass meanwhile show that cable, address and
+    route are well. Nodes that NET001 to NET003 or NET010 explain are left out. Where the kernel's neighbour entry
+    (ARP) of a peer that is not reached has another MAC address than the peer, a permanent entry or another
+    machine with that address is the cause. A node that itself keeps back what it sends is named and nobody else:
+    its kernel refuses the way to a UDP socket, by which nothing is sent (ip-rule(8), a route of type prohibit,
+    blackhole or unreachable), or says of a connection that what it sent again never left (TCP_INFO). For a peer
+    that is not reached the kernel is asked for its way (`ip route get`): an interface without carrier, a bridge's
+    port, a tunnel, another interface's address as the sender, and a gateway or one of several next hops that
+    answers no ARP are the cause. Each node also connects to its own address, as its ranks do. Where the packet
+    filter may be read, which only root may, the chain is named that can stop it, and a rule before it is the fix.
+    Where nodes fall into two groups in each of which all passes, and between which a part of the connections is
+    lost, a member of the trunk between them is the cause. A node that finds no machine on its wire, receives
+    nothing, and whose own MAC address the others hold, is deaf: its link is dead in one direction. A peer tells
+    from which address it was called: another one than ours is NAT on the way, a warning within one subnet; an
+    address of another interface of ours is a rule or route that leads there, a failure where bursts were slow
+    that way. Where gloo would tell another address, the first of a node's own name and often one of IPv6, the
+    others knock there too: no answer is a failure, though the first way passes. Then up to 8 connections are
+    opened at once: it is a warning where more than 10 % of those to a node, and at least 3, have no answer within
+    0.8 s although packets pass: a limit on new ones. After a job that failed or hung it is tried once more: what
+    passed before the job and fails after it was lost in between. A node that falls silent in a job is tried by up
+    to 64 others, on a port that was open before it: a refusal is an answer. Where some have one and some have
+    none, the way between is a failure.
+
+    ## Fix
+    - **you** try it by hand as shown, and leave the node out until it is repaired.
+    - **admin** let the nodes of a job connect to each other on all ports from 1024 to 65535: nftables, firewalld,
+      ufw, the cloud's security group; or bring up the link.
+
+    ## Source
+    NVIDIA/nccl#352, NVIDIA/nccl-tests#162; ip(7) (ip_local_port_range), connect(2), nft(8).
+    """
+    no_doors = [*_no_doors(cluster)]
+    yield from no_doors
+    if no_doors and reached(cluster) is None:
+        return
+    tries = _Tries.of(cluster)
+    gone = list(knocked.findings(cluster))
+    yield from gone
+    yield from tries.unasked()
+    misled = neighbours.misled(cluster, tries.found, tries.bad)
+    yield from neighbours.findings(misled, tries.links)
+    tries = tries.without({one.pair for one in misled})
+    half = own_way.half_lost(tries.found)
+    by_own_way = [*own_way.findings(cluster, tries.found, half | {p for p in tries.bad if not tries.down(p[0])})]
+    yield from (finding for finding, _ in by_own_way)
+    tries = tries.without({pair for _, pairs in by_own_way for pair in pairs})
+    itself = [*to_itself.findings(cluster, tries.links)]
+    yield from itself
+    at_source = kept.kept(cluster, tries.found, tries.bad)
+    yield from kept.findings(tries.found, at_source, tries.links)
+    tries = tries.without({pair for one in at_source for pair in one.pairs})
+    across = trunk.trunk(tries.found)
+    split = across.pairs if across else frozenset()
+    yield from trunk.findings(tries.found, across) if across else ()
+    tries = tries.without({*split})
+    told = [*by_own_way, *itself, *at_source, *split]
+    yield from by_name.findings(cluster, tries.found, tries.links)
+    lost = closed(cluster)
+    for run in tries.apart():
+        yield from (
+            one
+            for one in _judged(run)
+            if one.state is not State.OK or not (lost or no_doors or gone or misled or told)
+        )
+    yield from translated.findings(cluster, tries.found, tries.links)
+    networks = {node: str(link.network) for node, link in tries.links.items()}
+    yield from volleys.findings(
+        own_way.without_volleys(tries.found, {*half, *split}),
+        cluster.policy.thresholds.get("NET009.loss_percent", 1.0),
+        networks,
+    )
+    if lost:
+        yield from _closed(cluster, replace(_Tries.of(after_the_job(cluster)), bad=lost))
+
+
+def _closed(cluster: Cluster, tries: _Tries) -> Iterator[Finding]:
+    """Connections that passed before the job and failed after it."""
+    for run in tries.apart():
+        for one in _judged(run) if run.bad else ():
+            before = seen("before the job", "all of these connections passed")
+            what = f"{one.what}. It passed before the job, and failed after it"
+            told = fail(
+                one.where, what, why=one.why, owner=one.owner, evidence=[before, *one.evidence], fix=one.remedies
+            )
+            yield flapping.explained(cluster, told)
+
+
+def _judged(tries: _Tries) -> Iterator[Finding]:
+    together = groups(tries.nodes, tries.judged - tries.bad)
+    yield from _apart(tries, together)
+    group = {node: number for number, nodes in enumerate(together) for node in nodes}
+    culprits, pairs = blame({p for p in tries.bad if group[p[0]] == group[p[1]]}, tries.judged)
+    yield from (_one_way(tries, culprit) for culprit in culprits)
+    yield from _pairs(tries, pairs)
+    if not tries.bad:
+        what = (
+            f"all {len(tries.nodes)} nodes reach each other: {len(tries.judged)} connections on random high ports"
+        )
+        yield fine(Where(), what)
+
+
+@dataclass(frozen=True)
+class _Tries:
+    """The connections that were tried, without those that another rule explains."""
+
+    hosts: dict[str, Node]
+    links: dict[str, lan.Link]
+    found: Reached
+    shared: set[str]
+    judged: set[Pair]
+    bad: set[Pair]
+    no_doors: set[str]
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> _Tries:
+        found = required(cluster)
+        connects = {pair: connect for pair, connect in found.connects.items() if connect.outcome != "silent"}
+        bad = {pair for pair, connect in connects.items() if connect.outcome != "ok"}
+        links = {link.node: link for link in lan.links(cluster)}
+        doors = {one.node for one in cluster.measurements.no_doors}
+        hosts = {node.name: node for node in cluster.nodes}
+        return cls(hosts, links, found, shared_addresses(cluster), set(connects), bad, doors)
+
+    @cached_property
+    def nodes(self) -> list[str]:
+        """The nodes of the pairs, in the launcher's order."""
+        named = {node for pair in self.judged for node in pair}
+        return [*(node for node in self.links if node in named), *sorted(named - set(self.links))]
+
+    def apart(self) -> Iterator[_Tries]:
+        """By nodes that tried each other: in merged results those of one run did, and no others."""
+        for nodes in groups(self.nodes, self.judged):
+            yield replace(self, judged=_within(nodes, self.judged), bad=_within(nodes, self.bad))
+
+    def without(self, explained: set[Pair]) -> _Tries:
+        """Without pairs that are explained: what comes back goes the same wrong way."""
+        both = explained | {(b, a) for a, b in explained}
+        return replace(self, judged=self.judged - (both & self.bad), bad=self.bad - both) if both else self
+
+    def unasked(self) -> Iterator[Finding]:
+        """Nodes of which nobody knows: they opened no port, or their listener did not speak."""
+        known = set(self.nodes)
+        for link in self.links.values():
+            if link.node not in known | self.no_doors and link.address not in self.shared:
+                yield unknown(
+                    Where(node=link.node, device=link.interface.name),
+                    "it was not seen whether other nodes reach it",
+                    why="It opened no port, or what listened there did not speak in time.",
+                    evidence=[seen("TCP connect", "no try with a known end")],
+                )
+
+    def evidence(self, pairs: Sequence[Pair]) -> list[Evidence]:
+        """What the kernels said, a few by name, and whether UDP passed."""
+        shown = [f"{a} to {b} ({self.found.seen[a, b].address}): {self.said((a, b))}" for a, b in pairs[:4]]
+        more = f"; and {len(pairs) - 4} more" if len(pairs) > 4 else ""
+        named = dict.fromkeys(node for pair in pairs[:4] for node in pair)
+        chains = [(node, one) for node in named for one in self.chains(node)]
+        return [
+            seen("TCP connect to a random high port", "; ".join(shown) + more),
+            *self._udp(pairs),
+            *(seen(f"nft list ruleset on {node}", firewall.shown(one)) for node, one in chains[:4]),
+        ]
+
+    def chains(self, node: str) -> list[Filter]:
+        """The chains of a node's own packet filter that can stop packets, in or out."""
+        host = self.hosts[node]
+        return [*firewall.harmful(host, "input"), *firewall.harmful(host, "output")]
+
+    def stopper(self, pair: Pair) -> str:
+        """The one of two nodes whose own filter can stop packets, where the filters of both could be read."""
+        able = [node for node in pair if self.chains(node)]
+        readable = all(firewall.known(self.hosts[node]) for node in pair)
+        return able[0] if readable and len(able) == 1 else ""
+
+    def said(self, pair: Pair) -> str:
+        """How one try ended."""
+        connect = self.found.connects[pair]
+        word = _SAID.get(connect.outcome, connect.outcome)
+        return word if connect.detail in ("", word) else f"{word} ({connect.detail})"
+
+    def _udp(self, pairs: Sequence[Pair]) -> list[Evidence]:
+        passed = sum(self._udp_passes(pair) for pair in pairs)
+        return [seen("small UDP packets", f"passed in {passed} of {len(pairs)} of these pairs")]
+
+    def _udp_passes(self, pair: Pair) -> bool:
+        echoes = self.found.seen[pair].echoes
+        return not isinstance(echoes, Unread) and echoes.arrived > 0
+
+    def reason(self, pairs: Sequence[Pair]) -> str:
+        """What it looks like, from what passes and what does not."""
+        connects = [self.found.connects[pair] for pair in pairs]
+        outcomes = Counter(connect.outcome for connect in connects)
+        if outcomes["refused"] == len(pairs):
+            return (
+                "it is refused though its port is open, so a packet filter rejects it or another machine has "
+                "this address"
+            )
+        if any(self._udp_passes(pair) for pair in pairs):
+            said = "rejects" if outcomes["unreachable"] + outcomes["refused"] else "drops"
+            return f"UDP passes and TCP does not, so a packet filter {said} it, not a cable"
+        if deaf := self._deaf(pairs):
+            return deaf
+        if all(connect.kept == "neighbour" for connect in connects):
+            return "no machine answers for the address on this wire (ARP): a host that is off, a VLAN, a cable"
+        if outcomes["stranger"] == len(pairs):
+            return "something else answers at this address"
+        if all(self._crosses(pair) for pair in pairs):
+            return (
+                "nothing passes between their subnets: the router does not forward it, or a packet filter drops it"
+            )
+        return "nothing passes: a packet filter, a VLAN, a switch port or a cable"
+
+    def _deaf(self, pairs: Sequence[Pair]) -> str:
+        """One node finds nobody's MAC address while its peers hold its own: it is heard, and hears nothing."""
+        ends = {node for pair in pairs for node in pair}
+        for node in sorted(ends):
+            out, back = ([self.found.seen[p] for p in pairs if p[end] == node] for end in (0, 1))
+            if (
+                len(out) + len(back) == len(pairs)
+                and len(back) > 1
+                and all(self.found.connects[p].kept == "neighbour" for p in pairs if p[0] == node)
+                and all(isinstance(peer.neighbour, Neighbour) and not peer.neighbour.permanent for peer in back)
+                and (taken := self._taken_in(node)) is not None
+                and taken <= _MOST_OF_A_DEAF_ONE
+            ):
+                return (
+                    f"{node} is heard and hears nothing: the others hold its MAC address, it finds none of "
+                    "theirs, "
+                    f"and its {self.found.interface(node)} received {taken} bytes meanwhile. The receiving "
+                    "direction "
+                    "of its link is dead (a strand of the fibre, the transceiver, the switch port), or the port "
+                    "was "
+                    "put into another VLAN"
+                )
+        return ""
+
+    def _taken_in(self, node: str) -> int | None:
+        """Bytes that its interface received while nodes tried each other, where they were counted."""
+        of_node = self.found.of_node.get(node)
+        if of_node is None or isinstance(of_node.beside, Unread) or isinstance(of_node.counters, Unread):
+            return None
+        if not (of_node.beside.seconds and of_node.beside.bytes_out):
+            return None
+        return of_node.beside.bytes_in + of_node.counters.bytes_in
+
+    def _crosses(self, pair: Pair) -> bool:
+        a, b = (self.links.get(node) for node in pair)
+        return bool(a and b and a.network != b.network)
+
+    def down(self, node: str) -> str:
+        """The interface of a node that took part and is not up, if it is so."""
+        link = self.links.get(node)
+        if link is None or False not in (link.interface.up, link.interface.running):
+            return ""
+        return f"{link.interface.name} is {'down' if link.interface.up is False else 'up, but has no link'}"
+
+    def fix(self, pairs: Sequence[Pair], node: str, *others: str) -> list[Remedy]:
+        """By hand, then by the administrator of the node, and of others that may be the cause as well."""
+        client, server = next((pair for pair in pairs if node in pair), pairs[0])
+        name, address = self.found.interface(node) or "eth0", self.found.seen[client, server].address
+        by_hand = you(
+            "Try it by hand, and leave the node out until it passes.",
+            f"python3 -m http.server 45000 --bind {address}   # on {server}",
+            f"curl -m 5 http://{address}:45000/   # on {client}",
+        )
+        if self.down(node):
+            return [by_hand, admin("Bring the link up.", f"ip link set dev {name} up", f"ethtool {name}")]
+        networks = list(
+            dict.fromkeys(str(self.links[one].network) for one in (client, server) if one in self.links)
+        )
+        if let_pass := [remedy for network in networks for remedy in self.let_pass(node, network)]:
+            return [by_hand, *let_pass]
+        wire = admin(
+            "FAILED or nothing here means that not even ARP passes, which no firewall of a host does: look at "
+            "cable, switch port and VLAN. Else it is a firewall.",
+            f"ip neigh show {address}   # on {client}",
+            f"ethtool {name} | grep -E 'Speed|Link detected'   # on {node}",
+        )
+        opened = firewall.let_in(
+            "Let the nodes of the job's network connect to each other on all high ports, also in the cloud's "
+            "security group.",
+            networks,
+            fold_names([node, *others]).replace(", ", " and "),
+        )
+        silent = not any(map(self._udp_passes, pairs)) and not any(map(self._crosses, pairs))
+        unasked = all(self.found.connects[pair].kept == "neighbour" for pair in pairs)
+        on_wire = silent and (unasked or bool(self._deaf(pairs)))
+        return [by_hand, *([wire] if silent else []), *([opened] if networks and not on_wire else [])]
+
+    def let_pass(self, node: str, network: str) -> list[Remedy]:
+        """In the chains of its own filter that can stop what comes in to it, or leaves it."""
+        host = self.hosts[node]
+        sides: tuple[firewall.Side, ...] = ("input", "output")
+        found = {side: firewall.harmful(host, side) for side in sides}
+        return [firewall.let_pass(found[side], side, network) for side in sides if found[side]]
+
+
+def _no_doors(cluster: Cluster) -> Iterator[Finding]:
+    links = {link.node: link for link in lan.links(cluster)}
+    yield from (_no_door(links[one.node], one) for one in cluster.measurements.no_doors if one.node in links)
+
+
+def _no_door(link: lan.Link, found: NoDoor) -> Finding:
+    """Its ranks ask the kernel for the same."""
+    if found.why == _NOT_OURS and found.address == link.address:
+        return _address_gone(link)
+    make, why = (
+        (fail, "Its ranks cannot listen there either: gloo and NCCL take a port that the kernel chooses.")
+        if found.protocol == "TCP"
+        else (unknown, "So no node could try it; UDP is not what a job needs.")
+    )
+    return make(
+        Where(node=link.node, device=link.interface.name),
+        f"it can open no {found.protocol} port on its own address {found.address}: {found.why}",
+        why=why,
+        owner="node",
+        evidence=[seen(f"bind(2) to port 0 of {found.address}", found.why)],
+        fix=[
+            you("See how many ports are taken there, and by whom.", "ss -H -tanp | head -20", "ip -br addr"),
+            admin(
+                "Where the range of ports is small, let it be the kernel's own.",
+                'sysctl -w net.ipv4.ip_local_port_range="32768 60999"',
+            ),
+        ],
+    )
+
+
+def _address_gone(link: lan.Link) -> Finding:
+    """It had the address when its facts were read."""
+    held = quote(f"{link.address}/{link.network.prefixlen}")
+    name = quote(link.interface.name)
+    return fail(
+        Where(node=link.node, device=link.interface.name),
+        f"{link.interface.name} has lost its address {link.address} during the run: it was removed or changed",
+        why="Connections that stood hang, for nothing that is sent to the address arrives any more.",
+        owner="node",
+        evidence=[seen(f"bind(2) to {link.address}", f"{_NOT_OURS}; it had it before")],
+        fix=[
+            admin(
+                "Give it its address back, and see what took it: a DHCP lease that ended, NetworkManager.",
+                f"ip addr add {held} dev {name}   # on {link.node}",
+                f"journalctl -u NetworkManager -u systemd-networkd --since -15min | tail   # on {link.node}",
+            ),
+        ],
+    )
+
+
+def _within(nodes: Collection[str], pairs: set[Pair]) -> set[Pair]:
+    return {pair for pair in pairs if pair[0] in nodes}
+
+
+def _apart(tries: _Tries, together: list[list[str]]) -> Iterator[Finding]:
+    """Groups that do not reach each other at all: the smaller ones are cut off."""
+    if len(together) < 2:
+        return
+    first, second = together[0], together[1]
+    between = sorted(tries.bad)
+    if len(tries.nodes) == 2:
+        yield _either(tries, between)
+    elif len(first) == len(second):
+        nobody = len(first) == 1
+        shown = "; ".join(fold_names(nodes) for nodes in together[:4]) + ("; ..." if len(together) > 4 else "")
+        what = "no node reaches any other" if nobody else f"groups of nodes do not reach each other: {shown}"
+        yield _failed(tries, Where(), between, second[0], what)
+    else:
+        yield from (_cut_off(tries, group, first) for group in together[1:])
+
+
+def _either(tries: _Tries, pairs: list[Pair]) -> Finding:
+    """Two nodes, either way: neither is blamed, unless its interface is down."""
+    a, b = tries.nodes
+    if stopper := tries.stopper((a, b)):
+        where = Where(node=stopper, device=tries.found.interface(stopper) or None)
+        what = f"{a} and {b} cannot connect to each other, either way: {_OWN_FILTER.format(stopper)}"
+        return _failed(tries, where, pairs, stopper, what)
+    down = [(node, state) for node in tries.nodes if (state := tries.down(node))]
+    what = f"{a} and {b} cannot connect to each other, either way: "
+    if len(down) == 1:
+        node, state = down[0]
+        where = Where(node=node, peer=b if node == a else a, device=tries.found.interface(node) or None)
+        return _failed(tries, where, pairs, node, f"{what}on {node} {state}")
+    why = f"on {a} {down[0][1]}, on {b} {down[1][1]}" if down else tries.reason(pairs)
+    return fail(
+        Where(),
+        f"{what}{why}",
+        why=_WHY,
+        owner="site",
+        evidence=tries.evidence(pairs),
+        fix=tries.fix(pairs, b, a),
+    )
+
+
+def _cut_off(tries: _Tries, group: list[str], main: list[str]) -> Finding:
+    node = group[0]
+    pairs = sorted(pair for pair in tries.bad if (pair[0] in group) != (pair[1] in group))
+    where = Where(node=node, device=tries.found.interface(node) or None)
+    if len(group) == 1:
+        others = {other for pair in pairs for other in pair} - {node}
+        down = tries.down(node)
+        why = f"its {down}" if down else tries.reason(pairs)
+        what = f"{node} is cut off from all {len(others)} others, both ways: {why}"
+    else:
+        what = f"{fold_names(group)} reach each other, but none of the other {len(main)} nodes"
+    return _failed(tries, where, pairs, node, what)
+
+
+def _one_way(tries: _Tries, culprit: Blame) -> Finding:
+    node, pairs = culprit.node, sorted(culprit.pairs)
+    where = Where(node=node, device=tries.found.interface(node) or None)
+    others = sorted({other for pair in pairs for other in pair} - {node})
+    why = tries.reason(pairs)
+    if culprit.way == "out":
+        return _failed(
+            tries, where, pairs, node,
+            f"{node} cannot connect to any of {len(others)} other nodes, though they connect to it: "
+            f"outgoing connections from {node} do not pass; {why}",
+        )  # fmt: skip
+    return _failed(
+        tries, where, pairs, node,
+        f"none of {len(others)} other nodes can connect to {node}, though it connects to them: "
+        f"incoming connections to {node} do not pass; {why}",
+    )  # fmt: skip
+
+
+def _pairs(tries: _Tries, pairs: list[Pair]) -> Iterator[Finding]:
+    """What no single node explains, a few by name."""
+    stopped = {pair: stopper for pair in pairs if (stopper := tries.stopper(pair))}
+    for pair, stopper in stopped.items():
+        if pair[::-1] not in stopped or pair < pair[::-1]:
+            yield _stopped(tries, [one for one in (pair, pair[::-1]) if one in stopped], stopper)
+    pairs = [pair for pair in pairs if pair not in stopped]
+    for a, b in pairs[:_MOST_PAIRS]:
+        back = tries.found.connects.get((b, a))
+        works = f", though {b} connects to {a}" if back and back.outcome == "ok" else ""
+        more = len(pairs) - _MOST_PAIRS
+        rest = f"; and {more} more pairs" if more > 0 and (a, b) == pairs[_MOST_PAIRS - 1] else ""
+        likely = f": look first at what comes in to {b}, then at what leaves {a}" if works else ""
+        yield _failed(
+            tries, Where(node=b, peer=a, device=tries.found.interface(b) or None), [(a, b)], b,
+            f"{a} cannot connect to {b}{works}{likely}; {tries.reason([(a, b)])}{rest}",
+        )  # fmt: skip
+
+
+def _stopped(tries: _Tries, pairs: list[Pair], node: str) -> Finding:
+    a, b = pairs[0]
+    said = f"{a} and {b} cannot connect to each other" if len(pairs) == 2 else f"{a} cannot connect to {b}"
+    where = Where(node=node, device=tries.found.interface(node) or None)
+    return _failed(tries, where, pairs, node, f"{said}: {_OWN_FILTER.format(node)}; {tries.reason(pairs)}")
+
+
+def _failed(tries: _Tries, where: Where, pairs: list[Pair], node: str, what: str) -> Finding:
+    return fail(
+        where, what, why=_WHY, owner="site", evidence=tries.evidence(pairs), fix=tries.fix(pairs, node)
+    )  # fmt: skip

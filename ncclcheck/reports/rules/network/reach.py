@@ -1,0 +1,306 @@
+"""Rule about the way from every node to every other, as subnets and routes tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from shlex import quote
+
+from ncclcheck.probes.facts import Cluster, Unread
+from ncclcheck.reports.judgement.findings import (
+    Finding,
+    Remedy,
+    State,
+    Where,
+    admin,
+    fail,
+    fine,
+    note,
+    seen,
+    unknown,
+    warn,
+    you,
+)
+from ncclcheck.reports.judgement.rule import NothingToJudge, rule
+from ncclcheck.reports.output.settings_forms import quoted
+from ncclcheck.reports.subjects.addresses import behind_nat, misplaced, prefixes
+from ncclcheck.reports.subjects.links import detours, unrouted
+from ncclcheck.reports.subjects.nccl import lan
+from ncclcheck.reports.subjects.nccl.ways import Outcome, Subnet, Ways, subnets_of
+
+_NEEDS = ("network.interfaces",)
+_WAIT = "The ranks of these nodes cannot connect to each other; NCCL and torchrun wait without a word."
+
+
+@rule(
+    "NET003",
+    "the chosen interfaces of all nodes share a subnet, or are routed to each other",
+    worst=State.FAIL,
+    needs=_NEEDS,
+    at_least=2,
+    between_machines=True,
+)
+def shared_network(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Whether every node can send from the interface that it would use to that of every other node.
+
+    ## Why it matters
+    If one node stands in another subnet without a route, nothing is said anywhere: plain torchrun and NCCL wait
+    in init until a time-out, half an hour by default. A route through another card than the chosen one
+    means that the job runs over a network that nobody meant, often a 1 Gb/s management network.
+
+    ## How we know
+    The subnet of the chosen address, and the routes of the node's main table (longest prefix, lowest metric),
+    proved by connections where the nodes tried each other. No route is a failure, unless connections pass by a
+    policy rule (ip-rule(8)); a route through another interface is a warning, and a failure where nothing passes
+    it; one through a gateway is a note until connections prove it. The same holds within one subnet where a more
+    specific route, or a bridge with a part of the subnet, leads to some of its nodes. Subnets that overlap are a
+    prefix length that is wrong on one side: a warning where the nodes still find each other, else a failure. Of
+    two subnets of one size the right one is that of the endpoint, else the one in which the other side has an
+    address too. A node that connects to the others under an address which it does not have (its peers tell
+    it), and whose own private address nobody reaches, is behind NAT: a container or a VM on a private network of
+    its host. No other node needs a route to it.
+
+    ## Fix
+    - **you** name the interfaces that share a network, all names in one list:
+      `export NCCL_SOCKET_IFNAME="=eno1,eth0"`.
+    - **admin** an address in the common subnet, or a route; compare `ip route get ADDRESS` on both nodes.
+
+    ## Source
+    NVIDIA/nccl#286, NVIDIA/nccl#1581; horovod/horovod#310; ip-route(8).
+    """
+    links = lan.links(cluster)
+    if len(links) < 2:
+        raise NothingToJudge("fewer than two nodes have an interface to use (NET001)")
+    lonely = [link for link in links if lan.is_loopback(link.address)]
+    yield from (_on_loopback(cluster, link) for link in lonely)
+    hidden = behind_nat.hidden(cluster)
+    yield from behind_nat.findings(cluster, hidden)
+    away = {one.node for one in hidden}
+    subnets = subnets_of(cluster, [one for one in links if one not in lonely and one.node not in away])
+    yield from detours.findings(cluster, [link for subnet in subnets for link in subnet.links])
+    if len(subnets) == 1 and not lonely and not hidden:
+        yield fine(Where(), f"all {len(links)} nodes are in {subnets[0].network}")
+    if len(subnets) > 1:
+        ways = Ways(cluster)
+        yield from _between(ways, subnets)
+        yield from prefixes.findings(ways, subnets)
+
+
+def _between(ways: Ways, subnets: list[Subnet]) -> Iterator[Finding]:
+    gateways: list[str] = []
+    told: dict[str, Finding] = {}
+    for subnet in subnets:
+        for links in ways.alike(subnet):
+            answers = [(other, *ways.way(links[0], subnet, other)) for other in subnets if other is not subnet]
+            none = [o for o, outcome, _ in answers if outcome is Outcome.NONE and ways.tells(subnet, o)]
+            astray = [
+                (other, leads)
+                for other, outcome, leads in answers
+                if outcome is Outcome.ELSEWHERE and ways.tells_of_detour(subnet, other)
+            ]
+            gateways += [leads for _, outcome, leads in answers if outcome is Outcome.GATEWAY]
+            unread = [other for other, outcome, _ in answers if outcome is Outcome.UNREAD]
+            for link in links:
+                blocked = [other for other in none if ways.passes(link, other) is not True]
+                for other in blocked:
+                    if other.place > subnet.place:
+                        found = misplaced.seconds(ways, other, subnet)
+                        told |= {one.node: misplaced.finding(one, subnet, *held) for one, held in found}
+                if blocked := [other for other in blocked if not {*told} >= other.nodes]:
+                    yield _no_route(ways, link, subnet, blocked)
+                if left := [one for one in astray if not ways.goes_by_itself(link, one[0])]:
+                    yield _elsewhere(ways, link, *left[0])
+                if any(ways.passes(link, other) is not True for other in unread):
+                    yield _unread(link, ways.unread[link.node])
+    yield from told.values()
+    if gateways:
+        yield _routed(ways, subnets, gateways)
+
+
+def _on_loopback(cluster: Cluster, link: lan.Link) -> Finding:
+    own = [one for node in cluster.nodes if node.name == link.node for one in lan.interfaces(node)]
+    down = [one.name for one in own if False in (one.up, one.running) and one.kind != "loopback"]
+    because = f"{down[0]} is down or has no link, so " if down else ""
+    return fail(
+        Where(node=link.node, device=down[0] if down else link.interface.name),
+        f"{because}the job would use {link.interface.name} ({link.address}), which no other node can reach",
+        why="Loopback ends inside the machine; the other nodes wait for this one until a time-out.",
+        owner="job",
+        evidence=[seen("chosen interface", f"{link.interface.name} {link.address}")],
+        fix=[
+            *_off_loopback([one.name for one in own if lan.is_usable(one)], link.node),
+            *(_bring_up(name) for name in down),
+        ],
+    )
+
+
+def _off_loopback(usable: list[str], node: str) -> list[Remedy]:
+    if not usable:
+        return [admin("Give it a network that the others are in.", f"ip -br addr   # on {node}")]
+    return [
+        you(
+            f"Name the interface of the job's network: {' or '.join(usable)}.",
+            f"export NCCL_SOCKET_IFNAME={quoted(f'={usable[0]}')}",
+            f"export GLOO_SOCKET_IFNAME={quote(usable[0])}",
+        )
+    ]
+
+
+def _bring_up(name: str) -> Remedy:
+    return admin(
+        "Bring the link up; if it has no carrier then, look at cable and switch port.",
+        f"ip link set dev {quote(name)} up",
+        f"ethtool {quote(name)}",
+    )
+
+
+def _no_route(ways: Ways, link: lan.Link, subnet: Subnet, blocked: list[Subnet]) -> Finding:
+    other = blocked[0]
+    more = f" and {len(blocked) - 1} more subnets" if len(blocked) > 1 else ""
+    peer, down = other.links[0], _down(ways, link, other)
+    undecided = len(subnet.links) == len(other.links) and not down and subnet.doubts == other.doubts
+    if undecided and len(subnet.links) == 1:
+        return _either(ways, link, peer)
+    return fail(
+        Where(node=link.node, device=down or link.interface.name, peer=peer.node),
+        f"{_cause(link, other, down)} no route to {other}{more}{_against(subnet, other, undecided=undecided)}",
+        why=_WAIT,
+        owner="site" if undecided else "node",
+        evidence=[
+            seen(link.node, f"{link.interface.name} {link.address}, {link.network}"),
+            seen(peer.node, f"{peer.interface.name} {peer.address}, {peer.network}"),
+            *(
+                [seen("TCP connect", f"{link.node} to {peer.node} fails")]
+                if ways.passes(link, other) is False
+                else []
+            ),
+        ],
+        fix=[_choose(ways, link, other), *_mend(ways, link, peer, down)],
+    )
+
+
+def _either(ways: Ways, link: lan.Link, peer: lan.Link) -> Finding:
+    """Two nodes, and nothing that speaks for one of them: neither is blamed."""
+    ends = [f"{one.node} ({one.interface.name} {one.address}, {one.network})" for one in (peer, link)]
+    return fail(
+        Where(),
+        f"{ends[0]} and {ends[1]} are in different subnets, and at least one has no route to the other; nothing "
+        "here tells which of them is the wrong one",
+        why=_WAIT,
+        owner="site",
+        evidence=[seen(one.node, f"{one.interface.name} {one.address}, {one.network}") for one in (peer, link)],
+        fix=[
+            you("Compare the addresses of both nodes.", f"ip -br addr   # on {peer.node} and {link.node}"),
+            *_mend(ways, link, peer, ""),
+        ],
+    )
+
+
+def _against(subnet: Subnet, other: Subnet, *, undecided: bool) -> str:
+    """Of two equally large sides what decides which is the odd one, or that nothing does."""
+    if len(subnet.links) != len(other.links):
+        return ""
+    count = len(subnet.links)
+    if undecided:
+        return f" ({count} against {count}: nothing here tells which side is the wrong one)"
+    return f", {other.said}" if other.said and other.doubts < subnet.doubts else ""
+
+
+def _choose(ways: Ways, link: lan.Link, other: Subnet) -> Remedy:
+    """The interface that is in the other subnet, where this node has one; else only where to look."""
+    found = ways.second(link, other)
+    if found is None or found[0].name == link.interface.name:
+        return you(
+            "Compare the addresses of both nodes.", f"ip -br addr   # on {link.node} and {other.links[0].node}"
+        )
+    name = found[0].name
+    return you(
+        f"On {link.node} name the interface of that subnet.",
+        f'export NCCL_SOCKET_IFNAME="={name}"',
+        f"export GLOO_SOCKET_IFNAME={name}",
+    )
+
+
+def _down(ways: Ways, link: lan.Link, other: Subnet) -> str:
+    """The interface of this node that should be in the other subnet, but has no link."""
+    for one in lan.interfaces(ways.nodes[link.node]):
+        away = one.up is False or one.running is False
+        belongs = one.name == other.links[0].interface.name or any(
+            network == other.network for _, network in lan.global_networks(one)
+        )
+        if away and belongs and one.name != link.interface.name:
+            return one.name
+    return ""
+
+
+def _cause(link: lan.Link, other: Subnet, down: str) -> str:
+    name = link.interface.name
+    if down:
+        return f"{down} is down or has no link, so the job would use {name} ({link.address}), which has"
+    if link.network.overlaps(other.network):
+        own, theirs = link.network.prefixlen, other.network.prefixlen
+        return f"{name} has the prefix length /{own}, the others /{theirs}; it has"
+    return f"{name} is in {link.network} and has"
+
+
+def _mend(ways: Ways, link: lan.Link, peer: lan.Link, down: str) -> list[Remedy]:
+    name, node = link.interface.name, ways.nodes[link.node]
+    if down:
+        return [_bring_up(down)]
+    if link.network.overlaps(peer.network):
+        return [prefixes.put_right(link.node, name, link.held, peer.network.prefixlen)]
+    return unrouted.offers(node, name, link.held, peer.network, peer.node, ways.nodes.values())
+
+
+def _elsewhere(ways: Ways, link: lan.Link, other: Subnet, leads: str) -> Finding:
+    peer, down = other.links[0], _down(ways, link, other)
+    failed = ways.passes(link, other) is False
+    level = fail if failed else warn
+    because = f"{down} is down or has no link; " if down else ""
+    return level(
+        Where(node=link.node, device=down or link.interface.name, peer=peer.node),
+        f"{because}its way to {other} leaves by {leads}, not by the chosen {link.interface.name}"
+        + (", and no connection passes" if failed else ""),
+        why="The job runs over another network than the chosen one, often a slow one for management."
+        if not failed
+        else _WAIT,
+        owner="node",
+        evidence=[seen("routes", f"to {peer.address} by {leads}")],
+        fix=[
+            you(
+                "Choose the interface that leads there.",
+                f"export NCCL_SOCKET_IFNAME={quoted(f'={leads}')}",
+                f"export GLOO_SOCKET_IFNAME={quote(leads)}",
+            ),
+            *_mend(ways, link, peer, down),
+        ],
+    )
+
+
+def _routed(ways: Ways, subnets: list[Subnet], gateways: list[str]) -> Finding:
+    shown = ", ".join(str(subnet) for subnet in subnets[:4]) + (", ..." if len(subnets) > 4 else "")
+    place = {name: subnet.place for subnet in subnets for name in subnet.nodes}
+    tries = ways.found.tries if ways.found else {}
+    ends = [ok for a, peers in tries.items() for b, ok in peers if place.get(a) != place.get(b)]
+    evidence = seen("routes", f"by the gateways {', '.join(sorted(set(gateways))[:4])}")
+    if ends and all(ends):
+        return fine(
+            Where(), f"{len(subnets)} subnets, {len(ends)} connections between them pass: {shown}", evidence
+        )
+    proof = f"{sum(ends)} of {len(ends)} connections pass" if ends else "not yet proved"
+    return note(
+        Where(),
+        f"{len(subnets)} subnets, routed to each other, {proof}: {shown}",
+        why="A route says where packets are sent, not that they arrive.",
+        evidence=[evidence],
+    )
+
+
+def _unread(link: lan.Link, fact: Unread) -> Finding:
+    return unknown(
+        Where(node=link.node),
+        f"its routes could not be read: {fact.why}",
+        why="It is in another subnet than other nodes, and may or may not be routed to them.",
+        evidence=[seen("routes", f"{fact.kind}: {fact.why}")],
+    )

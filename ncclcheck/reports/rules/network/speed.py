@@ -1,0 +1,231 @@
+"""Rule about the speed of links, as interfaces report it and as a short burst shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from shlex import quote
+
+from ncclcheck.probes.facts import Cluster, Unread
+from ncclcheck.reports.judgement.findings import (
+    Finding,
+    Remedy,
+    State,
+    Where,
+    admin,
+    fail,
+    fine,
+    seen,
+    unknown,
+    warn,
+    you,
+)
+from ncclcheck.reports.judgement.rule import NothingToJudge, rule
+from ncclcheck.reports.subjects.failures import held_up, shaping
+from ncclcheck.reports.subjects.failures.shaping import Limit
+from ncclcheck.reports.subjects.links import flows
+from ncclcheck.reports.subjects.links.flows import Slow
+from ncclcheck.reports.subjects.links.reached import Pair
+from ncclcheck.reports.subjects.nccl import lan
+from ncclcheck.reports.subjects.nodes.agreement import disagreements, group
+from ncclcheck.reports.text.fold import fold_names
+
+_ONE_STREAM_GBIT = 10.0
+_WHY = "The slowest link sets the pace of all nodes."
+
+
+@rule(
+    "NET008",
+    "link speeds agree between nodes, as reported and in a short burst",
+    worst=State.FAIL,
+    needs=("network.interfaces",),
+    at_least=2,
+    ground=("NET016",),
+    between_machines=True,
+)
+def link_speed(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    The speed that the chosen interface of each node reports, and what a short burst over TCP carried.
+
+    ## Why it matters
+    A ring is as fast as its slowest link. A cable or a port that fell back from 100 to 10 or 25 Gb/s, a bond
+    that lost a member, or a filter that limits what one node sends makes every node of the job slow, and no
+    error is written anywhere.
+
+    ## How we know
+    /sys/class/net/NAME/speed, the odd one out by majority; virtual interfaces report a speed that means nothing
+    and are left out. Bursts of 0.2 s to up to three peers, counted at the receiver; the best one counts. A
+    warning below half the median of the other nodes (NET008.of_peers_percent), or with two nodes below half of
+    the other direction; never from 2 Gb/s on (NET008.enough_gbit), for there the CPU may set the pace. A failure
+    where the node itself limits it to about that rate (tbf, netem, htb, a policer, a rule of its packet filter
+    with a rate), where others sent over the same interface in the second before, at least half as much as the
+    burst carried, and also below 10 % of the reported speed (NET008.of_reported_percent; 10 Gb/s is taken for
+    faster ones). Nodes whose TCP buffers explain it are left to NET016. The time that a burst waited for a core is
+    taken out. Where packets are lost or cut short, NET009 and NET007 speak. `bench` measures what links carry.
+
+    ## Fix
+    - **admin** `ethtool eth0` shows what both ends offer; look at cable, transceiver and switch port;
+      `cat /proc/net/bonding/bond0` for a bond; `tc -s qdisc show dev eth0` for a limit.
+    - **you** leave the node out until then.
+
+    ## Source
+    NVIDIA/nccl#209 (what a 32 Gb/s line carries); ethtool(8), tc(8); the kernel's bonding page.
+    """
+    speeds = [(link, link.interface.speed_mbit) for link in lan.links(cluster)]
+    values = {link.node: f"{mbit / 1000:g} Gb/s" for link, mbit in speeds if not isinstance(mbit, Unread)}
+    hidden = [(link, fact) for link, fact in speeds if isinstance(fact, Unread) and fact.kind != "absent"]
+    measured = list(_bursts(cluster, {node for node, _ in group(values).odd}))
+    if len(values) < 2 and not hidden and not measured:
+        raise NothingToJudge("fewer than two nodes tell it of the interface that they would use")
+    yield from (_unseen(link, fact) for link, fact in hidden)
+    if len(values) > 1:
+        odd = {node for node, _ in group(values).odd}
+        yield from _reported(values, next((link.interface.name for link, _ in speeds if link.node in odd), "eth0"))
+    yield from measured
+
+
+def _unseen(link: lan.Link, fact: Unread) -> Finding:
+    return unknown(
+        Where(node=link.node, device=link.interface.name),
+        f"the speed of {link.interface.name} could not be read: {fact.why}",
+        why="What was not seen is neither well nor broken.",
+        evidence=[seen("speed", f"{fact.kind}: {fact.why}")],
+    )
+
+
+def _reported(values: Mapping[str, str], device: str) -> Iterator[Finding]:
+    return disagreements(
+        values,
+        "the speed of the chosen interface",
+        "/sys/class/net/NAME/speed",
+        level=warn,
+        why=_WHY,
+        owner="node",
+        fix=_fix(device, "NODE"),
+    )
+
+
+def _fix(interface: str, node: str) -> list[Remedy]:
+    return [
+        admin(
+            "Look at cable, transceiver and switch port, at the members of a bond, and at limits.",
+            f"ethtool {quote(interface)} | grep -E 'Speed|Duplex|Link detected'",
+            *([f"cat /proc/net/bonding/{quote(interface)}"] if interface.startswith("bond") else []),
+            f"tc -s qdisc show dev {quote(interface)}",
+        ),
+        shaping.lifted(interface),
+        you("Leave the slow node out until it is repaired.", f"#SBATCH --exclude={quote(node)}"),
+    ]
+
+
+def _bursts(cluster: Cluster, odd: set[str]) -> Iterator[Finding]:
+    """What the bursts say of nodes that are not already odd by what they report."""
+    told, limits = held_up.slowness(cluster), cluster.policy.thresholds
+    rates = told.rates
+    if not rates:
+        return
+    links = {link.node: link for link in lan.links(cluster)}
+    least = {
+        node: min(flows.reported_gbit(link.interface.speed_mbit), _ONE_STREAM_GBIT)
+        * limits.get("NET008.of_reported_percent", 10.0) / 100
+        for node, link in links.items()
+    }  # fmt: skip
+    slow, pairs = [one for one in told.nodes if one.node not in odd], told.pairs
+    nodes = {node.name: node for node in cluster.nodes}
+    for one in slow:
+        limit = shaping.limit(cluster, nodes[one.node], links.get(one.node), one.best, sends=one.sends)
+        found_slow = _slow_node(one, links.get(one.node), least.get(one.node, 0.0))
+        yield _limited(found_slow, found_slow.where, limit) if limit else found_slow
+    for pair in sorted(pairs):
+        found_slow = _slow_way(pair, rates, links, max(least.get(node, 0.0) for node in pair))
+        yield _explained(cluster, found_slow, pair, rates[pair], links)
+    named = {one.node for one in slow} | {node for pair in pairs for node in pair} | odd
+    best = _best(rates)
+    if feeble := {n: rate for n, rate in best.items() if rate < least.get(n, 0.0) and n not in named}:
+        yield _feeble(feeble, links)
+    if not (slow or pairs or feeble or odd):
+        low, high = min(best.values()), max(best.values())
+        yield fine(Where(), f"bursts of single streams carried {low:.3g} to {high:.3g} Gb/s")
+
+
+def _best(rates: Mapping[Pair, float]) -> dict[str, float]:
+    """The best rate of every sender."""
+    best: dict[str, float] = {}
+    for (sender, _), rate in rates.items():
+        best[sender] = max(best.get(sender, 0.0), rate)
+    return best
+
+
+def _slow_node(slow: Slow, link: lan.Link | None, least: float) -> Finding:
+    verb = "sends" if slow.sends else "receives"
+    name = link.interface.name if link else "eth0"
+    reported = flows.reported_gbit(link.interface.speed_mbit) if link else 0.0
+    says = f"; it reports {reported:g} Gb/s" if reported else ""
+    level = fail if slow.best < least else warn
+    return level(
+        Where(node=slow.node, device=name),
+        f"{name} {verb} at most {slow.best:.2g} Gb/s, the other nodes {slow.others:.2g} (median){says}",
+        why=_WHY,
+        owner="node",
+        evidence=[
+            seen("bursts over TCP, counted at the receiver", f"{slow.best:.3g} against {slow.others:.3g} Gb/s")
+        ],
+        fix=_fix(name, slow.node),
+    )
+
+
+def _explained(
+    cluster: Cluster, found: Finding, pair: Pair, rate: float, links: Mapping[str, lan.Link]
+) -> Finding:
+    """Of two nodes: what the one that sends, or the one that receives, does itself."""
+    nodes = {node.name: node for node in cluster.nodes}
+    for end, other in (pair, pair[::-1]):
+        link = links.get(end)
+        if limit := shaping.limit(cluster, nodes[end], link, rate, sends=end == pair[0]):
+            name = link.interface.name if link else None
+            return _limited(found, Where(node=end, peer=other, device=name), limit)
+    return found
+
+
+def _limited(found: Finding, where: Where, limit: Limit) -> Finding:
+    """The same, once the cause is known: no cable, no switch."""
+    return fail(
+        where,
+        f"{where.node} itself {limit.words}: {found.what}",
+        why=found.why,
+        owner="node",
+        evidence=[limit.evidence, *found.evidence],
+        fix=[limit.fix, *(one for one in found.remedies if one.who == "you")],
+    )
+
+
+def _slow_way(pair: Pair, rates: Mapping[Pair, float], links: Mapping[str, lan.Link], least: float) -> Finding:
+    """Of two nodes: what one sends passes slower than what comes back; its sender is the likelier one."""
+    a, b = pair
+    name = links[a].interface.name if a in links else "eth0"
+    there, back = rates[a, b], rates[b, a]
+    level = fail if there < least else warn
+    return level(
+        Where(node=a, peer=b, device=name),
+        f"{a} to {b} carries at most {there:.2g} Gb/s, the way back {back:.2g}: "
+        f"what {a} sends is held up there, or what {b} receives",
+        why=_WHY,
+        owner="node",
+        evidence=[seen("bursts over TCP, counted at the receiver", f"{there:.3g} and {back:.3g} Gb/s")],
+        fix=_fix(name, a),
+    )
+
+
+def _feeble(best: Mapping[str, float], links: Mapping[str, lan.Link]) -> Finding:
+    node = min(best, key=lambda one: best[one])
+    name = links[node].interface.name
+    reported = flows.reported_gbit(links[node].interface.speed_mbit)
+    share = f"{100 * best[node] / reported:.2g} % of the {reported:g} that {name} reports"
+    return warn(
+        Where(node=node, device=name) if len(best) == 1 else Where(),
+        f"bursts of {fold_names(best)} carry at most {best[node]:.2g} Gb/s, {share}",
+        why="Something on the way carries far less than the interfaces could.",
+        owner="site",
+        evidence=[seen("bursts over TCP", f"{rate:.3g} Gb/s from {one}") for one, rate in list(best.items())[:4]],
+        fix=_fix(name, node),
+    )

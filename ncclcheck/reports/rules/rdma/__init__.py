@@ -1,0 +1,1 @@
+"""RDM: RDMA devices."""

@@ -1,0 +1,209 @@
+"""RDM013, RDM014: the GID (address) that NCCL would take on a RoCE port is one that is routed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from ncclcheck.probes.facts import Cluster, Gid, Node, Unread, value_or
+from ncclcheck.reports.judgement.findings import (
+    Finding,
+    State,
+    Where,
+    admin,
+    fail,
+    fine,
+    note,
+    seen,
+    unknown,
+    warn,
+    you,
+)
+from ncclcheck.reports.judgement.rule import NothingToJudge, rule
+from ncclcheck.reports.subjects.nccl import carrying, wiring
+from ncclcheck.reports.subjects.nccl.hca import (
+    AUTOMATIC_GID_SINCE,
+    GidChoice,
+    UsedPort,
+    address_of,
+    automatic_gid,
+    family_of,
+    is_routable,
+    roce_version,
+)
+from ncclcheck.reports.subjects.nccl.variables import effective, nccl_version, values
+from ncclcheck.reports.subjects.nodes.agreement import disagreements
+
+
+def _said(gid: Gid) -> str:
+    return f"{address_of(gid)} ({value_or(gid.type, 'type unread')})"
+
+
+@rule(
+    "RDM013", "every RoCE port has a GID that is routed between nodes", worst=State.FAIL, needs=("rdma.devices",)
+)
+def gid(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    The GID (the address) that NCCL would take on each RoCE port is a RoCE v2 one of a real IP address.
+
+    ## Why it matters
+    A GID table holds entries for the link-local address and for RoCE v1 too. Neither passes a router, and
+    often no switch: the job connects over TCP, then ends with `status=12 vendor err 129` or with
+    `ibv_modify_qp failed`. A port whose interface has no IP address has no other entries.
+
+    ## How we know
+    gids and gid_attrs in sysfs, with NCCL's own rule. Up to 2.20: index 0, or NCCL_IB_GID_INDEX. Since 2.21: the
+    last entry that fits best by NCCL_IB_ADDR_FAMILY (IPv4), NCCL_IB_ROCE_VERSION_NUM (2) and NCCL_IB_ADDR_RANGE.
+    An entry that NCCL_IB_GID_INDEX names is judged by RDM014.
+
+    ## Fix
+    - **you** with NCCL up to 2.20 `export NCCL_IB_GID_INDEX=3`, or the index that the finding names; later
+      versions need nothing.
+    - **admin** give the port's interface an address and bring it up: `ip addr add`, `show_gids`.
+
+    ## Source
+    NVIDIA/nccl#426, NVIDIA/nccl#769, NVIDIA/nccl#1573; NCCL user guide, NCCL_IB_GID_INDEX.
+    """
+    well: dict[str, list[str]] = {}
+    for node, one in carrying.roce_ports(cluster):
+        taken = wiring.gid(node, one)
+        if taken is None:
+            yield _unread_table(node, one)
+        elif not taken.asked and (finding := _wrong_gid(node, one, taken)):
+            yield finding
+        elif taken.gid and not taken.asked:
+            well.setdefault(node.name, []).append(f"{one.name} {address_of(taken.gid)}")
+    yield from (fine(Where(node=name), f"RoCE v2 GIDs: {', '.join(told)}") for name, told in well.items())
+
+
+def _unread_table(node: Node, one: UsedPort) -> Finding:
+    why = one.port.gids.why if isinstance(one.port.gids, Unread) else ""
+    return unknown(
+        Where(node=node.name, device=one.name),
+        f"its GID table could not be read: {why}",
+        why="What was not seen is neither well nor broken.",
+        evidence=[seen("gids", why)],
+    )
+
+
+def _wrong_gid(node: Node, one: UsedPort, taken: GidChoice) -> Finding | None:
+    if taken.gid and is_routable(taken.gid) and roce_version(taken.gid) != 1:
+        return None
+    better = _better(one)
+    evidence = [
+        seen(f"GID {taken.index}", _said(taken.gid) if taken.gid else "empty"),
+        seen("chosen", taken.reason),
+    ]
+    fix = [admin("Give the interface of the port an IP address and bring it up.", "show_gids", "ip addr show")]
+    if better is not None:
+        fix = [you("Name the entry that is routed.", f"export NCCL_IB_GID_INDEX={better.index}")]
+    routed = taken.gid is not None and is_routable(taken.gid)
+    state = "of RoCE v1" if routed else "link-local" if taken.gid else "empty"
+    why = "RoCE v1 passes no router." if routed else "Packets of it reach no other node: status 12, or a time-out."
+    return (warn if routed else fail)(
+        Where(node=node.name, device=one.name),
+        f"NCCL would use GID {taken.index}, which is {state}",
+        why=why,
+        owner="job" if better else "node",
+        evidence=evidence,
+        fix=fix,
+    )
+
+
+def _better(one: UsedPort) -> Gid | None:
+    """An entry that would do: RoCE v2, routable, IPv4 first."""
+    found = [gid for gid in value_or(one.port.gids, []) if roce_version(gid) == 2 and is_routable(gid)]
+    return min(found, key=lambda gid: (family_of(gid), gid.index), default=None)
+
+
+@rule(
+    "RDM014",
+    "NCCL_IB_GID_INDEX names an entry that exists and is alike on all nodes",
+    worst=State.FAIL,
+    needs=("rdma.devices", "job.variables"),
+)
+def gid_index(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Where NCCL_IB_GID_INDEX is set: each RoCE port has such an entry, it is a routed RoCE v2 one, and of the same
+    kind on all nodes.
+
+    ## Why it matters
+    The index of an address depends on the order in which addresses were given: it moves with a reboot, with a
+    second address, in a container. An empty entry ends in `ibv_modify_qp failed with Invalid argument`, one of
+    another kind in status 12 after a time-out.
+
+    ## How we know
+    The GID table of each port that NCCL would use. Since NCCL 2.21 the choice is automatic and NVIDIA says that
+    the variable should not be set; where it names what NCCL would take anyway, that is a note. Since 2.22 it is
+    not read for InfiniBand ports.
+
+    ## Fix
+    - **you** `unset NCCL_IB_GID_INDEX` with NCCL 2.21 and later; with several networks set
+      `NCCL_IB_ADDR_RANGE=10.1.0.0/16` instead.
+    - **admin** take it out of /etc/nccl.conf and /etc/environment of the image.
+
+    ## Source
+    NCCL user guide, NCCL_IB_GID_INDEX; NVIDIA/nccl#426, NVIDIA/nccl#769.
+    """
+    ports = [
+        (node, one)
+        for node, one in carrying.roce_ports(cluster)
+        if (taken := wiring.gid(node, one)) and taken.asked
+    ]
+    if not ports:
+        raise NothingToJudge("NCCL_IB_GID_INDEX is not set")
+    kinds: dict[str, str] = {}
+    for node, one in ports:
+        taken = wiring.gid(node, one)
+        if taken is None or taken.gid is None:
+            yield _wrong_index(node, one, fail, "is empty", "Connecting ends with `Invalid argument`.")
+        elif not is_routable(taken.gid):
+            yield _wrong_index(node, one, fail, "is link-local", "Packets of it do not reach other nodes.")
+        elif roce_version(taken.gid) == 1:
+            yield _wrong_index(node, one, warn, "is of RoCE v1", "RoCE v1 passes no router.")
+        else:
+            kinds[node.name] = f"RoCE v2 of IPv{family_of(taken.gid)}"
+            yield from _needless(node, one, taken)
+    if len(kinds) > 1:
+        yield from disagreements(
+            kinds,
+            "the GID that NCCL_IB_GID_INDEX names",
+            "gids",
+            level=fail,
+            why="Nodes with addresses of different kinds cannot connect.",
+            owner="job",
+            fix=[you("Leave the choice to NCCL 2.21 and later.", "unset NCCL_IB_GID_INDEX")],
+        )
+
+
+def _wrong_index(node: Node, one: UsedPort, level: Callable[..., Finding], state: str, why: str) -> Finding:
+    setting, better = effective(node)["NCCL_IB_GID_INDEX"], _better(one)
+    command = f"export NCCL_IB_GID_INDEX={better.index}" if better else "show_gids"
+    if (nccl_version(node) or AUTOMATIC_GID_SINCE) >= AUTOMATIC_GID_SINCE:
+        command = "unset NCCL_IB_GID_INDEX"
+    return level(
+        Where(node=node.name, device=one.name),
+        f"GID {setting.value}, which NCCL_IB_GID_INDEX names, {state}",
+        why=why,
+        owner="job",
+        evidence=[
+            seen(setting.source, f"NCCL_IB_GID_INDEX={setting.value}"),
+            seen(
+                "gids", ", ".join(f"{gid.index} {_said(gid)}" for gid in value_or(one.port.gids, [])[:8]) or "none"
+            ),
+        ],
+        fix=[you("Let NCCL choose, or name an entry that is routed.", command)],
+    )
+
+
+def _needless(node: Node, one: UsedPort, taken: GidChoice) -> Iterator[Finding]:
+    if (nccl_version(node) or (0, 0, 0)) < AUTOMATIC_GID_SINCE:
+        return
+    if automatic_gid(value_or(one.port.gids, []), values(node)) == taken.index:
+        yield note(
+            Where(node=node.name),
+            f"NCCL_IB_GID_INDEX={taken.index} is what NCCL would choose by itself",
+            why="An index that is fixed goes wrong when the table changes.",
+            fix=[you("Take it out.", "unset NCCL_IB_GID_INDEX")],
+        )

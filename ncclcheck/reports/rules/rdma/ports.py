@@ -1,0 +1,191 @@
+"""RDM005 to RDM008: the state of the ports that NCCL would use, and their error counters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from shlex import quote
+
+from ncclcheck.probes.facts import Cluster, Unread, value_or
+from ncclcheck.reports.judgement.findings import (
+    Finding,
+    Remedy,
+    State,
+    Where,
+    admin,
+    fail,
+    fine,
+    note,
+    seen,
+    unknown,
+    warn,
+    you,
+)
+from ncclcheck.reports.judgement.rule import NothingToJudge, rule
+from ncclcheck.reports.subjects.nccl import wiring
+from ncclcheck.reports.subjects.nccl.hca import HcaChoice, UsedPort, parse_hca
+from ncclcheck.reports.subjects.nccl.variables import values
+from ncclcheck.reports.text.fold import fold_names
+
+_HALF_UP = ("INIT", "ARMED")
+_FEWER = "NCCL leaves a port out that is not ACTIVE: the job goes on over fewer links, or stops."
+
+
+@rule("RDM005", "the ports that NCCL would use are up", worst=State.FAIL, needs=("rdma.devices",))
+def ports_up(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Each port that NCCL would take is ACTIVE. A port that is down is FAIL where NCCL_IB_HCA names it or where the
+    same port is up on other nodes; a warning where the same port of an equal card of this node is up; else a
+    note, for cards with a spare port are common.
+
+    ## Why it matters
+    NCCL leaves such a port out and says nothing. The node then has fewer links than the others, and the whole
+    job goes at its pace; with as many rails as GPUs it may also fail while it connects.
+
+    ## How we know
+    /sys/class/infiniband/HCA/ports/N/state and phys_state. Polling: no partner answers at the other end of the
+    cable. Disabled: switched off by software. INIT and ARMED on InfiniBand are told by RDM006.
+
+    ## Fix
+    - **admin** `ibstat`, `ibdev2netdev`; reseat or replace cable and transceiver, look at the switch port;
+      `ip link set NETDEV up` for RoCE, `ibportstate` or a reboot for a disabled InfiniBand port.
+    - **you** leave the node out until then.
+
+    ## Source
+    NCCL user guide, Troubleshooting, Networking; ibstat(8), ibportstate(8).
+    """
+    found = list(wiring.choosing(cluster))
+    up = {(node.name, one.hca.name, one.port.name) for node, taken in found for one in taken.used}
+    if not any(wiring.wanted(taken) for _, taken in found):
+        raise NothingToJudge("no port of an HCA that NCCL could use")
+    for node, taken in found:
+        yield from (_unseen(node.name, one) for one in taken.unseen)
+        down = [one for one in taken.inactive if one.is_roce or one.port.state not in _HALF_UP]
+        exact = _named_exactly(values(node).get("NCCL_IB_HCA", ""))
+        for one in down:
+            others = {n for n, hca, port in up if (hca, port) == (one.hca.name, one.port.name)}
+            yield _down(node.name, one, others, _alike_up(one, taken), one.hca.name in exact)
+        if not down and taken.used:
+            yield fine(Where(node=node.name), f"{len(taken.used)} ports are ACTIVE: {fold_names(taken.names)}")
+
+
+def _named_exactly(value: str) -> set[str]:
+    pattern = parse_hca(value)
+    return set() if pattern.exclude else {entry.name for entry in pattern.entries}
+
+
+def _alike_up(one: UsedPort, taken: HcaChoice) -> bool:
+    """Whether an equal card of this node is up, on the same port: by its number, and its PCI function's."""
+    board = one.hca.board if isinstance(one.hca.board, str) else one.hca.model
+    alike = [other for other in taken.used if board in (other.hca.board, other.hca.model)]
+    return isinstance(board, str) and any(_same_port(one, other) for other in alike)
+
+
+def _same_port(one: UsedPort, other: UsedPort) -> bool:
+    functions = {value_or(end.hca.pci, "").rpartition(".")[2] for end in (one, other)}
+    return one.port.name == other.port.name and len(functions) == 1
+
+
+def _unseen(node: str, one: UsedPort) -> Finding:
+    why = one.port.state.why if isinstance(one.port.state, Unread) else ""
+    return unknown(
+        Where(node=node, device=one.name),
+        f"the state of {one.name} could not be read: {why}",
+        why="What was not seen is neither well nor broken.",
+        evidence=[seen("state", why)],
+    )
+
+
+def _down(node: str, one: UsedPort, others: set[str], alike: bool, named: bool) -> Finding:
+    physical = value_or(one.port.physical, "unknown")
+    where, what = Where(node=node, device=one.name), f"its port is {one.port.state}, physically {physical}"
+    evidence = [
+        seen(f"/sys/class/infiniband/{one.hca.name}/ports/{one.port.name}", f"{one.port.state}, {physical}")
+    ]
+    if named:
+        evidence.append(seen("NCCL_IB_HCA", f"names {one.hca.name}"))
+    if others:
+        evidence.append(seen("the same port", f"ACTIVE on {fold_names(sorted(others))}"))
+    if not (named or others or alike):
+        return note(where, what, why="Nothing says that it should be up.", owner="node", evidence=evidence)
+    level = fail if named or others else warn
+    return level(where, what, why=_FEWER, owner="node", evidence=evidence, fix=_mend_port(node, one))
+
+
+def _mend_port(node: str, one: UsedPort) -> list[Remedy]:
+    return [
+        admin(
+            "Look at the port, its cable and the switch port at the other end.",
+            f"ibstat {one.hca.name} {one.port.name}",
+            f"dmesg | grep -i {one.hca.name.rpartition('_')[0] or one.hca.name}",
+        ),
+        you("Leave the node out until it is repaired.", f"#SBATCH --exclude={quote(node)}"),
+    ]
+
+
+@rule(
+    "RDM006",
+    "InfiniBand ports were set up by a subnet manager",
+    worst=State.FAIL,
+    needs=("rdma.devices",),
+)
+def subnet_manager(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    No InfiniBand port waits for its subnet manager (state INIT or ARMED), and each ACTIVE one has an address (LID)
+    and knows its manager.
+
+    ## Why it matters
+    The cable is well and the light is on, yet nothing can be sent: without a subnet manager there are no
+    addresses and no routes. NCCL leaves the port out and uses TCP. It is the usual end of a new or rebooted
+    fabric, and of one whose only manager ran on a node that was drained.
+
+    ## How we know
+    state, lid and sm_lid in /sys/class/infiniband/HCA/ports/N. Ethernet has none of this.
+
+    ## Fix
+    - **admin** start one: `systemctl start opensmd` on one node, or the switch's own; `sminfo` shows which one
+      rules, `ibdiagnet` what it left out.
+
+    ## Source
+    NCCL user guide, Troubleshooting, Networking; opensm(8), sminfo(8), ibstat(8).
+    """
+    found = [
+        (node.name, one)
+        for node, taken in wiring.choosing(cluster)
+        for one in wiring.wanted(taken)
+        if one.port.link_layer == "InfiniBand"
+    ]
+    if not found:
+        raise NothingToJudge("no InfiniBand port that NCCL would use")
+    for node, one in found:
+        state, lid, manager = one.port.state, one.port.lid, one.port.sm_lid
+        if state in _HALF_UP:
+            yield _no_manager(node, one, f"its port waits in {state}: no subnet manager has set it up")
+        elif state == "ACTIVE" and 0 in (lid, manager):
+            lacks = "no address (LID 0)" if lid == 0 else "no subnet manager (SM LID 0)"
+            yield _no_manager(node, one, f"its port is ACTIVE and has {lacks}")
+
+
+def _no_manager(node: str, one: UsedPort, what: str) -> Finding:
+    return fail(
+        Where(node=node, device=one.name),
+        what,
+        why="NCCL cannot use the port, and goes on over fewer links or over TCP.",
+        owner="site",
+        evidence=[
+            seen("state", one.port.state),
+            seen("lid, sm_lid", f"{_lid(one.port.lid)}, {_lid(one.port.sm_lid)}"),
+        ],
+        fix=[
+            admin(
+                "Start a subnet manager in that fabric, or find out where it is.",
+                "sminfo",
+                "systemctl start opensmd",
+            )
+        ],
+    )
+
+
+def _lid(fact: int | Unread) -> str:
+    return "unread" if isinstance(fact, Unread) else str(fact)

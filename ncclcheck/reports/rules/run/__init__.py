@@ -1,0 +1,1 @@
+"""RUN: the tool's own run."""

@@ -1,0 +1,128 @@
+"""RUN013: what the job's own srun meets, where ours gets round it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import Cluster, PlainStep, variables
+from ncclcheck.reports.judgement.findings import Finding, State, Where, fail, seen, warn, you
+from ncclcheck.reports.judgement.rule import NothingToJudge, rule
+from ncclcheck.reports.subjects.nccl.variables import STARTUP_FILES
+
+# Without these a task finds neither its programs, nor its peers, nor the settings that were made for it. What else
+# is lost (OMP_NUM_THREADS, PYTORCH_...) may change how a job runs and seldom whether.
+_NEEDED = (
+    "PATH",
+    "VIRTUAL_ENV",
+    "CONDA_PREFIX",
+    "MASTER_",
+    "NCCL_",
+    "GLOO_",
+    "PET_",
+    "WORLD_SIZE",
+    "LD_LIBRARY_PATH",
+)
+_MOST_NAMED = 8
+_EXPORT = "SLURM_EXPORT_ENV"
+
+
+@rule("RUN013", "a job step starts at once, with the variables of the job script", worst=State.FAIL, over="")
+def plain_step(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Whether `srun` without any option starts in this allocation at once, and hands the variables of this shell to
+    its tasks.
+
+    ## Why it matters
+    ncclcheck starts its own agents with `--overlap` and `--export=ALL`, so it runs where the job would not. A
+    step keeps its cores, memory and GPUs until it ends: a monitor or a server that a script starts by
+    `srun ... &` lets every later srun of the script wait, for ever and with one line on stderr. And
+    SLURM_EXPORT_ENV=NONE, which `sbatch --export=NONE` and the settings of some sites leave in the job, makes srun
+    start tasks without PATH, MASTER_ADDR and NCCL_*.
+
+    ## How we know
+    One `srun --immediate=4` beside ncclcheck's own step, which runs a shell that lists the names of its
+    variables and ends. `squeue --steps` names the other steps. Where preflight is given a command that begins
+    with srun, its `--overlap` and `--export` are tried. Nothing is said where neither an answer nor a refusal
+    came within 10 s, and none of variables that Slurm itself sets.
+
+    ## Fix
+    - **you**: end the other step, or start it with `srun --overlap`, so that it leaves the rest its resources.
+    - **you**: `unset SLURM_EXPORT_ENV` at the top of the job script, or `srun --export=ALL`.
+
+    ## Source
+    srun(1), --overlap, --export and INPUT ENVIRONMENT VARIABLES; sbatch(1), --export; eth-cscs/DLA-Future#337,
+    llnl/smith#688 and ARCHER2-HPC/archer2-docs#531 (steps that wait for another step of their job).
+    """
+    step = cluster.job.step
+    if step is None:
+        raise NothingToJudge("no step of Slurm was tried")
+    if not cluster.nodes:
+        raise NothingToJudge("its ground failed: RUN001")
+    if step.outcome == "waits":
+        yield _waits(step)
+    elif step.outcome == "refused":
+        yield _refused(step)
+    elif step.lost:
+        set_to = [variables(node)[_EXPORT] for node in cluster.nodes if _EXPORT in variables(node)]
+        yield _lost(step, set_to[0] if set_to else "")
+
+
+def _waits(step: PlainStep) -> Finding:
+    others = ", ".join(f"{one.id} ({one.name} on {one.nodes})" for one in step.others[:_MOST_NAMED])
+    return fail(
+        Where(),
+        f"srun does not start: step {others} of this job holds what it needs",
+        why="A step keeps its cores, memory and GPUs to itself until it ends; the next srun waits, for ever.",
+        owner="job",
+        evidence=[seen("srun --immediate=4", step.said), seen("squeue --steps", others)],
+        fix=[
+            you("Let the job's srun share what that step holds.", "export SLURM_OVERLAP=1"),
+            you(
+                "Or end that step, if nobody needs it.",
+                *(f"scancel {one.id}" for one in step.others[:_MOST_NAMED]),
+            ),
+            you("Or let the script start it so that it holds nothing.", "srun --overlap ... &"),
+        ],
+    )
+
+
+def _refused(step: PlainStep) -> Finding:
+    return warn(
+        Where(),
+        f"srun without options starts nothing: {step.said}",
+        why="Variables of the job stand for options of srun. ncclcheck's own step leaves them out; others do not.",
+        owner="job",
+        evidence=[seen("srun --immediate=4", step.said)],
+        fix=[
+            you(
+                "Correct or unset the variable that asks for it, or say it otherwise as an option of srun.",
+                "env | grep -E '^(SLURM|SRUN)_'",
+            )
+        ],
+    )
+
+
+def _lost(step: PlainStep, set_to: str) -> Finding:
+    needed = [name for name in step.lost if name.startswith(_NEEDED)]
+    first = sorted(step.lost, key=lambda name: name not in needed)[:_MOST_NAMED]
+    more = f" and {len(step.lost) - len(first)} more" if len(step.lost) > len(first) else ""
+    by = f", for {_EXPORT}={set_to} is set" if set_to and set_to != "ALL" else ""
+    return (fail if needed else warn)(
+        Where(),
+        f"srun does not hand variables of this shell to its tasks{by}: {', '.join(first)}{more}",
+        why="Ranks start without what the job script has set for them: no PATH, no MASTER_ADDR, no NCCL_*.",
+        owner="job",
+        evidence=[seen("variables of the shell that a task of srun lacks", ", ".join(step.lost[:40]))],
+        fix=[
+            you(
+                "Take the setting away at the top of the job script, before its first srun.",
+                "unset SLURM_EXPORT_ENV",
+            ),
+            you("Or say it with every srun.", "srun --export=ALL ..."),
+            you(
+                "See who sets it: sbatch --export, SBATCH_EXPORT, or a startup file.",
+                f"grep -rsnE 'S(LURM_EXPORT_ENV|BATCH_EXPORT)' {STARTUP_FILES}",
+            ),
+        ],
+    )

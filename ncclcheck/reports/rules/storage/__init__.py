@@ -1,0 +1,1 @@
+"""STO: file systems."""

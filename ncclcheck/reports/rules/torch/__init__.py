@@ -1,0 +1,1 @@
+"""TOR: torch's settings."""

@@ -1,0 +1,1 @@
+"""TRN: the training run."""

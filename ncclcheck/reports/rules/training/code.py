@@ -1,0 +1,146 @@
+"""TRN: the user's own model, data and loss run on every rank without an exception."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ncclcheck.probes.facts import Cluster, RankState
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, fail, seen, unknown, you
+from ncclcheck.reports.judgement.rule import NothingToJudge, rule
+from ncclcheck.reports.subjects.failures import lost
+from ncclcheck.reports.text.fold import fold_ranks
+
+_MOST = 4
+_UNFIT = "FactoryError: "  # what was given cannot be used as it is; raised by the training run itself
+_MAKES_MODEL = "make the model"
+_MAKES_DATA = "make the data"
+
+
+@rule(
+    "TRN026", "the given model, data and loss raise no exception", worst=State.FAIL, over="", commands=("smoke",)
+)
+def raise_no_exception(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    What the model, the dataset, the loss or the step that were given raised in the training run, on which rank, at
+    which line and for which sample.
+
+    ## Why it matters
+    One rank meets a bad sample and ends; all others then print "Connection closed by peer" or wait until the
+    timeout, and their words are the ones that are found in the log.
+
+    ## How we know
+    Each rank tells the exception that ended it with the innermost line outside of Python, torch and other
+    packages; the index is the argument of the dataset's `__getitem__` there, which a loader's worker process does
+    not hand over. Words of a rank that only lost its peer are a consequence and accuse nobody. A LightningModule
+    that asks for its Trainer is unknown: there is none here.
+
+    ## Fix
+    - **you** open the named line; one rank alone: read the named sample, `dataset[INDEX]`.
+    - **you** arguments that a class wants: `--model-kwargs`, `--data-kwargs`.
+
+    ## Source
+    facebookresearch/detectron2#143; PyTorch documentation, torchrun (Error Propagation).
+    """
+    smoke, run = cluster.measurements.smoke, cluster.run
+    found = lost.raised(run)
+    if not found and (smoke is None or smoke.setup is None):
+        raise NothingToJudge("no training was begun")
+    kinds: dict[str, list[RankState]] = {}
+    for rank in found:
+        kinds.setdefault(f"{rank.error.partition(':')[0]} {rank.at.partition(',')[0]}", []).append(rank)
+    for ranks in [*kinds.values()][:_MOST]:
+        yield _raised(cluster, ranks)
+
+
+def _raised(cluster: Cluster, ranks: list[RankState]) -> Finding:
+    first, everywhere = ranks[0], len(ranks) == len(cluster.run.ranks)
+    who = "all ranks" if everywhere and len(ranks) > 1 else fold_ranks([rank.rank for rank in ranks])
+    said, verb = lost.headline(first.error), " raised"
+    if "cannot be imported" in said:
+        who, verb, said = "the given file", ":", said.removeprefix(_UNFIT)
+    elif said.startswith(_UNFIT):
+        who, verb, said = "model, data and loss do not fit", ":", said.removeprefix(_UNFIT)
+    what = f"{who}{verb} {said}" + (f", at {first.at}" if first.at else f", in {first.last_step!r}")
+    evidence = [seen(f"rank {one.rank} on {one.node}", f"{lost.headline(one.error)}; {one.at}") for one in ranks]
+    others = [rank for rank in cluster.run.ranks if rank.error and lost.in_vain(rank)]
+    evidence += [seen(f"rank {one.rank}, a consequence", lost.headline(one.error)) for one in others[:2]]
+    where = Where() if everywhere else Where(node=first.node, rank=first.rank)
+    known = next((one for one in _KINDS if re.search(one.pattern, first.error)), None)
+    if known and known.ours:
+        return unknown(where, f"{known.ours}: {what}", why="It was not trained, so nothing is known of it.",
+                       owner="job", evidence=evidence[:_MOST], fix=[you(known.fix)])  # fmt: skip
+    return fail(
+        where,
+        what,
+        why="Every rank raises it, so the training ends there." if everywhere
+        else "The other ranks lose their peer by that; what they print is a consequence.",
+        owner="job",
+        evidence=evidence[:_MOST],
+        fix=[_fix(first, known)],
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """Words of an exception, and what to do. ours: the reason why it is no fault of the code."""
+
+    pattern: str
+    fix: str
+    command: str = ""
+    ours: str = ""
+
+
+_KINDS = (
+    _Kind(
+        r"Torch not compiled with CUDA|Found no NVIDIA driver|No CUDA GPUs are available",
+        "This line asks for CUDA, and the run is on CPUs: take the device of what is there.",
+        "x = x.to(next(self.parameters()).device)  # not .cuda()",
+    ),
+    _Kind(
+        r"not attached to a [`'\"]?Trainer",
+        "Give a module that asks for no Trainer, or check the loader alone: ncclcheck data.",
+        ours="the module asks for its Trainer, which does not run here",
+    ),
+    _Kind(
+        r"marked (?:as )?ready (?:only )?(?:once|twice)",
+        "A layer that is used twice in reentrant checkpoints: take the other kind.",
+        "torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)",
+    ),
+    _Kind(
+        r"stack expects each tensor to be equal size",
+        "Samples have different shapes: pad or crop them, or give the loader a collate_fn.",
+    ),
+)
+_A_LOSS = (
+    "def loss(model, batch):\n    out = model(batch[0])\n"
+    "    return torch.nn.functional.cross_entropy(out[0] if isinstance(out, tuple) else out, batch[1])",
+    "ncclcheck smoke --loss FILE.py:loss",
+)
+_LACKS = re.compile(r"missing \d+ required (?:positional|keyword-only) arguments?: (.{1,200})")
+
+
+def _fix(rank: RankState, known: _Kind | None) -> Remedy:
+    if known:
+        return you(known.fix, *([known.command] if known.command else []))
+    if absent := re.search(r"No module named '([\w.-]{1,100})'", rank.error):
+        name = absent[1].partition(".")[0]
+        return you(f"Install {name} where the job runs, or start it in the folder that has it.",
+                   f"python -m pip install {name}")  # fmt: skip
+    if "gave None for a batch" in rank.error:
+        return you("Let collate_fn return the batch.", "def collate_fn(samples):\n    ...\n    return batch")
+    if "name a loss" in rank.error:
+        return you("Write the loss as the loop has it, and name it.", *_A_LOSS)
+    if (lacks := _LACKS.search(rank.error)) and not rank.at:
+        names = re.findall(r"'(\w+)'", lacks[1])
+        option = "--data-kwargs" if _MAKES_DATA in rank.last_step else "--model-kwargs"
+        given = ", ".join(f'"{name}": ...' for name in names)
+        return you(f"Give what it wants: {', '.join(names)}.", f"ncclcheck smoke {option} '{{{given}}}'")
+    if not rank.at:
+        return you("Change what was given to --model, --data or --loss as it says.")
+    index = re.search(r", index (-?\d+)$", rank.at)
+    if index:
+        return you(f"Read sample {index[1]}: dataset[{index[1]}] raises it without ncclcheck too.")
+    return you(f"Open {rank.at}.")

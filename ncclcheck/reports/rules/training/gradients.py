@@ -1,0 +1,283 @@
+"""TRN: gradients are those of one process, every parameter gets one, and all are finite in the precision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import Cluster
+from ncclcheck.probes.facts.training import Gradients, NotFinite, Precision, RankError, Unused, UnusedParameter
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, fail, fine, note, seen, warn, you
+from ncclcheck.reports.judgement.rule import rule
+from ncclcheck.reports.subjects.training.trained import (
+    agrees,
+    builtin,
+    checked,
+    number,
+    partly,
+    place,
+    ranks,
+    strategy,
+)
+from ncclcheck.reports.text.fold import many
+
+_JOBS = ("smoke",)
+_SHOWN = 3
+
+
+@rule(
+    "TRN004", "gradients are those of one process on the joined batch", worst=State.FAIL, over="", commands=_JOBS
+)
+@checked("gradients")
+def gradients_of_one_process(cluster: Cluster, found: Gradients) -> Iterator[Finding]:
+    """
+    ## What
+    The gradients of the wrapped model after one backward pass on every rank, against the mean of what the ranks
+    compute alone, and against one process that has the batches of all ranks as one.
+
+    ## Why it matters
+    A rank whose gradients are not averaged with the others trains a model of its own. A loss that is a sum instead
+    of a mean makes the step grow with the number of ranks. Both train without an error, and learn something else.
+
+    ## How we know
+    The same model, batch and seed with and without the wrap; the mean is made by plain all_reduce. Differences are
+    given as a share of the norm: up to 1e-4 in fp32 with TF32 off, 5e-2 in bf16 and fp16. The joined batch is
+    compared where the model has no BatchNorm and draws no random numbers (dropout), and for up to 16 ranks; a note
+    names what stands in the way. A model that does not repeat its own gradient is skipped.
+
+    ## Fix
+    - **you** call the wrapped model, not `model.module`; leave `no_sync()` before the last micro-batch; keep all
+      parameters known to DDP when it is made.
+    - **you** only the joined batch differs: let the loss be a mean over all samples (tokens), not a sum, and not a
+      mean of means where ranks have different numbers of tokens. DDP divides by the number of ranks: with `tokens`
+      summed up over ranks, `losses.sum() * world_size / tokens`.
+    - **you** the model computes otherwise by rank (TRN008), or clips in hooks of parameters: fix that.
+
+    ## Source
+    PyTorch, DistributedDataParallel; deepspeedai/DeepSpeed#5583, Lightning-AI/pytorch-lightning#20882,
+    karpathy/build-nanogpt#30.
+    """
+    yield from _wrong_ranks(cluster, found, "after one backward pass")
+    if not found.wrong:
+        yield from _joined(cluster, found, "the joined batch of all ranks")
+
+
+@rule("TRN005", "micro-batches add up to the batch that they are", worst=State.FAIL, over="", commands=_JOBS)
+@checked("accumulation")
+def micro_batches_add_up(cluster: Cluster, found: Gradients) -> Iterator[Finding]:
+    """
+    ## What
+    Two micro-batches, the first under `no_sync()`, against the mean over ranks of what each computes alone, and
+    against the two as one batch.
+
+    ## Why it matters
+    Gradient accumulation that synchronises the wrong pass, or divides by the wrong number, trains with gradients
+    of another batch size than the one that is written in the paper.
+
+    ## How we know
+    As TRN004, with the same tolerances; the joined batch holds both micro-batches of the rank.
+
+    ## Fix
+    - **you** `no_sync()` around all micro-batches but the last, forward pass included; divide the loss by their
+      number, or by the tokens of all of them.
+
+    ## Source
+    PyTorch, DistributedDataParallel.no_sync; Hugging Face, Gradient accumulation (Accelerate documentation).
+    """
+    yield from _wrong_ranks(cluster, found, f"over {found.micro_batches} micro-batches with no_sync")
+    if not found.wrong:
+        yield from _joined(cluster, found, "its micro-batches as one batch")
+
+
+def _wrong_ranks(cluster: Cluster, found: Gradients, when: str) -> Iterator[Finding]:
+    wrong = [one for one in found.errors if one.error is None or one.error > found.tolerance]
+    for one in wrong[:_SHOWN]:
+        yield _wrong(cluster, one, found, when)
+
+
+def _wrong(cluster: Cluster, one: RankError, found: Gradients, when: str) -> Finding:
+    told = f"{number(one.error)} of the norm"
+    more = f" (and {many(found.wrong - 1, 'other rank')})" if found.wrong > 1 else ""
+    return fail(
+        place(cluster, one.rank),
+        f"rank {one.rank} has other gradients than the mean of all ranks {when}: off by {told}{more}",
+        why="Its gradients are not synchronised with those of the others: it trains a model of its own.",
+        owner="job",
+        evidence=[
+            seen("difference, as a share of the norm", f"{told}; up to {found.tolerance:g} is rounding"),
+            seen("the parameter that adds most", one.parameter),
+        ],
+        fix=[
+            you("Call the wrapped model, and leave no_sync() before the last micro-batch.", "loss = ddp_model(x)")
+        ],
+    )
+
+
+def _joined(cluster: Cluster, found: Gradients, what: str) -> Iterator[Finding]:
+    if found.joined is None:
+        yield partly(f"not compared with {what}", found.not_joined)
+    elif found.joined <= found.tolerance:
+        told = f"off by {found.joined:.2g} of the norm, {found.samples} samples"
+        yield fine(Where(), f"gradients are those of one process on {what}: {told}", seen("difference", told))
+    else:
+        why, fix = _why_not_joined(cluster, found)
+        told = f"{found.joined:.3g} of the norm"
+        hooks = [seen("hooks on the gradients of", ", ".join(found.hooked[:_SHOWN]))] if found.hooked else []
+        yield (fail if builtin(cluster) else warn)(
+            Where(),
+            f"gradients are the mean over ranks, but not those of {what}: off by {told}",
+            why=why,
+            owner="job",
+            evidence=[seen("difference", f"{told}; up to {found.tolerance:g} is rounding"), *hooks],
+            fix=[fix],
+        )
+
+
+def _why_not_joined(cluster: Cluster, found: Gradients) -> tuple[str, Remedy]:
+    """By what else was seen: a model that differs by rank, hooks that change gradients, else the loss."""
+    checks = cluster.measurements.smoke.checks if cluster.measurements.smoke else None
+    if checks and checks.metric and not agrees(cluster, checks.metric):
+        return (
+            "The model computes something else on each rank for the same samples (TRN008), or the loss is no mean "
+            "over samples.",
+            you(
+                "Fix TRN008 first. What ranks must have alike belongs in a buffer, which DDP hands out, not in an "
+                "attribute.",
+                "self.register_buffer('scale', scale)",
+            ),
+        )
+    if found.hooked:
+        return (
+            "Hooks on parameters change the gradients of each rank before they are averaged, or the loss is no "
+            "mean over samples.",
+            you(
+                "Clip or scale after backward(), when gradients are averaged, not in hooks.",
+                "loss.backward(); torch.nn.utils.clip_grad_norm_(ddp_model.parameters(), 1.0)",
+            ),
+        )
+    return (
+        "The loss is not a mean over samples: the step depends on how many ranks share the batch.",
+        you(
+            "Let the loss be a mean over all samples (tokens) of all ranks; DDP divides by the number of ranks.",
+            "dist.all_reduce(tokens); loss = losses.sum() * dist.get_world_size() / tokens",
+        ),
+    )
+
+
+@rule("TRN010", "every parameter gets a gradient", worst=State.FAIL, over="", commands=_JOBS)
+@checked("unused")
+def every_parameter_gets_a_gradient(cluster: Cluster, found: Unused) -> Iterator[Finding]:
+    """
+    ## What
+    Parameters that want a gradient and have none after a backward pass on the first batch, by rank.
+
+    ## Why it matters
+    DDP waits for the gradient of every parameter. With one that never comes it stops in the next step, and names a
+    number instead of a parameter; where only some ranks lack it, the others wait until the timeout.
+
+    ## How we know
+    One pass of the model before the wrap, on every rank's own batch; nobody waits. The rest of the run then goes
+    on with `find_unused_parameters=True`. A note where that was asked for, and with FSDP, which does not wait.
+
+    ## Fix
+    - **you** take the layer out, use it, or freeze it (`requires_grad_(False)`) before the wrap.
+    - **you** it depends on the batch: `DistributedDataParallel(..., find_unused_parameters=True)`; TRN022 says
+      what that costs.
+
+    ## Source
+    PyTorch, DistributedDataParallel, find_unused_parameters; PyTorch, Autograd mechanics, requires_grad.
+    """
+    setup = cluster.measurements.smoke.setup if cluster.measurements.smoke else None
+    harmless = strategy(cluster) != "ddp" or (setup is not None and setup.find_unused)
+    for somewhere in (False, True):
+        unused = [one for one in found.unused if one.everywhere is not somewhere]
+        if unused:
+            yield _tolerated(cluster, unused) if harmless else _unused(cluster, found, unused)
+
+
+def _said(unused: list[UnusedParameter]) -> str:
+    names = ", ".join(one.name for one in unused[:_SHOWN])
+    more = f" and {len(unused) - _SHOWN} more" if len(unused) > _SHOWN else ""
+    return f"{names}{more} {'get' if len(unused) > 1 else 'gets'} no gradient"
+
+
+def _tolerated(cluster: Cluster, unused: list[UnusedParameter]) -> Finding:
+    told = "on any rank" if unused[0].everywhere else f"on {ranks(unused[0].ranks)}"
+    where = Where() if unused[0].everywhere else place(cluster, unused[0].ranks[0])
+    return note(where, f"{_said(unused)} {told}; nothing waits for it here", evidence=[seen("gradient", "none")])
+
+
+def _unused(cluster: Cluster, found: Unused, unused: list[UnusedParameter]) -> Finding:
+    first = unused[0]
+    told = "on any rank" if first.everywhere else f"on {ranks(first.ranks)}, and others do"
+    return fail(
+        Where() if first.everywhere else place(cluster, first.ranks[0]),
+        f"{_said(unused)} {told}",
+        why="DDP waits for it: the next step stops with an error"
+        + ("." if first.everywhere else ", or the other ranks wait until the timeout."),
+        owner="job",
+        evidence=[
+            seen("gradient after a backward pass of the bare model", f"none for {first.name}"),
+            seen("parameters without one", f"{found.count} of {found.parameters}"),
+        ],
+        fix=[
+            you(
+                "Take it out or freeze it; or let DDP search for it.",
+                "model = DistributedDataParallel(model, find_unused_parameters=True)",
+            )
+        ],
+    )
+
+
+@rule("TRN012", "loss and gradients are finite in the precision", worst=State.FAIL, over="", commands=_JOBS)
+@checked("precision")
+def finite_in_the_precision(cluster: Cluster, found: Precision) -> Iterator[Finding]:
+    """
+    ## What
+    Loss and gradients of the first batch in the precision that was asked for (`--precision`), on every rank.
+
+    ## Why it matters
+    An infinity or NaN on one rank reaches all of them with the next all_reduce; from then on every weight is NaN.
+
+    ## How we know
+    One forward and backward pass in autocast; fp16 with a constant loss scale of 1024. All gradients are seen.
+    The loss is compared with that in fp32: more than 5 % apart (`TRN012.percent`) is a warning.
+
+    ## Fix
+    - **you** fp16: bf16 where the GPU has it (Ampere and later), which has the range of fp32; else a GradScaler.
+    - **you** keep softmax, norms and losses in fp32 (autocast does so unless `.half()` was called on the model).
+    - **you** in fp32 too: check the named rank's batch for NaN and for divisions by zero.
+
+    ## Source
+    PyTorch, Automatic Mixed Precision package; NVIDIA, Train With Mixed Precision.
+    """
+    for one in found.bad[:_SHOWN]:
+        yield _infinite(cluster, found, one)
+    if found.bad or found.loss is None or found.full is None:
+        return
+    apart = abs(found.loss - found.full) / max(abs(found.full), 1e-12)
+    told = f"{number(found.loss)} in {found.precision}, {number(found.full)} in fp32"
+    if apart <= cluster.policy.thresholds.get("TRN012.percent", 5.0) / 100:
+        yield fine(Where(), f"loss and gradients are finite; the loss is {told}", seen("loss", told))
+        return
+    yield warn(
+        Where(),
+        f"the loss is {told}",
+        why="The precision changes the result more than rounding does: some value is out of its range.",
+        owner="job",
+        evidence=[seen("loss of rank 0's first batch", told)],
+        fix=[you("Keep softmax, norms and the loss in fp32.", "with torch.autocast('cuda', enabled=False): ...")],
+    )
+
+
+def _infinite(cluster: Cluster, found: Precision, one: NotFinite) -> Finding:
+    names = ", ".join(one.parameters[:_SHOWN])
+    what = "the loss" if one.loss else f"the gradient of {names}"
+    more = f" (so on {found.count - 1} other ranks)" if found.count > 1 else ""
+    return fail(
+        place(cluster, one.rank),
+        f"in {found.precision} {what} is infinite or no number on rank {one.rank}{more}",
+        why="The next all_reduce gives it to all ranks, and every weight becomes no number.",
+        owner="job",
+        evidence=[seen("not finite", f"{'loss; ' if one.loss else ''}{names or 'no gradient'}")],
+        fix=[you("Take bf16, or a GradScaler with fp16.", "ncclcheck smoke --precision bf16")],
+    )

@@ -1,0 +1,114 @@
+"""TRN: a run that goes on from the user's own checkpoint functions is the run that was saved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ncclcheck.probes.facts import Cluster
+from ncclcheck.probes.facts.training import Lost, OwnCheckpoint
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, fine, note, seen, warn, you
+from ncclcheck.reports.judgement.rule import rule
+from ncclcheck.reports.subjects.training.trained import checked, ranks
+
+_SHOWN = 4
+_GENERATORS = (
+    "saved['rng'] = torch.get_rng_state()  # one a rank",
+    "torch.set_rng_state(saved['rng'])",
+)
+
+
+@rule("TRN029", "the given checkpoint functions restore the run", worst=State.WARN, over="", commands=("smoke",))
+@checked("own_checkpoint")
+def own_checkpoint(_cluster: Cluster, found: OwnCheckpoint) -> Iterator[Finding]:
+    """
+    ## What
+    The functions given with `--checkpoint-save` and `--checkpoint-load`, called on every rank as
+    `save(model, state, path)` and `load(model, state, path)` with the wrapped model and the dict `state` of
+    `--step`: a run that goes on from them against the run that saved.
+
+    ## Why it matters
+    A scheduler, a GradScaler, an average or a counter that is not in the checkpoint begins anew after every
+    resume: the learning rate warms up again, and the curve has a step where the job was restarted.
+
+    ## How we know
+    Three steps, a save, and three more steps. Then a new model and a new `state`, made by one step; all generators
+    at another seed; load; and the same three steps. Compared are what `state` and the attributes of the model's
+    modules hold right after loading, and the parameters at the end, within 1e-4 of their norm and with the same
+    random numbers in both runs. What is neither an entry of a
+    state_dict nor a whole number, and changes no parameter, is a note; so are random generators: dropout and
+    augmentation go on otherwise than they would have.
+
+    ## Fix
+    - **you** put the named object's state_dict() into the checkpoint and load it on every rank.
+    - **you** a counter of the model belongs in a buffer (`register_buffer`), one of the loop in the checkpoint.
+
+    ## Source
+    PyTorch, Saving and loading a general checkpoint; huggingface/accelerate, Checkpointing (random states).
+    """
+    held = [one for one in found.lost if one.kind in ("state", "counter")]
+    others = [one for one in found.lost if one not in held]
+    if held or found.off:
+        lost = held or others
+        end = f"{found.parameter} is off by {found.off:.2g} of its norm {found.steps} steps later"
+        yield warn(
+            Where(),
+            f"a run resumed by the given functions is not the one that was saved: {_said(lost)}"
+            + (f"; {end}" if found.off else ""),
+            why="What is not restored begins anew after every restart of the job.",
+            owner="job",
+            evidence=[
+                *(seen(one.name, f"is another after loading, on {ranks(one.ranks)}") for one in lost[:_SHOWN]),
+                seen("parameters after further steps", end if found.off else "are the same"),
+            ],
+            fix=[_fix(lost)],
+        )
+    elif others:
+        told = f"not restored by the given functions, without an effect on parameters: {_names(others)}"
+        yield note(Where(), told, evidence=[seen("after loading", _names(others))])
+    if found.unseeded:
+        yield note(
+            Where(),
+            "the given functions restore no random generator, and the steps draw random numbers",
+            why="Dropout and augmentation go on otherwise after a resume; two runs cannot be compared bit by bit.",
+            owner="job",
+            evidence=[seen("torch's generator after loading", "is not the one at the save")],
+            fix=[you("Save the generators of each rank, if a run must be repeatable.", *_GENERATORS)],
+        )
+    if not found.lost and not found.off and not found.unseeded:
+        told = f"{found.steps} steps after loading are those of the run that saved"
+        yield fine(Where(), told, seen("the given checkpoint functions", told))
+
+
+def _names(lost: Sequence[Lost]) -> str:
+    more = f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
+    return ", ".join(one.name for one in lost[:_SHOWN]) + more
+
+
+def _said(lost: Sequence[Lost]) -> str:
+    if not lost:
+        return "something outside of `state` and of every state_dict differs"
+    return f"{_names(lost)} {'is' if len(lost) == 1 else 'are'} not restored"
+
+
+def _fix(lost: Sequence[Lost]) -> Remedy:
+    if not lost:
+        return you("Search for numbers that the step or the model keeps in globals or closures, and save them.")
+    first = lost[0]
+    if first.kind == "attribute":
+        name = first.name.rpartition(".")[2]
+        return you(
+            f"Keep {name} in a buffer, which state_dict() holds.",
+            f"self.register_buffer('{name}', torch.tensor(0))",
+        )
+    name = first.name.partition(".")[0]
+    if first.kind != "state":
+        return you(
+            f"Save {name} with the rest, and set it on every rank.",
+            f"saved['{name}'] = state['{name}']",
+            f"state['{name}'] = saved['{name}']",
+        )
+    return you(
+        f"Save the state_dict of {name}, and load it on every rank.",
+        f"saved['{name}'] = state['{name}'].state_dict()",
+        f"state['{name}'].load_state_dict(saved['{name}'])",
+    )

@@ -1,0 +1,190 @@
+"""TRN: the user's own step keeps ranks alike, and its gradients are those of one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import Cluster
+from ncclcheck.probes.facts.training import Differing, OwnStep
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, fail, fine, seen, warn, you
+from ncclcheck.reports.judgement.rule import rule
+from ncclcheck.reports.subjects.training.trained import checked, partly, place, ranks
+
+
+@rule("TRN027", "the given step keeps all ranks alike", worst=State.FAIL, over="", commands=("smoke",))
+@checked("own_step")
+def own_step(cluster: Cluster, found: OwnStep) -> Iterator[Finding]:
+    """
+    ## What
+    The function given with `--step`, called as `step(model, batch, state)` with the wrapped model: some steps with
+    its own optimizer, scheduler, clipping, GradScaler and averages, which it keeps in the dict `state`.
+
+    ## Why it matters
+    A scheduler that steps on rank 0 only, a loss divided by the world size, or gradients that are clipped before
+    they are averaged raise no error: the ranks train different models, or with another learning rate than is set.
+
+    ## How we know
+    Parameters are compared bit by bit over ranks, and the entries of whatever in `state` has a state_dict() and is
+    there on all ranks (an average kept on rank 0 alone is left out, and so are BatchNorm's statistics). The
+    gradients that its optimizer is given in the first step are compared with those of the same step in one process
+    on the batches of all ranks, where the world has one rank: up to 1e-3 of the norm is rounding, in autocast
+    5e-2.
+
+    Calls of torch's clipping before `scaler.unscale_` are seen by name.
+
+    ## Fix
+    - **you** step optimizer, scheduler, scaler and averages on every rank.
+    - **you** DDP divides by the number of ranks: don't divide the loss again; clip after backward().
+
+    ## Source
+    PyTorch, DistributedDataParallel; PyTorch, Automatic Mixed Precision examples, Gradient clipping.
+    """
+    apart = [one for one in found.parameters.differing if not one.local]
+    if apart:
+        first = apart[0]
+        yield fail(
+            place(cluster, first.ranks[0]),
+            f"after {found.steps} of the given steps {ranks(first.ranks, first.count)} "
+            f"{'has' if first.count == 1 else 'have'} other parameters: "
+            f"{', '.join(one.name for one in apart[:3])}",
+            why=_why_apart(found),
+            owner="job",
+            evidence=[
+                *(seen(f"bits of {one.name}", f"differ on {ranks(one.ranks, one.count)}") for one in apart[:3]),
+                *(seen(one.name, f"differs on {ranks(one.ranks, one.count)}") for one in _first_to_differ(found)),
+                *(seen("optimizer steps by rank", ", ".join(map(str, found.taken[:8]))) for _ in found.taken[:1]),
+            ],
+            fix=[_fix_apart(found)],
+        )
+    elif found.state:
+        one = found.state[0]
+        yield warn(
+            place(cluster, one.ranks[0]),
+            f"after {found.steps} of the given steps {one.name} of the step's state is another on "
+            f"{ranks(one.ranks, one.count)}",
+            why="What only some ranks update is wrong where another rank reads it or saves it.",
+            owner="job",
+            evidence=[seen(each.name, f"differs on {ranks(each.ranks, each.count)}") for each in found.state[:5]],
+            fix=[you("Update it on every rank, or make it on rank 0 only.")],
+        )
+    wrong = [*_in_one_process_too(found)]
+    yield from wrong
+    if found.not_joined and not found.taken:
+        yield partly("its gradients were not compared with those of one process", found.not_joined)
+    elif found.off is not None and found.off > found.tolerance and not found.unaveraged:
+        yield _other_gradients(cluster, found)
+    elif not apart and not found.state and not wrong:
+        told = f"{found.steps} steps; gradients off by {found.off or 0.0:.2g} of the norm"
+        yield fine(Where(), told, seen("the given step", told))
+
+
+def _cause(found: OwnStep) -> str:
+    """The first thing of the step's state that differs and is not a consequence of other parameters."""
+    names = [one.name for one in found.state if ".state." not in one.name and ".module." not in one.name]
+    return min(names, key=lambda name: "sched" not in name, default="")
+
+
+def _why_apart(found: OwnStep) -> str:
+    if found.taken:
+        counts = ", ".join(f"{steps} on rank {rank}" for rank, steps in enumerate(found.taken[:4]))
+        return f"The optimizers of ranks took different numbers of steps: {counts}."
+    if found.unaveraged:
+        return "Gradients are not averaged over ranks: each optimizer was given those of its own rank."
+    if cause := _cause(found):
+        return f"{cause} differs as well: the ranks train different models from here on, without an error."
+    return "The ranks train different models from here on, without an error."
+
+
+def _fix_apart(found: OwnStep) -> Remedy:
+    if found.taken:
+        return you(
+            "Let all ranks decide alike whether a step is left out.",
+            "bad = torch.tensor(float(skip), device=loss.device)\n"
+            "dist.all_reduce(bad, op=dist.ReduceOp.MAX)\nif not bad:\n    optimizer.step()",
+        )
+    if found.unaveraged:
+        return you(
+            "Call the wrapped model itself, and leave no_sync() before the last backward pass of a step.",
+            "loss = loss_fn(model(x), y)  # not model.module(x)",
+        )
+    name = _cause(found).partition(".")[0]
+    if name and "sched" in name:
+        return you(f"Call {name}.step() on every rank.", f"{name}.step()  # outside of `if rank == 0`")
+    return you("Step the optimizer and its scheduler on every rank, with the same values.")
+
+
+def _in_one_process_too(found: OwnStep) -> Iterator[Finding]:
+    """What is wrong with the step whatever the number of ranks."""
+    if found.clipped_scaled:
+        yield _clipped_scaled()
+    if found.idle:
+        yield warn(
+            Where(),
+            f"{found.steps} of the given steps change no parameter",
+            why="Nothing is trained.",
+            owner="job",
+            evidence=[seen("bits of all parameters", "are those of before the steps, on all ranks")],
+            fix=[
+                you(
+                    "Give the optimizer the parameters of the model that the step is called with.",
+                    "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)",
+                )
+            ],
+        )
+    elif found.stale:
+        yield warn(
+            Where(),
+            "the given step adds its gradients to those of the step before",
+            why="The optimizer has used these already: each step goes on with the sum of all gradients so far.",
+            owner="job",
+            evidence=[seen("gradient of the first parameter as a new step's first one arrives", "is not zero")],
+            fix=[you("Clear gradients once a step.", "optimizer.step()\noptimizer.zero_grad(set_to_none=True)")],
+        )
+
+
+def _clipped_scaled() -> Finding:
+    told = (
+        "clip_grad_norm_ or clip_grad_value_ came after scaler.scale(loss) and before scaler.unscale_(optimizer)"
+    )
+    return warn(
+        Where(),
+        "the given step clips gradients while they are still multiplied by GradScaler's factor",
+        why="Their norm is thousands of times too large then, so every step is clipped to almost nothing.",
+        owner="job",
+        evidence=[seen("calls in the first step", told)],
+        fix=[
+            you(
+                "Call unscale_ between backward and clipping.",
+                "scaler.unscale_(optimizer)\ntorch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
+                "scaler.step(optimizer)",
+            )
+        ],
+    )
+
+
+def _first_to_differ(found: OwnStep) -> list[Differing]:
+    """What is not the optimizer's own moments comes first: these follow from whatever else differs."""
+    return sorted(found.state, key=lambda one: ".state." in one.name)[:3]
+
+
+def _other_gradients(cluster: Cluster, found: OwnStep) -> Finding:
+    world, ratio = cluster.job.ranks, found.ratio or 0.0
+    scaled = abs(ratio * world - 1) < 0.01 and found.off is not None and abs(found.off - abs(1 - ratio)) < 0.01
+    if scaled:
+        why = f"They are smaller by the number of ranks ({world}): the loss is divided by it, and DDP averages."
+        fix = you("Leave the division out.", "loss.backward()  # not loss / world_size")
+    else:
+        why = "Gradients are clipped or scaled before they are averaged, or the loss is no mean over samples."
+        fix = you(
+            "Clip after backward(), when DDP has averaged; let the loss be a mean over the samples of all ranks.",
+            "loss.backward(); torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+        )
+    told = f"off by {found.off:.3g} of the norm, {ratio:.3g} times as large"
+    return warn(
+        Where(),
+        f"the optimizer of the given step gets other gradients than in one process: {told}",
+        why=why,
+        owner="job",
+        evidence=[seen("gradients at optimizer.step()", told)],
+        fix=[fix],
+    )

@@ -1,0 +1,100 @@
+"""TRN: a metric that is summed up over ranks is that of the whole, and generators of ranks differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import Cluster
+from ncclcheck.probes.facts.training import Generators, Metric, SharedStream
+from ncclcheck.reports.judgement.findings import Finding, State, Where, fail, fine, seen, warn, you
+from ncclcheck.reports.judgement.rule import NothingToJudge, rule
+from ncclcheck.reports.subjects.training.trained import agrees, checked, number, place, ranks
+
+_JOBS = ("smoke",)
+
+
+@rule("TRN008", "a metric summed up over ranks is that of the whole", worst=State.FAIL, over="", commands=_JOBS)
+@checked("metric")
+def the_metric_of_the_whole(cluster: Cluster, found: Metric) -> Iterator[Finding]:
+    """
+    ## What
+    The mean loss of the trained model: each rank on its own batch, summed up by all_reduce, and one process on the
+    batches of all ranks.
+
+    ## Why it matters
+    Validation decides when training stops and which checkpoint is kept. Ranks whose models or buffers have drifted
+    apart report the mean of several models, of which none is the one that is saved.
+
+    ## How we know
+    Loss times samples and samples are summed up in float64, with the model in `eval()`. More than 1e-4 apart
+    (`TRN008.relative`) is a failure. Not checked with FSDP and for more than 16 ranks.
+
+    ## Fix
+    - **you** TRN003 and TRN004 name ranks with other weights. With BatchNorm, use SyncBatchNorm or hand out rank
+      0's statistics before validation.
+    - **you** sum up sums and counts, never means: the last batches of ranks differ in size.
+
+    ## Source
+    PyTorch, torch.distributed.all_reduce; PyTorch, SyncBatchNorm; pytorch/pytorch#25162.
+    """
+    told = f"{number(found.reduced)} by all_reduce, {number(found.whole)} in one process, {found.samples} samples"
+    if agrees(cluster, found):
+        yield fine(Where(), f"mean loss: {told}", seen("mean loss", told))
+        return
+    yield fail(
+        Where(),
+        f"the mean loss over ranks is not that of the whole: {told}",
+        why="The ranks hold different models, or one of them gives no number: the metric is that of no model.",
+        owner="job",
+        evidence=[seen("mean loss", told)],
+        fix=[
+            you("See TRN003 and TRN004 for the rank; sum up sums and counts.", "dist.all_reduce(total_and_count)")
+        ],
+    )
+
+
+@rule("TRN009", "each rank draws random numbers of its own", worst=State.WARN, over="", commands=_JOBS)
+@checked("generators")
+def own_random_numbers(cluster: Cluster, found: Generators) -> Iterator[Finding]:
+    """
+    ## What
+    The states of Python's, numpy's and torch's global generators on all ranks, after the data were made and after
+    training steps.
+
+    ## Why it matters
+    With the same stream on every rank all draw the same augmentation and the same dropout mask: W ranks see one
+    augmented batch W times, not W different ones.
+
+    ## How we know
+    Every rank is given a seed of its own before your data factory is called. A state that is then the same on
+    several ranks was set by the factory, or, after steps, by the loop of dataset and model. Workers of the loader
+    draw their seed from torch's generator, so they share what ranks share. States are hashed, nothing is drawn.
+
+    ## Fix
+    - **you** seed by rank where data are made: `torch.manual_seed(seed + rank)`; the same seed on all ranks is for
+      the making of the model only.
+
+    ## Source
+    huggingface/transformers#37932; PyTorch, Reproducibility; PyTorch, torch.utils.data, Randomness in
+    multi-process data loading.
+    """
+    if cluster.job.ranks == 1:
+        raise NothingToJudge("one rank has no peers")
+    told: set[tuple[str, tuple[int, ...]]] = set()
+    for one in found.shared:
+        if (one.generator, tuple(one.ranks)) not in told:
+            told.add((one.generator, tuple(one.ranks)))
+            yield _shared(cluster, one)
+
+
+def _shared(cluster: Cluster, one: SharedStream) -> Finding:
+    when = "after the data were made" if one.when == "made" else "after training steps"
+    call = {"python": "random.seed", "numpy": "numpy.random.seed"}.get(one.generator, "torch.manual_seed")
+    return warn(
+        place(cluster, one.ranks[-1]),
+        f"{ranks(one.ranks, one.count)} have the same state of {one.generator}'s generator {when}",
+        why="They draw the same augmentation and the same dropout masks.",
+        owner="job",
+        evidence=[seen(f"state of {one.generator}'s generator", f"the same on {ranks(one.ranks, one.count)}")],
+        fix=[you("Seed by rank where data are made.", f"{call}(seed + rank)")],
+    )

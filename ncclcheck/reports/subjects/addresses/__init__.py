@@ -1,0 +1,1 @@
+"""Names and addresses: who has which, and whom it misleads."""

@@ -1,0 +1,51 @@
+"""An address in the subnet of the others, for a node on the same wire that has one in another subnet."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Collection, Iterable, Iterator
+from shlex import quote
+
+from ncclcheck.probes.facts import Address, Node, Resolution, at
+from ncclcheck.reports.judgement.findings import Remedy, admin
+from ncclcheck.reports.subjects.addresses import hosts_file
+from ncclcheck.reports.subjects.nccl import lan
+
+
+def offer(
+    nodes: Iterable[Node], node: Node, interface: str, held: Address, network: lan.IPNetwork, peer: str
+) -> list[Remedy]:
+    """Its own number in the subnet of the peer, where that is nobody's. The old address stays, behind the new one:
+
+    NCCL and gloo take the first.
+    """
+    bare = _same_number(network, held.address, {one for each in nodes for one in _addresses(each)})
+    if not bare:
+        return []
+    old, device, on = f"{held.address}/{held.prefix}", quote(interface), f"on {node.name}"
+    name = at(node, "host.own_name")
+    by_old = isinstance(name, Resolution) and held.address in name.addresses
+    return [
+        admin(
+            f"If {node.name} and {peer} are on one wire, with no router between them, give {interface} an "
+            "address of that subnet and put the old one behind it, here and in the network configuration. Routes "
+            "through the old one go with it: see them before.",
+            f"ping -c 2 {bare}   # on {peer}: no answer means that the address is free",
+            f"ip route show dev {device}   # {on}",
+            f"ip addr add {bare}/{network.prefixlen} dev {device} && ip addr del {old} dev {device} && "
+            f"ip addr add {old} dev {device}   # {on}",
+            *([f"{hosts_file.named(name.name, bare, [held.address])}   # on every node"] if by_old else []),
+        )
+    ]
+
+
+def _addresses(node: Node) -> Iterator[str]:
+    return (held.address for one in lan.interfaces(node) for held, _ in lan.global_networks(one))
+
+
+def _same_number(network: lan.IPNetwork, old: str, taken: Collection[str]) -> str:
+    """Empty where that is no host's number, or another node has it."""
+    own, last = ipaddress.ip_address(old), int(network.hostmask)
+    number = int(own) & last
+    found = str(network.network_address + number)
+    return "" if own.version != network.version or number in (0, last) or found in taken else found

@@ -1,0 +1,97 @@
+"""Prefix lengths that differ on one wire: who is taken for near and is far."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from shlex import quote
+
+from ncclcheck.probes.facts import Address
+from ncclcheck.reports.judgement.findings import Finding, Remedy, Where, admin, fail, seen, warn
+from ncclcheck.reports.subjects.nccl import lan
+from ncclcheck.reports.subjects.nccl.ways import Outcome, Subnet, Ways
+from ncclcheck.reports.text.fold import fold_names
+
+
+def findings(ways: Ways, subnets: list[Subnet]) -> Iterator[Finding]:
+    """One a node whose prefix length differs from that of the larger, or narrower, subnet on its wire."""
+    for other in subnets[1:]:
+        mains = [main for main in subnets[: other.place] if _may_be_one_wire(main, other)]
+        for link in other.links if mains else ():
+            near = [main for main in mains if ways.way(link, other, main)[0] is Outcome.LINK]
+            own = [main for main in near if ipaddress.ip_address(link.address) in main.network]
+            if near:
+                yield _prefix(ways, link, other, (own or near)[0], subnets)
+
+
+def _may_be_one_wire(one: Subnet, other: Subnet) -> bool:
+    single = max(one.network.prefixlen, other.network.prefixlen) == one.network.max_prefixlen
+    return not single and one.version == other.version and one.network.overlaps(other.network)
+
+
+def _prefix(ways: Ways, link: lan.Link, other: Subnet, main: Subnet, subnets: list[Subnet]) -> Finding:
+    name = link.interface.name
+    lost = _lost_by_prefix(ways, link, main, subnets)
+    far = fold_names(one.node for one in lost)
+    level = fail if lost else warn
+    what = (
+        f"{name} has the prefix length /{link.network.prefixlen} on a wire where {main.network} is that of "
+        f"{fold_names(sorted(main.nodes))}"
+    )
+    return level(
+        Where(node=link.node, device=name, peer=(lost or main.links)[0].node),
+        f"{what}, so that it takes {far} for a neighbour, and nothing passes between them" if lost else what,
+        why="What goes to such a node is never given to the router: ranks wait for each other without a word."
+        if lost
+        else "These nodes find each other now; others that one side takes for near and the other for far do not.",
+        owner="node",
+        evidence=[
+            seen(link.node, f"{name} {link.address}, {link.network}"),
+            seen("the others", main.network),
+            *(seen("TCP connect", f"{link.node} to {one.node} ({one.address}) fails") for one in lost[:2]),
+        ],
+        fix=[
+            put_right(link.node, name, link.held, main.network.prefixlen)
+            if lost or len(main.nodes) > len(other.nodes)
+            else _which(link, main)
+        ],
+    )
+
+
+def _which(link: lan.Link, main: Subnet) -> Remedy:
+    """As many nodes have the one as the other: no command could know whom to change."""
+    first = main.links[0]
+    return admin(
+        f"As many nodes have /{main.network.prefixlen} as /{link.network.prefixlen}: the plan of the network, or "
+        "its DHCP server, says which is right; give it to the others.",
+        f"ip -br addr show dev {quote(link.interface.name)}   # on {link.node}",
+        f"ip -br addr show dev {quote(first.interface.name)}   # on {first.node}",
+    )
+
+
+def put_right(node: str, device: str, held: Address, prefix: int) -> Remedy:
+    """The right one first, so that the address itself is never gone."""
+    return admin(
+        "Give it the prefix length of the others, and keep it in the network configuration. Routes by a gateway "
+        "that only the old one reached go with it: see them before.",
+        f"ip route show dev {quote(device)}   # on {node}",
+        f"ip addr add {held.address}/{prefix} dev {quote(device)} && "
+        f"ip addr del {held.address}/{held.prefix} dev {quote(device)}   # on {node}",
+    )
+
+
+def _lost_by_prefix(ways: Ways, link: lan.Link, main: Subnet, subnets: list[Subnet]) -> list[lan.Link]:
+    """Nodes that this one takes for near and does not reach, though those of the right subnet do, if they try."""
+    if ways.found is None:
+        return []
+    at_home = ipaddress.ip_address(link.address) in main.network
+    lost = []
+    for subnet in subnets:
+        if at_home and subnet is main:
+            continue
+        for one in subnet.links:
+            near = one.node != link.node and ipaddress.ip_address(one.address) in link.network
+            witnesses = {ways.found.passes(node, [one.node]) for node in main.nodes - {one.node}} - {None}
+            if near and ways.found.passes(link.node, [one.node]) is False and witnesses in (set(), {True}):
+                lost.append(one)
+    return lost

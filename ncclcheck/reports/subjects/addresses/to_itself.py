@@ -1,0 +1,58 @@
+"""Nodes that do not reach their own address: the ranks of one node, and rank 0 its own store, call by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ncclcheck.probes.facts import Cluster, Connect, Node, at, value_or
+from ncclcheck.reports.judgement.findings import Finding, Remedy, Where, admin, fail, seen
+from ncclcheck.reports.subjects.links import firewall
+from ncclcheck.reports.subjects.nccl import lan
+
+_CHAINS = (
+    'awk \'/^table/{t=$2" "$3} /chain/{c=$2} /filter hook (input|output)/{print ($4=="input"?"iif":"oif"), t,c}\''
+)
+_BAD = ("timed_out", "unreachable", "refused", "not_sent")
+
+
+def findings(cluster: Cluster, links: Mapping[str, lan.Link]) -> Iterator[Finding]:
+    """One for each of them."""
+    nodes = {node.name: node for node in cluster.nodes}
+    for reach in cluster.measurements.reach:
+        own = reach.own
+        if reach.node not in links or not isinstance(own, Connect) or own.outcome not in _BAD:
+            continue
+        node = nodes[reach.node]
+        lo = [one for one in lan.interfaces(node) if one.kind == "loopback"]
+        down = bool(lo) and all(one.up is False for one in lo)
+        why = "its interface lo is down" if down else f"what it sends to itself by lo is lost{_filters(node)}"
+        yield fail(
+            Where(node=reach.node, device="lo"),
+            f"{reach.node} cannot connect to its own address {reach.address}: {why}",
+            why="Rank 0 connects to its own store by this address, and so do the ranks of one node to each other; "
+            "other nodes reach it, so that only this node's ranks wait.",
+            owner="node",
+            evidence=[seen(f"TCP connect from {reach.node} to itself", own.detail or own.outcome)],
+            fix=[_up(reach.node) if down else _let_pass(reach.node)],
+        )
+
+
+def _filters(node: Node) -> str:
+    if value_or(at(node, "network.filters"), []):
+        found = [*firewall.harmful(node, "input"), *firewall.harmful(node, "output")]
+        return f" ({firewall.shown(found[0])})" if found else ""
+    return ", most often by its own packet filter"
+
+
+def _up(node: str) -> Remedy:
+    return admin("Bring it up.", f"ip link set dev lo up   # on {node}")
+
+
+def _let_pass(node: str) -> Remedy:
+    return admin(
+        "Let the host talk to itself. Only the line of the tool that keeps the rules there has an effect, until "
+        "they are loaded again: then put the same into its own file.",
+        "nft list ruleset | grep -nE 'table|chain|hook|drop|reject|lo'   # on " + node,
+        f"nft list chains | {_CHAINS} | while read w c; do nft insert rule $c $w lo accept; done   # on {node}",
+        f"iptables -I INPUT -i lo -j ACCEPT; iptables -I OUTPUT -o lo -j ACCEPT   # on {node}",
+    )

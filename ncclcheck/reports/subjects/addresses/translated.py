@@ -1,0 +1,83 @@
+"""Nodes that others see under another address than they have: something on the way writes another sender (NAT)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from ipaddress import ip_address, ip_network
+from shlex import quote
+
+from ncclcheck.probes.facts import Cluster, Node, PolicyRule, at, value_or
+from ncclcheck.reports.judgement.findings import Finding, Where, admin, fail, note, seen, warn, you
+from ncclcheck.reports.subjects.failures import held_up
+from ncclcheck.reports.subjects.links import detours, firewall
+from ncclcheck.reports.subjects.links.reached import Reached, reached
+from ncclcheck.reports.subjects.nccl import lan
+from ncclcheck.reports.text.fold import fold_names
+
+
+def findings(cluster: Cluster, found: Reached, links: Mapping[str, lan.Link]) -> Iterator[Finding]:
+    """One a node and address. Within one subnet nobody means it; between subnets a gateway may."""
+    hosts = {node.name: node for node in cluster.nodes}
+    told: dict[tuple[str, str, str], list[str]] = {}
+    for (a, b), peer in found.seen.items():
+        source, seen_as = value_or(peer.source, ""), value_or(peer.seen_as, "")
+        if source and seen_as and source != seen_as and a in hosts:
+            told.setdefault((a, source, seen_as), []).append(b)
+    for (node, source, seen_as), peers in told.items():
+        if device := held_up.holder(cluster, node, seen_as):
+            yield _by_another(cluster, hosts[node], device, source, seen_as, peers)
+            continue
+        near = node in links and all(b in links and links[b].network == links[node].network for b in peers)
+        own = firewall.writing(hosts[node])
+        level = warn if near else note
+        fix = admin("Leave the job's network out of the translation.", "nft list ruleset", "iptables -t nat -S")
+        if own and near:
+            fix = firewall.let_pass(own, "output", str(links[node].network))
+        sees = "see" if len(peers) > 1 else "sees"
+        who = f"{node} itself" if own else "something on the way"
+        yield level(
+            Where(node=node, device=found.interface(node) or None),
+            f"{fold_names(peers)} {sees} what {node} sends from {source} as coming from {seen_as}: "
+            f"{who} writes another sender on it (NAT)",
+            why="Who answers to that address, or lets in by address, has to do with another machine.",
+            owner="node" if own else "site",
+            evidence=[
+                seen(f"getpeername(2) on {peers[0]}", seen_as),
+                seen(f"getsockname(2) on {node}", source),
+                *(seen(f"nft list ruleset on {node}", firewall.shown(one)) for one in own[:4]),
+            ],
+            fix=[fix],
+        )
+
+
+def _by_another(cluster: Cluster, node: Node, device: str, source: str, seen_as: str, peers: list[str]) -> Finding:
+    """Nobody translates: it is sent by another interface of its own, as a policy rule or a route wants it."""
+    rules = [one for one in value_or(at(node, "network.rules"), []) if one.action.startswith("lookup")]
+    slow = detours.slow_words(cluster, node.name, peers)
+    found = reached(cluster)
+    address = found.seen[node.name, peers[0]].address if found else peers[0]
+    return (fail if slow else warn)(
+        Where(node=node.name, device=device, peer=peers[0]),
+        f"{node.name} sends to {fold_names(peers)} by its {device}, not from {source}: there it is seen as "
+        f"{seen_as}{slow}",
+        why="The job runs over another network than the chosen one: a tunnel, or a slow one for management.",
+        owner="node",
+        evidence=[
+            seen(f"getpeername(2) on {peers[0]}", seen_as),
+            seen(f"addresses of {node.name}", f"{seen_as} is on {device}"),
+            *(seen("policy rule", f"{one.priority}: {one.selector} {one.action}") for one in rules[:4]),
+        ],
+        fix=[
+            admin(
+                "Take the rule or route away that leads there, here and in the network configuration.",
+                *(f"ip rule del pref {one.priority}" for one in rules if _is_for(one, address)),
+            ),
+            you("See which it is.", "ip rule", f"ip route get {quote(address)} ipproto tcp dport 29500"),
+        ],
+    )
+
+
+def _is_for(rule: PolicyRule, address: str) -> bool:
+    """A rule that names the peer, or a network of it: one for all would be more than this case."""
+    to = ip_network(rule.destination, strict=False) if rule.destination else None
+    return to is not None and ip_address(address) in to

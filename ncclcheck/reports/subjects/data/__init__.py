@@ -1,0 +1,1 @@
+"""What was seen of the user's dataset."""

@@ -1,0 +1,64 @@
+"""What nodes saw of the user's dataset, for rules: those whose facts are known, and a word on the others."""
+
+from __future__ import annotations
+
+from ncclcheck.probes.facts import Cluster, Unread
+from ncclcheck.probes.facts.data import Content, DataReport, Made, Resources, Speed
+from ncclcheck.reports.judgement.findings import Finding, Where, seen, unknown
+from ncclcheck.reports.judgement.rule import NothingToJudge
+
+
+def resources(cluster: Cluster, *needs: str) -> tuple[list[tuple[str, Resources]], list[Finding]]:
+    """Node by node, where all of these facts are known; what could not be read. Raises NothingToJudge."""
+    looked = [(one.node, one.resources) for one in cluster.measurements.data if one.resources is not None]
+    if not looked:
+        raise NothingToJudge(why_not(cluster.measurements.data, "resources"))
+    gaps = [(node, need, fact) for node, held in looked if (gap := _gap(held, needs)) for need, fact in [gap]]
+    lacking = {node for node, _, _ in gaps}
+    if len(lacking) == len(looked) and all(fact.kind == "absent" for _, _, fact in gaps):
+        raise NothingToJudge(gaps[0][2].why)
+    unread = [_unread(node, need, fact) for node, need, fact in gaps if fact.kind != "absent"]
+    return [(node, held) for node, held in looked if node not in lacking], unread
+
+
+def speeds(cluster: Cluster) -> list[tuple[str, Speed]]:
+    """Node by node. Raises NothingToJudge."""
+    looked = [(one.node, one.speed) for one in cluster.measurements.data if one.speed is not None]
+    if not looked:
+        raise NothingToJudge(why_not(cluster.measurements.data, "speed"))
+    return looked
+
+
+def contents(cluster: Cluster) -> list[tuple[str, Made, Content]]:
+    """Node by node, what the factory gave and what was seen of its samples. Raises NothingToJudge."""
+    looked = [(one.node, one.made or Made(), one.content) for one in cluster.measurements.data if one.content]
+    if not looked:
+        raise NothingToJudge(why_not(cluster.measurements.data, "content"))
+    return looked
+
+
+def samples(cluster: Cluster) -> list[tuple[str, Made, Content]]:
+    """The same, of nodes on which samples could be read. Raises NothingToJudge."""
+    found = [(node, made, content) for node, made, content in contents(cluster) if content.leaves]
+    if not found:
+        raise NothingToJudge("no sample could be read")
+    return found
+
+
+def why_not(reports: list[DataReport], aspect: str) -> str:
+    """Why nobody looked at an aspect."""
+    reasons = [entry.why for report in reports for entry in report.unseen if entry.aspect == aspect]
+    return reasons[0] if reasons else "no dataset was examined"
+
+
+def _gap(held: Resources, needs: tuple[str, ...]) -> tuple[str, Unread] | None:
+    return next(((need, fact) for need in needs if type(fact := getattr(held, need)) is Unread), None)
+
+
+def _unread(node: str, need: str, fact: Unread) -> Finding:
+    return unknown(
+        Where(node=node),
+        f"{need} could not be read: {fact.why}",
+        why="What was not seen is neither well nor broken.",
+        evidence=[seen(need, f"{fact.kind}: {fact.why}")],
+    )

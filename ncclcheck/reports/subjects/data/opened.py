@@ -1,0 +1,113 @@
+"""Lines that open, or allocate, in each worker what the user's class makes in __init__: for DAT004 and DAT005."""
+
+from __future__ import annotations
+
+import re
+
+from msgspec.structs import replace
+
+from ncclcheck.probes.facts.data import Content, Made
+from ncclcheck.probes.facts.data.content import Inherited, Memory
+from ncclcheck.reports.judgement.findings import Remedy, you
+
+# How a library's handle is opened for reading alone; PATH is the user's.
+_OPENED = {
+    "h5py.File": 'h5py.File(PATH, "r")',
+    "lmdb.Environment": "lmdb.open(PATH, readonly=True, lock=False, readahead=False)",
+    "sqlite3.Connection": 'sqlite3.connect(f"file:{PATH}?mode=ro", uri=True)',
+    "zipfile.ZipFile": "zipfile.ZipFile(PATH)",
+    "tarfile.TarFile": "tarfile.open(PATH)",
+    "av.container.InputContainer": "av.open(PATH)",
+}
+# What makes a private one of memory that processes share; {} is the shared one.
+_COPIED = {
+    "torch.Tensor": "{}.clone()",
+    "numpy.memmap": "numpy.array({})",
+    "multiprocessing.Array": "multiprocessing.Array({0}.get_obj()._type_, {0}[:])",
+    "multiprocessing.Value": "multiprocessing.Value(type({0}.get_obj()), {0}.value)",
+    "multiprocessing.RawArray": "multiprocessing.sharedctypes.copy({})",
+    "multiprocessing.shared_memory.SharedMemory": (
+        "multiprocessing.shared_memory.SharedMemory(create=True, size={}.size)"
+    ),
+}
+_ATTRIBUTE = re.compile(r"self\.([A-Za-z_]\w*)(\[[^\]]*\])?(.*)")
+
+
+def class_of(made: Made) -> str:
+    """`Frames`, of `project.data.Frames`."""
+    return made.dataset.rpartition(".")[2] or "Dataset"
+
+
+def opened_by_each(made: Made, one: Inherited) -> Remedy:
+    """With the names of the user's class and attribute, by the library that opened it."""
+    found = _ATTRIBUTE.fullmatch(one.path)
+    name = found[1] if found else "file"
+    several, within = bool(found and found[2]), found[3] if found else ""
+    if within and (kind := _library_around(made, one)):
+        one, within = replace(one, how="library", what=kind), ""
+    return you(
+        f"Open it in each worker, at its first read, and not in {class_of(made)}.__init__.",
+        f"self.{name} = None  # in {class_of(made)}.__init__, instead of opening it",
+        f"if self.{name} is None:  # the first lines of {class_of(made)}.__getitem__",
+        f"    self.{name} = {_call(one, several=several, within=within)}",
+    )
+
+
+def _library_around(made: Made, one: Inherited) -> str:
+    """`zipfile.ZipFile`, where a library's handle holds this file."""
+    around = [(_from_self(each.path), each.type) for each in made.libraries]
+    return next((kind for path, kind in around if path and one.path.startswith(f"{path}.")), "")
+
+
+def _from_self(path: str) -> str:
+    """`self.x`, of `self[0].x`: the dataset is the first of what was looked through."""
+    return path.replace("self[0]", "self", 1)
+
+
+def _call(one: Inherited, *, several: bool, within: str) -> str:
+    """What opens it; where a library's object holds the file, that object is made as it was."""
+    if one.how == "library":
+        call = _OPENED.get(one.what, "...  # as it was opened")
+    elif one.how == "socket":
+        call = "socket.create_connection(ADDRESS)"
+    elif within not in ("", ".raw"):
+        return "...  # what __init__ made of it"
+    else:
+        call = 'open(PATH, "rb")' if several else f'open({one.what!r}, "rb")'
+    return f"[{call.replace('PATH', 'path')} for path in PATHS]" if several else call
+
+
+def _private_memory(made: Made, one: Memory) -> Remedy:
+    """The same attribute, in memory of the worker's own, so that nothing else has to be changed."""
+    copied = _COPIED.get(one.type, "copy.deepcopy({})  # ... in memory that is not shared").format(one.path)
+    owner = f"{one.path}_of"
+    return you(
+        f"Give each worker {one.path} in memory of its own, at its first read: the one of __init__ is shared.",
+        f"{owner} = None  # in {class_of(made)}.__init__",
+        f"if {owner} != os.getpid():  # the first lines of {class_of(made)}.__getitem__",
+        f"    {one.path}, {owner} = {copied}, os.getpid()",
+    )
+
+
+def own_in_workers(made: Made, content: Content) -> list[Remedy]:
+    """What keeps workers from writing over each other's values, by what they are known to share."""
+    if content.inherited:
+        return [opened_by_each(made, one) for one in content.inherited[:2]]
+    own = [one for one in content.memory if re.fullmatch(r"self\.[A-Za-z_]\w*", one.path)]
+    if own:
+        return [_private_memory(made, one) for one in own[:2]]
+    if content.written:
+        path = content.written[0].path
+        return [
+            you(
+                f"Give each worker a file of its own, not {path} for all.",
+                f'path = f"{path}.{{os.getpid()}}"  # in {class_of(made)}.__getitem__, where it writes and reads',
+            )
+        ]
+    return [
+        you(
+            f"Find the file or the connection that all workers use while {class_of(made)}.__getitem__ runs; give "
+            "each worker one of its own.",
+            'path = f"{path}.{os.getpid()}"  # of a scratch file',
+        )
+    ]

@@ -1,0 +1,93 @@
+"""What emulated ranks saw of the user's dataset, for rules, and the words for it."""
+
+from __future__ import annotations
+
+from ncclcheck.probes.facts import Cluster
+from ncclcheck.probes.facts.data import Sharding
+from ncclcheck.reports.judgement.findings import Remedy, you
+from ncclcheck.reports.judgement.rule import NothingToJudge
+from ncclcheck.reports.subjects.data.examined import why_not
+
+OTHERS_DO = (
+    "Lightning, Accelerate and the transformers Trainer put a DistributedSampler in themselves: with one of them "
+    "this is as it should be."
+)
+
+
+def shardings(cluster: Cluster, *, several: bool = True) -> list[tuple[str, Sharding]]:
+    """Node by node. several: only where ranks can be compared. Raises NothingToJudge."""
+    looked = [(one.node, one.sharding) for one in cluster.measurements.data if one.sharding is not None]
+    if not looked:
+        raise NothingToJudge(why_not(cluster.measurements.data, "sharding"))
+    compared = [(node, held) for node, held in looked if held.ranks > 1 or not several]
+    if not compared:
+        raise NothingToJudge(looked[0][1].unjudged or "one rank shares with nobody")
+    return compared
+
+
+def nothing_of(looked: list[tuple[str, Sharding]], otherwise: str) -> NothingToJudge:
+    """Why none of them can be judged."""
+    return NothingToJudge(next((held.unjudged for _, held in looked if held.unjudged), otherwise))
+
+
+def joined(numbers: list[int]) -> str:
+    """`0 and 1`."""
+    return " and ".join(map(str, numbers))
+
+
+def by_sampler(held: Sharding) -> list[Remedy]:
+    """The lines that share a dataset out among the ranks."""
+    return [
+        you(
+            "Share the samples out among the ranks, and set the epoch of the sampler.",
+            "sampler = torch.utils.data.distributed.DistributedSampler(dataset)",
+            f"loader = DataLoader(dataset, batch_size={held.batch or 'BATCH'}, sampler=sampler)",
+            "sampler.set_epoch(epoch)  # at the start of each epoch",
+        )
+    ]
+
+
+def by_stream(dataset: str = "") -> list[Remedy]:
+    """The lines that share a stream out among the workers of all ranks. dataset: its type, `datasets.X`."""
+    if dataset.startswith("datasets."):
+        return [
+            you(
+                "Let datasets share it out among the ranks; it does so among workers itself, where it has as many "
+                "shards (dataset.num_shards) as there are workers of all ranks.",
+                "from datasets.distributed import split_dataset_by_node",
+                "rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()",
+                "dataset = split_dataset_by_node(dataset, rank=rank, world_size=world)",
+            )
+        ]
+    if dataset.startswith("webdataset."):
+        return [
+            you(
+                "Let webdataset share the shards out among the ranks; have at least as many shards as workers.",
+                "wds.WebDataset(urls, nodesplitter=wds.split_by_node)  # workersplitter is split_by_worker",
+            )
+        ]
+    return [
+        you(
+            "Let each worker of each rank take its part, in __iter__.",
+            "info = torch.utils.data.get_worker_info()",
+            "worker, workers = (info.id, info.num_workers) if info else (0, 1)",
+            'rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))',
+            "yield from itertools.islice(samples, rank * workers + worker, None, world * workers)",
+        )
+    ]
+
+
+def in_more_parts(parts: int, dataset: str = "") -> Remedy:
+    """For a stream of fewer parts (files, shards) than it has workers."""
+    if dataset.startswith("datasets."):
+        return you(
+            "Save it in at least as many files as there are workers of all ranks, or start no more workers than "
+            "it has files.",
+            'dataset = load_dataset("json", data_files=FILES, streaming=True)["train"]  # several FILES',
+            f"DataLoader(dataset, num_workers={parts})  # dataset.num_shards is {parts} here",
+        )
+    return you(
+        "Start no more workers than the stream has parts, or share out single samples instead of files.",
+        f"DataLoader(dataset, num_workers={parts})",
+        "samples = itertools.islice(samples, worker, None, workers)  # in __iter__, by get_worker_info()",
+    )

@@ -1,0 +1,117 @@
+"""Findings about streams (IterableDataset) that ranks and workers read: for DAT016."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from ncclcheck.probes.facts.data import Sharding
+from ncclcheck.probes.facts.data.sharding import Stream
+from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, fail, fine, note, seen, warn
+from ncclcheck.reports.subjects.data.sharded import by_stream, in_more_parts, joined
+
+_ENDLESS = "As it should be where the stream has no end and each reader shuffles it for itself, as llama2.c does."
+
+
+def of_stream(node: str, held: Sharding, frameworks: Collection[str] = (), dataset: str = "") -> Iterator[Finding]:
+    """Samples of a stream that several ranks or workers read, or none.
+
+    frameworks: imported by the user's module; one of them may share the samples out among the ranks.
+    dataset: its type.
+    """
+    stream = held.stream
+    if stream is None or stream.unjudged:
+        return
+    bad = False
+    if held.ranks > 1 and stream.between_ranks >= held.ranks:
+        yield _ranks_repeat(node, held, stream, frameworks, dataset)
+        bad = True
+    read = stream.compared if stream.ended else min(stream.compared, sum(stream.worker_items) // 2)
+    if 2 * stream.between_workers >= read > 0:
+        yield _workers_repeat(node, held, stream, dataset)
+        bad = True
+    lost = max(stream.lost_to_workers if (stream.workers or 0) > 1 else 0, stream.lost_to_ranks or 0)
+    if lost >= 2 * max(1, held.ranks):
+        yield _lost(node, stream, lost, dataset)
+        bad = True
+    if not bad and (idle := [number for number, count in enumerate(stream.by_worker) if not count]):
+        yield _idle(node, stream, idle, dataset)
+        bad = True
+    if not bad:
+        yield fine(Where(node=node), f"no two of {held.ranks} ranks, and no two workers, read the same samples")
+
+
+def _ranks_repeat(node: str, held: Sharding, stream: Stream, frameworks: Collection[str], dataset: str) -> Finding:
+    told = f"{stream.between_ranks} of {stream.compared} samples of the stream are read by every rank"
+    why = "All GPUs do the work of one. Accelerate shares a stream out itself; Lightning does not."
+    if held.wanted < 2:
+        return note(
+            Where(node=node),
+            f"{told}: right for this job of one rank, not for more",
+            why=why,
+            fix=by_stream(dataset),
+        )
+    if not stream.ended and not stream.ranks_alike:
+        return note(Where(node=node), f"{told}, in other orders", why=_ENDLESS)
+    make = warn if frameworks else fail
+    return make(Where(node=node), told, why=why, owner="job", evidence=_evidence(stream), fix=by_stream(dataset))
+
+
+def _workers_repeat(node: str, held: Sharding, stream: Stream, dataset: str) -> Finding:
+    told = f"workers of one rank read the same {stream.between_workers // max(1, held.ranks)} samples"
+    why = "Each sample comes as many times an epoch as there are workers."
+    if stream.workers is None or stream.workers < 2:
+        has = "no loader was given" if stream.workers is None else f"this loader has {stream.workers} workers"
+        return note(Where(node=node), f"{told}; {has}", why=why, fix=by_stream(dataset))
+    if not stream.ended and not stream.workers_alike:
+        return note(Where(node=node), f"{told}, in other orders", why=_ENDLESS)
+    return fail(
+        Where(node=node),
+        f"{told}: the stream is not shared out among workers",
+        why=why,
+        owner="job",
+        evidence=_evidence(stream),
+        fix=by_stream(dataset),
+    )
+
+
+def _lost(node: str, stream: Stream, lost: int, dataset: str) -> Finding:
+    by_ranks = (stream.lost_to_ranks or 0) >= lost
+    whole = stream.whole if by_ranks and stream.whole is not None else sum(stream.items)
+    return fail(
+        Where(node=node),
+        f"{lost} of {whole} samples of the stream are read by no {'rank' if by_ranks else 'worker'}",
+        why="They are never learned from; nothing else shows it.",
+        owner="job",
+        evidence=_evidence(stream),
+        fix=by_stream(dataset),
+    )
+
+
+def _idle(node: str, stream: Stream, idle: list[int], dataset: str) -> Finding:
+    of = len(stream.by_worker)
+    told = f"of {of} workers {joined(idle)} read no sample: the stream has fewer parts than workers"
+    if stream.workers is None or stream.workers < 2 or not stream.ended:
+        return note(Where(node=node), told)
+    return warn(
+        Where(node=node),
+        told,
+        why="A part (a file, a shard) is read by one worker; the others have nothing to do, and loading is as "
+        f"slow as with {of - len(idle)}.",
+        owner="job",
+        evidence=[seen("samples by worker of rank 0", joined(stream.by_worker)), *_shards(dataset)],
+        fix=[in_more_parts(of - len(idle), dataset)],
+    )
+
+
+def _shards(dataset: str) -> list[Evidence]:
+    return [seen("a part of it", "dataset.num_shards")] if dataset.startswith("datasets.") else []
+
+
+def _evidence(stream: Stream) -> list[Evidence]:
+    leaves = ", ".join(name or "the sample" for name in stream.told_by)
+    return [
+        seen(
+            "samples a rank", f"without workers {joined(stream.items)}, with workers {joined(stream.worker_items)}"
+        ),
+        seen("samples compared by", leaves),
+    ]

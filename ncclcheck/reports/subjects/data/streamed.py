@@ -1,0 +1,67 @@
+"""What a real loader showed of the user's dataset, for rules: node by node, and in words."""
+
+from __future__ import annotations
+
+from ncclcheck.probes.facts import Cluster, Unread
+from ncclcheck.probes.facts.data import Streams, Structure
+from ncclcheck.probes.facts.data.streams import Dependence
+from ncclcheck.reports.judgement.findings import Evidence, seen
+from ncclcheck.reports.judgement.rule import NothingToJudge
+from ncclcheck.reports.subjects.data.examined import why_not
+
+
+def streams(cluster: Cluster) -> list[tuple[str, Streams]]:
+    """Node by node. Raises NothingToJudge."""
+    looked = [(one.node, one.streams) for one in cluster.measurements.data if one.streams is not None]
+    if not looked:
+        raise NothingToJudge(why_not(cluster.measurements.data, "streams"))
+    return looked
+
+
+def epochs(cluster: Cluster, least: int) -> list[tuple[str, Streams]]:
+    """Where the loader came through so many epochs, and the samples could be read at all."""
+    judged = [(node, held) for node, held in streams(cluster) if held.epochs >= least and not _unread(held)]
+    if not judged:
+        held = streams(cluster)[0][1]
+        why = held.depends.why if isinstance(held.depends, Unread) else "the loader did not come to an end"
+        raise NothingToJudge(why)
+    return judged
+
+
+def _unread(held: Streams) -> bool:
+    return any(isinstance(fact, Unread) for fact in (held.depends, held.shared, held.repeated))
+
+
+def structures(cluster: Cluster) -> list[tuple[str, Structure]]:
+    """Node by node, where samples could be read. Raises NothingToJudge."""
+    looked = [(one.node, one.structure) for one in cluster.measurements.data if one.structure is not None]
+    judged = [(node, held) for node, held in looked if held.read]
+    if not judged:
+        raise NothingToJudge(
+            "no sample could be read" if looked else why_not(cluster.measurements.data, "structure")
+        )
+    return judged
+
+
+def dependence(held: Streams, generator: str) -> Dependence:
+    """What depends on this generator."""
+    known = [] if isinstance(held.depends, Unread) else held.depends
+    return next((found for found in known if found.generator == generator), Dependence(generator=generator))
+
+
+def leaf_of(found: Dependence) -> str:
+    """`part image` of the sample, or the sample itself."""
+    return f"part {found.leaves[0]} of the sample" if found.leaves and found.leaves[0] else "the sample"
+
+
+def moved(found: Dependence) -> list[Evidence]:
+    """The two values of one sample that show that it depends on the generator."""
+    if len(found.values) != 2:
+        return []
+    told = f"{found.values[0]} or {found.values[1]}, by the state of {found.generator}"
+    return [seen(f"sample {found.index}, {leaf_of(found)}", told)]
+
+
+def numbers(items: list[int]) -> str:
+    """`0, 1, 2`."""
+    return ", ".join(map(str, items[:12])) + (", ..." if len(items) > 12 else "")

@@ -1,0 +1,119 @@
+"""What the user's settings of ssh have to do with a node that does not answer, or that is another one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from shlex import quote
+
+from ncclcheck.probes.facts import Cluster, Dialled, Node, replace
+from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, Where, fail, seen, you
+
+# In the order in which ssh reads them: the first that sets an option decides.
+_FILES = "~/.ssh/config /etc/ssh/ssh_config /etc/ssh/ssh_config.d/*.conf"
+
+
+def of(cluster: Cluster, node: str) -> Dialled | None:
+    """The settings for a node, where they were asked for."""
+    return next((one for one in cluster.run.dialled if one.node == node), None)
+
+
+def shown(one: Dialled) -> Evidence:
+    """As `ssh -G` tells them."""
+    user, by = f"{one.user}@" if one.user else "", f", by {one.by}" if one.by else ""
+    master = f", over the connection of {one.master}" if one.master else ""
+    to = ", ".join(address for address in one.addresses if address != one.host)
+    return seen(f"ssh -G {one.node}", f"{user}{one.host}:{one.port}{by}{master}{f' ({to})' if to else ''}")
+
+
+def see(*nodes: str) -> Remedy:
+    """Where they come from."""
+    names = "|".join(nodes)
+    return you(
+        "Correct what these files say of it: HostName, Port, User, ProxyJump, ControlPath.",
+        *(f"ssh -G {quote(node)} | grep -E '^(hostname|port|user|proxy|controlpath)'" for node in nodes),
+        f"grep -nsiE -A6 {quote(f'^ *(host|match)[ =].*({names}|[*])')} {_FILES}",
+    )
+
+
+def unlike(cluster: Cluster, node: str) -> str:
+    """What of them is unlike those of a node that answered: a port, a user, a way."""
+    one = of(cluster, node)
+    silent = {each.node for each in cluster.run.silent}
+    sound = next((each for each in cluster.run.dialled if each.node not in silent), None)
+    if one is None:
+        return ""
+    told = []
+    if one.port != (sound.port if sound else 22):
+        told.append(f"to port {one.port}" + (f" ({sound.port} for {sound.node})" if sound else ""))
+    if sound and one.user != sound.user:
+        told.append(f"as user {one.user} ({sound.user} for {sound.node})")
+    if one.by and (sound is None or one.by != sound.by):
+        told.append(f"by {one.by}")
+    return " and ".join(told)
+
+
+def explained(cluster: Cluster, found: Finding) -> Finding:
+    """The finding of a silent node, with whither ssh's settings lead where that is unlike elsewhere."""
+    node = found.where.node or ""
+    one = of(cluster, node)
+    if one is None:
+        return found
+    if one.silent_master:
+        return replace(
+            found,
+            what=f"ssh goes there over the connection of an earlier ssh (ControlPath {one.master}), and that one "
+            "does not answer: it is stopped, or hangs",
+            evidence=[shown(one), seen("ssh -O check", "no answer in 2 s"), *found.evidence],
+            remedies=[
+                you(
+                    "Take its socket away: ssh then connects anew. Or end or continue the process that holds it.",
+                    f"mv {quote(one.master)} {quote(f'{one.master}.old')}",
+                    f"ss -xlp | grep {quote(one.master)}",
+                ),
+                you("Or do without shared connections for it.", f"ssh -o ControlPath=none {quote(node)} true"),
+            ],
+        )
+    if led := unlike(cluster, node):
+        return replace(
+            found,
+            what=f"ssh's own settings lead it {led}: {_through(one, found.what)}",
+            evidence=[*found.evidence, shown(one)],
+            remedies=[see(node), *found.remedies],
+        )
+    return found
+
+
+def _through(one: Dialled, what: str) -> str:
+    """Whoever is silent behind a program of the user's may be that program."""
+    return "nothing came back through it in 10 s" if one.by and "sent no banner" in what else what
+
+
+def same_machine(cluster: Cluster, same: Sequence[Node], hostname: str) -> Finding | None:
+    """Two names of the list that ssh's settings, or the name service, lead to one address."""
+    told = [one for node in same if (one := of(cluster, node.name))]
+    ends = {(one.port, one.by, *sorted(one.addresses or [one.host])) for one in told}
+    if len(told) < len(same) or len(ends) > 1:
+        return None
+    wrong = next((one for one in told if one.node.partition(".")[0] != hostname.partition(".")[0]), told[-1])
+    right = next(one for one in told if one is not wrong)
+    led = f"HostName {wrong.host}" if wrong.host != wrong.node else f"its name resolves to {wrong.addresses[0]}"
+    return fail(
+        Where(node=wrong.node, peer=right.node),
+        f"ssh leads {wrong.node} to the machine of {right.node} ({led}): one machine is in the list twice, and "
+        f"{wrong.node} itself was not looked at",
+        why="Two ranks of a job then share one machine, and NCCL takes them for neighbours; the other one idles.",
+        owner="job",
+        evidence=[*map(shown, told), seen("/proc/sys/kernel/hostname", f"{hostname} on both, with one boot id")],
+        fix=[
+            see(wrong.node) if wrong.host != wrong.node else _by_name(wrong, right),
+            you("Until then leave the name out.", f"#SBATCH --exclude={quote(wrong.node)}"),
+        ],
+    )
+
+
+def _by_name(wrong: Dialled, right: Dialled) -> Remedy:
+    return you(
+        f"Correct the address of {wrong.node} in /etc/hosts or DNS: {right.node} has the same.",
+        f"getent ahosts {quote(wrong.node)} {quote(right.node)}",
+        f"grep -nw {quote(wrong.node)} /etc/hosts",
+    )

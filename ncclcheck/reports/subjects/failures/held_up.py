@@ -1,0 +1,124 @@
+"""Slow ways of which the cause was seen on a node before the job: what the job measures there follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ncclcheck.probes.facts import Cluster, Unread, at, replace, value_or
+from ncclcheck.reports.judgement.derived import derived
+from ncclcheck.reports.subjects.failures import shaping
+from ncclcheck.reports.subjects.links import flows
+from ncclcheck.reports.subjects.links.flows import Slow
+from ncclcheck.reports.subjects.links.reached import Pair, reached
+from ncclcheck.reports.subjects.nccl import lan
+
+KIB = 1024.0
+# KiB. What is under way on 10 Gb/s with a round trip of 0.2 ms, within a data centre, is 250 KB. With 4.5 KiB a
+# job of gloo on two hosts was 17 times slower.
+LEAST_KIB = 256.0
+
+
+@dataclass(frozen=True)
+class Slowness:
+    """The rates of bursts, and who is slow by them: of two nodes a direction, of more nodes a node."""
+
+    rates: Mapping[Pair, float]
+    nodes: tuple[Slow, ...] = ()
+    pairs: frozenset[Pair] = frozenset()
+
+    def beside_others(self, pair: Pair) -> float | None:
+        """What the other pairs carry (median), where this one is slow beside them."""
+        others = sorted(rate for one, rate in self.rates.items() if one not in (pair, pair[::-1]))
+        if pair not in self.rates or not others:
+            return None
+        usual = others[len(others) // 2]
+        return usual if flows.slow_beside(self.rates[pair], usual) else None
+
+
+@dataclass(frozen=True)
+class HeldUp:
+    """A cause on a node, by the rule that tells it, and the directions that it slows."""
+
+    code: str
+    node: str
+    pairs: frozenset[Pair]
+
+
+@derived
+def slowness(cluster: Cluster) -> Slowness:
+    """What the bursts say."""
+    found, limits = reached(cluster), cluster.policy.thresholds
+    rates = flows.rates(found, limits.get("NET009.loss_percent", 1.0)) if found else {}
+    bounds = (
+        limits.get("NET008.of_peers_percent", flows.OF_PEERS),
+        limits.get("NET008.enough_gbit", flows.ENOUGH),
+    )
+    two = len({node for pair in rates for node in pair}) == 2
+    return Slowness(
+        rates, tuple(flows.slow_nodes(rates, *bounds)), frozenset(flows.slow_pairs(rates, *bounds) if two else ())
+    )
+
+
+@derived
+def held_up(cluster: Cluster) -> list[HeldUp]:
+    """All causes that were seen."""
+    told = slowness(cluster)
+    asked = {
+        (one.node, one.sends): frozenset(pair for pair in told.rates if pair[not one.sends] == one.node)
+        for one in told.nodes
+    }
+    for pair in told.pairs:
+        asked |= {(pair[0], True): frozenset({pair}), (pair[1], False): frozenset({pair})}
+    nodes = {node.name: node for node in cluster.nodes}
+    links = {link.node: link for link in _links(cluster)}
+    found = []
+    for (name, sends), pairs in asked.items():
+        best = max(told.rates[pair] for pair in pairs)
+        if name not in nodes:
+            continue
+        if small_buffer(cluster, name, sends=sends):
+            found.append(HeldUp("NET016", name, pairs))
+        elif shaping.limit(cluster, nodes[name], links.get(name), best, sends=sends):
+            found.append(HeldUp("NET008", name, pairs))
+    return [*found, *_by_detours(cluster, told)]
+
+
+def _by_detours(cluster: Cluster, told: Slowness) -> Iterator[HeldUp]:
+    """Ways that leave a node by another interface than the chosen one, and are slow beside the others."""
+    reach = reached(cluster)
+    if reach is None:
+        return
+    for pair, peer in reach.seen.items():
+        meant, taken, seen_as = reach.interface(pair[0]), value_or(peer.interface, ""), value_or(peer.seen_as, "")
+        if told.beside_others(pair) and taken and taken != meant:
+            yield HeldUp("NET003", pair[0], frozenset({pair}))
+        elif told.beside_others(pair) and holder(cluster, pair[0], seen_as) not in ("", meant):
+            yield HeldUp("NET006", pair[0], frozenset({pair}))
+
+
+def holder(cluster: Cluster, node: str, address: str) -> str:
+    """The interface of this very node that has the address."""
+    listed = [at(one, "network.interfaces") for one in cluster.nodes if one.name == node]
+    held = (
+        (one.name, each.address)
+        for interfaces in listed
+        if not isinstance(interfaces, Unread)
+        for one in interfaces
+        for each in value_or(one.addresses, [])
+    )
+    return next((name for name, each in held if each == address), "")
+
+
+def small_buffer(cluster: Cluster, node: str, *, sends: bool) -> bool:
+    """Whether TCP there buffers less than is under way."""
+    least = cluster.policy.thresholds.get("NET016.kib", LEAST_KIB) * KIB
+    name = "tcp_wmem" if sends else "tcp_rmem"
+    facts = next((one for one in cluster.nodes if one.name == node), None)
+    return facts is not None and value_or(at(facts, f"system.{name}"), least) < least
+
+
+def _links(cluster: Cluster) -> list[lan.Link]:
+    """Of the nodes whose interfaces were read."""
+    read = [node for node in cluster.nodes if not isinstance(at(node, "network.interfaces"), Unread)]
+    return lan.links(replace(cluster, nodes=read))

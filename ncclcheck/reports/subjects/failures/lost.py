@@ -1,0 +1,191 @@
+"""Ranks that keep all others waiting: stopped, dead, or behind in a step that all go through together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ncclcheck.probes.facts import Cluster, JobEnd, RankState, Run, at, value_or
+from ncclcheck.reports.judgement.derived import derived
+from ncclcheck.reports.subjects.failures import last_words
+
+STUCK_S = 5.0
+MOST_TOLD = 16
+# Steps in which all ranks begin the same iterations together: a row of the table, and the soak.
+_TOGETHER = re.compile(r"barrier|\w+ [0-9.]+ ([KMG]i)?B|soak, .*")
+# Of torch's stores and rendezvous, and of the kernel: the other side did not come, or is gone.
+_IN_VAIN = re.compile(
+    r"time[d-]? ?out|Rendezvous(Timeout|Connection|Closed)Error|Broken pipe|No route to host"
+    r"|[Cc]onnection (reset|closed|refused|was closed|timed out)|[Ff]ailed to (recv|send)",
+)
+# Whom gloo and the kernel name beside such words: `Connection closed by peer [10.0.0.2]:4711`.
+_PEER = re.compile(r"\[([0-9a-fA-F:.]+)\]:\d+")
+_SENTENCE = re.compile(r"(?<=[a-z)\]'\"`]{2}\.)\s+(?=[A-Z])")
+_SIGTERM = -15  # torchrun's own way to end ranks
+
+
+def late(run: Run) -> list[RankState]:
+    """Ranks that did not finish, in the phase that comes first."""
+    return [r for r in run.ranks if r.phase == "start"] or [r for r in run.ranks if r.phase == "world"]
+
+
+def killed(run: Run) -> list[JobEnd]:
+    """A torchrun that a signal ended takes its ranks along: it is to blame, not they."""
+    return [end for end in run.ends if end.exit is not None and end.exit < 0]
+
+
+def ending(end: JobEnd) -> str:
+    """How a torchrun went that brought no world about."""
+    if end.exit is not None and end.exit < 0:
+        return f"torchrun itself was killed by {signal_name(end.exit)}, and its ranks with it"
+    began = "the job could not start" if end.exit is None else "torchrun ended before its ranks had joined"
+    return f"{began}: {last_line(end.detail)}"
+
+
+def meaning(end: JobEnd) -> last_words.Told | None:
+    """What the end of a torchrun usually means, by its last words, its signal or the shell's word for it."""
+    said = last_words.told(end.detail) or last_words.by_signal(end.exit)
+    return said or last_words.by_shell(last_line(end.detail))
+
+
+def meaning_of(rank: RankState, run: Run) -> last_words.Told | None:
+    """The same of a rank: what it raised, its signal, else what its node's log ended with."""
+    if rank.error:
+        return last_words.told(rank.error)
+    ends = [end.detail for end in run.ends if end.node == rank.node and not gave_up(end)]
+    return next(filter(None, map(last_words.told, ends)), None) or last_words.by_signal(rank.exit)
+
+
+def ended(ranks: Sequence[RankState]) -> list[RankState]:
+    """Stopped ranks; else those that a signal ended (SIGTERM is torchrun's own)."""
+    stopped = [rank for rank in ranks if rank.proc_state in ("T", "t")]
+    signalled = [r for r in ranks if not r.error and r.exit is not None and r.exit < 0 and r.exit != -15]
+    return (stopped or signalled)[:MOST_TOLD]
+
+
+def by_themselves(ranks: Sequence[RankState]) -> list[RankState]:
+    """Those that nobody stopped and no other made fail: ended by a signal, else the first that died or raised."""
+    if any(rank.proc_state in ("T", "t") for rank in ranks) or by_defect(ranks):
+        return []
+    if found := ended(ranks):
+        return found
+    found = [rank for rank in ranks if rank.first] or [rank for rank in ranks if rank.error][:1]
+    return [rank for rank in found if not in_vain(rank)]
+
+
+def by_defect(ranks: Sequence[RankState]) -> bool:
+    """Whether a defect of ncclcheck ended the job: no rank that died without a word came before it."""
+    return any(rank.defect for rank in ranks) and not any(rank.first and not rank.error for rank in ranks)
+
+
+def first_dead(cluster: Cluster, late: Sequence[RankState]) -> list[RankState]:
+    """Of ranks that no signal ended, who is to blame: the first that was seen dead.
+
+    Else one that died without a word, else the first error that is no consequence; words about a peer that left
+    accuse the ranks of that peer, and only where nobody knows these, who said them.
+    """
+    if first := [rank for rank in late if rank.first]:
+        return first
+    mute = [rank for rank in late if not rank.error and rank.exit not in (None, 0, _SIGTERM)]
+    told = [rank for rank in late if rank.error]
+    own = [rank for rank in told if not in_vain(rank)]
+    return (mute or own or _left(cluster, late) or told)[:1]
+
+
+def _left(cluster: Cluster, late: Sequence[RankState]) -> list[RankState]:
+    """Ranks of the nodes by whose addresses the others name who left them; most of the others must agree."""
+    nodes = _addresses(cluster)
+    votes: dict[str, int] = {}
+    for rank in late:
+        for address in set(_PEER.findall(last_line(rank.error))):
+            if (node := nodes.get(address, rank.node)) != rank.node:
+                votes[node] = votes.get(node, 0) + 1
+    most = max(votes.values(), default=0)
+    accused = [node for node, count in votes.items() if count == most]
+    return [rank for rank in late if accused == [rank.node] and not rank.error]
+
+
+@derived
+def _addresses(cluster: Cluster) -> dict[str, str]:
+    """Address -> the one node that has it; one that several have names nobody."""
+    found: dict[str, set[str]] = {}
+    for node in cluster.nodes:
+        for interface in value_or(at(node, "network.interfaces"), []):
+            for one in value_or(interface.addresses, []):
+                found.setdefault(one.address, set()).add(node.name)
+    return {address: names.pop() for address, names in found.items() if len(names) == 1}
+
+
+def gave_up(end: JobEnd) -> bool:
+    """Its words say that it waited for others in vain, or that they left: whoever speaks so is not to blame."""
+    return end.exit is not None and end.exit > 0 and bool(_IN_VAIN.search(last_line(end.detail)))
+
+
+def behind(ranks: Sequence[RankState]) -> list[RankState]:
+    """Ranks that live and have begun fewer iterations of the same step than most others, while nothing moves."""
+    step = ranks[0].last_step if ranks else ""
+    if any(rank.last_step != step or rank.since_s < STUCK_S for rank in ranks) or not _TOGETHER.fullmatch(step):
+        return []
+    most = max(rank.ticks for rank in ranks)
+    found = [rank for rank in ranks if rank.ticks < most]
+    return found if 2 * len(found) <= len(ranks) else []
+
+
+def how(rank: RankState) -> str:
+    """How a rank was lost."""
+    who = f"pid {rank.pid}"
+    if rank.proc_state in ("T", "t"):
+        return f"{who} is stopped (state {rank.proc_state})"
+    if rank.error:
+        return f"{who} raised {headline(rank.error)}"
+    if rank.exit is not None and rank.exit < 0:
+        return f"{who} was killed by {signal_name(rank.exit)}"
+    if rank.exit is not None:
+        return f"{who} is dead, exit status {rank.exit}"
+    return f"{who} is dead: it ended by itself without an error, as by sys.exit(0) or os._exit()"
+
+
+def lag(rank: RankState) -> str:
+    """How a rank that lives keeps the others waiting."""
+    return (
+        f"pid {rank.pid} lives and has begun fewer iterations than the others, {where(rank)}: it did not come, or "
+        "it still waits for data that the network lost"
+    )
+
+
+def where(rank: RankState) -> str:
+    """What it was doing."""
+    return f"before it had joined, in {rank.last_step!r}" if rank.phase == "start" else f"in {rank.last_step!r}"
+
+
+def signal_name(status: int) -> str:
+    """`SIGKILL` for an exit status of -9."""
+    return last_words.name_of(-status)
+
+
+def in_vain(rank: RankState) -> bool:
+    """Its error only says that another rank left it, or did not come."""
+    return bool(_IN_VAIN.search(headline(rank.error)) or _IN_VAIN.search(last_line(rank.error)))
+
+
+def raised(run: Run) -> list[RankState]:
+    """Ranks that the user's own code ended, where nothing else ended any; those that only lost a peer are none."""
+    ranks = late(run)
+    if ended(ranks) or by_defect(ranks):
+        return []
+    return [rank for rank in ranks if rank.users and not in_vain(rank)]
+
+
+def headline(text: str) -> str:
+    """What an exception says first; of one that a loader's worker handed over, what it ends with."""
+    if "Original Traceback" in text:
+        return last_line(text)
+    kind, colon, said = text.strip().partition(":")
+    first = next((line.strip() for line in said.splitlines() if line.strip()), "")
+    sentence = _SENTENCE.split(first, maxsplit=1)[0].removesuffix(".")
+    return f"{kind}{colon} {sentence}".strip()[:300] if text.strip() else "nothing"
+
+
+def last_line(text: str) -> str:
+    """What an exception ends with."""
+    return text.strip().splitlines()[-1][:300] if text.strip() else "nothing"

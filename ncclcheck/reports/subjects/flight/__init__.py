@@ -1,0 +1,1 @@
+"""Flight Recorder dumps of all ranks side by side: who waits for whom."""

@@ -1,0 +1,1 @@
+"""What a job used and measured."""

@@ -1,0 +1,97 @@
+"""The packet filters of hosts: which chains can keep a way closed, where they could be read, and what opens it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ipaddress import ip_network
+from shlex import quote
+from typing import Literal
+
+from ncclcheck.probes.facts import Filter, Node, Unread, at
+from ncclcheck.reports.judgement.findings import Remedy, admin
+
+Side = Literal["input", "output"]
+
+HIGH = (1024, 65535)
+_FIND = "nft list ruleset | grep -nE 'table|chain|hook|drop|reject|limit'"
+_HOOKS: dict[Side, tuple[str, ...]] = {
+    "input": ("ingress", "prerouting", "input"),
+    "output": ("output", "postrouting", "egress"),
+}
+_STOPS = {"drop", "reject", "queue"}
+_TURNS = {"dnat", "redirect"}
+_WRITES = {"snat", "masquerade"}
+
+
+def known(node: Node) -> bool:
+    """Whether its filters could be read."""
+    return not isinstance(at(node, "network.filters"), Unread)
+
+
+def harmful(node: Node, side: Side) -> list[Filter]:
+    """Its chains that can drop, refuse or lead elsewhere what comes in to it, or leaves it."""
+    return [one for one in _of(node) if one.hook in _HOOKS[side] and (_STOPS | _TURNS) & set(one.does)]
+
+
+def writing(node: Node) -> list[Filter]:
+    """Its chains that can write another sender on what leaves it."""
+    return [one for one in _of(node) if one.hook == "postrouting" and _WRITES & set(one.does)]
+
+
+def _of(node: Node) -> list[Filter]:
+    found = at(node, "network.filters")
+    return [] if isinstance(found, Unread) else found
+
+
+def shown(one: Filter) -> str:
+    """The chain, and the rule that does it."""
+    rule = f": {one.rule}" if one.rule else f", whose policy is {one.does[0]}"
+    return f"chain {one.family} {one.table} {one.chain} (hook {one.hook}){rule}"
+
+
+def let_pass(chains: Sequence[Filter], side: Side, network: str) -> Remedy:
+    """Where the chains are known. A rule before all others in each: an accept in another chain would not help."""
+    version, end = "ip6" if ":" in network else "ip", "daddr" if side == "output" else "saddr"
+    return admin(
+        "Let the job's network pass in each chain that can stop it, here and in the files that it is loaded from.",
+        *(
+            f"nft insert rule {one.family} {quote(one.table)} {quote(one.chain)} {version} {end} {network} accept"
+            for one in chains
+            if one.family in ("inet", "netdev", version)
+        ),
+    )
+
+
+def let_in(text: str, networks: Sequence[str], on: str, ports: tuple[int, int] = HIGH) -> Remedy:
+    """Where none could be read. First what shows the rule, then a line for each tool.
+
+    One of them is right, the others change nothing.
+    """
+    return admin(
+        f"{text} Only the line of the tool that keeps the rules there has an effect, until they are loaded again: "
+        "then put the same into its own file.",
+        f"{_FIND}   # on {on}",
+        *(f"{line}   # {tool}, on {on}" for tool, line in _lines(list(dict.fromkeys(networks)), ports)),
+    )
+
+
+def _lines(networks: list[str], ports: tuple[int, int]) -> list[tuple[str, str]]:
+    """Between these networks, both ways: new connections come in at one end and leave the other."""
+    first, last = ports
+    six = any(ip_network(one, strict=False).version == 6 for one in networks)
+    ip, tables = ("ip6", "ip6tables") if six else ("ip", "iptables")
+    among, span = ",".join(networks), f"{first}" if first == last else f"{first}-{last}"
+    either = f"{{ {', '.join(networks)} }}" if len(networks) > 1 else among
+    colon = span.replace("-", ":")
+    chains = "awk '/^table/{t=$2\" \"$3} /chain/{c=$2} /filter hook (prerouting|input|output)/{print t,c}'"
+    insert = f"nft insert rule $c {ip} saddr {either} {ip} daddr {either} tcp dport {span} accept"
+    return [
+        ("nftables", f"nft list chains | {chains} | grep -v '[A-Z]' | while read c; do {insert}; done"),
+        (
+            "iptables",
+            f"for c in INPUT OUTPUT; do {tables} -I $c -s {among} -d {among} -p tcp --dport {colon} -j ACCEPT; "
+            "done",
+        ),
+        ("firewalld", "; ".join(f"firewall-cmd --zone=trusted --add-source={one}" for one in networks)),
+        ("ufw", "; ".join(f"ufw prepend allow proto tcp from {one} to any port {colon}" for one in networks)),
+    ]

@@ -1,0 +1,45 @@
+"""A link that went down while the job ran: what fails meanwhile is its consequence."""
+
+from __future__ import annotations
+
+from shlex import quote
+
+from ncclcheck.probes.facts import Cluster, LinkEvents, replace, value_or
+from ncclcheck.reports.judgement.findings import Finding, admin, seen, you
+from ncclcheck.reports.subjects.nccl import lan
+
+
+def explained(cluster: Cluster, found: Finding) -> Finding:
+    """The same, with the link of its node that the kernel saw go down during the job, where there is one."""
+    node = found.where.node or ""
+    link = _lost(cluster, node)
+    if link is None:
+        return found
+    times = "once" if link.downs == 1 else f"{link.downs} times"
+    return replace(
+        found,
+        where=replace(found.where, device=link.name),
+        what=f"{link.name} of {node} lost its link {times} while the job ran; what fails is its consequence: "
+        f"{found.what}",
+        owner="node",
+        evidence=[
+            seen(f"/sys/class/net/{link.name}/carrier_down_count", f"rose by {link.downs}"),
+            *found.evidence,
+        ],
+        remedies=[
+            admin(
+                "Look at its cable, transceiver and switch port: a link that comes and goes.",
+                f"dmesg -T | grep -i 'link'   # on {node}",
+                f"ip -s -s link show {quote(link.name)}   # on {node}",
+            ),
+            you("Leave the node out until then.", f"#SBATCH --exclude={quote(node)}"),
+        ],
+    )
+
+
+def _lost(cluster: Cluster, node: str) -> LinkEvents | None:
+    """A card's link that went down, and that no bond carries on for."""
+    cards = {one.name: one for each in cluster.nodes if each.name == node for one in lan.interfaces(each)}
+    carried = {name for one in cards.values() if one.kind == "bond" for name in value_or(one.members, [])}
+    links = (link for one in cluster.measurements.interruptions if one.node == node for link in one.links)
+    return next((one for one in links if one.name in cards and one.name not in carried and one.downs), None)

@@ -1,0 +1,110 @@
+"""Which nodes and which ways between nodes lose packets, as the nodes counted them before any job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ncclcheck.probes.facts import Cluster
+from ncclcheck.reports.judgement.derived import derived
+from ncclcheck.reports.subjects.links import flows
+from ncclcheck.reports.subjects.links.flows import Loss
+from ncclcheck.reports.subjects.links.reached import Pair, Reached, reached
+
+_LEAST_SEGMENTS = 500
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Loss at a node (way: to it, from it, both), or between two nodes, or everywhere (node is empty)."""
+
+    kind: str
+    node: str
+    peer: str
+    way: str
+    loss: Loss
+    by_pair: Mapping[Pair, Loss]
+
+    @property
+    def nodes(self) -> set[str]:
+        """The nodes that this explains."""
+        return {self.node} if self.node and not self.peer else {node for pair in self.by_pair for node in pair}
+
+
+@derived
+def lost(cluster: Cluster) -> list[Lost]:
+    """The worst first; none where the nodes were not asked. Segments sent again say less than packets lost."""
+    found = reached(cluster)
+    if found is None:
+        return []
+    limits = cluster.policy.thresholds
+    percent = limits.get("NET009.loss_percent", 1.0)
+    by_udp = list(_lossy(flows.udp_losses(found), percent, "UDP"))
+    named = {node for one in by_udp for node in one.nodes}
+    rest = {pair: loss for pair, loss in fast_bursts(cluster, found).items() if not named & set(pair)}
+    return by_udp + _lossy(rest, limits.get("NET009.retransmits_percent", 2.0), "TCP")
+
+
+def fast_bursts(cluster: Cluster, found: Reached) -> dict[Pair, Loss]:
+    """Segments sent again, without those of slow senders and receivers: a slow link overruns a queue (NET008).
+
+    Nor between nodes that lose full-size packets in either direction: what is sent again there is NET007's.
+    """
+    limits = cluster.policy.thresholds
+    given = flows.rates(found, limits.get("NET009.loss_percent", 1.0))
+    bounds = (limits.get("NET008.of_peers_percent", 50.0), limits.get("NET008.enough_gbit", 2.0))
+    slow = {(one.node, one.sends) for one in flows.slow_nodes(given, *bounds)}
+    pairs = flows.slow_pairs(given, *bounds)
+    short = {frozenset(pair) for pair, peer in found.seen.items() if flows.cut_short(peer)}
+    return {
+        (a, b): loss
+        for (a, b), loss in flows.tcp_losses(found).items()
+        if (a, True) not in slow
+        and (b, False) not in slow
+        and (a, b) not in pairs
+        and frozenset((a, b)) not in short
+        and loss.sent >= _LEAST_SEGMENTS
+    }
+
+
+def _lossy(losses: Mapping[Pair, Loss], percent: float, kind: str) -> list[Lost]:
+    """The worst node and direction first; what it explains is taken out before looking again."""
+    left = dict(losses)
+    ends: dict[tuple[str, str], list[Pair]] = {}
+    for a, b in losses:
+        ends.setdefault((b, "to"), []).append((a, b))
+        ends.setdefault((a, "from"), []).append((a, b))
+    found: list[Lost] = []
+    while ends:
+        sums = {key: flows.total(left[pair] for pair in pairs if pair in left) for key, pairs in ends.items()}
+        (node, way), worst = max(sums.items(), key=lambda item: (item[1].percent, item[1].lost))
+        here = {pair: left[pair] for pair in ends.pop((node, way)) if pair in left}
+        if not flows.is_lossy(worst, percent):
+            break
+        if sum(loss.lost > 0 for loss in here.values()) < 2:
+            continue
+        found.append(Lost(kind, node, "", way, worst, here))
+        left = {pair: loss for pair, loss in left.items() if pair not in here}
+    return [*_merged(found, losses, kind), *_single(left, percent, kind)]
+
+
+def _merged(found: list[Lost], losses: Mapping[Pair, Loss], kind: str) -> list[Lost]:
+    """Both directions of a node are one; if all nodes lose, no node is the culprit."""
+    nodes = {node for pair in losses for node in pair}
+    if len(nodes) > 2 and len({one.node for one in found}) >= len(nodes) - 1:
+        return [Lost(kind, "", "", "", flows.total(losses.values()), losses)]
+    by_node: dict[str, Lost] = {}
+    for one in found:
+        first = by_node.get(one.node)
+        by_node[one.node] = one if first is None else Lost(
+            kind, one.node, "", "to and from", first.loss + one.loss, {**first.by_pair, **one.by_pair}
+        )  # fmt: skip
+    return list(by_node.values())
+
+
+def _single(left: Mapping[Pair, Loss], percent: float, kind: str) -> list[Lost]:
+    return [
+        Lost(kind, a, b, "to", loss, {(a, b): loss})
+        for (a, b), loss in left.items()
+        if flows.is_lossy(loss, percent)
+    ]

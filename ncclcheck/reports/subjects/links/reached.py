@@ -1,0 +1,165 @@
+"""What the nodes saw of each other, ready for rules: pairs, groups that reach each other, and who is to blame."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from ncclcheck.probes.facts import Cluster, Connect, NodeReach, PeerReach, Unread, replace
+from ncclcheck.reports.judgement.rule import NothingToJudge
+
+Pair = tuple[str, str]
+Way = Literal["in", "out", "both"]
+
+
+@dataclass(frozen=True)
+class Reached:
+    """The measurements of the nodes that a rule may judge. seen: (from, to) -> what `from` saw of `to`.
+
+    Without the nodes that share an address: whoever answers there may be anybody (NET010).
+    """
+
+    of_node: dict[str, NodeReach]
+    seen: dict[Pair, PeerReach]
+
+    @property
+    def connects(self) -> dict[Pair, Connect]:
+        """How each try to connect went, where that is known."""
+        return {pair: peer.connect for pair, peer in self.seen.items() if not isinstance(peer.connect, Unread)}
+
+    @cached_property
+    def tries(self) -> dict[str, list[tuple[str, bool]]]:
+        """For each node the peers that it tried to connect to, and whether it could."""
+        found: dict[str, list[tuple[str, bool]]] = {}
+        for (a, b), connect in self.connects.items():
+            found.setdefault(a, []).append((b, connect.outcome == "ok"))
+        return found
+
+    def passes(self, node: str, others: Collection[str]) -> bool | None:
+        """Whether a node connects to all of the others that it tried, to none; None: not tried, or to some."""
+        ends = {passed for peer, passed in self.tries.get(node, []) if peer in others}
+        return ends.pop() if len(ends) == 1 else None
+
+    def interface(self, node: str) -> str:
+        """The interface from which a node took part."""
+        return self.of_node[node].interface if node in self.of_node else ""
+
+    def address(self, node: str) -> str:
+        """The address with which a node took part."""
+        return self.of_node[node].address if node in self.of_node else ""
+
+
+def reached(cluster: Cluster) -> Reached | None:
+    """The measurements between the nodes of this cluster; None where there are none."""
+    names = {node.name for node in cluster.nodes}
+    of_node = {reach.node: reach for reach in cluster.measurements.reach if reach.node in names}
+    shared = shared_addresses(cluster)
+    clear = {node: reach for node, reach in of_node.items() if reach.address not in shared}
+    seen = {
+        (node, peer.peer): peer
+        for node, reach in clear.items()
+        for peer in reach.peers
+        if peer.peer in names and peer.address not in shared
+    }
+    return Reached(clear, seen) if seen else None
+
+
+def shared_addresses(cluster: Cluster) -> set[str]:
+    """Addresses with which several nodes took part, also nodes that this rule may not judge."""
+    counts = Counter({reach.node: reach.address for reach in cluster.measurements.reach}.values())
+    return {address for address, count in counts.items() if count > 1}
+
+
+def after_the_job(cluster: Cluster) -> Cluster:
+    """The cluster with what its nodes saw of each other after a job that failed, in place of before it."""
+    told = cluster.measurements
+    return replace(cluster, measurements=replace(told, reach=told.reach_after, reach_after=[]))
+
+
+def closed(cluster: Cluster) -> set[Pair]:
+    """Connections that passed before the job and failed after it."""
+    before, after = reached(cluster), reached(after_the_job(cluster))
+    if before is None or after is None:
+        return set()
+    passed = {pair for pair, connect in before.connects.items() if connect.outcome == "ok"}
+    return {pair for pair, one in after.connects.items() if pair in passed and one.outcome not in ("ok", "silent")}
+
+
+def closed_to(cluster: Cluster) -> list[str]:
+    """The nodes that explain those connections; both ends where nobody can tell."""
+    bad, after = closed(cluster), reached(after_the_job(cluster))
+    if not bad or after is None:
+        return []
+    judged = set(after.connects)
+    together = groups(after.of_node, judged - bad)
+    if len(together) > 1 and len(together[0]) > len(together[1]):
+        return sorted(node for group in together[1:] for node in group)
+    culprits, left = blame(bad, judged)
+    return sorted({one.node for one in culprits} | {node for pair in left for node in pair})
+
+
+def required(cluster: Cluster) -> Reached:
+    """The same for rules that have nothing else to go by."""
+    found = reached(cluster)
+    if found is None:
+        addresses = [reach.address for reach in cluster.measurements.reach]
+        shared = len(set(addresses)) < len(addresses)
+        raise NothingToJudge(
+            "its ground failed: NET010" if shared else "the nodes were not asked to reach each other"
+        )
+    return found
+
+
+def groups(nodes: Iterable[str], joined: Iterable[Pair]) -> list[list[str]]:
+    """The nodes that hang together by these pairs, each group in the order of the nodes, the largest first."""
+    place = {node: number for number, node in enumerate(nodes)}
+    group = {node: [node] for node in place}
+    for a, b in joined:
+        if group[a] is not group[b]:
+            group[a].extend(group[b])
+            for node in group[b]:
+                group[node] = group[a]
+    found = {id(one): sorted(one, key=place.__getitem__) for one in group.values()}
+    return sorted(found.values(), key=lambda one: (-len(one), place[one[0]]))
+
+
+@dataclass(frozen=True)
+class Blame:
+    """All pairs of a node are bad in this way: what comes in to it, what goes out of it, or both."""
+
+    node: str
+    way: Way
+    pairs: frozenset[Pair]
+
+
+def blame(bad: Collection[Pair], judged: Collection[Pair]) -> tuple[list[Blame], list[Pair]]:
+    """The nodes that explain most of the bad pairs, and the pairs that no node explains.
+
+    A node explains what is bad if all of its two or more pairs of a direction are bad.
+    """
+    left, found = set(bad), []
+    candidates = _candidates(set(bad), judged)
+    while candidates:
+        best = max(candidates, key=lambda one: (len(one.pairs & left), one.way == "both", one.way == "in"))
+        if len(best.pairs & left) < 2:
+            break
+        left -= best.pairs
+        found.append(best)
+        candidates.remove(best)
+    return found, sorted(left)
+
+
+def _candidates(bad: set[Pair], judged: Collection[Pair]) -> list[Blame]:
+    pairs: dict[tuple[str, Way], set[Pair]] = {}
+    for pair in judged:
+        for key in ((pair[0], "out"), (pair[1], "in"), (pair[0], "both"), (pair[1], "both")):
+            pairs.setdefault(key, set()).add(pair)
+    least = {"in": 2, "out": 2, "both": 4}
+    return [
+        Blame(node, way, frozenset(of_node))
+        for (node, way), of_node in sorted(pairs.items())
+        if len(of_node) >= least[way] and of_node <= bad
+    ]

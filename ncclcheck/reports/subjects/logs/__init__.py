@@ -1,0 +1,1 @@
+"""What LOG rules share, and the story of a log."""

@@ -1,0 +1,130 @@
+"""Whether a job went on after a line of its log: then the line is not what ended it."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from msgspec.structs import replace
+
+from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.reports.judgement.findings import Finding, State
+from ncclcheck.reports.subjects.logs.meanings import AT_THE_END, CONSEQUENCES, CONTEXT, HARMLESS
+
+TEXT = 300  # of a line that is quoted
+_PROOF = ("ended-well", "training-goes-on")
+_WORK = (
+    "nccl-tests-ended",
+    "nccl-tests-row",
+    "osu-header",
+    "work-goes-on",
+)  # goes on beside a rank that has failed, and with wrong results
+_LINES = 10  # a step that was under way may be printed after the failure of another rank
+ENDS = frozenset(CONSEQUENCES) - AT_THE_END - {"propagated", "flushed"} | {
+    *("worker-failed", "worker-signalled", "root-cause-exit", "srun-task-exit"),
+    *(
+        "watchdog-timeout",
+        "watchdog-cut",
+        "watchdog-stuck",
+        "time-limit",
+        "preempted",
+        "node-lost",
+        "mpirun-signalled",
+    ),
+}
+_GONE = ("worker-failed", "worker-signalled", "oom-killed", "segfault", "gpu-lost", "device-assert")
+
+
+class Ending:
+    """What the lines after a failure tell; looked at once for all findings of a rule."""
+
+    def __init__(self, logs: Logs) -> None:
+        self._logs = logs
+
+    def judged(self, finding: Finding) -> Finding:
+        """A failure that the job survived is a risk where the machine is at fault, else only worth knowing."""
+        if finding.state is not State.FAIL or not self._survived(finding):
+            return finding
+        state = State.NOTE if finding.owner == "job" else State.WARN
+        return replace(finding, state=state, what=f"{finding.what}; the job went on all the same")
+
+    def of_a_sound_job(self, finding: Finding) -> Finding:
+        """What costs speed at most is only worth knowing where all ranks came through and nothing failed."""
+        bad = finding.state in (State.FAIL, State.WARN)
+        return replace(finding, state=State.NOTE) if bad and self._sound else finding
+
+    def _survived(self, finding: Finding) -> bool:
+        """Whether steps or a good end follow all lines like those that it rests on, and no process died."""
+        if self._died:
+            return False
+        signs = {self._signs.get((one.source, one.value), "") for one in finding.evidence} - {"", *_PROOF}
+        last = [place for sign in signs for place in self._last[sign].items()]
+        return bool(last) and all(self.proof.get(file, 0) > line for file, line in last)
+
+    @cached_property
+    def _sound(self) -> bool:
+        """Whether all ranks were heard of and came through NCCL's start, and no line tells of a failure."""
+        logs = self._logs
+        through = all(one.completed >= one.began for one in logs.processes)
+        heard = logs.world is not None and len({*logs.ranks}) >= logs.world
+        harmless = {*HARMLESS, *CONTEXT}
+        failed = any(one.level == "WARN" and one.sign not in harmless for one in logs.events)
+        raised = any(one.sign == "python-error" for one in logs.events)
+        return heard and through and not (failed or raised or self._died)
+
+    @cached_property
+    def proof(self) -> dict[str, int]:
+        """File -> the line before which nothing ended the job, by steps or a good end after it."""
+        return self._shown(*_PROOF)
+
+    @cached_property
+    def work(self) -> dict[str, int]:
+        """The same by results and requests: enough for a line that is only a complaint."""
+        return self._shown(*_PROOF, *_WORK)
+
+    def _shown(self, *signs: str) -> dict[str, int]:
+        shown: dict[str, int] = {}
+        for sign in signs:
+            late = _LINES if sign.endswith("goes-on") else 0
+            for file, line in self._last.get(sign, {}).items():
+                shown[file] = max(shown.get(file, 0), line - late)
+        return shown
+
+    @cached_property
+    def _died(self) -> bool:
+        return died(self._logs)
+
+    @cached_property
+    def _signs(self) -> dict[tuple[str, str], str]:
+        """A line as evidence -> what it says."""
+        return {(f"{one.file}:{one.line}", one.text[:TEXT]): one.sign for one in self._logs.events}
+
+    @cached_property
+    def _last(self) -> dict[str, dict[str, int]]:
+        """Sign -> file -> its last line."""
+        found: dict[str, dict[str, int]] = {}
+        for one in self._logs.events:
+            lines = found.setdefault(one.sign, {})
+            lines[one.file] = max(one.line, lines.get(one.file, 0))
+        return found
+
+
+def died(logs: Logs) -> bool:
+    """Whether a process is said to have ended, or to wait in vain."""
+    return any(one.sign in ENDS for one in logs.events)
+
+
+def goes_on_after(logs: Logs, file: str, line: int) -> bool:
+    """Whether steps or a good end are told in a file, well after this line."""
+    return Ending(logs).proof.get(file, 0) > line
+
+
+def ended_before(logs: Logs, event: LogEvent) -> bool:
+    """Whether a process or a GPU was gone before this line: what it tells follows from that."""
+    return any(one.sign in _GONE and _is_before(one, event) for one in logs.events)
+
+
+def _is_before(one: LogEvent, other: LogEvent) -> bool:
+    """By the clock of both lines, or in the same file: the order of files is not the order in time."""
+    if one.time is not None and other.time is not None and one.time != other.time:
+        return one.time < other.time
+    return one.file == other.file and one.line < other.line

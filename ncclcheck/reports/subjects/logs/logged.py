@@ -1,0 +1,172 @@
+"""What LOG rules share: the lines that say something, who said them, and a finding made of them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from ncclcheck.probes.facts import Cluster, LogEvent, LogProcess, Logs
+from ncclcheck.reports.judgement.findings import Evidence, Finding, Owner, Remedy, State, Where, seen
+from ncclcheck.reports.judgement.rule import Body, NothingToJudge, rule
+from ncclcheck.reports.subjects.failures import lost
+from ncclcheck.reports.subjects.logs import meanings
+from ncclcheck.reports.subjects.logs.attempts import latest
+from ncclcheck.reports.subjects.logs.ending import TEXT, Ending
+
+_MOST = 3
+SYMPTOMS: set[str] = set()
+
+
+def log_rule(
+    code: str,
+    title: str,
+    *,
+    worst: State = State.FAIL,
+    symptom: bool = False,
+    told_by: str = "",
+    risk: bool = False,
+    whole: bool = False,
+) -> Callable[[Callable[[Logs], Iterator[Finding]]], Body]:
+    """Make a body that wants what logs say a rule; skipped where none was read.
+
+    What the job went on after is no failure. Of a run of our own only what ended it is told: its other checks
+    measure the rest. symptom: it tells what was seen, and counts as a cause only where nothing more exact is
+    found. told_by: the check that tells it of a run of our own. risk: it costs speed at most, and is a note of a
+    job that is seen to be sound. whole: it sees all attempts, and not the last one only.
+    """
+    if symptom:
+        SYMPTOMS.add(code)
+
+    def register(body: Callable[[Logs], Iterator[Finding]]) -> Body:
+        @functools.wraps(body)
+        def judged(cluster: Cluster) -> Iterator[Finding]:
+            logs = cluster.measurements.logs
+            if logs is None or not any(file.lines for file in logs.files):
+                raise NothingToJudge("no log was read")
+            if (symptom or told_by) and cluster.command != "logs":
+                raise NothingToJudge(f"what was seen of this run is told by {told_by or 'its other checks'}")
+            if cluster.command != "logs" and lost.raised(cluster.run):
+                raise NothingToJudge("its ground failed: TRN026")
+            logs = logs if whole else latest(logs)
+            ending = Ending(logs)
+            found = map(ending.judged, body(logs))
+            found = map(ending.of_a_sound_job, found) if risk else found
+            yield from found if cluster.command == "logs" else (one for one in found if one.state is State.FAIL)
+
+        return rule(code, title, worst=worst, over="", ground=("VER017", "VER018"))(judged)
+
+    return register
+
+
+def said(logs: Logs, *signs: str) -> list[LogEvent]:
+    """The lines of these signs, in the order of the files."""
+    return [event for event in logs.events if event.sign in signs]
+
+
+def own_exceptions(logs: Logs) -> list[LogEvent]:
+    """Exceptions of Python that do not merely follow from another process's end."""
+    return [one for one in said(logs, "python-error") if not meanings.follows(one)]
+
+
+def in_order(events: Iterable[LogEvent]) -> list[LogEvent]:
+    """The first first: by the clock of the lines where each has one, else by their place in the files."""
+    found = [*events]
+    clock = all(one.time is not None for one in found)
+    return sorted(found, key=lambda one: (one.time if clock and one.time is not None else 0.0, one.order))
+
+
+def by_host(events: Iterable[LogEvent]) -> dict[str, list[LogEvent]]:
+    """Host -> its lines, the hosts in the order of their first line; "" where the host is not known."""
+    found: dict[str, list[LogEvent]] = {}
+    for event in events:
+        found.setdefault(event.host, []).append(event)
+    return found
+
+
+def by_known_host(events: Iterable[LogEvent]) -> dict[str, list[LogEvent]]:
+    """Lines of one host each, the first in a log first; those of nobody known only where there are no others."""
+    groups = by_host(sorted(events, key=lambda one: one.order))
+    return {host: found for host, found in groups.items() if host} or groups
+
+
+def process_of(logs: Logs, event: LogEvent) -> LogProcess | None:
+    """The process that wrote the line, where NCCL told of it."""
+    told = (one for one in logs.processes if (one.host, one.pid) == (event.host, event.pid))
+    return next(told, None) or next((one for one in logs.processes if one.rank == event.rank is not None), None)
+
+
+def where(event: LogEvent) -> Where:
+    """Who wrote the line."""
+    return Where(node=event.host or None, rank=event.rank)
+
+
+def at_host(host: str, events: list[LogEvent]) -> Where:
+    """What is wrong with a host, whichever of its ranks told it first; the writer where the host is not known."""
+    return Where(node=host) if host else where(events[0])
+
+
+def at_teller(logs: Logs, events: list[LogEvent]) -> Where:
+    """Who wrote the lines; where that is not known, whom torchrun's Root Cause block names.
+
+    No rank where several said it, each in a line of its own or in the same words.
+    """
+    first = events[0]
+    alone = len({one.rank for one in events if one.host == first.host}) == 1
+    if first.host or first.rank is not None:
+        return where(first) if alone else Where(node=first.host or None)
+    root = root_cause(logs)
+    alone = len({one.text for one in events}) == len(events) and first.count == 1
+    return Where(node=root.host or None, rank=root.rank if alone else None) if root else Where()
+
+
+class RootCause(NamedTuple):
+    """Whom torchrun names as the first that failed, and how it ended."""
+
+    host: str
+    rank: int | None
+    exitcode: LogEvent | None
+
+
+def root_cause(logs: Logs) -> RootCause | None:
+    """torchrun's Root Cause block; above it stand the others that failed, in the same form."""
+    block = next(iter(said(logs, "root-cause-block")), None)
+    if block is None:
+        return None
+    host, rank, exitcode = (
+        next((one for one in said(logs, sign) if one.file == block.file and one.line > block.line), None)
+        for sign in ("root-cause-host", "root-cause-rank", "root-cause-exit")
+    )
+    name = host.fields["host"].partition(".")[0] if host else ""
+    return RootCause(name, int(rank.fields["rank"]) if rank else None, exitcode)
+
+
+def lines(events: Iterable[LogEvent]) -> list[Evidence]:
+    """The first lines as evidence: `train.log:812` and what it says."""
+    return [seen(f"{one.file}:{one.line}", one.text[:TEXT]) for one in [*events][:_MOST]]
+
+
+def cause(
+    events: list[LogEvent],
+    what: str,
+    *,
+    why: str,
+    owner: Owner,
+    fix: list[Remedy],
+    state: State = State.FAIL,
+    at: Where | None = None,
+    more: Iterable[Evidence] = (),
+) -> Finding:
+    """A cause that these lines show (at least one), at the writer of the first of them.
+
+    The first remedy says how to confirm it. more: what else is known, such as the NCCL version.
+    """
+    return Finding(
+        state=state,
+        where=at or where(events[0]),
+        what=what,
+        why=why,
+        owner=owner,
+        evidence=[*lines(events), *more],
+        remedies=fix,
+    )

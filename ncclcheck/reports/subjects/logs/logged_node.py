@@ -1,0 +1,55 @@
+"""What rules about the inside of a node share: CUDA's answers in logs, and lines by host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.reports.judgement.findings import Where
+from ncclcheck.reports.subjects.logs.logged import by_known_host, said
+
+BY_NCCL = ("nccl-cuda-failure",)
+BY_ALL = (*BY_NCCL, "torch-cuda-error", "tests-cuda-failure")
+
+
+def cuda_errors(logs: Logs, *texts: str, by: tuple[str, ...] = BY_ALL) -> list[LogEvent]:
+    """The lines in which CUDA answered with one of these errors."""
+    return [event for event in said(logs, *by) if any(text in event.fields.get("error", "") for text in texts)]
+
+
+def hosts(events: Iterable[LogEvent]) -> Iterator[tuple[Where, list[LogEvent]]]:
+    """The lines of each host, the first in a log first; those of nobody known only where there are no others."""
+    for host, found in by_known_host(events).items():
+        ranks = {event.rank for event in found if event.rank is not None}  # what() of C++ has no prefix
+        yield Where(node=host or None, rank=ranks.pop() if len(ranks) == 1 else None), found
+
+
+def on(where: Where) -> str:
+    """The end of a sentence: the host, else the rank, as far as it is known."""
+    if where.node:
+        return f" on {where.node}"
+    return "" if where.rank is None else f" on the node of rank {where.rank}"
+
+
+def ranks(events: Iterable[LogEvent]) -> str:
+    """How many processes said it, as far as they can be told apart: `1 rank`, `8 ranks`."""
+    number = len({(event.host, event.pid, event.rank) for event in events})
+    return "1 rank" if number < 2 else f"{number} ranks"
+
+
+def in_one_process(event: LogEvent, others: Iterable[LogEvent]) -> bool:
+    """Whether the writer of a line wrote one of the others too."""
+    return any((event.host, event.pid) == (one.host, one.pid) for one in others)
+
+
+def in_nvls(logs: Logs) -> list[LogEvent]:
+    """CUDA's refusals in NCCL's nvls.cc; error 401 comes from nowhere else, full memory is another matter."""
+    passed = said(logs, "nvls-passed-on")
+    told = [event for event in cuda_errors(logs, "", by=BY_NCCL) if "out of memory" not in event.fields["error"]]
+    return [
+        event
+        for event in told
+        if event.fields.get("place", "").startswith("transport/nvls")
+        or "performed in the present state" in event.fields["error"]
+        or in_one_process(event, passed)
+    ]

@@ -1,0 +1,73 @@
+"""Which machines the processes of a log ran on, by what they say of their names and addresses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
+from ncclcheck.reports.subjects.logs.dialled_addresses import is_virtual
+
+_DOCKER_BRIDGE = "172.17.0."
+_CONTAINER = re.compile(r"[0-9a-f]{12}")
+
+
+def of_the_job(logs: Logs) -> list[LogProcess]:
+    """The processes of the largest communicator; all, where none was told of (a failed start before 2.18.3)."""
+    largest = max((one.nranks or 0 for one in logs.processes), default=0)
+    return [one for one in logs.processes if (one.nranks or 0) == largest]
+
+
+def all_ranks(processes: Iterable[LogProcess]) -> bool:
+    """Whether every rank of the communicator has said something."""
+    processes = list(processes)
+    return bool(processes) and {one.rank for one in processes} == set(range(processes[0].nranks or 0))
+
+
+def address(process: LogProcess) -> str:
+    """The address that no other machine has: none of a bridge or another virtual interface."""
+    told = process.bootstrap
+    if (
+        told is None
+        or told.interface == "lo"
+        or is_virtual(told.interface)
+        or told.address.startswith(("127.", "::1", _DOCKER_BRIDGE))
+    ):
+        return ""
+    return told.address
+
+
+def machines(processes: Iterable[LogProcess]) -> set[str]:
+    """The machines of these processes, by the addresses of their hosts where these tell, else by name.
+
+    Containers of one machine count as often as they have addresses.
+    """
+    processes = list(processes)
+    known = {process.host: address(process) for process in processes if address(process)}
+    return {address(process) or known.get(process.host, process.host) for process in processes}
+
+
+def behind_one_bridge(processes: Iterable[LogProcess]) -> bool:
+    """Whether all are on a bridge of docker, which carries nothing to another machine.
+
+    That is its default network, or another one where docker has also named the hosts, by its containers.
+    """
+    processes = list(processes)
+    found = {process.bootstrap.address if process.bootstrap else "" for process in processes}
+    named = all(_CONTAINER.fullmatch(process.host) for process in processes)
+    nets = {one.rpartition(".")[0] for one in found}
+    default = all(one.startswith(_DOCKER_BRIDGE) for one in found)
+    return len(found) > 1 and len(nets) == 1 and (default or named)
+
+
+def different(processes: Iterable[LogProcess]) -> int:
+    """How many machines there are for sure: by addresses, each with a name or an address of its own."""
+    found = {address(process) for process in processes}
+    return len(found - {""})
+
+
+def on_two_machines(logs: Logs, event: LogEvent) -> bool:
+    """Whether the two ranks that a line names (fields a and b) are on different machines."""
+    by_rank = {one.rank: one for one in of_the_job(logs)}
+    a, b = (by_rank.get(int(event.fields[name])) for name in ("a", "b"))
+    return a is not None and b is not None and "" not in (address(a), address(b)) and address(a) != address(b)

@@ -1,0 +1,91 @@
+"""What LOG rules about the network share: links, how data is sent, who broke a connection, and when."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from ipaddress import IPv6Address, ip_address
+
+from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
+from ncclcheck.reports.judgement.findings import Where
+from ncclcheck.reports.subjects.logs.logged import process_of, said
+from ncclcheck.reports.subjects.logs.reported import owner_of
+
+AUTOMATIC_GID = (2, 21, 0)
+_DONE = re.compile(r"SeqNum=\d{3,12}\b|last completed (?:NCCL )?work: \d{3,12}\b")
+_ENOUGH = 64  # lines to find a culprit by
+_LONG = 600.0  # seconds after which a connection had worked before it broke
+
+
+def link(logs: Logs, event: LogEvent) -> str:
+    """IB or RoCE: of the card that the line names, else of all cards of its process, else of all; or not told."""
+    own = process_of(logs, event)
+    name = event.fields.get("hca") or event.fields.get("device", "")
+    devices = [own.devices] if own and own.devices else [one.devices for one in logs.processes]
+    if name:
+        named = {kind for table in devices for card, kind in table.items() if name.partition(":")[0] in card}
+        if len(named) == 1:
+            return named.pop()
+    kinds = {kind for table in devices for kind in table.values()}
+    return kinds.pop() if len(kinds) == 1 else ""
+
+
+def over_sockets(one: LogProcess) -> bool:
+    """Whether this process sends over TCP."""
+    return one.network == "Socket" or any(kind == "NET/Socket" for kind in one.vias)
+
+
+def over_verbs(one: LogProcess) -> bool:
+    """Whether this process sends over NCCL's own RDMA transport, or a plugin's of the same kind."""
+    return one.network.startswith("IB") or any(kind.startswith("NET/IB") for kind in one.vias)
+
+
+def culprit(logs: Logs, events: list[LogEvent]) -> Where:
+    """The one host that is an end of every connection that broke, else the writer of the first line."""
+    first = events[0]
+    pairs = [{one.host, owner_of(logs, one.fields.get("peer", ""))} - {""} for one in events[:_ENOUGH]]
+    ends = Counter(host for pair in pairs for host in pair)
+    common = [host for host, count in ends.items() if count == len(pairs)]
+    host = common[0] if len(common) == 1 else first.host
+    own = next((one for one in events if one.host == host), None)
+    device = (own.fields.get("hca") or own.fields.get("device")) if own else None
+    return Where(node=host or None, device=device, rank=own.rank if own else None)
+
+
+def worked_before(logs: Logs, event: LogEvent) -> str:
+    """What shows that the job had run when this line was written; empty where nothing does."""
+    steps = [one for one in said(logs, "training-goes-on") if one.order < event.order]
+    if steps:
+        return f"{steps[-1].file}:{steps[-1].line} shows a step before it"
+    if done := next((found for one in logs.events if (found := _DONE.search(one.text))), None):
+        return f"{done[0]}: collectives had been completed"
+    times = [one.time for one in logs.events if one.time is not None and one.order <= event.order]
+    if event.time is not None and times and event.time - min(times) > _LONG:
+        return f"{(event.time - min(times)) / 60:.0f} minutes after the first line with a time"
+    return ""
+
+
+def through_plugin(logs: Logs) -> bool:
+    """Whether HPC-X's own RDMA plugin is at work, which has switches of its own."""
+    return any(one.network.startswith("IBext") for one in logs.processes)
+
+
+def subnets_differ(local: str, remote: str) -> bool:
+    """Whether two GIDs are of IPv4 addresses in different /24, as rails mostly are."""
+    ends = [_inside(one) for one in (local, remote)]
+    return None not in ends and str(ends[0]).rpartition(".")[0] != str(ends[1]).rpartition(".")[0]
+
+
+def _inside(gid: str) -> str | None:
+    try:
+        told = ip_address(gid)
+    except ValueError:
+        return None
+    mapped = told.ipv4_mapped if isinstance(told, IPv6Address) else told
+    return str(mapped) if mapped else None
+
+
+def values_of(events: Iterable[LogEvent], field: str) -> list[str]:
+    """What the lines name in this field, each once, in their order."""
+    return list(dict.fromkeys(value for one in events if (value := one.fields.get(field))))

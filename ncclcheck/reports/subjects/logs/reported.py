@@ -1,0 +1,94 @@
+"""What processes told of themselves in a log: NCCL's version, settings, addresses, hosts, whether NCCL came up."""
+
+from __future__ import annotations
+
+from ncclcheck.probes.facts import Endpoint, LogEvent, LogProcess, Logs
+from ncclcheck.reports.judgement.findings import Evidence, seen
+from ncclcheck.reports.subjects.logs.logged import process_of
+from ncclcheck.reports.subjects.nccl.variables import Version, as_version
+
+
+def version(logs: Logs, event: LogEvent) -> Version | None:
+    """NCCL's version in the process that wrote the line, else the one that the log tells."""
+    return as_version(_version(logs, event))
+
+
+def version_seen(logs: Logs, event: LogEvent) -> list[Evidence]:
+    """The same as evidence, where it is known."""
+    told = _version(logs, event)
+    return [seen("NCCL", told)] if told else []
+
+
+def _version(logs: Logs, event: LogEvent) -> str:
+    process = process_of(logs, event)
+    told = (one.version for one in logs.processes if one.version)
+    return (process.version if process else "") or logs.version or next(told, "")
+
+
+def setting(logs: Logs, name: str, event: LogEvent | None = None) -> str | None:
+    """What a variable is set to in the process that wrote the line, else in any."""
+    own = process_of(logs, event) if event else None
+    told = [own] if own else logs.processes
+    return next((one.settings[name] for one in told if name in one.settings), None)
+
+
+def settings_seen(logs: Logs, *names: str) -> list[Evidence]:
+    """Those of these variables that are set, as evidence."""
+    return [seen("environment", f"{name}={value}") for name in names if (value := setting(logs, name)) is not None]
+
+
+def ends(process: LogProcess) -> list[Endpoint]:
+    """Every interface that NCCL took in it."""
+    return [*([process.bootstrap] if process.bootstrap else []), *process.interfaces]
+
+
+def hosts_with(logs: Logs, address: str) -> list[str]:
+    """The hosts that told this address as their own."""
+    told = ((one.host, end.address.partition("%")[0]) for one in logs.processes for end in ends(one))
+    return sorted({host for host, own in told if own == address}) if address else []
+
+
+def owner_of(logs: Logs, address: str) -> str:
+    """The one host that has an address; empty where none tells it, or several do."""
+    found = hosts_with(logs, address)
+    return found[0] if len(found) == 1 else ""
+
+
+def processes_by_host(logs: Logs) -> dict[str, list[LogProcess]]:
+    """Host -> its processes."""
+    found: dict[str, list[LogProcess]] = {}
+    for one in logs.processes:
+        found.setdefault(one.host, []).append(one)
+    return found
+
+
+def several_hosts(logs: Logs) -> bool:
+    """Whether the job has several hosts, as far as a log tells."""
+    return len({one.host for one in logs.processes}) > 1 or any((one.nnodes or 0) > 1 for one in logs.processes)
+
+
+def within_a_host(logs: Logs) -> bool:
+    """Whether the log tells that one host has all ranks of the job."""
+    told = logs.processes
+    if several_hosts(logs) or not told:
+        return False
+    return any(one.nnodes == 1 for one in told) or 0 < max(one.nranks or 0 for one in told) <= len(told)
+
+
+def starting(process: LogProcess) -> bool:
+    """Whether NCCL began in it, and no communicator, or not each, was complete when the log ended.
+
+    Before 2.18.3 only the end of a start was told.
+    """
+    return process.began > process.completed or (process.bootstrap is not None and process.completed == 0)
+
+
+def finished_start(logs: Logs) -> bool:
+    """Whether every process that NCCL told of has come through its start."""
+    return bool(logs.processes) and all(one.completed and one.completed >= one.began for one in logs.processes)
+
+
+def starts_later(logs: Logs, event: LogEvent) -> bool:
+    """Whether NCCL began after the line and came through: what the line tells did no harm."""
+    done = [one for one in logs.processes if one.completed]
+    return any(one.file != event.file or one.first_line > event.line for one in done)

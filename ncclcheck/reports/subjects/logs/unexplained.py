@@ -1,0 +1,163 @@
+"""Lines that tell of a failure and name no cause that is known: what a job died of without a word of why."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.reports.judgement.derived import derived
+from ncclcheck.reports.subjects.logs import meanings
+from ncclcheck.reports.subjects.logs.ending import Ending, died
+
+# Said of a failure, and read by no rule on their own: what only another line explains.
+_ALONE = frozenset(
+    (
+        *("ended-badly", "complaint", "traceback", "root-cause-block", "root-cause-exit", "launcher-return-code"),
+        *(
+            "watchdog-status",
+            "gloo-timeout",
+            "segfault-in-nccl",
+            "aborted",
+            "shell-signalled",
+            "spawned-signalled",
+        ),
+        *("worker-died", "srun-task-exit", "tests-wrong-data", "last-error"),
+    )
+)
+_SAID = (
+    "ended-badly",
+    "complaint",
+    "nccl-warning",
+    "on-windows",
+)  # words of failure, or the system, without a known sign
+# A job may go on after these: work that is seen after them, or a start of NCCL that came through, shows it.
+_MILD = ("complaint", "nccl-warning", "traceback", "python-error")
+# Warnings of NCCL's that end no job by themselves: it goes on without, and a rule tells what is lost.
+_ENDS_NO_JOB = frozenset(
+    (
+        *("ib-no-library", "ib-open-device", "ofi-no-provider", "kernel-shared-memory", "topology-file-missing"),
+        *("shm-unlink", "ib-port-event"),
+    )
+)
+_JUDGED = {*meanings.HARMLESS, *meanings.CONSEQUENCES, *_ENDS_NO_JOB} - _ALONE  # what they mean is known
+_LEVELS = ("WARN", "ERROR")
+_WARNING = re.compile(r"Warning$")
+
+
+@derived
+def unexplained(logs: Logs) -> list[LogEvent]:
+    """The lines that can be a failure and were not survived, in the order of the files."""
+    if is_foreign(logs):
+        return []
+    ending, gone = Ending(logs), died(logs)
+    found = (one for one in logs.events if _can_be_a_failure(one))
+    return [one for one in found if gone or not _survived(logs, ending, one)]
+
+
+def is_foreign(logs: Logs) -> bool:
+    """Whether no line is NCCL's, torch's, a launcher's or otherwise known."""
+    known = any(one.sign not in _SAID for one in logs.events)
+    familiar = any(file.familiar for file in logs.files)
+    return not (known or familiar or logs.processes or logs.version or logs.flight)
+
+
+def came_through(logs: Logs, event: LogEvent) -> bool:
+    """Whether NCCL's start was complete after a line: in its process, else in all processes of its file."""
+    started, file = _started(logs), (event.file, "", None)
+    return started.get((event.file, event.host, event.pid), started.get(file, 0)) > event.line
+
+
+@derived
+def _started(logs: Logs) -> dict[tuple[str, str, int | None], int]:
+    """The line by which the start was complete, of each process and of all of a file; 0 where one was not."""
+    lines: dict[tuple[str, str, int | None], int] = {}
+    for one in logs.processes:
+        line = one.started_line if one.completed >= one.began else 0
+        for key in ((one.file, one.host, one.pid), (one.file, "", None)):
+            lines[key] = min(line, lines.get(key, line))
+    return lines
+
+
+def _can_be_a_failure(event: LogEvent) -> bool:
+    if event.sign in _JUDGED:
+        return False
+    if event.sign == "python-error":
+        return not _WARNING.search(event.fields.get("type", ""))
+    return event.sign in _ALONE or event.level in _LEVELS
+
+
+def _survived(logs: Logs, ending: Ending, event: LogEvent) -> bool:
+    mild = event.sign in _MILD or event.level in _LEVELS
+    shown = ending.work if mild else ending.proof
+    return shown.get(event.file, 0) > event.line or (mild and came_through(logs, event))
+
+
+class Behind(NamedTuple):
+    """What usually stands behind a line that names no cause, and what would show it."""
+
+    words: re.Pattern[str]
+    usually: str
+    shows: str
+    command: str = ""
+
+
+_RAY = "ls /tmp/ray/session_latest/logs"
+_BEHIND = tuple(
+    Behind(re.compile(words), usually, shows, command)
+    for words, usually, shows, command in (
+        (r"ncclSystemError|unhandled system error",
+         "a socket, a segment of shared memory or an RDMA call failed on that host",
+         "NCCL's warning names the call", "export NCCL_DEBUG=INFO"),
+        (r"ncclUnhandledCudaError|unhandled cuda error",
+         "a CUDA call failed: a broken GPU, memory that was used up, or an earlier kernel of the program",
+         "NCCL's warning names the error of CUDA", "export NCCL_DEBUG=INFO"),
+        (r"ncclInternalError|internal error",
+         "NCCL did not find what it needs of the machine (topology, GPUs, network), or two builds of NCCL met",
+         "NCCL's warning says what it missed", "export NCCL_DEBUG=INFO"),
+        (r"ncclInvalid\w+|invalid (?:usage|argument)",
+         "the program called NCCL in a way that it refuses: two ranks on one GPU, different arguments",
+         "NCCL's warning names the argument", "export NCCL_DEBUG=INFO"),
+        (r"ncclRemoteError|remote process|Connection (?:closed|reset)|Broken pipe",
+         "another rank ended first, and these lines follow from its end",
+         "the log of the rank that ended first", ""),
+        (r"EngineDead|EngineCore|Engine core|WorkerProc|executor",
+         "a worker process of the engine ended; what it raised stands above, or in its own log",
+         "the first traceback of a worker", "export VLLM_LOGGING_LEVEL=DEBUG NCCL_DEBUG=INFO"),
+        (r"ActorDied|raylet|\bray\b|[Aa]ctor",
+         "the process of the actor was killed or raised; Ray keeps what it printed",
+         "Ray's own logs on the node of the actor", _RAY),
+        (r"[Ww]atchdog|SeqNum|NCCL work|heartbeat|Heartbeat|timed out|[Tt]imeout",
+         "a rank did not come to a collective, or was stopped before it",
+         "torch's Flight Recorder names the rank and the call", "export TORCH_FR_BUFFER_SIZE=2000"),
+        (r"-9\b|signal 9|SIGKILL|[Kk]illed|[Oo]ut of memory|\bOOM",
+         "the kernel or the cgroup ended a process that used too much memory, or somebody killed it",
+         "the kernel's log of that host", "dmesg -T | grep -iE 'oom|killed'"),
+        (r"-1[01]\b|signal 1[01]|SIGSEGV|SIGBUS|[Ss]egmentation|[Bb]us error|core dumped",
+         "a library wrote or read where it must not, or shared memory was full",
+         "Python's stack at the time", "export PYTHONFAULTHANDLER=1"),
+        (r"-6\b|signal 6|SIGABRT|[Aa]bort|terminate called",
+         "a library gave up: an assertion, or an exception of C++ that nobody caught",
+         "what was printed right before, and Python's stack", "export PYTHONFAULTHANDLER=1"),
+        (r"exit ?code|exited|exit status|return ?code|Root Cause|ChildFailed|CalledProcess|FAILED",
+         "one process raised an exception or called exit; its own output says which",
+         "the output of each rank, in files of its own", "torchrun --log-dir logs --redirects 3 --tee 3 ..."),
+        (r"Last error|NCCL error|NCCL WARN|DistBackend",
+         "NCCL refused or could not go on; torch hands on its last words only",
+         "NCCL's own warnings", "export NCCL_DEBUG=INFO"),
+        (r"Traceback",
+         "an exception, of which the last line is not here",
+         "the log to its end, of each rank", ""),
+    )
+)  # fmt: skip
+_ANYTHING = Behind(
+    re.compile(""),
+    "the program or a library gave up",
+    "the lines before it, and NCCL's own",
+    "export NCCL_DEBUG=INFO",
+)
+
+
+def behind(text: str) -> Behind:
+    """By the words of the line."""
+    return next((one for one in _BEHIND if one.words.search(text)), _ANYTHING)

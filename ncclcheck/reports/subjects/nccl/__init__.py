@@ -1,0 +1,1 @@
+"""What NCCL chooses by itself: interfaces, HCAs, protocols; and the variables that change it."""

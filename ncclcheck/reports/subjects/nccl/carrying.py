@@ -1,0 +1,131 @@
+"""Which HCAs carry the data: NCCL takes, for each GPU, those with the widest way to it, and of these the nearest.
+
+Every rule about RDMA judges these alone: a card for storage or management that is ACTIVE is listed by NCCL and
+left idle.
+
+Source: NVIDIA/nccl src/graph/paths.cc and topo.cc (ncclTopoGetLocal), 2.23 to 2.27; the differential tests hold it
+against the library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ncclcheck.probes import facts
+from ncclcheck.probes.facts import Cluster, Node, PciDevice, Unread, value_or
+from ncclcheck.reports.judgement.derived import derived
+from ncclcheck.reports.judgement.rule import NothingToJudge
+from ncclcheck.reports.subjects.nccl import wiring
+from ncclcheck.reports.subjects.nccl.hca import HcaChoice, UsedPort
+
+# GB/s a lane at this transfer rate, as NCCL reckons them.
+_LANE_GB_S = {2.5: 0.1875, 5.0: 0.375, 8.0: 0.75, 16.0: 1.5, 32.0: 3.0, 64.0: 6.0}
+_BETWEEN_SOCKETS_GB_S = (6.0, 40.0)  # by the processor: NCCL's figures for old Xeons and for those from 2023 on
+_FAR = {"PIX": 0, "PXB": 1, "PHB": 2, "NODE": 2, "SYS": 3}  # NCCL knows no NODE: it is one processor
+
+
+def using(cluster: Cluster) -> list[tuple[Node, HcaChoice]]:
+    """Nodes on which at least one port would carry data, with those alone as used. Raises NothingToJudge."""
+    found = [(node, taken) for node, taken in choosing(cluster) if taken.used]
+    if not found:
+        raise NothingToJudge("no HCA that NCCL would use")
+    return found
+
+
+def choosing(cluster: Cluster) -> Iterator[tuple[Node, HcaChoice]]:
+    """Nodes on which NCCL looks for HCAs, with the ports that would carry data as used. Raises NothingToJudge."""
+    yield from ((node, choice(node)) for node, _ in wiring.choosing(cluster))
+
+
+def roce_ports(cluster: Cluster) -> list[tuple[Node, UsedPort]]:
+    """The RoCE ports that would carry data. Raises NothingToJudge."""
+    found = [(node, one) for node, taken in using(cluster) for one in taken.used if one.is_roce]
+    if not found:
+        raise NothingToJudge("no RoCE port that NCCL would use")
+    return found
+
+
+@derived
+def choice(node: Node) -> HcaChoice:
+    """NCCL's choice, less the ports that it lists and leaves idle."""
+    taken = wiring.choice(node)
+    return replace(taken, used=tuple(_meant(node, taken.used)))
+
+
+def _meant(node: Node, ports: Sequence[UsedPort]) -> list[UsedPort]:
+    """Those that carry data, and those of their kind that would if their own link were not the slower one."""
+    own = _own_ports(node, ports)
+    taken, near = carrying(node, own), carrying(node, [_at_full_rate(one) for one in own])
+    kinds, names = {kind(one) for one in taken}, {one.name for one in taken}
+    names |= {one.name for one in near if kind(one) in kinds}
+    return [one for one in own if one.name in names]
+
+
+def _own_ports(node: Node, ports: Sequence[UsedPort]) -> list[UsedPort]:
+    """Without virtual functions beside their own physical one: both are the same port."""
+    virtual = {one.name for one in wiring.functions(node) if one.virtual_function}
+    addresses = {one.name: value_or(one.hca.pci, "") for one in ports}
+    physical = {_bus(address) for address in addresses.values() if address not in virtual} - {""}
+    return [one for one in ports if not (addresses[one.name] in virtual and _bus(addresses[one.name]) in physical)]
+
+
+def _bus(address: str) -> str:
+    """Functions of one card share it: 0000:1a of 0000:1a:00.2."""
+    return address.rpartition(":")[0]
+
+
+def _at_full_rate(one: UsedPort) -> UsedPort:
+    """As if its link had come up at the rate that no other port exceeds."""
+    return replace(one, port=facts.replace(one.port, rate_gbit=float("inf")))
+
+
+def kind(one: UsedPort) -> str:
+    """Cards of one kind have one board, or where that is unread one model."""
+    return value_or(one.hca.board, "") or value_or(one.hca.model, "")
+
+
+def carrying(node: Node, ports: Sequence[UsedPort]) -> list[UsedPort]:
+    """Those of the ports that carry data; all of them where a place is not known, or where no GPU is."""
+    functions = {device.name: device for device in wiring.functions(node)}
+    gpus = [one for one in functions.values() if one.kind == "gpu"]
+    places = [functions.get(value_or(port.hca.pci, "")) for port in ports]
+    ways = [[_ways(node, gpu, port, place) for port, place in zip(ports, places, strict=True)] for gpu in gpus]
+    if not gpus or any(way is None for of_gpu in ways for way in of_gpu):
+        return list(ports)
+    taken = {index for of_gpu in ways for index in _best([way for way in of_gpu if way is not None])}
+    return [port for index, port in enumerate(ports) if index in taken]
+
+
+Way = tuple[tuple[float, int], ...]
+
+
+def _ways(node: Node, gpu: PciDevice, port: UsedPort, place: PciDevice | None) -> Way | None:
+    """Width, and nearness as a number that grows, with each figure for the way between sockets."""
+    far = (wiring.distance(gpu, place) or _in_a_flat_tree(node)) if place else None
+    if place is None or far is None:
+        return None
+    width = min(_width(gpu), _width(place), value_or(port.port.rate_gbit, float("inf")) / 8)
+    return tuple((min(width, between) if far == "SYS" else width, -_FAR[far]) for between in _BETWEEN_SOCKETS_GB_S)
+
+
+def _in_a_flat_tree(node: Node) -> str | None:
+    """A virtual machine may show no bridges and no NUMA nodes: there NCCL sees all cards at one distance."""
+    return "PHB" if wiring.is_virtual(node) else None
+
+
+def _width(device: PciDevice) -> float:
+    """Of its PCIe link at its best; not known is no limit."""
+    link = device.link
+    return (
+        float("inf") if isinstance(link, Unread) else _LANE_GB_S.get(link.most_gts, float("inf")) * link.most_width
+    )
+
+
+def _best(ways: Sequence[Way]) -> set[int]:
+    """The first of one GPU's ways, whichever figure holds."""
+    if not ways:
+        return set()
+    columns = range(len(_BETWEEN_SOCKETS_GB_S))
+    most = [max(way[column] for way in ways) for column in columns]
+    return {index for index, way in enumerate(ways) if any(way[column] == most[column] for column in columns)}

@@ -1,0 +1,74 @@
+"""The list of HCAs that a site means for data, where NCCL by itself would send data over others too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ncclcheck.probes.facts import Node, Unread, value_or
+from ncclcheck.reports.subjects.nccl import carrying, wiring
+from ncclcheck.reports.subjects.nccl.hca import UsedPort, hca_choice
+from ncclcheck.reports.subjects.nccl.variables import nccl_version, values
+
+HCA = "NCCL_IB_HCA"
+
+
+def list_for(nodes: Sequence[Node]) -> str | None:
+    """The value that leaves the data cards on every node and no others; None where that is no fact of the site."""
+    wanted: dict[str, set[str]] = {}
+    names: set[str] = set()
+    for node in nodes:
+        used = [*carrying.choice(node).used]
+        data = fastest(used)
+        if (
+            not data
+            or not _is_one_kind(node, data)
+            or not is_meant(data, [one for one in used if one not in data])
+        ):
+            return None
+        wanted[node.name] = {full_name(one) for one in data}
+        names |= {one.name for one in data}
+    value = "=" + ",".join(sorted(names))
+    return value if all(taken_with(node, value) == wanted[node.name] for node in nodes) else None
+
+
+def fastest(ports: Sequence[UsedPort]) -> list[UsedPort]:
+    """The fastest ports of the link layer that carries most; none where a rate or a link layer is not known."""
+    rates = [one.port.rate_gbit for one in ports]
+    if any(isinstance(rate, Unread) for rate in rates) or any(
+        isinstance(one.port.link_layer, Unread) for one in ports
+    ):
+        return []
+    total: dict[str, float] = {}
+    for one in ports:
+        layer = str(one.port.link_layer)
+        total[layer] = total.get(layer, 0.0) + value_or(one.port.rate_gbit, 0.0)
+    of_layer = [one for one in ports if one.port.link_layer == max(total, key=total.__getitem__)]
+    most = max((value_or(one.port.rate_gbit, 0.0) for one in of_layer), default=0.0)
+    return [one for one in of_layer if one.port.rate_gbit == most]
+
+
+def is_meant(data: Sequence[UsedPort], others: Sequence[UsedPort]) -> bool:
+    """Whether the others are cards of another kind, and not the same kind with a bad cable."""
+    kinds = {carrying.kind(one) for one in data}
+    layers = {str(one.port.link_layer) for one in data}
+    return all(str(one.port.link_layer) not in layers or carrying.kind(one) not in kinds for one in others)
+
+
+def _is_one_kind(node: Node, data: Sequence[UsedPort]) -> bool:
+    """Cards of two kinds, or more of them than GPUs, may be of two networks: which is for data is not known."""
+    gpus = len(wiring.functions(node, "gpu"))
+    return len({carrying.kind(one) for one in data}) == 1 and (not gpus or len(data) <= gpus)
+
+
+def taken_with(node: Node, value: str | None) -> set[str]:
+    """The ports that NCCL would list with this value of NCCL_IB_HCA."""
+    env = {name: text for name, text in {**values(node), HCA: value}.items() if text is not None}
+    taken = wiring.choice(node)
+    all_ports = [one.hca for one in (*taken.used, *taken.inactive, *taken.unseen, *taken.unwanted)]
+    found = hca_choice([*{one.name: one for one in all_ports}.values()], env, nccl_version(node))
+    return {full_name(one) for one in found.used}
+
+
+def full_name(one: UsedPort) -> str:
+    """With the port, whether it has others or not."""
+    return f"{one.hca.name}:{one.port.name}"

@@ -1,0 +1,208 @@
+"""The network that a job would take on each node: the choice, its interface, its subnet, and routes to peers."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+from ncclcheck.probes.facts import Address, Cluster, Interface, Node, Route, Unread, at, known, value_or
+from ncclcheck.reports.judgement.derived import derived
+from ncclcheck.reports.subjects.nccl import variables
+from ncclcheck.reports.subjects.nccl.choice import Choice, gloo_choice, nccl_choice
+from ncclcheck.reports.subjects.nodes import containers
+
+IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_DEFAULT = ("0.0.0.0/0", "::/0")
+_REAL = {"physical", "bond", "vlan", "ipoib", "macvlan"}
+
+
+@dataclass(frozen=True)
+class Link:
+    """Where a node stands on the job's network."""
+
+    node: str
+    interface: Interface
+    address: str
+    network: IPNetwork
+
+    @property
+    def held(self) -> Address:
+        """The address with its prefix length, as its interface holds it."""
+        family: Literal["ipv4", "ipv6"] = "ipv6" if self.network.version == 6 else "ipv4"
+        return Address(family=family, address=self.address, prefix=self.network.prefixlen)
+
+
+def interfaces(node: Node) -> list[Interface]:
+    """The interfaces of a node of which `needs` has asked for the list."""
+    return known(known(node.network).interfaces)
+
+
+@derived
+def choice_of_nccl(node: Node) -> Choice:
+    """What NCCL would take on this node."""
+    return nccl_choice(interfaces(node), variables.values(node), variables.nccl_version(node))
+
+
+@derived
+def choice_of_gloo(node: Node) -> Choice:
+    """What gloo would take on this node."""
+    return gloo_choice(interfaces(node), variables.values(node), at(node, "host.own_name"))
+
+
+def choice_of_job(cluster: Cluster, node: Node) -> Choice:
+    """The job's choice: NCCL's, but gloo's where the job uses gloo and was told the interface."""
+    told = "GLOO_SOCKET_IFNAME" in variables.values(node)
+    return choice_of_gloo(node) if told and uses_gloo(cluster) else choice_of_nccl(node)
+
+
+def meant(cluster: Cluster, node: Node) -> str:
+    """The interface that advice names: the one that the job's backend takes by itself, or was told to take."""
+    choices = [choice_of_gloo(node)] * uses_gloo(cluster) + [choice_of_nccl(node)]
+    taken = [one.bootstrap for one in choices if one.bootstrap and not is_loopback(one.bootstrap.address)]
+    return taken[0].name if taken else ""
+
+
+@derived
+def uses_gloo(cluster: Cluster) -> bool:
+    """Whether the job's backend is gloo; before a job, whether `auto` would take it: no node has a usable GPU."""
+    if cluster.job.backend or cluster.job.backend_asked != "auto":
+        return "gloo" in (cluster.job.backend, cluster.job.backend_asked)
+    usable = [at(node, "gpus.usable") for node in cluster.nodes]
+    return all(n == 0 or (isinstance(n, Unread) and n.kind == "absent") for n in usable)
+
+
+def links(cluster: Cluster) -> list[Link]:
+    """The nodes that have a choice at all; NET001 speaks of the others."""
+    found = (link(node, choice_of_job(cluster, node)) for node in cluster.nodes)
+    return [one for one in found if one]
+
+
+def link(node: Node, choice: Choice) -> Link | None:
+    """The interface over which the ranks of this node meet."""
+    chosen = choice.bootstrap
+    for interface in interfaces(node) if chosen else ():
+        for address in value_or(interface.addresses, []):
+            is_it = chosen and (interface.name, address.address) == (chosen.name, chosen.address)
+            if is_it and (network := network_of(address)):
+                return Link(node.name, interface, address.address, network)
+    return None
+
+
+@lru_cache(maxsize=65536)
+def network_of(address: Address) -> IPNetwork | None:
+    """The subnet of an address; None for what nobody can read as one."""
+    try:
+        return ipaddress.ip_network(f"{address.address}/{address.prefix}", strict=False)
+    except ValueError:
+        return None
+
+
+def global_networks(interface: Interface) -> list[tuple[Address, IPNetwork]]:
+    """The addresses that are good beyond this machine and this wire, with their subnets."""
+    pairs = ((address, network_of(address)) for address in value_or(interface.addresses, []))
+    return [(address, net) for address, net in pairs if net and not (net.is_loopback or net.is_link_local)]
+
+
+def is_loopback(address: str) -> bool:
+    """127.0.0.0/8 and ::1."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def is_routable(address: str) -> bool:
+    """Neither loopback nor link-local."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return not (parsed.is_loopback or parsed.is_link_local or parsed.is_unspecified)
+
+
+def is_real(interface: Interface, others: Sequence[Interface]) -> bool:
+    """Whether it leads out of the machine: hardware, or a bridge that has hardware as a member."""
+    kinds = {other.name: value_or(other.kind, "virtual") for other in others}
+    members = value_or(interface.members, []) if interface.kind == "bridge" else []
+    return any(kind in _REAL for kind in (interface.kind, *(kinds.get(name) for name in members)))
+
+
+def leads_out(node: Node, interface: Interface) -> bool:
+    """Whether other nodes can be reached over it: real, or the veth by which a pod is on the cluster's network."""
+    if is_real(interface, interfaces(node)):
+        return True
+    pod = "kubernetes" in containers.runtimes(node)
+    return interface.kind == "veth" and pod and interface.name in by_default(node)
+
+
+def by_default(node: Node) -> set[str]:
+    """The interfaces that a default route leads to; where no route was read, all."""
+    routes = at(node, "network.routes")
+    if isinstance(routes, Unread):
+        return {one.name for one in interfaces(node)}
+    return {route.interface for route in routes if route.destination in _DEFAULT}
+
+
+def is_usable(interface: Interface) -> bool:
+    """Up, running, with an address that is good beyond this wire."""
+    ready = value_or(interface.up, True) and value_or(interface.running, True)
+    return ready and bool(global_networks(interface))
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a node reaches an address. gateway is empty where the peer is on the link."""
+
+    interface: str
+    gateway: str
+
+
+class Routes:
+    """The routes of one node, made ready for many look-ups: numbers, the best one first."""
+
+    def __init__(self, node: Node) -> None:
+        listed = at(node, "network.routes")
+        ready = [one for route in ([] if isinstance(listed, Unread) else listed) if (one := _ready(route))]
+        self._routes = sorted(ready, key=lambda one: (-one.mask, one.route.metric))
+        self.signature = tuple(self._routes)
+
+    def way(self, version: int, peer: int) -> Way | None:
+        """The longest prefix, then the lowest metric, as the kernel does it without policy rules."""
+        route = self.route(version, peer)
+        return Way(route.interface, route.gateway) if route else None
+
+    def route(self, version: int, peer: int) -> Route | None:
+        """The route itself that such a way is by."""
+        for of_version, base, mask, route in self._routes:
+            if of_version == version and peer & mask == base:
+                return route
+        return None
+
+    def within(self, network: IPNetwork) -> list[Route]:
+        """The routes to a subnet or to a part of it."""
+        first, mask = int(network.network_address), int(network.netmask)
+        return [
+            one.route
+            for one in self._routes
+            if one.version == network.version and one.mask >= mask and one.base & mask == first
+        ]
+
+
+class _Ready(NamedTuple):
+    version: int
+    base: int
+    mask: int
+    route: Route
+
+
+@lru_cache(maxsize=65536)
+def _ready(route: Route) -> _Ready | None:
+    try:
+        network = ipaddress.ip_network(route.destination)
+    except ValueError:
+        return None
+    return _Ready(network.version, int(network.network_address), int(network.netmask), route)

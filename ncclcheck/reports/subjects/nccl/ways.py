@@ -1,0 +1,179 @@
+"""The subnets of a job's network, and how nodes send from one to the other by their routes."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+
+from ncclcheck.probes.facts import Address, Cluster, Interface, Node, Unread, at
+from ncclcheck.reports.subjects.links.reached import reached
+from ncclcheck.reports.subjects.nccl import lan
+from ncclcheck.reports.text.fold import fold_names
+
+_MOST_EQUAL = 8  # racks of one size are no draw: each is asked only where few stand against each other
+
+
+class Outcome(IntEnum):
+    """How a node sends to a subnet, the worst first."""
+
+    NONE = 0
+    UNREAD = 1
+    ELSEWHERE = 2
+    GATEWAY = 3
+    LINK = 4
+
+
+@dataclass
+class Subnet:
+    """The nodes of one subnet. place: 0 is the largest one.
+
+    Of several of one size, doubts: what speaks against it being the right one, the weightiest first. said: what
+    speaks for it.
+    """
+
+    network: lan.IPNetwork
+    links: list[lan.Link]
+    place: int = 0
+    doubts: tuple[bool, bool, int] = (False, False, 0)
+    said: str = ""
+
+    @cached_property
+    def ends(self) -> set[int]:
+        """The lowest and the highest address stand for all."""
+        addresses = [int(ipaddress.ip_address(link.address)) for link in self.links]
+        return {min(addresses), max(addresses)}
+
+    @cached_property
+    def version(self) -> int:
+        """4 or 6."""
+        return self.network.version
+
+    @cached_property
+    def span(self) -> range:
+        """All addresses of the subnet, as numbers."""
+        return range(int(self.network.network_address), int(self.network.broadcast_address) + 1)
+
+    @cached_property
+    def nodes(self) -> frozenset[str]:
+        """The names of its nodes."""
+        return frozenset(link.node for link in self.links)
+
+    def __str__(self) -> str:
+        return f"{self.network} ({fold_names(link.node for link in self.links)})"
+
+
+def subnets_of(cluster: Cluster, links: list[lan.Link]) -> list[Subnet]:
+    """The largest first: where two do not reach each other, the smaller one is the odd one out.
+
+    Of equally large ones a prefix that is wider than another over the same addresses comes last (a forgotten
+    netmask gives 10.0.0.1 a /8); then the endpoint's comes first, then those in which others have an address too.
+    """
+    found: dict[lan.IPNetwork, Subnet] = {}
+    for link in links:
+        found.setdefault(link.network, Subnet(link.network, [])).links.append(link)
+    subnets = sorted(found.values(), key=lambda subnet: -len(subnet.links))
+    first = len(subnets[0].links) if subnets else 0
+    equal = [subnet for subnet in subnets if len(subnet.links) == first]
+    if 1 < len(equal) <= _MOST_EQUAL:
+        _decide(cluster, equal)
+        subnets = sorted(equal, key=lambda subnet: subnet.doubts) + subnets[len(equal) :]
+    for place, subnet in enumerate(subnets):
+        subnet.place = place
+    return subnets
+
+
+def _decide(cluster: Cluster, equal: list[Subnet]) -> None:
+    """What speaks against each of some equally large subnets, and what for it in words."""
+    endpoint = [ipaddress.ip_address(text) for text in _endpoint(cluster)]
+    for one in equal:
+        near = [other for other in equal if other is not one and _overlap(one, other)]
+        wide = any(one.network.prefixlen < other.network.prefixlen for other in near)
+        is_endpoints = any(address in one.network for address in endpoint)
+        also = [
+            node.name for node in cluster.nodes if node.name not in one.nodes and address_in(node, one.network)
+        ]
+        one.doubts = (wide, not is_endpoints, -len(also))
+        one.said = "where the endpoint is" if is_endpoints else f"where {fold_names(also)} is too" if also else ""
+
+
+def _endpoint(cluster: Cluster) -> list[str]:
+    meeting = cluster.job.meeting
+    return [text.partition("%")[0] for text in meeting.addresses] if meeting else []
+
+
+def _overlap(one: Subnet, other: Subnet) -> bool:
+    return one.version == other.version and one.network.overlaps(other.network)
+
+
+def address_in(node: Node, network: lan.IPNetwork) -> tuple[Interface, Address] | None:
+    """An address of a node in this subnet, on an interface that is up."""
+    for interface in lan.interfaces(node):
+        for held, own in lan.global_networks(interface) if lan.is_usable(interface) else ():
+            if own == network:
+                return interface, held
+    return None
+
+
+class Ways:
+    """How nodes reach subnets. Nodes with equal routes do it alike and are asked once: nodes may be thousands."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        facts = {node.name: at(node, "network.routes") for node in cluster.nodes}
+        self.unread = {name: fact for name, fact in facts.items() if isinstance(fact, Unread)}
+        self._routes = {node.name: lan.Routes(node) for node in cluster.nodes}
+        self.nodes = {node.name: node for node in cluster.nodes}
+        self.found = reached(cluster)
+        self._alike: dict[int, list[list[lan.Link]]] = {}
+        self._answers: dict[tuple[str, int], tuple[Outcome, str]] = {}
+
+    def alike(self, subnet: Subnet) -> list[list[lan.Link]]:
+        """The nodes of a subnet, those of equal routes together."""
+        if subnet.place not in self._alike:
+            groups: dict[object, list[lan.Link]] = {}
+            for link in subnet.links:
+                key = (link.interface.name, link.node in self.unread, self._routes[link.node].signature)
+                groups.setdefault(key, []).append(link)
+            self._alike[subnet.place] = list(groups.values())
+        return self._alike[subnet.place]
+
+    def way(self, link: lan.Link, subnet: Subnet, other: Subnet) -> tuple[Outcome, str]:
+        """The worst of the ways of a node in `subnet` to both ends of the other, and where it leads."""
+        key = (link.node, other.place)
+        if key not in self._answers:
+            self._answers[key] = min(self._way(link, subnet, other.version, end) for end in other.ends)
+        return self._answers[key]
+
+    def _way(self, link: lan.Link, subnet: Subnet, version: int, peer: int) -> tuple[Outcome, str]:
+        if version == subnet.version and peer in subnet.span:
+            return Outcome.LINK, link.interface.name
+        way = self._routes[link.node].way(version, peer)
+        if way is None:
+            return (Outcome.UNREAD if link.node in self.unread else Outcome.NONE), ""
+        if way.interface != link.interface.name.partition(":")[0]:
+            return Outcome.ELSEWHERE, way.interface
+        return (Outcome.GATEWAY, way.gateway) if way.gateway else (Outcome.LINK, way.interface)
+
+    def passes(self, link: lan.Link, other: Subnet) -> bool | None:
+        """Whether connections from a node to the other subnet pass; None where that was not tried."""
+        return self.found.passes(link.node, other.nodes) if self.found else None
+
+    def second(self, link: lan.Link, other: Subnet) -> tuple[Interface, Address] | None:
+        """Another address of a node, in the other subnet."""
+        return address_in(self.nodes[link.node], other.network)
+
+    def goes_by_itself(self, link: lan.Link, other: Subnet) -> bool:
+        """Whether the kernel was seen to send there from the chosen interface after all, by a policy rule."""
+        peers = [(self.found.seen.get((link.node, name)) if self.found else None) for name in other.nodes]
+        return bool(self.passes(link, other)) and {p.interface for p in peers if p} == {link.interface.name}
+
+    def tells(self, subnet: Subnet, other: Subnet) -> bool:
+        """Whether a missing way is told from this side: the smaller one, unless only the larger one lacks it."""
+        back = any(self.way(links[0], other, subnet)[0] is Outcome.NONE for links in self.alike(other))
+        return subnet.place > other.place or not back
+
+    def tells_of_detour(self, subnet: Subnet, other: Subnet) -> bool:
+        """Whether a way by another interface is told from this side: a fault of the smaller one explains both."""
+        back = min(self.way(links[0], other, subnet)[0] for links in self.alike(other))
+        return subnet.place > other.place or back > Outcome.ELSEWHERE

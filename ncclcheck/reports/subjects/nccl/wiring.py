@@ -1,0 +1,157 @@
+"""HCAs and the PCIe tree as rules look at them: what NCCL would use, how near cards are, what is virtual."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ncclcheck.probes.facts import Cluster, Hca, Node, PciDevice, Unread, at, value_or
+from ncclcheck.reports.judgement.derived import derived
+from ncclcheck.reports.judgement.rule import NothingToJudge
+from ncclcheck.reports.subjects.nccl.hca import GidChoice, HcaChoice, UsedPort, gid_choice, hca_choice
+from ncclcheck.reports.subjects.nccl.variables import nccl_version, values
+
+_VIRTUAL = (
+    "kvm", "qemu", "vmware", "virtualbox", "virtual machine", "google compute engine", "openstack", "xen", "bochs",
+    "amazon ec2", "alibaba cloud ecs", "hvm domu", "firecracker",
+)  # fmt: skip
+_NEAR = ("PIX", "PXB", "PHB", "NODE", "SYS")
+
+
+def with_gpus(cluster: Cluster) -> list[Node]:
+    """Nodes that have GPUs or may have some: the others use no NCCL. Raises NothingToJudge."""
+    if cluster.job.backend_asked == "gloo":
+        raise NothingToJudge("gloo was asked for, which uses no RDMA and no GPU")
+    nodes = [node for node in cluster.nodes if has_gpus(node)]
+    if not nodes:
+        raise NothingToJudge("no GPU on any node, so NCCL is not used")
+    return nodes
+
+
+@derived
+def has_gpus(node: Node) -> bool:
+    """Whether a node has GPUs or may have some."""
+    signs = (at(node, "gpus.pci"), at(node, "gpus.devices"))
+    return any(fact.kind != "absent" if isinstance(fact, Unread) else fact for fact in signs)
+
+
+@derived
+def choice(node: Node) -> HcaChoice:
+    """What NCCL's InfiniBand transport takes on a node whose devices are known.
+
+    NCCL skips a device that it cannot open; where it could open none that it wants, RDM002 says so of them all.
+    """
+    opened = [hca for hca in _devices(node) if hca.name not in shut(node)]
+    taken = _choice(node, opened)
+    return taken if taken.used else listed(node)
+
+
+@derived
+def listed(node: Node) -> HcaChoice:
+    """The same of all devices that sysfs shows, though some cannot be opened."""
+    return _choice(node, _devices(node))
+
+
+@derived
+def shut(node: Node) -> frozenset[str]:
+    """HCAs in sysfs, which no namespace hides, that this process cannot open: those of other pods, most often."""
+    files, opened = at(node, "rdma.device_files"), value_or(at(node, "rdma.opened"), [])
+    refused = {file.name for file in opened if file.error}
+    named = {hca.name: hca.uverbs for hca in _devices(node) if isinstance(hca.uverbs, str)}
+    absent = set() if isinstance(files, Unread) else {*named.values()} - {*files}
+    return frozenset(name for name, uverbs in named.items() if uverbs in refused | absent)
+
+
+def _devices(node: Node) -> list[Hca]:
+    return value_or(at(node, "rdma.devices"), [])
+
+
+def _choice(node: Node, devices: list[Hca]) -> HcaChoice:
+    paths = {device.name: tuple(value_or(device.path, [])) for device in functions(node)}
+    return hca_choice(devices, values(node), nccl_version(node), paths)
+
+
+def choosing(cluster: Cluster) -> Iterator[tuple[Node, HcaChoice]]:
+    """Nodes on which NCCL looks for HCAs, with what it takes. Raises NothingToJudge."""
+    found = [(node, choice(node)) for node in with_gpus(cluster)]
+    wanting = [(node, taken) for node, taken in found if not taken.reason.startswith("NCCL_IB_DISABLE")]
+    if not wanting:
+        raise NothingToJudge(f"{found[0][1].reason}: NCCL does not look for HCAs")
+    yield from wanting
+
+
+@derived
+def _gids(node: Node) -> Mapping[str, GidChoice | None]:
+    return {one.name: gid_choice(one, values(node), nccl_version(node)) for one in choice(node).used}
+
+
+def gid(node: Node, one: UsedPort) -> GidChoice | None:
+    """The GID that NCCL would take on a port that it uses; None where the table was not read."""
+    return _gids(node).get(one.name)
+
+
+def wanted(taken: HcaChoice) -> tuple[UsedPort, ...]:
+    """All ports that NCCL would take if they were well."""
+    return (*taken.used, *taken.inactive, *taken.unseen)
+
+
+def efa(node: Node) -> list[Hca]:
+    """Devices of Amazon's Elastic Fabric Adapter, which NCCL reaches by a plugin alone."""
+    found = value_or(at(node, "rdma.devices"), [])
+    return [hca for hca in found if hca.driver == "efa" or str(hca.model).startswith("efa")]
+
+
+def functions(node: Node, kind: str = "") -> list[PciDevice]:
+    """PCI functions of a node, all or of one kind; none where they were not read."""
+    found = value_or(at(node, "fabric.pci"), [])
+    return [device for device in found if kind in ("", device.kind)]
+
+
+def hca_names(node: Node) -> Mapping[str, str]:
+    """Name of the HCA at each PCI address."""
+    found = value_or(at(node, "rdma.devices"), [])
+    return {hca.pci: hca.name for hca in found if not isinstance(hca.pci, Unread)}
+
+
+def is_virtual(node: Node) -> bool | None:
+    """Whether the node is a virtual machine; None where nothing tells."""
+    flag, product = at(node, "fabric.hypervisor"), at(node, "fabric.product")
+    if not isinstance(flag, Unread):
+        return bool(flag)
+    if isinstance(product, Unread):
+        return None
+    text = product.lower()
+    return ".metal" not in text and any(name in text for name in _VIRTUAL)
+
+
+def distance(one: PciDevice, other: PciDevice) -> str | None:
+    """How near two functions are, by the words of nvidia-smi topo; None where it was not read."""
+    if isinstance(one.path, Unread) or isinstance(other.path, Unread):
+        return _by_numa(one, other)
+    if shared := [name for name in one.path if name in other.path]:
+        longest = max(len(one.path), len(other.path)) - len(shared)
+        return "PIX" if longest <= 1 else "PXB"
+    if one.root == other.root and not isinstance(one.root, Unread):
+        return "PHB"
+    return _by_numa(one, other)
+
+
+def _by_numa(one: PciDevice, other: PciDevice) -> str | None:
+    a, b = one.numa_node, other.numa_node
+    if isinstance(a, Unread) or isinstance(b, Unread) or a < 0 or b < 0:
+        return None
+    return "NODE" if a == b else "SYS"
+
+
+def nearest(distances: list[str | None]) -> str | None:
+    """The shortest of several distances; None where none is known."""
+    return min([one for one in distances if one is not None], key=_NEAR.index, default=None)
+
+
+def cpus(text: str) -> set[int]:
+    """ "0-2,8" as {0, 1, 2, 8}; what is no number is left out."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if first.isdecimal() and (last or first).isdecimal() and len(part) < 16:
+            found |= set(range(int(first), min(int(last or first), int(first) + 16384) + 1))
+    return found

@@ -1,0 +1,1 @@
+"""Nodes compared with each other, and what they have."""

@@ -1,0 +1,97 @@
+"""What rules of the training run share: the check that they judge, and ranks in words."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from ncclcheck.probes.facts import Cluster
+from ncclcheck.probes.facts.training import Metric
+from ncclcheck.reports.judgement.findings import Finding, Remedy, Where, note, seen, unknown, you
+from ncclcheck.reports.judgement.rule import Body, NothingToJudge
+
+BUILTIN = ("transformer", "conv")
+_MORE_TIME = "ncclcheck smoke --time-budget 60"
+
+
+def checked(check: str) -> Callable[[Callable[[Cluster, Any], Iterator[Finding]]], Body]:
+    """Make a body that wants one aspect of the checks a rule's: skipped or unknown where it was not looked at."""
+
+    def wanting(body: Callable[[Cluster, Any], Iterator[Finding]]) -> Body:
+        @functools.wraps(body)
+        def judged(cluster: Cluster) -> Iterator[Finding]:
+            smoke = cluster.measurements.smoke
+            checks = smoke.checks if smoke else None
+            if checks is None:
+                raise NothingToJudge("no training was checked")
+            if (found := getattr(checks, check)) is not None:
+                yield from body(cluster, found)
+                return
+            why = next((one for one in checks.unchecked if one.check == check), None)
+            if why is None or not why.late:
+                raise NothingToJudge(why.why if why else "the training did not come so far")
+            yield missed("the time box was used up before", you("Give it more time.", _MORE_TIME))
+
+        return judged
+
+    return wanting
+
+
+def missed(reason: str, remedy: Remedy) -> Finding:
+    """What was wanted, and was not looked at."""
+    return unknown(
+        Where(),
+        f"this was not checked: {reason}",
+        why="What was not seen is neither well nor broken.",
+        owner="job",
+        fix=[remedy],
+    )
+
+
+def builtin(cluster: Cluster) -> bool:
+    """Whether the model and its data were the tool's own."""
+    smoke = cluster.measurements.smoke
+    setup = smoke.setup if smoke else None
+    return setup is not None and setup.model in BUILTIN and setup.data in BUILTIN
+
+
+def strategy(cluster: Cluster) -> str:
+    """How the model was spread over ranks."""
+    smoke = cluster.measurements.smoke
+    return smoke.setup.strategy if smoke and smoke.setup else "ddp"
+
+
+def place(cluster: Cluster, rank: int) -> Where:
+    """The rank, on its node where that is known."""
+    node = next((one.node for one in cluster.run.ranks if one.rank == rank), None)
+    return Where(node=node, rank=rank)
+
+
+def agrees(cluster: Cluster, metric: Metric) -> bool:
+    """Whether the mean loss that ranks sum up is that of one process."""
+    if metric.reduced is None or metric.whole is None:
+        return False
+    apart = abs(metric.reduced - metric.whole) / max(abs(metric.whole), 1e-12)
+    return apart <= cluster.policy.thresholds.get("TRN008.relative", 1e-4)
+
+
+def ranks(numbers: Sequence[int], count: int = 0) -> str:
+    """`rank 3`, `ranks 1 and 3`, `ranks 0, 1, 2 and 5 more`."""
+    shown = [*map(str, numbers[:4])]
+    more = max(count, len(numbers)) - len(shown)
+    last = [f"{more} more"] if more else []
+    if len(shown) == 1 and not last:
+        return f"rank {shown[0]}"
+    words = shown + last
+    return f"ranks {', '.join(words[:-1])} and {words[-1]}"
+
+
+def partly(what: str, why: str) -> Finding:
+    """A check that could be made in part only."""
+    return note(Where(), f"{what}: {why}", evidence=[seen("the check", why)])
+
+
+def number(value: float | None) -> str:
+    """A loss or an error."""
+    return "no number" if value is None else f"{value:.4g}"

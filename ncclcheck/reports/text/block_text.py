@@ -1,0 +1,79 @@
+"""A block of findings as text: its heading, the places, why, how we know, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ncclcheck.reports.judgement.findings import Evidence, Remedy, State
+from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.groups import MOST, Block, Place
+from ncclcheck.reports.text.headings import heading
+from ncclcheck.reports.text.visible import in_line
+from ncclcheck.reports.text.wrapping import wrapped
+
+_COLOURS = {State.FAIL: "1;31", State.WARN: "33", State.UNKNOWN: "35", State.NOTE: "36", State.OK: "32"}
+BODY = " " * 8
+
+
+@dataclass(frozen=True)
+class Style:
+    """How to print. width: columns; colour: ANSI codes, which only double the words."""
+
+    width: int = 80
+    colour: bool = False
+    verbose: bool = False
+    contact: str = ""
+
+    def paint(self, state: State, text: str) -> str:
+        """The text in the colour of a state."""
+        return f"\x1b[{_COLOURS[state]}m{text}\x1b[0m" if self.colour and state in _COLOURS else text
+
+
+def text(block: Block, style: Style) -> str:
+    """The whole block."""
+    told = heading(block)
+    lines = [*headed(block.state, block.codes, told.text, style), *_places(told.below, style)]
+    if style.verbose and block.state is not State.OK:
+        lines += labelled("check", block.title, style.width)
+    if block.why and block.state is not State.OK:
+        lines += labelled("why", block.why, style.width)
+    if block.state in (State.FAIL, State.WARN) or style.verbose or block.codes[0].startswith("RUN"):
+        lines += _evidence(block.evidence, style)
+    for remedy in block.remedies:
+        lines += [*labelled("fix", f"[{remedy.who}] {remedy.text}", style.width), *commands(remedy)]
+    return "\n".join(lines)
+
+
+def headed(state: State, codes: Sequence[str], words: str, style: Style) -> list[str]:
+    """`FAIL    NET003  gpu-b03: eno1 is in 10.42.8.0/24`."""
+    lines = wrapped(f"{fold_names(codes)}  {words}", style.width, BODY, " " * 16)
+    return [style.paint(state, f"{state.word:8}") + lines[0][len(BODY) :], *lines[1:]]
+
+
+def _places(places: Sequence[Place], style: Style) -> Iterator[str]:
+    shown = places if style.verbose else places[:MOST]
+    for place in shown:
+        yield from wrapped(str(place), style.width, BODY, BODY)
+    if left := places[len(shown) :]:
+        words = f"and {len(left)} more like these, {left[0].where} first (-v shows all)"
+        yield from wrapped(words, style.width, BODY, BODY)
+
+
+def _evidence(evidence: Sequence[Evidence], style: Style) -> Iterator[str]:
+    shown = evidence if style.verbose else evidence[:MOST]
+    for one in shown:
+        yield from labelled("seen", f"{one.source}: {one.value}", style.width)
+    if left := len(evidence) - len(shown):
+        yield from labelled("seen", f"and {left} more (-v shows all)", style.width)
+
+
+def labelled(label: str, words: str, width: int) -> list[str]:
+    """Words behind `why`, `seen` or `fix`."""
+    return wrapped(words, width, f"{BODY}{label:6}", BODY + " " * 6)
+
+
+def commands(remedy: Remedy) -> list[str]:
+    """The commands of a remedy, each in a line of its own, however long."""
+    pasted = [line for command in remedy.commands for line in command.split("\n")]
+    return [f"{BODY}           {in_line(line)}" for line in pasted]

@@ -1,0 +1,193 @@
+"""The end of a report: who is to blame, what was compared, and the decision with the first thing to do."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from ncclcheck.probes.facts import Node, Unread, at, value_or, variables
+from ncclcheck.reports.judgement.causal import causes_first
+from ncclcheck.reports.judgement.findings import Culprit, State, Where
+from ncclcheck.reports.judgement.jsondoc import Document
+from ncclcheck.reports.subjects.failures import silent
+from ncclcheck.reports.subjects.job import trial
+from ncclcheck.reports.subjects.logs import story_text
+from ncclcheck.reports.text.fold import fold_names
+
+_SIGNALS = {1: "SIGHUP", 2: "^C (SIGINT)", 15: "SIGTERM"}
+_LINKS = 3
+_NO_TIME = "the time budget was used up"
+_PARTS = {
+    "content": "what samples contain",
+    "streams": "workers and their random numbers",
+    "structure": "shapes and batches",
+    "sharding": "several ranks",
+    "resources": "memory",
+}
+_BASELINE = ("BEN006", "VER015", "VER016")
+
+
+def culprits(document: Document) -> list[str]:
+    """Who is to blame, one line each, the surest first."""
+    told = {finding.what for verdict in document.verdicts for finding in verdict.findings}
+    return [
+        f"Culprit: {_named(one)} (confidence {one.confidence:.2f}): {_brief(one.why, told)}"
+        for one in document.culprits
+    ]
+
+
+def _brief(why: str, told: Collection[str]) -> str:
+    """The first clause is enough where a finding above says all of it."""
+    return why.partition("; ")[0] if any(why in what for what in told) else why
+
+
+def _named(one: Culprit) -> str:
+    names = " to ".join(one.names) if one.kind == "link" else fold_names(one.names)
+    return names if names.startswith(one.kind) else f"{one.kind} {names}"
+
+
+def compared(document: Document) -> list[str]:
+    """What was held against a saved result and is no worse, and what was tried; all else is a finding."""
+    verdicts = [verdict for verdict in document.verdicts if verdict.code in _BASELINE]
+    told = [finding.what for v in verdicts for finding in v.findings if finding.state is State.OK]
+    if told and document.command == "bench":
+        told += [f"no bandwidth was compared: {v.reason}" for v in verdicts if v.code == "BEN006" and v.reason]
+    baseline = [f"Baseline: {'; '.join(told)}."] if told else []
+    return baseline + [f"Tried: {trial.said(one)}." for one in [document.measurements.trial] if one]
+
+
+def decision(document: Document) -> str:
+    """One sentence with the decision and the first thing to do; the exit code says the same."""
+    if faults := document.job.injected:
+        return (
+            f"{_decision(document)} These faults were injected: {', '.join(faults)}; leave out --inject to judge."
+        )
+    return _decision(document)
+
+
+def _decision(document: Document) -> str:
+    if document.exit_code > 128:
+        number = document.exit_code - 128
+        return f"Not finished: {_SIGNALS.get(number, f'signal {number}')} ended it; what was gathered is above."
+    if document.command == "logs":
+        return story_text.decision(document)
+    if any(v.state is State.FAIL for v in document.verdicts):
+        return f"Not ready: fix {_first_failed(document)} first."
+    if document.state == "incomplete":
+        return f"Not finished. {_unfinished(document)}"
+    return " ".join([_ready(document), *_caveats(document)])
+
+
+def _ready(document: Document) -> str:
+    if document.exit_code:
+        return "Not ready: --strict counts warnings and unknowns as failures."
+    rows = document.measurements.collectives
+    if rows and all(row.state == "skipped" for row in rows):
+        return "Nothing failed, but nothing was measured either: see BEN001."
+    states = {verdict.state for verdict in document.verdicts if verdict.code.startswith("DAT")}
+    if document.command == "data" and not states - {State.SKIPPED}:
+        return "The dataset was not judged."
+    if document.command != "data":
+        return "Ready."
+    if _for_one_rank(document):
+        return "Ready for one rank: see DAT016 before you train on more."
+    if unseen := _unseen(document):
+        return f"Ready, as far as was examined: {unseen}."
+    return "Ready." if states & {State.WARN, State.UNKNOWN} else "Ready: nothing wrong was seen in the dataset."
+
+
+def _unseen(document: Document) -> str:
+    """Parts of the dataset's examination that did not take place, and why."""
+    reasons: dict[str, dict[str, None]] = {}
+    for report in document.measurements.data:
+        for one in report.unseen:
+            reasons.setdefault(one.why, {})[_PARTS.get(one.aspect, one.aspect)] = None
+        if (
+            report.streams
+            and isinstance(report.streams.depends, Unread)
+            and report.streams.depends.why == _NO_TIME
+        ):
+            reasons.setdefault(_NO_TIME, {})[_PARTS["streams"]] = None
+        for text in report.content.unseen if report.content else []:
+            part, _, why = text.rpartition(": ")
+            if why == _NO_TIME:
+                reasons.setdefault(why, {})[part] = None
+    return "; ".join(f"not {', '.join(parts)} ({why})" for why, parts in list(reasons.items())[:2])
+
+
+def _for_one_rank(document: Document) -> bool:
+    """Whether it was asked for one rank, and several would read the same samples."""
+    one = any(report.sharding and report.sharding.wanted < 2 for report in document.measurements.data)
+    return one and any(v.code == "DAT016" and v.state is State.NOTE for v in document.verdicts)
+
+
+def _first_failed(document: Document) -> str:
+    """The first failure that is a cause, and where."""
+    failed = [v for v in causes_first(document.verdicts) if v.state is State.FAIL]
+    causes = [v for v in failed if v.code[:3] not in ("RUN", "BEN")]
+    first = (causes or failed)[0]
+    places = [f.where for f in first.findings if f.state is State.FAIL and f.where.node]
+    if not places:
+        return first.code
+    if first.code == "NET009" and all(place.peer for place in places):
+        return f"{first.code} on the link {places[0].node} -> {places[0].peer}"
+    links = _links(places) if first.code[:3] == "BEN" or first.code == "NET006" else ""
+    return f"{first.code} on {links or fold_names(place.node or '' for place in places)}"
+
+
+def _links(places: Sequence[Where]) -> str:
+    """Both ends of what was measured between two nodes; empty where other places are among them."""
+    ends = [(place.node or "", place.peer) for place in places if place.peer and place.rank is None]
+    if len(ends) < len(places):
+        return ""
+    links = list(dict.fromkeys(" - ".join(sorted(pair)) for pair in ends))
+    more = f" and {len(links) - _LINKS} more" if len(links) > _LINKS else ""
+    return f"the link{'s' if len(links) > 1 else ''} {', '.join(links[:_LINKS])}{more}"
+
+
+def _unfinished(document: Document) -> str:
+    if document.job.missing and not silent.hurried(document.run):
+        return f"{fold_names(document.job.missing)} did not answer{_why_silent(document)}."
+    for verdict in document.verdicts:
+        for finding in verdict.findings:
+            if verdict.code.startswith("RUN") and finding.state is State.UNKNOWN:
+                return " ".join(part for part in (verdict.code, str(finding.where), finding.what) if part) + "."
+    return "The run was cut short."
+
+
+def _why_silent(document: Document) -> str:
+    """The one cause, where there is one."""
+    found = [one for verdict in document.verdicts if verdict.code == "RUN001" for one in verdict.findings]
+    return f": {found[0].what}" if len(found) == 1 else ""
+
+
+def _caveats(document: Document) -> Iterator[str]:
+    if document.command == "data":
+        return
+    nodes = [entry.facts for entry in document.nodes]
+    if document.job.simulated:
+        yield (
+            "No second machine was tested. On two machines type, with the first one's address for HOST: "
+            f"ncclcheck {document.command} --nodes 2 --node-rank 0 --rdzv-endpoint HOST:29500 there, and the "
+            f"same with --node-rank 1 on the other; in a Slurm allocation just ncclcheck {document.command}."
+        )
+    elif nodes and all(_has_no_gpu(node) for node in nodes):
+        yield from _without_gpus(document, nodes)
+
+
+def _has_no_gpu(node: Node) -> bool:
+    usable = at(node, "gpus.usable")
+    return usable == 0 or (isinstance(usable, Unread) and usable.kind == "absent")
+
+
+def _without_gpus(document: Document, nodes: list[Node]) -> Iterator[str]:
+    login = document.job.launcher == "local" and any(
+        "srun" in value_or(at(node, "job.launcher_programs"), []) and "SLURM_JOB_ID" not in variables(node)
+        for node in nodes
+    )
+    if login:
+        yield (
+            "This looks like a login node: no GPU node was judged. Type: "
+            f"salloc -N 2 --gpus-per-node=8 ncclcheck {document.command}"
+        )
+    else:
+        yield "No GPU here: NCCL itself was not judged."

@@ -1,0 +1,188 @@
+"""What is told together: the same finding of several nodes, several places with one remedy, one unread fact."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from ncclcheck.probes.facts import replace
+from ncclcheck.reports.judgement.causal import causes_first
+from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, State, Verdict
+from ncclcheck.reports.judgement.jsondoc import Document
+from ncclcheck.reports.judgement.rule import FAMILIES
+from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.likeness import Likeness
+
+MOST = 8  # places, and blocks of one check, that are read one by one; of more the first FIRST tell what they are
+FIRST = 3
+_UNREAD = " could not be read: "
+
+
+@dataclass
+class Place:
+    """One statement and the places of which it is true, folded. more: it stands for so many that are not shown."""
+
+    where: str
+    what: str
+    more: int = 0
+
+    def __str__(self) -> str:
+        """Where and what; no place that the statement names itself, and no device or rank with which it begins."""
+        parts = [part for part in self.where.split("  ") if part]
+        if all(_names(self.what, part.removeprefix("to ")) for part in parts):
+            return self.what
+        own = [part for part in parts if not part.startswith("to ")]
+        begun = own[-1:] if own and re.match(rf"{re.escape(own[-1])}(?![\w-])", self.what) else []
+        return f"{' '.join(part for part in parts if part not in begun)}: {self.what}".removeprefix(": ")
+
+
+def _names(words: str, name: str) -> bool:
+    return re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", words) is not None
+
+
+@dataclass
+class Block:
+    """Places that have one reason and one remedy, with the rules that say so."""
+
+    state: State
+    codes: list[str]
+    title: str
+    why: str
+    remedies: list[Remedy]
+    places: list[Place] = field(default_factory=list)
+    evidence: list[Evidence] = field(default_factory=list)
+
+
+def blocks(document: Document, states: Iterable[State], *, whole: bool = False) -> Iterator[Block]:
+    """Worst first, causes before symptoms. whole: every place by itself, however many are alike."""
+    told = ranked(document)
+    likeness = Likeness(entry.facts for entry in document.nodes)
+    for state in states:
+        of_state = [b for v in told for b in _of_verdict(v, state, likeness, whole=whole)]
+        yield from _unread_together(of_state) if state is State.UNKNOWN else of_state
+
+
+def ranked(document: Document) -> list[Verdict]:
+    """Causes before symptoms: first what logs show, the likeliest first, but never before what it stands on."""
+    causes = document.diagnosis.causes if document.diagnosis else []
+    rank = {cause.code: index for index, cause in reversed([*enumerate(causes)])}
+    return causes_first(sorted(document.verdicts, key=lambda v: (rank.get(v.code, len(causes)), *order(v))))
+
+
+def order(verdict: Verdict) -> tuple[int, str]:
+    """Causes before symptoms: what a node is comes before what the job did on it."""
+    families = [*(f for f in FAMILIES if f not in ("RUN", "BEN")), "RUN", "BEN"]
+    return families.index(verdict.code[:3]), verdict.code
+
+
+def _of_verdict(verdict: Verdict, state: State, likeness: Likeness, *, whole: bool) -> list[Block]:
+    same = _alike(finding for finding in verdict.findings if finding.state is state)
+    found: dict[tuple[str, str], list[list[Finding]]] = {}
+    for alike in same:
+        found.setdefault((alike[0].why, str(alike[0].remedies)), []).append(alike)
+    if not whole:
+        found = _own_names_apart(found, likeness)
+    made = [_block(verdict, state, groups, likeness, whole=whole) for groups in found.values()]
+    if len(made) <= MOST or whole:
+        return made
+    rest = [alike for groups in [*found.values()][FIRST:] for alike in groups]
+    words = Place("", f"{_more(rest)}, each with words of its own", more=sum(map(len, rest)))
+    return [*made[:FIRST], Block(state, [verdict.code], verdict.title, "", [], [words])]
+
+
+def _own_names_apart(
+    found: dict[tuple[str, str], list[list[Finding]]], likeness: Likeness
+) -> dict[tuple[str, str], list[list[Finding]]]:
+    """The same with those together whose reasons and remedies differ in their own names and addresses alone."""
+    together: dict[tuple[str, str], list[list[Finding]]] = {}
+    for (why, fixes), groups in found.items():
+        first = groups[0][0]
+        together.setdefault((likeness.of(first, why), likeness.of(first, fixes)), []).extend(groups)
+    return together
+
+
+def _block(
+    verdict: Verdict, state: State, groups: list[list[Finding]], likeness: Likeness, *, whole: bool
+) -> Block:
+    first = groups[0][0]
+    others = [alike[0].remedies for alike in groups[1:]]
+    remedies = [
+        one if all(fixes[at : at + 1] == [one] for fixes in others) else _of_one(one, first)
+        for at, one in enumerate(first.remedies)
+    ]
+    evidence = {(one.source, one.value): one for alike in groups for one in alike[0].evidence}
+    places = [Place(_where(alike), alike[0].what) for alike in groups] if whole else _places(groups, likeness)
+    return Block(state, [verdict.code], verdict.title, first.why, remedies, places, [*evidence.values()])
+
+
+def _of_one(remedy: Remedy, finding: Finding) -> Remedy:
+    """Said of one node, where the others have the same to do with their own names."""
+    if not remedy.commands or finding.where.node is None:
+        return remedy
+    where = str(replace(finding.where, rank=None, peer=None))
+    return replace(remedy, text=f"{remedy.text} Here for {where}; the others alike, with their own names.")
+
+
+def _places(groups: list[list[Finding]], likeness: Likeness) -> list[Place]:
+    """Of many places that differ in their own names and addresses alone the first few, and who the others are."""
+    if len(groups) <= MOST:
+        return [Place(_where(alike), alike[0].what) for alike in groups]
+    found: dict[str, list[list[Finding]]] = {}
+    for alike in groups:
+        found.setdefault(likeness.of(alike[0], alike[0].what), []).append(alike)
+    places = []
+    for like in found.values():
+        shown = like if len(like) <= MOST else like[:FIRST]
+        places += [Place(_where(alike), alike[0].what) for alike in shown]
+        if left := like[len(shown) :]:
+            places.append(Place("", _more(left), more=sum(map(len, left))))
+    return places
+
+
+def _more(groups: list[list[Finding]]) -> str:
+    """`and 997 more like these: dgx-[3-999]`; of one node its devices."""
+    left = [finding.where for alike in groups for finding in alike]
+    nodes = dict.fromkeys(where.node for where in left if where.node is not None)
+    devices = dict.fromkeys(where.device for where in left if where.device is not None)
+    names = fold_names(devices) if len(nodes) <= 1 and devices else ""
+    told = "  ".join(part for part in (fold_names(nodes), names) if part)
+    return f"and {len(left)} more like these" + (f": {told}" if told else "")
+
+
+def _alike(findings: Iterable[Finding]) -> list[list[Finding]]:
+    """Findings that differ in their node alone."""
+    groups: dict[tuple[object, ...], list[Finding]] = {}
+    for finding in findings:
+        key = (replace(finding.where, node=None), finding.what, finding.why, str(finding.remedies))
+        groups.setdefault(key, []).append(finding)
+    return list(groups.values())
+
+
+def _where(alike: list[Finding]) -> str:
+    nodes = fold_names(f.where.node for f in alike if f.where.node is not None)
+    rest = str(replace(alike[0].where, node=None))
+    return "  ".join(part for part in (nodes, rest) if part)
+
+
+def _unread_together(blocks_of_state: list[Block]) -> list[Block]:
+    """One fact that could not be read leaves many rules unjudged; said once, it does not hide the rest."""
+    found: dict[tuple[object, ...], Block] = {}
+    for block in blocks_of_state:
+        fact, unread, reason = block.places[0].what.partition(_UNREAD)
+        single = len(block.places) == 1 and unread and [e.source for e in block.evidence] == [fact]
+        key = (block.places[0].where, reason, block.why, str(block.remedies)) if single else (id(block),)
+        if key in found:
+            _add(found[key], block)
+        else:
+            found[key] = block
+    return list(found.values())
+
+
+def _add(block: Block, other: Block) -> None:
+    """Take another rule's unread fact in."""
+    block.codes += other.codes
+    block.evidence += [one for one in other.evidence if one not in block.evidence]
+    facts = ", ".join(sorted({one.source for one in block.evidence}))
+    block.title = "could not be judged"
+    block.places[0].what = f"{facts}{_UNREAD}{block.places[0].what.partition(_UNREAD)[2]}"

@@ -1,0 +1,46 @@
+"""What findings of several nodes have in common: their words without each node's own names and addresses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from ncclcheck.probes.facts import Node, Resolution, at, value_or
+from ncclcheck.reports.judgement.findings import Finding
+from ncclcheck.reports.output.anonymise.addresses import PATTERN
+
+_TOKEN = re.compile(r"[A-Za-z0-9_](?:[\w.-]*[A-Za-z0-9_])?", re.ASCII)
+_LISTS = ("network.interfaces", "rdma.devices", "gpus.cards")
+_OWN = "<own>"
+
+
+class Likeness:
+    """Two findings are alike where this gives the same words of them."""
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self._nodes = {node.name: node for node in nodes}
+        self._known: dict[str, frozenset[str]] = {}
+
+    def of(self, finding: Finding, words: str) -> str:
+        """These words of a finding with nothing in them that is its place's own."""
+        where = finding.where
+        words = words.replace("[.]", ".")  # an address in a pattern of sed
+        for name in (where.device, where.peer):
+            words = words.replace(name, _OWN) if name else words
+        own = self._own(where.node) if where.node is not None else frozenset()
+        words = _TOKEN.sub(lambda found: _OWN if found[0] in own else found[0], words)
+        return PATTERN.sub(_OWN, words)
+
+    def _own(self, name: str) -> frozenset[str]:
+        if name not in self._known:
+            node = self._nodes.get(name)
+            self._known[name] = frozenset([name, *(_names(node) if node is not None else ())])
+        return self._known[name]
+
+
+def _names(node: Node) -> list[str]:
+    """The host's name, and those of its cards."""
+    named = value_or(at(node, "host.own_name"), Resolution(name="", addresses=[])).name
+    hostname = value_or(at(node, "host.hostname"), "")
+    cards = [one.name for place in _LISTS for one in value_or(at(node, place), [])]
+    return [*(name for name in (hostname, named) if name), *cards]

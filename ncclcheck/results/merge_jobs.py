@@ -1,0 +1,149 @@
+"""What jobs on different nodes measured, side by side: ranks get new numbers, and the slowest row counts.
+
+What names its nodes is kept as it is. Of two tables of bandwidth each row is that of the slower job, so that what
+was too slow or wrong is there; that takes jobs of one shape, for the bandwidth to expect depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from ncclcheck.base.errors import UsageError
+from ncclcheck.probes.facts import (
+    Cluster,
+    Collective,
+    Diagnostics,
+    JobMemory,
+    Measurements,
+    RankState,
+    Soak,
+    Startup,
+    together,
+)
+
+T = TypeVar("T")
+_Shape = tuple[int, int, str]
+
+# What two jobs cannot have in one result, and why.
+_SINGLE = {
+    "smoke": "a training: steps and weights are compared between the ranks of one job",
+    "trial": "a setting that was tried (--with): it was measured on its own nodes",
+    "verified": "a run with recommended settings: they were proved on its own nodes",
+    "logs": "logs: give the log files themselves to one ncclcheck logs",
+}
+
+
+def check(results: Sequence[tuple[str, Cluster]]) -> None:
+    """Raises UsageError with what cannot be merged, and why."""
+    for name, why in _SINGLE.items():
+        held = [path for path, cluster in results if getattr(cluster.measurements, name) is not None]
+        if len(held) > 1:
+            raise UsageError(f"report: {held[0]} and {held[1]} each hold {why}; give one of them, or --compare")
+    shapes = [(path, _shape(cluster)) for path, cluster in results]
+    for path, shape in shapes[1:]:
+        if shape != shapes[0][1]:
+            raise UsageError(
+                f"report: {shapes[0][0]} was measured by {_words(shapes[0][1])}, {path} by {_words(shape)}: "
+                "their bandwidths are no one table; merge jobs of one shape, or --compare"
+            )
+
+
+def _shape(cluster: Cluster) -> _Shape | None:
+    rows = cluster.measurements.collectives
+    return (rows[0].ranks, rows[0].nodes, cluster.job.backend) if rows else None
+
+
+def _words(shape: _Shape | None) -> str:
+    if shape is None:
+        return "no job"
+    ranks, nodes, backend = shape
+    return f"{ranks} ranks on {nodes} nodes with {backend or 'an unknown backend'}"
+
+
+def measured(clusters: Sequence[Cluster]) -> Measurements:
+    """All that was measured, each rank under its new number."""
+    every = [
+        _renumbered(cluster.measurements, first)
+        for cluster, first in zip(clusters, _firsts(clusters), strict=True)
+    ]
+    return replace(
+        together(every),
+        collectives=_slowest(row for one in every for row in one.collectives),
+        startup_s=_whole([one.startup_s for one in every], _longest),
+        soak=_whole([one.soak for one in every], _soaked),
+        diagnostics=_whole([one.diagnostics for one in every], _diagnosed),
+        expectation=None,  # worked out anew
+    )
+
+
+def ranks(clusters: Sequence[Cluster]) -> list[RankState]:
+    """The ranks of all jobs."""
+    return [
+        rank
+        for cluster, first in zip(clusters, _firsts(clusters), strict=True)
+        for rank in _moved(cluster.run.ranks, first)
+    ]
+
+
+def _firsts(clusters: Sequence[Cluster]) -> list[int]:
+    """The new number of each job's rank 0."""
+    counts = [max([one.job.ranks, *(rank.rank + 1 for rank in one.run.ranks)]) for one in clusters]
+    return [0, *accumulate(counts[:-1])]
+
+
+def _renumbered(one: Measurements, first: int) -> Measurements:
+    wrong = [
+        row if row.source_rank is None else replace(row, source_rank=row.source_rank + first) for row in one.wrong
+    ]
+    return replace(
+        one,
+        wrong=_moved(wrong, first),
+        lateness=_moved(one.lateness, first),
+        rank_speeds=_moved(one.rank_speeds, first),
+        transport=_moved(one.transport, first),
+        memory=JobMemory(ranks=_moved(one.memory.ranks, first)),
+    )
+
+
+def _moved(rows: Sequence[Any], first: int) -> list[Any]:
+    return [replace(row, rank=row.rank + first) for row in rows]
+
+
+def _slowest(rows: Iterable[Collective]) -> list[Collective]:
+    """One row for each operation and size: a wrong one before all, then the slowest, then one that was skipped."""
+    found: dict[tuple[str, int, str], Collective] = {}
+    for row in rows:
+        key = (row.op, row.bytes, row.dtype)
+        found[key] = max(found.get(key, row), row, key=_badness)
+    return [*found.values()]
+
+
+def _badness(row: Collective) -> tuple[bool, float]:
+    return row.correct is False or row.state == "fail", row.time_us.p50 if row.time_us else -1.0
+
+
+def _whole(found: Sequence[T | None], join: Callable[[list[T]], T]) -> T | None:
+    known = [one for one in found if one is not None]
+    return join(known) if known else None
+
+
+def _longest(found: list[Startup]) -> Startup:
+    return Startup(**{name: max(getattr(one, name) for one in found) for name in Startup.__struct_fields__})
+
+
+def _soaked(found: list[Soak]) -> Soak:
+    spans = {name: max(getattr(one, name) for one in found) for name in ("asked_s", "seconds")}
+    counts = {name: sum(getattr(one, name) for one in found) for name in ("rounds", "results", "wrong", "bytes")}
+    return Soak(**spans, **counts)
+
+
+def _diagnosed(found: list[Diagnostics]) -> Diagnostics:
+    return Diagnostics(
+        results=[result for one in found for result in one.results],
+        seconds=max(one.seconds for one in found),
+        problem=next((one.problem for one in found if one.problem), ""),
+    )

@@ -1,0 +1,1 @@
+"""One run over all nodes: its session, its stages, its jobs, and what was gathered."""

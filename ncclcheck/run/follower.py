@@ -1,0 +1,307 @@
+"""What every node of a join but node rank 0 does: follow it, and end with its outcome."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import threading
+import time
+from dataclasses import dataclass
+from functools import partial
+from queue import Empty
+
+from ncclcheck.base import exits, wire
+from ncclcheck.base.clock import Deadline
+from ncclcheck.base.errors import Interrupted
+from ncclcheck.base.progress import Progress
+from ncclcheck.launch.agents import Closed, Events, ProcessLink, Said, Signalled, agent_here
+from ncclcheck.launch.joining import join_protocol
+from ncclcheck.launch.joining.connection import Connection
+from ncclcheck.launch.joining.follow import Stopped, is_reached, reach
+from ncclcheck.launch.joining.identity import Identity
+from ncclcheck.launch.joining.siblings import Outcome, Siblings, await_outcome
+from ncclcheck.node import rundir
+from ncclcheck.probes.facts import Cluster, Door, Job, JobEnd, Meeting, Node, Run
+from ncclcheck.probes.machine import process
+from ncclcheck.probes.reach import protocol
+from ncclcheck.probes.reach.knock import MOST_S, knock
+from ncclcheck.reports.subjects.failures.lost import signal_name
+from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.run.own_command import LEAST_PORT, NotOurs, OwnCommand
+from ncclcheck.run.plan.options import Options
+from ncclcheck.run.session import Session, signals_as_events
+
+_LEAD_SILENT_S = 2 * join_protocol.SILENT_S
+_FACTS_S = 20.0
+_STOPPED_FOR_S = 3.0
+_MARGIN_S = 60.0
+_MOST_TRIED = 8  # nodes that are tried where node rank 0 is gone: it, and enough others to tell whose link it is
+
+
+@dataclass(frozen=True)
+class Followed:
+    """How a node other than node rank 0 ends: its exit code, and one line for stderr.
+
+    document: the report of node rank 0. unreached: why there is none, with our own facts in `node`.
+    """
+
+    exit_code: int
+    line: str
+    document: bytes | None = None
+    unreached: Meeting | None = None
+    node: Node | None = None
+
+
+def follow(
+    who: Identity,
+    command: str,
+    events: Events,
+    wait: float,
+    own: OwnCommand,
+    progress: Progress,
+    *agent_options: str,
+) -> Followed:
+    """All that a node other than node rank 0 does. own: what it may be asked to do, within which deadline."""
+    with signals_as_events(events):
+        if who.local_rank > 0:
+            return _wait_beside(who, events, wait + own.seconds + 2 * _MARGIN_S)
+        siblings = Siblings(who) if who.local_size > 1 else None
+        result = _follow(who, command, events, wait, own, progress, *agent_options)
+        if siblings is not None:
+            siblings.tell_at_exit(Outcome(result.exit_code, result.line))
+        return result
+
+
+def _wait_beside(who: Identity, events: Events, seconds: float) -> Followed:
+    try:
+        outcome = await_outcome(who, seconds, lambda: not events.empty())
+    except Stopped:
+        return _signalled(events)
+    if outcome is None:
+        return Followed(exits.Exit.INCOMPLETE, f"{who.name}: local rank 0 is gone or was never there")
+    return Followed(outcome.exit_code, "")
+
+
+def _follow(
+    who: Identity,
+    command: str,
+    events: Events,
+    wait: float,
+    own: OwnCommand,
+    progress: Progress,
+    *agent_options: str,
+) -> Followed:
+    progress.stage(f"node rank {who.node_rank}: joining node rank 0 at {who.endpoint}")
+    try:
+        found = reach(who, command, wait, progress.say, lambda: not events.empty())
+    except Stopped:
+        return _signalled(events)
+    if isinstance(found, Connection):
+        beside = f" by another address, for {found.unreached.detail}" if found.unreached else ""
+        progress.say(f"joined as {found.name}{beside}; node rank 0 writes the report")
+        return _relay(found, who, events, own, *agent_options)
+    line = f"node rank 0 was not reached at {found.endpoint}: {found.detail}"
+    if found.outcome == "turned_away":
+        return Followed(exits.Exit.USAGE, f"turned away by node rank 0: {found.detail}", unreached=found)
+    try:
+        node = _own_facts(who, events, progress, *agent_options)
+    except Interrupted as interrupted:
+        return Followed(exits.of_signal(interrupted.number), line)
+    return Followed(exits.Exit.INCOMPLETE, line, unreached=found, node=node)
+
+
+def _signalled(events: Events) -> Followed:
+    event = events.get()
+    number = event.number if isinstance(event, Signalled) else 0
+    return Followed(exits.of_signal(number), "ended by a signal before node rank 0 was reached")
+
+
+def _relay(lead: Connection, who: Identity, events: Events, own: OwnCommand, *agent_options: str) -> Followed:
+    """Pass on both ways until node rank 0 tells the outcome, or is gone."""
+    process.adopt_orphans()
+    agent = agent_here(who.node_rank, lead.name, events, *agent_options)
+    known: list[Door] = []
+    lead.obey(who.node_rank, partial(_give, agent, who, own, events, known))
+    watch, endpoint = _AgentWatch(agent, lead.name), _EndpointWatch(who, lead)
+    signal = 0
+    beat = 0.0
+    while lead.outcome is None and not lead.lost and not signal:
+        now = time.monotonic()
+        if now > beat:
+            lead.tell(join_protocol.Beat())
+            beat = now + join_protocol.BEAT_S
+            endpoint.tell()
+            if words := watch.stopped():
+                lead.tell(join_protocol.Ended(detail=words))
+        if now - lead.heard > _LEAD_SILENT_S:
+            lead.lost = f"nothing was heard from it for {_LEAD_SILENT_S:.0f} s"
+        elif lead.begun is not None and now - lead.begun > own.seconds + _MARGIN_S:
+            lead.lost = f"it told no outcome in {now - lead.begun:.0f} s"
+        signal = _pass_on_one(lead, who.node_rank, events)
+    _end(agent, lead)
+    if signal:
+        return Followed(exits.of_signal(signal), f"{lead.name}: ended by signal {signal}")
+    if lead.outcome is None:
+        near = own_address_lost(known, who.node_rank) or around(known, who.node_rank, lead.name)
+        gone = f"{lead.name}: node rank 0 is gone: {lead.lost}{near}"
+        return Followed(exits.Exit.INCOMPLETE, gone)
+    done = lead.outcome
+    return Followed(done.exit_code, f"{lead.name}: {done.decision}", document=done.document)
+
+
+def _give(
+    agent: ProcessLink,
+    who: Identity,
+    own: OwnCommand,
+    events: Events,
+    known: list[Door],
+    order: wire.FromLauncher,
+) -> None:
+    """Hand an order to our agent as far as this node's own command covers it; else the node says why not.
+
+    known: where the other nodes could be reached before the job.
+    """
+    if isinstance(order, wire.Peers):
+        known[:] = order.doors
+    try:
+        agent.send(who.node_rank, own.taken(order, who.secret))
+    except NotOurs as refused:
+        words = f"this node was asked {refused}; type the same command on every node"
+        events.put(Said(who.node_rank, wire.JobEnded(end=JobEnd(node=who.name, exit=None, detail=words))))
+
+
+def own_address_lost(known: list[Door], node_rank: int) -> str:
+    """Whether this node has no more the address at which the others knew it."""
+    own = next((door.address for door in known if door.node == node_rank), "")
+    try:
+        if own:
+            socket.create_server((own, 0), family=protocol.family_of(own)).close()
+    except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL:
+            return (
+                f"; this node has lost its own address {own}: it was removed or changed during the run (ip addr)"
+            )
+    return ""
+
+
+def around(known: list[Door], node_rank: int, name: str) -> str:
+    """Whether the host of node rank 0 still answers, and who else does; empty where no door is known."""
+    doors = [door for door in known if door.node != node_rank and door.tcp_port >= LEAST_PORT]
+    doors = sorted(doors, key=lambda door: door.node)[:_MOST_TRIED]
+    found = {one.of: one for one in knock(doors, name, MOST_S)}
+    lead = next((found[door.name] for door in doors if door.node == 0 and door.name in found), None)
+    if lead is None:
+        return ""
+    if lead.answered:
+        return f"; its host ({lead.address}) still answers, so ncclcheck was ended there, or hangs"
+    others = {name: one for name, one in found.items() if one is not lead}
+    alive = [name for name, one in others.items() if one.answered]
+    rest = f"{fold_names(alive)} answer{'s' if len(alive) == 1 else ''}" if alive else "nor from any other node"
+    return f"; nothing comes back from {lead.of} ({lead.address}); {rest if others else 'no other node is known'}"
+
+
+def _pass_on_one(lead: Connection, node: int, events: Events) -> int:
+    """One event, if there is one; the number of a signal that ends us, else 0."""
+    try:
+        event = events.get(timeout=0.1)
+    except Empty:
+        return 0
+    if isinstance(event, Said):
+        lead.say(node, event.record)
+    elif isinstance(event, Closed):
+        lead.tell(join_protocol.Ended(detail=ended(lead.name, event)))
+    elif isinstance(event, Signalled):
+        lead.tell(join_protocol.Ended(detail=f"ncclcheck on this node was ended by signal {event.number}"))
+        return event.number
+    return 0
+
+
+class _EndpointWatch:
+    """Where the endpoint failed: node rank 0 is told so, and that it does not any more if it comes in time."""
+
+    def __init__(self, who: Identity, lead: Connection) -> None:
+        self._lead, self._came = lead, threading.Event()
+        if lead.unreached is not None:
+            lead.tell(join_protocol.CutOff(meeting=lead.unreached))
+            threading.Thread(target=self._watch, args=(who,), daemon=True, name="endpoint").start()
+
+    def _watch(self, who: Identity) -> None:
+        while self._lead.begun is None and not self._lead.lost and not self._came.is_set():
+            if is_reached(who):
+                self._came.set()
+            time.sleep(join_protocol.BEAT_S)
+
+    def tell(self) -> None:
+        """Said from one thread alone: every line is sealed with its number."""
+        if self._came.is_set() and self._lead.unreached is not None:
+            self._lead.unreached = None
+            self._lead.tell(join_protocol.CutOff())
+
+
+class _AgentWatch:
+    """Our own agent, of which node rank 0 only hears that it is silent."""
+
+    def __init__(self, agent: ProcessLink, name: str) -> None:
+        self._agent, self._name = agent, name
+        self._since: float | None = None
+        self._told = False
+
+    def stopped(self) -> str:
+        """What is said, once, when it has been stopped for a while; a debugger that attaches stops it for less."""
+        if process.state_of(self._agent.child.pid) not in ("T", "t"):
+            self._since = None
+            return ""
+        self._since = self._since or time.monotonic()
+        if self._told or time.monotonic() - self._since < _STOPPED_FOR_S:
+            return ""
+        self._told = True
+        return f"ncclcheck: {self._name}: its agent, pid {self._agent.child.pid}, is stopped (state T)"
+
+
+def ended(name: str, closed: Closed) -> str:
+    """How our own agent ended: what it wrote last, and a signal that it cannot have spoken of itself."""
+    if closed.exit is None or closed.exit >= 0:
+        return closed.detail
+    words = f"ncclcheck: {name}: its agent was ended by {signal_name(closed.exit)}"
+    return f"{closed.detail}\n{words}".strip()
+
+
+def _end(agent: ProcessLink, lead: Connection) -> None:
+    lead.close()
+    agent.close(3.0)
+    process.kill_tree()
+    process.reap_all()
+    rundir.sweep()
+
+
+def _own_facts(who: Identity, events: Events, progress: Progress, *agent_options: str) -> Node | None:
+    """Our own facts, for a report of our own. Raises Interrupted."""
+    progress.stage("reading the facts of this node")
+    process.adopt_orphans()
+    session = Session(
+        [agent_here(who.node_rank, who.name, events, *agent_options)], events, Deadline(_FACTS_S), progress
+    )
+    try:
+        session.facts(_FACTS_S)
+    finally:
+        session.close()
+        progress.clear()
+    return next(iter(session.gathered.answered), None)
+
+
+def alone(who: Identity, followed: Followed, options: Options) -> Cluster:
+    """The cluster of a node that never reached node rank 0: itself, and why."""
+    return Cluster(
+        command=options.command,
+        nodes=[followed.node] if followed.node else [],
+        job=Job(
+            launcher=who.launcher,
+            chosen_by=who.chosen_by,
+            nodes_asked=who.nodes,
+            nodes_answered=1 if followed.node else 0,
+            missing=["node rank 0"],
+            meeting=followed.unreached,
+        ),
+        run=Run(stopped_by="refused"),
+        policy=options.policy,
+    )

@@ -1,0 +1,1 @@
+"""Options and facts -> what is run, where and for how long. Pure."""

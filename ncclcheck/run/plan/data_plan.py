@@ -1,0 +1,69 @@
+"""How `data` examines a dataset, within which time: options and facts -> plan. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ncclcheck.probes.facts import Node, Unread, at, replace, value_or
+from ncclcheck.probes.job.context import DataPlan
+
+_STARTUP_S = 8.0
+_WORKERS = 4
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """The options of `data` itself. need: samples a second that one rank's GPU takes; 0: not said."""
+
+    factory: str
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    time_budget: float = 30.0
+    factory_limit: float = 300.0
+    workers: int | None = None
+    need: float = 0.0
+    nproc_per_node: int | None = None
+
+
+def named(data: DataOptions, *, directory: str) -> DataPlan:
+    """What the examiner does, as far as the command line alone says it: for two ranks on one node."""
+    return DataPlan(
+        factory=data.factory,
+        kwargs=data.kwargs,
+        directory=directory,
+        budget_s=data.time_budget,
+        factory_s=data.factory_limit,
+        workers=data.workers or _WORKERS,
+        need=data.need,
+    )
+
+
+def plan(data: DataOptions, nodes: Mapping[int, Node], index: int, *, directory: str) -> DataPlan:
+    """What the examiner of one node does. Two ranks are emulated where there would be one."""
+    node = nodes[index]
+    ranks = data.nproc_per_node or _gpus(node)
+    return replace(
+        named(data, directory=directory),
+        node=node.name,
+        node_index=index,
+        nodes=len(nodes),
+        ranks=max(2, min(8, len(nodes) * ranks)),
+        ranks_per_node=ranks,
+        workers=data.workers or max(2, min(_WORKERS, int(value_or(at(node, "host.usable_cores"), 2.0)))),
+    )
+
+
+def _gpus(node: Node) -> int:
+    usable = at(node, "gpus.usable")
+    return 1 if isinstance(usable, Unread) else max(1, int(usable))
+
+
+def stated_seconds(data: DataOptions) -> float:
+    """How long `data` says beforehand that it will take; the factory's own time comes on top."""
+    return _STARTUP_S + data.time_budget
+
+
+def default_deadline(data: DataOptions) -> float:
+    """Seconds from the program's start until the report, by design §4, with the factory's limit on top."""
+    return max(120.0, 3 * stated_seconds(data)) + data.factory_limit
