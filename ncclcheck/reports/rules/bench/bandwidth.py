@@ -33,7 +33,7 @@ _WHY = "Every step of a training job waits for its collectives, and these move d
 
 @rule(
     "BEN002",
-    "bandwidth is within expectation",
+    "bandwidth meets the expectation",
     worst=State.FAIL,
     over="measurements.collectives",
     commands=("bench",),

@@ -36,7 +36,7 @@ def _baseline(cluster: Cluster) -> Baseline:
 
 @rule(
     "BEN006",
-    "bandwidth is that of the baseline",
+    "bandwidth matches the baseline",
     worst=State.FAIL,
     over="measurements.collectives",
     commands=("bench",),
@@ -116,7 +116,7 @@ def _figures(row: RowChange) -> Evidence:
     return seen(f"{row.op} {size(row.bytes)}", " -> ".join(words))
 
 
-@rule("VER015", "machines, software and settings are those of the baseline", worst=State.FAIL)
+@rule("VER015", "machines, software and settings match the baseline", worst=State.FAIL)
 def machines(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -169,7 +169,7 @@ def _of_machine(change: Change, baseline: Baseline) -> Iterator[Finding]:
         )
 
 
-@rule("VER016", "no error was counted since the baseline", worst=State.FAIL)
+@rule("VER016", "no error counter rose since the baseline", worst=State.FAIL)
 def counters(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

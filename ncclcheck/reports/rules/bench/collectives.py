@@ -26,7 +26,13 @@ _MOST_RESULTS = 8
 _WHY = "Data was changed on the way, and nothing reported an error."
 
 
-@rule("BEN001", "results are correct", worst=State.FAIL, over="measurements.collectives", commands=("bench",))
+@rule(
+    "BEN001",
+    "collectives return correct results",
+    worst=State.FAIL,
+    over="measurements.collectives",
+    commands=("bench",),
+)
 def results_are_correct(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

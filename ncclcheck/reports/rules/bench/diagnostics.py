@@ -19,7 +19,7 @@ _TROUBLE = re.compile(
 _RANK = re.compile(r"rank (\d{1,6}) \(([\w.-]{1,64})\)")
 
 
-@rule("BEN014", "NCCL's own diagnostics report nothing", worst=State.WARN, over="", commands=("bench",))
+@rule("BEN014", "NCCL's own diagnostics pass", worst=State.WARN, over="", commands=("bench",))
 def own_diagnostics(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -37,7 +37,7 @@ _STEP_S = 1.0
 _ENOUGH = 6  # iterations from which the median of a row says what is usual
 
 
-@rule("BEN018", "no link, host or network stood still during the job", worst=State.FAIL,
+@rule("BEN018", "no link, host or network stalled during the job", worst=State.FAIL,
       over="measurements.interruptions", commands=("bench", "smoke"))  # fmt: skip
 def nothing_stood_still(cluster: Cluster) -> Iterator[Finding]:
     """

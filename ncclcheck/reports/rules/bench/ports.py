@@ -63,7 +63,7 @@ class _Port:
         return min(100.0, max(found, default=0) / 1e4 / self.seconds) if self.seconds else 0.0
 
 
-@rule("BEN040", "no port lost packets or held up its switch during the job", worst=State.WARN,
+@rule("BEN040", "no port dropped packets or sent pause frames during the job", worst=State.WARN,
       over="measurements.traffic", commands=("bench", "smoke"))  # fmt: skip
 def ports_of_the_job(cluster: Cluster) -> Iterator[Finding]:
     """

@@ -16,7 +16,7 @@ from ncclcheck.reports.text.fold import fold_names, size
 
 @rule(
     "BEN012",
-    "every rail carries its share",
+    "every rail carries its share of the traffic",
     worst=State.WARN,
     over="measurements.traffic",
     commands=("bench",),
@@ -88,7 +88,7 @@ def _idle(one: Used, idle: list[str], rails: dict[str, int]) -> Finding:
 
 @rule(
     "BEN013",
-    "the interface that the job used is the one that was predicted",
+    "the job used the predicted interface",
     worst=State.WARN,
     over="measurements.transport",
     commands=("bench",),

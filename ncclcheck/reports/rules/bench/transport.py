@@ -33,7 +33,7 @@ _SLOW = "Data between nodes goes through the kernel's TCP: a tenth of the speed 
 
 @rule(
     "BEN005",
-    "the transport used is the best one present",
+    "the job uses the fastest transport available",
     worst=State.FAIL,
     over="measurements.transport",
     commands=("bench",),

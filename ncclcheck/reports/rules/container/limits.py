@@ -24,7 +24,7 @@ _NEEDED = ("nvidiactl", "nvidia-uvm")
 
 @rule(
     "CON001",
-    "containers of several machines have a network in common",
+    "containers on different machines share a network",
     worst=State.FAIL,
     needs=("container.runtimes", "container.namespaces", "network.interfaces"),
     at_least=2,
@@ -103,7 +103,7 @@ def _namespace(node: Node, kind: str) -> str:
     return "unknown"
 
 
-@rule("CON002", "the GPUs' control files came into the container with them", worst=State.FAIL,
+@rule("CON002", "the NVIDIA control devices are present in the container", worst=State.FAIL,
       needs=("container.gpu_files",))  # fmt: skip
 def control_files(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -150,7 +150,7 @@ def control_files(cluster: Cluster) -> Iterator[Finding]:
 
 @rule(
     "CON003",
-    "ranks of one machine are in one container",
+    "ranks of one machine share a container",
     worst=State.WARN,
     needs=("host.boot_id", "host.hostname", "gpus.usable"),
     at_least=2,

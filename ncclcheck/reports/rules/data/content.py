@@ -30,7 +30,7 @@ _DATA = ("data",)
 _COUNTERS = ("count", "counter", "calls", "reads", "step", "steps", "n", "i", "epoch")
 
 
-@rule("DAT002", "every sample that len() promises can be read", worst=State.FAIL, commands=_DATA)
+@rule("DAT002", "every index below len() can be read", worst=State.FAIL, commands=_DATA)
 def readable(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -110,7 +110,7 @@ def _beyond(node: str, beyond: Beyond) -> Finding:
     )
 
 
-@rule("DAT006", "content does not depend on what was read before", worst=State.FAIL, commands=_DATA)
+@rule("DAT006", "a sample's content does not depend on earlier reads", worst=State.FAIL, commands=_DATA)
 def hidden_state(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -215,7 +215,7 @@ def _values(leaf: LeafKind) -> str:
     )
 
 
-@rule("DAT007", "a sample is not overwritten after it was returned", worst=State.FAIL, commands=_DATA)
+@rule("DAT007", "a returned sample is not overwritten later", worst=State.FAIL, commands=_DATA)
 def overwritten(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -257,7 +257,7 @@ def overwritten(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-@rule("DAT012", "the seeds control what is random in a sample", worst=State.UNKNOWN, commands=_DATA)
+@rule("DAT012", "random samples are reproducible from the seed", worst=State.UNKNOWN, commands=_DATA)
 def uncontrolled(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -330,7 +330,7 @@ def _uncontrolled(node: str, made: Made, loose: list[LeafKind], text: str) -> Fi
     )
 
 
-@rule("DAT027", "an error is not answered with another sample", worst=State.WARN, commands=_DATA)
+@rule("DAT027", "a read error is not hidden behind another sample", worst=State.WARN, commands=_DATA)
 def fallback(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

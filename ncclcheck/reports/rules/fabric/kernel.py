@@ -16,7 +16,7 @@ from ncclcheck.reports.text.fold import size
 _BY_HARDWARE = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 
 
-@rule("FAB010", "the clock of the cores is not held down", worst=State.WARN, needs=("fabric.governor",))
+@rule("FAB010", "the frequency governor lets the cores run at full clock", worst=State.WARN, needs=("fabric.governor",))
 def governor(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -62,7 +62,7 @@ def _held_down(node: Node, said: str) -> Finding:
     )
 
 
-@rule("FAB011", "pages are not moved between NUMA nodes behind the job's back", worst=State.NOTE,
+@rule("FAB011", "automatic NUMA balancing is off", worst=State.NOTE,
       needs=("fabric.numa_balancing", "fabric.numa"))  # fmt: skip
 def numa_balancing(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -129,7 +129,7 @@ _TRAPS: dict[str, tuple[Callable[[str, Node], bool], str]] = {
 _OF_PROVIDER = ("maxcpus", "nr_cpus", "mem")
 
 
-@rule("FAB012", "the kernel was started with no option that holds a job back", worst=State.WARN,
+@rule("FAB012", "no kernel boot option harms the job", worst=State.WARN,
       needs=("fabric.command_line",))  # fmt: skip
 def command_line(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -175,8 +175,14 @@ def _trap(node: Node, option: str, what: str) -> Finding:
     )
 
 
-@rule("FAB013", "the nodes are built and set alike", worst=State.WARN, needs=("fabric.numa", "fabric.pci"),
-      at_least=2, between_machines=True)  # fmt: skip
+@rule(
+    "FAB013",
+    "all nodes have the same NUMA and PCIe layout and settings",
+    worst=State.WARN,
+    needs=("fabric.numa", "fabric.pci"),
+    at_least=2,
+    between_machines=True,
+)
 def alike(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -16,7 +16,7 @@ _FULL = 4096
 _Card = tuple[Node, str, PciDevice]
 
 
-@rule("FAB060", "fast network cards read in large requests", worst=State.WARN,
+@rule("FAB060", "fast HCAs use a large PCIe read request size", worst=State.WARN,
       needs=("fabric.pci", "rdma.devices"))  # fmt: skip
 def requests(cluster: Cluster) -> Iterator[Finding]:
     """

@@ -12,7 +12,9 @@ from ncclcheck.reports.subjects.nodes.cards import Card, cards, leave_out, odd_o
 _GPUS = "nodes.gpus.cards"
 
 
-@rule("GPU007", "no GPU has uncorrected memory errors", worst=State.FAIL, over=_GPUS, needs=(".ecc_uncorrected",))
+@rule(
+    "GPU007", "no GPU has uncorrectable memory errors", worst=State.FAIL, over=_GPUS, needs=(".ecc_uncorrected",)
+)
 def uncorrected(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -61,7 +63,7 @@ def _bad(card: Card, what: str, evidence: Evidence) -> Finding:
 
 @rule(
     "GPU008",
-    "no row of GPU memory waits for its replacement or could not be replaced",
+    "no GPU has a row remap pending or failed",
     worst=State.FAIL,
     over=_GPUS,
     needs=(".remapped",),
@@ -113,7 +115,7 @@ def remapped(cluster: Cluster) -> Iterator[Finding]:
 
 @rule(
     "GPU009",
-    "few pages of GPU memory are retired, and none is pending",
+    "few GPU memory pages are retired, and none is pending",
     worst=State.FAIL,
     over=_GPUS,
     needs=(".retired",),
@@ -166,7 +168,7 @@ def retired(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-@rule("GPU010", "ECC is on, and the same on all GPUs", worst=State.WARN, over=_GPUS, needs=(".ecc",))
+@rule("GPU010", "ECC is enabled, and the same on all GPUs", worst=State.WARN, over=_GPUS, needs=(".ecc",))
 def ecc_mode(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -217,7 +219,7 @@ def _word(on: bool) -> str:
 
 @rule(
     "GPU040",
-    "every bank of GPU memory has a spare row left",
+    "every GPU memory bank has spare rows left",
     worst=State.WARN,
     over=_GPUS,
     needs=(".spare_rows",),
@@ -274,7 +276,7 @@ def _banks(count: int) -> str:
     return f"{count} bank{'s' if count > 1 else ''}"
 
 
-@rule("GPU041", "the InfoROM of every GPU is intact", worst=State.WARN, over=_GPUS, needs=(".inforom",))
+@rule("GPU041", "every GPU's InfoROM is intact", worst=State.WARN, over=_GPUS, needs=(".inforom",))
 def inforom(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -97,7 +97,7 @@ def _crowded(node: Node, gpu: str, guests: list[tuple[int, int]]) -> Finding:
 
 @rule(
     "MEM002",
-    "no GPU is far fuller than its peers",
+    "no GPU has far more memory in use than its peers",
     worst=State.WARN,
     needs=("gpus.cards",),
     commands=("env",),

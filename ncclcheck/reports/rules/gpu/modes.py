@@ -12,7 +12,7 @@ from ncclcheck.reports.subjects.nodes.cards import Card, cards, leave_out
 _GPUS = "nodes.gpus.cards"
 
 
-@rule("GPU022", "no GPU is divided (MIG)", worst=State.WARN, over=_GPUS, needs=(".mig",))
+@rule("GPU022", "MIG is disabled", worst=State.WARN, over=_GPUS, needs=(".mig",))
 def mig(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -57,7 +57,7 @@ def mig(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-@rule("GPU023", "the compute mode lets the job in", worst=State.FAIL, over=_GPUS, needs=(".compute_mode",))
+@rule("GPU023", "the compute mode admits the job", worst=State.FAIL, over=_GPUS, needs=(".compute_mode",))
 def compute_mode(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -14,7 +14,7 @@ _GPUS = "nodes.gpus.cards"
 
 @rule(
     "GPU015",
-    "every PCIe link has its full width",
+    "every GPU's PCIe link runs at its maximum width",
     worst=State.WARN,
     over=_GPUS,
     needs=(".pcie_width", ".pcie_width_max"),
@@ -78,7 +78,7 @@ def _has_wider_peer(card: Card, found: list[Card]) -> bool:
 
 @rule(
     "GPU016",
-    "every PCIe link has its full generation",
+    "every GPU's PCIe link runs at its maximum generation",
     worst=State.WARN,
     over=_GPUS,
     needs=(".pcie_gen", ".pcie_gen_max"),
@@ -131,7 +131,7 @@ def _slow(card: Card, what: str, evidence: Evidence) -> Finding:
     )
 
 
-@rule("GPU017", "PCIe links do not repeat their packets", worst=State.WARN, over=_GPUS, needs=(".pcie_replays",))
+@rule("GPU017", "PCIe links show few replays", worst=State.WARN, over=_GPUS, needs=(".pcie_replays",))
 def replays(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

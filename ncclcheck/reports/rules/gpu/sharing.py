@@ -17,7 +17,7 @@ _GIB = 2**30
 _DEAD = ("gone", "Z", "X")
 
 
-@rule("GPU025", "nobody else computes on the job's GPUs", worst=State.FAIL, over=_GPUS, needs=(".processes",))
+@rule("GPU025", "no other process computes on the job's GPUs", worst=State.FAIL, over=_GPUS, needs=(".processes",))
 def foreign(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -19,7 +19,7 @@ _SLOWED = {
 _NORMAL = {"idle", "sw_power_cap", "sync_boost", "display"}
 
 
-@rule("GPU011", "nothing throttles a GPU", worst=State.WARN, over=_GPUS, needs=(".throttle",))
+@rule("GPU011", "no GPU is throttled", worst=State.WARN, over=_GPUS, needs=(".throttle",))
 def throttled(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -64,7 +64,7 @@ def _now(gpu: Gpu) -> str:
 
 @rule(
     "GPU012",
-    "a busy GPU runs at its clock",
+    "busy GPUs run at their full clock",
     worst=State.WARN,
     over=_GPUS,
     needs=(".utilization", ".clock", ".clock_max", ".throttle"),
@@ -112,7 +112,7 @@ def clocks(cluster: Cluster) -> Iterator[Finding]:
 
 @rule(
     "GPU013",
-    "power limits are the default ones and the same on all GPUs",
+    "power limits are at their default and equal on all GPUs",
     worst=State.WARN,
     over=_GPUS,
     needs=(".power_cap", ".power_default"),
@@ -161,7 +161,7 @@ def _capped(card: Card, cap: float, usual: int) -> Finding:
     )
 
 
-@rule("GPU014", "no GPU is about to slow down from heat", worst=State.WARN, over=_GPUS, needs=(".temperature",))
+@rule("GPU014", "no GPU is close to thermal throttling", worst=State.WARN, over=_GPUS, needs=(".temperature",))
 def heat(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -16,7 +16,7 @@ from ncclcheck.reports.text.fold import fold_names
 _USABLE_WITHIN_S = 0.5
 
 
-@rule("HST009", "clocks of all nodes agree", worst=State.FAIL, at_least=2, between_machines=True)
+@rule("HST009", "the nodes' clocks agree", worst=State.FAIL, at_least=2, between_machines=True)
 def clocks(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -34,7 +34,7 @@ _CPU_HOURS = 24.0
 
 @rule(
     "HST010",
-    "the stack is limited, or NCCL sets its own",
+    "the stack size is limited, or NCCL sets its own",
     worst=State.WARN,
     needs=("system.stack", "nccl.loaded.version"),
 )
@@ -71,7 +71,7 @@ def stack(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-@rule("HST011", "enough processes and threads may be started", worst=State.FAIL,
+@rule("HST011", "the process and thread limit is high enough", worst=State.FAIL,
       needs=("system.processes", "system.uid"))  # fmt: skip
 def processes(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -157,7 +157,7 @@ def _ranks(cluster: Cluster, node: Node) -> int:
     return max(1, told or planned or value_or(at(node, "gpus.usable"), 0))
 
 
-@rule("HST014", "a process may map as much memory as torch needs", worst=State.FAIL,
+@rule("HST014", "the limit of memory mappings is high enough for torch", worst=State.FAIL,
       needs=("system.address_space",))  # fmt: skip
 def address_space(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -231,7 +231,9 @@ def _little_data(node: Node) -> Iterator[Finding]:
     )
 
 
-@rule("HST015", "files may grow as large as checkpoints", worst=State.WARN, needs=("system.file_size",))
+@rule(
+    "HST015", "the file-size limit is high enough for checkpoints", worst=State.WARN, needs=("system.file_size",)
+)
 def file_size(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -268,7 +270,7 @@ def file_size(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-@rule("HST017", "no limit of CPU time ends a rank", worst=State.WARN, needs=("system.cpu_seconds",))
+@rule("HST017", "no CPU-time limit ends a rank", worst=State.WARN, needs=("system.cpu_seconds",))
 def cpu_time(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -307,7 +309,7 @@ def cpu_time(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-@rule("HST016", "the kernel has enough ports to give away", worst=State.FAIL, needs=("system.ports",))
+@rule("HST016", "the ephemeral port range is large enough", worst=State.FAIL, needs=("system.ports",))
 def port_range(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -351,7 +353,7 @@ def port_range(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-@rule("HST012", "shared memory outlives the user's sessions", worst=State.WARN,
+@rule("HST012", "shared memory survives the user's logout", worst=State.WARN,
       needs=("system.remove_ipc", "system.uid"))  # fmt: skip
 def remove_ipc(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -393,7 +395,7 @@ def remove_ipc(cluster: Cluster) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-@rule("HST013", "no stub of the driver is in front of the driver", worst=State.WARN, needs=("job.variables",))
+@rule("HST013", "no driver stub library shadows the real driver", worst=State.WARN, needs=("job.variables",))
 def driver_stub(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -67,7 +67,7 @@ def _room(space: Space) -> str:
     return f"{size(space.free)} free of {size(space.size)}"
 
 
-@rule("HST004", "the directory for temporary files has room", worst=State.FAIL, needs=("host.tmp",))
+@rule("HST004", "the temporary directory has free space", worst=State.FAIL, needs=("host.tmp",))
 def temporary_directory(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -150,7 +150,7 @@ def _own_address(node: Node, name: str) -> list[Remedy]:
     ]
 
 
-@rule("HST005", "the node's own name resolves", worst=State.WARN, needs=("host.own_name",))
+@rule("HST005", "the node's own hostname resolves", worst=State.WARN, needs=("host.own_name",))
 def own_name(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -15,7 +15,7 @@ _DMI = "/sys/class/dmi/id"
 
 @rule(
     "GPU042",
-    "machines have as many GPUs as their product is built with",
+    "every machine has the number of GPUs its product ships with",
     worst=State.WARN,
     needs=("gpus.pci", "fabric.product"),
 )
@@ -77,7 +77,7 @@ def gpus_of_the_product(cluster: Cluster) -> Iterator[Finding]:
 
 @rule(
     "RDM030",
-    "machines have as many network cards as their product is built with",
+    "every machine has the number of HCAs its product ships with",
     worst=State.WARN,
     needs=("rdma.devices", "fabric.product"),
 )

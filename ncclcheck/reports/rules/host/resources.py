@@ -29,7 +29,7 @@ _SLOW_CLOCKS = {"hpet", "acpi_pm", "jiffies", "pit", "xen"}
 
 @rule(
     "HST001",
-    "RDMA may lock as much memory as it needs",
+    "the locked-memory limit is high enough for RDMA",
     worst=State.FAIL,
     needs=("rdma.hcas", "host.memlock", "host.ipc_lock"),
 )
@@ -92,7 +92,7 @@ def _limits(limits: Limits) -> str:
     return f"soft {soft}, hard {hard}"
 
 
-@rule("HST002", "enough files may be open at once", worst=State.FAIL, needs=("host.nofile",))
+@rule("HST002", "the open-file limit is high enough", worst=State.FAIL, needs=("host.nofile",))
 def nofile(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -289,7 +289,7 @@ def memory_limit(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-@rule("HST008", "the kernel's clock is a fast one", worst=State.WARN, needs=("host.clocksource",))
+@rule("HST008", "the kernel clocksource is fast", worst=State.WARN, needs=("host.clocksource",))
 def clocksource(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

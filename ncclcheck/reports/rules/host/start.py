@@ -14,7 +14,7 @@ from ncclcheck.reports.judgement.rule import rule
 _MOST_S = 1.5
 
 
-@rule("HST018", "Python starts without waiting", worst=State.WARN, needs=("stack.python_start_s",))
+@rule("HST018", "Python starts without delay", worst=State.WARN, needs=("stack.python_start_s",))
 def python_starts(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -36,7 +36,7 @@ def _owners(logs: Logs, found: list[Dialled]) -> list[str]:
     return [host for one in found if one.address for host in hosts_with(logs, one.address)]
 
 
-@log_rule("LOG014", "packets between the nodes' addresses get through")
+@log_rule("LOG014", "the nodes' addresses are routed to each other")
 def unreached(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -104,7 +104,7 @@ def _why(interface: str) -> str:
     )
 
 
-@log_rule("LOG015", "whom NCCL dials listens", symptom=True)
+@log_rule("LOG015", "NCCL's peers accept connections", symptom=True)
 def refused(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -144,7 +144,7 @@ def refused(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG026", "each node has one interface in a subnet")
+@log_rule("LOG026", "no node has two interfaces in one subnet")
 def twin(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -184,7 +184,7 @@ def twin(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG025", "NCCL may open as many sockets as it needs")
+@log_rule("LOG025", "the open-file limit is high enough for NCCL's sockets")
 def too_many_files(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -230,7 +230,7 @@ def _world(logs: Logs) -> list[Evidence]:
 _BROKEN = ("connection-reset", "remote-closed", "broken-pipe", "wrong-magic", "connect-failed", "gloo-mesh")
 
 
-@log_rule("LOG029", "no service mesh stands between the ranks", symptom=True)
+@log_rule("LOG029", "no service mesh intercepts traffic between ranks", symptom=True)
 def sidecar(logs: Logs) -> Iterator[Finding]:
     """
     ## What

@@ -10,7 +10,7 @@ from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, seen,
 from ncclcheck.reports.subjects.logs.logged import cause, log_rule, process_of, said, where
 
 
-@log_rule("LOG022", "each rank has a number of its own, and all know how many they are")
+@log_rule("LOG022", "every rank has a unique number, and all agree on the world size")
 def numbers(logs: Logs) -> Iterator[Finding]:
     """
     ## What

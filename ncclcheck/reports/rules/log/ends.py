@@ -50,7 +50,7 @@ _COLLECTIVE = re.compile(
 _SIGNALS = {"1": "SIGHUP", "15": "SIGTERM", "10": "SIGUSR1", "12": "SIGUSR2"}
 
 
-@rule("LOG003", "the logs were read to their end", worst=State.UNKNOWN, over="", commands=("logs",))
+@rule("LOG003", "the logs were read completely", worst=State.UNKNOWN, over="", commands=("logs",))
 def read_to_the_end(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -95,7 +95,7 @@ def _unread(what: str) -> Finding:
     )
 
 
-@log_rule("LOG006", "the job was not ended from outside")
+@log_rule("LOG006", "the job was not terminated from outside")
 def not_ended_from_outside(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -199,7 +199,7 @@ def _stood(event: LogEvent) -> str:
     return event.fields.get("raised_in") or event.fields["raised_at"]
 
 
-@log_rule("LOG007", "the log shows that the job ended or went on", worst=State.UNKNOWN, symptom=True)
+@log_rule("LOG007", "the log shows that the job ended or made progress", worst=State.UNKNOWN, symptom=True)
 def log_shows_the_end(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -262,7 +262,7 @@ def _stops(logs: Logs, began: list[LogProcess]) -> Finding:
     )
 
 
-@log_rule("LOG008", "the logs hold lines of NCCL, torch or a launcher", worst=State.UNKNOWN, symptom=True)
+@log_rule("LOG008", "the logs contain lines of NCCL, torch or a launcher", worst=State.UNKNOWN, symptom=True)
 def understood(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -298,7 +298,7 @@ def understood(logs: Logs) -> Iterator[Finding]:
     )
 
 
-@log_rule("LOG009", "the log holds one attempt only", worst=State.NOTE, symptom=True, whole=True)
+@log_rule("LOG009", "the log covers a single attempt", worst=State.NOTE, symptom=True, whole=True)
 def one_attempt(logs: Logs) -> Iterator[Finding]:
     """
     ## What

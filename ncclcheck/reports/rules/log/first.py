@@ -83,7 +83,7 @@ def _is_error(event: LogEvent) -> bool:
     return event.sign in _ENDED or (event.sign == "python-error" and not meanings.follows(event))
 
 
-@log_rule("LOG001", "nothing in the log tells of a failure", symptom=True)
+@log_rule("LOG001", "the log shows no failure", symptom=True)
 def nothing_failed(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -221,7 +221,7 @@ def _more_said(logs: Logs) -> list[str]:
     return [*told, "export TORCH_DISTRIBUTED_DEBUG=DETAIL", "export TORCH_FR_BUFFER_SIZE=2000"]
 
 
-@log_rule("LOG002", "every rank that began to set NCCL up came through", symptom=True)
+@log_rule("LOG002", "every rank that began NCCL initialization completed it", symptom=True)
 def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -282,7 +282,7 @@ def _missing(logs: Logs) -> list[int]:
     return sorted({*range(min(world, 65536))} - {*logs.ranks}) if logs.ranks else []
 
 
-@log_rule("LOG004", "no rank's own program raised an exception or left with an exit code", told_by="RUN003")
+@log_rule("LOG004", "no rank raised an exception or exited with an error", told_by="RUN003")
 def no_exception(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -402,7 +402,7 @@ def _left(logs: Logs, failed: list[LogEvent]) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-@log_rule("LOG005", "NCCL warned of nothing", worst=State.WARN, symptom=True)
+@log_rule("LOG005", "NCCL printed no warning", worst=State.WARN, symptom=True)
 def no_warning(logs: Logs) -> Iterator[Finding]:
     """
     ## What

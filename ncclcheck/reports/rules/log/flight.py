@@ -29,7 +29,7 @@ from ncclcheck.reports.text.fold import fold_ranks, many
 _MOST = 20
 
 
-@rule("LOG130", "every dump of the Flight Recorder could be read", worst=State.WARN, over="")
+@rule("LOG130", "every Flight Recorder dump is readable", worst=State.WARN, over="")
 def every_dump_was_read(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -80,7 +80,7 @@ def _refused(one: FlightRefused) -> Finding:
     )  # fmt: skip
 
 
-@rule("LOG131", "every rank left a dump", worst=State.FAIL, over="")
+@rule("LOG131", "every rank left a Flight Recorder dump", worst=State.FAIL, over="")
 def every_rank_left_a_dump(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -158,7 +158,7 @@ def _unawaited(waits: Waits, missing: list[int], told: Evidence) -> Finding:
     )  # fmt: skip
 
 
-@rule("LOG138", "no process group waits because of another one", worst=State.NOTE, over="")
+@rule("LOG138", "no process group waits for another one", worst=State.NOTE, over="")
 def no_group_waits_because_of_another(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

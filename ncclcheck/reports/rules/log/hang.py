@@ -25,7 +25,7 @@ def _recorded(logs: Logs) -> list[Remedy]:
     return [] if told else [you("Confirm: let the Flight Recorder tell the next time.", *RECORD)]
 
 
-@log_rule("LOG080", "every rank came to the collective in which the others waited")
+@log_rule("LOG080", "every rank entered the collective in which the others waited")
 def every_rank_came(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -154,7 +154,7 @@ def no_rank_hangs_in_its_loader(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG094", "what all ranks have entered comes to its end")
+@log_rule("LOG094", "every collective that all ranks entered completes")
 def what_all_entered_ends(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -187,7 +187,7 @@ def what_all_entered_ends(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG095", "no watchdog gave up", symptom=True)
+@log_rule("LOG095", "no watchdog timed out", symptom=True)
 def no_watchdog_gave_up(logs: Logs) -> Iterator[Finding]:
     """
     ## What

@@ -11,7 +11,7 @@ from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said
 from ncclcheck.reports.text.fold import fold_numbers
 
 
-@log_rule("LOG176", "Horovod's ranks hand in the same tensors")
+@log_rule("LOG176", "Horovod's ranks submit the same tensors")
 def same_tensors(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -62,7 +62,7 @@ def _ranks(event: LogEvent) -> list[int]:
     return [int(one) for one in told.replace(",", " ").split()]
 
 
-@log_rule("LOG177", "the launcher may log in on every node")
+@log_rule("LOG177", "the launcher can log in to every node")
 def launcher_logs_in(logs: Logs) -> Iterator[Finding]:
     """
     ## What

@@ -206,7 +206,7 @@ def _drivers(logs: Logs) -> list[Evidence]:
     return [seen("cudaDriverVersion", ", ".join(told))] if told else []
 
 
-@log_rule("LOG066", "one libnccl is there, and it is the one that torch wants")
+@log_rule("LOG066", "exactly one libnccl is loaded, the one that torch expects")
 def library(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -261,7 +261,7 @@ _UNKNOWN, _UNSUPPORTED = "unknown error", "operation not supported"
 _CUMEM_BEGINS = (2, 18, 0)
 
 
-@log_rule("LOG068", "the driver's unified memory (nvidia-uvm) is there")
+@log_rule("LOG068", "the driver's nvidia-uvm module is loaded")
 def unified_memory(logs: Logs) -> Iterator[Finding]:
     """
     ## What

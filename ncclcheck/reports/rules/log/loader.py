@@ -78,7 +78,7 @@ def shared_memory(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG101", "workers may open as many files as they need")
+@log_rule("LOG101", "the open-file limit is high enough for the loader's workers")
 def open_files(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -121,7 +121,7 @@ def open_files(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG102", "samples of a batch have one shape")
+@log_rule("LOG102", "the samples of a batch have the same shape")
 def ragged(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -160,7 +160,7 @@ def ragged(logs: Logs) -> Iterator[Finding]:
         )
 
 
-@log_rule("LOG103", "workers have the host memory that they need")
+@log_rule("LOG103", "workers have enough host memory")
 def memory(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -244,7 +244,7 @@ def crash(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG105", "workers give their batches in time")
+@log_rule("LOG105", "workers deliver their batches in time")
 def late(logs: Logs) -> Iterator[Finding]:
     """
     ## What

@@ -20,7 +20,7 @@ _TYPES = (
 _OPERATIONS = ("sum", "prod", "max", "min", "avg")
 
 
-@log_rule("LOG081", "all ranks take part when ZeRO-3 weights are saved")
+@log_rule("LOG081", "all ranks take part in saving ZeRO-3 weights")
 def zero3_is_saved_by_all(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -87,7 +87,7 @@ def same_number_of_batches(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG083", "groups made by new_group have the time-out that is meant", worst=State.WARN)
+@log_rule("LOG083", "groups made by new_group have the intended timeout", worst=State.WARN)
 def groups_have_their_timeout(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -124,7 +124,7 @@ def groups_have_their_timeout(logs: Logs) -> Iterator[Finding]:
         )
 
 
-@log_rule("LOG084", "all ranks call the same collective, with the same sizes")
+@log_rule("LOG084", "all ranks call the same collective with the same sizes")
 def same_collective(logs: Logs) -> Iterator[Finding]:
     """
     ## What

@@ -30,7 +30,7 @@ _CONTAINER = "docker run --network=host --device=/dev/infiniband --cap-add=IPC_L
 _SLOW = "TCP carries what RDMA should: often a tenth of the bandwidth, and every GPU waits for it."
 
 
-@log_rule("LOG030", "the job sends over RDMA where it has RDMA cards")
+@log_rule("LOG030", "the job uses RDMA where HCAs are present")
 def rdma_used(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -170,7 +170,7 @@ def _unknown(logs: Logs, events: list[LogEvent]) -> Finding:
     )  # fmt: skip
 
 
-@log_rule("LOG031", "every RDMA card that is seen can be opened")
+@log_rule("LOG031", "every visible HCA can be opened")
 def cards_open(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -209,7 +209,7 @@ def cards_open(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG032", "all hosts of the job use the same number of RDMA cards")
+@log_rule("LOG032", "all hosts of the job use the same number of HCAs")
 def same_cards(logs: Logs) -> Iterator[Finding]:
     """
     ## What

@@ -17,7 +17,7 @@ _UNREACHABLE = ("Network is unreachable", "No route to host")
 _LOOK = ("show_gids", "grep . /sys/class/infiniband/*/ports/1/gid_attrs/types/* 2>/dev/null")
 
 
-@log_rule("LOG033", "every RoCE port has an address at the GID index that is used")
+@log_rule("LOG033", "every RoCE port has an address at the GID index in use")
 def gid_exists(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -64,7 +64,7 @@ def gid_exists(logs: Logs) -> Iterator[Finding]:
         )
 
 
-@log_rule("LOG034", "RoCE cards use addresses (GIDs) that are routed between hosts")
+@log_rule("LOG034", "RoCE GIDs in use are routable between hosts")
 def gid_routed(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -115,7 +115,7 @@ def _linklocal(events: list[LogEvent]) -> Where | None:
     return Where(node=one.host or None, device=one.fields.get("hca") or one.fields.get("device"), rank=one.rank)
 
 
-@log_rule("LOG035", "RoCE cards of different hosts have a route to each other")
+@log_rule("LOG035", "RoCE ports of different hosts have a route to each other")
 def cards_routed(logs: Logs) -> Iterator[Finding]:
     """
     ## What

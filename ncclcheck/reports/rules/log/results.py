@@ -10,7 +10,7 @@ from ncclcheck.reports.rules.log.ways import wrong_over_pcie
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, log_rule, said
 
 
-@log_rule("LOG179", "nccl-tests gets the values that it expects")
+@log_rule("LOG179", "nccl-tests gets correct results")
 def values_are_right(logs: Logs) -> Iterator[Finding]:
     """
     ## What

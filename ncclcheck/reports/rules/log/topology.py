@@ -14,7 +14,7 @@ _TOPOLOGY, _GRAPH = "NCCL_TOPO_FILE", "NCCL_GRAPH_FILE"
 _CONFIGURED = "/etc/nccl.conf ~/.nccl.conf"
 
 
-@log_rule("LOG073", "the topology and graph files that NCCL is given fit the machine")
+@log_rule("LOG073", "NCCL's topology and graph files match the machine")
 def topology_files(logs: Logs) -> Iterator[Finding]:
     """
     ## What

@@ -43,7 +43,7 @@ def same_model(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG086", "a callback decides by a value that all ranks have")
+@log_rule("LOG086", "callbacks decide by a value that all ranks share")
 def callbacks_decide_alike(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -77,7 +77,7 @@ def callbacks_decide_alike(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG087", "the process group knows which GPU belongs to its rank", worst=State.WARN)
+@log_rule("LOG087", "the process group knows its rank's GPU", worst=State.WARN)
 def group_knows_its_gpu(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -144,7 +144,7 @@ def every_parameter_gets_a_gradient(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG090", "the watchdog's own thread is not stopped")
+@log_rule("LOG090", "the watchdog thread is not stopped")
 def watchdog_is_not_stopped(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -177,7 +177,7 @@ def watchdog_is_not_stopped(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG091", "no kernel of the program reads or writes beyond its memory")
+@log_rule("LOG091", "no kernel accesses memory out of bounds")
 def kernels_keep_to_their_memory(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -211,7 +211,7 @@ def kernels_keep_to_their_memory(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG092", "no rank alone leaves a step out", worst=State.FAIL)
+@log_rule("LOG092", "no rank skips a step alone", worst=State.FAIL)
 def no_step_is_left_out_alone(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -248,7 +248,7 @@ def no_step_is_left_out_alone(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG096", "every rank passes a monitored barrier")
+@log_rule("LOG096", "every rank passes the monitored barrier")
 def every_rank_passes_the_barrier(logs: Logs) -> Iterator[Finding]:
     """
     ## What

@@ -28,7 +28,7 @@ def _commands(logs: Logs) -> list[tuple[LogEvent, str]]:
     return [(one, next((one.fields[key] for key in fields if key in one.fields), "")) for one in events]
 
 
-@log_rule("LOG160", "variables stand before the program that starts the command")
+@log_rule("LOG160", "variables stand before the program name on the command line")
 def assignment(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -67,7 +67,7 @@ def assignment(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG161", "the command that was typed is installed where the job runs")
+@log_rule("LOG161", "the command is installed where the job runs")
 def command(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -120,7 +120,7 @@ def _module(event: LogEvent) -> str:
     return next((event.fields[key] for key in ("module", "spec", "torch") if key in event.fields), "").strip("'")
 
 
-@log_rule("LOG162", "the script is there")
+@log_rule("LOG162", "the script exists")
 def script(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -163,7 +163,7 @@ def script(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG163", "torchrun understands its arguments")
+@log_rule("LOG163", "torchrun accepts its arguments")
 def arguments(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -232,7 +232,7 @@ _VALUES = {
 }
 
 
-@log_rule("LOG164", "the script takes the arguments that it is given")
+@log_rule("LOG164", "the script accepts its arguments")
 def script_arguments(logs: Logs) -> Iterator[Finding]:
     """
     ## What

@@ -21,7 +21,7 @@ _ACS = admin(
 _OVER_PCIE, _MANY = 131072, 4
 
 
-@log_rule("LOG060", "every two ranks have a way to each other")
+@log_rule("LOG060", "every pair of ranks has a usable transport")
 def transport(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -69,7 +69,7 @@ def transport(logs: Logs) -> Iterator[Finding]:
         )
 
 
-@log_rule("LOG061", "GPUs of a node reach each other's memory", risk=True)
+@log_rule("LOG061", "peer-to-peer access works between GPUs of a node", risk=True)
 def peers(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -167,7 +167,7 @@ def _without(logs: Logs) -> Iterator[Finding]:
         )
 
 
-@log_rule("LOG062", "PCIe carries what GPUs of a node send each other")
+@log_rule("LOG062", "peer-to-peer transfers over PCIe arrive intact")
 def pcie(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -281,7 +281,7 @@ _TOPOLOGY: list[Remedy] = [
 ]
 
 
-@log_rule("LOG071", "NCCL knows how the machine is built", worst=State.WARN, risk=True)
+@log_rule("LOG071", "NCCL detects the machine's topology", worst=State.WARN, risk=True)
 def topology(logs: Logs) -> Iterator[Finding]:
     """
     ## What

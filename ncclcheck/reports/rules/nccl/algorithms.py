@@ -24,7 +24,7 @@ def _tokens(value: str) -> tuple[bool, list[str]]:
 
 @rule(
     "NCC018",
-    "NCCL_ALGO leaves an algorithm for every collective",
+    "NCCL_ALGO allows an algorithm for every collective",
     worst=State.FAIL,
     needs=("job.variables", "nccl.loaded.version"),
 )
@@ -69,7 +69,7 @@ def _version(found: Settings) -> list[Evidence]:
 
 @rule(
     "NCC019",
-    "NCCL_ALGO and NCCL_PROTO use words that this NCCL knows",
+    "NCCL_ALGO and NCCL_PROTO use values that this NCCL knows",
     worst=State.WARN,
     needs=("job.variables", "nccl.loaded.version"),
 )

@@ -28,7 +28,7 @@ from ncclcheck.reports.subjects.nccl.variables import Setting, assigned, blank_e
 
 @rule(
     "NCC007",
-    "NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME name interfaces that exist",
+    "NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME name existing interfaces",
     worst=State.FAIL,
     needs=("network.interfaces", "job.variables"),
 )

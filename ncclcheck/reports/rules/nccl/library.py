@@ -14,7 +14,7 @@ _ADDED = ("LD_PRELOAD", "LD_LIBRARY_PATH", "conda", "system")
 
 @rule(
     "NCC001",
-    "libnccl is found, and torch loads the one that is meant",
+    "libnccl is found, and torch loads the intended one",
     worst=State.FAIL,
     needs=("stack.torch_cuda",),
 )

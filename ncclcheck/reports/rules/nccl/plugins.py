@@ -72,7 +72,7 @@ def _plugins(node: Node) -> str:
     return ", ".join(sorted(os.path.basename(path) for path in paths)) or "none"
 
 
-@rule("NCC060", "NCCL takes the interfaces of its plugins", worst=State.WARN,
+@rule("NCC060", "plugins implement an interface version that NCCL supports", worst=State.WARN,
       needs=("nccl.plugin_files", "nccl.loaded"))  # fmt: skip
 def interfaces(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -138,7 +138,7 @@ def _passed_over(
     )  # fmt: skip
 
 
-@rule("NCC062", "no example of a tuner is in use", worst=State.WARN, needs=("nccl.plugins", "job.variables"))
+@rule("NCC062", "no example tuner plugin is in use", worst=State.WARN, needs=("nccl.plugins", "job.variables"))
 def example_tuner(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -44,7 +44,7 @@ _NOT_NCCLS_OWN = re.compile(  # images, builds, nccl-tests and vendors' plugins
 
 @rule(
     "NCC003",
-    "every NCCL_* name set is one that this libnccl reads",
+    "every NCCL_* variable is one that this libnccl reads",
     worst=State.WARN,
     needs=("job.variables",),
 )
@@ -138,7 +138,7 @@ def _remove(name: str, setting: Setting) -> Remedy:
 
 @rule(
     "NCC004",
-    "every NCCL_* value parses as NCCL parses it",
+    "every NCCL_* value parses in NCCL",
     worst=State.FAIL,
     needs=("job.variables",),
 )

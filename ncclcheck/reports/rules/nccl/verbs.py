@@ -14,7 +14,7 @@ _TIMEOUTS: tuple[tuple[Version, int], ...] = (((2, 23, 4), 20), ((2, 14, 3), 18)
 _RETRIES = 7
 
 
-@rule("NCC031", "InfiniBand's timeout and retries are not lowered", worst=State.WARN, needs=("job.variables",))
+@rule("NCC031", "InfiniBand timeout and retry count are not lowered", worst=State.WARN, needs=("job.variables",))
 def lowered_timeout(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

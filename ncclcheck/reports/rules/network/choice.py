@@ -59,7 +59,7 @@ def link_local(cluster: Cluster) -> Iterator[Finding]:
 
 @rule(
     "NET015",
-    "MASTER_PORT is none that the kernel gives to others",
+    "MASTER_PORT is outside the ephemeral port range",
     worst=State.WARN,
     needs=("system.ports", "job.variables"),
 )

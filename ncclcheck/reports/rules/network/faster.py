@@ -46,7 +46,7 @@ class _Faster:
 
 @rule(
     "NET017",
-    "no other network that all nodes share is far faster than the one with the data",
+    "no shared network is far faster than the one in use",
     worst=State.WARN,
     needs=("network.interfaces", "job.variables"),
     at_least=2,

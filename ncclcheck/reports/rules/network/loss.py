@@ -31,7 +31,7 @@ _MOST_PAIRS = 8
 
 @rule(
     "NET009",
-    "no more than a trace of retransmits, drops and errors",
+    "retransmits, drops and errors are negligible",
     worst=State.FAIL,
     at_least=2,
     ground=("NET006", "NET010"),

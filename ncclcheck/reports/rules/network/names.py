@@ -31,7 +31,7 @@ _LOOPBACK_NAMES = {"localhost", "localhost4", "localhost6", "ip6-localhost", "ip
 
 @rule(
     "NET013",
-    "every peer's name resolves on every node to an address of that peer",
+    "every hostname resolves on every node to an address of that host",
     worst=State.WARN,
     needs=("network.interfaces",),
     at_least=2,

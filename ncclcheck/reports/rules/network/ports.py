@@ -58,7 +58,7 @@ _OWN_FILTER = "of the two only {} has a packet filter of its own that can stop i
 
 @rule(
     "NET006",
-    "every node reaches every other on the ports that the job needs, both ways",
+    "every node reaches every other on the job's ports, both ways",
     worst=State.FAIL,
     needs=("network.interfaces",),
     at_least=2,

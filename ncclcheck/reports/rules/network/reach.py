@@ -33,7 +33,7 @@ _WAIT = "The ranks of these nodes cannot connect to each other; NCCL and torchru
 
 @rule(
     "NET003",
-    "the chosen interfaces of all nodes share a subnet, or are routed to each other",
+    "NCCL's interfaces on all nodes share a subnet or are routed to each other",
     worst=State.FAIL,
     needs=_NEEDS,
     at_least=2,

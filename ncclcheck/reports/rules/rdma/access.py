@@ -188,7 +188,7 @@ def _opened(node: Node, hcas: list[Hca]) -> Iterator[Finding]:
 
 @rule(
     "RDM003",
-    "libibverbs and a driver library for every HCA are installed",
+    "libibverbs and a provider library for every HCA are installed",
     worst=State.FAIL,
     needs=("rdma.devices",),
 )

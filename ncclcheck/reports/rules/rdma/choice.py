@@ -39,7 +39,7 @@ _WHY: dict[Callable[..., Finding], str] = {
 
 @rule(
     "RDM009",
-    "NCCL_IB_HCA selects HCAs that exist, and no others than those meant",
+    "NCCL_IB_HCA selects existing HCAs, and only the intended ones",
     worst=State.FAIL,
     needs=("rdma.devices", "job.variables"),
 )
@@ -194,7 +194,7 @@ def _none(node: Node, taken: HcaChoice, ready: set[str]) -> Finding:
     return level(where, what, why=why, owner="node", evidence=evidence, fix=fix)
 
 
-@rule("RDM011", "the HCAs that NCCL would use have one link layer", worst=State.WARN, needs=("rdma.devices",))
+@rule("RDM011", "the HCAs that NCCL would use have the same link layer", worst=State.WARN, needs=("rdma.devices",))
 def link_layers(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -246,7 +246,7 @@ def _named(ports: list[UsedPort]) -> str:
     return fold_names(one.name for one in ports)
 
 
-@rule("RDM012", "the links that NCCL would use have one rate", worst=State.WARN, needs=("rdma.devices",))
+@rule("RDM012", "the links that NCCL would use have the same rate", worst=State.WARN, needs=("rdma.devices",))
 def rates(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -56,7 +56,7 @@ def _no_counters(node: str, one: UsedPort, fact: Unread) -> Finding:
     )
 
 
-@rule("RDM007", "links have no more than a trace of physical errors", worst=State.WARN, needs=("rdma.devices",))
+@rule("RDM007", "physical link errors are negligible", worst=State.WARN, needs=("rdma.devices",))
 def link_errors(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -90,7 +90,7 @@ def link_errors(cluster: Cluster) -> Iterator[Finding]:
             yield _errors(node, one, high, "The link is bad or was: it may fail the job, or slow it down.")
 
 
-@rule("RDM008", "few packets were lost or sent again", worst=State.WARN, needs=("rdma.devices",))
+@rule("RDM008", "packet loss and retransmits are negligible", worst=State.WARN, needs=("rdma.devices",))
 def losses(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -13,7 +13,7 @@ from ncclcheck.reports.text.fold import fold_names
 
 @rule(
     "RDM004",
-    "a node with EFA devices has the NCCL plugin for them",
+    "nodes with EFA devices have the NCCL plugin for EFA",
     worst=State.FAIL,
     needs=("rdma.devices",),
 )

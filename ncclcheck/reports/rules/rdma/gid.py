@@ -39,7 +39,7 @@ def _said(gid: Gid) -> str:
 
 
 @rule(
-    "RDM013", "every RoCE port has a GID that is routed between nodes", worst=State.FAIL, needs=("rdma.devices",)
+    "RDM013", "every RoCE port has a GID that is routable between nodes", worst=State.FAIL, needs=("rdma.devices",)
 )
 def gid(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -118,7 +118,7 @@ def _better(one: UsedPort) -> Gid | None:
 
 @rule(
     "RDM014",
-    "NCCL_IB_GID_INDEX names an entry that exists and is alike on all nodes",
+    "NCCL_IB_GID_INDEX names an existing entry of the same type on all nodes",
     worst=State.FAIL,
     needs=("rdma.devices", "job.variables"),
 )

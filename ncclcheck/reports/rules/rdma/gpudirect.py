@@ -19,7 +19,7 @@ _OLD_PATHS = ("nv_mem", "nv_peer_mem", "nv_mem_nc")
 
 @rule(
     "RDM022",
-    "HCAs can read and write the memory of GPUs (GPUDirect RDMA)",
+    "GPUDirect RDMA is available",
     worst=State.WARN,
     needs=("rdma.devices", "rdma.peer_modules"),
 )

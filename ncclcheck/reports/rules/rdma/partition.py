@@ -16,7 +16,7 @@ _FULL_MEMBER = 0x8000
 
 @rule(
     "RDM021",
-    "the partition key that NCCL would use is there, with full membership",
+    "the partition key that NCCL would use exists, with full membership",
     worst=State.FAIL,
     needs=("rdma.devices",),
 )

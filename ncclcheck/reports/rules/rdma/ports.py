@@ -125,7 +125,7 @@ def _mend_port(node: str, one: UsedPort) -> list[Remedy]:
 
 @rule(
     "RDM006",
-    "InfiniBand ports were set up by a subnet manager",
+    "a subnet manager has configured the InfiniBand ports",
     worst=State.FAIL,
     needs=("rdma.devices",),
 )

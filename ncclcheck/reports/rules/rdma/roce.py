@@ -36,7 +36,7 @@ def _active_mtu(mtu: int) -> int:
 
 @rule(
     "RDM015",
-    "RoCE interfaces have one MTU, and it carries RDMA's 4096 bytes",
+    "RoCE interfaces have the same MTU, large enough for RDMA's 4096 bytes",
     worst=State.WARN,
     needs=("rdma.devices", "network.interfaces"),
 )

@@ -11,7 +11,7 @@ from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.failures.launching import SLOW_LOGIN, SLOW_LOGIN_WHY
 
 
-@rule("RUN014", "sshd answers a login at once", worst=State.WARN, over="")
+@rule("RUN014", "ssh logins succeed without delay", worst=State.WARN, over="")
 def logins(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -15,7 +15,7 @@ from ncclcheck.reports.subjects.failures import lost, silent
 _MOST_TOLD = 16
 
 
-@rule("RUN001", "every node answered", worst=State.UNKNOWN, over="")
+@rule("RUN001", "every node responded", worst=State.UNKNOWN, over="")
 def every_node_answered(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

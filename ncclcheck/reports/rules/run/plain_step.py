@@ -26,7 +26,7 @@ _MOST_NAMED = 8
 _EXPORT = "SLURM_EXPORT_ENV"
 
 
-@rule("RUN013", "a job step starts at once, with the variables of the job script", worst=State.FAIL, over="")
+@rule("RUN013", "a job step starts promptly, with the job script's environment", worst=State.FAIL, over="")
 def plain_step(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -29,7 +29,7 @@ _MIB, _GIB = 2**20, 2**30
 _FEW_INODES = 1000
 
 
-@rule("STO001", "the working directory has room", worst=State.FAIL, needs=("storage.places",))
+@rule("STO001", "the working directory has free space", worst=State.FAIL, needs=("storage.places",))
 def room(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -218,7 +218,7 @@ def _no_lock(node: Node, kind: str, lock: Lock) -> Finding:
     )
 
 
-@rule("STO007", "the working directory is still there", worst=State.FAIL)
+@rule("STO007", "the working directory still exists", worst=State.FAIL)
 def still_there(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -31,7 +31,7 @@ _MOST_GROUPS = 8
 
 @rule(
     "STO006",
-    "the job's working directory is the same place on every node",
+    "the working directory is the same directory on all nodes",
     worst=State.FAIL,
     at_least=2,
     between_machines=True,

@@ -25,7 +25,11 @@ _SHOWN = 3
 
 
 @rule(
-    "TRN004", "gradients are those of one process on the joined batch", worst=State.FAIL, over="", commands=_JOBS
+    "TRN004",
+    "gradients equal those of one process on the combined batch",
+    worst=State.FAIL,
+    over="",
+    commands=_JOBS,
 )
 @checked("gradients")
 def gradients_of_one_process(cluster: Cluster, found: Gradients) -> Iterator[Finding]:
@@ -61,7 +65,7 @@ def gradients_of_one_process(cluster: Cluster, found: Gradients) -> Iterator[Fin
         yield from _joined(cluster, found, "the joined batch of all ranks")
 
 
-@rule("TRN005", "micro-batches add up to the batch that they are", worst=State.FAIL, over="", commands=_JOBS)
+@rule("TRN005", "accumulated micro-batches equal the full batch", worst=State.FAIL, over="", commands=_JOBS)
 @checked("accumulation")
 def micro_batches_add_up(cluster: Cluster, found: Gradients) -> Iterator[Finding]:
     """
@@ -228,7 +232,7 @@ def _unused(cluster: Cluster, found: Unused, unused: list[UnusedParameter]) -> F
     )
 
 
-@rule("TRN012", "loss and gradients are finite in the precision", worst=State.FAIL, over="", commands=_JOBS)
+@rule("TRN012", "loss and gradients are finite in the chosen precision", worst=State.FAIL, over="", commands=_JOBS)
 @checked("precision")
 def finite_in_the_precision(cluster: Cluster, found: Precision) -> Iterator[Finding]:
     """

@@ -11,7 +11,7 @@ from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.training.trained import checked, partly, place, ranks
 
 
-@rule("TRN027", "the given step keeps all ranks alike", worst=State.FAIL, over="", commands=("smoke",))
+@rule("TRN027", "the given step keeps all ranks in sync", worst=State.FAIL, over="", commands=("smoke",))
 @checked("own_step")
 def own_step(cluster: Cluster, found: OwnStep) -> Iterator[Finding]:
     """

@@ -35,7 +35,7 @@ def _not_looked_at(saves: Saves, part: str) -> Finding:
     return trained.missed(entry.why, you("Give it more time, or a place.", command))
 
 
-@rule("TRN013", "a checkpoint reloads bit by bit on every rank", worst=State.FAIL, commands=_JOBS)
+@rule("TRN013", "a checkpoint reloads bit-identically on every rank", worst=State.FAIL, commands=_JOBS)
 def reloads(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -134,7 +134,7 @@ def _unreadable(found: Reloaded) -> Finding:
     )
 
 
-@rule("TRN014", "the result files of all ranks are there and whole", worst=State.FAIL, commands=_JOBS)
+@rule("TRN014", "every rank's result files exist and are complete", worst=State.FAIL, commands=_JOBS)
 def merged(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -202,7 +202,7 @@ def _missing(cluster: Cluster, found: Merged) -> Finding:
     )
 
 
-@rule("TRN015", "a run that lost a rank goes on to the same parameters", worst=State.FAIL, commands=_JOBS)
+@rule("TRN015", "a run resumed after losing a rank reaches the same parameters", worst=State.FAIL, commands=_JOBS)
 def resumes(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

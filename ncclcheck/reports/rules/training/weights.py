@@ -14,7 +14,7 @@ _JOBS = ("smoke",)
 _SHOWN = 5
 
 
-@rule("TRN001", "one fixed batch is learned", worst=State.FAIL, over="", commands=_JOBS)
+@rule("TRN001", "the model can overfit one fixed batch", worst=State.FAIL, over="", commands=_JOBS)
 @checked("fixed_batch")
 def a_batch_is_learned(cluster: Cluster, seen_loss: FixedBatch) -> Iterator[Finding]:
     """
@@ -55,7 +55,7 @@ def a_batch_is_learned(cluster: Cluster, seen_loss: FixedBatch) -> Iterator[Find
     )
 
 
-@rule("TRN002", "all ranks begin with the same weights", worst=State.FAIL, over="", commands=_JOBS)
+@rule("TRN002", "all ranks start with the same weights", worst=State.FAIL, over="", commands=_JOBS)
 @checked("before_wrap")
 def the_same_weights_before_the_wrap(cluster: Cluster, found: Agreement) -> Iterator[Finding]:
     """

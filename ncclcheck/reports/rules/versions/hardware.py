@@ -14,7 +14,7 @@ from ncclcheck.reports.subjects.nodes.alike import LEAVE_OUT, fact, same
 
 @rule(
     "VER012",
-    "network cards are of the same kind on all nodes",
+    "network cards are the same on all nodes",
     worst=State.WARN,
     needs=("network.interfaces",),
     at_least=2,
@@ -63,7 +63,7 @@ def _cards(node: Node) -> str:
 
 @rule(
     "VER014",
-    "processors are the same on all nodes",
+    "CPUs are the same on all nodes",
     worst=State.WARN,
     needs=("system.cpu",),
     at_least=2,

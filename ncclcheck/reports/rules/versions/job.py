@@ -15,7 +15,7 @@ from ncclcheck.reports.text.fold import fold_names
 
 @rule(
     "VER008",
-    "torch is built for the same CUDA on all nodes",
+    "torch is built for the same CUDA version on all nodes",
     worst=State.FAIL,
     needs=("stack.torch_cuda",),
     at_least=2,
@@ -51,7 +51,7 @@ def torch_cuda(cluster: Cluster) -> Iterator[Finding]:
 
 @rule(
     "VER009",
-    "NCCL's plugins are the same files on all nodes",
+    "NCCL plugins are the same files on all nodes",
     worst=State.FAIL,
     needs=("nccl.plugin_files",),
     at_least=2,
