@@ -26,10 +26,10 @@ from ncclcheck.run.plan.options import Options, codes
 
 _EPILOG = """\b
 Exit codes:
-  0    nothing tells of a failure, and the job ended or went on
+  0    no failure is logged, and the job ended or made progress
   1    the job failed; its cause, where it was found, heads the report
   2    wrong usage, or a name that stands for no file
-  3    no failure is told, but not all could be read or understood, or the log just stops
+  3    no failure is logged, but not all could be read or understood, or the log just stops
 """
 
 
@@ -41,11 +41,11 @@ Exit codes:
     group=OUTPUT,
     type=click.Choice(["text", "short", "json"]),
     default="text",
-    help="form of stdout",
+    help="format of stdout",
 )
 @reports
 @option("--only", group=VERDICT, metavar="CODES", default="", help="judge these codes or families only: LOG050")
-@option("--ignore", group=VERDICT, metavar="CODES", default="", help="make these codes notes that stay visible")
+@option("--ignore", group=VERDICT, metavar="CODES", default="", help="downgrade these codes to notes")
 @option("--strict", group=VERDICT, is_flag=True, help="warnings and unknowns are failures too")
 @option(
     "--deadline",

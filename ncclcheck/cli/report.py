@@ -40,13 +40,13 @@ Exit codes of --compare:
     group=OUTPUT,
     type=click.Choice(["text", "short", "json"]),
     default="text",
-    help="form of stdout",
+    help="format of stdout",
 )
 @reports
 @option(
     "--only", group=VERDICT, metavar="CODES", default="", help="judge these codes or families only: NET,NCC003"
 )
-@option("--ignore", group=VERDICT, metavar="CODES", default="", help="make these codes notes that stay visible")
+@option("--ignore", group=VERDICT, metavar="CODES", default="", help="downgrade these codes to notes")
 @option(
     "--require",
     group=VERDICT,

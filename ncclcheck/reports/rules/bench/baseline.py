@@ -159,7 +159,7 @@ def _of_machine(change: Change, baseline: Baseline) -> Iterator[Finding]:
         yield level(
             where,
             what,
-            why="This node had more before, and the job goes at the pace of its weakest part.",
+            why="This node had more before, and the job runs at the pace of its weakest part.",
             owner="node",
             evidence=evidence,
             fix=[

@@ -23,7 +23,7 @@ from ncclcheck.reports.subjects.job import corruption
 from ncclcheck.reports.text.fold import size
 
 _MOST_RESULTS = 8
-_WHY = "Data was changed on the way, and nothing reported an error."
+_WHY = "Data was corrupted in transit, and nothing reported an error."
 
 
 @rule(

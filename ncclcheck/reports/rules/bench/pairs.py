@@ -202,13 +202,11 @@ def _of_two(cluster: Cluster, culprit: Culprit) -> Finding:
     return warn(
         culprit.where[0],
         culprit.why,
-        why="One of the two nodes, or the way between them, is not well.",
+        why="One of the two nodes, or the path between them, is faulty.",
         owner="site",
         evidence=[seen("exchanges between the two", culprit.why.partition(";")[0])],
         fix=[
-            you(
-                "Run it with a third node, best one that is known to be good: then it is told which of them it is."
-            ),
+            you("Run it with a third node, preferably a known good one: that shows which of them is faulty."),
             admin(
                 f"Look at what {culprit.names[0]} sends by.", *_of_interface(cluster, culprit.where[0].node or "")
             ),

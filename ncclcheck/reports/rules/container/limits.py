@@ -66,7 +66,7 @@ def common_network(cluster: Cluster) -> Iterator[Finding]:
             yield fail(
                 Where(node=node.name, device=chosen.name),
                 f"this container's address {chosen.address} exists on its own machine only",
-                why="Other machines have the same bridge with the same addresses, and no way to this one.",
+                why="Other machines have the same bridge with the same addresses, and no route to this one.",
                 owner="job",
                 evidence=[seen("container", told_by(node)), seen("network namespace", _namespace(node, "net"))],
                 fix=[

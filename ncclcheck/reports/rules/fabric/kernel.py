@@ -16,7 +16,12 @@ from ncclcheck.reports.text.fold import size
 _BY_HARDWARE = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 
 
-@rule("FAB010", "the frequency governor lets the cores run at full clock", worst=State.WARN, needs=("fabric.governor",))
+@rule(
+    "FAB010",
+    "the frequency governor lets the cores run at full clock",
+    worst=State.WARN,
+    needs=("fabric.governor",),
+)
 def governor(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -54,7 +59,7 @@ def governor(cluster: Cluster) -> Iterator[Finding]:
 def _held_down(node: Node, said: str) -> Finding:
     return warn(
         Where(node=node.name),
-        f"its cores are held at a low clock: {said}",
+        f"its cores are capped at a low clock: {said}",
         why="Threads of NCCL and the data loaders run slowly there, and all ranks wait for them.",
         owner="node",
         evidence=[seen("/sys/devices/system/cpu/cpufreq", said)],

@@ -76,9 +76,7 @@ def _far(node: Node, far: list[str], hcas: list[PciDevice], gpus: list[PciDevice
         owner="node",
         evidence=evidence,
         fix=[
-            you(
-                "Take the HCA beside them in again, if it is left out.", "nvidia-smi topo -m", "echo $NCCL_IB_HCA"
-            ),
+            you("Include the nearby HCA again, if it is excluded.", "nvidia-smi topo -m", "echo $NCCL_IB_HCA"),
             admin("Bring its port up.", "ibstat"),
         ],
     )

@@ -121,7 +121,7 @@ def _lower(node: Node, hca: str, card: PciDevice, most: str, usual: int) -> Find
     return warn(
         Where(node=node.name, device=hca),
         f"{hca} {what}; {most} cards of its model are set higher",
-        why="It sends slower than it receives, and slower than the others.",
+        why="It sends more slowly than it receives, and more slowly than the others.",
         owner="node",
         evidence=[seen(f"Device Control of {card.name}", f"MaxReadReq {reads}")],
         fix=[admin("Set it as on the others, at every boot. Only this card is touched; a reboot undoes it.", fix)],

@@ -97,7 +97,7 @@ def remapped(cluster: Cluster) -> Iterator[Finding]:
             yield fail(
                 card.where,
                 "a bad row of its memory could not be replaced",
-                why="It has no spare row left: errors will come back until the GPU is exchanged.",
+                why="It has no spare row left: errors will recur until the GPU is replaced.",
                 owner="node",
                 evidence=evidence,
                 fix=[admin("Replace the GPU.", "nvidia-smi -q -d ROW_REMAPPER"), leave_out()],
@@ -206,7 +206,7 @@ def _changed(card: Card, what: str, *, wanted: bool = True) -> Finding:
     return warn(
         card.where,
         what,
-        why="Without ECC a flipped bit changes results, and nobody is told.",
+        why="Without ECC a flipped bit corrupts results silently.",
         owner="node",
         evidence=[card.seen("ECC mode", f"current {_word(now)}, pending {_word(pending)}")],
         fix=[admin(f"Turn it {_word(wanted)}, then reset the GPU or reboot.", f"nvidia-smi -i N -e {wanted:d}")],
@@ -255,7 +255,7 @@ def spare_rows(cluster: Cluster) -> Iterator[Finding]:
             yield warn(
                 card.where,
                 f"{_banks(rows.none)} of its memory have no spare row left",
-                why="The next bad row there cannot be replaced: the job dies, and the GPU has to be exchanged.",
+                why="The next bad row there cannot be remapped: the job dies, and the GPU has to be replaced.",
                 owner="node",
                 evidence=evidence,
                 fix=[

@@ -122,7 +122,7 @@ def dead(cluster: Cluster) -> Iterator[Finding]:
             pids = ", ".join(str(one.pid) for one in gone)
             yield warn(
                 card.where,
-                f"{_held(gone)} are held for processes that have ended: {pids}",
+                f"{_held(gone)} are still allocated to processes that have ended: {pids}",
                 why="The next job runs out of memory on what looks like an empty GPU.",
                 owner="node",
                 evidence=[card.seen("processes that are gone", pids)],

@@ -12,7 +12,7 @@ from ncclcheck.reports.subjects.nodes.cards import Card, busy, cards, leave_out,
 _GPUS = "nodes.gpus.cards"
 _SLOWED = {
     "hw_thermal": ("it is too hot and was slowed down by its hardware", "Look at fans, air flow and heat sinks."),
-    "hw_power_brake": ("its power supply told it to slow down", "Look at power supplies, cables and rack power."),
+    "hw_power_brake": ("its power supply asserted power brake", "Look at power supplies, cables and rack power."),
     "sw_thermal": ("it is too hot and the driver slows it down", "Look at fans, air flow and heat sinks."),
     "hw_slowdown": ("its hardware slows it down", "Look at heat and at power supplies."),
 }
@@ -100,7 +100,7 @@ def clocks(cluster: Cluster) -> Iterator[Finding]:
             yield warn(
                 card.where,
                 f"computes at {clock} of {most} MHz, and neither heat nor power is the reason",
-                why="A clock that somebody fixed slows all ranks down.",
+                why="A locked clock slows all ranks down.",
                 owner="node",
                 evidence=[
                     card.seen("clock", f"{clock} of {most} MHz"),

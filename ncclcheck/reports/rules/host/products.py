@@ -65,7 +65,7 @@ def gpus_of_the_product(cluster: Cluster) -> Iterator[Finding]:
         yield warn(
             where,
             what,
-            why="What is missing did not come up at the last boot, and nothing else tells of it.",
+            why="What is missing did not come up at the last boot, and nothing else reports it.",
             owner="node",
             evidence=evidence,
             fix=[

@@ -63,7 +63,7 @@ def loopback(logs: Logs) -> Iterator[Finding]:
     told = _peer(dialled[0]) if dialled else "127.0.0.1"
     yield cause(
         [*dialled, *fell_back],
-        f"gloo ranks are told to dial {told}, which is each node itself",
+        f"gloo ranks are given the address {told}, which is each node itself",
         why="The host's own name leads to a loopback address there, and gloo listens on that.",
         owner="node",
         fix=[

@@ -38,7 +38,7 @@ def numbers(logs: Logs) -> Iterator[Finding]:
     if twice:
         what = f"two processes came as rank {twice[0].fields['rank']} of {twice[0].fields['world']}"
     elif differ:
-        what = f"ranks were told different numbers of ranks: {differ[0].fields['a']} and {differ[0].fields['b']}"
+        what = f"ranks have different world sizes: {differ[0].fields['a']} and {differ[0].fields['b']}"
     elif outside:
         fields = outside[0].fields
         what = f"a rank has the number {next(iter(fields.values()), '')}, which is out of range"

@@ -400,7 +400,7 @@ def _who_came(event: LogEvent) -> str:
         return f"{came} of {wanted} processes came" + (f" within {fields['after']} s" if "after" in fields else "")
     if event.sign == "store-wait":
         key = fields.get("keys") or fields.get("key", "")
-        return "a rank waited for what another one never told it" + (f" (key {key})" if key else "")
+        return "a rank waited for a key that another rank never set" + (f" (key {key})" if key else "")
     if event.sign == "rendezvous-closed":
         return "a node came to a rendezvous that the others had closed"
     return "fewer nodes than --nnodes came to the rendezvous"

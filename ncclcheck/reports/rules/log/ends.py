@@ -175,7 +175,7 @@ def _interrupted(logs: Logs, ordered: list[LogEvent]) -> Finding:
         return unknown(
             where(ordered[0]),
             f"{what}; whether it hung is not in these lines",
-            why="No step, result or good end is told before it.",
+            why="No step, result or clean exit is logged before it.",
             owner="job",
             evidence=lines(ordered),
             fix=[_WHERE_IT_STANDS, _ASK_RAS],
@@ -185,10 +185,10 @@ def _interrupted(logs: Logs, ordered: list[LogEvent]) -> Finding:
     return unknown(
         where(stood[0]),
         f"{what}; it stood at {waited}",
-        why="No step, result or good end is told before it. A call of torch.distributed waits for all ranks: one "
-        "that did not come, or cannot be reached, holds up all others."
+        why="No step, result or clean exit is logged before it. A torch.distributed call waits for all ranks: one "
+        "that is missing or unreachable blocks all others."
         if _COLLECTIVE.search(waited)
-        else "No step, result or good end is told before it.",
+        else "No step, result or clean exit is logged before it.",
         owner="job",
         evidence=lines(stood),
         fix=[_WHERE_IT_STANDS, _ASK_RAS],
@@ -269,7 +269,7 @@ def understood(logs: Logs) -> Iterator[Finding]:
     Logs of something else: no line is NCCL's, torch's, a launcher's, or of a kind that is known here.
 
     ## Why it matters
-    What is not understood is neither sound nor broken. The log that tells of the job may be another file.
+    Not understood, so neither healthy nor faulty. The log that tells of the job may be another file.
 
     ## How we know
     Neither the names of NCCL, torch, gloo, Slurm, mpirun, DeepSpeed, Megatron, Lightning, vLLM, SGLang and Ray
@@ -291,7 +291,7 @@ def understood(logs: Logs) -> Iterator[Finding]:
         Where(),
         f"no line of these {many(sum(file.lines for file in logs.files), 'line')} is NCCL's, torch's or a "
         f"launcher's{more}",
-        why="What is not understood is neither sound nor broken.",
+        why="Not understood, so neither healthy nor faulty.",
         owner="job",
         evidence=lines(bad),
         fix=[you("Give the log that the ranks write: torchrun's output, Slurm's slurm-JOB.out, NCCL_DEBUG_FILE.")],

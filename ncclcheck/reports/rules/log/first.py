@@ -409,7 +409,7 @@ def no_warning(logs: Logs) -> Iterator[Finding]:
     Warnings of NCCL that no other check knows.
 
     ## Why it matters
-    NCCL warns seldom, and nearly always of what ends the job.
+    NCCL warns rarely, and nearly always about what ends the job.
 
     ## How we know
     Lines of level WARN that none of the known signs is in, by their first words; consequences are not among
@@ -426,7 +426,7 @@ def no_warning(logs: Logs) -> Iterator[Finding]:
         yield warn(
             Where(node=found[0].host or None, rank=found[0].rank),
             f"NCCL warns of what is not known here: {found[0].text[:200]}",
-            why="NCCL warns seldom, and nearly always of what ends the job.",
+            why="NCCL warns rarely, and nearly always about what ends the job.",
             owner="job",
             evidence=lines(found),
             fix=[you("Search for these words in the issues of NVIDIA/nccl.")],

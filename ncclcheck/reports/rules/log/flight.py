@@ -66,11 +66,11 @@ def _refused(one: FlightRefused) -> Finding:
         return unknown(
             Where(), f"{name} could not be read: {one.why}",
             why="What its rank did is not known without it.", owner="job", evidence=[seen(one.file, one.why)],
-            fix=[you("Copy it again from its node, or leave it out if it is no dump.")],
+            fix=[you("Copy it again from its node, or omit it if it is not a dump.")],
         )  # fmt: skip
     return warn(
         Where(), f"{name} was not loaded, and is no dump of torch: {one.why}",
-        why="Whoever loads it with pickle runs what it asks for.", owner="site",
+        why="Loading it with pickle would run whatever it contains.", owner="site",
         evidence=[seen(one.file, one.why)],
         fix=[
             you("Do not open it with pickle or torchfrtrace; look at it without running it.",
@@ -188,7 +188,7 @@ def no_group_waits_because_of_another(cluster: Cluster) -> Iterator[Finding]:
     yield note(
         Where(),
         f"{many(len(victims), 'process group')} only waited for ranks that stand in other groups' calls",
-        why="They are consequences: their own links and ranks are not to blame.",
+        why="They are consequences: their own links and ranks are not at fault.",
         evidence=[seen("victims", ", ".join(names[:8]) + (" and more" if len(names) > 8 else ""))],
     )  # fmt: skip
 

@@ -83,8 +83,8 @@ _WORDS = {
     "type": "another data type than",
 }
 _STEPS = {
-    1: "; a call that the others made was left out",
-    -1: "; a call was made that the others left out",
+    1: "; a call that the others made was skipped",
+    -1: "; a call was made that the others skipped",
     0: "",
 }
 
@@ -103,7 +103,7 @@ def _mismatch(waits: Waits, one: Mismatch) -> Finding:
     shown = [ranks[0] for ranks in one.variants.values()][:3]
     return fail(
         where, what,
-        why="Neither NCCL nor gloo checks it: the call hangs, or ends with wrong numbers and a later one hangs.",
+        why="Neither NCCL nor gloo checks it: the call hangs, or returns wrong results and a later one hangs.",
         owner="job",
         evidence=[*(text.record(state, rank, one.calls[rank]) for rank in shown),
                   seen(f"call {one.seq} of {name}", variants)],

@@ -90,7 +90,7 @@ def _outside(waits: Waits, call: Call, ranks: list[int]) -> Finding:
     where, who = text.who(ranks)
     return fail(
         where, f"{who}{did} {text.waiting(waiting)}",
-        why="Who did not come waits for nobody itself: its own program or node kept it away.",
+        why="The missing rank waits for nobody itself: its own program or node held it up.",
         owner="job", evidence=[*_own(waits, call), *last, *_numbers(waits, call)], fix=_mends(waits, ranks),
     )  # fmt: skip
 

@@ -50,7 +50,7 @@ def own_gpu(logs: Logs) -> Iterator[Finding]:
         yield cause(
             found,
             f"{_sharers(found)}{on(where)}" + (", which is divided into slices (MIG)" if slices else ""),
-            why="NCCL wants a GPU of its own for each rank, and refuses to start.",
+            why="NCCL requires a separate GPU for each rank, and refuses to start.",
             owner="job",
             fix=[
                 you(

@@ -179,7 +179,7 @@ def what_all_entered_ends(logs: Logs) -> Iterator[Finding]:
             hang.events,
             f"all {len(hang.waits)} ranks are in {hangs.waited(hang)}, and none completed it: the transport is "
             "stuck",
-            why="No rank is missing: the network, the way between GPUs or a GPU itself does not move.",
+            why="No rank is missing: the network, the path between GPUs or a GPU itself is stuck.",
             owner="node",
             at=Where(),
             fix=[you("Confirm: time pairs of nodes.", "ncclcheck bench --hosts HOST1,HOST2"),
@@ -209,7 +209,7 @@ def no_watchdog_gave_up(logs: Logs) -> Iterator[Finding]:
         yield cause(
             hang.events,
             f"{fold_ranks(wait.rank for wait in hang.waits)} gave up in {hangs.waited(hang)}; "
-            "which rank did not come is not told",
+            "the missing rank is not named",
             why="The ranks that print the time-out only waited.",
             owner="job",
             fix=[you("Give the logs of all ranks."), *_recorded(logs)],
@@ -217,7 +217,7 @@ def no_watchdog_gave_up(logs: Logs) -> Iterator[Finding]:
     if (cut := said(logs, "watchdog-cut")) and not said(logs, "watchdog-timeout"):
         yield cause(
             cut,
-            "a watchdog gave up in a collective; the line is cut, and which rank did not come is not told",
+            "a watchdog gave up in a collective; the line is cut, and the missing rank is not named",
             why="The rank that prints the time-out only waited.",
             owner="job",
             fix=[you("Give the logs of all ranks."), *_recorded(logs)],

@@ -251,7 +251,7 @@ def library(logs: Logs) -> Iterator[Finding]:
                     "python -m pip show torch | grep -i requires",
                     "python -m pip uninstall nvidia-nccl-cu11",
                 ),
-                you("Take the system's out of the way.", "unset LD_LIBRARY_PATH LD_PRELOAD"),
+                you("Remove the system's from the search path.", "unset LD_LIBRARY_PATH LD_PRELOAD"),
             ],
             at=where,
         )

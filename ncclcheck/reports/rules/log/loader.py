@@ -232,7 +232,7 @@ def crash(logs: Logs) -> Iterator[Finding]:
         yield cause(
             found,
             f"a worker of the data loader crashed{_on(host)}: {found[0].fields['signal']}",
-            why="A library that does not stand a fork, or a broken sample in a decoder; its rank ends with it.",
+            why="A library that is not fork-safe, or a broken sample in a decoder; its rank ends with it.",
             owner="job",
             at=at_teller(logs, found),
             fix=[

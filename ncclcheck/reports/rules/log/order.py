@@ -131,7 +131,7 @@ def same_collective(logs: Logs) -> Iterator[Finding]:
     Ranks that call different collectives, or different sizes, at the same place of a group.
 
     ## Why it matters
-    NCCL does not check: the job hangs, or goes on with wrong numbers.
+    NCCL does not check: the job hangs, or continues with wrong results.
 
     ## How we know
     Watchdogs that gave up at the same number name different operations or elements; or torch's own comparison
@@ -202,7 +202,7 @@ def _mismatch(events: list[LogEvent], what: str, at: Where | None = None) -> Fin
     return cause(
         events,
         what,
-        why="NCCL does not compare them: the job hangs, or goes on with wrong numbers.",
+        why="NCCL does not compare them: the job hangs, or continues with wrong results.",
         owner="job",
         at=at,
         fix=[you("Confirm: let torch compare each call.", "export TORCH_DISTRIBUTED_DEBUG=DETAIL"),

@@ -147,7 +147,7 @@ def _refused(logs: Logs, events: list[LogEvent]) -> Finding:
     return cause(
         events,
         "NCCL found no card for the network that NCCL_NET asks for, and gave up",
-        why="NCCL was told to use one network only, found no usable card for it, and gave up.",
+        why="NCCL was restricted to one network, found no usable card for it, and gave up.",
         owner="node",
         fix=[you("Confirm: look for the card inside of the job's container, and give it the devices.",
                  "ibv_devinfo", _CONTAINER)],
@@ -267,7 +267,7 @@ def _fewer(
         fix=[
             admin("Confirm that a port is not ACTIVE there, and repair it: cable, switch port, subnet manager.",
                   "ibstat", "cat /sys/class/infiniband/*/ports/*/state"),
-            you("Let NCCL_IB_HCA mean the same cards everywhere, or leave it out.", "env | grep NCCL_IB_HCA"),
+            you("Let NCCL_IB_HCA name the same cards everywhere, or unset it.", "env | grep NCCL_IB_HCA"),
         ],
         state=state,
         more=more,

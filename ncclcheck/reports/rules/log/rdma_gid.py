@@ -157,10 +157,10 @@ def cards_routed(logs: Logs) -> Iterator[Finding]:
     yield cause(
         events,
         f"no route between RDMA cards:{across}" if crossed else f"no route to{across}",
-        why="The card finds no way to the other address: rails are separate, or a route is missing.",
+        why="The card has no route to the other address: rails are separate, or a route is missing.",
         owner="site",
         fix=[
-            you("Confirm: ask the kernel for the way, and send over these two cards.",
+            you("Confirm: ask the kernel for the route, and send over these two cards.",
                 f"ip route get {quote(target)}", "ib_write_bw -d mlx5_0 OTHER_HOST"),
             you("Keep connections on one rail.", "export NCCL_CROSS_NIC=0"),
             admin("Route the networks of the rails to each other, or add the missing route.", "ip route"),

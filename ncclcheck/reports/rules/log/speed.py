@@ -141,7 +141,7 @@ def nothing_left_on(logs: Logs) -> Iterator[Finding]:
         yield cause(
             firsts,
             f"settings for debugging are on: {told}",
-            why="Each takes from NCCL a way or a choice that is mostly the faster one.",
+            why="Each denies NCCL a path or a choice that is usually the faster one.",
             owner="job",
             fix=[you("Take them out, and confirm by measuring with and without.",
                      f"unset {' '.join(map(quote, settings))}", "ncclcheck bench")],

@@ -204,7 +204,7 @@ def kernels_keep_to_their_memory(logs: Logs) -> Iterator[Finding]:
         yield cause(
             events,
             f"a kernel failed on this rank: {events[0].text.strip()[:160]}",
-            why="CUDA tells it with the next call; NCCL and the other ranks only follow.",
+            why="CUDA reports it at the next call; NCCL and the other ranks only follow.",
             owner="job",
             fix=[you("Confirm: run again, one kernel at a time.", "CUDA_LAUNCH_BLOCKING=1 python train.py"),
                  you("Check labels and indices of the batch against their ranges.")],
@@ -241,7 +241,7 @@ def no_step_is_left_out_alone(logs: Logs) -> Iterator[Finding]:
         yield cause(
             [*bad[:1], *waited[:1]],
             f"the loss was {bad[0].fields['value']}, and then ranks waited for each other",
-            why="A rank that leaves a step out alone leaves the others waiting in its collective.",
+            why="A rank that skips a step alone leaves the others waiting in its collective.",
             owner="job",
             fix=[you("Confirm: look for code that skips a step by the rank's own loss."),
                  you("Decide on all ranks alike: all_reduce the flag first.")],

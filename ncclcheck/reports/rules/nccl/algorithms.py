@@ -145,7 +145,7 @@ def forced_ll128(cluster: Cluster) -> Iterator[Finding]:
             yield warn(
                 found.where,
                 f"NCCL_PROTO={found.text('NCCL_PROTO')} forces LL128",
-                why="Where a way does not store 128 bytes as a whole, results are wrong without an error.",
+                why="Where a path does not store 128 bytes atomically, results are wrong without an error.",
                 owner="job",
                 evidence=found.evidence("NCCL_PROTO"),
                 fix=[you("Remove it; NCCL uses LL128 where it is safe.", "unset NCCL_PROTO")],

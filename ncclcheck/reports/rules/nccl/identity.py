@@ -126,7 +126,7 @@ def comm_blocking(cluster: Cluster) -> Iterator[Finding]:
             yield warn(
                 found.where,
                 f"NCCL_COMM_BLOCKING={found.text('NCCL_COMM_BLOCKING')} overrides what torch asks for",
-                why="torch then waits in the wrong way for its communicators.",
+                why="torch then waits wrongly for its communicators.",
                 owner="job",
                 evidence=found.evidence("NCCL_COMM_BLOCKING"),
                 fix=[you("Remove it.", "unset NCCL_COMM_BLOCKING")],

@@ -173,7 +173,7 @@ def _bad_grammar(node: Node, what: str, evidence: list[Evidence], instead: str =
     return warn(
         Where(node=node.name),
         what,
-        why="The library chooses by other rules than the ones that were meant.",
+        why="The library chooses by rules other than the intended ones.",
         owner="job",
         evidence=evidence,
         fix=[

@@ -217,7 +217,7 @@ def forced_nvls(cluster: Cluster) -> Iterator[Finding]:
             yield note(
                 found.where,
                 "NCCL_NVLS_ENABLE=1 forbids to go on without NVLink SHARP",
-                why="Where its memory cannot be bound, init ends with an error instead of using another way.",
+                why="Where its memory cannot be bound, init ends with an error instead of falling back.",
                 owner="job",
                 evidence=found.evidence("NCCL_NVLS_ENABLE"),
                 fix=[you("Remove it: NCCL uses NVLink SHARP by itself.", "unset NCCL_NVLS_ENABLE")],

@@ -118,7 +118,7 @@ def named_plugins(cluster: Cluster) -> Iterator[Finding]:
             yield warn(
                 found.where,
                 f"{name}={value} is found nowhere that the linker looks",
-                why="NCCL goes on without it and without a word, mostly over plain TCP.",
+                why="NCCL goes on without it and without a word, usually over plain TCP.",
                 owner="job",
                 evidence=[
                     *found.evidence(name, "LD_LIBRARY_PATH"),
@@ -200,7 +200,7 @@ def provider_without_device(cluster: Cluster) -> Iterator[Finding]:
             yield warn(
                 found.where,
                 "FI_PROVIDER=efa, and the node has no RDMA device",
-                why="The plugin finds no provider, and NCCL falls back to plain TCP without a word.",
+                why="The plugin finds no provider, and NCCL silently falls back to plain TCP.",
                 owner="job",
                 evidence=[*found.evidence("FI_PROVIDER"), _rdma([])],
                 fix=[

@@ -133,7 +133,7 @@ def threads(cluster: Cluster) -> Iterator[Finding]:
             f"NCCL_NTHREADS={found.text('NCCL_NTHREADS')} is none of 64, 128, 256 and 512",
             why="With such a number NCCL has given wrong results without an error."
             if taken
-            else "NCCL does not take it and goes by another number, its own or the nearest bound.",
+            else "NCCL rejects it and uses another number, its default or the nearest bound.",
             owner="job",
             evidence=found.evidence("NCCL_NTHREADS"),
             fix=[you("Remove it.", "unset NCCL_NTHREADS")],
@@ -209,7 +209,7 @@ def _bounds(found: Settings, low: str, high: str) -> Iterator[Finding]:
         yield warn(
             found.where,
             f"{low}={least} is above {high}={most}",
-            why="NCCL goes by the maximum; older versions stop with 'invalid argument'.",
+            why="NCCL uses the maximum; older versions stop with 'invalid argument'.",
             owner="job",
             evidence=evidence,
             fix=fix,

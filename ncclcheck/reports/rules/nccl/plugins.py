@@ -58,7 +58,7 @@ def same_plugins_everywhere(cluster: Cluster) -> Iterator[Finding]:
         "the set of NCCL plugins",
         "the dynamic linker's paths",
         level=fail,
-        why="Nodes with and without a network plugin do not understand each other: the job hangs as it connects.",
+        why="Nodes with and without a network plugin cannot connect: the job hangs.",
         owner="site",
         fix=[
             you("Leave network plugins out on all nodes, to get going.", "export NCCL_NET_PLUGIN=none"),

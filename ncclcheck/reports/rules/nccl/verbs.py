@@ -44,7 +44,7 @@ def lowered_timeout(cluster: Cluster) -> Iterator[Finding]:
             yield level(
                 found.where,
                 f"{name}={number} is below the default of {wanted}",
-                why="A short fault of a link or switch then ends the job with error 12.",
+                why="A brief failure of a link or switch then ends the job with error 12.",
                 owner="job",
                 evidence=found.evidence(name),
                 fix=[you("Remove it.", f"unset {name}")],

@@ -144,7 +144,7 @@ def _unseen(link: lan.Link, thing: str, fact: Unread) -> Finding:
     return unknown(
         Where(node=link.node, device=link.interface.name),
         f"the {thing} of {link.interface.name} could not be read: {fact.why}",
-        why="What was not seen is neither well nor broken.",
+        why="Not observed, so neither healthy nor faulty.",
         evidence=[seen(thing, f"{fact.kind}: {fact.why}")],
     )
 

@@ -88,7 +88,7 @@ def _unseen(link: lan.Link, fact: Unread) -> Finding:
     return unknown(
         Where(node=link.node, device=link.interface.name),
         f"the speed of {link.interface.name} could not be read: {fact.why}",
-        why="What was not seen is neither well nor broken.",
+        why="Not observed, so neither healthy nor faulty.",
         evidence=[seen("speed", f"{fact.kind}: {fact.why}")],
     )
 
@@ -224,7 +224,7 @@ def _feeble(best: Mapping[str, float], links: Mapping[str, lan.Link]) -> Finding
     return warn(
         Where(node=node, device=name) if len(best) == 1 else Where(),
         f"bursts of {fold_names(best)} carry at most {best[node]:.2g} Gb/s, {share}",
-        why="Something on the way carries far less than the interfaces could.",
+        why="Something on the path carries far less than the interfaces could.",
         owner="site",
         evidence=[seen("bursts over TCP", f"{rate:.3g} Gb/s from {one}") for one, rate in list(best.items())[:4]],
         fix=_fix(name, node),

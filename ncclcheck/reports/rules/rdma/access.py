@@ -276,6 +276,6 @@ def _unseen(where: Where, fact: str, unread: Unread) -> Finding:
     return unknown(
         where,
         f"{fact} could not be read: {unread.why}",
-        why="What was not seen is neither well nor broken.",
+        why="Not observed, so neither healthy nor faulty.",
         evidence=[seen(fact, f"{unread.kind}: {unread.why}")],
     )

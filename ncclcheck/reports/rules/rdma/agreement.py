@@ -70,7 +70,7 @@ def _unread(node: Node, fact: Unread) -> Finding:
     return unknown(
         Where(node=node.name),
         f"rdma.devices could not be read: {fact.why}",
-        why="What was not seen is neither well nor broken.",
+        why="Not observed, so neither healthy nor faulty.",
         evidence=[seen("rdma.devices", f"{fact.kind}: {fact.why}")],
     )
 

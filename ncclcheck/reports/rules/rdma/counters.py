@@ -51,7 +51,7 @@ def _no_counters(node: str, one: UsedPort, fact: Unread) -> Finding:
     return unknown(
         Where(node=node, device=one.name),
         f"its error counters could not be read: {fact.why}",
-        why="What was not seen is neither well nor broken.",
+        why="Not observed, so neither healthy nor faulty.",
         evidence=[seen("counters", f"{fact.kind}: {fact.why}")],
     )
 

@@ -81,7 +81,7 @@ def _unread_table(node: Node, one: UsedPort) -> Finding:
     return unknown(
         Where(node=node.name, device=one.name),
         f"its GID table could not be read: {why}",
-        why="What was not seen is neither well nor broken.",
+        why="Not observed, so neither healthy nor faulty.",
         evidence=[seen("gids", why)],
     )
 

@@ -91,7 +91,7 @@ def _unseen(node: str, one: UsedPort) -> Finding:
     return unknown(
         Where(node=node, device=one.name),
         f"the state of {one.name} could not be read: {why}",
-        why="What was not seen is neither well nor broken.",
+        why="Not observed, so neither healthy nor faulty.",
         evidence=[seen("state", why)],
     )
 

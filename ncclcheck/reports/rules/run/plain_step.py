@@ -91,7 +91,7 @@ def _refused(step: PlainStep) -> Finding:
     return warn(
         Where(),
         f"srun without options starts nothing: {step.said}",
-        why="Variables of the job stand for options of srun. ncclcheck's own step leaves them out; others do not.",
+        why="The job's variables act as srun options. ncclcheck's own step clears them; other steps do not.",
         owner="job",
         evidence=[seen("srun --immediate=4", step.said)],
         fix=[

@@ -73,7 +73,7 @@ def _unread(node: Node, place: Place, fact: Unread) -> Finding:
     return unknown(
         Where(node=node.name),
         f"the {place.name} {place.path} could not be looked at: {fact.why}",
-        why="What was not seen is neither well nor broken.",
+        why="Not observed, so neither healthy nor faulty.",
         evidence=[seen(place.path, f"{fact.kind}: {fact.why}")],
         fix=[admin("Look at why this file system does not answer.", f"findmnt -T {quote(place.path)}")],
     )

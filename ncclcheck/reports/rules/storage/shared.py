@@ -85,7 +85,7 @@ def _unread(node: str, fact: Unread) -> Finding:
     return unknown(
         Where(node=node),
         f"it was not seen whether other nodes have its working directory: {fact.why}",
-        why="What was not seen is neither well nor broken.",
+        why="Not observed, so neither healthy nor faulty.",
         evidence=[seen("a file in the working directory", f"{fact.kind}: {fact.why}")],
         fix=[_remedy(fact)],
     )

@@ -104,7 +104,7 @@ def _wrong(cluster: Cluster, one: RankError, found: Gradients, when: str) -> Fin
     return fail(
         place(cluster, one.rank),
         f"rank {one.rank} has other gradients than the mean of all ranks {when}: off by {told}{more}",
-        why="Its gradients are not synchronised with those of the others: it trains a model of its own.",
+        why="Its gradients are not synchronised with those of the others: it trains its own model.",
         owner="job",
         evidence=[
             seen("difference, as a share of the norm", f"{told}; up to {found.tolerance:g} is rounding"),
@@ -279,8 +279,8 @@ def _infinite(cluster: Cluster, found: Precision, one: NotFinite) -> Finding:
     more = f" (so on {found.count - 1} other ranks)" if found.count > 1 else ""
     return fail(
         place(cluster, one.rank),
-        f"in {found.precision} {what} is infinite or no number on rank {one.rank}{more}",
-        why="The next all_reduce gives it to all ranks, and every weight becomes no number.",
+        f"in {found.precision} {what} is infinite or NaN on rank {one.rank}{more}",
+        why="The next all_reduce spreads it to all ranks, and every weight becomes NaN.",
         owner="job",
         evidence=[seen("not finite", f"{'loss; ' if one.loss else ''}{names or 'no gradient'}")],
         fix=[you("Take bf16, or a GradScaler with fp16.", "ncclcheck smoke --precision bf16")],

@@ -98,7 +98,7 @@ def _why_apart(found: OwnStep) -> str:
 def _fix_apart(found: OwnStep) -> Remedy:
     if found.taken:
         return you(
-            "Let all ranks decide alike whether a step is left out.",
+            "Let all ranks decide alike whether to skip a step.",
             "bad = torch.tensor(float(skip), device=loss.device)\n"
             "dist.all_reduce(bad, op=dist.ReduceOp.MAX)\nif not bad:\n    optimizer.step()",
         )

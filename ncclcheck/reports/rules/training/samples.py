@@ -175,7 +175,7 @@ def another_order(cluster: Cluster, found: Orders) -> Iterator[Finding]:
     yield (fail if some else warn)(
         place(cluster, found.same[0]) if some else Where(),
         f"{who} read epoch 1 in the order of epoch 0 ({found.sampler})",
-        why="Some ranks follow another order, so shards overlap."
+        why="Some ranks use another order, so shards overlap."
         if some
         else "The same samples share a batch again.",
         owner="job",

@@ -267,9 +267,7 @@ def _another(cluster: Cluster, where: Where, told: str, before: Interrupted, dig
         owner="job",
         evidence=[seen("hash of all parameters", f"uninterrupted {before.digest}, resumed {digest}")],
         fix=[
-            you(
-                "Save what state_dict leaves out too: counters, generators of the dataset, its place in the data."
-            ),
+            you("Save what state_dict omits too: counters, generators of the dataset, its place in the data."),
             you(
                 "If there is none, see which kernels are not deterministic.",
                 "torch.use_deterministic_algorithms(True)",

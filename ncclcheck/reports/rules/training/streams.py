@@ -44,7 +44,7 @@ def the_metric_of_the_whole(cluster: Cluster, found: Metric) -> Iterator[Finding
     yield fail(
         Where(),
         f"the mean loss over ranks is not that of the whole: {told}",
-        why="The ranks hold different models, or one of them gives no number: the metric is that of no model.",
+        why="The ranks hold different models, or one of them returns NaN: the metric describes no model.",
         owner="job",
         evidence=[seen("mean loss", told)],
         fix=[

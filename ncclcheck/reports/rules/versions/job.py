@@ -88,7 +88,7 @@ def plugin_hashes(cluster: Cluster) -> Iterator[Finding]:
                 name,
                 "SHA-256",
                 level=fail,
-                why="Different versions of a plugin do not understand each other, or choose different algorithms.",
+                why="Different versions of a plugin are incompatible, or choose different algorithms.",
                 owner="site",
                 fix=[
                     you("Use the plugin of one image everywhere.", f"sha256sum {quote(_path(cluster, name))}"),

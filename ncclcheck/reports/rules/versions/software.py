@@ -58,7 +58,7 @@ def torch_installed(cluster: Cluster) -> Iterator[Finding]:
             yield unknown(
                 Where(node=node.name),
                 f"whether torch is installed could not be read: {torch.why}",
-                why="What was not seen is neither well nor broken.",
+                why="Not observed, so neither healthy nor faulty.",
                 evidence=[seen("stack.torch", f"{torch.kind}: {torch.why}")],
             )
 
