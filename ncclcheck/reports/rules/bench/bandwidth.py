@@ -41,7 +41,7 @@ _WHY = "Every step of a training job waits for its collectives, and these move d
 def within_expectation(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    The bus bandwidth of large messages, held against what the hardware that is present can carry, and against
+    The bus bandwidth of large messages, compared with what the hardware can carry, and against
     `--min-busbw`.
 
     ## Why it matters

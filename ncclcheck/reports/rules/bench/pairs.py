@@ -48,7 +48,7 @@ _NO_ACCIDENT = math.log(10)
 def no_node_or_link_is_slower(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Nodes exchange data two by two, many pairs at once, each direction timed apart at its receiver.
+    Nodes exchange data pair by pair, many pairs at once, each direction timed separately at its receiver.
 
     ## Why it matters
     A collective is as slow as its slowest link: one NIC at half its rate makes ten thousand GPUs wait, and the

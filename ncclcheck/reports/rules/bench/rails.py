@@ -25,7 +25,7 @@ from ncclcheck.reports.text.fold import fold_names, size
 def idle_rails(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Ports of HCAs that NCCL listed for use, and that moved next to nothing while others moved the job's data.
+    HCA ports that NCCL listed for use, and that carried almost nothing while others carried the job's data.
 
     ## Why it matters
     A rail that idles is bandwidth that is paid for and not there: two of eight cards idle are a quarter less.

@@ -32,7 +32,7 @@ _HELD = ("starved", "stopped", "idle", "unseen")
 def no_rank_is_late(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    All ranks come to each iteration of a collective at about the same time.
+    All ranks enter each iteration of a collective at about the same time.
 
     ## Why it matters
     A collective starts for nobody before the last has come: one rank that is late by 20 ms makes every other one

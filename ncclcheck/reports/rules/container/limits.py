@@ -108,7 +108,7 @@ def _namespace(node: Node, kind: str) -> str:
 def control_files(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    /dev/nvidiactl and /dev/nvidia-uvm, on nodes that have /dev/nvidia0 and its kin.
+    /dev/nvidiactl and /dev/nvidia-uvm, on nodes that have /dev/nvidia0 and other device files.
 
     ## Why it matters
     A container that was given single devices lacks them, and a virtual machine may not have loaded nvidia-uvm.

@@ -219,7 +219,7 @@ def _values(leaf: LeafKind) -> str:
 def overwritten(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Samples that change while their reader still holds them.
+    Samples that change while their reader still uses them.
 
     ## Why it matters
     `self.buffer.fill_(x); return self.buffer` gives the same memory for every sample. A batch is collated after
@@ -334,7 +334,7 @@ def _uncontrolled(node: str, made: Made, loose: list[LeafKind], text: str) -> Fi
 def fallback(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Samples whose reading fails inside, and that are replaced by another sample without a word.
+    Samples whose reading fails inside, and that are silently replaced by another sample.
 
     ## Why it matters
     `except Exception: return self[random.randrange(len(self))]` trains on: after a quota is full or a mount is
@@ -363,7 +363,7 @@ def fallback(cluster: Cluster) -> Iterator[Finding]:
         yield warn(
             Where(node=node),
             f"index {first.index} gives {other} {_after(first)} ({first.place})",
-            why="Training goes on with fewer samples than it seems, and nothing says so.",
+            why="Training silently continues with fewer samples than it seems.",
             owner="job",
             evidence=[seen(f"index {one.index}", f"{_after(one)}, {one.place}") for one in content.fallbacks[:4]],
             fix=[

@@ -37,8 +37,8 @@ _BUSY = 0.5  # of a hang: a process that waits for something does not compute me
 def factory(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Whether the module can be imported and what it names gives a Dataset, an IterableDataset, a DataLoader, a pair
-    `(dataset, loader_kwargs)`, or an object with `train_dataloader()`.
+    Whether the module can be imported and what it names returns a Dataset, an IterableDataset, a DataLoader, a
+    pair `(dataset, loader_kwargs)`, or an object with `train_dataloader()`.
 
     ## Why it matters
     Nothing else can be examined, and every rank of the job would end at the same line.

@@ -156,7 +156,7 @@ def _leak(cluster: Cluster, node: str, held: Resources) -> Finding | None:
     return (fail if epoch > value_or(held.memory, 2**60) else warn)(
         Where(node=node),
         f"each read keeps {size(each)}{rest}",
-        why="Where it goes on so, the node runs out of memory, and the kernel kills a worker or a rank.",
+        why="If this continues, the node runs out of memory, and the kernel kills a worker or a rank.",
         owner="job",
         evidence=[
             *(seen("grows with each read", path) for path in again.growing[:3]),

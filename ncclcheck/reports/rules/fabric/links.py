@@ -114,7 +114,7 @@ def _slow_link(node: Node, lower: PciDevice, upper: PciDevice | None, virtual: b
 def slots(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    What PCIe can carry at best in the slot of an HCA, against the sum of its ACTIVE ports that NCCL would use.
+    The most that the PCIe slot of an HCA can carry, against the sum of its ACTIVE ports that NCCL would use.
 
     ## Why it matters
     A 400 Gb/s card in a slot of generation 4 gets 252 Gb/s and looks healthy in every other check: state, rate

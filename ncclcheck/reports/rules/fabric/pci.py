@@ -160,7 +160,7 @@ def _hidden(node: Node, hidden: list[PciDevice]) -> Finding:
 def iommu(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    On bare metal the IOMMU is off, or passes the addresses of GPUs and HCAs through as they are.
+    On bare metal the IOMMU is off, or in passthrough mode for GPUs and HCAs.
 
     ## Why it matters
     An IOMMU that translates sends traffic between cards through the CPU. PCIe peer-to-peer then gives wrong data,

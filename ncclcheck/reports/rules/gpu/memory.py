@@ -227,7 +227,7 @@ def _word(on: bool) -> str:
 def spare_rows(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    How many banks of a GPU's memory have used up the rows that stand in for bad ones (Ampere and later).
+    How many banks of a GPU's memory have used up their spare rows (Ampere and later).
 
     ## Why it matters
     The next bad row in such a bank cannot be replaced. Then GPU008 fails, in the middle of a job, and the GPU has

@@ -16,7 +16,7 @@ _GPUS = "nodes.gpus.cards"
 def mig(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Whether a GPU that the job may use is divided into instances (MIG), on all nodes or on some.
+    Whether a GPU that the job may use is partitioned into MIG instances, on all nodes or on some.
 
     ## Why it matters
     A process sees one instance only, with a seventh of the GPU or more; NCCL cannot join instances of one GPU:
@@ -106,7 +106,7 @@ def _closed(card: Card, what: str) -> Finding:
 def persistence(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Whether the driver keeps the GPUs of a node initialised when nobody uses them.
+    Whether the driver keeps idle GPUs initialised (persistence mode).
 
     ## Why it matters
     Without it the driver lets go of a GPU when its last user ends, and sets it up again for the next: 1 to 3

@@ -200,7 +200,7 @@ def _map_it() -> list[Remedy]:
 
 
 def _failed(where: Where, what: str, evidence: list[Evidence], fix: list[Remedy]) -> Finding:
-    why = "The job would run on the CPU without a word, or not start."
+    why = "The job would silently run on the CPU, or not start."
     return fail(where, what, why=why, owner="node", evidence=evidence, fix=fix)
 
 

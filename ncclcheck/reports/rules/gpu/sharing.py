@@ -144,7 +144,7 @@ def _held(processes: list[GpuProcess]) -> str:
 def unowned(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Memory in use on a GPU on which no process is to be seen: at least 1 GiB (`GPU027.gib`).
+    Memory in use on a GPU on which no process is visible: at least 1 GiB (`GPU027.gib`).
 
     ## Why it matters
     It is missing to the job. Either somebody computes whom this container cannot see, or a dead process has left

@@ -23,7 +23,7 @@ _NORMAL = {"idle", "sw_power_cap", "sync_boost", "display"}
 def throttled(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Whether heat or a weak power supply slows a GPU down at this moment.
+    Whether heat or the power supply is throttling a GPU right now.
 
     ## Why it matters
     A collective goes at the pace of the slowest rank. One GPU at half its clock halves the speed of all, and no
@@ -165,7 +165,7 @@ def _capped(card: Card, cap: float, usual: int) -> Finding:
 def heat(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    How many degrees are left until a GPU has to slow down.
+    How many degrees are left until a GPU throttles.
 
     ## Why it matters
     A GPU that is hot before the job starts, or much hotter than its neighbours, will be throttled under load: a

@@ -20,7 +20,7 @@ _USABLE_WITHIN_S = 0.5
 def clocks(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    How far the clocks of the nodes are apart.
+    How far apart the nodes' clocks are.
 
     ## Why it matters
     torchrun's rendezvous compares the times that its agents write down. With one clock 20 s behind, each agent

@@ -237,7 +237,7 @@ def _little_data(node: Node) -> Iterator[Finding]:
 def file_size(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    The limit of the size of a file (`ulimit -f`, RLIMIT_FSIZE).
+    The file-size limit (`ulimit -f`, RLIMIT_FSIZE).
 
     ## Why it matters
     A checkpoint, a log or a file in /dev/shm that would grow beyond it ends its writer with SIGXFSZ or
@@ -274,7 +274,7 @@ def file_size(cluster: Cluster) -> Iterator[Finding]:
 def cpu_time(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    The limit of a process's CPU time (`ulimit -t`, RLIMIT_CPU).
+    The CPU-time limit of a process (`ulimit -t`, RLIMIT_CPU).
 
     ## Why it matters
     Threads count together: a rank with 16 busy threads spends an hour of it in four minutes. At the limit the
@@ -313,7 +313,7 @@ def cpu_time(cluster: Cluster) -> Iterator[Finding]:
 def port_range(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    The range of ports from which the kernel gives one to whoever asks for any.
+    The kernel's ephemeral port range (net.ipv4.ip_local_port_range).
 
     ## Why it matters
     Torchrun, gloo and NCCL listen on ports that the kernel chooses, and connect from such ones. Where none is left

@@ -20,7 +20,7 @@ _MIB, _GIB = 2**20, 2**30
 def shared_memory(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Size and free room of /dev/shm, the file system for memory that processes share.
+    Size and free space of /dev/shm, the file system for shared memory.
 
     ## Why it matters
     Ranks of one node exchange data there when they cannot reach each other's GPU, and data loader workers hand
@@ -154,7 +154,7 @@ def _own_address(node: Node, name: str) -> list[Remedy]:
 def own_name(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Whether the name that `hostname` prints has an address on that very node.
+    Whether the name that `hostname` prints resolves on that node.
 
     ## Why it matters
     gloo finds its own address by this name and falls back to loopback without one, which no other node can

@@ -36,7 +36,7 @@ _SLOW_CLOCKS = {"hpet", "acpi_pm", "jiffies", "pit", "xen"}
 def memlock(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    The limit of locked memory (`ulimit -l`) on nodes that have an RDMA device.
+    The locked-memory limit (`ulimit -l`) on nodes that have an RDMA device.
 
     ## Why it matters
     RDMA pins every buffer that it sends from. With the 64 KiB or 8 MiB that most systems start with, NCCL ends
@@ -96,7 +96,7 @@ def _limits(limits: Limits) -> str:
 def nofile(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    The limit of open files (`ulimit -n`) of the job's processes.
+    The open-file limit (`ulimit -n`) of the job's processes.
 
     ## Why it matters
     Every connection of NCCL and every tensor that a data loader worker hands over is an open file. At the
@@ -293,7 +293,7 @@ def memory_limit(cluster: Cluster) -> Iterator[Finding]:
 def clocksource(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    The clock source of the kernel.
+    The kernel's clocksource.
 
     ## Why it matters
     With `tsc`, `kvm-clock` or `arch_sys_counter` reading the time costs some 30 ns. Once the kernel has marked

@@ -18,7 +18,7 @@ _MOST_S = 1.5
 def python_starts(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    How long an interpreter waits before it runs the first line of a program.
+    How long Python takes before it runs the first line of a program.
 
     ## Why it matters
     A sitecustomize or a .pth file that asks a license server, a home directory or an environment on a file system

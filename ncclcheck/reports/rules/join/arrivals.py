@@ -60,7 +60,7 @@ def _arrivals(cluster: Cluster, *outcomes: str) -> list[Arrival]:
 def node_ranks(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Whether two nodes came with one node rank, and whether a node that came was turned away: it ran another
+    Whether two nodes have the same node rank, and whether a node was rejected: it ran another
     command, another ncclcheck, or it came too late. In Slurm also whether NODE_RANK is the same on all nodes.
 
     ## Why it matters
@@ -362,7 +362,7 @@ def _not_reached(cluster: Cluster, meeting: Meeting) -> Iterator[Finding]:
 def nodes_know_each_other(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Whether the nodes of a join have a secret in common: from NCCLCHECK_SECRET, from `--secret-file`, or in a step
+    Whether the nodes of a join share a secret: from NCCLCHECK_SECRET, from `--secret-file`, or in a step
     of Slurm from munge.
 
     ## Why it matters

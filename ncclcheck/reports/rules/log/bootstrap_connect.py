@@ -40,7 +40,7 @@ def _owners(logs: Logs, found: list[Dialled]) -> list[str]:
 def unreached(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    NCCL dialled an ordinary address of another node, and the network or a firewall did not let it through.
+    NCCL connected to an ordinary address of another node, and the network or a firewall blocked it.
 
     ## Why it matters
     NCCL listens on ports that the kernel picks (net.ipv4.ip_local_port_range, mostly 32768 to 60999), not on
@@ -108,7 +108,7 @@ def _why(interface: str) -> str:
 def refused(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    NCCL dialled an ordinary address, the host answered, and nobody listened on the port.
+    NCCL connected to an ordinary address, the host answered, but nothing listened on the port.
 
     ## Why it matters
     Either the address belongs to another host than the one that told it (two with the same address), or the peer's

@@ -32,7 +32,7 @@ def _loops(event: LogEvent) -> bool:
 def loopback(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    gloo told the other ranks a loopback address, 127.0.0.1 or Debian's 127.0.1.1, to be dialled at; or it found no
+    gloo gave the other ranks a loopback address, 127.0.0.1 or Debian's 127.0.1.1, to be dialled at; or it found no
     address at all for the host's own name.
 
     ## Why it matters

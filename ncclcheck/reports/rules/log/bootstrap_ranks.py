@@ -14,7 +14,7 @@ from ncclcheck.reports.subjects.logs.logged import cause, log_rule, process_of, 
 def numbers(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    Two processes came with the same RANK, ranks were told different numbers of ranks, or one is out of range.
+    Two processes have the same RANK, ranks have different world sizes, or a rank is out of range.
 
     ## Why it matters
     NCCL counts who checks in: with a number twice another one is missing, and all wait or end in the start. Mostly

@@ -36,7 +36,7 @@ def _place(event: LogEvent, host: str = "") -> Where:
 def port(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    A process could not listen on its port because another one does.
+    A process could not listen on its port because another one already does.
 
     ## Why it matters
     torch's store and torchrun's rendezvous listen on one port (29500 and 29400 unless told otherwise). A second

@@ -99,7 +99,7 @@ def _unread(what: str) -> Finding:
 def not_ended_from_outside(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    A job that Slurm's time limit, a preemption, or a signal to torchrun, has ended.
+    A job that was ended by Slurm's time limit, a preemption or a signal to torchrun.
 
     ## Why it matters
     Then nothing in the job failed, and what its ranks print afterwards says nothing.

@@ -87,7 +87,7 @@ def _is_error(event: LogEvent) -> bool:
 def nothing_failed(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    Whether any line tells that a process failed, and which one was the first: by the clock of the lines where
+    Whether any line shows that a process failed, and which one was the first: by the clock of the lines where
     all have one, else by their order in the files.
 
     ## Why it matters

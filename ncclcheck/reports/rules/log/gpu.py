@@ -316,7 +316,7 @@ def _broken(where: Where, found: list[LogEvent], *, sure: bool) -> Finding:
 def peers_can_be_mapped(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    CUDA refused to let one more GPU into a GPU's memory.
+    CUDA refused to map one more peer into a GPU's memory.
 
     ## Why it matters
     Without NVSwitch a GPU can be mapped by eight others at a time, of all processes together. With ten GPUs in one

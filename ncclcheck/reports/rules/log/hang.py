@@ -29,7 +29,7 @@ def _recorded(logs: Logs) -> list[Remedy]:
 def every_rank_came(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    The ranks that did not enter the collective in which the watchdogs of the others gave up.
+    The ranks that did not enter the collective in which the watchdogs of the others timed out.
 
     ## Why it matters
     The ranks that print the time-out are the healthy ones: they waited. The culprit is the rank that did not
@@ -191,7 +191,7 @@ def what_all_entered_ends(logs: Logs) -> Iterator[Finding]:
 def no_watchdog_gave_up(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    A watchdog's time-out of which the log does not tell who did not come.
+    A watchdog timeout whose log does not name the missing rank.
 
     ## Why it matters
     The ranks that print it waited; which rank did not come is in the logs of the others.
@@ -236,7 +236,7 @@ def no_watchdog_gave_up(logs: Logs) -> Iterator[Finding]:
 def same_order_of_groups(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    Two process groups with common ranks that hang at once, though every rank has entered both collectives.
+    Two process groups with common ranks that hang together, though every rank has entered both collectives.
 
     ## Why it matters
     A collective of NCCL occupies its GPU until all have come. Where rank 0 launches group A before group B, and

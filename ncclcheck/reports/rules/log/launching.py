@@ -15,7 +15,7 @@ from ncclcheck.reports.text.fold import fold_numbers
 def same_tensors(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    Some ranks wait for tensors that others never handed in.
+    Some ranks wait for tensors that others never submitted.
 
     ## Why it matters
     Horovod waits without end: the job stands still, and only its stall inspector says which ranks are missing.
@@ -66,7 +66,7 @@ def _ranks(event: LogEvent) -> list[int]:
 def launcher_logs_in(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    ssh did not let the launcher in: no key is accepted, or the host's own key is not known.
+    ssh rejected the launcher's login: no key is accepted, or the host's own key is not known.
 
     ## Why it matters
     DeepSpeed (pdsh), mpirun and Horovod start their processes by ssh, on the first node too, and cannot answer a

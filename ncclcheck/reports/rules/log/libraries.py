@@ -94,7 +94,7 @@ def _packages_of(event: LogEvent) -> list[Remedy]:
         "Take newer packages for Blackwell (sm_120): NCCL 2.26.2 or later, torch for CUDA 12.8 or later.",
         "python -m pip install -U torch nvidia-nccl-cu12",
     )
-    older = you("Take older packages for a GPU that newer ones have left out (Kepler to Volta): torch for an "
+    older = you("Use older packages for a GPU that newer ones no longer support (Kepler to Volta): torch for an "
                 "earlier CUDA, or build from source for it.",
                 "python -m pip install torch --index-url https://download.pytorch.org/whl/cu118")  # fmt: skip
     if event.sign == "kernel-shared-memory":

@@ -164,7 +164,7 @@ def ragged(logs: Logs) -> Iterator[Finding]:
 def memory(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    A worker was killed, or could not be started, for lack of host memory; or ended and nobody says why.
+    A worker was killed, or could not be started, for lack of host memory; or ended without a reason in the log.
 
     ## Why it matters
     Each worker is a process with a copy of what it touches of the dataset. At the limit of the cgroup, or of the

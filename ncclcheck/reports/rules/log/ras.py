@@ -18,7 +18,7 @@ _DOES = you("Confirm: see what it does, on its node; ask RAS once more, for a ra
 def ras_finds_all(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    NCCL's RAS tells of ranks that have launched fewer operations than the others, that left their communicator, or
+    NCCL's RAS reports ranks that have launched fewer operations than the others, that left their communicator, or
     that do not answer.
 
     ## Why it matters

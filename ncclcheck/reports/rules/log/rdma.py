@@ -201,7 +201,7 @@ def cards_open(logs: Logs) -> Iterator[Finding]:
         yield cause(
             events,
             f"NCCL may not open {cards}",
-            why="The process sees the card and may not use it; NCCL goes on without it, by TCP if need be.",
+            why="The process sees the card but may not use it; NCCL continues without it, over TCP if need be.",
             owner="node",
             fix=[you("Confirm inside of the job's container, and give it the devices.",
                      "ls -l /dev/infiniband", "ibv_devinfo", _CONTAINER)],

@@ -120,7 +120,7 @@ def cards_routed(logs: Logs) -> Iterator[Finding]:
     """
     ## What
     `ibv_modify_qp failed` with `Network is unreachable` or `No route to host`; or with `Connection timed out`
-    though the addresses are proper ones: there is no way from this card to that of the other host.
+    though the addresses are proper ones: there is no route from this card to that of the other host.
 
     ## Why it matters
     Rails are often separate networks: card 0 reaches only the other hosts' card 0. Ring all_reduce keeps to a rail

@@ -84,7 +84,7 @@ def sharp_is_used(logs: Logs) -> Iterator[Finding]:
         yield cause(
             found,
             f"the switches do not reduce for this job (SHARP): {blame}",
-            why="NCCL goes on without, by rings and trees: slower than expected, and no failure.",
+            why="NCCL continues without it, with rings and trees: slower than expected, but not a failure.",
             owner="site",
             state=State.WARN,
             fix=[

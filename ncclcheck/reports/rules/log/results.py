@@ -14,7 +14,7 @@ from ncclcheck.reports.subjects.logs.logged import cause, in_order, log_rule, sa
 def values_are_right(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    nccl-tests counted values that are not what the collective should give.
+    nccl-tests counted wrong values.
 
     ## Why it matters
     It goes on and prints a bandwidth as if nothing were wrong. A training with such GPUs or cards diverges, or

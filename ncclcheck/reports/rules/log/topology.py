@@ -18,7 +18,7 @@ _CONFIGURED = "/etc/nccl.conf ~/.nccl.conf"
 def topology_files(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    A file of XML that NCCL was told to read, by NCCL_TOPO_FILE or NCCL_GRAPH_FILE, is damaged, of another version,
+    The XML file named in NCCL_TOPO_FILE or NCCL_GRAPH_FILE, is damaged, of another version,
     or of another machine.
 
     ## Why it matters

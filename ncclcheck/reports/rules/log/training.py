@@ -81,7 +81,7 @@ def callbacks_decide_alike(logs: Logs) -> Iterator[Finding]:
 def group_knows_its_gpu(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    A barrier of a process group that was not told its GPU.
+    A barrier of a process group whose device was not set.
 
     ## Why it matters
     torch guesses one from the rank. Where the guess is wrong, two ranks meet on one GPU and the barrier hangs,
@@ -181,7 +181,7 @@ def watchdog_is_not_stopped(logs: Logs) -> Iterator[Finding]:
 def kernels_keep_to_their_memory(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    An assertion in a kernel, or an access to memory that is not its own.
+    An assertion in a kernel, or an out-of-bounds memory access.
 
     ## Why it matters
     CUDA tells it with the next call, whichever that is: often in NCCL's watchdog, which is not to blame. All
@@ -215,7 +215,7 @@ def kernels_keep_to_their_memory(logs: Logs) -> Iterator[Finding]:
 def no_step_is_left_out_alone(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    A loss that is no number, before ranks wait for each other.
+    A loss that is NaN, before ranks wait for each other.
 
     ## Why it matters
     Code that leaves a step out when its own loss is NaN leaves the other ranks waiting in the collective of that
@@ -252,7 +252,7 @@ def no_step_is_left_out_alone(logs: Logs) -> Iterator[Finding]:
 def every_rank_passes_the_barrier(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    The ranks that `monitored_barrier` (or torch under DETAIL) names as not having come.
+    The ranks that `monitored_barrier` (or torch under DETAIL) names as missing.
 
     ## Why it matters
     They are the culprits by name: all others were there.

@@ -167,7 +167,7 @@ def script(logs: Logs) -> Iterator[Finding]:
 def arguments(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    torchrun refused an option, a value, or an endpoint that it was given.
+    torchrun rejected an option, a value or an endpoint.
 
     ## Why it matters
     It ends at once on the node that says it, and the other nodes wait for that one until their time-out.
@@ -236,7 +236,7 @@ _VALUES = {
 def script_arguments(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    The script's own parser refused an argument; the common one is --local-rank.
+    The script's own parser rejected an argument; the common one is --local-rank.
 
     ## Why it matters
     `python -m torch.distributed.launch` hands `--local-rank=N` to the script, up to torch 1.13 `--local_rank=N`: a

@@ -70,7 +70,7 @@ def _no_numbers(logs: Logs) -> list[LogEvent]:
 def cuda(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    NCCL or CUDA is wanted, and torch sees no GPU, or is a build without them.
+    NCCL or CUDA is requested, but torch sees no GPU, or is a build without them.
 
     ## Why it matters
     Nothing starts on that node, and the others wait for it. The container was started without GPUs, the Slurm step

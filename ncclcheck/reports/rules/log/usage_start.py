@@ -54,7 +54,7 @@ def executable(logs: Logs) -> Iterator[Finding]:
 def slurm(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    srun, sbatch or salloc gave up before it started anything.
+    srun, sbatch or salloc failed before it started anything.
 
     ## Why it matters
     No rank is started, and all that stands below in the script runs without it.

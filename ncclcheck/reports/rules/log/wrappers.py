@@ -154,7 +154,7 @@ def model_is_on_its_gpu(logs: Logs) -> Iterator[Finding]:
 def tensors_are_contiguous(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    A collective was given a tensor whose elements do not lie one after the other.
+    A collective was called on a tensor that is not contiguous.
 
     ## Why it matters
     NCCL and gloo send one piece of memory. A transposed or expanded tensor (`.t()`, `.expand()`, the gradient of a

@@ -118,7 +118,7 @@ def named_plugins(cluster: Cluster) -> Iterator[Finding]:
             yield warn(
                 found.where,
                 f"{name}={value} is found nowhere that the linker looks",
-                why="NCCL goes on without it and without a word, usually over plain TCP.",
+                why="NCCL silently continues without it, usually over plain TCP.",
                 owner="job",
                 evidence=[
                     *found.evidence(name, "LD_LIBRARY_PATH"),

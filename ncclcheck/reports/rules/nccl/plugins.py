@@ -130,7 +130,7 @@ def _passed_over(
     return warn(
         Where(node=node.name),
         f"NCCL {shown} takes the {kind} interfaces v{wants[0]} to v{wants[1]}, and {file.name} brings {brings}",
-        why=f"The plugin is passed over without a warning, and NCCL goes on with {goes_on}.",
+        why=f"The plugin is skipped without a warning, and NCCL continues with {goes_on}.",
         owner="job",
         evidence=[seen(file.path, brings), seen("libnccl", shown)],
         fix=[you("Take a plugin that was built for this NCCL, or an NCCL that takes this plugin.",

@@ -192,7 +192,7 @@ def _unreadable(node: Node, file: ConfFile) -> Iterator[Finding]:
     yield warn(
         Where(node=node.name),
         f"NCCL_CONF_FILE={file.path} cannot be read: {file.lines.why}{tilde}",
-        why="NCCL silently goes on without it, and does not read ~/.nccl.conf instead.",
+        why="NCCL silently continues without it, and does not read ~/.nccl.conf instead.",
         owner="job",
         evidence=[seen("environment", f"NCCL_CONF_FILE={file.path}")],
         fix=[you("Give a full path that every node has, or unset it.", "unset NCCL_CONF_FILE")],

@@ -22,7 +22,7 @@ _USUAL = {"tcp_rmem": "4096 131072 6291456", "tcp_wmem": "4096 16384 4194304"}
 def buffers(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    The most bytes that the kernel lets a TCP socket buffer, for what comes in and for what goes out.
+    The most bytes that a TCP socket may buffer, for receiving and for sending.
 
     ## Why it matters
     TCP has no more under way than its buffers hold: with small ones the sender waits for the receiver in every

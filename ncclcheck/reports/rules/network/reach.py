@@ -28,7 +28,7 @@ from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.subjects.nccl.ways import Outcome, Subnet, Ways, subnets_of
 
 _NEEDS = ("network.interfaces",)
-_WAIT = "The ranks of these nodes cannot connect to each other; NCCL and torchrun wait without a word."
+_WAIT = "The ranks of these nodes cannot connect to each other; NCCL and torchrun wait silently."
 
 
 @rule(

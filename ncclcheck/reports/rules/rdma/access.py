@@ -23,7 +23,7 @@ from ncclcheck.reports.subjects.nccl import wiring
 from ncclcheck.reports.subjects.nodes import containers
 from ncclcheck.reports.text.fold import fold_names
 
-_OVER_TCP = "NCCL would use TCP without a word, at a tenth of the speed or less, or fail to connect."
+_OVER_TCP = "NCCL would silently use TCP, at a tenth of the speed or less, or fail to connect."
 _PROVIDERS = {
     "mlx5_core": "mlx5",
     "mlx4_core": "mlx4",

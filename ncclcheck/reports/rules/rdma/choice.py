@@ -29,7 +29,7 @@ from ncclcheck.reports.subjects.nodes.agreement import disagreements
 from ncclcheck.reports.text.fold import fold_names
 
 _SLOWEST = "The slowest link sets the pace of all nodes."
-_TCP = "NCCL finds no device then and uses TCP without a word."
+_TCP = "NCCL then finds no device and silently uses TCP."
 _WHY: dict[Callable[..., Finding], str] = {
     fail: _TCP,
     warn: "The job then uses other links than those meant, slower ones perhaps.",
@@ -141,7 +141,7 @@ def _rewrite(node: Node, pattern: HcaPattern) -> list[Remedy]:
 def any_usable(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    On a node that has HCAs, at least one port is ACTIVE, of a link layer that NCCL knows, and not left out.
+    On a node that has HCAs, at least one port is ACTIVE, of a link layer that NCCL knows, and not excluded.
 
     ## Why it matters
     With none, NCCL takes TCP. Where the other nodes take RDMA the job ends in `wrong type 3 != 4` or hangs; where

@@ -60,7 +60,7 @@ def _no_counters(node: str, one: UsedPort, fact: Unread) -> Finding:
 def link_errors(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    The counters of a port that tell of a bad cable or transceiver: bits that were wrong on the wire, links that
+    The counters of a port that show a bad cable or transceiver: bits that were wrong on the wire, links that
     retrained, links that went down.
 
     ## Why it matters
@@ -94,7 +94,7 @@ def link_errors(cluster: Cluster) -> Iterator[Finding]:
 def losses(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    The counters of an HCA that tell of packets that were lost, came out of order or were not acknowledged.
+    The counters of an HCA that show packets that were lost, came out of order or were not acknowledged.
 
     ## Why it matters
     RDMA expects a network that loses nothing: one lost packet makes the sender repeat all that followed it, and

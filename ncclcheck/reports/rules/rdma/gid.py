@@ -44,7 +44,7 @@ def _said(gid: Gid) -> str:
 def gid(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    The GID (the address) that NCCL would take on each RoCE port is a RoCE v2 one of a real IP address.
+    The GID that NCCL would use on each RoCE port is a RoCE v2 GID with a real IP address.
 
     ## Why it matters
     A GID table holds entries for the link-local address and for RoCE v1 too. Neither passes a router, and

@@ -26,8 +26,8 @@ _OLD_PATHS = ("nv_mem", "nv_peer_mem", "nv_mem_nc")
 def gpudirect(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    One of the two ways to GPUDirect RDMA is there: the module nvidia-peermem, or dma-buf with NVIDIA's open kernel
-    module.
+    One of the two mechanisms of GPUDirect RDMA is present: the module nvidia-peermem, or dma-buf with NVIDIA's open
+    kernel module.
 
     ## Why it matters
     Without it each byte is copied through the host's memory: 10 GB/s instead of 180 were measured so. NCCL says

@@ -15,7 +15,7 @@ from ncclcheck.reports.subjects.failures.launching import SLOW_LOGIN, SLOW_LOGIN
 def logins(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    How long the sshd of a node looks at a login before its first answer, where the run went by ssh.
+    How long the sshd of a node takes to answer a login, where the run went by ssh.
 
     ## Why it matters
     With `UseDNS yes`, and with LDAP or PAM that ask a server, each login waits until a server that is gone is

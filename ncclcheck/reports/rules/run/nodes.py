@@ -19,7 +19,7 @@ _MOST_TOLD = 16
 def every_node_answered(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Every node that was asked for has sent its facts, and has said how its part of the job ended.
+    Every requested node has sent its facts, and has said how its part of the job ended.
 
     ## Why it matters
     A node that is silent is neither healthy nor broken: nothing is known of it, and the run cannot be

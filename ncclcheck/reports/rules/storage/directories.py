@@ -222,7 +222,7 @@ def _no_lock(node: Node, kind: str, lock: Lock) -> Finding:
 def still_there(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    The directory that the command was started in was not deleted since.
+    The directory that the command was started in still exists.
 
     ## Why it matters
     A shell that stands in a deleted directory shows nothing of it, but os.getcwd() fails there. Python scripts and

@@ -172,7 +172,7 @@ def _why_not_joined(cluster: Cluster, found: Gradients) -> tuple[str, Remedy]:
 def every_parameter_gets_a_gradient(cluster: Cluster, found: Unused) -> Iterator[Finding]:
     """
     ## What
-    Parameters that want a gradient and have none after a backward pass on the first batch, by rank.
+    Parameters that require a gradient and have none after a backward pass on the first batch, by rank.
 
     ## Why it matters
     DDP waits for the gradient of every parameter. With one that never comes it stops in the next step, and names a

@@ -135,7 +135,7 @@ def _in_one_process_too(found: OwnStep) -> Iterator[Finding]:
         yield warn(
             Where(),
             "the given step adds its gradients to those of the step before",
-            why="The optimizer has used these already: each step goes on with the sum of all gradients so far.",
+            why="The optimizer has used these already: each step uses the sum of all gradients so far.",
             owner="job",
             evidence=[seen("gradient of the first parameter as a new step's first one arrives", "is not zero")],
             fix=[you("Clear gradients once a step.", "optimizer.step()\noptimizer.zero_grad(set_to_none=True)")],

@@ -81,7 +81,7 @@ def _changed(tensor: Differing) -> Finding:
         return warn(
             Where(),
             f"{tensor.name} is in no state_dict, and training changes it: a reloaded model has another value",
-            why="A run that goes on from this checkpoint is not the run that was saved.",
+            why="A run resumed from this checkpoint differs from the run that was saved.",
             owner="job",
             evidence=evidence,
             fix=[
@@ -94,7 +94,7 @@ def _changed(tensor: Differing) -> Finding:
     return fail(
         Where(rank=tensor.ranks[0] if tensor.ranks else None),
         f"{tensor.name} has other bits after the checkpoint was read, on {who}",
-        why="A run that goes on from this checkpoint is not the run that was saved.",
+        why="A run resumed from this checkpoint differs from the run that was saved.",
         owner="job",
         evidence=evidence,
         fix=[you("See what the model's own state_dict() or load_state_dict() makes of it.")],
@@ -108,7 +108,7 @@ def _unreadable(found: Reloaded) -> Finding:
         return fail(
             Where(node=first.node, rank=first.rank),
             f"a new model does not take the checkpoint of the trained one: {keys[0]}",
-            why="A run that goes on from this checkpoint stops when it loads it.",
+            why="A run resumed from this checkpoint fails while loading it.",
             owner="job",
             evidence=[seen("load_state_dict", first.problem)],
             fix=[

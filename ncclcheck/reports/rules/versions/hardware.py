@@ -72,7 +72,7 @@ def _cards(node: Node) -> str:
 def processors(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Vendor and model of the processors.
+    Vendor and model of the CPUs.
 
     ## Why it matters
     Ranks on slower processors prepare their batches later, and all others wait for them in every step. Some

@@ -29,7 +29,7 @@ from ncclcheck.reports.subjects.nodes.agreement import disagreements
 def torch_installed(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Whether the Python that runs ncclcheck has torch.
+    Whether torch is installed in the Python that runs ncclcheck.
 
     ## Why it matters
     Everything that measures runs under torchrun. A job that starts in another environment than the one meant
