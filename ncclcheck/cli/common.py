@@ -111,7 +111,7 @@ SECONDS = Number(1, 86400, "seconds")
 WHOLE = Number(whole=True)
 _REPORTS = (
     option("--json", "json_file", group=OUTPUT, metavar="FILE", help="write the result as JSON"),
-    option("--save", "save_file", group=OUTPUT, metavar="FILE", help="the same: keep the result, for --from"),
+    option("--save", "save_file", group=OUTPUT, metavar="FILE", help="the same: keep the result for --from"),
     option(
         "--html",
         "html_file",
@@ -169,7 +169,7 @@ _COMMON = (
         "--hostfile",
         group=WHERE,
         metavar="FILE",
-        help="nodes by ssh, a line each, as OpenMPI and DeepSpeed write them",
+        help="nodes by ssh, one per line, in OpenMPI or DeepSpeed format",
     ),
     option(
         "--via", group=WHERE, metavar="COMMAND", help="prefix for the command on each host: 'docker exec NAME'"
@@ -179,7 +179,7 @@ _COMMON = (
         group=WHERE,
         type=WHOLE,
         metavar="R",
-        help="this is node R of a join: the same command on every node",
+        help="join as node R: run the same command on every node",
     ),
     option("--rdzv-endpoint", group=WHERE, metavar="HOST:PORT", help="the rendezvous: an address of node 0"),
     option(
@@ -243,7 +243,11 @@ _COMMON = (
     option("--quiet", "-q", group=OUTPUT, is_flag=True, help="print nothing when all is well"),
     option("--verbose", "-v", group=OUTPUT, is_flag=True, help="list every check and its evidence"),
     option(
-        "--color", group=OUTPUT, type=click.Choice(["auto", "always", "never"]), default="auto", help="colours"
+        "--color",
+        group=OUTPUT,
+        type=click.Choice(["auto", "always", "never"]),
+        default="auto",
+        help="colour the text",
     ),
     option("--sysroot", group=SELDOM, metavar="DIR", help="read a recorded machine below DIR"),
     option("--host-root", group=SELDOM, metavar="DIR", help="read a live host that is mounted at DIR"),

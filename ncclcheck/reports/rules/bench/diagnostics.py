@@ -10,7 +10,7 @@ from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, f
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl.variables import nccl_version
 
-SINCE = (2, 31, 0)
+SINCE = (2, 31, 0)  # the first NCCL with active and RAS diagnostics
 _TROUBLE = re.compile(
     r"only \d+/\d+|mismatch|fail|differ|off median|timed out|uncorrected|\bdown\b|inactive|unable|not verified",
     re.I,

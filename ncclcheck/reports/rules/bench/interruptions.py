@@ -33,7 +33,7 @@ from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.text.fold import size
 
 _SHARE = 0.1  # of what a node moved: a link with less did not carry the job (ssh on mgmt0 moves 1 % of it)
-_STEP_S = 1.0
+_STEP_S = 1.0  # s by which a clock must jump before it is worth a finding; chosen
 _ENOUGH = 6  # iterations from which the median of a row says what is usual
 
 

@@ -37,7 +37,7 @@ from ncclcheck.reports.subjects.failures import shaping
 from ncclcheck.reports.subjects.failures.held_up import held_up
 from ncclcheck.reports.subjects.nccl import lan
 
-_MOST_TOLD = 8
+_MOST_TOLD = 8  # slow pairs that are named; chosen
 _NO_ACCIDENT = math.log(10)
 
 

@@ -10,7 +10,7 @@ from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.training import step_times
 from ncclcheck.reports.text.fold import size
 
-_MIB = 2**20
+_MIB = 2**20  # bytes
 _JOBS = ("bench", "smoke")
 _LONGER = {"bench": "ncclcheck bench --soak 300", "smoke": "ncclcheck smoke --steps 500"}
 

@@ -12,8 +12,8 @@ from ncclcheck.reports.subjects.nodes.cards import Card, cards, leave_out, reset
 from ncclcheck.reports.text.fold import size
 
 _GPUS = "nodes.gpus.cards"
-_MIB = 2**20
-_GIB = 2**30
+_MIB = 2**20  # bytes
+_GIB = 2**30  # bytes
 _DEAD = ("gone", "Z", "X")
 
 

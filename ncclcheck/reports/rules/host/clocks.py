@@ -13,7 +13,7 @@ from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.links.reached import Reached, required
 from ncclcheck.reports.text.fold import fold_names
 
-_USABLE_WITHIN_S = 0.5
+_USABLE_WITHIN_S = 0.5  # s of uncertainty above which a measured clock offset says nothing; chosen
 
 
 @rule("HST009", "the nodes' clocks agree", worst=State.FAIL, at_least=2, between_machines=True)

@@ -21,7 +21,7 @@ from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.text.fold import many
 
 _MANY = 100  # corrected errors of one DIMM since boot; a stray one now and then is what ECC is for
-_RECENT_HOURS = 1.0
+_RECENT_HOURS = 1.0  # hours back in which a kernel message still describes this machine; chosen
 # A paused container of cgroup v1, and a parent whose child has not reached its exec: neither is stuck.
 _RESTS = ("__refrigerator", "wait_for_vfork_done")
 

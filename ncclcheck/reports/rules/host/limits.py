@@ -14,9 +14,9 @@ from ncclcheck.reports.subjects.nccl.variables import nccl_version
 from ncclcheck.reports.subjects.nodes.containers import runtimes
 from ncclcheck.reports.text.fold import size
 
-_SETS_ITS_OWN_STACK = (2, 28, 0)
-_FIRST_USER = 1000
-_GIB = 2**30
+_SETS_ITS_OWN_STACK = (2, 28, 0)  # the first NCCL that sets the stack size of its threads
+_FIRST_USER = 1000  # the first uid that is not a system account (login.defs)
+_GIB = 2**30  # bytes
 # Measured with torch 2.13 for CPUs, one node: 20 tasks with one rank, 27 to 31 with two, 9 of them our own.
 _TORCHRUN_TASKS, _RANK_TASKS = 4, 6
 _TORCH_LIBRARIES = 440 * 2**20  # bytes; torch 2.13 for CPUs
@@ -26,7 +26,7 @@ _COMFORTABLE = 4 * _GIB
 # does with 4. A rank of NCCL over sockets listens once for each of up to 32 channels and both neighbours: 64, on a
 # node of 8 ranks 512, and a job that follows at once finds the ports of the last one in TIME_WAIT.
 _LEAST_PORTS = 4
-_MANY_PORTS = 1024.0
+_MANY_PORTS = 1024.0  # ports below which HST016 warns; chosen
 _HOUR = 3600  # seconds
 # Hours of CPU time; reasoned, not measured: 16 busy threads use up a day of it in 90 minutes.
 _CPU_HOURS = 24.0

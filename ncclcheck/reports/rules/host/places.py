@@ -13,7 +13,7 @@ from ncclcheck.reports.subjects.addresses import hosts_file
 from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.text.fold import size
 
-_MIB, _GIB = 2**20, 2**30
+_MIB, _GIB = 2**20, 2**30  # bytes
 
 
 @rule("HST003", "/dev/shm is large enough", worst=State.FAIL, needs=("host.shm",))

@@ -12,9 +12,9 @@ from ncclcheck.reports.subjects.failures import cpu_quota
 from ncclcheck.reports.subjects.failures.crowded import throttled
 from ncclcheck.reports.text.fold import size
 
-_MIB, _GIB = 2**20, 2**30
+_MIB, _GIB = 2**20, 2**30  # bytes
 _UNUSABLE_MEMLOCK = 64 * _MIB
-_MANY_RANKS = 128
+_MANY_RANKS = 128  # ranks from which on the larger limit of open files applies; chosen
 # Open files. Counted with torch 2.13 for CPUs on one host, by lowering `ulimit -n`: a gloo group of one rank, its
 # store in the same process, starts with 20 and not with 18; `ncclcheck env` ends well with 28 and not with 24.
 # torchrun itself and ranks of NCCL were not counted; each further rank is at least one more connection.
@@ -23,7 +23,7 @@ _LEAST_FILES = 32
 # long to make the group, 98 % of the periods used up. Half a core is reasoned: start and steps take at least twice
 # as long with it, whatever else is well. Half of the periods: the rank stands still in most.
 _HOPELESS_CORES = 0.5
-_HOPELESS_SHARE = 0.5
+_HOPELESS_SHARE = 0.5  # share of periods in which the quota was used up; chosen
 _SLOW_CLOCKS = {"hpet", "acpi_pm", "jiffies", "pit", "xen"}
 
 

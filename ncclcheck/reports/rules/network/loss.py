@@ -26,7 +26,7 @@ from ncclcheck.reports.subjects.links import flows, losses
 from ncclcheck.reports.subjects.links.losses import Lost
 from ncclcheck.reports.subjects.links.reached import Reached, required
 
-_MOST_PAIRS = 8
+_MOST_PAIRS = 8  # pairs that are named; chosen
 
 
 @rule(

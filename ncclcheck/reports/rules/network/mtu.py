@@ -23,8 +23,8 @@ from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.links import flows
 from ncclcheck.reports.subjects.links.reached import Blame, Pair, Reached, blame, required
 
-_STANDARD_MTU = 1500
-_MOST_PAIRS = 8
+_STANDARD_MTU = 1500  # bytes, Ethernet
+_MOST_PAIRS = 8  # pairs that are named; chosen
 
 
 @rule(

@@ -49,7 +49,7 @@ _SAID = {
     "stranger": "something else answered",
     "not_sent": "not sent",
 }
-_MOST_PAIRS = 8
+_MOST_PAIRS = 8  # pairs that are named; chosen
 # Bytes that a node which hears nobody may have counted in 3 s: what its own host puts on the interface (70 were
 # seen in the lab); a sound one receives thousands, for all others ask for it.
 _MOST_OF_A_DEAF_ONE = 500

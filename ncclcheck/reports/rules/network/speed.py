@@ -29,7 +29,7 @@ from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.subjects.nodes.agreement import disagreements, group
 from ncclcheck.reports.text.fold import fold_names
 
-_ONE_STREAM_GBIT = 10.0
+_ONE_STREAM_GBIT = 10.0  # Gb/s that one TCP stream is expected to reach on a faster interface; chosen
 _WHY = "The slowest link sets the pace of all nodes."
 
 

@@ -27,7 +27,7 @@ _LOSSES = {
     "rx_icrc_encapsulated": 10.0,
     "port_xmit_discards": 10000.0,
 }
-_TIMES_PEERS = 10.0
+_TIMES_PEERS = 10.0  # times the usual count of the peers; chosen
 Counted = list[tuple[str, UsedPort, Mapping[str, int]]]
 
 

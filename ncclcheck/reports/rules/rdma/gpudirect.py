@@ -12,8 +12,8 @@ from ncclcheck.reports.subjects.nccl.hca import PEERMEM_SINCE
 from ncclcheck.reports.subjects.nccl.variables import as_version, nccl_version, parse_int, values
 from ncclcheck.reports.text.fold import fold_names
 
-_DMABUF_KERNEL = (5, 12, 0)
-_DMABUF_SINCE = (2, 13, 0)
+_DMABUF_KERNEL = (5, 12, 0)  # the first Linux with dma-buf memory regions for RDMA
+_DMABUF_SINCE = (2, 13, 0)  # the first NCCL that uses dma-buf
 _OLD_PATHS = ("nv_mem", "nv_peer_mem", "nv_mem_nc")
 
 
@@ -26,7 +26,7 @@ _OLD_PATHS = ("nv_mem", "nv_peer_mem", "nv_mem_nc")
 def gpudirect(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    One of the two mechanisms of GPUDirect RDMA is present: the module nvidia-peermem, or dma-buf with NVIDIA's open
+    One of the two mechanisms of GPUDirect RDMA is present: nvidia-peermem, or dma-buf with NVIDIA's open
     kernel module.
 
     ## Why it matters

@@ -11,7 +11,7 @@ from ncclcheck.reports.subjects.nccl import carrying
 from ncclcheck.reports.subjects.nccl.hca import UsedPort
 from ncclcheck.reports.subjects.nccl.variables import parse_int, values
 
-_FULL_MEMBER = 0x8000
+_FULL_MEMBER = 0x8000  # the membership bit of a partition key
 
 
 @rule(

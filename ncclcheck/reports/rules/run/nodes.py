@@ -12,7 +12,7 @@ from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, s
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.failures import lost, silent
 
-_MOST_TOLD = 16
+_MOST_TOLD = 16  # nodes that are named; chosen
 
 
 @rule("RUN001", "every node responded", worst=State.UNKNOWN, over="")

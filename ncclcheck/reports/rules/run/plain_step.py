@@ -22,7 +22,7 @@ _NEEDED = (
     "WORLD_SIZE",
     "LD_LIBRARY_PATH",
 )
-_MOST_NAMED = 8
+_MOST_NAMED = 8  # variables that are named; chosen
 _EXPORT = "SLURM_EXPORT_ENV"
 
 
