@@ -210,7 +210,7 @@ def test_the_endpoint_decides_between_two_nodes_and_else_nobody_is_blamed(
 def test_a_node_without_a_route_to_node_rank_0_is_certain_of_it(interface: Any, words: str, command: str) -> None:
     met = Meeting(
         endpoint="10.1.0.1:29500", told_by="options", outcome="unrouted", node_rank=1, addresses=["10.1.0.1"],
-        detail="no way to 10.1.0.1:29500: Network is unreachable",
+        detail="no route to 10.1.0.1:29500: Network is unreachable",
     )  # fmt: skip
     found = verdict("RUN010", node("b", LO, interface), job=Job(launcher="join", nodes_asked=2, meeting=met))
     assert told(found) == [("fail", "b")]

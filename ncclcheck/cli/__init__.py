@@ -102,7 +102,7 @@ def _defect(error: Exception) -> int:
         return Exit.INCOMPLETE
     last = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{os.path.basename(last.filename)}:{last.lineno}"
-    _complain(f"could not go on: {type(error).__name__}: {error} ({place})")
+    _complain(f"internal error: {type(error).__name__}: {error} ({place})")
     return Exit.INCOMPLETE
 
 

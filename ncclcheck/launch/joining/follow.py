@@ -27,12 +27,12 @@ from ncclcheck.probes.machine.net import unsent as kept
 from ncclcheck.probes.machine.net.addresses import neighbours, source_to, way_to
 from ncclcheck.probes.machine.net.resolver import known, resolver
 
-_CONNECT_S = 3.0
-_GREETING_S = 2.0
-_AGAIN_S = (0.2, 2.0)
+_CONNECT_S = 3.0  # s for a TCP connection: one lost SYN, repeated after 1 s, is survived; chosen
+_GREETING_S = 2.0  # s for the first line of node 0 once connected; chosen
+_AGAIN_S = (0.2, 2.0)  # s between attempts, growing from the first to the second; chosen
 _MISFIT_S = 5.0  # somebody else may hold the port for a moment, so that one misfit is not the end
-_REMIND_S = 30.0
-_MOST_OTHERS = 16
+_REMIND_S = 30.0  # s after which the same reason for waiting is printed again; chosen
+_MOST_OTHERS = 16  # other addresses that are tried for node 0; bounds hostile answers
 # Seconds after which node rank 0 is looked for at its other addresses, and between two such looks: as long as a
 # missing route is borne (unrouted.PATIENCE_S), and a start by hand on the other machine is late by more.
 _ASIDE_AFTER_S, _ASIDE_EVERY_S = 8.0, 15.0
@@ -258,10 +258,10 @@ def _unconnected(where: str, error: OSError) -> Failure:
         return Failure("refused", f"nothing listens at {where} (connection refused)")
     if isinstance(error, TimeoutError) or error.errno == errno.ETIMEDOUT:
         return Failure(
-            "silent", f"no answer from {where}: packets are dropped on the way, or that machine is down"
+            "silent", f"no answer from {where}: packets are dropped in transit, or that machine is down"
         )
     if error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH):
-        return Failure("no_route", f"no way to {where}: {words(error)}")
+        return Failure("no_route", f"no route to {where}: {words(error)}")
     return Failure("silent", f"{where} cannot be reached: {words(error)}")
 
 

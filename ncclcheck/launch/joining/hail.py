@@ -19,8 +19,8 @@ _ALL_HOSTS = "ff02::1"
 _ASKED, _ANSWERED = b"ncclcheck?", b"ncclcheck!"
 _ANSWER_S = 1.0  # a host on the wire answers within a millisecond, one that is busy within 0.1 s
 _MOST_ANSWERS = 20  # a second: each node asks every 15 s, so that this is enough for 300 of them
-_MOST_FOUND = 4
-_NONCE = 8
+_MOST_FOUND = 4  # answers to a broadcast that are looked at; bounds hostile answers
+_NONCE = 8  # bytes of a random number that an answer must repeat
 
 
 class Answering:

@@ -22,11 +22,11 @@ from ncclcheck.launch.joining.sealed import Seal
 from ncclcheck.launch.joining.secret import NO_SECRET, WITH, Secret
 from ncclcheck.probes.facts import Arrival, Meeting, replace
 
-STRANGERS = 64
-GOODBYE_S = 2.0
+STRANGERS = 64  # connections beyond the number of nodes that may be open at once; bounds a flood
+GOODBYE_S = 2.0  # s for the last lines to be sent before sockets are closed; chosen
 _MOST_WAITING = 10_000  # events that nobody has taken yet: from here on nothing more is read
 _MOST_BEFORE = 200  # records of one node before the run begins: its facts and some thirty steps
-_PAUSE_S = 0.02
+_PAUSE_S = 0.02  # s between two looks at the connections; chosen
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]")  # what no host name, pod or Slurm node has
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close at once, leave no TIME_WAIT on the port
 

@@ -18,9 +18,9 @@ from ncclcheck.probes.machine.job_system import environment_of_families
 OWN_NAME = "ncclcheck"  # of our own steps, as squeue shows them
 # A step of an idle allocation starts in 0.1 s (Slurm 22.05, two hosts): what waits longer waits for another one.
 _AT_ONCE_S = 4
-_WITHIN_S = 10.0
-_LIST_S = 3.0
-_MOST_SAID = 300
+_WITHIN_S = 10.0  # s for a plain srun to start or to be refused; chosen
+_LIST_S = 3.0  # s for squeue; chosen
+_MOST_SAID = 300  # characters of Slurm's refusal that are shown
 _HOLD_NOTHING = {OWN_NAME, "batch", "extern", "interactive"}
 _ALSO_NEEDED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

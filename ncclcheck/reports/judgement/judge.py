@@ -183,7 +183,7 @@ def _unseen(where: Where, need: str, fact: Unread) -> Finding:
     return unknown(
         where,
         f"{need} could not be read: {fact.why}",
-        why="What was not seen is neither well nor broken.",
+        why="Not observed, so neither healthy nor faulty.",
         evidence=[seen(need, f"{fact.kind}: {fact.why}")],
         fix=[admin(_HELP.get(fact.kind, _HELP["broken"]))],
     )

@@ -143,7 +143,7 @@ RULES = (
     SettingRule(
         rule="I1", title="P2P is not turned off on GPUs with NVLink", action="unset",
         find=without("NCCL_P2P_DISABLE", only=_nvlink, when=number(1),
-                     why="The GPUs have NVLinks that are up, and do not use them because of it."),
+                     why="The GPUs have NVLinks that are up, but this setting disables them."),
         source=f"{_ENV}, Debugging, NCCL_P2P_DISABLE; huggingface/accelerate#2328",
         gain="5 to 20 times the bandwidth within a node",
         risk="if it was set for a hang, look at ACS first (FAB001)",
@@ -215,7 +215,7 @@ RULES = (
         risk="the threads run on cores of other jobs: binding the ranks rightly is better",
     ),
     SettingRule(
-        rule="I4", title="P2P over longer ways", action="try", find=farther_p2p,
+        rule="I4", title="P2P over longer paths", action="try", find=farther_p2p,
         source=f"{_ENV}, NCCL_P2P_LEVEL; NVIDIA/nccl-tests#74", gain="no detour through the host's memory",
         risk="slower on some processors (NVIDIA/nccl-tests#74) and for all-to-all",
     ),

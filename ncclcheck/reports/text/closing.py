@@ -58,9 +58,7 @@ def compared(document: Document) -> list[str]:
 def decision(document: Document) -> str:
     """One sentence with the decision and the first thing to do; the exit code says the same."""
     if faults := document.job.injected:
-        return (
-            f"{_decision(document)} These faults were injected: {', '.join(faults)}; leave out --inject to judge."
-        )
+        return f"{_decision(document)} Injected faults: {', '.join(faults)}; run without --inject to judge."
     return _decision(document)
 
 

@@ -30,7 +30,7 @@ _DATA = ("data",)
 _COUNTERS = ("count", "counter", "calls", "reads", "step", "steps", "n", "i", "epoch")
 
 
-@rule("DAT002", "every sample that len() promises can be read", worst=State.FAIL, commands=_DATA)
+@rule("DAT002", "every index below len() can be read", worst=State.FAIL, commands=_DATA)
 def readable(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -110,7 +110,7 @@ def _beyond(node: str, beyond: Beyond) -> Finding:
     )
 
 
-@rule("DAT006", "content does not depend on what was read before", worst=State.FAIL, commands=_DATA)
+@rule("DAT006", "a sample's content does not depend on earlier reads", worst=State.FAIL, commands=_DATA)
 def hidden_state(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -215,11 +215,11 @@ def _values(leaf: LeafKind) -> str:
     )
 
 
-@rule("DAT007", "a sample is not overwritten after it was returned", worst=State.FAIL, commands=_DATA)
+@rule("DAT007", "a returned sample is not overwritten later", worst=State.FAIL, commands=_DATA)
 def overwritten(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Samples that change while their reader still holds them.
+    Samples that change while their reader still uses them.
 
     ## Why it matters
     `self.buffer.fill_(x); return self.buffer` gives the same memory for every sample. A batch is collated after
@@ -257,7 +257,7 @@ def overwritten(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-@rule("DAT012", "the seeds control what is random in a sample", worst=State.UNKNOWN, commands=_DATA)
+@rule("DAT012", "random samples are reproducible from the seed", worst=State.UNKNOWN, commands=_DATA)
 def uncontrolled(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -330,11 +330,11 @@ def _uncontrolled(node: str, made: Made, loose: list[LeafKind], text: str) -> Fi
     )
 
 
-@rule("DAT027", "an error is not answered with another sample", worst=State.WARN, commands=_DATA)
+@rule("DAT027", "a read error is not hidden behind another sample", worst=State.WARN, commands=_DATA)
 def fallback(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Samples whose reading fails inside, and that are replaced by another sample without a word.
+    Samples whose reading fails inside, and that are silently replaced by another sample.
 
     ## Why it matters
     `except Exception: return self[random.randrange(len(self))]` trains on: after a quota is full or a mount is
@@ -363,7 +363,7 @@ def fallback(cluster: Cluster) -> Iterator[Finding]:
         yield warn(
             Where(node=node),
             f"index {first.index} gives {other} {_after(first)} ({first.place})",
-            why="Training goes on with fewer samples than it seems, and nothing says so.",
+            why="Training silently continues with fewer samples than it seems.",
             owner="job",
             evidence=[seen(f"index {one.index}", f"{_after(one)}, {one.place}") for one in content.fallbacks[:4]],
             fix=[

@@ -28,7 +28,7 @@ _DATA = ("data",)
 _TWICE = "An epoch is longer than it seems, the loss counts these samples more, and validation counts them twice."
 
 
-@rule("DAT016", "every sample is read once an epoch over all ranks", worst=State.FAIL, commands=_DATA)
+@rule("DAT016", "every sample is read once per epoch across all ranks", worst=State.FAIL, commands=_DATA)
 def once(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -227,7 +227,7 @@ def _or_length(share: Share) -> str:
     return "not known" if count is None else str(count)
 
 
-@rule("DAT018", "ranks have equally many batches", worst=State.FAIL, commands=_DATA)
+@rule("DAT018", "all ranks have the same number of batches", worst=State.FAIL, commands=_DATA)
 def equally_many(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -13,9 +13,7 @@ from ncclcheck.reports.subjects.nccl.hca import UsedPort
 from ncclcheck.reports.text.fold import fold_names
 
 
-@rule(
-    "FAB003", "HCAs and PCIe switches run at their full speed and width", worst=State.WARN, needs=("fabric.pci",)
-)
+@rule("FAB003", "HCAs and PCIe switches run at full PCIe speed and width", worst=State.WARN, needs=("fabric.pci",))
 def links(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -109,14 +107,14 @@ def _slow_link(node: Node, lower: PciDevice, upper: PciDevice | None, virtual: b
 
 @rule(
     "FAB004",
-    "the PCIe slot of every HCA carries its network",
+    "every HCA's PCIe slot is fast enough for its network port",
     worst=State.WARN,
     needs=("fabric.pci", "rdma.devices"),
 )
 def slots(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    What PCIe can carry at best in the slot of an HCA, against the sum of its ACTIVE ports that NCCL would use.
+    The most that the PCIe slot of an HCA can carry, against the sum of its ACTIVE ports that NCCL would use.
 
     ## Why it matters
     A 400 Gb/s card in a slot of generation 4 gets 252 Gb/s and looks healthy in every other check: state, rate
@@ -202,7 +200,7 @@ _CORRECTABLE = 1000.0
 
 @rule(
     "FAB005",
-    "GPUs, HCAs and the bridges above them report no PCIe errors",
+    "no PCIe errors on GPUs, HCAs or the bridges above them",
     worst=State.WARN,
     needs=("fabric.pci",),
 )

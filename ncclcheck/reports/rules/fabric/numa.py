@@ -17,7 +17,7 @@ _ON_PACKAGE = ("NVIDIA GB200", "NVIDIA GB300", "GB200", "GB300")
 _CUMEM_HOST = ((2, 24, 0), (2, 26, 5))
 
 
-@rule("FAB006", "every GPU has an HCA near it", worst=State.WARN, needs=("fabric.pci", "rdma.devices"))
+@rule("FAB006", "every GPU has a nearby HCA", worst=State.WARN, needs=("fabric.pci", "rdma.devices"))
 def near(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -80,9 +80,7 @@ def _far(node: Node, far: list[str], hcas: list[PciDevice], gpus: list[PciDevice
         owner="node",
         evidence=evidence,
         fix=[
-            you(
-                "Take the HCA beside them in again, if it is left out.", "nvidia-smi topo -m", "echo $NCCL_IB_HCA"
-            ),
+            you("Include the nearby HCA again, if it is excluded.", "nvidia-smi topo -m", "echo $NCCL_IB_HCA"),
             admin("Bring its port up.", "ibstat"),
         ],
     )
@@ -90,7 +88,7 @@ def _far(node: Node, far: list[str], hcas: list[PciDevice], gpus: list[PciDevice
 
 @rule(
     "FAB007",
-    "the job may use the cores and the memory beside its GPUs",
+    "the job may use the cores and memory local to its GPUs",
     worst=State.WARN,
     needs=("fabric.pci", "fabric.numa", "fabric.bound"),
 )
@@ -232,9 +230,7 @@ def _without_memory(node: Node, gpus: list[PciDevice]) -> Finding:
     )
 
 
-@rule(
-    "FAB009", "NCCL sees the real PCIe tree, or a file that describes it", worst=State.WARN, needs=("fabric.pci",)
-)
+@rule("FAB009", "NCCL sees the real PCIe topology or has a topology file", worst=State.WARN, needs=("fabric.pci",))
 def topology(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -10,7 +10,7 @@ from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.training import step_times
 from ncclcheck.reports.text.fold import size
 
-_MIB = 2**20
+_MIB = 2**20  # bytes
 _JOBS = ("bench", "smoke")
 _LONGER = {"bench": "ncclcheck bench --soak 300", "smoke": "ncclcheck smoke --steps 500"}
 
@@ -90,7 +90,7 @@ def contexts(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-@rule("MEM005", "no rank holds far more memory than its peers", worst=State.FAIL, commands=_JOBS)
+@rule("MEM005", "no rank uses far more memory than its peers", worst=State.FAIL, commands=_JOBS)
 def skew(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -182,7 +182,7 @@ def growth(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-@rule("MEM007", "the GPUs of the job have memory left at its peak", worst=State.FAIL, commands=_JOBS)
+@rule("MEM007", "the job's GPUs have memory left at peak", worst=State.FAIL, commands=_JOBS)
 def pressure(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

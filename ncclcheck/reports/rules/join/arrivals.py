@@ -52,7 +52,7 @@ def _arrivals(cluster: Cluster, *outcomes: str) -> list[Arrival]:
 
 @rule(
     "RUN008",
-    "node ranks are distinct, and every node that came could join",
+    "node ranks are distinct, and every node that connected could join",
     worst=State.FAIL,
     over="",
     between_machines=True,
@@ -60,7 +60,7 @@ def _arrivals(cluster: Cluster, *outcomes: str) -> list[Arrival]:
 def node_ranks(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Whether two nodes came with one node rank, and whether a node that came was turned away: it ran another
+    Whether two nodes have the same node rank, and whether a node was rejected: it ran another
     command, another ncclcheck, or it came too late. In Slurm also whether NODE_RANK is the same on all nodes.
 
     ## Why it matters
@@ -135,7 +135,7 @@ def _same_in_slurm(nodes: list[Node]) -> Iterator[Finding]:
 
 @rule(
     "RUN009",
-    "WORLD_SIZE is consistent: every node was told the same number of nodes and ranks",
+    "all nodes agree on the number of nodes and ranks",
     worst=State.FAIL,
     over="",
     between_machines=True,
@@ -197,7 +197,7 @@ def _other_count(cluster: Cluster, arrival: Arrival) -> Finding:
     )
 
 
-@rule("RUN010", "node rank 0 was reached", worst=State.FAIL, over="", between_machines=True)
+@rule("RUN010", "node rank 0 is reachable", worst=State.FAIL, over="", between_machines=True)
 def lead_was_reached(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -358,11 +358,11 @@ def _not_reached(cluster: Cluster, meeting: Meeting) -> Iterator[Finding]:
     )
 
 
-@rule("RUN012", "the nodes of a join know each other", worst=State.NOTE, over="", between_machines=True)
+@rule("RUN012", "the nodes of a join share a secret", worst=State.NOTE, over="", between_machines=True)
 def nodes_know_each_other(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Whether the nodes of a join have a secret in common: from NCCLCHECK_SECRET, from `--secret-file`, or in a step
+    Whether the nodes of a join share a secret: from NCCLCHECK_SECRET, from `--secret-file`, or in a step
     of Slurm from munge.
 
     ## Why it matters

@@ -11,7 +11,7 @@ from ncclcheck.reports.subjects.logs.logged import at_teller, cause, in_order, l
 _CLEAN = "rm -rf ~/.cache/torch_extensions ~/.triton/cache"
 
 
-@log_rule("LOG180", "what is compiled while the job starts can be compiled")
+@log_rule("LOG180", "code compiled at start-up compiles")
 def code_is_built(logs: Logs) -> Iterator[Finding]:
     """
     ## What

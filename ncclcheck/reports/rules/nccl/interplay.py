@@ -45,7 +45,7 @@ def peer_to_peer(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-@rule("NCC022", "ranks of one node have a way to each other beside the network", worst=State.WARN,
+@rule("NCC022", "ranks of one node have a transport other than the network", worst=State.WARN,
       needs=("job.variables",))  # fmt: skip
 def way_inside_the_node(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -101,7 +101,7 @@ _NEEDS = (
 )
 
 
-@rule("NCC023", "every setting has the other one that it needs", worst=State.WARN, needs=("job.variables",))
+@rule("NCC023", "every setting comes with the settings it depends on", worst=State.WARN, needs=("job.variables",))
 def settings_that_need_another(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -145,7 +145,7 @@ def _alone(found: Settings, what: str, names: list[str], command: str) -> Findin
     )
 
 
-@rule("NCC024", "the environment and nccl.conf do not say different things", worst=State.NOTE,
+@rule("NCC024", "the environment and nccl.conf agree", worst=State.NOTE,
       needs=("job.variables", "nccl.conf_files"))  # fmt: skip
 def file_and_environment(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -191,7 +191,7 @@ def _hidden(node: Node, name: str, wins: tuple[str, str], loses: tuple[str, str]
     )
 
 
-@rule("NCC033", "NVLink SHARP may fall back where it cannot be used", worst=State.NOTE, needs=("job.variables",))
+@rule("NCC033", "NVLink SHARP may fall back where it is unavailable", worst=State.NOTE, needs=("job.variables",))
 def forced_nvls(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -217,14 +217,14 @@ def forced_nvls(cluster: Cluster) -> Iterator[Finding]:
             yield note(
                 found.where,
                 "NCCL_NVLS_ENABLE=1 forbids to go on without NVLink SHARP",
-                why="Where its memory cannot be bound, init ends with an error instead of using another way.",
+                why="Where its memory cannot be bound, init ends with an error instead of falling back.",
                 owner="job",
                 evidence=found.evidence("NCCL_NVLS_ENABLE"),
                 fix=[you("Remove it: NCCL uses NVLink SHARP by itself.", "unset NCCL_NVLS_ENABLE")],
             )
 
 
-@rule("NCC034", "NCCL_CUMEM_ENABLE=0 is not in the way of what else is asked for", worst=State.WARN,
+@rule("NCC034", "NCCL_CUMEM_ENABLE=0 does not disable a feature that is requested", worst=State.WARN,
       needs=("job.variables",))  # fmt: skip
 def without_cumem(cluster: Cluster) -> Iterator[Finding]:
     """

@@ -36,7 +36,7 @@ _NEEDS = ("network.interfaces",)
 
 @rule(
     "NET004",
-    "MTU agrees along the chosen network",
+    "the MTU is the same across the job's network",
     worst=State.WARN,
     needs=_NEEDS,
     at_least=2,
@@ -144,14 +144,14 @@ def _unseen(link: lan.Link, thing: str, fact: Unread) -> Finding:
     return unknown(
         Where(node=link.node, device=link.interface.name),
         f"the {thing} of {link.interface.name} could not be read: {fact.why}",
-        why="What was not seen is neither well nor broken.",
+        why="Not observed, so neither healthy nor faulty.",
         evidence=[seen(thing, f"{fact.kind}: {fact.why}")],
     )
 
 
 @rule(
     "NET005",
-    "each node's own name resolves to an address of the chosen network, not to loopback",
+    "each node's hostname resolves to an address on the job's network, not loopback",
     worst=State.FAIL,
     needs=("network.interfaces", "host.own_name"),
     at_least=2,
@@ -300,7 +300,7 @@ def _gloo_goes_by_name(cluster: Cluster, node: Node) -> bool:
 
 @rule(
     "NET010",
-    "addresses and host names are unique",
+    "addresses and hostnames are unique",
     worst=State.FAIL,
     needs=("network.interfaces", "host.hostname", "host.boot_id"),
     at_least=2,

@@ -28,12 +28,12 @@ from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.subjects.nccl.ways import Outcome, Subnet, Ways, subnets_of
 
 _NEEDS = ("network.interfaces",)
-_WAIT = "The ranks of these nodes cannot connect to each other; NCCL and torchrun wait without a word."
+_WAIT = "The ranks of these nodes cannot connect to each other; NCCL and torchrun wait silently."
 
 
 @rule(
     "NET003",
-    "the chosen interfaces of all nodes share a subnet, or are routed to each other",
+    "NCCL's interfaces on all nodes share a subnet or are routed to each other",
     worst=State.FAIL,
     needs=_NEEDS,
     at_least=2,

@@ -23,7 +23,7 @@ from ncclcheck.reports.subjects.nccl import wiring
 from ncclcheck.reports.subjects.nodes import containers
 from ncclcheck.reports.text.fold import fold_names
 
-_OVER_TCP = "NCCL would use TCP without a word, at a tenth of the speed or less, or fail to connect."
+_OVER_TCP = "NCCL would silently use TCP, at a tenth of the speed or less, or fail to connect."
 _PROVIDERS = {
     "mlx5_core": "mlx5",
     "mlx4_core": "mlx4",
@@ -201,7 +201,7 @@ def _opened(node: Node, hcas: list[Hca]) -> Iterator[Finding]:
 
 @rule(
     "RDM003",
-    "libibverbs and a driver library for every HCA are installed",
+    "libibverbs and a provider library for every HCA are installed",
     worst=State.FAIL,
     needs=("rdma.devices",),
 )
@@ -289,6 +289,6 @@ def _unseen(where: Where, fact: str, unread: Unread) -> Finding:
     return unknown(
         where,
         f"{fact} could not be read: {unread.why}",
-        why="What was not seen is neither well nor broken.",
+        why="Not observed, so neither healthy nor faulty.",
         evidence=[seen(fact, f"{unread.kind}: {unread.why}")],
     )

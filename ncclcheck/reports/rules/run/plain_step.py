@@ -22,11 +22,11 @@ _NEEDED = (
     "WORLD_SIZE",
     "LD_LIBRARY_PATH",
 )
-_MOST_NAMED = 8
+_MOST_NAMED = 8  # variables that are named; chosen
 _EXPORT = "SLURM_EXPORT_ENV"
 
 
-@rule("RUN013", "a job step starts at once, with the variables of the job script", worst=State.FAIL, over="")
+@rule("RUN013", "a job step starts promptly, with the job script's environment", worst=State.FAIL, over="")
 def plain_step(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -91,7 +91,7 @@ def _refused(step: PlainStep) -> Finding:
     return warn(
         Where(),
         f"srun without options starts nothing: {step.said}",
-        why="Variables of the job stand for options of srun. ncclcheck's own step leaves them out; others do not.",
+        why="The job's variables act as srun options. ncclcheck's own step clears them; other steps do not.",
         owner="job",
         evidence=[seen("srun --immediate=4", step.said)],
         fix=[

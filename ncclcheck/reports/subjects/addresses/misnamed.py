@@ -87,7 +87,7 @@ def _mute(cluster: Cluster, told: Resolver) -> Cause:
 
 def _see(servers: list[str]) -> Iterator[Remedy]:
     yield admin(
-        "See whether it is the right server and whether a way leads there; or put node rank 0 into /etc/hosts.",
+        "Check that it is the right server and has a route; or put node rank 0 into /etc/hosts.",
         "cat /etc/resolv.conf   # here",
         *(f"ip route get {quote(one)}   # here" for one in servers),
     )

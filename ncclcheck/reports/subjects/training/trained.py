@@ -43,7 +43,7 @@ def missed(reason: str, remedy: Remedy) -> Finding:
     return unknown(
         Where(),
         f"this was not checked: {reason}",
-        why="What was not seen is neither well nor broken.",
+        why="Not observed, so neither healthy nor faulty.",
         owner="job",
         fix=[remedy],
     )
