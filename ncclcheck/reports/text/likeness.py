@@ -14,7 +14,7 @@ _PCI = re.compile(r"\b(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b", re.I
 # A number that only measures or counts, with its unit. One that names what happened (Xid 79, exit code 137, error
 # 110), and one within a word (2.27.3, NET003, fp16), is another cause and stays.
 _NUMBER = re.compile(
-    r"(?P<named>\b(?:Xids?|signal|code|status|errno|error|event|version|release|kernel|driver|firmware|revision"
+    r"(?P<named>(?:\b|_)(?:Xids?|signal|code|status|errno|error|event|version|release|kernel|driver|firmware|revision"
     r"|NCCL|CUDA|PyTorch|torch|Python|gen)[ =:#]+[\w.-]+)"
     r"|(?<![\w.:-])\d+(?:\.\d+)?(?=(?: ?(?:%|[KMGTP]i?B|[KMG]b|[um]?s|W|C|MHz)(?:/s)?)?(?![\w-]|[.:]\w))",
     re.IGNORECASE,
