@@ -11,7 +11,7 @@ from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.subjects.failures import silent
 from ncclcheck.reports.subjects.job import trial
 from ncclcheck.reports.subjects.logs import story_text
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.fold import fold_names, fold_some
 
 _SIGNALS = {1: "SIGHUP", 2: "^C (SIGINT)", 15: "SIGTERM"}
 _LINKS = 3
@@ -129,7 +129,7 @@ def _first_failed(document: Document) -> str:
     if first.code == "NET009" and all(place.peer for place in places):
         return f"{first.code} on the link {places[0].node} -> {places[0].peer}"
     links = _links(places) if first.code[:3] == "BEN" or first.code == "NET006" else ""
-    return f"{first.code} on {links or fold_names(place.node or '' for place in places)}"
+    return f"{first.code} on {links or fold_some(place.node or '' for place in places)}"
 
 
 def _links(places: Sequence[Where]) -> str:
