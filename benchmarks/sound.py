@@ -85,7 +85,7 @@ def _two_addresses(scene: Scene) -> Iterator[None]:
     """A second subnet on every host's card."""
     with ExitStack() as both:
         for number, host in enumerate(scene.lab.hosts, 1):
-            one = f"10.78.0.{number}/24 dev eth0"
+            one = f"10.79.0.{number}/24 dev eth0"
             both.enter_context(faults.set_up(host, f"ip addr add {one}", f"ip addr del {one}"))
         yield
 

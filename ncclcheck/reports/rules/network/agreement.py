@@ -25,6 +25,7 @@ from ncclcheck.reports.judgement.findings import (
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.addresses import captured, hosts_file, same_mac, twice
 from ncclcheck.reports.subjects.failures import dialled
+from ncclcheck.reports.subjects.links import flapping
 from ncclcheck.reports.subjects.links.reached import reached
 from ncclcheck.reports.subjects.nccl import lan, variables, wiring
 from ncclcheck.reports.subjects.nccl.choice import Chosen, gloo_choice
@@ -185,6 +186,7 @@ def name_and_network(cluster: Cluster) -> Iterator[Finding]:
     pytorch/gloo#223, pytorch/pytorch#15592, aws-samples/aws-do-eks#69; hosts(5), getaddrinfo(3).
     """
     advertised = Counter(taken.address for node in cluster.nodes if (taken := _by_name(node)))
+    down = flapping.stand_ins(cluster, lan.links(cluster))
     for node in cluster.nodes:
         link = lan.link(node, lan.choice_of_job(cluster, node))
         if link is None:
@@ -197,7 +199,9 @@ def name_and_network(cluster: Cluster) -> Iterator[Finding]:
             and not lan.is_loopback(taken.address)
         ):
             continue
-        yield _wrong_name(cluster, node, link, taken, advertised)
+        if taken and down.get(node.name) == taken.name:
+            continue  # the name is right, and NET003 names the link
+        yield flapping.explained(cluster, _wrong_name(cluster, node, link, taken, advertised))
 
 
 def _is_shared(cluster: Cluster, node: Node, taken: Chosen) -> bool:
