@@ -60,8 +60,8 @@ def shared_network(cluster: Cluster) -> Iterator[Finding]:
     two subnets of one size the right one is that of the endpoint, else the one in which the other side has an
     address too. A node that connects to the others under an address which it does not have (its peers tell
     it), and whose own private address nobody reaches, is behind NAT: a container or a VM on a private network of
-    its host. No other node needs a route to it. A node whose interface in the others' subnet is down or has no link
-    is told of that link alone: what it has left is a stand-in, and nobody is to name it.
+    its host. No other node needs a route to it. Where the interface of a node in the others' subnet is down or has
+    no link, that link alone is named: what the node has left is a stand-in, and nobody is to choose it.
 
     ## Fix
     - **you** name the interfaces that share a network, all names in one list:
