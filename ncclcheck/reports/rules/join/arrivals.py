@@ -239,7 +239,7 @@ def lead_was_reached(cluster: Cluster) -> Iterator[Finding]:
         raise NothingToJudge(_NO_JOIN)
     if meeting.node_rank != 0:
         yield from _not_reached(cluster, meeting)
-    elif came := cut_off.arrivals(meeting):
+    elif came := cut_off.arrivals(cluster, meeting):
         yield from _came_otherwise(cluster, meeting, came)
     else:
         raise NothingToJudge("this is node rank 0's own report")
@@ -257,9 +257,8 @@ def _came_otherwise(cluster: Cluster, meeting: Meeting, came: list[Arrival]) -> 
         names = fold_names(one.name for one in group)
         does = "does not reach" if len(group) == 1 else "do not reach"
         if lead is None and node is not None:
-            alone = replace(
-                cluster, nodes=[node], job=replace(cluster.job, meeting=replace(first.unreached, node_rank=1))
-            )
+            there = replace(first.unreached, node_rank=1, endpoint=meeting.endpoint)
+            alone = replace(cluster, nodes=[node], job=replace(cluster.job, meeting=there))
             yield from map(_as_certain, _not_reached(alone, first.unreached))
             continue
         if lead is None:
@@ -465,7 +464,9 @@ def _ways(node: Node, meeting: Meeting) -> Iterator[str]:
 def _mends(cluster: Cluster, meeting: Meeting) -> list[Remedy]:
     host, _, port = meeting.endpoint.rpartition(":")
     on_wire = [one for way in meeting.ways if (one := own_way.wire(way, _here(cluster)))]
-    start = you("See whether node rank 0 runs, and on which address.", f"ss -ltn | grep {port}   # on node 0")
+    start = you(
+        "See whether node rank 0 runs, and on which address.", f"ss -ltn | grep {quote(port)}   # on node 0"
+    )
     if "--rdzv-id" in meeting.detail:
         return [
             you(
@@ -492,7 +493,7 @@ def _mends(cluster: Cluster, meeting: Meeting) -> list[Remedy]:
         "stranger": [
             you(
                 "Take another port, on every node the same.",
-                f"ss -ltnp | grep {port}   # on node 0",
+                f"ss -ltnp | grep {quote(port)}   # on node 0",
                 another_port(cluster, port),
             )
         ],

@@ -26,6 +26,7 @@ from ncclcheck.reports.judgement.findings import (
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.addresses import captured, hosts_file, same_mac, twice
 from ncclcheck.reports.subjects.failures import dialled
+from ncclcheck.reports.subjects.links import flapping
 from ncclcheck.reports.subjects.links.reached import reached
 from ncclcheck.reports.subjects.nccl import lan, variables, wiring
 from ncclcheck.reports.subjects.nccl.choice import Chosen, gloo_choice
@@ -186,6 +187,7 @@ def name_and_network(cluster: Cluster) -> Iterator[Finding]:
     pytorch/gloo#223, pytorch/pytorch#15592, aws-samples/aws-do-eks#69; hosts(5), getaddrinfo(3).
     """
     names = _Names(cluster)
+    down = flapping.stand_ins(cluster, lan.links(cluster))
     for node in cluster.nodes:
         link = lan.link(node, lan.choice_of_job(cluster, node))
         if link is None:
@@ -194,7 +196,9 @@ def name_and_network(cluster: Cluster) -> Iterator[Finding]:
         used = set(lan.choice_of_nccl(node).names) | {link.interface.name}
         if taken and (taken.name in used or _is_shared(names, node, taken)) and not lan.is_loopback(taken.address):
             continue
-        yield _wrong_name(cluster, node, link, taken, names)
+        if taken and down.get(node.name) == taken.name:
+            continue  # the name is right, and NET003 names the link
+        yield flapping.explained(cluster, _wrong_name(cluster, node, link, taken, names))
 
 
 class _Names:
