@@ -14,6 +14,7 @@ _CANNOT_TELL = {
     "busy": "all compute and no data moved for {s:.0f} s: a long step, or waiting that burns CPU",
     "dark": "no connection of it carries data here: whether it advances cannot be told from /proc",
     "unclear": "some ranks compute, some wait, no data moved for {s:.0f} s: nobody stands out",
+    "ended": "it has ended between the looks: its log says why (ncclcheck logs)",
     "starting": "it is still starting: its youngest process is {age:.0f} s old",
 }
 

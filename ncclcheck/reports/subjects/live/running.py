@@ -9,7 +9,7 @@ from ncclcheck.probes.facts import Live, LiveProcess
 
 Kind = Literal[
     "stopped", "missing", "storage", "held back", "starting", "advances", "alone", "dark", "works", "computing",
-    "sleeping", "silent", "busy", "unclear",
+    "sleeping", "silent", "busy", "unclear", "ended",
 ]  # fmt: skip
 
 # Shares of a core. A rank that waited in gloo had at most 0.02, one in a loop 0.99; what waits for a core that
@@ -94,6 +94,7 @@ def judged(job: RunningJob) -> Judged:
         one for one in ranks if one.throttled > _THROTTLED or (one.swap and one.faults > _FAULTS * job.seconds)
     ]
     shown: list[tuple[Kind, list[LiveProcess]]] = [
+        ("ended", ranks if all(map(_ended, ranks)) else []),
         ("stopped", stopped),
         ("missing", [] if young and not any(one.sockets for one in ranks) else _left_alone(job)),
         ("storage", storage),
