@@ -38,7 +38,7 @@ def _unseen(host: Live) -> Finding:
     users = sorted({one.user for one in host.unseen})
     pids = ", ".join(str(one.pid) for one in host.unseen[:4])
     why = host.problem or (
-        f"{len(host.unseen)} processes of Python of user {users[0]} may not be read"
+        f"Python of user {users[0]} ({len(host.unseen)} running) may not be looked into"
         if host.unseen
         else "there is none"
     )
