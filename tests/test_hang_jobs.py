@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,7 +75,8 @@ def _job(case: Case, folder: Path) -> Iterator[RunningJob]:
     with (folder / "lock").open("w") as held, (folder / "log").open("w") as log:
         fcntl.flock(held, fcntl.LOCK_EX)
         ranks = [
-            subprocess.Popen(argv, env={**env, "RANK": str(n)}, stdout=log, stderr=log) for n in range(started)
+            subprocess.Popen(argv, env={**env, "RANK": str(n)}, stdout=log, stderr=log, start_new_session=True)
+            for n in range(started)
         ]
         try:
             _wait_for(folder, case, started)
@@ -85,7 +86,8 @@ def _job(case: Case, folder: Path) -> Iterator[RunningJob]:
             yield _seen(f"127.0.0.1:{port}")
         finally:
             for rank in ranks:
-                rank.kill()
+                with suppress(ProcessLookupError):
+                    os.killpg(rank.pid, signal.SIGKILL)  # and its children
                 rank.wait(10)
 
 
