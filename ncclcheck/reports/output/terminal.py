@@ -10,6 +10,7 @@ from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.judgement.rule import FAMILIES
 from ncclcheck.reports.subjects.data import dataset_text
 from ncclcheck.reports.subjects.job import trial_text
+from ncclcheck.reports.subjects.live import running_text
 from ncclcheck.reports.subjects.logs import answer, story_text
 from ncclcheck.reports.subjects.logs.logged import SYMPTOMS
 from ncclcheck.reports.subjects.training import steps_text
@@ -38,7 +39,8 @@ def text(document: Document, style: Style) -> str:
         dataset_text.text(document, style.width),
         steps_text.text(document, style.width),
         story_text.text(document, style.width),
-        _families(document, style),
+        running_text.text(document, style.width),
+        _families(document, style) if document.command != "hang" or style.verbose else "",
         *(block_text.text(one, style) for one in _blocks(document, style) if _told(one, document, style)),
         recommend_text.text(document, style.width, verbose=style.verbose),
         _end(document, style),

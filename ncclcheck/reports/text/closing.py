@@ -10,6 +10,7 @@ from ncclcheck.reports.judgement.findings import Culprit, State, Where
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.subjects.failures import silent
 from ncclcheck.reports.subjects.job import trial
+from ncclcheck.reports.subjects.live import running_text
 from ncclcheck.reports.subjects.logs import story_text
 from ncclcheck.reports.text.fold import fold_names, fold_some
 
@@ -68,6 +69,8 @@ def _decision(document: Document) -> str:
         return f"Not finished: {_SIGNALS.get(number, f'signal {number}')} ended it; what was gathered is above."
     if document.command == "logs":
         return story_text.decision(document)
+    if document.command == "hang":
+        return running_text.decision(document)
     if any(v.state is State.FAIL for v in document.verdicts):
         return f"Not ready: fix {_first_failed(document)} first."
     if document.state == "incomplete":

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from ncclcheck.probes.facts import Interface, Node, Unread, at, value_or, variables
 from ncclcheck.reports.judgement.jsondoc import Document
+from ncclcheck.reports.subjects.live import running_text
 from ncclcheck.reports.subjects.logs import story_text
 from ncclcheck.reports.subjects.nccl import carrying
 from ncclcheck.reports.subjects.nccl.choice import Choice, gloo_choice, nccl_choice
@@ -23,7 +24,7 @@ _SHOWN = ("NCCL_", "TORCH_NCCL_", "TORCH_GLOO_", "GLOO_", "PET_", "CUDA_VISIBLE_
 
 def head(document: Document) -> str:
     """What ran, on what, and which launcher was chosen by what."""
-    if document.command == "logs":
+    if document.command in ("logs", "hang"):
         return title(document)
     return f"{title(document)}   launcher {document.job.launcher}: {document.job.chosen_by}"
 
@@ -33,6 +34,8 @@ def title(document: Document) -> str:
     job = document.job
     if document.command == "logs":
         return f"ncclcheck {document.version}   logs   {story_text.size(document)}"
+    if document.command == "hang":
+        return f"ncclcheck {document.version}   hang   {running_text.size(document)}"
     names = fold_some([*(entry.name for entry in document.nodes), *job.missing])
     if job.simulated:
         where = f"{job.nodes_asked} nodes SIMULATED on this machine"

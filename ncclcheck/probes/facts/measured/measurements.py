@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from ncclcheck.probes.facts.data import DataReport, by_node
 from ncclcheck.probes.facts.guard.bounds import Amount
+from ncclcheck.probes.facts.live import Live
 from ncclcheck.probes.facts.log.logs import Logs
 from ncclcheck.probes.facts.measured.bench import Collective, Expectation, Soak, Startup, WrongResult
 from ncclcheck.probes.facts.measured.memory import JobMemory
@@ -55,6 +56,7 @@ class Measurements(Struct, frozen=True, kw_only=True):
     verified: Verified | None = None
     trial: Trial | None = None
     logs: Logs | None = None
+    live: list[Live] = field(default_factory=list)
 
 
 def together(parts: Sequence[Measurements]) -> Measurements:
