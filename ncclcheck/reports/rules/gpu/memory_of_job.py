@@ -155,8 +155,9 @@ def growth(cluster: Cluster) -> Iterator[Finding]:
     freed memory back (malloc_trim(3), glibc). Of rows up to 1 MiB: before and after the timed iterations, whose
     buffers are there beforehand; larger rows are left out, for their buffers are kept for later. Of a soak: the
     most that was held after any round of its first quarter against the least after any of its last, since a leak
-    only rises. More than 32 MiB in all (`MEM006.mib`) and 1 KiB an iteration is told. A leak of some hundred bytes
-    a call, as in NCCL from 2.27.3, shows only in a soak of hours.
+    only rises. Of training steps: what tensors that Python still reaches hold, where that is less; what kernels
+    keep compiled for shapes of their own is no leak. More than 32 MiB in all (`MEM006.mib`) and 1 KiB an iteration
+    is told. A leak of some hundred bytes a call, as in NCCL from 2.27.3, shows only in a soak of hours.
 
     ## Fix
     - **you** repeat with `--soak 300`: what goes on growing is a leak, what stops was a cache.

@@ -56,6 +56,15 @@ def builtin(cluster: Cluster) -> bool:
     return setup is not None and setup.model in BUILTIN and setup.data in BUILTIN
 
 
+def steps_itself(cluster: Cluster) -> bool:
+    """Whether the user gave a step of their own, which need not use the given loss."""
+    smoke = cluster.measurements.smoke
+    checks = smoke.checks if smoke else None
+    if checks is None:
+        return False
+    return checks.own_step is not None or any(one.check == "own_step" for one in checks.unchecked)
+
+
 def strategy(cluster: Cluster) -> str:
     """How the model was spread over ranks."""
     smoke = cluster.measurements.smoke
