@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Remedy, you
@@ -73,7 +74,7 @@ def _lack(event: LogEvent) -> tuple[str, list[Remedy]]:
     if have and want:
         return f"the CUDA toolkit is {have}, and torch was built with {want}", [
             you("Take a toolkit of torch's release, or a torch for this toolkit.",
-                f"export CUDA_HOME=/usr/local/cuda-{want}", "python -c 'import torch; print(torch.version.cuda)'")
+                f"export CUDA_HOME={quote(f'/usr/local/cuda-{want}')}", "python -c 'import torch; print(torch.version.cuda)'")
         ]  # fmt: skip
     if "home" in told:
         return "an extension is to be compiled, and no CUDA toolkit was found (CUDA_HOME)", [

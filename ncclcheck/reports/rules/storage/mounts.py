@@ -196,7 +196,7 @@ def _not_live(node: Node, disk: Nvme) -> Finding:
         owner="node",
         evidence=[seen(f"/sys/class/nvme/{disk.name}/state", disk.state)],
         fix=[
-            admin("See why, then reset or replace it.", f"dmesg | grep {disk.name}", "nvme list"),
+            admin("See why, then reset or replace it.", f"dmesg | grep -e {quote(disk.name)}", "nvme list"),
             you("Where the job keeps data there, leave the node out.", f"#SBATCH --exclude={node.name}"),
         ],
     )
