@@ -72,9 +72,10 @@ def _lack(event: LogEvent) -> tuple[str, list[Remedy]]:
         ]  # fmt: skip
     have, want = told.get("installed") or told.get("detected"), told.get("torch") or told.get("built")
     if have and want:
+        home = quote(f"/usr/local/cuda-{want}")
         return f"the CUDA toolkit is {have}, and torch was built with {want}", [
             you("Take a toolkit of torch's release, or a torch for this toolkit.",
-                f"export CUDA_HOME={quote(f'/usr/local/cuda-{want}')}", "python -c 'import torch; print(torch.version.cuda)'")
+                f"export CUDA_HOME={home}", "python -c 'import torch; print(torch.version.cuda)'")
         ]  # fmt: skip
     if "home" in told:
         return "an extension is to be compiled, and no CUDA toolkit was found (CUDA_HOME)", [
