@@ -23,6 +23,7 @@ Begin with:
   ncclcheck bench --nodes 2        a real job on two simulated nodes of this machine
   ncclcheck bench --hosts a,b      the same on two machines, by ssh
   ncclcheck logs train.log         the cause, out of the log of a job that died
+  ncclcheck script train.py        what would hang or go wrong, read in the training script
   ncclcheck preflight -- COMMAND   in a job script: start COMMAND where all is well
 
 \b
@@ -35,7 +36,7 @@ Exit codes:
 """
 
 
-_COMMANDS = ("env", "bench", "data", "smoke", "preflight", "logs", "report", "explain")
+_COMMANDS = ("env", "bench", "data", "smoke", "preflight", "logs", "script", "report", "explain")
 
 
 class _Group(click.Group):

@@ -55,8 +55,9 @@ def judge(cluster: Cluster, rules: Iterable[Rule] | None = None) -> list[Verdict
 
 
 def _of(cluster: Cluster) -> list[Rule]:
-    """Of logs nothing but what they say is judged: there is no node of which a site could require anything."""
-    return [rule for rule in all_rules() if cluster.command != "logs" or rule.code.startswith(("LOG", "RUN"))]
+    """Of files nothing but what they say is judged: there is no node of which a site could require anything."""
+    judged = {"logs": ("LOG", "RUN"), "script": ("SCR", "RUN")}.get(cluster.command, "")
+    return [rule for rule in all_rules() if rule.code.startswith(judged)]
 
 
 def _covers(cluster: Cluster) -> set[str]:

@@ -29,6 +29,7 @@ FAMILIES = {
     "DAT": "data",
     "TRN": "training",
     "LOG": "logs",
+    "SCR": "script",
     "RUN": "run",
 }
 
