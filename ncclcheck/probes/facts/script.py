@@ -73,7 +73,7 @@ class ScriptFile(Struct, frozen=True, kw_only=True):
     modules: list[str] = field(default_factory=list)
 
 
-class Script(Struct, frozen=True, kw_only=True):
+class Script(Struct, frozen=True, kw_only=True, dict=True):  # its __dict__: what reports derive from it
     """A script, what it imports from its own folder, and the arguments that it is started with."""
 
     files: list[ScriptFile] = field(default_factory=list)

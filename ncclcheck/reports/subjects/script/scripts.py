@@ -83,20 +83,29 @@ def by_rank(call: Call) -> Guard | None:
 
 def in_function(script: Script, function: str) -> list[Call]:
     """The calls that stand in it, as written."""
-    return [call for call in script.calls if call.function == function]
+    return _by_function(script).get(function, [])
+
+
+def _by_function(script: Script) -> dict[str, list[Call]]:
+    """Made once: a repository has ten thousand functions."""
+    held: dict[str, list[Call]] = script.__dict__.setdefault("by_function", {})
+    if not held:
+        for call in script.calls:
+            held.setdefault(call.function, []).append(call)
+    return held
 
 
 def on_all_ranks(script: Script) -> set[str]:
     """Functions that every rank runs, as far as can be followed from the first line."""
-    inside: dict[str, list[Call]] = {}
-    for call in script.calls:
-        inside.setdefault(call.function, []).append(call)
+    inside = _by_function(script)
     found = {f"{file.name}:" for file in script.files}
     waiting = [*found]
     while waiting:
         for call in inside.get(waiting.pop(), []):
             if sure(call):
-                new = {call.name, f"{call.name}.__init__", *_started(call)} & {*inside} - found
+                new = {
+                    one for one in (call.name, f"{call.name}.__init__", *_started(call)) if one in inside
+                } - found
                 found |= new
                 waiting += new
     return found
@@ -127,6 +136,14 @@ def _entered(script: Script, function: str, deep: int) -> str:
     """A collective that a function of the script enters whoever calls it."""
     if ":" not in function or not deep:
         return ""
+    held: dict[str, str] = script.__dict__.setdefault("entered", {})
+    if function not in held:
+        held[function] = ""  # a function that calls itself
+        held[function] = _entered_in(script, function, deep)
+    return held[function]
+
+
+def _entered_in(script: Script, function: str, deep: int) -> str:
     for call in in_function(script, function):
         if any(guard.kind not in ("main", "group") for guard in call.guards) or _has_group(call):
             continue
