@@ -19,9 +19,11 @@ from ncclcheck.probes.logs.match import Matcher, Pattern
 from ncclcheck.probes.logs.nccl_lines.calls import Call, Calls
 from ncclcheck.probes.logs.nccl_lines.records import Communicator, End, Log, Process
 from ncclcheck.probes.logs.signs.failure_words import complains, ended_badly
+from ncclcheck.probes.logs.signs.progress import advances
 from ncclcheck.probes.logs.tracebacks import BEGIN, Tracebacks, Writer
 
 _MOST_EVENTS = 50_000
+_TAIL = 40  # lines: some steps, as they are printed between other lines
 _MOST_OF_A_SIGN = 5  # of one process
 _MOST_CONNECTIONS, _CONNECTION = 65536, 512
 _MOST_GROUPS, _MOST_IN_A_GROUP = 65536, 4096
@@ -103,6 +105,7 @@ class _File:
     records: int = 0
     operations: int = 0
     last_record: int = 0
+    advanced: int = 0
     familiar: bool = False
     time: float | None = None
     stamp: str = ""
@@ -173,15 +176,25 @@ class Reading:
         self._files.append(_File(name, empty_folder=True))
 
     def _block(self, here: _File, block: bytes) -> None:
+        """What is said often is passed over within a part: the last lines are one, to know how far a job came."""
+        block = block.removesuffix(b"\n")
+        *most, tail = block.rsplit(b"\n", _TAIL)
+        last = b"\n".join((*most[1:], tail))
+        for part in (most[0], last) if most else (last,):
+            self._part(here, part)
+
+    def _part(self, here: _File, block: bytes) -> None:
         matcher = self._matcher
         matcher.again()
         here.familiar = here.familiar or _is_familiar(block)
-        block, bars = block.removesuffix(b"\n"), b"\r" in block
+        bars = b"\r" in block
         operations, matcher.every = here.operations, here.wants_next
         for number, line, shape, at in matcher.worth_reading(block, here.lines + 1):
             if bars and b"\r" in (line := line.rstrip(b"\r")):  # progress bars are one line to an editor
-                for part in line.split(b"\r"):
+                parts = line.split(b"\r")
+                for part in parts:
                     self._line(here, part, number)
+                here.advanced = number if advances(parts) else here.advanced
                 matcher.every = here.wants_next
                 continue
             if line[10:11] in _STAMPED and line[4:5] == b"-" and line[:4].isdigit():
@@ -383,6 +396,7 @@ class Reading:
                     records=one.records,
                     operations=one.operations,
                     last_record=one.last_record,
+                    advanced=one.advanced,
                     familiar=one.familiar,
                     problem=one.problem,
                     empty_folder=one.empty_folder,

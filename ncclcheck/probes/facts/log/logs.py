@@ -13,7 +13,8 @@ class LogFile(Struct, frozen=True, kw_only=True):
     """One file that was read. problem: why it was not, or not to its end. empty_folder: it is one, and no file.
 
     records: lines that NCCL wrote; operations: of these the ones that tell of a single collective.
-    last_record: the number of the last line that NCCL wrote. familiar: NCCL, torch or a launcher is named in it.
+    last_record: the number of the last line that NCCL wrote. advanced: of the last on which a progress bar went on
+    by some steps. familiar: NCCL, torch or a launcher is named in it.
     """
 
     name: str
@@ -22,6 +23,7 @@ class LogFile(Struct, frozen=True, kw_only=True):
     records: Whole = 0
     operations: Whole = 0
     last_record: Whole = 0
+    advanced: Whole = 0
     familiar: bool = False
     problem: str = ""
     empty_folder: bool = False

@@ -12,8 +12,19 @@ _BEFORE = re.compile(
 )
 
 
+# A bar that is drawn once more when its process ends has not advanced; five steps are work.
+_BAR = re.compile(rb"%\|[^|]{0,300}\| {0,3}(\d{1,9})/\d{1,10} \[")
+_STEPS = 5
+
+
 def _works(text: str) -> bool:
     return _BEFORE.search(text) is None
+
+
+def advances(parts: list[bytes]) -> bool:
+    """Whether a progress bar that is drawn again and again on one line advances by some steps."""
+    steps = [int(found[1]) for part in parts if (found := _BAR.search(part[:400]))]
+    return bool(steps) and max(steps) - steps[0] >= _STEPS and _works(parts[-1][:400].decode(errors="replace"))
 
 
 SIGNS = (

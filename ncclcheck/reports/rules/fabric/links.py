@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from ncclcheck.probes.facts import Cluster, Node, PciDevice, Unread, value_or
+from ncclcheck.probes.facts import Cluster, Node, PciDevice, Unread, at, value_or
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, note, seen, warn
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import carrying, wiring
@@ -136,7 +136,7 @@ def slots(cluster: Cluster) -> Iterator[Finding]:
     percent = cluster.policy.thresholds.get("FAB004.percent", 90.0)
     judged = False
     for node, taken in carrying.using(cluster):
-        if wiring.is_virtual(node) is not False:
+        if wiring.is_virtual(node) is not False or _is_gb10(node):
             continue
         by_name = {one.name: one for one in wiring.functions(node)}
         needs: dict[str, tuple[float, list[str]]] = {}
@@ -151,6 +151,11 @@ def slots(cluster: Cluster) -> Iterator[Finding]:
                 yield _narrow(node, names, carried, total)
     if not judged:
         raise NothingToJudge("no HCA on bare metal whose slot is seen")
+
+
+def _is_gb10(node: Node) -> bool:
+    """DGX Spark and its like: one port of 200 Gb/s is two functions of four lanes each, which share its data."""
+    return any("GB10" in value_or(card.model, "").split()[-1:] for card in value_or(at(node, "gpus.cards"), []))
 
 
 def _once_a_port(node: Node, ports: Sequence[UsedPort]) -> list[UsedPort]:

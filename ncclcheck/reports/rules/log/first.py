@@ -254,8 +254,10 @@ def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
     if not stuck:
         yield fine(Where(), f"{len(began)} processes came through NCCL's initialisation")
         return
-    if len(stuck) < len(began) and not errors(logs):
-        told = f"of {len(stuck)} processes the end of NCCL's initialisation was not told; others came through"
+    worked = said(logs, "nccl-tests-ended")
+    if (worked or len(stuck) < len(began)) and not errors(logs):
+        others = "its results follow" if worked else "others came through"
+        told = f"of {len(stuck)} processes the end of NCCL's initialisation was not told; {others}"
         yield note(Where(), told, why="It ends on all ranks together; their lines may have gone elsewhere.")
         return
     missing = _missing(logs)

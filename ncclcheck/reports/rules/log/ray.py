@@ -180,7 +180,8 @@ def mpi_starts(logs: Logs) -> Iterator[Finding]:
     ## Source
     Open MPI documentation, Launching MPI jobs (FAQ); MPICH documentation, Hydra; srun(1), --mpi.
     """
-    if found := in_order(said(logs, "mpi-not-started")):
+    started = any(one.completed for one in logs.processes)  # then it is a complaint that MPI went on after
+    if not started and (found := in_order(said(logs, "mpi-not-started"))):
         yield cause(
             found,
             f"MPI did not start: {found[0].text.strip()[:120]}",

@@ -229,12 +229,12 @@ def forced_nvls(cluster: Cluster) -> Iterator[Finding]:
 def without_cumem(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    NCCL_CUMEM_ENABLE=0, alone or together with NCCL_NVLS_ENABLE=1 or NCCL_MNNVL_ENABLE=1.
+    NCCL_CUMEM_ENABLE=0, alone or together with NCCL_MNNVL_ENABLE=1.
 
     ## Why it matters
     It came into scripts because NCCL 2.19 took more memory with CUDA graphs, which 2.22.3 fixed. NVLink between
-    machines (GB200, GB300), NVLink SHARP and registered windows need that kind of memory: with 0 they are off, as
-    was found on GB300.
+    machines (GB200, GB300) and registered windows need that kind of memory: with 0 they are off, as was found on
+    GB300. NVLink SHARP within a node does not ask for it (src/transport/nvls.cc of 2.21 to 2.28).
 
     ## How we know
     The values as NCCL parses them. Alone it is a note.
@@ -248,10 +248,10 @@ def without_cumem(cluster: Cluster) -> Iterator[Finding]:
     for found in nodes_with(cluster, "NCCL_CUMEM_ENABLE"):
         if found.number("NCCL_CUMEM_ENABLE") != 0:
             continue
-        asked = [name for name in ("NCCL_NVLS_ENABLE", "NCCL_MNNVL_ENABLE") if found.number(name) == 1]
+        asked = ["NCCL_MNNVL_ENABLE"] if found.number("NCCL_MNNVL_ENABLE") == 1 else []
         evidence = found.evidence("NCCL_CUMEM_ENABLE", *asked)
         fix = [you("Remove it.", "unset NCCL_CUMEM_ENABLE")]
-        why = "NVLink between machines, NVLink SHARP and registered windows are off with it."
+        why = "NVLink between machines and registered windows are off with it."
         if asked:
             what = f"NCCL_CUMEM_ENABLE=0 turns off what {' and '.join(asked)} asks for"
             yield warn(found.where, what, why=why, owner="job", evidence=evidence, fix=fix)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 
 from msgspec.structs import replace
@@ -18,6 +19,9 @@ _WORK = (
     "osu-header",
     "work-goes-on",
 )  # goes on beside a rank that has failed, and with wrong results
+_TRAINED = re.compile(
+    r"(?i)\btraining (?:is )?(?:complete|finished|done)|\.fit` stopped|'train_runtime'|finished training"
+)
 _LINES = 10  # a step that was under way may be printed after the failure of another rank
 ENDS = frozenset(CONSEQUENCES) - AT_THE_END - {"propagated", "flushed"} | {
     *("worker-failed", "worker-signalled", "root-cause-exit", "srun-task-exit"),
@@ -61,6 +65,19 @@ class Ending:
         return bool(last) and all(self.proof.get(file, 0) > line for file, line in last)
 
     @cached_property
+    def _advanced(self) -> dict[str, int]:
+        """File -> the last line on which a bar advanced, where one process alone writes: it went on itself."""
+        logs = self._logs
+        alone = not logs.processes and logs.world in (None, 1) and not any(one.rank for one in logs.events)
+        return {one.name: one.advanced for one in logs.files} if alone else {}
+
+    @cached_property
+    def trained(self) -> dict[str, int]:
+        """File -> the line that says that the training was finished."""
+        ends = (one for one in self._logs.events if one.sign == "ended-well" and _TRAINED.search(one.text))
+        return {one.file: one.line for one in ends}
+
+    @cached_property
     def _sound(self) -> bool:
         """Whether all ranks were heard of and came through NCCL's start, and no line tells of a failure."""
         logs = self._logs
@@ -81,12 +98,17 @@ class Ending:
         """The same by results and requests: enough for a line that is only a complaint."""
         return self._shown(*_PROOF, *_WORK)
 
-    def _shown(self, *signs: str) -> dict[str, int]:
-        shown: dict[str, int] = {}
+    @cached_property
+    def just_after(self) -> dict[str, int]:
+        """The same up to the very next line: enough where the process that complains is not said to have ended."""
+        return self._shown(*_PROOF, *_WORK, late=0)
+
+    def _shown(self, *signs: str, late: int = _LINES) -> dict[str, int]:
+        shown = {**self._advanced}
         for sign in signs:
-            late = _LINES if sign.endswith("goes-on") else 0
+            before = late if sign.endswith("goes-on") else 0
             for file, line in self._last.get(sign, {}).items():
-                shown[file] = max(shown.get(file, 0), line - late)
+                shown[file] = max(shown.get(file, 0), line - before)
         return shown
 
     @cached_property
