@@ -65,6 +65,13 @@ def one_writer(script: Script) -> Iterator[Finding]:
             )
 
 
+def _is_path(call: Call) -> bool:
+    """One path on all ranks; a buffer in memory is none."""
+    return not {"1", "f"} & {*call.by_rank} and not re.search(
+        r"mem|buf|bytes|stream", call.arguments.get("1", ""), re.I
+    )
+
+
 def _on_rank_0(script: Script, call: Call) -> Remedy:
     text = "Save on rank 0 only."
     line = line_of(script, call.file, call.line)
