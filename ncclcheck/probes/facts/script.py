@@ -68,7 +68,7 @@ class ScriptFile(Struct, frozen=True, kw_only=True):
 
     name: str
     problem: str = ""
-    lines: dict[int, str] = field(default_factory=dict)
+    lines: dict[str, str] = field(default_factory=dict)
     words: list[str] = field(default_factory=list)
     modules: list[str] = field(default_factory=list)
 

@@ -85,13 +85,13 @@ def _file(source: Source, calls: Sequence[Call]) -> ScriptFile:
     )
 
 
-def _lines(lines: Sequence[str], calls: Sequence[Call]) -> dict[int, str]:
+def _lines(lines: Sequence[str], calls: Sequence[Call]) -> dict[str, str]:
     kept: set[int] = set()
     for call in calls:
         if _LOOKED_AT.search(call.name):
             kept |= {*range(call.first - _AROUND, call.last + _AROUND + 1)}
             kept |= {at for loop in call.loops for at in range(loop.line - _AROUND, loop.line + _AROUND + 2)}
-    return {at: lines[at - 1] for at in sorted(kept) if 1 <= at <= len(lines)}
+    return {str(at): lines[at - 1] for at in sorted(kept) if 1 <= at <= len(lines)}
 
 
 @dataclass

@@ -167,8 +167,7 @@ def here(call: Call) -> Where:
 
 def written(script: Script, call: Call) -> Evidence:
     """The line itself."""
-    lines = next((file.lines for file in script.files if file.name == call.file), {})
-    return seen(call.place, lines.get(call.line, call.name).strip()[:200])
+    return seen(call.place, (line_of(script, call.file, call.line) or call.name).strip()[:200])
 
 
 def edited(script: Script, text: str, file: str, change: Mapping[int, str | None] | None) -> Remedy:
@@ -179,7 +178,8 @@ def edited(script: Script, text: str, file: str, change: Mapping[int, str | None
 
 def _diff(script: Script, file: str, change: Mapping[int, str | None]) -> str:
     """A unified diff of one hunk; empty where a line is not known, or could not be pasted as it is."""
-    lines = next((one.lines for one in script.files if one.name == file), {})
+    kept = next((one.lines for one in script.files if one.name == file), {})
+    lines = {int(at): line for at, line in kept.items() if at.isdecimal()}
     if not change or any(at not in lines for at in change):
         return ""
     first, last = min(change), max(change)
@@ -206,7 +206,7 @@ def _diff(script: Script, file: str, change: Mapping[int, str | None]) -> str:
 
 def line_of(script: Script, file: str, at: int) -> str:
     """A line as written; empty where it was not kept."""
-    return next((one.lines.get(at, "") for one in script.files if one.name == file), "")
+    return next((one.lines.get(str(at), "") for one in script.files if one.name == file), "")
 
 
 def indent(line: str) -> str:
