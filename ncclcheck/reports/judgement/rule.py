@@ -30,6 +30,7 @@ FAMILIES = {
     "TRN": "training",
     "LOG": "logs",
     "HNG": "hang",
+    "SCR": "script",
     "RUN": "run",
 }
 

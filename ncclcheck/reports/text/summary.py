@@ -24,7 +24,7 @@ _SHOWN = ("NCCL_", "TORCH_NCCL_", "TORCH_GLOO_", "GLOO_", "PET_", "CUDA_VISIBLE_
 
 def head(document: Document) -> str:
     """What ran, on what, and which launcher was chosen by what."""
-    if document.command in ("logs", "hang"):
+    if document.command in ("logs", "hang", "script"):
         return title(document)
     return f"{title(document)}   launcher {document.job.launcher}: {document.job.chosen_by}"
 
@@ -36,6 +36,10 @@ def title(document: Document) -> str:
         return f"ncclcheck {document.version}   logs   {story_text.size(document)}"
     if document.command == "hang":
         return f"ncclcheck {document.version}   hang   {running_text.size(document)}"
+    if document.command == "script":
+        files = document.measurements.script.files if document.measurements.script else []
+        more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+        return f"ncclcheck {document.version}   script   {files[0].name if files else ''}{more}"
     names = fold_some([*(entry.name for entry in document.nodes), *job.missing])
     if job.simulated:
         where = f"{job.nodes_asked} nodes SIMULATED on this machine"

@@ -21,6 +21,7 @@ from ncclcheck.probes.facts.measured.transport import Diagnostics, Interruptions
 from ncclcheck.probes.facts.measured.trial import Trial
 from ncclcheck.probes.facts.measured.verified import Verified
 from ncclcheck.probes.facts.reach import NodeReach, NoDoor
+from ncclcheck.probes.facts.script import Script
 from ncclcheck.probes.facts.training import Checks, Saves, Side, Smoke
 
 
@@ -57,6 +58,7 @@ class Measurements(Struct, frozen=True, kw_only=True):
     trial: Trial | None = None
     logs: Logs | None = None
     live: list[Live] = field(default_factory=list)
+    script: Script | None = None
 
 
 def together(parts: Sequence[Measurements]) -> Measurements:
