@@ -7,7 +7,7 @@ import re
 from ncclcheck.probes.facts import LogEvent
 
 _FOLLOWS = re.compile(
-    r"ChildFailedError|Rendezvous\w{0,20}Error|"
+    r"ChildFailedError|CheckpointException ranks:|Rendezvous\w{0,20}Error|"
     r"Caught \w{1,80} in (?:DataLoader worker process|pin memory thread|replica) |"
     r"SignalException|KeyboardInterrupt|SystemExit|DistNetworkError|DistStoreError|"
     r"DistBackendError|ncclRemoteError|Connection (?:closed|reset) by|Broken pipe|[Ss]ocket [Tt]imeout|"
@@ -78,7 +78,6 @@ HARMLESS = {
 
 
 def follows(event: LogEvent) -> bool:
-    """Whether an exception only passes on what happened elsewhere, or what other lines have said; or only warns."""
-    if event.fields.get("type", "").endswith("Warning"):
-        return True
-    return _FOLLOWS.search(f"{event.fields.get('type', '')}: {event.fields.get('text', '')}") is not None
+    """Whether an exception only passes on what happened elsewhere or was said, or only warns."""
+    kind = event.fields.get("type", "")
+    return kind.endswith("Warning") or _FOLLOWS.search(f"{kind}: {event.fields.get('text', '')}") is not None
