@@ -58,7 +58,7 @@ def judge(cluster: Cluster, rules: Iterable[Rule] | None = None) -> list[Verdict
 
 
 def _of(cluster: Cluster) -> list[Rule]:
-    """Of logs, of a script and of a job that hangs nothing else is judged: no node is there to require anything of."""
+    """Of logs, a script and a job that hangs nothing else is judged: no node is there to require anything of."""
     own = _OF_A_COMMAND.get(cluster.command)
     return [
         rule for rule in all_rules() if (rule.code.startswith(own) if own else rule.family not in _OF_ONE_ALONE)

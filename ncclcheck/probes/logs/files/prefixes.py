@@ -30,7 +30,7 @@ _FORMS = (
     r"(?P<task>pid=\d{1,10}(?:, ip=(?P<host>[\w.:]{1,64}))?)\)\s",
     r"\[(?P<task>pod/[\w.-]{1,253}/[\w.-]{1,63})\]\s",  # kubectl logs --prefix
     r"(?P<task>[\w.-]{1,128})\s+(?:\|\s|\[std(?:out|err)\] )",  # docker compose, launchers of models
-    r"(?P<host>(?=[a-z-]{0,60}\d)[a-z][a-z0-9.-]{0,62}): (?!error)",  # pdsh, DeepSpeed
+    r"(?P<host>(?=[a-z-]{0,60}\d)[a-z][a-z0-9.-]{0,62}|\d{1,3}(?:\.\d{1,3}){3}): (?!error)",  # pdsh, DeepSpeed
 )
 _NUMBERED = (re.sub(r"\?P<(\w+)>", rf"?P<\1_{number}>", form) for number, form in enumerate(_FORMS))
 _ONE = re.compile("|".join(_NUMBERED))  # one search is faster than ten

@@ -94,8 +94,10 @@ SIGNS = (
     ),
     Sign(
         "ended-by-order",
-        r"Received (?:Signals\.)?(?P<signal>SIG\w{2,6}|\d{1,2}) death signal, shutting down workers|^KeyboardInterrupt\b",
+        r"Received (?:Signals\.)?(?P<signal>SIG\w{2,6}|\d{1,2}) death signal, shutting down workers|^KeyboardInterrupt\b"
+        r"|process received (?P<caught>SIGINT), exiting",
         (
+            "[2026-03-01 10:00:00,100] [INFO] [launch.py:324:sigkill_handler] Main process received SIGINT, exiting",
             "W1109 22:47:01.300000 771 torch/distributed/elastic/agent/server/api.py:719] Received Signals.SIGINT death signal, shutting down workers",
         ),
     ),

@@ -47,6 +47,19 @@ _COLLECTIVE = re.compile(
     r"distributed_c10d|rendezvous\.py|torch/distributed|_sync|barrier|all_?reduce"
     r"|all_?gather|broadcast"
 )
+_TASK_FAILED = (
+    "srun-task-exit",
+    "worker-failed",
+    "worker-signalled",
+    "root-cause-exit",
+    "oom-killed",
+    "ended-badly",
+)
+_SOON = 30  # lines: the traceback of an interrupt; a next training prints more at its start
+_SERVES = re.compile(r"startup complete|HTTP/|prompt throughput|(?:Decode|Prefill) batch")
+_CANCELLED = re.compile(
+    r"(?P<what>JOB|STEP) (?P<job>[\w.+]{1,30}) ON (?P<node>\S{1,200}) CANCELLED AT \S{1,40} \*\*\*"
+)
 _SIGNALS = {"1": "SIGHUP", "15": "SIGTERM", "10": "SIGUSR1", "12": "SIGUSR2"}
 
 
@@ -107,7 +120,9 @@ def not_ended_from_outside(logs: Logs) -> Iterator[Finding]:
     ## How we know
     Slurm's "CANCELLED ... DUE TO TIME LIMIT", "DUE TO PREEMPTION" or "DUE TO JOB REQUEUE"; torchrun's "Received
     SIGTERM death signal": a time limit, `scancel`, a preemption, or a lost ssh session (SIGHUP). A SIGINT is
-    Ctrl-C: a note where steps or results were told before it; else the job may have hung, and it is not known.
+    Ctrl-C: a note where the work was done or a server was stopped; else it was not finished, and without a step
+    before it the job may have hung: it is not known. Slurm's "JOB ... CANCELLED AT" without a reason is scancel,
+    by a person or a program; of a step it is Slurm's answer to a task that failed, where one did.
 
     ## Fix
     - **you** ask for more time (`sbatch --time`), write checkpoints before it is over
@@ -147,6 +162,8 @@ def not_ended_from_outside(logs: Logs) -> Iterator[Finding]:
                 ),
             ],
         )
+    elif cancelled := _cancelled(logs):
+        yield _by_scancel(cancelled)
     elif ordered := [] if errors(logs) else said(logs, "ended-by-order") or hung_up(logs):
         signal = ordered[0].fields.get("signal", "SIGINT")
         if signal in ("SIGINT", "2"):
@@ -165,11 +182,55 @@ def not_ended_from_outside(logs: Logs) -> Iterator[Finding]:
         )
 
 
+def _cancelled(logs: Logs) -> list[LogEvent]:
+    """Where Slurm cancelled the job without a reason, and nothing had failed before."""
+    told = [one for one in in_order(said(logs, "step-cancelled")) if _CANCELLED.search(one.text)]
+    if errors(logs) or not told:
+        return []
+    whole = [one for one in told if "JOB " in one.text]
+    return whole or ([] if said(logs, *_TASK_FAILED) else told)
+
+
+def _by_scancel(cancelled: list[LogEvent]) -> Finding:
+    """The last one counts: a log may hold several jobs."""
+    found = _CANCELLED.search(cancelled[-1].text)
+    job, node = (found["job"], found["node"]) if found else ("", "")
+    return cause(
+        cancelled[-1:],
+        f"Slurm cancelled job {job.partition('.')[0]} on {node}, as a person, an administrator or a program asked",
+        why="Slurm gives no reason (time limit, preemption, node failure), and nothing in these lines failed "
+        "before it; what ranks print afterwards says nothing.",
+        owner="job",
+        fix=[
+            you(
+                "Confirm: who cancelled it (CANCELLED by UID).",
+                "sacct -j JOB -o State%30,ExitCode,Elapsed,Timelimit",
+            )
+        ],
+    )
+
+
+def _was_done(logs: Logs, ordered: list[LogEvent]) -> bool:
+    """Whether a server was stopped, or what ended well right before: a script may begin its next training."""
+    done, served = said(logs, "ended-well"), said(logs, "work-goes-on", "ended-well")
+    last = max(one.order for one in ordered)
+    return any(_SERVES.search(one.text) for one in served) or any(one.order > last - _SOON for one in done)
+
+
 def _interrupted(logs: Logs, ordered: list[LogEvent]) -> Finding:
-    """By Ctrl-C: of a job that had worked it is only worth knowing, else it may have hung, and where is told."""
-    what = "somebody ended the job with Ctrl-C (SIGINT)"
-    if said(logs, "ended-well", *_GONE_ON):
+    """By Ctrl-C: of work that was done or a server it is only worth knowing; else it was not finished, or hung."""
+    what = "the job was stopped by its user, with Ctrl-C (SIGINT)"
+    if _was_done(logs, ordered):
         return note(where(ordered[0]), what, evidence=lines(ordered))
+    if said(logs, *_GONE_ON):
+        return unknown(
+            where(ordered[0]),
+            f"{what}; it worked until then, and nothing failed before",
+            why="The work was not finished: no end of it is told.",
+            owner="job",
+            evidence=lines(ordered),
+            fix=[you("Start it anew, from its last checkpoint where there is one.")],
+        )
     stood = [one for one in ordered if "raised_at" in one.fields and not _IN_LAUNCHER.search(_stood(one))]
     if not stood:
         return unknown(

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from shlex import quote
 
 from ncclcheck.probes.facts import LogEvent, Logs
-from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, seen, you
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, admin, seen, you
 from ncclcheck.reports.rules.log.shm import host_memory_failures, may_be_of_host_memory
 from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said
 from ncclcheck.reports.subjects.logs.logged_node import cuda_errors, hosts, in_one_process, on, ranks
 from ncclcheck.reports.subjects.logs.machines import on_two_machines
-from ncclcheck.reports.subjects.logs.reported import version_seen
+from ncclcheck.reports.subjects.logs.reported import several_hosts, version_seen
 from ncclcheck.reports.subjects.nodes.xids import HARDWARE, LESSER, PROGRAM
 from ncclcheck.reports.text.fold import size
 
@@ -127,6 +128,7 @@ def ordinal(logs: Logs) -> Iterator[Finding]:
     ## Fix
     - **you** as many ranks on a node as GPUs: `torchrun --nproc-per-node=gpu`, `mpirun -npernode 8`,
       `srun --ntasks-per-node=8 --gpus-per-node=8`.
+    - **you** of several nodes: `set_device(LOCAL_RANK)`, never the rank of the whole job.
     - **you** where each rank has one visible GPU, `set_device(0)`; better let all ranks see all GPUs.
 
     ## Source
@@ -139,8 +141,9 @@ def ordinal(logs: Logs) -> Iterator[Finding]:
         what = (
             "a rank does not see the GPU of its neighbour"
             if by_nccl
-            else "more GPUs are asked for than can be seen"
+            else "a rank took a GPU by a number that its node does not have"
         )
+        by_world = not by_nccl and _several_nodes(logs, found)
         yield cause(
             found,
             f"{what}{on(where)} (invalid device ordinal)",
@@ -152,16 +155,29 @@ def ordinal(logs: Logs) -> Iterator[Finding]:
                     "nvidia-smi -L",
                     "env | grep -E 'CUDA_VISIBLE|LOCAL_RANK|SLURM_NTASKS_PER_NODE|OMPI_COMM_WORLD_LOCAL'",
                 ),
-                you(
-                    "Start as many ranks on a node as it has GPUs.",
-                    "torchrun --nproc-per-node=gpu ...",
-                    "mpirun -npernode 8 ...",
-                ),
-                you("Give the GPUs to the node, not to the task.", "srun --gpus-per-node=8 --gpu-bind=none ..."),
+                *([_LOCAL_RANK] if by_world else [_FEWER_RANKS, _TO_THE_NODE]),
             ],
             at=where,
             more=version_seen(logs, found[0]) if by_nccl else [],
         )
+
+
+_LOCAL_RANK = you(
+    "Select the GPU by the rank on the node, not by the one of the whole job (.cuda(rank), set_device(rank)).",
+    "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))",
+)
+_FEWER_RANKS = you(
+    "Start as many ranks on a node as it has GPUs.",
+    "torchrun --nproc-per-node=gpu ...",
+    "mpirun -npernode 8 ...",
+)
+_TO_THE_NODE = you("Give the GPUs to the node, not to the task.", "srun --gpus-per-node=8 --gpu-bind=none ...")
+_MOST_GPUS = 8  # of a node, as they are sold: a higher rank than that is on a second node
+
+
+def _several_nodes(logs: Logs, found: list[LogEvent]) -> bool:
+    """Whether the job has several nodes, as far as its lines tell: a second node's ranks begin above its GPUs."""
+    return several_hosts(logs) or any((one.rank or 0) >= _MOST_GPUS for one in found)
 
 
 @log_rule("LOG063", "GPU memory is sufficient")
@@ -216,6 +232,41 @@ _SHARED = you(
 )
 
 
+_NEIGHBOUR = re.compile(r"Process (\d{1,10}) has (\d[\d.]{0,9} [GM]iB) memory in use")
+_KEPT = re.compile(
+    r"allocated memory (\d[\d.]{0,9}) ([GM])iB is allocated by PyTorch.{0,99}?(\d[\d.]{0,9}) ([KGM])iB is reserved"
+)
+_GIB = {"K": 1 / 1024 / 1024, "M": 1 / 1024, "G": 1.0}
+_FRAGMENTED = 0.1  # of what is allocated: less is rounding of the allocator (2 % in sound trainings), no fragments
+_FRAGMENTS = you(
+    "Memory that torch keeps and does not use is in fragments.",
+    "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+)
+
+
+def _neighbour(found: list[LogEvent]) -> str:
+    """The other process that holds most of it, as the message names it."""
+    told = next((one for event in found if (one := _NEIGHBOUR.search(event.text))), None)
+    return f"{told[2]} of process {told[1]}" if told else ""
+
+
+def _less(logs: Logs, found: list[LogEvent]) -> Remedy:
+    """What frees memory, by the numbers of the message."""
+    told = next((one for event in found if (one := _KEPT.search(event.text))), None)
+    if told and float(told[3]) * _GIB[told[4]] > _FRAGMENTED * float(told[1]) * _GIB[told[2]]:
+        return _FRAGMENTS
+    places = (
+        one.fields.get("raised_at", "") + one.fields.get("raised_in", "") for one in said(logs, "python-error")
+    )
+    if any("vllm/" in place for place in places):
+        return you(
+            "Let the engine take less of the GPU, or go without CUDA graphs.",
+            "vllm serve MODEL --gpu-memory-utilization 0.8",
+            "vllm serve MODEL --enforce-eager",
+        )
+    return you("Let the program take less: a smaller batch or shorter sequences, activation checkpointing.")
+
+
 def _full(logs: Logs, where: Where, found: list[LogEvent]) -> Finding:
     by_program = any(event.sign in ("torch-gpu-memory", "torch-cuda-error") for event in found[:1])
     asked = next((event.fields["bytes"] for event in found if "bytes" in event.fields), "")
@@ -223,12 +274,19 @@ def _full(logs: Logs, where: Where, found: list[LogEvent]) -> Finding:
     much = wanted or (size(int(asked)) if asked else "")
     who = "the program" if by_program else "NCCL"
     others = [event for event in said(logs, "gpu-memory-of-others") if in_one_process(event, found)]
-    less = you("Let the program take less.", "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
+    less = _less(logs, found)
+    neighbour = _neighbour(found)
     room = you("Leave NCCL some GB, or let it take less.", "export NCCL_MAX_CTAS=8", "export NCCL_NVLS_ENABLE=0")
     return cause(
         found,
         f"the GPU of {ranks(found)}{on(where)} was full when {who} wanted {much or 'more'}"
-        + (", with memory of other processes on it" if others else ""),
+        + (
+            f", with {neighbour} on it"
+            if neighbour
+            else ", with memory of other processes on it"
+            if others
+            else ""
+        ),
         why="A rank that gets no memory ends, and all others with it.",
         owner="job",
         fix=[
@@ -236,7 +294,7 @@ def _full(logs: Logs, where: Where, found: list[LogEvent]) -> Finding:
                 "Confirm: memory in use just before, and by whom.",
                 "nvidia-smi --query-compute-apps=pid,used_memory --format=csv",
             ),
-            *([_SHARED] if others else []),
+            *([_SHARED] if others or neighbour else []),
             *((less, room) if by_program else (room, less)),
             *([_OR_HOST_MEMORY] if may_be_of_host_memory(logs, found[0]) else []),
         ],

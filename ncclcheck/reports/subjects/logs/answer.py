@@ -28,7 +28,7 @@ _NOTE_LINES = 2
 _TEXT = 40  # characters of a harmless line
 _FACTS_LINES = 2
 _FACTS = ("NCCL", "world", "nodes", "initialisation", "network")
-_ANY_EXCEPTION, _END_IS_SHOWN = "LOG004", "LOG007"
+_ANY_EXCEPTION, _FROM_OUTSIDE, _END_IS_SHOWN = "LOG004", "LOG006", "LOG007"
 _PLACE = re.compile(r"(.+):(\d+)")
 _STAMP = re.compile(  # of glog, before what torch says
     r"\[?[EWIF]\d{3,4} [\d:.]+ (?:\d+ )?[\w/]+\.(?:cpp|py|hpp):\d+\] (?:\[(?:PG ID|Rank)[^\]]*\] ?)*"
@@ -62,6 +62,9 @@ def shown(document: Document) -> Iterator[Block]:
     causes = [one.code for one in document.diagnosis.causes] if document.diagnosis else []
     exact = bool(causes) and causes[0] not in SYMPTOMS
     proofs: set[str] = set()
+    stopped = [block for block in blocks(document, [State.UNKNOWN]) if block.codes == [_FROM_OUTSIDE]]
+    failed = [*blocks(document, [State.FAIL])]
+    yield from [] if failed else stopped  # before what is only a risk
     for block in blocks(document, [State.FAIL, State.WARN]):
         code, sources = block.codes[0], {one.source for one in block.evidence if _PLACE.fullmatch(one.source)}
         if code == _ANY_EXCEPTION and sources and sources <= proofs:
@@ -70,7 +73,7 @@ def shown(document: Document) -> Iterator[Block]:
             proofs |= sources
             yield block
     for block in blocks(document, [State.UNKNOWN] if causes else [State.UNKNOWN, State.NOTE]):
-        if not (exact and block.codes == [_END_IS_SHOWN]):
+        if not (exact and block.codes == [_END_IS_SHOWN]) and (failed or block not in stopped):
             yield block
 
 

@@ -137,6 +137,13 @@ _FAMILIES = (
         you("Correct the path, without a slash at its end; or put it where all nodes see it."),
     ),
     _family(
+        r"(?i)free memory on device.{0,120}less than desired GPU memory utilization",
+        "Less of the GPU's memory is free than the engine was told to take: another process holds the rest.",
+        you("Confirm: who holds it.", "nvidia-smi --query-compute-apps=pid,used_memory --format=csv"),
+        you("End that process; or decrease the share that the engine takes, as it says.",
+            "vllm serve MODEL --gpu-memory-utilization 0.8"),
+    ),
+    _family(
         r"KV cache|cache blocks|max seq len|gpu_memory_utilization|mem-fraction-static|GPU memory utilization"
         r"|maximum model length",
         "After the weights too little of the GPU's memory is left for the cache of keys and values, or another "
@@ -375,6 +382,12 @@ _FAMILIES = (
         "A second job on the node has the same port, or an earlier one left a process.",
         you("Confirm: who listens.", "ss -ltnp | grep 29500"),
         you("Take another port.", "accelerate launch --main_process_port 29511 ...", "torchrun --standalone ..."),
+    ),
+    _family(
+        r"(?i)server (?:launch failed|(?:never|did not|not) (?:become|became|get|be)? ?ready|failed to start)",
+        "The launcher waited for a server that did not become ready: why is in the server's own log.",
+        you("Read the log that the server's process wrote, to its first exception."),
+        you("Or start the server by hand, with the same arguments, on the node where it was to run."),
     ),
     _family(
         r"server can't be reached|Failed to connect to .{0,60}server|Cannot connect to (?:the )?(?:vLLM|SGLang)",

@@ -33,7 +33,9 @@ def on(where: Where) -> str:
 
 def ranks(events: Iterable[LogEvent]) -> str:
     """How many processes said it, as far as they can be told apart: `1 rank`, `8 ranks`."""
-    number = len({(event.host, event.pid, event.rank) for event in events})
+    told = {(event.host, event.pid, event.rank) for event in events}
+    known = {one for one in told if one[1:] != (None, None)}  # a line without either repeats what one of them said
+    number = len(known or told)
     return "1 rank" if number < 2 else f"{number} ranks"
 
 

@@ -7,9 +7,9 @@ import re
 from ncclcheck.probes.facts import LogEvent
 
 _FOLLOWS = re.compile(
-    r"ChildFailedError|Rendezvous\w{0,20}Error|"
+    r"ChildFailedError|CheckpointException ranks:|Rendezvous\w{0,20}Error|"
     r"Caught \w{1,80} in (?:DataLoader worker process|pin memory thread|replica) |"
-    r"SignalException|KeyboardInterrupt|SystemExit|Warning$|DistNetworkError|DistStoreError|"
+    r"SignalException|KeyboardInterrupt|SystemExit|DistNetworkError|DistStoreError|"
     r"DistBackendError|ncclRemoteError|Connection (?:closed|reset) by|Broken pipe|[Ss]ocket [Tt]imeout|"
     r"NCCL (?:error|Error \d|communicator was aborted)|"
     r"Watchdog caught|RendezvousConnectionError|by signal: Terminated|"
@@ -78,5 +78,6 @@ HARMLESS = {
 
 
 def follows(event: LogEvent) -> bool:
-    """Whether an exception only passes on what happened elsewhere, or what other lines have said."""
-    return _FOLLOWS.search(f"{event.fields.get('type', '')}: {event.fields.get('text', '')}") is not None
+    """Whether an exception only passes on what happened elsewhere or was said, or only warns."""
+    kind = event.fields.get("type", "")
+    return kind.endswith("Warning") or _FOLLOWS.search(f"{kind}: {event.fields.get('text', '')}") is not None
