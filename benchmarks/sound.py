@@ -16,9 +16,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from tabulate import tabulate
 
@@ -26,8 +27,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from ncclcheck.reports.judgement.findings import State
 from ncclcheck.reports.judgement.jsondoc import Document, encode
-from tests.scenario import Outcome, Scenario
+from tests.lab import faults
+from tests.scenario import ALL, Outcome, Play, Scenario, Scene, nothing
 from tests.scenario_run import Labs
+from tests.scenarios_of_joins import six
 
 _ABOVE_NOTE = (State.FAIL, State.WARN, State.UNKNOWN)
 _LONGEST_S = 900
@@ -58,6 +61,10 @@ class Command:
     hosts: int
     argv: tuple[str, ...]
     limit: int = 300
+    launcher: Literal["ssh", "slurm", "join"] = "ssh"
+    typed: tuple[str, ...] = ()  # beside, on every host
+    late: str = ""  # the host on which it is started later
+    network: Play = nothing
 
 
 COMMANDS = (
@@ -66,6 +73,42 @@ COMMANDS = (
     Command("bench, 3 hosts", 3, ("bench", "--quick", "--nproc-per-node", "1")),
     Command("preflight, 3 hosts", 3, ("preflight", "--level", "quick")),
 )
+
+_QUICK = ("preflight", "--level", "quick")
+_BY_NAME = ("--rdzv-endpoint", "h1:29500")
+# Longer than a node of a join bears before it looks for node rank 0 elsewhere (launch/joining/follow.py: 8 s).
+_LATE_S = 14
+
+
+@contextmanager
+def _two_addresses(scene: Scene) -> Iterator[None]:
+    """A second subnet on every host's card."""
+    with ExitStack() as both:
+        for number, host in enumerate(scene.lab.hosts, 1):
+            one = f"10.79.0.{number}/24 dev eth0"
+            both.enter_context(faults.set_up(host, f"ip addr add {one}", f"ip addr del {one}"))
+        yield
+
+
+@contextmanager
+def _six(scene: Scene) -> Iterator[None]:
+    """No address of IPv4 on the cards, and names of IPv6."""
+    with six(*scene.lab.hosts), ExitStack() as without:
+        for host in scene.lab.hosts:
+            one = f"{host.address}/24 dev eth0"
+            without.enter_context(faults.set_up(host, f"ip addr del {one}", f"ip addr add {one}"))
+        yield
+
+
+JOINS = (
+    Command("join, 3 hosts", 3, _QUICK, launcher="join"),
+    Command("join, node 0 by name", 3, _QUICK, launcher="join", typed=_BY_NAME),
+    Command("join, node 0 late", 3, _QUICK, launcher="join", typed=_BY_NAME, late="h1"),
+    Command("join, a node late", 3, _QUICK, launcher="join", late="h3"),
+    Command("join, two addresses", 3, _QUICK, launcher="join", typed=_BY_NAME, network=_two_addresses),
+    Command("join, IPv6 only", 3, _QUICK, launcher="join", typed=_BY_NAME, network=_six),
+)
+SLURM = (Command("slurm, 3 hosts", 3, _QUICK, launcher="slurm"),)
 
 
 @contextmanager
@@ -87,7 +130,15 @@ def load(processes: int, seconds: float = _LONGEST_S) -> Iterator[None]:
 def scenario(command: Command) -> Scenario:
     """Hosts on which nothing is wrong."""
     return Scenario(
-        name=command.name, hosts=command.hosts, command=command.argv, exit_code=0, seconds=command.limit
+        name=command.name,
+        hosts=command.hosts,
+        command=command.argv,
+        exit_code=0,
+        seconds=command.limit,
+        launcher=command.launcher,
+        arguments={ALL: command.typed},
+        under={command.late: ("sh", "-c", f'sleep {_LATE_S}; exec "$@"', "sh")} if command.late else {},
+        fault=command.network,
     )
 
 
@@ -148,7 +199,7 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="where the documents of runs with complaints are kept")
     options = parser.parse_args()
     rows = []
-    commands = [one for one in COMMANDS if options.only in one.name]
+    commands = [one for one in (*COMMANDS, *JOINS, *SLURM) if options.only in one.name]
     with Labs() as labs:
         for burners in map(int, options.loads.split(",")):
             share = {one: len(range(i, options.runs, len(commands))) for i, one in enumerate(commands)}

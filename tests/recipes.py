@@ -433,6 +433,17 @@ def adversarial(model: nn.Module, batch: Batch, state: State) -> None:
         state[name].step()
 
 
+def noised(model: nn.Module, batch: Batch, state: State) -> None:
+    """Sound: its inputs are disturbed at random, by other numbers on each rank."""
+    if not state:
+        state["optimizer"] = torch.optim.SGD(model.parameters(), lr=0.1)
+    features, *rest = batch
+    loss = loss_of(model, (features + torch.randn_like(features), *rest))
+    state["optimizer"].zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    state["optimizer"].step()
+
+
 def logging(model: nn.Module, batch: Batch, state: State) -> None:
     """The mean loss over ranks is logged, on all of them."""
     if not state:

@@ -111,7 +111,7 @@ def _another_vlan(host: Host) -> Iterator[None]:
 
 
 @contextmanager
-def _six(*hosts: Host) -> Iterator[None]:
+def six(*hosts: Host) -> Iterator[None]:
     """All hosts are known by addresses of IPv6 alone."""
     known = {host.name: f"fd00:77::{host.address.rsplit('.', 1)[1]}" for host in hosts}
     for host in hosts:
@@ -133,7 +133,7 @@ def _six(*hosts: Host) -> Iterator[None]:
 def _no_neighbours(scene: Scene) -> AbstractContextManager[object]:
     """h2's firewall drops ICMP as of old, of IPv6 too."""
     drop = faults.filtered(scene["h2"], "input", "iifname eth0 meta l4proto ipv6-icmp drop")
-    return both(_six(*scene.lab.hosts), drop)
+    return both(six(*scene.lab.hosts), drop)
 
 
 @contextmanager

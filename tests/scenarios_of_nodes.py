@@ -88,7 +88,7 @@ _STARTS = (
         gate=True,
     ),
     Scenario(
-        name="no way to a host for ssh",
+        name="no route to a host for ssh",
         fault=lambda s: faults.cut_off(s["h3"], "mgmt0"),
         expect=(Expect(code="RUN001", node="h3", evidence="onnect", state=State.UNKNOWN),),
         exit_code=3,

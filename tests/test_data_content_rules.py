@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ncclcheck.probes.facts import Cluster, Measurements, Node
 from ncclcheck.probes.facts.data import Content, DataReport
@@ -16,6 +17,7 @@ from ncclcheck.probes.facts.data.content import (
     Fallback,
     Inherited,
     LeafKind,
+    NotFinite,
     Overwritten,
     Unreadable,
     Written,
@@ -40,6 +42,7 @@ WRONG = Contest(
 STUCK = Contest(workers=4, reads=900, stuck=["worker 1 gave no answer in 4 s\n"])
 OFFSET = Inherited(how="offset", what="/data/a.rec", index=3)
 HUNG = Unreadable(index=0, kind="hung", error="gave no answer in 4 s")
+NAN = NotFinite(leaf="0", count=2, nan=2, examples=[164, 165])
 CRASH = Unreadable(index=7, kind="signal", error="ended by SIGSEGV")
 GOOD: dict[str, Any] = {"indices": 64, "swept": 500, "leaves": [FIXED], "first_touch": CALM, "stress": CALM}
 
@@ -70,6 +73,10 @@ def test_a_sound_dataset_is_ok_everywhere() -> None:
     ("changes", "code", "state"),
     [
         ({"unreadable": [CRASH]}, "DAT002", "fail"),
+        ({"not_finite": [NAN]}, "DAT002", "warn"),
+        ({"not_finite": [replace(NAN, meant=True)]}, "DAT002", "note"),
+        ({"not_finite": [replace(NAN, nan=0)]}, "DAT002", "note"),
+        ({"not_finite": [replace(NAN, count=100)]}, "DAT002", "note"),
         ({"beyond": Beyond(length=500, end=505, told=False)}, "DAT002", "warn"),
         ({"beyond": Beyond(length=500, end=505, told=True)}, "DAT002", "note"),
         ({"stress": WRONG}, "DAT004", "fail"),

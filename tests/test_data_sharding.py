@@ -148,6 +148,7 @@ MOVED = IndexMap(compared=16, differing=16, moved=3, lengths=[100, 100])
 EXAMPLE = Differing(index=3, rank=1, leaf="x", one="1", other="2", there=9)
 STREAM = Stream(items=[50, 50], worker_items=[50, 50], ended=True, told_by=["0"], compared=50, workers=2)
 
+BARE = {"given": "tuple", "sampler": "RandomSampler"}  # a dataset and options, without a sampler of the user's
 ENDLESS = replace(STREAM, ended=False)
 
 
@@ -175,6 +176,8 @@ def account(**changes: object) -> Account:
         ("DAT016", {"account": account(distinct=84, read=84, slack=16)}, NOTE),
         ("DAT016", {"account": account(read=200, shared=100, everywhere=True)}, FAIL),
         ("DAT016", {"account": account(read=200, shared=100, everywhere=True), "given": "module"}, NOTE),
+        ("DAT016", {"account": account(read=200, shared=100, everywhere=True), **BARE}, NOTE),
+        ("DAT016", {"account": account(read=200, shared=100, everywhere=True), "given": "tuple"}, FAIL),
         ("DAT016", {"account": account(read=200, shared=100, everywhere=True), "wanted": 1}, NOTE),
         ("DAT016", {"account": None, "stream": replace(STREAM, between_ranks=50), "wanted": 1}, NOTE),
         ("DAT016", {"account": None, "stream": STREAM}, OK),

@@ -27,7 +27,7 @@ BY_A_PERSON = {
     "3 % of packets lost": _CABLE,
     "join: packets are lost from h2 to h3, and a job shows it": _CABLE,
     "cut off from the data network": _CABLE,
-    "no way to a host for ssh": _CABLE,
+    "no route to a host for ssh": _CABLE,
     "clock +90 s": _CLOCK,
     "clock -90 s": _CLOCK,
     "join: clock -90 s": _CLOCK,

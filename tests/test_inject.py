@@ -139,7 +139,7 @@ def test_a_late_rank_and_a_flipped_bit(ncclcheck: Command) -> None:
     text = ncclcheck("bench", "--from", "saved.json").out
     first, last = text.partition("\n\n")[0], " ".join(text.split())[-200:]
     assert "WITH INJECTED FAULTS slow-rank=2:30ms, corrupt=1" in " ".join(first.split())
-    assert last.endswith("These faults were injected: slow-rank=2:30ms, corrupt=1; leave out --inject to judge.")
+    assert last.endswith("Injected faults: slow-rank=2:30ms, corrupt=1; run without --inject to judge.")
 
 
 @pytest.mark.nightly

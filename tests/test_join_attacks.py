@@ -24,9 +24,9 @@ PREFLIGHT = ("preflight", "--level", "quick")
 class FakeLead:
     """Answers as node rank 0 would that knows no secret, and gives orders. said: what the node said to it."""
 
-    def __init__(self, *orders: wire.FromLauncher, key: bytes = b"") -> None:
+    def __init__(self, *orders: wire.FromLauncher, key: bytes = b"", place: str = "") -> None:
         self.said: list[bytes] = []
-        self._orders, self._key = orders, key
+        self._orders, self._key, self._place = orders, key, place
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port = self._server.getsockname()[1]
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -49,6 +49,7 @@ class FakeLead:
             nonce=sealed.nonce(),
             run=join_protocol.run_digest(""),
             secret="secret" if self._key else "none",
+            place=self._place,
         )
         connection.sendall(join_protocol.encode(greeting))
         join = join_protocol.from_node(lines.readline())

@@ -80,7 +80,11 @@ _CASES = [
     ("ssh_exchange_identification: Connection closed by remote host", "before any login", "MaxStartups"),
     ("Connection closed by 10.0.0.1 port 22", "during the login", "pam_slurm_adopt"),
     ("rbash: line 1: exec: restricted", "restricted", "getent passwd h3"),
-    ("ssh: connect to host h3 port 22: No route to host", "no way to it from here (No route to host)", "ip route"),
+    (
+        "ssh: connect to host h3 port 22: No route to host",
+        "no route to it from here (No route to host)",
+        "ip route",
+    ),
     ("ssh: Could not resolve hostname h3: Name or service not known", "does not resolve", "getent hosts h3"),
     ("Timeout, server h3 not responding.", "connection broke", "BatchMode=yes h3 true"),
     ("Error response from daemon: No such container: box", "container of --via", "docker ps"),

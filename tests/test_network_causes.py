@@ -13,10 +13,13 @@ from ncclcheck.probes.facts import (
     Cluster,
     Connect,
     Echoes,
+    Interruptions,
     Job,
+    LinkEvents,
     Measurements,
     Meeting,
     Neighbour,
+    Node,
     PathMtu,
     Run,
     Volley,
@@ -210,7 +213,7 @@ def test_the_endpoint_decides_between_two_nodes_and_else_nobody_is_blamed(
 def test_a_node_without_a_route_to_node_rank_0_is_certain_of_it(interface: Any, words: str, command: str) -> None:
     met = Meeting(
         endpoint="10.1.0.1:29500", told_by="options", outcome="unrouted", node_rank=1, addresses=["10.1.0.1"],
-        detail="no way to 10.1.0.1:29500: Network is unreachable",
+        detail="no route to 10.1.0.1:29500: Network is unreachable",
     )  # fmt: skip
     found = verdict("RUN010", node("b", LO, interface), job=Job(launcher="join", nodes_asked=2, meeting=met))
     assert told(found) == [("fail", "b")]
@@ -537,3 +540,46 @@ def test_a_job_that_does_not_use_gloo_is_not_told_of_its_address() -> None:
 def test_an_address_that_does_not_pass_either_way_is_one_cause() -> None:
     both = lambda a, b: {**_six((a, b))(a, b), **CUT}  # noqa: E731
     assert len([one for one in judged("NET006", hosts(2), both).findings if one.state is State.FAIL]) == 1
+
+
+# A link that is down, or comes and goes
+
+
+def _left_with_mgmt(**state: Any) -> list[Node]:
+    """Three hosts with a card for management each, of which h3's link to the job's network is in this state."""
+    return [
+        node(
+            f"h{i}",
+            LO,
+            nic("eth0", f"10.1.0.{i}/24", **(state if i == 3 else {})),
+            nic("mgmt0", f"10.9.0.{i}/24"),
+            routes=[route("10.1.0.0/24", "eth0")] * (i < 3 or "up" not in state)
+            + [route("10.9.0.0/24", "mgmt0"), route("0.0.0.0/0", "mgmt0", "10.9.0.254")],
+            own=f"10.1.0.{i}",
+        )
+        for i in (1, 2, 3)
+    ]
+
+
+@pytest.mark.parametrize("state", [{"running": False}, {"up": False, "running": False}])
+@pytest.mark.parametrize("downs", [0, 4])
+def test_a_link_that_is_down_is_named_and_nobody_is_sent_elsewhere(state: dict[str, bool], downs: int) -> None:
+    nodes, job = _left_with_mgmt(**state), Job(nodes_asked=3, backend="gloo")
+    watched = Interruptions(node="h3", seconds=60.0, links=[LinkEvents(name="eth0", downs=downs)])
+    ran = Measurements(interruptions=[watched] if downs else [])
+    (found,) = verdict("NET003", *nodes, job=job, measurements=ran).findings
+    assert (found.where.node, found.where.device, found.state) == ("h3", "eth0", State.FAIL)
+    assert ("lost its link 4 times" in found.what) is bool(downs)
+    assert not verdict("NET005", *nodes, job=job, measurements=ran).findings
+    for code in ("NET001", "NET002", "NET003", "NET005", "NET010", "NET013"):
+        for one in verdict(code, *nodes, job=job, measurements=ran).findings:
+            assert not [line for mend in one.remedies for line in mend.commands if "mgmt0" in line]
+
+
+def test_a_name_that_leads_to_another_network_is_still_reported() -> None:
+    nodes = _left_with_mgmt()
+    elsewhere = node(
+        "h3", LO, nic("eth0", "10.1.0.3/24"), nic("ib9", "10.7.0.3/24", running=False), own="10.7.0.3"
+    )
+    found = verdict("NET005", *nodes[:2], elsewhere, job=Job(nodes_asked=3, backend="gloo"))
+    assert [name for _, name in told(found)] == ["h3"]

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace as changed
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ncclcheck.launch.choose import choose
 from ncclcheck.launch.remote import plain_step
-from ncclcheck.probes.facts import Cluster, Job, OtherStep, PlainStep
+from ncclcheck.probes.facts import Cluster, Job, OtherStep, PlainStep, replace
 from ncclcheck.reports.judgement.findings import State, Verdict
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.judgement.rule import all_rules
 from ncclcheck.reports.rules.run.plain_step import plain_step as body
+from ncclcheck.run.plan.options import Options
 from tests.clusters import node
 
 _BUSY = "srun: error: Unable to create step for job 7: Requested nodes are busy"
 _SLEEP = OtherStep(id="7.0", name="sleep", nodes="h[1-2]")
 
 
-def _tried(folder: Path, srun: str, squeue: str = "exit 1", *given: str) -> PlainStep | None:
+def _tried(folder: Path, srun: str, squeue: str = "exit 1", *command: str) -> PlainStep | None:
     for name, text in (("srun", srun), ("squeue", squeue)):
         program = folder / name
         program.write_text(f"#!/bin/sh\n{text}\n")
@@ -30,7 +34,7 @@ def _tried(folder: Path, srun: str, squeue: str = "exit 1", *given: str) -> Plai
         "MASTER_ADDR": "h1",
         "MY_TOKEN": "s3cret",
     }
-    trial = plain_step.Trial(env, given)
+    trial = plain_step.Trial(env, command)
     trial.begin()
     trial.settle(20)
     return trial.fact
@@ -86,16 +90,23 @@ def test_what_is_not_understood_is_not_known(tmp_path: Path, srun: str) -> None:
     ],
 )  # fmt: skip
 def test_options_of_the_users_own_srun(command: list[str], given: list[str]) -> None:
-    assert plain_step.typed(command) == given
+    assert plain_step.given(command) == given
 
 
-def _judged(step: PlainStep | None, nodes: int = 2) -> Verdict:
+def _judged(step: PlainStep | None, nodes: int = 2, launcher: Any = "slurm") -> Verdict:
     cluster = Cluster(
         command="env",
         nodes=[node(f"h{number}", env={"SLURM_EXPORT_ENV": "NONE"}) for number in range(nodes)],
-        job=Job(launcher="slurm", step=step),
+        job=Job(launcher=launcher, step=step),
     )
     return judge(cluster, [rule for rule in all_rules() if rule.body is body])[0]
+
+
+_WAITS = PlainStep(outcome="waits", said=_BUSY, others=[_SLEEP])
+
+
+def _lost(*names: str, typed: bool) -> PlainStep:
+    return PlainStep(outcome="starts", lost=[*names], typed=typed)
 
 
 @pytest.mark.parametrize(
@@ -103,14 +114,59 @@ def _judged(step: PlainStep | None, nodes: int = 2) -> Verdict:
     [
         (None, State.SKIPPED),
         (PlainStep(outcome="starts"), State.OK),
-        (PlainStep(outcome="starts", lost=["OMP_NUM_THREADS"]), State.WARN),
-        (PlainStep(outcome="starts", lost=["NCCL_DEBUG", "OMP_NUM_THREADS"]), State.FAIL),
+        (_lost("OMP_NUM_THREADS", typed=True), State.WARN),
+        (_lost("PATH", "VIRTUAL_ENV", typed=True), State.WARN),  # srun /venv/bin/python needs neither
+        (_lost("NCCL_DEBUG", "OMP_NUM_THREADS", typed=True), State.FAIL),
+        (_lost("MASTER_ADDR", "PATH", typed=False), State.WARN),
+        (_lost("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "OMP_NUM_THREADS", typed=False), State.OK),
         (PlainStep(outcome="refused", said="More processors requested than permitted"), State.WARN),
-        (PlainStep(outcome="waits", said=_BUSY, others=[_SLEEP]), State.FAIL),
+        (_WAITS, State.FAIL),
     ],
 )
 def test_judged(step: PlainStep | None, state: State) -> None:
     assert _judged(step).state is state
+
+
+@pytest.mark.parametrize(
+    ("step", "state"),
+    [
+        (_WAITS, State.WARN),
+        (replace(_WAITS, typed=True), State.FAIL),
+        (PlainStep(outcome="refused", said="Invalid job id specified"), State.OK),  # a shell of a job that is over
+        (_lost("MASTER_ADDR", typed=False), State.WARN),
+    ],
+)
+def test_in_a_join_nobody_knows_that_srun_starts_the_job(step: PlainStep, state: State) -> None:
+    assert _judged(step, launcher="join").state is state
+
+
+@pytest.mark.parametrize(
+    ("env", "possible"),
+    [
+        ({"SLURM_JOB_ID": "7"}, True),
+        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "4294967290"}, True),  # salloc's own
+        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}, False),
+        ({"SLURM_JOB_ID": "7; reboot"}, False),
+        ({}, False),
+    ],
+)
+def test_where_it_is_tried(env: dict[str, str], possible: bool) -> None:
+    assert plain_step.is_possible(env) is possible
+
+
+def test_a_join_in_an_allocation_tries_it() -> None:
+    place = {"nodes": 2, "node_rank": 0, "rdzv_endpoint": "127.0.0.1:29500"}
+    options = Options(command="env", **place)  # type: ignore[arg-type]
+    assert choose(options, {"SLURM_JOB_ID": "7"}).step is not None
+    assert choose(options, {}).step is None
+    assert choose(changed(options, node_rank=1), {"SLURM_JOB_ID": "7"}).step is None
+
+
+def test_whose_srun_it_is_is_kept(tmp_path: Path) -> None:
+    for command, typed in ((("srun", "--overlap", "a"), True), (("torchrun", "a"), False), ((), False)):
+        found = _tried(tmp_path, f'{_RUNS}exec env -i "$@"', "exit 1", *command)
+        assert found is not None
+        assert found.typed is typed
 
 
 def test_a_refusal_of_all_is_told_by_the_silent_nodes() -> None:
@@ -119,6 +175,6 @@ def test_a_refusal_of_all_is_told_by_the_silent_nodes() -> None:
 
 def test_the_first_names_are_those_that_a_job_needs() -> None:
     lost = [f"OMP_{letter}" for letter in "ABCDEFGHIJ"] + ["MASTER_ADDR"]
-    (found,) = _judged(PlainStep(outcome="starts", lost=lost)).findings
+    (found,) = _judged(_lost(*lost, typed=True)).findings
     assert "tasks, for SLURM_EXPORT_ENV=NONE is set: MASTER_ADDR, OMP_A" in found.what
     assert found.what.endswith(" and 3 more")

@@ -64,6 +64,8 @@ SOUND = [
     case("step", **saving()),
     case("accumulating", step="accumulating"),
     case("logging", step="logging"),
+    case("noised", step="noised"),
+    case("another loss", loss="summed", step="step"),
     case("dropping", model_kwargs={"drop": 0.3}, **saving()),
 ]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from ncclcheck.probes.facts import Cluster
+from ncclcheck.probes.facts import Cluster, Node, at, known, replace
 from ncclcheck.reports.judgement.findings import Finding, State
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.recommend import recommend
@@ -83,3 +83,26 @@ def names(finding: Finding, truth: Truth) -> bool:
     """Whether it says the node, and the device where there is one."""
     text = f"{finding.where} {finding.what} {finding.evidence}"
     return truth.node in text and (not truth.words or any(word in text for word in truth.words))
+
+
+def _half(node: Node) -> Node:
+    """A job that Slurm gave four of a DGX's eight GPUs and their cards; open(2) of the other cards gives EPERM."""
+    cards = known(at(node, "gpus.cards"))[:4]
+    own = {f"uverbs{index}" for index in (0, 3, 4, 5)}
+    opened = [
+        replace(file, error="" if file.name in own else "Operation not permitted")
+        for file in known(at(node, "rdma.opened"))
+    ]
+    return replace(
+        node,
+        gpus=replace(node.gpus, cards=[*cards], usable=4),
+        rdma=replace(node.rdma, opened=opened),
+    )
+
+
+def test_half_a_node_is_as_sound_as_a_whole_one() -> None:
+    whole = cluster(next(plan for plan in PLANS if plan.kind == "dgx-h100"), 2, "")
+    found = alarms(replace(whole, nodes=[_half(node) for node in whole.nodes]))
+    assert not {"RDM002", "FAB006"} & set(found), found
+    one_half = alarms(replace(whole, nodes=[_half(whole.nodes[0]), whole.nodes[1]]))
+    assert "RDM002" in one_half, "where nodes differ, the cards of one are missing"

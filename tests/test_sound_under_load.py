@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.sound import COMMANDS, Command, load, scenario, wrongs
+from benchmarks.sound import COMMANDS, JOINS, SLURM, Command, load, scenario, wrongs
 from tests.scenario_run import Labs
 
+ALL = (*COMMANDS, *JOINS, *SLURM)
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
 
@@ -18,7 +19,7 @@ def labs() -> Iterator[Labs]:
         yield labs
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=[one.name for one in COMMANDS])
+@pytest.mark.parametrize("command", ALL, ids=[one.name for one in ALL])
 def test_nobody_is_accused(labs: Labs, command: Command) -> None:
     with load(6):
         assert wrongs(labs.run(scenario(command))) == []

@@ -59,7 +59,7 @@ def test_a_thread_whose_stack_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_other_errors_keep_their_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert _raised(RuntimeError("something else")) == Exit.INCOMPLETE
-    assert "could not go on: RuntimeError: something else" in capsys.readouterr().err
+    assert "internal error: RuntimeError: something else" in capsys.readouterr().err
 
 
 def _raised(error: Exception) -> int:

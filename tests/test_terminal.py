@@ -168,7 +168,8 @@ def test_a_long_list_of_places_is_cut_and_says_so() -> None:
     verdict = _verdicts(*(_small(f"a{i}", f"{i} MiB") for i in range(40)))
     document = replace(_document("healthy"), verdicts=[verdict])
     report = terminal.text(document, Style())
-    assert "and 32 more like these, a8 first (-v shows all)" in report
+    assert "a2: 2 MiB\n        and 37 more like these: a[3-39]" in report
+    assert "and 32 more (-v shows all)" in report  # of the evidence
     assert "a39: 39 MiB" in terminal.text(document, Style(verbose=True))
 
 

@@ -119,7 +119,7 @@ def verdict(code: str, checks: dict[str, Any], **setup: Any) -> Verdict:
             {"precision": {"precision": "fp16", "loss": 4.0, "full": 4.0, "count": 1,
                            "bad": [{"rank": 1, "parameters": ["h.w"]}]}},
             State.FAIL,
-            "in fp16 the gradient of h.w is infinite or no number on rank 1",
+            "in fp16 the gradient of h.w is infinite or NaN on rank 1",
         ),
     ],
 )  # fmt: skip

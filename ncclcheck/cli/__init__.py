@@ -23,6 +23,8 @@ Begin with:
   ncclcheck bench --nodes 2        a real job on two simulated nodes of this machine
   ncclcheck bench --hosts a,b      the same on two machines, by ssh
   ncclcheck logs train.log         the cause, out of the log of a job that died
+  ncclcheck hang                   who holds up the job that runs here now
+  ncclcheck script train.py        what would hang or go wrong, read in the training script
   ncclcheck preflight -- COMMAND   in a job script: start COMMAND where all is well
 
 \b
@@ -35,7 +37,7 @@ Exit codes:
 """
 
 
-_COMMANDS = ("env", "bench", "data", "smoke", "preflight", "logs", "report", "explain")
+_COMMANDS = ("env", "bench", "data", "smoke", "preflight", "logs", "hang", "script", "report", "explain")
 
 
 class _Group(click.Group):
@@ -102,7 +104,7 @@ def _defect(error: Exception) -> int:
         return Exit.INCOMPLETE
     last = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{os.path.basename(last.filename)}:{last.lineno}"
-    _complain(f"could not go on: {type(error).__name__}: {error} ({place})")
+    _complain(f"internal error: {type(error).__name__}: {error} ({place})")
     return Exit.INCOMPLETE
 
 

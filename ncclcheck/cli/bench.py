@@ -19,7 +19,7 @@ from ncclcheck.run.plan.config import Site
 @option("--ops", metavar="LIST", help=f"operations: {', '.join(bench_plan.OPS)}")
 @option("--sizes", metavar="SPEC", help="bytes: a range 1K:256M:x4 or a list 1K,64M")
 @option(
-    "--reduce-op", type=click.Choice(bench_plan.REDUCE_OPS), default="sum", show_default=True, help="how to reduce"
+    "--reduce-op", type=click.Choice(bench_plan.REDUCE_OPS), default="sum", show_default=True, help="reduction"
 )
 @option("--dtype", type=click.Choice(bench_plan.DTYPES), help="element type  [default: float32]")
 @option(
@@ -27,7 +27,7 @@ from ncclcheck.run.plan.config import Site
     group=WHERE,
     type=Number(1, whole=True),
     metavar="N",
-    help="ranks a node; default: one a GPU, else by cores",
+    help="ranks per node; default: one per GPU, else by cores",
 )
 @option(
     "--backend",
@@ -47,21 +47,21 @@ from ncclcheck.run.plan.config import Site
 )
 @option("--quick", is_flag=True, help="a few operations, about 4 s of measuring")
 @option("--full", is_flag=True, help="all operations, more and larger sizes, about 90 s of measuring")
-@option("--soak", type=SECONDS, metavar="S", help="then repeat checked collectives so many seconds")
+@option("--soak", type=SECONDS, metavar="S", help="then repeat verified collectives for S seconds")
 @option(
     "--inject",
     group=SELDOM,
     multiple=True,
     metavar="FAULT",
-    help=f"see what would be said of a fault: {faults.FORMS}; {faults.NUMBERED}",
+    help=f"preview the report of a fault: {faults.FORMS}; {faults.NUMBERED}",
 )
 @option(
     "--with",
     "with_",
     metavar="VAR=VALUE",
-    help="measure one setting against none: short jobs in turn; VAR= takes it away",
+    help="A/B test of a setting in alternating short jobs; VAR= unsets it",
 )
-@option("--force", group=SELDOM, is_flag=True, help="start the job although a check says that it cannot work")
+@option("--force", group=SELDOM, is_flag=True, help="start the job even if a check says that it cannot work")
 @click.pass_obj
 def bench(site: Site, /, **given: Any) -> int:
     """One torchrun job over all nodes: every collective measured and checked, every rank accounted for."""

@@ -80,7 +80,7 @@ class Number(_Type):
         try:
             number = int(value) if self._whole else float(value)
         except (ValueError, OverflowError):
-            raise UsageError(f"{option}: {value!r} is no number; allowed are {self}") from None
+            raise UsageError(f"{option}: {value!r} is not a number; allowed are {self}") from None
         if not self._low <= number <= self._high:
             raise UsageError(f"{option}: {value} is out of range; allowed are {self}")
         return number
@@ -111,13 +111,13 @@ SECONDS = Number(1, 86400, "seconds")
 WHOLE = Number(whole=True)
 _REPORTS = (
     option("--json", "json_file", group=OUTPUT, metavar="FILE", help="write the result as JSON"),
-    option("--save", "save_file", group=OUTPUT, metavar="FILE", help="the same: keep the result, for --from"),
+    option("--save", "save_file", group=OUTPUT, metavar="FILE", help="the same: keep the result for --from"),
     option(
         "--html",
         "html_file",
         group=OUTPUT,
         metavar="FILE",
-        help="write a page for the browser; needs the extra 'report'",
+        help="write a page for the browser; needs ncclcheck[report]",
     ),
     option(
         "--markdown",
@@ -152,7 +152,7 @@ _REPORTS = (
         "--anonymise",
         group=OUTPUT,
         is_flag=True,
-        help="invented names, addresses, paths and users in every output",
+        help="replace names, addresses, paths and users in every output",
     ),
 )
 _COMMON = (
@@ -161,39 +161,39 @@ _COMMON = (
         group=WHERE,
         type=WHOLE,
         metavar="N",
-        help="how many nodes; here several are simulated on this machine",
+        help="number of nodes; without a cluster they are simulated here",
     ),
-    option(
-        "--launch", group=WHERE, type=click.Choice(LAUNCHERS), help="choose the launcher instead of finding it"
-    ),
+    option("--launch", group=WHERE, type=click.Choice(LAUNCHERS), help="set the launcher instead of detecting it"),
     option("--hosts", group=WHERE, metavar="LIST", help="nodes by ssh: a,b:8"),
     option(
         "--hostfile",
         group=WHERE,
         metavar="FILE",
-        help="nodes by ssh, a line each, as OpenMPI and DeepSpeed write them",
+        help="nodes by ssh, one per line, in OpenMPI or DeepSpeed format",
     ),
-    option("--via", group=WHERE, metavar="COMMAND", help="what to run on each host first: 'docker exec NAME'"),
+    option(
+        "--via", group=WHERE, metavar="COMMAND", help="prefix for the command on each host: 'docker exec NAME'"
+    ),
     option(
         "--node-rank",
         group=WHERE,
         type=WHOLE,
         metavar="R",
-        help="this is node R of a join: the same command on every node",
+        help="join as node R: run the same command on every node",
     ),
-    option("--rdzv-endpoint", group=WHERE, metavar="HOST:PORT", help="where the nodes meet: an address of node 0"),
+    option("--rdzv-endpoint", group=WHERE, metavar="HOST:PORT", help="the rendezvous: an address of node 0"),
     option(
         "--rdzv-id",
         group=WHERE,
         metavar="ID",
         default="",
-        help="tells runs apart that meet on one port; no secret",
+        help="distinguishes runs that share a port; not a secret",
     ),
     option(
         "--secret-file",
         group=WHERE,
         metavar="FILE",
-        help="the secret by which the nodes of a join know each other, or NCCLCHECK_SECRET; mode 0600",
+        help="the shared secret of a join, or NCCLCHECK_SECRET; mode 0600",
     ),
     option(
         "--wait",
@@ -208,7 +208,7 @@ _COMMON = (
         group=OUTPUT,
         type=click.Choice(["text", "short", "json"]),
         default="text",
-        help="form of stdout",
+        help="format of stdout",
     ),
     *_REPORTS,
     option(
@@ -219,14 +219,12 @@ _COMMON = (
         "baseline_file",
         group=VERDICT,
         metavar="FILE",
-        help="a saved result that this one is held against",
+        help="a saved result to compare this one with",
     ),
     option(
         "--only", group=VERDICT, metavar="CODES", default="", help="judge these codes or families only: NET,NCC003"
     ),
-    option(
-        "--ignore", group=VERDICT, metavar="CODES", default="", help="make these codes notes that stay visible"
-    ),
+    option("--ignore", group=VERDICT, metavar="CODES", default="", help="downgrade these codes to notes"),
     option(
         "--require",
         group=VERDICT,
@@ -240,12 +238,16 @@ _COMMON = (
         group=VERDICT,
         type=SECONDS,
         metavar="S",
-        help="seconds until the report is there, whatever happens",
+        help="seconds until the report is printed, whatever happens",
     ),
     option("--quiet", "-q", group=OUTPUT, is_flag=True, help="print nothing when all is well"),
     option("--verbose", "-v", group=OUTPUT, is_flag=True, help="list every check and its evidence"),
     option(
-        "--color", group=OUTPUT, type=click.Choice(["auto", "always", "never"]), default="auto", help="colours"
+        "--color",
+        group=OUTPUT,
+        type=click.Choice(["auto", "always", "never"]),
+        default="auto",
+        help="colour the text",
     ),
     option("--sysroot", group=SELDOM, metavar="DIR", help="read a recorded machine below DIR"),
     option("--host-root", group=SELDOM, metavar="DIR", help="read a live host that is mounted at DIR"),

@@ -16,7 +16,7 @@ from ncclcheck.run.plan.config import Site
 @click.command("data", cls=SiteCommand, context_settings=HELP)
 @click.argument("factory", required=False)
 @common
-@option("--kwargs", type=JsonObject(), metavar="JSON", default="{}", help="keyword arguments of the factory")
+@option("--kwargs", type=JsonObject(), metavar="JSON", default="{}", help="keyword arguments for the factory")
 @option(
     "--time-budget",
     type=SECONDS,
@@ -31,27 +31,27 @@ from ncclcheck.run.plan.config import Site
     default=300.0,
     show_default=True,
     metavar="S",
-    help="seconds that the factory may take",
+    help="time limit of the factory in seconds",
 )
 @option(
     "--workers",
     type=Number(1, 64, whole=True),
     metavar="N",
-    help="processes that read at once  [default: by cores, at most 4]",
+    help="processes that read concurrently  [default: by cores, at most 4]",
 )
 @option(
     "--need",
     type=Number(0, 1e9, "samples a second"),
     default=0.0,
     metavar="N",
-    help="samples a second that one GPU takes",
+    help="samples per second that one GPU needs",
 )
 @option(
     "--nproc-per-node",
     group=WHERE,
     type=Number(1, 1024, whole=True),
     metavar="N",
-    help="ranks a node in your job; default: its GPUs",
+    help="ranks per node in your job; default: its GPUs",
 )
 @click.pass_obj
 def data(site: Site, /, **given: Any) -> int:

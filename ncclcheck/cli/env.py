@@ -15,5 +15,5 @@ from ncclcheck.run.plan.config import Site
 @common
 @click.pass_obj
 def env(site: Site, /, **given: Any) -> int:
-    """Facts of this node, or of all nodes, and their agreement. Needs no GPU, no rights, no torch."""
+    """Facts of this node or of all nodes, and whether they agree. Needs no GPU, no privileges, no torch."""
     return command.run(parse("env", site, given))

@@ -26,10 +26,10 @@ from ncclcheck.run.plan.options import Options, codes
 
 _EPILOG = """\b
 Exit codes:
-  0    nothing tells of a failure, and the job ended or went on
+  0    no failure is logged, and the job ended or made progress
   1    the job failed; its cause, where it was found, heads the report
-  2    wrong usage, or a name that stands for no file
-  3    no failure is told, but not all could be read or understood, or the log just stops
+  2    wrong usage, or a file that does not exist
+  3    no failure is logged, but not all could be read or understood, or the log simply stops
 """
 
 
@@ -41,22 +41,24 @@ Exit codes:
     group=OUTPUT,
     type=click.Choice(["text", "short", "json"]),
     default="text",
-    help="form of stdout",
+    help="format of stdout",
 )
 @reports
 @option("--only", group=VERDICT, metavar="CODES", default="", help="judge these codes or families only: LOG050")
-@option("--ignore", group=VERDICT, metavar="CODES", default="", help="make these codes notes that stay visible")
+@option("--ignore", group=VERDICT, metavar="CODES", default="", help="downgrade these codes to notes")
 @option("--strict", group=VERDICT, is_flag=True, help="warnings and unknowns are failures too")
 @option(
     "--deadline",
     group=VERDICT,
     type=SECONDS,
     metavar="S",
-    help="seconds until the report is there  [default: 600]",
+    help="seconds until the report is printed  [default: 600]",
 )
 @option("--quiet", "-q", group=OUTPUT, is_flag=True, help="print nothing when all is well")
 @option("--verbose", "-v", group=OUTPUT, is_flag=True, help="list every check and its evidence")
-@option("--color", group=OUTPUT, type=click.Choice(["auto", "always", "never"]), default="auto", help="colours")
+@option(
+    "--color", group=OUTPUT, type=click.Choice(["auto", "always", "never"]), default="auto", help="colour the text"
+)
 @click.pass_obj
 def logs(site: Site, /, files: tuple[str, ...], **given: Any) -> int:
     """Name the cause in logs of NCCL, torch, torchrun and Slurm, and in Flight Recorder dumps.

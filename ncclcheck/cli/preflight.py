@@ -35,36 +35,36 @@ from ncclcheck.run.plan.preflight_plan import PreflightOptions
     show_default=True,
     help="how much is measured",
 )
-@option("--simulate", is_flag=True, help="two nodes simulated on this machine, to see what it does")
+@option("--simulate", is_flag=True, help="simulate two nodes on this machine, as a demonstration")
 @option("--data", metavar="MODULE:FACTORY", default="", help="examine this dataset too")
-@option("--data-kwargs", type=JsonObject(), metavar="JSON", default="{}", help="arguments of its factory")
+@option("--data-kwargs", type=JsonObject(), metavar="JSON", default="{}", help="keyword arguments for its factory")
 @option(
     "--model",
     metavar="NAME",
     default="transformer",
-    help="what is trained, as in smoke; MODULE:FACTORY goes with --data",
+    help="the model to train, as in smoke; MODULE:FACTORY needs --data",
 )
-@option("--no-verify", is_flag=True, help="do not try the recommended settings before they are handed out")
+@option("--no-verify", is_flag=True, help="do not test the recommended settings before writing them")
 @option("--apply", is_flag=True, help="start COMMAND with the recommended settings")
-@option("--healthy-file", group=OUTPUT, metavar="FILE", default="", help="write the fit nodes, one a line")
+@option("--healthy-file", group=OUTPUT, metavar="FILE", default="", help="write the healthy nodes, one per line")
 @option(
     "--exclude-file",
     group=OUTPUT,
     metavar="FILE",
     default="",
-    help="write the others, as sbatch --exclude= takes them",
+    help="write the others, in the format of sbatch --exclude=",
 )
 @option(
-    "--need", group=VERDICT, type=Number(1, 100_000, whole=True), metavar="N", help="be content with N fit nodes"
+    "--need", group=VERDICT, type=Number(1, 100_000, whole=True), metavar="N", help="N healthy nodes are enough"
 )
 @option(
     "--cache",
     group=VERDICT,
     type=Number(1, 10_080, "minutes"),
     metavar="MINUTES",
-    help="use a ready result that is so fresh",
+    help="reuse a ready result at most MINUTES old",
 )
-@option("--nproc-per-node", group=WHERE, type=Number(1, 1024, whole=True), metavar="N", help="ranks a node")
+@option("--nproc-per-node", group=WHERE, type=Number(1, 1024, whole=True), metavar="N", help="ranks per node")
 @option(
     "--backend",
     group=WHERE,
@@ -78,15 +78,15 @@ from ncclcheck.run.plan.preflight_plan import PreflightOptions
     group=SELDOM,
     multiple=True,
     metavar="FAULT",
-    help=f"see what would be said of a fault: {faults.FORMS}",
+    help=f"preview the report of a fault: {faults.FORMS}",
 )
-@option("--force", group=SELDOM, is_flag=True, help="start jobs although a check says that they cannot work")
+@option("--force", group=SELDOM, is_flag=True, help="start jobs even if a check says that they cannot work")
 @click.argument("command_line", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
 @click.pass_obj
 def preflight(site: Site, /, **given: Any) -> int:
     """All of it in order: facts, reach, bench, data, settings, training; then the verdict, and COMMAND if ready.
 
-    Bad nodes are left out as they are found, and the rest goes on, so that one run finds all faults.
+    Bad nodes are excluded as they are found and the rest continues, so that one run finds all faults.
     """
     return command.run(parse("preflight", site, given), _options(given))
 

@@ -27,7 +27,7 @@ Exit codes: those of the command that saved it.
 Exit codes of --compare:
   0    nothing is worse
   1    something is worse
-  2    wrong usage, or a file that is no saved result
+  2    wrong usage, or a file that is not a saved result
 """
 
 
@@ -40,13 +40,13 @@ Exit codes of --compare:
     group=OUTPUT,
     type=click.Choice(["text", "short", "json"]),
     default="text",
-    help="form of stdout",
+    help="format of stdout",
 )
 @reports
 @option(
     "--only", group=VERDICT, metavar="CODES", default="", help="judge these codes or families only: NET,NCC003"
 )
-@option("--ignore", group=VERDICT, metavar="CODES", default="", help="make these codes notes that stay visible")
+@option("--ignore", group=VERDICT, metavar="CODES", default="", help="downgrade these codes to notes")
 @option(
     "--require",
     group=VERDICT,
@@ -57,7 +57,9 @@ Exit codes of --compare:
 @option("--strict", group=VERDICT, is_flag=True, help="warnings and unknowns are failures too")
 @option("--quiet", "-q", group=OUTPUT, is_flag=True, help="print nothing when all is well")
 @option("--verbose", "-v", group=OUTPUT, is_flag=True, help="list every check, and all that changed")
-@option("--color", group=OUTPUT, type=click.Choice(["auto", "always", "never"]), default="auto", help="colours")
+@option(
+    "--color", group=OUTPUT, type=click.Choice(["auto", "always", "never"]), default="auto", help="colour the text"
+)
 @click.pass_obj
 def report(site: Site, /, files: tuple[str, ...], *, compare: bool, **given: Any) -> int:
     """Judge saved results (--save) again, several as one cluster, or compare two. Measures nothing."""

@@ -35,7 +35,7 @@ from ncclcheck.run.plan.config import Site
     type=JsonObject(),
     metavar="JSON",
     default="{}",
-    help="keyword arguments of the model's factory",
+    help="keyword arguments for the model's factory",
 )
 @option("--data", metavar="MODULE:FACTORY", default="", help="your dataset  [default: synthetic]")
 @option(
@@ -43,7 +43,7 @@ from ncclcheck.run.plan.config import Site
     type=JsonObject(),
     metavar="JSON",
     default="{}",
-    help="keyword arguments of the dataset's factory",
+    help="keyword arguments for the dataset's factory",
 )
 @option("--loss", metavar="MODULE:FACTORY", default="", help="your loss: output, targets -> scalar")
 @option("--step", metavar="MODULE:FUNCTION", default="", help="your own step of the loop: model, batch, state")
@@ -55,36 +55,34 @@ from ncclcheck.run.plan.config import Site
     type=Number(1, 65_536, whole=True),
     default=8,
     show_default=True,
-    help="samples a rank and micro-batch",
+    help="samples per rank and micro-batch",
 )
 @option(
     "--accumulate",
     type=Number(1, 1024, whole=True),
     default=1,
     show_default=True,
-    help="micro-batches a step, by no_sync",
+    help="micro-batches per step, with no_sync",
 )
 @option("--precision", type=click.Choice(plan.PRECISIONS), default="fp32", show_default=True, help="of autocast")
-@option(
-    "--strategy", type=click.Choice(plan.STRATEGIES), default="ddp", show_default=True, help="how to parallelise"
-)
-@option("--find-unused-parameters", "find_unused", is_flag=True, help="DDP's flag of that name")
+@option("--strategy", type=click.Choice(plan.STRATEGIES), default="ddp", show_default=True, help="parallelism")
+@option("--find-unused-parameters", "find_unused", is_flag=True, help="DDP's flag of the same name")
 @option("--checkpoint-dir", "checkpoints", metavar="DIR", default="", help="where checkpoints go  [default: here]")
 @option(
     "--save-mib",
     type=Number(1, 2**20, whole=True),
     default=64,
     show_default=True,
-    help="the most that one save may write",
+    help="size limit of one save",
 )
-@option("--model-params", metavar="N", default="", help="forecast the save of a model so large: 70e9 or 70B")
+@option("--model-params", metavar="N", default="", help="forecast saving a model of N parameters: 70e9 or 70B")
 @option(
     "--timeout",
     "timeout_s",
     type=Number(1, 1e6, "seconds"),
     default=600.0,
     show_default=True,
-    help="of your process group, seconds",
+    help="timeout of your process group in seconds",
 )
 @option(
     "--settings",
@@ -92,13 +90,13 @@ from ncclcheck.run.plan.config import Site
     metavar="FILE",
     help="ds_config.json, a script with TrainingArguments: how it saves",
 )
-@option("--no-kill", is_flag=True, help="do not kill a rank and resume")
+@option("--no-kill", is_flag=True, help="skip killing a rank and resuming")
 @option(
     "--nproc-per-node",
     group=WHERE,
     type=Number(1, 1024, whole=True),
     metavar="N",
-    help="ranks a node; default: one a GPU, else by cores",
+    help="ranks per node; default: one per GPU, else by cores",
 )
 @option(
     "--backend",
@@ -114,9 +112,9 @@ from ncclcheck.run.plan.config import Site
     group=SELDOM,
     multiple=True,
     metavar="FAULT",
-    help=f"see what would be said of a fault: {faults.TRAINING_FORMS}",
+    help=f"preview the report of a fault: {faults.TRAINING_FORMS}",
 )
-@option("--force", group=SELDOM, is_flag=True, help="start the job although a check says that it cannot work")
+@option("--force", group=SELDOM, is_flag=True, help="start the job even if a check says that it cannot work")
 @click.pass_obj
 def smoke(site: Site, /, **given: Any) -> int:
     """A small DDP training run over all nodes: checked, timed, saved, killed and resumed."""

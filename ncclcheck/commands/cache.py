@@ -42,7 +42,7 @@ class Cache:
             return cls(None, 0.0)
         choice = choose.choose(options, os.environ)
         if choice.who is not None:
-            raise UsageError("--cache: the nodes of a join cannot agree on an old result; leave it out there")
+            raise UsageError("--cache: the nodes of a join cannot agree on an old result; omit it there")
         key = _key(options, wanted, choice.names, choice.launcher)
         home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         return cls(Path(home, "ncclcheck", f"preflight-{key}.json"), wanted.cache_minutes * 60)

@@ -21,7 +21,7 @@ from ncclcheck.launch.remote import doorstep
 from ncclcheck.probes.facts import Dialled, Look
 from ncclcheck.probes.machine import process
 
-_MOST_PRINTED = 1000
+_MOST_PRINTED = 1000  # characters of what a launcher printed before its agent began: enough for its error
 _MOST_LINE = 65536  # bytes; a record's line has 900, what a login shell prints may have no end
 _LAST_S = 1.0  # for a child to end once it has closed its stdout
 

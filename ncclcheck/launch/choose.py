@@ -59,7 +59,7 @@ def choose(options: Options, env: Mapping[str, str]) -> Choice:
     if asked == "ssh" or (asked is None and (options.hosts or options.hostfile)):
         return _ssh(options, env)
     if (who := identity(options, env, socket.gethostname())) is not None:
-        return _join(options, who)
+        return _join(options, who, env)
     if asked == "slurm" or (asked is None and env.get(_NODELIST)):
         return _slurm(options, env)
     return _local(options, "--launch local" if asked else "no hosts, Slurm or torchrun")
@@ -91,7 +91,7 @@ def _slurm(options: Options, env: Mapping[str, str]) -> Choice:
     from ncclcheck.launch.remote import plain_step  # noqa: PLC0415
 
     names = slurm.names(options.nodes, env)
-    step = plain_step.Trial(env, plain_step.typed(options.then))
+    step = plain_step.Trial(env, options.then)
 
     def start(events: Events, _: Progress, *agent_options: str) -> list[Link]:
         step.begin()
@@ -112,15 +112,19 @@ def _ssh(options: Options, env: Mapping[str, str]) -> Choice:
     return Choice("ssh", source, ssh.names(hosts), start)
 
 
-def _join(options: Options, who: Identity) -> Choice:
+def _join(options: Options, who: Identity, env: Mapping[str, str]) -> Choice:
     from ncclcheck.launch.join import Lead, wait_of  # noqa: PLC0415
+    from ncclcheck.launch.remote import plain_step  # noqa: PLC0415
 
     lead = Lead(who, options.command) if who.is_lead else None
+    step = plain_step.Trial(env, options.then) if lead and plain_step.is_possible(env) else None
 
     def start(events: Events, progress: Progress, *agent_options: str) -> list[Link]:
         if lead is None:
             raise UsageError("only node rank 0 starts agents")
+        if step is not None:
+            step.begin()
         return lead.start(events, wait_of(who, options.wait), progress, *agent_options)
 
     names = tuple(f"node{rank}" for rank in range(who.nodes))
-    return Choice(who.launcher, who.chosen_by, names, start, who, lead)
+    return Choice(who.launcher, who.chosen_by, names, start, who, lead, step=step)

@@ -103,7 +103,7 @@ def count(text: str, name: str) -> int | None:
         return None
     found = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", text)
     if found is None or int(found[1]) < 1:
-        raise UsageError(f"{name}: {text!r} is no number of nodes; allowed are N and MIN:MAX")
+        raise UsageError(f"{name}: {text!r} is not a number of nodes; allowed are N and MIN:MAX")
     return int(found[1]) if found[2] in (None, found[1]) else None
 
 

@@ -11,8 +11,8 @@ from ncclcheck.base.errors import UsageError
 from ncclcheck.launch.nodelist import MOST_NODES
 from ncclcheck.probes.machine import files
 
-_MOST_BYTES = 4 * 2**20
-_MOST_SLOTS = 1024
+_MOST_BYTES = 4 * 2**20  # bytes: 20,000 names fit several times; bounds the input
+_MOST_SLOTS = 1024  # ranks on a host: more than any machine has GPUs or cores for; bounds the input
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}", re.ASCII)
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}", re.ASCII)
 _ENTRY = re.compile(

@@ -22,8 +22,8 @@ from ncclcheck.launch.joining.meeting import Meeting, PortTaken
 from ncclcheck.launch.joining.siblings import Outcome, Siblings
 from ncclcheck.probes import facts
 
-WAIT_S = 600.0
-_LOOPBACK_WAIT_S = 15.0
+WAIT_S = 600.0  # s to wait for the other nodes of a join: time to type the line on each; chosen
+_LOOPBACK_WAIT_S = 15.0  # s where the address is loopback, which only this machine can reach; chosen
 _OURS = ("--nodes", "--node-rank", "--rdzv-endpoint")
 
 
@@ -109,7 +109,9 @@ class Lead:
             line = line_for_other(1, who.nodes, sys.argv, found, who.ports[0])
             progress.say(f"on the other machine type{more}:\n  {line}")
         if port != who.ports[0]:
-            progress.say(f"port {who.ports[0]} is taken; the meeting is on port {port}, which the others try next")
+            progress.say(
+                f"port {who.ports[0]} is taken; the rendezvous is on port {port}, which the others try next"
+            )
 
     @property
     def fact(self) -> facts.Meeting | None:

@@ -7,7 +7,7 @@ import socket
 from ncclcheck.base.errors import UsageError
 from ncclcheck.launch.agents import Events, Link, agent_here
 
-_MOST = 64
+_MOST = 64  # nodes that one machine may simulate: each is a process tree with torch; chosen
 
 
 def names(nodes: int | None) -> tuple[str, ...]:

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ncclcheck.base.errors import UsageError
 
-MOST_NODES = 20_000
+MOST_NODES = 20_000  # nodes; bounds hostile expressions
 VARIABLE = "NCCLCHECK_NODE_NAMES"
-_MOST_TEXT = 400_000
+_MOST_TEXT = 400_000  # characters: 20 for each of MOST_NODES
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}", re.ASCII)
 _PIECE = re.compile(r"\[(?P<ranges>[0-9,-]+)\]|(?P<text>[A-Za-z0-9_.-]+)|(?P<comma>,)", re.ASCII)
 _RANGE = re.compile(r"(\d{1,15})(?:-(\d{1,15}))?", re.ASCII)

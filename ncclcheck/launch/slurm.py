@@ -25,11 +25,11 @@ from ncclcheck.probes.facts import Look
 from ncclcheck.probes.machine import process
 
 VARIABLE = "SLURM_JOB_NODELIST"
-_RESTARTS = 3
-_SPLITS = 24
-_OTHERS_FAIL_WITHIN = 1.0
-_LAST_WORDS = 0.3
-_GO_ON_S = 4.0
+_RESTARTS = 3  # times that a step is started again for a reason that passes; chosen
+_SPLITS = 24  # times that a step which srun could not create is halved to find its bad nodes; chosen
+_OTHERS_FAIL_WITHIN = 1.0  # s for the other nodes of a step to fail too, before one is named; chosen
+_LAST_WORDS = 0.3  # s for srun's last lines on stderr after a node is gone; chosen
+_GO_ON_S = 4.0  # s for a step that lets a stopped agent continue; chosen
 # What srun reads of its surroundings and would change our step. Source: srun(1), INPUT ENVIRONMENT VARIABLES.
 _NOT_INHERITED = re.compile(
     r"SLURM_(NTASKS.*|NPROCS|TASKS_PER_NODE|CPUS_PER_(TASK|GPU)|TRES_PER_TASK|TRES_BIND|GPUS|GPUS_PER_TASK|GPU_BIND.*"

@@ -28,9 +28,9 @@ from ncclcheck.probes.machine.job_system import environment_of_families
 
 _Other = Callable[[Sequence[str], float], list[str]]
 
-AT_ONCE = 64
-_HANGS_AFTER = 20.0
-_ASKED_AT_ONCE = 8
+AT_ONCE = 64  # connections that are being opened at once: bounds processes here and load on a jump host; chosen
+_HANGS_AFTER = 20.0  # s without an answer of a host before it is asked why; chosen
+_ASKED_AT_ONCE = 8  # hosts that are asked why at once, each by an ssh of its own; chosen
 _FAILED_ITSELF = 255  # ssh(1): its own error; any other status is that of the command there
 _SILENT_AFTER = 12.0  # beyond ConnectTimeout, after which ssh itself speaks of a host that does not answer
 _ANSWERS_WITHIN = large_packets.WITHIN_S + ssh_refused.WITHIN_S

@@ -266,7 +266,7 @@ def _context(link: Link, plan: WorkerPlan, me: Identity, memory: Watch, device: 
 
 
 def _emit_startup(context: Context, seconds: list[float]) -> None:
-    """The slowest rank of each phase; told by rank 0."""
+    """The slowest rank of each phase; reported by rank 0."""
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
 

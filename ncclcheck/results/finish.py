@@ -31,7 +31,7 @@ from ncclcheck.results import outputs, safe
 from ncclcheck.run.plan.options import Options
 
 T = TypeVar("T")
-_WIDEST = 100
+_WIDEST = 120  # columns: longer lines of prose are hard to follow
 _OURS = re.compile(r"(\x1b\[(?:0|1;31|3[2356])m)")
 _TERMINATION_LOG = "/dev/termination-log"
 

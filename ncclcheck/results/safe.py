@@ -1,7 +1,7 @@
 """The seam: what other nodes, logs or a saved file told becomes a cluster that may be judged, shown and pasted.
 
-No secret is in it, and no name of a node, an interface or a card that a shell takes for more than one word: such
-names stand in commands of remedies, and no true one holds any of these characters.
+No secret is in it, and no name or address of a node, an interface or a card that a shell takes for more than one
+word: such names stand in commands of remedies, and no true one holds any of these characters.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ _NODES = {
     ("Job", "missing"),
     ("PeerReach", "peer"),
     ("Arrival", "name"),
+    *(("Meeting", name) for name in ("addresses", "sources", "elsewhere")),
+    ("NameServer", "address"),
+    ("PeerReach", "address"),
 }
 _PLACES = ("network.interfaces", "rdma.devices", "fabric.pci", "gpus.cards", "job.variables")
 
@@ -73,6 +76,8 @@ def _names(found: Cluster) -> Iterator[str]:
         yield str(value_or(at(node, "host.hostname"), ""))
         for place in _PLACES:
             yield from (one.name for one in value_or(at(node, place), []))
+        for interface in value_or(at(node, "network.interfaces"), []):
+            yield from (held.address for held in value_or(interface.addresses, []))
     yield from (
         text for place, text in strings([found.job, found.run, found.measurements.reach]) if place in _NODES
     )

@@ -32,9 +32,9 @@ from ncclcheck.run.plan.options import Options
 from ncclcheck.run.session import Session, signals_as_events
 
 _LEAD_SILENT_S = 2 * join_protocol.SILENT_S
-_FACTS_S = 20.0
-_STOPPED_FOR_S = 3.0
-_MARGIN_S = 60.0
+_FACTS_S = 20.0  # s for the facts of this node: many times what a healthy one needs; chosen
+_STOPPED_FOR_S = 3.0  # s in state T before a rank is reported as stopped: a debugger may pass through; chosen
+_MARGIN_S = 60.0  # s beyond node 0's own limit in which its verdict has to arrive; chosen
 _MOST_TRIED = 8  # nodes that are tried where node rank 0 is gone: it, and enough others to tell whose link it is
 
 
@@ -136,7 +136,7 @@ def _relay(lead: Connection, who: Identity, events: Events, own: OwnCommand, *ag
         if now - lead.heard > _LEAD_SILENT_S:
             lead.lost = f"nothing was heard from it for {_LEAD_SILENT_S:.0f} s"
         elif lead.begun is not None and now - lead.begun > own.seconds + _MARGIN_S:
-            lead.lost = f"it told no outcome in {now - lead.begun:.0f} s"
+            lead.lost = f"it reported no outcome in {now - lead.begun:.0f} s"
         signal = _pass_on_one(lead, who.node_rank, events)
     _end(agent, lead)
     if signal:

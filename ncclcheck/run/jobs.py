@@ -23,7 +23,7 @@ from ncclcheck.run.plan import bench_plan
 from ncclcheck.run.plan.bench_plan import JobOptions, Shape
 from ncclcheck.run.stages import Stages, report_time
 
-_LEAST_JOB_S = 5.0
+_LEAST_JOB_S = 5.0  # s left of the deadline below which no job is started, since it would not get through; chosen
 # What must hold before a job is started: where one of these fails, it could only hang (`--force` overrides).
 GROUND = (
     *("GPU001", "GPU025", "VER001", "NCC002", "NCC007", "HST009", "STO007"),

@@ -34,13 +34,13 @@ from ncclcheck.run.gather import Gathered
 from ncclcheck.run.stall import Stall
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_GRACE = 2.5
-_STOPPED_FOR = 3.0
-_SILENT = 15.0
-_CLOSE = 8.0
-_DOORS_S = 8.0
-_BEAT_EVERY = 5.0
-_ANEW_S = 12.0
+_GRACE = 2.5  # s for what the others have yet to report when the end is already known; chosen
+_STOPPED_FOR = 3.0  # s in state T before a rank is reported as stopped: a debugger may pass through; chosen
+_SILENT = 15.0  # s without a line of an agent before its node counts as unresponsive; chosen
+_CLOSE = 8.0  # s for agents to leave by themselves before they are killed; chosen
+_DOORS_S = 8.0  # s for agents to open their listeners, and to report what they reached; chosen
+_BEAT_EVERY = 5.0  # s between two beats to the agents, by which they know that somebody still listens; chosen
+_ANEW_S = 12.0  # s for the facts of nodes that are started a second time; chosen
 _LOOK_AFTER_S = 9.0  # no probe and no step of a sound node is silent for so long; _SILENT gives it up at 15 s
 _LOOK_S = 5.0  # a login takes a second, on a busy host two
 _MOST_KNOCKING = 64  # nodes that try a silent one: enough to tell a way from a host

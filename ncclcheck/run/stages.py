@@ -21,10 +21,10 @@ from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.run.plan.options import Options
 from ncclcheck.run.session import Session
 
-_FACTS_S = 25.0
+_FACTS_S = 25.0  # s for the facts of all nodes, with the start of their agents; chosen
 _USUAL_FACTS_S = 15.0  # a node that is silent for so long is to blame; before that the deadline is
 _PLAIN_STEP_S = 12.0  # after the facts; it began before them and mostly ended long ago
-_REACH_S = 6.0
+_REACH_S = 6.0  # s for connectivity between all nodes, or a third of what is left; chosen
 _SILENT_S = 9.0  # as long as before a second look: no sound agent says nothing for so long in a job
 _KNOCK_S = 3.0  # SYNs are sent at 0 and 1 s; a host that is there answers at once
 _REACH_AGAIN_S = 3.0  # connections are tried for 2.4 s of it: two lost SYNs are sent again meanwhile
@@ -80,7 +80,7 @@ class Stages:
         nodes = self.session.gathered.answered
         if len(nodes) < 2 or self.choice.simulated or self.options.sysroot:
             return
-        with self.stage("reach", "trying the way between all nodes") as outcome:
+        with self.stage("reach", "testing connectivity between all nodes") as outcome:
             if len(self.links()) < 2:
                 outcome.state, outcome.reason = State.SKIPPED, "fewer than two nodes have a usable interface"
                 return
@@ -119,7 +119,7 @@ class Stages:
         seconds = min(_REACH_AGAIN_S, self.deadline.left - report_time(self.deadline))
         if not self.reached or seconds < 1.0:
             return
-        with self.stage("reach again", "trying the way between all nodes once more"):
+        with self.stage("reach again", "testing connectivity between all nodes again"):
             self._reach(seconds)
 
     @property

@@ -34,7 +34,7 @@ from tests.fuzz import mutate
 
 Chance = random.Random
 _LOGS = Path(__file__).resolve().parent.parent / "data/logs"
-_DEFECT = ("Traceback", "could not go on:", "a defect of ncclcheck")
+_DEFECT = ("Traceback", "internal error:", "a defect of ncclcheck")
 
 
 class Broken(Exception):

@@ -17,7 +17,7 @@ from ncclcheck.launch.joining import join_protocol
 from ncclcheck.launch.joining.sealed import Seal
 from ncclcheck.probes.facts import Meeting
 
-_SEND_S = 15
+_SEND_S = 15  # s until a peer that takes no data is given up; chosen
 
 
 class Connection:

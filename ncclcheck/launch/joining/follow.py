@@ -27,12 +27,13 @@ from ncclcheck.probes.machine.net import unsent as kept
 from ncclcheck.probes.machine.net.addresses import neighbours, source_to, way_to
 from ncclcheck.probes.machine.net.resolver import known, resolver
 
-_CONNECT_S = 3.0
-_GREETING_S = 2.0
-_AGAIN_S = (0.2, 2.0)
+_CONNECT_S = 3.0  # s for a TCP connection: one lost SYN, repeated after 1 s, is survived; chosen
+_GREETING_S = 2.0  # s for the first line of node 0 once connected; chosen
+_AGAIN_S = (0.2, 2.0)  # s between attempts, growing from the first to the second; chosen
 _MISFIT_S = 5.0  # somebody else may hold the port for a moment, so that one misfit is not the end
-_REMIND_S = 30.0
-_MOST_OTHERS = 16
+_REMIND_S = 30.0  # s after which the same reason for waiting is printed again; chosen
+_MOST_OTHERS = 16  # other addresses that are tried for node 0; bounds hostile answers
+_MOST_ASIDE = 4  # each may take 10 s: it connects, greets, and then says nothing
 # Seconds after which node rank 0 is looked for at its other addresses, and between two such looks: as long as a
 # missing route is borne (unrouted.PATIENCE_S), and a start by hand on the other machine is late by more.
 _ASIDE_AFTER_S, _ASIDE_EVERY_S = 8.0, 15.0
@@ -90,9 +91,10 @@ def _aside(who: Identity, command: str, failure: Failure, record: Meeting) -> Co
         return None
     place = join_protocol.place_digest(who.run_id, who.endpoint)
     known = [(one, who.ports[0]) for one in record.elsewhere]
-    for address, port in [*known, *hail(who.ports[0], place)]:
-        if isinstance(it_came := _try_all(who, command), Connection):
-            return it_came
+    places = [*known, *_that_greet(who, hail(who.ports, place))][:_MOST_ASIDE]
+    if places and isinstance(it_came := _try_all(who, command), Connection):
+        return it_came
+    for address, port in places:
         if isinstance(found := _try(who, command, address, port), Connection):
             found.unreached = record
             return found
@@ -102,11 +104,11 @@ def _aside(who: Identity, command: str, failure: Failure, record: Meeting) -> Co
 def is_reached(who: Identity) -> bool:
     """Whether node rank 0 of this run greets at the endpoint now."""
     addresses = resolve(who.host)
-    return not isinstance(addresses, Failure) and any(_greets(who, one) for one in addresses)
+    return not isinstance(addresses, Failure) and any(_greets(who, one, who.ports[0]) for one in addresses)
 
 
-def _greets(who: Identity, address: str) -> bool:
-    with suppress(OSError, ValueError), connect(address, who.ports[0], _GREETING_S) as there:
+def _greets(who: Identity, address: str, port: int) -> bool:
+    with suppress(OSError, ValueError), connect(address, port, _GREETING_S) as there:
         return _greeting(Lines(there).line(_GREETING_S)).place == join_protocol.place_digest(
             who.run_id, who.endpoint
         )
@@ -165,18 +167,23 @@ def _elsewhere(who: Identity, tried: list[str], named: Resolver | None) -> list[
     answers = [one for server in named.servers for one in server.answers] if named else []
     listed = named.known if named else known()
     others = [one for one in dict.fromkeys([*answers, *listed]) if one not in tried][:_MOST_OTHERS]
-    found: list[str] = []
+    return [address for address, _ in _that_greet(who, [(one, who.ports[0]) for one in others])]
 
-    def look(address: str) -> None:
-        if _greets(who, address):
-            found.append(address)
 
-    threads = [threading.Thread(target=look, args=(one,), daemon=True, name="elsewhere") for one in others]
+def _that_greet(who: Identity, places: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Those at which node rank 0 of this run greets, or somebody who says the same; all are asked at once."""
+    found: list[tuple[str, int]] = []
+
+    def look(address: str, port: int) -> None:
+        if _greets(who, address, port):
+            found.append((address, port))
+
+    threads = [threading.Thread(target=look, args=one, daemon=True, name="elsewhere") for one in places]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(2 * _GREETING_S)
-    return [one for one in others if one in found]
+    return [one for one in places if one in found]
 
 
 def _try_all(who: Identity, command: str) -> Connection | Failure:
@@ -258,10 +265,10 @@ def _unconnected(where: str, error: OSError) -> Failure:
         return Failure("refused", f"nothing listens at {where} (connection refused)")
     if isinstance(error, TimeoutError) or error.errno == errno.ETIMEDOUT:
         return Failure(
-            "silent", f"no answer from {where}: packets are dropped on the way, or that machine is down"
+            "silent", f"no answer from {where}: packets are dropped in transit, or that machine is down"
         )
     if error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH):
-        return Failure("no_route", f"no way to {where}: {words(error)}")
+        return Failure("no_route", f"no route to {where}: {words(error)}")
     return Failure("silent", f"{where} cannot be reached: {words(error)}")
 
 

@@ -1,16 +1,20 @@
 """Find node rank 0 on the wires here, where neither its name nor a route leads to it.
 
 A question to all IPv6 hosts of a link (ff02::1, RFC 4291) needs no address, no name, no route and no router. Node
-rank 0 answers whoever names the run, with no more bytes than came; that it is node rank 0 is proved by the join
-that follows. Nothing is asked before the endpoint has failed for seconds.
+rank 0 answers whoever is on its own wire and names the run, with fewer bytes than came; that it is node rank 0 is
+proved by the join that follows, if the run has a secret. Nothing is asked before the endpoint has failed for
+seconds. Both sides hear link-local addresses alone, which no router passes on.
 """
 
 from __future__ import annotations
 
+import ipaddress
+import re
 import secrets
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 
 from ncclcheck.launch.given import is_loopback
@@ -19,8 +23,11 @@ _ALL_HOSTS = "ff02::1"
 _ASKED, _ANSWERED = b"ncclcheck?", b"ncclcheck!"
 _ANSWER_S = 1.0  # a host on the wire answers within a millisecond, one that is busy within 0.1 s
 _MOST_ANSWERS = 20  # a second: each node asks every 15 s, so that this is enough for 300 of them
-_MOST_FOUND = 4
-_NONCE = 8
+_MOST_READ = 200  # a second, of whatever comes: a flood costs node rank 0 no more time than that
+_MOST_HEARD, _MOST_FOUND = 256, 16  # answers that are read, and places that are kept; bound hostile answers
+_NONCE = 8  # bytes of a random number that an answer must repeat
+_PORT = re.compile(rb" {0,4}[1-9][0-9]{0,4}")
+_From = tuple[str, int, int, int]  # address, port, flow, number of the interface
 
 
 class Answering:
@@ -38,17 +45,23 @@ class Answering:
             threading.Thread(target=self._serve, args=(self._socket,), daemon=True, name="hail").start()
 
     def _serve(self, sock: socket.socket) -> None:
-        second, answered = 0, 0
+        begun, read, answered = 0.0, 0, 0
         with suppress(OSError):
             while True:
                 said, who = sock.recvfrom(256)
-                now = int(time.monotonic())
-                second, answered = now, answered if now == second else 0
-                if said[:-_NONCE] != self._question or answered >= _MOST_ANSWERS:
-                    continue
-                answered += 1
-                with suppress(OSError):
-                    sock.sendto(_ANSWERED + said[-_NONCE:] + self._port, who)
+                now = time.monotonic()
+                if now - begun >= 1:
+                    begun, read, answered = now, 0, 0
+                read += 1
+                if self._is_asked(said, who) and answered < _MOST_ANSWERS:
+                    answered += 1
+                    with suppress(OSError):
+                        sock.sendto(_ANSWERED + said[-_NONCE:] + self._port, who)
+                if read >= _MOST_READ:
+                    time.sleep(max(0.0, begun + 1 - now))
+
+    def _is_asked(self, said: bytes, who: _From) -> bool:
+        return said[:-_NONCE] == self._question and len(said) == len(self._question) + _NONCE and _is_near(who)
 
     def close(self) -> None:
         """Answer no more."""
@@ -69,25 +82,42 @@ def _bound(port: int) -> socket.socket:
     return sock
 
 
-def hail(port: int, run: str) -> list[tuple[str, int]]:
-    """Where somebody on a wire of this host says that he leads this run: link-local address and port."""
+def hail(ports: Sequence[int], run: str) -> list[tuple[str, int]]:
+    """Where somebody on a wire of this host says that he leads this run: link-local address, and one of the ports.
+
+    Whoever answers has one place, and some of them are drawn by chance: to be first is worth nothing.
+    """
     nonce = secrets.token_bytes(_NONCE)
-    found: dict[tuple[str, int], None] = {}
+    found: dict[str, int] = {}
     with suppress(OSError), socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sock:
         for index, _ in socket.if_nameindex():
             with suppress(OSError):  # an interface without IPv6
-                sock.sendto(_ASKED + run.encode() + nonce, (_ALL_HOSTS, port, 0, index))
+                sock.sendto(_ASKED + run.encode() + nonce, (_ALL_HOSTS, ports[0], 0, index))
         end = time.monotonic() + _ANSWER_S
-        while len(found) < _MOST_FOUND and (left := end - time.monotonic()) > 0:
+        while (left := end - time.monotonic()) > 0:
             sock.settimeout(left)
             said, who = sock.recvfrom(256)
-            told = said.removeprefix(_ANSWERED + nonce).strip()
-            if said.startswith(_ANSWERED + nonce) and told.isdigit() and 0 < int(told) < 65536:
-                found[_with_scope(who), int(told)] = None
-    return list(found)
+            port = port_of(said, nonce, ports)
+            if port and _is_near(who) and len(found) < _MOST_HEARD:
+                found.setdefault(_with_scope(who), port)
+    return secrets.SystemRandom().sample([*found.items()], min(len(found), _MOST_FOUND))
 
 
-def _with_scope(who: tuple[str, int, int, int]) -> str:
+def port_of(said: bytes, nonce: bytes, ports: Sequence[int]) -> int:
+    """The port that an answer to this very question names; 0 for whatever else came."""
+    told = said.removeprefix(_ANSWERED + nonce)
+    if len(told) == len(said) or not _PORT.fullmatch(told) or int(told) not in ports:
+        return 0
+    return int(told)
+
+
+def _is_near(who: _From) -> bool:
+    """Whether it came over a wire of this host, or from this host itself."""
+    address = ipaddress.IPv6Address(who[0].partition("%")[0])
+    return address.is_link_local or address.is_loopback
+
+
+def _with_scope(who: _From) -> str:
     """fe80::1%eth0: a link-local address means nothing without its interface."""
     address = who[0].partition("%")[0]
     return f"{address}%{socket.if_indextoname(who[3])}" if who[3] else address

@@ -14,7 +14,7 @@ from ncclcheck.launch.joining.secret import NO_SECRET, Secret
 from ncclcheck.probes.facts import Launcher
 from ncclcheck.run.plan.options import Options
 
-_PORTS = 4
+_PORTS = 4  # ports from the given one on that node 0 may take where some are in use; chosen
 _OF_SLURM = "slurm "  # begins the id of a step's run
 _NO_REAL_STEP = 4_294_967_280  # ids from here on are salloc's own step, the batch script, and their like
 

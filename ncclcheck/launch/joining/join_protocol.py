@@ -21,11 +21,11 @@ from ncclcheck.probes.facts import Meeting, replace
 
 T = TypeVar("T")
 
-MOST_FROM_NODE = 65536
-MOST_FROM_MEETING = 256 * 2**20
-HANDSHAKE_S = 5.0
-BEAT_S = 2.0
-SILENT_S = 15.0
+MOST_FROM_NODE = 65536  # bytes of a line from a node that has not yet proved who it is
+MOST_FROM_MEETING = 256 * 2**20  # bytes of a line from node 0: the result of thousands of nodes
+HANDSHAKE_S = 5.0  # s until a connection must have proved who it is; chosen
+BEAT_S = 2.0  # s between two signs of life on a connection; chosen
+SILENT_S = 15.0  # s without a sign of life before a peer is unresponsive: seven beats; chosen
 
 Refusal = Literal[
     "other run", "other secret", "same rank", "other count", "other command", "other protocol", "late"

@@ -14,7 +14,7 @@ from functools import cache
 
 from ncclcheck.probes.machine import process
 
-_SECONDS = 3.0
+_SECONDS = 3.0  # s for munge or unmunge; chosen
 _CREDENTIAL = re.compile(r"MUNGE:[A-Za-z0-9+/=:]{1,8192}")
 _UID = re.compile(rb"^UID:.*\((\d+)\)$", re.MULTILINE)
 

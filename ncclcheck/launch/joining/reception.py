@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import re
 import socket
 import struct
 import time
@@ -18,16 +17,16 @@ from ncclcheck import __version__
 from ncclcheck.base import wire
 from ncclcheck.launch.agents import Closed, Events, Said
 from ncclcheck.launch.joining import join_protocol, sealed
+from ncclcheck.launch.joining.hearsay import name_of_node, printable, sound
 from ncclcheck.launch.joining.sealed import Seal
 from ncclcheck.launch.joining.secret import NO_SECRET, WITH, Secret
 from ncclcheck.probes.facts import Arrival, Meeting, replace
 
-STRANGERS = 64
-GOODBYE_S = 2.0
+STRANGERS = 64  # connections beyond the number of nodes that may be open at once; bounds a flood
+GOODBYE_S = 2.0  # s for the last lines to be sent before sockets are closed; chosen
 _MOST_WAITING = 10_000  # events that nobody has taken yet: from here on nothing more is read
 _MOST_BEFORE = 200  # records of one node before the run begins: its facts and some thirty steps
-_PAUSE_S = 0.02
-_NO_NAME = re.compile(r"[^A-Za-z0-9._-]")  # what no host name, pod or Slurm node has
+_PAUSE_S = 0.02  # s between two looks at the connections; chosen
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close at once, leave no TIME_WAIT on the port
 
 
@@ -153,7 +152,7 @@ class Reception:
         """What is said to whoever does not belong to this run; nobody can prove that it was said by us."""
         if join.protocol != join_protocol.PROTOCOL:
             here = f"{self.name} ({__version__})"
-            reason = f"its ncclcheck ({_printable(join.version)}) does not understand the one on {here}"
+            reason = f"its ncclcheck ({printable(join.version)}) does not understand the one on {here}"
             kind: join_protocol.Refusal = "other protocol"
         elif join.secret != self._secret.kind:
             reason, kind = f"it comes {WITH[join.secret]}, this run {WITH[self._secret.kind]}", "other secret"
@@ -296,27 +295,11 @@ def _checked(join: join_protocol.Join) -> join_protocol.Join:
     """A name that may stand in a command, words that may be printed, an address that is one. Raises ValueError."""
     return replace(
         join,
-        name=_NO_NAME.sub("_", join.name[:64]).lstrip("-") or "unnamed",
-        command=_printable(join.command),
-        version=_printable(join.version),
+        name=name_of_node(join.name),
+        command=printable(join.command),
+        version=printable(join.version),
         address=_plain(join.address),
     )
-
-
-def sound(said: Meeting) -> Meeting:
-    """What a node tells of its own way, with addresses that are some and words that may be printed.
-
-    Raises ValueError. Nothing of it is tried or run; rules judge it as they judge the node's other facts.
-    """
-    for one in (*said.addresses, *said.elsewhere, *said.neighbours, *(way.address for way in said.ways)):
-        ipaddress.ip_address(one)
-    for hop in (hop for way in said.ways for hop in way.hops):
-        ipaddress.ip_address(hop.address)
-    return replace(said, detail=_printable(said.detail), arrivals=[])
-
-
-def _printable(text: str) -> str:
-    return "".join(letter if letter.isprintable() else "?" for letter in text[:128])
 
 
 def _plain(address: str) -> str:

@@ -20,7 +20,7 @@ from ncclcheck.probes.machine import files
 VARIABLE = "NCCLCHECK_SECRET"
 FILE = "NCCLCHECK_SECRET_FILE"
 _LEAST = 16  # bytes; 22 letters of base64 are 128 bits, and whoever types one by hand types fewer
-_MOST = 4096
+_MOST = 4096  # bytes of a secret file that are read
 HOW_TO = (
     f"give every node the same secret (one `openssl rand -hex 32` for all), in {VARIABLE} or with "
     "--secret-file FILE, mode 0600"

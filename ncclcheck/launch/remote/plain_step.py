@@ -11,16 +11,17 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 
-from ncclcheck.probes.facts import OtherStep, PlainStep, Unread
+from ncclcheck.probes.facts import OtherStep, PlainStep, Unread, replace
 from ncclcheck.probes.machine import process
 from ncclcheck.probes.machine.job_system import environment_of_families
 
+_NO_REAL_STEP = 4_294_967_280  # ids from here on are salloc's own step, the batch script, and their like
 OWN_NAME = "ncclcheck"  # of our own steps, as squeue shows them
 # A step of an idle allocation starts in 0.1 s (Slurm 22.05, two hosts): what waits longer waits for another one.
 _AT_ONCE_S = 4
-_WITHIN_S = 10.0
-_LIST_S = 3.0
-_MOST_SAID = 300
+_WITHIN_S = 10.0  # s for a plain srun to start or to be refused; chosen
+_LIST_S = 3.0  # s for squeue; chosen
+_MOST_SAID = 300  # characters of Slurm's refusal that are shown
 _HOLD_NOTHING = {OWN_NAME, "batch", "extern", "interactive"}
 _ALSO_NEEDED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -35,10 +36,10 @@ _TYPED = re.compile(r"--overlap|--export=.*|--export")
 
 
 class Trial:
-    """One plain srun, beside the run. given: what the user's own command gives to srun."""
+    """One plain srun, beside the run. command: the user's own, which begins with srun or is something else."""
 
-    def __init__(self, env: Mapping[str, str], given: Sequence[str] = ()) -> None:
-        self._env, self._given = env, given
+    def __init__(self, env: Mapping[str, str], command: Sequence[str] = ()) -> None:
+        self._env, self._command = env, command
         self.fact: PlainStep | None = None
         self._thread: threading.Thread | None = None
 
@@ -53,13 +54,24 @@ class Trial:
             self._thread.join(max(0.0, seconds))
 
     def _run(self) -> None:
-        self.fact = _tried(self._env, self._given)
+        found = _tried(self._env, given(self._command))
+        self.fact = found and replace(found, typed=_is_srun(self._command))
 
 
-def typed(command: Sequence[str]) -> list[str]:
+def is_possible(env: Mapping[str, str]) -> bool:
+    """Whether this is a shell in an allocation of Slurm, and no task of a step, which holds what an srun needs."""
+    step = env.get("SLURM_STEP_ID", "")
+    return env.get("SLURM_JOB_ID", "").isdecimal() and (not step.isdecimal() or int(step) >= _NO_REAL_STEP)
+
+
+def _is_srun(command: Sequence[str]) -> bool:
+    return bool(command) and command[0].rpartition("/")[2] == "srun"
+
+
+def given(command: Sequence[str]) -> list[str]:
     """What a command of the user's own says to srun of sharing and of variables; nothing where it is no srun."""
     found: list[str] = []
-    if not command or command[0].rpartition("/")[2] != "srun":
+    if not _is_srun(command):
         return found
     for at, word in enumerate(command[1:], 1):
         if word == "--" or not word.startswith("-"):
@@ -69,13 +81,13 @@ def typed(command: Sequence[str]) -> list[str]:
     return found
 
 
-def _tried(env: Mapping[str, str], given: Sequence[str]) -> PlainStep | None:
-    argv = ["srun", *given, f"--immediate={_AT_ONCE_S}", "/bin/sh", "-c", _ASK]
+def _tried(env: Mapping[str, str], options: list[str]) -> PlainStep | None:
+    argv = ["srun", *options, f"--immediate={_AT_ONCE_S}", "/bin/sh", "-c", _ASK]
     begun = time.monotonic()
     told = process.run(argv, _WITHIN_S, env=env)
     if isinstance(told, Unread):
         return None  # neither started nor refused: a controller or a node that does not answer, which others tell
-    seconds, options = round(time.monotonic() - begun, 1), list(given)
+    seconds = round(time.monotonic() - begun, 1)
     refused = _REFUSED.search(told.err)
     said = refused[1][:_MOST_SAID] if refused else ""
     if _BUSY.search(told.err):

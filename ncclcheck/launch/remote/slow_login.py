@@ -14,8 +14,8 @@ from contextlib import suppress
 from ncclcheck.probes.machine import process
 
 AFTER_S = 4.0  # a login takes a second, on a busy host two
-_SLOW_S = 3.0
-_WITHIN_S = 30.0
+_SLOW_S = 3.0  # s from which on a login is worth a finding; chosen
+_WITHIN_S = 30.0  # s until a timed login is ended: chosen
 _ASKED = "SSH2_MSG_SERVICE_ACCEPT received"
 _ANSWERED = ("Authentications that can continue", "Authenticated to ")
 

@@ -12,7 +12,7 @@ from ncclcheck.probes.facts import Unread
 from ncclcheck.probes.machine import process
 
 WITHIN_S = 5.0  # a login takes a second, on a busy host two
-_MOST_LINES = 6
+_MOST_LINES = 6  # lines of ssh -v, and keys, that are evidence; chosen
 _OFFERED = re.compile(r"^debug1: Offering public key: (?P<file>.+?) (?P<kind>[A-Z0-9]+(?:-[A-Z]+)*) SHA256:", re.M)
 _TELLING = re.compile(
     r"^(?:Unable to negotiate with .*|(?:debug1: )?(?:send_pubkey_test: no mutual signature algorithm.*"

@@ -11,7 +11,7 @@ from ncclcheck.probes.facts import Dialled, Unread
 from ncclcheck.probes.machine import process
 
 _WITHIN_S = 2.0  # 10 ms by itself; Match exec and CanonicalizeHostname of the user's may wait for something
-_MOST_ADDRESSES = 8
+_MOST_ADDRESSES = 8  # addresses of a host that are shown; chosen
 
 
 def dialled(ssh: Sequence[str], target: str, node: str, env: Mapping[str, str]) -> Dialled | None:

@@ -21,6 +21,7 @@ from ncclcheck.probes.facts.guard.unread import (
     value_or,
 )
 from ncclcheck.probes.facts.job import Arrival, Job, Launcher, Meeting, OtherStep, PlainStep
+from ncclcheck.probes.facts.live import Live, LiveProcess, Unseen
 from ncclcheck.probes.facts.log.flight import (
     Flight,
     FlightCall,
@@ -249,6 +250,8 @@ __all__ = [
     "Limits",
     "Link",
     "LinkEvents",
+    "Live",
+    "LiveProcess",
     "Lock",
     "LogEvent",
     "LogFile",
@@ -336,6 +339,7 @@ __all__ = [
     "TrialRow",
     "Unread",
     "UnreadKind",
+    "Unseen",
     "Variable",
     "Verified",
     "Volley",

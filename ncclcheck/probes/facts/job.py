@@ -71,7 +71,8 @@ class PlainStep(Struct, frozen=True, kw_only=True):
     """What an srun without options of ours met in this allocation.
 
     outcome: starts, refused (said: in srun's words), or waits for what the other steps hold. lost: variables of
-    the shell that its task was not given. given: options that the user's own command has.
+    the shell that its task was not given. given: options that the user's own command has. typed: that command is
+    known and begins with srun; else nobody knows how the job will be started.
     """
 
     outcome: Literal["starts", "refused", "waits"]
@@ -80,6 +81,7 @@ class PlainStep(Struct, frozen=True, kw_only=True):
     lost: list[str] = field(default_factory=list)
     others: list[OtherStep] = field(default_factory=list)
     given: list[str] = field(default_factory=list)
+    typed: bool = False
 
 
 class Job(Struct, frozen=True, kw_only=True):

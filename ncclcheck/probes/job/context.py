@@ -109,7 +109,7 @@ class TrainingPlan(Struct, frozen=True, kw_only=True):
     load: the user's functions.
 
     directory: where the user's modules are looked for, and where checkpoints go unless checkpoints says so; batch:
-    samples a rank and micro-batch; accumulate: micro-batches a step. save_bytes: how much the sharded save may
+    samples per rank and micro-batch; accumulate: micro-batches a step. save_bytes: how much the sharded save may
     write; parameters: of the model that a save is forecast for; timeout_s: of the process group there.
     resume: this job goes on from the checkpoint that the one before left in `run_folder`.
     """

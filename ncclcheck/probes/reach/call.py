@@ -17,10 +17,10 @@ from ncclcheck.probes.reach import protocol as p
 from ncclcheck.probes.reach import volley
 
 _PATIENCE = (0.3, 0.6, 1.2)  # a lost SYN is sent again by the kernel only after a second
-_TRIES = 3
-_EXCHANGES = 7
+_TRIES = 3  # connection attempts that may fail with an error before the port counts as closed; chosen
+_EXCHANGES = 7  # round trips for the clock offset, of which the fastest counts; chosen
 _CHUNK = bytes(2**18)
-_ANSWER_WITHIN = 0.5
+_ANSWER_WITHIN = 0.5  # s beyond a burst for its answer; chosen
 _RETRANSMITS, _SEGMENTS = 100, 136  # tcpi_total_retrans and tcpi_segs_out in struct tcp_info, linux/tcp.h
 _OUTCOMES: dict[int, ConnectOutcome] = {
     errno.ECONNREFUSED: "refused",

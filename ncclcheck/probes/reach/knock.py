@@ -17,7 +17,7 @@ from ncclcheck.probes.machine.net import unsent
 from ncclcheck.probes.reach import protocol
 
 MOST_S = 3.0  # the kernel sends a SYN at 0 and 1 s and, before the end, at 3 s: one lost packet is no silence
-_SSH = 22
+_SSH = 22  # TCP port of sshd: open or refusing, it shows that the host is up
 _NOWHERE: KeptBy = ""
 
 

@@ -17,12 +17,12 @@ from ncclcheck.probes.facts import Door, NoDoor
 from ncclcheck.probes.machine.net import addresses
 from ncclcheck.probes.reach import protocol as p
 
-_LOOK_EVERY = 0.2
-_TOKEN_WITHIN = 2.0
-_VISIT_WITHIN = 15.0
-_MOST_VISITORS = 256
-_MOST_NODES = 100_000
-_BUFFER = 4 * 2**20
+_LOOK_EVERY = 0.2  # s between two looks whether to stop; chosen
+_TOKEN_WITHIN = 2.0  # s until a visitor must have shown the run's token; chosen
+_VISIT_WITHIN = 15.0  # s until a visit is ended; chosen
+_MOST_VISITORS = 256  # visitors at once; bounds a flood
+_MOST_NODES = 100_000  # node numbers beyond it are hostile
+_BUFFER = 4 * 2**20  # bytes of the receive buffer: a burst that arrives while no core is free; chosen
 
 
 class Listener:

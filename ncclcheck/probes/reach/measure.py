@@ -25,10 +25,10 @@ from ncclcheck.probes.reach import schedule, volley
 from ncclcheck.probes.reach.call import Call
 from ncclcheck.probes.reach.packets import Packets
 
-_SMALL_S = 1.0
-_SLOT_S = 0.3
-_CONNECT_S = 2.5
-_LEFT_FOR_BURSTS = 0.4
+_SMALL_S = 1.0  # s for small packets, or a third of the time; chosen
+_SLOT_S = 0.3  # s for each burst with its warm-up (BURST_S, WARM_UP_S), so that none overlaps another
+_CONNECT_S = 2.5  # s for connections: one lost SYN, repeated after 1 s, is survived; chosen
+_LEFT_FOR_BURSTS = 0.4  # s at the end in which no burst begins, so that the last one is answered; chosen
 _NO_GLOO: Mapping[int, str] = {}
 _UNASKED = Unread("absent", "gloo would tell no other address")
 _WELL = Unread("absent", "it was reached")

@@ -11,10 +11,11 @@ from contextlib import suppress
 from ncclcheck.probes.facts import Door, Echoes, PathMtu, Unread
 from ncclcheck.probes.reach import protocol as p
 
+# bytes of usual MTUs: jumbo, Ethernet, tunnels, least of IPv6 and IPv4
 _SIZES = (9000, 8000, 4000, 1500, 1400, 1280, 576)
-_LARGEST = 65535
-_MOST, _LEAST, _TOGETHER = 300, 20, 2000
-_SIZED_TIMES = 4
+_LARGEST = 65535  # bytes of an IP packet
+_MOST, _LEAST, _TOGETHER = 300, 20, 2000  # packets to a peer at most and at least, and to all together; chosen
+_SIZED_TIMES = 4  # packets of each size: all four lost means that the size does not pass; chosen
 _SENDING = 0.75  # of the window; the rest is for late answers
 
 

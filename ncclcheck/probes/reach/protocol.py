@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 
-TOKEN_BYTES = 32
+TOKEN_BYTES = 32  # bytes of the run's token
 
 ASK_TIME = b"t"
 ASK_BURST = b"b"
@@ -19,17 +19,17 @@ WHO = struct.Struct("!46s")  # the visitor's address as the listener sees it, in
 BURST_ORDER = struct.Struct("!d")
 BURST_COUNT = struct.Struct("!Qdd")
 
-PING, SIZED = 0, 1
+PING, SIZED = 0, 1  # kinds of packets on the wire
 PACKET = struct.Struct(f"!{TOKEN_BYTES}sBII")
 ANSWER = struct.Struct(f"!{TOKEN_BYTES}sBIIII")
-SMALL = 64
+SMALL = 64  # bytes of a small packet: passes any MTU
 
-BURST_S = 0.2
-WARM_UP_S = 0.05
+BURST_S = 0.2  # s of a burst that is timed; chosen
+WARM_UP_S = 0.05  # s before it is timed, for TCP's slow start; chosen
 
-IP_MTU_DISCOVER, IP_MTU = 10, 14
-IPV6_MTU_DISCOVER, IPV6_MTU, IPV6_DONTFRAG = 23, 24, 62
-PMTUDISC_DO = 2
+IP_MTU_DISCOVER, IP_MTU = 10, 14  # linux/in.h; Python's socket does not name them
+IPV6_MTU_DISCOVER, IPV6_MTU, IPV6_DONTFRAG = 23, 24, 62  # linux/in6.h
+PMTUDISC_DO = 2  # linux/in.h: never fragment
 
 SocketAddress = tuple[str, int] | tuple[str, int, int, int]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-ALL_PAIRS_UP_TO = 64
-_ROUNDS = 3
+ALL_PAIRS_UP_TO = 64  # nodes up to which every pair takes a burst; chosen
+_ROUNDS = 3  # rounds of bursts beyond that: each node with three others; chosen
 
 Pair = tuple[int, int]
 

@@ -60,7 +60,7 @@ def _heads(result: Result, style: Style) -> Iterator[str]:
         found = [one for one in result.differences if one.kind == kind]
         fields = [getattr(end.fingerprint, kind) for end in (result.before, result.after)]
         if not found:
-            yield f"  {kind:11}" + ("the same" if fields[0].keys() & fields[1].keys() else "not told by both")
+            yield f"  {kind:11}" + ("the same" if fields[0].keys() & fields[1].keys() else "not reported by both")
         for one in found:
             yield from _lines(f"  {kind:11}", str(one), style.width)
     for label, names in (("new", result.new), ("gone", result.gone), ("silent", result.silent)):

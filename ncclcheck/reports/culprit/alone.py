@@ -13,7 +13,8 @@ from ncclcheck.reports.culprit.samples import slowness_at
 from ncclcheck.reports.culprit.suspects import by
 from ncclcheck.reports.subjects.failures.crowded import own_limits
 
-FEW = 3
+FEW = 3  # values: with fewer there is no usual one, and a spread needs one more; chosen
+# us per iteration: a smaller straggle is not worth a finding, however short the iteration; chosen
 _STEADY_US = 200.0
 # Of the time in which a rank wants a core, the share that it has none. With 12 other processes and more on 2 cores
 # the ranks of sound jobs lacked one for 67 to 95 % of it; a rank that has its core for some 5 %.
@@ -28,7 +29,7 @@ _WAITED = (
     0.1  # the same while a speed is measured, which it lessens by as much; that of sound ranks is 0.85 and more
 )
 _SPREADS = 7  # a spread of few values is often underestimated: with 4, one sound cluster in twenty had an outlier
-_MAD = 1.4826
+_MAD = 1.4826  # median absolute deviation -> standard deviation of a normal distribution
 T = TypeVar("T")
 Reason = Literal["starved", "stopped", "busy", "idle", "unseen"]
 

@@ -24,11 +24,11 @@ from ncclcheck.reports.culprit.suspects import (
     through_fabric,
 )
 
-FEW = 3
-_ODD = 0.1
-_MOST = 64
-_IN_VAIN = 8
-_FEW_OF = 3
+FEW = 3  # nodes: of two, neither can be named; names and unexplained pairs up to which no cut is tried; chosen
+_ODD = 0.1  # share of a suspect's paths that may be fast although it is blamed: lucky measurements; chosen
+_MOST = 64  # culprits named at most: more are no diagnosis, and each costs a pass over all paths; chosen
+_IN_VAIN = 8  # rounds without a blamed fabric after which cuts, the costly part, are tried no more; chosen
+_FEW_OF = 3  # more than a third of a suspect's measured paths must be left to speak against it; chosen
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 from ncclcheck.reports.culprit.samples import Ends, Samples, Way, ends_of
 
-_MOST_SEEDS = 4
-_MOST_GROUPS = 16
-_FEWEST = 3
-_SWEEPS = 3
-_PART = 64
+_MOST_SEEDS = 4  # nodes with the most slow partners from which a side is grown: bounds the time; chosen
+_MOST_GROUPS = 16  # known groups, and pairs of them, that are tried as sides: bounds the time; chosen
+_FEWEST = 3  # slow pairs below which no cut is looked for: single links explain them; chosen
+_SWEEPS = 3  # passes over the nodes until sides settle; chosen
+_PART = 64  # nodes per slow pair: in a large cluster a cut needs one slow pair for each so many nodes; chosen
 
 
 @dataclass(frozen=True)

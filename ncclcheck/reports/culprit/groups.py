@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ncclcheck.probes.facts import Cluster, variables
 
-_DEEPEST = 8
+_DEEPEST = 8  # levels of switches in SLURM_TOPOLOGY_ADDR: more than any real tree; bounds hostile input
 
 
 def known_groups(cluster: Cluster) -> list[frozenset[str]]:

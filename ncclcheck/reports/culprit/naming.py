@@ -26,7 +26,7 @@ from ncclcheck.reports.subjects.job.pairing import pairing
 from ncclcheck.reports.subjects.links.losses import Lost
 from ncclcheck.reports.text.fold import fold_names
 
-_LINKS = 4
+_LINKS = 4  # slow links, or a quarter of the nodes, from which on they are named together; chosen
 _KNOWN = 0.95  # two measurements of different kinds agree: packets counted before the job, and the job itself
 
 

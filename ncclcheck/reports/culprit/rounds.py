@@ -13,15 +13,15 @@ from ncclcheck.reports.culprit.two import once_more
 
 Pair = tuple[str, str]
 
-QUICK_ROUNDS = 8
-REPEATED_ROUNDS = 10
-_SMALL = 8
-_GROUPING = 2
-_SPARE = 2
-_MANY = 8
-_NEAR = 2
+QUICK_ROUNDS = 8  # rounds of --quick at most, plus log2 of the nodes (see next_round); chosen
+REPEATED_ROUNDS = 10  # rounds of repeats after a full tournament; chosen
+_SMALL = 8  # nodes up to which all pairs are measured: 7 rounds, fewer than QUICK_ROUNDS; chosen
+_GROUPING = 2  # exchanges per two slow nodes among themselves, to separate them from a slow fabric; chosen
+_SPARE = 2  # exchanges beyond those that naming needs, since a partner may be slow too; chosen
+_MANY = 8  # an eighth of the nodes: so many slow pairs of good nodes point at the fabric; chosen
+_NEAR = 2  # places in the list of nodes: so near a partner is likely behind the same switch; chosen
 _CLEAR = math.log(4)
-_CONFIRMED = 3
+_CONFIRMED = 3  # measurements of a path whose culprit is not much slower than the others (see _CLEAR); chosen
 
 
 def next_round(nodes: Sequence[str], level: Literal["quick", "full"], done: Sequence[PairTime]) -> list[Pair]:

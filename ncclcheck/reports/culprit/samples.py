@@ -12,14 +12,14 @@ from statistics import median
 
 from ncclcheck.probes.facts import PairTime
 
-DEAD = 20.0
-PERCENT = 88.0
-_BURST = 0.01
-_CHANCE = 0.005
+DEAD = 20.0  # slowness, a natural logarithm (5e8 times slower): stands for a path on which nothing arrived
+PERCENT = 88.0  # % of the healthy bandwidth below which a path is slow, where noise allows it; chosen
+_BURST = 0.01  # share of measurements that a burst of other traffic slows down (see repeats); chosen
+_CHANCE = 0.005  # runs of a healthy cluster that may name somebody: one of two hundred; chosen
 _LOWER_QUARTER = 0.3186 * math.sqrt(2)
-_UPPER_QUARTER = 0.647
-_UPPER = 1.15
-_SURE = 7
+_UPPER_QUARTER = 0.647  # standard deviations between the 1/16 and 3/16 upper quantiles of a normal distribution
+_UPPER = 1.15  # standard deviations from the median to the 1/8 upper quantile, the middle of the best quarter
+_SURE = 7  # spreads, as _SPREADS of alone.py: a measured spread can be half of the true one
 Ends = tuple[str, str]
 Heard = Counter[tuple[str, str, int | None]]
 

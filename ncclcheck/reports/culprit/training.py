@@ -10,7 +10,7 @@ from ncclcheck.reports.text.fold import duration
 
 # An order, no probability: slow with all ranks at once and alone; in the first only; waiting for data.
 _ALONE, _TOGETHER, _HUNGRY = 0.95, 0.8, 0.7
-_MOST = 4
+_MOST = 4  # ranks of each kind that are named: a step has few stragglers worth a line; chosen
 
 
 def in_training(cluster: Cluster) -> list[Culprit]:

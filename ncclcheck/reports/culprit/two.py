@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from ncclcheck.probes.facts import PairTime
 from ncclcheck.reports.culprit.samples import Way, read
 
-USUAL_ROUNDS = 2
+USUAL_ROUNDS = 2  # rounds of two nodes where no direction is slow: a dead path has failed twice; chosen
 # Best of so many rounds: 37, 44 and 49 % were seen on sound nodes at a load of 10 to 16 on 2 cores with two.
 MOST_ROUNDS = 6
-_LEAST_ROUNDS = 4
+_LEAST_ROUNDS = 4  # rounds before a slow direction between two nodes is a finding; chosen
 _APART = 0.5  # healthy containers on one machine went down to 0.58
 _APART_WITHOUT_CORES = 0.2  # with 12 other processes on 2 cores one exchange in twenty went down to 0.34
 

@@ -65,7 +65,7 @@ def ground(cluster: Cluster, ranks: int, nodes: int) -> Ground | str:
     if ranks < 2:
         return "one rank sends nothing to others"
     if nodes < 1 or ranks % nodes or nodes * max(1, cluster.job.jobs) != len(cluster.nodes):
-        return "not every node has told its facts, or ranks are spread unevenly"
+        return "not every node has reported its facts, or ranks are spread unevenly"
     gloo = lan.uses_gloo(cluster)
     if gloo and nodes == 1:
         return "no link between nodes is used; these figures say nothing about a network"

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from ncclcheck.probes.facts import Collective, Fit
 
-_LEAST_SIZES = 3
-_ROUNDS = 40
-_NEAR = 1e-4
-_MOST = 1e6
+_LEAST_SIZES = 3  # message sizes: two would fit any line exactly
+_ROUNDS = 40  # iterations of the reweighted fit; more change nothing that is printed; chosen
+_NEAR = 1e-4  # relative error below which a point gains no more weight, so that none divides by zero; chosen
+_MOST = 1e6  # relative error, a bound against hostile numbers in saved files; chosen
 _LEAST_US = 1e-3  # no call is done in a nanosecond
 _LEAST_A_BYTE = 1e-12  # microseconds: a billion GB/s
-_LATENCY_SHARE = 0.1
+_LATENCY_SHARE = 0.1  # share of a row's time that may be latency where bandwidth is judged; chosen
 _CAREFUL_US = 500.0  # as long as four nodes need over EFA, the slowest that was published
 
 

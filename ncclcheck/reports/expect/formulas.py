@@ -5,6 +5,7 @@ n: ranks of the job, k: nodes, g = n/k: ranks of a node, S: bytes that a rank re
 
 from __future__ import annotations
 
+# share of a PCIe link's coded rate that is payload: the rest is packet headers and credits; chosen
 _PAYLOAD = 0.88
 _OF_GENERATION = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 

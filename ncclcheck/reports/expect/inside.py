@@ -11,8 +11,8 @@ from ncclcheck.reports.expect.unseen import unseen
 from ncclcheck.reports.subjects.nccl.variables import nccl_version, parse_int, values
 
 _RAW_MBPS = 26562  # what NVML says of a link of 25 GB/s; later ones are multiples of it
-_LEAST_PUBLISHED = 5
-_NVLS_SINCE = (2, 17, 1)
+_LEAST_PUBLISHED = 5  # GPUs of a node: nothing is published for fewer, so nothing is expected of them
+_NVLS_SINCE = (2, 17, 1)  # the first NCCL with NVLink SHARP
 # The parts of NVLink that 8 GPUs reached in published runs: as a ring, and where the switch reduces.
 _EFFICIENCY: dict[str, tuple[float, float | None]] = {
     "A100": (0.78, None),
@@ -48,7 +48,7 @@ def slowest(cluster: Cluster, own: int) -> Inside | str:
         if isinstance(one, str):
             return f"{one} ({node.name})"
         found.append(one)
-    return min(found, key=lambda one: (one.nvlink, one.limit), default="no node has told its facts")
+    return min(found, key=lambda one: (one.nvlink, one.limit), default="no node has reported its facts")
 
 
 def one_domain(cluster: Cluster) -> bool:

@@ -20,7 +20,7 @@ from ncclcheck.reports.subjects.nccl.variables import values
 Carrier = Literal["rdma", "socket", "burst"]
 
 _BURST_GBIT = 2.0  # beyond it a core may have set the pace of a single stream, and not the link
-_GLOO_GBIT = 10.0
+_GLOO_GBIT = 10.0  # Gb/s beyond which gloo is bound by cores, so that no expectation is made of it; chosen
 _WITHOUT_PCIE = ("GB200", "GB300", "GH200")
 
 

@@ -10,10 +10,10 @@ from ncclcheck.reports.judgement.findings import Finding, State, Verdict
 
 # A silent node, a rank of which only the deadline is known, a probe that broke, a join without its node rank 0, a
 # log that was not read to its end, that just stops, of which no line is understood, or that Ctrl-C ended before
-# any work was seen, dumps of ranks that are not there.
+# any work was seen, dumps of ranks that are not there, a host on which no job was seen.
 UNFINISHED = (
     *("RUN001", "RUN002", "RUN003", "RUN004", "RUN010"),
-    *("LOG003", "LOG006", "LOG007", "LOG008", "LOG131"),
+    *("LOG003", "LOG006", "LOG007", "LOG008", "LOG131", "HNG009"),
 )
 
 Outcome = Literal["fail", "incomplete", "warn", "unknown", "ok"]

@@ -138,7 +138,7 @@ def decode(data: bytes, policy: Policy) -> Saved:
             f"command: {saved.command!r} is none that saves results; allowed are {', '.join(known)}"
         )
     names = [entry.name for entry in saved.nodes]
-    if not names and not saved.run.silent and saved.command != "logs":
+    if not names and not saved.run.silent and saved.command not in ("logs", "hang", "script"):
         raise DocumentError("nodes: there must be at least one node, or one in run.silent")
     if len(names) != len(set(names)):
         raise DocumentError(f"nodes: names must be unique, these are {', '.join(names)}"[:500])

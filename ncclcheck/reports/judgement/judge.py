@@ -10,6 +10,9 @@ from ncclcheck.reports.judgement.findings import Finding, State, Verdict, Where,
 from ncclcheck.reports.judgement.rule import NothingToJudge, Rule, all_rules
 from ncclcheck.reports.subjects.nodes import doing_without
 
+# Commands that judge their own families alone, and the families that no other command judges.
+_OF_A_COMMAND = {"logs": ("LOG", "RUN"), "hang": ("HNG", "RUN"), "script": ("SCR", "RUN")}
+_OF_ONE_ALONE = ("hang", "script")
 _UNSEEN = {"denied", "no_tool", "recorded", "timed_out", "broken"}
 
 
@@ -55,8 +58,11 @@ def judge(cluster: Cluster, rules: Iterable[Rule] | None = None) -> list[Verdict
 
 
 def _of(cluster: Cluster) -> list[Rule]:
-    """Of logs nothing but what they say is judged: there is no node of which a site could require anything."""
-    return [rule for rule in all_rules() if cluster.command != "logs" or rule.code.startswith(("LOG", "RUN"))]
+    """Of logs, a script and a job that hangs nothing else is judged: no node is there to require anything of."""
+    own = _OF_A_COMMAND.get(cluster.command)
+    return [
+        rule for rule in all_rules() if (rule.code.startswith(own) if own else rule.family not in _OF_ONE_ALONE)
+    ]
 
 
 def _covers(cluster: Cluster) -> set[str]:
@@ -183,7 +189,7 @@ def _unseen(where: Where, need: str, fact: Unread) -> Finding:
     return unknown(
         where,
         f"{need} could not be read: {fact.why}",
-        why="What was not seen is neither well nor broken.",
+        why="Not observed, so neither healthy nor faulty.",
         evidence=[seen(need, f"{fact.kind}: {fact.why}")],
         fix=[admin(_HELP.get(fact.kind, _HELP["broken"]))],
     )

@@ -29,6 +29,8 @@ FAMILIES = {
     "DAT": "data",
     "TRN": "training",
     "LOG": "logs",
+    "HNG": "hang",
+    "SCR": "script",
     "RUN": "run",
 }
 

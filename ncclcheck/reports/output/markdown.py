@@ -61,7 +61,7 @@ _TITLES = {
     "table": "Measured collectives",
     "trial_text": "The setting that was tried",
     "dataset_text": "The dataset",
-    "training_text": "The training run",
+    "steps_text": "The training run",
 }
 
 

@@ -75,7 +75,7 @@ def _metrics(document: Document) -> Iterator[_Metric]:
         _labels(kind=one.kind, name=" to ".join(one.names) if one.kind == "link" else ", ".join(one.names)):
         one.confidence for one in document.culprits
     }  # fmt: skip
-    yield _Metric("culprit_confidence", "Who is to blame, and how sure that is, 0 to 1.", blamed)
+    yield _Metric("culprit_confidence", "The culprit, with its confidence from 0 to 1.", blamed)
     advised = {_labels(variable=one.variable, action=one.action): 1.0 for one in document.recommendations}
     yield _Metric("recommendation", "Settings that are recommended.", advised)
 

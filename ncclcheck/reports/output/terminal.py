@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from ncclcheck.reports.judgement.findings import State, Verdict
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.judgement.rule import FAMILIES
 from ncclcheck.reports.subjects.data import dataset_text
 from ncclcheck.reports.subjects.job import trial_text
+from ncclcheck.reports.subjects.live import running_text
 from ncclcheck.reports.subjects.logs import answer, story_text
 from ncclcheck.reports.subjects.logs.logged import SYMPTOMS
 from ncclcheck.reports.subjects.training import steps_text
@@ -21,6 +22,7 @@ from ncclcheck.reports.text.visible import in_line
 from ncclcheck.reports.text.wrapping import wrapped
 
 __all__ = ["Style", "short", "text"]
+_REASONS = 3  # why whole families were skipped; one command has seldom more
 _SHORT = 200  # characters of a line that is made to be pasted
 
 
@@ -37,7 +39,8 @@ def text(document: Document, style: Style) -> str:
         dataset_text.text(document, style.width),
         steps_text.text(document, style.width),
         story_text.text(document, style.width),
-        _families(document, style),
+        running_text.text(document, style.width),
+        _families(document, style) if document.command != "hang" or style.verbose else "",
         *(block_text.text(one, style) for one in _blocks(document, style) if _told(one, document, style)),
         recommend_text.text(document, style.width, verbose=style.verbose),
         _end(document, style),
@@ -85,20 +88,37 @@ def _told(block: Block, document: Document, style: Style) -> bool:
 
 
 def _families(document: Document, style: Style) -> str:
-    """One line a family: how many verdicts of each state."""
-    rows: dict[str, Counter[State]] = {}
+    """One line a family: how many verdicts of each state; one for all families in which nothing was judged."""
+    rows: dict[str, list[Verdict]] = {}
     told = (v for v in document.verdicts if document.diagnosis is not None or not v.code.startswith("LOG"))
     for verdict in sorted(told, key=order):
-        rows.setdefault(FAMILIES[verdict.code[:3]], Counter())[verdict.state] += 1
+        rows.setdefault(FAMILIES[verdict.code[:3]], []).append(verdict)
+    unjudged = [family for family, verdicts in rows.items() if {v.state for v in verdicts} == {State.SKIPPED}]
     lines = []
-    for family, counted in rows.items():
+    for family, verdicts in rows.items():
+        if family in unjudged:
+            continue
+        counted = Counter(verdict.state for verdict in verdicts)
         parts = (style.paint(s, f"{counted[s]} {s.word}") for s in reversed(State) if counted[s])
         lines.append(f"  {family:10}" + "   ".join(_ok_first(parts)))
+    if unjudged:
+        lines += _skipped(unjudged, [verdict for family in unjudged for verdict in rows[family]], style)
     if style.verbose:
         for v in document.verdicts:
             title = f"{v.state.word:8}{v.code}  {v.title}{_because(v)}"
             lines += wrapped(title, style.width, "  ", " " * 18)
     return "\n".join(lines)
+
+
+def _skipped(families: Sequence[str], verdicts: Sequence[Verdict], style: Style) -> list[str]:
+    """`skipped   82 of memory, data: judged by data only (28), no GPU (7)`; the commonest reasons."""
+    reasons = Counter(verdict.reason for verdict in verdicts if verdict.reason)
+    told = [
+        f"{reason} ({count})" if len(reasons) > 1 else reason for reason, count in reasons.most_common(_REASONS)
+    ]
+    more = ["other reasons (-v has all)"] if len(reasons) > _REASONS and not style.verbose else []
+    why = f": {', '.join([*told, *more])}" if told else ""
+    return wrapped(f"{len(verdicts)} of {', '.join(families)}{why}", style.width, "  skipped   ", " " * 12)
 
 
 def _ok_first(parts: Iterable[str]) -> list[str]:

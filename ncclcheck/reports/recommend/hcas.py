@@ -45,7 +45,7 @@ def of_another_machine(site: Site) -> Iterator[Found]:
             or data_cards.taken_with(node, None) == data_cards.taken_with(node, values(node).get(_HCA))
         ):
             return
-    why = "It leaves out HCAs that are ACTIVE and alike; without it NCCL uses all of them."
+    why = "It excludes HCAs that are ACTIVE and alike; without it NCCL uses all of them."
     yield Found(_HCA, None, why, [*site.held(_HCA), *problem], "unset")
 
 

@@ -99,8 +99,8 @@ def _pcie_with_peers(site: Site) -> bool:
 
 
 def _asked_for(held: Held) -> bool:
-    """CUMEM=0 although NVLS or MNNVL is asked for, which need it."""
-    return held.number == 0 and 1 in (held.on.number("NCCL_NVLS_ENABLE"), held.on.number("NCCL_MNNVL_ENABLE"))
+    """CUMEM=0 although NVLink between machines is asked for, which needs it."""
+    return held.number == 0 and held.on.number("NCCL_MNNVL_ENABLE") == 1
 
 
 def _fabric_is_well(site: Site) -> bool:
@@ -143,7 +143,7 @@ RULES = (
     SettingRule(
         rule="I1", title="P2P is not turned off on GPUs with NVLink", action="unset",
         find=without("NCCL_P2P_DISABLE", only=_nvlink, when=number(1),
-                     why="The GPUs have NVLinks that are up, and do not use them because of it."),
+                     why="The GPUs have NVLinks that are up, but this setting disables them."),
         source=f"{_ENV}, Debugging, NCCL_P2P_DISABLE; huggingface/accelerate#2328",
         gain="5 to 20 times the bandwidth within a node",
         risk="if it was set for a hang, look at ACS first (FAB001)",
@@ -163,7 +163,7 @@ RULES = (
     SettingRule(
         rule="I10", title="cuMem is not off where something asked for needs it", action="unset",
         find=without("NCCL_CUMEM_ENABLE", when=_asked_for,
-                     why="NVLink SHARP and NVLink between machines, which are asked for, need it."),
+                     why="NVLink between machines, which is asked for, needs it."),
         source="verl-project/verl#7564; NVIDIA/nccl#1234", gain="what is asked for works",
         disagree="OCI's tables for H100 to B300 set 0; NVIDIA, vLLM and verl leave the default.", harmful=True,
     ),
@@ -193,7 +193,7 @@ RULES = (
         find=without("NCCL_CUMEM_ENABLE", when=number(0),
                      why="It came into scripts because of a leak that NCCL 2.22.3 fixed."),
         since=(2, 22, 3), source="NVIDIA/nccl#1234; vllm-project/vllm#24141",
-        gain="registered buffers, NVLink SHARP",
+        gain="registered buffers",
         risk="memory may grow: watch it while measuring",
         disagree="OCI's tables for H100 to B300 set 0; NVIDIA, vLLM and verl leave the default.",
     ),
@@ -215,7 +215,7 @@ RULES = (
         risk="the threads run on cores of other jobs: binding the ranks rightly is better",
     ),
     SettingRule(
-        rule="I4", title="P2P over longer ways", action="try", find=farther_p2p,
+        rule="I4", title="P2P over longer paths", action="try", find=farther_p2p,
         source=f"{_ENV}, NCCL_P2P_LEVEL; NVIDIA/nccl-tests#74", gain="no detour through the host's memory",
         risk="slower on some processors (NVIDIA/nccl-tests#74) and for all-to-all",
     ),

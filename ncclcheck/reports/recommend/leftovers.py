@@ -189,7 +189,7 @@ RULES = (
     SettingRule(
         rule="L3", title="no protocol that may give wrong results", action="unset",
         find=without("NCCL_PROTO", when=_forces_ll128,
-                     why="It forces LL128 on a way on which NCCL does not use it by itself."),
+                     why="It forces LL128 on a path on which NCCL does not choose it."),
         source="NVIDIA/nccl#790, NVIDIA/nccl#831, NVIDIA/nccl#1261; NVIDIA/nccl src/graph/tuning.cc",
         gain="right results",
     ),

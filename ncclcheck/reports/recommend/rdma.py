@@ -244,7 +244,7 @@ RULES = (
     SettingRule(
         rule="R24", title="GPUDirect below one host bridge", action="try", find=gpudirect_below_one_root,
         source=f"{_ENV}, NCCL_NET_GDR_LEVEL; Isambard-AI documentation", gain="no copy through the host's memory",
-        risk="ACS or the IOMMU may stand in the way: results have to be checked, which bench does",
+        risk="ACS or the IOMMU may interfere: results have to be checked, which bench does",
         disagree="Isambard-AI sets PHB, GCP keeps to PIX.",
     ),
     SettingRule(

@@ -62,7 +62,7 @@ RULES = (
     SettingRule(
         rule="R12", title="InfiniBand's timeout and retries are not below NCCL's own", action="unset",
         find=without("NCCL_IB_TIMEOUT", "NCCL_IB_RETRY_CNT", when=_too_short,
-                     why="It is far below NCCL's own default: a short fault of a link ends the job."),
+                     why="It is far below NCCL's own default: a brief link failure ends the job."),
         source=f"{_ENV}, NCCL_IB_TIMEOUT; NVIDIA/nccl src/transport/net_ib/connect.cc",
         gain="a switch that restarts does not end the job",
     ),

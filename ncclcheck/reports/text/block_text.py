@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ncclcheck.reports.judgement.findings import Evidence, Remedy, State
 from ncclcheck.reports.text.fold import fold_names
-from ncclcheck.reports.text.groups import MOST, Block, Place
+from ncclcheck.reports.text.groups import MOST, MOST_WHOLE, Block, Place
 from ncclcheck.reports.text.headings import heading
 from ncclcheck.reports.text.visible import in_line
 from ncclcheck.reports.text.wrapping import wrapped
@@ -52,20 +52,21 @@ def headed(state: State, codes: Sequence[str], words: str, style: Style) -> list
 
 
 def _places(places: Sequence[Place], style: Style) -> Iterator[str]:
-    shown = places if style.verbose else places[:MOST]
-    for place in shown:
+    for place in places:
         yield from wrapped(str(place), style.width, BODY, BODY)
-    if left := places[len(shown) :]:
-        words = f"and {len(left)} more like these, {left[0].where} first (-v shows all)"
-        yield from wrapped(words, style.width, BODY, BODY)
 
 
 def _evidence(evidence: Sequence[Evidence], style: Style) -> Iterator[str]:
-    shown = evidence if style.verbose else evidence[:MOST]
+    shown = evidence[: MOST_WHOLE if style.verbose else MOST]
     for one in shown:
         yield from labelled("seen", f"{one.source}: {one.value}", style.width)
     if left := len(evidence) - len(shown):
-        yield from labelled("seen", f"and {left} more (-v shows all)", style.width)
+        yield from labelled("seen", f"and {left:,} more ({shows_all(len(evidence), style)})", style.width)
+
+
+def shows_all(count: int, style: Style) -> str:
+    """Where the rest of a list stands that was cut."""
+    return "--json has all" if style.verbose or count > MOST_WHOLE else "-v shows all"
 
 
 def labelled(label: str, words: str, width: int) -> list[str]:

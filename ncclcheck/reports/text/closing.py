@@ -10,8 +10,9 @@ from ncclcheck.reports.judgement.findings import Culprit, State, Where
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.subjects.failures import silent
 from ncclcheck.reports.subjects.job import trial
+from ncclcheck.reports.subjects.live import running_text
 from ncclcheck.reports.subjects.logs import story_text
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.fold import fold_names, fold_some
 
 _SIGNALS = {1: "SIGHUP", 2: "^C (SIGINT)", 15: "SIGTERM"}
 _LINKS = 3
@@ -58,9 +59,7 @@ def compared(document: Document) -> list[str]:
 def decision(document: Document) -> str:
     """One sentence with the decision and the first thing to do; the exit code says the same."""
     if faults := document.job.injected:
-        return (
-            f"{_decision(document)} These faults were injected: {', '.join(faults)}; leave out --inject to judge."
-        )
+        return f"{_decision(document)} Injected faults: {', '.join(faults)}; run without --inject to judge."
     return _decision(document)
 
 
@@ -70,6 +69,8 @@ def _decision(document: Document) -> str:
         return f"Not finished: {_SIGNALS.get(number, f'signal {number}')} ended it; what was gathered is above."
     if document.command == "logs":
         return story_text.decision(document)
+    if document.command == "hang":
+        return running_text.decision(document)
     if any(v.state is State.FAIL for v in document.verdicts):
         return f"Not ready: fix {_first_failed(document)} first."
     if document.state == "incomplete":
@@ -131,7 +132,7 @@ def _first_failed(document: Document) -> str:
     if first.code == "NET009" and all(place.peer for place in places):
         return f"{first.code} on the link {places[0].node} -> {places[0].peer}"
     links = _links(places) if first.code[:3] == "BEN" or first.code == "NET006" else ""
-    return f"{first.code} on {links or fold_names(place.node or '' for place in places)}"
+    return f"{first.code} on {links or fold_some(place.node or '' for place in places)}"
 
 
 def _links(places: Sequence[Where]) -> str:

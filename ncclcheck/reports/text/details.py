@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Interface, Library, Node, Unread, at, value_or
-from ncclcheck.reports.judgement.jsondoc import Document
+from ncclcheck.reports.judgement.findings import State
+from ncclcheck.reports.judgement.jsondoc import Document, NodeEntry
+
+_MOST_NODES = 32  # of which -v lists interfaces and libraries, some 35 lines each on a DGX
 
 
 def text(document: Document) -> str:
     """Interfaces, default routes, copies of libnccl, plugins and conf files of every node."""
-    return "\n".join(line for entry in document.nodes for line in _node(entry.facts))
+    shown = _worth_a_look(document)
+    lines = [line for entry in shown for line in _node(entry.facts)]
+    if left := len(document.nodes) - len(shown):
+        lines.append(f"  and {left:,} more nodes: --json has all")
+    return "\n".join(lines)
+
+
+def _worth_a_look(document: Document) -> list[NodeEntry]:
+    """All of a few nodes; of many the first ones, those before the others that rules found at fault."""
+    if len(document.nodes) <= _MOST_NODES:
+        return document.nodes
+    states = (State.FAIL, State.WARN)
+    found = Counter(f.where.node for v in document.verdicts for f in v.findings if f.state in states)
+    return sorted(document.nodes, key=lambda entry: -found[entry.name])[:_MOST_NODES]
 
 
 def _node(node: Node) -> Iterator[str]:

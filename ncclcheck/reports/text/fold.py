@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable
 
 _NUMBERED = re.compile(r"(.*?)([0-9]{1,15})([^0-9]*)", re.DOTALL)
+_MOST_CHARACTERS = 400  # of folded names: five lines of a terminal
+_FEW = 12  # names, where all of them do not fit
 
 
 def fold_names(names: Iterable[str]) -> str:
@@ -20,6 +22,16 @@ def fold_names(names: Iterable[str]) -> str:
         key = (match[1], match[3], len(match[2]))
         groups.setdefault(key if key in padded else (*key[:2], 0), []).append(int(match[2]))
     return ", ".join(_folded(*key, sorted(numbers)) for key, numbers in groups.items())
+
+
+def fold_some(names: Iterable[str]) -> str:
+    """The same, but of many gaps the first ones alone: every second of 10,000 nodes would fill 400 lines."""
+    told = [*dict.fromkeys(names)]
+    folded = fold_names(told)
+    shown = _FEW
+    if len(folded) <= _MOST_CHARACTERS or len(told) <= shown:
+        return folded
+    return f"{fold_names(told[:shown])} and {len(told) - shown:,} more"
 
 
 def _folded(head: str, end: str, width: int, numbers: list[int]) -> str:

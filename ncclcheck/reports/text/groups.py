@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ncclcheck.probes.facts import replace
@@ -11,11 +11,14 @@ from ncclcheck.reports.judgement.causal import causes_first
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, State, Verdict
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.judgement.rule import FAMILIES
-from ncclcheck.reports.text.fold import fold_names
+from ncclcheck.reports.text.fold import fold_some
 from ncclcheck.reports.text.likeness import Likeness
 
-MOST = 8  # places, and blocks of one check, that are read one by one; of more the first FIRST tell what they are
+MOST = 8  # places, and blocks of one check, that are read one by one; of more alike the first FIRST do
 FIRST = 3
+MOST_KINDS = 16  # of findings that differ in more than names and numbers: a line each, so that none hides another
+MOST_WHOLE = 64  # findings of one check that -v shows one by one: of 10,000 nodes it would fill 100,000 lines
+_OF_THEIR_OWN = "Each of these has a reason and a fix of its own; --json has them."
 _UNREAD = " could not be read: "
 
 
@@ -55,7 +58,7 @@ class Block:
 
 
 def blocks(document: Document, states: Iterable[State], *, whole: bool = False) -> Iterator[Block]:
-    """Worst first, causes before symptoms. whole: every place by itself, however many are alike."""
+    """Worst first, causes before symptoms. whole: every place by itself, up to MOST_WHOLE of one check."""
     told = ranked(document)
     likeness = Likeness(entry.facts for entry in document.nodes)
     for state in states:
@@ -78,28 +81,60 @@ def order(verdict: Verdict) -> tuple[int, str]:
 
 def _of_verdict(verdict: Verdict, state: State, likeness: Likeness, *, whole: bool) -> list[Block]:
     same = _alike(finding for finding in verdict.findings if finding.state is state)
-    found: dict[tuple[str, str], list[list[Finding]]] = {}
-    for alike in same:
-        found.setdefault((alike[0].why, str(alike[0].remedies)), []).append(alike)
-    if not whole:
-        found = _own_names_apart(found, likeness)
-    made = [_block(verdict, state, groups, likeness, whole=whole) for groups in found.values()]
+    whole = whole and len(same) <= MOST_WHOLE
+    kinds = _kinds(same, likeness, whole=whole)
+    made = [_block(verdict, state, groups, likeness, whole=whole) for groups in kinds]
     if len(made) <= MOST or whole:
         return made
-    rest = [alike for groups in [*found.values()][FIRST:] for alike in groups]
-    words = Place("", f"{_more(rest)}, each with words of its own", more=sum(map(len, rest)))
-    return [*made[:FIRST], Block(state, [verdict.code], verdict.title, "", [], [words])]
+    rest = _one_of_each(kinds[FIRST:])
+    return [*made[:FIRST], Block(state, [verdict.code], verdict.title, _OF_THEIR_OWN, [], rest)]
 
 
-def _own_names_apart(
-    found: dict[tuple[str, str], list[list[Finding]]], likeness: Likeness
-) -> dict[tuple[str, str], list[list[Finding]]]:
-    """The same with those together whose reasons and remedies differ in their own names and addresses alone."""
-    together: dict[tuple[str, str], list[list[Finding]]] = {}
-    for (why, fixes), groups in found.items():
-        first = groups[0][0]
-        together.setdefault((likeness.of(first, why), likeness.of(first, fixes)), []).extend(groups)
-    return together
+def _kinds(same: list[list[Finding]], likeness: Likeness, *, whole: bool) -> list[list[list[Finding]]]:
+    """Findings by reason, remedies, owner, and whether they stop a job."""
+    if whole:
+        return [*_by(same, lambda one: (one.why, str(one.remedies))).values()]
+    return _sorted_out(same, likeness, lambda one: f"{one.why}\n{one.remedies}")
+
+
+def _sorted_out(
+    groups: list[list[Finding]], likeness: Likeness, words: Callable[[Finding], str]
+) -> list[list[list[Finding]]]:
+    """Those together whose words differ in their own names and addresses alone; of too many kinds, in numbers too.
+
+    The rarest first where there are many: what one node has is not read behind what all have.
+    """
+    found = _by(groups, lambda one: likeness.of(one, words(one)))
+    if len(found) > MOST:
+        found = _by(groups, lambda one: likeness.of(one, words(one), numbers=True))
+    kinds = [*found.values()]
+    return sorted(kinds, key=_count) if len(groups) > MOST else kinds
+
+
+def _by(groups: list[list[Finding]], key: Callable[[Finding], Hashable]) -> dict[Hashable, list[list[Finding]]]:
+    """By what makes two findings different whatever their words are, and by this."""
+    found: dict[Hashable, list[list[Finding]]] = {}
+    for alike in groups:
+        first = alike[0]
+        found.setdefault((first.owner, first.blocks_job, key(first)), []).append(alike)
+    return found
+
+
+def _count(groups: list[list[Finding]]) -> int:
+    return sum(map(len, groups))
+
+
+def _one_of_each(kinds: list[list[list[Finding]]]) -> list[Place]:
+    """One line a kind, which names all nodes that have it; beyond MOST_KINDS, how many more there are."""
+    places = []
+    for groups in kinds[:MOST_KINDS]:
+        places.append(Place(_where(groups[0]), groups[0][0].what))
+        if left := groups[1:]:
+            places.append(Place("", _more(left), more=_count(left)))
+    if beyond := [alike for groups in kinds[MOST_KINDS:] for alike in groups]:
+        words = _more(beyond, f"of {len(kinds) - MOST_KINDS:,} other kinds (--json has all)")
+        places.append(Place("", words, more=_count(beyond)))
+    return places
 
 
 def _block(
@@ -121,46 +156,54 @@ def _of_one(remedy: Remedy, finding: Finding) -> Remedy:
     if not remedy.commands or finding.where.node is None:
         return remedy
     where = str(replace(finding.where, rank=None, peer=None))
-    return replace(remedy, text=f"{remedy.text} Here for {where}; the others alike, with their own names.")
+    return replace(
+        remedy, text=f"{remedy.text} Here for {where}; the others alike, with their own names and numbers."
+    )
 
 
 def _places(groups: list[list[Finding]], likeness: Likeness) -> list[Place]:
     """Of many places that differ in their own names and addresses alone the first few, and who the others are."""
     if len(groups) <= MOST:
         return [Place(_where(alike), alike[0].what) for alike in groups]
-    found: dict[str, list[list[Finding]]] = {}
-    for alike in groups:
-        found.setdefault(likeness.of(alike[0], alike[0].what), []).append(alike)
+    kinds = _sorted_out(groups, likeness, lambda one: one.what)
+    if len(kinds) > FIRST:
+        return _one_of_each(kinds)
     places = []
-    for like in found.values():
+    for like in kinds:
         shown = like if len(like) <= MOST else like[:FIRST]
         places += [Place(_where(alike), alike[0].what) for alike in shown]
         if left := like[len(shown) :]:
-            places.append(Place("", _more(left), more=sum(map(len, left))))
+            places.append(Place("", _more(left), more=_count(left)))
     return places
 
 
-def _more(groups: list[list[Finding]]) -> str:
-    """`and 997 more like these: dgx-[3-999]`; of one node its devices."""
+def _more(groups: list[list[Finding]], like: str = "like these") -> str:
+    """`and 9,997 more like these: dgx-[3-9999]`; of one node its devices."""
     left = [finding.where for alike in groups for finding in alike]
     nodes = dict.fromkeys(where.node for where in left if where.node is not None)
     devices = dict.fromkeys(where.device for where in left if where.device is not None)
-    names = fold_names(devices) if len(nodes) <= 1 and devices else ""
-    told = "  ".join(part for part in (fold_names(nodes), names) if part)
-    return f"and {len(left)} more like these" + (f": {told}" if told else "")
+    names = fold_some(devices) if len(nodes) <= 1 and devices else ""
+    told = "  ".join(part for part in (fold_some(nodes), names) if part)
+    return f"and {len(left):,} more {like}" + (f": {told}" if told else "")
 
 
 def _alike(findings: Iterable[Finding]) -> list[list[Finding]]:
     """Findings that differ in their node alone."""
     groups: dict[tuple[object, ...], list[Finding]] = {}
     for finding in findings:
-        key = (replace(finding.where, node=None), finding.what, finding.why, str(finding.remedies))
+        where = finding.where
+        key = (where.device, where.rank, where.peer, *_words(finding), finding.owner, finding.blocks_job)
         groups.setdefault(key, []).append(finding)
     return list(groups.values())
 
 
+def _words(finding: Finding) -> tuple[str, ...]:
+    told = [word for one in finding.remedies for word in (one.who, one.text, *one.commands)]
+    return (finding.what, finding.why, *told)
+
+
 def _where(alike: list[Finding]) -> str:
-    nodes = fold_names(f.where.node for f in alike if f.where.node is not None)
+    nodes = fold_some(f.where.node for f in alike if f.where.node is not None)
     rest = str(replace(alike[0].where, node=None))
     return "  ".join(part for part in (nodes, rest) if part)
 

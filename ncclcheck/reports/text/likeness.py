@@ -10,6 +10,15 @@ from ncclcheck.reports.judgement.findings import Finding
 from ncclcheck.reports.output.anonymise.addresses import PATTERN
 
 _TOKEN = re.compile(r"[A-Za-z0-9_](?:[\w.-]*[A-Za-z0-9_])?", re.ASCII)
+_PCI = re.compile(r"\b(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b", re.IGNORECASE)
+# A number that only measures or counts, with its unit. One that names what happened (Xid 79, exit code 137, error
+# 110), and one within a word (2.27.3, NET003, fp16), is another cause and stays.
+_NUMBER = re.compile(
+    r"(?P<named>(?:\b|_)(?:Xids?|signal|code|status|errno|error|event|version|release|kernel|driver|firmware|revision"
+    r"|NCCL|CUDA|PyTorch|torch|Python|gen)[ =:#]+[\w.-]+)"
+    r"|(?<![\w.:-])\d+(?:\.\d+)?(?=(?: ?(?:%|[KMGTP]i?B|[KMG]b|[um]?s|W|C|MHz)(?:/s)?)?(?![\w-]|[.:]\w))",
+    re.IGNORECASE,
+)
 _LISTS = ("network.interfaces", "rdma.devices", "gpus.cards")
 _OWN = "<own>"
 
@@ -21,15 +30,20 @@ class Likeness:
         self._nodes = {node.name: node for node in nodes}
         self._known: dict[str, frozenset[str]] = {}
 
-    def of(self, finding: Finding, words: str) -> str:
-        """These words of a finding with nothing in them that is its place's own."""
+    def of(self, finding: Finding, words: str, *, numbers: bool = False) -> str:
+        """These words of a finding with nothing in them that is its place's own. numbers: nor what was counted."""
         where = finding.where
         words = words.replace("[.]", ".")  # an address in a pattern of sed
         for name in (where.device, where.peer):
             words = words.replace(name, _OWN) if name else words
-        own = self._own(where.node) if where.node is not None else frozenset()
+        return self.of_node(where.node, words, numbers=numbers)
+
+    def of_node(self, name: str | None, words: str, *, numbers: bool = False) -> str:
+        """The same of words about a node."""
+        own = self._own(name) if name is not None else frozenset()
         words = _TOKEN.sub(lambda found: _OWN if found[0] in own else found[0], words)
-        return PATTERN.sub(_OWN, words)
+        words = _PCI.sub(_OWN, PATTERN.sub(_OWN, words))
+        return _NUMBER.sub(lambda found: found["named"] or "<n>", words) if numbers else words
 
     def _own(self, name: str) -> frozenset[str]:
         if name not in self._known:

@@ -7,13 +7,16 @@ from collections.abc import Iterator, Mapping
 
 from ncclcheck.probes.facts import Interface, Node, Unread, at, value_or, variables
 from ncclcheck.reports.judgement.jsondoc import Document
+from ncclcheck.reports.subjects.live import running_text
 from ncclcheck.reports.subjects.logs import story_text
 from ncclcheck.reports.subjects.nccl import carrying
 from ncclcheck.reports.subjects.nccl.choice import Choice, gloo_choice, nccl_choice
 from ncclcheck.reports.subjects.nccl.lan import network_of
 from ncclcheck.reports.subjects.nccl.variables import assigned, nccl_version, values
 from ncclcheck.reports.subjects.nccl.wiring import efa
-from ncclcheck.reports.text.fold import fold_names, size
+from ncclcheck.reports.text.fold import fold_names, fold_some, size
+from ncclcheck.reports.text.groups import MOST, MOST_KINDS
+from ncclcheck.reports.text.likeness import Likeness
 from ncclcheck.reports.text.wrapping import wrapped
 
 _SHOWN = ("NCCL_", "TORCH_NCCL_", "TORCH_GLOO_", "GLOO_", "PET_", "CUDA_VISIBLE_DEVICES")
@@ -21,7 +24,7 @@ _SHOWN = ("NCCL_", "TORCH_NCCL_", "TORCH_GLOO_", "GLOO_", "PET_", "CUDA_VISIBLE_
 
 def head(document: Document) -> str:
     """What ran, on what, and which launcher was chosen by what."""
-    if document.command == "logs":
+    if document.command in ("logs", "hang", "script"):
         return title(document)
     return f"{title(document)}   launcher {document.job.launcher}: {document.job.chosen_by}"
 
@@ -31,7 +34,13 @@ def title(document: Document) -> str:
     job = document.job
     if document.command == "logs":
         return f"ncclcheck {document.version}   logs   {story_text.size(document)}"
-    names = fold_names([*(entry.name for entry in document.nodes), *job.missing])
+    if document.command == "hang":
+        return f"ncclcheck {document.version}   hang   {running_text.size(document)}"
+    if document.command == "script":
+        files = document.measurements.script.files if document.measurements.script else []
+        more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+        return f"ncclcheck {document.version}   script   {files[0].name if files else ''}{more}"
+    names = fold_some([*(entry.name for entry in document.nodes), *job.missing])
     if job.simulated:
         where = f"{job.nodes_asked} nodes SIMULATED on this machine"
     elif job.nodes_asked == 1:
@@ -46,7 +55,7 @@ def facts(document: Document, width: int) -> str:
     """The facts a person asks for first; what is the same on all nodes is said once."""
     lines: list[str] = []
     for label, words, names in folded(document):
-        only = "" if len(names) == len(document.nodes) else f"  (on {fold_names(names)})"
+        only = "" if len(names) == len(document.nodes) else f"  (on {fold_some(names)})"
         lines += wrapped(
             words + only, width, first=f"  {label:11}", rest=" " * 13,
         )  # fmt: skip
@@ -60,7 +69,32 @@ def folded(document: Document) -> list[tuple[str, str, list[str]]]:
     for entry in document.nodes:
         for label, words in _rows(entry.facts, document.command, alone=alone):
             said.setdefault(label, {}).setdefault(words, []).append(entry.name)
-    return [(label, words, names) for label, told in said.items() for words, names in told.items()]
+    likeness = Likeness(entry.facts for entry in document.nodes)
+    return [(label, *row) for label, told in said.items() for row in _few(told, likeness)]
+
+
+def _few(told: dict[str, list[str]], likeness: Likeness) -> list[tuple[str, list[str]]]:
+    """The rarest first where there are many; what differs in each node's own addresses or numbers is said once."""
+    if len(told) <= MOST:
+        return [*told.items()]
+    kinds = _kinds(told, likeness, numbers=False)
+    if len(kinds) > MOST:
+        kinds = _kinds(told, likeness, numbers=True)
+    rows = []
+    for kind in sorted(kinds, key=lambda one: sum(map(len, one.values()))):
+        words, names = next(iter(kind.items()))
+        alike = "; the others alike, with their own names and numbers" if len(kind) > 1 else ""
+        rows.append((words + alike, [name for names in kind.values() for name in names] if alike else names))
+    if rest := [name for _, names in rows[MOST_KINDS:] for name in names]:
+        rows[MOST_KINDS:] = [(f"{len(rows) - MOST_KINDS:,} other kinds (--json has all)", rest)]
+    return rows
+
+
+def _kinds(told: dict[str, list[str]], likeness: Likeness, *, numbers: bool) -> list[dict[str, list[str]]]:
+    found: dict[str, dict[str, list[str]]] = {}
+    for words, names in told.items():
+        found.setdefault(likeness.of_node(names[0], words, numbers=numbers), {})[words] = names
+    return [*found.values()]
 
 
 def _rows(node: Node, command: str, *, alone: bool) -> Iterator[tuple[str, str]]:

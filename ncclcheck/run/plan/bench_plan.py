@@ -34,10 +34,10 @@ _QUICK_OPS: tuple[Op, ...] = ("broadcast", "all_reduce", "all_gather", "barrier"
 _SPEED_S: dict[Level, float] = {"quick": 0.5, "standard": 2.0, "full": 5.0}
 _PAIRS_S: dict[Level, float] = {"quick": 5.0, "standard": 8.0, "full": 60.0}
 _DIAGNOSTICS_S: dict[Level, float] = {"quick": 0.0, "standard": 30.0, "full": 60.0}
-_DIAGNOSTICS_SINCE = (2, 31)
-_LARGEST = 2**40
-_STARTUP_S = 12.0
-_MEMORY_OF_A_RANK = 400 * 2**20
+_DIAGNOSTICS_SINCE = (2, 31)  # the first NCCL with active and RAS diagnostics
+_LARGEST = 2**40  # bytes of a message: more than any GPU holds; bounds the input
+_STARTUP_S = 12.0  # s for torchrun, import of torch and forming the group, in the forecast only; chosen
+_MEMORY_OF_A_RANK = 400 * 2**20  # bytes of host memory that are reckoned for a simulated rank; chosen
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ PLACES = ("/etc/ncclcheck.toml", "ncclcheck.toml")
 VARIABLE = "NCCLCHECK_CONFIG"
 COMMANDS = ("env", "bench", "data", "smoke", "preflight", "report")
 GUARDED = ("hosts", "hostfile", "via", "launch", "rdzv_endpoint")
-_MOST = 2**20
+_MOST = 2**20  # bytes of a configuration file: more is not read
 
 
 Seconds = Annotated[float, Meta(ge=1, le=86400)]

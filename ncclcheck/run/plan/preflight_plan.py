@@ -8,7 +8,7 @@ from ncclcheck.run.plan.bench_plan import BenchOptions, JobOptions, Level
 from ncclcheck.run.plan.data_plan import DataOptions
 from ncclcheck.run.plan.smoke_plan import MODELS, SmokeOptions
 
-DEADLINE_S = 600.0
+DEADLINE_S = 600.0  # s for all stages together where --deadline is not given; chosen
 _SMOKE_S: dict[Level, float] = {"quick": 6.0, "standard": 20.0, "full": 60.0}
 _STEPS: dict[Level, int] = {"quick": 10, "standard": 20, "full": 50}
 _DATA_S: dict[Level, float] = {"quick": 10.0, "standard": 30.0, "full": 60.0}

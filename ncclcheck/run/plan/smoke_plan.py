@@ -16,8 +16,8 @@ from ncclcheck.run.plan.bench_plan import JobOptions, Shape
 MODELS = ("transformer", "conv")
 PRECISIONS = ("fp32", "bf16", "fp16")
 STRATEGIES = ("ddp", "fsdp", "zero3")
-_STARTUP_S = 14.0
-_RESUME_S = 12.0
+_STARTUP_S = 14.0  # s for torchrun, import of torch and forming the group, in the forecast only; chosen
+_RESUME_S = 12.0  # s for the second start after the killed rank, in the forecast only; chosen
 _FULLY_SHARD = (2, 4)  # torch.distributed._composable.fsdp
 _REFERENCE = re.compile(r"[\w./~-]+:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 

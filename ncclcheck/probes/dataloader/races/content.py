@@ -14,11 +14,11 @@ from ncclcheck.probes.dataloader.races.contest import Touched
 from ncclcheck.probes.dataloader.randomness import entropy
 from ncclcheck.probes.dataloader.randomness.oracle import Oracle, ask
 from ncclcheck.probes.dataloader.ranks import beyond
-from ncclcheck.probes.dataloader.samples import sweep
+from ncclcheck.probes.dataloader.samples import finite, sweep
 from ncclcheck.probes.dataloader.samples.glance import Order
 from ncclcheck.probes.dataloader.samples.reader import Reader
 from ncclcheck.probes.facts.data import Content
-from ncclcheck.probes.facts.data.content import Memory
+from ncclcheck.probes.facts.data.content import Memory, NotFinite
 from ncclcheck.probes.job.context import DataPlan
 
 _MOST = 64
@@ -142,9 +142,15 @@ def _all(reader: Reader, content: Content) -> Content:
         content,
         swept=swept.count,
         unreadable_count=swept.raised_count,
+        not_finite=_not_finite(reader, swept),
         fallbacks=sweep.fallbacks(reader, swept) if reader.left > 0.5 else [],
         beyond=beyond.look(reader) if reader.made.length and reader.left > 0.5 else None,
     )
+
+
+def _not_finite(reader: Reader, swept: sweep.Swept) -> list[NotFinite]:
+    meant = bool(swept.not_finite) and finite.meant(reader.made.dataset)
+    return [replace(one, meant=meant) for one in swept.not_finite.values()][:_EXAMPLES]
 
 
 def _with_unreadable(reader: Reader, content: Content) -> Content:

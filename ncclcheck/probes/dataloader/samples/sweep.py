@@ -14,10 +14,10 @@ import msgspec
 from ncclcheck.probes.dataloader import ours
 from ncclcheck.probes.dataloader.children import inside
 from ncclcheck.probes.dataloader.randomness import seeds
-from ncclcheck.probes.dataloader.samples import glance
+from ncclcheck.probes.dataloader.samples import finite, glance
 from ncclcheck.probes.dataloader.samples.glance import Order, Sample, Source
 from ncclcheck.probes.dataloader.samples.reader import Reader
-from ncclcheck.probes.facts.data.content import Fallback, Unreadable
+from ncclcheck.probes.facts.data.content import Fallback, NotFinite, Unreadable
 
 _MOST = 100_000
 _MOST_RAISED = 200
@@ -46,6 +46,7 @@ class Swept(msgspec.Struct):
     raised_count: int = 0
     swallowed: list[Swallowed] = msgspec.field(default_factory=list)
     swallowed_count: int = 0
+    not_finite: dict[str, NotFinite] = msgspec.field(default_factory=dict)
 
 
 def sweep(reader: Reader, seconds: float) -> Swept:
@@ -93,13 +94,14 @@ def _try(source: Source, index: int, swept: Swept, tracer: Tracer) -> None:
     tracer.caught.clear()
     try:
         with tracer:
-            source.read(index)
+            sample = source.read(index)
     except Exception as error:
         swept.raised_count += 1
         if len(swept.raised) < _MOST_RAISED:
             told, place = inside.told(error), inside.place_of(error)
             swept.raised.append(Unreadable(index=index, kind="raised", error=told, place=place))
         return
+    finite.add(swept.not_finite, index, sample)
     if tracer.caught:
         swept.swallowed_count += 1
         if len(swept.swallowed) < _MOST_SWALLOWED:

@@ -129,6 +129,19 @@ class Beyond(Struct, frozen=True, kw_only=True):
     told: bool
 
 
+class NotFinite(Struct, frozen=True, kw_only=True):
+    """A part of the samples that is no number (NaN) or infinite in some of those that were swept.
+
+    count: how many; examples: which. meant: the file of the dataset's class asks itself for such values.
+    """
+
+    leaf: str
+    count: Whole
+    nan: Whole = 0
+    examples: list[Whole] = field(default_factory=list)
+    meant: bool = False
+
+
 class Memory(Struct, frozen=True, kw_only=True):
     """Memory that forked processes share: its path in the dataset (`self.scratch`), and the type that holds it."""
 
@@ -159,6 +172,7 @@ class Content(Struct, frozen=True, kw_only=True):
     overwritten: list[Overwritten] = field(default_factory=list)
     inherited: list[Inherited] = field(default_factory=list)
     fallbacks: list[Fallback] = field(default_factory=list)
+    not_finite: list[NotFinite] = field(default_factory=list)
     beyond: Beyond | None = None
     shared: list[str] = field(default_factory=list)
     memory: list[Memory] = field(default_factory=list)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from ncclcheck.probes.facts.data import DataReport, by_node
 from ncclcheck.probes.facts.guard.bounds import Amount
+from ncclcheck.probes.facts.live import Live
 from ncclcheck.probes.facts.log.logs import Logs
 from ncclcheck.probes.facts.measured.bench import Collective, Expectation, Soak, Startup, WrongResult
 from ncclcheck.probes.facts.measured.memory import JobMemory
@@ -20,6 +21,7 @@ from ncclcheck.probes.facts.measured.transport import Diagnostics, Interruptions
 from ncclcheck.probes.facts.measured.trial import Trial
 from ncclcheck.probes.facts.measured.verified import Verified
 from ncclcheck.probes.facts.reach import NodeReach, NoDoor
+from ncclcheck.probes.facts.script import Script
 from ncclcheck.probes.facts.training import Checks, Saves, Side, Smoke
 
 
@@ -55,6 +57,8 @@ class Measurements(Struct, frozen=True, kw_only=True):
     verified: Verified | None = None
     trial: Trial | None = None
     logs: Logs | None = None
+    live: list[Live] = field(default_factory=list)
+    script: Script | None = None
 
 
 def together(parts: Sequence[Measurements]) -> Measurements:

@@ -56,7 +56,9 @@ def _states(machine: Machine) -> dict[str, str] | Unread:
         told = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
         if told.get("LoadState") == "loaded":
             found[told.get("Id", "").removesuffix(".service")] = told.get("ActiveState", "")
-    return found or (Unread("absent", answer.err.strip()[:200] or "systemd told nothing") if answer.status else {})
+    return found or (
+        Unread("absent", answer.err.strip()[:200] or "systemd reported nothing") if answer.status else {}
+    )
 
 
 def _version(machine: Machine, program: str) -> str | Unread:

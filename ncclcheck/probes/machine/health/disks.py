@@ -34,5 +34,7 @@ def _nvme(machine: Machine, name: str) -> Nvme:
         name=name,
         state=machine.line(f"{_CLASS}/{name}/state"),
         model=machine.line(f"{_CLASS}/{name}/model"),
-        link=pci.link(machine, f"{pci.FOLDER}/{address}") if known else Unread("absent", "no PCI address is told"),
+        link=pci.link(machine, f"{pci.FOLDER}/{address}")
+        if known
+        else Unread("absent", "no PCI address is reported"),
     )

@@ -44,7 +44,7 @@ def source_to(address: str) -> str | Unread:
             sock.connect(protocol.place(address, _ANY_PORT))
             return str(sock.getsockname()[0]).partition("%")[0]
     except OSError as error:
-        return Unread("absent", f"no way to {address}: {error.strerror or error}")
+        return Unread("absent", f"no route to {address}: {error.strerror or error}")
 
 
 def way_to(address: str) -> Way | Unread:

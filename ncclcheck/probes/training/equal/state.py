@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 from collections.abc import Iterator
 from hashlib import blake2b
 
@@ -10,6 +11,21 @@ import torch
 from torch import Tensor, nn
 
 _PREFIXES = ("module.", "_orig_mod.")
+
+
+def bytes_of_tensors() -> int:
+    """Bytes of the storages, each counted once, of all tensors that Python reaches."""
+    gc.collect()
+    found = [one for one in gc.get_objects() if issubclass(type(one), Tensor) and one.layout is torch.strided]
+    storages = {
+        one.untyped_storage()._cdata: one.untyped_storage().nbytes() for one in found if not _wraps_others(one)
+    }
+    return sum(storages.values())
+
+
+def _wraps_others(one: Tensor) -> bool:
+    """Whether it has no memory of its own to ask for: DTensors and other wrappers."""
+    return type(one) not in (Tensor, nn.Parameter) or one.is_meta
 
 
 def bare(model: nn.Module) -> nn.Module:

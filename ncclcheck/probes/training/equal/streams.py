@@ -83,7 +83,7 @@ def metric(setting: Setting, model: nn.Module) -> Checks:
 def _useless(losses: Sequence[float]) -> str:
     """Why a loss cannot be summed up."""
     if not all(map(math.isfinite, losses)):
-        return "the loss is no number"
+        return "the loss is NaN"
     return "the model gives another loss each time" if len(set(losses)) > 1 else ""
 
 

@@ -27,13 +27,13 @@ from ncclcheck.reports.judgement.findings import (
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.text.fold import fold_names, size
 
-_ABOVE = 1.1
+_ABOVE = 1.1  # times the best possible: more means that the bound or the links assumed are wrong; chosen
 _WHY = "Every step of a training job waits for its collectives, and these move data far slower than they could."
 
 
 @rule(
     "BEN002",
-    "bandwidth is within expectation",
+    "bandwidth meets the expectation",
     worst=State.FAIL,
     over="measurements.collectives",
     commands=("bench",),
@@ -41,7 +41,7 @@ _WHY = "Every step of a training job waits for its collectives, and these move d
 def within_expectation(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    The bus bandwidth of large messages, held against what the hardware that is present can carry, and against
+    The bus bandwidth of large messages, compared with what the hardware can carry, and against
     `--min-busbw`.
 
     ## Why it matters

@@ -24,8 +24,8 @@ from ncclcheck.reports.judgement.findings import (
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.text.fold import size
 
-_FAIL_PERCENT = 25.0
-_MEASURED_BYTES = 2**20
+_FAIL_PERCENT = 25.0  # % below the baseline from which on it is a failure, less is a warning; chosen
+_MEASURED_BYTES = 2**20  # bytes from which on a row shows bandwidth and not latency; chosen
 
 
 def _baseline(cluster: Cluster) -> Baseline:
@@ -36,7 +36,7 @@ def _baseline(cluster: Cluster) -> Baseline:
 
 @rule(
     "BEN006",
-    "bandwidth is that of the baseline",
+    "bandwidth matches the baseline",
     worst=State.FAIL,
     over="measurements.collectives",
     commands=("bench",),
@@ -116,7 +116,7 @@ def _figures(row: RowChange) -> Evidence:
     return seen(f"{row.op} {size(row.bytes)}", " -> ".join(words))
 
 
-@rule("VER015", "machines, software and settings are those of the baseline", worst=State.FAIL)
+@rule("VER015", "machines, software and settings match the baseline", worst=State.FAIL)
 def machines(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -159,7 +159,7 @@ def _of_machine(change: Change, baseline: Baseline) -> Iterator[Finding]:
         yield level(
             where,
             what,
-            why="This node had more before, and the job goes at the pace of its weakest part.",
+            why="This node had more before, and the job runs at the pace of its weakest part.",
             owner="node",
             evidence=evidence,
             fix=[
@@ -169,7 +169,7 @@ def _of_machine(change: Change, baseline: Baseline) -> Iterator[Finding]:
         )
 
 
-@rule("VER016", "no error was counted since the baseline", worst=State.FAIL)
+@rule("VER016", "no error counter rose since the baseline", worst=State.FAIL)
 def counters(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -22,11 +22,17 @@ from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.job import corruption
 from ncclcheck.reports.text.fold import size
 
-_MOST_RESULTS = 8
-_WHY = "Data was changed on the way, and nothing reported an error."
+_MOST_RESULTS = 8  # wrong results that are shown; chosen
+_WHY = "Data was corrupted in transit, and nothing reported an error."
 
 
-@rule("BEN001", "results are correct", worst=State.FAIL, over="measurements.collectives", commands=("bench",))
+@rule(
+    "BEN001",
+    "collectives return correct results",
+    worst=State.FAIL,
+    over="measurements.collectives",
+    commands=("bench",),
+)
 def results_are_correct(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

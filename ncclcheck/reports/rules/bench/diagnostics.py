@@ -10,7 +10,7 @@ from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, f
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl.variables import nccl_version
 
-SINCE = (2, 31, 0)
+SINCE = (2, 31, 0)  # the first NCCL with active and RAS diagnostics
 _TROUBLE = re.compile(
     r"only \d+/\d+|mismatch|fail|differ|off median|timed out|uncorrected|\bdown\b|inactive|unable|not verified",
     re.I,
@@ -19,7 +19,7 @@ _TROUBLE = re.compile(
 _RANK = re.compile(r"rank (\d{1,6}) \(([\w.-]{1,64})\)")
 
 
-@rule("BEN014", "NCCL's own diagnostics report nothing", worst=State.WARN, over="", commands=("bench",))
+@rule("BEN014", "NCCL's own diagnostics pass", worst=State.WARN, over="", commands=("bench",))
 def own_diagnostics(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

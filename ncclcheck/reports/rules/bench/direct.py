@@ -17,7 +17,7 @@ _WITHOUT_GDR = ("NCCL_NET_GDR_LEVEL", "NCCL_NET_GDR_READ", "NCCL_DMABUF_ENABLE")
 
 @rule(
     "BEN010",
-    "GPUs of one node talk to each other directly where they can",
+    "GPUs of a node use peer-to-peer transfers where they can",
     worst=State.WARN,
     over="measurements.transport",
     commands=("bench",),
@@ -97,7 +97,7 @@ def _detour(one: Used, detour: dict[str, int], way: str) -> Finding:
 
 @rule(
     "BEN011",
-    "GPUDirect RDMA is used where the cards can do it",
+    "GPUDirect RDMA is used where the hardware supports it",
     worst=State.WARN,
     over="measurements.transport",
     commands=("bench",),

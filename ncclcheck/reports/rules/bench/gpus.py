@@ -14,7 +14,7 @@ from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 _WAITED = 0.25  # of the time in which a rank wanted a core: what is measured then says nothing of its GPU
 
 
-@rule("BEN041", "no GPU is slower than any sound one of its model", worst=State.WARN,
+@rule("BEN041", "every GPU reaches the speed expected of its model", worst=State.WARN,
       over="measurements.rank_speeds", commands=("bench",))  # fmt: skip
 def above_the_floor(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -86,7 +86,7 @@ def _below(cluster: Cluster, one: RankSpeed, floor: Floor, model: str) -> Iterat
     )  # fmt: skip
 
 
-@rule("BEN042", "every GPU computes the same, bit for bit", worst=State.FAIL, over="measurements.rank_speeds",
+@rule("BEN042", "every GPU computes bit-identical results", worst=State.FAIL, over="measurements.rank_speeds",
       commands=("bench",))  # fmt: skip
 def bit_for_bit(cluster: Cluster) -> Iterator[Finding]:
     """

@@ -33,11 +33,11 @@ from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.text.fold import size
 
 _SHARE = 0.1  # of what a node moved: a link with less did not carry the job (ssh on mgmt0 moves 1 % of it)
-_STEP_S = 1.0
+_STEP_S = 1.0  # s by which a clock must jump before it is worth a finding; chosen
 _ENOUGH = 6  # iterations from which the median of a row says what is usual
 
 
-@rule("BEN018", "no link, host or network stood still during the job", worst=State.FAIL,
+@rule("BEN018", "no link, host or network stalled during the job", worst=State.FAIL,
       over="measurements.interruptions", commands=("bench", "smoke"))  # fmt: skip
 def nothing_stood_still(cluster: Cluster) -> Iterator[Finding]:
     """

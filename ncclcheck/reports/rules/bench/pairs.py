@@ -37,7 +37,7 @@ from ncclcheck.reports.subjects.failures import shaping
 from ncclcheck.reports.subjects.failures.held_up import held_up
 from ncclcheck.reports.subjects.nccl import lan
 
-_MOST_TOLD = 8
+_MOST_TOLD = 8  # slow pairs that are named; chosen
 _NO_ACCIDENT = math.log(10)
 
 
@@ -48,7 +48,7 @@ _NO_ACCIDENT = math.log(10)
 def no_node_or_link_is_slower(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Nodes exchange data two by two, many pairs at once, each direction timed apart at its receiver.
+    Nodes exchange data pair by pair, many pairs at once, each direction timed separately at its receiver.
 
     ## Why it matters
     A collective is as slow as its slowest link: one NIC at half its rate makes ten thousand GPUs wait, and the
@@ -202,13 +202,11 @@ def _of_two(cluster: Cluster, culprit: Culprit) -> Finding:
     return warn(
         culprit.where[0],
         culprit.why,
-        why="One of the two nodes, or the way between them, is not well.",
+        why="One of the two nodes, or the path between them, is faulty.",
         owner="site",
         evidence=[seen("exchanges between the two", culprit.why.partition(";")[0])],
         fix=[
-            you(
-                "Run it with a third node, best one that is known to be good: then it is told which of them it is."
-            ),
+            you("Run it with a third node, preferably a known good one: that shows which of them is faulty."),
             admin(
                 f"Look at what {culprit.names[0]} sends by.", *_of_interface(cluster, culprit.where[0].node or "")
             ),

@@ -37,11 +37,11 @@ _CONGESTION = {
     "retrans_timeout_events": "time-outs of EFA",
 }
 _PAUSED = re.compile(r"(rx|tx)_prio[0-7]_pause_duration")  # microseconds
-_TIMES_PEERS = 10.0
+_TIMES_PEERS = 10.0  # times the usual count of the peers; chosen
 # Of the job's time, the share for which a port told its switch to stop. A host that takes what it is sent never
 # does; one that is behind by a hundredth of the time slows every sender to it by as much, and those behind them.
 _PAUSING_PERCENT = 1.0
-_HELD_PERCENT = 10.0
+_HELD_PERCENT = 10.0  # % of the time that a port was paused by its switch; chosen
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class _Port:
         return min(100.0, max(found, default=0) / 1e4 / self.seconds) if self.seconds else 0.0
 
 
-@rule("BEN040", "no port lost packets or held up its switch during the job", worst=State.WARN,
+@rule("BEN040", "no port dropped packets or sent pause frames during the job", worst=State.WARN,
       over="measurements.traffic", commands=("bench", "smoke"))  # fmt: skip
 def ports_of_the_job(cluster: Cluster) -> Iterator[Finding]:
     """

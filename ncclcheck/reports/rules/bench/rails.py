@@ -16,7 +16,7 @@ from ncclcheck.reports.text.fold import fold_names, size
 
 @rule(
     "BEN012",
-    "every rail carries its share",
+    "every rail carries its share of the traffic",
     worst=State.WARN,
     over="measurements.traffic",
     commands=("bench",),
@@ -25,7 +25,7 @@ from ncclcheck.reports.text.fold import fold_names, size
 def idle_rails(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Ports of HCAs that NCCL listed for use, and that moved next to nothing while others moved the job's data.
+    HCA ports that NCCL listed for use, and that carried almost nothing while others carried the job's data.
 
     ## Why it matters
     A rail that idles is bandwidth that is paid for and not there: two of eight cards idle are a quarter less.
@@ -88,7 +88,7 @@ def _idle(one: Used, idle: list[str], rails: dict[str, int]) -> Finding:
 
 @rule(
     "BEN013",
-    "the interface that the job used is the one that was predicted",
+    "the job used the predicted interface",
     worst=State.WARN,
     over="measurements.transport",
     commands=("bench",),

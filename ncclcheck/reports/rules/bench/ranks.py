@@ -25,14 +25,14 @@ _HELD = ("starved", "stopped", "idle", "unseen")
 
 
 @rule(
-    "BEN003", "no rank is late", worst=State.FAIL, over="measurements.lateness", at_least=2,
+    "BEN003", "no rank is a straggler", worst=State.FAIL, over="measurements.lateness", at_least=2,
     ground=("VER017",),
     commands=("bench",),
 )  # fmt: skip
 def no_rank_is_late(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    All ranks come to each iteration of a collective at about the same time.
+    All ranks enter each iteration of a collective at about the same time.
 
     ## Why it matters
     A collective starts for nobody before the last has come: one rank that is late by 20 ms makes every other one
@@ -160,7 +160,7 @@ def every_rank_is_as_fast(cluster: Cluster) -> Iterator[Finding]:
 
 
 @rule(
-    "BEN016", "the ranks of every node are as fast among themselves as those of its peers", worst=State.FAIL,
+    "BEN016", "intra-node bandwidth is the same on all nodes", worst=State.FAIL,
     ground=("VER017",),
     over="measurements.node_speeds", at_least=FEW, commands=("bench",),
 )  # fmt: skip

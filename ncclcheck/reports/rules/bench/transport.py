@@ -33,7 +33,7 @@ _SLOW = "Data between nodes goes through the kernel's TCP: a tenth of the speed 
 
 @rule(
     "BEN005",
-    "the transport used is the best one present",
+    "the job uses the fastest transport available",
     worst=State.FAIL,
     over="measurements.transport",
     commands=("bench",),
@@ -41,8 +41,8 @@ _SLOW = "Data between nodes goes through the kernel's TCP: a tenth of the speed 
 def best_transport(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    How the ranks of the measured job were really connected. Plain TCP between nodes (NET/Socket) is wrong where an
-    HCA with an active port, or an EFA device, is there.
+    How the ranks of the measured job were actually connected. Plain TCP between nodes (NET/Socket) is wrong where
+    an HCA with an active port, or an EFA device, is there.
 
     ## Why it matters
     NCCL falls back to TCP without an error: a container without /dev/infiniband, libibverbs that is missing from

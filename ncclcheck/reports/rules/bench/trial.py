@@ -24,7 +24,7 @@ from ncclcheck.reports.text.fold import duration
 _LEAVE = "Leave this setting out. NCCL's own choice is right unless a measurement says otherwise."
 
 
-@rule("BEN017", "the setting that was tried does no harm", worst=State.FAIL, commands=("bench",))
+@rule("BEN017", "the tried setting does no harm", worst=State.FAIL, commands=("bench",))
 def does_no_harm(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

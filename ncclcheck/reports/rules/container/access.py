@@ -15,7 +15,7 @@ _CUMEM_HOST_FAULT = ((2, 24, 0), (2, 26, 5))
 
 @rule(
     "CON004",
-    "NCCL may place host memory, or does not try",
+    "NCCL can bind host memory to a NUMA node, or does not try",
     worst=State.WARN,
     needs=("nccl.loaded.version", "container.runtimes", "container.capabilities", "gpus.usable"),
 )
@@ -60,7 +60,7 @@ def host_memory(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-@rule("CON005", "no service mesh stands between the ranks", worst=State.WARN, needs=("container.meshes",))
+@rule("CON005", "no service mesh intercepts traffic between ranks", worst=State.WARN, needs=("container.meshes",))
 def service_mesh(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -100,7 +100,7 @@ def service_mesh(cluster: Cluster) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-@rule("CON006", "this user may write to /dev/shm", worst=State.FAIL, needs=("container.shm",))
+@rule("CON006", "/dev/shm is writable", worst=State.FAIL, needs=("container.shm",))
 def shared_memory_access(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -24,7 +24,7 @@ _NEEDED = ("nvidiactl", "nvidia-uvm")
 
 @rule(
     "CON001",
-    "containers of several machines have a network in common",
+    "containers on different machines share a network",
     worst=State.FAIL,
     needs=("container.runtimes", "container.namespaces", "network.interfaces"),
     at_least=2,
@@ -66,7 +66,7 @@ def common_network(cluster: Cluster) -> Iterator[Finding]:
             yield fail(
                 Where(node=node.name, device=chosen.name),
                 f"this container's address {chosen.address} exists on its own machine only",
-                why="Other machines have the same bridge with the same addresses, and no way to this one.",
+                why="Other machines have the same bridge with the same addresses, and no route to this one.",
                 owner="job",
                 evidence=[seen("container", told_by(node)), seen("network namespace", _namespace(node, "net"))],
                 fix=[
@@ -103,12 +103,12 @@ def _namespace(node: Node, kind: str) -> str:
     return "unknown"
 
 
-@rule("CON002", "the GPUs' control files came into the container with them", worst=State.FAIL,
+@rule("CON002", "the NVIDIA control devices are present in the container", worst=State.FAIL,
       needs=("container.gpu_files",))  # fmt: skip
 def control_files(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    /dev/nvidiactl and /dev/nvidia-uvm, on nodes that have /dev/nvidia0 and its kin.
+    /dev/nvidiactl and /dev/nvidia-uvm, on nodes that have /dev/nvidia0 and other device files.
 
     ## Why it matters
     A container that was given single devices lacks them, and a virtual machine may not have loaded nvidia-uvm.
@@ -150,7 +150,7 @@ def control_files(cluster: Cluster) -> Iterator[Finding]:
 
 @rule(
     "CON003",
-    "ranks of one machine are in one container",
+    "ranks of one machine share a container",
     worst=State.WARN,
     needs=("host.boot_id", "host.hostname", "gpus.usable"),
     at_least=2,

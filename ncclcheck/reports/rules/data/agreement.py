@@ -35,7 +35,7 @@ _CAUSES: dict[Cause, str] = {
 }
 
 
-@rule("DAT019", "ranks and nodes agree what index i is", worst=State.FAIL, commands=_DATA)
+@rule("DAT019", "index i is the same sample on all ranks and nodes", worst=State.FAIL, commands=_DATA)
 def agree(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -75,7 +75,9 @@ def views(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-@rule("DAT023", "/dev/shm and the limit of open files suffice for the batches", worst=State.FAIL, commands=_DATA)
+@rule(
+    "DAT023", "/dev/shm and the open-file limit are large enough for the batches", worst=State.FAIL, commands=_DATA
+)
 def room(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

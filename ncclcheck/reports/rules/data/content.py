@@ -8,7 +8,7 @@ from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, value_or
 from ncclcheck.probes.facts.data import Content, Made
-from ncclcheck.probes.facts.data.content import Beyond, Fallback, LeafKind, Unreadable
+from ncclcheck.probes.facts.data.content import Beyond, Fallback, LeafKind, NotFinite, Unreadable
 from ncclcheck.reports.judgement.findings import (
     Finding,
     Remedy,
@@ -27,14 +27,16 @@ from ncclcheck.reports.subjects.data import examined
 from ncclcheck.reports.subjects.data.opened import class_of
 
 _DATA = ("data",)
+_RARE = 0.05  # of samples: what is missing on purpose is so in more of them, a division by 0 is rare
 _COUNTERS = ("count", "counter", "calls", "reads", "step", "steps", "n", "i", "epoch")
 
 
-@rule("DAT002", "every sample that len() promises can be read", worst=State.FAIL, commands=_DATA)
+@rule("DAT002", "every index below len() can be read", worst=State.FAIL, commands=_DATA)
 def readable(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Samples that raise, crash or hang whoever reads them, and a `len()` that says too many or too few.
+    Samples that raise, crash or hang whoever reads them, those that hold NaN or infinite values, and a `len()`
+    that says too many or too few.
 
     ## Why it matters
     One such sample ends the job, hours after its start, on the rank that drew it. With a length that is too
@@ -44,7 +46,8 @@ def readable(cluster: Cluster) -> Iterator[Finding]:
     The first, the middle, the last and random samples were read in a process that may die, then as many others
     as time allowed. Behind the end: where `dataset[len]` gives a sample and a later index raises, the true end
     is reported; a warning unless an attribute of the dataset holds that length, as one that is limited on
-    purpose has.
+    purpose has. NaN in up to one in 20 of the samples read is a warning; in more of them, infinite values, or
+    where the file of the dataset's class asks for such values itself, they can be meant so: a note.
 
     ## Fix
     - **you** repair or leave out the samples named; make `__len__` the number that `__getitem__` serves.
@@ -60,7 +63,9 @@ def readable(cluster: Cluster) -> Iterator[Finding]:
             yield _unreadable(node, factories.get(node, ""), made, same, content)
         if content.beyond is not None:
             yield _beyond(node, content.beyond)
-        if not content.unreadable and content.indices:
+        for one in content.not_finite:
+            yield _not_finite(node, factories.get(node, ""), made, one, content)
+        if not content.unreadable and not content.not_finite and content.indices:
             yield fine(Where(node=node), f"{max(content.swept, content.indices)} samples can be read")
 
 
@@ -81,6 +86,29 @@ def _unreadable(node: str, factory: str, made: Made, same: list[Unreadable], con
         owner="job",
         evidence=[seen(f"dataset[{first.index}]", first.stacks[:1500] or first.error)],
         fix=[you("Read this sample alone, by hand.", _by_hand(factory, made, first.index))],
+    )
+
+
+def _not_finite(node: str, factory: str, made: Made, one: NotFinite, content: Content) -> Finding:
+    rare = one.nan and not one.meant and one.count <= _RARE * content.swept
+    indices = ", ".join(map(str, sorted(one.examples)))
+    what = "NaN" if one.nan else "infinite values"
+    part = f"part {one.leaf} of " if one.leaf else ""
+    told = f"{part}sample {indices} holds {what}: {one.count} of the {content.swept} samples that were read"
+    first = min(one.examples, default=0)
+    return (warn if rare else note)(
+        Where(node=node, device=one.leaf or None),
+        told,
+        why="The loss of its batch is NaN, and with the next optimizer step every weight of every rank.",
+        owner="job",
+        evidence=[seen(f"dataset[{first}]", told)],
+        fix=[
+            you(
+                "Divide by nothing that can be 0 (a deviation, a count, a norm), and take no logarithm of it.",
+                "x = (x - x.mean(0)) / (x.std(0) + 1e-6)",
+            ),
+            you("Read this sample alone, by hand.", _by_hand(factory, made, first)),
+        ],
     )
 
 
@@ -110,7 +138,7 @@ def _beyond(node: str, beyond: Beyond) -> Finding:
     )
 
 
-@rule("DAT006", "content does not depend on what was read before", worst=State.FAIL, commands=_DATA)
+@rule("DAT006", "a sample's content does not depend on earlier reads", worst=State.FAIL, commands=_DATA)
 def hidden_state(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -215,11 +243,11 @@ def _values(leaf: LeafKind) -> str:
     )
 
 
-@rule("DAT007", "a sample is not overwritten after it was returned", worst=State.FAIL, commands=_DATA)
+@rule("DAT007", "a returned sample is not overwritten later", worst=State.FAIL, commands=_DATA)
 def overwritten(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Samples that change while their reader still holds them.
+    Samples that change while their reader still uses them.
 
     ## Why it matters
     `self.buffer.fill_(x); return self.buffer` gives the same memory for every sample. A batch is collated after
@@ -257,7 +285,7 @@ def overwritten(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-@rule("DAT012", "the seeds control what is random in a sample", worst=State.UNKNOWN, commands=_DATA)
+@rule("DAT012", "random samples are reproducible from the seed", worst=State.UNKNOWN, commands=_DATA)
 def uncontrolled(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -330,11 +358,11 @@ def _uncontrolled(node: str, made: Made, loose: list[LeafKind], text: str) -> Fi
     )
 
 
-@rule("DAT027", "an error is not answered with another sample", worst=State.WARN, commands=_DATA)
+@rule("DAT027", "a read error is not hidden behind another sample", worst=State.WARN, commands=_DATA)
 def fallback(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Samples whose reading fails inside, and that are replaced by another sample without a word.
+    Samples whose reading fails inside, and that are silently replaced by another sample.
 
     ## Why it matters
     `except Exception: return self[random.randrange(len(self))]` trains on: after a quota is full or a mount is
@@ -363,7 +391,7 @@ def fallback(cluster: Cluster) -> Iterator[Finding]:
         yield warn(
             Where(node=node),
             f"index {first.index} gives {other} {_after(first)} ({first.place})",
-            why="Training goes on with fewer samples than it seems, and nothing says so.",
+            why="Training silently continues with fewer samples than it seems.",
             owner="job",
             evidence=[seen(f"index {one.index}", f"{_after(one)}, {one.place}") for one in content.fallbacks[:4]],
             fix=[

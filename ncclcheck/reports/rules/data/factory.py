@@ -33,12 +33,12 @@ _LACKING = re.compile(r"missing \d+ required .*arguments?: (.+)")
 _BUSY = 0.5  # of a hang: a process that waits for something does not compute meanwhile
 
 
-@rule("DAT001", "the factory gives a dataset that can be examined", worst=State.FAIL, commands=_DATA)
+@rule("DAT001", "the factory returns a dataset that can be examined", worst=State.FAIL, commands=_DATA)
 def factory(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Whether the module can be imported and what it names gives a Dataset, an IterableDataset, a DataLoader, a pair
-    `(dataset, loader_kwargs)`, or an object with `train_dataloader()`.
+    Whether the module can be imported and what it names returns a Dataset, an IterableDataset, a DataLoader, a
+    pair `(dataset, loader_kwargs)`, or an object with `train_dataloader()`.
 
     ## Why it matters
     Nothing else can be examined, and every rank of the job would end at the same line.
@@ -130,7 +130,7 @@ def _by_hand(name: str) -> str:
     return f"import {module}; {module}.{attribute}()"
 
 
-@rule("DAT005", "no handle that was opened before the fork is shared by workers", worst=State.FAIL, commands=_DATA)
+@rule("DAT005", "workers share no handle opened before the fork", worst=State.FAIL, commands=_DATA)
 def handles(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -218,7 +218,7 @@ def _cuda(node: str) -> Finding:
     )
 
 
-@rule("DAT028", "threads and locks of the dataset survive the fork", worst=State.FAIL, commands=_DATA)
+@rule("DAT028", "the dataset's threads and locks are fork-safe", worst=State.FAIL, commands=_DATA)
 def threads(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

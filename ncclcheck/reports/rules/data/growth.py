@@ -31,7 +31,7 @@ _COPIES = 8
 _MANY = 10_000_000  # of a stream without a length: samples that an epoch may have
 
 
-@rule("DAT020", "no read of a sample leaves a descriptor open", worst=State.FAIL, commands=_DATA)
+@rule("DAT020", "reading a sample leaks no file descriptor", worst=State.FAIL, commands=_DATA)
 def descriptors(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -104,7 +104,7 @@ def _one_each(node: str, held: Resources, fresh: Growth) -> Iterator[Finding]:
     )
 
 
-@rule("DAT021", "memory of workers does not grow as they read", worst=State.FAIL, commands=_DATA)
+@rule("DAT021", "worker memory does not grow as samples are read", worst=State.FAIL, commands=_DATA)
 def memory(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -156,7 +156,7 @@ def _leak(cluster: Cluster, node: str, held: Resources) -> Finding | None:
     return (fail if epoch > value_or(held.memory, 2**60) else warn)(
         Where(node=node),
         f"each read keeps {size(each)}{rest}",
-        why="Where it goes on so, the node runs out of memory, and the kernel kills a worker or a rank.",
+        why="If this continues, the node runs out of memory, and the kernel kills a worker or a rank.",
         owner="job",
         evidence=[
             *(seen("grows with each read", path) for path in again.growing[:3]),

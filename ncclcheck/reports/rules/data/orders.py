@@ -16,7 +16,7 @@ _FEW = 6  # samples: fewer may come in the same order by chance
 _WHY = "Batches are made of the same samples each time, and are learned in the same order."
 
 
-@rule("DAT017", "the next epoch has another order", worst=State.WARN, commands=_DATA)
+@rule("DAT017", "each epoch is shuffled differently", worst=State.WARN, commands=_DATA)
 def another_order(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -126,7 +126,7 @@ def _repeats(where: Where, held: Sharding, when: str) -> Finding:
     )
 
 
-@rule("DAT011", "ranks do not share a random stream", worst=State.WARN, commands=_DATA)
+@rule("DAT011", "ranks use independent random streams", worst=State.WARN, commands=_DATA)
 def own_streams(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

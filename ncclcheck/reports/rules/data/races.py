@@ -155,7 +155,7 @@ def _unseen(node: str, content: Content) -> Finding:
     )
 
 
-@rule("DAT008", "files that the first read makes are written atomically", worst=State.FAIL, commands=_DATA)
+@rule("DAT008", "files created on first read are written atomically", worst=State.FAIL, commands=_DATA)
 def first_touch(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -25,10 +25,11 @@ from ncclcheck.reports.subjects.data.sharded import OTHERS_DO, by_sampler, by_st
 from ncclcheck.reports.subjects.data.sharded_streams import of_stream
 
 _DATA = ("data",)
+_PLAIN = ("SequentialSampler", "RandomSampler")  # what DataLoader takes where it is given none
 _TWICE = "An epoch is longer than it seems, the loss counts these samples more, and validation counts them twice."
 
 
-@rule("DAT016", "every sample is read once an epoch over all ranks", worst=State.FAIL, commands=_DATA)
+@rule("DAT016", "every sample is read once per epoch across all ranks", worst=State.FAIL, commands=_DATA)
 def once(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -45,7 +46,8 @@ def once(cluster: Cluster) -> Iterator[Finding]:
     dataset that it is a part of. Streams, and datasets that give each rank a part, are compared by the parts
     of a sample that do not change from reading to reading. Fewer repeats than ranks are DistributedSampler's
     padding: a note. With `drop_last` a batch and a sample a rank may be missing. All ranks reading all is a
-    note in a job of one rank (no GPUs, no `--nproc-per-node`), where two are emulated; where the factory's
+    note in a job of one rank (no GPUs, no `--nproc-per-node`), where two are emulated, and of a factory that gives
+    a dataset and options without a sampler, of which the user's trainer makes the loader; where the factory's
     module imports Lightning, Accelerate or transformers, which share samples out themselves, a warning; else a
     failure. Two readers that read the same samples of a stream without an end in orders of their own is a
     note. Random sampling is not judged: a sampler that repeats or leaves out samples for one rank alone, too
@@ -130,6 +132,14 @@ def _all_read_all(node: str, held: Sharding, account: Account, frameworks: Colle
     told = f"each of {held.ranks} ranks reads all {account.there} samples"
     if held.given == "module":
         return note(Where(node=node), f"{told}; Lightning's Trainer puts a DistributedSampler in")
+    if held.given == "tuple" and held.sampler in _PLAIN:
+        return note(
+            Where(node=node),
+            f"{told} in a plain loader of what the factory gave, a dataset and options without a sampler",
+            why="Your trainer makes the loader: it has to put a DistributedSampler in.",
+            evidence=_evidence(held, account),
+            fix=by_sampler(held),
+        )
     if held.wanted < 2:
         return note(
             Where(node=node),
@@ -227,7 +237,7 @@ def _or_length(share: Share) -> str:
     return "not known" if count is None else str(count)
 
 
-@rule("DAT018", "ranks have equally many batches", worst=State.FAIL, commands=_DATA)
+@rule("DAT018", "all ranks have the same number of batches", worst=State.FAIL, commands=_DATA)
 def equally_many(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -27,7 +27,7 @@ _ENOUGH = "Take the setting that was measured to be enough."
 _ALONE = "Read samples in the training process: to send one costs more than to make it."
 
 
-@rule("DAT026", "the loader feeds the GPU", worst=State.WARN, commands=("data",))
+@rule("DAT026", "the loader keeps up with the GPU", worst=State.WARN, commands=("data",))
 def feeds(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

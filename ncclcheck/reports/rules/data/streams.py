@@ -41,7 +41,7 @@ _PRIVATE = {
 }
 
 
-@rule("DAT009", "workers do not share a random stream", worst=State.FAIL, commands=_DATA)
+@rule("DAT009", "workers use independent random streams", worst=State.FAIL, commands=_DATA)
 def shared(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -159,7 +159,7 @@ def _made(found: Dependence) -> str:
     return _PRIVATE.get(found.kind, _PRIVATE["numpy.Generator"])
 
 
-@rule("DAT010", "epochs do not repeat the random stream", worst=State.FAIL, commands=_DATA)
+@rule("DAT010", "each epoch uses a new random stream", worst=State.FAIL, commands=_DATA)
 def repeated(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -29,7 +29,7 @@ _NUMBERS = {"bool", "int", "float"}
 _IMAGE = re.compile(r"\[[134], \d{2,}, \d{2,}\]|\[\d{2,}, \d{2,}, [134]\]")
 
 
-@rule("DAT014", "samples stack", worst=State.FAIL, commands=("data",))
+@rule("DAT014", "samples collate into a batch", worst=State.FAIL, commands=("data",))
 def stack(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -26,7 +26,7 @@ from ncclcheck.reports.text.fold import size
 _DATA = ("data",)
 
 
-@rule("DAT024", "what workers are given can be pickled", worst=State.FAIL, commands=_DATA)
+@rule("DAT024", "everything passed to workers can be pickled", worst=State.FAIL, commands=_DATA)
 def pickles(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -94,7 +94,7 @@ def _remedy(one: Pickled) -> Remedy:
     )
 
 
-@rule("DAT025", "workers fit the cores", worst=State.WARN, commands=_DATA)
+@rule("DAT025", "the number of workers fits the available cores", worst=State.WARN, commands=_DATA)
 def workers(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -16,7 +16,12 @@ from ncclcheck.reports.text.fold import size
 _BY_HARDWARE = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 
 
-@rule("FAB010", "the clock of the cores is not held down", worst=State.WARN, needs=("fabric.governor",))
+@rule(
+    "FAB010",
+    "the frequency governor lets the cores run at full clock",
+    worst=State.WARN,
+    needs=("fabric.governor",),
+)
 def governor(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -54,7 +59,7 @@ def governor(cluster: Cluster) -> Iterator[Finding]:
 def _held_down(node: Node, said: str) -> Finding:
     return warn(
         Where(node=node.name),
-        f"its cores are held at a low clock: {said}",
+        f"its cores are capped at a low clock: {said}",
         why="Threads of NCCL and the data loaders run slowly there, and all ranks wait for them.",
         owner="node",
         evidence=[seen("/sys/devices/system/cpu/cpufreq", said)],
@@ -62,7 +67,7 @@ def _held_down(node: Node, said: str) -> Finding:
     )
 
 
-@rule("FAB011", "pages are not moved between NUMA nodes behind the job's back", worst=State.NOTE,
+@rule("FAB011", "automatic NUMA balancing is off", worst=State.NOTE,
       needs=("fabric.numa_balancing", "fabric.numa"))  # fmt: skip
 def numa_balancing(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -129,7 +134,7 @@ _TRAPS: dict[str, tuple[Callable[[str, Node], bool], str]] = {
 _OF_PROVIDER = ("maxcpus", "nr_cpus", "mem")
 
 
-@rule("FAB012", "the kernel was started with no option that holds a job back", worst=State.WARN,
+@rule("FAB012", "no kernel boot option harms the job", worst=State.WARN,
       needs=("fabric.command_line",))  # fmt: skip
 def command_line(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -175,8 +180,14 @@ def _trap(node: Node, option: str, what: str) -> Finding:
     )
 
 
-@rule("FAB013", "the nodes are built and set alike", worst=State.WARN, needs=("fabric.numa", "fabric.pci"),
-      at_least=2, between_machines=True)  # fmt: skip
+@rule(
+    "FAB013",
+    "all nodes have the same NUMA and PCIe layout and settings",
+    worst=State.WARN,
+    needs=("fabric.numa", "fabric.pci"),
+    at_least=2,
+    between_machines=True,
+)
 def alike(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from ncclcheck.probes.facts import Cluster, Node, PciDevice, Unread, value_or
+from ncclcheck.probes.facts import Cluster, Node, PciDevice, Unread, at, value_or
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, note, seen, warn
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import carrying, wiring
@@ -13,9 +13,7 @@ from ncclcheck.reports.subjects.nccl.hca import UsedPort
 from ncclcheck.reports.text.fold import fold_names
 
 
-@rule(
-    "FAB003", "HCAs and PCIe switches run at their full speed and width", worst=State.WARN, needs=("fabric.pci",)
-)
+@rule("FAB003", "HCAs and PCIe switches run at full PCIe speed and width", worst=State.WARN, needs=("fabric.pci",))
 def links(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -109,14 +107,14 @@ def _slow_link(node: Node, lower: PciDevice, upper: PciDevice | None, virtual: b
 
 @rule(
     "FAB004",
-    "the PCIe slot of every HCA carries its network",
+    "every HCA's PCIe slot is fast enough for its network port",
     worst=State.WARN,
     needs=("fabric.pci", "rdma.devices"),
 )
 def slots(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    What PCIe can carry at best in the slot of an HCA, against the sum of its ACTIVE ports that NCCL would use.
+    The most that the PCIe slot of an HCA can carry, against the sum of its ACTIVE ports that NCCL would use.
 
     ## Why it matters
     A 400 Gb/s card in a slot of generation 4 gets 252 Gb/s and looks healthy in every other check: state, rate
@@ -136,7 +134,7 @@ def slots(cluster: Cluster) -> Iterator[Finding]:
     percent = cluster.policy.thresholds.get("FAB004.percent", 90.0)
     judged = False
     for node, taken in carrying.using(cluster):
-        if wiring.is_virtual(node) is not False:
+        if wiring.is_virtual(node) is not False or _is_gb10(node):
             continue
         by_name = {one.name: one for one in wiring.functions(node)}
         needs: dict[str, tuple[float, list[str]]] = {}
@@ -151,6 +149,11 @@ def slots(cluster: Cluster) -> Iterator[Finding]:
                 yield _narrow(node, names, carried, total)
     if not judged:
         raise NothingToJudge("no HCA on bare metal whose slot is seen")
+
+
+def _is_gb10(node: Node) -> bool:
+    """DGX Spark and its like: one port of 200 Gb/s is two functions of four lanes each, which share its data."""
+    return any("GB10" in value_or(card.model, "").split()[-1:] for card in value_or(at(node, "gpus.cards"), []))
 
 
 def _once_a_port(node: Node, ports: Sequence[UsedPort]) -> list[UsedPort]:
@@ -197,7 +200,7 @@ _CORRECTABLE = 1000.0
 
 @rule(
     "FAB005",
-    "GPUs, HCAs and the bridges above them report no PCIe errors",
+    "no PCIe errors on GPUs, HCAs or the bridges above them",
     worst=State.WARN,
     needs=("fabric.pci",),
 )

@@ -11,10 +11,13 @@ from ncclcheck.reports.subjects.nccl import carrying, wiring
 from ncclcheck.reports.subjects.nccl.variables import nccl_version, values
 from ncclcheck.reports.text.fold import fold_names
 
+# GPUs on one package with their processor: no PCIe switch is hidden, and Azure has no file for them
+# (Azure/azurehpc-health-checks#165).
+_ON_PACKAGE = ("NVIDIA GB200", "NVIDIA GB300", "GB200", "GB300")
 _CUMEM_HOST = ((2, 24, 0), (2, 26, 5))
 
 
-@rule("FAB006", "every GPU has an HCA near it", worst=State.WARN, needs=("fabric.pci", "rdma.devices"))
+@rule("FAB006", "every GPU has a nearby HCA", worst=State.WARN, needs=("fabric.pci", "rdma.devices"))
 def near(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -43,7 +46,8 @@ def near(cluster: Cluster) -> Iterator[Finding]:
             continue
         used = {one.hca.pci for one in taken.used}
         hcas = [one for one in wiring.functions(node) if one.name in used]
-        gpus = wiring.functions(node, "gpu")
+        given = {value_or(card.pci, "").lower()[-12:] for card in value_or(at(node, "gpus.cards"), [])} - {""}
+        gpus = [gpu for gpu in wiring.functions(node, "gpu") if not given or gpu.name[-12:] in given]
         ways = {gpu.name: wiring.nearest([wiring.distance(gpu, hca) for hca in hcas]) for gpu in gpus}
         far = [name for name, way in ways.items() if way == "SYS"]
         judged = judged or any(ways.values())
@@ -76,9 +80,7 @@ def _far(node: Node, far: list[str], hcas: list[PciDevice], gpus: list[PciDevice
         owner="node",
         evidence=evidence,
         fix=[
-            you(
-                "Take the HCA beside them in again, if it is left out.", "nvidia-smi topo -m", "echo $NCCL_IB_HCA"
-            ),
+            you("Include the nearby HCA again, if it is excluded.", "nvidia-smi topo -m", "echo $NCCL_IB_HCA"),
             admin("Bring its port up.", "ibstat"),
         ],
     )
@@ -86,7 +88,7 @@ def _far(node: Node, far: list[str], hcas: list[PciDevice], gpus: list[PciDevice
 
 @rule(
     "FAB007",
-    "the job may use the cores and the memory beside its GPUs",
+    "the job may use the cores and memory local to its GPUs",
     worst=State.WARN,
     needs=("fabric.pci", "fabric.numa", "fabric.bound"),
 )
@@ -228,9 +230,7 @@ def _without_memory(node: Node, gpus: list[PciDevice]) -> Finding:
     )
 
 
-@rule(
-    "FAB009", "NCCL sees the real PCIe tree, or a file that describes it", worst=State.WARN, needs=("fabric.pci",)
-)
+@rule("FAB009", "NCCL sees the real PCIe topology or has a topology file", worst=State.WARN, needs=("fabric.pci",))
 def topology(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -270,7 +270,10 @@ def topology(cluster: Cluster) -> Iterator[Finding]:
         if wiring.efa(node) and not told:
             yield fine(Where(node=node.name), "the EFA plugin brings the topology of Amazon's machines")
             continue
-        if told or not (flat or (unplaced and homes > 1)):
+        on_package = any(
+            value_or(card.model, "").startswith(_ON_PACKAGE) for card in value_or(at(node, "gpus.cards"), [])
+        )
+        if told or on_package or not (flat or (unplaced and homes > 1)):
             yield fine(Where(node=node.name), "a topology file is named" if told else "its cards have places")
         else:
             yield _made_up(node, cards, flat)

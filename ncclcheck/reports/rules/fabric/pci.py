@@ -40,9 +40,7 @@ def _cards(node: Node) -> list[PciDevice]:
     return [one for one in wiring.functions(node) if one.kind == "gpu" or one.name in names]
 
 
-@rule(
-    "FAB001", "PCIe bridges send GPU traffic the short way (ACS is off)", worst=State.WARN, needs=("fabric.pci",)
-)
+@rule("FAB001", "ACS is off on PCIe bridges between GPUs and HCAs", worst=State.WARN, needs=("fabric.pci",))
 def acs(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -158,11 +156,11 @@ def _hidden(node: Node, hidden: list[PciDevice]) -> Finding:
     )
 
 
-@rule("FAB002", "the IOMMU leaves GPUs and HCAs alone", worst=State.WARN, needs=("fabric.pci",))
+@rule("FAB002", "the IOMMU is off or in passthrough mode", worst=State.WARN, needs=("fabric.pci",))
 def iommu(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    On bare metal the IOMMU is off, or passes the addresses of GPUs and HCAs through as they are.
+    On bare metal the IOMMU is off, or in passthrough mode for GPUs and HCAs.
 
     ## Why it matters
     An IOMMU that translates sends traffic between cards through the CPU. PCIe peer-to-peer then gives wrong data,

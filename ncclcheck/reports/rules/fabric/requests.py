@@ -16,7 +16,7 @@ _FULL = 4096
 _Card = tuple[Node, str, PciDevice]
 
 
-@rule("FAB060", "fast network cards read in large requests", worst=State.WARN,
+@rule("FAB060", "fast HCAs use a large PCIe read request size", worst=State.WARN,
       needs=("fabric.pci", "rdma.devices"))  # fmt: skip
 def requests(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -121,7 +121,7 @@ def _lower(node: Node, hca: str, card: PciDevice, most: str, usual: int) -> Find
     return warn(
         Where(node=node.name, device=hca),
         f"{hca} {what}; {most} cards of its model are set higher",
-        why="It sends slower than it receives, and slower than the others.",
+        why="It sends more slowly than it receives, and more slowly than the others.",
         owner="node",
         evidence=[seen(f"Device Control of {card.name}", f"MaxReadReq {reads}")],
         fix=[admin("Set it as on the others, at every boot. Only this card is touched; a reboot undoes it.", fix)],

@@ -13,7 +13,7 @@ from ncclcheck.reports.subjects.nodes.cards import cards, leave_out, odd_ones
 _GPUS = "nodes.gpus.cards"
 
 
-@rule("GPU028", "all GPUs are of one model", worst=State.WARN, over=_GPUS, needs=(".model",))
+@rule("GPU028", "all GPUs are the same model", worst=State.WARN, over=_GPUS, needs=(".model",))
 def model(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -58,7 +58,7 @@ def _firmware(cluster: Cluster) -> Iterator[Finding]:
         yield note(card.where, what, owner="site", evidence=[card.seen("VBIOS", mine)])
 
 
-@rule("GPU029", "the job has as many GPUs as it was given", worst=State.FAIL, needs=("gpus.cards",))
+@rule("GPU029", "the job sees all the GPUs that were allocated to it", worst=State.FAIL, needs=("gpus.cards",))
 def given(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -17,7 +17,7 @@ _NO_GPUDIRECT = re.compile(r"GeForce|TITAN", re.IGNORECASE)
 _SLICE = re.compile(r"-\d+(-\d+)?[CQBA]\b")  # NVIDIA A30-8C: a share that the hypervisor gives
 
 
-@rule("GPU060", "the window to each GPU's memory (BAR1) is as large as the memory", worst=State.WARN,
+@rule("GPU060", "BAR1 is as large as the GPU's memory", worst=State.WARN,
       needs=("gpus.cards",))  # fmt: skip
 def bar1(cluster: Cluster) -> Iterator[Finding]:
     """

@@ -31,7 +31,7 @@ from ncclcheck.reports.subjects.nodes.xids import (
 )
 
 
-@rule("GPU003", "NVML answers", worst=State.FAIL, needs=("gpus.nvml",))
+@rule("GPU003", "NVML responds", worst=State.FAIL, needs=("gpus.nvml",))
 def nvml_answers(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -76,7 +76,7 @@ def nvml_answers(cluster: Cluster) -> Iterator[Finding]:
 
 @rule(
     "GPU004",
-    "no GPU is lost, and none asks for a reset",
+    "no GPU is lost or needs a reset",
     worst=State.FAIL,
     over="nodes.gpus.cards",
     needs=(".trouble",),
@@ -125,7 +125,7 @@ def _lost_beside(node: Node, gpu: Gpu) -> Finding:
     return note(Where(node=node.name, device=gpu.name), f"{_lost(gpu)}; the job does not use it", owner="node")
 
 
-@rule("GPU005", "the driver has logged no error of the hardware", worst=State.FAIL, needs=("gpus.xids",))
+@rule("GPU005", "the driver logged no hardware Xid", worst=State.FAIL, needs=("gpus.xids",))
 def hardware_xids(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -230,7 +230,7 @@ def _quoted(xid: Xid) -> list[Evidence]:
     return [seen("kernel log", xid.line)]
 
 
-@rule("GPU006", "the driver has logged no error of a program", worst=State.WARN, needs=("gpus.xids",))
+@rule("GPU006", "the driver logged no application Xid", worst=State.WARN, needs=("gpus.xids",))
 def program_xids(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -63,7 +63,7 @@ def _up(links: NvLinks) -> int:
     return links.links - len(links.down)
 
 
-@rule("GPU019", "NVLinks have few errors", worst=State.WARN, over=_GPUS, needs=(".nvlinks",))
+@rule("GPU019", "NVLinks show few errors", worst=State.WARN, over=_GPUS, needs=(".nvlinks",))
 def link_errors(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -109,7 +109,7 @@ def link_errors(cluster: Cluster) -> Iterator[Finding]:
 
 @rule(
     "GPU020",
-    "every GPU is registered with the NVSwitch fabric",
+    "every GPU is registered with the NVLink fabric",
     worst=State.FAIL,
     over=_GPUS,
     needs=(".fabric",),
@@ -173,7 +173,9 @@ def _unregistered(card: Card, what: str) -> Finding:
     )
 
 
-@rule("GPU021", "GPUs of one node can read each other's memory", worst=State.WARN, over=_GPUS, needs=(".peers",))
+@rule(
+    "GPU021", "peer-to-peer access works between GPUs of a node", worst=State.WARN, over=_GPUS, needs=(".peers",)
+)
 def peer_access(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

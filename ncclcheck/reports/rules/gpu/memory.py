@@ -12,7 +12,9 @@ from ncclcheck.reports.subjects.nodes.cards import Card, cards, leave_out, odd_o
 _GPUS = "nodes.gpus.cards"
 
 
-@rule("GPU007", "no GPU has uncorrected memory errors", worst=State.FAIL, over=_GPUS, needs=(".ecc_uncorrected",))
+@rule(
+    "GPU007", "no GPU has uncorrectable memory errors", worst=State.FAIL, over=_GPUS, needs=(".ecc_uncorrected",)
+)
 def uncorrected(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -61,7 +63,7 @@ def _bad(card: Card, what: str, evidence: Evidence) -> Finding:
 
 @rule(
     "GPU008",
-    "no row of GPU memory waits for its replacement or could not be replaced",
+    "no GPU has a row remap pending or failed",
     worst=State.FAIL,
     over=_GPUS,
     needs=(".remapped",),
@@ -95,7 +97,7 @@ def remapped(cluster: Cluster) -> Iterator[Finding]:
             yield fail(
                 card.where,
                 "a bad row of its memory could not be replaced",
-                why="It has no spare row left: errors will come back until the GPU is exchanged.",
+                why="It has no spare row left: errors will recur until the GPU is replaced.",
                 owner="node",
                 evidence=evidence,
                 fix=[admin("Replace the GPU.", "nvidia-smi -q -d ROW_REMAPPER"), leave_out()],
@@ -113,7 +115,7 @@ def remapped(cluster: Cluster) -> Iterator[Finding]:
 
 @rule(
     "GPU009",
-    "few pages of GPU memory are retired, and none is pending",
+    "few GPU memory pages are retired, and none is pending",
     worst=State.FAIL,
     over=_GPUS,
     needs=(".retired",),
@@ -166,7 +168,7 @@ def retired(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-@rule("GPU010", "ECC is on, and the same on all GPUs", worst=State.WARN, over=_GPUS, needs=(".ecc",))
+@rule("GPU010", "ECC is enabled, and the same on all GPUs", worst=State.WARN, over=_GPUS, needs=(".ecc",))
 def ecc_mode(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -204,7 +206,7 @@ def _changed(card: Card, what: str, *, wanted: bool = True) -> Finding:
     return warn(
         card.where,
         what,
-        why="Without ECC a flipped bit changes results, and nobody is told.",
+        why="Without ECC a flipped bit corrupts results silently.",
         owner="node",
         evidence=[card.seen("ECC mode", f"current {_word(now)}, pending {_word(pending)}")],
         fix=[admin(f"Turn it {_word(wanted)}, then reset the GPU or reboot.", f"nvidia-smi -i N -e {wanted:d}")],
@@ -217,7 +219,7 @@ def _word(on: bool) -> str:
 
 @rule(
     "GPU040",
-    "every bank of GPU memory has a spare row left",
+    "every GPU memory bank has spare rows left",
     worst=State.WARN,
     over=_GPUS,
     needs=(".spare_rows",),
@@ -225,7 +227,7 @@ def _word(on: bool) -> str:
 def spare_rows(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    How many banks of a GPU's memory have used up the rows that stand in for bad ones (Ampere and later).
+    How many banks of a GPU's memory have used up their spare rows (Ampere and later).
 
     ## Why it matters
     The next bad row in such a bank cannot be replaced. Then GPU008 fails, in the middle of a job, and the GPU has
@@ -253,7 +255,7 @@ def spare_rows(cluster: Cluster) -> Iterator[Finding]:
             yield warn(
                 card.where,
                 f"{_banks(rows.none)} of its memory have no spare row left",
-                why="The next bad row there cannot be replaced: the job dies, and the GPU has to be exchanged.",
+                why="The next bad row there cannot be remapped: the job dies, and the GPU has to be replaced.",
                 owner="node",
                 evidence=evidence,
                 fix=[
@@ -274,7 +276,7 @@ def _banks(count: int) -> str:
     return f"{count} bank{'s' if count > 1 else ''}"
 
 
-@rule("GPU041", "the InfoROM of every GPU is intact", worst=State.WARN, over=_GPUS, needs=(".inforom",))
+@rule("GPU041", "every GPU's InfoROM is intact", worst=State.WARN, over=_GPUS, needs=(".inforom",))
 def inforom(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

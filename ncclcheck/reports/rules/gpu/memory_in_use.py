@@ -10,8 +10,8 @@ from ncclcheck.reports.judgement.findings import Finding, State, Where, seen, wa
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.text.fold import size
 
-_MIB = 2**20
-_GIB = 2**30
+_MIB = 2**20  # bytes
+_GIB = 2**30  # bytes
 _SET_DEVICE = "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))"
 
 
@@ -97,7 +97,7 @@ def _crowded(node: Node, gpu: str, guests: list[tuple[int, int]]) -> Finding:
 
 @rule(
     "MEM002",
-    "no GPU is far fuller than its peers",
+    "no GPU has far more memory in use than its peers",
     worst=State.WARN,
     needs=("gpus.cards",),
     commands=("env",),

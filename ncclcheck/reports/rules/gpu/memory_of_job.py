@@ -10,7 +10,7 @@ from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.training import step_times
 from ncclcheck.reports.text.fold import size
 
-_MIB = 2**20
+_MIB = 2**20  # bytes
 _JOBS = ("bench", "smoke")
 _LONGER = {"bench": "ncclcheck bench --soak 300", "smoke": "ncclcheck smoke --steps 500"}
 
@@ -90,7 +90,7 @@ def contexts(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-@rule("MEM005", "no rank holds far more memory than its peers", worst=State.FAIL, commands=_JOBS)
+@rule("MEM005", "no rank uses far more memory than its peers", worst=State.FAIL, commands=_JOBS)
 def skew(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -155,8 +155,9 @@ def growth(cluster: Cluster) -> Iterator[Finding]:
     freed memory back (malloc_trim(3), glibc). Of rows up to 1 MiB: before and after the timed iterations, whose
     buffers are there beforehand; larger rows are left out, for their buffers are kept for later. Of a soak: the
     most that was held after any round of its first quarter against the least after any of its last, since a leak
-    only rises. More than 32 MiB in all (`MEM006.mib`) and 1 KiB an iteration is told. A leak of some hundred bytes
-    a call, as in NCCL from 2.27.3, shows only in a soak of hours.
+    only rises. Of training steps: what tensors that Python still reaches hold, where that is less; what kernels
+    keep compiled for shapes of their own is no leak. More than 32 MiB in all (`MEM006.mib`) and 1 KiB an iteration
+    is told. A leak of some hundred bytes a call, as in NCCL from 2.27.3, shows only in a soak of hours.
 
     ## Fix
     - **you** repeat with `--soak 300`: what goes on growing is a leak, what stops was a cache.
@@ -182,7 +183,7 @@ def growth(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-@rule("MEM007", "the GPUs of the job have memory left at its peak", worst=State.FAIL, commands=_JOBS)
+@rule("MEM007", "the job's GPUs have memory left at peak", worst=State.FAIL, commands=_JOBS)
 def pressure(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -12,11 +12,11 @@ from ncclcheck.reports.subjects.nodes.cards import Card, cards, leave_out
 _GPUS = "nodes.gpus.cards"
 
 
-@rule("GPU022", "no GPU is divided (MIG)", worst=State.WARN, over=_GPUS, needs=(".mig",))
+@rule("GPU022", "MIG is disabled", worst=State.WARN, over=_GPUS, needs=(".mig",))
 def mig(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Whether a GPU that the job may use is divided into instances (MIG), on all nodes or on some.
+    Whether a GPU that the job may use is partitioned into MIG instances, on all nodes or on some.
 
     ## Why it matters
     A process sees one instance only, with a seventh of the GPU or more; NCCL cannot join instances of one GPU:
@@ -57,7 +57,7 @@ def mig(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-@rule("GPU023", "the compute mode lets the job in", worst=State.FAIL, over=_GPUS, needs=(".compute_mode",))
+@rule("GPU023", "the compute mode admits the job", worst=State.FAIL, over=_GPUS, needs=(".compute_mode",))
 def compute_mode(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -106,7 +106,7 @@ def _closed(card: Card, what: str) -> Finding:
 def persistence(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Whether the driver keeps the GPUs of a node initialised when nobody uses them.
+    Whether the driver keeps idle GPUs initialised (persistence mode).
 
     ## Why it matters
     Without it the driver lets go of a GPU when its last user ends, and sets it up again for the next: 1 to 3

@@ -14,7 +14,7 @@ _GPUS = "nodes.gpus.cards"
 
 @rule(
     "GPU015",
-    "every PCIe link has its full width",
+    "every GPU's PCIe link runs at its maximum width",
     worst=State.WARN,
     over=_GPUS,
     needs=(".pcie_width", ".pcie_width_max"),
@@ -22,7 +22,7 @@ _GPUS = "nodes.gpus.cards"
 def width(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    The number of lanes of each GPU's PCIe link, against what the link could have and against its peers.
+    The number of lanes of each GPU's PCIe link, compared with its maximum and with its peers.
 
     ## Why it matters
     A GPU at x8 or x1 loads its batches and reaches its NIC at a half or a sixteenth of the speed: one slow rank,
@@ -78,7 +78,7 @@ def _has_wider_peer(card: Card, found: list[Card]) -> bool:
 
 @rule(
     "GPU016",
-    "every PCIe link has its full generation",
+    "every GPU's PCIe link runs at its maximum generation",
     worst=State.WARN,
     over=_GPUS,
     needs=(".pcie_gen", ".pcie_gen_max"),
@@ -131,11 +131,11 @@ def _slow(card: Card, what: str, evidence: Evidence) -> Finding:
     )
 
 
-@rule("GPU017", "PCIe links do not repeat their packets", worst=State.WARN, over=_GPUS, needs=(".pcie_replays",))
+@rule("GPU017", "PCIe links show few replays", worst=State.WARN, over=_GPUS, needs=(".pcie_replays",))
 def replays(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    How often a GPU had to send a PCIe packet again since its last reset.
+    How often a GPU had to replay a PCIe packet since its last reset.
 
     ## Why it matters
     A few are normal (a sound H100 shows 9). Thousands mean a marginal slot, riser or cable: bandwidth drops now,

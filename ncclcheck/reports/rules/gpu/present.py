@@ -28,7 +28,7 @@ _SLURM = ("SLURM_JOB_GPUS", "SLURM_GPUS_ON_NODE", "SLURM_STEP_GPUS")
 _NONE_GIVEN = {"", "-1", "NoDevFiles"}
 
 
-@rule("GPU001", "the GPUs that are here can be used", worst=State.FAIL)
+@rule("GPU001", "the GPUs present are usable", worst=State.FAIL)
 def usable(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -200,11 +200,11 @@ def _map_it() -> list[Remedy]:
 
 
 def _failed(where: Where, what: str, evidence: list[Evidence], fix: list[Remedy]) -> Finding:
-    why = "The job would run on the CPU without a word, or not start."
+    why = "The job would silently run on the CPU, or not start."
     return fail(where, what, why=why, owner="node", evidence=evidence, fix=fix)
 
 
-@rule("GPU002", "every node has the GPUs that are required", worst=State.FAIL)
+@rule("GPU002", "every node has the required GPUs", worst=State.FAIL)
 def required_gpus(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -29,7 +29,7 @@ _Place = tuple[str, int]  # the domain's UUID and the clique in it
 
 @rule(
     "GPU031",
-    "machines of one NVLink domain can share memory over it",
+    "machines of one NVLink domain can share memory over NVLink (IMEX)",
     worst=State.FAIL,
     needs=("gpus.cards", "gpus.imex"),
     at_least=2,

@@ -27,7 +27,7 @@ _MANAGER, _IMEX = "nvidia-fabricmanager", "nvidia-imex"
 
 @rule(
     "GPU043",
-    "NVIDIA's services run, and are of the driver's version",
+    "NVIDIA's services are running and match the driver version",
     worst=State.FAIL,
     needs=("gpus.services",),
 )

@@ -12,12 +12,12 @@ from ncclcheck.reports.subjects.nodes.cards import Card, cards, leave_out, reset
 from ncclcheck.reports.text.fold import size
 
 _GPUS = "nodes.gpus.cards"
-_MIB = 2**20
-_GIB = 2**30
+_MIB = 2**20  # bytes
+_GIB = 2**30  # bytes
 _DEAD = ("gone", "Z", "X")
 
 
-@rule("GPU025", "nobody else computes on the job's GPUs", worst=State.FAIL, over=_GPUS, needs=(".processes",))
+@rule("GPU025", "no other process computes on the job's GPUs", worst=State.FAIL, over=_GPUS, needs=(".processes",))
 def foreign(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -122,7 +122,7 @@ def dead(cluster: Cluster) -> Iterator[Finding]:
             pids = ", ".join(str(one.pid) for one in gone)
             yield warn(
                 card.where,
-                f"{_held(gone)} are held for processes that have ended: {pids}",
+                f"{_held(gone)} are still allocated to processes that have ended: {pids}",
                 why="The next job runs out of memory on what looks like an empty GPU.",
                 owner="node",
                 evidence=[card.seen("processes that are gone", pids)],
@@ -144,7 +144,7 @@ def _held(processes: list[GpuProcess]) -> str:
 def unowned(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Memory in use on a GPU on which no process is to be seen: at least 1 GiB (`GPU027.gib`).
+    Memory in use on a GPU on which no process is visible: at least 1 GiB (`GPU027.gib`).
 
     ## Why it matters
     It is missing to the job. Either somebody computes whom this container cannot see, or a dead process has left

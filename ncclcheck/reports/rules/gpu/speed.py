@@ -12,18 +12,18 @@ from ncclcheck.reports.subjects.nodes.cards import Card, busy, cards, leave_out,
 _GPUS = "nodes.gpus.cards"
 _SLOWED = {
     "hw_thermal": ("it is too hot and was slowed down by its hardware", "Look at fans, air flow and heat sinks."),
-    "hw_power_brake": ("its power supply told it to slow down", "Look at power supplies, cables and rack power."),
+    "hw_power_brake": ("its power supply asserted power brake", "Look at power supplies, cables and rack power."),
     "sw_thermal": ("it is too hot and the driver slows it down", "Look at fans, air flow and heat sinks."),
     "hw_slowdown": ("its hardware slows it down", "Look at heat and at power supplies."),
 }
 _NORMAL = {"idle", "sw_power_cap", "sync_boost", "display"}
 
 
-@rule("GPU011", "nothing throttles a GPU", worst=State.WARN, over=_GPUS, needs=(".throttle",))
+@rule("GPU011", "no GPU is throttled", worst=State.WARN, over=_GPUS, needs=(".throttle",))
 def throttled(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Whether heat or a weak power supply slows a GPU down at this moment.
+    Whether heat or the power supply is throttling a GPU right now.
 
     ## Why it matters
     A collective goes at the pace of the slowest rank. One GPU at half its clock halves the speed of all, and no
@@ -64,7 +64,7 @@ def _now(gpu: Gpu) -> str:
 
 @rule(
     "GPU012",
-    "a busy GPU runs at its clock",
+    "busy GPUs run at their full clock",
     worst=State.WARN,
     over=_GPUS,
     needs=(".utilization", ".clock", ".clock_max", ".throttle"),
@@ -100,7 +100,7 @@ def clocks(cluster: Cluster) -> Iterator[Finding]:
             yield warn(
                 card.where,
                 f"computes at {clock} of {most} MHz, and neither heat nor power is the reason",
-                why="A clock that somebody fixed slows all ranks down.",
+                why="A locked clock slows all ranks down.",
                 owner="node",
                 evidence=[
                     card.seen("clock", f"{clock} of {most} MHz"),
@@ -112,7 +112,7 @@ def clocks(cluster: Cluster) -> Iterator[Finding]:
 
 @rule(
     "GPU013",
-    "power limits are the default ones and the same on all GPUs",
+    "power limits are at their default and equal on all GPUs",
     worst=State.WARN,
     over=_GPUS,
     needs=(".power_cap", ".power_default"),
@@ -161,11 +161,11 @@ def _capped(card: Card, cap: float, usual: int) -> Finding:
     )
 
 
-@rule("GPU014", "no GPU is about to slow down from heat", worst=State.WARN, over=_GPUS, needs=(".temperature",))
+@rule("GPU014", "no GPU is close to thermal throttling", worst=State.WARN, over=_GPUS, needs=(".temperature",))
 def heat(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    How many degrees are left until a GPU has to slow down.
+    How many degrees are left until a GPU throttles.
 
     ## Why it matters
     A GPU that is hot before the job starts, or much hotter than its neighbours, will be throttled under load: a

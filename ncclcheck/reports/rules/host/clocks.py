@@ -13,14 +13,14 @@ from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.links.reached import Reached, required
 from ncclcheck.reports.text.fold import fold_names
 
-_USABLE_WITHIN_S = 0.5
+_USABLE_WITHIN_S = 0.5  # s of uncertainty above which a measured clock offset says nothing; chosen
 
 
-@rule("HST009", "clocks of all nodes agree", worst=State.FAIL, at_least=2, between_machines=True)
+@rule("HST009", "the nodes' clocks agree", worst=State.FAIL, at_least=2, between_machines=True)
 def clocks(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    How far the clocks of the nodes are apart.
+    How far apart the nodes' clocks are.
 
     ## Why it matters
     torchrun's rendezvous compares the times that its agents write down. With one clock 20 s behind, each agent

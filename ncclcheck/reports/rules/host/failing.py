@@ -21,7 +21,7 @@ from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.text.fold import many
 
 _MANY = 100  # corrected errors of one DIMM since boot; a stray one now and then is what ECC is for
-_RECENT_HOURS = 1.0
+_RECENT_HOURS = 1.0  # hours back in which a kernel message still describes this machine; chosen
 # A paused container of cgroup v1, and a parent whose child has not reached its exec: neither is stuck.
 _RESTS = ("__refrigerator", "wait_for_vfork_done")
 
@@ -37,7 +37,7 @@ def of_kernel(node: Node, name: str) -> list[KernelEvent]:
     return [event for event in value_or(at(node, "health.kernel"), []) if event.name == name]
 
 
-@rule("HST060", "the host's memory has no errors that ECC could not correct", worst=State.WARN,
+@rule("HST060", "the host's memory has no uncorrectable ECC errors", worst=State.WARN,
       needs=("health.memory_errors",))  # fmt: skip
 def memory_errors(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -112,7 +112,7 @@ def _uncorrected(node: Node, broken: list[MemoryModule], told: list[KernelEvent]
     )
 
 
-@rule("HST063", "no process is stuck in the kernel", worst=State.WARN, needs=("health.waiting",))
+@rule("HST063", "no process is stuck in the kernel (D state)", worst=State.WARN, needs=("health.waiting",))
 def stuck(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

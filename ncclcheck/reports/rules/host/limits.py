@@ -14,9 +14,9 @@ from ncclcheck.reports.subjects.nccl.variables import nccl_version
 from ncclcheck.reports.subjects.nodes.containers import runtimes
 from ncclcheck.reports.text.fold import size
 
-_SETS_ITS_OWN_STACK = (2, 28, 0)
-_FIRST_USER = 1000
-_GIB = 2**30
+_SETS_ITS_OWN_STACK = (2, 28, 0)  # the first NCCL that sets the stack size of its threads
+_FIRST_USER = 1000  # the first uid that is not a system account (login.defs)
+_GIB = 2**30  # bytes
 # Measured with torch 2.13 for CPUs, one node: 20 tasks with one rank, 27 to 31 with two, 9 of them our own.
 _TORCHRUN_TASKS, _RANK_TASKS = 4, 6
 _TORCH_LIBRARIES = 440 * 2**20  # bytes; torch 2.13 for CPUs
@@ -26,7 +26,7 @@ _COMFORTABLE = 4 * _GIB
 # does with 4. A rank of NCCL over sockets listens once for each of up to 32 channels and both neighbours: 64, on a
 # node of 8 ranks 512, and a job that follows at once finds the ports of the last one in TIME_WAIT.
 _LEAST_PORTS = 4
-_MANY_PORTS = 1024.0
+_MANY_PORTS = 1024.0  # ports below which HST016 warns; chosen
 _HOUR = 3600  # seconds
 # Hours of CPU time; reasoned, not measured: 16 busy threads use up a day of it in 90 minutes.
 _CPU_HOURS = 24.0
@@ -34,7 +34,7 @@ _CPU_HOURS = 24.0
 
 @rule(
     "HST010",
-    "the stack is limited, or NCCL sets its own",
+    "the stack size is limited, or NCCL sets its own",
     worst=State.WARN,
     needs=("system.stack", "nccl.loaded.version"),
 )
@@ -71,7 +71,7 @@ def stack(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-@rule("HST011", "enough processes and threads may be started", worst=State.FAIL,
+@rule("HST011", "the process and thread limit is high enough", worst=State.FAIL,
       needs=("system.processes", "system.uid"))  # fmt: skip
 def processes(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -157,7 +157,7 @@ def _ranks(cluster: Cluster, node: Node) -> int:
     return max(1, told or planned or value_or(at(node, "gpus.usable"), 0))
 
 
-@rule("HST014", "a process may map as much memory as torch needs", worst=State.FAIL,
+@rule("HST014", "the limit of memory mappings is high enough for torch", worst=State.FAIL,
       needs=("system.address_space",))  # fmt: skip
 def address_space(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -231,11 +231,13 @@ def _little_data(node: Node) -> Iterator[Finding]:
     )
 
 
-@rule("HST015", "files may grow as large as checkpoints", worst=State.WARN, needs=("system.file_size",))
+@rule(
+    "HST015", "the file-size limit is high enough for checkpoints", worst=State.WARN, needs=("system.file_size",)
+)
 def file_size(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    The limit of the size of a file (`ulimit -f`, RLIMIT_FSIZE).
+    The file-size limit (`ulimit -f`, RLIMIT_FSIZE).
 
     ## Why it matters
     A checkpoint, a log or a file in /dev/shm that would grow beyond it ends its writer with SIGXFSZ or
@@ -268,11 +270,11 @@ def file_size(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-@rule("HST017", "no limit of CPU time ends a rank", worst=State.WARN, needs=("system.cpu_seconds",))
+@rule("HST017", "no CPU-time limit ends a rank", worst=State.WARN, needs=("system.cpu_seconds",))
 def cpu_time(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    The limit of a process's CPU time (`ulimit -t`, RLIMIT_CPU).
+    The CPU-time limit of a process (`ulimit -t`, RLIMIT_CPU).
 
     ## Why it matters
     Threads count together: a rank with 16 busy threads spends an hour of it in four minutes. At the limit the
@@ -307,11 +309,11 @@ def cpu_time(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-@rule("HST016", "the kernel has enough ports to give away", worst=State.FAIL, needs=("system.ports",))
+@rule("HST016", "the ephemeral port range is large enough", worst=State.FAIL, needs=("system.ports",))
 def port_range(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    The range of ports from which the kernel gives one to whoever asks for any.
+    The kernel's ephemeral port range (net.ipv4.ip_local_port_range).
 
     ## Why it matters
     Torchrun, gloo and NCCL listen on ports that the kernel chooses, and connect from such ones. Where none is left
@@ -351,7 +353,7 @@ def port_range(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-@rule("HST012", "shared memory outlives the user's sessions", worst=State.WARN,
+@rule("HST012", "shared memory survives the user's logout", worst=State.WARN,
       needs=("system.remove_ipc", "system.uid"))  # fmt: skip
 def remove_ipc(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -393,7 +395,7 @@ def remove_ipc(cluster: Cluster) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-@rule("HST013", "no stub of the driver is in front of the driver", worst=State.WARN, needs=("job.variables",))
+@rule("HST013", "no driver stub library shadows the real driver", worst=State.WARN, needs=("job.variables",))
 def driver_stub(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

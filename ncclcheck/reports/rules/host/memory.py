@@ -9,12 +9,12 @@ from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, f
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.text.fold import size
 
-_GIB = 2**30
+_GIB = 2**30  # bytes
 _STALLED = 5.0  # percent of five minutes in which nothing ran for want of memory: a sound host has 0.0
-_STRICT = 2
+_STRICT = 2  # vm.overcommit_memory: never overcommit
 
 
-@rule("HST061", "the host does not wait for memory", worst=State.WARN, needs=("health.swap",))
+@rule("HST061", "the host is not under memory pressure", worst=State.WARN, needs=("health.swap",))
 def pressure(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -76,7 +76,7 @@ def _stalled(node: Node, waits: Pressure, swap: Swap) -> Finding:
     )  # fmt: skip
 
 
-@rule("HST062", "the kernel has memory left to promise", worst=State.WARN, needs=("health.commit",))
+@rule("HST062", "the kernel's memory commit limit is not exhausted", worst=State.WARN, needs=("health.commit",))
 def promised(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

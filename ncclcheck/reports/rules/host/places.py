@@ -13,14 +13,14 @@ from ncclcheck.reports.subjects.addresses import hosts_file
 from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.text.fold import size
 
-_MIB, _GIB = 2**20, 2**30
+_MIB, _GIB = 2**20, 2**30  # bytes
 
 
 @rule("HST003", "/dev/shm is large enough", worst=State.FAIL, needs=("host.shm",))
 def shared_memory(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Size and free room of /dev/shm, the file system for memory that processes share.
+    Size and free space of /dev/shm, the file system for shared memory.
 
     ## Why it matters
     Ranks of one node exchange data there when they cannot reach each other's GPU, and data loader workers hand
@@ -67,7 +67,7 @@ def _room(space: Space) -> str:
     return f"{size(space.free)} free of {size(space.size)}"
 
 
-@rule("HST004", "the directory for temporary files has room", worst=State.FAIL, needs=("host.tmp",))
+@rule("HST004", "the temporary directory has free space", worst=State.FAIL, needs=("host.tmp",))
 def temporary_directory(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -150,11 +150,11 @@ def _own_address(node: Node, name: str) -> list[Remedy]:
     ]
 
 
-@rule("HST005", "the node's own name resolves", worst=State.WARN, needs=("host.own_name",))
+@rule("HST005", "the node's own hostname resolves", worst=State.WARN, needs=("host.own_name",))
 def own_name(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Whether the name that `hostname` prints has an address on that very node.
+    Whether the name that `hostname` prints resolves on that node.
 
     ## Why it matters
     gloo finds its own address by this name and falls back to loopback without one, which no other node can

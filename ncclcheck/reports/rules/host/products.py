@@ -15,7 +15,7 @@ _DMI = "/sys/class/dmi/id"
 
 @rule(
     "GPU042",
-    "machines have as many GPUs as their product is built with",
+    "every machine has the number of GPUs its product ships with",
     worst=State.WARN,
     needs=("gpus.pci", "fabric.product"),
 )
@@ -65,7 +65,7 @@ def gpus_of_the_product(cluster: Cluster) -> Iterator[Finding]:
         yield warn(
             where,
             what,
-            why="What is missing did not come up at the last boot, and nothing else tells of it.",
+            why="What is missing did not come up at the last boot, and nothing else reports it.",
             owner="node",
             evidence=evidence,
             fix=[
@@ -77,7 +77,7 @@ def gpus_of_the_product(cluster: Cluster) -> Iterator[Finding]:
 
 @rule(
     "RDM030",
-    "machines have as many network cards as their product is built with",
+    "every machine has the number of HCAs its product ships with",
     worst=State.WARN,
     needs=("rdma.devices", "fabric.product"),
 )

@@ -12,9 +12,9 @@ from ncclcheck.reports.subjects.failures import cpu_quota
 from ncclcheck.reports.subjects.failures.crowded import throttled
 from ncclcheck.reports.text.fold import size
 
-_MIB, _GIB = 2**20, 2**30
+_MIB, _GIB = 2**20, 2**30  # bytes
 _UNUSABLE_MEMLOCK = 64 * _MIB
-_MANY_RANKS = 128
+_MANY_RANKS = 128  # ranks from which on the larger limit of open files applies; chosen
 # Open files. Counted with torch 2.13 for CPUs on one host, by lowering `ulimit -n`: a gloo group of one rank, its
 # store in the same process, starts with 20 and not with 18; `ncclcheck env` ends well with 28 and not with 24.
 # torchrun itself and ranks of NCCL were not counted; each further rank is at least one more connection.
@@ -23,20 +23,20 @@ _LEAST_FILES = 32
 # long to make the group, 98 % of the periods used up. Half a core is reasoned: start and steps take at least twice
 # as long with it, whatever else is well. Half of the periods: the rank stands still in most.
 _HOPELESS_CORES = 0.5
-_HOPELESS_SHARE = 0.5
+_HOPELESS_SHARE = 0.5  # share of periods in which the quota was used up; chosen
 _SLOW_CLOCKS = {"hpet", "acpi_pm", "jiffies", "pit", "xen"}
 
 
 @rule(
     "HST001",
-    "RDMA may lock as much memory as it needs",
+    "the locked-memory limit is high enough for RDMA",
     worst=State.FAIL,
     needs=("rdma.hcas", "host.memlock", "host.ipc_lock"),
 )
 def memlock(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    The limit of locked memory (`ulimit -l`) on nodes that have an RDMA device.
+    The locked-memory limit (`ulimit -l`) on nodes that have an RDMA device.
 
     ## Why it matters
     RDMA pins every buffer that it sends from. With the 64 KiB or 8 MiB that most systems start with, NCCL ends
@@ -92,11 +92,11 @@ def _limits(limits: Limits) -> str:
     return f"soft {soft}, hard {hard}"
 
 
-@rule("HST002", "enough files may be open at once", worst=State.FAIL, needs=("host.nofile",))
+@rule("HST002", "the open-file limit is high enough", worst=State.FAIL, needs=("host.nofile",))
 def nofile(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    The limit of open files (`ulimit -n`) of the job's processes.
+    The open-file limit (`ulimit -n`) of the job's processes.
 
     ## Why it matters
     Every connection of NCCL and every tensor that a data loader worker hands over is an open file. At the
@@ -289,11 +289,11 @@ def memory_limit(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-@rule("HST008", "the kernel's clock is a fast one", worst=State.WARN, needs=("host.clocksource",))
+@rule("HST008", "the kernel clocksource is fast", worst=State.WARN, needs=("host.clocksource",))
 def clocksource(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    The clock source of the kernel.
+    The kernel's clocksource.
 
     ## Why it matters
     With `tsc`, `kvm-clock` or `arch_sys_counter` reading the time costs some 30 ns. Once the kernel has marked

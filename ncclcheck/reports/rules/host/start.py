@@ -14,11 +14,11 @@ from ncclcheck.reports.judgement.rule import rule
 _MOST_S = 1.5
 
 
-@rule("HST018", "Python starts without waiting", worst=State.WARN, needs=("stack.python_start_s",))
+@rule("HST018", "Python starts without delay", worst=State.WARN, needs=("stack.python_start_s",))
 def python_starts(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    How long an interpreter waits before it runs the first line of a program.
+    How long Python takes before it runs the first line of a program.
 
     ## Why it matters
     A sitecustomize or a .pth file that asks a license server, a home directory or an environment on a file system

@@ -52,7 +52,7 @@ def _arrivals(cluster: Cluster, *outcomes: str) -> list[Arrival]:
 
 @rule(
     "RUN008",
-    "node ranks are distinct, and every node that came could join",
+    "node ranks are distinct, and every node that connected could join",
     worst=State.FAIL,
     over="",
     between_machines=True,
@@ -60,7 +60,7 @@ def _arrivals(cluster: Cluster, *outcomes: str) -> list[Arrival]:
 def node_ranks(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Whether two nodes came with one node rank, and whether a node that came was turned away: it ran another
+    Whether two nodes have the same node rank, and whether a node was rejected: it ran another
     command, another ncclcheck, or it came too late. In Slurm also whether NODE_RANK is the same on all nodes.
 
     ## Why it matters
@@ -135,7 +135,7 @@ def _same_in_slurm(nodes: list[Node]) -> Iterator[Finding]:
 
 @rule(
     "RUN009",
-    "WORLD_SIZE is consistent: every node was told the same number of nodes and ranks",
+    "all nodes agree on the number of nodes and ranks",
     worst=State.FAIL,
     over="",
     between_machines=True,
@@ -197,7 +197,7 @@ def _other_count(cluster: Cluster, arrival: Arrival) -> Finding:
     )
 
 
-@rule("RUN010", "node rank 0 was reached", worst=State.FAIL, over="", between_machines=True)
+@rule("RUN010", "node rank 0 is reachable", worst=State.FAIL, over="", between_machines=True)
 def lead_was_reached(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -239,7 +239,7 @@ def lead_was_reached(cluster: Cluster) -> Iterator[Finding]:
         raise NothingToJudge(_NO_JOIN)
     if meeting.node_rank != 0:
         yield from _not_reached(cluster, meeting)
-    elif came := cut_off.arrivals(meeting):
+    elif came := cut_off.arrivals(cluster, meeting):
         yield from _came_otherwise(cluster, meeting, came)
     else:
         raise NothingToJudge("this is node rank 0's own report")
@@ -257,9 +257,8 @@ def _came_otherwise(cluster: Cluster, meeting: Meeting, came: list[Arrival]) -> 
         names = fold_names(one.name for one in group)
         does = "does not reach" if len(group) == 1 else "do not reach"
         if lead is None and node is not None:
-            alone = replace(
-                cluster, nodes=[node], job=replace(cluster.job, meeting=replace(first.unreached, node_rank=1))
-            )
+            there = replace(first.unreached, node_rank=1, endpoint=meeting.endpoint)
+            alone = replace(cluster, nodes=[node], job=replace(cluster.job, meeting=there))
             yield from map(_as_certain, _not_reached(alone, first.unreached))
             continue
         if lead is None:
@@ -358,11 +357,11 @@ def _not_reached(cluster: Cluster, meeting: Meeting) -> Iterator[Finding]:
     )
 
 
-@rule("RUN012", "the nodes of a join know each other", worst=State.NOTE, over="", between_machines=True)
+@rule("RUN012", "the nodes of a join share a secret", worst=State.NOTE, over="", between_machines=True)
 def nodes_know_each_other(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Whether the nodes of a join have a secret in common: from NCCLCHECK_SECRET, from `--secret-file`, or in a step
+    Whether the nodes of a join share a secret: from NCCLCHECK_SECRET, from `--secret-file`, or in a step
     of Slurm from munge.
 
     ## Why it matters
@@ -465,7 +464,9 @@ def _ways(node: Node, meeting: Meeting) -> Iterator[str]:
 def _mends(cluster: Cluster, meeting: Meeting) -> list[Remedy]:
     host, _, port = meeting.endpoint.rpartition(":")
     on_wire = [one for way in meeting.ways if (one := own_way.wire(way, _here(cluster)))]
-    start = you("See whether node rank 0 runs, and on which address.", f"ss -ltn | grep {port}   # on node 0")
+    start = you(
+        "See whether node rank 0 runs, and on which address.", f"ss -ltn | grep {quote(port)}   # on node 0"
+    )
     if "--rdzv-id" in meeting.detail:
         return [
             you(
@@ -492,7 +493,7 @@ def _mends(cluster: Cluster, meeting: Meeting) -> list[Remedy]:
         "stranger": [
             you(
                 "Take another port, on every node the same.",
-                f"ss -ltnp | grep {port}   # on node 0",
+                f"ss -ltnp | grep {quote(port)}   # on node 0",
                 another_port(cluster, port),
             )
         ],

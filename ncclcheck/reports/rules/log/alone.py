@@ -16,7 +16,7 @@ _WHOLE = 100  # percent
 _IN_PARTS = you("Let each rank save its own part: torch.distributed.checkpoint, FSDP's sharded state dict.")
 
 
-@log_rule("LOG171", "no rank works alone for longer than the others wait")
+@log_rule("LOG171", "no rank works alone for longer than the timeout of the others")
 def nobody_works_alone_for_long(logs: Logs) -> Iterator[Finding]:
     """
     ## What

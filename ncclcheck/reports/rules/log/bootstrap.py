@@ -34,7 +34,7 @@ _LOOK = you("Confirm: look at the interfaces of that node, where the job runs.",
 _ZERO = "0"
 
 
-@log_rule("LOG010", "NCCL took interfaces that lead to the other nodes")
+@log_rule("LOG010", "NCCL chose interfaces that reach the other nodes")
 def virtual(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -102,7 +102,7 @@ def _same_address(logs: Logs) -> Remedy:
     )
 
 
-@log_rule("LOG011", "NCCL does not stay on loopback in a job of several nodes")
+@log_rule("LOG011", "NCCL does not use loopback in a multi-node job")
 def loopback(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -147,7 +147,7 @@ def loopback(logs: Logs) -> Iterator[Finding]:
         )
 
 
-@log_rule("LOG012", "NCCL finds the interface that it was told to take")
+@log_rule("LOG012", "NCCL finds the interface named in NCCL_SOCKET_IFNAME")
 def no_interface(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -202,7 +202,7 @@ def _unwritten(logs: Logs, event: LogEvent) -> bool:
     return event.fields.get("family") != _ZERO or setting(logs, "NCCL_SOCKET_IFNAME", event) is not None
 
 
-@log_rule("LOG013", "the node has a network of a kind that NCCL can use")
+@log_rule("LOG013", "the node has a network that NCCL can use")
 def no_network(logs: Logs) -> Iterator[Finding]:
     """
     ## What

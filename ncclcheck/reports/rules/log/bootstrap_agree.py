@@ -21,7 +21,7 @@ _TRANSPORTS = {_SOCKET: "NET/Socket", _VERBS: "NET/IB"}
 _LATER_ENCODING = 10_000  # 2.9 and later write two digits a part
 
 
-@log_rule("LOG016", "all ranks use the same network of NCCL")
+@log_rule("LOG016", "all ranks use the same NCCL network")
 def one_network(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -98,7 +98,7 @@ def _begins(logs: Logs) -> list[Evidence]:
     ]
 
 
-@log_rule("LOG017", "only ranks of this job dial NCCL's ports")
+@log_rule("LOG017", "only ranks of this job connect to NCCL's ports")
 def strangers(logs: Logs) -> Iterator[Finding]:
     """
     ## What

@@ -36,11 +36,11 @@ def _owners(logs: Logs, found: list[Dialled]) -> list[str]:
     return [host for one in found if one.address for host in hosts_with(logs, one.address)]
 
 
-@log_rule("LOG014", "packets between the nodes' addresses get through")
+@log_rule("LOG014", "the nodes' addresses are routed to each other")
 def unreached(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    NCCL dialled an ordinary address of another node, and the network or a firewall did not let it through.
+    NCCL connected to an ordinary address of another node, and the network or a firewall blocked it.
 
     ## Why it matters
     NCCL listens on ports that the kernel picks (net.ipv4.ip_local_port_range, mostly 32768 to 60999), not on
@@ -104,11 +104,11 @@ def _why(interface: str) -> str:
     )
 
 
-@log_rule("LOG015", "whom NCCL dials listens", symptom=True)
+@log_rule("LOG015", "NCCL's peers accept connections", symptom=True)
 def refused(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    NCCL dialled an ordinary address, the host answered, and nobody listened on the port.
+    NCCL connected to an ordinary address, the host answered, but nothing listened on the port.
 
     ## Why it matters
     Either the address belongs to another host than the one that told it (two with the same address), or the peer's
@@ -144,7 +144,7 @@ def refused(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG026", "each node has one interface in a subnet")
+@log_rule("LOG026", "no node has two interfaces in one subnet")
 def twin(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -184,7 +184,7 @@ def twin(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG025", "NCCL may open as many sockets as it needs")
+@log_rule("LOG025", "the open-file limit is high enough for NCCL's sockets")
 def too_many_files(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -230,7 +230,7 @@ def _world(logs: Logs) -> list[Evidence]:
 _BROKEN = ("connection-reset", "remote-closed", "broken-pipe", "wrong-magic", "connect-failed", "gloo-mesh")
 
 
-@log_rule("LOG029", "no service mesh stands between the ranks", symptom=True)
+@log_rule("LOG029", "no service mesh intercepts traffic between ranks", symptom=True)
 def sidecar(logs: Logs) -> Iterator[Finding]:
     """
     ## What

@@ -28,11 +28,11 @@ def _loops(event: LogEvent) -> bool:
         return False
 
 
-@log_rule("LOG023", "a node's own name leads to an address that others can dial")
+@log_rule("LOG023", "a node's own hostname resolves to an address that others can reach")
 def loopback(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    gloo told the other ranks a loopback address, 127.0.0.1 or Debian's 127.0.1.1, to be dialled at; or it found no
+    gloo gave the other ranks a loopback address, 127.0.0.1 or Debian's 127.0.1.1, to be dialled at; or it found no
     address at all for the host's own name.
 
     ## Why it matters
@@ -63,7 +63,7 @@ def loopback(logs: Logs) -> Iterator[Finding]:
     told = _peer(dialled[0]) if dialled else "127.0.0.1"
     yield cause(
         [*dialled, *fell_back],
-        f"gloo ranks are told to dial {told}, which is each node itself",
+        f"gloo ranks are given the address {told}, which is each node itself",
         why="The host's own name leads to a loopback address there, and gloo listens on that.",
         owner="node",
         fix=[
@@ -108,7 +108,7 @@ def _started_again(logs: Logs, event: LogEvent) -> bool:
     return any(one.file == event.file and one.line < event.line for one in [*own_exceptions(logs), *signalled])
 
 
-@log_rule("LOG024", "gloo finds the interface that it was told to take")
+@log_rule("LOG024", "gloo finds the interface named in GLOO_SOCKET_IFNAME")
 def interface(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -149,7 +149,7 @@ def interface(logs: Logs) -> Iterator[Finding]:
 _WHY = "A firewall on the kernel's own ports, an interface that leads nowhere, or a rank that had ended."
 
 
-@log_rule("LOG028", "gloo's ranks reach each other")
+@log_rule("LOG028", "gloo's ranks can connect to each other")
 def mesh(logs: Logs) -> Iterator[Finding]:
     """
     ## What

@@ -10,11 +10,11 @@ from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, seen,
 from ncclcheck.reports.subjects.logs.logged import cause, log_rule, process_of, said, where
 
 
-@log_rule("LOG022", "each rank has a number of its own, and all know how many they are")
+@log_rule("LOG022", "every rank has a unique number, and all agree on the world size")
 def numbers(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    Two processes came with the same RANK, ranks were told different numbers of ranks, or one is out of range.
+    Two processes have the same RANK, ranks have different world sizes, or a rank is out of range.
 
     ## Why it matters
     NCCL counts who checks in: with a number twice another one is missing, and all wait or end in the start. Mostly
@@ -38,7 +38,7 @@ def numbers(logs: Logs) -> Iterator[Finding]:
     if twice:
         what = f"two processes came as rank {twice[0].fields['rank']} of {twice[0].fields['world']}"
     elif differ:
-        what = f"ranks were told different numbers of ranks: {differ[0].fields['a']} and {differ[0].fields['b']}"
+        what = f"ranks have different world sizes: {differ[0].fields['a']} and {differ[0].fields['b']}"
     elif outside:
         fields = outside[0].fields
         what = f"a rank has the number {next(iter(fields.values()), '')}, which is out of range"

@@ -32,11 +32,11 @@ def _place(event: LogEvent, host: str = "") -> Where:
     return Where(node=host or event.host or None, rank=event.rank)
 
 
-@log_rule("LOG019", "the port of the job is free")
+@log_rule("LOG019", "the job's port is free")
 def port(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    A process could not listen on its port because another one does.
+    A process could not listen on its port because another one already does.
 
     ## Why it matters
     torch's store and torchrun's rendezvous listen on one port (29500 and 29400 unless told otherwise). A second
@@ -103,7 +103,7 @@ def _went_on(logs: Logs, last: LogEvent) -> bool:
     return any(one.order > last.order for one in said(logs, "training-goes-on"))
 
 
-@log_rule("LOG020", "the name of the master is known on every node")
+@log_rule("LOG020", "the master's hostname resolves on every node")
 def name(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -192,7 +192,7 @@ def malformed(logs: Logs) -> dict[str, LogEvent]:
     return told
 
 
-@log_rule("LOG170", "MASTER_ADDR is the name or the address of one host")
+@log_rule("LOG170", "MASTER_ADDR is the hostname or address of one host")
 def master_is_a_host(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -248,7 +248,7 @@ def _kind(host: str) -> str:
     return f"a list of hosts, {host}" if listed else f"no name of a host: {host!r}"
 
 
-@log_rule("LOG027", "every node reaches the port of the master", symptom=True)
+@log_rule("LOG027", "every node reaches the master's port", symptom=True)
 def store(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -335,7 +335,7 @@ def _reason(tries: list[LogEvent]) -> str:
     )
 
 
-@log_rule("LOG021", "all nodes and ranks come to the meeting", symptom=True)
+@log_rule("LOG021", "all nodes and ranks reach the rendezvous", symptom=True)
 def meeting(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -400,7 +400,7 @@ def _who_came(event: LogEvent) -> str:
         return f"{came} of {wanted} processes came" + (f" within {fields['after']} s" if "after" in fields else "")
     if event.sign == "store-wait":
         key = fields.get("keys") or fields.get("key", "")
-        return "a rank waited for what another one never told it" + (f" (key {key})" if key else "")
+        return "a rank waited for a key that another rank never set" + (f" (key {key})" if key else "")
     if event.sign == "rendezvous-closed":
         return "a node came to a rendezvous that the others had closed"
     return "fewer nodes than --nnodes came to the rendezvous"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Remedy, you
@@ -11,7 +12,7 @@ from ncclcheck.reports.subjects.logs.logged import at_teller, cause, in_order, l
 _CLEAN = "rm -rf ~/.cache/torch_extensions ~/.triton/cache"
 
 
-@log_rule("LOG180", "what is compiled while the job starts can be compiled")
+@log_rule("LOG180", "code compiled at start-up compiles")
 def code_is_built(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -71,9 +72,10 @@ def _lack(event: LogEvent) -> tuple[str, list[Remedy]]:
         ]  # fmt: skip
     have, want = told.get("installed") or told.get("detected"), told.get("torch") or told.get("built")
     if have and want:
+        home = quote(f"/usr/local/cuda-{want}")
         return f"the CUDA toolkit is {have}, and torch was built with {want}", [
             you("Take a toolkit of torch's release, or a torch for this toolkit.",
-                f"export CUDA_HOME=/usr/local/cuda-{want}", "python -c 'import torch; print(torch.version.cuda)'")
+                f"export CUDA_HOME={home}", "python -c 'import torch; print(torch.version.cuda)'")
         ]  # fmt: skip
     if "home" in told:
         return "an extension is to be compiled, and no CUDA toolkit was found (CUDA_HOME)", [

@@ -14,7 +14,7 @@ _SIGNS = ("pod-evicted", "container-not-started", "image-not-pulled", "pod-not-p
 _DESCRIBE = you("Confirm: what Kubernetes says of it.", "kubectl describe pod POD | tail -20")
 
 
-@log_rule("LOG181", "pods and containers start, and stay")
+@log_rule("LOG181", "pods and containers start and keep running")
 def containers_start_and_stay(logs: Logs) -> Iterator[Finding]:
     """
     ## What

@@ -63,7 +63,7 @@ _CANCELLED = re.compile(
 _SIGNALS = {"1": "SIGHUP", "15": "SIGTERM", "10": "SIGUSR1", "12": "SIGUSR2"}
 
 
-@rule("LOG003", "the logs were read to their end", worst=State.UNKNOWN, over="", commands=("logs",))
+@rule("LOG003", "the logs were read completely", worst=State.UNKNOWN, over="", commands=("logs",))
 def read_to_the_end(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -108,11 +108,11 @@ def _unread(what: str) -> Finding:
     )
 
 
-@log_rule("LOG006", "the job was not ended from outside")
+@log_rule("LOG006", "the job was not terminated from outside")
 def not_ended_from_outside(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    A job that Slurm's time limit, a preemption, or a signal to torchrun, has ended.
+    A job that was ended by Slurm's time limit, a preemption or a signal to torchrun.
 
     ## Why it matters
     Then nothing in the job failed, and what its ranks print afterwards says nothing.
@@ -236,7 +236,7 @@ def _interrupted(logs: Logs, ordered: list[LogEvent]) -> Finding:
         return unknown(
             where(ordered[0]),
             f"{what}; whether it hung is not in these lines",
-            why="No step, result or good end is told before it.",
+            why="No step, result or clean exit is logged before it.",
             owner="job",
             evidence=lines(ordered),
             fix=[_WHERE_IT_STANDS, _ASK_RAS],
@@ -246,10 +246,10 @@ def _interrupted(logs: Logs, ordered: list[LogEvent]) -> Finding:
     return unknown(
         where(stood[0]),
         f"{what}; it stood at {waited}",
-        why="No step, result or good end is told before it. A call of torch.distributed waits for all ranks: one "
-        "that did not come, or cannot be reached, holds up all others."
+        why="No step, result or clean exit is logged before it. A torch.distributed call waits for all ranks: one "
+        "that is missing or unreachable blocks all others."
         if _COLLECTIVE.search(waited)
-        else "No step, result or good end is told before it.",
+        else "No step, result or clean exit is logged before it.",
         owner="job",
         evidence=lines(stood),
         fix=[_WHERE_IT_STANDS, _ASK_RAS],
@@ -260,7 +260,7 @@ def _stood(event: LogEvent) -> str:
     return event.fields.get("raised_in") or event.fields["raised_at"]
 
 
-@log_rule("LOG007", "the log shows that the job ended or went on", worst=State.UNKNOWN, symptom=True)
+@log_rule("LOG007", "the log shows that the job ended or made progress", worst=State.UNKNOWN, symptom=True)
 def log_shows_the_end(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -323,14 +323,14 @@ def _stops(logs: Logs, began: list[LogProcess]) -> Finding:
     )
 
 
-@log_rule("LOG008", "the logs hold lines of NCCL, torch or a launcher", worst=State.UNKNOWN, symptom=True)
+@log_rule("LOG008", "the logs contain lines of NCCL, torch or a launcher", worst=State.UNKNOWN, symptom=True)
 def understood(logs: Logs) -> Iterator[Finding]:
     """
     ## What
     Logs of something else: no line is NCCL's, torch's, a launcher's, or of a kind that is known here.
 
     ## Why it matters
-    What is not understood is neither sound nor broken. The log that tells of the job may be another file.
+    Not understood, so neither healthy nor faulty. The log that tells of the job may be another file.
 
     ## How we know
     Neither the names of NCCL, torch, gloo, Slurm, mpirun, DeepSpeed, Megatron, Lightning, vLLM, SGLang and Ray
@@ -352,14 +352,14 @@ def understood(logs: Logs) -> Iterator[Finding]:
         Where(),
         f"no line of these {many(sum(file.lines for file in logs.files), 'line')} is NCCL's, torch's or a "
         f"launcher's{more}",
-        why="What is not understood is neither sound nor broken.",
+        why="Not understood, so neither healthy nor faulty.",
         owner="job",
         evidence=lines(bad),
         fix=[you("Give the log that the ranks write: torchrun's output, Slurm's slurm-JOB.out, NCCL_DEBUG_FILE.")],
     )
 
 
-@log_rule("LOG009", "the log holds one attempt only", worst=State.NOTE, symptom=True, whole=True)
+@log_rule("LOG009", "the log covers a single attempt", worst=State.NOTE, symptom=True, whole=True)
 def one_attempt(logs: Logs) -> Iterator[Finding]:
     """
     ## What

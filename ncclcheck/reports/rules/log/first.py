@@ -83,11 +83,11 @@ def _is_error(event: LogEvent) -> bool:
     return event.sign in _ENDED or (event.sign == "python-error" and not meanings.follows(event))
 
 
-@log_rule("LOG001", "nothing in the log tells of a failure", symptom=True)
+@log_rule("LOG001", "the log shows no failure", symptom=True)
 def nothing_failed(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    Whether any line tells that a process failed, and which one was the first: by the clock of the lines where
+    Whether any line shows that a process failed, and which one was the first: by the clock of the lines where
     all have one, else by their order in the files.
 
     ## Why it matters
@@ -221,7 +221,7 @@ def _more_said(logs: Logs) -> list[str]:
     return [*told, "export TORCH_DISTRIBUTED_DEBUG=DETAIL", "export TORCH_FR_BUFFER_SIZE=2000"]
 
 
-@log_rule("LOG002", "every rank that began to set NCCL up came through", symptom=True)
+@log_rule("LOG002", "every rank that began NCCL initialization completed it", symptom=True)
 def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -284,7 +284,7 @@ def _missing(logs: Logs) -> list[int]:
     return sorted({*range(min(world, 65536))} - {*logs.ranks}) if logs.ranks else []
 
 
-@log_rule("LOG004", "no rank's own program raised an exception or left with an exit code", told_by="RUN003")
+@log_rule("LOG004", "no rank raised an exception or exited with an error", told_by="RUN003")
 def no_exception(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -404,14 +404,14 @@ def _left(logs: Logs, failed: list[LogEvent]) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-@log_rule("LOG005", "NCCL warned of nothing", worst=State.WARN, symptom=True)
+@log_rule("LOG005", "NCCL printed no warning", worst=State.WARN, symptom=True)
 def no_warning(logs: Logs) -> Iterator[Finding]:
     """
     ## What
     Warnings of NCCL that no other check knows.
 
     ## Why it matters
-    NCCL warns seldom, and nearly always of what ends the job.
+    NCCL warns rarely, and nearly always about what ends the job.
 
     ## How we know
     Lines of level WARN that none of the known signs is in, by their first words; consequences are not among
@@ -428,7 +428,7 @@ def no_warning(logs: Logs) -> Iterator[Finding]:
         yield warn(
             Where(node=found[0].host or None, rank=found[0].rank),
             f"NCCL warns of what is not known here: {found[0].text[:200]}",
-            why="NCCL warns seldom, and nearly always of what ends the job.",
+            why="NCCL warns rarely, and nearly always about what ends the job.",
             owner="job",
             evidence=lines(found),
             fix=[you("Search for these words in the issues of NVIDIA/nccl.")],

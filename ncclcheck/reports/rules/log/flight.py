@@ -29,7 +29,7 @@ from ncclcheck.reports.text.fold import fold_ranks, many
 _MOST = 20
 
 
-@rule("LOG130", "every dump of the Flight Recorder could be read", worst=State.WARN, over="")
+@rule("LOG130", "every Flight Recorder dump is readable", worst=State.WARN, over="")
 def every_dump_was_read(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -66,11 +66,11 @@ def _refused(one: FlightRefused) -> Finding:
         return unknown(
             Where(), f"{name} could not be read: {one.why}",
             why="What its rank did is not known without it.", owner="job", evidence=[seen(one.file, one.why)],
-            fix=[you("Copy it again from its node, or leave it out if it is no dump.")],
+            fix=[you("Copy it again from its node, or omit it if it is not a dump.")],
         )  # fmt: skip
     return warn(
         Where(), f"{name} was not loaded, and is no dump of torch: {one.why}",
-        why="Whoever loads it with pickle runs what it asks for.", owner="site",
+        why="Loading it with pickle would run whatever it contains.", owner="site",
         evidence=[seen(one.file, one.why)],
         fix=[
             you("Do not open it with pickle or torchfrtrace; look at it without running it.",
@@ -80,7 +80,7 @@ def _refused(one: FlightRefused) -> Finding:
     )  # fmt: skip
 
 
-@rule("LOG131", "every rank left a dump", worst=State.FAIL, over="")
+@rule("LOG131", "every rank left a Flight Recorder dump", worst=State.FAIL, over="")
 def every_rank_left_a_dump(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -158,7 +158,7 @@ def _unawaited(waits: Waits, missing: list[int], told: Evidence) -> Finding:
     )  # fmt: skip
 
 
-@rule("LOG138", "no process group waits because of another one", worst=State.NOTE, over="")
+@rule("LOG138", "no process group waits for another one", worst=State.NOTE, over="")
 def no_group_waits_because_of_another(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -188,7 +188,7 @@ def no_group_waits_because_of_another(cluster: Cluster) -> Iterator[Finding]:
     yield note(
         Where(),
         f"{many(len(victims), 'process group')} only waited for ranks that stand in other groups' calls",
-        why="They are consequences: their own links and ranks are not to blame.",
+        why="They are consequences: their own links and ranks are not at fault.",
         evidence=[seen("victims", ", ".join(names[:8]) + (" and more" if len(names) > 8 else ""))],
     )  # fmt: skip
 

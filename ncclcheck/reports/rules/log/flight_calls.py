@@ -18,7 +18,7 @@ from ncclcheck.reports.text.fold import fold_ranks
 _MOST = 8
 
 
-@rule("LOG134", "the ranks of a group call the same collective at the same place", worst=State.FAIL, over="")
+@rule("LOG134", "all ranks of a group call the same collectives in the same order", worst=State.FAIL, over="")
 def same_collective(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -47,7 +47,7 @@ def same_collective(cluster: Cluster) -> Iterator[Finding]:
     yield from (_mismatch(waits, one) for one in found[:_MOST])
 
 
-@rule("LOG135", "sizes and types agree between the ranks of a call", worst=State.FAIL, over="")
+@rule("LOG135", "sizes and types agree between the ranks of a collective", worst=State.FAIL, over="")
 def sizes_and_types_agree(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -83,8 +83,8 @@ _WORDS = {
     "type": "another data type than",
 }
 _STEPS = {
-    1: "; a call that the others made was left out",
-    -1: "; a call was made that the others left out",
+    1: "; a call that the others made was skipped",
+    -1: "; a call was made that the others skipped",
     0: "",
 }
 
@@ -103,7 +103,7 @@ def _mismatch(waits: Waits, one: Mismatch) -> Finding:
     shown = [ranks[0] for ranks in one.variants.values()][:3]
     return fail(
         where, what,
-        why="Neither NCCL nor gloo checks it: the call hangs, or ends with wrong numbers and a later one hangs.",
+        why="Neither NCCL nor gloo checks it: the call hangs, or returns wrong results and a later one hangs.",
         owner="job",
         evidence=[*(text.record(state, rank, one.calls[rank]) for rank in shown),
                   seen(f"call {one.seq} of {name}", variants)],
@@ -130,7 +130,7 @@ def _misfit(state: Dumps, one: Misfit) -> Finding:
     )
 
 
-@rule("LOG136", "a call that all ranks entered ends on all of them", worst=State.FAIL, over="")
+@rule("LOG136", "every collective that all ranks entered completes on all of them", worst=State.FAIL, over="")
 def an_entered_call_ends(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

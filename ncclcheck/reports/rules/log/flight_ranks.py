@@ -30,7 +30,7 @@ from ncclcheck.reports.text.fold import fold_ranks
 _MOST, _MOST_TOLD = 8, 3
 
 
-@rule("LOG132", "every rank entered the call that the others wait in", worst=State.FAIL, over="")
+@rule("LOG132", "every rank entered the collective that the others wait in", worst=State.FAIL, over="")
 def every_rank_entered(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -90,7 +90,7 @@ def _outside(waits: Waits, call: Call, ranks: list[int]) -> Finding:
     where, who = text.who(ranks)
     return fail(
         where, f"{who}{did} {text.waiting(waiting)}",
-        why="Who did not come waits for nobody itself: its own program or node kept it away.",
+        why="The missing rank waits for nobody itself: its own program or node held it up.",
         owner="job", evidence=[*_own(waits, call), *last, *_numbers(waits, call)], fix=_mends(waits, ranks),
     )  # fmt: skip
 
@@ -160,7 +160,7 @@ def _mends(waits: Waits, ranks: list[int]) -> list[Remedy]:
     ]  # fmt: skip
 
 
-@rule("LOG133", "no rank's record stops before those of its peers", worst=State.FAIL, over="")
+@rule("LOG133", "no rank's Flight Recorder stops before those of its peers", worst=State.FAIL, over="")
 def no_record_stops_early(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -19,7 +19,7 @@ from ncclcheck.reports.text.fold import size
 _BUSY = "busy or unavailable"
 
 
-@log_rule("LOG057", "every rank has a GPU of its own")
+@log_rule("LOG057", "every rank has its own GPU")
 def own_gpu(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -51,7 +51,7 @@ def own_gpu(logs: Logs) -> Iterator[Finding]:
         yield cause(
             found,
             f"{_sharers(found)}{on(where)}" + (", which is divided into slices (MIG)" if slices else ""),
-            why="NCCL wants a GPU of its own for each rank, and refuses to start.",
+            why="NCCL requires a separate GPU for each rank, and refuses to start.",
             owner="job",
             fix=[
                 you(
@@ -111,7 +111,7 @@ def _sharers(found: list[LogEvent]) -> str:
     return f"ranks {listed} and {named[-1]} have one GPU ({gpu}){others}"
 
 
-@log_rule("LOG058", "no rank asks for a GPU that it does not have")
+@log_rule("LOG058", "no rank uses a GPU index that does not exist")
 def ordinal(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -180,7 +180,7 @@ def _several_nodes(logs: Logs, found: list[LogEvent]) -> bool:
     return several_hosts(logs) or any((one.rank or 0) >= _MOST_GPUS for one in found)
 
 
-@log_rule("LOG063", "GPU memory suffices")
+@log_rule("LOG063", "GPU memory is sufficient")
 def memory(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -307,7 +307,7 @@ _BROKEN = ("uncorrectable ECC error", "uncorrectable NVLink error", "hardware st
 _LAUNCH = "unspecified launch failure"
 
 
-@log_rule("LOG067", "GPUs work")
+@log_rule("LOG067", "the GPUs work")
 def hardware(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -370,11 +370,11 @@ def _broken(where: Where, found: list[LogEvent], *, sure: bool) -> Finding:
     )
 
 
-@log_rule("LOG178", "a process maps no more peers than CUDA allows")
+@log_rule("LOG178", "no process maps more peers than CUDA allows")
 def peers_can_be_mapped(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    CUDA refused to let one more GPU into a GPU's memory.
+    CUDA refused to map one more peer into a GPU's memory.
 
     ## Why it matters
     Without NVSwitch a GPU can be mapped by eight others at a time, of all processes together. With ten GPUs in one

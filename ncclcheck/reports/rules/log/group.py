@@ -12,7 +12,7 @@ from ncclcheck.reports.subjects.logs.logged import at_teller, cause, log_rule, o
 _LOST = ("remote-closed", "connection-reset", "broken-pipe")
 
 
-@log_rule("LOG098", "all ranks end together")
+@log_rule("LOG098", "all ranks exit together")
 def leaves_early(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -76,7 +76,7 @@ def _failed(logs: Logs) -> list[LogEvent]:
     ]
 
 
-@log_rule("LOG099", "the process group is made once, before it is used")
+@log_rule("LOG099", "the process group is initialized once, before it is used")
 def group(logs: Logs) -> Iterator[Finding]:
     """
     ## What

@@ -25,11 +25,11 @@ def _recorded(logs: Logs) -> list[Remedy]:
     return [] if told else [you("Confirm: let the Flight Recorder tell the next time.", *RECORD)]
 
 
-@log_rule("LOG080", "every rank came to the collective in which the others waited")
+@log_rule("LOG080", "every rank entered the collective in which the others waited")
 def every_rank_came(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    The ranks that did not enter the collective in which the watchdogs of the others gave up.
+    The ranks that did not enter the collective in which the watchdogs of the others timed out.
 
     ## Why it matters
     The ranks that print the time-out are the healthy ones: they waited. The culprit is the rank that did not
@@ -154,7 +154,7 @@ def no_rank_hangs_in_its_loader(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG094", "what all ranks have entered comes to its end")
+@log_rule("LOG094", "every collective that all ranks entered completes")
 def what_all_entered_ends(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -179,7 +179,7 @@ def what_all_entered_ends(logs: Logs) -> Iterator[Finding]:
             hang.events,
             f"all {len(hang.waits)} ranks are in {hangs.waited(hang)}, and none completed it: the transport is "
             "stuck",
-            why="No rank is missing: the network, the way between GPUs or a GPU itself does not move.",
+            why="No rank is missing: the network, the path between GPUs or a GPU itself is stuck.",
             owner="node",
             at=Where(),
             fix=[you("Confirm: time pairs of nodes.", "ncclcheck bench --hosts HOST1,HOST2"),
@@ -187,11 +187,11 @@ def what_all_entered_ends(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG095", "no watchdog gave up", symptom=True)
+@log_rule("LOG095", "no watchdog timed out", symptom=True)
 def no_watchdog_gave_up(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    A watchdog's time-out of which the log does not tell who did not come.
+    A watchdog timeout whose log does not name the missing rank.
 
     ## Why it matters
     The ranks that print it waited; which rank did not come is in the logs of the others.
@@ -209,7 +209,7 @@ def no_watchdog_gave_up(logs: Logs) -> Iterator[Finding]:
         yield cause(
             hang.events,
             f"{fold_ranks(wait.rank for wait in hang.waits)} gave up in {hangs.waited(hang)}; "
-            "which rank did not come is not told",
+            "the missing rank is not named",
             why="The ranks that print the time-out only waited.",
             owner="job",
             fix=[you("Give the logs of all ranks."), *_recorded(logs)],
@@ -217,7 +217,7 @@ def no_watchdog_gave_up(logs: Logs) -> Iterator[Finding]:
     if (cut := said(logs, "watchdog-cut")) and not said(logs, "watchdog-timeout"):
         yield cause(
             cut,
-            "a watchdog gave up in a collective; the line is cut, and which rank did not come is not told",
+            "a watchdog gave up in a collective; the line is cut, and the missing rank is not named",
             why="The rank that prints the time-out only waited.",
             owner="job",
             fix=[you("Give the logs of all ranks."), *_recorded(logs)],
@@ -236,7 +236,7 @@ def no_watchdog_gave_up(logs: Logs) -> Iterator[Finding]:
 def same_order_of_groups(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    Two process groups with common ranks that hang at once, though every rank has entered both collectives.
+    Two process groups with common ranks that hang together, though every rank has entered both collectives.
 
     ## Why it matters
     A collective of NCCL occupies its GPU until all have come. Where rank 0 launches group A before group B, and

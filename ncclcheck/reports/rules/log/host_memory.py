@@ -9,7 +9,7 @@ from ncclcheck.reports.judgement.findings import Finding, admin, you
 from ncclcheck.reports.subjects.logs.logged import at_teller, by_known_host, cause, log_rule, said
 
 
-@log_rule("LOG106", "a rank gets the host memory that it asks for")
+@log_rule("LOG106", "ranks have enough host memory")
 def allocated(logs: Logs) -> Iterator[Finding]:
     """
     ## What

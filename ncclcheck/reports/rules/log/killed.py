@@ -58,7 +58,7 @@ _FAILURES = (
 _NOT_ITSELF = ("aborted-by-watchdog", "message-truncated", "worker-killed", "worker-died")
 
 
-@log_rule("LOG093", "no signal ended a process", told_by="RUN003")
+@log_rule("LOG093", "no process died of a signal", told_by="RUN003")
 def nobody_is_killed(logs: Logs) -> Iterator[Finding]:
     """
     ## What

@@ -11,11 +11,11 @@ from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said
 from ncclcheck.reports.text.fold import fold_numbers
 
 
-@log_rule("LOG176", "Horovod's ranks hand in the same tensors")
+@log_rule("LOG176", "Horovod's ranks submit the same tensors")
 def same_tensors(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    Some ranks wait for tensors that others never handed in.
+    Some ranks wait for tensors that others never submitted.
 
     ## Why it matters
     Horovod waits without end: the job stands still, and only its stall inspector says which ranks are missing.
@@ -62,11 +62,11 @@ def _ranks(event: LogEvent) -> list[int]:
     return [int(one) for one in told.replace(",", " ").split()]
 
 
-@log_rule("LOG177", "the launcher may log in on every node")
+@log_rule("LOG177", "the launcher can log in to every node")
 def launcher_logs_in(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    ssh did not let the launcher in: no key is accepted, or the host's own key is not known.
+    ssh rejected the launcher's login: no key is accepted, or the host's own key is not known.
 
     ## Why it matters
     DeepSpeed (pdsh), mpirun and Horovod start their processes by ssh, on the first node too, and cannot answer a

@@ -94,7 +94,7 @@ def _packages_of(event: LogEvent) -> list[Remedy]:
         "Take newer packages for Blackwell (sm_120): NCCL 2.26.2 or later, torch for CUDA 12.8 or later.",
         "python -m pip install -U torch nvidia-nccl-cu12",
     )
-    older = you("Take older packages for a GPU that newer ones have left out (Kepler to Volta): torch for an "
+    older = you("Use older packages for a GPU that newer ones no longer support (Kepler to Volta): torch for an "
                 "earlier CUDA, or build from source for it.",
                 "python -m pip install torch --index-url https://download.pytorch.org/whl/cu118")  # fmt: skip
     if event.sign == "kernel-shared-memory":
@@ -206,7 +206,7 @@ def _drivers(logs: Logs) -> list[Evidence]:
     return [seen("cudaDriverVersion", ", ".join(told))] if told else []
 
 
-@log_rule("LOG066", "one libnccl is there, and it is the one that torch wants")
+@log_rule("LOG066", "exactly one libnccl is loaded, the one that torch expects")
 def library(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -251,7 +251,7 @@ def library(logs: Logs) -> Iterator[Finding]:
                     "python -m pip show torch | grep -i requires",
                     "python -m pip uninstall nvidia-nccl-cu11",
                 ),
-                you("Take the system's out of the way.", "unset LD_LIBRARY_PATH LD_PRELOAD"),
+                you("Remove the system's from the search path.", "unset LD_LIBRARY_PATH LD_PRELOAD"),
             ],
             at=where,
         )
@@ -261,7 +261,7 @@ _UNKNOWN, _UNSUPPORTED = "unknown error", "operation not supported"
 _CUMEM_BEGINS = (2, 18, 0)
 
 
-@log_rule("LOG068", "the driver's unified memory (nvidia-uvm) is there")
+@log_rule("LOG068", "the driver's nvidia-uvm module is loaded")
 def unified_memory(logs: Logs) -> Iterator[Finding]:
     """
     ## What

@@ -78,7 +78,7 @@ def shared_memory(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG101", "workers may open as many files as they need")
+@log_rule("LOG101", "the open-file limit is high enough for the loader's workers")
 def open_files(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -121,7 +121,7 @@ def open_files(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG102", "samples of a batch have one shape")
+@log_rule("LOG102", "the samples of a batch have the same shape")
 def ragged(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -160,11 +160,11 @@ def ragged(logs: Logs) -> Iterator[Finding]:
         )
 
 
-@log_rule("LOG103", "workers have the host memory that they need")
+@log_rule("LOG103", "workers have enough host memory")
 def memory(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    A worker was killed, or could not be started, for lack of host memory; or ended and nobody says why.
+    A worker was killed, or could not be started, for lack of host memory; or ended without a reason in the log.
 
     ## Why it matters
     Each worker is a process with a copy of what it touches of the dataset. At the limit of the cgroup, or of the
@@ -232,7 +232,7 @@ def crash(logs: Logs) -> Iterator[Finding]:
         yield cause(
             found,
             f"a worker of the data loader crashed{_on(host)}: {found[0].fields['signal']}",
-            why="A library that does not stand a fork, or a broken sample in a decoder; its rank ends with it.",
+            why="A library that is not fork-safe, or a broken sample in a decoder; its rank ends with it.",
             owner="job",
             at=at_teller(logs, found),
             fix=[
@@ -244,7 +244,7 @@ def crash(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG105", "workers give their batches in time")
+@log_rule("LOG105", "workers deliver their batches in time")
 def late(logs: Logs) -> Iterator[Finding]:
     """
     ## What

@@ -28,7 +28,7 @@ _IPC = (
 )
 
 
-@log_rule("LOG059", "NCCL counts as many machines as there are", told_by="the checks of its nodes", risk=True)
+@log_rule("LOG059", "NCCL counts the right number of machines", told_by="the checks of its nodes", risk=True)
 def counted(logs: Logs) -> Iterator[Finding]:
     """
     ## What

@@ -28,7 +28,7 @@ _WITHOUT = you(
 )
 
 
-@log_rule("LOG054", "the fabric manager lets NCCL set NVLink SHARP (NVLS) up")
+@log_rule("LOG054", "the fabric manager lets NCCL set up NVLink SHARP (NVLS)")
 def nvls(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -66,7 +66,7 @@ def nvls(logs: Logs) -> Iterator[Finding]:
             )
 
 
-@log_rule("LOG074", "containers are given what NVLink SHARP (NVLS) needs")
+@log_rule("LOG074", "containers have what NVLink SHARP (NVLS) needs")
 def nvls_in_containers(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -120,7 +120,7 @@ def _in_a_container(logs: Logs, where: Where, found: list[LogEvent]) -> bool:
     return bool(said(logs, "no-capability-files")) or _CONTAINER.fullmatch(where.node or "") is not None
 
 
-@log_rule("LOG055", "the NVSwitch fabric is ready before the job starts")
+@log_rule("LOG055", "the NVLink fabric is ready before the job starts")
 def fabric(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -165,7 +165,7 @@ def fabric(logs: Logs) -> Iterator[Finding]:
         )
 
 
-@log_rule("LOG056", "NVLink between nodes (MNNVL) works where it is offered")
+@log_rule("LOG056", "multi-node NVLink (MNNVL) works where it is present")
 def mnnvl(logs: Logs) -> Iterator[Finding]:
     """
     ## What

@@ -20,7 +20,7 @@ _TYPES = (
 _OPERATIONS = ("sum", "prod", "max", "min", "avg")
 
 
-@log_rule("LOG081", "all ranks take part when ZeRO-3 weights are saved")
+@log_rule("LOG081", "all ranks take part in saving ZeRO-3 weights")
 def zero3_is_saved_by_all(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -87,7 +87,7 @@ def same_number_of_batches(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG083", "groups made by new_group have the time-out that is meant", worst=State.WARN)
+@log_rule("LOG083", "groups made by new_group have the intended timeout", worst=State.WARN)
 def groups_have_their_timeout(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -124,14 +124,14 @@ def groups_have_their_timeout(logs: Logs) -> Iterator[Finding]:
         )
 
 
-@log_rule("LOG084", "all ranks call the same collective, with the same sizes")
+@log_rule("LOG084", "all ranks call the same collective with the same sizes")
 def same_collective(logs: Logs) -> Iterator[Finding]:
     """
     ## What
     Ranks that call different collectives, or different sizes, at the same place of a group.
 
     ## Why it matters
-    NCCL does not check: the job hangs, or goes on with wrong numbers.
+    NCCL does not check: the job hangs, or continues with wrong results.
 
     ## How we know
     Watchdogs that gave up at the same number name different operations or elements; or torch's own comparison
@@ -202,7 +202,7 @@ def _mismatch(events: list[LogEvent], what: str, at: Where | None = None) -> Fin
     return cause(
         events,
         what,
-        why="NCCL does not compare them: the job hangs, or goes on with wrong numbers.",
+        why="NCCL does not compare them: the job hangs, or continues with wrong results.",
         owner="job",
         at=at,
         fix=[you("Confirm: let torch compare each call.", "export TORCH_DISTRIBUTED_DEBUG=DETAIL"),

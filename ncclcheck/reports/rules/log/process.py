@@ -63,7 +63,7 @@ def cores(logs: Logs) -> Iterator[Finding]:
         )
 
 
-@log_rule("LOG070", "no rank crashes in NCCL's start")
+@log_rule("LOG070", "no rank crashes while NCCL initializes")
 def crash(logs: Logs) -> Iterator[Finding]:
     """
     ## What

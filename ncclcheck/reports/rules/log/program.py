@@ -12,7 +12,7 @@ from ncclcheck.reports.subjects.logs.logged import at_teller, cause, log_rule, s
 _PARALLEL = re.compile(r"(?i)tensor.parallel|\bheads\b|\btp\b|vocab|hidden|intermediate")
 
 
-@log_rule("LOG125", "the model and the batch can be divided over the ranks")
+@log_rule("LOG125", "the model and the batch divide evenly over the ranks")
 def sizes_are_divided(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -57,7 +57,7 @@ def _divide(event: LogEvent) -> Remedy:
     return you("Choose a number of ranks that divides it, or change the size.")
 
 
-@log_rule("LOG126", "extensions of torch were built for the torch that is installed")
+@log_rule("LOG126", "torch extensions match the installed torch")
 def extensions_fit_torch(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -97,7 +97,7 @@ def extensions_fit_torch(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG127", "the loss scaler finds a scale at which gradients are finite")
+@log_rule("LOG127", "the loss scaler finds a scale with finite gradients")
 def loss_scale_is_found(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -130,7 +130,7 @@ def loss_scale_is_found(logs: Logs) -> Iterator[Finding]:
         )
 
 
-@log_rule("LOG128", "there is room where the job writes")
+@log_rule("LOG128", "the job's output file system has free space")
 def disk_has_room(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -181,7 +181,7 @@ def disk_has_room(logs: Logs) -> Iterator[Finding]:
     )
 
 
-@log_rule("LOG129", "the checkpoint belongs to the model")
+@log_rule("LOG129", "the checkpoint matches the model")
 def checkpoint_fits(logs: Logs) -> Iterator[Finding]:
     """
     ## What

@@ -14,11 +14,11 @@ _DOES = you("Confirm: see what it does, on its node; ask RAS once more, for a ra
             "py-spy dump --pid PID", "echo 'verbose status' | nc localhost 28028")  # fmt: skip
 
 
-@log_rule("LOG121", "RAS finds all ranks answering, and at the same operation")
+@log_rule("LOG121", "RAS sees all ranks responding and at the same operation")
 def ras_finds_all(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    NCCL's RAS tells of ranks that have launched fewer operations than the others, that left their communicator, or
+    NCCL's RAS reports ranks that have launched fewer operations than the others, that left their communicator, or
     that do not answer.
 
     ## Why it matters
@@ -115,7 +115,7 @@ def _gone(logs: Logs) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-@log_rule("LOG122", "NCCL's progress monitor reads the counters of every GPU", worst=State.WARN, symptom=True)
+@log_rule("LOG122", "NCCL's progress monitor reads every GPU's counters", worst=State.WARN, symptom=True)
 def progress_is_read(logs: Logs) -> Iterator[Finding]:
     """
     ## What

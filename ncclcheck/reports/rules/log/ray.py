@@ -59,7 +59,7 @@ def ray_kills_nobody(logs: Logs) -> Iterator[Finding]:
     )
 
 
-@log_rule("LOG108", "no worker of Ray dies without a word", symptom=True)
+@log_rule("LOG108", "no Ray worker dies without an error message", symptom=True)
 def ray_workers_live(logs: Logs) -> Iterator[Finding]:
     """
     ## What

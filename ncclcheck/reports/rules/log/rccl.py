@@ -12,7 +12,7 @@ from ncclcheck.reports.subjects.logs.logged_node import hosts, on
 _HANGS = ("watchdog-timeout", "watchdog-stuck", "gloo-timeout")
 
 
-@log_rule("LOG076", "RCCL finds the driver, and the kernel parameters that it asks for", risk=True)
+@log_rule("LOG076", "RCCL finds the driver and the kernel parameters that it needs", risk=True)
 def rccl_finds_its_host(logs: Logs) -> Iterator[Finding]:
     """
     ## What

@@ -30,7 +30,7 @@ _CONTAINER = "docker run --network=host --device=/dev/infiniband --cap-add=IPC_L
 _SLOW = "TCP carries what RDMA should: often a tenth of the bandwidth, and every GPU waits for it."
 
 
-@log_rule("LOG030", "the job sends over RDMA where it has RDMA cards")
+@log_rule("LOG030", "the job uses RDMA where HCAs are present")
 def rdma_used(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -147,7 +147,7 @@ def _refused(logs: Logs, events: list[LogEvent]) -> Finding:
     return cause(
         events,
         "NCCL found no card for the network that NCCL_NET asks for, and gave up",
-        why="NCCL was told to use one network only, found no usable card for it, and gave up.",
+        why="NCCL was restricted to one network, found no usable card for it, and gave up.",
         owner="node",
         fix=[you("Confirm: look for the card inside of the job's container, and give it the devices.",
                  "ibv_devinfo", _CONTAINER)],
@@ -170,7 +170,7 @@ def _unknown(logs: Logs, events: list[LogEvent]) -> Finding:
     )  # fmt: skip
 
 
-@log_rule("LOG031", "every RDMA card that is seen can be opened")
+@log_rule("LOG031", "every visible HCA can be opened")
 def cards_open(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -201,7 +201,7 @@ def cards_open(logs: Logs) -> Iterator[Finding]:
         yield cause(
             events,
             f"NCCL may not open {cards}",
-            why="The process sees the card and may not use it; NCCL goes on without it, by TCP if need be.",
+            why="The process sees the card but may not use it; NCCL continues without it, over TCP if need be.",
             owner="node",
             fix=[you("Confirm inside of the job's container, and give it the devices.",
                      "ls -l /dev/infiniband", "ibv_devinfo", _CONTAINER)],
@@ -209,7 +209,7 @@ def cards_open(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG032", "all hosts of the job use the same number of RDMA cards")
+@log_rule("LOG032", "all hosts of the job use the same number of HCAs")
 def same_cards(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -267,7 +267,7 @@ def _fewer(
         fix=[
             admin("Confirm that a port is not ACTIVE there, and repair it: cable, switch port, subnet manager.",
                   "ibstat", "cat /sys/class/infiniband/*/ports/*/state"),
-            you("Let NCCL_IB_HCA mean the same cards everywhere, or leave it out.", "env | grep NCCL_IB_HCA"),
+            you("Let NCCL_IB_HCA name the same cards everywhere, or unset it.", "env | grep NCCL_IB_HCA"),
         ],
         state=state,
         more=more,

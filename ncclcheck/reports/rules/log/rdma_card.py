@@ -73,7 +73,7 @@ def _differing(logs: Logs) -> dict[str, str]:
     return found
 
 
-@log_rule("LOG047", "no RDMA card reports that it has failed")
+@log_rule("LOG047", "no HCA reported a fatal error")
 def card_alive(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -127,7 +127,7 @@ _REFUSED = {  # enum ibv_wc_status, without those that other checks know: 1, 4, 
 }
 
 
-@log_rule("LOG048", "RDMA cards carry out what NCCL asks of them")
+@log_rule("LOG048", "HCAs complete NCCL's requests")
 def carried_out(logs: Logs) -> Iterator[Finding]:
     """
     ## What

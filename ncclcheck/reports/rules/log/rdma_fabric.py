@@ -17,7 +17,7 @@ _BYTES = {"1": 256, "2": 512, "3": 1024, "4": 2048, "5": 4096}
 _COUNTERS = "grep . /sys/class/infiniband/*/ports/1/counters/{link_downed,symbol_error,port_rcv_errors}"
 
 
-@log_rule("LOG036", "the RDMA network loses no link and no packets for good")
+@log_rule("LOG036", "the RDMA network has no link failure and no permanent packet loss")
 def no_timeouts(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -103,7 +103,7 @@ def _mend(host: str) -> list[Remedy]:
     ]  # fmt: skip
 
 
-@log_rule("LOG041", "RDMA cards can read and write the memory of GPUs without an error")
+@log_rule("LOG041", "GPUDirect RDMA works without errors")
 def no_protection_error(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -141,7 +141,7 @@ def no_protection_error(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG042", "the MTU of RDMA cards is the same on all hosts")
+@log_rule("LOG042", "the RDMA MTU is the same on all hosts")
 def same_mtu(logs: Logs) -> Iterator[Finding]:
     """
     ## What

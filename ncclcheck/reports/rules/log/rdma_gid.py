@@ -17,7 +17,7 @@ _UNREACHABLE = ("Network is unreachable", "No route to host")
 _LOOK = ("show_gids", "grep . /sys/class/infiniband/*/ports/1/gid_attrs/types/* 2>/dev/null")
 
 
-@log_rule("LOG033", "every RoCE port has an address at the GID index that is used")
+@log_rule("LOG033", "every RoCE port has an address at the GID index in use")
 def gid_exists(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -64,7 +64,7 @@ def gid_exists(logs: Logs) -> Iterator[Finding]:
         )
 
 
-@log_rule("LOG034", "RoCE cards use addresses (GIDs) that are routed between hosts")
+@log_rule("LOG034", "RoCE GIDs in use are routable between hosts")
 def gid_routed(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -115,12 +115,12 @@ def _linklocal(events: list[LogEvent]) -> Where | None:
     return Where(node=one.host or None, device=one.fields.get("hca") or one.fields.get("device"), rank=one.rank)
 
 
-@log_rule("LOG035", "RoCE cards of different hosts have a route to each other")
+@log_rule("LOG035", "RoCE ports of different hosts have a route to each other")
 def cards_routed(logs: Logs) -> Iterator[Finding]:
     """
     ## What
     `ibv_modify_qp failed` with `Network is unreachable` or `No route to host`; or with `Connection timed out`
-    though the addresses are proper ones: there is no way from this card to that of the other host.
+    though the addresses are proper ones: there is no route from this card to that of the other host.
 
     ## Why it matters
     Rails are often separate networks: card 0 reaches only the other hosts' card 0. Ring all_reduce keeps to a rail
@@ -157,10 +157,10 @@ def cards_routed(logs: Logs) -> Iterator[Finding]:
     yield cause(
         events,
         f"no route between RDMA cards:{across}" if crossed else f"no route to{across}",
-        why="The card finds no way to the other address: rails are separate, or a route is missing.",
+        why="The card has no route to the other address: rails are separate, or a route is missing.",
         owner="site",
         fix=[
-            you("Confirm: ask the kernel for the way, and send over these two cards.",
+            you("Confirm: ask the kernel for the route, and send over these two cards.",
                 f"ip route get {quote(target)}", "ib_write_bw -d mlx5_0 OTHER_HOST"),
             you("Keep connections on one rail.", "export NCCL_CROSS_NIC=0"),
             admin("Route the networks of the rails to each other, or add the missing route.", "ip route"),

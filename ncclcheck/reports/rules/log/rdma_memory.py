@@ -18,7 +18,7 @@ _COPIED = (
 )
 
 
-@log_rule("LOG038", "RDMA cards may pin the memory that they need")
+@log_rule("LOG038", "HCAs can register (pin) the memory that they need")
 def memory_pinned(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -80,7 +80,7 @@ def _queues(logs: Logs, events: list[LogEvent], ranks: int) -> Finding:
     )
 
 
-@log_rule("LOG040", "RDMA cards read and write the memory of GPUs directly (GPUDirect RDMA)")
+@log_rule("LOG040", "GPUDirect RDMA is in use")
 def gpudirect(logs: Logs) -> Iterator[Finding]:
     """
     ## What

@@ -10,7 +10,7 @@ from ncclcheck.reports.subjects.logs.logged import at_host, by_known_host, cause
 from ncclcheck.reports.subjects.logs.reported import settings_seen, version_seen
 
 
-@log_rule("LOG049", "EFA devices may reach each other")
+@log_rule("LOG049", "EFA devices can reach each other")
 def efa_peers_are_reached(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -56,7 +56,7 @@ def efa_peers_are_reached(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG075", "switches reduce (SHARP) where they are asked to", worst=State.WARN, risk=True)
+@log_rule("LOG075", "in-network reduction (SHARP) works where it is requested", worst=State.WARN, risk=True)
 def sharp_is_used(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -84,7 +84,7 @@ def sharp_is_used(logs: Logs) -> Iterator[Finding]:
         yield cause(
             found,
             f"the switches do not reduce for this job (SHARP): {blame}",
-            why="NCCL goes on without, by rings and trees: slower than expected, and no failure.",
+            why="NCCL continues without it, with rings and trees: slower than expected, but not a failure.",
             owner="site",
             state=State.WARN,
             fix=[

@@ -24,7 +24,7 @@ from ncclcheck.reports.text.fold import fold_names
 _NUMBERED = re.compile(r"_\d+$")  # mlx5_1 is one card, mlx5 is meant as a beginning
 
 
-@log_rule("LOG039", "NCCL_IB_DISABLE has an effect on the network that is used")
+@log_rule("LOG039", "NCCL_IB_DISABLE affects the network in use")
 def plugin_obeys(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -70,7 +70,7 @@ def plugin_obeys(logs: Logs) -> Iterator[Finding]:
     )
 
 
-@log_rule("LOG043", "NCCL_IB_HCA takes the cards that it names and no others", worst=State.WARN)
+@log_rule("LOG043", "NCCL_IB_HCA selects the named HCAs and no others", worst=State.WARN)
 def no_prefix(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -111,7 +111,7 @@ def no_prefix(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG044", "connected RDMA cards are of one kind, InfiniBand or RoCE")
+@log_rule("LOG044", "connected HCAs use one link layer, InfiniBand or RoCE")
 def one_kind(logs: Logs) -> Iterator[Finding]:
     """
     ## What

@@ -10,11 +10,11 @@ from ncclcheck.reports.rules.log.ways import wrong_over_pcie
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, log_rule, said
 
 
-@log_rule("LOG179", "nccl-tests gets the values that it expects")
+@log_rule("LOG179", "nccl-tests gets correct results")
 def values_are_right(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    nccl-tests counted values that are not what the collective should give.
+    nccl-tests counted wrong values.
 
     ## Why it matters
     It goes on and prints a bandwidth as if nothing were wrong. A training with such GPUs or cards diverges, or
@@ -46,7 +46,7 @@ def values_are_right(logs: Logs) -> Iterator[Finding]:
             "them.",
         owner="node",
         fix=[
-            you("Find the way: run it without one after the other.", "export NCCL_P2P_DISABLE=1",
+            you("Find the faulty path: disable one transport after the other.", "export NCCL_P2P_DISABLE=1",
                 "export NCCL_NET_GDR_LEVEL=LOC", "export NCCL_NVLS_ENABLE=0", "export NCCL_PROTO=Simple"),
             you("Find the GPU or the pair: two GPUs at a time.",
                 "CUDA_VISIBLE_DEVICES=0,1 all_reduce_perf -g 2 -b 8 -e 1G -f 2"),

@@ -133,7 +133,7 @@ def allowed(logs: Logs) -> Iterator[Finding]:
         yield cause(found, what, why=why, owner="node", fix=fix, at=where)
 
 
-@log_rule("LOG052", "files in /dev/shm stay while a job runs")
+@log_rule("LOG052", "files in /dev/shm persist while a job runs")
 def stays(logs: Logs) -> Iterator[Finding]:
     """
     ## What

@@ -27,7 +27,7 @@ _FEW_RECORDS = 200
 _SEEN = 5  # such lines, where the setting is told too
 
 
-@log_rule("LOG110", "GPUs of one host talk to each other directly where they can", worst=State.WARN)
+@log_rule("LOG110", "GPUs of a host use peer-to-peer transfers where they can", worst=State.WARN)
 def direct(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -107,7 +107,7 @@ def _able(topology: list[LogEvent], told: list[LogProcess], direct_hosts: list[s
     return found
 
 
-@log_rule("LOG111", "no debugging setting of NCCL was left on", worst=State.WARN, risk=True)
+@log_rule("LOG111", "no NCCL debugging setting was left on", worst=State.WARN, risk=True)
 def nothing_left_on(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -141,7 +141,7 @@ def nothing_left_on(logs: Logs) -> Iterator[Finding]:
         yield cause(
             firsts,
             f"settings for debugging are on: {told}",
-            why="Each takes from NCCL a way or a choice that is mostly the faster one.",
+            why="Each denies NCCL a path or a choice that is usually the faster one.",
             owner="job",
             fix=[you("Take them out, and confirm by measuring with and without.",
                      f"unset {' '.join(map(quote, settings))}", "ncclcheck bench")],
@@ -162,7 +162,7 @@ def _harmful(name: str, value: str, profiled: bool) -> bool:
     return not (profiled and name in ("NCCL_ALGO", "NCCL_PROTO", "NCCL_BUFFSIZE"))
 
 
-@log_rule("LOG112", "NCCL does not print a line for each collective", worst=State.WARN)
+@log_rule("LOG112", "NCCL does not log every collective", worst=State.WARN)
 def not_traced(logs: Logs) -> Iterator[Finding]:
     """
     ## What

@@ -14,7 +14,7 @@ _NAMED = ("upper", "lower", "named", "behind", "worst", "last")
 _LOW = 5.9  # GB/s: fewer than eight lanes of the third generation
 
 
-@log_rule("LOG118", "PCIe links of GPUs have their full width and speed", worst=State.WARN)
+@log_rule("LOG118", "GPU PCIe links have full width and speed", worst=State.WARN)
 def wide_links(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -101,7 +101,7 @@ def links_up(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG120", "no GPU or rank is said to be slow", worst=State.WARN)
+@log_rule("LOG120", "no GPU or rank is reported as slow", worst=State.WARN)
 def none_slow(logs: Logs) -> Iterator[Finding]:
     """
     ## What

@@ -16,7 +16,7 @@ _SMALL_MTU = "3"  # 1024 bytes, which a RoCE card takes of an Ethernet MTU of 15
 _FULL_HOST = 8
 
 
-@log_rule("LOG113", "a fast network over TCP is used by several streams", worst=State.WARN)
+@log_rule("LOG113", "a fast TCP network is used with several sockets", worst=State.WARN)
 def streams(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -71,7 +71,7 @@ def streams(logs: Logs) -> Iterator[Finding]:
         yield note(Where(), "one TCP stream for each connection", why=why, evidence=lines(one[:1]), fix=fix)
 
 
-@log_rule("LOG115", "network cards are near the GPUs that use them", worst=State.WARN)
+@log_rule("LOG115", "HCAs are close to the GPUs that use them", worst=State.WARN)
 def near(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -116,7 +116,7 @@ def near(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG116", "RoCE cards use large packets", worst=State.WARN)
+@log_rule("LOG116", "RoCE ports use a large MTU", worst=State.WARN)
 def large_packets(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -151,7 +151,7 @@ def large_packets(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG117", "a host uses all of its RDMA cards", worst=State.WARN)
+@log_rule("LOG117", "a host uses all of its HCAs", worst=State.WARN)
 def all_cards(logs: Logs) -> Iterator[Finding]:
     """
     ## What

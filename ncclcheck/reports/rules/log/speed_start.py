@@ -13,7 +13,7 @@ _SLOW = 60.0  # seconds
 _PART = re.compile(r"(\w+) (\d{1,6}\.\d{1,4})")
 
 
-@log_rule("LOG114", "communicators are made within a minute", worst=State.WARN)
+@log_rule("LOG114", "communicators are created within a minute", worst=State.WARN)
 def quick_start(logs: Logs) -> Iterator[Finding]:
     """
     ## What

@@ -14,11 +14,11 @@ _TOPOLOGY, _GRAPH = "NCCL_TOPO_FILE", "NCCL_GRAPH_FILE"
 _CONFIGURED = "/etc/nccl.conf ~/.nccl.conf"
 
 
-@log_rule("LOG073", "the topology and graph files that NCCL is given fit the machine")
+@log_rule("LOG073", "NCCL's topology and graph files match the machine")
 def topology_files(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    A file of XML that NCCL was told to read, by NCCL_TOPO_FILE or NCCL_GRAPH_FILE, is damaged, of another version,
+    The XML file named in NCCL_TOPO_FILE or NCCL_GRAPH_FILE, is damaged, of another version,
     or of another machine.
 
     ## Why it matters
@@ -133,7 +133,7 @@ def nccl_is_new_enough(logs: Logs) -> Iterator[Finding]:
         yield cause(
             [*old, *said(logs, "nccl-result")],
             "NCCL 1 is used: it serves one node, and no GPU or driver that came after it",
-            why="It came to its end in 2016, and was replaced by NCCL 2.",
+            why="It was discontinued in 2016 and replaced by NCCL 2.",
             owner="job",
             fix=[you("Build against NCCL 2, and confirm which one is loaded.",
                      "make MPI=1 NCCL_HOME=/usr/local/nccl2", "ldd build/all_reduce_perf | grep nccl")],

@@ -43,7 +43,7 @@ def same_model(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG086", "a callback decides by a value that all ranks have")
+@log_rule("LOG086", "callbacks decide by a value that all ranks share")
 def callbacks_decide_alike(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -77,11 +77,11 @@ def callbacks_decide_alike(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG087", "the process group knows which GPU belongs to its rank", worst=State.WARN)
+@log_rule("LOG087", "the process group knows its rank's GPU", worst=State.WARN)
 def group_knows_its_gpu(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    A barrier of a process group that was not told its GPU.
+    A barrier of a process group whose device was not set.
 
     ## Why it matters
     torch guesses one from the rank. Where the guess is wrong, two ranks meet on one GPU and the barrier hangs,
@@ -144,7 +144,7 @@ def every_parameter_gets_a_gradient(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG090", "the watchdog's own thread is not stopped")
+@log_rule("LOG090", "the watchdog thread is not stopped")
 def watchdog_is_not_stopped(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -177,11 +177,11 @@ def watchdog_is_not_stopped(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG091", "no kernel of the program reads or writes beyond its memory")
+@log_rule("LOG091", "no kernel accesses memory out of bounds")
 def kernels_keep_to_their_memory(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    An assertion in a kernel, or an access to memory that is not its own.
+    An assertion in a kernel, or an out-of-bounds memory access.
 
     ## Why it matters
     CUDA tells it with the next call, whichever that is: often in NCCL's watchdog, which is not to blame. All
@@ -204,18 +204,18 @@ def kernels_keep_to_their_memory(logs: Logs) -> Iterator[Finding]:
         yield cause(
             events,
             f"a kernel failed on this rank: {events[0].text.strip()[:160]}",
-            why="CUDA tells it with the next call; NCCL and the other ranks only follow.",
+            why="CUDA reports it at the next call; NCCL and the other ranks only follow.",
             owner="job",
             fix=[you("Confirm: run again, one kernel at a time.", "CUDA_LAUNCH_BLOCKING=1 python train.py"),
                  you("Check labels and indices of the batch against their ranges.")],
         )  # fmt: skip
 
 
-@log_rule("LOG092", "no rank alone leaves a step out", worst=State.FAIL)
+@log_rule("LOG092", "no rank skips a step alone", worst=State.FAIL)
 def no_step_is_left_out_alone(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    A loss that is no number, before ranks wait for each other.
+    A loss that is NaN, before ranks wait for each other.
 
     ## Why it matters
     Code that leaves a step out when its own loss is NaN leaves the other ranks waiting in the collective of that
@@ -241,18 +241,18 @@ def no_step_is_left_out_alone(logs: Logs) -> Iterator[Finding]:
         yield cause(
             [*bad[:1], *waited[:1]],
             f"the loss was {bad[0].fields['value']}, and then ranks waited for each other",
-            why="A rank that leaves a step out alone leaves the others waiting in its collective.",
+            why="A rank that skips a step alone leaves the others waiting in its collective.",
             owner="job",
             fix=[you("Confirm: look for code that skips a step by the rank's own loss."),
                  you("Decide on all ranks alike: all_reduce the flag first.")],
         )  # fmt: skip
 
 
-@log_rule("LOG096", "every rank passes a monitored barrier")
+@log_rule("LOG096", "every rank passes the monitored barrier")
 def every_rank_passes_the_barrier(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    The ranks that `monitored_barrier` (or torch under DETAIL) names as not having come.
+    The ranks that `monitored_barrier` (or torch under DETAIL) names as missing.
 
     ## Why it matters
     They are the culprits by name: all others were there.

@@ -28,7 +28,7 @@ def _commands(logs: Logs) -> list[tuple[LogEvent, str]]:
     return [(one, next((one.fields[key] for key in fields if key in one.fields), "")) for one in events]
 
 
-@log_rule("LOG160", "variables stand before the program that starts the command")
+@log_rule("LOG160", "variables stand before the program name on the command line")
 def assignment(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -67,7 +67,7 @@ def assignment(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG161", "the command that was typed is installed where the job runs")
+@log_rule("LOG161", "the command is installed where the job runs")
 def command(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -120,7 +120,7 @@ def _module(event: LogEvent) -> str:
     return next((event.fields[key] for key in ("module", "spec", "torch") if key in event.fields), "").strip("'")
 
 
-@log_rule("LOG162", "the script is there")
+@log_rule("LOG162", "the script exists")
 def script(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -163,11 +163,11 @@ def script(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG163", "torchrun understands its arguments")
+@log_rule("LOG163", "torchrun accepts its arguments")
 def arguments(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    torchrun refused an option, a value, or an endpoint that it was given.
+    torchrun rejected an option, a value or an endpoint.
 
     ## Why it matters
     It ends at once on the node that says it, and the other nodes wait for that one until their time-out.
@@ -232,11 +232,11 @@ _VALUES = {
 }
 
 
-@log_rule("LOG164", "the script takes the arguments that it is given")
+@log_rule("LOG164", "the script accepts its arguments")
 def script_arguments(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    The script's own parser refused an argument; the common one is --local-rank.
+    The script's own parser rejected an argument; the common one is --local-rank.
 
     ## Why it matters
     `python -m torch.distributed.launch` hands `--local-rank=N` to the script, up to torch 1.13 `--local_rank=N`: a

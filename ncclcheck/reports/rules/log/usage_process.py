@@ -13,7 +13,7 @@ _NAMES = ("name", "key", "raised", "bare")
 _BELOW = 4  # lines of a traceback, below the frame that reads the environment
 
 
-@log_rule("LOG165", "each process is told which rank it is")
+@log_rule("LOG165", "RANK and its companions are set for every process")
 def variables(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -66,11 +66,11 @@ def _no_numbers(logs: Logs) -> list[LogEvent]:
     ]
 
 
-@log_rule("LOG166", "torch sees GPUs where NCCL is asked for")
+@log_rule("LOG166", "torch sees GPUs where NCCL is requested")
 def cuda(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    NCCL or CUDA is wanted, and torch sees no GPU, or is a build without them.
+    NCCL or CUDA is requested, but torch sees no GPU, or is a build without them.
 
     ## Why it matters
     Nothing starts on that node, and the others wait for it. The container was started without GPUs, the Slurm step
@@ -136,7 +136,7 @@ def _ranks(events: list[LogEvent]) -> str:
     return f" ({fold_ranks(told)})" if len(told) > 1 else ""
 
 
-@log_rule("LOG167", "the backend fits the tensors")
+@log_rule("LOG167", "the backend supports the tensors' device")
 def backend(logs: Logs) -> Iterator[Finding]:
     """
     ## What

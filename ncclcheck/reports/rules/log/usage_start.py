@@ -10,7 +10,7 @@ from ncclcheck.reports.judgement.findings import Finding, Where, admin, you
 from ncclcheck.reports.subjects.logs.logged import at_teller, cause, log_rule, said
 
 
-@log_rule("LOG168", "the script may be executed")
+@log_rule("LOG168", "the script is executable")
 def executable(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -50,11 +50,11 @@ def executable(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG169", "Slurm takes the job and its steps")
+@log_rule("LOG169", "Slurm accepts the job and its steps")
 def slurm(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    srun, sbatch or salloc gave up before it started anything.
+    srun, sbatch or salloc failed before it started anything.
 
     ## Why it matters
     No rank is started, and all that stands below in the script runs without it.

@@ -11,7 +11,7 @@ from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said
 _PARSED = ("NCCL_ALGO", "NCCL_PROTO")  # by the parser that says so
 
 
-@log_rule("LOG072", "NCCL understands the values of its variables")
+@log_rule("LOG072", "NCCL accepts the values of its variables")
 def understood(logs: Logs) -> Iterator[Finding]:
     """
     ## What

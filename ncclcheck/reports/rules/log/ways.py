@@ -21,7 +21,7 @@ _ACS = admin(
 _OVER_PCIE, _MANY = 131072, 4
 
 
-@log_rule("LOG060", "every two ranks have a way to each other")
+@log_rule("LOG060", "every pair of ranks has a usable transport")
 def transport(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -55,13 +55,15 @@ def transport(logs: Logs) -> Iterator[Finding]:
         a, b = found[0].fields["a"], found[0].fields["b"]
         yield cause(
             found,
-            f"NCCL finds no way from rank {a} to rank {b}" + (", after its settings forbade some" if told else ""),
+            f"NCCL finds no transport from rank {a} to rank {b}"
+            + (", after its settings forbade some" if told else ""),
             why="Peer to peer, shared memory and the network are all off or impossible for these two.",
             owner="job",
             fix=[
                 you("Confirm: nothing is forbidden.", "env | grep -E 'NCCL_(P2P|SHM|NET|IB|SOCKET)'"),
                 you(
-                    "Allow all ways again.", "unset NCCL_P2P_DISABLE NCCL_SHM_DISABLE NCCL_NET NCCL_SOCKET_IFNAME"
+                    "Allow all transports again.",
+                    "unset NCCL_P2P_DISABLE NCCL_SHM_DISABLE NCCL_NET NCCL_SOCKET_IFNAME",
                 ),
             ],
             at=where,
@@ -69,7 +71,7 @@ def transport(logs: Logs) -> Iterator[Finding]:
         )
 
 
-@log_rule("LOG061", "GPUs of a node reach each other's memory", risk=True)
+@log_rule("LOG061", "peer-to-peer access works between GPUs of a node", risk=True)
 def peers(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -153,7 +155,7 @@ def _without(logs: Logs) -> Iterator[Finding]:
         yield cause(
             found,
             f"{what}{on(where)}: ranks go through the host's memory",
-            why="It works, at a fraction of the speed; it is usual for GeForce, L4, A10, WSL2 and virtual "
+            why="It works, at a fraction of the speed; it is normal for GeForce, L4, A10, WSL2 and virtual "
             "machines.",
             owner="node",
             state=State.WARN,
@@ -167,7 +169,7 @@ def _without(logs: Logs) -> Iterator[Finding]:
         )
 
 
-@log_rule("LOG062", "PCIe carries what GPUs of a node send each other")
+@log_rule("LOG062", "peer-to-peer transfers over PCIe arrive intact")
 def pcie(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -215,7 +217,7 @@ def _astray(job: list[LogProcess], events: list[LogEvent], what: str) -> Finding
     return cause(
         events,
         f"{what}: likely ACS, the IOMMU or the driver",
-        why="Data between the GPUs go astray, and no rank learns of it.",
+        why="Peer-to-peer transfers are lost or corrupted silently.",
         owner="node",
         fix=[
             you("Confirm: it works with this, and fails without.", "export NCCL_P2P_DISABLE=1"),
@@ -281,7 +283,7 @@ _TOPOLOGY: list[Remedy] = [
 ]
 
 
-@log_rule("LOG071", "NCCL knows how the machine is built", worst=State.WARN, risk=True)
+@log_rule("LOG071", "NCCL detects the machine's topology", worst=State.WARN, risk=True)
 def topology(logs: Logs) -> Iterator[Finding]:
     """
     ## What

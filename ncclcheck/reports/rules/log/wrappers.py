@@ -9,7 +9,7 @@ from ncclcheck.reports.judgement.findings import Finding, you
 from ncclcheck.reports.subjects.logs.logged import at_teller, cause, in_order, log_rule, said
 
 
-@log_rule("LOG172", "DDP gets each gradient once, of tensors that nobody changes meanwhile")
+@log_rule("LOG172", "DDP gets each gradient once, of tensors not modified in place")
 def gradients_come_once(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -71,7 +71,7 @@ def gradients_come_once(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG173", "one rank alone renames the folder of a checkpoint")
+@log_rule("LOG173", "only one rank renames a checkpoint's folder")
 def one_rank_renames(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -110,7 +110,7 @@ def one_rank_renames(logs: Logs) -> Iterator[Finding]:
         )
 
 
-@log_rule("LOG174", "each rank has the whole model on its own GPU")
+@log_rule("LOG174", "every rank has the whole model on its own GPU")
 def model_is_on_its_gpu(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -150,11 +150,11 @@ def model_is_on_its_gpu(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG175", "what a collective gets is contiguous in memory")
+@log_rule("LOG175", "tensors passed to collectives are contiguous")
 def tensors_are_contiguous(logs: Logs) -> Iterator[Finding]:
     """
     ## What
-    A collective was given a tensor whose elements do not lie one after the other.
+    A collective was called on a tensor that is not contiguous.
 
     ## Why it matters
     NCCL and gloo send one piece of memory. A transposed or expanded tensor (`.t()`, `.expand()`, the gradient of a

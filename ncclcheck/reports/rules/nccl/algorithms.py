@@ -24,7 +24,7 @@ def _tokens(value: str) -> tuple[bool, list[str]]:
 
 @rule(
     "NCC018",
-    "NCCL_ALGO leaves an algorithm for every collective",
+    "NCCL_ALGO allows an algorithm for every collective",
     worst=State.FAIL,
     needs=("job.variables", "nccl.loaded.version"),
 )
@@ -69,7 +69,7 @@ def _version(found: Settings) -> list[Evidence]:
 
 @rule(
     "NCC019",
-    "NCCL_ALGO and NCCL_PROTO use words that this NCCL knows",
+    "NCCL_ALGO and NCCL_PROTO use values that this NCCL knows",
     worst=State.WARN,
     needs=("job.variables", "nccl.loaded.version"),
 )
@@ -145,7 +145,7 @@ def forced_ll128(cluster: Cluster) -> Iterator[Finding]:
             yield warn(
                 found.where,
                 f"NCCL_PROTO={found.text('NCCL_PROTO')} forces LL128",
-                why="Where a way does not store 128 bytes as a whole, results are wrong without an error.",
+                why="Where a path does not store 128 bytes atomically, results are wrong without an error.",
                 owner="job",
                 evidence=found.evidence("NCCL_PROTO"),
                 fix=[you("Remove it; NCCL uses LL128 where it is safe.", "unset NCCL_PROTO")],

@@ -102,7 +102,7 @@ def host_id(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-@rule("NCC027", "torch alone decides whether communicators block", worst=State.WARN, needs=("job.variables",))
+@rule("NCC027", "blocking mode of communicators is left to torch", worst=State.WARN, needs=("job.variables",))
 def comm_blocking(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -126,7 +126,7 @@ def comm_blocking(cluster: Cluster) -> Iterator[Finding]:
             yield warn(
                 found.where,
                 f"NCCL_COMM_BLOCKING={found.text('NCCL_COMM_BLOCKING')} overrides what torch asks for",
-                why="torch then waits in the wrong way for its communicators.",
+                why="torch then waits wrongly for its communicators.",
                 owner="job",
                 evidence=found.evidence("NCCL_COMM_BLOCKING"),
                 fix=[you("Remove it.", "unset NCCL_COMM_BLOCKING")],
@@ -135,7 +135,7 @@ def comm_blocking(cluster: Cluster) -> Iterator[Finding]:
 
 @rule(
     "NCC036",
-    "NCCL counts costs alike on all processors of the job",
+    "NCCL's cost model is the same on CPUs of all vendors",
     worst=State.FAIL,
     needs=("job.variables", "nccl.loaded.version", "system.cpu"),
     at_least=2,

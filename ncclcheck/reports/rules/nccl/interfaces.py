@@ -28,7 +28,7 @@ from ncclcheck.reports.subjects.nccl.variables import Setting, assigned, blank_e
 
 @rule(
     "NCC007",
-    "NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME name interfaces that exist",
+    "NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME name existing interfaces",
     worst=State.FAIL,
     needs=("network.interfaces", "job.variables"),
 )
@@ -173,7 +173,7 @@ def _bad_grammar(node: Node, what: str, evidence: list[Evidence], instead: str =
     return warn(
         Where(node=node.name),
         what,
-        why="The library chooses by other rules than the ones that were meant.",
+        why="The library chooses by rules other than the intended ones.",
         owner="job",
         evidence=evidence,
         fix=[

@@ -45,7 +45,7 @@ def peer_to_peer(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-@rule("NCC022", "ranks of one node have a way to each other beside the network", worst=State.WARN,
+@rule("NCC022", "ranks of one node have a transport other than the network", worst=State.WARN,
       needs=("job.variables",))  # fmt: skip
 def way_inside_the_node(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -101,7 +101,7 @@ _NEEDS = (
 )
 
 
-@rule("NCC023", "every setting has the other one that it needs", worst=State.WARN, needs=("job.variables",))
+@rule("NCC023", "every setting comes with the settings it depends on", worst=State.WARN, needs=("job.variables",))
 def settings_that_need_another(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -145,7 +145,7 @@ def _alone(found: Settings, what: str, names: list[str], command: str) -> Findin
     )
 
 
-@rule("NCC024", "the environment and nccl.conf do not say different things", worst=State.NOTE,
+@rule("NCC024", "the environment and nccl.conf agree", worst=State.NOTE,
       needs=("job.variables", "nccl.conf_files"))  # fmt: skip
 def file_and_environment(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -191,7 +191,7 @@ def _hidden(node: Node, name: str, wins: tuple[str, str], loses: tuple[str, str]
     )
 
 
-@rule("NCC033", "NVLink SHARP may fall back where it cannot be used", worst=State.NOTE, needs=("job.variables",))
+@rule("NCC033", "NVLink SHARP may fall back where it is unavailable", worst=State.NOTE, needs=("job.variables",))
 def forced_nvls(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -217,24 +217,24 @@ def forced_nvls(cluster: Cluster) -> Iterator[Finding]:
             yield note(
                 found.where,
                 "NCCL_NVLS_ENABLE=1 forbids to go on without NVLink SHARP",
-                why="Where its memory cannot be bound, init ends with an error instead of using another way.",
+                why="Where its memory cannot be bound, init ends with an error instead of falling back.",
                 owner="job",
                 evidence=found.evidence("NCCL_NVLS_ENABLE"),
                 fix=[you("Remove it: NCCL uses NVLink SHARP by itself.", "unset NCCL_NVLS_ENABLE")],
             )
 
 
-@rule("NCC034", "NCCL_CUMEM_ENABLE=0 is not in the way of what else is asked for", worst=State.WARN,
+@rule("NCC034", "NCCL_CUMEM_ENABLE=0 does not disable a feature that is requested", worst=State.WARN,
       needs=("job.variables",))  # fmt: skip
 def without_cumem(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    NCCL_CUMEM_ENABLE=0, alone or together with NCCL_NVLS_ENABLE=1 or NCCL_MNNVL_ENABLE=1.
+    NCCL_CUMEM_ENABLE=0, alone or together with NCCL_MNNVL_ENABLE=1.
 
     ## Why it matters
     It came into scripts because NCCL 2.19 took more memory with CUDA graphs, which 2.22.3 fixed. NVLink between
-    machines (GB200, GB300), NVLink SHARP and registered windows need that kind of memory: with 0 they are off, as
-    was found on GB300.
+    machines (GB200, GB300) and registered windows need that kind of memory: with 0 they are off, as was found on
+    GB300. NVLink SHARP within a node does not ask for it (src/transport/nvls.cc of 2.21 to 2.28).
 
     ## How we know
     The values as NCCL parses them. Alone it is a note.
@@ -248,10 +248,10 @@ def without_cumem(cluster: Cluster) -> Iterator[Finding]:
     for found in nodes_with(cluster, "NCCL_CUMEM_ENABLE"):
         if found.number("NCCL_CUMEM_ENABLE") != 0:
             continue
-        asked = [name for name in ("NCCL_NVLS_ENABLE", "NCCL_MNNVL_ENABLE") if found.number(name) == 1]
+        asked = ["NCCL_MNNVL_ENABLE"] if found.number("NCCL_MNNVL_ENABLE") == 1 else []
         evidence = found.evidence("NCCL_CUMEM_ENABLE", *asked)
         fix = [you("Remove it.", "unset NCCL_CUMEM_ENABLE")]
-        why = "NVLink between machines, NVLink SHARP and registered windows are off with it."
+        why = "NVLink between machines and registered windows are off with it."
         if asked:
             what = f"NCCL_CUMEM_ENABLE=0 turns off what {' and '.join(asked)} asks for"
             yield warn(found.where, what, why=why, owner="job", evidence=evidence, fix=fix)

@@ -14,7 +14,7 @@ _ADDED = ("LD_PRELOAD", "LD_LIBRARY_PATH", "conda", "system")
 
 @rule(
     "NCC001",
-    "libnccl is found, and torch loads the one that is meant",
+    "libnccl is found, and torch loads the intended one",
     worst=State.FAIL,
     needs=("stack.torch_cuda",),
 )
@@ -63,7 +63,7 @@ def _not_seen(node: Node, fact: str, unread: Unread) -> Finding:
     return unknown(
         Where(node=node.name),
         f"which NCCL torch loads could not be seen: {unread.why}",
-        why="What was not seen is neither well nor broken.",
+        why="Not observed, so neither healthy nor faulty.",
         evidence=[seen(fact, f"{unread.kind}: {unread.why}")],
     )
 
@@ -101,7 +101,9 @@ def _shadowed(node: Node, loaded: Library, hidden: Library) -> Finding:
         why="torch was built and tested with the other one: symbols can be missing, and nodes can differ.",
         owner="job",
         evidence=[seen(f"loaded ({loaded.origin})", loaded.path), seen("installed with torch", hidden.path)],
-        fix=[you(f"Take it out of the way, unless it is meant: {loaded.path}", *_out_of_the_way(loaded))],
+        fix=[
+            you(f"Remove it from the search path, unless it is intended: {loaded.path}", *_out_of_the_way(loaded))
+        ],
     )
 
 
@@ -148,7 +150,7 @@ def same_version_everywhere(cluster: Cluster) -> Iterator[Finding]:
         "NCCL",
         "ncclGetVersion",
         level=fail,
-        why="Ranks with different versions of NCCL do not understand each other: the job fails or hangs early.",
+        why="Ranks with different NCCL versions are incompatible: the job fails or hangs early.",
         owner="job",
         fix=[
             you("Use the same image or environment on all nodes; look at what NCC001 says was loaded there."),

@@ -82,7 +82,7 @@ def network_is_there(cluster: Cluster) -> Iterator[Finding]:
 
 @rule(
     "NCC010",
-    "the plugins that NCCL_NET_PLUGIN and NCCL_TUNER_PLUGIN name are found",
+    "the plugins named in NCCL_NET_PLUGIN and NCCL_TUNER_PLUGIN are found",
     worst=State.WARN,
     needs=("job.variables", "nccl.plugins"),
 )
@@ -118,7 +118,7 @@ def named_plugins(cluster: Cluster) -> Iterator[Finding]:
             yield warn(
                 found.where,
                 f"{name}={value} is found nowhere that the linker looks",
-                why="NCCL goes on without it and without a word, mostly over plain TCP.",
+                why="NCCL silently continues without it, usually over plain TCP.",
                 owner="job",
                 evidence=[
                     *found.evidence(name, "LD_LIBRARY_PATH"),
@@ -133,7 +133,7 @@ def named_plugins(cluster: Cluster) -> Iterator[Finding]:
 
 @rule(
     "NCC028",
-    "NCCL_IB_DISABLE is heeded by the plugin as well",
+    "the network plugin honours NCCL_IB_DISABLE",
     worst=State.WARN,
     needs=("job.variables", "nccl.plugins"),
 )
@@ -169,7 +169,12 @@ def disabled_in_plugin(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-@rule("NCC029", "FI_PROVIDER=efa stands where there is an EFA device", worst=State.WARN, needs=("job.variables",))
+@rule(
+    "NCC029",
+    "FI_PROVIDER=efa is set only where there is an EFA device",
+    worst=State.WARN,
+    needs=("job.variables",),
+)
 def provider_without_device(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -195,7 +200,7 @@ def provider_without_device(cluster: Cluster) -> Iterator[Finding]:
             yield warn(
                 found.where,
                 "FI_PROVIDER=efa, and the node has no RDMA device",
-                why="The plugin finds no provider, and NCCL falls back to plain TCP without a word.",
+                why="The plugin finds no provider, and NCCL silently falls back to plain TCP.",
                 owner="job",
                 evidence=[*found.evidence("FI_PROVIDER"), _rdma([])],
                 fix=[
@@ -206,7 +211,10 @@ def provider_without_device(cluster: Cluster) -> Iterator[Finding]:
 
 
 @rule(
-    "NCC030", "no EFA setting of older plugins is left", worst=State.NOTE, needs=("job.variables", "nccl.plugins")
+    "NCC030",
+    "no setting of an older EFA plugin is left",
+    worst=State.NOTE,
+    needs=("job.variables", "nccl.plugins"),
 )
 def stale_efa(cluster: Cluster) -> Iterator[Finding]:
     """

@@ -23,7 +23,7 @@ def _is_power_of_two(number: int) -> bool:
     return number > 0 and number & (number - 1) == 0
 
 
-@rule("NCC013", "NCCL opens no more than 64 sockets a connection", worst=State.WARN, needs=("job.variables",))
+@rule("NCC013", "NCCL opens at most 64 sockets per connection", worst=State.WARN, needs=("job.variables",))
 def sockets(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -62,7 +62,7 @@ def sockets(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-@rule("NCC014", "NCCL's buffer sizes are ones that it can work with", worst=State.FAIL, needs=("job.variables",))
+@rule("NCC014", "NCCL's buffer sizes are valid", worst=State.FAIL, needs=("job.variables",))
 def buffer_sizes(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -100,7 +100,7 @@ def buffer_sizes(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-@rule("NCC015", "NCCL_NTHREADS is a number of threads that NCCL has kernels for", worst=State.FAIL,
+@rule("NCC015", "NCCL_NTHREADS is a valid number of threads", worst=State.FAIL,
       needs=("job.variables",))  # fmt: skip
 def threads(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -133,14 +133,14 @@ def threads(cluster: Cluster) -> Iterator[Finding]:
             f"NCCL_NTHREADS={found.text('NCCL_NTHREADS')} is none of 64, 128, 256 and 512",
             why="With such a number NCCL has given wrong results without an error."
             if taken
-            else "NCCL does not take it and goes by another number, its own or the nearest bound.",
+            else "NCCL rejects it and uses another number, its default or the nearest bound.",
             owner="job",
             evidence=found.evidence("NCCL_NTHREADS"),
             fix=[you("Remove it.", "unset NCCL_NTHREADS")],
         )
 
 
-@rule("NCC016", "NCCL_CHUNK_SIZE is not so large that data is damaged", worst=State.FAIL, needs=("job.variables",))
+@rule("NCC016", "NCCL_CHUNK_SIZE is not large enough to corrupt data", worst=State.FAIL, needs=("job.variables",))
 def chunk_size(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -171,7 +171,7 @@ def chunk_size(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-@rule("NCC017", "the number of channels is left to NCCL, or its bounds make sense", worst=State.WARN,
+@rule("NCC017", "the number of channels is left to NCCL, or its bounds are valid", worst=State.WARN,
       needs=("job.variables",))  # fmt: skip
 def channels(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -209,7 +209,7 @@ def _bounds(found: Settings, low: str, high: str) -> Iterator[Finding]:
         yield warn(
             found.where,
             f"{low}={least} is above {high}={most}",
-            why="NCCL goes by the maximum; older versions stop with 'invalid argument'.",
+            why="NCCL uses the maximum; older versions stop with 'invalid argument'.",
             owner="job",
             evidence=evidence,
             fix=fix,

@@ -14,7 +14,7 @@ from ncclcheck.reports.subjects.nccl.variables import as_version
 
 @rule(
     "NCC011",
-    "the files that variables name can be used",
+    "the files named in NCCL variables are usable",
     worst=State.WARN,
     needs=("nccl.named_files",),
 )
@@ -65,7 +65,7 @@ def _unusable(node: Node, file: NamedFile) -> Finding:
     )
 
 
-@rule("NCC012", "every process writes an NCCL log of its own", worst=State.WARN, needs=("job.variables",))
+@rule("NCC012", "every process writes its own NCCL log", worst=State.WARN, needs=("job.variables",))
 def log_file(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -98,7 +98,12 @@ def log_file(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-@rule("NCC035", "one package brings the libnccl that torch asks for", worst=State.WARN, needs=("nccl.wheels",))
+@rule(
+    "NCC035",
+    "exactly one installed package provides the libnccl that torch needs",
+    worst=State.WARN,
+    needs=("nccl.wheels",),
+)
 def one_wheel(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -58,7 +58,7 @@ def same_plugins_everywhere(cluster: Cluster) -> Iterator[Finding]:
         "the set of NCCL plugins",
         "the dynamic linker's paths",
         level=fail,
-        why="Nodes with and without a network plugin do not understand each other: the job hangs as it connects.",
+        why="Nodes with and without a network plugin cannot connect: the job hangs.",
         owner="site",
         fix=[
             you("Leave network plugins out on all nodes, to get going.", "export NCCL_NET_PLUGIN=none"),
@@ -72,7 +72,7 @@ def _plugins(node: Node) -> str:
     return ", ".join(sorted(os.path.basename(path) for path in paths)) or "none"
 
 
-@rule("NCC060", "NCCL takes the interfaces of its plugins", worst=State.WARN,
+@rule("NCC060", "plugins implement an interface version that NCCL supports", worst=State.WARN,
       needs=("nccl.plugin_files", "nccl.loaded"))  # fmt: skip
 def interfaces(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -130,7 +130,7 @@ def _passed_over(
     return warn(
         Where(node=node.name),
         f"NCCL {shown} takes the {kind} interfaces v{wants[0]} to v{wants[1]}, and {file.name} brings {brings}",
-        why=f"The plugin is passed over without a warning, and NCCL goes on with {goes_on}.",
+        why=f"The plugin is skipped without a warning, and NCCL continues with {goes_on}.",
         owner="job",
         evidence=[seen(file.path, brings), seen("libnccl", shown)],
         fix=[you("Take a plugin that was built for this NCCL, or an NCCL that takes this plugin.",
@@ -138,7 +138,7 @@ def _passed_over(
     )  # fmt: skip
 
 
-@rule("NCC062", "no example of a tuner is in use", worst=State.WARN, needs=("nccl.plugins", "job.variables"))
+@rule("NCC062", "no example tuner plugin is in use", worst=State.WARN, needs=("nccl.plugins", "job.variables"))
 def example_tuner(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

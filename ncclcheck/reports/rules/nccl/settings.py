@@ -59,7 +59,7 @@ _SLOW = {
 
 @rule(
     "NCC005",
-    "NCCL_* variables agree on all nodes",
+    "NCCL_* variables are the same on all nodes",
     worst=State.FAIL,
     needs=("job.variables",),
     at_least=2,

@@ -44,7 +44,7 @@ _NOT_NCCLS_OWN = re.compile(  # images, builds, nccl-tests and vendors' plugins
 
 @rule(
     "NCC003",
-    "every NCCL_* name set is one that this libnccl reads",
+    "every NCCL_* variable is one that this libnccl reads",
     worst=State.WARN,
     needs=("job.variables",),
 )
@@ -138,7 +138,7 @@ def _remove(name: str, setting: Setting) -> Remedy:
 
 @rule(
     "NCC004",
-    "every NCCL_* value parses as NCCL parses it",
+    "every NCCL_* value parses in NCCL",
     worst=State.FAIL,
     needs=("job.variables",),
 )
@@ -192,7 +192,7 @@ def _unreadable(node: Node, file: ConfFile) -> Iterator[Finding]:
     yield warn(
         Where(node=node.name),
         f"NCCL_CONF_FILE={file.path} cannot be read: {file.lines.why}{tilde}",
-        why="NCCL silently goes on without it, and does not read ~/.nccl.conf instead.",
+        why="NCCL silently continues without it, and does not read ~/.nccl.conf instead.",
         owner="job",
         evidence=[seen("environment", f"NCCL_CONF_FILE={file.path}")],
         fix=[you("Give a full path that every node has, or unset it.", "unset NCCL_CONF_FILE")],

@@ -14,7 +14,7 @@ _TIMEOUTS: tuple[tuple[Version, int], ...] = (((2, 23, 4), 20), ((2, 14, 3), 18)
 _RETRIES = 7
 
 
-@rule("NCC031", "InfiniBand's timeout and retries are not lowered", worst=State.WARN, needs=("job.variables",))
+@rule("NCC031", "InfiniBand timeout and retry count are not lowered", worst=State.WARN, needs=("job.variables",))
 def lowered_timeout(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -44,7 +44,7 @@ def lowered_timeout(cluster: Cluster) -> Iterator[Finding]:
             yield level(
                 found.where,
                 f"{name}={number} is below the default of {wanted}",
-                why="A short fault of a link or switch then ends the job with error 12.",
+                why="A brief failure of a link or switch then ends the job with error 12.",
                 owner="job",
                 evidence=found.evidence(name),
                 fix=[you("Remove it.", f"unset {name}")],

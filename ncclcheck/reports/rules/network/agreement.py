@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from ipaddress import ip_address
 
 from ncclcheck.probes.facts import Cluster, Interface, Node, Resolution, Unread, at, known, value_or
@@ -25,6 +26,7 @@ from ncclcheck.reports.judgement.findings import (
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.addresses import captured, hosts_file, same_mac, twice
 from ncclcheck.reports.subjects.failures import dialled
+from ncclcheck.reports.subjects.links import flapping
 from ncclcheck.reports.subjects.links.reached import reached
 from ncclcheck.reports.subjects.nccl import lan, variables, wiring
 from ncclcheck.reports.subjects.nccl.choice import Chosen, gloo_choice
@@ -36,7 +38,7 @@ _NEEDS = ("network.interfaces",)
 
 @rule(
     "NET004",
-    "MTU agrees along the chosen network",
+    "the MTU is the same across the job's network",
     worst=State.WARN,
     needs=_NEEDS,
     at_least=2,
@@ -144,14 +146,14 @@ def _unseen(link: lan.Link, thing: str, fact: Unread) -> Finding:
     return unknown(
         Where(node=link.node, device=link.interface.name),
         f"the {thing} of {link.interface.name} could not be read: {fact.why}",
-        why="What was not seen is neither well nor broken.",
+        why="Not observed, so neither healthy nor faulty.",
         evidence=[seen(thing, f"{fact.kind}: {fact.why}")],
     )
 
 
 @rule(
     "NET005",
-    "each node's own name resolves to an address of the chosen network, not to loopback",
+    "each node's hostname resolves to an address on the job's network, not loopback",
     worst=State.FAIL,
     needs=("network.interfaces", "host.own_name"),
     at_least=2,
@@ -184,31 +186,49 @@ def name_and_network(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     pytorch/gloo#223, pytorch/pytorch#15592, aws-samples/aws-do-eks#69; hosts(5), getaddrinfo(3).
     """
-    advertised = Counter(taken.address for node in cluster.nodes if (taken := _by_name(node)))
+    names = _Names(cluster)
+    down = flapping.stand_ins(cluster, lan.links(cluster))
     for node in cluster.nodes:
         link = lan.link(node, lan.choice_of_job(cluster, node))
         if link is None:
             continue
         taken = _by_name(node)
         used = set(lan.choice_of_nccl(node).names) | {link.interface.name}
-        if (
-            taken
-            and (taken.name in used or _is_shared(cluster, node, taken))
-            and not lan.is_loopback(taken.address)
-        ):
+        if taken and (taken.name in used or _is_shared(names, node, taken)) and not lan.is_loopback(taken.address):
             continue
-        yield _wrong_name(cluster, node, link, taken, advertised)
+        if taken and down.get(node.name) == taken.name:
+            continue  # the name is right, and NET003 names the link
+        yield flapping.explained(cluster, _wrong_name(cluster, node, link, taken, names))
 
 
-def _is_shared(cluster: Cluster, node: Node, taken: Chosen) -> bool:
+class _Names:
+    """What the names of all nodes lead to, looked up once: every node is compared with all others."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        taken = [chosen.address for node in cluster.nodes if (chosen := _by_name(node))]
+        self.advertised = Counter(taken)
+        self.hosts = Counter(host for node in cluster.nodes if isinstance(host := at(node, "host.hostname"), str))
+        self._ordered: dict[int, list[int]] = {4: [], 6: []}
+        for address in map(ip_address, taken):
+            self._ordered[address.version].append(int(address))
+        for numbers in self._ordered.values():
+            numbers.sort()
+
+    def within(self, network: lan.IPNetwork) -> int:
+        """How many nodes' names lead into this network."""
+        numbers = self._ordered[network.version]
+        first, last = int(network.network_address), int(network.broadcast_address)
+        return bisect_right(numbers, last) - bisect_left(numbers, first)
+
+
+def _is_shared(names: _Names, node: Node, taken: Chosen) -> bool:
     """Whether it is on the default route, or in one subnet with the address of another node's name."""
     held = next((one for one in lan.interfaces(node) if one.name == taken.name), None)
     if held is None or not lan.leads_out(node, held) or not lan.is_routable(taken.address):
         return False
     networks = [network for address, network in lan.global_networks(held) if address.address == taken.address]
-    others = [other.address for one in cluster.nodes if one is not node and (other := _by_name(one))]
-    in_one = any(ip_address(other) in network for other in others for network in networks)
-    return taken.address not in others and (in_one or _has_default(node, held))
+    in_one = any(names.within(network) > 1 for network in networks)  # its own address is one of them
+    return names.advertised[taken.address] == 1 and (in_one or _has_default(node, held))
 
 
 def _has_default(node: Node, interface: Interface) -> bool:
@@ -232,15 +252,13 @@ def _by_name(node: Node) -> Chosen | None:
     return gloo_choice(lan.interfaces(node), {}, known(known(node.host).own_name)).bootstrap
 
 
-def _wrong_name(
-    cluster: Cluster, node: Node, link: lan.Link, taken: Chosen | None, advertised: Mapping[str, int]
-) -> Finding:
+def _wrong_name(cluster: Cluster, node: Node, link: lan.Link, taken: Chosen | None, names: _Names) -> Finding:
     own = known(known(node.host).own_name)
     address = taken.address if taken else "127.0.0.1"
-    nowhere = _leads_nowhere(node, taken) or advertised[address] > 1
+    nowhere = _leads_nowhere(node, taken) or names.advertised[address] > 1
     level = fail if nowhere and _gloo_goes_by_name(cluster, node) else warn
     resolves = f"resolves to {', '.join(own.addresses)}" if own.addresses else "does not resolve"
-    others = advertised[address] - 1
+    others = names.advertised[address] - 1
     also = f", and so would {others} other node{'s' * (others > 1)}" if others > 0 else ""
     on = f" ({taken.name})" if taken else ""
     return level(
@@ -254,7 +272,7 @@ def _wrong_name(
         ],
         fix=[
             you("Tell gloo the interface.", f"export GLOO_SOCKET_IFNAME={shlex.quote(link.interface.name)}"),
-            _name_its_address(cluster, node, link, own),
+            _name_its_address(names, node, link, own),
         ],
     )
 
@@ -267,9 +285,9 @@ def _leads_nowhere(node: Node, taken: Chosen | None) -> bool:
     return any(one.name == taken.name and one.kind == "bridge" and not lan.is_real(one, listed) for one in listed)
 
 
-def _name_its_address(cluster: Cluster, node: Node, link: lan.Link, own: Resolution) -> Remedy:
+def _name_its_address(names: _Names, node: Node, link: lan.Link, own: Resolution) -> Remedy:
     """The line for /etc/hosts, unless another node has this name too: then this one needs a name of its own."""
-    if any(other.name != node.name and at(other, "host.hostname") == own.name for other in cluster.nodes):
+    if names.hosts[own.name] > (at(node, "host.hostname") == own.name):
         return _own_name(node, own.name)
     return admin(
         "Give the name its real address in /etc/hosts, and take it from the wrong one. This touches every program "
@@ -300,7 +318,7 @@ def _gloo_goes_by_name(cluster: Cluster, node: Node) -> bool:
 
 @rule(
     "NET010",
-    "addresses and host names are unique",
+    "addresses and hostnames are unique",
     worst=State.FAIL,
     needs=("network.interfaces", "host.hostname", "host.boot_id"),
     at_least=2,

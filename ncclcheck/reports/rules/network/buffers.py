@@ -13,11 +13,16 @@ from ncclcheck.reports.text.fold import size
 _USUAL = {"tcp_rmem": "4096 131072 6291456", "tcp_wmem": "4096 16384 4194304"}
 
 
-@rule("NET016", "TCP may buffer what is under way", worst=State.FAIL, needs=("system.tcp_rmem", "system.tcp_wmem"))
+@rule(
+    "NET016",
+    "TCP buffers cover the bandwidth-delay product",
+    worst=State.FAIL,
+    needs=("system.tcp_rmem", "system.tcp_wmem"),
+)
 def buffers(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    The most bytes that the kernel lets a TCP socket buffer, for what comes in and for what goes out.
+    The most bytes that a TCP socket may buffer, for receiving and for sending.
 
     ## Why it matters
     TCP has no more under way than its buffers hold: with small ones the sender waits for the receiver in every

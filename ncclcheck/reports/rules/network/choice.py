@@ -24,7 +24,7 @@ _TOLD_BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
 def link_local(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Interfaces that NCCL would use for its sockets and that have nothing but an fe80:: address.
+    Interfaces that NCCL would use for its sockets and that have only an fe80:: address.
 
     ## Why it matters
     NCCL takes every interface of the winning group, not only the first, and spreads its connections over them. A
@@ -59,14 +59,14 @@ def link_local(cluster: Cluster) -> Iterator[Finding]:
 
 @rule(
     "NET015",
-    "MASTER_PORT is none that the kernel gives to others",
+    "MASTER_PORT is outside the ephemeral port range",
     worst=State.WARN,
     needs=("system.ports", "job.variables"),
 )
 def master_port_range(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    MASTER_PORT within the range of ports that the kernel gives to any outgoing connection.
+    MASTER_PORT within the ephemeral port range, from which the kernel assigns source ports.
 
     ## Why it matters
     Now and then another program, or the job's own download before it, already has that port: `Address already in

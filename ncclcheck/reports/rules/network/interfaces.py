@@ -163,7 +163,7 @@ def _not_ready(node: Node, link: lan.Link) -> Finding:
 
 @rule(
     "NET002",
-    "the chosen interface is not loopback, a container bridge or another virtual one while a better one exists",
+    "NCCL's interface is no loopback, bridge or virtual one while a better one exists",
     worst=State.FAIL,
     needs=_NEEDS,
 )
@@ -251,7 +251,7 @@ def _name_it(better: list[str]) -> list[Remedy]:
     ]
 
 
-@rule("NET011", "no two interfaces of a node share a subnet", worst=State.WARN, needs=_NEEDS)
+@rule("NET011", "no node has two interfaces in one subnet", worst=State.WARN, needs=_NEEDS)
 def shared_subnet(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -26,12 +26,12 @@ from ncclcheck.reports.subjects.links import flows, losses
 from ncclcheck.reports.subjects.links.losses import Lost
 from ncclcheck.reports.subjects.links.reached import Reached, required
 
-_MOST_PAIRS = 8
+_MOST_PAIRS = 8  # pairs that are named; chosen
 
 
 @rule(
     "NET009",
-    "no more than a trace of retransmits, drops and errors",
+    "retransmits, drops and errors are negligible",
     worst=State.FAIL,
     at_least=2,
     ground=("NET006", "NET010"),

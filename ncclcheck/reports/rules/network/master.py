@@ -39,7 +39,7 @@ def _several(cluster: Cluster) -> None:
 
 @rule(
     "RUN005",
-    "MASTER_ADDR is an address of node 0 on the chosen network",
+    "MASTER_ADDR is an address of node 0 on the job's network",
     worst=State.FAIL,
     over="",
     between_machines=True,

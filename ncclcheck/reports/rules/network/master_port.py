@@ -46,7 +46,7 @@ def port_is_free(cluster: Cluster) -> Iterator[Finding]:
         if "MASTER_PORT" not in variables(node) and not isinstance(at(node, "job.variables"), Unread):
             raise NothingToJudge("MASTER_PORT is not set")
         yield unknown(Where(node=node.name), f"who listens on MASTER_PORT was not read: {holders.why}",
-                      why="A port that is taken makes the job wait without a word.")  # fmt: skip
+                      why="If the port is taken, the job waits silently.")  # fmt: skip
         return
     if not _is_here(cluster, node):
         raise NothingToJudge("MASTER_ADDR is another machine")

@@ -23,8 +23,8 @@ from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.links import flows
 from ncclcheck.reports.subjects.links.reached import Blame, Pair, Reached, blame, required
 
-_STANDARD_MTU = 1500
-_MOST_PAIRS = 8
+_STANDARD_MTU = 1500  # bytes, Ethernet
+_MOST_PAIRS = 8  # pairs that are named; chosen
 
 
 @rule(
@@ -174,7 +174,7 @@ def _why(*, stalled: bool, told: bool) -> str:
     if stalled:
         return "The first large message of a job hangs, while all small ones arrive."
     if told:
-        return "A router told the kernel, so TCP uses smaller packets; RoCE and UDP do not."
+        return "A router reported a smaller MTU, so TCP uses smaller packets; RoCE and UDP do not."
     return "TCP between neighbours goes by the smaller MTU; RoCE, UDP and routed TCP hang at the first large one."
 
 

@@ -31,7 +31,7 @@ _LOOPBACK_NAMES = {"localhost", "localhost4", "localhost6", "ip6-localhost", "ip
 
 @rule(
     "NET013",
-    "every peer's name resolves on every node to an address of that peer",
+    "every hostname resolves on every node to an address of that host",
     worst=State.WARN,
     needs=("network.interfaces",),
     at_least=2,
@@ -121,7 +121,7 @@ class _Told:
         return warn(
             Where(node=asker, peer=name if len(names) == 1 else None),
             f"{subject} {said} on {fold_names(askers)}",
-            why="torchrun hands out a host name as MASTER_ADDR; a node that cannot find it waits without a word.",
+            why="torchrun hands out a host name as MASTER_ADDR; a node that cannot resolve it waits silently.",
             owner="node" if len(askers) == 1 else "site",
             evidence=[seen(f"getaddrinfo({answer.name}) on {asker}", got or "no address"),
                       seen(f"address of {name}", address)],

@@ -49,7 +49,7 @@ _SAID = {
     "stranger": "something else answered",
     "not_sent": "not sent",
 }
-_MOST_PAIRS = 8
+_MOST_PAIRS = 8  # pairs that are named; chosen
 # Bytes that a node which hears nobody may have counted in 3 s: what its own host puts on the interface (70 were
 # seen in the lab); a sound one receives thousands, for all others ask for it.
 _MOST_OF_A_DEAF_ONE = 500
@@ -58,7 +58,7 @@ _OWN_FILTER = "of the two only {} has a packet filter of its own that can stop i
 
 @rule(
     "NET006",
-    "every node reaches every other on the ports that the job needs, both ways",
+    "every node reaches every other on the job's ports, both ways",
     worst=State.FAIL,
     needs=("network.interfaces",),
     at_least=2,

@@ -23,17 +23,18 @@ from ncclcheck.reports.judgement.findings import (
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.output.settings_forms import quoted
 from ncclcheck.reports.subjects.addresses import behind_nat, misplaced, prefixes
-from ncclcheck.reports.subjects.links import detours, unrouted
+from ncclcheck.reports.subjects.links import detours, flapping, unrouted
+from ncclcheck.reports.subjects.links.reached import reached
 from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.subjects.nccl.ways import Outcome, Subnet, Ways, subnets_of
 
 _NEEDS = ("network.interfaces",)
-_WAIT = "The ranks of these nodes cannot connect to each other; NCCL and torchrun wait without a word."
+_WAIT = "The ranks of these nodes cannot connect to each other; NCCL and torchrun wait silently."
 
 
 @rule(
     "NET003",
-    "the chosen interfaces of all nodes share a subnet, or are routed to each other",
+    "NCCL's interfaces on all nodes share a subnet or are routed to each other",
     worst=State.FAIL,
     needs=_NEEDS,
     at_least=2,
@@ -59,7 +60,8 @@ def shared_network(cluster: Cluster) -> Iterator[Finding]:
     two subnets of one size the right one is that of the endpoint, else the one in which the other side has an
     address too. A node that connects to the others under an address which it does not have (its peers tell
     it), and whose own private address nobody reaches, is behind NAT: a container or a VM on a private network of
-    its host. No other node needs a route to it.
+    its host. No other node needs a route to it. Where the interface of a node in the others' subnet is down or has
+    no link, that link alone is named: what the node has left is a stand-in, and nobody is to choose it.
 
     ## Fix
     - **you** name the interfaces that share a network, all names in one list:
@@ -76,18 +78,35 @@ def shared_network(cluster: Cluster) -> Iterator[Finding]:
     yield from (_on_loopback(cluster, link) for link in lonely)
     hidden = behind_nat.hidden(cluster)
     yield from behind_nat.findings(cluster, hidden)
-    away = {one.node for one in hidden}
+    down = flapping.stand_ins(cluster, links)
+    yield from (_stands_in(cluster, link, down[link.node]) for link in links if link.node in down)
+    away = {*(one.node for one in hidden), *down}
     subnets = subnets_of(cluster, [one for one in links if one not in lonely and one.node not in away])
     yield from detours.findings(cluster, [link for subnet in subnets for link in subnet.links])
-    if len(subnets) == 1 and not lonely and not hidden:
+    if len(subnets) == 1 and not lonely and not away:
         yield fine(Where(), f"all {len(links)} nodes are in {subnets[0].network}")
     if len(subnets) > 1:
         ways = Ways(cluster)
-        yield from _between(ways, subnets)
+        yield from _between(cluster, ways, subnets)
         yield from prefixes.findings(ways, subnets)
 
 
-def _between(ways: Ways, subnets: list[Subnet]) -> Iterator[Finding]:
+def _stands_in(cluster: Cluster, link: lan.Link, down: str) -> Finding:
+    """What it has left may lead to the others, more slowly; that is no reason to have the job go there."""
+    found, name = reached(cluster), link.interface.name
+    passes = found is not None and any(ok for _, ok in found.tries.get(link.node, ()))
+    finding = (warn if passes else fail)(
+        Where(node=link.node, device=down),
+        f"{down} is down or has no link, so the job would use {name} ({link.address}), and the others do not",
+        why="It would run over another network than the chosen one." if passes else _WAIT,
+        owner="node",
+        evidence=[seen("chosen interface", f"{name} {link.address}, {link.network}")],
+        fix=[_bring_up(down)],
+    )
+    return flapping.explained(cluster, finding)
+
+
+def _between(cluster: Cluster, ways: Ways, subnets: list[Subnet]) -> Iterator[Finding]:
     gateways: list[str] = []
     told: dict[str, Finding] = {}
     for subnet in subnets:
@@ -108,9 +127,9 @@ def _between(ways: Ways, subnets: list[Subnet]) -> Iterator[Finding]:
                         found = misplaced.seconds(ways, other, subnet)
                         told |= {one.node: misplaced.finding(one, subnet, *held) for one, held in found}
                 if blocked := [other for other in blocked if not {*told} >= other.nodes]:
-                    yield _no_route(ways, link, subnet, blocked)
+                    yield flapping.explained(cluster, _no_route(ways, link, subnet, blocked))
                 if left := [one for one in astray if not ways.goes_by_itself(link, one[0])]:
-                    yield _elsewhere(ways, link, *left[0])
+                    yield flapping.explained(cluster, _elsewhere(ways, link, *left[0]))
                 if any(ways.passes(link, other) is not True for other in unread):
                     yield _unread(link, ways.unread[link.node])
     yield from told.values()
@@ -176,7 +195,7 @@ def _no_route(ways: Ways, link: lan.Link, subnet: Subnet, blocked: list[Subnet])
                 else []
             ),
         ],
-        fix=[_choose(ways, link, other), *_mend(ways, link, peer, down)],
+        fix=[*([] if down else [_choose(ways, link, other)]), *_mend(ways, link, peer, down)],
     )
 
 
@@ -267,14 +286,15 @@ def _elsewhere(ways: Ways, link: lan.Link, other: Subnet, leads: str) -> Finding
         else _WAIT,
         owner="node",
         evidence=[seen("routes", f"to {peer.address} by {leads}")],
-        fix=[
-            you(
-                "Choose the interface that leads there.",
-                f"export NCCL_SOCKET_IFNAME={quoted(f'={leads}')}",
-                f"export GLOO_SOCKET_IFNAME={quote(leads)}",
-            ),
-            *_mend(ways, link, peer, down),
-        ],
+        fix=[*([] if down else [_lead_there(leads)]), *_mend(ways, link, peer, down)],
+    )
+
+
+def _lead_there(leads: str) -> Remedy:
+    return you(
+        "Choose the interface that leads there.",
+        f"export NCCL_SOCKET_IFNAME={quoted(f'={leads}')}",
+        f"export GLOO_SOCKET_IFNAME={quote(leads)}",
     )
 
 

@@ -29,7 +29,7 @@ from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.subjects.nodes.agreement import disagreements, group
 from ncclcheck.reports.text.fold import fold_names
 
-_ONE_STREAM_GBIT = 10.0
+_ONE_STREAM_GBIT = 10.0  # Gb/s that one TCP stream is expected to reach on a faster interface; chosen
 _WHY = "The slowest link sets the pace of all nodes."
 
 
@@ -88,7 +88,7 @@ def _unseen(link: lan.Link, fact: Unread) -> Finding:
     return unknown(
         Where(node=link.node, device=link.interface.name),
         f"the speed of {link.interface.name} could not be read: {fact.why}",
-        why="What was not seen is neither well nor broken.",
+        why="Not observed, so neither healthy nor faulty.",
         evidence=[seen("speed", f"{fact.kind}: {fact.why}")],
     )
 
@@ -224,7 +224,7 @@ def _feeble(best: Mapping[str, float], links: Mapping[str, lan.Link]) -> Finding
     return warn(
         Where(node=node, device=name) if len(best) == 1 else Where(),
         f"bursts of {fold_names(best)} carry at most {best[node]:.2g} Gb/s, {share}",
-        why="Something on the way carries far less than the interfaces could.",
+        why="Something on the path carries far less than the interfaces could.",
         owner="site",
         evidence=[seen("bursts over TCP", f"{rate:.3g} Gb/s from {one}") for one, rate in list(best.items())[:4]],
         fix=_fix(name, node),

@@ -23,7 +23,7 @@ from ncclcheck.reports.subjects.nccl import wiring
 from ncclcheck.reports.subjects.nodes import containers
 from ncclcheck.reports.text.fold import fold_names
 
-_OVER_TCP = "NCCL would use TCP without a word, at a tenth of the speed or less, or fail to connect."
+_OVER_TCP = "NCCL would silently use TCP, at a tenth of the speed or less, or fail to connect."
 _PROVIDERS = {
     "mlx5_core": "mlx5",
     "mlx4_core": "mlx4",
@@ -85,7 +85,8 @@ def device_files(cluster: Cluster) -> Iterator[Finding]:
 
     A pod sees the devices of all pods, for the kernel keeps /sys/class/infiniband apart only where
     `rdma system set netns exclusive` was set; it can open its own alone. NCCL skips the others, and so do we: they
-    are named in what is said of a sound node, and no other rule judges them.
+    are named in what is said of a sound node, and no other rule judges them. So it is where Slurm gave a part
+    of a node to the job.
 
     ## How we know
     The names in /dev/infiniband, the HCA behind each in /sys/class/infiniband_verbs/uverbsN/ibdev, and open(2)
@@ -107,7 +108,9 @@ def device_files(cluster: Cluster) -> Iterator[Finding]:
         files = [name for name in known(at(node, "rdma.device_files")) if name.startswith("uverbs")]
         if not files:
             yield _no_files(node, hcas)
-        elif containers.runtimes(node) and 0 < len(_own(node, hcas)) == most < len(hcas):
+        elif (containers.runtimes(node) or _given_a_part(node, hcas)) and 0 < len(_own(node, hcas)) == most < len(
+            hcas
+        ):
             yield _others_too(node, _own(node, hcas), hcas)
         else:
             missing = [hca for hca in hcas if isinstance(hca.uverbs, str) and hca.uverbs not in files]
@@ -119,15 +122,25 @@ def _own(node: Node, hcas: list[Hca]) -> list[Hca]:
     return [hca for hca in hcas if hca.name not in wiring.shut(node)]
 
 
+def _given_a_part(node: Node, hcas: list[Hca]) -> bool:
+    """A job that was given some of the node's GPUs, whose control group refuses the cards of the others alike.
+
+    A device rule answers EPERM; wrong rights answer EACCES.
+    """
+    opened = value_or(at(node, "rdma.opened"), [])
+    refused = {file.name for file in opened if file.error and "Operation not permitted" in file.error}
+    shut = [hca for hca in hcas if hca.name in wiring.shut(node)]
+    usable, built_in = value_or(at(node, "gpus.usable"), 0), len(wiring.functions(node, "gpu"))
+    return 0 < usable < built_in and all(hca.uverbs in refused for hca in shut)
+
+
 def _others_too(node: Node, own: list[Hca], hcas: list[Hca]) -> Finding:
-    """A container with as many HCAs as those of the other nodes, that sees more: no more than a note."""
+    """A container or a part of a node, with as many HCAs as on the other nodes, that sees more: a note at most."""
     gpus = value_or(at(node, "gpus.usable"), 0)
     where, names = Where(node=node.name), fold_names(hca.name for hca in own)
     evidence = [seen("/sys/class/infiniband", f"{len(hcas)} HCAs"), seen("can be opened", names)]
     if len(own) >= gpus:
-        return fine(
-            where, f"{names} can be opened; {len(hcas) - len(own)} more are not this container's", *evidence
-        )
+        return fine(where, f"{names} can be opened; {len(hcas) - len(own)} more are not this job's", *evidence)
     return note(
         where,
         f"{names} can be opened, and no other of {len(hcas)} HCAs; there are {gpus} GPUs",
@@ -188,7 +201,7 @@ def _opened(node: Node, hcas: list[Hca]) -> Iterator[Finding]:
 
 @rule(
     "RDM003",
-    "libibverbs and a driver library for every HCA are installed",
+    "libibverbs and a provider library for every HCA are installed",
     worst=State.FAIL,
     needs=("rdma.devices",),
 )
@@ -276,6 +289,6 @@ def _unseen(where: Where, fact: str, unread: Unread) -> Finding:
     return unknown(
         where,
         f"{fact} could not be read: {unread.why}",
-        why="What was not seen is neither well nor broken.",
+        why="Not observed, so neither healthy nor faulty.",
         evidence=[seen(fact, f"{unread.kind}: {unread.why}")],
     )

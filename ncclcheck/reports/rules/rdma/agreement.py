@@ -70,7 +70,7 @@ def _unread(node: Node, fact: Unread) -> Finding:
     return unknown(
         Where(node=node.name),
         f"rdma.devices could not be read: {fact.why}",
-        why="What was not seen is neither well nor broken.",
+        why="Not observed, so neither healthy nor faulty.",
         evidence=[seen("rdma.devices", f"{fact.kind}: {fact.why}")],
     )
 
@@ -162,7 +162,7 @@ def _several_versions(cluster: Cluster, name: str, board: str) -> Finding:
 
 @rule(
     "RDM020",
-    "InfiniBand ports of a rail are in one fabric on all nodes",
+    "InfiniBand ports of a rail are in the same fabric on all nodes",
     worst=State.WARN,
     needs=("rdma.devices",),
     at_least=2,
@@ -226,7 +226,7 @@ def _fabric(one: UsedPort) -> str:
 
 @rule(
     "RDM024",
-    "the HCA of one name is in the same slot on all nodes",
+    "an HCA name means the same PCIe slot on all nodes",
     worst=State.WARN,
     needs=("rdma.devices",),
     at_least=2,

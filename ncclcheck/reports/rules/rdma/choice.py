@@ -29,7 +29,7 @@ from ncclcheck.reports.subjects.nodes.agreement import disagreements
 from ncclcheck.reports.text.fold import fold_names
 
 _SLOWEST = "The slowest link sets the pace of all nodes."
-_TCP = "NCCL finds no device then and uses TCP without a word."
+_TCP = "NCCL then finds no device and silently uses TCP."
 _WHY: dict[Callable[..., Finding], str] = {
     fail: _TCP,
     warn: "The job then uses other links than those meant, slower ones perhaps.",
@@ -39,7 +39,7 @@ _WHY: dict[Callable[..., Finding], str] = {
 
 @rule(
     "RDM009",
-    "NCCL_IB_HCA selects HCAs that exist, and no others than those meant",
+    "NCCL_IB_HCA selects existing HCAs, and only the intended ones",
     worst=State.FAIL,
     needs=("rdma.devices", "job.variables"),
 )
@@ -141,7 +141,7 @@ def _rewrite(node: Node, pattern: HcaPattern) -> list[Remedy]:
 def any_usable(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    On a node that has HCAs, at least one port is ACTIVE, of a link layer that NCCL knows, and not left out.
+    On a node that has HCAs, at least one port is ACTIVE, of a link layer that NCCL knows, and not excluded.
 
     ## Why it matters
     With none, NCCL takes TCP. Where the other nodes take RDMA the job ends in `wrong type 3 != 4` or hangs; where
@@ -194,7 +194,7 @@ def _none(node: Node, taken: HcaChoice, ready: set[str]) -> Finding:
     return level(where, what, why=why, owner="node", evidence=evidence, fix=fix)
 
 
-@rule("RDM011", "the HCAs that NCCL would use have one link layer", worst=State.WARN, needs=("rdma.devices",))
+@rule("RDM011", "the HCAs that NCCL would use have the same link layer", worst=State.WARN, needs=("rdma.devices",))
 def link_layers(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -246,7 +246,7 @@ def _named(ports: list[UsedPort]) -> str:
     return fold_names(one.name for one in ports)
 
 
-@rule("RDM012", "the links that NCCL would use have one rate", worst=State.WARN, needs=("rdma.devices",))
+@rule("RDM012", "the links that NCCL would use have the same rate", worst=State.WARN, needs=("rdma.devices",))
 def rates(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -27,7 +27,7 @@ _LOSSES = {
     "rx_icrc_encapsulated": 10.0,
     "port_xmit_discards": 10000.0,
 }
-_TIMES_PEERS = 10.0
+_TIMES_PEERS = 10.0  # times the usual count of the peers; chosen
 Counted = list[tuple[str, UsedPort, Mapping[str, int]]]
 
 
@@ -51,16 +51,16 @@ def _no_counters(node: str, one: UsedPort, fact: Unread) -> Finding:
     return unknown(
         Where(node=node, device=one.name),
         f"its error counters could not be read: {fact.why}",
-        why="What was not seen is neither well nor broken.",
+        why="Not observed, so neither healthy nor faulty.",
         evidence=[seen("counters", f"{fact.kind}: {fact.why}")],
     )
 
 
-@rule("RDM007", "links have no more than a trace of physical errors", worst=State.WARN, needs=("rdma.devices",))
+@rule("RDM007", "physical link errors are negligible", worst=State.WARN, needs=("rdma.devices",))
 def link_errors(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    The counters of a port that tell of a bad cable or transceiver: bits that were wrong on the wire, links that
+    The counters of a port that show a bad cable or transceiver: bits that were wrong on the wire, links that
     retrained, links that went down.
 
     ## Why it matters
@@ -90,11 +90,11 @@ def link_errors(cluster: Cluster) -> Iterator[Finding]:
             yield _errors(node, one, high, "The link is bad or was: it may fail the job, or slow it down.")
 
 
-@rule("RDM008", "few packets were lost or sent again", worst=State.WARN, needs=("rdma.devices",))
+@rule("RDM008", "packet loss and retransmits are negligible", worst=State.WARN, needs=("rdma.devices",))
 def losses(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    The counters of an HCA that tell of packets that were lost, came out of order or were not acknowledged.
+    The counters of an HCA that show packets that were lost, came out of order or were not acknowledged.
 
     ## Why it matters
     RDMA expects a network that loses nothing: one lost packet makes the sender repeat all that followed it, and

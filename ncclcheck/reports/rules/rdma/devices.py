@@ -10,7 +10,7 @@ from ncclcheck.reports.judgement.required import Count, required, too_few
 from ncclcheck.reports.judgement.rule import rule
 
 
-@rule("RDM001", "every node has the HCAs that are required", worst=State.FAIL)
+@rule("RDM001", "every node has the required HCAs", worst=State.FAIL)
 def required_hcas(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -13,7 +13,7 @@ from ncclcheck.reports.text.fold import fold_names
 
 @rule(
     "RDM004",
-    "a node with EFA devices has the NCCL plugin for them",
+    "nodes with EFA devices have the NCCL plugin for EFA",
     worst=State.FAIL,
     needs=("rdma.devices",),
 )
@@ -47,7 +47,7 @@ def efa_plugin(cluster: Cluster) -> Iterator[Finding]:
             yield unknown(
                 Where(node=node.name),
                 f"nccl.plugins could not be read: {plugins.why}",
-                why="What was not seen is neither well nor broken.",
+                why="Not observed, so neither healthy nor faulty.",
                 evidence=[seen("nccl.plugins", f"{plugins.kind}: {plugins.why}")],
             )
         elif hcas:

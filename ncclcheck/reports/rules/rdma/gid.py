@@ -39,12 +39,12 @@ def _said(gid: Gid) -> str:
 
 
 @rule(
-    "RDM013", "every RoCE port has a GID that is routed between nodes", worst=State.FAIL, needs=("rdma.devices",)
+    "RDM013", "every RoCE port has a GID that is routable between nodes", worst=State.FAIL, needs=("rdma.devices",)
 )
 def gid(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    The GID (the address) that NCCL would take on each RoCE port is a RoCE v2 one of a real IP address.
+    The GID that NCCL would use on each RoCE port is a RoCE v2 GID with a real IP address.
 
     ## Why it matters
     A GID table holds entries for the link-local address and for RoCE v1 too. Neither passes a router, and
@@ -81,7 +81,7 @@ def _unread_table(node: Node, one: UsedPort) -> Finding:
     return unknown(
         Where(node=node.name, device=one.name),
         f"its GID table could not be read: {why}",
-        why="What was not seen is neither well nor broken.",
+        why="Not observed, so neither healthy nor faulty.",
         evidence=[seen("gids", why)],
     )
 
@@ -118,7 +118,7 @@ def _better(one: UsedPort) -> Gid | None:
 
 @rule(
     "RDM014",
-    "NCCL_IB_GID_INDEX names an entry that exists and is alike on all nodes",
+    "NCCL_IB_GID_INDEX names an existing entry of the same type on all nodes",
     worst=State.FAIL,
     needs=("rdma.devices", "job.variables"),
 )

@@ -12,22 +12,22 @@ from ncclcheck.reports.subjects.nccl.hca import PEERMEM_SINCE
 from ncclcheck.reports.subjects.nccl.variables import as_version, nccl_version, parse_int, values
 from ncclcheck.reports.text.fold import fold_names
 
-_DMABUF_KERNEL = (5, 12, 0)
-_DMABUF_SINCE = (2, 13, 0)
+_DMABUF_KERNEL = (5, 12, 0)  # the first Linux with dma-buf memory regions for RDMA
+_DMABUF_SINCE = (2, 13, 0)  # the first NCCL that uses dma-buf
 _OLD_PATHS = ("nv_mem", "nv_peer_mem", "nv_mem_nc")
 
 
 @rule(
     "RDM022",
-    "HCAs can read and write the memory of GPUs (GPUDirect RDMA)",
+    "GPUDirect RDMA is available",
     worst=State.WARN,
     needs=("rdma.devices", "rdma.peer_modules"),
 )
 def gpudirect(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    One of the two ways to GPUDirect RDMA is there: the module nvidia-peermem, or dma-buf with NVIDIA's open kernel
-    module.
+    One of the two mechanisms of GPUDirect RDMA is present: nvidia-peermem, or dma-buf with NVIDIA's open
+    kernel module.
 
     ## Why it matters
     Without it each byte is copied through the host's memory: 10 GB/s instead of 180 were measured so. NCCL says

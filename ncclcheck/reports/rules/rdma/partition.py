@@ -11,12 +11,12 @@ from ncclcheck.reports.subjects.nccl import carrying
 from ncclcheck.reports.subjects.nccl.hca import UsedPort
 from ncclcheck.reports.subjects.nccl.variables import parse_int, values
 
-_FULL_MEMBER = 0x8000
+_FULL_MEMBER = 0x8000  # the membership bit of a partition key
 
 
 @rule(
     "RDM021",
-    "the partition key that NCCL would use is there, with full membership",
+    "the partition key that NCCL would use exists, with full membership",
     worst=State.FAIL,
     needs=("rdma.devices",),
 )

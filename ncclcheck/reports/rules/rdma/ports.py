@@ -27,7 +27,7 @@ from ncclcheck.reports.subjects.nccl.variables import values
 from ncclcheck.reports.text.fold import fold_names
 
 _HALF_UP = ("INIT", "ARMED")
-_FEWER = "NCCL leaves a port out that is not ACTIVE: the job goes on over fewer links, or stops."
+_FEWER = "NCCL skips a port that is not ACTIVE: the job continues over fewer links, or stops."
 
 
 @rule("RDM005", "the ports that NCCL would use are up", worst=State.FAIL, needs=("rdma.devices",))
@@ -91,7 +91,7 @@ def _unseen(node: str, one: UsedPort) -> Finding:
     return unknown(
         Where(node=node, device=one.name),
         f"the state of {one.name} could not be read: {why}",
-        why="What was not seen is neither well nor broken.",
+        why="Not observed, so neither healthy nor faulty.",
         evidence=[seen("state", why)],
     )
 
@@ -125,7 +125,7 @@ def _mend_port(node: str, one: UsedPort) -> list[Remedy]:
 
 @rule(
     "RDM006",
-    "InfiniBand ports were set up by a subnet manager",
+    "a subnet manager has configured the InfiniBand ports",
     worst=State.FAIL,
     needs=("rdma.devices",),
 )
@@ -171,7 +171,7 @@ def _no_manager(node: str, one: UsedPort, what: str) -> Finding:
     return fail(
         Where(node=node, device=one.name),
         what,
-        why="NCCL cannot use the port, and goes on over fewer links or over TCP.",
+        why="NCCL cannot use the port, and continues over fewer links or over TCP.",
         owner="site",
         evidence=[
             seen("state", one.port.state),

@@ -29,7 +29,7 @@ from ncclcheck.reports.text.fold import fold_names, many
 Cabling = tuple[tuple[str, str], ...]  # slot or name of each HCA, and the identity of its switch
 
 
-@rule("RDM060", "each HCA is cabled to the leaf switch that it has on the other nodes", worst=State.WARN,
+@rule("RDM060", "each HCA is cabled to the same leaf switch as on the other nodes", worst=State.WARN,
       needs=("rdma.devices",), at_least=2, between_machines=True)  # fmt: skip
 def leaves(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -153,7 +153,7 @@ _SEE: list[Remedy] = [
 
 @rule(
     "RDM061",
-    "rails of RoCE reach each other where NCCL was told to cross them",
+    "RoCE rails reach each other where NCCL is set to cross them",
     worst=State.WARN,
     needs=("rdma.devices", "network.interfaces", "network.routes"),
     at_least=2,

@@ -43,5 +43,5 @@ def no_fault_was_injected(cluster: Cluster) -> Iterator[Finding]:
             f"injected: {', '.join(faults)}",
             why="What this report blames may be nothing but these.",
             evidence=[seen("--inject", ", ".join(faults))],
-            fix=[you("Judge the machine without them: leave out --inject.")],
+            fix=[you("Judge the machine without them: drop --inject.")],
         )

@@ -11,11 +11,11 @@ from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.failures.launching import SLOW_LOGIN, SLOW_LOGIN_WHY
 
 
-@rule("RUN014", "sshd answers a login at once", worst=State.WARN, over="")
+@rule("RUN014", "ssh logins succeed without delay", worst=State.WARN, over="")
 def logins(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    How long the sshd of a node looks at a login before its first answer, where the run went by ssh.
+    How long the sshd of a node takes to answer a login, where the run went by ssh.
 
     ## Why it matters
     With `UseDNS yes`, and with LDAP or PAM that ask a server, each login waits until a server that is gone is

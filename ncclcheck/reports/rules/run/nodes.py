@@ -12,14 +12,14 @@ from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, s
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.failures import lost, silent
 
-_MOST_TOLD = 16
+_MOST_TOLD = 16  # nodes that are named; chosen
 
 
-@rule("RUN001", "every node answered", worst=State.UNKNOWN, over="")
+@rule("RUN001", "every node responded", worst=State.UNKNOWN, over="")
 def every_node_answered(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Every node that was asked for has sent its facts, and has said how its part of the job ended.
+    Every requested node has sent its facts, and has said how its part of the job ended.
 
     ## Why it matters
     A node that is silent is neither healthy nor broken: nothing is known of it, and the run cannot be
@@ -80,7 +80,7 @@ def every_probe_and_rule_ran(cluster: Cluster) -> Iterator[Finding]:
             yield unknown(
                 Where(node=node.name),
                 f"{path}: {fact.why}",
-                why="It was asked and gave no usable answer, so nothing that needs it was judged.",
+                why="It gave no usable answer, so nothing that needs it was judged.",
                 evidence=[seen(path, f"{fact.kind}: {fact.why}")],
                 fix=[admin("Look at why this does not answer on that node.")],
             )
@@ -114,7 +114,7 @@ def _defects(run: Run) -> Iterator[Finding]:
         yield unknown(
             Where(),
             f"ncclcheck's worker raised {error}, in {ranks[0].last_step!r}",
-            why="A defect of ncclcheck, or a torch that it does not fit: no node is to blame.",
+            why="A defect of ncclcheck, or an incompatible torch: no node is at fault.",
             owner="tool",
             evidence=[
                 seen(f"ncclcheck/{place}", error),

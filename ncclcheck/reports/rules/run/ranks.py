@@ -114,7 +114,7 @@ def _gave_up(cluster: Cluster, ends: list[JobEnd], late: list[RankState]) -> Fin
     return unknown(
         Where(),
         f"torchrun on {nodes} waited for the others in vain: {'; '.join(_missing(cluster, late))}",
-        why="Who waits is not to blame: which node did not come, or what lay between, its words do not tell.",
+        why="The waiting node is not at fault: its output does not show which node is missing, or why.",
         owner="job",
         evidence=[*_words(ends), *(_evidence(rank) for rank in late[: lost.MOST_TOLD])],
         fix=[you("See whether every node is well and reaches the others, then run it again.", "ncclcheck env")],
@@ -239,7 +239,7 @@ def _never_left(run: Run, late: list[RankState]) -> Finding:
     return unknown(
         Where(),
         f"when {_cut_short(run)}: {_steps(late)}, after the last collective had ended on all ranks",
-        why="All that was planned is measured. Closing a communicator waits for NCCL's own threads and for the "
+        why="Everything planned was measured. Closing a communicator waits for NCCL's own threads and for the "
         "peers: more time or a smaller plan does not help, and a real job may hang at its end too.",
         evidence=[_evidence(rank) for rank in late[: lost.MOST_TOLD]],
         fix=[
@@ -278,7 +278,7 @@ def _ended(cluster: Cluster, end: JobEnd) -> Finding:
     return fail(
         Where(node=end.node),
         what,
-        why="Without this node's ranks there is no world, and the other nodes only wait.",
+        why="Without this node's ranks the process group never forms, and the other nodes only wait.",
         owner=spent.owner if spent else "node",
         evidence=[
             seen("torchrun", end.detail or f"exit status {end.exit}"),

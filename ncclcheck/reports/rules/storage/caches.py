@@ -16,7 +16,7 @@ _CACHES = ("cache", "torch cache", "model cache", "CUDA cache")
 _EXECUTES = ("temporary directory", "cache")
 
 
-@rule("STO004", "caches and temporary files can be written", worst=State.WARN, needs=("storage.places",))
+@rule("STO004", "cache and temporary directories are writable", worst=State.WARN, needs=("storage.places",))
 def caches(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -100,7 +100,7 @@ def _without_home(place: Place) -> bool:
     return not home.strip("/") or place.room.path not in (place.path, home)
 
 
-@rule("STO005", "compiled code may be run where it is put", worst=State.WARN, needs=("storage.places",))
+@rule("STO005", "compiled code can be executed where it is stored", worst=State.WARN, needs=("storage.places",))
 def executable(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -29,7 +29,7 @@ _MIB, _GIB = 2**20, 2**30
 _FEW_INODES = 1000
 
 
-@rule("STO001", "the working directory has room", worst=State.FAIL, needs=("storage.places",))
+@rule("STO001", "the working directory has free space", worst=State.FAIL, needs=("storage.places",))
 def room(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -73,7 +73,7 @@ def _unread(node: Node, place: Place, fact: Unread) -> Finding:
     return unknown(
         Where(node=node.name),
         f"the {place.name} {place.path} could not be looked at: {fact.why}",
-        why="What was not seen is neither well nor broken.",
+        why="Not observed, so neither healthy nor faulty.",
         evidence=[seen(place.path, f"{fact.kind}: {fact.why}")],
         fix=[admin("Look at why this file system does not answer.", f"findmnt -T {quote(place.path)}")],
     )
@@ -218,11 +218,11 @@ def _no_lock(node: Node, kind: str, lock: Lock) -> Finding:
     )
 
 
-@rule("STO007", "the working directory is still there", worst=State.FAIL)
+@rule("STO007", "the working directory still exists", worst=State.FAIL)
 def still_there(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    The directory that the command was started in was not deleted since.
+    The directory that the command was started in still exists.
 
     ## Why it matters
     A shell that stands in a deleted directory shows nothing of it, but os.getcwd() fails there. Python scripts and

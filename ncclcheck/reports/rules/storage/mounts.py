@@ -15,7 +15,7 @@ from ncclcheck.reports.text.fold import fold_names, many
 _GIVEN_UP = ("emergency_ro", "shutdown")
 
 
-@rule("STO060", "network file systems answer", worst=State.WARN, needs=("health.answers",))
+@rule("STO060", "network file systems respond", worst=State.WARN, needs=("health.answers",))
 def stale(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -64,7 +64,7 @@ def _silent(node: Node, one: Answer) -> Finding:
     )  # fmt: skip
 
 
-@rule("STO061", "no disk was made read-only by the kernel", worst=State.WARN, needs=("health.disks",))
+@rule("STO061", "no file system was remounted read-only by the kernel", worst=State.WARN, needs=("health.disks",))
 def given_up(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -129,7 +129,7 @@ def _read_only(node: Node, mount: Mount) -> Finding:
     )  # fmt: skip
 
 
-@rule("STO062", "every NVMe controller works, and the nodes have as many", worst=State.WARN,
+@rule("STO062", "every NVMe controller works, and all nodes have the same number", worst=State.WARN,
       needs=("health.nvmes",))  # fmt: skip
 def nvmes(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -196,7 +196,7 @@ def _not_live(node: Node, disk: Nvme) -> Finding:
         owner="node",
         evidence=[seen(f"/sys/class/nvme/{disk.name}/state", disk.state)],
         fix=[
-            admin("See why, then reset or replace it.", f"dmesg | grep {disk.name}", "nvme list"),
+            admin("See why, then reset or replace it.", f"dmesg | grep -e {quote(disk.name)}", "nvme list"),
             you("Where the job keeps data there, leave the node out.", f"#SBATCH --exclude={node.name}"),
         ],
     )

@@ -31,7 +31,7 @@ _MOST_GROUPS = 8
 
 @rule(
     "STO006",
-    "the job's working directory is the same place on every node",
+    "the working directory is the same directory on all nodes",
     worst=State.FAIL,
     at_least=2,
     between_machines=True,
@@ -85,7 +85,7 @@ def _unread(node: str, fact: Unread) -> Finding:
     return unknown(
         Where(node=node),
         f"it was not seen whether other nodes have its working directory: {fact.why}",
-        why="What was not seen is neither well nor broken.",
+        why="Not observed, so neither healthy nor faulty.",
         evidence=[seen("a file in the working directory", f"{fact.kind}: {fact.why}")],
         fix=[_remedy(fact)],
     )

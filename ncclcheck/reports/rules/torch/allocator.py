@@ -33,7 +33,7 @@ def _options(text: str) -> list[tuple[str, str]]:
     return [(name.strip(), value.strip()) for name, _, value in parted]
 
 
-@rule("NCC041", "torch understands the options of its allocator", worst=State.FAIL, needs=("job.variables",))
+@rule("NCC041", "torch accepts the options of its CUDA allocator", worst=State.FAIL, needs=("job.variables",))
 def allocator_options(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -83,7 +83,7 @@ def _problem(found: Settings, variable: str, name: str, value: str) -> Iterator[
     )
 
 
-@rule("NCC042", "buffers that are to be registered can be", worst=State.WARN, needs=("job.variables",))
+@rule("NCC042", "buffers meant for registration can be registered", worst=State.WARN, needs=("job.variables",))
 def registered_buffers(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

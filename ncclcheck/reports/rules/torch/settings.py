@@ -29,9 +29,7 @@ def _first(found: Settings, names: tuple[str, ...]) -> str:
     return next((name for name in names if name in found.all), "")
 
 
-@rule(
-    "NCC037", "torch is asked for one way to end a hang, not for two", worst=State.WARN, needs=("job.variables",)
-)
+@rule("NCC037", "blocking wait does not disable torch's watchdog", worst=State.WARN, needs=("job.variables",))
 def two_ways(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -99,7 +97,12 @@ def watchdog(cluster: Cluster) -> Iterator[Finding]:
                 )
 
 
-@rule("NCC039", "torch's heartbeat is no shorter than what it watches", worst=State.WARN, needs=("job.variables",))
+@rule(
+    "NCC039",
+    "torch's heartbeat timeout is not shorter than what it monitors",
+    worst=State.WARN,
+    needs=("job.variables",),
+)
 def heartbeat(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -180,7 +183,12 @@ def flight_recorder(cluster: Cluster) -> Iterator[Finding]:
 _MANY_ENTRIES = 100_000  # 85 MB at some 850 bytes an entry; torch's own default is 2000
 
 
-@rule("NCC061", "the Flight Recorder's buffer counts entries", worst=State.WARN, needs=("job.variables",))
+@rule(
+    "NCC061",
+    "the Flight Recorder's buffer size is a number of entries",
+    worst=State.WARN,
+    needs=("job.variables",),
+)
 def entries(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -217,7 +225,7 @@ def entries(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-@rule("NCC043", "CUDA_DEVICE_MAX_CONNECTIONS is what the job's parallelism needs", worst=State.WARN,
+@rule("NCC043", "CUDA_DEVICE_MAX_CONNECTIONS suits the job's parallelism", worst=State.WARN,
       needs=("job.variables",))  # fmt: skip
 def connections(cluster: Cluster) -> Iterator[Finding]:
     """

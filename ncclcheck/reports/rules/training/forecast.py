@@ -30,7 +30,7 @@ def _measured(cluster: Cluster) -> tuple[ShardedSave, Forecast]:
     return saves.sharded, found
 
 
-@rule("TRN016", "a save of the model fits into the timeout", worst=State.FAIL, commands=_JOBS)
+@rule("TRN016", "saving the model takes less than the timeout", worst=State.FAIL, commands=_JOBS)
 def fits_timeout(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -111,7 +111,7 @@ _FIXES = {
 _MEASURE = you("Measure a larger save.", "ncclcheck smoke --model-params 70e9 --save-mib 4096 --time-budget 120")
 
 
-@rule("TRN018", "rank 0 has the host memory to save the model", worst=State.FAIL, commands=_JOBS)
+@rule("TRN018", "rank 0 has enough host memory to save the model", worst=State.FAIL, commands=_JOBS)
 def fits_memory(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -16,6 +16,7 @@ from ncclcheck.reports.subjects.training.trained import (
     partly,
     place,
     ranks,
+    steps_itself,
     strategy,
 )
 from ncclcheck.reports.text.fold import many
@@ -25,7 +26,11 @@ _SHOWN = 3
 
 
 @rule(
-    "TRN004", "gradients are those of one process on the joined batch", worst=State.FAIL, over="", commands=_JOBS
+    "TRN004",
+    "gradients equal those of one process on the combined batch",
+    worst=State.FAIL,
+    over="",
+    commands=_JOBS,
 )
 @checked("gradients")
 def gradients_of_one_process(cluster: Cluster, found: Gradients) -> Iterator[Finding]:
@@ -42,7 +47,8 @@ def gradients_of_one_process(cluster: Cluster, found: Gradients) -> Iterator[Fin
     The same model, batch and seed with and without the wrap; the mean is made by plain all_reduce. Differences are
     given as a share of the norm: up to 1e-4 in fp32 with TF32 off, 5e-2 in bf16 and fp16. The joined batch is
     compared where the model has no BatchNorm and draws no random numbers (dropout), and for up to 16 ranks; a note
-    names what stands in the way. A model that does not repeat its own gradient is skipped.
+    names what stands in the way. With `--step` it is a note as well: that step
+    need not use the given loss. A model that does not repeat its own gradient is skipped.
 
     ## Fix
     - **you** call the wrapped model, not `model.module`; leave `no_sync()` before the last micro-batch; keep all
@@ -61,7 +67,7 @@ def gradients_of_one_process(cluster: Cluster, found: Gradients) -> Iterator[Fin
         yield from _joined(cluster, found, "the joined batch of all ranks")
 
 
-@rule("TRN005", "micro-batches add up to the batch that they are", worst=State.FAIL, over="", commands=_JOBS)
+@rule("TRN005", "accumulated micro-batches equal the full batch", worst=State.FAIL, over="", commands=_JOBS)
 @checked("accumulation")
 def micro_batches_add_up(cluster: Cluster, found: Gradients) -> Iterator[Finding]:
     """
@@ -100,7 +106,7 @@ def _wrong(cluster: Cluster, one: RankError, found: Gradients, when: str) -> Fin
     return fail(
         place(cluster, one.rank),
         f"rank {one.rank} has other gradients than the mean of all ranks {when}: off by {told}{more}",
-        why="Its gradients are not synchronised with those of the others: it trains a model of its own.",
+        why="Its gradients are not synchronised with those of the others: it trains its own model.",
         owner="job",
         evidence=[
             seen("difference, as a share of the norm", f"{told}; up to {found.tolerance:g} is rounding"),
@@ -118,6 +124,10 @@ def _joined(cluster: Cluster, found: Gradients, what: str) -> Iterator[Finding]:
     elif found.joined <= found.tolerance:
         told = f"off by {found.joined:.2g} of the norm, {found.samples} samples"
         yield fine(Where(), f"gradients are those of one process on {what}: {told}", seen("difference", told))
+    elif steps_itself(cluster):
+        yield partly(
+            f"with the given loss gradients are not those of {what}", "the given step is judged by TRN027"
+        )
     else:
         why, fix = _why_not_joined(cluster, found)
         told = f"{found.joined:.3g} of the norm"
@@ -168,7 +178,7 @@ def _why_not_joined(cluster: Cluster, found: Gradients) -> tuple[str, Remedy]:
 def every_parameter_gets_a_gradient(cluster: Cluster, found: Unused) -> Iterator[Finding]:
     """
     ## What
-    Parameters that want a gradient and have none after a backward pass on the first batch, by rank.
+    Parameters that require a gradient and have none after a backward pass on the first batch, by rank.
 
     ## Why it matters
     DDP waits for the gradient of every parameter. With one that never comes it stops in the next step, and names a
@@ -228,7 +238,7 @@ def _unused(cluster: Cluster, found: Unused, unused: list[UnusedParameter]) -> F
     )
 
 
-@rule("TRN012", "loss and gradients are finite in the precision", worst=State.FAIL, over="", commands=_JOBS)
+@rule("TRN012", "loss and gradients are finite in the chosen precision", worst=State.FAIL, over="", commands=_JOBS)
 @checked("precision")
 def finite_in_the_precision(cluster: Cluster, found: Precision) -> Iterator[Finding]:
     """
@@ -275,8 +285,8 @@ def _infinite(cluster: Cluster, found: Precision, one: NotFinite) -> Finding:
     more = f" (so on {found.count - 1} other ranks)" if found.count > 1 else ""
     return fail(
         place(cluster, one.rank),
-        f"in {found.precision} {what} is infinite or no number on rank {one.rank}{more}",
-        why="The next all_reduce gives it to all ranks, and every weight becomes no number.",
+        f"in {found.precision} {what} is infinite or NaN on rank {one.rank}{more}",
+        why="The next all_reduce spreads it to all ranks, and every weight becomes NaN.",
         owner="job",
         evidence=[seen("not finite", f"{'loss; ' if one.loss else ''}{names or 'no gradient'}")],
         fix=[you("Take bf16, or a GradScaler with fp16.", "ncclcheck smoke --precision bf16")],

@@ -11,7 +11,7 @@ from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.training.trained import checked, partly, place, ranks
 
 
-@rule("TRN027", "the given step keeps all ranks alike", worst=State.FAIL, over="", commands=("smoke",))
+@rule("TRN027", "the given step keeps all ranks in sync", worst=State.FAIL, over="", commands=("smoke",))
 @checked("own_step")
 def own_step(cluster: Cluster, found: OwnStep) -> Iterator[Finding]:
     """
@@ -98,7 +98,7 @@ def _why_apart(found: OwnStep) -> str:
 def _fix_apart(found: OwnStep) -> Remedy:
     if found.taken:
         return you(
-            "Let all ranks decide alike whether a step is left out.",
+            "Let all ranks decide alike whether to skip a step.",
             "bad = torch.tensor(float(skip), device=loss.device)\n"
             "dist.all_reduce(bad, op=dist.ReduceOp.MAX)\nif not bad:\n    optimizer.step()",
         )
@@ -135,7 +135,7 @@ def _in_one_process_too(found: OwnStep) -> Iterator[Finding]:
         yield warn(
             Where(),
             "the given step adds its gradients to those of the step before",
-            why="The optimizer has used these already: each step goes on with the sum of all gradients so far.",
+            why="The optimizer has used these already: each step uses the sum of all gradients so far.",
             owner="job",
             evidence=[seen("gradient of the first parameter as a new step's first one arrives", "is not zero")],
             fix=[you("Clear gradients once a step.", "optimizer.step()\noptimizer.zero_grad(set_to_none=True)")],

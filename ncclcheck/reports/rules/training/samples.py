@@ -27,7 +27,7 @@ _BY_CHANCE = ("WeightedRandomSampler",)
 _SHARE = "DataLoader(dataset, sampler=DistributedSampler(dataset), batch_size=B)"
 
 
-@rule("TRN006", "every sample is read once an epoch over all ranks", worst=State.FAIL, over="", commands=_JOBS)
+@rule("TRN006", "every sample is read once per epoch across all ranks", worst=State.FAIL, over="", commands=_JOBS)
 @checked("samples")
 def every_sample_once(cluster: Cluster, found: Samples) -> Iterator[Finding]:
     """
@@ -142,7 +142,7 @@ def _left_over(found: Samples) -> Finding:
     return fine(Where(), f"an epoch reads {told}: padding or drop_last", *_counted(found))
 
 
-@rule("TRN007", "the next epoch has another order", worst=State.FAIL, over="", commands=_JOBS)
+@rule("TRN007", "each epoch is shuffled differently", worst=State.FAIL, over="", commands=_JOBS)
 @checked("orders")
 def another_order(cluster: Cluster, found: Orders) -> Iterator[Finding]:
     """
@@ -175,7 +175,7 @@ def another_order(cluster: Cluster, found: Orders) -> Iterator[Finding]:
     yield (fail if some else warn)(
         place(cluster, found.same[0]) if some else Where(),
         f"{who} read epoch 1 in the order of epoch 0 ({found.sampler})",
-        why="Some ranks follow another order, so shards overlap."
+        why="Some ranks use another order, so shards overlap."
         if some
         else "The same samples share a batch again.",
         owner="job",
@@ -184,7 +184,7 @@ def another_order(cluster: Cluster, found: Orders) -> Iterator[Finding]:
     )
 
 
-@rule("TRN011", "ranks have equally many batches", worst=State.FAIL, over="", commands=_JOBS)
+@rule("TRN011", "all ranks have the same number of batches", worst=State.FAIL, over="", commands=_JOBS)
 @checked("lengths")
 def equally_many_batches(cluster: Cluster, found: Lengths) -> Iterator[Finding]:
     """

@@ -35,7 +35,7 @@ def _not_looked_at(saves: Saves, part: str) -> Finding:
     return trained.missed(entry.why, you("Give it more time, or a place.", command))
 
 
-@rule("TRN013", "a checkpoint reloads bit by bit on every rank", worst=State.FAIL, commands=_JOBS)
+@rule("TRN013", "a checkpoint reloads bit-identically on every rank", worst=State.FAIL, commands=_JOBS)
 def reloads(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -81,7 +81,7 @@ def _changed(tensor: Differing) -> Finding:
         return warn(
             Where(),
             f"{tensor.name} is in no state_dict, and training changes it: a reloaded model has another value",
-            why="A run that goes on from this checkpoint is not the run that was saved.",
+            why="A run resumed from this checkpoint differs from the run that was saved.",
             owner="job",
             evidence=evidence,
             fix=[
@@ -94,7 +94,7 @@ def _changed(tensor: Differing) -> Finding:
     return fail(
         Where(rank=tensor.ranks[0] if tensor.ranks else None),
         f"{tensor.name} has other bits after the checkpoint was read, on {who}",
-        why="A run that goes on from this checkpoint is not the run that was saved.",
+        why="A run resumed from this checkpoint differs from the run that was saved.",
         owner="job",
         evidence=evidence,
         fix=[you("See what the model's own state_dict() or load_state_dict() makes of it.")],
@@ -108,7 +108,7 @@ def _unreadable(found: Reloaded) -> Finding:
         return fail(
             Where(node=first.node, rank=first.rank),
             f"a new model does not take the checkpoint of the trained one: {keys[0]}",
-            why="A run that goes on from this checkpoint stops when it loads it.",
+            why="A run resumed from this checkpoint fails while loading it.",
             owner="job",
             evidence=[seen("load_state_dict", first.problem)],
             fix=[
@@ -134,7 +134,7 @@ def _unreadable(found: Reloaded) -> Finding:
     )
 
 
-@rule("TRN014", "the result files of all ranks are there and whole", worst=State.FAIL, commands=_JOBS)
+@rule("TRN014", "every rank's result files exist and are complete", worst=State.FAIL, commands=_JOBS)
 def merged(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -202,7 +202,7 @@ def _missing(cluster: Cluster, found: Merged) -> Finding:
     )
 
 
-@rule("TRN015", "a run that lost a rank goes on to the same parameters", worst=State.FAIL, commands=_JOBS)
+@rule("TRN015", "a run resumed after losing a rank reaches the same parameters", worst=State.FAIL, commands=_JOBS)
 def resumes(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -267,9 +267,7 @@ def _another(cluster: Cluster, where: Where, told: str, before: Interrupted, dig
         owner="job",
         evidence=[seen("hash of all parameters", f"uninterrupted {before.digest}, resumed {digest}")],
         fix=[
-            you(
-                "Save what state_dict leaves out too: counters, generators of the dataset, its place in the data."
-            ),
+            you("Save what state_dict omits too: counters, generators of the dataset, its place in the data."),
             you(
                 "If there is none, see which kernels are not deterministic.",
                 "torch.use_deterministic_algorithms(True)",

@@ -12,7 +12,7 @@ from ncclcheck.reports.subjects.training.save_settings import DEFAULT_S, SaveSet
 from ncclcheck.reports.subjects.training.trained import place
 
 
-@rule("TRN017", "the settings of the save suit the model", worst=State.FAIL, commands=("smoke",))
+@rule("TRN017", "the checkpoint settings suit the model", worst=State.FAIL, commands=("smoke",))
 def suits(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

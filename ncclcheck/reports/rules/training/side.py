@@ -32,7 +32,7 @@ def _where(cluster: Cluster) -> Where:
     return Where(node=first.node, rank=first.rank) if first else Where()
 
 
-@rule("TRN022", "find_unused_parameters is not paid for in vain", worst=State.WARN, commands=_JOBS)
+@rule("TRN022", "find_unused_parameters is not set without need", worst=State.WARN, commands=_JOBS)
 def no_search_in_vain(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -86,7 +86,7 @@ def _interval(times: Times) -> str:
     return f"{duration(times.p50)} ({duration(times.median_low)} to {duration(times.median_high)})"
 
 
-@rule("TRN023", "BatchNorm sees enough samples", worst=State.WARN, commands=_JOBS)
+@rule("TRN023", "BatchNorm sees enough samples per rank", worst=State.WARN, commands=_JOBS)
 def enough_samples(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -138,7 +138,7 @@ def _no_layers(found: BatchNorms) -> str:
     return f"its {found.synced} BatchNorm layers are shared over ranks" if found.synced else "it has no BatchNorm"
 
 
-@rule("TRN024", "loader workers start fast", worst=State.WARN, commands=_JOBS)
+@rule("TRN024", "loader workers start quickly", worst=State.WARN, commands=_JOBS)
 def workers_start_fast(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -215,7 +215,7 @@ def _expected(cluster: Cluster) -> str:
     return f"the import of torch alone took {startup.import_:.1f} s"
 
 
-@rule("TRN025", "each GPU has a process of its own", worst=State.WARN, commands=_JOBS)
+@rule("TRN025", "every GPU has its own process", worst=State.WARN, commands=_JOBS)
 def one_process_a_gpu(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

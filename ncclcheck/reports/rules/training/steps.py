@@ -200,7 +200,7 @@ def _starved(measured: Steps, row: Row) -> Finding:
     )
 
 
-@rule("TRN021", "communication is hidden behind the backward pass", worst=State.WARN, commands=_JOBS)
+@rule("TRN021", "communication overlaps with the backward pass", worst=State.WARN, commands=_JOBS)
 def communication_is_hidden(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -13,7 +13,7 @@ from ncclcheck.reports.subjects.training.trained import agrees, checked, number,
 _JOBS = ("smoke",)
 
 
-@rule("TRN008", "a metric summed up over ranks is that of the whole", worst=State.FAIL, over="", commands=_JOBS)
+@rule("TRN008", "a metric reduced over ranks equals that of the whole", worst=State.FAIL, over="", commands=_JOBS)
 @checked("metric")
 def the_metric_of_the_whole(cluster: Cluster, found: Metric) -> Iterator[Finding]:
     """
@@ -44,7 +44,7 @@ def the_metric_of_the_whole(cluster: Cluster, found: Metric) -> Iterator[Finding
     yield fail(
         Where(),
         f"the mean loss over ranks is not that of the whole: {told}",
-        why="The ranks hold different models, or one of them gives no number: the metric is that of no model.",
+        why="The ranks hold different models, or one of them returns NaN: the metric describes no model.",
         owner="job",
         evidence=[seen("mean loss", told)],
         fix=[
@@ -53,7 +53,7 @@ def the_metric_of_the_whole(cluster: Cluster, found: Metric) -> Iterator[Finding
     )
 
 
-@rule("TRN009", "each rank draws random numbers of its own", worst=State.WARN, over="", commands=_JOBS)
+@rule("TRN009", "each rank draws its own random numbers", worst=State.WARN, over="", commands=_JOBS)
 @checked("generators")
 def own_random_numbers(cluster: Cluster, found: Generators) -> Iterator[Finding]:
     """

@@ -14,7 +14,7 @@ _JOBS = ("smoke",)
 _SHOWN = 5
 
 
-@rule("TRN001", "one fixed batch is learned", worst=State.FAIL, over="", commands=_JOBS)
+@rule("TRN001", "the model can overfit one fixed batch", worst=State.FAIL, over="", commands=_JOBS)
 @checked("fixed_batch")
 def a_batch_is_learned(cluster: Cluster, seen_loss: FixedBatch) -> Iterator[Finding]:
     """
@@ -55,7 +55,7 @@ def a_batch_is_learned(cluster: Cluster, seen_loss: FixedBatch) -> Iterator[Find
     )
 
 
-@rule("TRN002", "all ranks begin with the same weights", worst=State.FAIL, over="", commands=_JOBS)
+@rule("TRN002", "all ranks start with the same weights", worst=State.FAIL, over="", commands=_JOBS)
 @checked("before_wrap")
 def the_same_weights_before_the_wrap(cluster: Cluster, found: Agreement) -> Iterator[Finding]:
     """
@@ -93,9 +93,9 @@ def the_same_weights_before_the_wrap(cluster: Cluster, found: Agreement) -> Iter
     yield say(
         place(cluster, first.ranks[0]),
         f"{ranks(first.ranks, first.count)} began with other weights than {_others(found)}: {_tensors(found)}",
-        why="DDP repairs it without a word by rank 0's weights; what was made of them before keeps the difference."
+        why="DDP silently overwrites them with rank 0's weights; whatever was derived before keeps the difference."
         if say is warn
-        else "Nothing hands out rank 0's weights here: the ranks train pieces of different models.",
+        else "Nothing broadcasts rank 0's weights here: the ranks train pieces of different models.",
         owner="job",
         evidence=_evidence(found),
         fix=[

@@ -14,7 +14,7 @@ from ncclcheck.reports.subjects.nodes.alike import LEAVE_OUT, fact, same
 
 @rule(
     "VER012",
-    "network cards are of the same kind on all nodes",
+    "network cards are the same on all nodes",
     worst=State.WARN,
     needs=("network.interfaces",),
     at_least=2,
@@ -63,7 +63,7 @@ def _cards(node: Node) -> str:
 
 @rule(
     "VER014",
-    "processors are the same on all nodes",
+    "CPUs are the same on all nodes",
     worst=State.WARN,
     needs=("system.cpu",),
     at_least=2,
@@ -72,7 +72,7 @@ def _cards(node: Node) -> str:
 def processors(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Vendor and model of the processors.
+    Vendor and model of the CPUs.
 
     ## Why it matters
     Ranks on slower processors prepare their batches later, and all others wait for them in every step. Some

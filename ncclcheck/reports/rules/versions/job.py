@@ -15,7 +15,7 @@ from ncclcheck.reports.text.fold import fold_names
 
 @rule(
     "VER008",
-    "torch is built for the same CUDA on all nodes",
+    "torch is built for the same CUDA version on all nodes",
     worst=State.FAIL,
     needs=("stack.torch_cuda",),
     at_least=2,
@@ -51,7 +51,7 @@ def torch_cuda(cluster: Cluster) -> Iterator[Finding]:
 
 @rule(
     "VER009",
-    "NCCL's plugins are the same files on all nodes",
+    "NCCL plugins are the same files on all nodes",
     worst=State.FAIL,
     needs=("nccl.plugin_files",),
     at_least=2,
@@ -88,7 +88,7 @@ def plugin_hashes(cluster: Cluster) -> Iterator[Finding]:
                 name,
                 "SHA-256",
                 level=fail,
-                why="Different versions of a plugin do not understand each other, or choose different algorithms.",
+                why="Different versions of a plugin are incompatible, or choose different algorithms.",
                 owner="site",
                 fix=[
                     you("Use the plugin of one image everywhere.", f"sha256sum {quote(_path(cluster, name))}"),

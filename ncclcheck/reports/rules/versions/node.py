@@ -46,7 +46,7 @@ def kernel(cluster: Cluster) -> Iterator[Finding]:
 
 @rule(
     "VER007",
-    "the operating system's image is the same on all nodes",
+    "the OS image is the same on all nodes",
     worst=State.WARN,
     needs=("host.system",),
     at_least=2,
@@ -113,7 +113,7 @@ def hardware(cluster: Cluster) -> Iterator[Finding]:
 
 @rule(
     "VER011",
-    "limits are the same on all nodes",
+    "resource limits are the same on all nodes",
     worst=State.WARN,
     needs=("host.memlock", "host.nofile", "host.shm"),
     at_least=2,

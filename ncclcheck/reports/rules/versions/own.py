@@ -35,7 +35,7 @@ _NUMPY_2_SINCE = (2, 3, 0)  # torch 2.3.0, release notes: built for numpy 2
 
 @rule(
     "VER017",
-    "no node fails by what it alone has",
+    "no node fails because of something only it has",
     worst=State.FAIL,
     over="",
     between_machines=True,
@@ -86,7 +86,7 @@ def _accusation(one: Accused) -> Finding:
     )
 
 
-@rule("VER018", "no file hides a module of Python or torch", worst=State.FAIL, ground=("VER002",))
+@rule("VER018", "no local file shadows a module of Python or torch", worst=State.FAIL, ground=("VER002",))
 def hidden_modules(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

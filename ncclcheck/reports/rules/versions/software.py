@@ -29,7 +29,7 @@ from ncclcheck.reports.subjects.nodes.agreement import disagreements
 def torch_installed(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Whether the Python that runs ncclcheck has torch.
+    Whether torch is installed in the Python that runs ncclcheck.
 
     ## Why it matters
     Everything that measures runs under torchrun. A job that starts in another environment than the one meant
@@ -58,7 +58,7 @@ def torch_installed(cluster: Cluster) -> Iterator[Finding]:
             yield unknown(
                 Where(node=node.name),
                 f"whether torch is installed could not be read: {torch.why}",
-                why="What was not seen is neither well nor broken.",
+                why="Not observed, so neither healthy nor faulty.",
                 evidence=[seen("stack.torch", f"{torch.kind}: {torch.why}")],
             )
 

@@ -15,12 +15,13 @@ def named(name: str, address: str, wrong: Iterable[str]) -> str:
     """
     word = name if re.fullmatch(r"[A-Za-z0-9_.-]+", name) else "NAME"
     mine = rf"s/[[:space:]]+{_literal(word)}([[:space:]]|$)/\1/g"
+    right = address if _ADDRESS.fullmatch(address) else "ADDRESS"
     lines = [_literal(one) for one in dict.fromkeys(wrong) if one != address and _ADDRESS.fullmatch(one)]
     edits = [
         f"-e '/^[[:space:]]*{one}[[:space:]]/{mine}' -e '/^[[:space:]]*{one}[[:space:]]*$/d'" for one in lines
     ]
     removed = f"sed -i -E {' '.join(edits)} /etc/hosts && " if edits else ""
-    return f"{removed}echo '{address} {word}' >> /etc/hosts"
+    return f"{removed}echo '{right} {word}' >> /etc/hosts"
 
 
 def _literal(text: str) -> str:

@@ -64,7 +64,8 @@ def _elsewhere(meeting: Meeting, told: Resolver, right: str) -> Cause:
 def _anew(meeting: Meeting, right: str) -> str:
     port = meeting.endpoint.rpartition(":")[2]
     place = f"[{right}]:{port}" if ":" in right else f"{right}:{port}"
-    typed = f"--rdzv-endpoint {place}" if "--rdzv-endpoint" in meeting.told_by else f"export MASTER_ADDR={right}"
+    is_typed = "--rdzv-endpoint" in meeting.told_by
+    typed = f"--rdzv-endpoint {quote(place)}" if is_typed else f"export MASTER_ADDR={quote(right)}"
     return f"{typed}   # on every node"
 
 
@@ -87,7 +88,7 @@ def _mute(cluster: Cluster, told: Resolver) -> Cause:
 
 def _see(servers: list[str]) -> Iterator[Remedy]:
     yield admin(
-        "See whether it is the right server and whether a way leads there; or put node rank 0 into /etc/hosts.",
+        "Check that it is the right server and has a route; or put node rank 0 into /etc/hosts.",
         "cat /etc/resolv.conf   # here",
         *(f"ip route get {quote(one)}   # here" for one in servers),
     )

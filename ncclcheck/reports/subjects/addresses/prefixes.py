@@ -41,7 +41,7 @@ def _prefix(ways: Ways, link: lan.Link, other: Subnet, main: Subnet, subnets: li
     return level(
         Where(node=link.node, device=name, peer=(lost or main.links)[0].node),
         f"{what}, so that it takes {far} for a neighbour, and nothing passes between them" if lost else what,
-        why="What goes to such a node is never given to the router: ranks wait for each other without a word."
+        why="Packets to such a node never reach the router: ranks wait for each other silently."
         if lost
         else "These nodes find each other now; others that one side takes for near and the other for far do not.",
         owner="node",

@@ -59,6 +59,6 @@ def _unread(node: str, need: str, fact: Unread) -> Finding:
     return unknown(
         Where(node=node),
         f"{need} could not be read: {fact.why}",
-        why="What was not seen is neither well nor broken.",
+        why="Not observed, so neither healthy nor faulty.",
         evidence=[seen(need, f"{fact.kind}: {fact.why}")],
     )

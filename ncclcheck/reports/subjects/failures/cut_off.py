@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from shlex import quote
 
-from ncclcheck.probes.facts import Arrival, Cluster, Connect, Filter, Meeting, Node, at, value_or
+from ncclcheck.probes.facts import Arrival, Cluster, Connect, Filter, Meeting, Node, at, replace, value_or
 from ncclcheck.reports.judgement.findings import Evidence, Remedy, admin, seen, you
 from ncclcheck.reports.subjects.addresses import hosts_file, misnamed
 from ncclcheck.reports.subjects.addresses.master import address_of_node_0, another_port, holders_of, named_anew
@@ -33,9 +33,21 @@ class Lead:
     evidence: tuple[Evidence, ...] = ()
 
 
-def arrivals(meeting: Meeting) -> list[Arrival]:
-    """Those that came by another address."""
-    return [one for one in meeting.arrivals if one.unreached is not None and one.outcome == "joined"]
+def arrivals(cluster: Cluster, meeting: Meeting) -> list[Arrival]:
+    """Those that came by another address, with what of their words may lead to a command."""
+    return [
+        replace(one, unreached=_believed(cluster, meeting, one.unreached))
+        for one in meeting.arrivals
+        if one.unreached is not None and one.outcome == "joined"
+    ]
+
+
+def _believed(cluster: Cluster, meeting: Meeting, told: Meeting) -> Meeting:
+    """Node rank 0 is where its own facts say. In a join without a secret no stranger names what an admin maps."""
+    own = [one for one in told.elsewhere if cluster.nodes and cluster.nodes[0].name in holders_of(cluster, [one])]
+    if meeting.secret == "none" and told.endpoint != meeting.endpoint:
+        return replace(told, endpoint=meeting.endpoint, resolver=None, elsewhere=[])
+    return replace(told, elsewhere=own)
 
 
 def by_cause(cluster: Cluster, came: list[Arrival]) -> list[tuple[Lead | None, list[Arrival]]]:

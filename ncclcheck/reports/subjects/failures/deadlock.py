@@ -8,8 +8,8 @@ from ncclcheck.probes.facts import RankState, Run
 from ncclcheck.reports.judgement.findings import Finding, Remedy, Where, fail, seen, you
 from ncclcheck.reports.text.fold import fold_ranks
 
-_MOST_STACKS = 16
-_INNERMOST = 3
+_MOST_STACKS = 16  # ranks whose stacks are evidence: a page of text; chosen
+_INNERMOST = 3  # frames by which stacks are grouped: deeper ones differ without meaning; chosen
 
 
 def is_one(run: Run) -> bool:

@@ -13,7 +13,7 @@ from ncclcheck.reports.subjects.links.flows import Slow
 from ncclcheck.reports.subjects.links.reached import Pair, reached
 from ncclcheck.reports.subjects.nccl import lan
 
-KIB = 1024.0
+KIB = 1024.0  # bytes
 # KiB. What is under way on 10 Gb/s with a round trip of 0.2 ms, within a data centre, is 250 KB. With 4.5 KiB a
 # job of gloo on two hosts was 17 times slower.
 LEAST_KIB = 256.0

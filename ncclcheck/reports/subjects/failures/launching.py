@@ -98,7 +98,7 @@ OWN_WORDS = (
                 "mtu lock 576   # here",
             ),
         ),
-        why="A switch port or a tunnel on the way loses large packets without a word: ssh and any job hang there.",
+        why="A switch port or a tunnel on the path drops large packets silently: ssh and any job hang there.",
     ),
     Cause(
         pattern=r"^ncclcheck: .*: no interpreter (?P<python>.+) there",
@@ -153,7 +153,7 @@ OWN_WORDS = (
         what="another ncclcheck there: {said}",
         owner="job",
         fix=(you("Install the same version on all nodes.", "python3 -m pip install ncclcheck=={version}"),),
-        why="The two versions do not understand each other, so nothing is known of this node.",
+        why="The two versions are incompatible, so nothing is known of this node.",
     ),
 )
 
@@ -252,7 +252,7 @@ SSH = (
                 "sed -i.before -E 's/^([[:space:]]*MaxSessions[[:space:]]+)[0-9]+/\\110/' /etc/ssh/sshd_config && "
                 "{{ systemctl reload ssh || systemctl reload sshd; }}   # on {node}",
             ),
-            you("Until then leave it out; a host of this kind forwards ports only, as a jump host does."),
+            you("Until then exclude it; a host of this kind forwards ports only, as a jump host does."),
         ),
         begun=False,
     ),
@@ -346,7 +346,7 @@ SSH = (
         pattern=r"^channel \d+: open failed: (?P<said>.*)|^stdio forwarding failed",
         what="its jump host (ProxyJump) does not come through to it: {said}",
         owner="site",
-        fix=(you("See the way step by step.", "ssh -v -o BatchMode=yes {node} true"),),
+        fix=(you("Trace the path hop by hop.", "ssh -v -o BatchMode=yes {node} true"),),
     ),
     Cause(
         pattern=(
@@ -395,7 +395,7 @@ SSH = (
         owner="node",
         fix=(
             you("See whether it answers at all.", "ping -c 3 {node}", TRY),
-            you("If it was given back or is to stay off, leave it out.", "#SBATCH --exclude={node}"),
+            you("If it was given back or is to stay off, exclude it.", "#SBATCH --exclude={node}"),
             admin(
                 "Start the node by its BMC, or open its ssh port to this host.",
                 "nft list ruleset; iptables-save   # on its console",
@@ -404,11 +404,11 @@ SSH = (
     ),
     Cause(
         pattern=r"^ssh: connect to .*: (?P<said>No route to host|Network is unreachable)",
-        what="there is no way to it from here ({said}): it is down, or the route or a firewall is wrong",
+        what="there is no route to it from here ({said}): it is down, or the route or a firewall is wrong",
         owner="site",
         fix=(
             you("See whether other hosts of its network answer.", "getent hosts {node}", "ip route"),
-            you("If it was given back or is to stay off, leave it out.", "#SBATCH --exclude={node}"),
+            you("If it was given back or is to stay off, exclude it.", "#SBATCH --exclude={node}"),
             admin("Start the node, or correct the route and the firewall (REJECT) between the two."),
         ),
     ),

@@ -269,7 +269,7 @@ JOIN = (
     ),
     Cause(
         pattern=r"^its connection closed; it had joined from (?P<address>\S+)",
-        what="its ncclcheck is gone: its connection closed without a word",
+        what="its ncclcheck is gone: its connection closed without a message",
         owner="node",
         fix=(
             you("See whether the node still runs, and whether ncclcheck was killed there.", "ping -c 3 {address}"),

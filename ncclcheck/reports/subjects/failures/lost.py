@@ -9,8 +9,8 @@ from ncclcheck.probes.facts import Cluster, JobEnd, RankState, Run, at, value_or
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.subjects.failures import last_words
 
-STUCK_S = 5.0
-MOST_TOLD = 16
+STUCK_S = 5.0  # s without progress before all ranks in one step count as stuck; chosen
+MOST_TOLD = 16  # ranks that are named: a page of text; chosen
 # Steps in which all ranks begin the same iterations together: a row of the table, and the soak.
 _TOGETHER = re.compile(r"barrier|\w+ [0-9.]+ ([KMG]i)?B|soak, .*")
 # Of torch's stores and rendezvous, and of the kernel: the other side did not come, or is gone.

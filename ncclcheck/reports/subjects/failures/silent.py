@@ -17,7 +17,7 @@ from ncclcheck.reports.subjects.nccl.variables import STARTUP_FILES
 from ncclcheck.reports.text.fold import fold_names
 
 _CAUSES = (*OWN_WORDS, *SSH, *SLURM, *JOIN)
-_MOST_TOLD = 16
+_MOST_TOLD = 16  # nodes whose last step is evidence: a page of text; chosen
 _STOPPED = re.compile(r"^ncclcheck: .*: its agent, pid (?P<pid>\d+), is stopped", re.MULTILINE)
 _KILLED = re.compile(
     r"^ncclcheck: .*: its agent was ended by (?P<agent>.+)$"

@@ -15,10 +15,10 @@ from ncclcheck.reports.text.fold import size
 Word = Literal["failed", "gains", "loses", "mixed", "same", "unknown"]
 
 CONFIDENCE = 0.95  # of all rows of a trial together
-LEAST_PAIRS = 3
+LEAST_PAIRS = 3  # pairs of jobs: with fewer Student's interval is too wide to tell anything
 _LEAST_EFFECT = 0.01  # smaller ones are no reason to carry a setting along
-_MOST_PAIRS = 100
-_NAMED = 3
+_MOST_PAIRS = 100  # pairs of jobs that count: far more than any trial runs; bounds hostile files
+_NAMED = 3  # rows in a sentence; the others are counted; chosen
 _LARGEST = 30.0  # e to this is 1e13: beyond it no ratio of times is one
 
 

@@ -1,10 +1,11 @@
-"""A link that went down while the job ran: what fails meanwhile is its consequence."""
+"""A link that is down, or went down while the job ran: what fails meanwhile is its consequence."""
 
 from __future__ import annotations
 
+import ipaddress
 from shlex import quote
 
-from ncclcheck.probes.facts import Cluster, LinkEvents, replace, value_or
+from ncclcheck.probes.facts import Cluster, Interface, LinkEvents, Node, replace, value_or
 from ncclcheck.reports.judgement.findings import Finding, admin, seen, you
 from ncclcheck.reports.subjects.nccl import lan
 
@@ -35,6 +36,28 @@ def explained(cluster: Cluster, found: Finding) -> Finding:
             you("Leave the node out until then.", f"#SBATCH --exclude={quote(node)}"),
         ],
     )
+
+
+def stand_ins(cluster: Cluster, links: list[lan.Link]) -> dict[str, str]:
+    """Nodes that chose another interface since the one in the others' subnet has no link: node and that interface.
+
+    It is to be brought back, and no reason for any node to go elsewhere.
+    """
+    found: dict[str, str] = {}
+    nodes = {node.name: node for node in cluster.nodes}
+    for link in links:
+        chosen = [ipaddress.ip_address(one.address) for one in links if one.node != link.node]
+        if any(address in link.network for address in chosen):
+            continue
+        for one in away(nodes[link.node]):
+            if any(address in network for _, network in lan.global_networks(one) for address in chosen):
+                found.setdefault(link.node, one.name)
+    return found
+
+
+def away(node: Node) -> list[Interface]:
+    """Interfaces that are down, or have no link."""
+    return [one for one in lan.interfaces(node) if False in (one.up, one.running) and one.kind != "loopback"]
 
 
 def _lost(cluster: Cluster, node: str) -> LinkEvents | None:

@@ -65,7 +65,7 @@ def findings(found: Reached, all_kept: Sequence[Kept], links: Mapping[str, lan.L
 
 
 _HOW: Mapping[KeptBy, str] = {
-    "route": "a UDP socket, by which nothing is sent, gets no way to it either",
+    "route": "a UDP socket, by which nothing is sent, gets no route to it either",
     "filter": "the kernel here never got the packet to its interface (TCP_INFO), or forbade the call",
     "resources": "the kernel here had nothing left to send it from",
 }
@@ -83,7 +83,7 @@ class Cause:
 def by_route(node: Node, address: str, link: lan.Link | None = None) -> Cause:
     """The rule, else the route, that refuses this address."""
     peer = ipaddress.ip_address(address.partition("%")[0])
-    see = you("See what the kernel says of the way.", f"ip route get {quote(str(peer))}   # on {quote(node.name)}")
+    see = you("See which route the kernel takes.", f"ip route get {quote(str(peer))}   # on {quote(node.name)}")
     own = ipaddress.ip_address(link.address) if link else None
     if rule := next((one for one in value_or(at(node, "network.rules"), []) if _refuses(one, peer, own)), None):
         line = f"{rule.selector} {rule.action}"
@@ -104,7 +104,7 @@ def by_route(node: Node, address: str, link: lan.Link | None = None) -> Cause:
                    f"ip{' -6' if peer.version == 6 else ''} route del {_quoted(_line(route))}"), see),
         )  # fmt: skip
     return Cause(
-        "its routes and policy rules give no way there",
+        "its routes and policy rules give no route there",
         (),
         (see, admin("Look for a rule or route that refuses it.", "ip rule show", "ip route show table all")),
     )

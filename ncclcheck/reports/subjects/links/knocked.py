@@ -102,7 +102,7 @@ def findings(cluster: Cluster) -> Iterator[Finding]:
                 Where(node=one.by, peer=silence.node),
                 f"{one.by} gets no answer from {silence.node} ({one.address}) any more, and {fold_names(reach)} "
                 f"still does: the way {one.by} - {silence.node} was lost during the run",
-                why="A job waits on such a way without a word, until a time-out.",
+                why="A job waits on such a path silently until a timeout.",
                 owner="site",
                 evidence=[tried(each) for each in silence.knocks],
                 fix=[

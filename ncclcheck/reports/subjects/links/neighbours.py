@@ -15,9 +15,7 @@ from ncclcheck.reports.subjects.links.reached import Pair, Reached
 from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.text.fold import fold_names
 
-_WHY = (
-    "What is sent to this address goes to another machine, or to none; ranks wait for each other without a word."
-)
+_WHY = "Packets to this address go to another machine, or to none; ranks wait for each other silently."
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ _FAMILIES = (
     _family(
         r"__nvJitLink|libnvJitLink|undefined symbol: (?:__cu|cu(?:sparse|blas|solver|fft)|_?_?nv)",
         "Two releases of CUDA's libraries meet: one from pip beside torch, another one from LD_LIBRARY_PATH.",
-        you("Confirm: what stands in the way.", "echo $LD_LIBRARY_PATH", _PACKAGES),
+        you("Confirm: what already exists there.", "echo $LD_LIBRARY_PATH", _PACKAGES),
         you("Let torch find its own.", "unset LD_LIBRARY_PATH"),
         you("Or install torch anew with all that it wants.", "python -m pip install --force-reinstall torch"),
     ),
@@ -122,7 +122,7 @@ _FAMILIES = (
         r"|Cannot (?:find the requested files|connect to host)|ProxyError|ConnectTimeout|ReadTimeout.{0,80}http"
         r"|Network is unreachable",
         "This node does not reach the outside: no route, no proxy, or a certificate of the proxy that Python "
-        "does not know; or the file is not in the cache that it was told to use.",
+        "does not know; or the file is not in the cache that it was configured to use.",
         you("Confirm, on the node that failed.", "curl -sSI https://huggingface.co | head -1",
             "env | grep -iE 'proxy|HF_|SSL'"),
         you("Download it where there is a network, to a folder that all nodes see.",
@@ -282,7 +282,7 @@ _FAMILIES = (
     ),
     _family(
         r"[Ww]eights[ _]only|Unsupported (?:global|class)",
-        "Since torch 2.6 torch.load reads tensors alone, unless it is told that the file may be trusted.",
+        "Since torch 2.6 torch.load reads tensors alone, unless the file is marked as trusted.",
         you("Of a file of your own say so: torch.load(..., weights_only=False); or update the library that loads "
             "it."),
     ),

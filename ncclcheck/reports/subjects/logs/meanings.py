@@ -55,9 +55,9 @@ CONTEXT = frozenset(
 
 HARMLESS = {
     "no-plugin": "no external plugin is there, and NCCL uses its own; bad only where the site needs one (EFA)",
-    "gdrcopy": "an optional library for small copies; NCCL goes on without it",
-    "no-verbs": "there is no libibverbs, and NCCL goes on over sockets; bad only where the host has RDMA cards",
-    "no-libmlx5": "an optional library of Mellanox cards; NCCL goes on without it",
+    "gdrcopy": "an optional library for small copies; NCCL continues without it",
+    "no-verbs": "there is no libibverbs, and NCCL uses sockets; a problem only where the host has HCAs",
+    "no-libmlx5": "an optional library for Mellanox cards; NCCL continues without it",
     "speed-not-told": "a virtual interface has no speed; NCCL assumes one",
     "virtual-network-card": "a virtual interface (bond) has no place on the PCI bus; NCCL assumes the first CPU",
     "no-nvls": "NVLink SHARP needs NVSwitches of the third generation; NCCL takes rings and trees",
@@ -66,7 +66,7 @@ HARMLESS = {
     "omp-threads": "torchrun's default; raise OMP_NUM_THREADS where the CPU prepares data slowly",
     "not-destroyed": "at the normal end of a program nothing is lost; call dist.destroy_process_group() last",
     "hostname-not-found": "the address of a peer has no name in the DNS; torch uses the address",
-    "collnet-given-up": "NCCL goes on without SHARP (CollNet), by rings and trees",
+    "collnet-given-up": "NCCL continues without SHARP (CollNet), with rings and trees",
     "connect-retried": "ranks start at different times, and NCCL dials again; bad only where the last try fails",
     "rccl-numa-balancing": "speed may vary; kernel.numa_balancing=0 steadies it (RCCL says it on sound hosts too)",
     "rccl-fine-grain": "RCCL asks for it on hosts whose GPUs share memory over PCIe; it costs speed at most",

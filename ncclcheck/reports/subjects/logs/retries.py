@@ -43,9 +43,9 @@ def gid_reason(logs: Logs, event: LogEvent) -> str:
     if index is not None:
         return "" if index == _USUAL else f"NCCL_IB_GID_INDEX={index} names it"
     if known is not None:
-        return "" if known >= AUTOMATIC_GID else "NCCL before 2.21 takes index 0 unless told"
+        return "" if known >= AUTOMATIC_GID else "NCCL before 2.21 takes index 0 unless set"
     old = "with error" in event.text
-    return "NCCL of these words (before 2.24) may take index 0 unless told" if old else ""
+    return "NCCL of these words (before 2.24) may take index 0 unless set" if old else ""
 
 
 def meant_off(logs: Logs, event: LogEvent) -> bool:

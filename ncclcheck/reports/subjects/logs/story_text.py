@@ -15,7 +15,7 @@ _END_IS_SHOWN = "LOG007"
 _WITHOUT_CAUSE = {
     "fail": "This job failed; the cause is not in these lines. What would show it is above.",
     "incomplete": "Not all was there to be read, and no failure is sure; see what is unknown above.",
-    "warn": "No failure is told; see what is warned of above.",
+    "warn": "No failure is logged; see the warnings above.",
     "unknown": "No failure is sure; see what is unknown above.",
 }
 
@@ -28,7 +28,7 @@ _NOT_KNOWN = (
     ),
     (
         "LOG007",
-        "Not known: no failure is told, and these lines do not show that the job ended or went on (LOG007).",
+        "Not known: no failure is logged, and the log does not show that the job ended or made progress (LOG007).",
     ),
 )
 
@@ -78,7 +78,7 @@ def decision(document: Document) -> str:
     if document.state in _WITHOUT_CAUSE:
         return _WITHOUT_CAUSE[document.state]
     if any(one.code == _INTERRUPTED and one.state is State.NOTE for one in document.verdicts):
-        return "No failure is told: somebody ended the job with Ctrl-C (LOG006)."
+        return "No failure is logged: somebody ended the job with Ctrl-C (LOG006)."
     if _went_on(document):
         return "No failure so far: the job went on to the end of these lines."
     return "Healthy: nothing in these logs tells of a failure."

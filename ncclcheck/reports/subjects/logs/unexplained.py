@@ -118,7 +118,7 @@ _BEHIND = tuple(
          "NCCL did not find what it needs of the machine (topology, GPUs, network), or two builds of NCCL met",
          "NCCL's warning says what it missed", "export NCCL_DEBUG=INFO"),
         (r"ncclInvalid\w+|invalid (?:usage|argument)",
-         "the program called NCCL in a way that it refuses: two ranks on one GPU, different arguments",
+         "the program called NCCL with arguments that it rejects: two ranks on one GPU, different arguments",
          "NCCL's warning names the argument", "export NCCL_DEBUG=INFO"),
         (r"ncclRemoteError|remote process|Connection (?:closed|reset)|Broken pipe",
          "another rank ended first, and these lines follow from its end",

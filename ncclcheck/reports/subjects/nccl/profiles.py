@@ -1,4 +1,4 @@
-"""Clouds and makes of machines: what their own profiles set, and may therefore stay; told by facts alone."""
+"""Clouds and makes of machines: what their own profiles set, and may therefore stay; reported by facts alone."""
 
 from __future__ import annotations
 

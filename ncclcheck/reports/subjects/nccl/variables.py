@@ -139,7 +139,7 @@ def parse_int(text: str) -> Parsed:
         return Parsed(None)
     found = _INTEGER.match(text)
     if found is None:
-        return Parsed(0, "is no number, so it means 0")
+        return Parsed(0, "is not a number, so it means 0")
     digits = found[2]
     if len(digits) > 40:
         return Parsed(None, "is too large and is replaced by the default")
@@ -248,7 +248,7 @@ def _parse_torch(known: Known, text: str) -> Parsed:
     if known.type == "torch_int":
         found = re.match(r"\s*([+-]?)0*(\d{1,10})(?!\d)", text, re.ASCII)
         value = int(found[1] + found[2]) if found else 2**31
-        ends = Parsed(None, "is no number that torch takes: it raises an exception", raises=True)
+        ends = Parsed(None, "is not a number that torch accepts: it raises an exception", raises=True)
         return Parsed(value) if -(2**31) <= value < 2**31 else ends
     if text.lower() in _TRUE | _FALSE:
         return Parsed(int(text.lower() in _TRUE))

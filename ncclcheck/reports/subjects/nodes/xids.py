@@ -36,7 +36,7 @@ LESSER = {
     63: "a bad row or page of memory was marked, and is replaced at the next reset",
     92: "many corrected memory errors",
     94: "a memory error that was contained: it ended one program",
-    156: "a part of the GPU was taken out of use, and is left out after a reset",
+    156: "a part of the GPU was disabled, and stays excluded after a reset",
     157: "a part of the GPU could not be taken out of use",
     171: "more of an error of two bits: which memory",
     172: "more of an error of two bits: which memory",

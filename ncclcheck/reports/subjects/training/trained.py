@@ -43,7 +43,7 @@ def missed(reason: str, remedy: Remedy) -> Finding:
     return unknown(
         Where(),
         f"this was not checked: {reason}",
-        why="What was not seen is neither well nor broken.",
+        why="Not observed, so neither healthy nor faulty.",
         owner="job",
         fix=[remedy],
     )
@@ -54,6 +54,15 @@ def builtin(cluster: Cluster) -> bool:
     smoke = cluster.measurements.smoke
     setup = smoke.setup if smoke else None
     return setup is not None and setup.model in BUILTIN and setup.data in BUILTIN
+
+
+def steps_itself(cluster: Cluster) -> bool:
+    """Whether the user gave a step of their own, which need not use the given loss."""
+    smoke = cluster.measurements.smoke
+    checks = smoke.checks if smoke else None
+    if checks is None:
+        return False
+    return checks.own_step is not None or any(one.check == "own_step" for one in checks.unchecked)
 
 
 def strategy(cluster: Cluster) -> str:

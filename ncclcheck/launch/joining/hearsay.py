@@ -1,0 +1,135 @@
+"""What a node tells of its way to node rank 0: somebody's words, until every part of it has its form.
+
+Addresses, names and numbers of it come into sentences and commands of the report on node rank 0.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable
+
+from ncclcheck.probes.facts import Hop, Meeting, NameServer, Resolver, Way, replace
+
+_MOST = 64  # of anything: a name has a few addresses, a host a few ways
+_MOST_WORDS = 128
+_LONGEST_S = 86400.0
+_PORT = re.compile(r"[1-9]\d{0,4}")
+_NO_NAME = re.compile(r"[^A-Za-z0-9._-]")  # what no host name, pod or Slurm node has
+_NO_DEVICE = re.compile(r"[^A-Za-z0-9_.:@+-]")
+# ipaddress takes any text for the scope of fe80::1%SCOPE.
+_SCOPED = re.compile(r"[0-9A-Fa-f:.]+(?:%[A-Za-z0-9_.@+-]{1,15})?")
+
+
+def printable(text: str) -> str:
+    """Words of somebody else, none of which steers a terminal."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:_MOST_WORDS])
+
+
+def name_of_node(text: str) -> str:
+    """A name that may stand in a command."""
+    return _NO_NAME.sub("_", text[:64]).lstrip("-") or "unnamed"
+
+
+def sound(said: Meeting) -> Meeting:
+    """The same, of addresses that are some and words that may be printed. Raises ValueError for what no node says.
+
+    Nothing of it is tried or run; rules judge it as they judge the node's other facts.
+    """
+    if said.resolver and said.resolver.name != said.endpoint.rpartition(":")[0]:
+        raise ValueError("another name was asked for than that of the endpoint")
+    return replace(
+        said,
+        endpoint=_endpoint(said.endpoint),
+        told_by=printable(said.told_by),
+        detail=printable(said.detail),
+        addresses=_addresses(said.addresses),
+        sources=[one and _address(one) for one in said.sources[:_MOST]],
+        neighbours={
+            _address(one): replace(entry, mac=printable(entry.mac), interface=_device(entry.interface))
+            for one, entry in [*said.neighbours.items()][:_MOST]
+        },
+        arrivals=[],
+        seconds=_seconds(said.seconds),
+        ways=[_way(one) for one in said.ways[:_MOST]],
+        resolver=said.resolver and _resolver(said.resolver),
+        elsewhere=_addresses(said.elsewhere),
+    )
+
+
+def _endpoint(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not _PORT.fullmatch(port) or int(port) > 65535:
+        raise ValueError("an endpoint without a port")
+    if host.startswith("["):
+        _address(host[1:-1])
+    elif not host or len(host) > 253 or host.startswith("-") or _NO_NAME.search(host):
+        raise ValueError("an endpoint that is none")
+    return text
+
+
+def _address(text: str) -> str:
+    if not _SCOPED.fullmatch(text):
+        raise ValueError("it does not appear to be an address")
+    ipaddress.ip_address(text)
+    return text
+
+
+def _addresses(some: Iterable[str]) -> list[str]:
+    return [_address(one) for one in [*some][:_MOST]]
+
+
+def _way(way: Way) -> Way:
+    if way.destination:
+        ipaddress.ip_network(way.destination, strict=False)
+        _address(way.destination.partition("/")[0])
+    return replace(
+        way,
+        address=_address(way.address),
+        error=printable(way.error),
+        source=way.source and _address(way.source),
+        table=_NO_NAME.sub("_", way.table[:32]).lstrip("-"),
+        hops=[_hop(one) for one in way.hops[:_MOST]],
+        routers=_addresses(way.routers),
+    )
+
+
+def _hop(hop: Hop) -> Hop:
+    return replace(hop, interface=_device(hop.interface), address=_address(hop.address))
+
+
+def _device(name: str) -> str:
+    return _NO_DEVICE.sub("_", name[:15]).lstrip("-")
+
+
+def _resolver(told: Resolver) -> Resolver:
+    """Files of that node say what somebody wrote into them: what is no address is left out."""
+    return replace(
+        told,
+        name=name_of_node(told.name),
+        seconds=_seconds(told.seconds),
+        files=_those_that_are(told.files),
+        beside=[name_of_node(one) for one in told.beside[:_MOST]],
+        servers=[_server(one) for one in told.servers[:_MOST] if _those_that_are([one.address])],
+        known={
+            one: [name_of_node(name) for name in told.known[one][:_MOST]] for one in _those_that_are(told.known)
+        },
+    )
+
+
+def _server(told: NameServer) -> NameServer:
+    return replace(told, answers=_those_that_are(told.answers))
+
+
+def _those_that_are(some: Iterable[str]) -> list[str]:
+    found = []
+    for one in [*some][:_MOST]:
+        try:
+            found.append(_address(one))
+        except ValueError:
+            continue
+    return found
+
+
+def _seconds(number: float) -> float:
+    return min(max(number, 0.0), _LONGEST_S)

@@ -1,0 +1,81 @@
+"""What a training script says, read as text: its calls, and under which conditions they stand."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct, field
+
+from ncclcheck.probes.facts.guard.bounds import Count
+
+# rank: holds on some ranks only. group: asks whether there are several ranks at all. main: `__name__`.
+GuardKind = Literal["rank", "group", "main", "other"]
+# rest: what follows an `if` that leaves (return, continue, break, exit); it stands there where the `if` does not
+# hold.
+Branch = Literal["if", "else", "rest"]
+
+
+class Guard(Struct, frozen=True, kw_only=True):
+    """A condition under which a call stands. line: where it is written; two guards of one line are one `if`."""
+
+    kind: GuardKind
+    branch: Branch
+    text: str
+    line: Count
+
+
+class Loop(Struct, frozen=True, kw_only=True):
+    """A loop around a call: `for TARGET in OVER`; a `while` has only `over`."""
+
+    line: Count
+    target: str = ""
+    over: str = ""
+
+
+class Call(Struct, frozen=True, kw_only=True):
+    """A call, or `os.environ[...]` (`os.environ.get`, `os.environ.set`).
+
+    name: by what it was imported as ("torch.distributed.barrier"), FILE:FUNCTION of the script's own, ".item" for
+    a method of what is not known. on: what a method is called on. target: the variable that holds the result.
+    arguments: as written, by position ("0") or keyword; "*" where more are given in a list. by_rank: arguments
+    that are others on each rank. first, last: lines of the statement.
+    """
+
+    name: str
+    file: str
+    line: Count
+    first: Count = 0
+    last: Count = 0
+    on: str = ""
+    target: str = ""
+    function: str = ""
+    arguments: dict[str, str] = field(default_factory=dict)
+    by_rank: list[str] = field(default_factory=list)
+    guards: list[Guard] = field(default_factory=list)
+    loops: list[Loop] = field(default_factory=list)
+
+    @property
+    def place(self) -> str:
+        """FILE:LINE."""
+        return f"{self.file}:{self.line}"
+
+
+class ScriptFile(Struct, frozen=True, kw_only=True):
+    """One file. problem: why it was not read. lines: those around calls that are looked at, by number.
+
+    words: names and short strings in it. modules: what it imports.
+    """
+
+    name: str
+    problem: str = ""
+    lines: dict[str, str] = field(default_factory=dict)
+    words: list[str] = field(default_factory=list)
+    modules: list[str] = field(default_factory=list)
+
+
+class Script(Struct, frozen=True, kw_only=True, dict=True):  # its __dict__: what reports derive from it
+    """A script, what it imports from its own folder, and the arguments that it is started with."""
+
+    files: list[ScriptFile] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    arguments: list[str] = field(default_factory=list)

@@ -1,0 +1,1 @@
+"""Processes of jobs that run now, seen from outside."""

@@ -1,0 +1,421 @@
+"""Two looks at all processes of distributed jobs on this host, by /proc alone: `python3 look.py SECONDS` -> JSON.
+
+This one file is streamed to `python3 -` beside a rank, wherever that runs: standard library only, Python 3.6.
+Nothing is sent to the job; with `stacks`, py-spy, where it is installed, reads some of its processes.
+"""
+
+import json
+import os
+import platform
+import re
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import time
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+MOST_PROCESSES = 4096  # of jobs, their helpers among them; a node has 8 to 16 ranks, each with tens of workers
+_MOST_UNSEEN = 32
+_MOST_STACKS = 8  # processes; py-spy took 0.3 s for each
+_STACK_LINES = 12
+_PYSPY_S = 5
+_TICKS = float(os.sysconf("SC_CLK_TCK"))
+_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _TCP_INFO, _DONE = 4, 20, 2, 3
+_READ = {"x86_64": "0", "aarch64": "63"}.get(platform.machine())
+_CLOSE_WAIT = 8
+# Variables that tell rank and size, of the first pair that is there. torchrun, mpirun (Open MPI), MPICH, srun.
+_NAMES = (
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+)
+_LOCALS = (("LOCAL_RANK", "LOCAL_WORLD_SIZE"), ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"))
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_LAUNCHERS = ("torchrun", "torch.distributed", "slurmstepd", "mpirun", "orted", "prted", "raylet", "accelerate")
+_LIBRARIES = (("nccl", "libnccl"), ("rccl", "librccl"), ("torch", "libtorch_cpu"), ("cuda", "libcuda.so"))
+
+Raw = Dict[str, Any]
+
+
+class Proc:
+    """Files of /proc below a root; what cannot be read is empty."""
+
+    def __init__(self, root: str = "/") -> None:
+        self.root = os.path.join(root, "proc")
+        self.live = root == "/"
+
+    def text(self, *parts: str) -> str:
+        """At most a mebibyte of one file."""
+        try:
+            with open(os.path.join(self.root, *parts), "rb") as file:
+                return file.read(2**20).decode(errors="replace")
+        except (OSError, ValueError):
+            return ""
+
+    def names(self, *parts: str) -> List[str]:
+        """The names in a directory."""
+        try:
+            return os.listdir(os.path.join(self.root, *parts))
+        except OSError:
+            return []
+
+    def link(self, *parts: str) -> str:
+        """Where a link leads, without going there: what is behind may not answer."""
+        try:
+            return os.readlink(os.path.join(self.root, *parts))
+        except OSError:
+            return ""
+
+
+def look(seconds: float, proc: Proc, stacks: bool) -> Raw:
+    """Everything that two looks show of this host."""
+    found, unseen = find(proc)
+    begun, first = time.time(), snapshot(proc, found)
+    time.sleep(seconds)
+    last = snapshot(proc, found)
+    passed = max(time.time() - begun, 1e-3)
+    told = [compared(one, first[one["pid"]], last[one["pid"]], passed) for one in found]
+    if stacks:
+        add_stacks([one for one in told if not one["helper"]])
+    return {"host": socket.gethostname(), "seconds": passed, "processes": told, "unseen": unseen}
+
+
+def find(proc: Proc) -> Tuple[List[Raw], List[Raw]]:
+    """Processes with a rank, and those of Python that could be ones and may not be read."""
+    found: List[Raw] = []
+    unseen: List[Raw] = []
+    own = ours(proc)
+    for name in sorted((one for one in proc.names() if one.isdigit() and one not in own), key=int):
+        command = proc.text(name, "cmdline").replace("\0", " ").strip()
+        environ = proc.text(name, "environ")
+        if environ:
+            one = member(proc, name, command, environ)
+            if one and len(found) < MOST_PROCESSES:
+                found.append(one)
+        elif is_hidden(proc, name, command) and len(unseen) < _MOST_UNSEEN:
+            user = number(status(proc, name).get("Uid"))
+            unseen.append({"pid": int(name), "command": command[:80], "user": user})
+    choose(found)
+    return found, unseen
+
+
+def is_hidden(proc: Proc, pid: str, command: str) -> bool:
+    """Whether it is a process of Python that may not be looked into."""
+    python = re.search(r"python|pt_main", command.partition(" ")[0])
+    return bool(python and proc.names(pid) and not proc.names(pid, "fd"))
+
+
+def ours(proc: Proc) -> List[str]:
+    """This process and those that it comes from: a shell in a container has the variables of its ranks too."""
+    pids = [str(os.getpid())] if proc.live else []
+    while pids and pids[-1] not in ("", "0", "1") and len(pids) < 64:
+        pids.append(fields(proc.text(pids[-1], "stat"))[1])
+    return pids
+
+
+def member(proc: Proc, pid: str, command: str, environ: str) -> Optional[Raw]:
+    """What a process tells of its place in a job, where it has one."""
+    env = dict(line.partition("=")[::2] for line in environ.split("\0"))
+    names, locals_ = pair(env, _NAMES), pair(env, _LOCALS)
+    if names is None:
+        return None
+    libraries = mapped(proc, pid)
+    if names[0] == "SLURM_PROCID" and not libraries:
+        return None  # any task of Slurm has one
+    address, port = env.get("MASTER_ADDR", ""), env.get("MASTER_PORT", "")
+    step = "Slurm step {}.{}".format(env.get("SLURM_JOB_ID", ""), env.get("SLURM_STEP_ID", ""))
+    rank, world = int(env[names[0]]), int(env[names[1]])
+    expected = [rank - int(env[locals_[0]]), int(env[locals_[1]])] if locals_ else []
+    return {
+        "host": socket.gethostname() if proc.live else "",
+        "pid": int(pid),
+        "parent": int(fields(proc.text(pid, "stat"))[1] or 0),
+        "rank": rank,
+        "world": world,
+        "expected": [0, world] if address in _LOOPBACK else expected,
+        "job": "{}:{}".format(address, port) if address else step if "SLURM_JOB_ID" in env else names[0],
+        "port": int(port) if port.isdigit() else 0,
+        "launcher": launcher(proc, pid),
+        "command": command[:200],
+        "libraries": libraries,
+        "dumps": env.get("TORCH_FR_DUMP_TEMP_FILE") or env.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE") or "",
+        "age_s": age(proc, pid),
+        "helper": False,
+    }
+
+
+def pair(env: Dict[str, str], known: Tuple[Tuple[str, str], ...]) -> Optional[Tuple[str, str]]:
+    """The first two variables that both hold a number."""
+    return next((two for two in known if all(re.match(r"\d{1,9}$", env.get(one, "")) for one in two)), None)
+
+
+def mapped(proc: Proc, pid: str) -> List[str]:
+    """The libraries of interest that it has mapped."""
+    maps = proc.text(pid, "maps")
+    return [name for name, file in _LIBRARIES if file in maps]
+
+
+def launcher(proc: Proc, pid: str) -> str:
+    """The first ancestor that starts ranks."""
+    for _ in range(16):
+        pid = fields(proc.text(pid, "stat"))[1]
+        if pid in ("", "0", "1"):
+            return ""
+        command = proc.text(pid, "cmdline")
+        known = next((name for name in _LAUNCHERS if name in command), "")
+        if known:
+            return "torchrun" if known == "torch.distributed" else known
+    return ""
+
+
+def choose(found: List[Raw]) -> None:
+    """Of the processes that have one rank its own is the topmost that uses torch or NCCL; the others help it."""
+    ranks: Dict[Any, List[Raw]] = {}
+    for one in found:
+        ranks.setdefault((one["job"], one["rank"]), []).append(one)
+    for same in ranks.values():
+        using = [one for one in same if one["libraries"]] or same
+        pids = {one["pid"] for one in using}
+        top = min(using, key=lambda one: (one["parent"] in pids, one["pid"]))
+        for one in same:
+            one["helper"] = one is not top
+
+
+def fields(stat: str) -> List[str]:
+    """The fields of /proc/PID/stat from the state on; the name before it may hold anything."""
+    return (stat.rpartition(")")[2].split() + [""] * 50)[:50]
+
+
+def status(proc: Proc, pid: str) -> Dict[str, str]:
+    """/proc/PID/status."""
+    return {
+        key: value.strip()
+        for key, _, value in (line.partition(":") for line in proc.text(pid, "status").splitlines())
+    }
+
+
+def age(proc: Proc, pid: str) -> float:
+    """Seconds since it was started."""
+    up, begun = proc.text("uptime").split(), fields(proc.text(pid, "stat"))[19]
+    return max(0.0, float(up[0]) - int(begun) / _TICKS) if up and begun else 0.0
+
+
+def number(text: Optional[str]) -> int:
+    """The first number in a text, or 0."""
+    held = re.search(r"\d+", text or "")
+    return int(held.group()) if held else 0
+
+
+def snapshot(proc: Proc, found: List[Raw]) -> Dict[int, Raw]:
+    """One look at each process."""
+    tables: Dict[str, Dict[int, Raw]] = {}
+    return {one["pid"]: glance(proc, one, tables) for one in found}
+
+
+def glance(proc: Proc, one: Raw, tables: Dict[str, Dict[int, Raw]]) -> Raw:
+    """One look at one process."""
+    pid = str(one["pid"])
+    stat, told = fields(proc.text(pid, "stat")), status(proc, pid)
+    io = dict(line.partition(":")[::2] for line in proc.text(pid, "io").splitlines())
+    calls = proc.text(pid, "task", pid, "syscall").split()
+    threads = {tid: fields(proc.text(pid, "task", tid, "stat")) for tid in proc.names(pid, "task")}
+    return {
+        "state": stat[0] or "gone",
+        "start": stat[19],
+        "wchan": proc.text(pid, "task", pid, "wchan").strip("0\n"),
+        "file": file_of(proc, pid, calls),
+        "ticks": number(stat[11]) + number(stat[12]),
+        "threads": {tid: number(one[11]) + number(one[12]) for tid, one in threads.items()},
+        "stuck": sorted(
+            proc.text(pid, "task", tid, "wchan").strip("0\n") for tid, one in threads.items() if one[0] == "D"
+        ),
+        "faults": number(stat[9]),
+        "swap": number(told.get("VmSwap")) * 1024,
+        "read": number(io.get("rchar")),
+        "written": number(io.get("wchar")),
+        "waited_ns": number((proc.text(pid, "schedstat") + " 0 0").split()[1]),
+        "throttled_us": throttled(proc, pid),
+        "sockets": sockets(proc, pid, one["port"], tables),
+    }
+
+
+def file_of(proc: Proc, pid: str, calls: List[str]) -> str:
+    """The file that the main thread reads at this moment, where the kernel tells."""
+    if len(calls) < 2 or calls[0] != _READ:
+        return ""
+    path = proc.link(pid, "fd", str(int(calls[1], 16)))
+    return path if path.startswith("/") else ""
+
+
+def throttled(proc: Proc, pid: str) -> int:
+    """Microseconds for which its cgroup was held back by a limit of CPU."""
+    for line in proc.text(pid, "cgroup").splitlines():
+        _, kinds, path = (line + "::").split(":", 2)
+        path = path[:-2]
+        folders = ["/sys/fs/cgroup"] if not kinds else ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"]
+        if kinds and "cpu" not in kinds.split(","):
+            continue
+        for folder in folders:
+            text = proc.text("..", folder.lstrip("/"), path.lstrip("/"), "cpu.stat")
+            held = re.search(r"throttled_(usec|time) (\d+)", text)
+            if held:
+                return int(held.group(2)) // (1 if held.group(1) == "usec" else 1000)
+    return 0
+
+
+def sockets(proc: Proc, pid: str, store: int, tables: Dict[str, Dict[int, Raw]]) -> List[Raw]:
+    """Its established connections but those to the store, which beat whether the job moves or not."""
+    links = (proc.link(pid, "fd", name) for name in proc.names(pid, "fd"))
+    inodes = {int(one[8:-1]) for one in links if one.startswith("socket:[")}
+    if not inodes:
+        return []
+    space = proc.link(pid, "ns", "net")
+    if space not in tables:
+        own = proc.live and space == proc.link("self", "ns", "net")
+        tables[space] = (diagnosed() if own else {}) or listed(proc, pid)
+    held = [(inode, tables[space][inode]) for inode in inodes if inode in tables[space]]
+    return [dict(one, inode=inode) for inode, one in held if store not in (one["from"], one["to"])]
+
+
+def listed(proc: Proc, pid: str) -> Dict[int, Raw]:
+    """Inode -> a connection, by /proc/PID/net: queues, and no counts."""
+    table = {}
+    for name in ("tcp", "tcp6"):
+        for line in proc.text(pid, "net", name).splitlines()[1:]:
+            row = line.split()
+            if len(row) > 9 and row[3] in ("01", "08"):
+                out, back = row[4].split(":")
+                table[int(row[9])] = {
+                    "state": int(row[3], 16),
+                    "from": int(row[1].rpartition(":")[2], 16),
+                    "to": int(row[2].rpartition(":")[2], 16),
+                    "unsent": int(out, 16),
+                    "unread": int(back, 16),
+                    "moved": None,
+                }
+    return table
+
+
+def diagnosed() -> Dict[int, Raw]:
+    """The same with the bytes that each has moved, by sock_diag(7), which needs no rights."""
+    table: Dict[int, Raw] = {}
+    try:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as link:
+            link.settimeout(2)
+            for family in (socket.AF_INET, socket.AF_INET6):
+                states = 1 << 1 | 1 << _CLOSE_WAIT
+                asked = struct.pack("=BBBBI48x", family, socket.IPPROTO_TCP, 1 << (_TCP_INFO - 1), 0, states)
+                link.send(struct.pack("=IHHII", 16 + len(asked), _SOCK_DIAG_BY_FAMILY, 0x301, 0, 0) + asked)
+                for message in messages(link):
+                    inode, one = connection(message)
+                    table[inode] = one
+    except (OSError, struct.error):
+        return {}
+    return table
+
+
+def messages(link: socket.socket) -> Iterator[bytes]:
+    """The bodies of one netlink dump."""
+    while True:
+        data = link.recv(2**18)
+        at = 0
+        while at + 16 <= len(data):
+            length, kind = struct.unpack_from("=IH", data, at)
+            if kind != _SOCK_DIAG_BY_FAMILY or length < 16:
+                return  # its end, or an error
+            yield data[at + 16 : at + length]
+            at += (length + 3) & ~3
+
+
+def connection(message: bytes) -> Tuple[int, Raw]:
+    """struct inet_diag_msg and, of its attributes, struct tcp_info: bytes acknowledged and received."""
+    state, (source, target) = message[1], struct.unpack_from(">HH", message, 4)
+    unread, unsent, _, inode = struct.unpack_from("=IIII", message, 56)
+    moved, at = None, 72
+    while at + 4 <= len(message):
+        length, kind = struct.unpack_from("=HH", message, at)
+        if length < 4:
+            break
+        if kind == _TCP_INFO and length >= 4 + 136:
+            moved = sum(struct.unpack_from("=QQ", message, at + 4 + 120))
+        at += (length + 3) & ~3
+    return inode, {
+        "state": state,
+        "from": source,
+        "to": target,
+        "unsent": unsent,
+        "unread": unread,
+        "moved": moved,
+    }
+
+
+def compared(one: Raw, first: Raw, last: Raw, seconds: float) -> Raw:
+    """What changed between two looks. A pid that another process has by now is gone."""
+    if last["start"] != first["start"]:
+        last = dict(last, state="gone")
+    before = {s["inode"]: s["moved"] for s in first["sockets"]}
+    moved = [
+        s["moved"] - before[s["inode"]]
+        for s in last["sockets"]
+        if s["moved"] is not None and before.get(s["inode"]) is not None
+    ]
+    shares = [
+        (ticks - first["threads"].get(tid, ticks)) / _TICKS / seconds for tid, ticks in last["threads"].items()
+    ]
+    told = {key: one[key] for key in one if key != "port"}
+    told.update(
+        was=first["state"],
+        state=last["state"],
+        was_wchan=first["wchan"],
+        wchan=last["wchan"],
+        file=last["file"] if last["file"] == first["file"] else "",
+        stuck=[name for name in last["stuck"] if name in first["stuck"]],
+        cpu=round(max(0, last["ticks"] - first["ticks"]) / _TICKS / seconds, 3),
+        threads=len(last["threads"]),
+        running=sum(share > 0.5 for share in shares),
+        faults=max(0, last["faults"] - first["faults"]),
+        swap=last["swap"],
+        read=max(0, last["read"] - first["read"]),
+        written=max(0, last["written"] - first["written"]),
+        waited=round(max(0, last["waited_ns"] - first["waited_ns"]) / 1e9 / seconds, 3),
+        throttled=round(max(0, last["throttled_us"] - first["throttled_us"]) / 1e6 / seconds, 3),
+        sockets=len(last["sockets"]),
+        closed=sum(s["state"] == _CLOSE_WAIT for s in last["sockets"]),
+        unsent=sum(s["unsent"] for s in last["sockets"]),
+        unread=sum(s["unread"] for s in last["sockets"]),
+        moved=sum(moved) if moved or not last["sockets"] else None,
+        stack=[],
+    )
+    return told
+
+
+def add_stacks(ranks: List[Raw]) -> None:
+    """By py-spy: those that do what few do, and one of each kind."""
+    tool = shutil.which("py-spy")
+    kinds: Dict[Any, List[Raw]] = {}
+    for one in ranks:
+        kinds.setdefault((one["job"], one["state"], one["wchan"], one["cpu"] > 0.5), []).append(one)
+    alike = len(kinds) == len({one["job"] for one in ranks})  # nobody stands out: the difference is in the stacks
+    asked = [one for same in sorted(kinds.values(), key=len) for one in (same if alike else same[:2])]
+    for one in asked[:_MOST_STACKS] if tool else []:
+        try:
+            argv = [str(tool), "dump", "--nonblocking", "--pid", str(one["pid"])]
+            said = subprocess.run(
+                argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=_PYSPY_S, check=False
+            ).stdout
+        except (OSError, subprocess.SubprocessError):
+            continue
+        one["stack"] = main_thread(said.decode(errors="replace"))
+
+
+def main_thread(said: str) -> List[str]:
+    """The frames of the main thread, the innermost first."""
+    block = said.partition('"MainThread"')[2].partition("\nThread")[0]
+    return [line.strip()[:200] for line in block.splitlines()[1:] if line.startswith("    ")][:_STACK_LINES]
+
+
+if __name__ == "__main__":
+    print(json.dumps(look(float(sys.argv[1]), Proc(), "stacks" in sys.argv[2:])))

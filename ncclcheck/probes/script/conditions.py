@@ -1,0 +1,124 @@
+"""Does a condition hold on some ranks only?"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection
+
+from ncclcheck.probes.facts.script import GuardKind
+
+# rank, args.local_rank, ddp_rank, get_rank(), os.environ["RANK"], $SLURM_PROCID
+_RANK = re.compile(
+    r"(?:global|local|world|ddp|dist|node|my|data_parallel|dp|g|l|mpi)?_?rank(?:_?id)?|get_(?:global_|local_|world_)?rank"
+    r"|SLURM_PROCID|SLURM_LOCALID|process_index|local_process_index",
+    re.IGNORECASE,
+)
+# is_main_process(), master_process, is_rank_zero, rank0
+_FIRST = re.compile(
+    r"_?(?:is|am)_?(?:the_)?(?:main|master|first|root|rank_?zero|rank_?0|global_zero|world_process_zero|primary|chief"
+    r"|(?:local|global|ddp|dist)_(?:main|master|zero|rank_?zero))(?:_?(?:process|rank|proc|node|worker|worker_process))?"
+    r"|(?:main|master|primary)_(?:process|proc|rank)|rank_?(?:zero|0)(?:_only)?",
+    re.IGNORECASE,
+)
+# is_initialized(), args.distributed, world_size > 1, use_ddp
+_GROUP = re.compile(
+    r"(?:is_)?(?:dist|distributed|ddp|torch_distributed|multi_?gpu|multi_?process\w*|parallel)"
+    r"|(?:is_|use_|using_|has_|enable_|run_)*(?:dist|distributed|ddp|multi_gpu)\w*|is_(?:initialized|available)"
+    r"|get_world_size|(?:ddp_)?world_size|num_(?:gpus|processes|nodes)|n_?gpus?|ngpus_per_node|WORLD_SIZE|device_count",
+    re.IGNORECASE,
+)
+
+_ONE_RANK = re.compile(
+    r"(?:on_)?(?:rank_?zero|rank_?0|main_process|master|local_main_process)_?(?:only|process)?"
+    r"|on_(?:local_)?main_process|master_only|main_only"
+)
+
+
+def kind(test: ast.expr, ranks: Collection[str]) -> GuardKind:
+    """What a condition depends on. ranks: variables that were given such a condition."""
+    if isinstance(test, ast.Compare) and any(
+        isinstance(one, ast.Name) and one.id == "__name__" for one in _sides(test)
+    ):
+        return "main"
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return kind(test.operand, ranks)
+    if isinstance(test, ast.BoolOp):
+        return _of_several([kind(one, ranks) for one in test.values], isinstance(test.op, ast.And))
+    if isinstance(test, ast.Compare):
+        return _of_comparison(test)
+    if isinstance(test, ast.Call):
+        test = test.func
+    name = _name(test)
+    if name in ranks or _FIRST.fullmatch(name) or _RANK.fullmatch(name):
+        return "rank"
+    return "group" if _GROUP.fullmatch(name) else "other"
+
+
+def _of_several(kinds: list[GuardKind], every: bool) -> GuardKind:
+    """`rank == 0 and ready` differs by rank as soon as it holds anywhere; `rank == 0 or always` need not."""
+    if "rank" in kinds and (every or "other" not in kinds):
+        return "rank"
+    return "group" if set(kinds) == {"group"} else "other"
+
+
+def _of_comparison(test: ast.Compare) -> GuardKind:
+    """With -1 or None the rank says whether there is a group; `rank >= 0` holds on all of them."""
+    names = [name for side in _sides(test) if (name := _named(side))]
+    if any(_RANK.fullmatch(name) for name in names):
+        values = [_value(side) for side in _sides(test)]
+        if None in values or any(isinstance(one, int) and one < 0 for one in values):
+            return "group"
+        if isinstance(test.ops[0], ast.GtE) and values[-1] == 0:
+            return "group"
+        if isinstance(test.ops[0], ast.Lt | ast.LtE) and any(_GROUP.fullmatch(name) for name in names):
+            return "group"
+        return "rank"
+    return "group" if any(_GROUP.fullmatch(name) for name in names) else "other"
+
+
+def _sides(test: ast.Compare) -> list[ast.expr]:
+    return [test.left, *test.comparators]
+
+
+def _value(side: ast.expr) -> object:
+    """A constant; a name where it is none. A list that holds 0 beside -1 is as good as 0."""
+    if isinstance(side, ast.UnaryOp) and isinstance(side.op, ast.USub) and isinstance(side.operand, ast.Constant):
+        number = side.operand.value
+        return -number if isinstance(number, int) else "?"
+    return side.value if isinstance(side, ast.Constant) else "?"
+
+
+def _named(side: ast.expr) -> str:
+    """The name in `rank`, `args.rank`, `get_rank()`, `int(os.environ["RANK"])`, `rank % 8`."""
+    if isinstance(side, ast.BinOp):
+        return _named(side.left)
+    if isinstance(side, ast.Subscript) and isinstance(side.slice, ast.Constant):
+        return str(side.slice.value)
+    if isinstance(side, ast.Call):
+        if _name(side.func) in ("int", "str", "get", "getenv") and side.args:
+            first = side.args[0]
+            return str(first.value) if isinstance(first, ast.Constant) else _named(first)
+        return _name(side.func)
+    return _name(side)
+
+
+def _name(node: ast.expr) -> str:
+    """The last name of a chain."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def of_one_rank(name: str) -> bool:
+    """A decorator by which a function does its work on one rank only."""
+    return bool(_ONE_RANK.fullmatch(name))
+
+
+def by_rank(node: ast.AST, known: Collection[str]) -> bool:
+    """An expression in which a rank stands, or a variable that was made of one."""
+    return any(
+        (name := _name(one)) in known
+        or bool(name and _RANK.fullmatch(name))
+        or (isinstance(one, ast.Constant) and one.value in ("RANK", "LOCAL_RANK", "SLURM_PROCID"))
+        for one in ast.walk(node)
+        if isinstance(one, ast.expr)
+    )

@@ -1,0 +1,136 @@
+"""What names of one file stand for: imports, functions and classes of its own."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ncclcheck.probes.script.sources import Source
+
+_CHAIN = 8  # imports of imports that are followed; a package's __init__ needs two
+
+
+@dataclass
+class Names:
+    """Names of a file. meaning: imported name -> dotted name or FILE:NAME. own: functions and methods ->
+    FILE:NAME.
+
+    built: variable -> class of the script, where it is built by its name. stars: files all names of which it
+    imports.
+    """
+
+    file: str
+    meaning: dict[str, str] = field(default_factory=dict)
+    own: dict[str, str] = field(default_factory=dict)
+    classes: set[str] = field(default_factory=set)
+    built: dict[str, str] = field(default_factory=dict)
+    stars: list[str] = field(default_factory=list)
+
+
+def of_source(source: Source) -> Names:
+    """What the file itself says."""
+    names = Names(source.name)
+    if source.tree is None:
+        return names
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Import):
+            for one in node.names:
+                module = one.name if one.asname else one.name.partition(".")[0]
+                names.meaning[one.asname or module] = _module(source, one.name if one.asname else module)
+        elif isinstance(node, ast.ImportFrom):
+            _from(node, source, names)
+    for statement in source.tree.body:
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+            names.own[statement.name] = f"{source.name}:{statement.name}"
+        elif isinstance(statement, ast.ClassDef):
+            names.classes.add(statement.name)
+            names.own |= _methods(statement, source.name)
+    for node in ast.walk(source.tree):
+        if (
+            isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Call)
+            and isinstance(node.value.func, ast.Name)
+        ):
+            for target in node.targets:
+                names.built[ast.unparse(target)[:80]] = node.value.func.id
+    return names
+
+
+def _methods(statement: ast.ClassDef, file: str) -> dict[str, str]:
+    methods = [one for one in statement.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return {f"{statement.name}.{one.name}": f"{file}:{statement.name}.{one.name}" for one in methods}
+
+
+def _module(source: Source, module: str) -> str:
+    """A module of the script's own is its file."""
+    return f"{source.local[module]}:" if module in source.local else module
+
+
+def _from(node: ast.ImportFrom, source: Source, names: Names) -> None:
+    module = "." * node.level + (node.module or "")
+    for one in node.names:
+        inner = f"{module}{'.' if node.module else ''}{one.name}"
+        if one.name == "*":
+            names.stars += [source.local[module]] if module in source.local else []
+        elif inner in source.local:
+            names.meaning[one.asname or one.name] = f"{source.local[inner]}:"
+        elif module in source.local:
+            names.meaning[one.asname or one.name] = f"{source.local[module]}:{one.name}"
+        else:
+            names.meaning[one.asname or one.name] = f"{module}.{one.name}"
+
+
+def resolved(chain: str, inside: str, here: Names, every: Mapping[str, Names]) -> str:
+    """What `dist.barrier` or `self.save` means; inside: the class around it. ".barrier" where it is not known."""
+    head, _, rest = chain.partition(".")
+    if head == "self" and f"{inside}.{rest}" in here.own:
+        return here.own[f"{inside}.{rest}"]
+    on, _, method = chain.rpartition(".")
+    if on in here.built and (found := _of_class(here.built[on], method, here, every)):
+        return found
+    meaning = _meaning(head, here, every)
+    if not meaning:
+        return f".{rest.rpartition('.')[2]}" if rest else chain
+    if meaning.endswith(":"):
+        return _in_file(meaning[:-1], rest, every)
+    if ":" in meaning and not rest:
+        file, _, name = meaning.partition(":")
+        return _in_file(file, name, every)
+    return f"{meaning}.{rest}" if rest else meaning
+
+
+def _of_class(name: str, method: str, here: Names, every: Mapping[str, Names]) -> str:
+    meaning = _meaning(name, here, every)
+    file, _, found = meaning.rpartition(":")
+    if file and (home := every.get(file)):
+        return home.own.get(f"{found}.{method}", "")
+    return ""
+
+
+def _meaning(name: str, here: Names, every: Mapping[str, Names]) -> str:
+    if name in here.own or name in here.classes:
+        return f"{here.file}:{name}"
+    if name in here.meaning:
+        return here.meaning[name]
+    for star in here.stars:
+        if (home := every.get(star)) and (name in home.own or name in home.classes or name in home.meaning):
+            return home.meaning.get(name, f"{star}:{name}")
+    return ""
+
+
+def _in_file(file: str, name: str, every: Mapping[str, Names]) -> str:
+    """A name of another file, which may have it from a third one."""
+    for _ in range(_CHAIN):
+        home = every.get(file)
+        if home is None or name in home.own or name in home.classes:
+            break
+        head, _, rest = name.partition(".")
+        meaning = _meaning(head, home, every)
+        if not meaning:
+            break
+        if ":" not in meaning:
+            return f"{meaning}.{rest}" if rest else meaning
+        file, _, inner = meaning.partition(":")
+        name = ".".join(part for part in (inner, rest) if part)
+    return f"{file}:{name}"

@@ -1,0 +1,291 @@
+"""Syntax trees -> calls, each with its conditions and loops, in the order in which they are written."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from ncclcheck.probes.facts.script import Branch, Call, Guard, GuardKind, Loop, Script, ScriptFile
+from ncclcheck.probes.script import conditions, names, sources
+from ncclcheck.probes.script.names import Names
+from ncclcheck.probes.script.sources import Source
+
+_LONG = 200  # characters of an argument, a condition
+_MOST_WORDS, _MOST_CALLS = 20_000, 200_000
+_AROUND = 3  # lines that a diff shows around a change
+# Names of calls whose lines are kept, so that a fix can be shown as a diff.
+_LOOKED_AT = re.compile(
+    r"barrier|reduce|gather|broadcast|scatter|all_to_all|init_process_group|Data(?:Loader|Parallel)|Distributed\w+"
+    r"|set_device|torch\.(?:load|save)|spawn|add_argument|environ|\.(?:cuda|to|backward|item)$|load_state_dict|set_epoch"
+)
+
+
+def read(given: Sequence[str], arguments: Sequence[str]) -> Script:
+    """The script and what it imports from its folder. Raises sources.NotRead."""
+    found = sources.read(given)
+    every = {source.name: names.of_source(source) for source in found}
+    ranks = {name for source in found if source.tree for name in _of_rank(source.tree)}
+    files, calls = [], []
+    for source in found:
+        walk = _Walk(every[source.name], every, ranks, _made_of_rank(source.tree) if source.tree else set())
+        if source.tree is not None:
+            walk.block(source.tree.body)
+        calls += walk.calls
+        files.append(_file(source, walk.calls))
+    return Script(files=files, calls=calls[:_MOST_CALLS], arguments=[*arguments])
+
+
+def _of_rank(tree: ast.Module) -> Iterator[str]:
+    """Variables and functions that are such a condition: `master = rank == 0`, `def first(): return rank == 0`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Compare | ast.BoolOp | ast.UnaryOp):
+            if conditions.kind(node.value, ()) == "rank":
+                yield from (ast.unparse(one).rpartition(".")[2] for one in node.targets)
+        elif isinstance(node, ast.FunctionDef) and isinstance(last := node.body[-1], ast.Return):
+            value = last.value
+            if isinstance(value, ast.Compare | ast.BoolOp) and conditions.kind(value, ()) == "rank":
+                yield node.name
+
+
+def _made_of_rank(tree: ast.Module) -> set[str]:
+    """Variables that hold something else on each rank: `path = f"state-{rank}.pt"`."""
+    made: set[str] = set()
+    for _ in range(2):  # of what was made of a rank, something else is made
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assign) and conditions.by_rank(node.value, made):
+                made |= {ast.unparse(one).rpartition(".")[2] for one in node.targets}
+    return made
+
+
+def _file(source: Source, calls: Sequence[Call]) -> ScriptFile:
+    if source.tree is None:
+        return ScriptFile(name=source.name, problem=source.problem)
+    words, modules = set(), set()
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Name):
+            words.add(node.id)
+        elif isinstance(node, ast.Attribute | ast.alias | ast.keyword):
+            words.add(str(node.attr if isinstance(node, ast.Attribute) else node.name if isinstance(node,
+            ast.alias)
+                          else node.arg))  # fmt: skip
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 40:
+            words.add(node.value)
+        if isinstance(node, ast.Import):
+            modules |= {one.name for one in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            modules |= {node.module, *(f"{node.module}.{one.name}" for one in node.names)}
+    return ScriptFile(
+        name=source.name,
+        lines=_lines(source.lines, calls),
+        words=sorted(words)[:_MOST_WORDS],
+        modules=sorted(modules - {*source.local})[:_MOST_WORDS],
+    )
+
+
+def _lines(lines: Sequence[str], calls: Sequence[Call]) -> dict[str, str]:
+    kept: set[int] = set()
+    for call in calls:
+        if _LOOKED_AT.search(call.name):
+            kept |= {*range(call.first - _AROUND, call.last + _AROUND + 1)}
+            kept |= {at for loop in call.loops for at in range(loop.line - _AROUND, loop.line + _AROUND + 2)}
+    return {str(at): lines[at - 1] for at in sorted(kept) if 1 <= at <= len(lines)}
+
+
+@dataclass
+class _Walk:
+    """One file, statement by statement."""
+
+    here: Names
+    every: Mapping[str, Names]
+    ranks: set[str]
+    unlike: set[str]
+    calls: list[Call] = field(default_factory=list)
+    guards: list[Guard] = field(default_factory=list)
+    loops: list[Loop] = field(default_factory=list)
+    scope: list[str] = field(default_factory=list)
+    classes: list[str] = field(default_factory=list)
+    statement: ast.stmt = field(default_factory=ast.Pass)
+    target: str = ""
+
+    def block(self, body: Sequence[ast.stmt]) -> None:
+        """Statements; after an `if` that leaves, the rest stands under its opposite."""
+        before = len(self.guards)
+        for statement in body:
+            self.one(statement)
+            if isinstance(statement, ast.If) and not statement.orelse and _leaves(statement.body[-1]):
+                self.guards.append(self._guard(statement.test, "rest"))
+            elif isinstance(statement, ast.If) and statement.orelse and _leaves(statement.orelse[-1]):
+                self.guards.append(self._guard(statement.test, "if"))
+        del self.guards[before:]
+
+    def one(self, statement: ast.stmt) -> None:
+        """One statement of any kind."""
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+            self._function(statement)
+        elif isinstance(statement, ast.ClassDef):
+            with self._in(self.scope, statement.name), self._in(self.classes, statement.name):
+                self.block(statement.body)
+        elif isinstance(statement, ast.If):
+            self._expression(statement.test, statement)
+            for branch, body in (("if", statement.body), ("else", statement.orelse)):
+                with self._in(self.guards, self._guard(statement.test, "if" if branch == "if" else "else")):
+                    self.block(body)
+        elif isinstance(statement, ast.For | ast.AsyncFor | ast.While):
+            self._loop(statement)
+        elif isinstance(statement, ast.Try) or type(statement).__name__ == "TryStar":
+            self._try(statement)
+        else:
+            self._plain(statement)
+
+    def _plain(self, statement: ast.stmt) -> None:
+        """Its expressions, then its blocks, if it has some (`with`, `match`)."""
+        self.target = _target(statement)
+        for _, value in ast.iter_fields(statement):
+            for part in value if isinstance(value, list) else [value]:
+                if isinstance(part, ast.expr):
+                    self._expression(part, statement)
+                elif isinstance(part, ast.withitem):
+                    self._expression(part.context_expr, statement)
+                elif type(part).__name__ == "match_case":
+                    with self._in(self.guards, _other("match", statement.lineno)):
+                        self.block(part.body)
+        self.target = ""
+        if isinstance(statement, ast.With | ast.AsyncWith):
+            self.block(statement.body)
+
+    def _function(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        guards, loops = self.guards, self.loops
+        self.guards, self.loops = [], []
+        for one in function.decorator_list:
+            called = one.func if isinstance(one, ast.Call) else one
+            if conditions.of_one_rank(ast.unparse(called).rpartition(".")[2]):
+                self.guards.append(Guard(kind="rank", branch="if", text=f"@{_text(one)}", line=one.lineno))
+        with self._in(self.scope, function.name):
+            self.block(function.body)
+        self.guards, self.loops = guards, loops
+
+    def _loop(self, statement: ast.For | ast.AsyncFor | ast.While) -> None:
+        over = statement.test if isinstance(statement, ast.While) else statement.iter
+        self._expression(over, statement)
+        target = "" if isinstance(statement, ast.While) else _text(statement.target)
+        with self._in(self.loops, Loop(line=statement.lineno, target=target, over=_text(over))):
+            self.block(statement.body)
+        self.block(statement.orelse)
+
+    def _try(self, statement: ast.stmt) -> None:
+        self.block(getattr(statement, "body", []))
+        for handler in getattr(statement, "handlers", []):
+            with self._in(self.guards, _other("except", handler.lineno)):
+                self.block(handler.body)
+        self.block(getattr(statement, "orelse", []))
+        self.block(getattr(statement, "finalbody", []))
+
+    def _expression(self, expression: ast.expr, statement: ast.stmt) -> None:
+        """Its calls, inner ones first; what a lambda does is done elsewhere."""
+        self.statement = statement
+        if isinstance(expression, ast.Lambda):
+            return
+        if isinstance(expression, ast.IfExp):
+            self._expression(expression.test, statement)
+            for branch, part in (("if", expression.body), ("else", expression.orelse)):
+                with self._in(self.guards, self._guard(expression.test, "if" if branch == "if" else "else")):
+                    self._expression(part, statement)
+            return
+        for child in ast.iter_child_nodes(expression):
+            if isinstance(child, ast.expr):
+                self._expression(child, statement)
+            elif isinstance(child, ast.keyword):
+                self._expression(child.value, statement)
+            elif isinstance(child, ast.comprehension):
+                self._expression(child.iter, statement)
+        if isinstance(expression, ast.Call):
+            self._call(expression)
+        elif isinstance(expression, ast.Subscript) and self._dotted(expression.value) == "os.environ":
+            set_ = isinstance(expression.ctx, ast.Store)
+            value = statement.value if isinstance(statement, ast.Assign) else None
+            given = {"0": _text(expression.slice)} | ({"1": _text(value)} if set_ and value else {})
+            self._add(f"os.environ.{'set' if set_ else 'get'}", expression.lineno, given)
+
+    def _call(self, call: ast.Call) -> None:
+        arguments = {str(at): _text(one) for at, one in enumerate(call.args) if not isinstance(one, ast.Starred)}
+        arguments |= {one.arg: _text(one.value) for one in call.keywords if one.arg}
+        if any(isinstance(one, ast.Starred) for one in call.args) or any(one.arg is None for one in call.keywords):
+            arguments["*"] = "*"
+        on = _text(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+        self._add(self._dotted(call.func), call.lineno, arguments, on, by_rank=self._by_rank(call))
+
+    def _by_rank(self, call: ast.Call) -> list[str]:
+        given = [
+            *((str(at), one) for at, one in enumerate(call.args)),
+            *((one.arg, one.value) for one in call.keywords),
+        ]
+        return [name for name, value in given if name and conditions.by_rank(value, self.unlike)]
+
+    def _add(
+        self, name: str, line: int, arguments: dict[str, str], on: str = "", by_rank: Sequence[str] = ()
+    ) -> None:
+        last = self.statement.end_lineno or line
+        if isinstance(self.statement, ast.If | ast.For | ast.AsyncFor | ast.While | ast.With | ast.AsyncWith):
+            last = line
+        self.calls.append(
+            Call(
+                name=name,
+                file=self.here.file,
+                line=line,
+                first=self.statement.lineno,
+                last=last,
+                on=on,
+                target=self.target,
+                function=f"{self.here.file}:{'.'.join(self.scope)}",
+                arguments=arguments,
+                by_rank=[*by_rank],
+                guards=[*self.guards],
+                loops=[*self.loops],
+            )
+        )
+
+    def _dotted(self, node: ast.expr) -> str:
+        """What is called; a method of what is no name keeps its own name alone."""
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name):
+            return f".{parts[0]}" if parts else ""
+        chain = ".".join([node.id, *reversed(parts)])
+        return names.resolved(chain, self.classes[-1] if self.classes else "", self.here, self.every)
+
+    def _guard(self, test: ast.expr, branch: Branch) -> Guard:
+        found: GuardKind = conditions.kind(test, self.ranks)
+        return Guard(kind=found, branch=branch, text=_text(test), line=test.lineno)
+
+    @contextmanager
+    def _in(self, stack: list[object] | list[Guard] | list[Loop] | list[str], one: object) -> Iterator[None]:
+        stack.append(one)  # type: ignore[arg-type]
+        yield
+        stack.pop()
+
+
+def _leaves(statement: ast.stmt) -> bool:
+    """It goes no further here: return, continue, break, and calls that end the process."""
+    if isinstance(statement, ast.Return | ast.Continue | ast.Break):
+        return True
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(call, ast.Call) and _text(call.func) in ("sys.exit", "exit", "quit", "os._exit")
+
+
+def _other(text: str, line: int) -> Guard:
+    return Guard(kind="other", branch="if", text=text, line=line)
+
+
+def _target(statement: ast.stmt) -> str:
+    if isinstance(statement, ast.Assign):
+        return _text(statement.targets[0])
+    return _text(statement.target) if isinstance(statement, ast.AnnAssign | ast.AugAssign) else ""
+
+
+def _text(node: ast.AST) -> str:
+    return ast.unparse(node)[:_LONG]

@@ -1,0 +1,1 @@
+"""HNG: who holds up a job that runs now."""

@@ -1,0 +1,43 @@
+"""HNG005: ranks of a running job that compute while the others wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.reports.judgement.findings import Finding, fail, you
+from ncclcheck.reports.subjects.live import words
+from ncclcheck.reports.subjects.live.running import Judged
+from ncclcheck.reports.subjects.live.words import hang_rule
+
+
+@hang_rule("HNG005", "no rank of a running job computes alone while the others wait", "computing")
+def nobody_computes_alone(found: Judged) -> Iterator[Finding]:
+    """
+    ## What
+    A rank computes on the CPU while all others only wait, for the whole time between the looks.
+
+    ## Why it matters
+    It is not in the collective in which the others wait: an endless loop, a longer dataset, an evaluation that
+    rank 0 does alone. A long step of that rank alone looks the same from outside; whether it ends is not seen.
+
+    ## How we know
+    CPU time by /proc/PID/stat: more than half a core, all others below a tenth; the connections carried no data,
+    and its files less than 1 MB/s. How many of its threads run is told: one that runs while the others of Python
+    wait may hold Python's lock, which only py-spy shows.
+
+    ## Fix
+    - **you** look again for longer (`--seconds 60`), and see the line of the program: `py-spy dump --pid PID`.
+
+    ## Source
+    proc(5); the hang was made with real jobs of torch and gloo.
+    """
+    who = words.ranks(found.who)
+    yield fail(
+        words.where(found.who),
+        f"{who} compute{'s' if len(found.who) == 1 else ''} for {found.job.seconds:.0f} s while "
+        f"{len(found.others)} others wait (pid {found.who[0].pid})",
+        why="It is not in the collective in which the others wait: an endless loop, or a step of its own.",
+        owner="job",
+        evidence=[*words.evidence(found.who), *words.rest(found), *words.parting(found.job)],
+        fix=[words.stacks(found.who[0]), you(words.LATER, "ncclcheck hang --seconds 60")],
+    )

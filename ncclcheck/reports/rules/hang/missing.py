@@ -1,0 +1,57 @@
+"""HNG001: ranks that belong to a running job and have no process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.reports.judgement.findings import Finding, Where, fail, seen, you
+from ncclcheck.reports.subjects.live import words
+from ncclcheck.reports.subjects.live.running import Judged
+from ncclcheck.reports.subjects.live.words import hang_rule
+
+
+@hang_rule("HNG001", "every rank of a running job has a process", "missing")
+def every_rank_is_there(found: Judged) -> Iterator[Finding]:
+    """
+    ## What
+    A rank of the job has no process on the host on which it belongs, and the others move no data.
+
+    ## Why it matters
+    A collective needs all of them. The others wait until the watchdog or a timeout ends them: torch's default is
+    10 minutes with NCCL and 30 with gloo.
+
+    ## How we know
+    RANK, LOCAL_RANK, LOCAL_WORLD_SIZE, WORLD_SIZE and MASTER_ADDR in the environment of the processes that are
+    there: with a loopback address all ranks belong here, else those between the first and the last of each
+    launcher. Connections that the other side has closed tell a rank that ended; without any the rank never joined.
+    A job whose processes are younger than 60 s and have no connection is still starting.
+
+    ## Fix
+    - **you** look for the end of that rank in the log: `ncclcheck logs`; a launcher that ends all ranks with the
+      first (torchrun, `srun --kill-on-bad-exit`) leaves nobody waiting.
+
+    ## Source
+    torch.distributed.run, environment variables; proc(5); the hang was made with real jobs of torch and gloo.
+    """
+    job, missing = found.job, found.job.missing
+    ended = any(one.closed for one in found.who) or any(one.state in ("gone", "Z") for one in job.ranks)
+    how = "has ended" if ended else "has no process"
+    many = "have ended" if ended else "have no process"
+    yield fail(
+        Where(node=found.who[0].host, rank=missing[0] if len(missing) == 1 else None),
+        f"{words.numbered(missing)} of {job.world} {how if len(missing) == 1 else many}, "
+        f"and {len(found.who)} still wait",
+        why="A collective needs every rank; the others wait for one that cannot come.",
+        owner="job",
+        evidence=[
+            seen("/proc", f"WORLD_SIZE {job.world} at {job.name}; here {words.ranks(found.who)}"),
+            *words.evidence([one for one in found.who if one.closed][:1] or found.who[:1]),
+        ],
+        fix=[
+            you("Find how it ended, or why it was not started; end the rest.", "ncclcheck logs LOG"),
+            you(
+                "Let the launcher end all ranks with the first: torchrun does, and srun so.",
+                "srun --kill-on-bad-exit",
+            ),
+        ],
+    )

@@ -1,0 +1,54 @@
+"""HNG009: whether any process of a job could be seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import Cluster, Live
+from ncclcheck.reports.judgement.findings import Finding, State, Where, seen, unknown, you
+from ncclcheck.reports.judgement.rule import rule
+
+
+@rule("HNG009", "processes of a job can be seen", worst=State.UNKNOWN, over="", commands=("hang",))
+def a_job_is_seen(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    No process of a distributed job was seen on a host, or the host could not be looked at.
+
+    ## Why it matters
+    Nothing can be said of what is not seen: the job may be another user's, in another container, on another host,
+    or started in a way that leaves no rank in the environment (Ray, torch.multiprocessing.spawn).
+
+    ## How we know
+    /proc/PID/environ of every process: RANK and WORLD_SIZE, those of Open MPI, MPICH or Slurm. It can be read by
+    the process's own user and by root.
+
+    ## Fix
+    - **you** run it as the job's user or as root, on a host of the job, inside its container.
+
+    ## Source
+    proc(5), on /proc/PID/environ; ptrace(2), on PTRACE_MODE_READ.
+    """
+    for host in cluster.measurements.live:
+        if not host.processes:
+            yield _unseen(host)
+
+
+def _unseen(host: Live) -> Finding:
+    users = sorted({one.user for one in host.unseen})
+    pids = ", ".join(str(one.pid) for one in host.unseen[:4])
+    why = host.problem or (
+        f"Python of user {users[0]} ({len(host.unseen)} running) may not be looked into"
+        if host.unseen
+        else "there is none"
+    )
+    line = f"sudo -u '#{users[0]}' ncclcheck hang" if host.unseen else "ncclcheck hang --via 'docker exec -i NAME'"
+    told = [seen("/proc", f"pids {pids}: environ is not readable")] if host.unseen else []
+    return unknown(
+        Where(node=host.host),
+        f"no process with a rank was seen: {why}",
+        why="What was not seen is neither well nor stuck.",
+        owner="job",
+        evidence=told,
+        fix=[you("Look as the user of the job, on its host, inside its container.", line)],
+    )

@@ -1,0 +1,44 @@
+"""HNG004: ranks of a running job that sleep while the others wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.reports.judgement.findings import Finding, fail, you
+from ncclcheck.reports.subjects.live import words
+from ncclcheck.reports.subjects.live.running import Judged
+from ncclcheck.reports.subjects.live.words import hang_rule
+
+
+@hang_rule("HNG004", "no rank of a running job sleeps while the others wait", "sleeping")
+def nobody_sleeps(found: Judged) -> Iterator[Finding]:
+    """
+    ## What
+    The main thread of a rank is in a sleep of a fixed time, again and again or for long, while the others only
+    wait.
+
+    ## Why it matters
+    It is not in the collective in which the others wait: a loop that polls for something that does not come, a
+    retry with pauses, a `time.sleep`, or a call into C that sleeps (and may hold Python's lock, which cannot be
+    seen from here).
+
+    ## How we know
+    At both looks the kernel had its main thread in hrtimer_nanosleep; it used no CPU, nobody moved data, and no
+    other rank sleeps so.
+
+    ## Fix
+    - **you** see the line of the program: `py-spy dump --pid PID`; it says too which thread holds Python's lock.
+
+    ## Source
+    proc(5), on wchan; the hang was made with real jobs of torch and gloo.
+    """
+    who = words.ranks(found.who)
+    yield fail(
+        words.where(found.who),
+        f"{who} sleep{'s' if len(found.who) == 1 else ''} while {len(found.others)} others wait "
+        f"(pid {found.who[0].pid})",
+        why="It is not in the collective in which the others wait for it.",
+        owner="job",
+        evidence=[*words.evidence(found.who), *words.rest(found), *words.parting(found.job)],
+        fix=[words.stacks(found.who[0]), you(words.LATER, "ncclcheck hang --seconds 60")],
+    )

@@ -1,0 +1,1 @@
+"""SCR: what stands in a training script."""

@@ -1,0 +1,218 @@
+"""SCR015 to SCR020: what works, and costs time or says less than it seems to. Notes only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts.script import Call, Script
+from ncclcheck.reports.judgement.findings import Finding, State, note
+from ncclcheck.reports.subjects.script.scripts import (
+    DDP,
+    INIT,
+    by_rank,
+    edited,
+    here,
+    line_of,
+    of_many_ranks,
+    own_ways,
+    says,
+    script_rule,
+    written,
+)
+
+_WORK = re.compile(r"download|load_dataset|tokeni[sz]e|preprocess|prepare_data|urlretrieve", re.IGNORECASE)
+_DEFAULT_MIN = 10  # minutes that torch gives a collective of NCCL, since 2.2
+
+
+@script_rule("SCR015", "the model is not split by DataParallel", worst=State.NOTE)
+def data_parallel(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    `torch.nn.DataParallel`, in a script that never uses DistributedDataParallel.
+
+    ## Why it matters
+    One process drives all GPUs of one node: it copies the model in every step and is held up by Python's lock.
+
+    ## How we know
+    The call; no file wraps a model in DistributedDataParallel.
+
+    ## Fix
+    - **you** use DistributedDataParallel under torchrun, on one node too.
+
+    ## Source
+    PyTorch documentation, torch.nn.DataParallel: "It is recommended to use DistributedDataParallel".
+    """
+    if own_ways(script) or says(script, "DistributedDataParallel", "DDP"):
+        return
+    for call in script.calls:
+        if call.name in ("torch.nn.DataParallel", "torch.nn.parallel.DataParallel"):
+            yield note(here(call), "DataParallel is slower than DistributedDataParallel, on one node too",
+                       evidence=[written(script, call)])  # fmt: skip
+
+
+@script_rule("SCR016", "unused parameters are looked for only where there are some", worst=State.NOTE)
+def unused(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    `find_unused_parameters=True`.
+
+    ## Why it matters
+    Each forward walks through the whole graph. Where every parameter is used, that is lost time.
+
+    ## How we know
+    The argument of DistributedDataParallel. Whether the model has unused parameters is not seen in the script.
+
+    ## Fix
+    - **you** try it without; a model with unused parameters says so in its second step.
+
+    ## Source
+    PyTorch documentation, torch.nn.parallel.DistributedDataParallel.
+    """
+    for call in script.calls:
+        if call.name in DDP and call.arguments.get("find_unused_parameters") == "True":
+            line = line_of(script, call.file, call.line)
+            new = line.replace(", find_unused_parameters=True", "")
+            change = {call.line: new} if line.count(", find_unused_parameters=True") == 1 else None
+            yield note(
+                here(call),
+                "find_unused_parameters=True costs time in every step; some models need it",
+                evidence=[written(script, call)],
+                fix=[
+                    edited(
+                        script,
+                        "Try without it; a model that needs it says so in its second step.",
+                        call.file,
+                        change,
+                    )
+                ],
+            )
+
+
+@script_rule("SCR017", "the process group is destroyed at the end", worst=State.NOTE)
+def destroyed(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    `init_process_group` without `destroy_process_group`.
+
+    ## Why it matters
+    torch warns of it since 2.4; NCCL's threads are ended by force, which may hang or leave errors in the log.
+
+    ## How we know
+    No file has the word.
+
+    ## Fix
+    - **you** `torch.distributed.destroy_process_group()` as the last line.
+
+    ## Source
+    PyTorch documentation, torch.distributed, "Shutdown".
+    """
+    calls = of_many_ranks(script)
+    if not says(script, "destroy_process_group"):
+        init = next(call for call in calls if call.name == INIT)
+        yield note(here(init), "the process group is never destroyed", evidence=[written(script, init)])
+
+
+@script_rule("SCR018", "no step waits for the GPU to be read", worst=State.NOTE)
+def waits(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    `.item()` in every step of a training loop.
+
+    ## Why it matters
+    The CPU waits for the GPU to end the step before it can give it more to do.
+
+    ## How we know
+    The innermost loop calls `backward`, and the call stands there under no condition.
+
+    ## Fix
+    - **you** sum losses on the GPU, and read the sum every hundred steps.
+
+    ## Source
+    PyTorch tutorial "Performance Tuning Guide", "Avoid unnecessary CPU-GPU synchronization".
+    """
+    steps = {(call.file, call.loops[-1].line) for call in script.calls if call.name == ".backward" and call.loops}
+    told: set[tuple[str, int]] = set()
+    for call in script.calls:
+        step = (call.file, call.loops[-1].line) if call.loops else None
+        inside = step in steps and not [one for one in call.guards if step and one.line > step[1]]
+        if (
+            call.name == ".item"
+            and re.search("loss", call.on, re.IGNORECASE)
+            and inside
+            and step
+            and step not in told
+        ):
+            told.add(step)
+            yield note(here(call), "the loss is read from the GPU in every step", evidence=[written(script, call)])
+
+
+@script_rule("SCR019", "the loss that is printed is that of all ranks", worst=State.NOTE)
+def printed(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    Rank 0 prints a loss, and nothing is reduced over ranks.
+
+    ## Why it matters
+    What is printed is the loss of one rank's samples: it is noisier than that of the batch, and hides other ranks.
+
+    ## How we know
+    The call of `print` under a condition on the rank; no file has `all_reduce`, `reduce` or `all_gather`.
+
+    ## Fix
+    - **you** `dist.all_reduce(loss, op=dist.ReduceOp.AVG)` of a detached copy, on all ranks, before it is printed.
+
+    ## Source
+    PyTorch documentation, torch.distributed, all_reduce.
+    """
+    calls = of_many_ranks(script)
+    if says(script, "all_reduce", "reduce", "all_gather", "all_gather_object", "gather", "all_gather_into_tensor"):
+        return
+    for call in calls:
+        text = " ".join(call.arguments.values())
+        if (
+            call.name == "print"
+            and by_rank(call)
+            and re.search(r"\bloss\b|\bacc(?:uracy)?\b", text)
+            and call.loops
+        ):
+            yield note(
+                here(call), "what is printed is of rank 0's samples alone", evidence=[written(script, call)]
+            )
+            return
+
+
+@script_rule("SCR020", "no rank works longer alone than the others wait", worst=State.NOTE)
+def alone(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    One rank downloads, tokenizes or prepares data, and the others wait for it in a collective.
+
+    ## Why it matters
+    The others wait for 10 minutes, or what `timeout=` says; then the watchdog ends the job.
+
+    ## How we know
+    The name of a call under a condition on the rank, a barrier after it in the same function, and no `timeout` in
+    `init_process_group`. How long the work takes is not seen in the script.
+
+    ## Fix
+    - **you** prepare the data before the job, or give `timeout=timedelta(hours=2)` to `init_process_group`.
+
+    ## Source
+    PyTorch documentation, torch.distributed.init_process_group, timeout.
+    """
+    calls = of_many_ranks(script)
+    if any("timeout" in call.arguments for call in calls if call.name == INIT):
+        return
+    barriers = [call for call in calls if call.name == "torch.distributed.barrier"]
+    for call in calls:
+        if by_rank(call) and _WORK.search(call.name.rpartition(".")[2]) and _waited_for(call, barriers):
+            yield note(
+                here(call),
+                f"the other ranks wait for this in a barrier, for {_DEFAULT_MIN} minutes at most",
+                evidence=[written(script, call)],
+            )
+
+
+def _waited_for(call: Call, barriers: list[Call]) -> bool:
+    return any(one.function == call.function and one.line > call.line for one in barriers)

@@ -1,0 +1,177 @@
+"""SCR007 to SCR009: every rank trains on its own samples, in another order each epoch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts.script import Call, Loop, Script
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, seen, warn
+from ncclcheck.reports.subjects.script.scripts import (
+    DDP,
+    LOADER,
+    SAMPLER,
+    edited,
+    here,
+    indent,
+    line_of,
+    of_many_ranks,
+    says,
+    script_rule,
+    written,
+)
+
+_SHARED_OUT = ("DistributedSampler", "split_dataset_by_node", "split_by_node", "num_replicas", "sampler",
+               "batch_sampler", "shard", "IterableDataset", "RandomSampler")  # fmt: skip
+_HELD_OUT = re.compile(r"val|test|eval|dev", re.IGNORECASE)
+
+
+@script_rule("SCR007", "every rank trains on its own samples", worst=State.WARN)
+def shared_out(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    A DataLoader that shuffles, in a script with DistributedDataParallel, and nothing that shares the samples out.
+
+    ## Why it matters
+    Every rank goes through the whole dataset: an epoch takes as long as on one GPU, and with one seed for all
+    ranks they all train on the same batches.
+
+    ## How we know
+    `DataLoader(..., shuffle=True)` without a sampler, and no file speaks of DistributedSampler, of a sampler of
+    its own, or of shards. Validation loaders, iterable datasets and scripts whose library does this are not
+    judged.
+
+    ## Fix
+    - **you** give the loader `sampler=DistributedSampler(dataset)` in place of `shuffle=True`, and call
+      `sampler.set_epoch(epoch)`.
+
+    ## Source
+    PyTorch documentation, torch.utils.data.distributed.DistributedSampler.
+    """
+    calls = of_many_ranks(script)
+    if not any(call.name in DDP for call in calls) or says(script, *_SHARED_OUT):
+        return
+    for call in calls:
+        held_out = _HELD_OUT.search(" ".join([call.target, call.arguments.get("0", "")]))
+        single = any(guard.kind == "group" for guard in call.guards)
+        if call.name in LOADER and call.arguments.get("shuffle") == "True" and not held_out and not single:
+            yield warn(
+                here(call),
+                "the samples are not shared out among the ranks",
+                why="Every rank goes through the whole dataset, so an epoch is no faster than on one GPU.",
+                owner="job",
+                evidence=[written(script, call)],
+                fix=[_sampled(script, call)],
+            )
+
+
+def _sampled(script: Script, call: Call) -> Remedy:
+    text = "Share them out with DistributedSampler, and call its set_epoch(epoch) in each epoch."
+    line, data = line_of(script, call.file, call.line), call.arguments.get("0", "")
+    if line.count("shuffle=True") != 1 or not re.fullmatch(r"[\w.]+", data):
+        return edited(script, text, call.file, None)
+    new = line.replace("shuffle=True", f"sampler=torch.utils.data.distributed.DistributedSampler({data})")
+    return edited(script, text, call.file, {call.line: new} if says(script, "torch") else None)
+
+
+@script_rule("SCR008", "a loader with a sampler does not shuffle by itself", worst=State.FAIL)
+def shuffled_once(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    `DataLoader(..., sampler=..., shuffle=True)`.
+
+    ## Why it matters
+    DataLoader raises "sampler option is mutually exclusive with shuffle": the job ends as it starts.
+
+    ## How we know
+    Both stand in one call, and the sampler is built by DistributedSampler under no condition.
+
+    ## Fix
+    - **you** leave out `shuffle=True`; DistributedSampler shuffles.
+
+    ## Source
+    PyTorch source, torch/utils/data/dataloader.py; documentation of DistributedSampler.
+    """
+    built = {(call.function, call.target) for call in script.calls if call.name in SAMPLER and not call.guards}
+    for call in script.calls:
+        sampler = call.arguments.get("sampler", "")
+        is_one = (call.function, sampler) in built or "DistributedSampler(" in sampler
+        if call.name in LOADER and call.arguments.get("shuffle") == "True" and is_one:
+            yield fail(
+                here(call),
+                "the loader is given a sampler and shuffle=True",
+                why="DataLoader refuses this: the job ends as it starts.",
+                owner="job",
+                evidence=[written(script, call)],
+                fix=[_without_shuffle(script, call)],
+            )
+
+
+def _without_shuffle(script: Script, call: Call) -> Remedy:
+    for at in range(call.first, call.last + 1):
+        line = line_of(script, call.file, at)
+        if line.count("shuffle=True") == 1:
+            left = re.sub(r", *shuffle=True|shuffle=True,? *", "", line)
+            change = {at: left if left.strip() else None}
+            return edited(script, "Leave out shuffle=True.", call.file, change)
+    return edited(script, "Leave out shuffle=True.", call.file, None)
+
+
+@script_rule("SCR009", "the sampler is given every epoch", worst=State.WARN)
+def epochs(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    A DistributedSampler that shuffles, a loop over epochs, and no `set_epoch`.
+
+    ## Why it matters
+    Every epoch has the same order and the same samples on each rank: the model trains worse, and nothing says so.
+
+    ## How we know
+    No file has the word `set_epoch`. Samplers with `shuffle=False` and those of validation are not judged.
+
+    ## Fix
+    - **you** `sampler.set_epoch(epoch)` as the first line of the epoch's loop.
+
+    ## Source
+    PyTorch documentation, torch.utils.data.distributed.DistributedSampler.
+    """
+    calls = of_many_ranks(script)
+    if says(script, "set_epoch"):
+        return
+    for call in calls:
+        named = " ".join([call.target, call.arguments.get("0", ""), call.function.rpartition(":")[2]])
+        still = call.arguments.get("shuffle", call.arguments.get("3")) == "False" or "*" in call.arguments
+        if call.name in SAMPLER and not still and not _HELD_OUT.search(named) and (found := _epochs(calls, call)):
+            file, loop = found
+            yield warn(
+                here(call),
+                f"the sampler is never given the epoch of the loop at {file}:{loop.line}",
+                why="It gives the same order in every epoch.",
+                owner="job",
+                evidence=[written(script, call), seen(f"{file}:{loop.line}", f"for {loop.target} in {loop.over}")],
+                fix=[_told(script, call, calls, file, loop)],
+            )
+
+
+def _epochs(calls: list[Call], sampler: Call) -> tuple[str, Loop] | None:
+    """The loop over epochs, in the sampler's own function first."""
+    loops = [
+        (call.function, call.file, loop)
+        for call in calls
+        for loop in call.loops
+        if re.search("epoch", loop.target, re.IGNORECASE) and loop.over != "range(1)"
+    ]
+    loops.sort(key=lambda one: one[0] != sampler.function)
+    return loops[0][1:] if loops else None
+
+
+def _told(script: Script, sampler: Call, calls: list[Call], file: str, loop: Loop) -> Remedy:
+    text = "Call its set_epoch(epoch) as the first line of the epoch's loop."
+    inside = any(loop in call.loops and call.function == sampler.function for call in calls)
+    head, after = line_of(script, file, loop.line), line_of(script, file, loop.line + 1)
+    plain = head.rstrip().endswith(":") and len(indent(after)) > len(indent(head))
+    if not (inside and plain and sampler.target.isidentifier() and loop.target.isidentifier()) or sampler.guards:
+        return edited(script, text, file, None)
+    return edited(
+        script, text, file, {loop.line: f"{head}\n{indent(after)}{sampler.target}.set_epoch({loop.target})"}
+    )

@@ -1,0 +1,327 @@
+"""SCR010 to SCR014: each process takes its own GPU, and all meet where the launcher says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from ncclcheck.probes.facts.script import Call, Script
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, note, warn, you
+from ncclcheck.reports.subjects.script.scripts import (
+    DIST,
+    INIT,
+    collective,
+    edited,
+    here,
+    in_function,
+    indent,
+    line_of,
+    of_many_ranks,
+    on_all_ranks,
+    says,
+    script_rule,
+    sure,
+    written,
+)
+
+_OWN_DEVICE = (
+    "set_device", "CUDA_VISIBLE_DEVICES", "device_ids", "device_id", "local_rank", "gpu", "LOCAL_RANK",
+)  # fmt: skip
+_SPAWNS = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes")
+_LOOPBACK = re.compile(r"^['\"](?:tcp://)?(localhost|127\.\d+\.\d+\.\d+|\[?::1\]?)(?::\d+)?['\"]$")
+
+
+@script_rule("SCR010", "every rank has a GPU of its own", worst=State.FAIL)
+def own_gpu(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    A job over NCCL whose processes all use GPU 0, or take the rank of the whole job for the number of a GPU.
+
+    ## Why it matters
+    NCCL ends with "Duplicate GPU detected", or hangs. With the rank as the GPU's number the job works on one node,
+    and raises "invalid device ordinal" on the second one.
+
+    ## How we know
+    `init_process_group("nccl")` and `.cuda()` or `.to("cuda")` that name no GPU, while no file speaks of
+    `set_device`, `device_ids`, a local rank or CUDA_VISIBLE_DEVICES. Or `set_device(rank)` where the rank is that
+    of `get_rank()` or `$RANK`, in a script that does not spawn its processes itself.
+
+    ## Fix
+    - **you** `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` before anything else of CUDA.
+
+    ## Source
+    PyTorch documentation, torch.nn.parallel.DistributedDataParallel and torchrun, "Environment Variables".
+    """
+    calls, everywhere = of_many_ranks(script), on_all_ranks(script)
+    init = next(call for call in calls if call.name == INIT)
+    over_nccl = "nccl" in "".join(init.arguments.values())
+    if over_nccl and not says(script, *_OWN_DEVICE):
+        for call in calls:
+            given = call.arguments.get("0", call.arguments.get("device", ""))
+            bare = (call.name == ".cuda" and not call.arguments) or (
+                call.name == ".to" and given.strip("'\"") in ("cuda", "cuda:0")
+            )
+            if bare and call.function in everywhere and sure(call):
+                yield _all_on_one(script, call, init)
+                return
+    if any(call.name in _SPAWNS for call in calls):
+        return
+    ranks = {(call.function, call.target) for call in calls if call.target.isidentifier() and _is_rank(call)}
+    for call in calls:
+        if call.name == "torch.cuda.set_device" and (call.function, call.arguments.get("0", "")) in ranks:
+            yield warn(
+                here(call),
+                "the rank in the whole job is taken for the number of a GPU",
+                why="On the second node ranks begin at the number of GPUs, and no GPU has that number.",
+                owner="job",
+                evidence=[written(script, call)],
+                fix=[_by_local_rank(script, call)],
+            )
+
+
+def _is_rank(call: Call) -> bool:
+    read = call.name in ("os.environ.get", "os.getenv") and call.arguments.get("0", "").strip("'\"") == "RANK"
+    return read or (call.name == f"{DIST}get_rank" and not call.arguments)
+
+
+def _by_local_rank(script: Script, call: Call) -> Remedy:
+    line = line_of(script, call.file, call.line)
+    old = f"set_device({call.arguments.get('0', '')})"
+    new = (
+        line.replace(old, 'set_device(int(os.environ["LOCAL_RANK"]))')
+        if old in line and says(script, "os")
+        else ""
+    )
+    return edited(script, "Take $LOCAL_RANK.", call.file, {call.line: new} if new else None)
+
+
+def _all_on_one(script: Script, call: Call, init: Call) -> Finding:
+    line = line_of(script, init.file, init.first)
+    set_device = f'{indent(line)}torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'
+    simple = line and says(script, "os") and not any(one.name in _SPAWNS for one in script.calls)
+    return fail(
+        here(call),
+        "all ranks of a node use GPU 0",
+        why='NCCL ends with "Duplicate GPU detected", or hangs.',
+        owner="job",
+        evidence=[written(script, call), written(script, init)],
+        fix=[
+            edited(
+                script,
+                "Give each process its GPU before anything else of CUDA.",
+                init.file,
+                {init.first: f"{set_device}\n{line}"} if simple else None,
+            )
+        ],
+    )
+
+
+@script_rule("SCR011", "all nodes meet at an address that all can reach", worst=State.WARN)
+def meeting(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    A meeting point written into the script: `tcp://localhost:...`, `os.environ["MASTER_ADDR"] = "127.0.0.1"`, or a
+    port.
+
+    ## Why it matters
+    On several nodes each would wait for the others at its own address until the timeout. A fixed port is taken
+    when two jobs share a node.
+
+    ## How we know
+    The value in `init_process_group` or in the assignment, which replaces what the launcher has set. Where the
+    script spawns its own processes it means one node, and the address is a note; so is a fixed port.
+
+    ## Fix
+    - **you** leave MASTER_ADDR and MASTER_PORT to the launcher: `init_process_group("nccl")` reads them.
+
+    ## Source
+    PyTorch documentation, torch.distributed, "Initialization"; torchrun, "Environment Variables".
+    """
+    calls = of_many_ranks(script)
+    spawns = any(call.name in _SPAWNS or call.name.endswith(".Process") for call in calls)
+    for call in calls:
+        value, name = "", call.arguments.get("0", "").strip("'\"")
+        if call.name == INIT:
+            value, name = call.arguments.get("init_method", call.arguments.get("1", "")), "init_method"
+        elif call.name == "os.environ.set":
+            value = call.arguments.get("1", "")
+        if name not in ("init_method", "MASTER_ADDR", "MASTER_PORT"):
+            continue
+        if _LOOPBACK.match(value) and not spawns and not any(guard.kind == "other" for guard in call.guards):
+            yield warn(
+                here(call),
+                f"the processes meet at {value[1:-1]}, which is each node itself",
+                why="On several nodes each waits for the others at its own address until the timeout.",
+                owner="job",
+                evidence=[written(script, call)],
+                fix=[_to_the_launcher(script, call)],
+            )
+        elif _LOOPBACK.match(value):
+            yield note(here(call), f"the processes meet at {value[1:-1]}: this works on one node only",
+                       evidence=[written(script, call)])  # fmt: skip
+        elif name == "MASTER_PORT" and re.fullmatch(r"['\"]\d+['\"]", value):
+            yield note(here(call), f"port {value[1:-1]} is fixed: a second job on the node finds it taken",
+                       evidence=[written(script, call)])  # fmt: skip
+
+
+def _to_the_launcher(script: Script, call: Call) -> Remedy:
+    """An assignment becomes a default."""
+    line, value, name = (
+        line_of(script, call.file, call.line),
+        call.arguments.get("1", ""),
+        call.arguments.get("0", ""),
+    )
+    plain = (
+        call.name == "os.environ.set"
+        and call.first == call.last
+        and re.fullmatch(r"\s*os\.environ\[[^=]*=[^;#]*", line)
+    )
+    new = f"{indent(line)}os.environ.setdefault({name}, {value})" if plain else None
+    return edited(script, "Leave the address to the launcher.", call.file, {call.line: new} if new else None)
+
+
+@script_rule("SCR012", "the local rank is read where torchrun gives it", worst=State.WARN)
+def local_rank(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    The option `--local_rank` (or `--local-rank`), while nothing reads the variable LOCAL_RANK.
+
+    ## Why it matters
+    torchrun gives no such option: every process keeps its default, and all use one GPU, or train alone. Only the
+    deprecated `python -m torch.distributed.launch` gives it, since torch 2.0 as `--local-rank`.
+
+    ## How we know
+    The call of `add_argument`; no file has the word LOCAL_RANK. DeepSpeed gives the option itself, and is not
+    judged.
+
+    ## Fix
+    - **you** `default=int(os.environ.get("LOCAL_RANK", 0))`.
+
+    ## Source
+    PyTorch documentation, torchrun, "Transitioning from torch.distributed.launch to torchrun".
+    """
+    calls = of_many_ranks(script)
+    if says(script, "LOCAL_RANK"):
+        return
+    for call in calls:
+        names = [text.strip("'\"") for at, text in call.arguments.items() if at.isdecimal()]
+        if call.name.endswith(".add_argument") and {"--local_rank", "--local-rank"} & {*names}:
+            yield warn(
+                here(call),
+                f"{names[0]} is not given by torchrun, and nothing reads $LOCAL_RANK",
+                why="Every process keeps the default: all use one GPU, or each trains alone.",
+                owner="job",
+                evidence=[written(script, call)],
+                fix=[_from_the_variable(script, call)],
+            )
+
+
+def _from_the_variable(script: Script, call: Call) -> Remedy:
+    default = call.arguments.get("default", "")
+    for at in range(call.first, call.last + 1):
+        line = line_of(script, call.file, at)
+        if default and line.count(f"default={default}") == 1 and says(script, "os"):
+            new = line.replace(f"default={default}", f'default=int(os.environ.get("LOCAL_RANK", {default}))')
+            return edited(script, "Let its default be the variable.", call.file, {at: new})
+    return you('Let its default be int(os.environ.get("LOCAL_RANK", 0)).')
+
+
+@script_rule("SCR013", "settings are made before they are read", worst=State.WARN)
+def in_time(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    `os.environ[...] = ...` after the call that reads the variable: MASTER_*, TORCH_NCCL_* and WORLD_SIZE after
+    `init_process_group`, NCCL_* after the first collective or DistributedDataParallel.
+
+    ## Why it matters
+    It changes nothing, in silence.
+
+    ## How we know
+    The order in one function; calls of the script's own functions are followed. NCCL reads its variables when the
+    first communicator is made, in the first collective.
+
+    ## Fix
+    - **you** move it to the top of the script, or set it in the job script.
+
+    ## Source
+    PyTorch documentation, torch.distributed, "Environment variable initialization"; NCCL documentation,
+    "Environment Variables".
+    """
+    for call in script.calls:
+        name = call.arguments.get("0", "").strip("'\"")
+        if call.name != "os.environ.set" or call.guards:
+            continue
+        if re.match(r"MASTER_|TORCH_NCCL_|WORLD_SIZE$|RANK$", name):
+            reader = _before(script, call, lambda one: one == "init_process_group")
+        elif re.match(r"NCCL_", name):
+            reader = _before(script, call, lambda one: one not in ("init_process_group", "new_group"))
+        else:
+            continue
+        if reader:
+            yield warn(
+                here(call),
+                f"{name} is set after line {reader.line}, which read it",
+                why="It changes nothing, in silence.",
+                owner="job",
+                evidence=[written(script, call), written(script, reader)],
+                fix=[_before_it(script, call, reader)],
+            )
+
+
+def _before(script: Script, call: Call, wanted: Callable[[str], bool]) -> Call | None:
+    for one in in_function(script, call.function):
+        if one.line >= call.line:
+            return None
+        name = collective(script, one).partition(" ")[0] if not one.guards else ""
+        if name and wanted(name):
+            return one
+    return None
+
+
+def _before_it(script: Script, call: Call, reader: Call) -> Remedy:
+    text = f"Set it before line {reader.line}."
+    line, first = line_of(script, call.file, call.line), line_of(script, reader.file, reader.first)
+    near = all(line_of(script, call.file, at) or at == call.line for at in range(reader.first, call.line))
+    if call.first != call.last or call.loops or reader.loops or not near or call.line - reader.first > 10:
+        return edited(script, text, call.file, None)
+    if not re.search(r"=\s*(['\"])[^'\"]*\1\s*$", line):
+        return edited(script, text, call.file, None)
+    return edited(
+        script, text, call.file, {reader.first: f"{indent(first)}{line.strip()}\n{first}", call.line: None}
+    )
+
+
+@script_rule("SCR014", "processes are spawned by the main module only", worst=State.FAIL)
+def guarded_spawn(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    `torch.multiprocessing.spawn` at the top of a script, outside of `if __name__ == "__main__":`.
+
+    ## Why it matters
+    Every spawned process imports the script again and comes to the same line: "An attempt has been made to start a
+    new process before the current process has finished its bootstrapping phase".
+
+    ## How we know
+    The call stands in no function and under no such condition.
+
+    ## Fix
+    - **you** put it under `if __name__ == "__main__":`.
+
+    ## Source
+    Python documentation, multiprocessing, "Safe importing of main module".
+    """
+    for call in script.calls:
+        if call.name in _SPAWNS and call.function == f"{script.files[0].name}:" and not call.guards:
+            line = line_of(script, call.file, call.line)
+            text = f'if __name__ == "__main__":\n    {line}'
+            plain = call.first == call.last and not call.loops and line[:1].strip()
+            yield fail(
+                here(call),
+                'it spawns processes outside of if __name__ == "__main__"',
+                why="Every spawned process imports the script again, comes to the same line, and raises.",
+                owner="job",
+                evidence=[written(script, call)],
+                fix=[
+                    edited(script, "Put it under that condition.", call.file, {call.line: text} if plain else None)
+                ],
+            )

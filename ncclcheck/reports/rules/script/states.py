@@ -1,0 +1,185 @@
+"""SCR004 to SCR006: checkpoints: who writes them, where they are loaded to, and under which names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts.script import Call, Script
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, seen, warn
+from ncclcheck.reports.subjects.script.scripts import (
+    DDP,
+    edited,
+    here,
+    in_function,
+    indent,
+    line_of,
+    of_many_ranks,
+    on_all_ranks,
+    says,
+    script_rule,
+    sure,
+    written,
+)
+
+_STATE = re.compile(
+    r"ckpt|checkpoint|\.pth?\b|model|state|weights|resume|snapshot|\.bin\b|pretrained", re.IGNORECASE
+)
+
+
+@script_rule("SCR004", "one rank writes a checkpoint", worst=State.WARN)
+def one_writer(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    `torch.save` to one path by all ranks.
+
+    ## Why it matters
+    Ranks write the same file at once: on a shared file system a checkpoint may be torn, and is found to be so when
+    it is needed.
+
+    ## How we know
+    The call is reached from the first line under no condition that could be one on the rank, and no rank stands in
+    its path. Scripts whose library saves (Lightning, Accelerate, Trainer, DeepSpeed) are not judged.
+
+    ## Fix
+    - **you** save on rank 0 only, and let the others wait in a barrier before they read it.
+
+    ## Source
+    PyTorch tutorial "Getting Started with Distributed Data Parallel", "Save and Load Checkpoints".
+    """
+    calls, everywhere = of_many_ranks(script), on_all_ranks(script)
+    for call in calls:
+        if (
+            call.name == "torch.save"
+            and call.function in everywhere
+            and sure(call)
+            and not {"1", "f"} & {*call.by_rank}
+        ):
+            yield warn(
+                here(call),
+                "all ranks save to one path",
+                why="Files that several ranks write at once may be torn, which is seen when they are loaded.",
+                owner="job",
+                evidence=[written(script, call)],
+                fix=[_on_rank_0(script, call)],
+            )
+
+
+def _is_path(call: Call) -> bool:
+    """One path on all ranks; a buffer in memory is none."""
+    return not {"1", "f"} & {*call.by_rank} and not re.search(
+        r"mem|buf|bytes|stream", call.arguments.get("1", ""), re.I
+    )
+
+
+def _on_rank_0(script: Script, call: Call) -> Remedy:
+    text = "Save on rank 0 only."
+    line = line_of(script, call.file, call.line)
+    name = next(
+        (c.on for c in script.calls if c.file == call.file and c.name.startswith("torch.distributed.")), ""
+    )
+    if call.first != call.last or not line.strip().startswith("torch.save(") or not name:
+        return edited(script, text, call.file, None)
+    blank = indent(line)
+    unit = "\t" if "\t" in blank else "    "
+    return edited(script, text, call.file,
+                  {call.line: f"{blank}if {name}.get_rank() == 0:\n{blank}{unit}{line.strip()}"})  # fmt: skip
+
+
+@script_rule("SCR005", "checkpoints are loaded to each rank's own device", worst=State.WARN)
+def mapped(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    `torch.load` of a checkpoint by all ranks without `map_location`.
+
+    ## Why it matters
+    Tensors go back to the device that they were saved from, the GPU of rank 0: all ranks of a node allocate there,
+    and it may run out of memory.
+
+    ## How we know
+    The call is reached by all ranks and has no `map_location`, and what it loads is called a model, a checkpoint
+    or a state, or goes into `load_state_dict`. Only scripts that use GPUs are judged.
+
+    ## Fix
+    - **you** `torch.load(path, map_location="cpu")`; load_state_dict copies to where the model is.
+
+    ## Source
+    PyTorch documentation, torch.load; PyTorch tutorial "Getting Started with Distributed Data Parallel".
+    """
+    calls, everywhere = of_many_ranks(script), on_all_ranks(script)
+    if not says(script, "cuda", "nccl"):
+        return
+    for call in calls:
+        mapped_to = {"map_location", "1", "*"} & {*call.arguments}
+        if call.name == "torch.load" and call.function in everywhere and sure(call) and not mapped_to:
+            if call.by_rank or not _STATE.search(" ".join([*call.arguments.values(), call.target])):
+                continue
+            line = line_of(script, call.file, call.line)
+            new = _with_argument(line, "torch.load(", 'map_location="cpu"')
+            yield warn(
+                here(call),
+                "all ranks load a checkpoint without map_location",
+                why="Its tensors go to the GPU that they were saved from, that of rank 0, on every rank.",
+                owner="job",
+                evidence=[written(script, call)],
+                fix=[edited(script, 'Give it map_location="cpu".', call.file, {call.line: new} if new else None)],
+            )
+
+
+def _with_argument(line: str, head: str, argument: str) -> str:
+    """The line with one more argument in the call that begins with head; empty where that is not plain."""
+    if line.count(head) != 1:
+        return ""
+    start, depth = line.index(head) + len(head), 1
+    for at in range(start, len(line)):
+        depth += (line[at] in "([{") - (line[at] in ")]}")
+        if line[at] in "'\"#\\" and line[at] in "#\\":
+            return ""
+        if not depth:
+            inner = line[start:at].rstrip().rstrip(",")
+            return f"{line[:start]}{inner}, {argument}{line[at:]}" if inner else ""
+    return ""
+
+
+@script_rule("SCR006", "a checkpoint is saved and loaded under the same names", worst=State.FAIL)
+def prefixes(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    The state of a wrapped model is saved, its names begin with `module.`, and the bare model loads it.
+
+    ## Why it matters
+    `load_state_dict` raises "Missing key(s) in state_dict", hours later, when the job is to resume; with
+    `strict=False` it loads nothing, in silence.
+
+    ## How we know
+    In one function the variable loads a state before it is wrapped in DistributedDataParallel and gives one to
+    `torch.save` after it; no file speaks of `module.`.
+
+    ## Fix
+    - **you** save `model.module.state_dict()`.
+
+    ## Source
+    PyTorch documentation, DistributedDataParallel; torch.nn.modules.utils.consume_prefix_in_state_dict_if_present.
+    """
+    calls = of_many_ranks(script)
+    if says(script, "module.", "module", "consume_prefix_in_state_dict_if_present", "_orig_mod."):
+        return
+    for wrap in calls:
+        if wrap.name not in DDP or not wrap.target or wrap.arguments.get("0") != wrap.target:
+            continue
+        same = [call for call in in_function(script, wrap.function) if call.on == wrap.target]
+        loads = [call for call in same if call.name == ".load_state_dict" and call.line < wrap.line]
+        saves = [call for call in same if call.name == ".state_dict" and call.line > wrap.line]
+        if loads and saves and not wrap.guards and not loads[0].arguments.get("strict"):
+            save = saves[0]
+            line = line_of(script, save.file, save.line)
+            old = f"{save.on}.state_dict("
+            new = line.replace(old, f"{save.on}.module.state_dict(") if line.count(old) == 1 else ""
+            yield fail(
+                here(save),
+                f"{save.on} is saved with the prefix module. and loaded without it, at line {loads[0].line}",
+                why="load_state_dict raises when the job is to resume: no name fits.",
+                owner="job",
+                evidence=[written(script, save), seen(loads[0].place, written(script, loads[0]).value)],
+                fix=[edited(script, "Save the model inside.", save.file, {save.line: new} if new else None)],
+            )

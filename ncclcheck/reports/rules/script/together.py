@@ -1,0 +1,159 @@
+"""SCR001 to SCR003: all was read, and every rank enters what every rank must enter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts.script import Call, Guard, Script
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, fail, seen, unknown, you
+from ncclcheck.reports.subjects.script.scripts import (
+    by_rank,
+    collective,
+    edited,
+    here,
+    in_function,
+    indent,
+    line_of,
+    script_rule,
+    written,
+)
+
+
+@script_rule("SCR001", "the script and what it imports were read", worst=State.UNKNOWN)
+def all_was_read(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    Files that the script imports from its own folder.
+
+    ## Why it matters
+    What was not read is not judged: a function of such a file may enter a collective, or set the device.
+
+    ## How we know
+    Each file is parsed as text; nothing is imported or run. At most 500 files, 2 MB each and 20 MB together, are
+    followed. Links that lead out of the script's folder are not.
+
+    ## Fix
+    - **you** repair the named file, or name it on the command line to see its own error.
+
+    ## Source
+    Python documentation, ast.
+    """
+    for file in script.files:
+        if file.problem:
+            yield unknown(
+                Where(device=file.name),
+                f"it was not read: {file.problem}",
+                why="What was not read is not judged.",
+                owner="job",
+                evidence=[seen(file.name, file.problem)],
+                fix=[you("Repair it, or leave it out of what the script imports.")],
+            )
+
+
+@script_rule("SCR002", "no collective stands under a condition on the rank", worst=State.FAIL)
+def conditional(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    A collective (`barrier`, `all_reduce`, `all_gather`, ...), `init_process_group` or the wrapping in
+    DistributedDataParallel inside `if rank == 0:`, `if is_main_process():` and the like, which the other ranks do
+    not enter.
+
+    ## Why it matters
+    A collective ends on no rank before all have entered it: the job hangs until the timeout, or the call is
+    matched with another one of the other ranks and mixes up numbers.
+
+    ## How we know
+    The conditions around the call, and what stands in the other branch and in other branches of the same function.
+    Functions of the script's own are followed. Calls with a group of their own are not judged, for its ranks may
+    be those. `rank == -1` and `is_initialized()` ask whether there is a group, and differ on no rank.
+
+    ## Fix
+    - **you** call it on every rank, and leave under the condition only what one rank alone does.
+
+    ## Source
+    PyTorch, Distributed communication package, "Collective functions"; pytorch/pytorch#21144.
+    """
+    for call in script.calls:
+        guard = by_rank(call)
+        if guard and guard.branch != "rest" and (name := collective(script, call)) and _alone(script, call, guard):
+            yield fail(
+                here(call),
+                f"{name} stands under a condition on the rank: {_shown(guard)}",
+                why="The ranks that do not enter it leave the others waiting until the timeout.",
+                owner="job",
+                evidence=[written(script, call), seen(f"{call.file}:{guard.line}", _shown(guard))],
+                fix=[_outdented(script, call, guard)],
+            )
+
+
+@script_rule("SCR003", "no rank leaves before a collective", worst=State.FAIL)
+def leaves(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    `return`, `continue`, `break` or `sys.exit()` under a condition on the rank, with a collective after it.
+
+    ## Why it matters
+    The rank that has left never enters the collective: all others hang in it until the timeout.
+
+    ## How we know
+    The lines that follow in the same block, and functions of the script's own that they call. Calls with a group
+    of their own are not judged.
+
+    ## Fix
+    - **you** move the collective before the condition, or put what one rank skips under the opposite condition.
+
+    ## Source
+    PyTorch, Distributed communication package, "Collective functions".
+    """
+    for call in script.calls:
+        guard = by_rank(call)
+        if guard and guard.branch == "rest" and (name := collective(script, call)) and _alone(script, call, guard):
+            yield fail(
+                here(call),
+                f"{name} is entered by those ranks only that did not leave at line {guard.line}: if {guard.text}",
+                why="The rank that left never enters it: all others hang in it until the timeout.",
+                owner="job",
+                evidence=[seen(f"{call.file}:{guard.line}", f"if {guard.text}"), written(script, call)],
+                fix=[
+                    you(f"Move it before line {guard.line}, or put what that rank skips under the opposite of it.")
+                ],
+            )
+
+
+def _alone(script: Script, call: Call, guard: Guard) -> bool:
+    """No other branch of the function enters a collective that could be its counterpart."""
+    for other in in_function(script, call.function):
+        theirs = by_rank(other)
+        if theirs and (theirs.line, theirs.branch) != (guard.line, guard.branch) and collective(script, other):
+            return False
+    return True
+
+
+def _shown(guard: Guard) -> str:
+    if guard.text.startswith("@"):
+        return guard.text
+    return f"if {guard.text}" if guard.branch == "if" else f"the else of if {guard.text}"
+
+
+def _outdented(script: Script, call: Call, guard: Guard) -> Remedy:
+    """A bare barrier that ends the branch can stand after it as it is."""
+    text = "Call it on every rank, outside of the condition."
+    line, after = line_of(script, call.file, call.line), line_of(script, call.file, call.last + 1)
+    last = call.name.endswith(".barrier") and call.first == call.last and call.line > guard.line + 1
+    head = line_of(script, call.file, guard.line)
+    moved = (
+        head and line and len(call.guards) and call.guards[-1] == guard and not call.loops[_depth(call, guard) :]
+    )
+    if (
+        last
+        and moved
+        and len(indent(after)) <= len(indent(head))
+        and not after.strip().startswith(("else", "elif"))
+    ):
+        return edited(script, text, call.file, {call.line: indent(head) + line.strip()})
+    return you(text)
+
+
+def _depth(call: Call, guard: Guard) -> int:
+    """How many loops stand around the condition."""
+    return sum(loop.line < guard.line for loop in call.loops)

@@ -1,0 +1,54 @@
+"""A look at running jobs as text: what was looked at, who does what, and the decision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.reports.judgement.findings import State
+from ncclcheck.reports.judgement.jsondoc import Document
+from ncclcheck.reports.subjects.live import words
+from ncclcheck.reports.subjects.live.running import RunningJob, jobs
+from ncclcheck.reports.text.fold import fold_names, many
+from ncclcheck.reports.text.wrapping import wrapped
+
+_MOST_JOBS, _MOST_ROWS = 4, 5
+
+
+def size(document: Document) -> str:
+    """How much was looked at."""
+    live = document.measurements.live
+    count = sum(len(job.ranks) for job in jobs(live))
+    hosts = fold_names(one.host for one in live) or "no host"
+    return f"{hosts}: {many(len(jobs(live)), 'job')}, {many(count, 'rank')}"
+
+
+def text(document: Document, width: int) -> str:
+    """Each job with what its ranks do; empty for other commands."""
+    running = jobs(document.measurements.live)
+    rows = [row for job in running[:_MOST_JOBS] for row in _job(job, width)]
+    rows += [f"  and {len(running) - _MOST_JOBS} more jobs (JSON has all)"] if len(running) > _MOST_JOBS else []
+    return "\n".join(rows)
+
+
+def _job(job: RunningJob, width: int) -> Iterator[str]:
+    by = f" by {job.ranks[0].launcher}" if job.ranks[0].launcher else ""
+    yield from wrapped(f"{job.name}{by}: {len(job.ranks)} of {job.world} ranks seen", width, "  ", "    ")
+    alike: dict[str, list[int]] = {}
+    for one in job.ranks:
+        alike.setdefault(words.alike(one), []).append(one.rank)
+    for does, held in [*alike.items()][:_MOST_ROWS]:
+        yield from wrapped(f"{words.numbered(held)}: {does}", width, "    ", "      ")
+    if len(alike) > _MOST_ROWS:
+        yield f"    and {len(alike) - _MOST_ROWS} more kinds (JSON has all)"
+
+
+def decision(document: Document) -> str:
+    """One sentence; the exit code says the same."""
+    for verdict in document.verdicts:
+        for finding in verdict.findings:
+            if finding.state is State.FAIL:
+                return f"{verdict.code}: {finding.what}."
+    if document.state == "incomplete":
+        return "Not known: no process of a job was seen on some host (HNG009)."
+    notes = [f for v in document.verdicts if v.code.startswith("HNG") for f in v.findings if f.state is State.NOTE]
+    return "Nobody is accused: see HNG008." if notes else "Nobody is held up: the jobs that were seen advance."

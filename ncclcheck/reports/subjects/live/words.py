@@ -1,0 +1,147 @@
+"""How a running job is told: a finding of one class, the ranks, what each does, and where stacks part."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from ncclcheck.probes.facts import Cluster, LiveProcess
+from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, State, Where, seen, you
+from ncclcheck.reports.judgement.rule import Body, NothingToJudge, rule
+from ncclcheck.reports.subjects.live.running import Judged, Kind, RunningJob, jobs, judged, sleeps, works
+from ncclcheck.reports.text.fold import fold_names
+
+_MOST = 3
+LATER = "Look again for longer: what still stands then is no long step."
+
+
+def hang_rule(
+    code: str, title: str, kind: Kind, *, worst: State = State.FAIL
+) -> Callable[[Callable[[Judged], Iterator[Finding]]], Body]:
+    """Make a body that wants a job of one class a rule; skipped where no job was found."""
+
+    def register(body: Callable[[Judged], Iterator[Finding]]) -> Body:
+        @functools.wraps(body)
+        def told(cluster: Cluster) -> Iterator[Finding]:
+            running = jobs(cluster.measurements.live)
+            if not running:
+                raise NothingToJudge("no process of a distributed job was seen")
+            for one in map(judged, running):
+                if one.kind == kind:
+                    yield from body(one)
+
+        return rule(code, title, worst=worst, over="", commands=("hang",))(told)
+
+    return register
+
+
+def ranks(who: Iterable[LiveProcess]) -> str:
+    """`rank 2`, `ranks 0-1,3`."""
+    return numbered(one.rank for one in who)
+
+
+def numbered(numbers: Iterable[int]) -> str:
+    """The same of numbers."""
+    held = sorted({*numbers})
+    return f"rank{'s' if len(held) > 1 else ''} {fold_names(map(str, held)).strip('[]')}"
+
+
+def where(who: Sequence[LiveProcess]) -> Where:
+    """The place of one rank; of several their host, where it is one."""
+    hosts, named = {one.host for one in who}, {one.rank for one in who}
+    return Where(node=who[0].host if len(hosts) == 1 else None, rank=who[0].rank if len(named) == 1 else None)
+
+
+def does(one: LiveProcess) -> str:
+    """What one process does, in the words of the kernel."""
+    if one.state in ("T", "t"):
+        return "stopped" if one.state == "T" else "stopped by a debugger"
+    if works(one):
+        more = (
+            f", {one.running} of {one.threads} threads run"
+            if one.running
+            else f", waits {one.waited:.0%} for a core"
+        )
+        return f"computes: {one.cpu:.0%} of a core{more}"
+    if sleeps(one):
+        return "sleeps (hrtimer_nanosleep)"
+    if one.state in ("gone", "Z", "X"):
+        return "has ended"
+    waits = f"waits in {one.wchan}" if one.wchan else f"state {one.state}"
+    return f"{waits}{f' for {one.file}' if one.file else ''}"
+
+
+def evidence(who: Sequence[LiveProcess]) -> list[Evidence]:
+    """What was seen of the first of them."""
+    return [seen(f"/proc/{one.pid} of rank {one.rank}", _seen(one)) for one in who[:_MOST]]
+
+
+def _seen(one: LiveProcess) -> str:
+    told = [f"state {one.was}, then {one.state}", does(one), f"CPU {one.cpu:.0%} of a core"]
+    told += [f"{one.unread} bytes unread in its sockets"] if one.unread else []
+    told += [f"{one.closed} connections closed by the other side"] if one.closed else []
+    told += [f"at {one.stack[0]}"] if one.stack else []
+    return "; ".join(told)
+
+
+def rest(found: Judged) -> list[Evidence]:
+    """What the others did meanwhile."""
+    counted = Counter(alike(one) for one in found.others)
+    told = "; ".join(f"{count} x {said}" for said, count in counted.most_common(_MOST))
+    return [seen(f"the other {len(found.others)}", f"{told}, for {found.job.seconds:.0f} s")] if told else []
+
+
+def alike(one: LiveProcess) -> str:
+    """What it does, in words that are the same for all that do it."""
+    return "computes" if works(one) else does(one)
+
+
+def parting(job: RunningJob) -> list[Evidence]:
+    """The frames in which the ranks' stacks part, where any were read."""
+    stacks = [(one.rank, one.stack[::-1]) for one in job.ranks if one.stack]
+    groups = _frames(stacks)
+    if not groups and len(stacks) > 1:
+        return [seen("py-spy", f"all {len(stacks)} stacks that were read are alike: {stacks[0][1][-1]}")]
+    return [seen(f"py-spy, {numbered(held)}", frame) for frame, held in [*groups.items()][:_MOST]]
+
+
+def elsewhere(job: RunningJob) -> LiveProcess | None:
+    """The one rank whose stack parts from those of all others, of three and more."""
+    groups = sorted(_frames([(one.rank, one.stack[::-1]) for one in job.ranks if one.stack]).values(), key=len)
+    if len(groups) != 2 or len(groups[0]) != 1 or len(groups[1]) < 2:
+        return None
+    return next(one for one in job.ranks if one.rank == groups[0][0])
+
+
+def _frames(stacks: Sequence[tuple[int, list[str]]]) -> dict[str, list[int]]:
+    """Frame -> ranks, at the first depth from the program's own first line at which they differ."""
+    levels = enumerate(zip(*(frames for _, frames in stacks), strict=False))
+    depth = next((depth for depth, frames in levels if len({*frames}) > 1), None)
+    groups: dict[str, list[int]] = {}
+    for rank, stack in stacks if depth is not None else []:
+        groups.setdefault(stack[depth or 0], []).append(rank)
+    return groups
+
+
+def stacks(one: LiveProcess) -> Remedy:
+    """How to see the line of the program."""
+    return you("See the line of the program that it is in, on its host.", f"py-spy dump --pid {one.pid}")
+
+
+def dumps(job: RunningJob) -> list[Remedy]:
+    """Flight Recorder's files say which collective each rank is in, where they are written."""
+    named = sorted({one.dumps for one in job.ranks if one.dumps})
+    if named:
+        return [
+            you(
+                "Flight Recorder writes its dumps when the watchdog ends the job; they name the collective.",
+                f"ncclcheck logs '{named[0]}*'",
+            )
+        ]
+    return [
+        you(
+            "Next time: let torch write which collective each rank is in.",
+            "export TORCH_FR_DUMP_TEMP_FILE=/tmp/fr_ TORCH_FR_BUFFER_SIZE=2000",
+        )
+    ]

@@ -1,0 +1,1 @@
+"""What rules share about a training script."""

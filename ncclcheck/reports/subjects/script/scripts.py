@@ -1,0 +1,214 @@
+"""Whose calls these are, which ranks make them, and a fix as a diff."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+
+from ncclcheck.probes.facts import Cluster
+from ncclcheck.probes.facts.script import Call, Guard, Script
+from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, State, Where, seen, you
+from ncclcheck.reports.judgement.rule import Body, NothingToJudge, rule
+
+DIST = "torch.distributed."
+INIT = f"{DIST}init_process_group"
+# What every rank of a group must enter. A group's own ranks may be few, so calls with a group are not judged.
+COLLECTIVES = {
+    *(f"{DIST}{name}" for name in (
+        "all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce", "all_to_all",
+        "all_to_all_single", "barrier", "broadcast", "broadcast_object_list", "gather", "gather_object",
+        "init_process_group", "monitored_barrier", "new_group", "reduce", "reduce_scatter",
+        "reduce_scatter_tensor", "scatter", "scatter_object_list",
+    )),
+    *(f"detectron2.utils.comm.{name}" for name in ("synchronize", "all_gather", "gather", "reduce_dict")),
+}  # fmt: skip
+DDP = ("torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel")
+LOADER = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
+SAMPLER = ("torch.utils.data.distributed.DistributedSampler", "torch.utils.data.DistributedSampler")
+# Libraries that start the group, wrap the model, shard the data and save by themselves.
+_MANAGERS = re.compile(
+    r"(?:pytorch_lightning|lightning|accelerate|deepspeed|horovod|ignite|composer|colossalai|megatron|fairseq|ray"
+    r"|mmengine|mmcv|detectron2|torchtitan|torchtune|fairscale|apex\.parallel|catalyst|tensorflow|jax|determined)\b"
+    r"|transformers\.(?:Seq2Seq)?Trainer$|trl\b|sentence_transformers\b"
+)
+_UNSURE = re.compile(
+    r"rank|main|master|save|primary|chief|proc|leader|local|log|coord|root|zero|host|node|gpu|is_", re.I
+)
+_STARTS = re.compile(r"(?:^|\.|:)(?:spawn|start_processes|launch\w*|Process|run|Fire|elastic_launch)$")
+_DEEP = 6  # calls within calls that are followed
+
+
+def script_rule(code: str, title: str, *, worst: State) -> Callable[[Callable[[Script], Iterator[Finding]]], Body]:
+    """Make a body that wants a script a rule."""
+
+    def register(body: Callable[[Script], Iterator[Finding]]) -> Body:
+        @functools.wraps(body)
+        def judged(cluster: Cluster) -> Iterator[Finding]:
+            script = cluster.measurements.script
+            if script is None or not script.files:
+                raise NothingToJudge("no script was read")
+            yield from body(script)
+
+        return rule(code, title, worst=worst, over="", commands=("script",))(judged)
+
+    return register
+
+
+def own_ways(script: Script) -> str:
+    """The library that does for this script what it would otherwise do itself; empty where there is none."""
+    modules = [name for file in script.files for name in file.modules]
+    return next((name.partition(".")[0] for name in modules if _MANAGERS.match(name)), "")
+
+
+def of_many_ranks(script: Script) -> list[Call]:
+    """The calls of a script that starts torch's group itself. Raises NothingToJudge for all others."""
+    if library := own_ways(script):
+        raise NothingToJudge(f"{library} does this for the script")
+    if not any(call.name == INIT for call in script.calls):
+        raise NothingToJudge("the script starts no process group")
+    return script.calls
+
+
+def says(script: Script, *words: str) -> bool:
+    """Does any of these names or strings stand in some file?"""
+    return any(not {*words}.isdisjoint(file.words) for file in script.files)
+
+
+def by_rank(call: Call) -> Guard | None:
+    """The outermost condition on the rank under which it stands."""
+    return next((guard for guard in call.guards if guard.kind == "rank"), None)
+
+
+def in_function(script: Script, function: str) -> list[Call]:
+    """The calls that stand in it, as written."""
+    return _by_function(script).get(function, [])
+
+
+def _by_function(script: Script) -> dict[str, list[Call]]:
+    """Made once: a repository has ten thousand functions."""
+    held: dict[str, list[Call]] = script.__dict__.setdefault("by_function", {})
+    if not held:
+        for call in script.calls:
+            held.setdefault(call.function, []).append(call)
+    return held
+
+
+def on_all_ranks(script: Script) -> set[str]:
+    """Functions that every rank runs, as far as can be followed from the first line."""
+    inside = _by_function(script)
+    found = {f"{file.name}:" for file in script.files}
+    waiting = [*found]
+    while waiting:
+        for call in inside.get(waiting.pop(), []):
+            if sure(call):
+                new = {
+                    one for one in (call.name, f"{call.name}.__init__", *_started(call)) if one in inside
+                } - found
+                found |= new
+                waiting += new
+    return found
+
+
+def _started(call: Call) -> Iterator[str]:
+    """Functions that processes are started with: `mp.spawn(work, ...)`."""
+    if _STARTS.search(call.name):
+        yield from (f"{call.file}:{text}" for text in call.arguments.values() if text.isidentifier())
+
+
+def sure(call: Call) -> bool:
+    """Whatever its conditions say, they say the same on all ranks, as far as their words tell."""
+    return not any(
+        guard.kind == "rank" or (guard.kind == "other" and _UNSURE.search(guard.text)) for guard in call.guards
+    )
+
+
+def collective(script: Script, call: Call) -> str:
+    """What every rank must enter here, said by its name; empty where there is nothing, or it is not known."""
+    if call.name in COLLECTIVES or call.name in DDP:
+        return "" if _has_group(call) else call.name.rpartition(".")[2]
+    entered = _entered(script, call.name, _DEEP)
+    return f"{entered} in {call.name.rpartition(':')[2]}()" if entered else ""
+
+
+def _entered(script: Script, function: str, deep: int) -> str:
+    """A collective that a function of the script enters whoever calls it."""
+    if ":" not in function or not deep:
+        return ""
+    held: dict[str, str] = script.__dict__.setdefault("entered", {})
+    if function not in held:
+        held[function] = ""  # a function that calls itself
+        held[function] = _entered_in(script, function, deep)
+    return held[function]
+
+
+def _entered_in(script: Script, function: str, deep: int) -> str:
+    for call in in_function(script, function):
+        if any(guard.kind not in ("main", "group") for guard in call.guards) or _has_group(call):
+            continue
+        if call.name in COLLECTIVES or call.name in DDP:
+            return call.name.rpartition(".")[2]
+        if inner := _entered(script, call.name, deep - 1):
+            return inner
+    return ""
+
+
+def _has_group(call: Call) -> bool:
+    given = {name: call.arguments.get(name, "None") for name in ("group", "process_group")}
+    local = call.arguments.get("use_local_synchronization") == "True"
+    return local or "*" in call.arguments or any(not re.search(r"None$|WORLD$", text) for text in given.values())
+
+
+def here(call: Call) -> Where:
+    """FILE:LINE, as a place of the report."""
+    return Where(device=call.place)
+
+
+def written(script: Script, call: Call) -> Evidence:
+    """The line itself."""
+    return seen(call.place, (line_of(script, call.file, call.line) or call.name).strip()[:200])
+
+
+def edited(script: Script, text: str, file: str, change: Mapping[int, str | None] | None) -> Remedy:
+    """A fix as a diff where one is possible. change: number of a line -> what stands there instead."""
+    diff = _diff(script, file, change or MappingProxyType({}))
+    return you(f"{text} The diff applies with patch -p0:" if diff else text, *([diff] if diff else []))
+
+
+def _diff(script: Script, file: str, change: Mapping[int, str | None]) -> str:
+    """A unified diff of one hunk; empty where a line is not known, or could not be pasted as it is."""
+    kept = next((one.lines for one in script.files if one.name == file), {})
+    lines = {int(at): line for at, line in kept.items() if at.isdecimal()}
+    if not change or any(at not in lines for at in change):
+        return ""
+    first, last = min(change), max(change)
+    while first - 1 in lines and min(change) - first < 3:
+        first -= 1
+    while last + 1 in lines and last - max(change) < 3:
+        last += 1
+    body, added, taken = [], 0, 0
+    for at in range(first, last + 1):
+        if at not in lines:
+            return ""
+        if at not in change:
+            body.append(f" {lines[at]}")
+            continue
+        new = change[at]
+        body += [f"-{lines[at]}", *([] if new is None else [f"+{line}" for line in new.split("\n")])]
+        added, taken = added + (0 if new is None else new.count("\n") + 1), taken + 1
+    if not all(line.isprintable() for line in body):
+        return ""
+    count = last - first + 1
+    head = [f"--- {file}", f"+++ {file}", f"@@ -{first},{count} +{first},{count - taken + added} @@"]
+    return "\n".join([*head, *body])
+
+
+def line_of(script: Script, file: str, at: int) -> str:
+    """A line as written; empty where it was not kept."""
+    return next((one.lines.get(str(at), "") for one in script.files if one.name == file), "")
+
+
+def indent(line: str) -> str:
+    """The blanks before it."""
+    return line[: len(line) - len(line.lstrip())]

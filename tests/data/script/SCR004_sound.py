@@ -1,0 +1,13 @@
+import os
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+
+dist.init_process_group("nccl")
+model = DDP(torch.nn.Linear(8, 8).cuda(int(os.environ["LOCAL_RANK"])))
+if dist.get_rank() == 0:
+    torch.save(model.module.state_dict(), "model.pt")
+dist.destroy_process_group()

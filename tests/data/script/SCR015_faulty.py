@@ -1,0 +1,3 @@
+import torch
+
+model = torch.nn.DataParallel(torch.nn.Linear(8, 8))

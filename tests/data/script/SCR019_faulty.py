@@ -1,0 +1,14 @@
+import os
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+
+dist.init_process_group("gloo")
+for step in range(100):
+    loss = torch.ones(1)
+    if dist.get_rank() == 0:
+        print(step, loss)
+dist.destroy_process_group()
