@@ -140,8 +140,7 @@ _FAMILIES = (
         r"(?i)free memory on device.{0,120}less than desired GPU memory utilization",
         "Less of the GPU's memory is free than the engine was told to take: another process holds the rest.",
         you("Confirm: who holds it.", "nvidia-smi --query-compute-apps=pid,used_memory --format=csv"),
-        you("End that process; or decrease the share that the engine takes, as it says.",
-            "vllm serve MODEL --gpu-memory-utilization 0.8"),
+        you("End that process; or let the engine take less than what is free: a lower --gpu-memory-utilization."),
     ),
     _family(
         r"KV cache|cache blocks|max seq len|gpu_memory_utilization|mem-fraction-static|GPU memory utilization"
