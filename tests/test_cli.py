@@ -57,7 +57,7 @@ WRONG = [
     (("report", "a.json", "b.json"), "report", "a.json cannot be read"),
     (("report", "--compare", "a.json"), "report", "BEFORE AFTER"),
     (("explain", "NET0001"), "NET001", "explain"),
-    (("explian",), "explian", "env, bench, data, smoke, preflight, logs, report, explain"),
+    (("explian",), "explian", "env, bench, data, smoke, preflight, logs, hang, script, report, explain"),
     (("env", "--no-such-option"), "--no-such-option", "o such option"),
 ]
 
@@ -272,8 +272,9 @@ def test_a_login_node_says_that_no_gpu_node_was_judged(ncclcheck: Command, tmp_p
 
 def test_the_gate_runs_the_commands_of_the_readme() -> None:
     gate, readme = (ROOT / ".ci/run").read_text(), (ROOT / "README.md").read_text()
-    line = next(line for line in gate.splitlines() if line.endswith("pytest -q"))
-    assert f"\n{line}\n" in readme
+    install, tests = next(line for line in readme.splitlines() if "pytest -q" in line).rsplit(" && ", 1)
+    assert f"\n{install}\n" in gate
+    assert f"\n{tests} " in gate
 
 
 def test_a_link_is_followed_and_a_pipe_is_written(ncclcheck: Command, tmp_path: Path) -> None:
@@ -322,7 +323,9 @@ def test_what_nobody_foresaw_is_one_line_and_not_a_failed_check(tmp_path: Path) 
     assert b"Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("command", ["env", "bench", "data", "smoke", "preflight", "logs", "report"])
+@pytest.mark.parametrize(
+    "command", ["env", "bench", "data", "smoke", "preflight", "logs", "hang", "script", "report"]
+)
 def test_help_lists_each_option_once_under_its_heading(command: str) -> None:
     asked = import_module(f"ncclcheck.cli.{command}").__dict__[command]
     text = asked.get_help(click.Context(asked, info_name=command))

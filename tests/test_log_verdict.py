@@ -154,7 +154,7 @@ def test_a_line_of_nccl_or_torch_is_one_whatever_stands_before_it(before: str, l
 def test_a_log_that_stops_is_not_healthy() -> None:
     found = document(_STARTED)
     assert found.exit_code == 3
-    assert "do not show that the job ended or went on" in closing.decision(found)
+    assert "does not show that the job ended or made progress" in closing.decision(found)
 
 
 def test_a_job_that_still_runs_is_not_called_healthy_and_not_failed() -> None:

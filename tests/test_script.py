@@ -129,7 +129,7 @@ def test_two_hundred_files_in_a_second(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("".join(f"import part{at}\n" for at in range(200)))
     begun = time.process_time()
     found = _findings()
-    assert time.process_time() - begun < 5  # about 0.5 s; the bound is wide, for machines differ
+    assert time.process_time() - begun < 5  # far more than it takes: what grows with the square would be seen
     assert len(found["SCR009"]) == 200
 
 

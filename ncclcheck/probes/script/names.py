@@ -33,7 +33,7 @@ def of_source(source: Source) -> Names:
     names = Names(source.name)
     if source.tree is None:
         return names
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.Import):
             for one in node.names:
                 module = one.name if one.asname else one.name.partition(".")[0]
@@ -46,7 +46,7 @@ def of_source(source: Source) -> Names:
         elif isinstance(statement, ast.ClassDef):
             names.classes.add(statement.name)
             names.own |= _methods(statement, source.name)
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if (
             isinstance(node, ast.Assign)
             and isinstance(node.value, ast.Call)

@@ -27,10 +27,10 @@ def read(given: Sequence[str], arguments: Sequence[str]) -> Script:
     """The script and what it imports from its folder. Raises sources.NotRead."""
     found = sources.read(given)
     every = {source.name: names.of_source(source) for source in found}
-    ranks = {name for source in found if source.tree for name in _of_rank(source.tree)}
+    ranks = {name for source in found for name in _of_rank(source.nodes)}
     files, calls = [], []
     for source in found:
-        walk = _Walk(every[source.name], every, ranks, _made_of_rank(source.tree) if source.tree else set())
+        walk = _Walk(every[source.name], every, ranks, _made_of_rank(source.nodes))
         if source.tree is not None:
             walk.block(source.tree.body)
         calls += walk.calls
@@ -38,9 +38,9 @@ def read(given: Sequence[str], arguments: Sequence[str]) -> Script:
     return Script(files=files, calls=calls[:_MOST_CALLS], arguments=[*arguments])
 
 
-def _of_rank(tree: ast.Module) -> Iterator[str]:
+def _of_rank(nodes: Sequence[ast.AST]) -> Iterator[str]:
     """Variables and functions that are such a condition: `master = rank == 0`, `def first(): return rank == 0`."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Compare | ast.BoolOp | ast.UnaryOp):
             if conditions.kind(node.value, ()) == "rank":
                 yield from (ast.unparse(one).rpartition(".")[2] for one in node.targets)
@@ -50,12 +50,13 @@ def _of_rank(tree: ast.Module) -> Iterator[str]:
                 yield node.name
 
 
-def _made_of_rank(tree: ast.Module) -> set[str]:
+def _made_of_rank(nodes: Sequence[ast.AST]) -> set[str]:
     """Variables that hold something else on each rank: `path = f"state-{rank}.pt"`."""
     made: set[str] = set()
+    given = [node for node in nodes if isinstance(node, ast.Assign)]
     for _ in range(2):  # of what was made of a rank, something else is made
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Assign) and conditions.by_rank(node.value, made):
+        for node in given:
+            if conditions.by_rank(node.value, made):
                 made |= {ast.unparse(one).rpartition(".")[2] for one in node.targets}
     return made
 
@@ -64,7 +65,7 @@ def _file(source: Source, calls: Sequence[Call]) -> ScriptFile:
     if source.tree is None:
         return ScriptFile(name=source.name, problem=source.problem)
     words, modules = set(), set()
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.Name):
             words.add(node.id)
         elif isinstance(node, ast.Attribute | ast.alias | ast.keyword):
@@ -222,7 +223,13 @@ class _Walk:
             *((str(at), one) for at, one in enumerate(call.args)),
             *((one.arg, one.value) for one in call.keywords),
         ]
-        return [name for name, value in given if name and conditions.by_rank(value, self.unlike)]
+        return [name for name, value in given if name and self._unlike(value)]
+
+    def _unlike(self, value: ast.expr) -> bool:
+        """Whether it differs by rank. Most arguments are a name or a constant, and need no walk."""
+        if isinstance(value, ast.Constant):
+            return False
+        return conditions.by_rank(value, self.unlike)
 
     def _add(
         self, name: str, line: int, arguments: dict[str, str], on: str = "", by_rank: Sequence[str] = ()

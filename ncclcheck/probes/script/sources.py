@@ -8,6 +8,7 @@ import stat
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 # Bounds of what is followed, not of what people write: transformers' whole `examples` has 250 files.
 _MOST_FILES = 500
@@ -30,6 +31,11 @@ class Source:
     tree: ast.Module | None = None
     problem: str = ""
     local: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All nodes of the tree; a walk costs more than what is looked for in it."""
+        return [*ast.walk(self.tree)] if self.tree else []
 
 
 def read(names: Sequence[str]) -> list[Source]:
