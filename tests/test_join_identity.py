@@ -154,7 +154,7 @@ def test_no_join(env: dict[str, str], options: dict[str, Any]) -> None:
             "LOCAL_RANK: 0",
         ),
         ({**MASTER, "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "4"}, {}, "LOCAL_WORLD_SIZE: is not set"),
-        ({**MASTER, "PET_NODE_RANK": "0", "PET_NNODES": "many"}, {}, "PET_NNODES: 'many' is no number"),
+        ({**MASTER, "PET_NODE_RANK": "0", "PET_NNODES": "many"}, {}, "PET_NNODES: 'many' is not a number"),
         (
             {**MASTER, "PET_NODE_RANK": "0", "PET_NNODES": "2", "PET_NPROC_PER_NODE": "4", "WORLD_SIZE": "6"},
             {},

@@ -134,7 +134,7 @@ CASES: list[tuple[str, str, list[Node], State, str]] = [
     ("NCC003", "unread", [node(env=DENIED)], State.UNKNOWN, "no right"),
     # NCC004
     ("NCC004", "fine", [node(env={"NCCL_IB_DISABLE": "1", "NCCL_DEBUG": "info"})], State.OK, ""),
-    ("NCC004", "true", [node(env={"NCCL_IB_DISABLE": "true"})], State.WARN, "NCCL_IB_DISABLE=true is not a number"),
+    ("NCC004", "true", [node(env={"NCCL_IB_DISABLE": "true"})], State.WARN, "DISABLE=true is not a number"),
     ("NCC004", "suffix", [node(env={"NCCL_BUFFSIZE": "8M"})], State.WARN, "read as 8"),
     ("NCC004", "level", [node(env={"NCCL_P2P_LEVEL": "nvl"})], State.WARN, "write NVL"),
     ("NCC004", "debug word", [node(env={"NCCL_DEBUG": "DEBUG"})], State.WARN, "prints nothing"),
