@@ -36,7 +36,7 @@ BROKEN = [
     ("Counts", {"DAT006"}, "in another order"),
     ("CountsTogether", {"DAT006"}, "in another order"),
     ("ChangesInPlace", {"DAT006"}, "a second time"),
-    ("ReturnsItsBuffer", {"DAT007"}, "once others were"),
+    ("ReturnsItsBuffer", {"DAT007"}, "after others were"),
     ("ThreadsShareSelf", {"DAT004"}, "threads inside one worker"),
     ("WaitsForThread", {"DAT028"}, "tickets"),
     ("AnotherSample", {"DAT027"}, "OSError: bad file"),

@@ -235,7 +235,7 @@ def test_a_thousand_nodes_fit_a_page() -> None:
     page = Page(text)
     assert {"pairs", "steps", "memory", "dataset", "curve0"} <= {*page.ids}
     assert "gpu-0999" in page.text
-    assert "and 997 more like these: gpu-[0003-0999]" in page.text
+    assert page.text.count("and 330 more like these: gpu-[") == 2, "three owners, a block each"
 
 
 def test_of_many_nodes_the_map_shows_the_worst_and_every_node_has_a_row() -> None:

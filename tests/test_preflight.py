@@ -74,7 +74,7 @@ def test_the_users_data_is_examined_and_trains_the_users_model(ncclcheck: Comman
         (("--simulate", "--", "no-such-program"), "'no-such-program' is not found"),
         (("--simulate", "--apply"), "it goes with a command"),
         (("--simulate", "--need", "0"), "--need: 0 is out of range"),
-        (("--simulate", "--cache", "abc"), "--cache: 'abc' is no number"),
+        (("--simulate", "--cache", "abc"), "--cache: 'abc' is not a number"),
         (("--simulate", "--healthy-file", "/nowhere/x"), "--healthy-file: '/nowhere/x' cannot be written"),
         (("--simulate", "--data", "no colon"), "--data: 'no colon' is not understood"),
         (("--simulate", "--model", "mine:net"), "add --data MODULE:FACTORY"),
