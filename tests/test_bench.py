@@ -234,7 +234,7 @@ def test_an_agent_that_cannot_start(ncclcheck: Command, tmp_path: Path) -> None:
     ran = ncclcheck("env", "-o", "json", PYTHONPATH=f"{tmp_path}:{ROOT}")
     assert ran.code == 3
     (silence,) = ran.document.run.silent
-    assert "this interpreter is broken" in silence.detail
+    assert "this Python is broken" in silence.detail
 
 
 def test_a_taken_port_names_its_holder(ncclcheck: Command) -> None:
