@@ -174,7 +174,7 @@ def _said(folder: Path) -> str:
 
 def _run(script: str, folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     ours = folder / "ours"
-    ours.write_text(f'#!/bin/sh\nexec {sys.executable} -m ncclcheck "$@"\n')
+    ours.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ncclcheck "$@"\n')
     ours.chmod(0o755)
     given = environment(**{"NCCLCHECK": str(ours), **env}, PATH=f"{folder}:{os.environ['PATH']}")
     return subprocess.run(

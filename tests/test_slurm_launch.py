@@ -20,7 +20,8 @@ from ncclcheck.launch.remote import srun_words
 
 _PYTHON = sys.executable
 _SRUN = """\
-#!{python}
+#!/bin/sh
+"exec" "{python}" "$0" "$@"
 # Stands for srun: starts the command once for each node of --nodelist, or fails as told in FAKE_SRUN_*.
 import contextlib, os, subprocess, sys, threading
 sys.path.insert(0, {root!r})

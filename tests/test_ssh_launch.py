@@ -136,7 +136,7 @@ def test_an_agent_starts_from_every_login_shell(shell: str, tmp_path: Path) -> N
     folder = tmp_path / "it's a $HOME"
     folder.mkdir()
     python = folder / "python 3"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
     env = {**ssh.environment(os.environ), "NCCL_DEBUG": "it's \n $(x) !y"}
     words = doorstep.command(
