@@ -4,7 +4,6 @@ And of the wires between nodes that carry a part of the connections, or one dire
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -202,21 +201,6 @@ def _one_strand(scene: Scene) -> AbstractContextManager[None]:
     """What the switch sends to h2 is lost, what h2 sends arrives. It had not spoken to the others for a while."""
     scene["h2"].ip("neigh flush all")
     return _bridge_rule(scene["h1"].lab.switch("eth0"), 'oifname "h2" drop', "postrouting")
-
-
-@contextmanager
-def _comes_and_goes(scene: Scene) -> Iterator[None]:
-    """The switch's port of h3 loses its link for 4 s every 6.5 s, once a rank has begun."""
-    switch = scene["h1"].lab.switch("eth0")
-    scene.rank_on("h3", 1)
-    loop = "while :; do ip link set h3 down; sleep 4; ip link set h3 up; sleep 2.5; done"
-    running = subprocess.Popen(["ip", "netns", "exec", switch, "sh", "-c", loop], start_new_session=True)
-    try:
-        yield
-    finally:
-        running.kill()
-        running.wait(5)
-        ip(switch, "link set h3 up")
 
 
 def _told(node: str, words: str, **more: object) -> Expect:

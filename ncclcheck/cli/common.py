@@ -155,6 +155,45 @@ _REPORTS = (
         help="replace names, addresses, paths and users in every output",
     ),
 )
+_EVIDENCE = "list every check and its evidence"
+
+
+def _output(kind: Callable[..., Callable[[F], F]]) -> Callable[[F], F]:
+    return kind(
+        "--output",
+        "-o",
+        group=OUTPUT,
+        type=click.Choice(["text", "short", "json"]),
+        default="text",
+        help="format of stdout",
+    )
+
+
+def _only(example: str) -> Callable[[F], F]:
+    words = f"judge these codes or families only: {example}"
+    return option("--only", group=VERDICT, metavar="CODES", default="", help=words)
+
+
+def _verbose(words: str) -> Callable[[F], F]:
+    return option("--verbose", "-v", group=OUTPUT, is_flag=True, help=words)
+
+
+def require(command: F) -> F:
+    """Add --require."""
+    words = "gpu=8,hca=8,CODE: absent and unknown are failures"
+    return option("--require", group=VERDICT, metavar="SPEC", default="", help=words)(command)
+
+
+_IGNORE = option("--ignore", group=VERDICT, metavar="CODES", default="", help="downgrade these codes to notes")
+_STRICT = option("--strict", group=VERDICT, is_flag=True, help="warnings and unknowns are failures too")
+_QUIET = option("--quiet", "-q", group=OUTPUT, is_flag=True, help="print nothing when all is well")
+_COLOR = option(
+    "--color",
+    group=OUTPUT,
+    type=click.Choice(["auto", "always", "never"]),
+    default="auto",
+    help="colour the text",
+)
 _COMMON = (
     option(
         "--nodes",
@@ -202,14 +241,7 @@ _COMMON = (
         metavar="S",
         help="how long to wait for the other nodes of a join  [default: 600]",
     ),
-    option(
-        "--output",
-        "-o",
-        group=OUTPUT,
-        type=click.Choice(["text", "short", "json"]),
-        default="text",
-        help="format of stdout",
-    ),
+    _output(option),
     *_REPORTS,
     option(
         "--from", "from_file", group=VERDICT, metavar="FILE", help="judge a saved result again; measures nothing"
@@ -221,18 +253,10 @@ _COMMON = (
         metavar="FILE",
         help="a saved result to compare this one with",
     ),
-    option(
-        "--only", group=VERDICT, metavar="CODES", default="", help="judge these codes or families only: NET,NCC003"
-    ),
-    option("--ignore", group=VERDICT, metavar="CODES", default="", help="downgrade these codes to notes"),
-    option(
-        "--require",
-        group=VERDICT,
-        metavar="SPEC",
-        default="",
-        help="gpu=8,hca=8,CODE: absent and unknown are failures",
-    ),
-    option("--strict", group=VERDICT, is_flag=True, help="warnings and unknowns are failures too"),
+    _only("NET,NCC003"),
+    _IGNORE,
+    require,
+    _STRICT,
     option(
         "--deadline",
         group=VERDICT,
@@ -240,15 +264,9 @@ _COMMON = (
         metavar="S",
         help="seconds until the report is printed, whatever happens",
     ),
-    option("--quiet", "-q", group=OUTPUT, is_flag=True, help="print nothing when all is well"),
-    option("--verbose", "-v", group=OUTPUT, is_flag=True, help="list every check and its evidence"),
-    option(
-        "--color",
-        group=OUTPUT,
-        type=click.Choice(["auto", "always", "never"]),
-        default="auto",
-        help="colour the text",
-    ),
+    _QUIET,
+    _verbose(_EVIDENCE),
+    _COLOR,
     option("--sysroot", group=SELDOM, metavar="DIR", help="read a recorded machine below DIR"),
     option("--host-root", group=SELDOM, metavar="DIR", help="read a live host that is mounted at DIR"),
 )
@@ -261,14 +279,50 @@ def common(command: F) -> F:
     return command
 
 
-def reports(command: F) -> F:
-    """Add the options that say what is written, and how."""
-    for add in reversed(_REPORTS):
-        command = add(command)
-    return command
+def of_files(example: str, *, verbose: str = _EVIDENCE, output_variable: bool = True) -> Callable[[F], F]:
+    """The options of a command that reads files and no node. example: codes for --only.
+
+    output_variable: whether NCCLCHECK_OUTPUT sets --output here too.
+    """
+    shown = (
+        _output(option if output_variable else plain_option),
+        *_REPORTS,
+        _only(example),
+        _IGNORE,
+        _STRICT,
+        _QUIET,
+        _verbose(verbose),
+        _COLOR,
+    )
+
+    def add_all(command: F) -> F:
+        for add in reversed(shown):
+            command = add(command)
+        return command
+
+    return add_all
 
 
-def report_options(given: dict[str, Any]) -> dict[str, Any]:
+def file_options(
+    command: str, site: config.Site, given: dict[str, Any], families: tuple[str, ...] = ()
+) -> Options:
+    """What `of_files` gives. families: what is judged where --only names nothing. Raises UsageError."""
+    return Options(
+        command=command,
+        output=given["output"],
+        **_report_options(given),
+        only=options.codes("--only", given["only"]) or families,
+        ignore=options.codes("--ignore", given["ignore"]),
+        strict=given["strict"],
+        deadline=given.get("deadline"),
+        quiet=given["quiet"],
+        verbose=given["verbose"],
+        color=given["color"],
+        policy=_policy(site, given.get("require", "")),
+    )
+
+
+def _report_options(given: dict[str, Any]) -> dict[str, Any]:
     """The files to write, as fields of Options."""
     files = ("json", "save", "html", "markdown", "junit", "prometheus", "env", "nccl_conf")
     return {"anonymise": given["anonymise"], **{f"{name}_file": given[f"{name}_file"] for name in files}}
@@ -347,7 +401,7 @@ def parse(command: str, site: config.Site, given: dict[str, Any]) -> Options:
         secret_file=given["secret_file"],
         wait=given["wait"],
         output=given["output"],
-        **report_options(given),
+        **_report_options(given),
         from_file=given["from_file"],
         baseline_file=given["baseline_file"],
         only=options.codes("--only", given["only"]),
@@ -360,11 +414,11 @@ def parse(command: str, site: config.Site, given: dict[str, Any]) -> Options:
         color=given["color"],
         sysroot=given["sysroot"],
         host_root=given["host_root"],
-        policy=policy(site, given["require"], given.get("min_busbw", "")),
+        policy=_policy(site, given["require"], given.get("min_busbw", "")),
     )
 
 
-def policy(site: config.Site, require: str, min_busbw: str = "") -> Policy:
+def _policy(site: config.Site, require: str, min_busbw: str = "") -> Policy:
     """What the site and the user expect. Raises UsageError."""
     return Policy(
         require=options.requirements(require),

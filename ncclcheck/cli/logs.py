@@ -7,22 +7,10 @@ from typing import Any
 import click
 
 from ncclcheck.base.errors import UsageError
-from ncclcheck.cli.common import (
-    HELP,
-    OUTPUT,
-    SECONDS,
-    VERDICT,
-    SiteCommand,
-    option,
-    plain_option,
-    policy,
-    report_options,
-    reports,
-)
+from ncclcheck.cli.common import HELP, SECONDS, VERDICT, SiteCommand, file_options, of_files, option
 from ncclcheck.commands import logs as reader
 from ncclcheck.results import outputs
 from ncclcheck.run.plan.config import Site
-from ncclcheck.run.plan.options import Options, codes
 
 _EPILOG = """\b
 Exit codes:
@@ -35,29 +23,13 @@ Exit codes:
 
 @click.command("logs", cls=SiteCommand, epilog=_EPILOG, context_settings=HELP)
 @click.argument("files", nargs=-1, metavar="FILE...")
-@plain_option(
-    "--output",
-    "-o",
-    group=OUTPUT,
-    type=click.Choice(["text", "short", "json"]),
-    default="text",
-    help="format of stdout",
-)
-@reports
-@option("--only", group=VERDICT, metavar="CODES", default="", help="judge these codes or families only: LOG050")
-@option("--ignore", group=VERDICT, metavar="CODES", default="", help="downgrade these codes to notes")
-@option("--strict", group=VERDICT, is_flag=True, help="warnings and unknowns are failures too")
+@of_files("LOG050", output_variable=False)
 @option(
     "--deadline",
     group=VERDICT,
     type=SECONDS,
     metavar="S",
     help="seconds until the report is printed  [default: 600]",
-)
-@option("--quiet", "-q", group=OUTPUT, is_flag=True, help="print nothing when all is well")
-@option("--verbose", "-v", group=OUTPUT, is_flag=True, help="list every check and its evidence")
-@option(
-    "--color", group=OUTPUT, type=click.Choice(["auto", "always", "never"]), default="auto", help="colour the text"
 )
 @click.pass_obj
 def logs(site: Site, /, files: tuple[str, ...], **given: Any) -> int:
@@ -67,18 +39,6 @@ def logs(site: Site, /, files: tuple[str, ...], **given: Any) -> int:
     """
     if not files:
         raise UsageError("logs: no file was given; type: ncclcheck logs FILE..., or ncclcheck logs - for stdin")
-    options = Options(
-        command="logs",
-        output=given["output"],
-        **report_options(given),
-        only=codes("--only", given["only"]) or ("LOG",),
-        ignore=codes("--ignore", given["ignore"]),
-        strict=given["strict"],
-        deadline=given["deadline"],
-        quiet=given["quiet"],
-        verbose=given["verbose"],
-        color=given["color"],
-        policy=policy(site, ""),
-    )
+    options = file_options("logs", site, given, ("LOG",))
     outputs.check(options)
     return reader.run(options, files)

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from ncclcheck.probes.facts import Cluster, Job, Measurements, Node, Policy, Run, Word
 from ncclcheck.reports.judgement.decision import Outcome
 from ncclcheck.reports.judgement.findings import Culprit, State, Verdict
-from ncclcheck.reports.judgement.rule import all_rules
+from ncclcheck.reports.judgement.rule import OWN_FAMILIES, all_rules
 from ncclcheck.reports.subjects.logs.story import Diagnosis
 from ncclcheck.reports.text.visible import in_json
 
@@ -138,7 +138,7 @@ def decode(data: bytes, policy: Policy) -> Saved:
             f"command: {saved.command!r} is none that saves results; allowed are {', '.join(known)}"
         )
     names = [entry.name for entry in saved.nodes]
-    if not names and not saved.run.silent and saved.command not in ("logs", "hang", "script"):
+    if not names and not saved.run.silent and saved.command not in OWN_FAMILIES:
         raise DocumentError("nodes: there must be at least one node, or one in run.silent")
     if len(names) != len(set(names)):
         raise DocumentError(f"nodes: names must be unique, these are {', '.join(names)}"[:500])

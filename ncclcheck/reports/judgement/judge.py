@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 
 from ncclcheck.probes.facts import Cluster, Crash, Node, NotKnown, Unread, at, replace
 from ncclcheck.reports.judgement.findings import Finding, State, Verdict, Where, admin, fail, seen, unknown, worst
-from ncclcheck.reports.judgement.rule import NothingToJudge, Rule, all_rules
+from ncclcheck.reports.judgement.rule import OWN_FAMILIES, NothingToJudge, Rule, all_rules
 from ncclcheck.reports.subjects.nodes import doing_without
 
-# Commands that judge their own families alone, and the families that no other command judges.
-_OF_A_COMMAND = {"logs": ("LOG", "RUN"), "hang": ("HNG", "RUN"), "script": ("SCR", "RUN")}
+# Families that no command judges but their own.
 _OF_ONE_ALONE = ("hang", "script")
 _UNSEEN = {"denied", "no_tool", "recorded", "timed_out", "broken"}
 
@@ -59,7 +58,7 @@ def judge(cluster: Cluster, rules: Iterable[Rule] | None = None) -> list[Verdict
 
 def _of(cluster: Cluster) -> list[Rule]:
     """Of logs, a script and a job that hangs nothing else is judged: no node is there to require anything of."""
-    own = _OF_A_COMMAND.get(cluster.command)
+    own = OWN_FAMILIES.get(cluster.command)
     return [
         rule for rule in all_rules() if (rule.code.startswith(own) if own else rule.family not in _OF_ONE_ALONE)
     ]

@@ -33,6 +33,8 @@ FAMILIES = {
     "SCR": "script",
     "RUN": "run",
 }
+# Commands that judge no node, and the families that they judge.
+OWN_FAMILIES = {"logs": ("LOG", "RUN"), "hang": ("HNG", "RUN"), "script": ("SCR", "RUN")}
 
 
 class NothingToJudge(Exception):

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from ncclcheck.probes.facts import Interface, Node, Unread, at, value_or, variables
 from ncclcheck.reports.judgement.jsondoc import Document
+from ncclcheck.reports.judgement.rule import OWN_FAMILIES
 from ncclcheck.reports.subjects.live import running_text
 from ncclcheck.reports.subjects.logs import story_text
 from ncclcheck.reports.subjects.nccl import carrying
@@ -24,7 +25,7 @@ _SHOWN = ("NCCL_", "TORCH_NCCL_", "TORCH_GLOO_", "GLOO_", "PET_", "CUDA_VISIBLE_
 
 def head(document: Document) -> str:
     """What ran, on what, and which launcher was chosen by what."""
-    if document.command in ("logs", "hang", "script"):
+    if document.command in OWN_FAMILIES:
         return title(document)
     return f"{title(document)}   launcher {document.job.launcher}: {document.job.chosen_by}"
 
