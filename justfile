@@ -47,11 +47,11 @@ speed:
 
 # torch 2.1 to the newest on Python 3.10 to 3.13; the first time it installs 30 GB into build/torches
 torches:
-    python -m pytest -q -m nightly tests/test_torch_versions.py
+    python -m pytest -q -m nightly tests/house/test_torch_versions.py
 
 # torch's CUDA build and NCCL under the real commands, without a GPU; the first time it installs 7 GB
 torch-cuda:
-    NCCLCHECK_TORCH_CUDA=make python -m pytest -q -m nightly tests/test_torch_cuda.py
+    NCCLCHECK_TORCH_CUDA=make python -m pytest -q -m nightly tests/nccl/test_torch_cuda.py
 
 # record this machine or cluster for tests/snapshots
 record FILE *ARGS:

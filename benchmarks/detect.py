@@ -15,9 +15,9 @@ from tabulate import tabulate
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.scenario import Outcome, Scenario
-from tests.scenario_run import Labs
-from tests.scenarios import SCENARIOS
+from tests.scenarios.scenario import Outcome, Scenario
+from tests.scenarios.scenario_run import Labs
+from tests.scenarios.scenarios import SCENARIOS
 
 _HEADERS = ("scenario", "expected", "detected", "culprit", "seconds", "otherwise than expected")
 _QUICK = ("bench", "--quick", "--nproc-per-node", "1")

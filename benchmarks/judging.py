@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from ncclcheck.probes.facts import Cluster, Node, replace
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.judgement.rule import Rule, all_rules
-from tests import stories
+from tests.helpers import stories
 
 
 def cluster_of(count: int) -> Cluster:

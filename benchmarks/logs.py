@@ -25,10 +25,9 @@ from ncclcheck.probes.facts import Cluster, Measurements
 from ncclcheck.probes.logs.reading import Reading
 from ncclcheck.reports.judgement.findings import State, Verdict
 from ncclcheck.reports.judgement.judge import judge
-from ncclcheck.reports.judgement.rule import all_rules
-from ncclcheck.reports.subjects.logs.logged import SYMPTOMS
+from ncclcheck.reports.judgement.rule import all_rules, flagged
 from ncclcheck.reports.subjects.logs.story import Cause, diagnosis
-from tests.logcases import FOLDER, Case, cases
+from tests.helpers.logcases import FOLDER, Case, cases
 
 MODES = Path(__file__).resolve().parent / "log_modes"
 SOUND = ("healthy", "harmless")
@@ -96,7 +95,7 @@ def judged(case: Case, data: bytes, codes: dict[str, list[str]], score: Score) -
     """Count one log."""
     right, none_is_right = accepted(case, codes)
     found, notes = read(data)
-    exact = [one for one in found if one.code not in SYMPTOMS]
+    exact = [one for one in found if one.code not in flagged("symptom")]
     named = [one.code for one in (exact or found)]
     score.logs += 1
     quiet = not found if case.mode in SOUND else not exact

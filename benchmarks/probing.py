@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from ncclcheck.probes.facts import Node, at
 from ncclcheck.reports.judgement.jsondoc import Document
-from tests import fake_nvml
+from tests.helpers import fake_nvml
 
 ROOT = Path(__file__).resolve().parent.parent
 MACHINE = ROOT / "tests/machines/h100-node"

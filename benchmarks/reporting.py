@@ -2,8 +2,9 @@
 
     python benchmarks/reporting.py [--nodes 1000]
 
-The nodes are DGX-like ones made from a recorded machine (tests/dgx.py). Saved, read again by `ncclcheck report`,
-judged and printed, as a person does it. CPU time of the child, so that neighbours on the machine count little.
+The nodes are DGX-like ones made from a recorded machine (tests/helpers/dgx.py). Saved, read again by
+`ncclcheck report`, judged and printed, as a person does it. CPU time of the child, so that neighbours on the
+machine count little.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from ncclcheck.reports.judgement import jsondoc
-from tests import dgx
 from tests.conftest import ROOT
+from tests.helpers import dgx
 
 _FORMS = ("text", "short", "json")
 

@@ -28,9 +28,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from ncclcheck.reports.judgement.findings import State
 from ncclcheck.reports.judgement.jsondoc import Document, encode
 from tests.lab import faults
-from tests.scenario import ALL, Outcome, Play, Scenario, Scene, nothing
-from tests.scenario_run import Labs
-from tests.scenarios_of_joins import six
+from tests.scenarios.scenario import ALL, Outcome, Play, Scenario, Scene, nothing
+from tests.scenarios.scenario_run import Labs
+from tests.scenarios.scenarios_of_joins import six
 
 _ABOVE_NOTE = (State.FAIL, State.WARN, State.UNKNOWN)
 _LONGEST_S = 900

@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 
-import psutil
+from ncclcheck.probes.machine.net.ports import holder
 
 
 def free_port(host: str) -> int:
@@ -35,19 +35,8 @@ def _words(error: OSError, host: str, port: int) -> str:
         return f"the name {host} does not resolve here ({error.strerror})"
     if error.errno == errno.EADDRNOTAVAIL:
         return f"{host} is no address of this machine"
-    return f"{os.strerror(error.errno or 0)}; {_holder(port)}"
+    return f"{os.strerror(error.errno or 0)}; {holder(port)}"
 
 
 def _family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
-
-
-def _holder(port: int) -> str:
-    try:
-        for entry in psutil.net_connections("tcp"):
-            if entry.laddr and entry.laddr.port == port and entry.status == psutil.CONN_LISTEN:
-                name = psutil.Process(entry.pid).name() if entry.pid else "another user's process"
-                return f"held by {name}" + (f" (pid {entry.pid})" if entry.pid else "")
-    except (psutil.Error, OSError):
-        return "its holder may not be seen by this user"
-    return "no listener is seen on it"

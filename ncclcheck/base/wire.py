@@ -78,6 +78,12 @@ class Knocked(Struct, tag="knocked", frozen=True, kw_only=True):
     found: list[facts.Knock]
 
 
+class InitTried(Struct, tag="init_tried", frozen=True, kw_only=True):
+    """What this node sees of the place where the ranks are to find each other, so far."""
+
+    seen: facts.InitSeen
+
+
 class Result(Struct, tag="result", frozen=True, kw_only=True):
     """Finished measurements of one rank."""
 
@@ -102,7 +108,9 @@ class Bye(Struct, tag="bye", frozen=True, kw_only=True):
 
 
 class Job(Struct, tag="job", frozen=True, kw_only=True):
-    """Start torchrun. endpoint: host:port of the rendezvous; env: variables that the launcher adds.
+    """Start this node's ranks. endpoint: host:port of the rendezvous; env: variables that the launcher adds.
+
+    start: what starts them. init_method: where they find each other; empty: env://.
 
     place: of this node among those that take part. unset: variables of the user that the launcher takes away. The
     node whose `is_host` is true opens the store there; `seconds` is the limit of the whole job.
@@ -120,6 +128,8 @@ class Job(Struct, tag="job", frozen=True, kw_only=True):
     env: dict[str, str]
     unset: list[str] = []
     seconds: float
+    start: facts.Start = "torchrun"
+    init_method: str = ""
 
 
 class Examine(Struct, tag="examine", frozen=True, kw_only=True):
@@ -154,6 +164,21 @@ class Knock(Struct, tag="knock", frozen=True, kw_only=True):
     seconds: float
 
 
+class Init(Struct, tag="init", frozen=True, kw_only=True):
+    """Try the place where the ranks are to find each other. token: of this trial; hosts: rank 0 runs here."""
+
+    url: str
+    token: str
+    hosts: bool
+    seconds: float
+
+
+class InitLook(Struct, tag="init_look", frozen=True, kw_only=True):
+    """All have opened what they had to: look now. nodes: those that take part, that of rank 0 first."""
+
+    nodes: list[str]
+
+
 class Alive(Struct, tag="alive", frozen=True, kw_only=True):
     """The launcher is there; an agent that has heard this once and then nothing for long ends by itself."""
 
@@ -168,8 +193,8 @@ class Stop(Struct, tag="stop", frozen=True, kw_only=True):
     reason: str = ""
 
 
-FromAgent = Union[Hello, Facts, Step, Listening, Reach, Knocked, Rank, Result, JobEnded, Beat, Bye]
-FromLauncher = Union[Listen, Peers, Knock, Job, Examine, Alive, Halt, Stop]
+FromAgent = Union[Hello, Facts, Step, Listening, Reach, Knocked, InitTried, Rank, Result, JobEnded, Beat, Bye]
+FromLauncher = Union[Listen, Peers, Knock, Init, InitLook, Job, Examine, Alive, Halt, Stop]
 
 PROTOCOL = protocol.of(__name__, facts.__name__, context.__name__)  # orders carry the plans of context
 

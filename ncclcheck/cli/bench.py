@@ -7,10 +7,22 @@ from typing import Any
 import click
 
 from ncclcheck.base.errors import UsageError
-from ncclcheck.cli.common import HELP, SECONDS, SELDOM, VERDICT, WHERE, Number, SiteCommand, common, option, parse
+from ncclcheck.cli.common import (
+    HELP,
+    SECONDS,
+    SELDOM,
+    VERDICT,
+    WHERE,
+    Number,
+    SiteCommand,
+    begins,
+    common,
+    option,
+    parse,
+)
 from ncclcheck.commands import bench as command
 from ncclcheck.commands import trial
-from ncclcheck.run.plan import bench_plan, faults, trial_plan
+from ncclcheck.run.plan import bench_plan, faults, starts, trial_plan
 from ncclcheck.run.plan.config import Site
 
 
@@ -29,6 +41,7 @@ from ncclcheck.run.plan.config import Site
     metavar="N",
     help="ranks per node; default: one per GPU, else by cores",
 )
+@begins
 @option(
     "--backend",
     group=WHERE,
@@ -85,6 +98,7 @@ def _bench_options(given: dict[str, Any]) -> bench_plan.BenchOptions:
         backend=given["backend"],
         time_budget=given["time_budget"],
         soak=given["soak"],
+        begin=starts.read(given["start"], given["init"], given["init_method"]),
         inject=faults.read(given["inject"]),
         level="quick" if given["quick"] else "full" if given["full"] else "standard",
     )

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ncclcheck.base.errors import UsageError
-from ncclcheck.cli.common import HELP, MEASURE, Number, SiteCommand, common, option, parse, plain_option
+from ncclcheck.cli.common import HELP, MEASURE, WHERE, Number, SiteCommand, common, option, parse, plain_option
 from ncclcheck.commands import hang as command
 from ncclcheck.run.plan.config import Site
 
@@ -34,18 +34,58 @@ _NOT_HERE = ("nodes", "launch", "node_rank", "rdzv_endpoint", "secret_file", "wa
     help="time between the two looks",
 )
 @plain_option(
-    "--passive", group=MEASURE, is_flag=True, help="do not ask py-spy, where it is installed, for stacks"
+    "--passive",
+    group=MEASURE,
+    is_flag=True,
+    help="ask ranks for nothing: no py-spy, no Flight Recorder by its pipe, no --stacks-signal",
 )
+@option(
+    "--ras",
+    group=MEASURE,
+    type=click.Choice(["auto", "always", "never"]),
+    default="auto",
+    show_default=True,
+    help="ask NCCL's RAS; auto leaves out versions that may crash when they are asked",
+)
+@option(
+    "--stacks-signal",
+    group=MEASURE,
+    type=click.Choice(["USR1", "USR2"]),
+    metavar="NAME",
+    help="the job gave this signal (USR1, USR2) to faulthandler.register: send it to suspects and one other rank",
+)
+@plain_option(
+    "--job", group=WHERE, metavar="ID", help="a running job of Slurm: a step beside its own (srun --overlap)"
+)
+@plain_option(
+    "--pods", group=WHERE, metavar="SELECTOR", help="pods of Kubernetes by label: app=train (kubectl exec)"
+)
+@plain_option("--container", "-c", group=WHERE, metavar="NAME", default="", help="which container of --pods")
+@plain_option("--namespace", group=WHERE, metavar="NAME", default="", help="the namespace of --pods")
 @common
 @click.pass_obj
-def hang(site: Site, /, seconds: float, passive: bool, **given: Any) -> int:
-    """Say who holds up a job that runs now, seen from outside; nothing is sent to it.
+def hang(site: Site, /, seconds: float, passive: bool, ras: str, stacks_signal: str | None, **given: Any) -> int:
+    """Say who holds up a job that runs now, seen from outside; it is not changed.
 
-    Looks at this host, at --hosts by ssh, or where --via leads ('docker exec -i NAME').
+    Looks at this host, at --hosts by ssh, into a --job of Slurm or the --pods of Kubernetes, or where --via leads
+    ('docker exec NAME').
     """
+    place = command.Place(*(given.pop(name) or "" for name in command.Place._fields))
+    _check(place, given)
     if named := next((name for name in _NOT_HERE if given[name] is not None), None):
         raise UsageError(
-            f"hang: --{named.replace('_', '-')} has no meaning here; it takes --hosts, --hostfile, --via"
+            f"hang: --{named.replace('_', '-')} has no meaning here; it takes --hosts, --job, --pods, --via"
         )
     options = replace(parse("hang", site, {**given, "via": None}), via=given["via"])  # here it needs no --hosts
-    return command.run(options, seconds, passive=passive)
+    return command.run(options, seconds, passive=passive, place=place, ras=ras, signal=stacks_signal or "")
+
+
+def _check(place: command.Place, given: dict[str, Any]) -> None:
+    """Raises UsageError for two places, or for half of one."""
+    named = {"--job": place.job, "--pods": place.pods, "--hosts": given["hosts"], "--hostfile": given["hostfile"]}
+    if len(places := [name for name, value in named.items() if value]) > 1:
+        raise UsageError(f"hang: {' and '.join(places)}: give one of them")
+    if place.pods and given["via"]:
+        raise UsageError("hang: --via has no meaning with --pods; --container names one of theirs")
+    if (place.container or place.namespace) and not place.pods:
+        raise UsageError("hang: --container and --namespace go with --pods")

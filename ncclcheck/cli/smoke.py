@@ -15,12 +15,13 @@ from ncclcheck.cli.common import (
     JsonObject,
     Number,
     SiteCommand,
+    begins,
     common,
     option,
     parse,
 )
 from ncclcheck.commands import smoke as command
-from ncclcheck.run.plan import faults
+from ncclcheck.run.plan import faults, starts
 from ncclcheck.run.plan import smoke_plan as plan
 from ncclcheck.run.plan.config import Site
 
@@ -98,6 +99,7 @@ from ncclcheck.run.plan.config import Site
     metavar="N",
     help="ranks per node; default: one per GPU, else by cores",
 )
+@begins
 @option(
     "--backend",
     group=WHERE,
@@ -149,5 +151,6 @@ def _smoke_options(given: dict[str, Any]) -> plan.SmokeOptions:
         settings=tuple(given["settings"]),
         nproc_per_node=given["nproc_per_node"],
         backend=given["backend"],
+        begin=starts.read(given["start"], given["init"], given["init_method"]),
         inject=faults.read(given["inject"], training=True),
     )

@@ -30,7 +30,7 @@ def run(options: Options, bench: BenchOptions) -> int:
 
         return stages_of_bench, this.cluster
 
-    own = OwnCommand(nproc_per_node=bench.nproc_per_node, injected=bool(bench.inject))
+    own = OwnCommand(nproc_per_node=bench.nproc_per_node, injected=bool(bench.inject), begin=bench.begin)
     return conduct(options, options.deadline or bench_plan.default_deadline("bench", bench), work, own=own)
 
 

@@ -1,88 +1,87 @@
-"""`ncclcheck hang`: two looks at the jobs that run now, on this host or on others by ssh. Changes nothing."""
+"""`ncclcheck hang`: two looks at the jobs that run now, here or where their ranks are. Changes nothing."""
 
 from __future__ import annotations
 
-import shlex
-import sys
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import NamedTuple
 
 import msgspec
 
 from ncclcheck.base.progress import Progress
-from ncclcheck.launch import hostfile
-from ncclcheck.probes.facts import Cluster, Job, Live, Measurements
-from ncclcheck.probes.live import look
-from ncclcheck.probes.machine import process
+from ncclcheck.launch import beside, hostfile
+from ncclcheck.probes.facts import Cluster, Job, Launcher, Live, Measurements
+from ncclcheck.probes.live import received, stream
+from ncclcheck.probes.live.received import Received
 from ncclcheck.results import finish, outputs, saved
 from ncclcheck.run.plan.options import Options
 
 SECONDS = 6.0  # between the looks: a step of most jobs is shorter, so that a job that advances is seen to
-_MORE_S = 20.0  # for the login, the processes of a large host, and py-spy
-_AT_ONCE = 64
-_SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "-T")
+_MORE_S = 30.0  # for the login, the processes of a large host, py-spy, and RAS where ranks do not answer it
 
 
-class Way(NamedTuple):
-    """How Python begins beside the ranks of one host."""
+class Place(NamedTuple):
+    """Where the ranks are: a job of Slurm, pods; else hosts of the options, or this one."""
 
-    host: str
-    argv: list[str]
+    job: str = ""
+    pods: str = ""
+    namespace: str = ""
+    container: str = ""
 
 
-def run(options: Options, seconds: float, *, passive: bool) -> int:
+def run(
+    options: Options, seconds: float, *, passive: bool, place: Place, ras: str = "auto", signal: str = ""
+) -> int:
     """Look, judge, report; the exit code. Raises UsageError."""
     outputs.check(options)
     if options.from_file is not None:
         return saved.judge_again(options)
     started, begun = finish.now(), time.monotonic()
     progress = Progress(quiet=options.quiet)
-    ways = _ways(options, [f"{seconds:g}", *([] if passive else ["stacks"])])
-    progress.stage(f"two looks, {seconds:g} s apart, at {len(ways)} host{'s' if len(ways) > 1 else ''}")
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        live = [*pool.map(lambda way: looked(way, seconds + _MORE_S), ways)]
+    progress.stage(f"two looks, {seconds:g} s apart")
+    several = bool(place.job or place.pods or options.hosts or options.hostfile)
+    arguments = stream.arguments(seconds, passive=passive, ras=ras, signal=signal, several=several)
+    launcher, said = _answers(options, place, arguments, seconds + _MORE_S)
+    found = [*map(_received, said)]
     progress.clear()
     cluster = Cluster(
         command="hang",
-        job=Job(launcher="ssh" if options.hosts or options.hostfile else "local", chosen_by="hosts are looked at",
-                nodes_asked=len(ways)),
-        measurements=Measurements(live=live),
+        job=Job(launcher=launcher, chosen_by="hosts are looked at", nodes_asked=len(found)),
+        measurements=Measurements(
+            live=[one.live for one in found],
+            ras=[ras for one in found for ras in one.ras],
+            records=received.records(piece for one in found for piece in one.pieces),
+        ),
         policy=options.policy,
     )  # fmt: skip
     story = finish.Story(started=started, seconds=time.monotonic() - begun)
     return finish.deliver(finish.make(cluster, options, story), options)
 
 
-def _ways(options: Options, arguments: Sequence[str]) -> list[Way]:
-    inside = shlex.split(options.via or "")
+def _answers(
+    options: Options, place: Place, arguments: list[str], limit: float
+) -> tuple[Launcher, list[beside.Answer]]:
+    """By which launcher, and what each host said. Raises UsageError."""
+    program = stream.program()
+    if place.job:
+        job = beside.job_of(place.job)
+        return "slurm", beside.in_job(job, [*arguments, f"job={job.number}"], options.via, program, limit)
+    if place.pods:
+        ways = beside.in_pods(place.pods, place.namespace, place.container, arguments)
+        return "ssh", beside.answers(ways, program, limit)
     if options.hosts or options.hostfile:
         hosts = (
             hostfile.from_option(options.hosts) if options.hosts else hostfile.from_file(options.hostfile or "")
         )
-        line = shlex.join([*inside, "python3", "-", *arguments])
-        return [Way(one.name, [*_SSH, "--", one.target, line]) for one in hosts]
-    if inside:
-        return [Way(inside[-1], [*inside, "python3", "-", *arguments])]
-    return [Way("this host", [sys.executable, "-", *arguments])]
+        ways = beside.by_ssh({one.name: one.target for one in hosts}, arguments, options.via)
+        return "ssh", beside.answers(ways, program, limit)
+    return "local", beside.answers(beside.here(arguments, options.via), program, limit)
 
 
-def looked(way: Way, limit: float) -> Live:
-    """What the probe tells of one host; a problem where it tells nothing. Never raises, never waits longer."""
+def _received(said: beside.Answer) -> Received:
+    """What the probe tells of one host; a problem where it tells nothing."""
+    if said.problem:
+        return Received(live=Live(host=said.host, problem=said.problem))
     try:
-        child = process.start(way.argv, control=True)
-    except OSError as error:
-        return Live(host=way.host, problem=f"{way.argv[0]}: {error.strerror or error}")
-    assert child.stdin is not None
-    with suppress(OSError), open(look.__file__, "rb") as probe, child.stdin as into:
-        into.write(probe.read())
-    status, out, err = process.watch(child, limit)
-    if status is None:
-        return Live(host=way.host, problem=f"it gave no answer in {limit:g} s")
-    try:
-        return msgspec.json.decode(out, type=Live)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        said = [*err.strip().splitlines(), f"{way.argv[0]} ended with status {status}"]
-        return Live(host=way.host, problem=said[-1 if status == 0 else 0][:200])
+        return received.host(said.line, "" if said.host == "this host" else said.host)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        return Received(live=Live(host=said.host, problem=f"what it said is not understood: {error}"[:200]))

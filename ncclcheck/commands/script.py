@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ncclcheck.base.errors import UsageError
 from ncclcheck.probes.facts import Cluster, Job, Measurements
@@ -13,14 +13,20 @@ from ncclcheck.results import finish
 from ncclcheck.run.plan.options import Options
 
 
-def run(options: Options, given: Sequence[str]) -> int:
-    """Read, judge, report; the exit code. Raises UsageError."""
+def nodes(asked: int | None, environ: Mapping[str, str]) -> int | None:
+    """Of the job that the script is for: as asked, else of the Slurm allocation; None where it is unknown."""
+    allocated = environ.get("SLURM_JOB_NUM_NODES", "")
+    return asked or (int(allocated) if allocated.isdecimal() and int(allocated) else None)
+
+
+def run(options: Options, given: Sequence[str], nodes: int | None = None) -> int:
+    """Read, judge, report; the exit code. nodes: of the job, where known. Raises UsageError."""
     started, begun = finish.now(), time.monotonic()
     files, arguments = _split(given)
     if not files:
         raise UsageError("script: no file was given; type: ncclcheck script TRAIN.py")
     try:
-        script = reading.read(files, arguments)
+        script = reading.read(files, arguments, nodes)
     except NotRead as error:
         raise UsageError(f"script: {error}") from None
     cluster = Cluster(

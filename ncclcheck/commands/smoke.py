@@ -50,6 +50,7 @@ def run(options: Options, smoke: SmokeOptions) -> int:
         training=smoke_plan.training(smoke, directory=here()),
         nproc_per_node=smoke.nproc_per_node,
         injected=bool(smoke.inject),
+        begin=smoke.begin,
     )
     return conduct(options, options.deadline or smoke_plan.default_deadline(smoke), work, own=own)
 

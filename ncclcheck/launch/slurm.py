@@ -31,7 +31,7 @@ _OTHERS_FAIL_WITHIN = 1.0  # s for the other nodes of a step to fail too, before
 _LAST_WORDS = 0.3  # s for srun's last lines on stderr after a node is gone; chosen
 _GO_ON_S = 4.0  # s for a step that lets a stopped agent continue; chosen
 # What srun reads of its surroundings and would change our step. Source: srun(1), INPUT ENVIRONMENT VARIABLES.
-_NOT_INHERITED = re.compile(
+OF_ANOTHER_STEP = re.compile(
     r"SLURM_(NTASKS.*|NPROCS|TASKS_PER_NODE|CPUS_PER_(TASK|GPU)|TRES_PER_TASK|TRES_BIND|GPUS|GPUS_PER_TASK|GPU_BIND.*"
     r"|CPU_BIND.*|MEM_BIND.*|DISTRIBUTION|HOSTFILE|LABELIO|UNBUFFEREDIO|STD(IN|OUT|ERR)MODE|STEP_.*|EXACT|EXCLUSIVE"
     r"|OVERCOMMIT|HINT|THREADS(_PER_CORE)?|CORE_SPEC|THREAD_SPEC|TIMELIMIT|PTY_.*|MULTI_PROG|WAIT|IMMEDIATE|DEBUG)"
@@ -68,7 +68,7 @@ def step_argv(nodes: Sequence[str], agent: Sequence[str]) -> list[str]:
 
 def step_environment(nodes: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
     """The job's environment; an agent finds its number by its own name, the same in every start."""
-    ours = {name: value for name, value in env.items() if not _NOT_INHERITED.fullmatch(name)}
+    ours = {name: value for name, value in env.items() if not OF_ANOTHER_STEP.fullmatch(name)}
     return {**agent_environment(ours), nodelist.VARIABLE: nodelist.fold(nodes)}
 
 

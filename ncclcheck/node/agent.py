@@ -34,6 +34,7 @@ from ncclcheck.probes.machine.host import tasks
 from ncclcheck.probes.machine.survey import survey
 
 if TYPE_CHECKING:
+    from ncclcheck.probes import init
     from ncclcheck.probes.reach import Listener, Mark
 
 _TICK = 0.1
@@ -52,6 +53,7 @@ class Agent:
         self.folder = self.scratch = ""
         self.listener: Listener | None = None
         self.mark: Mark | None = None
+        self.trial: init.Trial | None = None
         self.resources: resources.Watch | None = None
         self.lease = Lease(lambda: self.leave("the launcher has been silent for too long"))
 
@@ -69,6 +71,10 @@ class Agent:
                 self._reach(order)
             elif isinstance(order, wire.Knock):
                 self._knock(order)
+            elif isinstance(order, wire.Init):
+                self._try_init(order)
+            elif isinstance(order, wire.InitLook):
+                self._look_at_init(order)
             elif isinstance(order, wire.Job):
                 self._job(order)
             elif isinstance(order, wire.Examine):
@@ -87,8 +93,9 @@ class Agent:
 
     def leave(self, reason: str) -> None:
         """Kill everything we started, and end at once without waiting for threads."""
-        if self.mark is not None:
-            self.mark.close()
+        for one in (self.mark, self.trial):
+            if one is not None:
+                one.close()
         process.kill_tree()
         process.reap_all()
         if self.folder:
@@ -133,8 +140,26 @@ class Agent:
         self._step(f"try {len(order.doors)} silent nodes")
         self.channel.say(wire.Knocked(found=knock(order.doors, self.options.name, order.seconds)))
 
+    def _try_init(self, order: wire.Init) -> None:
+        """Open the port of the init method, or make a file beside its file."""
+        from ncclcheck.probes import init  # noqa: PLC0415 - most jobs have env://
+
+        self._step(f"try {order.url}")
+        self.trial = init.trial(
+            order.url, order.token, node=self.options.name, hosts=order.hosts, seconds=order.seconds
+        )
+        self.channel.say(wire.InitTried(seen=self.trial.opened()))
+
+    def _look_at_init(self, order: wire.InitLook) -> None:
+        """Connect to that port, or look for the others' files; the port is free again afterwards."""
+        if self.trial is not None:
+            self.channel.say(wire.InitTried(seen=self.trial.looked(order.nodes)))
+
     def _close_door(self) -> None:
         """Nobody looks for us any more."""
+        if self.trial is not None:
+            self.trial.close()
+            self.trial = None
         if self.mark is not None:
             self.mark.close()
         if self.listener is not None:
@@ -145,13 +170,13 @@ class Agent:
         self.channel.say(wire.Step(text=text))
 
     def _job(self, job: wire.Job) -> None:
-        """Run torchrun to its end; always says how it ended. Our own door is closed by then."""
+        """Run this node's ranks to their end; always says how it ended. Our own door is closed by then."""
         self._close_door()
-        if job.is_host and (problem := _port_problem(job.endpoint)):
+        if job.is_host and not job.init_method and (problem := _port_problem(job.endpoint)):
             self._ended(None, problem)
             return
         self._run(
-            "torchrun",
+            job.start,
             lambda folder: Torchrun(job, self.options.name, folder, self.events.put),
             job.seconds,
         )

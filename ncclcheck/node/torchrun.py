@@ -1,4 +1,4 @@
-"""One node's torchrun, as its agent sees it: start it, listen to its ranks, look at them, end it."""
+"""One node's torchrun or spawn, as its agent sees it: start it, listen to its ranks, look at them, end it."""
 
 from __future__ import annotations
 
@@ -53,6 +53,8 @@ class Torchrun:
             nodes=self.job.nodes,
             ranks_per_node=self.job.ranks_per_node,
             backend=self.job.backend,
+            endpoint=self.job.endpoint,
+            init_method=self.job.init_method,
             started=now,
             deadline=now + self.job.seconds,
             job=msgspec.json.decode(self.job.plan, type=JobPlan),
@@ -115,7 +117,9 @@ class Torchrun:
 
 
 def command(job: wire.Job, python: str = sys.executable) -> list[str]:
-    """torchrun's command line. No short options: they would be taken for prefixes of torchrun's own."""
+    """The command line. torchrun gets no short options: they would be taken for prefixes of its own."""
+    if job.start == "spawn":
+        return [python, "-m", "ncclcheck.node.spawn"]
     conf = {
         "is_host": str(job.is_host).lower(),
         "join_timeout": max(10, int(job.seconds)),

@@ -35,13 +35,18 @@ _STILL_S = 8.0  # without progress, until a rank tells where it stands
 
 
 class WorkerPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What the agent writes into the run folder as plan.json. started: monotonic time of torchrun's start."""
+    """What the agent writes into the run folder as plan.json. started: monotonic time of torchrun's start.
+
+    endpoint: MASTER_ADDR:MASTER_PORT where spawn starts the ranks. init_method: empty for env://.
+    """
 
     node: str
     node_index: int
     nodes: int
     ranks_per_node: int
     backend: str
+    endpoint: str = ""
+    init_method: str = ""
     started: float
     deadline: float
     job: JobPlan
@@ -151,9 +156,15 @@ def _run(link: Link, plan: WorkerPlan, me: Identity, born: float) -> None:
     device = _device(plan, me)
     memory = Watch(device)
     memory.mark("before_init")
-    link.step(f"init_process_group ({plan.backend})")
+    link.step(f"init_process_group ({plan.backend}{plan.init_method and ', '}{plan.init_method})")
     begun = time.monotonic()
-    dist.init_process_group(plan.backend, timeout=timedelta(seconds=max(5.0, plan.deadline - begun)))
+    limit = timedelta(seconds=max(5.0, plan.deadline - begun))
+    if plan.init_method:
+        dist.init_process_group(
+            plan.backend, init_method=plan.init_method, rank=me.rank, world_size=me.world_size, timeout=limit
+        )
+    else:
+        dist.init_process_group(plan.backend, timeout=limit)
     initialised = time.monotonic() - begun
     warned.only_shown()
     _check_members(plan, device)

@@ -12,6 +12,7 @@ from ncclcheck.launch.agents import Closed, Link, Looked, Said
 from ncclcheck.probes.facts import (
     Dialled,
     Door,
+    InitSeen,
     JobEnd,
     Knock,
     Leftover,
@@ -48,6 +49,7 @@ class _OfNode:
     look: Look | None = None
     door: Door | None = None
     knocked: bool = False
+    init: InitSeen | None = None
     last_step: str = ""
     stepped: float = 0.0
     begun: float = field(default_factory=time.monotonic)
@@ -78,6 +80,7 @@ class Gathered:
         self.dialled: list[Dialled] = []
         self.slow_logins: list[SlowLogin] = []
         self._examined: set[int] = set()
+        self._init_answers: set[int] = set()
         self._only: Collection[str] | None = None
         self._went_wrong: tuple[dict[int, RankState], list[JobEnd]] | None = None
 
@@ -102,6 +105,9 @@ class Gathered:
                 node.facts = replace(facts, name=node.name)
             case wire.Listening() | wire.Reach() | wire.Knocked() as seen:
                 self._take_reach(node, seen)
+            case wire.InitTried(seen=tried):
+                node.init = replace(tried, node=node.name)
+                self._init_answers.add(event.node)
             case wire.Step(text=text, rank=None):
                 node.step(text)
             case wire.Step(text=text, rank=rank) if rank in self.ranks:
@@ -208,6 +214,14 @@ class Gathered:
             n.listening is not None and n.reach is None and n.closed is not None for n in self.nodes.values()
         )
         return sum(node.reach is not None for node in self.nodes.values()) + gone >= count
+
+    def await_init(self) -> None:
+        """Nodes are asked what they see of the init method's place; what they said before counts no more."""
+        self._init_answers = set()
+
+    def have_tried_init(self, asked: Iterable[int]) -> bool:
+        """Every node that was asked has said what it sees there, or is gone."""
+        return all(node in self._init_answers or self.nodes[node].closed is not None for node in asked)
 
     def begin_job(self, nodes: Iterable[int], only: Collection[str] | None = None, world: int = 0) -> None:
         """What is told of ranks from now on is of another job, on these nodes; what was measured stays.
@@ -349,7 +363,9 @@ class Gathered:
         before = [told for node in nodes if (told := node.reach_before or node.reach) is not None]
         after = [node.reach for node in nodes if node.reach is not None and node.reach_before is not None]
         refused = [replace(n.listening.problem, node=n.name) for n in nodes if n.listening and n.listening.problem]
-        whole = together([*self.parts, Measurements(reach=before, reach_after=after, no_doors=refused)])
+        tried = [node.init for node in nodes if node.init is not None]
+        first = Measurements(reach=before, reach_after=after, no_doors=refused, init=tried)
+        whole = together([*self.parts, first])
         silent = {node.name: round(node.longest_silence, 3) for node in nodes}
         heard = [replace(one, silent_s=silent.get(one.node, 0.0)) for one in whole.interruptions]
         return replace(whole, interruptions=heard)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import secrets
 import time
 from collections.abc import Collection, Mapping
 
@@ -23,15 +24,8 @@ from ncclcheck.run.plan import bench_plan
 from ncclcheck.run.plan.bench_plan import JobOptions, Shape
 from ncclcheck.run.stages import Stages, report_time
 
+_INIT_S = 4.0  # s for names, connections and files of the init method; two lost SYNs are sent again meanwhile
 _LEAST_JOB_S = 5.0  # s left of the deadline below which no job is started, since it would not get through; chosen
-# What must hold before a job is started: where one of these fails, it could only hang (`--force` overrides).
-GROUND = (
-    *("GPU001", "GPU025", "VER001", "NCC002", "NCC007", "HST009", "STO007"),
-    *("NET001", "NET003", "NET005", "NET006", "NET007", "NET010", "NET012", "RUN005", "RUN010"),
-)
-
-# Of these only some findings are as certain: they say so themselves.
-MAY_BLOCK = ("HST011", "HST014", "NCC005")
 
 
 class TorchJob:
@@ -55,12 +49,16 @@ class TorchJob:
         self.without, self.settings = frozenset(without), dict(settings or {})
         self.shape: Shape | None = None
         self.run_id = f"ncclcheck-{os.getpid()}-{time.time_ns()}"
+        self._url = wishes.begin.url
+        self._url_was_tried = False
+        self._jobs = 0
 
     def prepare(self, name: str) -> Shape | None:
         """The job's shape; None where it may not start, which the stage of that name explains.
 
         Raises UsageError for a shape that cannot fit.
         """
+        self._try_init()
         if (refusal := self._refusal(name)) is not None:
             why, stage = refusal
             self.session.stopped_by = self.session.stopped_by or why
@@ -78,7 +76,7 @@ class TorchJob:
         Raises Interrupted.
         """
         assert self.shape is not None
-        with self.stages.stage(name, f"torchrun with {self.shape.backend}") as outcome:
+        with self.stages.stage(name, f"{self.wishes.begin.start} with {self.shape.backend}") as outcome:
             if why := self.once(parts, most, only):
                 outcome.state, outcome.reason = State.FAIL, why
         if outcome.state is State.FAIL:
@@ -129,14 +127,15 @@ class TorchJob:
         cluster = self.cluster()
         job = replace(cluster.job, ranks=self._planned_ranks())
         cluster = replace(cluster, job=job, nodes=[*self.members.values()])
-        wanted = {
-            *GROUND,
-            *MAY_BLOCK,
-            *(code for rule in all_rules() if rule.code in GROUND for code in rule.ground),
-        }
-        verdicts = judge(cluster, [rule for rule in all_rules() if rule.code in wanted])
-        failed = [v for v in verdicts if v.state is State.FAIL]
-        return [v.code for v in failed if v.code in GROUND or any(one.blocks_job for one in v.findings)]
+        gates = {rule.code: rule for rule in all_rules() if rule.gates_job}
+        needed = {code for rule in gates.values() if rule.gates_job == "by any failure" for code in rule.ground}
+        verdicts = judge(cluster, [rule for rule in all_rules() if rule.code in gates or rule.code in needed])
+        failed = [v for v in verdicts if v.state is State.FAIL and v.code in gates]
+        return [
+            v.code
+            for v in failed
+            if gates[v.code].gates_job == "by any failure" or any(one.blocks_job for one in v.findings)
+        ]
 
     def _planned_ranks(self) -> int:
         """The world size that the job would have; 0 where its shape cannot fit."""
@@ -159,6 +158,7 @@ class TorchJob:
     def _orders(self, parts: JobPlan, seconds: float) -> dict[int, wire.Job]:
         """One order a node. All meet where the first of them opens the store."""
         assert self.shape is not None
+        self._jobs += 1
         addresses = self._addresses()
         where = self._endpoint(addresses)
         payload = msgspec.Raw(msgspec.json.encode(parts))
@@ -176,9 +176,47 @@ class TorchJob:
                 env=self._environment(index, node),
                 unset=[name for name, value in self.settings.items() if value is None],
                 seconds=seconds,
+                start=self.wishes.begin.start,
+                init_method=self._init_method(),
             )
             for place, (index, node) in enumerate(self.members.items())
         }
+
+    def _try_init(self) -> None:
+        """Let the nodes try the very port or file of the init method, once. Raises Interrupted."""
+        begin = self.wishes.begin
+        if begin.init == "env" or self._url_was_tried or not self.members:
+            return
+        self._url = begin.url or self._chosen_url()
+        self._url_was_tried = True
+        seconds = min(_INIT_S, self.stages.deadline.left / 4)
+        with self.stages.stage("init", f"trying {self._url} on every node"):
+            token, first = secrets.token_hex(16), min(self.members)
+            orders = {
+                index: wire.Init(url=self._url, token=token, hosts=index == first, seconds=seconds)
+                for index in self.members
+            }
+            self.session.init(orders, [self.stages.choice.names[index] for index in self.members], seconds)
+
+    def _chosen_url(self) -> str:
+        """An address of the node of rank 0 and a port that is free there, or a new file where that node stands.
+
+        Raises UsageError for a join, whose nodes take a place only from their own command line.
+        """
+        kind = self.wishes.begin.init
+        if self.stages.choice.launcher == "join":
+            raise UsageError(f"--init {kind}: give --init-method on every node of a join, as the script has it")
+        if kind == "file":
+            return f"file://{os.getcwd()}/.{self.run_id}"
+        addresses, first = self._addresses(), min(self.members)
+        local = self.stages.choice.launcher == "local"
+        port = endpoint.free_port("127.0.0.1") if local else self._free_at(first)
+        return f"tcp://{_joined(addresses[first], port)}"
+
+    def _init_method(self) -> str:
+        """Of this job. Each has a file of its own, for torch never empties one."""
+        again = self._jobs > 1 and self._url.startswith("file:")
+        return f"{self._url}.{self._jobs}" if again else self._url
 
     def _addresses(self) -> dict[int, str]:
         """The address of each node on the job's network."""
@@ -196,8 +234,7 @@ class TorchJob:
         if (lead := self.stages.choice.lead) is not None and first == 0:
             return lead.endpoint()
         port = endpoint.free_port("127.0.0.1") if self.stages.choice.launcher == "local" else self._free_at(first)
-        host = addresses[first]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return _joined(addresses[first], port)
 
     def _free_at(self, first: int) -> int:
         """A port that was free on that node when its door was open; its agent probes it again before use."""
@@ -235,9 +272,14 @@ class TorchJob:
         """Everything that is known by now."""
         backend = self.shape.backend if self.shape else ""
         job = replace(self.stages.job(), backend=backend, backend_asked=self.wishes.backend, ranks=self.ranks)
+        job = replace(job, start=self.wishes.begin.start, init_method=self._url)
         if self.shape:
             job = replace(job, injected=[*self.wishes.inject])
         return self.stages.cluster(job)
+
+
+def _joined(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _visible(env: dict[str, str], usable: int) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import msgspec
@@ -20,6 +20,7 @@ from ncclcheck.launch.joining import secret
 from ncclcheck.probes.facts import replace
 from ncclcheck.probes.job.context import DataPlan, JobPlan, TrainingPlan
 from ncclcheck.run.plan import smoke_plan
+from ncclcheck.run.plan.starts import JobStart
 
 T = TypeVar("T", DataPlan, JobPlan)
 _RUN_ID = re.compile(r"ncclcheck-\d{1,10}-\d{1,20}")
@@ -28,6 +29,7 @@ _ENDPOINT = re.compile(rf"(?:\[({_HOST.pattern})\]|[A-Za-z0-9][A-Za-z0-9._-]{{0,
 _SETTING = re.compile(r"(?:NCCL|GLOO|OMP|TORCH|PYTORCH|CUDA|FI|OFI_NCCL|UCX)_[A-Z0-9_]{1,60}")
 _LOADS = re.compile(r"PLUGIN|FILE|PATH|DIR|LIB|LOAD|MODULE|EXEC|IMPORT|TRACE|DUMP|COMM_ID|HOSTID")
 _READ_ONLY = {"NCCL_TOPO_FILE"}  # read as a description of the machine, never loaded (nccl: graph/topo.cc)
+_TOKEN = re.compile(r"[0-9a-f]{32}")
 _VALUE = re.compile(r"[ -~]{0,1024}")
 LEAST_PORT = 1024  # below it are the ports of the system's own services: no node of a job listens there
 _MOST_RANKS = 64  # on a node, where neither the command line nor its cores say more: no machine has more GPUs
@@ -43,7 +45,8 @@ class NotOurs(ValueError):
 class OwnCommand:
     """What was typed on this node. training, data: what is trained and examined; None: nothing is.
 
-    settings: variables that were typed with their values. seconds: the deadline.
+    settings: variables that were typed with their values. begin: how ranks are started and find each other.
+    seconds: the deadline.
     """
 
     training: TrainingPlan | None = None
@@ -51,6 +54,7 @@ class OwnCommand:
     nproc_per_node: int | None = None
     injected: bool = False
     settings: tuple[str, ...] = ()
+    begin: JobStart = field(default_factory=JobStart)
     seconds: float = 0.0
 
     @property
@@ -79,9 +83,23 @@ class OwnCommand:
             return replace(order, seconds=self._limited(order.seconds))
         if isinstance(order, wire.Knock):
             return self._knock(order)
-        if isinstance(order, (wire.Alive, wire.Halt, wire.Stop)):
+        if isinstance(order, wire.Init):
+            return self._init(order)
+        if isinstance(order, (wire.InitLook, wire.Alive, wire.Halt, wire.Stop)):
             return order
         raise NotOurs(f"for {type(order).__name__}, which no node of a join does")
+
+    def _init(self, order: wire.Init) -> wire.Init:
+        """The very place that was typed here: nobody chooses a port or a file of this host."""
+        if not order.url or order.url != self.begin.url or not _TOKEN.fullmatch(order.token):
+            raise NotOurs(f"to try {order.url[:80]!r}, which this node's command does not name")
+        return replace(order, seconds=self._limited(order.seconds))
+
+    def _begins_as_typed(self, order: wire.Job) -> bool:
+        """A second job has a file of its own, which the first one's name begins."""
+        more = r"(?:\.\d{1,4})?" if self.begin.init == "file" else ""
+        typed = re.fullmatch(re.escape(self.begin.url) + more, order.init_method)
+        return order.start == self.begin.start and typed is not None
 
     def _knock(self, order: wire.Knock) -> wire.Knock:
         """A few ports that no service of the system has: nobody may search the network from here."""
@@ -113,6 +131,10 @@ class OwnCommand:
         most = self.nproc_per_node or max(_MOST_RANKS, os.cpu_count() or 1)
         if not 1 <= order.ranks_per_node <= most or order.backend not in ("gloo", "nccl"):
             raise NotOurs(f"{order.ranks_per_node} ranks of {order.backend!r}; at most {most} are started here")
+        if not self._begins_as_typed(order):
+            raise NotOurs(
+                f"to start ranks by {order.start} at {order.init_method[:80]!r}, which was not typed here"
+            )
         for name, value in {**order.env, **dict.fromkeys(order.unset, "")}.items():
             self._check_setting(name, value)
         return replace(

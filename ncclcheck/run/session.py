@@ -117,6 +117,20 @@ class Session:
         self._send_all(wire.Peers(doors=doors, names=names, seconds=seconds, gloo=gloo))
         self._listen(seconds + _DOORS_S, lambda: self.gathered.have_reached(len(doors)))
 
+    def init(self, orders: Mapping[int, wire.Init], nodes: list[str], seconds: float) -> None:
+        """Let every node open its side of the init method's place, then look at it. Raises Interrupted.
+
+        nodes: the names of those that take part, that of rank 0 first.
+        """
+        self.gathered.await_init()
+        for node, order in orders.items():
+            self._send(node, order)
+        self._listen(seconds + _DOORS_S, lambda: self.gathered.have_tried_init(orders))
+        self.gathered.await_init()
+        for node in orders:
+            self._send(node, wire.InitLook(nodes=nodes))
+        self._listen(seconds + _DOORS_S, lambda: self.gathered.have_tried_init(orders))
+
     def knock(self, silent: Collection[str], seconds: float) -> None:
         """Let the other nodes try the hosts of those that fell silent in a job. Raises Interrupted."""
         nodes = self.gathered.nodes.values()

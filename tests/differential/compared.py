@@ -21,12 +21,12 @@ from ncclcheck.reports.subjects.nccl.choice import Choice, nccl_choice
 from ncclcheck.reports.subjects.nccl.hca import gid_choice
 from ncclcheck.reports.subjects.nccl.variables import parse, reference
 from ncclcheck.reports.subjects.nccl.variables import values as in_force
-from tests.clusters import verdict
 from tests.differential.asking import Judge, RankRequest, Request
 from tests.differential.machines import connected_case, hca_case, roce_case, write
 from tests.differential.networks import NetworkCase, network_case
 from tests.differential.settings import Setting, setting_case
 from tests.differential.shapes import shape
+from tests.helpers.clusters import verdict
 
 ETH0 = [
     "link set lo up",

@@ -29,8 +29,8 @@ from ncclcheck.probes import facts
 from ncclcheck.reports.judgement.jsondoc import Document, encode
 from ncclcheck.run import conduct
 from ncclcheck.run.plan import config
-from tests import flights, stories
 from tests.fuzz import mutate
+from tests.helpers import flights, stories
 
 Chance = random.Random
 _LOGS = Path(__file__).resolve().parent.parent / "data/logs"

@@ -16,6 +16,7 @@ from tests.nccl.cases import four, kill_second, last, marked, stop_second
 from tests.nccl.job import Job, Rank
 
 VERSIONS = ("2.26.5", "2.27.7")  # RAS came with 2.24; nothing of 2.23 can be asked
+OTHERS = ("2.24.3", "2.25.1", "2.26.2", "2.27.3", "2.27.5")  # read by what `hang` reads them with
 _PATIENT = "all_reduce:100000 sync:30 sleep:30"
 _AFTER_S = 3.0  # RAS hears of a lost connection at once, of a silent peer within seconds
 

@@ -23,9 +23,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import environment
+from tests.helpers.torches import Row, ready
 from tests.nccl import build, operators
 from tests.nccl.wheels import FREE
-from tests.torches import Row, ready
 
 TORCH = Row("3.11", "2.9.0")  # with nvidia-nccl-cu12 2.27.5
 SOURCES = (*build.CUDA, "torch.c", "pynvml.c")
@@ -84,7 +84,7 @@ def made(folder: Path, settings: Mapping[str, Mapping[str, str]] | None = None) 
     )
     (site,) = folder.glob("lib/python*/site-packages")
     (packages,) = whole.glob("lib/python*/site-packages")
-    numpy = whole / "numpy"  # tests.torches keeps it apart
+    numpy = whole / "numpy"  # tests.helpers.torches keeps it apart
     shutil.copy(operators.__file__, site / "ncclcheck_cuda.py")
     (site / operators.SETTINGS).write_text(json.dumps(settings or {}))
     paths = [str(packages), *([str(numpy)] if numpy.is_dir() else [])]

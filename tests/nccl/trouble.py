@@ -17,8 +17,8 @@ import torch.distributed as dist
 KIND, CULPRIT = sys.argv[1], int(sys.argv[2])
 RANK = int(os.environ["RANK"])
 MINE = RANK == CULPRIT
-TIMEOUT_S = 8.0
-LONG_S = 60.0  # the watchdogs of the others end the job before
+TIMEOUT_S = float(os.environ.get("TROUBLE_TIMEOUT_S", "8"))
+LONG_S = max(60.0, 2 * TIMEOUT_S)  # the watchdogs of the others end the job before
 FAILS = {  # what the culprit's CUDA returns from now on, as after an Xid
     "illegal-address": "cudaEventQuery@0=700,cudaStreamSynchronize@0=700,cudaMemcpyAsync@0=700",
     "ecc": "cudaEventQuery@0=214,cudaStreamSynchronize@0=214,cudaMemcpyAsync@0=214",
@@ -126,12 +126,15 @@ def main() -> None:
     torch.cuda.set_device(device)
     if KIND == "never-starts" and MINE:
         time.sleep(LONG_S)
+    server = os.environ.get("TORCH_WORKER_SERVER_SOCKET")
+    served = torch._C._distributed_c10d._WorkerServer(server, -1) if server else None
     dist.init_process_group("nccl", timeout=timedelta(seconds=TIMEOUT_S))
     for number in range(3):
         step(4096 + number)
     trouble()
     dist.barrier(device_ids=[device])
     dist.destroy_process_group()
+    del served
 
 
 if __name__ == "__main__":

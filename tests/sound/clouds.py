@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.clusters import ABSENT, nic
+from tests.helpers.clusters import ABSENT, nic
 from tests.sound import parts
 from tests.sound.machine import OFED, Plan
 from tests.sound.parts import Card, Slot, direct, switch, virtual

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ncclcheck.probes.facts import Governor, Node, RetiredPages, Sign, Unread, known, replace
-from tests.clusters import ABSENT, nic
+from tests.helpers.clusters import ABSENT, nic
 from tests.sound import parts
 from tests.sound.machine import OFED, Plan
 from tests.sound.parts import Card, Layer, Model, Slot, direct, switch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.sound import clouds, humble, pods, sites, small
+from tests.sound import clouds, humble, newer, others, pods, rented, sites, small, unusual
 from tests.sound.machine import Plan
 
 PLANS: list[Plan] = [
@@ -16,3 +16,6 @@ PLANS: list[Plan] = [
         clouds.vm_passthrough, sites.grace_hopper, *humble.KINDS,
     )
 ]  # fmt: skip
+
+# Further ones, of which only that they are sound is held: no faults are put into them.
+MORE: list[Plan] = [make() for room in (newer, rented, unusual, others) for make in room.KINDS]

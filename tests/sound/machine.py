@@ -72,7 +72,7 @@ from ncclcheck.probes.facts import (
     known,
     replace,
 )
-from tests.clusters import ABSENT, LO, nic
+from tests.helpers.clusters import ABSENT, LO, nic
 from tests.sound.parts import Card, Model, Slot, bridges, gpu_facts, hca_facts, opened, pci_facts
 
 GIB = 2**30
@@ -182,7 +182,8 @@ def make(plan: Plan, number: int, profile: Mapping[str, str]) -> Node:
         stack=Stack(
             python="3.12.8", executable="/opt/train/bin/python", ncclcheck="0.1.0", torch=plan.torch,
             torch_path=f"{_SITE}/torch", torch_cuda=plan.torch.rpartition("cu")[2][:2] + "." + plan.torch[-1],
-            driver=plan.driver, numpy="2.1.3", preloaded=ABSENT, customised=[], hiding=[],
+            driver=plan.driver,
+            numpy="1.26.4" if plan.torch < "2.3" else "2.1.3", preloaded=ABSENT, customised=[], hiding=[],
         ),
         job=JobFacts(
             variables=[Variable(name=key, value=value) for key, value in sorted(env.items())],

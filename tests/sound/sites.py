@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ncclcheck.probes.facts import Governor, Node, NvFabric, known, replace
-from tests.clusters import ABSENT, nic
+from tests.helpers.clusters import ABSENT, nic
 from tests.sound import parts
 from tests.sound.machine import Plan
 from tests.sound.parts import Card, direct, switch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ncclcheck.probes.facts import Interface, Unread
-from tests.clusters import nic
+from tests.helpers.clusters import nic
 from tests.sound.parts import Slot, switch
 
 CONNECTX7_VF = "MT4126"

@@ -20,8 +20,18 @@ from ncclcheck.probes.facts.guard.unread import (
     unread_in,
     value_or,
 )
+from ncclcheck.probes.facts.init import FileInit, InitKind, InitSeen, Start, TcpInit
 from ncclcheck.probes.facts.job import Arrival, Job, Launcher, Meeting, OtherStep, PlainStep
-from ncclcheck.probes.facts.live import Live, LiveProcess, Unseen
+from ncclcheck.probes.facts.live import (
+    JobRecord,
+    Live,
+    LiveConnection,
+    LiveGpu,
+    LiveNic,
+    LiveProcess,
+    NotHad,
+    Unseen,
+)
 from ncclcheck.probes.facts.log.flight import (
     Flight,
     FlightCall,
@@ -153,6 +163,15 @@ from ncclcheck.probes.facts.measured.transport import (
 from ncclcheck.probes.facts.measured.trial import Trial, TrialRow
 from ncclcheck.probes.facts.measured.verified import Verified
 from ncclcheck.probes.facts.node import Node, ProbeRun, variables
+from ncclcheck.probes.facts.ras import (
+    Ras,
+    RasCommunicator,
+    RasGroup,
+    RasLaunched,
+    RasLook,
+    RasRank,
+    RasStatus,
+)
 from ncclcheck.probes.facts.reach import (
     Burst,
     ByName,
@@ -210,6 +229,7 @@ __all__ = [
     "Fabric",
     "FabricHealth",
     "FabricState",
+    "FileInit",
     "Filled",
     "Filter",
     "Fit",
@@ -232,6 +252,8 @@ __all__ = [
     "HopState",
     "Host",
     "HugePages",
+    "InitKind",
+    "InitSeen",
     "Interface",
     "InterfaceKind",
     "Interruptions",
@@ -239,6 +261,7 @@ __all__ = [
     "JobEnd",
     "JobFacts",
     "JobMemory",
+    "JobRecord",
     "KeptBy",
     "KernelEvent",
     "Knock",
@@ -251,6 +274,9 @@ __all__ = [
     "Link",
     "LinkEvents",
     "Live",
+    "LiveConnection",
+    "LiveGpu",
+    "LiveNic",
     "LiveProcess",
     "Lock",
     "LogEvent",
@@ -275,6 +301,7 @@ __all__ = [
     "Node",
     "NodeReach",
     "NodeSpeed",
+    "NotHad",
     "NotKnown",
     "NumaNode",
     "NvFabric",
@@ -302,6 +329,13 @@ __all__ = [
     "RankSpeed",
     "RankState",
     "RankUse",
+    "Ras",
+    "RasCommunicator",
+    "RasGroup",
+    "RasLaunched",
+    "RasLook",
+    "RasRank",
+    "RasStatus",
     "Rdma",
     "Recovery",
     "RefusingRoute",
@@ -326,11 +360,13 @@ __all__ = [
     "Space",
     "SpareRows",
     "Stack",
+    "Start",
     "Startup",
     "Storage",
     "StrayLine",
     "Swap",
     "System",
+    "TcpInit",
     "ThrottleReason",
     "Times",
     "Traffic",

@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from ncclcheck.probes.facts.guard.bounds import Count
+from ncclcheck.probes.facts.init import Start
 from ncclcheck.probes.facts.machine.network import KeptBy, Neighbour, Resolver, Way
 
 Launcher = Literal["local", "slurm", "ssh", "join", "torchrun"]
@@ -89,6 +90,7 @@ class Job(Struct, frozen=True, kw_only=True):
 
     backend: nccl or gloo, empty before a job; backend_asked: what the user wanted, auto where nothing.
     injected: faults that the user had injected, as they were asked for.
+    start: what starts the ranks of a node; init_method: its URL, empty for env://.
     jobs: how many jobs of one shape stand side by side; more than one in merged results alone.
     """
 
@@ -105,3 +107,5 @@ class Job(Struct, frozen=True, kw_only=True):
     meeting: Meeting | None = None
     step: PlainStep | None = None
     injected: list[str] = field(default_factory=list)
+    start: Start = "torchrun"
+    init_method: str = ""

@@ -38,7 +38,9 @@ class Call(Struct, frozen=True, kw_only=True):
     name: by what it was imported as ("torch.distributed.barrier"), FILE:FUNCTION of the script's own, ".item" for
     a method of what is not known. on: what a method is called on. target: the variable that holds the result.
     arguments: as written, by position ("0") or keyword; "*" where more are given in a list. by_rank: arguments
-    that are others on each rank. first, last: lines of the statement.
+    that are others on each rank. wrapped: what is called is a model inside DistributedDataParallel,
+    and stands in `on`. inner: it is an argument of another call. first, last: lines
+    of the statement.
     """
 
     name: str
@@ -51,6 +53,8 @@ class Call(Struct, frozen=True, kw_only=True):
     function: str = ""
     arguments: dict[str, str] = field(default_factory=dict)
     by_rank: list[str] = field(default_factory=list)
+    wrapped: bool = False
+    inner: bool = False
     guards: list[Guard] = field(default_factory=list)
     loops: list[Loop] = field(default_factory=list)
 
@@ -63,7 +67,8 @@ class Call(Struct, frozen=True, kw_only=True):
 class ScriptFile(Struct, frozen=True, kw_only=True):
     """One file. problem: why it was not read. lines: those around calls that are looked at, by number.
 
-    words: names and short strings in it. modules: what it imports.
+    words: names and short strings in it. modules: what it imports. unread: samplers that nothing
+    is given.
     """
 
     name: str
@@ -71,11 +76,16 @@ class ScriptFile(Struct, frozen=True, kw_only=True):
     lines: dict[str, str] = field(default_factory=dict)
     words: list[str] = field(default_factory=list)
     modules: list[str] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
 
 
 class Script(Struct, frozen=True, kw_only=True, dict=True):  # its __dict__: what reports derive from it
-    """A script, what it imports from its own folder, and the arguments that it is started with."""
+    """A script, what it imports from its own folder, and the arguments that it is started with.
+
+    nodes: of the job that it is for; None where this is not known.
+    """
 
     files: list[ScriptFile] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     arguments: list[str] = field(default_factory=list)
+    nodes: Count | None = None

@@ -111,6 +111,7 @@ class TrainingPlan(Struct, frozen=True, kw_only=True):
     directory: where the user's modules are looked for, and where checkpoints go unless checkpoints says so; batch:
     samples per rank and micro-batch; accumulate: micro-batches a step. save_bytes: how much the sharded save may
     write; parameters: of the model that a save is forecast for; timeout_s: of the process group there.
+    spawned: model and data are weighed as arguments of mp.spawn would be.
     resume: this job goes on from the checkpoint that the one before left in `run_folder`.
     """
 
@@ -136,6 +137,7 @@ class TrainingPlan(Struct, frozen=True, kw_only=True):
     parameters: float = 0.0
     timeout_s: float = 600.0
     kill: bool = True
+    spawned: bool = False
     resume: bool = False
 
 

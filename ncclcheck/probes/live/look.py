@@ -1,5 +1,7 @@
 """Two looks at all processes of distributed jobs on this host, by /proc alone: `python3 look.py SECONDS` -> JSON.
 
+Further arguments: `stacks`; `job=ID`, only processes of that job of Slurm.
+
 This one file is streamed to `python3 -` beside a rank, wherever that runs: standard library only, Python 3.6.
 Nothing is sent to the job; with `stacks`, py-spy, where it is installed, reads some of its processes.
 """
@@ -14,7 +16,7 @@ import struct
 import subprocess
 import sys
 import time
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 MOST_PROCESSES = 4096  # of jobs, their helpers among them; a node has 8 to 16 ranks, each with tens of workers
 _MOST_UNSEEN = 32
@@ -23,8 +25,20 @@ _STACK_LINES = 12
 _PYSPY_S = 5
 _TICKS = float(os.sysconf("SC_CLK_TCK"))
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _TCP_INFO, _DONE = 4, 20, 2, 3
-_READ = {"x86_64": "0", "aarch64": "63"}.get(platform.machine())
+# System calls whose first argument is a file: read, write, pread64, pwrite64, readv, writev, recvfrom, recvmsg,
+# sendto, fcntl, flock, fsync, fdatasync. From the kernel: arch/x86/entry/syscalls, asm-generic/unistd.h.
+_OF_A_FILE = {
+    "x86_64": "0 1 17 18 19 20 45 47 44 72 73 74 75",
+    "aarch64": "63 64 67 68 65 66 207 212 206 25 32 82 83",
+}.get(platform.machine(), "").split()
 _CLOSE_WAIT = 8
+_SAMPLE_S = 0.25  # between samples of the ranks' main threads: 15 us for one, and 24 of them in 6 s
+_MOST_SAMPLED = 64  # ranks
+_MOST_LINKS = 16  # of a process, those used last: a ring has 2, a tree 3, of each of a few groups
+_MOVED = 8192  # bytes; a rank that moves more goes on, and its connections are of no interest
+# A thread that waits for Python's lock asks for it every 5 ms (sys.getswitchinterval): 190 times a second here.
+_ASKS, _ASKS_MOST, _ASKS_CPU = 100.0, 230.0, 0.1
+_MULTIPROCESSING = re.compile(r"multiprocessing\.(spawn|forkserver|resource_tracker)|compile_worker")
 # Variables that tell rank and size, of the first pair that is there. torchrun, mpirun (Open MPI), MPICH, srun.
 _NAMES = (
     ("RANK", "WORLD_SIZE"),
@@ -70,20 +84,40 @@ class Proc:
             return ""
 
 
-def look(seconds: float, proc: Proc, stacks: bool) -> Raw:
-    """Everything that two looks show of this host."""
-    found, unseen = find(proc)
+def look(
+    seconds: float, proc: Proc, stacks: bool, job: str = "", beside: Callable[[List[Raw]], None] = lambda _: None
+) -> Raw:
+    """Everything that two looks show of this host. beside: what else is looked at then, given the processes."""
+    found, unseen = find(proc, job)
+    beside(found)
     begun, first = time.time(), snapshot(proc, found)
-    time.sleep(seconds)
+    apart = sampled(proc, [one for one in found if not one["helper"]], begun + seconds)
     last = snapshot(proc, found)
     passed = max(time.time() - begun, 1e-3)
     told = [compared(one, first[one["pid"]], last[one["pid"]], passed) for one in found]
+    for one in told:
+        one["apart"] = apart.get(one["pid"], 0.0)
     if stacks:
         add_stacks([one for one in told if not one["helper"]])
-    return {"host": socket.gethostname(), "seconds": passed, "processes": told, "unseen": unseen}
+    own = sum(os.times()[:4])
+    return {"host": socket.gethostname(), "seconds": passed, "cpu_s": own, "processes": told, "unseen": unseen}
 
 
-def find(proc: Proc) -> Tuple[List[Raw], List[Raw]]:
+def sampled(proc: Proc, ranks: List[Raw], end: float) -> Dict[int, float]:
+    """The share of the time until `end` in which each main thread waited for no thread and no poll."""
+    pids, rounds, apart = [one["pid"] for one in ranks[:_MOST_SAMPLED]], 0, {}  # type: List[int], int, Dict[int, int]
+    while time.time() < end:
+        time.sleep(max(0.0, min(_SAMPLE_S, end - time.time())))
+        rounds += 1
+        for pid in pids:
+            state = fields(proc.text(str(pid), "task", str(pid), "stat"))[0]
+            where = proc.text(str(pid), "task", str(pid), "wchan") if state == "S" else ""
+            if state in ("R", "D") or (state == "S" and not re.search("futex|poll|^0$", where)):
+                apart[pid] = apart.get(pid, 0) + 1
+    return {pid: round(float(count) / rounds, 3) for pid, count in apart.items()}
+
+
+def find(proc: Proc, job: str = "") -> Tuple[List[Raw], List[Raw]]:
     """Processes with a rank, and those of Python that could be ones and may not be read."""
     found: List[Raw] = []
     unseen: List[Raw] = []
@@ -92,7 +126,7 @@ def find(proc: Proc) -> Tuple[List[Raw], List[Raw]]:
         command = proc.text(name, "cmdline").replace("\0", " ").strip()
         environ = proc.text(name, "environ")
         if environ:
-            one = member(proc, name, command, environ)
+            one = member(proc, name, command, environ, job)
             if one and len(found) < MOST_PROCESSES:
                 found.append(one)
         elif is_hidden(proc, name, command) and len(unseen) < _MOST_UNSEEN:
@@ -116,11 +150,11 @@ def ours(proc: Proc) -> List[str]:
     return pids
 
 
-def member(proc: Proc, pid: str, command: str, environ: str) -> Optional[Raw]:
+def member(proc: Proc, pid: str, command: str, environ: str, job: str) -> Optional[Raw]:
     """What a process tells of its place in a job, where it has one."""
     env = dict(line.partition("=")[::2] for line in environ.split("\0"))
     names, locals_ = pair(env, _NAMES), pair(env, _LOCALS)
-    if names is None:
+    if names is None or (job and env.get("SLURM_JOB_ID") != job):
         return None
     libraries = mapped(proc, pid)
     if names[0] == "SLURM_PROCID" and not libraries:
@@ -133,10 +167,12 @@ def member(proc: Proc, pid: str, command: str, environ: str) -> Optional[Raw]:
         "host": socket.gethostname() if proc.live else "",
         "pid": int(pid),
         "parent": int(fields(proc.text(pid, "stat"))[1] or 0),
+        "orphan": orphaned(proc, pid, command, bool(libraries)),
         "rank": rank,
         "world": world,
         "expected": [0, world] if address in _LOOPBACK else expected,
         "job": "{}:{}".format(address, port) if address else step if "SLURM_JOB_ID" in env else names[0],
+        "scope": scope(proc, pid, env, address),
         "port": int(port) if port.isdigit() else 0,
         "launcher": launcher(proc, pid),
         "command": command[:200],
@@ -145,6 +181,39 @@ def member(proc: Proc, pid: str, command: str, environ: str) -> Optional[Raw]:
         "age_s": age(proc, pid),
         "helper": False,
     }
+
+
+def scope(proc: Proc, pid: str, env: Dict[str, str], address: str) -> str:
+    """What keeps jobs of the same address apart: Slurm's job, and for a loopback address the network namespace."""
+    parts = [env.get("SLURM_JOB_ID", "")]
+    if address in _LOOPBACK or not address:
+        parts += [socket.gethostname() if proc.live else "", proc.link(pid, "ns", "net")]
+    return " ".join(filter(None, parts))
+
+
+def orphaned(proc: Proc, pid: str, command: str, library: bool) -> bool:
+    """Whether it is a process that a rank has left behind: a worker of a loader, a program that it began.
+
+    Its parent and the leader of its process group are gone. A forked child has its parent's connections and none
+    of the threads that served them; a rank that lost its launcher, as under nohup, has those threads.
+    """
+    stat = fields(proc.text(pid, "stat"))
+    if _MULTIPROCESSING.search(command):
+        return stat[1] == "1" or not proc.text(stat[1], "stat")
+    if stat[2] == pid or proc.text(stat[2], "stat") or not adopted(proc, stat[1]):
+        return False
+    if not library:
+        return True
+    serving = [
+        tid for tid in proc.names(pid, "task") if tid != pid and "poll" in proc.text(pid, "task", tid, "wchan")
+    ]
+    links = [proc.link(pid, "fd", name) for name in proc.names(pid, "fd")]
+    return not serving and len(proc.names(pid, "task")) < 5 and any(one.startswith("socket:[") for one in links)
+
+
+def adopted(proc: Proc, parent: str) -> bool:
+    """Whether a parent is one that takes orphans: process 1, or what has no rank and is no launcher."""
+    return parent in ("0", "1") or not re.search(r"\bRANK=|\bLOCAL_RANK=", proc.text(parent, "environ"))
 
 
 def pair(env: Dict[str, str], known: Tuple[Tuple[str, str], ...]) -> Optional[Tuple[str, str]]:
@@ -175,11 +244,12 @@ def choose(found: List[Raw]) -> None:
     """Of the processes that have one rank its own is the topmost that uses torch or NCCL; the others help it."""
     ranks: Dict[Any, List[Raw]] = {}
     for one in found:
-        ranks.setdefault((one["job"], one["rank"]), []).append(one)
+        ranks.setdefault((one["job"], one["scope"], one["rank"]), []).append(one)
     for same in ranks.values():
-        using = [one for one in same if one["libraries"]] or same
+        own = [one for one in same if not one["orphan"]]
+        using = [one for one in own if one["libraries"]] or own
         pids = {one["pid"] for one in using}
-        top = min(using, key=lambda one: (one["parent"] in pids, one["pid"]))
+        top = min(using, key=lambda one: (one["parent"] in pids, one["pid"])) if using else None
         for one in same:
             one["helper"] = one is not top
 
@@ -229,6 +299,7 @@ def glance(proc: Proc, one: Raw, tables: Dict[str, Dict[int, Raw]]) -> Raw:
         "file": file_of(proc, pid, calls),
         "ticks": number(stat[11]) + number(stat[12]),
         "threads": {tid: number(one[11]) + number(one[12]) for tid, one in threads.items()},
+        "slices": {} if one["helper"] else {tid: slices(proc, pid, tid) for tid in threads},
         "stuck": sorted(
             proc.text(pid, "task", tid, "wchan").strip("0\n") for tid, one in threads.items() if one[0] == "D"
         ),
@@ -238,16 +309,23 @@ def glance(proc: Proc, one: Raw, tables: Dict[str, Dict[int, Raw]]) -> Raw:
         "written": number(io.get("wchar")),
         "waited_ns": number((proc.text(pid, "schedstat") + " 0 0").split()[1]),
         "throttled_us": throttled(proc, pid),
-        "sockets": sockets(proc, pid, one["port"], tables),
+        "sockets": sockets(proc, pid, tables),
     }
 
 
+def slices(proc: Proc, pid: str, tid: str) -> int:
+    """How many times a thread was given a core; -1 where it does not wait for another thread."""
+    if not re.search("futex|^0?$", proc.text(pid, "task", tid, "wchan")):
+        return -1
+    return number((proc.text(pid, "task", tid, "schedstat") + " 0 0 0").split()[2])
+
+
 def file_of(proc: Proc, pid: str, calls: List[str]) -> str:
-    """The file that the main thread reads at this moment, where the kernel tells."""
-    if len(calls) < 2 or calls[0] != _READ:
+    """The file, or socket, that the main thread reads or writes at this moment, where the kernel tells."""
+    if len(calls) < 2 or calls[0] not in _OF_A_FILE:
         return ""
     path = proc.link(pid, "fd", str(int(calls[1], 16)))
-    return path if path.startswith("/") else ""
+    return path if path.startswith(("/", "socket:[")) else ""
 
 
 def throttled(proc: Proc, pid: str) -> int:
@@ -266,8 +344,8 @@ def throttled(proc: Proc, pid: str) -> int:
     return 0
 
 
-def sockets(proc: Proc, pid: str, store: int, tables: Dict[str, Dict[int, Raw]]) -> List[Raw]:
-    """Its established connections but those to the store, which beat whether the job moves or not."""
+def sockets(proc: Proc, pid: str, tables: Dict[str, Dict[int, Raw]]) -> List[Raw]:
+    """Its established connections."""
     links = (proc.link(pid, "fd", name) for name in proc.names(pid, "fd"))
     inodes = {int(one[8:-1]) for one in links if one.startswith("socket:[")}
     if not inodes:
@@ -276,8 +354,7 @@ def sockets(proc: Proc, pid: str, store: int, tables: Dict[str, Dict[int, Raw]])
     if space not in tables:
         own = proc.live and space == proc.link("self", "ns", "net")
         tables[space] = (diagnosed() if own else {}) or listed(proc, pid)
-    held = [(inode, tables[space][inode]) for inode in inodes if inode in tables[space]]
-    return [dict(one, inode=inode) for inode, one in held if store not in (one["from"], one["to"])]
+    return [dict(tables[space][inode], inode=inode) for inode in inodes if inode in tables[space]]
 
 
 def listed(proc: Proc, pid: str) -> Dict[int, Raw]:
@@ -295,6 +372,7 @@ def listed(proc: Proc, pid: str) -> Dict[int, Raw]:
                     "unsent": int(out, 16),
                     "unread": int(back, 16),
                     "moved": None,
+                    "retries": 0,
                 }
     return table
 
@@ -335,12 +413,15 @@ def connection(message: bytes) -> Tuple[int, Raw]:
     state, (source, target) = message[1], struct.unpack_from(">HH", message, 4)
     unread, unsent, _, inode = struct.unpack_from("=IIII", message, 56)
     moved, at = None, 72
+    retries, sent, received = 0, None, None
     while at + 4 <= len(message):
         length, kind = struct.unpack_from("=HH", message, at)
         if length < 4:
             break
         if kind == _TCP_INFO and length >= 4 + 136:
             moved = sum(struct.unpack_from("=QQ", message, at + 4 + 120))
+            retries = message[at + 4 + 2]
+            sent, received = struct.unpack_from("=I4xI", message, at + 4 + 44)
         at += (length + 3) & ~3
     return inode, {
         "state": state,
@@ -349,7 +430,44 @@ def connection(message: bytes) -> Tuple[int, Raw]:
         "unsent": unsent,
         "unread": unread,
         "moved": moved,
+        "retries": retries,
+        "sent_ms": sent,
+        "received_ms": received,
+        "ends": (message[0], message[8:24], message[24:40]),
     }
+
+
+def address(family: int, raw: bytes, port: int) -> str:
+    """As the kernel prints it; an address of IPv4 in one of IPv6 as that of IPv4."""
+    if family == socket.AF_INET6 and raw[:12] == b"\0" * 10 + b"\xff" * 2:
+        family, raw = socket.AF_INET, raw[12:]
+    if family == socket.AF_INET:
+        return "{}:{}".format(socket.inet_ntop(socket.AF_INET, raw[:4]), port)
+    return "[{}]:{}".format(socket.inet_ntop(socket.AF_INET6, raw), port)
+
+
+def connections_used(used: List[Raw]) -> List[Raw]:
+    """Of connections those used last, with their ends and the time since each side was last heard."""
+    timed = [one for one in used if one.get("sent_ms") is not None]
+    timed.sort(key=lambda one: min(one["sent_ms"], one["received_ms"]))
+    return [
+        {
+            "near": address(one["ends"][0], one["ends"][1], one["from"]),
+            "far": address(one["ends"][0], one["ends"][2], one["to"]),
+            "sent_s": one["sent_ms"] / 1000.0,
+            "received_s": one["received_ms"] / 1000.0,
+            "unsent": one["unsent"],
+            "unread": one["unread"],
+            "retries": one["retries"],
+        }
+        for one in timed[:_MOST_LINKS]
+    ]
+
+
+def asks(one: Raw, used: List[Raw]) -> str:
+    """The far end of the connection that the main thread reads or writes."""
+    mine = [s for s in used if one["file"] == "socket:[{}]".format(s["inode"]) and "ends" in s]
+    return address(mine[0]["ends"][0], mine[0]["ends"][2], mine[0]["to"]) if mine else ""
 
 
 def compared(one: Raw, first: Raw, last: Raw, seconds: float) -> Raw:
@@ -357,10 +475,22 @@ def compared(one: Raw, first: Raw, last: Raw, seconds: float) -> Raw:
     if last["start"] != first["start"]:
         last = dict(last, state="gone")
     before = {s["inode"]: s["moved"] for s in first["sockets"]}
+    asked = asks(last, last["sockets"]) if last["file"] == first["file"] else ""
+    # But those to the store, which beat whether the job moves or not.
+    used = [s for s in last["sockets"] if one["port"] not in (s["from"], s["to"])]
     moved = [
         s["moved"] - before[s["inode"]]
-        for s in last["sockets"]
+        for s in used
         if s["moved"] is not None and before.get(s["inode"]) is not None
+    ]
+    still = sum(moved) < _MOVED and not one["helper"]
+    slices_ = [
+        (count - first["slices"][tid]) / seconds
+        for tid, count in last["slices"].items()
+        if tid != str(one["pid"])
+        and count >= 0
+        and first["slices"].get(tid, -1) >= 0
+        and (last["threads"][tid] - first["threads"].get(tid, 0)) / _TICKS / seconds < _ASKS_CPU
     ]
     shares = [
         (ticks - first["threads"].get(tid, ticks)) / _TICKS / seconds for tid, ticks in last["threads"].items()
@@ -371,7 +501,9 @@ def compared(one: Raw, first: Raw, last: Raw, seconds: float) -> Raw:
         state=last["state"],
         was_wchan=first["wchan"],
         wchan=last["wchan"],
-        file=last["file"] if last["file"] == first["file"] else "",
+        file=last["file"] if last["file"] == first["file"] and not last["file"].startswith("socket") else "",
+        asks=asked,
+        lock_waits=sum(_ASKS < rate < _ASKS_MOST for rate in slices_),
         stuck=[name for name in last["stuck"] if name in first["stuck"]],
         cpu=round(max(0, last["ticks"] - first["ticks"]) / _TICKS / seconds, 3),
         threads=len(last["threads"]),
@@ -382,11 +514,12 @@ def compared(one: Raw, first: Raw, last: Raw, seconds: float) -> Raw:
         written=max(0, last["written"] - first["written"]),
         waited=round(max(0, last["waited_ns"] - first["waited_ns"]) / 1e9 / seconds, 3),
         throttled=round(max(0, last["throttled_us"] - first["throttled_us"]) / 1e6 / seconds, 3),
-        sockets=len(last["sockets"]),
-        closed=sum(s["state"] == _CLOSE_WAIT for s in last["sockets"]),
-        unsent=sum(s["unsent"] for s in last["sockets"]),
-        unread=sum(s["unread"] for s in last["sockets"]),
-        moved=sum(moved) if moved or not last["sockets"] else None,
+        sockets=len(used),
+        closed=sum(s["state"] == _CLOSE_WAIT for s in used),
+        unsent=sum(s["unsent"] for s in used),
+        unread=sum(s["unread"] for s in used),
+        moved=sum(moved) if moved or not used else None,
+        connections=connections_used(used) if still else [],
         stack=[],
     )
     return told
@@ -394,7 +527,7 @@ def compared(one: Raw, first: Raw, last: Raw, seconds: float) -> Raw:
 
 def add_stacks(ranks: List[Raw]) -> None:
     """By py-spy: those that do what few do, and one of each kind."""
-    tool = shutil.which("py-spy")
+    tool = shutil.which("py-spy") or shutil.which("py-spy", path=os.path.dirname(sys.executable))
     kinds: Dict[Any, List[Raw]] = {}
     for one in ranks:
         kinds.setdefault((one["job"], one["state"], one["wchan"], one["cpu"] > 0.5), []).append(one)
@@ -418,4 +551,5 @@ def main_thread(said: str) -> List[str]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(look(float(sys.argv[1]), Proc(), "stacks" in sys.argv[2:])))
+    of = [word[4:] for word in sys.argv[2:] if word.startswith("job=")]
+    print(json.dumps(look(float(sys.argv[1]), Proc(), "stacks" in sys.argv[2:], of[0] if of else "")))

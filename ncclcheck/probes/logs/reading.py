@@ -44,7 +44,7 @@ _STAMPED = (b"T", b" ")
 _LAST_ERROR = "Last error:"  # of ncclGetLastError, as torch prints it: a warning of NCCL follows, or nothing
 _NO_ERROR = ("Exception raised from", "frame #", "Traceback", "[")
 _BULK = ("Channel ", "Ring ", "Tree ", "Trees ", "Coll")
-_RAISED, _INTERRUPTED = "python-error", "ended-by-order"
+_RAISED, _INTERRUPTED, _TRACEBACK = "python-error", "ended-by-order", "traceback"
 # An exception whose message stands below it: a list, or what a check of settings found.
 _GOES_ON = re.compile(r":\s*$|\bvalidation errors? for \w{1,80}$")
 _NEXT = re.compile(r"\s*(?:Traceback|During handling|The above|\[|\^|terminate called|Exception |[EWIF]\d{4} )")
@@ -338,6 +338,8 @@ class Reading:
         for sign, fields in found:
             if sign in (_RAISED, _INTERRUPTED):
                 fields.update(self._tracebacks.raised((*group, known)))
+            elif sign == _TRACEBACK:
+                fields.update(self._tracebacks.begun((*group, known)))
             if place:
                 fields["place"] = place
             me = fields.pop("me", "") or fields.pop("self", "")

@@ -94,7 +94,9 @@ def start(
     )
 
 
-def run(argv: Sequence[str], seconds: float, *, env: Mapping[str, str] | None = None) -> Output | Unread:
+def run(
+    argv: Sequence[str], seconds: float, *, env: Mapping[str, str] | None = None, most: int = _MOST_OUTPUT
+) -> Output | Unread:
     """Run a program to its end within a time limit; never raises, never waits longer than the limit + 1 s."""
     try:
         child = start(argv, env=env)
@@ -102,17 +104,17 @@ def run(argv: Sequence[str], seconds: float, *, env: Mapping[str, str] | None = 
         return Unread("no_tool", f"{argv[0]} is not installed")
     except (OSError, ValueError) as error:
         return Unread("denied" if isinstance(error, PermissionError) else "broken", f"{argv[0]}: {error}")
-    status, out, err = watch(child, seconds)
+    status, out, err = watch(child, seconds, most)
     if status is None:
         return Unread("timed_out", f"{' '.join(argv)[:80]} gave no answer in {seconds:g} s")
     return Output(status, out, err)
 
 
-def watch(child: subprocess.Popen[bytes], seconds: float) -> tuple[int | None, str, str]:
-    """The exit status of a child and what it said; None where it was killed, for the time was over."""
+def watch(child: subprocess.Popen[bytes], seconds: float, most: int = _MOST_OUTPUT) -> tuple[int | None, str, str]:
+    """The exit status of a child and at most so many bytes of what it said; None where its time was over."""
     streams: list[bytearray] = [bytearray(), bytearray()]
     readers = [
-        threading.Thread(target=_drain, args=(pipe, kept), daemon=True)
+        threading.Thread(target=_drain, args=(pipe, kept, most), daemon=True)
         for pipe, kept in zip((child.stdout, child.stderr), streams, strict=True)
     ]
     for reader in readers:
@@ -129,12 +131,12 @@ def watch(child: subprocess.Popen[bytes], seconds: float) -> tuple[int | None, s
     return status, out, err
 
 
-def _drain(pipe: IO[bytes] | None, kept: bytearray) -> None:
+def _drain(pipe: IO[bytes] | None, kept: bytearray, most: int) -> None:
     if pipe is None:
         return
     with contextlib.suppress(OSError, ValueError), pipe:
         while chunk := pipe.read1(65536):  # type: ignore[attr-defined]
-            kept += chunk[: _MOST_OUTPUT - len(kept)]
+            kept += chunk[: most - len(kept)]
 
 
 def kill_tree(pid: int | None = None, seconds: float = 5.0) -> list[Stuck]:

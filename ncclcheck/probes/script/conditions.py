@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Collection
 
@@ -115,10 +116,19 @@ def of_one_rank(name: str) -> bool:
 
 def by_rank(node: ast.AST, known: Collection[str]) -> bool:
     """An expression in which a rank stands, or a variable that was made of one."""
-    return any(
-        (name := _name(one)) in known
-        or bool(name and _RANK.fullmatch(name))
-        or (isinstance(one, ast.Constant) and one.value in ("RANK", "LOCAL_RANK", "SLURM_PROCID"))
-        for one in ast.walk(node)
-        if isinstance(one, ast.expr)
-    )
+    waiting = [node]
+    while waiting:
+        one = waiting.pop()
+        kind = type(one)
+        if kind is ast.Name or kind is ast.Attribute:
+            if _is_rank(_name(one)) or (known and ast.unparse(one) in known):  # type: ignore[arg-type]
+                return True
+        elif kind is ast.Constant and getattr(one, "value", None) in ("RANK", "LOCAL_RANK", "SLURM_PROCID"):
+            return True
+        waiting += ast.iter_child_nodes(one)
+    return False
+
+
+@functools.cache
+def _is_rank(name: str) -> bool:
+    return bool(_RANK.fullmatch(name))

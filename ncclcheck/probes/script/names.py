@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ncclcheck.probes.script.sources import Source
+from ncclcheck.probes.script.words import text
 
 _CHAIN = 8  # imports of imports that are followed; a package's __init__ needs two
 
@@ -33,27 +34,25 @@ def of_source(source: Source) -> Names:
     names = Names(source.name)
     if source.tree is None:
         return names
-    for node in source.nodes:
-        if isinstance(node, ast.Import):
-            for one in node.names:
-                module = one.name if one.asname else one.name.partition(".")[0]
-                names.meaning[one.asname or module] = _module(source, one.name if one.asname else module)
-        elif isinstance(node, ast.ImportFrom):
-            _from(node, source, names)
+    for plain in source.of(ast.Import):
+        for one in plain.names:
+            module = one.name if one.asname else one.name.partition(".")[0]
+            names.meaning[one.asname or module] = _module(source, one.name if one.asname else module)
+    for node in source.of(ast.ImportFrom):
+        _from(node, source, names)
     for statement in source.tree.body:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
             names.own[statement.name] = f"{source.name}:{statement.name}"
+            inner = [one for one in statement.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+            for function in inner:
+                names.own.setdefault(function.name, f"{source.name}:{statement.name}.{function.name}")
         elif isinstance(statement, ast.ClassDef):
             names.classes.add(statement.name)
             names.own |= _methods(statement, source.name)
-    for node in source.nodes:
-        if (
-            isinstance(node, ast.Assign)
-            and isinstance(node.value, ast.Call)
-            and isinstance(node.value.func, ast.Name)
-        ):
-            for target in node.targets:
-                names.built[ast.unparse(target)[:80]] = node.value.func.id
+    for given in source.of(ast.Assign):
+        if isinstance(given.value, ast.Call) and isinstance(given.value.func, ast.Name):
+            for target in given.targets:
+                names.built[text(target)[:80]] = given.value.func.id
     return names
 
 
@@ -110,7 +109,7 @@ def _of_class(name: str, method: str, here: Names, every: Mapping[str, Names]) -
 
 def _meaning(name: str, here: Names, every: Mapping[str, Names]) -> str:
     if name in here.own or name in here.classes:
-        return f"{here.file}:{name}"
+        return here.own.get(name, f"{here.file}:{name}")
     if name in here.meaning:
         return here.meaning[name]
     for star in here.stars:

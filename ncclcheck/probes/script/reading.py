@@ -3,96 +3,127 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ncclcheck.probes.facts.script import Branch, Call, Guard, GuardKind, Loop, Script, ScriptFile
-from ncclcheck.probes.script import conditions, names, sources
+from ncclcheck.probes.script import conditions, names, sources, words
 from ncclcheck.probes.script.names import Names
 from ncclcheck.probes.script.sources import Source
+from ncclcheck.probes.script.words import text
 
-_LONG = 200  # characters of an argument, a condition
-_MOST_WORDS, _MOST_CALLS = 20_000, 200_000
+_MOST_CALLS = 200_000
 _AROUND = 3  # lines that a diff shows around a change
 # Names of calls whose lines are kept, so that a fix can be shown as a diff.
 _LOOKED_AT = re.compile(
     r"barrier|reduce|gather|broadcast|scatter|all_to_all|init_process_group|Data(?:Loader|Parallel)|Distributed\w+"
-    r"|set_device|torch\.(?:load|save)|spawn|add_argument|environ|\.(?:cuda|to|backward|item)$|load_state_dict|set_epoch"
+    r"|set_device|torch\.(?:load|save)|spawn|add_argument|environ|\.(?:cuda|to|backward|item|cpu)$|load_state_dict"
+    r"|set_epoch|random_split|launch"
 )
+# Names of calls that are kept at all; what the script's own functions do is followed, so these are kept too.
+_KEPT = re.compile(
+    rf"{_LOOKED_AT.pattern}|:|^torch\.(?!nn\.(?!parallel|DataParallel)|optim)|^print$|getenv|download|load_dataset"
+    r"|tokeni[sz]e|preprocess|prepare_data|urlretrieve|start_processes|(?:^|\.)(?:Process|run|Fire|elastic_launch)$"
+    r"|state_dict|wait_for_everyone|save_(?:state|checkpoint)|\.initialize$|transformers|datasets\.|seed|subprocess"
+    r"|webdataset|^import$|FullyShardedDataParallel|fully_shard|FSDP|Accelerator$|Trainer$|Fabric$|^horovod|^colossalai"
+)
+_WRAPPERS = ("DDP", "DistributedDataParallel")
+_IMPORTS = ("torch", "numpy")  # whose import reads variables
 
 
-def read(given: Sequence[str], arguments: Sequence[str]) -> Script:
-    """The script and what it imports from its folder. Raises sources.NotRead."""
-    found = sources.read(given)
+def read(given: Sequence[str], arguments: Sequence[str], nodes: int | None = None) -> Script:
+    """The script and what it imports from its folder. nodes: of the job, where known. Raises sources.NotRead."""
+    with sources.without_collection():
+        return _read(sources.read(given), arguments, nodes)
+
+
+def _read(found: Sequence[Source], arguments: Sequence[str], nodes: int | None) -> Script:
     every = {source.name: names.of_source(source) for source in found}
-    ranks = {name for source in found for name in _of_rank(source.nodes)}
+    ranks = {name for source in found for name in _of_rank(source)}
     files, calls = [], []
     for source in found:
-        walk = _Walk(every[source.name], every, ranks, _made_of_rank(source.nodes))
+        walk = _Walk(every[source.name], every, ranks, _made_of_rank(source), _wrapped(source), source.named)
         if source.tree is not None:
             walk.block(source.tree.body)
         calls += walk.calls
         files.append(_file(source, walk.calls))
-    return Script(files=files, calls=calls[:_MOST_CALLS], arguments=[*arguments])
+    return Script(files=files, calls=calls[:_MOST_CALLS], arguments=[*arguments], nodes=nodes)
 
 
-def _of_rank(nodes: Sequence[ast.AST]) -> Iterator[str]:
+def _of_rank(source: Source) -> Iterator[str]:
     """Variables and functions that are such a condition: `master = rank == 0`, `def first(): return rank == 0`."""
-    for node in nodes:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Compare | ast.BoolOp | ast.UnaryOp):
-            if conditions.kind(node.value, ()) == "rank":
-                yield from (ast.unparse(one).rpartition(".")[2] for one in node.targets)
-        elif isinstance(node, ast.FunctionDef) and isinstance(last := node.body[-1], ast.Return):
+    for given in source.of(ast.Assign):
+        a_test = isinstance(given.value, ast.Compare | ast.BoolOp | ast.UnaryOp)
+        if a_test and conditions.kind(given.value, ()) == "rank":
+            yield from (text(one).rpartition(".")[2] for one in given.targets)
+    for function in source.of(ast.FunctionDef):
+        if isinstance(last := function.body[-1], ast.Return):
             value = last.value
             if isinstance(value, ast.Compare | ast.BoolOp) and conditions.kind(value, ()) == "rank":
-                yield node.name
+                yield function.name
 
 
-def _made_of_rank(nodes: Sequence[ast.AST]) -> set[str]:
+def _made_of_rank(source: Source) -> set[str]:
     """Variables that hold something else on each rank: `path = f"state-{rank}.pt"`."""
     made: set[str] = set()
-    given = [node for node in nodes if isinstance(node, ast.Assign)]
+    if not any("rank" in line.lower() or "PROCID" in line for line in source.lines):
+        return made
+    given = [(one.targets, one.value) for one in source.of(ast.Assign) if not isinstance(one.value, ast.Constant)]
     for _ in range(2):  # of what was made of a rank, something else is made
-        for node in given:
-            if conditions.by_rank(node.value, made):
-                made |= {ast.unparse(one).rpartition(".")[2] for one in node.targets}
+        for targets, value in given:
+            if conditions.by_rank(value, made):
+                made |= {text(one) for one in targets}
     return made
+
+
+def _wrapped(source: Source) -> set[str]:
+    """Variables that hold a model inside DistributedDataParallel."""
+    calls = [(one.targets, one.value) for one in source.of(ast.Assign) if isinstance(one.value, ast.Call)]
+    return {
+        text(target)
+        for targets, value in calls
+        for target in targets
+        if isinstance(value, ast.Call) and text(value.func).rpartition(".")[2] in _WRAPPERS
+    }
 
 
 def _file(source: Source, calls: Sequence[Call]) -> ScriptFile:
     if source.tree is None:
         return ScriptFile(name=source.name, problem=source.problem)
-    words, modules = set(), set()
-    for node in source.nodes:
-        if isinstance(node, ast.Name):
-            words.add(node.id)
-        elif isinstance(node, ast.Attribute | ast.alias | ast.keyword):
-            words.add(str(node.attr if isinstance(node, ast.Attribute) else node.name if isinstance(node,
-            ast.alias)
-                          else node.arg))  # fmt: skip
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 40:
-            words.add(node.value)
-        if isinstance(node, ast.Import):
-            modules |= {one.name for one in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            modules |= {node.module, *(f"{node.module}.{one.name}" for one in node.names)}
+    samplers = {call.target for call in calls if call.name.endswith("DistributedSampler") and not call.inner}
     return ScriptFile(
         name=source.name,
         lines=_lines(source.lines, calls),
-        words=sorted(words)[:_MOST_WORDS],
-        modules=sorted(modules - {*source.local})[:_MOST_WORDS],
+        words=words.of_source(source),
+        modules=words.modules(source),
+        unread=words.never_read(source, samplers - {""}) if samplers else [],
     )
 
 
 def _lines(lines: Sequence[str], calls: Sequence[Call]) -> dict[str, str]:
     kept: set[int] = set()
     for call in calls:
-        if _LOOKED_AT.search(call.name):
+        if _LOOKED_AT.search(call.name) or call.wrapped:
             kept |= {*range(call.first - _AROUND, call.last + _AROUND + 1)}
             kept |= {at for loop in call.loops for at in range(loop.line - _AROUND, loop.line + _AROUND + 2)}
+            kept |= {guard.line for guard in call.guards}
     return {str(at): lines[at - 1] for at in sorted(kept) if 1 <= at <= len(lines)}
+
+
+@functools.cache
+def _is_kept(name: str) -> bool:
+    return bool(_KEPT.search(name))
+
+
+@dataclass(frozen=True)
+class _Test:
+    """A condition that is put into words when a call is found under it."""
+
+    test: ast.expr
+    branch: Branch
 
 
 @dataclass
@@ -103,13 +134,17 @@ class _Walk:
     every: Mapping[str, Names]
     ranks: set[str]
     unlike: set[str]
+    wrapped: set[str]
+    is_named: bool = True
     calls: list[Call] = field(default_factory=list)
-    guards: list[Guard] = field(default_factory=list)
+    guards: list[Guard | _Test] = field(default_factory=list)
     loops: list[Loop] = field(default_factory=list)
     scope: list[str] = field(default_factory=list)
     classes: list[str] = field(default_factory=list)
     statement: ast.stmt = field(default_factory=ast.Pass)
     target: str = ""
+    within: int = 0  # calls whose arguments are read
+    known: dict[tuple[int, str], Guard] = field(default_factory=dict)
 
     def block(self, body: Sequence[ast.stmt]) -> None:
         """Statements; after an `if` that leaves, the rest stands under its opposite."""
@@ -117,9 +152,9 @@ class _Walk:
         for statement in body:
             self.one(statement)
             if isinstance(statement, ast.If) and not statement.orelse and _leaves(statement.body[-1]):
-                self.guards.append(self._guard(statement.test, "rest"))
+                self.guards.append(_Test(statement.test, "rest"))
             elif isinstance(statement, ast.If) and statement.orelse and _leaves(statement.orelse[-1]):
-                self.guards.append(self._guard(statement.test, "if"))
+                self.guards.append(_Test(statement.test, "if"))
         del self.guards[before:]
 
     def one(self, statement: ast.stmt) -> None:
@@ -130,9 +165,11 @@ class _Walk:
             with self._in(self.scope, statement.name), self._in(self.classes, statement.name):
                 self.block(statement.body)
         elif isinstance(statement, ast.If):
+            if not self.is_named and conditions.kind(statement.test, ()) == "main":
+                return  # an imported file is no main module
             self._expression(statement.test, statement)
             for branch, body in (("if", statement.body), ("else", statement.orelse)):
-                with self._in(self.guards, self._guard(statement.test, "if" if branch == "if" else "else")):
+                with self._in(self.guards, _Test(statement.test, "if" if branch == "if" else "else")):
                     self.block(body)
         elif isinstance(statement, ast.For | ast.AsyncFor | ast.While):
             self._loop(statement)
@@ -143,9 +180,12 @@ class _Walk:
 
     def _plain(self, statement: ast.stmt) -> None:
         """Its expressions, then its blocks, if it has some (`with`, `match`)."""
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            self._import(statement)
+            return
         self.target = _target(statement)
-        for _, value in ast.iter_fields(statement):
-            for part in value if isinstance(value, list) else [value]:
+        for value in vars(statement).values():
+            for part in value if isinstance(value, list) else (value,):
                 if isinstance(part, ast.expr):
                     self._expression(part, statement)
                 elif isinstance(part, ast.withitem):
@@ -157,13 +197,23 @@ class _Walk:
         if isinstance(statement, ast.With | ast.AsyncWith):
             self.block(statement.body)
 
+    def _import(self, statement: ast.Import | ast.ImportFrom) -> None:
+        """Imports of libraries that read variables as they are loaded."""
+        imported = (
+            [one.name for one in statement.names] if isinstance(statement, ast.Import) else [statement.module]
+        )
+        for name in imported:
+            if name and name.partition(".")[0] in _IMPORTS and not self.scope:
+                self.statement = statement
+                self._add("import", statement.lineno, {"0": name.partition(".")[0]})
+
     def _function(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         guards, loops = self.guards, self.loops
         self.guards, self.loops = [], []
         for one in function.decorator_list:
             called = one.func if isinstance(one, ast.Call) else one
             if conditions.of_one_rank(ast.unparse(called).rpartition(".")[2]):
-                self.guards.append(Guard(kind="rank", branch="if", text=f"@{_text(one)}", line=one.lineno))
+                self.guards.append(Guard(kind="rank", branch="if", text=f"@{text(one)}", line=one.lineno))
         with self._in(self.scope, function.name):
             self.block(function.body)
         self.guards, self.loops = guards, loops
@@ -171,8 +221,8 @@ class _Walk:
     def _loop(self, statement: ast.For | ast.AsyncFor | ast.While) -> None:
         over = statement.test if isinstance(statement, ast.While) else statement.iter
         self._expression(over, statement)
-        target = "" if isinstance(statement, ast.While) else _text(statement.target)
-        with self._in(self.loops, Loop(line=statement.lineno, target=target, over=_text(over))):
+        target = "" if isinstance(statement, ast.While) else text(statement.target)
+        with self._in(self.loops, Loop(line=statement.lineno, target=target, over=text(over))):
             self.block(statement.body)
         self.block(statement.orelse)
 
@@ -186,37 +236,47 @@ class _Walk:
 
     def _expression(self, expression: ast.expr, statement: ast.stmt) -> None:
         """Its calls, inner ones first; what a lambda does is done elsewhere."""
-        self.statement = statement
-        if isinstance(expression, ast.Lambda):
+        kind = type(expression)
+        if kind is ast.Name or kind is ast.Constant or kind is ast.Lambda:
             return
+        self.statement = statement
         if isinstance(expression, ast.IfExp):
             self._expression(expression.test, statement)
             for branch, part in (("if", expression.body), ("else", expression.orelse)):
-                with self._in(self.guards, self._guard(expression.test, "if" if branch == "if" else "else")):
+                with self._in(self.guards, _Test(expression.test, "if" if branch == "if" else "else")):
                     self._expression(part, statement)
             return
-        for child in ast.iter_child_nodes(expression):
-            if isinstance(child, ast.expr):
-                self._expression(child, statement)
-            elif isinstance(child, ast.keyword):
-                self._expression(child.value, statement)
-            elif isinstance(child, ast.comprehension):
-                self._expression(child.iter, statement)
+        for place, value in vars(expression).items():
+            inner = kind is ast.Call and place != "func"
+            self.within += inner
+            for child in value if isinstance(value, list) else (value,):
+                if isinstance(child, ast.expr):
+                    self._expression(child, statement)
+                elif isinstance(child, ast.keyword):
+                    self._expression(child.value, statement)
+                elif isinstance(child, ast.comprehension):
+                    self._expression(child.iter, statement)
+            self.within -= inner
         if isinstance(expression, ast.Call):
             self._call(expression)
         elif isinstance(expression, ast.Subscript) and self._dotted(expression.value) == "os.environ":
             set_ = isinstance(expression.ctx, ast.Store)
             value = statement.value if isinstance(statement, ast.Assign) else None
-            given = {"0": _text(expression.slice)} | ({"1": _text(value)} if set_ and value else {})
+            given = {"0": text(expression.slice)} | ({"1": text(value)} if set_ and value else {})
             self._add(f"os.environ.{'set' if set_ else 'get'}", expression.lineno, given)
 
     def _call(self, call: ast.Call) -> None:
-        arguments = {str(at): _text(one) for at, one in enumerate(call.args) if not isinstance(one, ast.Starred)}
-        arguments |= {one.arg: _text(one.value) for one in call.keywords if one.arg}
+        name = self._dotted(call.func)
+        wrapped = bool(self.wrapped) and text(call.func) in self.wrapped
+        if not wrapped and not _is_kept(name):
+            return
+        arguments = {str(at): text(one) for at, one in enumerate(call.args) if not isinstance(one, ast.Starred)}
+        arguments |= {one.arg: text(one.value) for one in call.keywords if one.arg}
         if any(isinstance(one, ast.Starred) for one in call.args) or any(one.arg is None for one in call.keywords):
             arguments["*"] = "*"
-        on = _text(call.func.value) if isinstance(call.func, ast.Attribute) else ""
-        self._add(self._dotted(call.func), call.lineno, arguments, on, by_rank=self._by_rank(call))
+        on = text(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+        on = text(call.func) if wrapped else on
+        self._add(name, call.lineno, arguments, on, by_rank=self._by_rank(call), wrapped=wrapped)
 
     def _by_rank(self, call: ast.Call) -> list[str]:
         given = [
@@ -232,7 +292,14 @@ class _Walk:
         return conditions.by_rank(value, self.unlike)
 
     def _add(
-        self, name: str, line: int, arguments: dict[str, str], on: str = "", by_rank: Sequence[str] = ()
+        self,
+        name: str,
+        line: int,
+        arguments: dict[str, str],
+        on: str = "",
+        *,
+        by_rank: Sequence[str] = (),
+        wrapped: bool = False,
     ) -> None:
         last = self.statement.end_lineno or line
         if isinstance(self.statement, ast.If | ast.For | ast.AsyncFor | ast.While | ast.With | ast.AsyncWith):
@@ -249,7 +316,9 @@ class _Walk:
                 function=f"{self.here.file}:{'.'.join(self.scope)}",
                 arguments=arguments,
                 by_rank=[*by_rank],
-                guards=[*self.guards],
+                wrapped=wrapped,
+                inner=self.within > 0,
+                guards=[one if isinstance(one, Guard) else self._guard(one) for one in self.guards],
                 loops=[*self.loops],
             )
         )
@@ -265,12 +334,16 @@ class _Walk:
         chain = ".".join([node.id, *reversed(parts)])
         return names.resolved(chain, self.classes[-1] if self.classes else "", self.here, self.every)
 
-    def _guard(self, test: ast.expr, branch: Branch) -> Guard:
-        found: GuardKind = conditions.kind(test, self.ranks)
-        return Guard(kind=found, branch=branch, text=_text(test), line=test.lineno)
+    def _guard(self, one: _Test) -> Guard:
+        """In words; made once for all calls under it."""
+        key = (id(one.test), one.branch)
+        if key not in self.known:
+            found: GuardKind = conditions.kind(one.test, self.ranks)
+            self.known[key] = Guard(kind=found, branch=one.branch, text=text(one.test), line=one.test.lineno)
+        return self.known[key]
 
     @contextmanager
-    def _in(self, stack: list[object] | list[Guard] | list[Loop] | list[str], one: object) -> Iterator[None]:
+    def _in(self, stack: list[Guard | _Test] | list[Loop] | list[str], one: object) -> Iterator[None]:
         stack.append(one)  # type: ignore[arg-type]
         yield
         stack.pop()
@@ -281,7 +354,7 @@ def _leaves(statement: ast.stmt) -> bool:
     if isinstance(statement, ast.Return | ast.Continue | ast.Break):
         return True
     call = statement.value if isinstance(statement, ast.Expr) else None
-    return isinstance(call, ast.Call) and _text(call.func) in ("sys.exit", "exit", "quit", "os._exit")
+    return isinstance(call, ast.Call) and text(call.func) in ("sys.exit", "exit", "quit", "os._exit")
 
 
 def _other(text: str, line: int) -> Guard:
@@ -290,9 +363,5 @@ def _other(text: str, line: int) -> Guard:
 
 def _target(statement: ast.stmt) -> str:
     if isinstance(statement, ast.Assign):
-        return _text(statement.targets[0])
-    return _text(statement.target) if isinstance(statement, ast.AnnAssign | ast.AugAssign) else ""
-
-
-def _text(node: ast.AST) -> str:
-    return ast.unparse(node)[:_LONG]
+        return text(statement.targets[0])
+    return text(statement.target) if isinstance(statement, ast.AnnAssign | ast.AugAssign) else ""

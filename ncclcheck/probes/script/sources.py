@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import ast
+import gc
 import os
+import re
 import stat
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from typing import TypeVar
+
+Node = TypeVar("Node", bound=ast.AST)
 
 # Bounds of what is followed, not of what people write: transformers' whole `examples` has 250 files.
 _MOST_FILES = 500
@@ -22,54 +27,99 @@ class NotRead(Exception):
     """A file that cannot be read as Python; the text says why."""
 
 
+# A file without any of these neither starts, feeds, saves nor ends a job of several ranks: it is not parsed, only
+# its imports are followed. Parsing is most of the time that reading takes.
+_SPEAKS_OF_RANKS = re.compile(
+    rb"\.distributed|distributed[._]|Distributed|FullyShardedDataParallel|fully_shard|DataParallel|DataLoader"
+    rb"|torch\.(?:save|load)\b|[rR]ank|RANK|environ|getenv|backward\(|set_device|spawn|barrier|set_epoch|Accelerator"
+    rb"|deepspeed|Trainer|is_main|master"
+)
+_IMPORT = re.compile(
+    rb"^[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n]*)|import[ \t]+([^\n(]*))", re.MULTILINE
+)
+
+
 @dataclass(frozen=True)
 class Source:
-    """One file. tree: None where it was not read, `problem` says why. local: module as imported -> file."""
+    """One file. tree: None where it was not parsed; `problem` says why, or it does not speak of ranks.
+
+    named: on the command line. nodes: those of the tree by type, outer ones first. local: module as imported ->
+    file.
+    """
 
     name: str
+    named: bool = False
     lines: list[str] = field(default_factory=list)
     tree: ast.Module | None = None
     problem: str = ""
     local: dict[str, str] = field(default_factory=dict)
+    nodes: dict[type[ast.AST], list[ast.AST]] = field(default_factory=dict)
 
-    @cached_property
-    def nodes(self) -> list[ast.AST]:
-        """All nodes of the tree; a walk costs more than what is looked for in it."""
-        return [*ast.walk(self.tree)] if self.tree else []
+    def of(self, kind: type[Node]) -> list[Node]:
+        """All nodes of one type; a walk costs more than what is looked for in it."""
+        return self.nodes.get(kind, [])  # type: ignore[return-value]
 
 
 def read(names: Sequence[str]) -> list[Source]:
     """The named files, which must be readable, and what they import. Raises NotRead."""
     found: dict[str, Source] = {}
-    waiting = [(os.path.normpath(name), os.path.dirname(name), True) for name in names]
+    waiting = [(os.path.normpath(name), _roots(name), True) for name in names]
     left = _MOST_BYTES_OF_ALL
-    while waiting and len(found) < _MOST_FILES:
-        name, root, named = waiting.pop(0)
-        if name in found:
-            continue
-        try:
-            source = _read(name, root, min(left, _MOST_BYTES))
-        except NotRead as error:
-            if named:
-                raise
-            source = Source(name, problem=str(error))
-        found[name] = source
-        left -= sum(map(len, source.lines))
-        waiting += [(path, root, False) for path in dict.fromkeys(source.local.values())]
+    with without_collection():
+        while waiting and len(found) < _MOST_FILES:
+            name, roots, named = waiting.pop(0)
+            if name in found:
+                continue
+            try:
+                source, size = _read(name, roots, min(left, _MOST_BYTES), named=named, first=not found)
+            except NotRead as error:
+                if named:
+                    raise
+                source, size = Source(name, problem=str(error)), 0
+            found[name] = source
+            left -= size
+            waiting += [(path, roots, False) for path in dict.fromkeys(source.local.values())]
     for name, _, _ in waiting:
         found.setdefault(name, Source(name, problem=f"more than {_MOST_FILES} files are imported"))
     return [*found.values()][: 2 * _MOST_FILES]
 
 
-def _read(name: str, root: str, most: int) -> Source:
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Syntax trees are many small objects without a cycle: looking for cycles would double the time."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def _roots(name: str) -> tuple[str, ...]:
+    """Where its imports lie: its folder, that of its package, and where the command was typed if around it."""
+    own = os.path.dirname(os.path.normpath(name))
+    package = own
+    while package and os.path.isfile(os.path.join(package, "__init__.py")):
+        package = os.path.dirname(package)
+    outer = package if os.path.isabs(own) or own.startswith("..") else ""
+    return tuple(dict.fromkeys((own, package, outer)))
+
+
+def _read(name: str, roots: Sequence[str], most: int, *, named: bool, first: bool) -> tuple[Source, int]:
+    """The file, and how large it is."""
     data = _bytes(name, most)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise NotRead(f"{name}:{line}: this is not UTF-8") from None
-    tree = _parsed(name, text)
-    return Source(name, text.removesuffix("\n").split("\n"), tree, local=_local(tree, name, root))
+    if not first and not _SPEAKS_OF_RANKS.search(data):
+        return Source(name, local=_local(_imported_as_text(data), name, roots)), len(data)
+    tree, nodes = _parsed(name, text)
+    source = Source(name, named, text.removesuffix("\n").split("\n"), tree, nodes=nodes)
+    source.local.update(_local(_imported(source), name, roots))
+    return source, len(data)
 
 
 def _bytes(name: str, most: int) -> bytes:
@@ -87,7 +137,7 @@ def _bytes(name: str, most: int) -> bytes:
     return data
 
 
-def _parsed(name: str, text: str) -> ast.Module:
+def _parsed(name: str, text: str) -> tuple[ast.Module, dict[type[ast.AST], list[ast.AST]]]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -96,47 +146,84 @@ def _parsed(name: str, text: str) -> ast.Module:
         raise NotRead(f"{name}:{error.lineno or 1}: this is not Python 3: {error.msg}") from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise NotRead(f"{name}: this cannot be parsed: {str(error) or type(error).__name__}") from None
-    if _depth(tree) > _MOST_DEPTH:
-        raise NotRead(f"{name}: this is nested more than {_MOST_DEPTH} deep")
-    return tree
+    return tree, _by_type(name, tree)
 
 
-def _depth(tree: ast.AST) -> int:
+# Nodes that only say how another one is meant: Load, Add, Not, Eq, And.
+_MARKS = {
+    kind
+    for base in (ast.expr_context, ast.operator, ast.unaryop, ast.cmpop, ast.boolop)
+    for kind in base.__subclasses__()
+}
+_PLAIN = {str, int, float, bool, bytes, complex, type(None), type(...)}
+
+
+def _by_type(name: str, tree: ast.AST) -> dict[type[ast.AST], list[ast.AST]]:
     """Level by level: a walk by recursion would end in an error of its own."""
     level, depth = [tree], 0
-    while level and depth <= _MOST_DEPTH:
-        level, depth = [child for node in level for child in ast.iter_child_nodes(node)], depth + 1
-    return depth
-
-
-def _local(tree: ast.Module, name: str, root: str) -> dict[str, str]:
-    """Modules that it imports from the script's folder, and not through a link that leads out of it."""
-    found = {}
-    for module in dict.fromkeys(_imported(tree)):
-        if path := _file_of(module, name, root):
-            found[module] = path
+    found: dict[type[ast.AST], list[ast.AST]] = {}
+    while level:
+        depth += 1
+        if depth > _MOST_DEPTH:
+            raise NotRead(f"{name}: this is nested more than {_MOST_DEPTH} deep")
+        below: list[ast.AST] = []
+        for node in level:
+            found.setdefault(type(node), []).append(node)
+            for value in vars(node).values():
+                kind = type(value)
+                if kind is list:
+                    below += value
+                elif kind not in _PLAIN:
+                    below.append(value)
+        level = [one for one in below if type(one) not in _MARKS and isinstance(one, ast.AST)]
     return found
 
 
-def _imported(tree: ast.Module) -> Iterator[str]:
+def _local(modules: Iterator[str], name: str, roots: Sequence[str]) -> dict[str, str]:
+    """Modules that it imports from the script's folder, and not through a link that leads out of it."""
+    found = {}
+    inside = [os.path.realpath(root or ".") + os.sep for root in roots]
+    for module in dict.fromkeys(modules):
+        places = [*zip(roots, inside, strict=True)]
+        for root, bound in [(roots[0], inside[-1])] if module.startswith(".") else places:
+            if path := _file_of(module, name, root, bound):
+                found[module] = path
+                break
+    return found
+
+
+def _imported(source: Source) -> Iterator[str]:
     """Modules as written, relative ones with their dots; `from a import b` may mean the module a.b."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (one.name for one in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            module = "." * node.level + (node.module or "")
-            if node.module:
-                yield module
-            yield from (f"{module}{'.' if node.module else ''}{one.name}" for one in node.names)
+    for plain in source.of(ast.Import):
+        yield from (one.name for one in plain.names)
+    for node in source.of(ast.ImportFrom):
+        yield from _of_from("." * node.level + (node.module or ""), [one.name for one in node.names])
 
 
-def _file_of(module: str, name: str, root: str) -> str:
+def _imported_as_text(data: bytes) -> Iterator[str]:
+    """The same of a file that is not parsed; a line of a long string may look like one, and names no file."""
+    for module, names, plain in _IMPORT.findall(data):
+        if module:
+            listed = re.findall(
+                r"(\w+)(?:\s+as\s+\w+)?\s*(?:,|$)", names.decode(errors="replace").strip("() \t\n")
+            )
+            yield from _of_from(module.decode(errors="replace"), listed)
+        else:
+            yield from re.findall(r"([\w.]+)(?:\s+as\s+\w+)?\s*(?:,|$)", plain.decode(errors="replace").strip())
+
+
+def _of_from(module: str, names: Sequence[str]) -> Iterator[str]:
+    if module.strip("."):
+        yield module
+    yield from (f"{module}{'.' if module.strip('.') else ''}{one}" for one in names)
+
+
+def _file_of(module: str, name: str, root: str, inside: str) -> str:
     dots = len(module) - len(module.lstrip("."))
     folder = root
     if dots:
         folder = os.path.join(os.path.dirname(name), *[".."] * (dots - 1))
     path = os.path.normpath(os.path.join(folder, *module.lstrip(".").split(".")))
-    inside = os.path.realpath(root or ".") + os.sep
     for file in (f"{path}.py", os.path.join(path, "__init__.py")):
         if os.path.isfile(file) and os.path.realpath(file).startswith(inside):
             return file

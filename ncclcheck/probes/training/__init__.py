@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ncclcheck.probes.facts import Measurements
+from ncclcheck.probes.facts.data.resources import Pickled
 from ncclcheck.probes.facts.training import Checks, Setup, Smoke
 from ncclcheck.probes.job.context import Context
 
@@ -30,6 +31,8 @@ def run(context: Context) -> Callable[[], None] | None:
     if context.rank == 0:
         checks = Checks(before_wrap=setting.apart, entered=setting.parted) if setting.stopped else None
         context.emit(Measurements(smoke=Smoke(setup=_setup(setting), checks=checks)))
+    if context.rank == 0 and setting.plan.spawned and not setting.plan.resume and not setting.builtin:
+        context.emit(Measurements(pickled=_pickled(setting)))
     if setting.stopped:
         return None
     if setting.plan.resume:
@@ -42,6 +45,15 @@ def run(context: Context) -> Callable[[], None] | None:
     places.unseen(setting, "resume", "--no-kill was given")
     places.remove(setting)
     return None
+
+
+def _pickled(setting: Setting) -> list[Pickled]:
+    """The user's model and dataset, weighed as arguments of mp.spawn."""
+    from ncclcheck.probes.dataloader.rates import weigh  # noqa: PLC0415 - torch takes seconds
+
+    setting.context.step("training: weigh model and data as arguments of mp.spawn")
+    things = {"model": setting.model, "dataset": setting.feed.loader.dataset}
+    return [weigh.pickled(what, thing, keep_locks=True) for what, thing in things.items()]
 
 
 def _setup(setting: Setting) -> Setup:

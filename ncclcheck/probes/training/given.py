@@ -20,7 +20,7 @@ from ncclcheck.probes.dataloader.factory import FactoryError, Made, find, resolv
 from ncclcheck.probes.job.context import DataPlan, TrainingPlan
 from ncclcheck.probes.training import lightning, models
 from ncclcheck.probes.training.equal.seeds import SEED, own_generators
-from ncclcheck.probes.training.equal.state import bare
+from ncclcheck.probes.training.equal.state import Alone, bare
 from ncclcheck.probes.training.feed import Batch, distributed
 
 _EPOCH = 4  # steps at least, of the built-in data
@@ -151,7 +151,9 @@ def checkpoint(plan: TrainingPlan) -> tuple[Callable[..., Any] | None, Callable[
 def loss(plan: TrainingPlan) -> Callable[[nn.Module, Batch], Tensor]:
     """The loss of a model on a batch."""
     if not plan.loss:
-        return models.cross_entropy if plan.model in models.MODELS and not plan.data else _usual
+        if plan.model in models.MODELS and not plan.data:
+            return models.cross_entropy
+        return _usual if (own := step(plan)) is None else _usual_or_of(own)
     measure = getattr(functional, plan.loss, None) or find(plan.loss, plan.directory)
     if isinstance(measure, type):  # such as nn.MSELoss
         measure = measure()
@@ -184,6 +186,51 @@ def _usual(net: nn.Module, batch: Batch) -> Tensor:
     if wanted.is_floating_point():
         return functional.mse_loss(out.float(), wanted)
     return functional.cross_entropy(out.float(), wanted)
+
+
+class _Backward(BaseException):
+    """The step came to its backward pass; not an Exception, which the step might catch."""
+
+
+def _usual_or_of(step: Callable[[nn.Module, Batch, dict[str, Any]], Any]) -> Callable[[nn.Module, Batch], Tensor]:
+    """The usual loss, and where model and batch do not fit it, what the given step calls backward() on."""
+    unfit = False
+
+    def of(net: nn.Module, batch: Batch) -> Tensor:
+        nonlocal unfit
+        if not unfit:
+            try:
+                return _usual(net, batch)
+            except Exception:  # whatever the model says to what it was not made for
+                unfit = True
+        return _first_backward(step, net, batch)
+
+    return of
+
+
+def _first_backward(
+    step: Callable[[nn.Module, Batch, dict[str, Any]], Any], net: nn.Module, batch: Batch
+) -> Tensor:
+    """The loss of the first backward pass of a step that begins anew; nothing comes of the rest of the step."""
+    state: dict[str, Any] = {}
+    found: list[Tensor] = []
+
+    def backward(tensors: Any, *_given: Any, **_named: Any) -> None:
+        found.extend([tensors] if isinstance(tensors, Tensor) else tensors)
+        raise _Backward
+
+    kept = torch.autograd.backward
+    torch.autograd.backward = backward
+    try:
+        step(net if isinstance(getattr(net, "module", None), nn.Module) else Alone(net), batch, state)
+    except _Backward:
+        scales = [one.get_scale() for one in state.values() if isinstance(one, torch.amp.GradScaler)]
+        return found[0].mean() / (scales[0] if scales else 1.0)
+    finally:
+        torch.autograd.backward = kept
+    raise FactoryError(
+        "model and batch fit no usual loss, and the step calls no backward(): name a loss with --loss"
+    )
 
 
 def _kind_of(batch: Any) -> str:

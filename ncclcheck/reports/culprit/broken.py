@@ -91,7 +91,7 @@ def _kept_waiting(cluster: Cluster) -> list[Culprit]:
     late = lost.late(run)
     code = "RUN002" if late and late[0].phase == "start" else "RUN003"
     if killed := lost.killed(run):
-        return [_node(end.node, [code], lost.ending(end)) for end in killed]
+        return [_node(end.node, [code], lost.ending(cluster, end)) for end in killed]
     if found := lost.ended(late):
         return _of_ranks(found, run.ranks, _ENDED, code)
     if run.silent or lost.by_defect(late):

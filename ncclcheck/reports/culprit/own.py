@@ -140,13 +140,13 @@ def _failures(cluster: Cluster) -> list[Failure]:
     late = lost.late(run)
     code = "RUN002" if (late and late[0].phase == "start") or not run.ranks else "RUN003"
     found = [
-        Failure(end.node, lost.ending(end), code, end.detail, lost.meaning(end))
+        Failure(end.node, lost.ending(cluster, end), code, end.detail, lost.meaning(end))
         for end in lost.killed(run)
         if lost.signal_name(end.exit or 0) not in _FROM_OUTSIDE
     ]
     if not found and not lost.killed(run):
         found = [*_ranks_that_died(cluster, code)] or [
-            Failure(end.node, lost.ending(end), code, end.detail, lost.meaning(end))
+            Failure(end.node, lost.ending(cluster, end), code, end.detail, lost.meaning(end))
             for end in run.ends
             if end.detail and end.exit and not lost.gave_up(end) and not late_elsewhere(cluster, end.node)
         ]

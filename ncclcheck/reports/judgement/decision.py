@@ -7,14 +7,7 @@ from typing import Literal
 
 from ncclcheck.probes.facts import replace
 from ncclcheck.reports.judgement.findings import Finding, State, Verdict
-
-# A silent node, a rank of which only the deadline is known, a probe that broke, a join without its node rank 0, a
-# log that was not read to its end, that just stops, of which no line is understood, or that Ctrl-C ended before
-# any work was seen, dumps of ranks that are not there, a host on which no job was seen.
-UNFINISHED = (
-    *("RUN001", "RUN002", "RUN003", "RUN004", "RUN010"),
-    *("LOG003", "LOG006", "LOG007", "LOG008", "LOG131", "HNG009"),
-)
+from ncclcheck.reports.judgement.rule import flagged
 
 Outcome = Literal["fail", "incomplete", "warn", "unknown", "ok"]
 
@@ -52,7 +45,7 @@ def outcome(verdicts: list[Verdict]) -> Outcome:
     states = {v.state for v in verdicts}
     if State.FAIL in states:
         return "fail"
-    if any(v.code in UNFINISHED and v.state is State.UNKNOWN for v in verdicts):
+    if any(v.code in flagged("unfinished") and v.state is State.UNKNOWN for v in verdicts):
         return "incomplete"
     if State.WARN in states:
         return "warn"

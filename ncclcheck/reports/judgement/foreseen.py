@@ -7,8 +7,6 @@ from ncclcheck.reports.judgement.findings import Finding, State
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.judgement.rule import all_rules
 
-_CODES = ("NCC003", "NCC004", "NCC007")
-
 
 def foreseen(cluster: Cluster, name: str, value: str | None) -> list[Finding]:
     """The failures and warnings that come with it."""
@@ -18,7 +16,7 @@ def foreseen(cluster: Cluster, name: str, value: str | None) -> list[Finding]:
 
 
 def _told(cluster: Cluster) -> list[Finding]:
-    verdicts = judge(cluster, [rule for rule in all_rules() if rule.code in _CODES])
+    verdicts = judge(cluster, [rule for rule in all_rules() if rule.of_one_setting])
     return [one for v in verdicts for one in v.findings if one.state in (State.FAIL, State.WARN)]
 
 

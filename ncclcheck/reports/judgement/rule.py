@@ -8,10 +8,13 @@ import pkgutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
+from typing import Literal
 
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.reports.judgement.findings import Finding, State
 
+# No job is started where a rule fails: at all, or where a finding of it has `blocks_job`.
+Gate = Literal["", "by any failure", "where a finding says so"]
 Body = Callable[[Cluster], Iterator[Finding]]
 
 FAMILIES = {
@@ -24,6 +27,7 @@ FAMILIES = {
     "CON": "container",
     "STO": "storage",
     "VER": "versions",
+    "INI": "init",
     "BEN": "bench",
     "MEM": "memory",
     "DAT": "data",
@@ -49,7 +53,10 @@ class Rule:
     cluster ("run.ranks"). needs: facts that must be known, as paths below the node, or below the subject
     when they start with a dot. at_least: fewer subjects are `skipped`. ground: rules that must hold for a
     node first. between_machines: not judged for nodes simulated on one machine. last: judged after all
-    others, with their crashes in the cluster.
+    others, with their crashes in the cluster. unfinished: where it is unknown, the examination did not come to
+    its end. symptom: it tells what was seen, and counts as a cause only where nothing more exact is found.
+    gates_job: whether its failure keeps a job from being started. of_one_setting: it says beforehand what a
+    setting would do.
     """
 
     code: str
@@ -63,6 +70,10 @@ class Rule:
     commands: tuple[str, ...]
     last: bool
     body: Body
+    unfinished: bool = False
+    symptom: bool = False
+    gates_job: Gate = ""
+    of_one_setting: bool = False
 
     @property
     def page(self) -> str:
@@ -106,6 +117,10 @@ def rule(
     between_machines: bool = False,
     commands: tuple[str, ...] = (),
     last: bool = False,
+    unfinished: bool = False,
+    symptom: bool = False,
+    gates_job: Gate = "",
+    of_one_setting: bool = False,
 ) -> Callable[[Body], Body]:
     """Make a function a rule. The title is a sentence that is true when all is well."""
 
@@ -113,11 +128,31 @@ def rule(
         if code in _rules:
             raise ValueError(f"{code} is already {_rules[code].body.__name__}")
         _rules[code] = Rule(
-            code, title, worst, over, needs, at_least, ground, between_machines, commands, last, body
+            code=code,
+            title=title,
+            worst=worst,
+            over=over,
+            needs=needs,
+            at_least=at_least,
+            ground=ground,
+            between_machines=between_machines,
+            commands=commands,
+            last=last,
+            unfinished=unfinished,
+            symptom=symptom,
+            gates_job=gates_job,
+            of_one_setting=of_one_setting,
+            body=body,
         )
         return body
 
     return register
+
+
+@cache
+def flagged(flag: Literal["unfinished", "symptom", "gates_job", "of_one_setting"]) -> frozenset[str]:
+    """The codes of the rules that have this flag."""
+    return frozenset(rule.code for rule in all_rules() if getattr(rule, flag))
 
 
 @cache

@@ -7,9 +7,9 @@ import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
-from ncclcheck.reports.judgement.decision import UNFINISHED
 from ncclcheck.reports.judgement.findings import Culprit, State, Verdict
 from ncclcheck.reports.judgement.jsondoc import Document
+from ncclcheck.reports.judgement.rule import flagged
 from ncclcheck.reports.text.fold import fold_names
 
 _OF_A_NODE = ("node", "nic", "gpu")
@@ -76,7 +76,7 @@ def _all_in(culprit: Culprit, bad: Collection[str]) -> bool:
 
 def _counts(code: str, state: State, *, strict: bool) -> bool:
     if state is State.UNKNOWN:
-        return strict or code in UNFINISHED
+        return strict or code in flagged("unfinished")
     return state is State.FAIL or (strict and state is State.WARN)
 
 

@@ -7,10 +7,9 @@ from collections import Counter
 from typing import Any
 from xml.etree import ElementTree
 
-from ncclcheck.reports.judgement.decision import UNFINISHED
 from ncclcheck.reports.judgement.findings import Finding, State, Verdict
 from ncclcheck.reports.judgement.jsondoc import Document
-from ncclcheck.reports.judgement.rule import FAMILIES
+from ncclcheck.reports.judgement.rule import FAMILIES, flagged
 from ncclcheck.reports.text import closing, summary
 
 _NO_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -47,7 +46,7 @@ def _outcome(verdict: Verdict, *, strict: bool) -> str:
     if verdict.state is State.FAIL or (strict and verdict.state in (State.WARN, State.UNKNOWN)):
         return "failure"
     if verdict.state is State.UNKNOWN:
-        return "error" if verdict.code in UNFINISHED else "skipped"
+        return "error" if verdict.code in flagged("unfinished") else "skipped"
     return "skipped" if verdict.state is State.SKIPPED else ""
 
 

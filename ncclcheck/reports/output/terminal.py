@@ -7,12 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ncclcheck.reports.judgement.findings import State, Verdict
 from ncclcheck.reports.judgement.jsondoc import Document
-from ncclcheck.reports.judgement.rule import FAMILIES
+from ncclcheck.reports.judgement.rule import FAMILIES, flagged
 from ncclcheck.reports.subjects.data import dataset_text
 from ncclcheck.reports.subjects.job import trial_text
 from ncclcheck.reports.subjects.live import running_text
 from ncclcheck.reports.subjects.logs import answer, story_text
-from ncclcheck.reports.subjects.logs.logged import SYMPTOMS
 from ncclcheck.reports.subjects.training import steps_text
 from ncclcheck.reports.text import block_text, closing, details, recommend_text, summary, table
 from ncclcheck.reports.text.block_text import Style
@@ -83,8 +82,8 @@ def _shown(style: Style) -> list[State]:
 def _told(block: Block, document: Document, style: Style) -> bool:
     """Symptoms stand in the list of causes; where one of those is exact, their pages are not repeated."""
     causes = document.diagnosis.causes if document.diagnosis else []
-    exact = bool(causes) and causes[0].code not in SYMPTOMS
-    return style.verbose or not exact or block.codes[0] not in SYMPTOMS
+    exact = bool(causes) and causes[0].code not in flagged("symptom")
+    return style.verbose or not exact or block.codes[0] not in flagged("symptom")
 
 
 def _families(document: Document, style: Style) -> str:

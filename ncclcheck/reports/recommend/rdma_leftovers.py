@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ncclcheck.probes.facts import at, value_or
 from ncclcheck.reports.recommend.advice import SettingRule, number, without
 from ncclcheck.reports.recommend.rdma import infiniband
 from ncclcheck.reports.recommend.site import Held, Site
@@ -18,12 +17,8 @@ def _too_short(held: Held) -> bool:
 
 
 def _every_node_is_active(site: Site) -> bool:
-    """Whether every node has an HCA with an ACTIVE port."""
-    states = [
-        {port.state for hca in value_or(at(node, "rdma.devices"), []) for port in value_or(hca.ports, [])}
-        for node in site.nodes
-    ]
-    return all("ACTIVE" in of_node for of_node in states)
+    """Whether every node has an HCA that could carry data between machines."""
+    return site.several and all(wiring.has_rdma(node) for node in site.nodes)
 
 
 def _is_on(held: Held) -> bool:

@@ -10,7 +10,7 @@ from ncclcheck.probes.facts import Cluster, Gpu, Node, NvLinks, Transport, Unrea
 from ncclcheck.reports.judgement.findings import Finding, State, Verdict
 from ncclcheck.reports.judgement.rule import NothingToJudge
 from ncclcheck.reports.output.settings_forms import quoted
-from ncclcheck.reports.subjects.nccl import lan, profiles, wiring
+from ncclcheck.reports.subjects.nccl import carrying, lan, profiles, wiring
 from ncclcheck.reports.subjects.nccl.hca import HcaChoice, UsedPort
 from ncclcheck.reports.subjects.nccl.settings import Settings, settings_of
 from ncclcheck.reports.subjects.nccl.variables import Version, as_version, assigned, effective
@@ -140,8 +140,8 @@ class Site:
         return wiring.choice(node)
 
     def ports(self) -> list[tuple[Node, UsedPort]]:
-        """Every port that NCCL would use on any node; none where a node has none."""
-        found = [(node, self.hcas(node).used) for node in self.nodes]
+        """Every port that would carry data on any node; none where a node has none."""
+        found = [(node, carrying.choice(node).used) for node in self.nodes]
         return [(node, one) for node, used in found for one in used] if all(used for _, used in found) else []
 
     def has_no_hca(self) -> bool:

@@ -190,5 +190,7 @@ def _without_gpus(document: Document, nodes: list[Node]) -> Iterator[str]:
             "This looks like a login node: no GPU node was judged. Type: "
             f"salloc -N 2 --gpus-per-node=8 ncclcheck {document.command}"
         )
+    elif any("rocm" in value_or(at(node, "stack.torch"), "") for node in nodes):
+        yield "This torch is built for AMD's GPUs: neither they nor RCCL were judged, only hosts and networks."
     else:
         yield "No GPU here: NCCL itself was not judged."

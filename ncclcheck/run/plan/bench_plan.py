@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from ncclcheck.base.errors import UsageError
@@ -21,6 +21,7 @@ from ncclcheck.probes.job.context import (
     SpeedPlan,
 )
 from ncclcheck.run.plan import faults
+from ncclcheck.run.plan.starts import JobStart
 
 OPS: tuple[Op, ...] = get_args(Op)
 REDUCE_OPS: tuple[ReduceOp, ...] = get_args(ReduceOp)
@@ -42,11 +43,12 @@ _MEMORY_OF_A_RANK = 400 * 2**20  # bytes of host memory that are reckoned for a 
 
 @dataclass(frozen=True)
 class JobOptions:
-    """What a user may say of any torchrun job."""
+    """What a user may say of any job. begin: how its ranks are started and find each other."""
 
     nproc_per_node: int | None = None
     backend: str = "auto"
     inject: tuple[str, ...] = ()
+    begin: JobStart = field(default_factory=JobStart)
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,8 @@ class CommandOptions(Struct, forbid_unknown_fields=True, rename="kebab"):
     dtype: str | None = None
     nproc_per_node: Annotated[int, Meta(ge=1, le=100_000)] | None = None
     backend: Literal["auto", "nccl", "gloo"] | None = None
+    start: Literal["torchrun", "spawn"] | None = None
+    init: Literal["env", "tcp", "file"] | None = None
     time_budget: Annotated[float, Meta(ge=0.1, le=86400)] | None = None
     min_busbw: str | None = None
     quick: bool | None = None

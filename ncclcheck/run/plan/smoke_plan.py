@@ -96,6 +96,7 @@ def training(smoke: SmokeOptions, *, directory: str) -> TrainingPlan:
         parameters=smoke.model_params,
         timeout_s=smoke.timeout_s,
         kill=smoke.kill,
+        spawned=smoke.begin.start == "spawn",
     )
 
 

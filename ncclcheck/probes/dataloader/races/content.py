@@ -18,7 +18,7 @@ from ncclcheck.probes.dataloader.samples import finite, sweep
 from ncclcheck.probes.dataloader.samples.glance import Order
 from ncclcheck.probes.dataloader.samples.reader import Reader
 from ncclcheck.probes.facts.data import Content
-from ncclcheck.probes.facts.data.content import Memory, NotFinite
+from ncclcheck.probes.facts.data.content import Fallback, Memory, NotFinite
 from ncclcheck.probes.job.context import DataPlan
 
 _MOST = 64
@@ -143,9 +143,16 @@ def _all(reader: Reader, content: Content) -> Content:
         swept=swept.count,
         unreadable_count=swept.raised_count,
         not_finite=_not_finite(reader, swept),
+        dropped=swept.dropped,
+        dropped_first=_dropped(swept),
         fallbacks=sweep.fallbacks(reader, swept) if reader.left > 0.5 else [],
         beyond=beyond.look(reader) if reader.made.length and reader.left > 0.5 else None,
     )
+
+
+def _dropped(swept: sweep.Swept) -> Fallback | None:
+    one = swept.dropped_first
+    return None if one is None else Fallback(index=one.index, of_index=None, error=one.error, place=one.place)
 
 
 def _not_finite(reader: Reader, swept: sweep.Swept) -> list[NotFinite]:

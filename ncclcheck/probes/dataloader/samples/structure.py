@@ -14,13 +14,13 @@ from ncclcheck.probes.dataloader import indices, ours
 from ncclcheck.probes.dataloader.children import stops
 from ncclcheck.probes.dataloader.children.notes import Mark
 from ncclcheck.probes.dataloader.factory import Made
-from ncclcheck.probes.dataloader.samples import stacking
+from ncclcheck.probes.dataloader.samples import pairing, stacking
 from ncclcheck.probes.dataloader.samples.signatures import Tally, signature
 from ncclcheck.probes.dataloader.samples.stacking import Kept
 from ncclcheck.probes.dataloader.samples.visit import become_worker
 from ncclcheck.probes.facts.data import Structure
 from ncclcheck.probes.facts.data.streams import Stop
-from ncclcheck.probes.facts.data.structure import Unstacked
+from ncclcheck.probes.facts.data.structure import Unpaired, Unstacked
 from ncclcheck.probes.job.context import DataPlan
 
 _MOST_SAMPLES = 20_000
@@ -76,6 +76,7 @@ class _Sweep:
         self.refused: list[Unstacked] = []
         self.collated: list[str] = []
         self.window: list[tuple[int, Any]] = []
+        self.first: list[tuple[int, Any]] = []
 
     def __call__(self) -> Structure:
         become_worker(self.made, 2, 1)
@@ -83,6 +84,8 @@ class _Sweep:
         for index, sample in self._samples():
             kept.add(index, sample)
             self.read += 1
+            if len(self.first) < pairing.MOST:
+                self.first.append((index, sample))
             if self.made.iterable:
                 self._meet(index, sample)
         found = replace(_empty(self.made), read=self.read, raised=self.raised)
@@ -94,8 +97,20 @@ class _Sweep:
             self.collated = collated or self.collated
         return replace(
             found, shapes=kept.tally.shapes(), mixed=kept.tally.mixed(), unstacked=self.refused[:8],
-            collated=self.collated,
+            collated=self.collated, unpaired=self._unpaired(found) if found.custom else None,
         )  # fmt: skip
+
+    def _unpaired(self, found: Structure) -> Unpaired | None:
+        """Of a batch as the loader would bring it together."""
+        if found.batch_size in (0, 1) or self.refused or not pairing.enough(self.first):
+            return None
+        samples = [sample for _, sample in self.first]
+        try:
+            batch = self.made.loader["collate_fn"](samples)
+        except Exception as error:
+            ours.pass_on(error)
+            return None
+        return pairing.unpaired(batch, samples, [index for index, _ in self.first])
 
     def _samples(self) -> Iterator[tuple[int, Any]]:
         end = time.monotonic() + self.seconds

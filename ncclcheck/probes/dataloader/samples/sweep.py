@@ -46,6 +46,8 @@ class Swept(msgspec.Struct):
     raised_count: int = 0
     swallowed: list[Swallowed] = msgspec.field(default_factory=list)
     swallowed_count: int = 0
+    dropped: int = 0
+    dropped_first: Swallowed | None = None
     not_finite: dict[str, NotFinite] = msgspec.field(default_factory=dict)
 
 
@@ -102,6 +104,10 @@ def _try(source: Source, index: int, swept: Swept, tracer: Tracer) -> None:
             swept.raised.append(Unreadable(index=index, kind="raised", error=told, place=place))
         return
     finite.add(swept.not_finite, index, sample)
+    said, where = next(iter(tracer.caught.items()), ("", ""))
+    if sample is None and said and not source.ended:
+        swept.dropped += 1
+        swept.dropped_first = swept.dropped_first or Swallowed(index, said, where)
     if tracer.caught:
         swept.swallowed_count += 1
         if len(swept.swallowed) < _MOST_SWALLOWED:

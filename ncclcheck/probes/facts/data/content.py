@@ -154,7 +154,8 @@ class Content(Struct, frozen=True, kw_only=True):
 
     indices: samples that were compared; complete: in all orders. swept: samples that were only read; read_s: of
     one. shared, memory: what all workers share and reading changes. entropy: calls that no seed controls, made
-    while reading. threads: that reading starts. raced: leaves that two threads of one process disturb.
+    while reading. dropped: swept samples that are None after an error was swallowed; dropped_first: one of them.
+    threads: that reading starts. raced: leaves that two threads of one process disturb.
     """
 
     seed: int = 0
@@ -172,6 +173,8 @@ class Content(Struct, frozen=True, kw_only=True):
     overwritten: list[Overwritten] = field(default_factory=list)
     inherited: list[Inherited] = field(default_factory=list)
     fallbacks: list[Fallback] = field(default_factory=list)
+    dropped: Whole = 0
+    dropped_first: Fallback | None = None
     not_finite: list[NotFinite] = field(default_factory=list)
     beyond: Beyond | None = None
     shared: list[str] = field(default_factory=list)

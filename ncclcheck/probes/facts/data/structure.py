@@ -42,12 +42,29 @@ class Unstacked(Struct, frozen=True, kw_only=True):
     certain: bool = False
 
 
+class Unpaired(Struct, frozen=True, kw_only=True):
+    """A row of a batch of the user's own collate function that holds parts of two samples.
+
+    rows: so many of the batch's `of`. first, second: the parts (`0`, `label`); first_of, second_of: the indices of
+    the samples that they are of, the lowest where several have an equal part.
+    """
+
+    row: Count
+    rows: Count
+    of: Count
+    first: str
+    first_of: Whole
+    second: str
+    second_of: Whole
+
+
 class Structure(Struct, frozen=True, kw_only=True):
     """What samples look like. read: how many were looked at; length: of the dataset, where it has one.
 
     collate: name of the function; custom: it is the user's own. batch_size: as given, 0: DataLoader does not
     batch, None: the user gave none. collated: what it makes of samples that differ. raised: samples that raised;
-    died: those at which the process that read them ended, or gave no answer.
+    died: those at which the process that read them ended, or gave no answer. unpaired: None where each row of a
+    batch is known to be of one sample, or nothing is known.
     """
 
     read: Count = 0
@@ -61,3 +78,4 @@ class Structure(Struct, frozen=True, kw_only=True):
     collated: list[str] = field(default_factory=list)
     raised: Count = 0
     died: list[Stop] = field(default_factory=list)
+    unpaired: Unpaired | None = None

@@ -10,8 +10,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ncclcheck.probes.facts.data import DataReport, by_node
+from ncclcheck.probes.facts.data.resources import Pickled
 from ncclcheck.probes.facts.guard.bounds import Amount
-from ncclcheck.probes.facts.live import Live
+from ncclcheck.probes.facts.init import InitSeen
+from ncclcheck.probes.facts.live import JobRecord, Live
 from ncclcheck.probes.facts.log.logs import Logs
 from ncclcheck.probes.facts.measured.bench import Collective, Expectation, Soak, Startup, WrongResult
 from ncclcheck.probes.facts.measured.memory import JobMemory
@@ -20,6 +22,7 @@ from ncclcheck.probes.facts.measured.resources import Resources
 from ncclcheck.probes.facts.measured.transport import Diagnostics, Interruptions, Traffic, Transport
 from ncclcheck.probes.facts.measured.trial import Trial
 from ncclcheck.probes.facts.measured.verified import Verified
+from ncclcheck.probes.facts.ras import Ras
 from ncclcheck.probes.facts.reach import NodeReach, NoDoor
 from ncclcheck.probes.facts.script import Script
 from ncclcheck.probes.facts.training import Checks, Saves, Side, Smoke
@@ -29,6 +32,7 @@ class Measurements(Struct, frozen=True, kw_only=True):
     """What the job measured, and before it the nodes of each other.
 
     no_doors: nodes that could not be tried, for they could open no port.
+    init: what nodes see of the place where the ranks are to find each other. pickled: what spawn would pickle.
     reach_after: the same once more after a job that failed, to tell whether a way has closed meanwhile.
     measuring_s: seconds of rank 0 from its first collective to the end of all that was measured.
     """
@@ -42,6 +46,8 @@ class Measurements(Struct, frozen=True, kw_only=True):
     reach: list[NodeReach] = field(default_factory=list)
     reach_after: list[NodeReach] = field(default_factory=list)
     no_doors: list[NoDoor] = field(default_factory=list)
+    init: list[InitSeen] = field(default_factory=list)
+    pickled: list[Pickled] = field(default_factory=list)
     pairs: list[PairTime] = field(default_factory=list)
     lateness: list[Lateness] = field(default_factory=list)
     rank_speeds: list[RankSpeed] = field(default_factory=list)
@@ -58,6 +64,8 @@ class Measurements(Struct, frozen=True, kw_only=True):
     trial: Trial | None = None
     logs: Logs | None = None
     live: list[Live] = field(default_factory=list)
+    ras: list[Ras] = field(default_factory=list)
+    records: list[JobRecord] = field(default_factory=list)
     script: Script | None = None
 
 

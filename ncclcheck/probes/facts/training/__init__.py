@@ -30,6 +30,7 @@ from ncclcheck.probes.facts.training.checks import (
     Unused,
     UnusedParameter,
 )
+from ncclcheck.probes.facts.training.course import Course, Growing, Misused, NotFiniteAt
 from ncclcheck.probes.facts.training.saves import Saves
 from ncclcheck.probes.facts.training.setup import Setup
 from ncclcheck.probes.facts.training.smoke import Smoke
@@ -53,6 +54,7 @@ __all__ = [
     "Checks",
     "Communication",
     "Contents",
+    "Course",
     "DataParallels",
     "Differing",
     "Entered",
@@ -60,11 +62,14 @@ __all__ = [
     "FixedBatch",
     "Generators",
     "Gradients",
+    "Growing",
     "Lengths",
     "LoaderWorkers",
     "Lost",
     "Metric",
+    "Misused",
     "NotFinite",
+    "NotFiniteAt",
     "Orders",
     "OwnCheckpoint",
     "OwnStep",

@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from ncclcheck.probes.facts.guard.bounds import Amount, Count, Whole, Word
+from ncclcheck.probes.facts.training.course import Course
 
 
 class Differing(Struct, frozen=True, kw_only=True):
@@ -99,7 +100,15 @@ class OwnStep(Struct, frozen=True, kw_only=True):
     each rank took, where these differ. unaveraged: the optimizers of ranks were given different gradients.
 
     clipped_scaled: gradients were clipped while they were still multiplied by GradScaler's factor. idle: the steps
-    changed no parameter. stale: a step added its gradients up on some that the optimizer had taken already.
+    changed no parameter; idle_why: since the optimizers hold others, their learning rate is 0, they never step, or
+    no gradient arrives. stale: a step added its gradients up on some that the optimizer had taken already.
+
+    clipped: clipping comes only before the backward pass, or only after the optimizer's step. wiped: zero_grad
+    comes between the backward pass and the step. unheld: parameters that get gradients and stand in no optimizer,
+    unheld_share: of all elements that are trained. evaluating: layers that eval() changes, where the model is in
+    it while it trains. aliased: averages of the weights that are the weights themselves. undivided: micro-batches
+    that a step adds up without dividing by their number; 0: it divides, or that is not known. unfrozen: parameters
+    that were frozen when the model was wrapped, and are trained since.
     """
 
     steps: Count
@@ -107,6 +116,15 @@ class OwnStep(Struct, frozen=True, kw_only=True):
     tolerance: Amount = 1e-3
     clipped_scaled: bool = False
     idle: bool = False
+    idle_why: Literal["", "others", "rate", "never", "nothing"] = ""
+    clipped: Literal["", "before", "after"] = ""
+    wiped: bool = False
+    unheld: list[str] = field(default_factory=list)
+    unheld_share: Amount = 0.0
+    evaluating: list[str] = field(default_factory=list)
+    aliased: list[str] = field(default_factory=list)
+    undivided: Count = 0
+    unfrozen: list[str] = field(default_factory=list)
     stale: bool = False
     unaveraged: bool = False
     taken: list[Count] = field(default_factory=list)
@@ -120,11 +138,11 @@ class Lost(Struct, frozen=True, kw_only=True):
     """Something that is otherwise after the user's own load than it was when it was saved, and on which ranks.
 
     kind: an entry of a state_dict in the step's state; a whole number (counter), or another value, of that state
-    itself; or a number that a module of the model keeps as an attribute.
+    itself; a number that a module of the model keeps as an attribute; or a parameter or buffer (weight).
     """
 
     name: str
-    kind: Literal["state", "counter", "number", "attribute"]
+    kind: Literal["state", "counter", "number", "attribute", "weight"]
     ranks: list[Count] = field(default_factory=list)
 
 
@@ -262,10 +280,14 @@ class Lengths(Struct, frozen=True, kw_only=True):
 
 
 class NotFinite(Struct, frozen=True, kw_only=True):
-    """What was infinite or no number on a rank."""
+    """What was infinite or NaN on a rank. origin: the part of the batch, or the operation with the user's line,
+    that came first, empty where neither is known; of_batch: it is the batch.
+    """
 
     rank: Count
     loss: bool = False
+    origin: str = ""
+    of_batch: bool = False
     parameters: list[str] = field(default_factory=list)
 
 
@@ -305,4 +327,5 @@ class Checks(Struct, frozen=True, kw_only=True):
     own_step: OwnStep | None = None
     entered: Entered | None = None
     own_checkpoint: OwnCheckpoint | None = None
+    courses: list[Course] = field(default_factory=list)
     unchecked: list[Unchecked] = field(default_factory=list)

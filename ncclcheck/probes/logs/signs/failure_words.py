@@ -68,7 +68,9 @@ QUIET = (
           "it says what may be", ends=True),
     _form("install|register|handl|forward|ignor", r"\b(?:install|register|handl|forward|ignor)\w{0,6}\b.{0,40}\bsig",
           "who listens for signals", ends=True),
-    _form("git repository", r"", "git was asked for a version", ends=True),
+    _form("git", r"git repository|\bcmd\('git'\)|\bgit root error\b", "git was asked for a version", ends=True),
+    _form("add an exception", r"", "git's advice"),
+    _form("file exists", r"\bfailed to create\b.{0,300}: file exists", "it is there already"),
     _form("no|0|zero|without|any", rf"\b(?:no|0|zero|without|any|not an?) (?:\w{{1,20}} )?{_BAD}\b",
           "none were there"),
     _form("0|none|null|false|n/a|[]|-", rf"\b{_BAD}['\"]?\s{{0,20}}[:=|]\s{{0,20}}['\"]?"
@@ -79,6 +81,9 @@ QUIET = (
           r"|rms|reconstruction|l[12]|prediction|quanti[sz]ation|rounding|standard|percent\w{0,4}|top-?\d|round-off"
           r"|approximation|numerical|expected|average|total|busbw|algbw)[ _-]errors?\b|\balgbw\s+busbw\s+error\b",
           "a figure of the training or of a measurement"),
+    _form("failed|failure", r"\b(?:failed|failures?)[ _-](?:samples?|cases?|items?|examples?|files?|downloads?|rows?|questions?|records?"
+          r"|images?|videos?|instances?|urls?|parses?|generations?|responses?|predictions?|rate|ratio|count|list|indices|ids?)\b",
+          "a figure of what was measured, and not of the job"),
     _form("error", r"\berror[ -](?:rate|bound|margin|bars?|correct\w{0,4}|check\w{0,4}|handl\w{0,4}|report\w{0,4}"
           r"|feedback|recover\w{0,4}|logs?|log level|messages? will|propagat\w{0,4}|tolerance|threshold|budget"
           r"|callback|hook|file|page)\b", "a thing that is named after errors"),
@@ -88,7 +93,7 @@ QUIET = (
           r"|succeeded|disabl(?:ed|ing)|instead|attempt \d)\b", "the line says that it was dealt with"),
     _form("WARN|INFO|DEBUG|NOT|TRACE", r"^[\d:.,TZ/ +\[\]()|-]{0,60}(?:WARN(?:ING)?|INFO|DEBUG|NOTE|NOTICE|TRACE)\b"
           r"|\b(?:WARNING|INFO|DEBUG|NOTICE)\b(?=[ :\]|-])", "its own level is less than an error", case=True),
-    _form("W|I", r"\[[WI]\d{0,4} |^\s{0,8}[WI]\d{3,4} ", "the same by glog's letter", case=True),
+    _form("W|I", r"\[(?:NeMo )?[WI]\d{0,4} |^\s{0,8}[WI]\d{3,4} ", "the same by glog's letter", case=True),
     _form("Warning", r"\b[A-Z]\w{2,20}Warning\b", "a warning of Python", case=True),
     _form(" |^|#", r"^\s{4,}\S|^\s*\^+\s*$|\bframe #\d|#\d{1,3} {1,3}0x|#\d{1,3}: ", "code or a frame below a line that says it"),
     _form("exception", r"the above exception|another exception occurred|exception ignored in",
@@ -98,6 +103,7 @@ QUIET = (
     _form("http", r"https?://|http error 40[134]", "a link, or an answer of a hub of models"),
     _form("wandb|tensorboard|mlflow|comet", r"\b(?:wandb:|(?:tensorboard|mlflow|comet_ml)\b)",
           "who draws the curves is not who trains"),
+    _form("logging error", r"", "a line that a logger could not write"),
     _form("pip's", r"", "pip, before the job"),
     _form("cufft|cudnn|cublas|tensorrt|libnvinfer|libtpu|flash|apex|xformers|triton|ninja",
           r"\b(?:cufft|cudnn|cublas|tensorrt|libnvinfer|libtpu|flash[_-]attn|apex|xformers|triton|ninja)\b.{0,80}"

@@ -31,7 +31,7 @@ SIGNS = (
     ),
     Sign(
         "shell-signalled",
-        r"^(?:(?:\S{1,200}: line \d{1,6}: {1,5}\d{1,10} |\[\d{1,4}\][+-]? {1,4}(?:\d{1,10} )?)?"
+        r"(?:^|(?<=it/s\])|(?<=s/it\]))(?:(?:\S{1,200}: line \d{1,6}: {1,5}\d{1,10} |\[\d{1,4}\][+-]? {1,4}(?:\d{1,10} )?)?"
         r"(?P<how>Killed|Bus error|Segmentation fault|Aborted|Illegal instruction|Floating point exception)"
         r"|zsh: (?:\d{1,10} )?(?P<zsh>killed|bus error|segmentation fault|abort|illegal hardware instruction))"
         r"(?: \(core dumped\))?(?: {0,40}$| {1,40}(?=\S)(?=.{0,200}?(?:\.py\b|python|torchrun|accelerate|deepspeed|mpirun|srun)))",
@@ -67,6 +67,26 @@ SIGNS = (
         words=("aborted", "terminate called", "sigabrt"),
     ),
     Sign(
+        "heap-damaged",
+        r"(?P<words>double free or corruption|(?:free|malloc|realloc|munmap_chunk|malloc_consolidate)\(\): (?:invalid|corrupted|unaligned"
+        r"|mismatching|unsorted|memory corruption)[\w ()-]{0,60}|corrupted (?:size vs\. prev_size|double-linked list)|stack smashing detected)",
+        (
+            "double free or corruption (!prev)",
+            "free(): invalid pointer",
+            "*** stack smashing detected ***: terminated",
+        ),
+        words=(
+            "double free",
+            "free()",
+            "malloc()",
+            "realloc()",
+            "munmap_chunk()",
+            "malloc_consolidate()",
+            "corrupted ",
+            "smashing",
+        ),
+    ),
+    Sign(
         "root-cause-block", r"^Root Cause \(first observed failure\):", ("Root Cause (first observed failure):",)
     ),
     Sign(
@@ -95,10 +115,26 @@ SIGNS = (
     Sign(
         "ended-by-order",
         r"Received (?:Signals\.)?(?P<signal>SIG\w{2,6}|\d{1,2}) death signal, shutting down workers|^KeyboardInterrupt\b"
-        r"|process received (?P<caught>SIGINT), exiting",
+        r"|process received (?P<caught>SIGINT), exiting"
+        r"|^(?:(?:\S{1,200}: line \d{1,6}: {1,5}\d{1,10} |\[\d{1,4}\][+-]? {1,4}(?:\d{1,10} )?)?(?P<shell>Terminated|Hangup)"
+        r"|zsh: (?P<zsh>terminated|hangup))(?: {0,40}$| {1,40}(?=\S)(?=.{0,200}?(?:\.py\b|python|torchrun|accelerate|deepspeed|mpirun|srun)))"
+        r"|^Detected KeyboardInterrupt, attempting (?:to |graceful )|srun: (?:sending Ctrl-C to|interrupt \(one more within)"
+        r"|(?P<step>srun: forcing job termination)|mpi(?:run|exec): killing job|(?:mpirun|ORTE): abort is in progress"
+        r"|(?:\b[Cc]aught|\b[Rr]eceived|\b[Gg]ot)(?: the| a)?(?: signal)?:? (?:[Ss]ignal:? |Signals\.)?(?P<own>SIGTERM|SIGINT|SIGHUP|SIGUSR[12]|(?<=ignal )(?:15|2|1)\b|(?<=ignal: )(?:15|2|1)\b)",
         (
+            "./run.sh: line 12: 12345 Terminated              python train.py",
+            "Hangup",
+            "Detected KeyboardInterrupt, attempting graceful shutdown ...",
+            "srun: sending Ctrl-C to StepId=4711.0",
+            "srun: forcing job termination",
+            "[rank: 0] Received SIGTERM: 15",
+            "Caught signal 15, exiting",
             "[2026-03-01 10:00:00,100] [INFO] [launch.py:324:sigkill_handler] Main process received SIGINT, exiting",
             "W1109 22:47:01.300000 771 torch/distributed/elastic/agent/server/api.py:719] Received Signals.SIGINT death signal, shutting down workers",
+        ),
+        words=(
+            *("death signal", "keyboardinterrupt", "received", "caught", "got ", "terminated", "hangup", "ctrl-c"),
+            *("interrupt (one", "forcing job", "killing job", "abort is in"),
         ),
     ),
     Sign(
@@ -229,13 +265,22 @@ SIGNS = (
         r"^\s{0,8}Process name: \[\[\d{1,9},\d{1,9}\],(?P<me>\d{1,7})\]",
         ("  Process name: [[11392,1],8]",),
     ),
+    Sign(
+        "mpi-abort",
+        r"MPI_ABORT was invoked on rank (?P<me>\d{1,7})|application called MPI_Abort\(.{1,60}, (?P<exitcode>-?\d{1,4})\) - process (?P<self>\d{1,7})",
+        (
+            "MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD",
+            "application called MPI_Abort(MPI_COMM_WORLD, 1) - process 3",
+        ),
+        words=("mpi_abort",),
+    ),
     Sign("mpirun-exit", r"^\s{0,8}Exit code: {1,8}(?P<exitcode>\d{1,3})\s*$", ("  Exit code:    3",)),
     Sign(
         "mpi-not-started",
         r"Fatal error in (?:internal_|PMPI_|MPI_)Init|PML add procs failed|here are not enough slots available"
         r"|(?:ORTE|PRTE|mpirun|prterun) was unable to (?:reliably )?(?:start|launch|find)"
         r"|A (?:request|daemon) .{0,80}(?:died unexpectedly|aborted)|PMI_KVS_Get returned"
-        r"|MPI_INIT has failed|MPI_ABORT was invoked|PMIX ERROR: |OPAL ERROR: |(?:OMPI|Open MPI) was not (?:built|configured) with"
+        r"|MPI_INIT has failed|pml_ucx\.c:\d{1,6} {1,4}Error: .{0,120}(?:failed|Failed)|PMIX ERROR: |OPAL ERROR: |(?:OMPI|Open MPI) was not (?:built|configured) with"
         r"|An error occurred in (?:the MPI_)?MPI_Init|unable to find any relevant network interfaces",
         (
             "Abort(3712399) on node 0 (rank 0 in comm 0): Fatal error in PMPI_Init: Other MPI error, error stack:",
@@ -244,6 +289,7 @@ SIGNS = (
             "[gpu-a17:04711] PMIX ERROR: PMIX_ERR_UNREACH in file client/pmix_client.c at line 228",
             "but OMPI was not built with SLURM's PMI support and therefore cannot",
             "*** An error occurred in MPI_Init",
+            "[gpu-a17:04711] pml_ucx.c:419  Error: ucp_ep_create(proc=0) failed: Destination is unreachable",
         ),
         words=(
             "fatal error in ",
@@ -256,7 +302,7 @@ SIGNS = (
             "aborted",
             "pmi_kvs",
             "mpi_init has",
-            "mpi_abort was",
+            "pml_ucx",
         ),
     ),
     Sign(

@@ -61,6 +61,40 @@ SIGNS = (
         words=("# size ",),
     ),
     Sign(
+        "launched",  # a shell's trace or prompt before a launcher, or the first words of one
+        r"^(?P<by_hand>\+{1,3} |[\w.@~:/()\[\] -]{0,80}[$#%] {1,2})(?:time |env |exec |nohup |sudo |\w{1,60}=\S{0,200} ){0,12}"
+        r"(?:\S{0,200}/)?(?:torchrun|accelerate|deepspeed|srun|mpirun|mpiexec|horovodrun|python[\d.]{0,5}|vllm|llamafactory-cli"
+        r"|axolotl|fairseq-train)\s+(?:.{0,1500}?(?P<script>[\w.-]{1,120}\.(?:py|sh|yaml|yml)\b|(?<= -m )(?!torch\.distributed)"
+        r"[\w.]{1,120}))?"
+        r"|^# (?P<tests>nThread) \d{1,4} nGpus \d|Initializing \d{1,6} distributed tasks at: |\[runner\.py:\d{1,6}:main\] cmd = "
+        r"|(?P<server>vLLM API server version)|^\*{5} Running training \*{5}$",
+        (
+            "+ torchrun --nproc_per_node 4 train.py",
+            "(base) ada@gpu-a17:~/proj$ CUDA_VISIBLE_DEVICES=0,1 python -m torch.distributed.run train.py",
+            "# nThread 1 nGpus 8 minBytes 8 maxBytes 134217728 step: 2(factor) warmup iters: 5 iters: 20",
+            "[INFO|2026-03-01 10:00:00] llamafactory.cli:143 >> Initializing 8 distributed tasks at: 127.0.0.1:29500",
+            "[2026-03-01 10:00:00,100] [INFO] [runner.py:605:main] cmd = /usr/bin/python3 -u -m deepspeed.launcher.launch",
+            "INFO 11-09 22:47:01 [api_server.py:1043] vLLM API server version 0.8.5",
+            "***** Running training *****",
+        ),
+        words=(
+            *(
+                "torchrun ",
+                "accelerate ",
+                "deepspeed ",
+                "srun ",
+                "mpirun ",
+                "mpiexec ",
+                "horovodrun ",
+                "vllm ",
+                "python",
+            ),
+            *("llamafactory-cli ", "axolotl ", "fairseq-train ", "# nthread ", "distributed tasks at", "] cmd = "),
+            *("api server version", "running training"),
+        ),
+        often=True,
+    ),
+    Sign(
         "started-anew",
         r"will restart worker group|Restarting worker group|restart_count=[1-9]|\bRequeued? job|Restart(?:ing)? attempt [1-9]",
         (

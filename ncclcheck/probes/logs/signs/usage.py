@@ -6,6 +6,12 @@ from ncclcheck.probes.logs.signs.sign import Sign
 
 _Q = r"['\"`‘’“”]?"
 
+
+def _raised(text: str) -> bool:
+    """Whether a line tells of more than a warning: of an optional library the program goes on without."""
+    return "Warning: " not in text
+
+
 SIGNS = (
     Sign(
         "command-not-run",
@@ -35,8 +41,9 @@ SIGNS = (
         "command-denied",
         r"(?:(?:line \d{1,6}|sh|bash|sudo): (?:\d{1,6}: )?(?P<command>[^\s:]{0,200}\.(?:sh|py|bash)|[^\s:]{0,200}/bin/[^\s:]{1,80})"
         r": (?:cannot execute: )?Permission denied"
-        r"|zsh: permission denied: (?P<zsh>\S{1,200}))\s*$",
+        r"|zsh: permission denied: (?P<zsh>\S{1,200})|execve\(\): (?P<execve>\S{1,200}): Permission denied)\s*$",
         (
+            "slurmstepd: error: execve(): train.sh: Permission denied",
             "bash: line 1: ./see.sh: Permission denied",
             "sh: 1: ./train.py: Permission denied",
             "zsh: permission denied: ./run.sh",
@@ -104,8 +111,48 @@ SIGNS = (
     Sign(
         "script-arguments",
         r"^(?P<script>(?!torchrun|run\.py|launch\.py|__main__\.py)[\w.-]{1,120}\.py): error: "
-        r"(?P<message>.{1,300})",
-        ("train.py: error: unrecognized arguments: --local-rank=3",),
+        r"(?P<message>.{1,300})"
+        r"|^(?P<program>(?!torchrun|run\.py|launch\.py|__main__\.py)[\w.-]{1,120}(?: [\w-]{1,40}){0,2}): error: (?P<parsed>(?:"
+        r"unrecognized arguments|argument |the following arguments are required|one of the arguments|ambiguous option).{0,300})"
+        r"|^Error: (?P<click>(?:No such (?:option|command)|Missing (?:option|argument|parameter)|Invalid value(?: for)?|Got unexpected"
+        r" extra argument|Option '\S{1,60}' requires)\b.{0,300})"
+        r"|^ERROR: (?P<fire>Could not consume arg: .{1,200})|^FATAL Flags parsing error: (?P<flags>.{1,300})"
+        r"|^(?P<hydra>Could not override '.{1,200}|In '[^']{1,120}': Could not find '.{1,200}|Cannot find primary config '.{1,200}"
+        r"|Primary config (?:directory|module) .{0,200}not found.{0,120}|You must specify '.{1,200}|Error parsing override '.{1,200}"
+        r"|(?:mismatched|extraneous|no viable alternative at) input '.{1,200})",
+        (
+            "train.py: error: unrecognized arguments: --local-rank=3",
+            "vllm serve: error: unrecognized arguments: --tensor-paralel-size 2",
+            "Error: No such option: --batchsize Did you mean --batch-size?",
+            "ERROR: Could not consume arg: --lrr=1e-4",
+            "FATAL Flags parsing error: Unknown command line flag 'lrr'. Did you mean: lr ?",
+            "Could not override 'trainer.gpus'.",
+            "In 'train': Could not find 'data/imagenet'",
+        ),
+        words=(
+            *(
+                ".py: error: ",
+                "error: unrecognized arguments",
+                "error: argument ",
+                "error: the following arguments",
+            ),
+            *("error: one of the arguments", "error: ambiguous option", "error: no such ", "error: missing "),
+            *(
+                "error: invalid value",
+                "error: got unexpected",
+                "error: option '",
+                "consume arg: ",
+                "flags parsing",
+            ),
+            *(
+                "could not override '",
+                "could not find '",
+                "primary config ",
+                "you must specify '",
+                "parsing override",
+            ),
+            *("mismatched input", "extraneous input", "viable alternative"),
+        ),
     ),
     Sign(
         "torchrun-values",
@@ -259,6 +306,7 @@ SIGNS = (
             "ImportError: /opt/venv/lib/python3.12/site-packages/flash_attn_2_cuda.cpython-312-x86_64-linux-gnu.so: undefined "
             "symbol: _ZN3c105ErrorC2ENS_14SourceLocationE",
         ),
+        check=_raised,
     ),
     Sign(
         "loss-scale-lowest",

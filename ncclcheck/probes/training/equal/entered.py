@@ -6,6 +6,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import torch.distributed as dist
@@ -43,9 +44,10 @@ def agreed(peers: Peers) -> Iterator[list[str]]:
 
     What it gives holds the names of those that were called.
 
-    Collectives of some ranks only are entered as they are; so are those that were imported by name.
+    Collectives of some ranks only are entered as they are.
     """
     kept = {name: getattr(dist, name) for name in _NAMES if hasattr(dist, name)}
+    by_name = [*_imported({id(function): name for name, function in kept.items()})]
     entering, called = False, list[str]()
 
     def asked(name: str, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
@@ -62,6 +64,8 @@ def agreed(peers: Peers) -> Iterator[list[str]]:
 
     for name, function in kept.items():
         setattr(dist, name, partial(asked, name, function))
+    for module, here, name in by_name:
+        setattr(module, here, getattr(dist, name))
     try:
         yield called
         entering = True
@@ -69,6 +73,18 @@ def agreed(peers: Peers) -> Iterator[list[str]]:
     finally:
         for name, function in kept.items():
             setattr(dist, name, function)
+        for module, here, name in by_name:
+            setattr(module, here, kept[name])
+
+
+def _imported(known: dict[int, str]) -> Iterator[tuple[ModuleType, str, str]]:
+    """Where the user's own modules imported them by name: the module, the name there, and their own."""
+    for module in [*sys.modules.values()]:
+        file = getattr(module, "__file__", None)
+        if isinstance(module, ModuleType) and isinstance(file, str) and is_users(file):
+            for here, one in [*vars(module).items()]:
+                if (name := known.get(id(one))) is not None:
+                    yield module, here, name
 
 
 def _exchange(peers: Peers, mine: str) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from itertools import repeat
+from itertools import chain, repeat
 
 from torch import nn
 from torch.optim import Optimizer
 
 from ncclcheck.probes.facts.training import Agreement, Checks, FixedBatch, TakenSteps, Trained
+from ncclcheck.probes.training.course.watch import Watch
 from ncclcheck.probes.training.equal.alike import MOST, agreement, told
 from ncclcheck.probes.training.equal.seeds import SEED, own_generators
 from ncclcheck.probes.training.equal.state import fingerprints
@@ -31,9 +32,15 @@ def trained(setting: Setting, model: nn.Module) -> Checks:
     optimizer, batches = setting.optimizer(model), stream(setting)
     taken, after = 0, None
     seen: Agreement | None = None
+    watch = _watch(setting, model)
     while taken < steps and after is None:
         for _ in range(min(every, steps - taken)):
-            train_step(setting, model, optimizer, batches)
+            if watch is None:
+                train_step(setting, model, optimizer, batches)
+            else:
+                batch = next(batches)
+                with watch.step(batch):
+                    train_step(setting, model, optimizer, chain([batch], batches))
             taken += 1
         seen = agreement(setting.peers, bare(model), fingerprints(model))
         after = taken if any(not one.local for one in seen.differing) else None
@@ -41,7 +48,17 @@ def trained(setting: Setting, model: nn.Module) -> Checks:
             break
     fewer = _fewer(setting, optimizer)
     assert seen is not None
-    return Checks(trained=Trained(steps=taken, every=every, agreement=seen, after=after, taken=fewer))
+    return Checks(
+        trained=Trained(steps=taken, every=every, agreement=seen, after=after, taken=fewer),
+        courses=[] if watch is None else [watch.course(setting, own=False)],
+    )
+
+
+def _watch(setting: Setting, model: nn.Module) -> Watch | None:
+    """What watches these steps; nothing of our own models, and the given step is watched by itself."""
+    if setting.builtin or setting.plan.step:
+        return None
+    return Watch(model, {"loss": setting.loss})
 
 
 def _fewer(setting: Setting, optimizer: Optimizer) -> list[TakenSteps]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from typing import Any
@@ -27,6 +28,27 @@ def apart(setting: Setting, state: Mapping[str, Any]) -> list[Differing]:
         for name, column in columns.items()
         if len({*column}) > 1
     ][:MOST]
+
+
+_AVERAGES = re.compile(r"ema|teacher|target|average|avg|swa|shadow", re.IGNORECASE)
+
+
+def aliased(model: nn.Module, state: Mapping[str, Any]) -> list[str]:
+    """What is named as an average of the weights and holds the very weights, so that it is none."""
+    mine = {one.untyped_storage().data_ptr() for one in model.parameters() if one.numel()}
+    return [
+        name
+        for name, one in state.items()
+        if _AVERAGES.search(name) and (held := _weights(one)) and all(each in mine for each in held)
+    ][:MOST]
+
+
+def _weights(thing: Any) -> list[int]:
+    if isinstance(thing, nn.Module):
+        thing = dict(thing.named_parameters())
+    values = thing.values() if isinstance(thing, Mapping) else thing if isinstance(thing, list) else []
+    tensors = [one for one in values if isinstance(one, torch.Tensor) and one.numel()]
+    return [one.untyped_storage().data_ptr() for one in tensors if one.layout is torch.strided]
 
 
 def entries(state: Mapping[str, Any]) -> dict[str, str]:

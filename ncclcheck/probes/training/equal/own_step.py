@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
-import sys
 from collections.abc import Callable, Iterator
-from types import FrameType
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ncclcheck.probes.facts import replace
 from ncclcheck.probes.facts.training import Checks, OwnStep, Unchecked
 from ncclcheck.probes.training import given
+from ncclcheck.probes.training.course import accumulation
+from ncclcheck.probes.training.course.calls import Calls
+from ncclcheck.probes.training.course.optimizers import Mood, Optimizers
+from ncclcheck.probes.training.course.watch import Watch
 from ncclcheck.probes.training.equal import joined
-from ncclcheck.probes.training.equal.alike import agreement, told
+from ncclcheck.probes.training.equal.alike import MOST, agreement, told
 from ncclcheck.probes.training.equal.entered import Parted, agreed
-from ncclcheck.probes.training.equal.own_state import apart
+from ncclcheck.probes.training.equal.own_state import aliased, apart
 from ncclcheck.probes.training.equal.seeds import SEED, own_generators
-from ncclcheck.probes.training.equal.state import fingerprint, fingerprints, plain
+from ncclcheck.probes.training.equal.state import Alone, fingerprint, fingerprints, plain
 from ncclcheck.probes.training.feed import Batch, moved
 from ncclcheck.probes.training.loop import Setting, bare, stream, wrap
 
-_STEPS = 6
+_STEPS, _LEAST_STEPS = 20, 6
+_STEPS_SHARE = 0.2  # of the time box, for steps beyond the least
 _ALONE = {
     "get_world_size": 1,
     "get_rank": 0,
@@ -38,7 +39,6 @@ _ALONE = {
 }
 
 _TOLERANCE, _IN_AUTOCAST = 1e-3, 5e-2  # of the norm; clipping and unscaling round once more than TRN004 does
-_WATCHED = {"clip_grad_norm_": "clip", "clip_grad_value_": "clip", "unscale_": "unscale", "scale": "scale"}
 
 Step = Callable[[nn.Module, Batch, dict[str, Any]], Any]
 Grads = dict[str, Tensor]
@@ -50,35 +50,69 @@ def seen(setting: Setting) -> Checks:
     if step is None:
         return Checks(unchecked=[Unchecked(check="own_step", why="no step was given: --step MODULE:FUNCTION")])
     model, state, batches = wrap(setting, setting.fresh_model()), dict[str, Any](), stream(setting)
-    begun = fingerprints(bare(model))
-    order = _Order()
+    begun, frozen = fingerprints(bare(model)), _frozen(model)
+    calls, watch, mood = Calls(), Watch(model, {"state": state, "step": step}), Mood(bare(model))
     try:
-        with agreed(setting.peers) as called, order.watched():
+        with agreed(setting.peers) as called, watch.step(setting.first[0]), calls.watched():
             ours = _first_gradients(setting, step, model, state, setting.first[0])
     except Parted as parted:
         why = "ranks enter different collectives in it (TRN028)"
         return Checks(entered=parted.fact(), unchecked=[Unchecked(check="own_step", why=why)])
-    unaveraged = _unaveraged(setting, ours)
-    stale = _Stale(model, stepped=bool(ours))
-    steps = min(setting.plan.steps, _STEPS)
-    for _ in range(steps - 1):
-        setting.context.tick()
-        step(model, moved(next(batches), setting.device), state)
-    stale.end()
+    unaveraged, passes = _unaveraged(setting, ours), watch.passes
+    optimizers = Optimizers(model, stepped=bool(ours))
+    steps = _go_on(setting, step, model, state, batches, watch)
+    optimizers.end()
+    idle = told(setting.peers, begun == fingerprints(bare(model))) == [True] * setting.peers.world
+    unheld, share = optimizers.unheld()
     found = OwnStep(
         steps=steps,
         parameters=agreement(setting.peers, bare(model), fingerprints(bare(model))),
-        clipped_scaled=order.clipped_scaled(),
-        tolerance=_IN_AUTOCAST if "autocast" in order.called else _TOLERANCE,
-        idle=told(setting.peers, begun == fingerprints(bare(model))) == [True] * setting.peers.world,
-        stale=any(told(setting.peers, stale.found)),
+        clipped_scaled=calls.clipped_scaled(),
+        clipped=calls.clipped(),
+        wiped=calls.wiped() and idle,
+        tolerance=_IN_AUTOCAST if "autocast" in calls.called else _TOLERANCE,
+        idle=idle,
+        idle_why=optimizers.idle() if idle else "",
+        stale=any(told(setting.peers, optimizers.found)),
         unaveraged=unaveraged,
-        taken=taken if len({*(taken := told(setting.peers, stale.steps + bool(ours)))}) > 1 else [],
+        taken=taken if len({*(taken := told(setting.peers, optimizers.steps + bool(ours)))}) > 1 else [],
         state=apart(setting, state),
+        unheld=unheld[:MOST],
+        unheld_share=share,
+        evaluating=mood.end()[:MOST],
+        aliased=aliased(bare(model), state),
+        unfrozen=[name for name in frozen if name not in _frozen(model)][:MOST],
     )
+    course = watch.course(setting, own=True)
+    if "scale" in calls.called:  # a scaler that skips its first step raises this warning too
+        course = replace(course, warned=[one for one in course.warned if "lr_scheduler" not in one])
+    if not any(told(setting.peers, bool(ours))):
+        found = replace(found, undivided=accumulation.undivided(setting, step))
+    if any(told(setting.peers, passes > 1)):  # what one gives may go into the next, as in a GAN or SAM
+        return Checks(own_step=replace(found, not_joined="the step has several backward passes"), courses=[course])
     if others := [name for name in called if name not in _ALONE]:
-        return Checks(own_step=replace(found, not_joined=f"the step calls {others[0]}"))
-    return Checks(own_step=_against_one(setting, step, ours, found))
+        return Checks(own_step=replace(found, not_joined=f"the step calls {others[0]}"), courses=[course])
+    return Checks(own_step=_against_one(setting, step, ours, found), courses=[course])
+
+
+def _frozen(model: nn.Module) -> list[str]:
+    return [plain(name) for name, one in model.named_parameters() if not one.requires_grad]
+
+
+def _go_on(
+    setting: Setting, step: Step, model: nn.Module, state: dict[str, Any], batches: Iterator[Batch], watch: Watch
+) -> int:
+    """Further steps, as many as a fifth of the time box allows; how many were taken in all."""
+    begun, taken = setting.share_left(), 1
+    while taken < min(setting.plan.steps, _STEPS):
+        if taken >= _LEAST_STEPS and setting.share_left() < begun - _STEPS_SHARE:
+            break
+        setting.context.tick()
+        batch = moved(next(batches), setting.device)
+        with watch.step(batch):
+            step(model, batch, state)
+        taken += 1
+    return taken
 
 
 def _first_gradients(
@@ -109,67 +143,6 @@ def _unaveraged(setting: Setting, ours: Grads) -> bool:
     return all(prints) and any(one != prints[0] for one in prints)
 
 
-class _Stale:
-    """Looks whether an optimizer is given gradients that were added up on some that it had taken already."""
-
-    def __init__(self, model: nn.Module, *, stepped: bool) -> None:
-        self.found, self.steps = False, 0
-        self._stepped, self._stale = stepped, False
-        self._one = next((one for one in model.parameters() if one.requires_grad), None)
-        if self._one is not None:
-            self._one.register_hook(self._arrives)  # type: ignore[no-untyped-call]
-        self._handle = register_optimizer_step_pre_hook(self._steps)
-
-    def _arrives(self, _gradient: Tensor) -> None:
-        held = self._one.grad if self._one is not None else None
-        full = held is not None and bool(held.detach().to_dense().any())
-        self._stale = full and (self._stepped or self._stale)
-        self._stepped = False
-
-    def _steps(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        self.steps += 1
-        if any(one is self._one for group in optimizer.param_groups for one in group["params"]):
-            self.found |= self._stale
-            self._stepped = True
-
-    def end(self) -> None:
-        """Look no more."""
-        self._handle.remove()
-
-
-class _Order:
-    """In which order torch's clipping and GradScaler were called, by whatever name the user imported them."""
-
-    def __init__(self) -> None:
-        self.called: list[str] = []
-
-    def __call__(self, frame: FrameType, event: str, _given: Any) -> None:
-        code = frame.f_code
-        if event != "call" or f"{os.sep}torch{os.sep}" not in code.co_filename:
-            return
-        if code.co_name in _WATCHED:
-            self.called.append(_WATCHED[code.co_name])
-        elif code.co_name == "__enter__" and code.co_filename.endswith("autocast_mode.py"):
-            self.called.append("autocast")
-
-    @contextlib.contextmanager
-    def watched(self) -> Iterator[None]:
-        """As long as it lasts."""
-        before = sys.getprofile()
-        sys.setprofile(self)
-        try:
-            yield
-        finally:
-            sys.setprofile(before)
-
-    def clipped_scaled(self) -> bool:
-        """Whether a scaled loss came first, and clipping before unscale_."""
-        if "scale" not in self.called or "clip" not in self.called:
-            return False
-        before = self.called[: self.called.index("clip")]
-        return "scale" in before and "unscale" not in before
-
-
 def _against_one(setting: Setting, step: Step, ours: Grads, found: OwnStep) -> OwnStep:
     whole, why = joined.over_ranks(setting, setting.first[0])
     if whole is None or not all(told(setting.peers, bool(ours))):
@@ -178,10 +151,10 @@ def _against_one(setting: Setting, step: Step, ours: Grads, found: OwnStep) -> O
     off, ratio, random = 0.0, 0.0, 0.0
     if setting.peers.rank == 0:
         with _alone():
-            wanted = _first_gradients(setting, step, setting.fresh_model(), {}, whole)
+            wanted = _first_gradients(setting, step, Alone(setting.fresh_model()), {}, whole)
             off, ratio = _compared(ours, wanted)
             if off > found.tolerance:
-                other = _first_gradients(setting, step, setting.fresh_model(), {}, whole, SEED + 1)
+                other = _first_gradients(setting, step, Alone(setting.fresh_model()), {}, whole, SEED + 1)
                 random = _compared(other, wanted)[0]
     off, ratio, random = told(setting.peers, [off, ratio, random])[0]
     if random > found.tolerance:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,8 @@ from torch import Tensor, nn
 
 from ncclcheck.probes.facts.training import Checks, Gradients, NotFinite, Precision, RankError, Unchecked
 from ncclcheck.probes.training import given
+from ncclcheck.probes.training.course.operations import Operations, compiled
+from ncclcheck.probes.training.course.watch import not_finite_part
 from ncclcheck.probes.training.equal import joined
 from ncclcheck.probes.training.equal.alike import MOST, told
 from ncclcheck.probes.training.equal.seeds import SEED, own_generators
@@ -35,8 +38,11 @@ class _Pass:
 def one_batch(setting: Setting) -> Checks:
     """One pass of each rank on its own batch, and of one process on all of them joined."""
     batch = setting.first[0]
-    alone = _run(setting, _as_rank_0_has_it(setting), [batch])
-    precision = _precision(setting, alone, batch)
+    model = _as_rank_0_has_it(setting)
+    operations = Operations(model)
+    with nullcontext() if compiled(model) else operations:
+        alone = _run(setting, model, [batch])
+    precision = _precision(setting, alone, batch, operations)
     if why := _unrepeatable(setting, alone, [batch]):
         return Checks(precision=precision, unchecked=[_not("gradients", why)])
     ours, seen = _against_the_mean(setting, alone, [batch])
@@ -138,16 +144,20 @@ def _not(check: str, why: str) -> Unchecked:
     return Unchecked(check=check, why=why)
 
 
-def _precision(setting: Setting, alone: _Pass, batch: Batch) -> Precision:
+def _precision(setting: Setting, alone: _Pass, batch: Batch, operations: Operations) -> Precision:
     """Which ranks have something infinite, and how the loss differs from that in fp32."""
     bad = [name for name, one in alone.gradients.items() if not bool(torch.isfinite(one).all())]
     with own_generators(setting.device, SEED), torch.no_grad():
         full = float(setting.loss(setting.fresh_model(), moved(batch, setting.device)))
-    mine = [math.isfinite(alone.loss), [name[:200] for name in bad[:MOST]], len(bad)]
+    part = not_finite_part(batch)
+    origin = part or " at ".join(
+        one for one in (operations.origin if operations.origin[0] else operations.root) if one
+    )
+    mine = [math.isfinite(alone.loss), [name[:200] for name in bad[:MOST]], len(bad), origin[:200], bool(part)]
     ranks = told(setting.peers, mine)
     found = [
-        NotFinite(rank=rank, loss=not finite, parameters=names)
-        for rank, (finite, names, count) in enumerate(ranks)
+        NotFinite(rank=rank, loss=not finite, parameters=names, origin=origin, of_batch=of_batch)
+        for rank, (finite, names, count, origin, of_batch) in enumerate(ranks)
         if count or not finite
     ]
     return Precision(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 from collections.abc import Iterator
 from hashlib import blake2b
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +35,22 @@ def bare(model: nn.Module) -> nn.Module:
     inner = getattr(model, "module", model)
     assert isinstance(inner, nn.Module)
     return inner
+
+
+class Alone(nn.Module):
+    """A bare model for a step that wants a wrapped one: it has `module` and `no_sync`, and sends nothing."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.module = model
+
+    def forward(self, *given: Any, **named: Any) -> Any:
+        """As the model itself."""
+        return self.module(*given, **named)
+
+    def no_sync(self) -> contextlib.AbstractContextManager[None]:
+        """Nothing is synchronised anyway."""
+        return contextlib.nullcontext()
 
 
 def plain(name: str) -> str:

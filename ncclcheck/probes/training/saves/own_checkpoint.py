@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ncclcheck.probes.facts.training import Checks, Lost, OwnCheckpoint, Unchecked
 from ncclcheck.probes.training import given
 from ncclcheck.probes.training.equal.alike import MOST, told
-from ncclcheck.probes.training.equal.own_state import entries, plain_entries
+from ncclcheck.probes.training.equal.own_state import entries, plain_entries, prints
 from ncclcheck.probes.training.equal.seeds import SEED, own_generators, seed_all, states
 from ncclcheck.probes.training.equal.state import plain
 from ncclcheck.probes.training.feed import Batch, moved
@@ -86,6 +86,7 @@ def _everything(model: nn.Module, state: Mapping[str, Any]) -> dict[str, tuple[s
     """By name: what kind of thing it is, and a hash of it."""
     found = {name: ("state", value) for name, value in entries(state).items()}
     found |= plain_entries(state)
+    found |= {f"model{name}": ("weight", value) for name, value in prints(bare(model)).items()}
     for where, module in bare(model).named_modules():
         own = {name: one for name, one in vars(module).items() if _counts(name, one)}
         found |= {

@@ -371,7 +371,8 @@ def fallback(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     While samples were read, errors raised and caught in your code were recorded, and reads in which `__getitem__`
     calls itself. Where that happens to a minority of the samples, and their content is that of another index, or
-    changes with the seed while that of others does not, it is named. Mixing samples on purpose passes.
+    changes with the seed while that of others does not, it is named; and so are samples that are None then. Mixing
+    samples on purpose passes.
 
     ## Fix
     - **you** count and log replaced samples, and raise once they are more than a few.
@@ -383,8 +384,11 @@ def fallback(cluster: Cluster) -> Iterator[Finding]:
     if not swept:
         raise NothingToJudge("samples of a stream have no index")
     for node, made, content in swept:
-        if not content.fallbacks:
+        if content.dropped_first is not None:
+            yield _dropped(node, content, content.dropped_first)
+        if not content.fallbacks and content.dropped_first is None:
             yield fine(Where(node=node), f"{content.swept} samples are their own")
+        if not content.fallbacks:
             continue
         first = content.fallbacks[0]
         other = "a random sample" if first.of_index is None else f"the content of index {first.of_index}"
@@ -402,6 +406,23 @@ def fallback(cluster: Cluster) -> Iterator[Finding]:
                 )
             ],
         )
+
+
+def _dropped(node: str, content: Content, first: Fallback) -> Finding:
+    told = f"{content.dropped} of {content.swept} samples that were read are None after an error was swallowed"
+    return warn(
+        Where(node=node),
+        f"{told}, such as index {first.index}: {first.error} ({first.place})",
+        why="They are never trained on, batches are smaller than they seem, and no log says so.",
+        owner="job",
+        evidence=[seen(f"dataset[{first.index}]", f"None, after {first.error}, {first.place}")],
+        fix=[
+            you(
+                "Repair what raises there; leave samples that are known to be broken out of the index.",
+                f"raise  # {first.place}, not None",
+            )
+        ],
+    )
 
 
 def _after(one: Fallback) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.probes.facts.data import Structure
-from ncclcheck.probes.facts.data.structure import Mixed, Unstacked
+from ncclcheck.probes.facts.data.structure import Mixed, Unpaired, Unstacked
 from ncclcheck.reports.judgement.findings import (
     Evidence,
     Finding,
@@ -175,4 +175,51 @@ def _cast(node: str, mixed: Mixed, held: Structure) -> Finding:
         owner="job",
         evidence=[_difference(mixed, held), *(seen("a batch of both", text) for text in held.collated[:2])],
         fix=[you("Give one dtype at the end of __getitem__.", "return x.to(torch.float32)")],
+    )
+
+
+@rule("DAT029", "a batch keeps together what belongs to one sample", worst=State.FAIL, commands=("data",))
+def paired(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    The rows of a batch that your own collate function makes: whether all parts of a row are of the same sample.
+
+    ## Why it matters
+    A collate function that sorts sequences by length and leaves the labels as they were, or takes them from the
+    wrong sample, raises no error. The model is trained with wrong labels, and learns little or nothing.
+
+    ## How we know
+    Eight samples are collated, and each row is searched for the parts of each sample: equal, in another dtype, or
+    padded. Where two parts of a row fit no common sample, the row is named with both. Parts that are changed
+    (normalised, mixed, one-hot) are not compared, and a part that the batch holds twice, as for mixup or
+    negatives, may stand anywhere.
+
+    ## Fix
+    - **you** sort or filter the samples themselves, before their parts are taken apart.
+
+    ## Source
+    PyTorch, torch.utils.data, Working with collate_fn; torch.nn.utils.rnn.pack_padded_sequence (enforce_sorted).
+    """
+    for node, held in structures(cluster):
+        if held.unpaired:
+            yield _mixed_up(node, held, held.unpaired)
+        elif held.custom and held.read:
+            yield fine(Where(node=node), f"{held.collate}: no row of parts of two samples was seen")
+
+
+def _mixed_up(node: str, held: Structure, one: Unpaired) -> Finding:
+    return fail(
+        Where(node=node),
+        f"{held.collate} mixes up samples: row {one.row} of a batch holds part {one.first} of sample "
+        f"{one.first_of} and part {one.second} of sample {one.second_of}",
+        why="Inputs are trained with labels of other samples: no error is raised, and little is learned.",
+        owner="job",
+        evidence=[seen(f"a batch of {one.of} samples by {held.collate}", f"{one.rows} rows of two samples each")],
+        fix=[
+            you(
+                f"In {held.collate}: sort, shuffle or filter the samples first, and take them apart afterwards.",
+                "samples = sorted(samples, key=lambda sample: len(sample[0]), reverse=True)\n"
+                "inputs, labels = zip(*samples)",
+            )
+        ],
     )

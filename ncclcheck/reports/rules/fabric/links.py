@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ncclcheck.probes.facts import Cluster, Node, PciDevice, Unread, at, value_or
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, note, seen, warn
@@ -122,7 +122,9 @@ def slots(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     The greatest speed and width of the card and the port above it, less the line code (128b/130b); the rates of
-    the ports of all functions of the card. A warning below 90 % (FAB004.percent). Not in virtual machines.
+    the ports of all functions of the card. A warning below 90 % (FAB004.percent) of one port, a note where the
+    slot carries one port and not all: two ports of 200 Gb/s in a slot of generation 4 are sold so, for the second
+    to stand in for the first. Not in virtual machines.
 
     ## Fix
     - **admin** move the card to a slot of its generation with 16 lanes; BIOS: slot speed on auto, no bifurcation.
@@ -137,16 +139,17 @@ def slots(cluster: Cluster) -> Iterator[Finding]:
         if wiring.is_virtual(node) is not False or _is_gb10(node):
             continue
         by_name = {one.name: one for one in wiring.functions(node)}
-        needs: dict[str, tuple[float, list[str]]] = {}
+        needs: dict[str, tuple[float, float, list[str]]] = {}
         for one in _once_a_port(node, taken.used):
             address, rate = value_or(one.hca.pci, ""), value_or(one.port.rate_gbit, 0.0)
-            total, names = needs.get(address.rpartition(".")[0], (0.0, []))
-            needs[address.rpartition(".")[0]] = (total + rate, [*names, one.name])
-        for card, (total, names) in needs.items():
+            total, most, names = needs.get(address.rpartition(".")[0], (0.0, 0.0, []))
+            needs[address.rpartition(".")[0]] = (total + rate, max(most, rate), [*names, one.name])
+        for card, (total, most, names) in needs.items():
             carried = _carried(by_name, card)
             judged = judged or carried is not None
             if carried is not None and carried < total * percent / 100:
-                yield _narrow(node, names, carried, total)
+                level = note if carried >= most * percent / 100 else warn
+                yield _narrow(level, node, names, carried, total)
     if not judged:
         raise NothingToJudge("no HCA on bare metal whose slot is seen")
 
@@ -180,8 +183,8 @@ def _carried(by_name: Mapping[str, PciDevice], card: str) -> float | None:
     return gts * width * (0.8 if gts < 8 else 128 / 130)
 
 
-def _narrow(node: Node, names: list[str], carried: float, total: float) -> Finding:
-    return warn(
+def _narrow(level: Callable[..., Finding], node: Node, names: list[str], carried: float, total: float) -> Finding:
+    return level(
         Where(node=node.name, device=fold_names(names)),
         f"its PCIe slot carries {carried:.0f} Gb/s at best, its network {total:g}",
         why="The slot sets the pace, not the network.",

@@ -28,7 +28,7 @@ _SLURM = ("SLURM_JOB_GPUS", "SLURM_GPUS_ON_NODE", "SLURM_STEP_GPUS")
 _NONE_GIVEN = {"", "-1", "NoDevFiles"}
 
 
-@rule("GPU001", "the GPUs present are usable", worst=State.FAIL)
+@rule("GPU001", "the GPUs present are usable", worst=State.FAIL, gates_job="by any failure")
 def usable(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

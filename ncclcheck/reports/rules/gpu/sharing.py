@@ -17,7 +17,14 @@ _GIB = 2**30  # bytes
 _DEAD = ("gone", "Z", "X")
 
 
-@rule("GPU025", "no other process computes on the job's GPUs", worst=State.FAIL, over=_GPUS, needs=(".processes",))
+@rule(
+    "GPU025",
+    "no other process computes on the job's GPUs",
+    worst=State.FAIL,
+    over=_GPUS,
+    needs=(".processes",),
+    gates_job="by any failure",
+)
 def foreign(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -14,6 +14,7 @@ _CANNOT_TELL = {
     "busy": "all compute and no data moved for {s:.0f} s: a long step, or waiting that burns CPU",
     "dark": "no connection of it carries data here: whether it advances cannot be told from /proc",
     "unclear": "some ranks compute, some wait, no data moved for {s:.0f} s: nobody stands out",
+    "partial": "the {n} ranks that were seen wait for others, and {absent} were not seen: look at their hosts too",
     "ended": "it has ended between the looks: its log says why (ncclcheck logs)",
     "starting": "it is still starting: its youngest process is {age:.0f} s old",
 }
@@ -61,5 +62,7 @@ def _told(found: Judged) -> Iterator[Finding]:
         yield fine(at, f"{job.name} has one rank only: nobody waits for another")
     elif found.kind in _CANNOT_TELL:
         age = min(one.age_s for one in job.ranks)
-        told = _CANNOT_TELL[found.kind].format(s=job.seconds, age=age)
+        told = _CANNOT_TELL[found.kind].format(
+            s=job.seconds, age=age, n=len(job.ranks), absent=words.numbered(job.absent)
+        )
         yield note(at, f"{job.name}: {told}", evidence=words.evidence(job.ranks[:1]), fix=[])

@@ -22,8 +22,8 @@ def nobody_computes_alone(found: Judged) -> Iterator[Finding]:
 
     ## How we know
     CPU time by /proc/PID/stat: more than half a core, all others below a tenth; the connections carried no data,
-    and its files less than 1 MB/s. How many of its threads run is told: one that runs while the others of Python
-    wait may hold Python's lock, which only py-spy shows.
+    and its files less than 1 MB/s. How many of its threads run is told. It holds Python's lock where another of
+    its threads asks for that lock every 5 ms and does not get it.
 
     ## Fix
     - **you** look again for longer (`--seconds 60`), and see the line of the program: `py-spy dump --pid PID`.
@@ -32,12 +32,13 @@ def nobody_computes_alone(found: Judged) -> Iterator[Finding]:
     proc(5); the hang was made with real jobs of torch and gloo.
     """
     who = words.ranks(found.who)
+    lock = " in C and holds Python's lock" if all(one.lock_waits for one in found.who) else ""
     yield fail(
         words.where(found.who),
-        f"{who} compute{'s' if len(found.who) == 1 else ''} for {found.job.seconds:.0f} s while "
+        f"{who} compute{'s' if len(found.who) == 1 else ''}{lock} for {found.job.seconds:.0f} s while "
         f"{len(found.others)} others wait (pid {found.who[0].pid})",
         why="It is not in the collective in which the others wait: an endless loop, or a step of its own.",
         owner="job",
-        evidence=[*words.evidence(found.who), *words.rest(found), *words.parting(found.job)],
+        evidence=[*words.evidence(found.who), *words.rest(found), *words.after(found), *words.parting(found.job)],
         fix=[words.stacks(found.who[0]), you(words.LATER, "ncclcheck hang --seconds 60")],
     )

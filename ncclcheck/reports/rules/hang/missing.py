@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from ncclcheck.reports.judgement.findings import Finding, Where, fail, seen, you
+from ncclcheck.probes.facts import LiveProcess
+from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, fail, seen, you
 from ncclcheck.reports.subjects.live import words
 from ncclcheck.reports.subjects.live.running import Judged
 from ncclcheck.reports.subjects.live.words import hang_rule
+from ncclcheck.reports.text.fold import fold_names
 
 
 @hang_rule("HNG001", "every rank of a running job has a process", "missing")
@@ -23,7 +25,9 @@ def every_rank_is_there(found: Judged) -> Iterator[Finding]:
     ## How we know
     RANK, LOCAL_RANK, LOCAL_WORLD_SIZE, WORLD_SIZE and MASTER_ADDR in the environment of the processes that are
     there: with a loopback address all ranks belong here, else those between the first and the last of each
-    launcher. Connections that the other side has closed tell a rank that ended; without any the rank never joined.
+    launcher; where every host of the job was looked at, also those of a host without any. With connections between
+    the others the rank has been there, and has ended; without any it never joined. A process whose parent and
+    group are gone, and that has no thread of its own for its connections, is what a rank left behind: no rank.
     A job whose processes are younger than 60 s and have no connection is still starting.
 
     ## Fix
@@ -34,9 +38,12 @@ def every_rank_is_there(found: Judged) -> Iterator[Finding]:
     torch.distributed.run, environment variables; proc(5); the hang was made with real jobs of torch and gloo.
     """
     job, missing = found.job, found.job.missing
-    ended = any(one.closed for one in found.who) or any(one.state in ("gone", "Z") for one in job.ranks)
+    left = [one for one in job.helpers if one.orphan and one.rank in missing]
+    ended = left or any(one.sockets for one in found.who) or any(one.state in ("gone", "Z") for one in job.ranks)
     how = "has ended" if ended else "has no process"
     many = "have ended" if ended else "have no process"
+    if not ended and job.empty:
+        how, many = (f"{one} on the hosts looked at ({fold_names(job.empty)} has none)" for one in (how, many))
     yield fail(
         Where(node=found.who[0].host, rank=missing[0] if len(missing) == 1 else None),
         f"{words.numbered(missing)} of {job.world} {how if len(missing) == 1 else many}, "
@@ -45,6 +52,7 @@ def every_rank_is_there(found: Judged) -> Iterator[Finding]:
         owner="job",
         evidence=[
             seen("/proc", f"WORLD_SIZE {job.world} at {job.name}; here {words.ranks(found.who)}"),
+            *_left(left),
             *words.evidence([one for one in found.who if one.closed][:1] or found.who[:1]),
         ],
         fix=[
@@ -55,3 +63,14 @@ def every_rank_is_there(found: Judged) -> Iterator[Finding]:
             ),
         ],
     )
+
+
+def _left(left: Sequence[LiveProcess]) -> list[Evidence]:
+    """What a rank left behind: its peers do not see its end while that has its connections."""
+    return [
+        seen(
+            f"/proc/{one.pid}",
+            f"rank {one.rank} left it behind on {one.host}, with {one.sockets} connections: {one.command[:80]}",
+        )
+        for one in left[:2]
+    ]

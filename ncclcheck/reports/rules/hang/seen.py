@@ -9,7 +9,9 @@ from ncclcheck.reports.judgement.findings import Finding, State, Where, seen, un
 from ncclcheck.reports.judgement.rule import rule
 
 
-@rule("HNG009", "processes of a job can be seen", worst=State.UNKNOWN, over="", commands=("hang",))
+@rule(
+    "HNG009", "processes of a job can be seen", worst=State.UNKNOWN, over="", commands=("hang",), unfinished=True
+)
 def a_job_is_seen(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

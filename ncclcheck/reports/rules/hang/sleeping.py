@@ -19,8 +19,8 @@ def nobody_sleeps(found: Judged) -> Iterator[Finding]:
 
     ## Why it matters
     It is not in the collective in which the others wait: a loop that polls for something that does not come, a
-    retry with pauses, a `time.sleep`, or a call into C that sleeps (and may hold Python's lock, which cannot be
-    seen from here).
+    retry with pauses, a `time.sleep`, or a call into C that sleeps. It holds Python's lock where another of
+    its threads asks for that lock every 5 ms and does not get it.
 
     ## How we know
     At both looks the kernel had its main thread in hrtimer_nanosleep; it used no CPU, nobody moved data, and no
@@ -33,12 +33,13 @@ def nobody_sleeps(found: Judged) -> Iterator[Finding]:
     proc(5), on wchan; the hang was made with real jobs of torch and gloo.
     """
     who = words.ranks(found.who)
+    lock = " in C and holds Python's lock" if all(one.lock_waits for one in found.who) else ""
     yield fail(
         words.where(found.who),
-        f"{who} sleep{'s' if len(found.who) == 1 else ''} while {len(found.others)} others wait "
+        f"{who} sleep{'s' if len(found.who) == 1 else ''}{lock} while {len(found.others)} others wait "
         f"(pid {found.who[0].pid})",
         why="It is not in the collective in which the others wait for it.",
         owner="job",
-        evidence=[*words.evidence(found.who), *words.rest(found), *words.parting(found.job)],
+        evidence=[*words.evidence(found.who), *words.rest(found), *words.after(found), *words.parting(found.job)],
         fix=[words.stacks(found.who[0]), you(words.LATER, "ncclcheck hang --seconds 60")],
     )

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from ncclcheck.reports.judgement.findings import Finding, fail, you
+from ncclcheck.probes.facts import LiveProcess
+from ncclcheck.reports.judgement.findings import Finding, Remedy, fail, you
 from ncclcheck.reports.subjects.live import words
 from ncclcheck.reports.subjects.live.running import Judged
 from ncclcheck.reports.subjects.live.words import hang_rule
+
+_MOST = 4  # processes that have a finding each; chosen for a report that fits a screen
 
 
 @hang_rule("HNG002", "no process of a running job is stopped", "stopped")
 def nobody_is_stopped(found: Judged) -> Iterator[Finding]:
     """
     ## What
-    A process of the job is stopped: SIGSTOP, SIGTSTP (Ctrl-Z), a read of the terminal in the background, or a
-    debugger.
+    A process of the job is stopped: SIGSTOP, SIGTSTP (Ctrl-Z), a read of the terminal in the background, a
+    debugger, or a frozen cgroup (`docker pause`, a suspended step).
 
     ## Why it matters
     It does nothing until it is continued, and all others wait for it.
 
     ## How we know
-    State T (stopped) or t (traced) in /proc/PID/stat at both looks.
+    State T (stopped) or t (traced) in /proc/PID/stat at both looks, or the kernel's function in which processes of
+    a frozen cgroup wait (`__refrigerator`, `do_freezer_trap`).
 
     ## Fix
     - **you** continue it: `kill -CONT PID`, or leave the debugger. Slurm's `scontrol suspend` and a scheduler that
@@ -30,19 +34,40 @@ def nobody_is_stopped(found: Judged) -> Iterator[Finding]:
     ## Source
     proc(5); signal(7); scontrol(1).
     """
-    for one in found.who:
-        by = "a debugger holds it" if one.state == "t" else "a signal stopped it"
+    for alike in _alike(found.who):
+        one = alike[0]
+        many = len({other.rank for other in alike}) > 1
+        pids = ", ".join(str(other.pid) for other in alike[:8])
         kind = "a process beside it" if one.helper else "pid"
-        fix = (
-            you("Leave the debugger that holds it.", f"grep TracerPid /proc/{one.pid}/status")
-            if one.state == "t"
-            else you("Continue it.", f"kill -CONT {one.pid}")
-        )
         yield fail(
-            words.where([one]),
-            f"rank {one.rank} is stopped: {by} ({kind} {one.pid})",
+            words.where(alike),
+            f"{words.ranks(alike)} {'are' if many else 'is'} stopped: {_by(one)} ({kind} {pids})",
             why="A stopped process does nothing, and all others wait for it.",
             owner="job",
-            evidence=[*words.evidence([one]), *words.rest(found)],
-            fix=[fix],
+            evidence=[*words.evidence(alike), *words.rest(found), *words.after(found)],
+            fix=[_fix(one, pids)],
         )
+
+
+def _alike(who: Sequence[LiveProcess]) -> list[list[LiveProcess]]:
+    """Each alone; where they are many, those together that the same has stopped."""
+    if len(who) <= _MOST:
+        return [[one] for one in who]
+    groups: dict[tuple[str, str], list[LiveProcess]] = {}
+    for one in who:
+        groups.setdefault((one.state, one.wchan), []).append(one)
+    return [*groups.values()]
+
+
+def _by(one: LiveProcess) -> str:
+    if one.state == "t":
+        return "a debugger holds it"
+    return "a signal stopped it" if one.state == "T" else "its cgroup is frozen"
+
+
+def _fix(one: LiveProcess, pids: str) -> Remedy:
+    if one.state == "t":
+        return you("Leave the debugger that holds it.", f"grep TracerPid /proc/{one.pid}/status")
+    if one.state == "T":
+        return you("Continue it, on its host.", f"kill -CONT {pids.replace(',', '')}")
+    return you("Let its container or step go on: docker unpause, scontrol resume.", f"cat /proc/{one.pid}/cgroup")

@@ -42,7 +42,7 @@ def nobody_waits_for_a_file(found: Judged) -> Iterator[Finding]:
             f"rank {one.rank} waits for {what} ({wait}, {whose})",
             why="It is not in the collective in which the others wait for it.",
             owner="job",
-            evidence=[*words.evidence([one]), *words.rest(found)],
+            evidence=[*words.evidence([one]), *words.rest(found), *words.after(found)],
             fix=[
                 you("Files it has open; a mount that does not answer is for the administrator.",
                     f"ls -l /proc/{one.pid}/fd"),

@@ -16,7 +16,14 @@ from ncclcheck.reports.text.fold import fold_names
 _USABLE_WITHIN_S = 0.5  # s of uncertainty above which a measured clock offset says nothing; chosen
 
 
-@rule("HST009", "the nodes' clocks agree", worst=State.FAIL, at_least=2, between_machines=True)
+@rule(
+    "HST009",
+    "the nodes' clocks agree",
+    worst=State.FAIL,
+    at_least=2,
+    between_machines=True,
+    gates_job="by any failure",
+)
 def clocks(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -72,7 +72,7 @@ def stack(cluster: Cluster) -> Iterator[Finding]:
 
 
 @rule("HST011", "the process and thread limit is high enough", worst=State.FAIL,
-      needs=("system.processes", "system.uid"))  # fmt: skip
+      needs=("system.processes", "system.uid"), gates_job="where a finding says so")  # fmt: skip
 def processes(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -158,7 +158,7 @@ def _ranks(cluster: Cluster, node: Node) -> int:
 
 
 @rule("HST014", "the limit of memory mappings is high enough for torch", worst=State.FAIL,
-      needs=("system.address_space",))  # fmt: skip
+      needs=("system.address_space",), gates_job="where a finding says so")  # fmt: skip
 def address_space(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

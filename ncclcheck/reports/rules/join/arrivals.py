@@ -197,7 +197,15 @@ def _other_count(cluster: Cluster, arrival: Arrival) -> Finding:
     )
 
 
-@rule("RUN010", "node rank 0 is reachable", worst=State.FAIL, over="", between_machines=True)
+@rule(
+    "RUN010",
+    "node rank 0 is reachable",
+    worst=State.FAIL,
+    over="",
+    between_machines=True,
+    unfinished=True,
+    gates_job="by any failure",
+)
 def lead_was_reached(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ncclcheck.probes.facts import Cluster, LogEvent, LogFile, LogProcess, Logs
 from ncclcheck.reports.judgement.findings import Finding, State, Where, fine, note, seen, unknown, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.rules.log.first import errors, hung_up
+from ncclcheck.reports.rules.log.first import errors, hung_up, terminated
 from ncclcheck.reports.subjects.logs.attempts import earlier
 from ncclcheck.reports.subjects.logs.ending import died
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, lines, log_rule, said, where
@@ -22,7 +22,6 @@ _ENDED = ("ended-well", "nccl-tests-ended", "ended-by-order", "time-limit", "pre
 _GONE_ON = ("training-goes-on", "work-goes-on", "nccl-tests-row")
 ENDED = "the log shows that the job ended"
 _GOES_ON = 10  # lines of the program after NCCL's last one: fewer are warnings that torch prints at the start
-_LOST_SESSION = ("1", "SIGHUP")
 _SACCT = "sacct -j JOB -o State,ExitCode,Elapsed,Timelimit"
 _OUTLIVES = you(
     "Start it so that it outlives the login: by sbatch, within tmux, or in a session of its own; torchrun sets a "
@@ -60,10 +59,14 @@ _SERVES = re.compile(r"startup complete|HTTP/|prompt throughput|(?:Decode|Prefil
 _CANCELLED = re.compile(
     r"(?P<what>JOB|STEP) (?P<job>[\w.+]{1,30}) ON (?P<node>\S{1,200}) CANCELLED AT \S{1,40} \*\*\*"
 )
-_SIGNALS = {"1": "SIGHUP", "15": "SIGTERM", "10": "SIGUSR1", "12": "SIGUSR2"}
+_HANDLED = re.compile(r"KeyboardInterrupt: .*terminated")  # vLLM's handler of either signal
+_SIGNALS = {
+    **{"1": "SIGHUP", "2": "SIGINT", "15": "SIGTERM", "10": "SIGUSR1", "12": "SIGUSR2"},
+    **{"terminated": "SIGTERM", "hangup": "SIGHUP"},
+}
 
 
-@rule("LOG003", "the logs were read completely", worst=State.UNKNOWN, over="", commands=("logs",))
+@rule("LOG003", "the logs were read completely", worst=State.UNKNOWN, over="", commands=("logs",), unfinished=True)
 def read_to_the_end(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -108,7 +111,7 @@ def _unread(what: str) -> Finding:
     )
 
 
-@log_rule("LOG006", "the job was not terminated from outside")
+@log_rule("LOG006", "the job was not terminated from outside", unfinished=True)
 def not_ended_from_outside(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -164,22 +167,42 @@ def not_ended_from_outside(logs: Logs) -> Iterator[Finding]:
         )
     elif cancelled := _cancelled(logs):
         yield _by_scancel(cancelled)
-    elif ordered := [] if errors(logs) else said(logs, "ended-by-order") or hung_up(logs):
-        signal = ordered[0].fields.get("signal", "SIGINT")
-        if signal in ("SIGINT", "2"):
+    elif ordered := [] if errors(logs) else said(logs, "ended-by-order") or hung_up(logs) or terminated(logs):
+        signal = _signal(ordered[0])
+        if signal == "SIGINT":
             yield _interrupted(logs, ordered)
-            return
-        lost = signal in _LOST_SESSION
-        yield cause(
-            ordered,
-            "torchrun was ended by SIGHUP: the session that started it was lost"
-            if lost
-            else f"torchrun was ended from outside, by {_SIGNALS.get(signal, signal)}: a time limit, scancel, a "
-            "preemption or a lost session",
-            why="Nothing in the job failed; what ranks print afterwards says nothing.",
-            owner="job",
-            fix=[_OUTLIVES] if lost else [you("Confirm: who ended it.", _SACCT)],
-        )
+        elif _was_done(logs, ordered):
+            yield note(where(ordered[0]), f"{_who(ordered[0])} was ended by {signal}", evidence=lines(ordered))
+        else:
+            yield _by_signal(ordered, signal)
+
+
+def _signal(event: LogEvent) -> str:
+    """The signal that a job was ended by, as the line says; a line that names none tells of Ctrl-C."""
+    told = next(
+        (event.fields[key] for key in ("signal", "caught", "own", "shell", "zsh") if key in event.fields), ""
+    )
+    if "step" in event.fields or event.sign in ("root-cause-exit", "launcher-return-code", "spawned-signalled"):
+        return "SIGTERM"
+    return _SIGNALS.get(told.lower(), told) or "SIGINT"
+
+
+def _who(event: LogEvent) -> str:
+    return "torchrun" if "signal" in event.fields else "the job"
+
+
+def _by_signal(ordered: list[LogEvent], signal: str) -> Finding:
+    lost = signal == "SIGHUP"
+    return cause(
+        ordered,
+        f"{_who(ordered[0])} was ended by SIGHUP: the session that started it was lost"
+        if lost
+        else f"{_who(ordered[0])} was ended from outside, by {signal}: a time limit, scancel, a preemption, kill "
+        "or a lost session",
+        why="Nothing in the job failed; what ranks print afterwards says nothing.",
+        owner="job",
+        fix=[_OUTLIVES] if lost else [you("Confirm: who ended it.", _SACCT)],
+    )
 
 
 def _cancelled(logs: Logs) -> list[LogEvent]:
@@ -219,7 +242,12 @@ def _was_done(logs: Logs, ordered: list[LogEvent]) -> bool:
 
 def _interrupted(logs: Logs, ordered: list[LogEvent]) -> Finding:
     """By Ctrl-C: of work that was done or a server it is only worth knowing; else it was not finished, or hung."""
-    what = "the job was stopped by its user, with Ctrl-C (SIGINT)"
+    handled = any(_HANDLED.match(one.text) for one in ordered)
+    what = (
+        "the job was stopped from outside, by Ctrl-C or kill (SIGINT or SIGTERM)"
+        if handled
+        else "the job was stopped by its user, with Ctrl-C (SIGINT)"
+    )
     if _was_done(logs, ordered):
         return note(where(ordered[0]), what, evidence=lines(ordered))
     if said(logs, *_GONE_ON):
@@ -260,7 +288,13 @@ def _stood(event: LogEvent) -> str:
     return event.fields.get("raised_in") or event.fields["raised_at"]
 
 
-@log_rule("LOG007", "the log shows that the job ended or made progress", worst=State.UNKNOWN, symptom=True)
+@log_rule(
+    "LOG007",
+    "the log shows that the job ended or made progress",
+    worst=State.UNKNOWN,
+    symptom=True,
+    unfinished=True,
+)
 def log_shows_the_end(logs: Logs) -> Iterator[Finding]:
     """
     ## What
@@ -323,7 +357,13 @@ def _stops(logs: Logs, began: list[LogProcess]) -> Finding:
     )
 
 
-@log_rule("LOG008", "the logs contain lines of NCCL, torch or a launcher", worst=State.UNKNOWN, symptom=True)
+@log_rule(
+    "LOG008",
+    "the logs contain lines of NCCL, torch or a launcher",
+    worst=State.UNKNOWN,
+    symptom=True,
+    unfinished=True,
+)
 def understood(logs: Logs) -> Iterator[Finding]:
     """
     ## What

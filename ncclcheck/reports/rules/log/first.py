@@ -22,7 +22,7 @@ from ncclcheck.reports.judgement.findings import (
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge
 from ncclcheck.reports.subjects.logs import meanings
-from ncclcheck.reports.subjects.logs.ending import died
+from ncclcheck.reports.subjects.logs.ending import Ending, died
 from ncclcheck.reports.subjects.logs.exceptions import family
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, lines, log_rule, root_cause, said
 from ncclcheck.reports.subjects.logs.unexplained import behind, came_through, unexplained
@@ -57,14 +57,28 @@ _CODES = range(2, 126)
 def errors(logs: Logs) -> list[LogEvent]:
     """Lines that tell of a failure and do not merely follow from another, the first first."""
     found = in_order(event for event in logs.events if _is_error(event))
+    asked = min((one.order for one in said(logs, "ended-by-order") if "srun" in one.text), default=None)
+    if asked is not None:  # what Slurm then ends, it was told to end
+        found = [one for one in found if one.sign != "srun-task-exit" or one.order < asked]
     went_on = said(logs, "training-goes-on", "work-goes-on", "nccl-tests-row", "ended-well")
-    gone = died(logs)
-    return [one for one in found if one.sign not in _CAUGHT or not _caught(logs, one, went_on, gone=gone)]
+    gone, trained = died(logs), Ending(logs).trained
+    found = [one for one in found if one.sign not in _CAUGHT or not _caught(logs, one, went_on, gone=gone)]
+    return [
+        one for one in found if not meanings.of_a_thread(one) or one.line < trained.get(one.file, one.line + 1)
+    ]
 
 
 def hung_up(logs: Logs) -> list[LogEvent]:
     """torchrun's own end by SIGHUP: its session was lost. By SIGTERM it may end since another node failed."""
     return [one for one in said(logs, "signal-exception") if one.fields.get("signal") == _SIGHUP]
+
+
+def terminated(logs: Logs) -> list[LogEvent]:
+    """A process that SIGTERM ended before any other failed: nobody of the job had a reason to send it."""
+    codes = [
+        one for one in said(logs, "root-cause-exit", "launcher-return-code") if one.fields["exitcode"] == "-15"
+    ]
+    return codes + [one for one in said(logs, "spawned-signalled") if one.fields.get("name") == "SIGTERM"]
 
 
 def _caught(logs: Logs, event: LogEvent, went_on: list[LogEvent], *, gone: bool) -> bool:
@@ -117,7 +131,7 @@ def nothing_failed(logs: Logs) -> Iterator[Finding]:
     found = errors(logs)
     if found:
         yield _first(logs, found)
-    elif said(logs, "ended-by-order", "time-limit", "preempted") or hung_up(logs):
+    elif said(logs, "ended-by-order", "time-limit", "preempted") or hung_up(logs) or terminated(logs):
         yield fine(Where(), "no line tells of a failure but that the job was ended from outside (LOG006)")
     elif follow := _consequences(logs):
         warned = in_order(event for event in logs.events if event.level == "WARN" and not _means_nothing(event))
@@ -367,9 +381,18 @@ def _advice(event: LogEvent) -> list[Remedy]:
 
 
 def _left_mpirun(logs: Logs) -> Iterator[Finding]:
-    """The first that mpirun saw end with an exit code; why is not in the log."""
+    """The first that mpirun saw end with an exit code, or that called MPI_Abort; why is not in the log."""
     first, code = next(iter(said(logs, "mpirun-first")), None), next(iter(said(logs, "mpirun-exit")), None)
-    if first is not None and not said(logs, "mpirun-signalled"):
+    if aborted := in_order(said(logs, "mpi-abort")):
+        yield cause(
+            aborted,
+            "the program of a rank ended the job by MPI_Abort; why is not in the log",
+            why="MPI_Abort ends all ranks; what that rank printed before it says why.",
+            owner="job",
+            fix=[you("Confirm: read what that rank printed, each rank into a file of its own.",
+                     "mpirun --output-filename logs ...", "export NCCL_DEBUG=INFO")],
+        )  # fmt: skip
+    elif first is not None and not said(logs, "mpirun-signalled"):
         told = f" with exit code {code.fields['exitcode']}" if code else ""
         yield cause(
             [first, *([code] if code else [])],

@@ -80,7 +80,7 @@ def _refused(one: FlightRefused) -> Finding:
     )  # fmt: skip
 
 
-@rule("LOG131", "every rank left a Flight Recorder dump", worst=State.FAIL, over="")
+@rule("LOG131", "every rank left a Flight Recorder dump", worst=State.FAIL, over="", unfinished=True)
 def every_rank_left_a_dump(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

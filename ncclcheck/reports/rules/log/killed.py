@@ -131,7 +131,7 @@ def _named(logs: Logs, kind: _Kind) -> list[LogEvent]:
 
 
 def _told_itself(logs: Logs, kind: _Kind) -> list[LogEvent]:
-    return said(logs, "segfault" if kind.number == _CRASH else "aborted")
+    return said(logs, *(("segfault",) if kind.number == _CRASH else ("aborted", "heap-damaged")))
 
 
 def _failures(logs: Logs) -> list[LogEvent]:
@@ -158,8 +158,8 @@ def _has_another_reason(logs: Logs, kind: _Kind, exits: list[LogEvent]) -> bool:
 
 
 def _killed_tasks(logs: Logs) -> list[LogEvent]:
-    """By Slurm, which kills what is left itself, once a task has ended otherwise."""
-    ends = in_order(said(logs, "srun-task-exit", "step-cancelled"))
+    """By Slurm, which kills what is left itself, once a task has ended otherwise or srun was told to end."""
+    ends = in_order(said(logs, "srun-task-exit", "step-cancelled", "ended-by-order"))
     others = next((at for at, one in enumerate(ends) if one.fields.get("how") not in _BY_THE_KERNEL), len(ends))
     return ends[:others] + [one for one in ends[others:] if one.fields.get("how") == _BY_THE_KERNEL[0]]
 
@@ -176,7 +176,7 @@ def _ended(logs: Logs, events: list[LogEvent], kind: _Kind) -> Finding:
     who = who if rank is None else f"rank {rank}"
     return cause(
         events,
-        f"{who} {kind.what}{_left(events)}",
+        f"{who} {kind.what}{_left(logs, events, kind)}",
         why="A process that a signal ends leaves no traceback, and the others blame the network.",
         owner=kind.owner,
         at=_place(logs, events, kind),
@@ -184,7 +184,11 @@ def _ended(logs: Logs, events: list[LogEvent], kind: _Kind) -> Finding:
     )
 
 
-def _left(events: list[LogEvent]) -> str:
+def _left(logs: Logs, events: list[LogEvent], kind: _Kind) -> str:
+    """What the library that gave up said of it."""
+    damaged = next(iter(said(logs, "heap-damaged")), None)
+    if damaged is not None and kind.number == _ABORT:
+        return f": a library had damaged its memory ({damaged.fields['words']})"
     aborted = next((one for one in events if one.sign == "aborted"), None)
     if aborted is None:
         return ""

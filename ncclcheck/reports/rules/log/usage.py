@@ -232,6 +232,9 @@ _VALUES = {
 }
 
 
+_REFUSED = ("message", "parsed", "click", "fire", "flags", "hydra")  # by whose parser
+
+
 @log_rule("LOG164", "the script accepts its arguments")
 def script_arguments(logs: Logs) -> Iterator[Finding]:
     """
@@ -243,7 +246,8 @@ def script_arguments(logs: Logs) -> Iterator[Finding]:
     parser that knows one form only ends all ranks with exit code 2. torchrun hands none, and sets LOCAL_RANK.
 
     ## How we know
-    `train.py: error: unrecognized arguments: --local-rank=3`, argparse's words under the script's name.
+    `train.py: error: unrecognized arguments: --local-rank=3`, argparse's words under the script's or program's
+    name; those of click (`Error: No such option`), fire, absl and Hydra (`Could not override`).
 
     ## Fix
     - **you** start with torchrun and read `int(os.environ["LOCAL_RANK"])`; or let the parser know both forms:
@@ -255,17 +259,21 @@ def script_arguments(logs: Logs) -> Iterator[Finding]:
     """
     if events := said(logs, "script-arguments"):
         first = events[0]
-        message = " ".join(first.fields["message"].split())
+        name = first.fields.get("script") or first.fields.get("program") or "the program"
+        message = " ".join(next(first.fields[key] for key in _REFUSED if key in first.fields).split())
         hands = any(word in message for word in _LOCAL_RANK)
+        script = first.fields.get("script")
+        program = f"python {quote(script)}" if script else first.fields.get("program", "python train.py")
         yield cause(
             events,
-            f"{first.fields['script']} refused its arguments: {message[:160]}",
+            f"{name} refused its arguments: {message[:160]}",
             why="torch.distributed.launch hands it the local rank in a form that it does not know." if hands
-            else "The script's own parser ended every rank with exit code 2.",
+            else "The script's own parser ended every rank before it began.",
             owner="job",
             at=at_teller(logs, events),
             fix=[
-                you("Confirm: see what the script knows.", f"python {quote(first.fields['script'])} --help"),
+                you("Confirm: see what it knows.",
+                    f"{program} --help"),
                 you("Start with torchrun, and read LOCAL_RANK from the environment.",
                     "torchrun --nproc-per-node=8 train.py   # int(os.environ['LOCAL_RANK'])") if hands
                 else you("Correct the argument; what stands behind the script's name goes to the script."),

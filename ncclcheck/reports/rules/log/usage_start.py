@@ -32,7 +32,7 @@ def executable(logs: Logs) -> Iterator[Finding]:
     execve(2), chmod(1), mount(8).
     """
     if events := said(logs, "command-denied"):
-        name = events[0].fields.get("command") or events[0].fields["zsh"]
+        name = next(events[0].fields[key] for key in ("command", "zsh", "execve") if key in events[0].fields)
         with_ = "python" if name.endswith(".py") else "bash"
         yield cause(
             events,

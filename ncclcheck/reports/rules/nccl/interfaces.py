@@ -31,6 +31,8 @@ from ncclcheck.reports.subjects.nccl.variables import Setting, assigned, blank_e
     "NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME name existing interfaces",
     worst=State.FAIL,
     needs=("network.interfaces", "job.variables"),
+    gates_job="by any failure",
+    of_one_setting=True,
 )
 def named_interfaces_exist(cluster: Cluster) -> Iterator[Finding]:
     """

@@ -123,6 +123,7 @@ def _out_of_the_way(loaded: Library) -> list[str]:
     worst=State.FAIL,
     needs=("nccl.loaded.version",),
     at_least=2,
+    gates_job="by any failure",
 )
 def same_version_everywhere(cluster: Cluster) -> Iterator[Finding]:
     """

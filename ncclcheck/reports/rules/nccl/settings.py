@@ -6,7 +6,7 @@ import shlex
 from collections import defaultdict
 from collections.abc import Iterator
 
-from ncclcheck.probes.facts import Cluster, Node, StrayLine, at, value_or
+from ncclcheck.probes.facts import Cluster, Node, StrayLine, Unread, at, value_or
 from ncclcheck.reports.judgement.findings import (
     Evidence,
     Finding,
@@ -20,7 +20,7 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import rule
-from ncclcheck.reports.subjects.nccl import profiles
+from ncclcheck.reports.subjects.nccl import profiles, wiring
 from ncclcheck.reports.subjects.nccl.variables import (
     Known,
     as_version,
@@ -63,6 +63,7 @@ _SLOW = {
     worst=State.FAIL,
     needs=("job.variables",),
     at_least=2,
+    gates_job="where a finding says so",
 )
 def settings_agree(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -167,7 +168,8 @@ def nothing_left_on(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     The effective variables (environment, then nccl.conf) of the user, not the ones that ncclcheck sets for its own
     job, compared with the list of debugging variables and with the login files. A variable at its default is fine.
-    NCCL_P2P_DISABLE switches nothing off where NVML says that no GPU can read another one, as of gaming cards.
+    NCCL_P2P_DISABLE switches nothing off where NVML says that no GPU can read another one, as of gaming cards, nor
+    NCCL_IB_DISABLE on one node alone, or where no HCA has an address that others could reach.
 
     ## Fix
     - **you** Remove it from the job script, or keep it knowingly: `--ignore NCC006`.
@@ -178,14 +180,14 @@ def nothing_left_on(cluster: Cluster) -> Iterator[Finding]:
     environment(5), bash(1).
     """
     for node in cluster.nodes:
-        yield from _left_on(node)
+        yield from _left_on(node, several=len(cluster.nodes) > 1)
         yield from _deprecated(node)
         lines = [line for line in value_or(at(node, "nccl.stray_lines"), []) if not line.reached]
         if lines:
             yield _stray(node, lines)
 
 
-def _left_on(node: Node) -> Iterator[Finding]:
+def _left_on(node: Node, *, several: bool) -> Iterator[Finding]:
     """Slow settings one by one; the other ones for debugging in one note."""
     others: list[Evidence] = []
     kept = profiles.keeps([node])
@@ -194,7 +196,7 @@ def _left_on(node: Node) -> Iterator[Finding]:
         if entry is None or name in kept or not _is_debugging(node, entry, setting.value):
             continue
         item = seen(setting.source, assigned(name, setting.value) + (f" ({entry.effect})" if entry.effect else ""))
-        if _is_slow(node, entry, setting.value):
+        if _is_slow(node, entry, setting.value, several=several):
             yield _slow(node, entry, setting.value, item)
         else:
             others.append(item)
@@ -214,21 +216,32 @@ def _is_debugging(node: Node, entry: Known, value: str) -> bool:
     own = parsed_value(entry.name, value, nccl_version(node))
     if entry.name in _OF_FRAMEWORKS and value in _OF_FRAMEWORKS[entry.name]:
         return False
+    if entry.name == "NCCL_IB_DISABLE" and wiring.of_hypervisor(node) and not wiring.has_rdma(node):
+        return False  # it keeps NCCL from a port that leads nowhere: RDM013 asks for it
+    if entry.name == "NCCL_IB_QPS_PER_CONNECTION":  # NVIDIA lists it there, and sites and clouds set it for good
+        return False
     if entry.name == "NCCL_ALGO" and value.startswith("^"):  # it leaves something out, and pins nothing
         return False
     return entry.debugging and own not in (parsed_value(entry.name, None), None)
 
 
-def _is_slow(node: Node, entry: Known, value: str) -> bool:
+def _is_slow(node: Node, entry: Known, value: str, *, several: bool) -> bool:
     if entry.name == "NCCL_DEBUG":
         return value.upper() == "TRACE"
     if entry.name == "TORCH_DISTRIBUTED_DEBUG":
         return value.upper() == "DETAIL"
-    if entry.name == "NCCL_IB_DISABLE" and not value_or(at(node, "rdma.hcas"), []):
+    if entry.name == "NCCL_IB_DISABLE" and not (several and _may_have_rdma(node)):
         return False
     if entry.name == "NCCL_P2P_DISABLE" and _has_no_peer_access(node):
         return False
     return entry.name in _SLOW and parse(entry, value).value not in (0, "0", None, "")
+
+
+def _may_have_rdma(node: Node) -> bool:
+    """Whether something is switched off: an HCA that could carry data, as far as that is known."""
+    if isinstance(at(node, "rdma.devices"), Unread):
+        return bool(value_or(at(node, "rdma.hcas"), []))
+    return wiring.has_rdma(node)
 
 
 def _has_no_peer_access(node: Node) -> bool:

@@ -47,6 +47,7 @@ _NOT_NCCLS_OWN = re.compile(  # images, builds, nccl-tests and vendors' plugins
     "every NCCL_* variable is one that this libnccl reads",
     worst=State.WARN,
     needs=("job.variables",),
+    of_one_setting=True,
 )
 def names_are_read(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -60,7 +61,8 @@ def names_are_read(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     The names stand in the read-only data of the very libnccl that torch would load. Where that could not be read,
-    a list of the names of NCCL 2.3 to 2.30 is used, with the versions that read them.
+    a list of the names of NCCL 2.3 to 2.30 is used, with the versions that read them. A name that an older NCCL
+    read is a note, for the lists of clouds still hold such; so is one like no other where a plugin may read it.
 
     ## Fix
     - **you** Correct the name, or remove it. A plugin's own variable can stay: `--ignore NCC003`.
@@ -112,7 +114,8 @@ def _not_in_version(node: Node, entry: Known) -> tuple[str, str] | None:
 def _nobody_reads(node: Node, name: str, setting: Setting, problem: str, instead: str) -> Finding:
     version = nccl_version(node)
     checked = "the names in this node's libnccl" if _read_from_library(node) else "our list of NCCL 2.3 to 2.30"
-    return warn(
+    level = note if _does_no_harm(node, name, instead) else warn
+    return level(
         Where(node=node.name),
         f"{name} has no effect: {problem}" + (f"; {instead}" if instead else ""),
         why="NCCL says nothing about names that it does not know: the setting only looks as if it worked.",
@@ -123,6 +126,14 @@ def _nobody_reads(node: Node, name: str, setting: Setting, problem: str, instead
         ],
         fix=[_remove(name, setting)],
     )
+
+
+def _does_no_harm(node: Node, name: str, instead: str) -> bool:
+    """A name of an older NCCL that vendors' lists still hold; or one like no other, that a plugin may read."""
+    entry = reference().get(name)
+    if entry is not None:
+        return bool(entry.until)
+    return not instead and bool(value_or(at(node, "nccl.plugins"), []))
 
 
 def _read_from_library(node: Node) -> bool:
@@ -137,10 +148,7 @@ def _remove(name: str, setting: Setting) -> Remedy:
 
 
 @rule(
-    "NCC004",
-    "every NCCL_* value parses in NCCL",
-    worst=State.FAIL,
-    needs=("job.variables",),
+    "NCC004", "every NCCL_* value parses in NCCL", worst=State.FAIL, needs=("job.variables",), of_one_setting=True
 )
 def values_parse(cluster: Cluster) -> Iterator[Finding]:
     """

@@ -159,6 +159,7 @@ def _unseen(link: lan.Link, thing: str, fact: Unread) -> Finding:
     at_least=2,
     ground=("NET003", "NET010"),
     between_machines=True,
+    gates_job="by any failure",
 )
 def name_and_network(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -323,6 +324,7 @@ def _gloo_goes_by_name(cluster: Cluster, node: Node) -> bool:
     needs=("network.interfaces", "host.hostname", "host.boot_id"),
     at_least=2,
     between_machines=True,
+    gates_job="by any failure",
 )
 def unique(cluster: Cluster) -> Iterator[Finding]:
     """

@@ -69,7 +69,7 @@ def faster_network(cluster: Cluster) -> Iterator[Finding]:
     Of gloo's choice by /sys/class/net/NAME/speed, where both interfaces are cards: at least twice as fast. After
     a job by what was measured, too: the best exchange of two nodes over the interface that carried it, below
     2 Gb/s (NET008.enough_gbit), against the bursts between all nodes over the other one, at least four times as
-    fast. NCCL is judged where its log said that it uses sockets between nodes.
+    fast. NCCL is judged where its log said that it uses sockets between nodes; RCCL of AMD is not.
 
     ## Fix
     - **you** name the fast interface: `export GLOO_SOCKET_IFNAME=eth0`, `export NCCL_SOCKET_IFNAME==eth0`.
@@ -155,7 +155,7 @@ def _measured(cluster: Cluster) -> _Faster | None:
 
 def _reported(cluster: Cluster) -> _Faster | None:
     """By the speeds of cards; of gloo alone, for where NCCL puts its data is known after a job only."""
-    if not lan.uses_gloo(cluster):
+    if not lan.uses_gloo(cluster) or any(_of_amd(node) for node in cluster.nodes):
         return None
     links = [lan.link(node, lan.choice_of_gloo(node)) for node in cluster.nodes]
     taken = [one for one in links if one is not None and one.interface.kind == "physical"]
@@ -179,6 +179,11 @@ def _reported(cluster: Cluster) -> _Faster | None:
                 evidence[:4],
             )
     return None
+
+
+def _of_amd(node: Node) -> bool:
+    """Whether torch is built for AMD's GPUs: RCCL carries their data, over HCAs that no rule here judges."""
+    return "rocm" in value_or(at(node, "stack.torch"), "")
 
 
 def _name(interface: Interface | None) -> str:

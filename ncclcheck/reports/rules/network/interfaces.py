@@ -22,7 +22,7 @@ from ncclcheck.reports.judgement.findings import (
 )
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.output.settings_forms import quoted
-from ncclcheck.reports.subjects.nccl import lan, variables, wiring
+from ncclcheck.reports.subjects.nccl import carrying, lan, variables, wiring
 from ncclcheck.reports.subjects.nccl.choice import Choice
 from ncclcheck.reports.text.fold import fold_names
 
@@ -35,6 +35,7 @@ _NEEDS = ("network.interfaces",)
     worst=State.FAIL,
     needs=_NEEDS,
     ground=("NCC007",),
+    gates_job="by any failure",
 )
 def chosen_interface(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -217,7 +218,7 @@ def _worse(cluster: Cluster, node: Node, who: str, choice: Choice, better: list[
             evidence=[seen("chosen because", choice.reason)],
             fix=_name_it(better),
         )
-    elif bad:
+    elif bad and not (who == "NCCL" and _rdma_carries(node)):
         level = warn if _several(cluster) else note
         yield level(
             Where(node=node.name),
@@ -318,7 +319,12 @@ def _is_usual(node: Node, names: list[str]) -> bool:
     """Whether data does not go over these sockets: RDMA carries it, or they are rails of a fabric."""
     cards = [one for one in lan.interfaces(node) if one.name in names]
     rails = all(one.kind == "ipoib" or value_or(one.driver, "").startswith(_RAILS) for one in cards)
-    return rails or bool(wiring.choice(node).used or wiring.efa(node))
+    return rails or _rdma_carries(node)
+
+
+def _rdma_carries(node: Node) -> bool:
+    """Whether sockets only meet, over the first interface, and data goes over RDMA or EFA."""
+    return bool(carrying.choice(node).used or wiring.efa(node))
 
 
 _Named = tuple[str, lan.IPNetwork]
@@ -352,7 +358,13 @@ def _share(one: lan.IPNetwork, other: lan.IPNetwork) -> bool:
     return one.version == other.version and not single and one.overlaps(other)
 
 
-@rule("NET012", "the loopback interface is up and has 127.0.0.1", worst=State.FAIL, needs=_NEEDS)
+@rule(
+    "NET012",
+    "the loopback interface is up and has 127.0.0.1",
+    worst=State.FAIL,
+    needs=_NEEDS,
+    gates_job="by any failure",
+)
 def loopback(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -43,6 +43,7 @@ def _several(cluster: Cluster) -> None:
     worst=State.FAIL,
     over="",
     between_machines=True,
+    gates_job="by any failure",
 )
 def master_is_node_0(cluster: Cluster) -> Iterator[Finding]:
     """

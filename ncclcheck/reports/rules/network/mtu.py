@@ -34,6 +34,7 @@ _MOST_PAIRS = 8  # pairs that are named; chosen
     at_least=2,
     ground=("NET006", "NET010"),
     between_machines=True,
+    gates_job="by any failure",
 )
 def path_mtu(cluster: Cluster) -> Iterator[Finding]:
     """

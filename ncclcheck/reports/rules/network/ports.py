@@ -64,6 +64,7 @@ _OWN_FILTER = "of the two only {} has a packet filter of its own that can stop i
     at_least=2,
     ground=("NCC007", "NET001", "NET002", "NET003", "NET010"),
     between_machines=True,
+    gates_job="by any failure",
 )
 def ports(cluster: Cluster) -> Iterator[Finding]:
     """

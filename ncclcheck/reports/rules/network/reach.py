@@ -39,6 +39,7 @@ _WAIT = "The ranks of these nodes cannot connect to each other; NCCL and torchru
     needs=_NEEDS,
     at_least=2,
     between_machines=True,
+    gates_job="by any failure",
 )
 def shared_network(cluster: Cluster) -> Iterator[Finding]:
     """

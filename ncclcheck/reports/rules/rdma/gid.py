@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ncclcheck.probes.facts import Cluster, Gid, Node, Unread, value_or
+from ncclcheck.probes.facts import Cluster, Gid, Node, Unread, replace, value_or
 from ncclcheck.reports.judgement.findings import (
     Finding,
     State,
@@ -23,6 +23,7 @@ from ncclcheck.reports.subjects.nccl import carrying, wiring
 from ncclcheck.reports.subjects.nccl.hca import (
     AUTOMATIC_GID_SINCE,
     GidChoice,
+    HcaChoice,
     UsedPort,
     address_of,
     automatic_gid,
@@ -32,6 +33,7 @@ from ncclcheck.reports.subjects.nccl.hca import (
 )
 from ncclcheck.reports.subjects.nccl.variables import effective, nccl_version, values
 from ncclcheck.reports.subjects.nodes.agreement import disagreements
+from ncclcheck.reports.text.fold import fold_names
 
 
 def _said(gid: Gid) -> str:
@@ -54,7 +56,10 @@ def gid(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     gids and gid_attrs in sysfs, with NCCL's own rule. Up to 2.20: index 0, or NCCL_IB_GID_INDEX. Since 2.21: the
     last entry that fits best by NCCL_IB_ADDR_FAMILY (IPv4), NCCL_IB_ROCE_VERSION_NUM (2) and NCCL_IB_ADDR_RANGE.
-    An entry that NCCL_IB_GID_INDEX names is judged by RDM014.
+    An entry that NCCL_IB_GID_INDEX names is judged by RDM014. A port without any
+    routed address is a warning on one machine alone, and a note where no other port has one: its GPUs do not need
+    the network. The HCA of Azure's accelerated networking has none by design: its address is that of the
+    interface of Hyper-V, and where it is the only one NCCL has to be kept from it.
 
     ## Fix
     - **you** with NCCL up to 2.20 `export NCCL_IB_GID_INDEX=3`, or the index that the finding names; later
@@ -64,16 +69,47 @@ def gid(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#426, NVIDIA/nccl#769, NVIDIA/nccl#1573; NCCL user guide, NCCL_IB_GID_INDEX.
     """
+    served = [_of_hypervisor(node) for node, taken in carrying.choosing(cluster) if _serves_hyper_v(node, taken)]
+    if served and len(cluster.nodes) > 1:
+        yield from served
+        if len(served) == len(cluster.nodes):
+            return
     well: dict[str, list[str]] = {}
     for node, one in carrying.roce_ports(cluster):
         taken = wiring.gid(node, one)
         if taken is None:
             yield _unread_table(node, one)
         elif not taken.asked and (finding := _wrong_gid(node, one, taken)):
-            yield finding
+            alone = len(cluster.nodes) == 1 and _better(one) is None
+            yield _of_one_machine(node, finding) if alone else finding
         elif taken.gid and not taken.asked:
             well.setdefault(node.name, []).append(f"{one.name} {address_of(taken.gid)}")
     yield from (fine(Where(node=name), f"RoCE v2 GIDs: {', '.join(told)}") for name, told in well.items())
+
+
+def _serves_hyper_v(node: Node, taken: HcaChoice) -> bool:
+    """Whether NCCL would list ports, and all of them serve an interface of Hyper-V."""
+    return not taken.used and bool(wiring.choice(node).used) and bool(wiring.of_hypervisor(node))
+
+
+def _of_hypervisor(node: Node) -> Finding:
+    names = fold_names(wiring.choice(node).names)
+    return warn(
+        Where(node=node.name, device=names),
+        f"NCCL would use {names}, which only serves Azure's accelerated networking",
+        why="It is ACTIVE, but its address is that of Hyper-V's interface: peers have no way to reach it.",
+        owner="job",
+        evidence=[seen("gids", f"{names}: none that is routed"), seen("driver", "hv_netvsc")],
+        fix=[you("Let NCCL take TCP, which is all that this machine has.", "export NCCL_IB_DISABLE=1")],
+    )
+
+
+def _of_one_machine(node: Node, finding: Finding) -> Finding:
+    """The same of a machine alone, whose GPUs do not need the network."""
+    others = wiring.has_rdma(node)
+    why = f"It would matter with a second machine: {finding.why[0].lower()}{finding.why[1:]}"
+    state = min((finding.state, State.WARN if others else State.NOTE), key=lambda one: -one.rank)
+    return replace(finding, state=state, why=why)
 
 
 def _unread_table(node: Node, one: UsedPort) -> Finding:

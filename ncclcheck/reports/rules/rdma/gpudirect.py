@@ -37,7 +37,8 @@ def gpudirect(cluster: Cluster) -> Iterator[Finding]:
     /sys/module/nvidia_peermem, and /sys/kernel/mm/memory_peers/nv_mem of older drivers. NCCL up to 2.22 looks
     only for the latter and does not see nvidia_peermem alone; later ones do. dma-buf needs NCCL 2.13, Linux 5.12
     and the open kernel module (/proc/driver/nvidia/version says so), and NCCL_DMABUF_ENABLE not 0. Whether it is
-    used in the end is in NCCL's log (`via NET/IB/0/GDRDMA`). GeForce cards cannot do it: that is a note.
+    used in the end is in NCCL's log (`via NET/IB/0/GDRDMA`). GeForce cards cannot do it,
+    nor can Omni-Path but by PSM2: that is a note.
 
     ## Fix
     - **admin** `modprobe nvidia-peermem` and a line in /etc/modules-load.d; or the open kernel module.
@@ -46,7 +47,7 @@ def gpudirect(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#1676, NVIDIA/nccl#1343, NVIDIA/nccl#897; NCCL user guide, Troubleshooting, GPU Direct RDMA.
     """
-    for node, _ in carrying.using(cluster):
+    for node, taken in carrying.using(cluster):
         modules, where = known(at(node, "rdma.peer_modules")), Where(node=node.name)
         version = nccl_version(node)
         old = [name for name in modules if name.rpartition("/")[2] in _OLD_PATHS]
@@ -60,6 +61,9 @@ def gpudirect(cluster: Cluster) -> Iterator[Finding]:
             yield fine(where, "by " + ("dma-buf" if not dmabuf else modules[0]), *evidence)
         elif _has_only_geforce(node):
             yield note(where, "GeForce cards have no GPUDirect RDMA", why=_COPIED, owner="site", evidence=evidence)
+        elif all(one.hca.driver == "hfi1" for one in taken.used):
+            what = "Omni-Path has no GPUDirect RDMA by verbs, which is what NCCL uses"
+            yield note(where, what, why=_COPIED, owner="site", evidence=evidence)
         elif modules and "nvidia_peermem" in modules and version:
             what = f"nvidia_peermem is loaded, but NCCL {'.'.join(map(str, version))} does not look for it"
             fix = [you("Use NCCL 2.23 or later.", "python -m pip install --upgrade nvidia-nccl-cu12")]

@@ -58,15 +58,21 @@ def ports_up(cluster: Cluster) -> Iterator[Finding]:
     up = {(node.name, one.hca.name, one.port.name) for node, taken in found for one in taken.used}
     if not any(wiring.wanted(taken) for _, taken in found):
         raise NothingToJudge("no port of an HCA that NCCL could use")
+    idle: dict[str, list[tuple[str, UsedPort]]] = {}
     for node, taken in found:
         yield from (_unseen(node.name, one) for one in taken.unseen)
         down = [one for one in taken.inactive if one.is_roce or one.port.state not in _HALF_UP]
         exact = _named_exactly(values(node).get("NCCL_IB_HCA", ""))
         for one in down:
             others = {n for n, hca, port in up if (hca, port) == (one.hca.name, one.port.name)}
-            yield _down(node.name, one, others, _alike_up(one, taken), one.hca.name in exact)
+            alike, named = _alike_up(one, taken), one.hca.name in exact
+            if others or alike or named:
+                yield _down(node.name, one, others, named)
+            else:
+                idle.setdefault(one.name, []).append((node.name, one))
         if not down and taken.used:
             yield fine(Where(node=node.name), f"{len(taken.used)} ports are ACTIVE: {fold_names(taken.names)}")
+    yield from (_idle(name, places) for name, places in idle.items())
 
 
 def _named_exactly(value: str) -> set[str]:
@@ -96,7 +102,22 @@ def _unseen(node: str, one: UsedPort) -> Finding:
     )
 
 
-def _down(node: str, one: UsedPort, others: set[str], alike: bool, named: bool) -> Finding:
+def _idle(name: str, places: list[tuple[str, UsedPort]]) -> Finding:
+    """A port that is up on no node: one note for all of them."""
+    nodes = fold_names(node for node, _ in places)
+    states = sorted(
+        {f"{one.port.state}, physically {value_or(one.port.physical, 'unknown')}" for _, one in places}
+    )
+    return note(
+        Where(node=places[0][0] if len(places) == 1 else None, device=name),
+        f"its port is {'; '.join(states)}" + (f" on {nodes}" if len(places) > 1 else ""),
+        why="Nothing says that it should be up.",
+        owner="node",
+        evidence=[seen(f"/sys/class/infiniband/{places[0][1].hca.name}/ports", f"{states[0]} on {nodes}")],
+    )
+
+
+def _down(node: str, one: UsedPort, others: set[str], named: bool) -> Finding:
     physical = value_or(one.port.physical, "unknown")
     where, what = Where(node=node, device=one.name), f"its port is {one.port.state}, physically {physical}"
     evidence = [
@@ -106,8 +127,6 @@ def _down(node: str, one: UsedPort, others: set[str], alike: bool, named: bool) 
         evidence.append(seen("NCCL_IB_HCA", f"names {one.hca.name}"))
     if others:
         evidence.append(seen("the same port", f"ACTIVE on {fold_names(sorted(others))}"))
-    if not (named or others or alike):
-        return note(where, what, why="Nothing says that it should be up.", owner="node", evidence=evidence)
     level = fail if named or others else warn
     return level(where, what, why=_FEWER, owner="node", evidence=evidence, fix=_mend_port(node, one))
 

@@ -15,7 +15,7 @@ from ncclcheck.reports.subjects.failures import lost, silent
 _MOST_TOLD = 16  # nodes that are named; chosen
 
 
-@rule("RUN001", "every node responded", worst=State.UNKNOWN, over="")
+@rule("RUN001", "every node responded", worst=State.UNKNOWN, over="", unfinished=True)
 def every_node_answered(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -50,7 +50,7 @@ def every_node_answered(cluster: Cluster) -> Iterator[Finding]:
     yield from silent.findings(cluster)
 
 
-@rule("RUN004", "every probe and rule ran", worst=State.UNKNOWN, over="", last=True)
+@rule("RUN004", "every probe and rule ran", worst=State.UNKNOWN, over="", last=True, unfinished=True)
 def every_probe_and_rule_ran(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -35,6 +35,7 @@ _LAST_STEP = "destroy_process_group"  # of the worker: nothing is measured after
     over="",
     ground=("VER017", "VER018"),
     commands=("bench", "smoke"),
+    unfinished=True,
 )
 def every_rank_joined(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -159,6 +160,7 @@ def _out_of_time(cluster: Cluster, what: str, late: list[RankState], more: str) 
     over="run.ranks",
     ground=("VER017", "VER018"),
     commands=("bench", "smoke"),
+    unfinished=True,
 )
 def every_rank_reached_every_collective(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -270,18 +272,18 @@ def _ended(cluster: Cluster, end: JobEnd) -> Finding:
     spent = exhausted.of_end(cluster, end)
     known = lost.meaning(end)
     if spent:
-        what, fix = f"{spent.words}; {lost.ending(end)}", [*spent.fix]
+        what, fix = f"{spent.words}; {lost.ending(cluster, end)}", [*spent.fix]
     elif known:
-        what, fix = f"{lost.ending(end)}: {known.means}", known.fix
+        what, fix = f"{lost.ending(cluster, end)}: {known.means}", known.fix
     else:
-        what, fix = lost.ending(end), _fix(end)
+        what, fix = lost.ending(cluster, end), _fix(end)
     return fail(
         Where(node=end.node),
         what,
         why="Without this node's ranks the process group never forms, and the other nodes only wait.",
         owner=spent.owner if spent else "node",
         evidence=[
-            seen("torchrun", end.detail or f"exit status {end.exit}"),
+            seen(cluster.job.start, end.detail or f"exit status {end.exit}"),
             *(spent.evidence if spent else ()),
         ],
         fix=fix,

@@ -21,7 +21,7 @@ from ncclcheck.reports.subjects.script.scripts import (
     written,
 )
 
-_WORK = re.compile(r"download|load_dataset|tokeni[sz]e|preprocess|prepare_data|urlretrieve", re.IGNORECASE)
+_WORK = re.compile(r"download|load_dataset$|tokeni[sz]e|preprocess|prepare_data|urlretrieve", re.IGNORECASE)
 _DEFAULT_MIN = 10  # minutes that torch gives a collective of NCCL, since 2.2
 
 
@@ -29,13 +29,13 @@ _DEFAULT_MIN = 10  # minutes that torch gives a collective of NCCL, since 2.2
 def data_parallel(script: Script) -> Iterator[Finding]:
     """
     ## What
-    `torch.nn.DataParallel`, in a script that never uses DistributedDataParallel.
+    `torch.nn.DataParallel`, in a file that never uses DistributedDataParallel.
 
     ## Why it matters
     One process drives all GPUs of one node: it copies the model in every step and is held up by Python's lock.
 
     ## How we know
-    The call; no file wraps a model in DistributedDataParallel.
+    The call; nothing in its file calls DistributedDataParallel.
 
     ## Fix
     - **you** use DistributedDataParallel under torchrun, on one node too.
@@ -43,10 +43,11 @@ def data_parallel(script: Script) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torch.nn.DataParallel: "It is recommended to use DistributedDataParallel".
     """
-    if own_ways(script) or says(script, "DistributedDataParallel", "DDP"):
+    if own_ways(script):
         return
+    elsewhere = {call.file for call in script.calls if call.name.endswith(("DistributedDataParallel", "DDP"))}
     for call in script.calls:
-        if call.name in ("torch.nn.DataParallel", "torch.nn.parallel.DataParallel"):
+        if call.name in ("torch.nn.DataParallel", "torch.nn.parallel.DataParallel") and call.file not in elsewhere:
             yield note(here(call), "DataParallel is slower than DistributedDataParallel, on one node too",
                        evidence=[written(script, call)])  # fmt: skip
 
@@ -99,7 +100,7 @@ def destroyed(script: Script) -> Iterator[Finding]:
     torch warns of it since 2.4; NCCL's threads are ended by force, which may hang or leave errors in the log.
 
     ## How we know
-    No file has the word.
+    No file has the word. Groups over gloo or MPI alone are not judged: torch warns of NCCL's only.
 
     ## Fix
     - **you** `torch.distributed.destroy_process_group()` as the last line.
@@ -110,6 +111,9 @@ def destroyed(script: Script) -> Iterator[Finding]:
     calls = of_many_ranks(script)
     if not says(script, "destroy_process_group"):
         init = next(call for call in calls if call.name == INIT)
+        others = re.search(r"gloo|mpi|ucc", " ".join(init.arguments.values()))
+        if others or (says(script, "gloo") and not says(script, "nccl")):
+            return
         yield note(here(init), "the process group is never destroyed", evidence=[written(script, init)])
 
 
@@ -123,7 +127,7 @@ def waits(script: Script) -> Iterator[Finding]:
     The CPU waits for the GPU to end the step before it can give it more to do.
 
     ## How we know
-    The innermost loop calls `backward`, and the call stands there under no condition.
+    The innermost loop calls `backward`, and the call stands there under no condition, or under that of backward.
 
     ## Fix
     - **you** sum losses on the GPU, and read the sum every hundred steps.
@@ -131,19 +135,24 @@ def waits(script: Script) -> Iterator[Finding]:
     ## Source
     PyTorch tutorial "Performance Tuning Guide", "Avoid unnecessary CPU-GPU synchronization".
     """
-    steps = {(call.file, call.loops[-1].line) for call in script.calls if call.name == ".backward" and call.loops}
+    if not says(script, "cuda", "nccl", "to"):
+        return
+    steps = {
+        (call.file, call.loops[-1].line, len(call.guards) and call.guards[-1].line)
+        for call in script.calls
+        if call.name == ".backward" and call.loops
+    }
     told: set[tuple[str, int]] = set()
     for call in script.calls:
-        step = (call.file, call.loops[-1].line) if call.loops else None
-        inside = step in steps and not [one for one in call.guards if step and one.line > step[1]]
-        if (
-            call.name == ".item"
-            and re.search("loss", call.on, re.IGNORECASE)
-            and inside
-            and step
-            and step not in told
-        ):
-            told.add(step)
+        if call.name != ".item" or not call.loops or not re.search("loss", call.on, re.IGNORECASE):
+            continue
+        loop = call.loops[-1].line
+        inner = [guard.line for guard in call.guards if guard.line > loop]
+        inside = (
+            {(call.file, loop, inner[-1])} if inner else {one for one in steps if one[:2] == (call.file, loop)}
+        )
+        if steps & inside and (call.file, loop) not in told:
+            told.add((call.file, loop))
             yield note(here(call), "the loss is read from the GPU in every step", evidence=[written(script, call)])
 
 
@@ -193,7 +202,7 @@ def alone(script: Script) -> Iterator[Finding]:
 
     ## How we know
     The name of a call under a condition on the rank, a barrier after it in the same function, and no `timeout` in
-    `init_process_group`. How long the work takes is not seen in the script.
+    `init_process_group`, or one of 10 minutes or less. How long the work takes is not seen in the script.
 
     ## Fix
     - **you** prepare the data before the job, or give `timeout=timedelta(hours=2)` to `init_process_group`.
@@ -202,16 +211,27 @@ def alone(script: Script) -> Iterator[Finding]:
     PyTorch documentation, torch.distributed.init_process_group, timeout.
     """
     calls = of_many_ranks(script)
-    if any("timeout" in call.arguments for call in calls if call.name == INIT):
+    given = [call.arguments.get("timeout", "") for call in calls if call.name == INIT]
+    minutes = _minutes(
+        next((text for text in given if text and text != "None"), f"timedelta(minutes={_DEFAULT_MIN})")
+    )
+    if minutes is None or minutes > _DEFAULT_MIN:
         return
     barriers = [call for call in calls if call.name == "torch.distributed.barrier"]
     for call in calls:
         if by_rank(call) and _WORK.search(call.name.rpartition(".")[2]) and _waited_for(call, barriers):
             yield note(
                 here(call),
-                f"the other ranks wait for this in a barrier, for {_DEFAULT_MIN} minutes at most",
+                f"the other ranks wait for this in a barrier, for {minutes:g} minutes at most",
                 evidence=[written(script, call)],
             )
+
+
+def _minutes(timeout: str) -> float | None:
+    """What a `timedelta(...)` of plain numbers gives; None where it is not plain."""
+    units = {"seconds": 1 / 60, "minutes": 1, "hours": 60, "days": 1440}
+    parts = re.findall(r"(seconds|minutes|hours|days)=([\d.]+)(?=[,)])", timeout)
+    return sum(units[unit] * float(number) for unit, number in parts) if parts else None
 
 
 def _waited_for(call: Call, barriers: list[Call]) -> bool:

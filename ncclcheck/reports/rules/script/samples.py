@@ -13,6 +13,7 @@ from ncclcheck.reports.subjects.script.scripts import (
     SAMPLER,
     edited,
     here,
+    imports,
     indent,
     line_of,
     of_many_ranks,
@@ -21,7 +22,7 @@ from ncclcheck.reports.subjects.script.scripts import (
     written,
 )
 
-_SHARED_OUT = ("DistributedSampler", "split_dataset_by_node", "split_by_node", "num_replicas", "sampler",
+_SHARED_OUT = ("split_dataset_by_node", "split_by_node", "num_replicas", "sampler",
                "batch_sampler", "shard", "IterableDataset", "RandomSampler")  # fmt: skip
 _HELD_OUT = re.compile(r"val|test|eval|dev", re.IGNORECASE)
 
@@ -51,10 +52,13 @@ def shared_out(script: Script) -> Iterator[Finding]:
     calls = of_many_ranks(script)
     if not any(call.name in DDP for call in calls) or says(script, *_SHARED_OUT):
         return
+    if any(call.name.endswith("Sampler") for call in calls):
+        return
     for call in calls:
         held_out = _HELD_OUT.search(" ".join([call.target, call.arguments.get("0", "")]))
         single = any(guard.kind == "group" for guard in call.guards)
-        if call.name in LOADER and call.arguments.get("shuffle") == "True" and not held_out and not single:
+        shuffles = call.arguments.get("shuffle", call.arguments.get("2")) == "True"
+        if call.name in LOADER and shuffles and not held_out and not single:
             yield warn(
                 here(call),
                 "the samples are not shared out among the ranks",
@@ -71,7 +75,7 @@ def _sampled(script: Script, call: Call) -> Remedy:
     if line.count("shuffle=True") != 1 or not re.fullmatch(r"[\w.]+", data):
         return edited(script, text, call.file, None)
     new = line.replace("shuffle=True", f"sampler=torch.utils.data.distributed.DistributedSampler({data})")
-    return edited(script, text, call.file, {call.line: new} if says(script, "torch") else None)
+    return edited(script, text, call.file, {call.line: new} if imports(script, call.file, "torch") else None)
 
 
 @script_rule("SCR008", "a loader with a sampler does not shuffle by itself", worst=State.FAIL)
@@ -84,7 +88,8 @@ def shuffled_once(script: Script) -> Iterator[Finding]:
     DataLoader raises "sampler option is mutually exclusive with shuffle": the job ends as it starts.
 
     ## How we know
-    Both stand in one call, and the sampler is built by DistributedSampler under no condition.
+    Both stand in one call, and the sampler is built by DistributedSampler under no condition but
+    that there are several ranks.
 
     ## Fix
     - **you** leave out `shuffle=True`; DistributedSampler shuffles.
@@ -92,7 +97,11 @@ def shuffled_once(script: Script) -> Iterator[Finding]:
     ## Source
     PyTorch source, torch/utils/data/dataloader.py; documentation of DistributedSampler.
     """
-    built = {(call.function, call.target) for call in script.calls if call.name in SAMPLER and not call.guards}
+    built = {
+        (call.function, call.target)
+        for call in script.calls
+        if call.name in SAMPLER and all(guard.kind in ("group", "main") for guard in call.guards)
+    }
     for call in script.calls:
         sampler = call.arguments.get("sampler", "")
         is_one = (call.function, sampler) in built or "DistributedSampler(" in sampler

@@ -10,9 +10,12 @@ from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, n
 from ncclcheck.reports.subjects.script.scripts import (
     DIST,
     INIT,
+    SPAWNS,
     collective,
     edited,
+    given_to,
     here,
+    imports,
     in_function,
     indent,
     line_of,
@@ -20,14 +23,18 @@ from ncclcheck.reports.subjects.script.scripts import (
     on_all_ranks,
     says,
     script_rule,
+    spawns,
     sure,
+    that_starts,
     written,
 )
 
 _OWN_DEVICE = (
     "set_device", "CUDA_VISIBLE_DEVICES", "device_ids", "device_id", "local_rank", "gpu", "LOCAL_RANK",
 )  # fmt: skip
-_SPAWNS = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes")
+_RANK_ITSELF = re.compile(
+    r"(?:torch\.)?(?:dist|distributed)\.get_rank\(\)|int\(os\.(?:environ\[|getenv\(|environ\.get\()'RANK'.*"
+)
 _LOOPBACK = re.compile(r"^['\"](?:tcp://)?(localhost|127\.\d+\.\d+\.\d+|\[?::1\]?)(?::\d+)?['\"]$")
 
 
@@ -64,11 +71,13 @@ def own_gpu(script: Script) -> Iterator[Finding]:
             if bare and call.function in everywhere and sure(call):
                 yield _all_on_one(script, call, init)
                 return
-    if any(call.name in _SPAWNS for call in calls):
+    if any(call.name in SPAWNS for call in calls):
         return
     ranks = {(call.function, call.target) for call in calls if call.target.isidentifier() and _is_rank(call)}
     for call in calls:
-        if call.name == "torch.cuda.set_device" and (call.function, call.arguments.get("0", "")) in ranks:
+        given = call.arguments.get("0", call.arguments.get("device", ""))
+        named = (call.function, given) in ranks or _RANK_ITSELF.fullmatch(given)
+        if call.name == "torch.cuda.set_device" and named:
             yield warn(
                 here(call),
                 "the rank in the whole job is taken for the number of a GPU",
@@ -89,7 +98,7 @@ def _by_local_rank(script: Script, call: Call) -> Remedy:
     old = f"set_device({call.arguments.get('0', '')})"
     new = (
         line.replace(old, 'set_device(int(os.environ["LOCAL_RANK"]))')
-        if old in line and says(script, "os")
+        if old in line and imports(script, call.file, "os")
         else ""
     )
     return edited(script, "Take $LOCAL_RANK.", call.file, {call.line: new} if new else None)
@@ -98,7 +107,7 @@ def _by_local_rank(script: Script, call: Call) -> Remedy:
 def _all_on_one(script: Script, call: Call, init: Call) -> Finding:
     line = line_of(script, init.file, init.first)
     set_device = f'{indent(line)}torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'
-    simple = line and says(script, "os") and not any(one.name in _SPAWNS for one in script.calls)
+    simple = line and imports(script, call.file, "os") and not any(one.name in SPAWNS for one in script.calls)
     return fail(
         here(call),
         "all ranks of a node use GPU 0",
@@ -116,7 +125,7 @@ def _all_on_one(script: Script, call: Call, init: Call) -> Finding:
     )
 
 
-@script_rule("SCR011", "all nodes meet at an address that all can reach", worst=State.WARN)
+@script_rule("SCR011", "all nodes meet at an address that all can reach", worst=State.FAIL)
 def meeting(script: Script) -> Iterator[Finding]:
     """
     ## What
@@ -128,8 +137,9 @@ def meeting(script: Script) -> Iterator[Finding]:
     when two jobs share a node.
 
     ## How we know
-    The value in `init_process_group` or in the assignment, which replaces what the launcher has set. Where the
-    script spawns its own processes it means one node, and the address is a note; so is a fixed port.
+    The value in `init_process_group` (or the option that it comes from) or in the assignment, which replaces what
+    the launcher has set. It fails where the job is known to have several nodes: `--nodes`, or a Slurm allocation.
+    Where that is not known it is a note; so is a fixed port.
 
     ## Fix
     - **you** leave MASTER_ADDR and MASTER_PORT to the launcher: `init_process_group("nccl")` reads them.
@@ -137,28 +147,29 @@ def meeting(script: Script) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torch.distributed, "Initialization"; torchrun, "Environment Variables".
     """
-    calls = of_many_ranks(script)
-    spawns = any(call.name in _SPAWNS or call.name.endswith(".Process") for call in calls)
-    for call in calls:
+    for call in that_starts(script):
         value, name = "", call.arguments.get("0", "").strip("'\"")
         if call.name == INIT:
-            value, name = call.arguments.get("init_method", call.arguments.get("1", "")), "init_method"
+            value, name = given_to(script, call, "init_method", "1"), "init_method"
         elif call.name == "os.environ.set":
             value = call.arguments.get("1", "")
         if name not in ("init_method", "MASTER_ADDR", "MASTER_PORT"):
             continue
-        if _LOOPBACK.match(value) and not spawns and not any(guard.kind == "other" for guard in call.guards):
-            yield warn(
+        if any(guard.kind == "other" for guard in call.guards):
+            continue  # what is set where nothing else is given
+        several = (script.nodes or 1) > 1
+        if _LOOPBACK.match(value) and several:
+            yield fail(
                 here(call),
-                f"the processes meet at {value[1:-1]}, which is each node itself",
-                why="On several nodes each waits for the others at its own address until the timeout.",
+                f"the processes meet at {value[1:-1]}, which is each of the {script.nodes} nodes itself",
+                why="Each node waits for the others at its own address until the timeout.",
                 owner="job",
                 evidence=[written(script, call)],
                 fix=[_to_the_launcher(script, call)],
             )
-        elif _LOOPBACK.match(value):
+        elif _LOOPBACK.match(value) and script.nodes != 1:
             yield note(here(call), f"the processes meet at {value[1:-1]}: this works on one node only",
-                       evidence=[written(script, call)])  # fmt: skip
+                       evidence=[written(script, call)], fix=[_to_the_launcher(script, call)])  # fmt: skip
         elif name == "MASTER_PORT" and re.fullmatch(r"['\"]\d+['\"]", value):
             yield note(here(call), f"port {value[1:-1]} is fixed: a second job on the node finds it taken",
                        evidence=[written(script, call)])  # fmt: skip
@@ -191,7 +202,8 @@ def local_rank(script: Script) -> Iterator[Finding]:
     deprecated `python -m torch.distributed.launch` gives it, since torch 2.0 as `--local-rank`.
 
     ## How we know
-    The call of `add_argument`; no file has the word LOCAL_RANK. DeepSpeed gives the option itself, and is not
+    The call of `add_argument`; something reads `local_rank`, and no file has the word LOCAL_RANK.
+    DeepSpeed gives the option itself, and is not
     judged.
 
     ## Fix
@@ -200,10 +212,14 @@ def local_rank(script: Script) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torchrun, "Transitioning from torch.distributed.launch to torchrun".
     """
-    calls = of_many_ranks(script)
-    if says(script, "LOCAL_RANK"):
+    calls, everywhere = of_many_ranks(script), on_all_ranks(script)
+    if says(script, "LOCAL_RANK") or spawns(script) or not says(script, "local_rank"):
         return
+    if any(call.name == "torch.cuda.set_device" and "%" in " ".join(call.arguments.values()) for call in calls):
+        return  # by the rank of the job
     for call in calls:
+        if call.file != script.files[0].name and call.function not in everywhere:
+            continue
         names = [text.strip("'\"") for at, text in call.arguments.items() if at.isdecimal()]
         if call.name.endswith(".add_argument") and {"--local_rank", "--local-rank"} & {*names}:
             yield warn(
@@ -220,7 +236,7 @@ def _from_the_variable(script: Script, call: Call) -> Remedy:
     default = call.arguments.get("default", "")
     for at in range(call.first, call.last + 1):
         line = line_of(script, call.file, at)
-        if default and line.count(f"default={default}") == 1 and says(script, "os"):
+        if default and line.count(f"default={default}") == 1 and imports(script, call.file, "os"):
             new = line.replace(f"default={default}", f'default=int(os.environ.get("LOCAL_RANK", {default}))')
             return edited(script, "Let its default be the variable.", call.file, {at: new})
     return you('Let its default be int(os.environ.get("LOCAL_RANK", 0)).')
@@ -231,7 +247,8 @@ def in_time(script: Script) -> Iterator[Finding]:
     """
     ## What
     `os.environ[...] = ...` after the call that reads the variable: MASTER_*, TORCH_NCCL_* and WORLD_SIZE after
-    `init_process_group`, NCCL_* after the first collective or DistributedDataParallel.
+    `init_process_group`, NCCL_* after the first collective or DistributedDataParallel, CUDA_VISIBLE_DEVICES after
+    the first use of CUDA, OMP_NUM_THREADS after torch was imported.
 
     ## Why it matters
     It changes nothing, in silence.
@@ -247,14 +264,19 @@ def in_time(script: Script) -> Iterator[Finding]:
     PyTorch documentation, torch.distributed, "Environment variable initialization"; NCCL documentation,
     "Environment Variables".
     """
+    everywhere = on_all_ranks(script)
     for call in script.calls:
         name = call.arguments.get("0", "").strip("'\"")
-        if call.name != "os.environ.set" or call.guards:
+        if call.name != "os.environ.set" or call.function not in everywhere:
             continue
         if re.match(r"MASTER_|TORCH_NCCL_|WORLD_SIZE$|RANK$", name):
             reader = _before(script, call, lambda one: one == "init_process_group")
         elif re.match(r"NCCL_", name):
             reader = _before(script, call, lambda one: one not in ("init_process_group", "new_group"))
+        elif name in ("CUDA_VISIBLE_DEVICES", "PYTORCH_CUDA_ALLOC_CONF", "CUDA_LAUNCH_BLOCKING"):
+            reader = _cuda_before(script, call)
+        elif name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+            reader = _import_before(script, call)
         else:
             continue
         if reader:
@@ -272,10 +294,35 @@ def _before(script: Script, call: Call, wanted: Callable[[str], bool]) -> Call |
     for one in in_function(script, call.function):
         if one.line >= call.line:
             return None
-        name = collective(script, one).partition(" ")[0] if not one.guards else ""
+        name = collective(script, one).partition(" ")[0] if one.guards == call.guards[: len(one.guards)] else ""
         if name and wanted(name):
             return one
     return None
+
+
+def _cuda_before(script: Script, call: Call) -> Call | None:
+    """What begins to use CUDA before it, in the same function."""
+    begins = re.compile(
+        r"torch\.cuda\.(?:is_available|set_device|init|current_device|get_device_\w+|synchronize)$|\.cuda$"
+    )
+    earlier = [
+        one
+        for one in in_function(script, call.function)
+        if one.line < call.line and one.guards == call.guards[: len(one.guards)]
+    ]
+    return next((one for one in earlier if begins.search(one.name)), None)
+
+
+def _import_before(script: Script, call: Call) -> Call | None:
+    """torch's own import reads it, in the script itself."""
+    if call.file != script.files[0].name or call.function != f"{call.file}:":
+        return None
+    earlier = [
+        one
+        for one in in_function(script, call.function)
+        if one.line < call.line and one.guards == call.guards[: len(one.guards)]
+    ]
+    return next((one for one in earlier if one.name == "import" and one.arguments.get("0") == "torch"), None)
 
 
 def _before_it(script: Script, call: Call, reader: Call) -> Remedy:
@@ -311,7 +358,7 @@ def guarded_spawn(script: Script) -> Iterator[Finding]:
     Python documentation, multiprocessing, "Safe importing of main module".
     """
     for call in script.calls:
-        if call.name in _SPAWNS and call.function == f"{script.files[0].name}:" and not call.guards:
+        if call.name in SPAWNS and call.function == f"{script.files[0].name}:" and not call.guards:
             line = line_of(script, call.file, call.line)
             text = f'if __name__ == "__main__":\n    {line}'
             plain = call.first == call.last and not call.loops and line[:1].strip()

@@ -19,9 +19,12 @@ from ncclcheck.reports.subjects.script.scripts import (
     says,
     script_rule,
     sure,
+    with_argument,
     written,
 )
 
+# Conditions on how far the training is, or how good; others may be those of one rank, under any name.
+_OF_TIME = re.compile(r"epoch|step|iter|best|interval|freq|acc|loss|exists|improve", re.IGNORECASE)
 _STATE = re.compile(
     r"ckpt|checkpoint|\.pth?\b|model|state|weights|resume|snapshot|\.bin\b|pretrained", re.IGNORECASE
 )
@@ -38,8 +41,8 @@ def one_writer(script: Script) -> Iterator[Finding]:
     it is needed.
 
     ## How we know
-    The call is reached from the first line under no condition that could be one on the rank, and no rank stands in
-    its path. Scripts whose library saves (Lightning, Accelerate, Trainer, DeepSpeed) are not judged.
+    The call is reached from the first line under no condition but on the progress of the training, and no rank
+    stands in its path. Scripts whose library saves (Lightning, Accelerate, Trainer, DeepSpeed) are not judged.
 
     ## Fix
     - **you** save on rank 0 only, and let the others wait in a barrier before they read it.
@@ -53,7 +56,8 @@ def one_writer(script: Script) -> Iterator[Finding]:
             call.name == "torch.save"
             and call.function in everywhere
             and sure(call)
-            and not {"1", "f"} & {*call.by_rank}
+            and _is_path(call)
+            and all(guard.kind != "other" or _OF_TIME.search(guard.text) for guard in call.guards)
         ):
             yield warn(
                 here(call),
@@ -115,7 +119,7 @@ def mapped(script: Script) -> Iterator[Finding]:
             if call.by_rank or not _STATE.search(" ".join([*call.arguments.values(), call.target])):
                 continue
             line = line_of(script, call.file, call.line)
-            new = _with_argument(line, "torch.load(", 'map_location="cpu"')
+            new = with_argument(line, "torch.load(", 'map_location="cpu"')
             yield warn(
                 here(call),
                 "all ranks load a checkpoint without map_location",
@@ -124,21 +128,6 @@ def mapped(script: Script) -> Iterator[Finding]:
                 evidence=[written(script, call)],
                 fix=[edited(script, 'Give it map_location="cpu".', call.file, {call.line: new} if new else None)],
             )
-
-
-def _with_argument(line: str, head: str, argument: str) -> str:
-    """The line with one more argument in the call that begins with head; empty where that is not plain."""
-    if line.count(head) != 1:
-        return ""
-    start, depth = line.index(head) + len(head), 1
-    for at in range(start, len(line)):
-        depth += (line[at] in "([{") - (line[at] in ")]}")
-        if line[at] in "'\"#\\" and line[at] in "#\\":
-            return ""
-        if not depth:
-            inner = line[start:at].rstrip().rstrip(",")
-            return f"{line[:start]}{inner}, {argument}{line[at:]}" if inner else ""
-    return ""
 
 
 @script_rule("SCR006", "a checkpoint is saved and loaded under the same names", worst=State.FAIL)

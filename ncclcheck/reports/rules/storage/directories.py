@@ -218,7 +218,7 @@ def _no_lock(node: Node, kind: str, lock: Lock) -> Finding:
     )
 
 
-@rule("STO007", "the working directory still exists", worst=State.FAIL)
+@rule("STO007", "the working directory still exists", worst=State.FAIL, gates_job="by any failure")
 def still_there(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -110,6 +110,22 @@ _KINDS = (
         "torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)",
     ),
     _Kind(
+        r"backward through the graph a second time|modified by an inplace operation",
+        "A tensor of an earlier step goes into this one with its graph, or is changed in place: cut it off first.",
+        "hidden = hidden.detach()  # before the next step; x = x + y, not x += y",
+    ),
+    _Kind(
+        r"does not require grad and does not have a grad_fn",
+        "The loss is cut off from the parameters: by .item(), .detach(), .data, argmax, torch.no_grad, or all of "
+        "them are frozen.",
+        "print(loss.requires_grad, [name for name, p in model.named_parameters() if p.requires_grad])",
+    ),
+    _Kind(
+        r"Expected to have finished reduction",
+        "Parameters get no gradient in this step, and DDP waits for them: use or freeze them, or let it search.",
+        "DistributedDataParallel(model, find_unused_parameters=True)",
+    ),
+    _Kind(
         r"stack expects each tensor to be equal size",
         "Samples have different shapes: pad or crop them, or give the loader a collate_fn.",
     ),

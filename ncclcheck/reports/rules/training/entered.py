@@ -24,8 +24,7 @@ def entered(cluster: Cluster, found: Entered) -> Iterator[Finding]:
 
     ## How we know
     In the first passes all ranks tell each other which collective they are about to enter, and from which line,
-    before any of them enters it. Collectives of a group of some ranks, and such as were imported by name
-    (`from torch.distributed import all_reduce`), are not followed.
+    before any of them enters it. Collectives of a group of some ranks are not followed.
 
     ## Fix
     - **you** call the collective on every rank; what only some ranks contribute is a zero on the others.

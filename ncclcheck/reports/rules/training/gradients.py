@@ -8,6 +8,7 @@ from ncclcheck.probes.facts import Cluster
 from ncclcheck.probes.facts.training import Gradients, NotFinite, Precision, RankError, Unused, UnusedParameter
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, fail, fine, note, seen, warn, you
 from ncclcheck.reports.judgement.rule import rule
+from ncclcheck.reports.subjects.training import operations
 from ncclcheck.reports.subjects.training.trained import (
     agrees,
     builtin,
@@ -30,6 +31,10 @@ _SHOWN = 3
     "gradients equal those of one process on the combined batch",
     worst=State.FAIL,
     over="",
+    ground=(
+        "TRN012",
+        "TRN032",
+    ),
     commands=_JOBS,
 )
 @checked("gradients")
@@ -67,7 +72,17 @@ def gradients_of_one_process(cluster: Cluster, found: Gradients) -> Iterator[Fin
         yield from _joined(cluster, found, "the joined batch of all ranks")
 
 
-@rule("TRN005", "accumulated micro-batches equal the full batch", worst=State.FAIL, over="", commands=_JOBS)
+@rule(
+    "TRN005",
+    "accumulated micro-batches equal the full batch",
+    worst=State.FAIL,
+    over="",
+    ground=(
+        "TRN012",
+        "TRN032",
+    ),
+    commands=_JOBS,
+)
 @checked("accumulation")
 def micro_batches_add_up(cluster: Cluster, found: Gradients) -> Iterator[Finding]:
     """
@@ -283,11 +298,23 @@ def _infinite(cluster: Cluster, found: Precision, one: NotFinite) -> Finding:
     names = ", ".join(one.parameters[:_SHOWN])
     what = "the loss" if one.loss else f"the gradient of {names}"
     more = f" (so on {found.count - 1} other ranks)" if found.count > 1 else ""
+    came = "" if not one.origin else f": {one.origin} of the batch" if one.of_batch else f", first in {one.origin}"
     return fail(
         place(cluster, one.rank),
-        f"in {found.precision} {what} is infinite or NaN on rank {one.rank}{more}",
+        f"in {found.precision} {what} is infinite or NaN on rank {one.rank}{more}{came}",
         why="The next all_reduce spreads it to all ranks, and every weight becomes NaN.",
         owner="job",
         evidence=[seen("not finite", f"{'loss; ' if one.loss else ''}{names or 'no gradient'}")],
-        fix=[you("Take bf16, or a GradScaler with fp16.", "ncclcheck smoke --precision bf16")],
+        fix=[_fix_infinite(found, one)],
     )
+
+
+def _fix_infinite(found: Precision, one: NotFinite) -> Remedy:
+    if one.of_batch:
+        return you(
+            "Find the sample that holds it, and repair it or leave it out.", "ncclcheck data MODULE:FACTORY"
+        )
+    if found.precision == "fp16":
+        return you("Take bf16, or a GradScaler with fp16.", "ncclcheck smoke --precision bf16")
+    operation, _, line = one.origin.partition(" at ")
+    return operations.fix(operation, line)

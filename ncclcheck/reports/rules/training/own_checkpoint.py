@@ -17,7 +17,14 @@ _GENERATORS = (
 )
 
 
-@rule("TRN029", "the given checkpoint functions restore the run", worst=State.WARN, over="", commands=("smoke",))
+@rule(
+    "TRN029",
+    "the given checkpoint functions restore the run",
+    worst=State.WARN,
+    over="",
+    ground=("TRN027",),
+    commands=("smoke",),
+)
 @checked("own_checkpoint")
 def own_checkpoint(_cluster: Cluster, found: OwnCheckpoint) -> Iterator[Finding]:
     """
@@ -45,7 +52,8 @@ def own_checkpoint(_cluster: Cluster, found: OwnCheckpoint) -> Iterator[Finding]
     ## Source
     PyTorch, Saving and loading a general checkpoint; huggingface/accelerate, Checkpointing (random states).
     """
-    held = [one for one in found.lost if one.kind in ("state", "counter")]
+    weights = [one for one in found.lost if one.kind == "weight"]
+    held = weights or [one for one in found.lost if one.kind in ("state", "counter")]
     others = [one for one in found.lost if one not in held]
     if held or found.off:
         lost = held or others
@@ -94,6 +102,13 @@ def _fix(lost: Sequence[Lost]) -> Remedy:
     if not lost:
         return you("Search for numbers that the step or the model keeps in globals or closures, and save them.")
     first = lost[0]
+    if first.kind == "weight":
+        return you(
+            "Load the model's state_dict on every rank, strictly: names with `module.` before them fit nothing, "
+            "and strict=False hides it.",
+            "saved['model'] = model.module.state_dict()",
+            "model.module.load_state_dict(saved['model'])  # strict",
+        )
     if first.kind == "attribute":
         name = first.name.rpartition(".")[2]
         return you(

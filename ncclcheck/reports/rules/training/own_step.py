@@ -8,10 +8,22 @@ from ncclcheck.probes.facts import Cluster
 from ncclcheck.probes.facts.training import Differing, OwnStep
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, fail, fine, seen, warn, you
 from ncclcheck.reports.judgement.rule import rule
+from ncclcheck.reports.subjects.training import own_loop
 from ncclcheck.reports.subjects.training.trained import checked, partly, place, ranks
 
 
-@rule("TRN027", "the given step keeps all ranks in sync", worst=State.FAIL, over="", commands=("smoke",))
+@rule(
+    "TRN027",
+    "the given step keeps all ranks in sync",
+    worst=State.FAIL,
+    over="",
+    ground=(
+        "TRN012",
+        "TRN030",
+        "TRN032",
+    ),
+    commands=("smoke",),
+)
 @checked("own_step")
 def own_step(cluster: Cluster, found: OwnStep) -> Iterator[Finding]:
     """
@@ -30,7 +42,10 @@ def own_step(cluster: Cluster, found: OwnStep) -> Iterator[Finding]:
     on the batches of all ranks, where the world has one rank: up to 1e-3 of the norm is rounding, in autocast
     5e-2.
 
-    Calls of torch's clipping before `scaler.unscale_` are seen by name.
+    Calls of torch's clipping, `scaler.unscale_`, `backward`, `zero_grad` and of optimizers are seen by name. A
+    step that takes several micro-batches is given one batch until its optimizer steps: what it gets is compared
+    with the gradient of the given loss. Parameters that get gradients and stand in no optimizer are a note where
+    they are most of the model, as where a head alone is trained.
 
     ## Fix
     - **you** step optimizer, scheduler, scaler and averages on every rank.
@@ -67,7 +82,7 @@ def own_step(cluster: Cluster, found: OwnStep) -> Iterator[Finding]:
             evidence=[seen(each.name, f"differs on {ranks(each.ranks, each.count)}") for each in found.state[:5]],
             fix=[you("Update it on every rank, or make it on rank 0 only.")],
         )
-    wrong = [*_in_one_process_too(found)]
+    wrong = [*own_loop.wrong(found)]
     yield from wrong
     if found.not_joined and not found.taken:
         yield partly("its gradients were not compared with those of one process", found.not_joined)
@@ -88,11 +103,25 @@ def _why_apart(found: OwnStep) -> str:
     if found.taken:
         counts = ", ".join(f"{steps} on rank {rank}" for rank, steps in enumerate(found.taken[:4]))
         return f"The optimizers of ranks took different numbers of steps: {counts}."
+    if _unfrozen(found):
+        return (
+            f"{', '.join(_unfrozen(found)[:3])} were frozen when DDP wrapped the model: it averages only what is "
+            "trained then."
+        )
     if found.unaveraged:
         return "Gradients are not averaged over ranks: each optimizer was given those of its own rank."
     if cause := _cause(found):
         return f"{cause} differs as well: the ranks train different models from here on, without an error."
-    return "The ranks train different models from here on, without an error."
+    return (
+        "The ranks train different models from here on. Gradients were not seen to differ first, so look for what "
+        "changes weights by rank: an initialisation after the wrap, a learning rate, noise."
+    )
+
+
+def _unfrozen(found: OwnStep) -> list[str]:
+    """Of the parameters that differ those that DDP does not know."""
+    apart = {one.name for one in found.parameters.differing}
+    return [name for name in found.unfrozen if name in apart]
 
 
 def _fix_apart(found: OwnStep) -> Remedy:
@@ -101,6 +130,11 @@ def _fix_apart(found: OwnStep) -> Remedy:
             "Let all ranks decide alike whether to skip a step.",
             "bad = torch.tensor(float(skip), device=loss.device)\n"
             "dist.all_reduce(bad, op=dist.ReduceOp.MAX)\nif not bad:\n    optimizer.step()",
+        )
+    if _unfrozen(found):
+        return you(
+            "Wrap the model after the last change of requires_grad, or wrap it anew with each.",
+            "model = DistributedDataParallel(model.module)  # after requires_grad_(True)",
         )
     if found.unaveraged:
         return you(
@@ -111,55 +145,6 @@ def _fix_apart(found: OwnStep) -> Remedy:
     if name and "sched" in name:
         return you(f"Call {name}.step() on every rank.", f"{name}.step()  # outside of `if rank == 0`")
     return you("Step the optimizer and its scheduler on every rank, with the same values.")
-
-
-def _in_one_process_too(found: OwnStep) -> Iterator[Finding]:
-    """What is wrong with the step whatever the number of ranks."""
-    if found.clipped_scaled:
-        yield _clipped_scaled()
-    if found.idle:
-        yield warn(
-            Where(),
-            f"{found.steps} of the given steps change no parameter",
-            why="Nothing is trained.",
-            owner="job",
-            evidence=[seen("bits of all parameters", "are those of before the steps, on all ranks")],
-            fix=[
-                you(
-                    "Give the optimizer the parameters of the model that the step is called with.",
-                    "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)",
-                )
-            ],
-        )
-    elif found.stale:
-        yield warn(
-            Where(),
-            "the given step adds its gradients to those of the step before",
-            why="The optimizer has used these already: each step uses the sum of all gradients so far.",
-            owner="job",
-            evidence=[seen("gradient of the first parameter as a new step's first one arrives", "is not zero")],
-            fix=[you("Clear gradients once a step.", "optimizer.step()\noptimizer.zero_grad(set_to_none=True)")],
-        )
-
-
-def _clipped_scaled() -> Finding:
-    told = (
-        "clip_grad_norm_ or clip_grad_value_ came after scaler.scale(loss) and before scaler.unscale_(optimizer)"
-    )
-    return warn(
-        Where(),
-        "the given step clips gradients while they are still multiplied by GradScaler's factor",
-        why="Their norm is thousands of times too large then, so every step is clipped to almost nothing.",
-        owner="job",
-        evidence=[seen("calls in the first step", told)],
-        fix=[
-            you(
-                "Call unscale_ between backward and clipping.",
-                "scaler.unscale_(optimizer)\ntorch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
-                "scaler.step(optimizer)",
-            )
-        ],
-    )
 
 
 def _first_to_differ(found: OwnStep) -> list[Differing]:
@@ -173,6 +158,14 @@ def _other_gradients(cluster: Cluster, found: OwnStep) -> Finding:
     if scaled:
         why = f"They are smaller by the number of ranks ({world}): the loss is divided by it, and DDP averages."
         fix = you("Leave the division out.", "loss.backward()  # not loss / world_size")
+    elif (
+        abs(ratio / world - 1) < 0.01 and found.off is not None and abs(found.off - abs(1 - ratio)) < 0.01 * world
+    ):
+        why = f"They are larger by the number of ranks ({world}): they are summed up over ranks, not averaged."
+        fix = you(
+            "DDP averages: leave the factor and any all_reduce of your own out, or divide by the number of ranks.",
+            "loss.backward()  # not loss * world_size; no dist.all_reduce(p.grad) on top of DDP",
+        )
     else:
         why = "Gradients are clipped or scaled before they are averaged, or the loss is no mean over samples."
         fix = you(

@@ -13,7 +13,19 @@ from ncclcheck.reports.subjects.training.trained import agrees, checked, number,
 _JOBS = ("smoke",)
 
 
-@rule("TRN008", "a metric reduced over ranks equals that of the whole", worst=State.FAIL, over="", commands=_JOBS)
+@rule(
+    "TRN008",
+    "a metric reduced over ranks equals that of the whole",
+    worst=State.FAIL,
+    over="",
+    ground=(
+        "TRN002",
+        "TRN012",
+        "TRN030",
+        "TRN032",
+    ),
+    commands=_JOBS,
+)
 @checked("metric")
 def the_metric_of_the_whole(cluster: Cluster, found: Metric) -> Iterator[Finding]:
     """

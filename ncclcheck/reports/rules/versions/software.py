@@ -25,7 +25,7 @@ from ncclcheck.reports.subjects.nccl.variables import STARTUP_FILES
 from ncclcheck.reports.subjects.nodes.agreement import disagreements
 
 
-@rule("VER001", "torch is installed", worst=State.FAIL)
+@rule("VER001", "torch is installed", worst=State.FAIL, gates_job="by any failure")
 def torch_installed(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -34,11 +34,12 @@ def killed(run: Run) -> list[JobEnd]:
     return [end for end in run.ends if end.exit is not None and end.exit < 0]
 
 
-def ending(end: JobEnd) -> str:
-    """How a torchrun went that brought no world about."""
+def ending(cluster: Cluster, end: JobEnd) -> str:
+    """How a torchrun or spawn went that brought no world about."""
+    start = cluster.job.start
     if end.exit is not None and end.exit < 0:
-        return f"torchrun itself was killed by {signal_name(end.exit)}, and its ranks with it"
-    began = "the job could not start" if end.exit is None else "torchrun ended before its ranks had joined"
+        return f"{start} itself was killed by {signal_name(end.exit)}, and its ranks with it"
+    began = "the job could not start" if end.exit is None else f"{start} ended before its ranks had joined"
     return f"{began}: {last_line(end.detail)}"
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from ncclcheck.probes.facts import Live, LiveProcess
+from ncclcheck.reports.subjects.live import arrival
 
 Kind = Literal[
-    "stopped", "missing", "storage", "held back", "starting", "advances", "alone", "dark", "works", "computing",
-    "sleeping", "silent", "busy", "unclear", "ended",
+    "stopped", "missing", "storage", "held back", "starting", "advances", "alone", "network", "partial", "dark",
+    "works", "computing", "sleeping", "loader", "elsewhere", "silent", "busy", "unclear", "ended",
 ]  # fmt: skip
 
 # Shares of a core. A rank that waited in gloo had at most 0.02, one in a loop 0.99; what waits for a core that
@@ -24,21 +27,45 @@ START_S = 60.0
 _THROTTLED = 0.5  # of the time between the looks
 _FAULTS = 100.0  # pages a second from disk: at 0.1 ms for one, a hundredth of the time; sound jobs have none
 _SLEEPS = ("hrtimer_nanosleep", "do_nanosleep")
+CHILD = "do_wait"  # the kernel function of waitpid(2); futex_do_wait is another
+_FREEZERS = (
+    "__refrigerator",
+    "do_freezer_trap",
+    "get_signal_freeze",
+)  # docker pause, a suspended step: kernel source
+# Times that the same data was sent anew: the third comes 1.4 s after the first (RTO of 0.2 s, doubled), tcp(7). A
+# stopped process is none: its kernel acknowledges, and asks with probes.
+_RETRIES = 3
 # Functions of the kernel in which a thread waits for a file, a lock of one or a network file system. Pipes and
 # flock were seen, the others are from the kernel's source.
 _FILES = (
-    *("wait_for_partner", "pipe_read", "request_wait_answer", "rpc_", "nfs", "fuse", "ceph", "cl_sync_io"),
+    *(
+        "wait_for_partner",
+        "pipe_read",
+        "pipe_write",
+        "request_wait_answer",
+        "rpc_",
+        "nfs",
+        "fuse",
+        "ceph",
+        "cl_sync_io",
+    ),
     *("locks_lock", "posix_lock", "flock"),
 )
 
 
 class RunningJob(NamedTuple):
-    """One job on all hosts that were looked at. seconds: between the looks."""
+    """One job on all hosts that were looked at. seconds: between the looks.
+
+    empty: hosts that were looked at and have no process of it; unseen: those that could not be looked at.
+    """
 
     name: str
     ranks: list[LiveProcess]
     helpers: list[LiveProcess]
     seconds: float
+    empty: list[str] = []  # noqa: RUF012 - of a NamedTuple, never changed
+    unseen: list[str] = []  # noqa: RUF012
 
     @property
     def world(self) -> int:
@@ -46,13 +73,38 @@ class RunningJob(NamedTuple):
         return max(one.world for one in self.ranks)
 
     @property
-    def missing(self) -> list[int]:
-        """Ranks that belong on a host that was looked at, and have no process there."""
+    def absent(self) -> list[int]:
+        """Ranks of which no process was seen."""
         here = {one.rank for one in self.ranks if not _ended(one)}
+        return [rank for rank in range(self.world) if rank not in here]
+
+    @property
+    def missing(self) -> list[int]:
+        """Ranks that belong on a host that was looked at, and have no process there.
+
+        They belong there by what the ranks beside them say; else where the job has no connection to any other
+        host, and the hosts without a process of it have room for all that are absent.
+        """
         belong = {
             first + n for one in self.ranks for first, count in [one.expected[:2] or (0, 0)] for n in range(count)
         }
-        return sorted(rank for rank in belong if rank not in here and rank < self.world)
+        absent = self.absent
+        left = [rank for rank in absent if rank not in belong]
+        a_host = max((one.expected[1] for one in self.ranks if len(one.expected) > 1), default=1)
+        room = 0 if self.unseen or self.strangers else len(self.empty) * a_host
+        return [rank for rank in absent if rank in belong or len(left) <= room]
+
+    @property
+    def strangers(self) -> list[str]:
+        """Addresses to which ranks have connections, and that are of no host that was seen to have one."""
+        near = {_host_of(link.near) for one in self.ranks for link in one.connections}
+        return sorted({_host_of(link.far) for one in self.ranks for link in one.connections} - near)
+
+    @property
+    def still(self) -> float:
+        """Seconds for which no rank has sent or received anything, as far as is known."""
+        quiet = [min(link.sent_s, link.received_s) for one in self.ranks for link in one.connections]
+        return max(self.seconds, min(quiet, default=0.0))
 
 
 class Judged(NamedTuple):
@@ -72,36 +124,60 @@ class Judged(NamedTuple):
 def jobs(live: Iterable[Live]) -> list[RunningJob]:
     """The jobs, apart by what their ranks have in common."""
     hosts = [*live]
-    found: dict[str, list[LiveProcess]] = {}
-    for host in hosts:
-        for one in host.processes:
-            found.setdefault(one.job, []).append(one)
+    found: dict[tuple[str, str], list[LiveProcess]] = {}
+    for one in _once(one for host in hosts for one in host.processes):
+        found.setdefault((one.job, one.scope), []).append(one)
     seconds = min((host.seconds for host in hosts if host.processes), default=0.0)
-    return [
-        RunningJob(name, sorted(ranks, key=lambda one: one.rank), [one for one in all_ if one.helper], seconds)
-        for name, all_ in sorted(found.items())
-        if (ranks := [one for one in all_ if not one.helper])
-    ]
+    addresses = Counter(name for name, _ in found)
+    unseen = [host.host for host in hosts if host.problem or (host.unseen and not host.processes)]
+    told = []
+    for (name, _), all_ in sorted(found.items()):
+        ranks = sorted((one for one in all_ if not one.helper), key=lambda one: one.rank)
+        there = {one.host for one in all_}
+        empty = [host.host for host in hosts if host.host not in there and host.host not in unseen]
+        more = f" on {all_[0].host}" if addresses[name] > 1 else ""
+        if ranks:
+            helpers = [one for one in all_ if one.helper]
+            told.append(RunningJob(f"{name}{more}", ranks, helpers, seconds, empty, unseen))
+    return told
+
+
+def _once(processes: Iterable[LiveProcess]) -> list[LiveProcess]:
+    """Each process once, though two names lead to its machine, or hosts share their processes.
+
+    Of two views that one is kept which has the process's connections: it is from its own network namespace.
+    """
+    seen: dict[tuple[object, ...], LiveProcess] = {}
+    for one in processes:
+        key = (one.job, one.scope, one.rank, one.pid, one.helper)
+        if key not in seen or _known(one) > _known(seen[key]):
+            seen[key] = one
+    return [*seen.values()]
+
+
+def _known(one: LiveProcess) -> tuple[int, int]:
+    return len(one.connections), -1 if one.moved is None else one.moved
 
 
 def judged(job: RunningJob) -> Judged:
     """The first that applies: what one process shows of itself counts before what all show together."""
-    ranks, everyone = job.ranks, [*job.ranks, *job.helpers]
+    ranks = job.ranks
+    moving = [one for one in ranks if moves(one)]
+    everyone = ranks if moving else [*ranks, *(one for one in job.helpers if not one.orphan)]
     young = min(one.age_s for one in ranks) < START_S
-    stopped = [one for one in everyone if one.was in ("T", "t") and one.state in ("T", "t")]
-    storage = [one for one in everyone if waits_for_a_file(one)]
     held_back = [
         one for one in ranks if one.throttled > _THROTTLED or (one.swap and one.faults > _FAULTS * job.seconds)
     ]
     shown: list[tuple[Kind, list[LiveProcess]]] = [
         ("ended", ranks if all(map(_ended, ranks)) else []),
-        ("stopped", stopped),
+        ("stopped", [one for one in everyone if is_stopped(one)]),
         ("missing", [] if young and not any(one.sockets for one in ranks) else _left_alone(job)),
-        ("storage", storage),
+        ("storage", [one for one in everyone if waits_for_a_file(one)]),
         ("held back", held_back if len(held_back) < len(ranks) else []),
         ("alone", ranks if job.world == 1 else []),
-        ("advances", [one for one in ranks if moves(one)]),
+        ("advances", moving),
         ("starting", ranks if young else []),
+        ("network", cut_off(job)),
     ]
     for kind, who in shown:
         if who:
@@ -131,8 +207,58 @@ def _together(job: RunningJob) -> Judged:
         return Judged(job, "computing" if len(busy) <= len(idle) else "unclear", busy)
     if len(idle) < len(ranks):
         return Judged(job, "unclear", ranks)
-    few = 0 < len(sleeping) < len(ranks)
-    return Judged(job, "sleeping" if few else "silent", sleeping if few else ranks)
+    if 0 < len(sleeping) < len(ranks):
+        return Judged(job, "sleeping", sleeping)
+    return _all_rest(job)
+
+
+def _all_rest(job: RunningJob) -> Judged:
+    """Every rank only waits: one of them for something that is no rank, where that can be told."""
+    ranks = job.ranks
+    workers = [one for one in job.helpers if not one.orphan and (works(one) or sleeps(one))]
+    whose = {one.rank for one in workers}
+    odd = apart(ranks)
+    if 0 < len(whose) < len(ranks):
+        waiting = [one for one in ranks if one.rank in whose]
+        return Judged(job, "elsewhere" if any(one.wchan == CHILD for one in waiting) else "loader", waiting)
+    if odd:
+        loaders = {one.rank for one in job.helpers if "torch" in one.libraries and not one.orphan}
+        polls = all("poll" in one.wchan and one.rank in loaders for one in odd)
+        return Judged(job, "loader" if polls else "elsewhere", odd)
+    late = arrival.not_arrived(ranks)
+    if late is not None:
+        return Judged(job, "elsewhere", [late])
+    return Judged(job, "partial" if job.absent else "silent", ranks)
+
+
+def apart(ranks: list[LiveProcess]) -> list[LiveProcess]:
+    """The few whose main thread waited elsewhere than most at both looks; gloo waits for a thread of its own."""
+    common, count = Counter(one.wchan for one in ranks).most_common(1)[0]
+    few = [one for one in ranks if one.wchan != common and one.wchan == one.was_wchan]
+    if len(few) != len(ranks) - count:
+        return []
+    if len(few) < count:
+        return few
+    own = [
+        one for one in ranks if "futex" not in one.wchan
+    ]  # one of two: who waits for a thread is in its collective
+    return own if len(own) == len(few) == count == 1 else []
+
+
+def cut_off(job: RunningJob) -> list[LiveProcess]:
+    """The ranks of the host whose connections all have sent the same again and again, with no answer.
+
+    Both ends of such a connection where no host is in all of them.
+    """
+    lost = [(link.near, link.far) for one in job.ranks for link in one.connections if link.retries >= _RETRIES]
+    if not lost:
+        return []
+    ends = [{_host_of(near), _host_of(far)} for near, far in lost]
+    common = set.intersection(*ends) if len({frozenset(pair) for pair in ends}) > 1 else set()
+    named = common if len(common) == 1 else set.union(*ends)
+    of = {_host_of(link.near): one.host for one in job.ranks for link in one.connections}
+    hosts = {of[address] for address in named if address in of}
+    return [one for one in job.ranks if one.host in hosts]
 
 
 def moves(one: LiveProcess) -> bool:
@@ -155,14 +281,24 @@ def sleeps(one: LiveProcess) -> bool:
     return rests(one) and one.wchan in _SLEEPS and one.was_wchan in _SLEEPS
 
 
+def is_stopped(one: LiveProcess) -> bool:
+    """Whether a signal, a debugger or the freezer of its cgroup held it at both looks."""
+    frozen = one.was_wchan in _FREEZERS and one.wchan in _FREEZERS
+    return frozen or (one.was in ("T", "t") and one.state in ("T", "t"))
+
+
 def waits_for_a_file(one: LiveProcess) -> bool:
     """Whether it waited for a file, a pipe with a name or a lock at both looks, and got nothing between them."""
     if one.read + one.written > MOVED or not rests(one):
         return False
     named = one.wchan == one.was_wchan and any(part in one.wchan for part in _FILES)
-    if "pipe_read" in one.wchan and not one.file:  # of a pipe without a name: from one of its own processes
+    if re.search("pipe_(read|write)", one.wchan) and not one.file:  # without a name: from one of its own processes
         named = False
     return named or bool(one.stuck) or (one.was == "D" and one.state == "D")
+
+
+def _host_of(end: str) -> str:
+    return end.rpartition(":")[0]
 
 
 def _ended(one: LiveProcess) -> bool:

@@ -44,10 +44,10 @@ def _job(job: RunningJob, width: int) -> Iterator[str]:
 
 def decision(document: Document) -> str:
     """One sentence; the exit code says the same."""
-    for verdict in document.verdicts:
-        for finding in verdict.findings:
-            if finding.state is State.FAIL:
-                return f"{verdict.code}: {finding.what}."
+    failed = [(v.code, f) for v in document.verdicts for f in v.findings if f.state is State.FAIL]
+    if failed:  # before what all do together, which rank it is
+        code, finding = next((one for one in failed if one[1].where.rank is not None), failed[0])
+        return f"{code}: {finding.what}."
     if document.state == "incomplete":
         return "Not known: no process of a job was seen on some host (HNG009)."
     notes = [f for v in document.verdicts if v.code.startswith("HNG") for f in v.findings if f.state is State.NOTE]

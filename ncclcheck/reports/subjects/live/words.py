@@ -6,10 +6,23 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from ncclcheck.probes.facts import Cluster, LiveProcess
+import msgspec
+
+from ncclcheck.probes.facts import Cluster, JobRecord, LiveProcess
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, State, Where, seen, you
 from ncclcheck.reports.judgement.rule import Body, NothingToJudge, rule
-from ncclcheck.reports.subjects.live.running import Judged, Kind, RunningJob, jobs, judged, sleeps, works
+from ncclcheck.reports.subjects.live import arrival
+from ncclcheck.reports.subjects.live.nccl_ras import Behind
+from ncclcheck.reports.subjects.live.running import (
+    Judged,
+    Kind,
+    RunningJob,
+    is_stopped,
+    jobs,
+    judged,
+    sleeps,
+    works,
+)
 from ncclcheck.reports.text.fold import fold_names
 
 _MOST = 3
@@ -29,11 +42,16 @@ def hang_rule(
                 raise NothingToJudge("no process of a distributed job was seen")
             for one in map(judged, running):
                 if one.kind == kind:
-                    yield from body(one)
+                    yield from (_named(finding, one.job, running) for finding in body(one))
 
         return rule(code, title, worst=worst, over="", commands=("hang",))(told)
 
     return register
+
+
+def _named(finding: Finding, job: RunningJob, all_: Sequence[RunningJob]) -> Finding:
+    """With the job's name, where there are several."""
+    return msgspec.structs.replace(finding, what=f"{job.name}: {finding.what}") if len(all_) > 1 else finding
 
 
 def ranks(who: Iterable[LiveProcess]) -> str:
@@ -55,6 +73,8 @@ def where(who: Sequence[LiveProcess]) -> Where:
 
 def does(one: LiveProcess) -> str:
     """What one process does, in the words of the kernel."""
+    if one.state not in ("T", "t") and is_stopped(one):
+        return f"frozen by its cgroup ({one.wchan})"
     if one.state in ("T", "t"):
         return "stopped" if one.state == "T" else "stopped by a debugger"
     if works(one):
@@ -66,6 +86,8 @@ def does(one: LiveProcess) -> str:
         return f"computes: {one.cpu:.0%} of a core{more}"
     if sleeps(one):
         return "sleeps (hrtimer_nanosleep)"
+    if one.asks:
+        return f"waits for an answer of {one.asks} ({one.wchan})"
     if one.state in ("gone", "Z", "X"):
         return "has ended"
     waits = f"waits in {one.wchan}" if one.wchan else f"state {one.state}"
@@ -81,6 +103,7 @@ def _seen(one: LiveProcess) -> str:
     told = [f"state {one.was}, then {one.state}", does(one), f"CPU {one.cpu:.0%} of a core"]
     told += [f"{one.unread} bytes unread in its sockets"] if one.unread else []
     told += [f"{one.closed} connections closed by the other side"] if one.closed else []
+    told += [f"{one.lock_waits} of its threads ask for Python's lock every 5 ms"] if one.lock_waits else []
     told += [f"at {one.stack[0]}"] if one.stack else []
     return "; ".join(told)
 
@@ -90,6 +113,26 @@ def rest(found: Judged) -> list[Evidence]:
     counted = Counter(alike(one) for one in found.others)
     told = "; ".join(f"{count} x {said}" for said, count in counted.most_common(_MOST))
     return [seen(f"the other {len(found.others)}", f"{told}, for {found.job.seconds:.0f} s")] if told else []
+
+
+def after(found: Judged) -> list[Evidence]:
+    """Who waits for the rank itself, by the connections, and how long all has stood still."""
+    job = found.job
+    told = (
+        [seen("connections", f"no rank has sent or received anything for {job.still:.0f} s")]
+        if job.still > job.seconds
+        else []
+    )
+    if len({one.rank for one in found.who}) != 1 or found.who[0].helper:
+        return told
+    waiting = arrival.waiting_for(found.who[0], job.ranks)
+    if waiting:
+        rest_ = len(job.ranks) - 1 - len(waiting)
+        more = f"; the other {rest_} for those" if rest_ > 0 else ""
+        told.append(
+            seen("connections", f"{numbered(waiting)} sent it something after it last did, and wait for it{more}")
+        )
+    return told
 
 
 def alike(one: LiveProcess) -> str:
@@ -122,6 +165,40 @@ def _frames(stacks: Sequence[tuple[int, list[str]]]) -> dict[str, list[int]]:
     for rank, stack in stacks if depth is not None else []:
         groups.setdefault(stack[depth or 0], []).append(rank)
     return groups
+
+
+def counted(found: Behind) -> str:
+    """`1 AllReduce less`, `1 AllReduce less and 1 AllGather more`: of what RAS counts."""
+    fewer = [f"{most.launched - few.launched} {few.op or 'operations'} less" for few, most in found.fewer]
+    more = [f"{few.launched - most.launched} {few.op or 'operations'} more" for few, most in found.more]
+    return " and ".join([*fewer[:2], *more[:2]])
+
+
+def launches(found: Behind) -> list[Evidence]:
+    """What RAS said of each kind in which they differ."""
+    return [
+        seen(
+            f"NCCL's RAS, twice: {few.op or 'collectives'} of communicator {found.communicator.hash}",
+            f"launched {few.launched}; {most.count} others {most.launched}",
+        )
+        for few, most in [*found.fewer, *found.more][:_MOST]
+    ]
+
+
+def written(record: JobRecord) -> Evidence:
+    """How old the records are that were read."""
+    flight = record.flight
+    count = len(flight.dumps) if flight else 0
+    return seen(f"records of {count} ranks", f"written {record.youngest_s:.0f} to {record.oldest_s:.0f} s ago")
+
+
+def record_next() -> Remedy:
+    """Have Flight Recorder at hand the next time, and a pipe that asks for it while the job hangs."""
+    return you(
+        "Next time: let torch keep the calls of each rank, and make a pipe that asks for them.",
+        "export TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_FR_DUMP_TEMP_FILE=/tmp/fr_",
+        "export TORCH_NCCL_DEBUG_INFO_PIPE_FILE=/tmp/fr_   # torch < 2.10: TORCH_NCCL_TRACE_BUFFER_SIZE=2000 too",
+    )
 
 
 def stacks(one: LiveProcess) -> Remedy:

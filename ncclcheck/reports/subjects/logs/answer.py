@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from ncclcheck.reports.judgement.findings import Evidence, Remedy, State
 from ncclcheck.reports.judgement.jsondoc import Document
-from ncclcheck.reports.subjects.logs.logged import SYMPTOMS
+from ncclcheck.reports.judgement.rule import flagged
 from ncclcheck.reports.subjects.logs.story import TELL_LITTLE, Cause
 from ncclcheck.reports.text import closing, summary
 from ncclcheck.reports.text.block_text import Style, commands, headed, labelled
@@ -60,7 +60,7 @@ def shown(document: Document) -> Iterator[Block]:
     What only tells what was seen is left out where an exact cause says why, and an exception that is its evidence.
     """
     causes = [one.code for one in document.diagnosis.causes] if document.diagnosis else []
-    exact = bool(causes) and causes[0] not in SYMPTOMS
+    exact = bool(causes) and causes[0] not in flagged("symptom")
     proofs: set[str] = set()
     stopped = [block for block in blocks(document, [State.UNKNOWN]) if block.codes == [_FROM_OUTSIDE]]
     failed = [*blocks(document, [State.FAIL])]
@@ -69,7 +69,7 @@ def shown(document: Document) -> Iterator[Block]:
         code, sources = block.codes[0], {one.source for one in block.evidence if _PLACE.fullmatch(one.source)}
         if code == _ANY_EXCEPTION and sources and sources <= proofs:
             continue
-        if not code.startswith("LOG") or (code in causes and not (exact and code in SYMPTOMS)):
+        if not code.startswith("LOG") or (code in causes and not (exact and code in flagged("symptom"))):
             proofs |= sources
             yield block
     for block in blocks(document, [State.UNKNOWN] if causes else [State.UNKNOWN, State.NOTE]):

@@ -9,8 +9,16 @@ from msgspec.structs import replace
 from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.subjects.logs.ending import ENDS
+from ncclcheck.reports.subjects.logs.meanings import follows
 
 _FAILED = ENDS | {"python-error", "nccl-warning"}
+# A launcher's own last words: what works in the same file below them is not its job any more.
+_LAUNCHER_ENDED = frozenset(("root-cause-block", "root-cause-exit", "child-failed", "launcher-return-code"))
+# A program that did not come to its work at all.
+_REFUSED = frozenset(("script-arguments", "torchrun-arguments", "script-missing"))
+_BEGINS = ("launched", "omp-threads")
+_ALONE = {"by_hand", "tests", "server"}  # said once a job: an exception before it was another job's
+_WORKS = ("training-goes-on", "ended-well", "nccl-tests-ended")
 
 
 @derived
@@ -34,7 +42,7 @@ def earlier(logs: Logs) -> list[LogEvent]:
 
 def _starts(logs: Logs) -> dict[str, int]:
     """File -> the line before which it speaks of earlier attempts, where there were any."""
-    told: dict[str, int] = {}
+    told = _relaunched(logs)
     failed: dict[str, list[int]] = {}
     processes: dict[str, list[LogProcess]] = {}
     for event in logs.events:
@@ -48,6 +56,39 @@ def _starts(logs: Logs) -> dict[str, int]:
         if anew := _anew(processes.get(file, []), sorted(lines)):
             told[file] = max(*anew, told.get(file, 0))
     return told
+
+
+def _relaunched(logs: Logs) -> dict[str, int]:
+    """File -> the line at which a launcher began after another one had failed, or by which its job works.
+
+    The next step of a script, which runs something else, is no new attempt.
+    """
+    begun: dict[str, int] = {}
+    ended: dict[str, int] = {}
+    raised: dict[str, int] = {}
+    scripts: dict[str, str] = {}
+    for one in sorted(logs.events, key=lambda one: one.line):
+        file = one.file
+        if one.sign in _LAUNCHER_ENDED or one.sign in ENDS or one.sign in _REFUSED:
+            ended[file] = one.line
+        elif one.sign == "python-error" and not follows(one):
+            raised[file] = one.line
+        elif one.sign in _BEGINS:
+            script = one.fields.get("script", "")
+            same = not script or scripts.get(file, script) == script
+            scripts[file] = script or scripts.get(file, "")
+            if same and (file in ended or (file in raised and not _ALONE.isdisjoint(one.fields))):
+                begun[file] = one.line
+                ended.pop(file, None)
+                raised.pop(file, None)
+    return begun | _works_on(logs, ended)
+
+
+def _works_on(logs: Logs, ended: dict[str, int]) -> dict[str, int]:
+    """File -> the last line of a launcher that failed, where steps or a good end of another one follow it."""
+    last = {one.file: one.line for one in logs.events if one.sign in _WORKS and one.line > ended.get(one.file, 0)}
+    by = {one.file for one in logs.events if one.sign in _LAUNCHER_ENDED and one.line == ended.get(one.file)}
+    return {file: ended[file] for file in last if file in by}
 
 
 def _anew(processes: list[LogProcess], failed: list[int]) -> list[int]:

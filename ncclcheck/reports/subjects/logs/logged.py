@@ -15,7 +15,6 @@ from ncclcheck.reports.subjects.logs.attempts import latest
 from ncclcheck.reports.subjects.logs.ending import TEXT, Ending
 
 _MOST = 3
-SYMPTOMS: set[str] = set()
 
 
 def log_rule(
@@ -24,6 +23,7 @@ def log_rule(
     *,
     worst: State = State.FAIL,
     symptom: bool = False,
+    unfinished: bool = False,
     told_by: str = "",
     risk: bool = False,
     whole: bool = False,
@@ -31,12 +31,10 @@ def log_rule(
     """Make a body that wants what logs say a rule; skipped where none was read.
 
     What the job went on after is no failure. Of a run of our own only what ended it is told: its other checks
-    measure the rest. symptom: it tells what was seen, and counts as a cause only where nothing more exact is
-    found. told_by: the check that tells it of a run of our own. risk: it costs speed at most, and is a note of a
-    job that is seen to be sound. whole: it sees all attempts, and not the last one only.
+    measure the rest. symptom, unfinished: as in Rule. told_by: the check that tells it of a run of our own. risk:
+    it costs speed at most, and is a note of a job that is seen to be sound. whole: it sees all attempts, and not
+    the last one only.
     """
-    if symptom:
-        SYMPTOMS.add(code)
 
     def register(body: Callable[[Logs], Iterator[Finding]]) -> Body:
         @functools.wraps(body)
@@ -54,7 +52,10 @@ def log_rule(
             found = map(ending.of_a_sound_job, found) if risk else found
             yield from found if cluster.command == "logs" else (one for one in found if one.state is State.FAIL)
 
-        return rule(code, title, worst=worst, over="", ground=("VER017", "VER018"))(judged)
+        made = rule(
+            code, title, worst=worst, over="", ground=("VER017", "VER018"), symptom=symptom, unfinished=unfinished
+        )
+        return made(judged)
 
     return register
 

@@ -9,7 +9,7 @@ from ncclcheck.probes.facts import LogEvent
 _FOLLOWS = re.compile(
     r"ChildFailedError|CheckpointException ranks:|Rendezvous\w{0,20}Error|"
     r"Caught \w{1,80} in (?:DataLoader worker process|pin memory thread|replica) |"
-    r"SignalException|KeyboardInterrupt|SystemExit|DistNetworkError|DistStoreError|"
+    r"SignalException|SIGTERMException|KeyboardInterrupt|SystemExit|DistNetworkError|DistStoreError|"
     r"DistBackendError|ncclRemoteError|Connection (?:closed|reset) by|Broken pipe|[Ss]ocket [Tt]imeout|"
     r"NCCL (?:error|Error \d|communicator was aborted)|"
     r"Watchdog caught|RendezvousConnectionError|by signal: Terminated|"
@@ -36,6 +36,7 @@ CONSEQUENCES = {
     "sigterm-to-peers": "torchrun ends the other processes of its node",
     "signal-exception": "torchrun itself was ended",
     "child-failed": "the launcher tells that one of its processes failed",
+    "mpi-abort": "a rank's program ended the job; what it printed before says why",
     "step-cancelled": "Slurm ends the step after a task failed, or by order",
 }
 
@@ -80,4 +81,18 @@ HARMLESS = {
 def follows(event: LogEvent) -> bool:
     """Whether an exception only passes on what happened elsewhere or was said, or only warns."""
     kind = event.fields.get("type", "")
-    return kind.endswith("Warning") or _FOLLOWS.search(f"{kind}: {event.fields.get('text', '')}") is not None
+    return (
+        kind.endswith("Warning")
+        or ends_nothing(event)
+        or _FOLLOWS.search(f"{kind}: {event.fields.get('text', '')}") is not None
+    )
+
+
+def ends_nothing(event: LogEvent) -> bool:
+    """Whether an exception or its traceback is one that Python only tells of (at exit, a logger, `__del__`)."""
+    return event.fields.get("ends") == "nothing"
+
+
+def of_a_thread(event: LogEvent) -> bool:
+    """Whether it ended a thread and not its process."""
+    return event.fields.get("ends") == "thread"

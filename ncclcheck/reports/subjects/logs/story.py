@@ -12,10 +12,11 @@ from msgspec import Struct, field
 
 from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
 from ncclcheck.reports.judgement.findings import Evidence, Finding, State, Verdict, Where, seen
+from ncclcheck.reports.judgement.rule import flagged
 from ncclcheck.reports.subjects.job.pairing import pairing
 from ncclcheck.reports.subjects.logs import meanings
 from ncclcheck.reports.subjects.logs.attempts import latest
-from ncclcheck.reports.subjects.logs.logged import SYMPTOMS, in_order, where
+from ncclcheck.reports.subjects.logs.logged import in_order, where
 from ncclcheck.reports.text.fold import fold_names, fold_numbers
 
 _MOST_CAUSES, _MOST_TOLD, _TEXT = 8, 12, 200
@@ -139,7 +140,7 @@ def _why_absent(found: list[_Ranked]) -> dict[int, str]:
     """Rank -> the code that says what became of it, for ranks of which the log holds that."""
     tell_nothing = {
         *_ABSENT,
-        *SYMPTOMS,
+        *flagged("symptom"),
         *TELL_LITTLE,
         *(code for codes in _ALSO_RECORDED.values() for code in codes),
     }
@@ -185,7 +186,7 @@ def _less_sure(one: Cause, codes: Sequence[str], reason: str) -> Cause:
 
 def _level(code: str) -> int:
     """What explains stands before what was only seen."""
-    return 3 if code in TELL_LITTLE else 2 if code in SYMPTOMS else int(code == _ANY)
+    return 3 if code in TELL_LITTLE else 2 if code in flagged("symptom") else int(code == _ANY)
 
 
 def _event(finding: Finding, events: dict[str, LogEvent]) -> LogEvent | None:
@@ -210,14 +211,14 @@ def _standing(
 ) -> tuple[Literal["sure", "likely", "possible"], str]:
     code, finding, _ = ranked[index]
     certain = [one for one in ranked if one[1].state is State.FAIL and not _is_explained(one, why)]
-    exact = [one for one in certain if one[0] not in {*SYMPTOMS, _ANY}]
+    exact = [one for one in certain if one[0] not in {*flagged("symptom"), _ANY}]
     if _is_explained(ranked[index], why):
         return "possible", f"tells who was waited for; {why[finding.where.rank or 0]} says what became of it"
     if finding.state is State.WARN:
         return "possible", "a risk, or what makes it slow; it ends no job"
     if code == _ANY and not exact:
         return "likely", "the program's own exception or exit; nothing else is known to have failed"
-    if code in SYMPTOMS or code == _ANY:
+    if code in flagged("symptom") or code == _ANY:
         if exact:
             return "possible", f"tells what was seen; {exact[0][0]} says why"
         return "possible", "tells what was seen; the cause of it is not in the log"

@@ -80,7 +80,7 @@ def _started(logs: Logs) -> dict[tuple[str, str, int | None], int]:
 
 
 def _can_be_a_failure(event: LogEvent) -> bool:
-    if event.sign in _JUDGED:
+    if event.sign in _JUDGED or meanings.ends_nothing(event):
         return False
     if event.sign == "python-error":
         return not _WARNING.search(event.fields.get("type", ""))
@@ -90,7 +90,8 @@ def _can_be_a_failure(event: LogEvent) -> bool:
 def _survived(logs: Logs, ending: Ending, event: LogEvent) -> bool:
     mild = event.sign in _MILD or event.level in _LEVELS
     shown = ending.just_after if event.sign == "complaint" else ending.work if mild else ending.proof
-    if event.sign == "complaint" and ending.trained.get(event.file, event.line) < event.line:
+    aside = event.sign == "complaint" or meanings.of_a_thread(event)
+    if aside and ending.trained.get(event.file, event.line) < event.line:
         return True  # a profiler's, a logger's: what was to be done is done
     return shown.get(event.file, 0) > event.line or (mild and came_through(logs, event))
 

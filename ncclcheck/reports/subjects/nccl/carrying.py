@@ -48,9 +48,10 @@ def roce_ports(cluster: Cluster) -> list[tuple[Node, UsedPort]]:
 
 @derived
 def choice(node: Node) -> HcaChoice:
-    """NCCL's choice, less the ports that it lists and leaves idle."""
+    """NCCL's choice, less the ports that it lists and leaves idle, and those that serve Hyper-V's own."""
     taken = wiring.choice(node)
-    return replace(taken, used=tuple(_meant(node, taken.used)))
+    able = [one for one in taken.used if one.hca.name not in wiring.of_hypervisor(node)]
+    return replace(taken, used=tuple(_meant(node, able)))
 
 
 def _meant(node: Node, ports: Sequence[UsedPort]) -> list[UsedPort]:

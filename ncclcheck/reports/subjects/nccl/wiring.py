@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from ncclcheck.probes.facts import Cluster, Hca, Node, PciDevice, Unread, at, value_or
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.judgement.rule import NothingToJudge
-from ncclcheck.reports.subjects.nccl.hca import GidChoice, HcaChoice, UsedPort, gid_choice, hca_choice
+from ncclcheck.reports.subjects.nccl.hca import GidChoice, HcaChoice, UsedPort, gid_choice, hca_choice, is_routable
 from ncclcheck.reports.subjects.nccl.variables import nccl_version, values
 
 _VIRTUAL = (
@@ -92,6 +92,39 @@ def gid(node: Node, one: UsedPort) -> GidChoice | None:
 def wanted(taken: HcaChoice) -> tuple[UsedPort, ...]:
     """All ports that NCCL would take if they were well."""
     return (*taken.used, *taken.inactive, *taken.unseen)
+
+
+@derived
+def of_hypervisor(node: Node) -> frozenset[str]:
+    """HCAs that are the fast path of a Hyper-V interface (accelerated networking, MANA).
+
+    Their interface is a member of that of hv_netvsc, which has the address: the port is ACTIVE, its GID table
+    holds no address that a peer could be reached at. Inferred
+    from skypilot-org/skypilot#4448 (eth0 and its member in NCCL's list); the GID table was not seen.
+    """
+    interfaces = value_or(at(node, "network.interfaces"), [])
+    if not any(one.driver == "hv_netvsc" for one in interfaces):
+        return frozenset()
+    return frozenset(hca.name for hca in _devices(node) if _is_ethernet(hca) and not reachable(hca))
+
+
+def _is_ethernet(hca: Hca) -> bool:
+    return all(port.link_layer == "Ethernet" for port in value_or(hca.ports, []))
+
+
+def reachable(hca: Hca) -> bool:
+    """Whether a port is ACTIVE and has an address of its fabric: always so of InfiniBand."""
+    return any(
+        port.state == "ACTIVE"
+        and (port.link_layer == "InfiniBand" or any(is_routable(gid) for gid in value_or(port.gids, [])))
+        for port in value_or(hca.ports, [])
+    )
+
+
+@derived
+def has_rdma(node: Node) -> bool:
+    """Whether some HCA of the node could carry data between machines as it stands."""
+    return any(reachable(hca) for hca in _devices(node))
 
 
 def efa(node: Node) -> list[Hca]:

@@ -27,15 +27,31 @@ COLLECTIVES = {
 DDP = ("torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel")
 LOADER = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
 SAMPLER = ("torch.utils.data.distributed.DistributedSampler", "torch.utils.data.DistributedSampler")
+SPAWNS = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes")
+# What all ranks must call in libraries: method -> what it is called on, by name.
+_OF_LIBRARIES = {
+    ".wait_for_everyone": re.compile(r"accelerator$"),
+    ".gather_for_metrics": re.compile(r"accelerator$"),
+    ".consolidate_state_dict": re.compile(r"optim"),
+}
+# Built by them, their state is gathered from all ranks.
+SHARDED = re.compile(r"(?:^|\.|:)(?:FullyShardedDataParallel|FSDP)$")
 # Libraries that start the group, wrap the model, shard the data and save by themselves.
 _MANAGERS = re.compile(
     r"(?:pytorch_lightning|lightning|accelerate|deepspeed|horovod|ignite|composer|colossalai|megatron|fairseq|ray"
     r"|mmengine|mmcv|detectron2|torchtitan|torchtune|fairscale|apex\.parallel|catalyst|tensorflow|jax|determined)\b"
     r"|transformers\.(?:Seq2Seq)?Trainer$|trl\b|sentence_transformers\b"
 )
+# In a script that starts the group itself, what must be called so that a library does the rest; an import alone is
+# not enough, for many use a part of one.
+_MANAGES = re.compile(
+    r"(?:accelerate\.|^)Accelerator$|^deepspeed\.initialize$|lightning.*\.(?:Trainer|Fabric)$"
+    r"|^transformers\.(?:Seq2Seq)?Trainer$|^trl\.\w+Trainer$|^horovod\.|^colossalai\.|^composer\.Trainer$"
+)
 _UNSURE = re.compile(
     r"rank|main|master|save|primary|chief|proc|leader|local|log|coord|root|zero|host|node|gpu|is_", re.I
 )
+_IS_GIVEN = re.compile(r"[\w.]+ is (not )?None")
 _STARTS = re.compile(r"(?:^|\.|:)(?:spawn|start_processes|launch\w*|Process|run|Fire|elastic_launch)$")
 _DEEP = 6  # calls within calls that are followed
 
@@ -58,6 +74,8 @@ def script_rule(code: str, title: str, *, worst: State) -> Callable[[Callable[[S
 
 def own_ways(script: Script) -> str:
     """The library that does for this script what it would otherwise do itself; empty where there is none."""
+    if any(call.name == INIT for call in script.calls):
+        return next((call.name.partition(".")[0] for call in script.calls if _MANAGES.search(call.name)), "")
     modules = [name for file in script.files for name in file.modules]
     return next((name.partition(".")[0] for name in modules if _MANAGERS.match(name)), "")
 
@@ -66,9 +84,37 @@ def of_many_ranks(script: Script) -> list[Call]:
     """The calls of a script that starts torch's group itself. Raises NothingToJudge for all others."""
     if library := own_ways(script):
         raise NothingToJudge(f"{library} does this for the script")
-    if not any(call.name == INIT for call in script.calls):
-        raise NothingToJudge("the script starts no process group")
+    _must_start(script)
     return script.calls
+
+
+def that_starts(script: Script) -> list[Call]:
+    """The calls of a script that calls init_process_group, whatever a library does after it."""
+    _must_start(script)
+    return script.calls
+
+
+def _must_start(script: Script) -> None:
+    """An imported file may have a function that starts a group, and nothing calls it. Raises NothingToJudge."""
+    inits = [call for call in script.calls if call.name == INIT]
+    if not any(_is_called(script, call.function) for call in inits):
+        raise NothingToJudge("the script starts no process group")
+
+
+def _is_called(script: Script, function: str) -> bool:
+    """As far as names tell: `getattr(tools, "init_%s" % launcher)` calls init_slurm too."""
+    name = function.rpartition(":")[2].rpartition(".")[2]
+    begin = name.rpartition("_")[0]
+    return not name or any(
+        word == name or (begin and word.startswith(f"{begin}_") and re.search(r"%s|\{", word))
+        for file in script.files
+        for word in file.words
+    )
+
+
+def imports(script: Script, file: str, module: str) -> bool:
+    """Does the file import it?"""
+    return any(one.name == file and module in one.modules for one in script.files)
 
 
 def says(script: Script, *words: str) -> bool:
@@ -117,19 +163,63 @@ def _started(call: Call) -> Iterator[str]:
         yield from (f"{call.file}:{text}" for text in call.arguments.values() if text.isidentifier())
 
 
+def spawns(script: Script) -> bool:
+    """Does the script start its processes itself? Then no launcher sets variables for them."""
+    return any(call.name in SPAWNS or call.name.endswith(".Process") for call in script.calls)
+
+
 def sure(call: Call) -> bool:
     """Whatever its conditions say, they say the same on all ranks, as far as their words tell."""
-    return not any(
-        guard.kind == "rank" or (guard.kind == "other" and _UNSURE.search(guard.text)) for guard in call.guards
-    )
+    return not any(guard.kind == "rank" or _may_differ(guard) for guard in call.guards)
+
+
+def _may_differ(guard: Guard) -> bool:
+    """Words in which a rank may hide. That an option is given is the same on all; with several ranks a GPU is."""
+    given = _IS_GIVEN.fullmatch(guard.text)
+    if given and ("gpu" not in guard.text or (guard.branch == "if") == bool(given.group(1))):
+        return False
+    return guard.kind == "other" and bool(_UNSURE.search(guard.text))
 
 
 def collective(script: Script, call: Call) -> str:
     """What every rank must enter here, said by its name; empty where there is nothing, or it is not known."""
     if call.name in COLLECTIVES or call.name in DDP:
         return "" if _has_group(call) else call.name.rpartition(".")[2]
+    if (on := _OF_LIBRARIES.get(call.name)) and on.search(call.on):
+        return call.name[1:]
+    if call.name in (".state_dict", ".save_checkpoint") and call.on in _sharded(script):
+        return f"{call.name[1:]} of {call.on}"
     entered = _entered(script, call.name, _DEEP)
     return f"{entered} in {call.name.rpartition(':')[2]}()" if entered else ""
+
+
+def _sharded(script: Script) -> set[str]:
+    """Variables that hold a model whose parameters are shared out: by FSDP, or an engine of DeepSpeed."""
+    held: set[str] | None = script.__dict__.get("sharded")
+    if held is None:
+        held = {call.target for call in script.calls if SHARDED.search(call.name) and call.target}
+        engines = [call.target for call in script.calls if call.name == "deepspeed.initialize"]
+        held |= {target.strip("( ").partition(",")[0] for target in engines if target}
+        script.__dict__["sharded"] = held
+    return held
+
+
+def given_to(script: Script, call: Call, name: str, position: str) -> str:
+    """An argument as written; for `args.dist_url` what the command line gives, or the option's default."""
+    value = call.arguments.get(name, call.arguments.get(position, ""))
+    option = re.fullmatch(r"(?:args|opt|opts|FLAGS|hparams)\.(\w+)", value)
+    if not option:
+        return value
+    spelled = {f"--{option.group(1)}", f"--{option.group(1).replace('_', '-')}"}
+    for at, one in enumerate(script.arguments):
+        before, _, after = one.partition("=")
+        if before in spelled:
+            return repr(after or "".join(script.arguments[at + 1 : at + 2]))
+    for added in script.calls:
+        names = {text.strip("'\"") for text in added.arguments.values()}
+        if added.name.endswith(".add_argument") and names & spelled:
+            return added.arguments.get("default", value)
+    return value
 
 
 def _entered(script: Script, function: str, deep: int) -> str:
@@ -212,3 +302,18 @@ def line_of(script: Script, file: str, at: int) -> str:
 def indent(line: str) -> str:
     """The blanks before it."""
     return line[: len(line) - len(line.lstrip())]
+
+
+def with_argument(line: str, head: str, argument: str) -> str:
+    """The line with one more argument in the call that begins with head; empty where that is not plain."""
+    if line.count(head) != 1:
+        return ""
+    start, depth = line.index(head) + len(head), 1
+    for at in range(start, len(line)):
+        depth += (line[at] in "([{") - (line[at] in ")]}")
+        if line[at] in "'\"#\\" and line[at] in "#\\":
+            return ""
+        if not depth:
+            inner = line[start:at].rstrip().rstrip(",")
+            return f"{line[:start]}{inner}, {argument}{line[at:]}" if inner else ""
+    return ""

@@ -1,0 +1,219 @@
+"""A program of Python beside the ranks of a running job: here, by ssh, in a step of Slurm, in pods or containers.
+
+Nothing is installed there: the program is given to `python3 -` on its stdin, and says one line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from ncclcheck.base.errors import UsageError
+from ncclcheck.launch import nodelist
+from ncclcheck.launch.slurm import OF_ANOTHER_STEP
+from ncclcheck.probes.facts import Unread
+from ncclcheck.probes.machine import process
+
+# Children at once: an ssh uses 8 MiB and waits; 1,000 nodes are one round. Threads: three for each.
+_AT_ONCE = 1024
+_ASK_S = 10.0  # squeue, kubectl get
+_ONE_BY_ONE = 64  # steps of Slurm at once, where one step for all nodes failed
+_MOST = 512 * 2**20  # bytes of one child: 20,000 nodes of Slurm at 25 kB
+_SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "-T")
+_JOB = re.compile(r"\d{1,10}(?:_\d{1,10}|\+\d{1,4})?", re.ASCII)
+_POD = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
+_ENTERS = re.compile(r"(docker|podman|nerdctl|kubectl|crictl)$")
+# srun passes on at most 1,024 bytes of a line at once, and what other nodes say comes between (measured with
+# Slurm 22.05): short pieces, each with its node's name.
+_NAMED = '"$@" | fold -b -w 900 | sed "s/^/$SLURMD_NODENAME /"'
+
+
+class Way(NamedTuple):
+    """A child that leads to one host, or to several that say their names first. problem: it cannot begin."""
+
+    hosts: Sequence[str]
+    argv: Sequence[str]
+    named: bool = False
+    problem: str = ""
+
+
+class Answer(NamedTuple):
+    """What the program said on one host; else why it said nothing."""
+
+    host: str
+    line: str = ""
+    problem: str = ""
+
+
+class Job(NamedTuple):
+    """A running job of Slurm. number: its SLURM_JOB_ID."""
+
+    number: str
+    nodes: Sequence[str]
+
+
+def here(arguments: Sequence[str], via: str | None) -> list[Way]:
+    """This host, or where `via` leads from it."""
+    inside = entering(via)
+    return [
+        Way(["this host" if not inside else inside[-1]], [*(inside or [sys.executable]), *_end(inside, arguments)])
+    ]
+
+
+def by_ssh(targets: Mapping[str, str], arguments: Sequence[str], via: str | None) -> list[Way]:
+    """By ssh. targets: the host's name -> what ssh is given."""
+    line = shlex.join([*(entering(via) or ["python3"]), *_end(entering(via), arguments)])
+    return [Way([name], [*_SSH, "--", target, line]) for name, target in targets.items()]
+
+
+def in_steps(job: Job, arguments: Sequence[str], via: str | None, *, each: bool = False) -> list[Way]:
+    """In a step beside those of a job, for all of its nodes or one for each."""
+    inside = [*(entering(via) or ["python3"]), *_end(entering(via), arguments)]
+    groups = [[node] for node in job.nodes] if each else [[*job.nodes]]
+    return [Way(nodes, [*_step(job, nodes), "sh", "-c", _NAMED, "sh", *inside], named=True) for nodes in groups]
+
+
+def in_pods(selector: str, namespace: str, container: str, arguments: Sequence[str]) -> list[Way]:
+    """In the pods that a selector names. Raises UsageError."""
+    of = ["--namespace", namespace] if namespace else []
+    inside = ["--container", container] if container else []
+    return [
+        Way([name], ["kubectl", "exec", "-i", *of, name, *inside, "--", "python3", "-", *arguments], problem=why)
+        for name, why in _pods(selector, of)
+    ]
+
+
+def _end(inside: Sequence[str], arguments: Sequence[str]) -> list[str]:
+    return ["python3", "-", *arguments] if inside else ["-", *arguments]
+
+
+def entering(via: str | None) -> list[str]:
+    """The words of --via; `docker exec` and its like pass stdin on only with -i. Raises UsageError."""
+    try:
+        words = shlex.split(via or "")
+    except ValueError as error:
+        raise UsageError(f"--via: {via!r} is no command: {error}") from None
+    if (
+        len(words) > 1
+        and _ENTERS.search(words[0])
+        and words[1] == "exec"
+        and not {"-i", "-it", "--interactive"} & {*words}
+    ):
+        words.insert(2, "-i")
+    return words
+
+
+def job_of(given: str) -> Job:
+    """The number and nodes of a running job. Raises UsageError where Slurm has none."""
+    if not _JOB.fullmatch(given):
+        raise UsageError(f"--job: {given[:40]!r} is no number of a job: 4711, or 4711_3 of an array")
+    said = process.run(
+        ["squeue", "--noheader", "--jobs", given, "--format", "%A|%T|%N"], _ASK_S, env=_environment()
+    )
+    if isinstance(said, Unread):
+        raise UsageError(f"--job: {said.why}")
+    rows = [line.split("|") for line in said.out.splitlines() if line.count("|") == 2]
+    running = [row for row in rows if row[1] in ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED")]
+    if not running:
+        states = ", ".join(sorted({row[1] for row in rows})) or said.err.strip()[:200] or "it knows no such job"
+        raise UsageError(f"--job: Slurm runs no job {given}: {states}")
+    if len({row[0] for row in running}) > 1:
+        raise UsageError(f"--job: {given} are several jobs ({', '.join(row[0] for row in running[:8])}); name one")
+    return Job(running[0][0], nodelist.expand(running[0][2], "squeue"))
+
+
+def _step(job: Job, nodes: Sequence[str]) -> list[str]:
+    count = str(len(nodes))
+    return [
+        "srun", f"--jobid={job.number}", "--overlap", "--job-name=ncclcheck-hang",
+        f"--nodes={count}", f"--ntasks={count}",
+        "--ntasks-per-node=1", f"--nodelist={nodelist.fold(nodes)}", "--export=ALL", "--input=all", "--mpi=none",
+        "--cpu-bind=none", "--kill-on-bad-exit=0", "--no-kill", "--wait=0", "--quiet",
+    ]  # fmt: skip
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without what a surrounding step would say to srun."""
+    return {name: value for name, value in os.environ.items() if not OF_ANOTHER_STEP.fullmatch(name)}
+
+
+def _pods(selector: str, of: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Name, and why it cannot be entered. Raises UsageError."""
+    said = process.run(
+        ["kubectl", "get", "pods", *of, "--selector", selector, "--output", "json"], _ASK_S, most=_MOST
+    )
+    if isinstance(said, Unread):
+        raise UsageError(f"--pods: {said.why}")
+    if said.status:
+        raise UsageError(f"--pods: kubectl: {said.err.strip()[:300] or f'it ended with {said.status}'}")
+    try:
+        items: list[dict[str, Any]] = json.loads(said.out)["items"]
+        found = [(str(one["metadata"]["name"]), str(one.get("status", {}).get("phase", ""))) for one in items]
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise UsageError(f"--pods: what kubectl said is no list of pods: {error}") from None
+    if not found:
+        raise UsageError(f"--pods: no pod has {selector!r}; kubectl get pods --show-labels has their labels")
+    for name, phase in found:
+        if not _POD.fullmatch(name):
+            raise UsageError(f"--pods: {name[:60]!r} is no name of a pod")
+        yield name, "" if phase in ("Running", "") else f"the pod is {phase}"
+
+
+def answers(ways: Sequence[Way], program: bytes, limit: float) -> list[Answer]:
+    """What the program says on each host, in their order. Never raises, waits no longer than `limit` seconds."""
+    with ThreadPoolExecutor(min(len(ways), _AT_ONCE) or 1) as pool:
+        return [one for found in pool.map(lambda way: _answer(way, program, limit), ways) for one in found]
+
+
+def in_job(job: Job, arguments: Sequence[str], via: str | None, program: bytes, limit: float) -> list[Answer]:
+    """The same in a job of Slurm: one step, and for nodes that it did not reach one each."""
+    found = answers(in_steps(job, arguments, via), program, limit)
+    left = [one.host for one in found if one.problem]
+    if not left or len(job.nodes) == 1:
+        return found
+    ways = in_steps(job._replace(nodes=left), arguments, via, each=True)
+    again: dict[str, Answer] = {}
+    for at in range(0, len(ways), _ONE_BY_ONE):
+        again.update((one.host, one) for one in answers(ways[at : at + _ONE_BY_ONE], program, limit))
+    return [again.get(one.host, one) for one in found]
+
+
+def _answer(way: Way, program: bytes, limit: float) -> list[Answer]:
+    if way.problem:
+        return [Answer(way.hosts[0], problem=way.problem)]
+    try:
+        child = process.start(way.argv, control=True, env=_environment())
+    except OSError as error:
+        return [Answer(host, problem=f"{way.argv[0]}: {error.strerror or error}") for host in way.hosts]
+    assert child.stdin is not None
+    with suppress(OSError), child.stdin as into:
+        into.write(program)
+    status, out, err = process.watch(child, limit, most=_MOST)
+    why = f"it gave no answer in {limit:g} s" if status is None else _last_words(way.argv[0], status, err)
+    if not way.named:
+        lines = [line for line in out.splitlines() if line.startswith("{")]
+        return [Answer(way.hosts[0], lines[-1]) if lines else Answer(way.hosts[0], problem=why)]
+    said = _named(out.split("\n"))
+    return [Answer(host, said[host]) if host in said else Answer(host, problem=why) for host in way.hosts]
+
+
+def _named(lines: Iterable[str]) -> dict[str, str]:
+    """What each node said, put together again."""
+    pieces: dict[str, list[str]] = {}
+    for line in lines:
+        name, _, said = line.partition(" ")
+        pieces.setdefault(name, []).append(said)
+    whole = {name: "".join(said) for name, said in pieces.items()}
+    return {name: said for name, said in whole.items() if said.startswith("{")}
+
+
+def _last_words(tool: str, status: int, err: str) -> str:
+    said = [line.strip() for line in err.splitlines() if line.strip()]
+    return (said[-1] if said else f"{os.path.basename(tool)} ended with status {status}")[:200]

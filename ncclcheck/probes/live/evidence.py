@@ -1,0 +1,127 @@
+"""The program that is streamed to `python3 -` beside the ranks: all that can be seen of the jobs of one host.
+
+    SECONDS [stacks] [job=ID] [ras=auto|always|never] [signal=USR1|USR2] [first]
+
+Two looks at /proc (look), beside them NVML (gpus) and the counters of the network (wires); then, for jobs that
+move no data, what they wrote themselves (records) and NCCL's RAS (ras); with `stacks` what has to be asked (ask).
+`first`: RAS is asked only beside rank 0, since any rank answers for the whole job.
+"""
+
+import json
+import os
+import sys
+from typing import Any, Dict, List, Tuple
+
+from ncclcheck.probes.live import ask, gpus, look, ras, records, wires
+from ncclcheck.probes.live.look import Proc
+
+Raw = Dict[str, Any]
+
+_MOVED = 8192  # bytes of one rank: with more the job goes on, and NCCL is left alone
+_YOUNG_S = 60.0  # a process that begins makes communicators
+_LOST = ("gone", "Z", "X", "T", "t")
+_MOST_JOBS, _MOST_PROBLEMS = 4, 16
+
+
+def collect(argv: List[str], proc: Proc) -> Raw:
+    """Everything of this host."""
+    seconds, words = float(argv[0]), argv[1:]
+    beside = Beside(proc, seconds)
+    job = next((word[4:] for word in words if word.startswith("job=")), "")
+    told = look.look(seconds, proc, "stacks" in words, job, beside.first)
+    told.update(beside.last())
+    told.update(further(proc, told, words))
+    return told
+
+
+class Beside:
+    """What is looked at twice beside the processes."""
+
+    def __init__(self, proc: Proc, seconds: float) -> None:
+        self.proc, self.pid, self.counted = proc, "", {}  # type: Proc, str, Dict[str, Raw]
+        source = SOURCES.get("ncclcheck.probes.live.gpus", "")
+        self.gpus = gpus.Beside(source, seconds) if source and proc.live else None
+
+    def first(self, found: List[Raw]) -> None:
+        """The first look at the network."""
+        own = self.proc.link("self", "ns", "net")
+        pids = [str(one["pid"]) for one in found]
+        self.pid = next(
+            (pid for pid in pids if self.proc.link(pid, "ns", "net") == own), pids[0] if pids else "self"
+        )
+        self.counted = wires.counters(self.proc, self.pid)
+
+    def last(self) -> Raw:
+        """The last one, and what NVML said."""
+        told = self.gpus.told() if self.gpus else {"gpus": [], "problem": ""}
+        return {
+            "addresses": wires.addresses(self.proc, self.pid),
+            "nics": wires.between(self.counted, wires.counters(self.proc, self.pid)),
+            "gpus": told["gpus"],
+            "gpu_problem": told["problem"],
+        }
+
+
+def further(proc: Proc, told: Raw, words: List[str]) -> Raw:
+    """Job by job, where it moves no data."""
+    taken, answers, not_had = records.Taken(), [], []
+    jobs: Dict[Tuple[str, str], List[Raw]] = {}
+    for one in told["processes"]:
+        one["inside"] = records.pids_inside(proc, one["pid"])[1]
+        if not one["helper"]:
+            start = look.fields(proc.text(str(one["pid"]), "stat"))[19]
+            known = dict(one, env=records.environment(proc, one["pid"]), start=start)
+            jobs.setdefault((one["job"], one["scope"]), []).append(known)
+    for (job, scope), ranks in sorted(jobs.items())[:_MOST_JOBS]:
+        if any(one["moved"] and one["moved"] >= _MOVED for one in ranks):
+            continue
+        answers += _ras(proc, ranks, words)
+        records.files(proc, ranks, taken)
+        records.servers(proc, ranks, taken)
+        problems = _asked(proc, told, ranks, words, taken) if "stacks" in words else []
+        problems += taken.skipped
+        taken.skipped = []
+        not_had += [{"job": job, "scope": scope, "why": why} for why in problems[:_MOST_PROBLEMS]]
+    for one in answers:
+        ras.asked_again(one, "stacks" in words)
+    return {"ras": answers, "records": taken.pieces, "not_had": not_had}
+
+
+def _asked(proc: Proc, told: Raw, ranks: List[Raw], words: List[str], taken: records.Taken) -> List[str]:
+    """What has to be asked of ranks; why it was not had."""
+    some = ask.chosen([one for one in ranks if one["state"] not in _LOST])
+    return ask.dumps(proc, some, taken) + _stacks(proc, told, some, words)
+
+
+def _ras(proc: Proc, ranks: List[Raw], words: List[str]) -> List[Raw]:
+    here = any(one["rank"] == 0 for one in ranks) or "first" not in words
+    if not here or "ras=never" in words or not any("nccl" in one["libraries"] for one in ranks):
+        return []
+    lost = any(one["state"] in _LOST or one["was"] in _LOST for one in ranks)
+    young = min(one["age_s"] for one in ranks) < _YOUNG_S
+    return [ras.asked(proc, ranks, lost, young, "ras=always" in words)]
+
+
+def _stacks(proc: Proc, told: Raw, ranks: List[Raw], words: List[str]) -> List[str]:
+    word = next((one[7:] for one in words if one.startswith("signal=")), "")
+    if word not in ask.SIGNALS:
+        return []
+    problems = ask.stacks(proc, ranks, word)
+    stacks = {one["pid"]: one["stack"] for one in ranks if one["stack"]}
+    for one in told["processes"]:
+        one["stack"] = stacks.get(one["pid"]) or one["stack"]
+    return problems
+
+
+SOURCES: Dict[str, str] = {}  # of all modules of this program, by their names; set where it is streamed
+
+
+def main(argv: List[str]) -> None:
+    """One line of JSON."""
+    told = collect(argv, Proc())
+    told["cpu_s"] = round(sum(os.times()[:4]), 3)
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

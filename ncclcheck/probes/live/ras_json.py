@@ -1,0 +1,169 @@
+"""RAS's STATUS as JSON (2.28.7 and later) -> the same facts as of its text.
+
+By the format as NVIDIA documents it, 2.28.7 to 2.32.3: these wheels name a proprietary licence and were not run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from ncclcheck.probes.facts.ras import (
+    RasCommunicator,
+    RasGroup,
+    RasLaunched,
+    RasLook,
+    RasRank,
+    RasStatus,
+)
+from ncclcheck.probes.live.ras_text import NoStatus
+
+_Whole = Annotated[int, Meta(ge=0, le=2**60)]
+_Number = Annotated[int, Meta(ge=-1, le=2**31)]
+_Text = Annotated[str, Meta(max_length=253)]
+_IN_PROGRESS = 7
+# 2.28.9 leaves out a comma in `missing_ranks` (found by ray-project/ray#64928).
+_LACKS_COMMA = re.compile(r'(\}|\d|"|true|false)(\s*\n\s*)("\w+"\s*:|\{)')
+
+
+class _State(Struct, kw_only=True):
+    init_state: int = 0
+    async_error: int = 0
+    finalize_called: bool = False
+    destroy_flag: bool = False
+    abort_flag: bool = False
+    unresponsive: bool = False
+    considered_dead: bool = False
+
+
+class _Rank(Struct, kw_only=True):
+    rank: Annotated[int, Meta(ge=0, le=1_000_000)]
+    host: _Text = ""
+    pid: _Number = -1
+    cuda_dev: _Number = -1
+    nvml_dev: _Number = -1
+    status: _State = field(default_factory=_State)
+    collective_counts: Annotated[dict[_Text, _Whole], Meta(max_length=64)] = field(default_factory=dict)
+
+
+class _Communicator(Struct, kw_only=True):
+    hash: _Text
+    size: _Whole = 0
+    ranks: list[_Rank] = field(default_factory=list)
+    missing_ranks: list[_Rank] = field(default_factory=list)
+
+
+class _Collection(Struct, kw_only=True):
+    timeouts_count: _Whole = 0
+
+
+class _Answer(Struct, kw_only=True):
+    nccl_version: _Text
+    communicators: list[_Communicator] = field(default_factory=list)
+    ras: _Collection = field(default_factory=_Collection)
+
+
+def read(text: str) -> RasLook:
+    """One answer. Raises NoStatus where it is none, or a field is not what it should be."""
+    try:
+        told = msgspec.json.decode(text, type=_Answer)
+    except msgspec.MsgspecError:
+        told = _repaired(text)
+    missing = [one for comm in told.communicators for one in comm.missing_ranks]
+    return RasLook(
+        version=told.nccl_version,
+        form="json",
+        groups=[_group(comm) for comm in told.communicators],
+        troubled=[made for comm in told.communicators if (made := _troubled(comm))],
+        processes=sorted({(one.host, one.pid) for one in missing if one.pid > 0}),
+        dead=len({(one.host, one.pid) for one in missing if one.status.considered_dead}),
+        timeouts=told.ras.timeouts_count,
+        launches=sum(sum(one.collective_counts.values()) for comm in told.communicators for one in comm.ranks),
+    )
+
+
+def _repaired(text: str) -> _Answer:
+    try:
+        return msgspec.json.decode(_LACKS_COMMA.sub(r"\1,\2\3", text), type=_Answer)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise NoStatus(f"no status of RAS: {str(error)[:120]}") from None
+
+
+def _state(one: _Rank) -> str:
+    state = one.status
+    if state.abort_flag:
+        return "ABORT"
+    if state.finalize_called or state.destroy_flag:
+        return "FINALIZE"
+    if state.init_state:
+        return "INIT" if state.init_state == _IN_PROGRESS else f"error {state.init_state}"
+    return f"error {state.async_error}" if state.async_error not in (0, _IN_PROGRESS) else "RUNNING"
+
+
+def _named(one: _Rank) -> RasRank:
+    gpu = "" if one.cuda_dev < 0 else str(one.cuda_dev)
+    if gpu and one.nvml_dev not in (-1, one.cuda_dev):
+        gpu += f" (NVML {one.nvml_dev})"
+    return RasRank(rank=one.rank, host="" if one.host == "unknown" else one.host, pid=max(one.pid, 0), gpu=gpu)
+
+
+def _alike(ranks: Sequence[tuple[_Rank, str | int]]) -> list[tuple[str | int, list[_Rank]]]:
+    """What they have -> who has it, most ranks first."""
+    held: dict[str | int, list[_Rank]] = defaultdict(list)
+    for one, value in ranks:
+        held[value].append(one)
+    return sorted(held.items(), key=lambda item: -len(item[1]))
+
+
+def _group(comm: _Communicator) -> RasGroup:
+    states = _alike([(one, _state(one)) for one in comm.ranks])
+    differ = len(states) > 1 or any(len(shares) > 1 for _, shares in _counts(comm))
+    errors = [
+        *(["INCOMPLETE"] if comm.missing_ranks else []),
+        *(["ERROR"] if any(str(state).startswith("error") for state, _ in states) else []),
+        *(["MISMATCH"] if differ else []),
+    ]
+    return RasGroup(
+        communicators=1,
+        ranks=comm.size or len(comm.ranks) + len(comm.missing_ranks),
+        answered=len(comm.ranks),
+        status=str(states[0][0]) if states else "NOCOMM",
+        errors=errors,
+    )
+
+
+def _counts(comm: _Communicator) -> list[tuple[str, list[tuple[str | int, list[_Rank]]]]]:
+    ops = sorted({op for one in comm.ranks for op in one.collective_counts})
+    return [(op, _alike([(one, one.collective_counts.get(op, 0)) for one in comm.ranks])) for op in ops]
+
+
+def _troubled(comm: _Communicator) -> RasCommunicator | None:
+    states = _alike([(one, _state(one)) for one in comm.ranks])
+    launched = [
+        RasLaunched(op=op, launched=int(value), count=len(held), ranks=_few(held, len(comm.ranks)))
+        for op, shares in _counts(comm)
+        if len(shares) > 1
+        for value, held in shares
+    ]
+    statuses = [
+        RasStatus(status=str(state), count=len(held), ranks=_few(held, len(comm.ranks))) for state, held in states
+    ]
+    missing = [_named(one) for one in comm.missing_ranks]
+    if not launched and not missing and len(statuses) < 2 and not any("error" in one.status for one in statuses):
+        return None
+    return RasCommunicator(
+        hash=comm.hash.removeprefix("0x").rjust(16, "0")[-16:],
+        launched=launched,
+        statuses=statuses if len(statuses) > 1 or "error" in statuses[0].status else [],
+        missing=missing,
+    )
+
+
+def _few(held: list[_Rank], of: int) -> list[RasRank]:
+    """Those that are fewer than half are named, as the text names them; the rest is the rule."""
+    return [_named(one) for one in held] if 2 * len(held) < of else []

@@ -1,0 +1,178 @@
+"""What the streamed probe said of a host -> facts. It comes from another machine: nothing is taken unread.
+
+What ranks have written themselves is read by the code of `ncclcheck logs`.
+"""
+
+from __future__ import annotations
+
+import base64
+import tempfile
+import time
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from ncclcheck.probes.facts import Flight, JobRecord, Live, Logs, Ras, RasLook
+from ncclcheck.probes.facts.guard.bounds import Amount, Count, Whole
+from ncclcheck.probes.facts.log.flight import Nanoseconds
+from ncclcheck.probes.live import ras_json, ras_text
+from ncclcheck.probes.logs import flight
+from ncclcheck.probes.logs.reading import Reading
+
+_MOST_BYTES = 8 * 2**20  # of one piece, as the probe keeps it
+_MOST_IN_ALL = 256 * 2**20  # of all hosts
+_READ_S = 20.0
+_MOST_DIAGNOSTICS = 2000
+
+
+class Piece(Struct, frozen=True, kw_only=True):
+    """One file or answer: zlib in base64. age_s: since it was written."""
+
+    job: str
+    scope: str = ""
+    rank: Count
+    pid: Whole = 0
+    source: Literal["file", "log", "server"]
+    name: str
+    age_s: Amount = 0.0
+    at_ns: Nanoseconds = 0
+    data: str = ""
+
+
+class _Look(Struct, kw_only=True):
+    text: str = ""
+    form: Literal["text", "json"] = "text"
+    cut: bool = False
+    tries: Whole = 1
+    seconds: Amount = 0.0
+    problem: str = ""
+
+
+class _Ras(Struct, kw_only=True):
+    job: str
+    scope: str = ""
+    version: str = ""
+    port: Whole = 0
+    looks: list[_Look] = field(default_factory=list)
+    apart_s: Amount = 0.0
+    diagnostics: str = ""
+    problem: str = ""
+
+
+class _Beside(Struct, kw_only=True):
+    ras: list[_Ras] = field(default_factory=list)
+    records: list[Piece] = field(default_factory=list)
+
+
+class Received(Struct, frozen=True, kw_only=True):
+    """One host: what was seen, what RAS said there, what is still to be read."""
+
+    live: Live
+    ras: list[Ras] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
+
+
+def host(said: str, name: str = "") -> Received:
+    """The probe's line; name: of the host, as the user wrote it.
+
+    Raises msgspec.MsgspecError, UnicodeError or RecursionError where it is none.
+    """
+    told = msgspec.json.decode(said, type=Live)
+    name = name or told.host
+    live = replace(told, host=name, processes=[replace(one, host=name) for one in told.processes])
+    beside = msgspec.json.decode(said, type=_Beside)
+    return Received(live=live, ras=[_ras(name, one) for one in beside.ras], pieces=beside.records)
+
+
+def _ras(name: str, told: _Ras) -> Ras:
+    looks, problem = [], told.problem
+    for one in told.looks:
+        try:
+            looks.append(_look(one))
+        except ras_text.NoStatus as error:
+            problem = problem or one.problem or str(error)
+    lines = told.diagnostics.splitlines()[:_MOST_DIAGNOSTICS]
+    return Ras(
+        job=told.job,
+        scope=told.scope,
+        host=name,
+        version=told.version,
+        port=told.port,
+        looks=looks,
+        apart_s=told.apart_s,
+        diagnostics=[line[:500] for line in lines if "NCCL DIAG [INFO]" in line],
+        problem=problem,
+    )
+
+
+def _look(one: _Look) -> RasLook:
+    read = ras_json.read(one.text) if one.form == "json" else ras_text.read(one.text)
+    return replace(read, seconds=one.seconds, tries=one.tries, cut=one.cut)
+
+
+def records(pieces: Iterable[Piece]) -> list[JobRecord]:
+    """What ranks have written, job by job."""
+    jobs: dict[tuple[str, str], list[Piece]] = {}
+    for one in pieces:
+        jobs.setdefault((one.job, one.scope), []).append(one)
+    return [_record(held) for _, held in sorted(jobs.items())]
+
+
+def _record(pieces: Sequence[Piece]) -> JobRecord:
+    dumps = [one for one in pieces if one.source != "log"]
+    ages = [one.age_s for one in dumps]
+    return JobRecord(
+        job=pieces[0].job,
+        scope=pieces[0].scope,
+        flight=_flight(dumps) if dumps else None,
+        oldest_s=max(ages, default=0.0),
+        youngest_s=min(ages, default=0.0),
+        written_ns={str(one.rank): one.at_ns for one in dumps},
+        logs=_logs([one for one in pieces if one.source == "log"]),
+    )
+
+
+def _flight(dumps: Sequence[Piece]) -> Flight:
+    """By the reader of `logs`, which takes files; their names are those on the host of the rank."""
+    with tempfile.TemporaryDirectory(prefix="ncclcheck-") as folder:
+        names: dict[str, str] = {}
+        room = _MOST_IN_ALL
+        for at, one in enumerate(dumps):
+            data = _data(one)
+            room -= len(data)
+            if room < 0:
+                break
+            path = Path(folder) / f"{at}_rank_{one.rank}"
+            path.write_bytes(data)
+            names[str(path)] = one.name
+        read = flight.read(names)
+    told = [replace(one, file=names.get(one.file, one.file)) for one in read.dumps]
+    refused = [replace(one, file=names.get(one.file, one.file)) for one in read.refused if not one.replaced]
+    return replace(read, dumps=told, refused=refused)
+
+
+def _logs(pieces: Sequence[Piece]) -> Logs | None:
+    if not pieces:
+        return None
+    reading = Reading(until=time.monotonic() + _READ_S)
+    with tempfile.TemporaryDirectory(prefix="ncclcheck-") as folder:
+        for at, one in enumerate(pieces):
+            path = Path(folder) / str(at)
+            path.write_bytes(_data(one))
+            with path.open("rb") as file:
+                reading.take(one.name, file)
+    return reading.logs()
+
+
+def _data(one: Piece) -> bytes:
+    """Its bytes, bounded; what is damaged is cut there, and its reader says so."""
+    unpack = zlib.decompressobj()
+    try:
+        return unpack.decompress(base64.b64decode(one.data, validate=True), _MOST_BYTES)
+    except (ValueError, zlib.error):
+        return b""

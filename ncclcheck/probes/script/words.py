@@ -1,0 +1,59 @@
+"""Expressions as text, and what stands in a file by name."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+
+from ncclcheck.probes.script.sources import Source
+
+_LONG = 200  # characters of an argument, a condition
+_MOST_WORDS = 20_000
+_SHORT = 40  # characters of a string that may be a name: of a variable, an option, a key
+
+
+def text(node: ast.AST) -> str:
+    """As Python would write it, at most 200 characters. Most are names and constants and need no ast.unparse."""
+    return _plain(node) or ast.unparse(node)[:_LONG]
+
+
+def _plain(node: ast.AST) -> str:
+    """Empty where it is neither a chain of names nor a short constant."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Constant):
+        plain = isinstance(node.value, str | int) and node.value != ""
+        return repr(node.value)[:_LONG] if plain and len(repr(node.value)) < _LONG else ""
+    if isinstance(node, ast.Attribute) and (on := _plain(node.value)) and not isinstance(node.value, ast.Constant):
+        return f"{on}.{node.attr}"
+    return ""
+
+
+def of_source(source: Source) -> list[str]:
+    """Names and short strings in it; what is only imported is not used."""
+    found = {node.id for node in source.of(ast.Name)}
+    found |= {node.attr for node in source.of(ast.Attribute)}
+    found |= {node.arg or "" for node in source.of(ast.keyword)}
+    found |= {
+        node.value for node in source.of(ast.Constant) if isinstance(node.value, str) and len(node.value) < _SHORT
+    }
+    return sorted(found)[:_MOST_WORDS]
+
+
+def modules(source: Source) -> list[str]:
+    """What it imports, but for its own files."""
+    found = {one.name for node in source.of(ast.Import) for one in node.names}
+    for node in source.of(ast.ImportFrom):
+        if node.module and not node.level:
+            found |= {node.module, *(f"{node.module}.{one.name}" for one in node.names)}
+    return sorted(found - {*source.local})[:_MOST_WORDS]
+
+
+def never_read(source: Source, targets: set[str]) -> list[str]:
+    """Those of the variables that nothing reads, but to call their set_epoch."""
+    named: list[ast.Name | ast.Attribute] = [*source.of(ast.Name), *source.of(ast.Attribute)]
+    reads = Counter(text(one) for one in named if isinstance(one.ctx, ast.Load))
+    for node in source.of(ast.Call):
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "set_epoch":
+            reads[text(node.func.value)] -= 1
+    return sorted(target for target in targets if not reads[target])

@@ -1,0 +1,164 @@
+"""What the user's code keeps from step to step: containers that grow, and tensors whose graph does."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+from torch import Tensor, nn
+
+from ncclcheck.probes.dataloader.ours import is_users
+from ncclcheck.probes.facts.training.course import Growing
+
+_MOST_VISITS, _MOST_DEPTH, _MOST_ENTRIES, _MOST_HELD = 20_000, 6, 64, 1024
+_MOST_NODES = 50_000
+_LEAST_LOOKS = 3
+_LEAST_BYTES = 64 * 2**10  # a step, of what holds no graph: as much as is worth a word
+_MOST = 5
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of a container its entries, of a tensor 0; nodes: of the graphs that it holds; bytes: of its tensors."""
+
+    entries: int
+    nodes: int
+    bytes: int
+
+
+@dataclass
+class Growth:
+    """Looks after each step at what these roots hold, and at the globals of the user's own modules."""
+
+    roots: Mapping[str, Any]
+    looks: list[dict[str, Size]] = field(default_factory=list)
+
+    def look(self) -> None:
+        """After a step."""
+        self.looks.append(dict(_sizes({**self.roots, **_globals()})))
+
+    def found(self) -> list[Growing]:
+        """What grew with every step but the first, which makes what is kept."""
+        looks = self.looks[1:]
+        if len(looks) < _LEAST_LOOKS:
+            return []
+        places = [place for place in looks[-1] if all(place in look for look in looks)]
+        found = [
+            Growing(place=place[:200], steps=len(looks), entries=entries, bytes=bytes_, graph=graph)
+            for place in places
+            if (grown := _grown([look[place] for look in looks])) is not None
+            for entries, bytes_, graph in [grown]
+        ]
+        return sorted(found, key=lambda one: not one.graph)[:_MOST]
+
+
+def _grown(sizes: list[Size]) -> tuple[int, int, bool] | None:
+    """Entries and bytes a step, and whether graphs pile up; None where it does not grow with every step."""
+    pairs = [*itertools.pairwise(sizes)]
+    steps, first, last = len(pairs), sizes[0], sizes[-1]
+    longer = all(two.entries > one.entries for one, two in pairs)
+    if all(two.nodes > one.nodes for one, two in pairs) and (longer or not last.entries):
+        return (last.entries - first.entries) // steps, (last.bytes - first.bytes) // steps, True
+    bytes_ = (last.bytes - first.bytes) // steps
+    if longer and bytes_ >= _LEAST_BYTES:
+        return (last.entries - first.entries) // steps, bytes_, False
+    return None
+
+
+def _globals() -> dict[str, Any]:
+    """Of the user's own modules, as `file.py: name`."""
+    found: dict[str, Any] = {}
+    for module in [*sys.modules.values()]:
+        file = getattr(module, "__file__", None)
+        if isinstance(module, ModuleType) and isinstance(file, str) and is_users(file):
+            short = file.rpartition("/")[2]
+            found |= {f"{short}: {name}": one for name, one in vars(module).items() if not name.startswith("__")}
+    return found
+
+
+def _sizes(roots: Mapping[str, Any]) -> Iterator[tuple[str, Size]]:
+    """Of each container and tensor below the roots, each once, by its path."""
+    waiting = deque((place, thing, 0) for place, thing in roots.items())
+    seen: set[int] = set()
+    visits = 0
+    while waiting and visits < _MOST_VISITS:
+        place, thing, depth = waiting.popleft()
+        visits += 1
+        if id(thing) in seen or isinstance(thing, str | bytes | int | float | bool | type | ModuleType | None):
+            continue
+        seen.add(id(thing))
+        if isinstance(thing, Tensor):
+            if thing.grad_fn is not None:
+                yield place, Size(0, _nodes([thing]), _bytes(thing))
+            continue
+        if isinstance(thing, list | tuple | set | deque | dict):
+            held = [one for one in _values(thing) if isinstance(one, Tensor)]
+            if held and not (isinstance(thing, deque) and thing.maxlen is not None):
+                yield place, Size(len(thing), _nodes(held[-_MOST_HELD:]), sum(map(_bytes, held)))
+        if depth < _MOST_DEPTH:
+            waiting.extend((where, one, depth + 1) for where, one in _below(place, thing))
+
+
+def _values(thing: Any) -> Iterator[Any]:
+    for one in thing.values() if isinstance(thing, dict) else thing:
+        yield from one if isinstance(one, tuple) else (one,)
+
+
+def _below(place: str, thing: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(thing, dict):
+        yield from ((f"{place}[{key!r}]"[:200], one) for key, one in [*thing.items()][:_MOST_ENTRIES])
+    elif isinstance(thing, list | tuple | deque):
+        yield from ((f"{place}[{number}]", one) for number, one in enumerate([*thing][:_MOST_ENTRIES]))
+    elif isinstance(thing, nn.Module):
+        yield from ((f"{place}.{name}", one) for name, one in vars(thing).items() if not name.startswith("_"))
+        yield from ((f"{place}.{name}", one) for name, one in thing._modules.items())
+    elif isinstance(thing, MethodType):
+        yield place.partition(":")[0] + ": self", thing.__self__
+        yield place, thing.__func__
+    elif isinstance(thing, FunctionType):
+        yield from _of_function(place, thing)
+    elif is_users(_file_of(type(thing))):
+        yield from ((f"{place}.{name}", one) for name, one in getattr(thing, "__dict__", {}).items())
+
+
+def _of_function(place: str, function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """What it keeps between calls: cells of its closure, defaults, attributes."""
+    if not is_users(function.__code__.co_filename):
+        return
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        try:
+            yield f"{place}, {name}", cell.cell_contents
+        except ValueError:
+            continue
+    yield from ((f"{place}, default {number}", one) for number, one in enumerate(function.__defaults__ or ()))
+    yield from ((f"{place}.{name}", one) for name, one in vars(function).items())
+
+
+def _file_of(kind: type) -> str:
+    try:
+        return inspect.getfile(kind)
+    except (TypeError, OSError):
+        return sys.executable if kind.__module__ == "builtins" else "<frozen>"
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _nodes(tensors: list[Tensor]) -> int:
+    """Steps of the backward passes that these tensors hold on to, each once."""
+    waiting: list[Any] = [one.grad_fn for one in tensors if one.grad_fn is not None]
+    seen: set[Any] = set()
+    while waiting and len(seen) < _MOST_NODES:
+        node = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        waiting.extend(one for one, _ in node.next_functions if one is not None)
+    return len(seen)

@@ -1,0 +1,126 @@
+"""HNG020: ranks of a running job that are in another collective than the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts import RasRank
+from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, fail, seen, warn, you
+from ncclcheck.reports.subjects.flight import words as flight
+from ncclcheck.reports.subjects.flight.match import Mismatch, mismatches
+from ncclcheck.reports.subjects.live import words
+from ncclcheck.reports.subjects.live.nccl_ras import Behind, behind, left, process, standing, world_rank
+from ncclcheck.reports.subjects.live.witnesses import Seen, witness_rule
+from ncclcheck.reports.text.fold import fold_ranks
+
+_KINDS = {"operation": "another operation", "size": "another size", "type": "another data type", "total": "sizes"}
+_BRANCH = you(
+    "Look for a branch, a size or a number of batches that is not the same on all ranks before this call.",
+    "export TORCH_DISTRIBUTED_DEBUG=DETAIL   # torch then refuses such a call",
+)
+
+
+@witness_rule("HNG020", "all ranks of a running job are in the same collective")
+def the_same_collective(seen_job: Seen) -> Iterator[Finding]:
+    """
+    ## What
+    A rank of a job that stands still has called another operation, size or data type than the others at the same
+    place of its group's sequence, has launched one operation more and another less, or has left the communicator.
+
+    ## Why it matters
+    Neither NCCL nor gloo compares calls. Each rank waits for partners that wait elsewhere, for good.
+
+    ## How we know
+    Flight Recorder's records (from files, torch's worker server, or its pipe) are laid side by side by the code of
+    `ncclcheck logs` (LOG134, LOG135). NCCL's RAS, at two questions: `Rank 3 has launched up to operation 1` of one
+    kind where the others launched 2, and more of another kind; or `has status NOCOMM`. A warning where the job is
+    not seen to stand still.
+
+    ## Fix
+    - **you** look for a branch around a collective that not all ranks take, and for unequal batches;
+      `TORCH_DISTRIBUTED_DEBUG=DETAIL` makes torch itself refuse such a call.
+
+    ## Source
+    torch.distributed.flight_recorder (torchfrtrace); NCCL user guide, RAS; seen with NCCL 2.26.2 to 2.27.7.
+    """
+    if seen_job.waits is not None:
+        for one in mismatches(seen_job.waits.state)[:4]:
+            yield _recorded(seen_job, one)
+    if seen_job.ras is None:
+        return
+    for communicator in standing(seen_job.ras):
+        found = behind(communicator)
+        if found and found.fewer and found.more:
+            yield _launched(seen_job, found)
+        for rank, status in left(communicator):
+            yield _left(seen_job, rank, status)
+
+
+def _recorded(seen_job: Seen, one: Mismatch) -> Finding:
+    waits, record = seen_job.waits, seen_job.record
+    assert waits is not None
+    assert record is not None
+    name = flight.group(waits.state.group(one.group))
+    variants = "; ".join(f"{fold_ranks(ranks)}: {what}" for what, ranks in [*one.variants.items()][:4])
+    where, who = _at(seen_job, one.odd), f"{fold_ranks(one.odd)} called " if one.odd else ""
+    what = (
+        f"{who}{_KINDS[one.kind]} than the others at {one.seq} of {name}"
+        if one.odd
+        else f"the ranks of {name} disagree at call {one.seq}: {variants}"
+    )
+    shown = [ranks[0] for ranks in one.variants.values()][:3]
+    judged = fail if seen_job.stands else warn
+    return judged(
+        where,
+        what,
+        why="Nothing compares calls: each waits for partners that wait elsewhere.",
+        owner="job",
+        evidence=[
+            seen(f"Flight Recorder, call {one.seq} of {name}", variants),
+            *(flight.record(waits.state, rank, one.calls[rank]) for rank in shown),
+            words.written(record),
+        ],
+        fix=[_BRANCH],
+    )
+
+
+def _launched(seen_job: Seen, found: Behind) -> Finding:
+    ranks = [world_rank(one, seen_job.found.job, seen_job.hosts) for one in found.ranks]
+    told = [one for one in ranks if one is not None]
+    judged = fail if seen_job.stands else warn
+    who = fold_ranks(told) if told else f"{fold_ranks(one.rank for one in found.ranks)} of the communicator"
+    return judged(
+        _at(seen_job, told) if told else Where(node=found.ranks[0].host or None) if found.ranks else Where(),
+        f"{who} launched {words.counted(found)} than the others",
+        why="They wait in an operation that it did not call, and it in one that they did not.",
+        owner="job",
+        evidence=[*words.launches(found), *_host(seen_job, found.ranks)],
+        fix=[_BRANCH],
+    )
+
+
+def _left(seen_job: Seen, rank: RasRank, status: str) -> Finding:
+    number = world_rank(rank, seen_job.found.job, seen_job.hosts)
+    who = f"rank {number}" if number is not None else f"rank {rank.rank} of a communicator"
+    judged = fail if seen_job.stands else warn
+    return judged(
+        _at(seen_job, [] if number is None else [number]),
+        f"{who} has left a communicator that others use (status {status})",
+        why="It has aborted or destroyed it, or its start failed; the others wait for it there.",
+        owner="job",
+        evidence=[seen("NCCL's RAS, twice", f"Rank {rank.rank} has status {status}"), *_host(seen_job, [rank])],
+        fix=[
+            you("Read the last words of that rank: an exception or abort there comes first.", "ncclcheck logs LOG")
+        ],
+    )
+
+
+def _at(seen_job: Seen, ranks: list[int]) -> Where:
+    held = [one for one in seen_job.found.job.ranks if one.rank in ranks]
+    return words.where(held) if held else Where(rank=ranks[0] if len(ranks) == 1 else None)
+
+
+def _host(seen_job: Seen, ranks: list[RasRank]) -> list[Evidence]:
+    """Where RAS says that the process is, if it was not looked at."""
+    apart = [one for one in ranks if one.host and process(one, seen_job.found.job, seen_job.hosts) is None]
+    return [seen("RAS", f"rank {one.rank} there is process {one.pid} on {one.host}") for one in apart[:2]]

@@ -1,0 +1,68 @@
+"""HNG010: ranks of a running job that wait for something that is no rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ncclcheck.probes.facts import LiveProcess
+from ncclcheck.reports.judgement.findings import Finding, fail, seen, you
+from ncclcheck.reports.subjects.live import words
+from ncclcheck.reports.subjects.live.running import CHILD, Judged, sleeps, works
+from ncclcheck.reports.subjects.live.words import hang_rule
+
+
+@hang_rule("HNG010", "no rank of a running job waits elsewhere while the others wait for it", "elsewhere")
+def nobody_waits_elsewhere(found: Judged) -> Iterator[Finding]:
+    """
+    ## What
+    A rank waits, and not in the collective in which the others wait: for a program that it has started, for an
+    answer from the network, for a lock or a queue of its own, or in another call, such as a barrier.
+
+    ## Why it matters
+    The others wait for it as long as it waits.
+
+    ## How we know
+    At both looks its main thread stood in another function of the kernel than those of most ranks (do_wait: a
+    child; a socket, whose far end is said). Or it stood in the same, and has sent nothing since the call before,
+    while all others have sent something later, and it was sent something since: the ages of the connections' last
+    data, by sock_diag(7), to 12 ms.
+
+    ## Fix
+    - **you** see the line of the program: `py-spy dump --pid PID`; look after what it waits for.
+
+    ## Source
+    proc(5), on wchan and syscall; tcp(7), tcpi_last_data_sent; made with real jobs of torch and gloo (a child
+    process, a download, a lock, a queue).
+    """
+    who, one = words.ranks(found.who), found.who[0]
+    children = [child for child in found.job.helpers if child.parent == one.pid and not child.orphan]
+    waits = "waits" if len(found.who) == 1 else "wait"
+    yield fail(
+        words.where(found.who),
+        f"{who} {waits} {_for(one, children)} while {len(found.others)} others wait (pid {one.pid})",
+        why="It is not in the collective in which the others wait for it.",
+        owner="job",
+        evidence=[
+            *words.evidence(found.who),
+            *(
+                seen(f"/proc/{child.pid}, its child", f"{words.does(child)}: {child.command[:80]}")
+                for child in children[:2]
+            ),
+            *words.rest(found),
+            *words.after(found),
+            *words.parting(found.job),
+        ],
+        fix=[words.stacks(one), you(words.LATER, "ncclcheck hang --seconds 60")],
+    )
+
+
+def _for(one: LiveProcess, children: Sequence[LiveProcess]) -> str:
+    if one.wchan == CHILD:
+        child = next((child for child in children if works(child) or sleeps(child)), None)
+        does = "" if child is None else "computes" if works(child) else "sleeps"
+        return "for a child process" if child is None else f"for its child {child.pid}, which {does},"
+    if one.asks:
+        return f"for an answer of {one.asks}"
+    if "futex" in one.wchan:
+        return "outside their call (a lock or queue of its own, or another call)"
+    return f"in {one.wchan or 'a call'}, for something that is no rank,"

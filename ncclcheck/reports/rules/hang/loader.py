@@ -1,0 +1,55 @@
+"""HNG012: ranks of a running job that wait for their data loader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.reports.judgement.findings import Finding, fail, you
+from ncclcheck.reports.subjects.live import words
+from ncclcheck.reports.subjects.live.running import Judged, sleeps, works
+from ncclcheck.reports.subjects.live.words import hang_rule
+
+
+@hang_rule("HNG012", "no rank of a running job waits for its data loader while the others wait for it", "loader")
+def nobody_waits_for_its_loader(found: Judged) -> Iterator[Finding]:
+    """
+    ## What
+    A rank waits for its next batch: its main thread polls for what its loader's workers send, and the others are
+    in a collective. Where a worker computes, sleeps or waits for a lock, it is named.
+
+    ## Why it matters
+    The others wait for this rank as long as its batch does not come.
+
+    ## How we know
+    At both looks its main thread stood in poll, those of the others in a wait for a thread; it has processes that
+    use torch and share its environment. CPU time and the function of the kernel of each of those.
+
+    ## Fix
+    - **you** see the line of the worker: `py-spy dump --pid PID`; test the dataset alone: `ncclcheck data`.
+
+    ## Source
+    proc(5); torch.utils.data, MultiProcessingDataLoader; made with real jobs of torch and gloo whose workers loop,
+    sleep, or wait for a lock.
+    """
+    who, named = words.ranks(found.who), {one.rank for one in found.who}
+    workers = [one for one in found.job.helpers if one.rank in named and not one.orphan]
+    workers.sort(key=lambda one: (not works(one), not sleeps(one), "futex" not in one.wchan, one.pid))
+    odd = workers[0] if workers else found.who[0]
+    does = "computes" if works(odd) else "sleeps" if sleeps(odd) else "waits"
+    waits = "waits" if len(found.who) == 1 else "wait"
+    yield fail(
+        words.where(found.who),
+        f"{who} {waits} for the data loader, whose worker {odd.pid} {does}, while {len(found.others)} others wait",
+        why="It is not in the collective in which the others wait for it.",
+        owner="job",
+        evidence=[
+            *words.evidence(found.who),
+            *words.evidence(workers[:2]),
+            *words.rest(found),
+            *words.after(found),
+        ],
+        fix=[
+            words.stacks(odd),
+            you("Test the dataset by itself, with its workers.", "ncclcheck data train.py:make_dataset"),
+        ],
+    )

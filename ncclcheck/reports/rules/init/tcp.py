@@ -1,0 +1,244 @@
+"""Rules about tcp://HOST:PORT: its address, its port where rank 0 runs, and the way of every node to it."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from shlex import quote
+
+from ncclcheck.probes.facts import Cluster, InitSeen, TcpInit
+from ncclcheck.probes.facts.init import host_and_port
+from ncclcheck.reports.judgement.findings import Finding, Remedy, Where, admin, fail, fine, seen, you
+from ncclcheck.reports.judgement.findings import State as S
+from ncclcheck.reports.judgement.rule import NothingToJudge, rule
+from ncclcheck.reports.subjects.addresses.master import address_of_node_0
+from ncclcheck.reports.subjects.links import firewall
+
+_JOBS = ("bench", "smoke")
+_FIRST_OWN_PORT = 1024  # net.ipv4.ip_unprivileged_port_start of a kernel that nobody changed, ip(7)
+_EPHEMERAL = 32768  # from here on the kernel gives ports to others, net.ipv4.ip_local_port_range of ip(7)
+_USUAL = 23456  # the port of torch's own examples of tcp://, above the services and below the ephemeral ports
+_WAITS = "init_process_group waits there until its time-out (30 minutes on gloo, 10 on NCCL) and names nobody."
+
+
+def _tried(cluster: Cluster) -> list[tuple[InitSeen, TcpInit]]:
+    """What the nodes saw, that of rank 0 first. Raises NothingToJudge."""
+    found = [(one, one.tcp) for one in cluster.measurements.init if one.tcp is not None]
+    if not found:
+        raise NothingToJudge("no tcp:// is tried")
+    return sorted(found, key=lambda one: not one[1].hosts)
+
+
+def _is_astray(cluster: Cluster, tcp: TcpInit) -> bool:
+    """The address leads this node to itself, and rank 0 runs on another machine."""
+    return not (tcp.hosts or cluster.job.simulated) and (tcp.loopback or tcp.own)
+
+
+def _leads_nowhere(tcp: TcpInit) -> bool:
+    """Rank 0 runs here, the address is not this machine's, and nothing leads from it back to this machine."""
+    return tcp.hosts and not tcp.own and tcp.connect != "ok"
+
+
+def _parts(url: str) -> tuple[str, int]:
+    return host_and_port(url.partition("://")[2])
+
+
+def _instead(cluster: Cluster, url: str, *, port: int = 0) -> list[str]:
+    """What is written in place of the URL, and where its address is read when it is not known here."""
+    own, typed = _parts(url)
+    address = address_of_node_0(cluster)
+    where = [] if address else ["ip -br addr   # where rank 0 runs: ADDRESS is that of the job's network"]
+    host = own if port else address or "ADDRESS"
+    host = f"[{host}]" if ":" in host else host
+    return [*where, f"init_method={f'tcp://{host}:{port or typed}'!r}   # on every node"]
+
+
+@rule(
+    "INI001",
+    "the address of tcp:// is that of the node of rank 0, on every node",
+    worst=S.FAIL,
+    over="",
+    commands=_JOBS,
+    gates_job="by any failure",
+)
+def address(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    What HOST of `init_method="tcp://HOST:PORT"` resolves to on each node, and whose address that is.
+
+    ## Why it matters
+    Rank 0 opens the store on its own machine, whatever HOST says; all others connect to HOST. With `localhost`,
+    or a name that /etc/hosts turns into 127.0.1.1, each node looks for rank 0 on itself: a script that ran on
+    one machine hangs on two, until the time-out, without a word about the address.
+
+    ## How we know
+    getaddrinfo(3) on every node, the addresses of its interfaces, and a connection to HOST. An address that no
+    node has is fine where the connection ends at rank 0, as behind NAT or a Kubernetes Service.
+
+    ## Fix
+    - **you** write the address of rank 0's node on the job's network, or a name that every node resolves to it.
+    - **admin** correct the name in DNS or /etc/hosts.
+
+    ## Source
+    torch/distributed/rendezvous.py, `_tcp_rendezvous_handler`; PyTorch documentation, "TCP initialization";
+    pytorch/pytorch#76367.
+    """
+    tried = _tried(cluster)
+    first = next((one.node for one, tcp in tried if tcp.hosts), tried[0][0].node)
+    sound = True
+    for one, tcp in tried:
+        host, _ = _parts(one.url)
+        if tcp.unresolved:
+            what = f"{host} does not resolve on {one.node}: {tcp.unresolved}"
+        elif tcp.loopback and _is_astray(cluster, tcp):
+            what = f"{host} is {one.node} itself ({tcp.addresses[0]}), and rank 0 runs on {first}"
+        elif _is_astray(cluster, tcp):
+            what = f"{host} is an address of {one.node}, and rank 0 runs on {first}"
+        elif _leads_nowhere(tcp):
+            what = f"{host} ({', '.join(tcp.addresses[:3])}) is no address of {one.node}, where rank 0 runs"
+        else:
+            continue
+        sound = False
+        yield fail(
+            Where(node=one.node),
+            what,
+            why=f"{_WAITS} All ranks must find rank 0 at this address.",
+            owner="site" if tcp.unresolved else "job",
+            evidence=[
+                seen("the init method", one.url),
+                seen(f"getaddrinfo({host}) on {one.node}", tcp.unresolved or ", ".join(tcp.addresses)),
+            ],
+            fix=[
+                you(f"Write the address of {first} on the job's network.", *_instead(cluster, one.url)),
+                *([admin(f"Or let {host} resolve to {first} on every node.", f"getent hosts {quote(host)}")]
+                  if not _is_address(host) and host != "localhost" else []),
+            ],
+        )  # fmt: skip
+    if sound:
+        yield fine(Where(), f"{tried[0][0].url} leads to {first}")
+
+
+def _is_address(host: str) -> bool:
+    try:
+        return bool(ipaddress.ip_address(host.partition("%")[0]))
+    except ValueError:
+        return False
+
+
+@rule(
+    "INI002",
+    "the port of tcp:// can be opened where rank 0 runs",
+    worst=S.FAIL,
+    over="",
+    commands=_JOBS,
+    gates_job="by any failure",
+)
+def port(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    Whether the port of `tcp://HOST:PORT` is free on the node of rank 0, and whether this user may open it.
+
+    ## Why it matters
+    Rank 0 ends with "Address already in use" or "Permission denied", and all others wait until their time-out: on
+    their nodes the log says only that nothing answered. What holds the port is often the job before.
+
+    ## How we know
+    The node of rank 0 opens the very port on all addresses, as torch's TCPStore does, shortly before the job.
+    Ports below net.ipv4.ip_unprivileged_port_start (1024 where nobody changed it) are for root.
+
+    ## Fix
+    - **you** another port above 1023 and below the ephemeral ports, or end the process that holds it.
+
+    ## Source
+    torch/csrc/distributed/c10d/TCPStore.cpp; ip(7), `ip_unprivileged_port_start`.
+    """
+    one, tcp = next(((one, tcp) for one, tcp in _tried(cluster) if tcp.hosts), (None, None))
+    if one is None or tcp is None or not tcp.listened:
+        raise NothingToJudge("the node of rank 0 has not answered")
+    _, number = _parts(one.url)
+    if tcp.listened == "ok":
+        yield fine(Where(node=one.node), f"port {number} is free on {one.node}")
+        return
+    words = {
+        "in use": f"port {number} is in use on {one.node}, where rank 0 has to listen: {tcp.detail}",
+        "denied": f"this user may not open port {number} on {one.node}, where rank 0 has to listen: {tcp.detail}",
+    }
+    other = number + 11 if _FIRST_OWN_PORT <= number < _EPHEMERAL - 11 else _USUAL
+    look = [f"ss -ltnp sport = :{number}   # on {one.node}"] if tcp.listened == "in use" else []
+    yield fail(
+        Where(node=one.node),
+        words.get(tcp.listened, f"port {number} cannot be opened on {one.node}: {tcp.detail}"),
+        why="Rank 0 ends at once, and all other ranks wait for it until their time-out.",
+        owner="job",
+        evidence=[seen("the init method", one.url), seen(f"bind(2) to port {number}", tcp.detail or tcp.listened)],
+        fix=[you("Take another port.", *_instead(cluster, one.url, port=other), *look)],
+    )
+
+
+@rule(
+    "INI003",
+    "every node connects to the port of tcp://",
+    worst=S.FAIL,
+    over="",
+    commands=_JOBS,
+    gates_job="by any failure",
+)
+def connection(cluster: Cluster) -> Iterator[Finding]:
+    """
+    ## What
+    A connection from every node to the very port at which rank 0 will listen.
+
+    ## Why it matters
+    A firewall may let pass the ports that everything else uses and drop this one. The rank behind it waits in
+    silence until the time-out, and so does everybody who waits for that rank.
+
+    ## How we know
+    The node of rank 0 listens on the port for some seconds and greets; all nodes connect at the address that torch
+    would take.
+
+    ## Fix
+    - **you** take a port that is open between the nodes.
+    - **admin** open the port between the nodes.
+
+    ## Source
+    connect(2); torch/csrc/distributed/c10d/TCPStore.cpp.
+    """
+    tried = _tried(cluster)
+    first, there = tried[0][0].node, tried[0][1]
+    if there.listened != "ok" or _leads_nowhere(there) or any(tcp.unresolved for _, tcp in tried):
+        raise NothingToJudge("its ground failed: INI001 or INI002")
+    here = [(one, tcp) for one, tcp in tried if not _is_astray(cluster, tcp)]
+    closed = [(one, tcp) for one, tcp in here if tcp.connect not in ("", "ok")]
+    for one, tcp in closed:
+        _, number = _parts(one.url)
+        said = "something else answers there" if tcp.connect == "stranger" else tcp.connect_detail
+        yield fail(
+            Where(node=one.node, peer=first if first != one.node else None),
+            f"{one.node} does not reach port {number} of {first}: {said}",
+            why=_WAITS,
+            owner="node",
+            evidence=[
+                seen(f"connect(2) to {one.url}", said),
+                seen(f"listen(2) on {first}", "the port was open there"),
+            ],
+            fix=_opened(cluster, one, tcp, number, first),
+        )
+    if not closed:
+        yield fine(Where(), f"{len(here)} nodes reach {tried[0][0].url}")
+
+
+def _opened(cluster: Cluster, one: InitSeen, tcp: TcpInit, number: int, first: str) -> list[Remedy]:
+    other = you("Or take a port that is open between the nodes.", *_instead(cluster, one.url, port=_USUAL + 11))
+    if tcp.connect not in ("timed_out", "refused", "unreachable"):
+        return [
+            you("See what answers there.", f"getent ahosts {quote(_parts(one.url)[0])}   # on {one.node}"),
+            other,
+        ]
+    network = next((f"{each}/32" for each in tcp.addresses if ":" not in each), "")
+    if not network:
+        return [
+            admin(f"Open TCP port {number} of {first} for {one.node}.", f"nft list ruleset   # on {first}"),
+            other,
+        ]
+    text = f"Let {one.node} pass to TCP port {number} of {first}."
+    return [firewall.let_in(text, [network], first, (number, number)), other]

@@ -1,0 +1,245 @@
+"""SCR023 to SCR025, SCR027: models and samplers that are built for all ranks are used by all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts.script import Call, Script
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, note, warn
+from ncclcheck.reports.subjects.script.scripts import (
+    DDP,
+    LOADER,
+    SAMPLER,
+    SHARDED,
+    by_rank,
+    edited,
+    here,
+    in_function,
+    line_of,
+    of_many_ranks,
+    on_all_ranks,
+    says,
+    script_rule,
+    sure,
+    with_argument,
+    written,
+)
+
+_SEEDS = (
+    "manual_seed",
+    "manual_seed_all",
+    "seed_everything",
+    "set_seed",
+    "seed_all",
+    "fix_seed",
+    "setup_seed",
+    "seed",
+)
+
+
+@script_rule("SCR023", "a model for all ranks is called by all ranks", worst=State.WARN)
+def forward(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    The forward pass of a model inside DistributedDataParallel under a condition on the rank, mostly an evaluation
+    on rank 0.
+
+    ## Why it matters
+    With buffers, as BatchNorm has them, each forward pass broadcasts them from rank 0, in evaluation too: the
+    calls of rank 0 are matched with later ones of the others, and the job hangs. With a backward pass it
+    always hangs.
+
+    ## How we know
+    The name that was given to DistributedDataParallel is called there, or handed to a function of the script that
+    calls it by that name. Whether the model has buffers is not seen in the script. Tried with torch
+    2.13 over gloo: with BatchNorm it hangs until the timeout, with Linear alone it goes on.
+
+    ## Fix
+    - **you** evaluate `model.module` on one rank, or evaluate on all ranks.
+
+    ## Source
+    PyTorch documentation, DistributedDataParallel, broadcast_buffers; pytorch/pytorch#30718.
+    """
+    seen: set[tuple[str, int]] = set()
+    for call in of_many_ranks(script):
+        guard = by_rank(call)
+        if (
+            guard is None
+            or guard.branch == "rest"
+            or (call.file, guard.line) in seen
+            or _other_branch(script, call)
+        ):
+            continue
+        inner = next((one for one in in_function(script, call.name) if _is_forward(one, call)), None)
+        if call.wrapped or inner:
+            seen.add((call.file, guard.line))
+            line, name = line_of(script, call.file, call.line), inner.name if inner else call.on
+            old = f"{name}(" if call.wrapped else name
+            new = line.replace(old, old.replace(name, f"{name}.module")) if line.count(old) == 1 else ""
+            yield warn(
+                here(call),
+                f"{name}, which all ranks share, is called by those ranks only for which {guard.text} holds",
+                why="A model with buffers broadcasts them in each forward pass: the job hangs.",
+                owner="job",
+                evidence=[written(script, call), *([written(script, inner)] if inner else [])],
+                fix=[
+                    edited(script, "Call the model inside, .module.", call.file, {call.line: new} if new else None)
+                ],
+            )
+
+
+def _is_forward(one: Call, handed: Call) -> bool:
+    return one.wrapped and not one.guards and one.name in handed.arguments.values()
+
+
+def _other_branch(script: Script, call: Call) -> bool:
+    mine = by_rank(call)
+    others = [by_rank(one) for one in in_function(script, call.function) if one.wrapped]
+    return any(one and mine and (one.line, one.branch) != (mine.line, mine.branch) for one in others)
+
+
+@script_rule("SCR024", "the loader is given the sampler that was built", worst=State.WARN)
+def used(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    A DistributedSampler that nothing is given.
+
+    ## Why it matters
+    The loader goes through the whole dataset on every rank: an epoch takes as long as on one GPU.
+
+    ## How we know
+    Nothing in the file reads the variable that holds it, but for `set_epoch`.
+
+    ## Fix
+    - **you** `DataLoader(..., sampler=sampler)` in place of `shuffle=True`.
+
+    ## Source
+    PyTorch documentation, torch.utils.data.distributed.DistributedSampler.
+    """
+    for call in of_many_ranks(script):
+        unread = next((file.unread for file in script.files if file.name == call.file), [])
+        if call.name in SAMPLER and call.target in unread and not call.inner:
+            yield warn(
+                here(call),
+                f"no loader is given {call.target}",
+                why="Every rank goes through the whole dataset.",
+                owner="job",
+                evidence=[written(script, call)],
+                fix=[_given(script, call)],
+            )
+
+
+def _given(script: Script, sampler: Call) -> Remedy:
+    text = f"Give the loader sampler={sampler.target}."
+    for call in in_function(script, sampler.function):
+        if call.name in LOADER and call.arguments.get("0") == sampler.arguments.get("0"):
+            for at in range(call.first, call.last + 1):
+                line = line_of(script, call.file, at)
+                if line.count("shuffle=True") == 1:
+                    new = line.replace("shuffle=True", f"sampler={sampler.target}")
+                    return edited(script, text, call.file, {at: new})
+    return edited(script, text, sampler.file, None)
+
+
+@script_rule("SCR025", "all ranks cut the dataset in the same places", worst=State.FAIL)
+def one_cut(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    `DistributedSampler(seed=...)` with a seed that differs by rank; `random_split` on all ranks without any seed.
+
+    ## Why it matters
+    Each rank draws its share from another order: some samples come several times, others never. With random_split
+    one rank trains on what another one validates with, and the accuracy that is reported is too good.
+
+    ## How we know
+    A rank stands in the sampler's seed. Or random_split, reached by all ranks, is given no generator, and no file
+    sets any seed.
+
+    ## Fix
+    - **you** one seed for all ranks: `DistributedSampler(dataset, seed=0)`,
+      `random_split(dataset, lengths, generator=torch.Generator().manual_seed(0))`.
+
+    ## Source
+    PyTorch documentation, torch.utils.data.distributed.DistributedSampler, seed; torch.utils.data.random_split.
+    """
+    calls, everywhere = of_many_ranks(script), on_all_ranks(script)
+    for call in calls:
+        if call.name in SAMPLER and {"seed", "4"} & {*call.by_rank}:
+            seed = call.arguments.get("seed", "")
+            line = line_of(script, call.file, call.line)
+            new = line.replace(f"seed={seed}", "seed=0") if line.count(f"seed={seed}") == 1 else ""
+            yield fail(
+                here(call),
+                f"the sampler's seed differs by rank: {seed}",
+                why="Each rank draws from another order: some samples come several times, others never.",
+                owner="job",
+                evidence=[written(script, call)],
+                fix=[edited(script, "Give all ranks one seed.", call.file, {call.line: new} if new else None)],
+            )
+        random = call.name == "torch.utils.data.random_split" and not {"generator", "2", "*"} & {*call.arguments}
+        if random and call.function in everywhere and sure(call) and not says(script, *_SEEDS):
+            new = with_argument(
+                line_of(script, call.file, call.line),
+                "random_split(",
+                "generator=torch.Generator().manual_seed(0)",
+            )
+            yield warn(
+                here(call),
+                "every rank splits the dataset at other places: no seed is set",
+                why="One rank trains on what another one validates with.",
+                owner="job",
+                evidence=[written(script, call)],
+                fix=[
+                    edited(
+                        script, "Give it a generator with one seed.", call.file, {call.line: new} if new else None
+                    )
+                ],
+            )
+
+
+@script_rule("SCR027", "samples are loaded beside the training", worst=State.NOTE)
+def workers(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    The training DataLoader has no `num_workers`.
+
+    ## Why it matters
+    The process that drives the GPU reads and transforms all samples itself: the GPU waits for each batch.
+
+    ## How we know
+    The call has no `num_workers`, and its model is inside DistributedDataParallel on GPUs. Loaders for validation
+    are not looked at; how long a sample takes is what `ncclcheck data` measures.
+
+    ## Fix
+    - **you** `num_workers=4, pin_memory=True`, and measure with `ncclcheck data`.
+
+    ## Source
+    PyTorch tutorial "Performance Tuning Guide", "Enable asynchronous data loading and augmentation".
+    """
+    calls = of_many_ranks(script)
+    if not says(script, "cuda", "nccl") or not any(
+        call.name in DDP or SHARDED.search(call.name) for call in calls
+    ):
+        return
+    for call in calls:
+        held = any(
+            word in f"{call.target} {call.arguments.get('0', '')}".lower() for word in ("val", "test", "eval")
+        )
+        if call.name in LOADER and not {"num_workers", "5", "*"} & {*call.arguments} and not held:
+            new = with_argument(
+                line_of(script, call.file, call.last), "DataLoader(", "num_workers=4, pin_memory=True"
+            )
+            if "pin_memory" in call.arguments:
+                new = with_argument(line_of(script, call.file, call.last), "DataLoader(", "num_workers=4")
+            yield note(
+                here(call),
+                "the loader has no workers: the GPU waits while each batch is made",
+                evidence=[written(script, call)],
+                fix=[
+                    edited(
+                        script, "Give it some, and measure them with ncclcheck data.", call.file,
+                        {call.last: new} if new and call.first == call.last else None,
+                    )
+                ],
+            )  # fmt: skip
+            return

@@ -1,0 +1,202 @@
+"""SCR021, SCR022, SCR026: the rendezvous, the GPU and the rank that each process is given."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts.script import Call, Script
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, note, warn
+from ncclcheck.reports.subjects.script.scripts import (
+    INIT,
+    SAMPLER,
+    edited,
+    given_to,
+    here,
+    in_function,
+    indent,
+    line_of,
+    of_many_ranks,
+    on_all_ranks,
+    script_rule,
+    spawns,
+    that_starts,
+    with_argument,
+    written,
+)
+
+_MOST_PORT = 65535  # the largest number that a TCP port has
+_OF_ONE_NODE = re.compile(r"^['\"]file://(/tmp|/dev/shm|/var/tmp|/scratch)/")
+_LOCAL_RANK = re.compile(
+    r"^(?:int\()?(?:[\w.]*\.)?(?:local_rank|os\.(?:environ\[|getenv\(|environ\.get\()['\"]LOCAL_RANK['\"].*)\)?$",
+    re.I,
+)
+_BARE_DEVICE = ("cuda", "cuda:0")
+
+
+@script_rule("SCR021", "the rendezvous can be used as it is written", worst=State.FAIL)
+def rendezvous(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    A port above 65535, `tcp://` or `file://` without rank and world_size, and `file://` on a folder that each node
+    has for itself.
+
+    ## Why it matters
+    `init_process_group` raises "port must have value from 0 to 65535" or "rank parameter missing", and the job
+    ends as it starts. With a file that is another one on each node, all wait until the timeout.
+
+    ## How we know
+    The values as they are written. Each was tried with torch 2.13. MPI gives ranks itself and is not judged. A
+    file in /tmp, /var/tmp, /scratch or /dev/shm fails where the job is known to have several nodes; else it is a
+    note.
+
+    ## Fix
+    - **you** use a free port, such as 29500, or `init_process_group("nccl")` under torchrun, which gives all.
+
+    ## Source
+    PyTorch documentation, torch.distributed, "TCP initialization" and "Shared file-system initialization".
+    """
+    for call in that_starts(script):
+        if call.name == "os.environ.set" and call.arguments.get("0", "").strip("'\"") == "MASTER_PORT":
+            yield from _port(script, call, call.arguments.get("1", "").strip("'\""))
+        elif call.name == INIT:
+            yield from _method(script, call, given_to(script, call, "init_method", "1"))
+
+
+def _method(script: Script, call: Call, url: str) -> Iterator[Finding]:
+    yield from _port(script, call, port.group(1) if (port := re.search(r"tcp://.*:(\d+)", url)) else "")
+    scheme = re.match(r"f?['\"](tcp|file)://", url)
+    ranks = {"rank", "4", "world_size", "3", "*", "store"} & {*call.arguments}
+    if scheme and not ranks and "rank=" not in url and "mpi" not in call.arguments.get("0", ""):
+        line = line_of(script, call.file, call.line)
+        both = 'rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"])'
+        new = with_argument(line, "init_process_group(", both)
+        yield fail(
+            here(call),
+            f"{scheme.group(1)}:// is given neither rank nor world_size",
+            why='init_process_group raises "rank parameter missing": the job ends as it starts.',
+            owner="job",
+            evidence=[written(script, call)],
+            fix=[edited(script, "Give it both.", call.file, {call.line: new} if new else None)],
+        )
+    if folder := _OF_ONE_NODE.match(url):
+        said = f"the processes meet in a file in {folder.group(1)}, which each node has for itself"
+        if (script.nodes or 1) > 1:
+            yield fail(
+                here(call),
+                said,
+                why="The ranks of other nodes never come: all wait until the timeout.",
+                owner="job",
+                evidence=[written(script, call)],
+                fix=[edited(script, "Use a folder that all nodes share, or torchrun and env://.", "", None)],
+            )
+        elif script.nodes is None:
+            yield note(here(call), f"{said}: this works on one node only", evidence=[written(script, call)])
+
+
+def _port(script: Script, call: Call, port: str) -> Iterator[Finding]:
+    if port.isdecimal() and int(port) > _MOST_PORT:
+        line = line_of(script, call.file, call.line)
+        new = line.replace(port, "29500") if line.count(port) == 1 else ""
+        yield fail(
+            here(call),
+            f"{port} is no port: the largest is {_MOST_PORT}",
+            why='init_process_group raises "port must have value from 0 to 65535".',
+            owner="job",
+            evidence=[written(script, call)],
+            fix=[edited(script, "Use another one.", call.file, {call.line: new} if new else None)],
+        )
+
+
+@script_rule("SCR022", "each process takes its GPU before it uses CUDA", worst=State.WARN)
+def device_in_time(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    `torch.cuda.set_device` after `.cuda()` or `.to("cuda")` in the same function.
+
+    ## Why it matters
+    What came before it went to GPU 0, on every rank of the node: each keeps a context there, some 500 MB, and the
+    model may lie on another GPU than its samples.
+
+    ## How we know
+    The order of the lines in one function, both under no condition.
+
+    ## Fix
+    - **you** move set_device before the first use of CUDA.
+
+    ## Source
+    PyTorch documentation, torch.nn.parallel.DistributedDataParallel and torch.cuda.set_device.
+    """
+    for call in of_many_ranks(script):
+        if call.name != "torch.cuda.set_device" or call.guards or call.loops:
+            continue
+        before = [one for one in in_function(script, call.function) if one.line < call.line and _to_gpu_0(one)]
+        if before and call.arguments.get("0") not in ("0", "'cuda:0'"):
+            yield warn(
+                here(call),
+                f"CUDA is used before, at line {before[0].line}, on GPU 0",
+                why="On every rank of the node that part lies on GPU 0.",
+                owner="job",
+                evidence=[written(script, before[0]), written(script, call)],
+                fix=[_moved(script, call, before[0])],
+            )
+
+
+def _to_gpu_0(call: Call) -> bool:
+    device = call.arguments.get("device", call.arguments.get("0", "")).strip("'\"")
+    bare = call.name == ".cuda" and not call.arguments
+    return not call.guards and (bare or (call.name == ".to" and device in _BARE_DEVICE))
+
+
+def _moved(script: Script, call: Call, first: Call) -> Remedy:
+    text = f"Move it before line {first.line}."
+    line, target = line_of(script, call.file, call.line), line_of(script, first.file, first.first)
+    safe = "LOCAL_RANK" in call.arguments.get("0", "") and call.first == call.last and not first.loops
+    near = all(line_of(script, call.file, at) or at == call.line for at in range(first.first, call.line))
+    if not (safe and near and call.line - first.first <= 10):
+        return edited(script, text, call.file, None)
+    return edited(
+        script, text, call.file, {first.first: f"{indent(target)}{line.strip()}\n{target}", call.line: None}
+    )
+
+
+@script_rule("SCR026", "no local rank stands where the rank of the job is asked for", worst=State.FAIL)
+def whole_rank(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    `init_process_group(rank=local_rank)` or `DistributedSampler(rank=local_rank)`.
+
+    ## Why it matters
+    On several nodes each rank exists twice: `init_process_group` waits until the timeout for those that never
+    come, and a sampler gives the same samples to ranks of two nodes.
+
+    ## How we know
+    The argument is called a local rank. It fails where the job is known to have several nodes (`--nodes`, or a
+    Slurm allocation), is a note where that is not known, and is right on one node.
+
+    ## Fix
+    - **you** leave the argument to torchrun, or take `int(os.environ["RANK"])`.
+
+    ## Source
+    PyTorch documentation, torchrun, "Environment Variables".
+    """
+    calls, everywhere = that_starts(script), on_all_ranks(script)
+    if script.nodes == 1 or spawns(script):
+        return
+    for call in calls:
+        if call.function not in everywhere:
+            continue
+        position = "4" if call.name == INIT else "2"
+        rank = call.arguments.get("rank", call.arguments.get(position, ""))
+        if (call.name == INIT or call.name in SAMPLER) and _LOCAL_RANK.match(rank):
+            line = line_of(script, call.file, call.line)
+            old = f"rank={rank}"
+            new = line.replace(old, 'rank=int(os.environ["RANK"])') if line.count(old) == 1 else ""
+            said = f"{rank} is the rank in one node, and is given as that in the whole job"
+            fix = [edited(script, "Take $RANK.", call.file, {call.line: new} if new else None)]
+            if (script.nodes or 1) > 1:
+                yield fail(here(call), said, why="On several nodes each such rank exists twice.", owner="job",
+                           evidence=[written(script, call)], fix=fix)  # fmt: skip
+            else:
+                yield note(here(call), f"{said}: this works on one node only", evidence=[written(script, call)],
+                           fix=fix)  # fmt: skip

@@ -1,0 +1,103 @@
+"""What stands in both answers of NCCL's RAS: who has launched less, other things, or does not answer.
+
+One answer is a moment: counts of a job that advances differ too. And a launch is only what a program has handed to
+its GPU; equal counts say nothing of ends (NVIDIA/nccl#1730), nor of Send and Recv, which RAS does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from ncclcheck.probes.facts import Live as Host
+from ncclcheck.probes.facts import (
+    LiveProcess,
+    Ras,
+    RasCommunicator,
+    RasLaunched,
+    RasRank,
+)
+from ncclcheck.reports.subjects.live.running import RunningJob
+
+_LEFT = ("NOCOMM", "UNKNOWN", "ABORT")
+
+
+class Behind(NamedTuple):
+    """Ranks of a communicator that have launched other counts than most. more: of which they launched more."""
+
+    communicator: RasCommunicator
+    ranks: list[RasRank]
+    fewer: list[tuple[RasLaunched, RasLaunched]]
+    more: list[tuple[RasLaunched, RasLaunched]]
+
+
+def standing(ras: Ras) -> list[RasCommunicator]:
+    """The communicators that are in trouble at both looks, each with what is the same in both."""
+    if len(ras.looks) < 2:
+        return []
+    first = {one.hash: one for one in ras.looks[0].troubled}
+    found = (_same(first[one.hash], one) for one in ras.looks[1].troubled if one.hash in first)
+    return [one for one in found if one.launched or one.statuses or one.missing]
+
+
+def _same(first: RasCommunicator, last: RasCommunicator) -> RasCommunicator:
+    known = {one.rank for one in first.missing}
+    launched = {(one.op, one.launched, one.count) for one in first.launched}
+    whole = {one.op for one in last.launched if (one.op, one.launched, one.count) not in launched}
+    return RasCommunicator(
+        hash=last.hash,
+        launched=[one for one in last.launched if one.op not in whole],
+        statuses=last.statuses if last.statuses == first.statuses else [],
+        missing=[one for one in last.missing if one.rank in known],
+    )
+
+
+def behind(one: RasCommunicator) -> Behind | None:
+    """The few that launched other counts than most ranks; None where counts agree, or no side has more ranks."""
+    fewer: list[tuple[RasLaunched, RasLaunched]] = []
+    more: list[tuple[RasLaunched, RasLaunched]] = []
+    named: dict[int, RasRank] = {}
+    for op in dict.fromkeys(share.op for share in one.launched):
+        shares = sorted((share for share in one.launched if share.op == op), key=lambda share: -share.count)
+        if len(shares) < 2 or shares[0].count == shares[1].count:
+            continue
+        for share in shares[1:]:
+            (fewer if share.launched < shares[0].launched else more).append((share, shares[0]))
+            named.update({rank.rank: rank for rank in share.ranks})
+    if not fewer and not more:
+        return None
+    return Behind(one, [named[rank] for rank in sorted(named)], fewer, more)
+
+
+def left(one: RasCommunicator) -> Iterator[tuple[RasRank, str]]:
+    """Ranks that have left a communicator which others use, with their status."""
+    if not any(share.status == "RUNNING" for share in one.statuses):
+        return
+    for share in one.statuses:
+        if share.status in _LEFT or share.status.startswith("error"):
+            yield from ((rank, share.status) for rank in share.ranks)
+
+
+def process(rank: RasRank, job: RunningJob, hosts: Iterable[Host]) -> LiveProcess | None:
+    """The process that RAS means by an address and a pid, among those that were looked at."""
+    names = {one.host for one in hosts if rank.host in one.addresses}
+    return next((one for one in job.ranks if one.host in names and rank.pid in (one.inside, one.pid)), None)
+
+
+def world_rank(rank: RasRank, job: RunningJob, hosts: Iterable[Host]) -> int | None:
+    """A communicator numbers its ranks by itself; the process says which rank of the job it is."""
+    found = process(rank, job, hosts)
+    return found.rank if found else None
+
+
+def is_quiet(ras: Ras) -> bool:
+    """Whether RAS finds nothing: which is not that nothing is wrong."""
+    return bool(ras.looks) and all(
+        not look.troubled and look.groups and not any(group.errors for group in look.groups) for look in ras.looks
+    )
+
+
+def advances(ras: Ras) -> bool:
+    """Whether operations were launched between two answers; known from JSON only."""
+    counts = [look.launches for look in ras.looks]
+    return len(counts) > 1 and None not in counts and counts[0] != counts[-1]

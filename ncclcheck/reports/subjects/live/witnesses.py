@@ -1,0 +1,110 @@
+"""A running job with all that was seen of it beside /proc: RAS, what its ranks wrote, GPUs, the network."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from ncclcheck.probes.facts import Cluster, JobRecord, Live, LiveGpu, LiveProcess, Ras
+from ncclcheck.reports.judgement.findings import Finding, State
+from ncclcheck.reports.judgement.rule import Body, NothingToJudge, rule
+from ncclcheck.reports.subjects.flight.state import state
+from ncclcheck.reports.subjects.flight.waits import Waits, waits
+from ncclcheck.reports.subjects.live.nccl_ras import advances, standing
+from ncclcheck.reports.subjects.live.running import Judged, jobs, judged
+
+# What /proc shows of a job that goes on, begins or has ended: nobody is accused by what else was seen of it.
+_GOES_ON = ("advances", "works", "alone", "ended", "starting")
+# Nothing of it can be seen to stand still: between GPUs of a node there is no connection, and waiting burns CPU.
+_UNSEEN = ("dark", "busy", "unclear")
+# Seconds for which a call has stood, from which it is no long step of the others: HNG005 looks as long.
+STANDS_S = 6.0
+
+
+class Seen(NamedTuple):
+    """One job. hosts: those on which it runs; record, ras: None where there is none."""
+
+    found: Judged
+    hosts: list[Live]
+    ras: Ras | None
+    record: JobRecord | None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What its ranks have in common: address and scope."""
+        one = self.found.job.ranks[0]
+        return one.job, one.scope
+
+    @property
+    def stands(self) -> bool:
+        """Whether it is seen not to advance: from outside, or by its own record of a call that lasts."""
+        differs = self.ras is not None and self.ras.apart_s >= STANDS_S and bool(standing(self.ras))
+        return self.found.kind not in _UNSEEN or self.waited_s >= STANDS_S or differs
+
+    @property
+    def waited_s(self) -> float:
+        """For how long the oldest unfinished call had stood when its rank's record was written; 0 without one."""
+        job = self.waits
+        if job is None or self.record is None:
+            return 0.0
+        ages = [
+            (self.record.written_ns.get(str(rank), 0) - own.at_ns) / 1e9 for rank, (_, own) in job.standing.items()
+        ]
+        return max(0.0, max(ages, default=0.0))
+
+    @property
+    def waits(self) -> Waits | None:
+        """Who waits for whom, by Flight Recorder; None without dumps."""
+        if self.record is None or self.record.flight is None or not self.record.flight.dumps:
+            return None
+        return waits(state(self.record.flight))
+
+    def gpus(self) -> list[tuple[LiveProcess, LiveGpu]]:
+        """Each rank with the GPU that it alone computes on."""
+        found = []
+        for host in self.hosts:
+            here = [one for one in self.found.job.ranks if one.host == host.host]
+            for gpu in host.gpus:
+                own = [one for one in here if one.pid in gpu.pids]
+                if len(own) == 1:
+                    found.append((own[0], gpu))
+        return sorted(found, key=lambda pair: (pair[0].rank, pair[1].index))
+
+
+def seen_jobs(cluster: Cluster) -> list[Seen]:
+    """All jobs. Raises NothingToJudge where no process of one was seen."""
+    told = cluster.measurements
+    running = jobs(told.live)
+    if not running:
+        raise NothingToJudge("no process of a distributed job was seen")
+    made = []
+    for one in map(judged, running):
+        names = {rank.host for rank in one.job.ranks}
+        key = one.job.ranks[0].job, one.job.ranks[0].scope
+        made.append(
+            Seen(
+                one,
+                [host for host in told.live if host.host in names],
+                next((ras for ras in told.ras if (ras.job, ras.scope) == key), None),
+                next((record for record in told.records if (record.job, record.scope) == key), None),
+            )
+        )
+    return made
+
+
+def witness_rule(
+    code: str, title: str, *, worst: State = State.FAIL
+) -> Callable[[Callable[[Seen], Iterator[Finding]]], Body]:
+    """Make a body that wants a job which does not visibly go on a rule; skipped where no job was found."""
+
+    def register(body: Callable[[Seen], Iterator[Finding]]) -> Body:
+        @functools.wraps(body)
+        def told(cluster: Cluster) -> Iterator[Finding]:
+            for one in seen_jobs(cluster):
+                if one.found.kind not in _GOES_ON and not (one.ras and advances(one.ras)):
+                    yield from body(one)
+
+        return rule(code, title, worst=worst, over="", commands=("hang",))(told)
+
+    return register

@@ -1,0 +1,173 @@
+"""What is wrong with the given step whatever the number of ranks: it clips, clears or holds the wrong things."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts.training import OwnStep
+from ncclcheck.reports.judgement.findings import Finding, Where, note, seen, warn, you
+
+_FEW = 0.5  # of all elements that are trained: more of them without an optimizer is fine-tuning of a head
+_SHOWN = 3
+
+
+def wrong(found: OwnStep) -> Iterator[Finding]:
+    """The causes first: what changes no parameter at all, then what trains otherwise than is meant."""
+    if found.clipped_scaled:
+        yield _clipped_scaled()
+    if found.clipped:
+        yield _clipped(found)
+    if found.idle:
+        yield _idle(found)
+    elif found.stale:
+        yield warn(
+            Where(),
+            "the given step adds its gradients to those of the step before",
+            why="The optimizer has used these already: each step uses the sum of all gradients so far.",
+            owner="job",
+            evidence=[seen("gradient of the first parameter as a new step's first one arrives", "is not zero")],
+            fix=[you("Clear gradients once a step.", "optimizer.step()\noptimizer.zero_grad(set_to_none=True)")],
+        )
+    if found.undivided:
+        yield _undivided(found)
+    if found.unheld and not found.idle:
+        yield _unheld(found)
+    if found.evaluating:
+        yield _evaluating(found)
+    if found.aliased:
+        yield _aliased(found)
+
+
+def _clipped_scaled() -> Finding:
+    told = (
+        "clip_grad_norm_ or clip_grad_value_ came after scaler.scale(loss) and before scaler.unscale_(optimizer)"
+    )
+    return warn(
+        Where(),
+        "the given step clips gradients while they are still multiplied by GradScaler's factor",
+        why="Their norm is thousands of times too large then, so every step is clipped to almost nothing.",
+        owner="job",
+        evidence=[seen("calls in the first step", told)],
+        fix=[
+            you(
+                "Call unscale_ between backward and clipping.",
+                "scaler.unscale_(optimizer)\ntorch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
+                "scaler.step(optimizer)",
+            )
+        ],
+    )
+
+
+def _clipped(found: OwnStep) -> Finding:
+    when = "before its backward pass" if found.clipped == "before" else "after the optimizer's step"
+    return warn(
+        Where(),
+        f"the given step clips gradients {when}, where that does nothing",
+        why="The optimizer gets gradients that nobody clipped.",
+        owner="job",
+        evidence=[seen("calls in the first step", f"clipping comes only {when}")],
+        fix=[
+            you(
+                "Clip between backward and step.",
+                "loss.backward()\ntorch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\noptimizer.step()",
+            )
+        ],
+    )
+
+
+_IDLE = {
+    "": ("Nothing is trained.", "See what the optimizer is given at its step.", "print(model.weight.grad)"),
+    "others": (
+        "No optimizer holds a parameter of the model that the step is called with.",
+        "Give the optimizer the parameters of the model that the step is called with.",
+        "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)",
+    ),
+    "rate": (
+        "The learning rate is 0 in every step that was seen.",
+        "Let the schedule begin above 0, and count its steps as the loop does.",
+        "print(scheduler.get_last_lr())",
+    ),
+    "never": ("No optimizer takes a step.", "Step it after backward().", "loss.backward()\noptimizer.step()"),
+    "nothing": (
+        "No gradient is there when the optimizer steps: the loss is cut off from the parameters, or is constant.",
+        "Search for .detach(), .item(), .data and torch.no_grad() between the parameters and the loss.",
+        "print(loss.grad_fn)",
+    ),
+}  # fmt: skip
+
+
+def _idle(found: OwnStep) -> Finding:
+    why, fix, code = _IDLE[found.idle_why]
+    if found.wiped:
+        why = "zero_grad() comes between backward() and the optimizer's step: gradients are gone by then."
+        fix = "Clear gradients before backward(), or after the step."
+        code = "optimizer.zero_grad()\nloss.backward()\noptimizer.step()"
+    return warn(
+        Where(),
+        f"{found.steps} of the given steps change no parameter",
+        why=why,
+        owner="job",
+        evidence=[seen("bits of all parameters", "are those of before the steps, on all ranks")],
+        fix=[you(fix, code)],
+    )
+
+
+def _undivided(found: OwnStep) -> Finding:
+    count = found.undivided
+    return warn(
+        Where(),
+        f"the given step adds up {count} micro-batches without dividing by {count}",
+        why=f"Gradients are {count} times those of the mean loss: as if the learning rate were larger by as much.",
+        owner="job",
+        evidence=[
+            seen(
+                f"gradient of one batch given {count} times, against that of the given loss on it",
+                f"{count} times as large",
+            )
+        ],
+        fix=[you("Divide the loss by the number of micro-batches.", f"(loss / {count}).backward()")],
+    )
+
+
+def _unheld(found: OwnStep) -> Finding:
+    names = ", ".join(found.unheld[:_SHOWN])
+    more = f" and {len(found.unheld) - _SHOWN} more" if len(found.unheld) > _SHOWN else ""
+    say = warn if found.unheld_share < _FEW else note
+    return say(
+        Where(),
+        f"{names}{more} get gradients, and no optimizer holds them",
+        why="They stay what they were at the start."
+        + (" Meant so where only a head is trained." if say is note else ""),
+        owner="job",
+        evidence=[seen("share of all trained elements", f"{found.unheld_share:.1%}")],
+        fix=[
+            you(
+                "Make the optimizer after the last layer, of all parameters; freeze what is not to be trained.",
+                "optimizer = torch.optim.AdamW(p for p in model.parameters() if p.requires_grad)",
+            )
+        ],
+    )
+
+
+def _evaluating(found: OwnStep) -> Finding:
+    names = ", ".join(found.evaluating[:_SHOWN])
+    return warn(
+        Where(),
+        f"the given step trains the model in eval(): {names} do not do what they do in training",
+        why="Dropout is off, and BatchNorm uses statistics that are never updated.",
+        owner="job",
+        evidence=[seen("model.training in the forward passes with gradients", "False in most of them")],
+        fix=[you("Go back to training after an evaluation, or begin each step with it.", "model.train()")],
+    )
+
+
+def _aliased(found: OwnStep) -> Finding:
+    name = found.aliased[0]
+    return warn(
+        Where(),
+        f"state['{name}'] holds the weights of the model themselves, not an average of them",
+        why="Whatever is trained changes it at once: it equals the model in every step.",
+        owner="job",
+        evidence=[seen(f"memory of the tensors in {name}", "is that of the model's parameters")],
+        fix=[you("Make a copy.", f"state['{name}'] = copy.deepcopy(model).requires_grad_(False)")],
+    )

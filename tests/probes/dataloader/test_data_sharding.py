@@ -1,0 +1,241 @@
+"""Sharding: real emulated ranks that call real factories, the rules on what they saw, nodes beside each other."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from ncclcheck.probes.dataloader.callers import set_epoch_callers
+from ncclcheck.probes.dataloader.children import child
+from ncclcheck.probes.dataloader.children.interpreter import Interpreter
+from ncclcheck.probes.dataloader.ranks import sharding
+from ncclcheck.probes.facts import Cluster, Measurements, Node, replace
+from ncclcheck.probes.facts.data import DataReport, Sharding
+from ncclcheck.probes.facts.data.sharding import (
+    Account,
+    Differing,
+    IndexMap,
+    Order,
+    Print,
+    Randomness,
+    Share,
+    SharedStream,
+    Stream,
+)
+from ncclcheck.probes.job.context import DataPlan
+from ncclcheck.reports.judgement.findings import State, Verdict
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
+
+CODES = ("DAT011", "DAT016", "DAT017", "DAT018", "DAT019")
+OK, NOTE, WARN, FAIL, SKIPPED = State.OK, State.NOTE, State.WARN, State.FAIL, State.SKIPPED
+FACTORIES = Path(__file__).resolve().parents[2] / "samples/sharding_datasets.py"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    """The factories alone: the files beside them are searched for calls of set_epoch."""
+    shutil.copy(FACTORIES, tmp_path)
+    return str(tmp_path)
+
+
+def look(folder: str, name: str) -> Sharding:
+    """In a child, as `examine` does it: nothing of the user's is imported here."""
+    plan = DataPlan(factory=f"sharding_datasets.py:{name}", directory=folder)
+    ended = child.run(lambda: sharding.look(plan, 30.0), Sharding, 60.0)
+    assert ended.value is not None, ended.how
+    return ended.value
+
+
+def verdicts(*seen: Sharding) -> dict[str, Verdict]:
+    reports = [DataReport(node=f"n{i}", factory="f", sharding=held) for i, held in enumerate(seen)]
+    cluster = Cluster(
+        command="data",
+        nodes=[Node(name=report.node) for report in reports],
+        measurements=Measurements(data=reports),
+    )
+    return {verdict.code: verdict for verdict in judge(cluster, [r for r in all_rules() if r.code in CODES])}
+
+
+def states(*seen: Sharding) -> list[State]:
+    return [verdict.state for _, verdict in sorted(verdicts(*seen).items())]
+
+
+@pytest.mark.parametrize(
+    ("factory", "expected"),
+    [
+        ("alone", [OK, SKIPPED, SKIPPED, SKIPPED, OK]),
+        ("plain", [OK, NOTE, OK, OK, OK]),
+        ("shared_out", [OK, NOTE, OK, OK, OK]),
+        ("seeded_by_rank", [OK, NOTE, OK, OK, OK]),
+        ("seeded_alike", [WARN, NOTE, OK, OK, OK]),
+        ("rank_0_everywhere", [OK, FAIL, OK, OK, OK]),
+        ("uneven", [OK, OK, WARN, FAIL, OK]),
+        ("tells_its_sampler", [OK, NOTE, OK, OK, OK]),
+        ("keeps_the_epoch", [OK, NOTE, WARN, OK, OK]),
+        ("part_of_each_rank", [OK, OK, OK, OK, SKIPPED]),
+        ("from_a_set", [OK, SKIPPED, SKIPPED, SKIPPED, FAIL]),
+        ("from_a_sorted_set", [OK, SKIPPED, SKIPPED, SKIPPED, OK]),
+        ("shuffled_without_a_seed", [OK, SKIPPED, SKIPPED, SKIPPED, FAIL]),
+        ("from_a_listing", [OK, SKIPPED, SKIPPED, SKIPPED, WARN]),
+        ("fails_on_rank_1", [SKIPPED, FAIL, SKIPPED, SKIPPED, SKIPPED]),
+        ("stream_of_all", [OK, NOTE, SKIPPED, OK, SKIPPED]),
+        ("stream_by_worker", [OK, NOTE, SKIPPED, OK, SKIPPED]),
+        ("stream_by_rank", [OK, FAIL, SKIPPED, OK, SKIPPED]),
+        ("stream_by_both", [OK, OK, SKIPPED, OK, SKIPPED]),
+        ("stream_without_an_end", [OK, OK, SKIPPED, SKIPPED, SKIPPED]),
+    ],
+)
+def test_real_factories_on_emulated_ranks(folder: str, factory: str, expected: list[State]) -> None:
+    assert states(look(folder, factory)) == expected
+
+
+def test_the_cause_of_another_order_is_named(folder: str) -> None:
+    causes = {
+        name: look(folder, name).index_map for name in ("from_a_listing", "shuffled_without_a_seed", "from_a_set")
+    }
+    assert [held and held.cause for held in causes.values()] == ["listing", "entropy", "interpreter"]
+
+
+def test_an_interpreter_that_was_started_early_is_used_and_ends(folder: str) -> None:
+    plan = DataPlan(factory="sharding_datasets.py:from_a_set", directory=folder)
+    interpreter = Interpreter.start()
+    try:
+        ended = child.run(lambda: sharding.look(plan, 30.0, interpreter), Sharding, 60.0)
+        assert ended.value is not None
+        assert ended.value.index_map is not None
+        assert ended.value.index_map.differing
+    finally:
+        interpreter.close()
+    assert not os.path.exists(f"/proc/{interpreter.running.pid}/exe")
+
+
+def test_ranks_that_hang_cost_no_more_than_the_limit(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import time\ndef data():\n    time.sleep(600)\n")
+    plan = DataPlan(factory="mine.py:data", directory=str(tmp_path))
+    began = time.monotonic()
+    ended = child.run(lambda: sharding.look(plan, 1.0), Sharding, 30.0)
+    assert time.monotonic() - began < 15
+    assert ended.value is not None
+    assert all("no answer" in share.error for share in ended.value.shares)
+
+
+def test_files_that_call_set_epoch_and_files_that_train(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("loss.backward()\n")
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "loop.py").write_text("loader.sampler.set_epoch(epoch)\n")
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / "other.py").write_text("x.set_epoch(1)\n")
+    assert set_epoch_callers(str(tmp_path), "train:loader") == (["lib/loop.py"], ["train.py"])
+
+
+ALIKE = Randomness(shared=[SharedStream(generator="numpy", where="the first worker", ranks=[0, 1])])
+RANKS = [Share(rank=rank, length=100, samples=50, batches=7) for rank in (0, 1)]
+HEALTHY = Sharding(
+    ranks=2, wanted=2, given="loader", sampler="DistributedSampler", batch=8, shares=RANKS,
+    account=Account(by="index", there=100, read=100, distinct=100),
+    order=Order(samples=50, sequential=False, repeats=False),
+    index_map=IndexMap(compared=16, lengths=[100, 100]),
+    randomness=Randomness(drawn_from=["torch"]),
+    prints=[Print(index=i, leaves={"x": f"{i}"}) for i in range(16)],
+)  # fmt: skip
+REPEATS = Order(samples=50, sequential=False, repeats=True, with_set_epoch=False)
+MOVED = IndexMap(compared=16, differing=16, moved=3, lengths=[100, 100])
+EXAMPLE = Differing(index=3, rank=1, leaf="x", one="1", other="2", there=9)
+STREAM = Stream(items=[50, 50], worker_items=[50, 50], ended=True, told_by=["0"], compared=50, workers=2)
+
+BARE = {"given": "tuple", "sampler": "RandomSampler"}  # a dataset and options, without a sampler of the user's
+ENDLESS = replace(STREAM, ended=False)
+
+
+def account(**changes: object) -> Account:
+    return replace(Account(by="index", there=100, read=100, distinct=100), **changes)
+
+
+@pytest.mark.parametrize(
+    ("code", "changes", "state"),
+    [
+        ("DAT011", {}, OK),
+        ("DAT011", {"randomness": None}, SKIPPED),
+        (
+            "DAT011",
+            {"randomness": ALIKE},
+            WARN,
+        ),
+        ("DAT016", {}, OK),
+        ("DAT016", {"account": None}, SKIPPED),
+        ("DAT016", {"account": account(shared=1, read=101)}, NOTE),
+        ("DAT016", {"account": account(shared=2, read=102)}, FAIL),
+        ("DAT016", {"account": account(distinct=99, read=99)}, NOTE),
+        ("DAT016", {"account": account(distinct=90, read=90)}, NOTE),
+        ("DAT016", {"account": account(distinct=80, read=80)}, FAIL),
+        ("DAT016", {"account": account(distinct=84, read=84, slack=16)}, NOTE),
+        ("DAT016", {"account": account(read=200, shared=100, everywhere=True)}, FAIL),
+        ("DAT016", {"account": account(read=200, shared=100, everywhere=True), "given": "module"}, NOTE),
+        ("DAT016", {"account": account(read=200, shared=100, everywhere=True), **BARE}, NOTE),
+        ("DAT016", {"account": account(read=200, shared=100, everywhere=True), "given": "tuple"}, FAIL),
+        ("DAT016", {"account": account(read=200, shared=100, everywhere=True), "wanted": 1}, NOTE),
+        ("DAT016", {"account": None, "stream": replace(STREAM, between_ranks=50), "wanted": 1}, NOTE),
+        ("DAT016", {"account": None, "stream": STREAM}, OK),
+        ("DAT016", {"account": None, "stream": replace(STREAM, between_ranks=50)}, FAIL),
+        ("DAT016", {"account": None, "stream": replace(ENDLESS, between_ranks=50, ranks_alike=False)}, NOTE),
+        ("DAT016", {"account": None, "stream": replace(ENDLESS, between_workers=50)}, FAIL),
+        ("DAT016", {"account": None, "stream": replace(ENDLESS, between_workers=50, workers_alike=False)}, NOTE),
+        ("DAT016", {"account": None, "stream": replace(STREAM, between_workers=100)}, FAIL),
+        ("DAT016", {"account": None, "stream": replace(STREAM, between_workers=100, workers=None)}, NOTE),
+        ("DAT016", {"account": None, "stream": replace(STREAM, between_workers=100, workers=0)}, NOTE),
+        ("DAT016", {"account": None, "stream": replace(STREAM, whole=120, lost_to_ranks=20)}, FAIL),
+        ("DAT016", {"account": None, "stream": replace(STREAM, unjudged="all alike")}, SKIPPED),
+        ("DAT017", {}, OK),
+        ("DAT017", {"order": None}, SKIPPED),
+        ("DAT017", {"order": replace(REPEATS, sequential=True)}, OK),
+        ("DAT017", {"order": replace(REPEATS, samples=3)}, OK),
+        ("DAT017", {"order": REPEATS}, NOTE),
+        ("DAT017", {"order": replace(REPEATS, callers=["train.py"])}, OK),
+        ("DAT017", {"order": replace(REPEATS, loops=["train.py"])}, WARN),
+        ("DAT017", {"order": replace(REPEATS, with_set_epoch=True)}, WARN),
+        ("DAT017", {"order": replace(REPEATS, with_set_epoch=None)}, WARN),
+        ("DAT017", {"order": replace(REPEATS, with_keyword=False)}, OK),
+        ("DAT017", {"order": replace(REPEATS, with_keyword=True)}, WARN),
+        ("DAT018", {}, OK),
+        ("DAT018", {"shares": [RANKS[0], replace(RANKS[1], batches=6)]}, FAIL),
+        ("DAT018", {"shares": [RANKS[0], replace(RANKS[1], batches=None)]}, SKIPPED),
+        ("DAT018", {"iterable": True, "shares": [Share(rank=0, samples=5), Share(rank=1, samples=4)]}, NOTE),
+        ("DAT018", {"ranks": 1}, SKIPPED),
+        ("DAT019", {}, OK),
+        ("DAT019", {"index_map": None}, SKIPPED),
+        ("DAT019", {"index_map": replace(MOVED, cause="entropy", examples=[EXAMPLE])}, FAIL),
+        ("DAT019", {"index_map": replace(MOVED, cause="listing")}, WARN),
+        ("DAT019", {"index_map": replace(MOVED, moved=0)}, WARN),
+        ("DAT019", {"index_map": replace(MOVED, moved=0, own=True)}, NOTE),
+        ("DAT019", {"index_map": replace(MOVED, by_design=True)}, SKIPPED),
+        ("DAT019", {"index_map": replace(MOVED, unseen="it raised")}, SKIPPED),
+        ("DAT019", {"index_map": IndexMap(compared=9, lengths=[100, 99])}, FAIL),
+    ],
+)
+def test_rules(code: str, changes: dict[str, object], state: State) -> None:
+    assert verdicts(replace(HEALTHY, **changes))[code].state is state
+
+
+def test_nodes_must_hold_the_same() -> None:
+    longer = replace(HEALTHY, shares=[replace(share, length=101) for share in RANKS])
+    other = replace(HEALTHY, prints=[Print(index=i, leaves={"x": f"{15 - i}"}) for i in range(16)])
+    assert verdicts(HEALTHY, HEALTHY)["DAT019"].state is OK
+    for unlike in (longer, other):
+        found = verdicts(HEALTHY, HEALTHY, unlike)["DAT019"]
+        assert found.state is FAIL
+        assert [f.where.node for f in found.findings if f.state is FAIL] == ["n2"]
+
+
+def test_a_leaf_that_agrees_on_all_nodes_settles_it() -> None:
+    one = [Print(index=i, leaves={"x": f"{i}", "noise": f"a{i}"}) for i in range(16)]
+    two = [Print(index=i, leaves={"x": f"{i}", "noise": f"b{i}"}) for i in range(16)]
+    assert verdicts(replace(HEALTHY, prints=one), replace(HEALTHY, prints=two))["DAT019"].state is OK
+
+
+def test_an_aspect_that_was_not_reached_is_skipped_with_its_reason() -> None:
+    assert set(states()) == {SKIPPED}

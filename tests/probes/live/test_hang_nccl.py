@@ -1,0 +1,123 @@
+"""Real NCCL and torch's own ProcessGroupNCCL in a hang, without a GPU: who is named by RAS and Flight Recorder."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from ncclcheck.probes.facts import Cluster, Measurements, replace
+from ncclcheck.probes.live import received, stream
+from ncclcheck.probes.live.received import Received
+from ncclcheck.reports.judgement.findings import Finding, State
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.subjects.live.running import START_S
+from tests.lab import PYTHON, Lab
+from tests.nccl.job import Job, Rank
+from tests.nccl.ras_states import STATES
+from tests.nccl.torch_cuda import made
+from tests.nccl.wheels import need
+
+_TROUBLE = Path(__file__).resolve().parents[2] / "nccl/trouble.py"
+_PORT = 29471
+_STARTS_S = 60.0
+
+
+def _judged(told: Received, job: str) -> dict[str, list[Finding]]:
+    """Its processes are seconds old; the rules would say that they are starting, so they are made older."""
+    mine = [replace(one, age_s=one.age_s + START_S) for one in told.live.processes if one.job == job]
+    cluster = Measurements(
+        live=[replace(told.live, processes=mine)],
+        ras=[one for one in told.ras if one.job == job],
+        records=[one for one in received.records(told.pieces) if one.job == job],
+    )
+    verdicts = judge(Cluster(command="hang", measurements=cluster))
+    return {verdict.code: verdict.findings for verdict in verdicts if verdict.findings}
+
+
+def _in_the_job(rank: Rank, place: int) -> Rank:
+    told = {"RANK": place, "WORLD_SIZE": 4, "LOCAL_RANK": place % 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": _PORT}
+    names = {name: str(value) for name, value in told.items()}
+    steps = rank.steps.replace("sync:30", "sync:120").replace("sleep:30", "sleep:120")  # a busy machine is slow
+    return Rank(rank.host, rank.device, steps, {**rank.env, **names, "MASTER_ADDR": "10.77.0.11"})
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(180)
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+@pytest.mark.parametrize("version", ["2.24.3", "2.26.2", "2.27.3", "2.27.5", "2.27.7"])
+def test_ras_of_real_ranks_is_asked_by_the_program_that_is_streamed(version: str, tmp_path: Path) -> None:
+    need(version)
+    (state,) = (one for one in STATES if one.name == "skipped")
+    program = tmp_path / "program.py"
+    program.write_bytes(stream.program())
+    heard: list[str] = []
+    with Lab(hosts=2, mgmt=False) as lab:
+
+        def look(job: Job) -> None:
+            state.before(job)
+            time.sleep(3)
+            argv = [*PYTHON, str(program), *stream.arguments(2, passive=True, ras="always")]
+            heard.append(lab["h1"].run(argv, seconds=60).stdout)
+
+        ranks = [_in_the_job(rank, place) for place, rank in enumerate(state.ranks)]
+        Job(lab, ranks, version=version).run(seconds=0, during=look)
+    told = received.host(heard[0])
+    [ras] = [one for one in told.ras if one.job == f"10.77.0.11:{_PORT}"]
+    assert (ras.version, ras.problem, len(ras.looks)) == (version, "", 2)
+    found = _judged(told, ras.job)["HNG021"]
+    assert any("launched 1" in one.what for one in found)
+
+
+@contextmanager
+def _torch_job(kind: str, culprit: int, folder: Path) -> Iterator[None]:
+    cuda = made(folder / "cuda", {"": {"FAKECUDA_DEVICES": "4"}})
+    env = cuda.environment(
+        TROUBLE_TIMEOUT_S="300", OMP_NUM_THREADS="1", TORCH_NCCL_DUMP_ON_TIMEOUT="1",
+        TORCH_FR_BUFFER_SIZE="2000", TORCH_NCCL_TRACE_BUFFER_SIZE="2000",
+        TORCH_FR_DUMP_TEMP_FILE=f"{folder}/fr_", TORCH_NCCL_DEBUG_INFO_PIPE_FILE=f"{folder}/fr_",
+        NCCL_RAS_ADDR=f"localhost:{_PORT + 1}",
+    )  # fmt: skip
+    argv = [cuda.python, "-m", "torch.distributed.run", "--nproc-per-node", "3", "--master-addr", "127.0.0.1",
+            "--master-port", str(_PORT), str(_TROUBLE), kind, str(culprit)]  # fmt: skip
+    with (folder / "log").open("w") as log:
+        job = subprocess.Popen(argv, env=env, stdout=log, stderr=log, start_new_session=True)
+        try:
+            end = time.monotonic() + _STARTS_S
+            while not (folder / "fr_2.pipe").exists():
+                assert time.monotonic() < end, (folder / "log").read_text()
+                time.sleep(0.5)
+            time.sleep(25)  # three sound steps, then the trouble
+            yield
+        finally:
+            job.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                job.wait(20)
+            with suppress(ProcessLookupError):
+                os.killpg(job.pid, signal.SIGKILL)
+            job.wait(10)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ["away", "other-size"])
+def test_a_hang_of_process_group_nccl_is_named_while_it_lasts(kind: str, tmp_path: Path) -> None:
+    """By Flight Recorder (another size: HNG020), or by RAS alone where the machine is too busy."""
+    with _torch_job(kind, 1, tmp_path):
+        said = subprocess.run(
+            [sys.executable, "-", *stream.arguments(6, ras="always")],
+            input=stream.program(), capture_output=True, timeout=120, check=True,
+        )  # fmt: skip
+    told = received.host(said.stdout.decode())
+    job = next(one.job for one in told.live.processes if one.job.endswith(f":{_PORT}"))
+    said_of = _judged(told, job)
+    found = [one for code in ("HNG020", "HNG021") for one in said_of.get(code, []) if one.state is State.FAIL]
+    assert {one.where.rank for one in found} == {1}
+    assert [one.version for one in told.ras if one.job == job] == ["2.27.5"]

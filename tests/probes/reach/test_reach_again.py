@@ -1,0 +1,88 @@
+"""A way that closes while the job runs: its host is named, and not who waits for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from ncclcheck.probes.facts import Job, JobEnd, RankState, Run, replace
+from ncclcheck.reports.judgement.findings import Finding, State
+from tests.helpers.clusters import verdict
+from tests.helpers.reach_clusters import CUT, DROPPED, Change, hosts, measured, pairs
+
+WAIT = "torch.distributed.DistStoreError: wait timeout after 60000ms, keys: /torch.rendezvous.x"
+RANKS = [RankState(rank=rank, node=f"h{rank + 1}", pid=70 + rank, phase="world", last_step="barrier", since_s=42)
+         for rank in range(3)]  # fmt: skip
+
+
+def told(code: str, after: Change | None, run: Run, count: int = 3, before: Change | None = None) -> list[Finding]:
+    nodes = hosts(count)
+    told = replace(measured(nodes, before), reach_after=measured(nodes, after).reach)
+    job = Job(nodes_asked=count, nodes_answered=count, ranks=count)
+    found = verdict(code, *nodes, command="bench", measurements=told, run=run, job=job)
+    return [one for one in found.findings if one.state is not State.OK]
+
+
+HUNG = Run(started_job=True, stopped_by="deadline", ranks=RANKS)
+UNMET = Run(started_job=True, stopped_by="early end", ends=[JobEnd(node="h1", exit=1, detail=WAIT)])
+
+
+@pytest.mark.parametrize(
+    ("code", "run", "words"),
+    [("RUN003", HUNG, "no connection to or from h2 passes any more (NET006): 3 ranks on h[1-3] were in 'barrier'"),
+     ("RUN002", UNMET, "no connection to or from h2 passes any more (NET006): no rank had started"),
+     ("NET006", HUNG, "h2 is cut off from all 2 others, both ways")],
+)  # fmt: skip
+def test_the_host_that_was_lost_is_named(code: str, run: Run, words: str) -> None:
+    (found,) = told(code, pairs("both", "h2", **CUT), run)
+    assert found.state is State.FAIL
+    assert found.where.node == "h2"
+    assert words in found.what
+
+
+def test_one_way_that_closed() -> None:
+    (found,) = told("NET006", pairs("in", "h3", connect=DROPPED), HUNG)
+    assert found.where.node == "h3"
+    assert "It passed before the job, and failed after it" in found.what
+    assert "before the job" in {one.source for one in found.evidence}
+
+
+def test_of_two_nodes_both_are_named() -> None:
+    (found,) = told("RUN002", pairs("both", "h2", **CUT), UNMET, count=2)
+    assert (found.where.node, found.where.peer) == ("h1", "h2")
+
+
+def test_what_failed_before_the_job_too_is_told_once() -> None:
+    cut = pairs("both", "h2", **CUT)
+    (found,) = told("NET006", cut, HUNG, before=cut)
+    assert "before the job" not in found.what
+
+
+def test_a_rank_that_was_killed_is_the_cause() -> None:
+    killed = replace(RANKS[0], proc_state="gone", exit=-9)
+    (found,) = told("RUN003", pairs("both", "h2", **CUT), replace(HUNG, ranks=[killed, *RANKS[1:]]))
+    assert found.where.node == "h1"
+    assert "SIGKILL" in found.what
+
+
+@pytest.mark.parametrize(
+    "words",
+    [WAIT, "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms",
+     "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError", "RuntimeError: Connection reset by peer"],
+)  # fmt: skip
+def test_who_only_waited_is_not_accused(words: str) -> None:
+    (found,) = told("RUN002", None, replace(UNMET, ends=[JobEnd(node="h1", exit=1, detail=words)]))
+    assert found.state is State.UNKNOWN
+    assert found.where.node is None
+    assert "torchrun on h1 waited for the others in vain: 3 of 3 ranks had not started" in found.what
+    assert words in {one.value for one in found.evidence}
+
+
+def test_own_words_are_the_cause() -> None:
+    words = "OSError: libtorch_cpu.so: failed to map segment from shared object"
+    (found,) = told("RUN002", None, replace(UNMET, ends=[JobEnd(node="h2", exit=1, detail=words)]))
+    assert (found.state, found.where.node) == (State.FAIL, "h2")
+
+
+def test_where_all_ways_still_pass_nobody_is_accused() -> None:
+    (found,) = told("RUN003", None, HUNG)
+    assert found.state is State.UNKNOWN

@@ -1,0 +1,157 @@
+"""What held up the job for seconds and went by: a link, a host, or the network between them."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclcheck.probes.facts import (
+    Collective,
+    Interruptions,
+    Lateness,
+    LinkEvents,
+    Measurements,
+    Moved,
+    Resources,
+    Traffic,
+    replace,
+)
+from ncclcheck.probes.job.timing import summary
+from ncclcheck.probes.job.usage import interruptions
+from ncclcheck.reports.judgement.findings import Finding, State
+from tests.helpers.clusters import LO, nic, node, verdict
+from tests.helpers.trees import tree
+
+SNMP = "Ip: Forwarding\nIp: 1\nTcp: RtoMin OutSegs RetransSegs\nTcp: 200 {} {}\n"
+
+
+def row(op: str = "all_reduce", size: int = 2**20, times: tuple[float, ...] = (0.004,) * 20) -> Collective:
+    return Collective(
+        op=op, bytes=size, dtype="float32", nodes=2, ranks=2, iterations=len(times), time_us=summary(times)
+    )
+
+
+SOUND = [row(), row(size=2**24, times=(0.06,))]
+STOOD = [*SOUND, row("barrier", 0, (0.001,) * 30 + (3.3,))]
+
+
+def told(rows: list[Collective], runqueue_s: float = 0.0, **of_b: Any) -> list[Finding]:
+    """Of node b all that is given; a is sound."""
+    nodes = [node(name, LO, nic("eth0", f"10.1.0.{i}/24")) for i, name in enumerate("ab", 1)]
+    seen = [Interruptions(node=name, seconds=30, **{"paused_s": 0.0, "silent_s": 0.6, **more})
+            for name, more in (("a", {}), ("b", of_b))]  # fmt: skip
+    moved = [Moved(name="eth0", sent=10**9, received=10**9), Moved(name="eth1", sent=10**4, received=0),
+             Moved(name="lo", sent=10**12, received=10**12)]  # fmt: skip
+    late = Lateness(rank=0, node="a", iterations=9, last=1, late_us=summary([0.0]), wall_s=30, cpu_s=1,
+                    runqueue_s=runqueue_s)  # fmt: skip
+    measured = Measurements(
+        collectives=rows, interruptions=seen, lateness=[late],
+        traffic=[Traffic(node=name, seconds=30, interfaces=moved) for name in "ab"],
+    )  # fmt: skip
+    return verdict("BEN018", *nodes, command="bench", measurements=measured).findings
+
+
+def test_a_sound_job() -> None:
+    assert told(SOUND) == []
+
+
+@pytest.mark.parametrize("rows", [STOOD, SOUND])
+def test_a_link_that_went_down(rows: list[Collective]) -> None:
+    (found,) = told(rows, links=[LinkEvents(name="eth0", downs=2)], segments=10**5, retransmits=607)
+    assert (found.state, found.where.node, found.where.device) == (State.FAIL, "b", "eth0")
+    assert "lost its link 2 times" in found.what
+    assert ("an iteration of barrier took 3.30 s, 1 ms are usual" in found.what) == (rows is STOOD)
+    assert "607 of 100000 TCP segments sent again" in {one.value for one in found.evidence}
+
+
+@pytest.mark.parametrize(
+    ("step", "words"), [(7.0, "set ahead by 7.0 s"), (-3600.0, "set back by 3600.0 s"), (0.4, "")]
+)
+def test_a_clock_that_was_set(step: float, words: str) -> None:
+    measured = Measurements(
+        interruptions=[Interruptions(node="b", seconds=30)],
+        resources=[Resources(node="b", seconds=30, clock_step_s=step)],
+    )
+    found = verdict("BEN018", node("b", LO), command="bench", measurements=measured).findings
+    assert [(one.state, words in one.what) for one in found] == ([(State.WARN, True)] if words else [])
+
+
+def test_a_member_of_a_bond_that_went_down() -> None:
+    bond = replace(nic("bond0", "10.1.0.1/24", kind="bond"), members=["eth0", "eth1"])
+    seen = Interruptions(node="a", seconds=30, links=[LinkEvents(name="eth0", downs=1)])
+    moved = [Moved(name=name, sent=10**9, received=10**9) for name in ("bond0", "eth0", "eth1")]
+    measured = Measurements(interruptions=[seen], traffic=[Traffic(node="a", seconds=30, interfaces=moved)])
+    found = verdict("BEN018", node("a", LO, bond), command="bench", measurements=measured)
+    assert found.state is State.WARN
+
+
+@pytest.mark.parametrize("name", ["eth1", "veth12ab"])
+def test_a_link_that_the_job_did_not_use(name: str) -> None:
+    (found,) = told(SOUND, links=[LinkEvents(name=name, downs=1)])
+    assert found.state is State.NOTE
+
+
+@pytest.mark.parametrize(("paused_s", "states"), [(7.9, [State.WARN]), (0.4, []), (None, [])])
+def test_a_host_that_stood_still(paused_s: float | None, states: list[State]) -> None:
+    found = told(SOUND, paused_s=paused_s)
+    assert [one.state for one in found] == states
+    assert [one.where.node for one in found] == ["b"] * len(states)
+
+
+@pytest.mark.parametrize(
+    ("rows", "facts", "state", "where"),
+    [
+        (STOOD, {}, State.WARN, None),
+        (STOOD, {"silent_s": 3.1}, State.WARN, "b"),
+        (STOOD, {"runqueue_s": 4.0}, State.NOTE, None),
+        (STOOD, {"starved_s": 2.0}, State.NOTE, None),
+        ([row(times=(0.2,) * 20 + (2.9,))], {}, State.NOTE, None),  # only 14 times the usual
+        ([row(), row(size=2**24, times=(1.61,))], {}, State.NOTE, None),  # 64 ms by the smaller size
+    ],
+)
+def test_an_iteration_that_nothing_explains(
+    rows: list[Collective], facts: dict[str, Any], state: State, where: str | None
+) -> None:
+    (found,) = told(rows, **facts)
+    assert (found.state, found.where.node) == (state, where)
+
+
+def test_older_files_hold_none() -> None:
+    assert verdict("BEN018", node("a"), command="bench", measurements=Measurements(collectives=STOOD)).reason
+
+
+def test_links_and_segments_are_read(tmp_path: Path) -> None:
+    files = {
+        "/sys/class/net/eth0/carrier_down_count": "3\n",
+        "/sys/class/net/eth1/carrier_down_count": "1\n",
+        "/sys/class/infiniband/mlx5_0/ports/1/counters/link_downed": "7\n",
+        "/proc/net/snmp": SNMP.format(1000, 5),
+    }
+    watch = interruptions.Watch(tree(tmp_path, files))
+    files |= {
+        "/sys/class/net/eth0/carrier_down_count": "5\n",
+        "/sys/class/infiniband/mlx5_0/ports/1/counters/link_downed": "8\n",
+        "/proc/net/snmp": SNMP.format(1900, 25),
+    }
+    tree(tmp_path, files)
+    found = watch.told("a")
+    assert found.links == [LinkEvents(name="eth0", downs=2), LinkEvents(name="mlx5_0:1", downs=1)]
+    assert (found.segments, found.retransmits) == (900, 20)
+
+
+def test_lateness_is_parted(tmp_path: Path) -> None:
+    """A thread that wakes up 8 s late, of which it waited 3 s for a core."""
+    over, clock, waits = threading.Event(), iter([1.0, 9.2]), iter([0.0, 3.0])
+
+    def now() -> float:
+        if (read := next(clock, None)) is None:
+            over.set()
+        return read or 0.0
+
+    watch = interruptions.Watch(tree(tmp_path, {}), now, lambda: next(waits, 3.0))
+    assert over.wait(20)
+    found = watch.told("a")
+    assert (found.paused_s, found.starved_s) == (5.0, 3.0)

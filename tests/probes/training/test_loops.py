@@ -1,0 +1,76 @@
+"""Losses that end, state that grows, and other steps, trained by two real gloo ranks: each is named, or sound."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+
+from ncclcheck.reports.judgement.findings import State, Verdict
+from tests.jobs.training_job import Case
+from tests.probes.training.test_recipes import bad, case, judged_of
+
+pytestmark = pytest.mark.timeout(300)  # a job of two ranks, each of which imports torch
+
+
+def step(name: str, **more: Any) -> Case:
+    return case(name, file="loops.py", step=name, **{"steps": 8, **more})
+
+
+def loss(name: str) -> Case:
+    return case(name, file="loops.py", loss=name)
+
+
+SOUND = [
+    step("rebuilt", model="Auto", data="alone"),
+    step("skips_bad"),
+    step("noted"),
+    step("evaluated", model_kwargs={"drop": 0.3}),
+    loss("against_zero"),
+]
+FAULTY: dict[str, tuple[Case, str, State, str]] = {
+    given.name: (given, code, state, words)
+    for given, code, state, words in (
+        (step("decaying"), "TRN030", State.FAIL, "log() gives the first number that is not finite, at loops.py:"),
+        (step("too_fast"), "TRN030", State.FAIL, "lower the learning rate"),
+        (step("rooted"), "TRN030", State.FAIL, "A root of a number below 0, or of 0 in backward. See loops.py:"),
+        (step("kept_losses"), "TRN031", State.WARN, "state['losses'] grows"),
+        (step("kept_global"), "TRN031", State.WARN, "loops.py: HISTORY grows"),
+        (step("summed_up"), "TRN031", State.WARN, "state['total'] += loss.item()"),
+        (step("head_forgotten"), "TRN027", State.WARN, "net.3.weight, net.3.bias get gradients"),
+        (step("left_in_eval", model_kwargs={"drop": 0.3}), "TRN027", State.WARN, "in eval(): net.2"),
+        (step("rate_of_zero"), "TRN027", State.WARN, "learning rate is 0"),
+        (step("wiped"), "TRN027", State.WARN, "zero_grad() comes between"),
+        (step("clipped_first"), "TRN027", State.WARN, "before its backward pass"),
+        (step("undivided"), "TRN027", State.WARN, "adds up 4 micro-batches without dividing"),
+        (step("thawed", model="HalfFrozen"), "TRN027", State.FAIL, "were frozen when DDP wrapped the model"),
+        (step("teacher_is_student"), "TRN027", State.WARN, "copy.deepcopy(model)"),
+        (step("summed_gradients"), "TRN027", State.WARN, "larger by the number of ranks (2)"),
+        (loss("softmax_twice"), "TRN032", State.WARN, "probabilities instead of scores, at loops.py:"),
+        (loss("pairs"), "TRN032", State.WARN, "8x1 against 8 gives 8x8"),
+        (loss("column_minus_row"), "TRN032", State.WARN, "compares each output with the target of every sample"),
+        (loss("scores_as_logs"), "TRN032", State.WARN, "log_softmax"),
+        (loss("one_class"), "TRN032", State.WARN, "single class"),
+        (loss("sigmoid_twice"), "TRN032", State.WARN, "come out of a sigmoid"),
+    )
+}
+
+
+@cache
+def judged(*, sound: bool) -> dict[str, list[Verdict]]:
+    return judged_of(SOUND if sound else [given for given, *_ in FAULTY.values()])
+
+
+@pytest.mark.parametrize("name", [one.name for one in SOUND])
+def test_a_sound_loop_has_no_failure_and_no_warning(name: str) -> None:
+    assert bad(judged(sound=True)[name]) == []
+
+
+@pytest.mark.parametrize("name", FAULTY)
+def test_a_faulty_loop_is_reported_with_its_cause_first(name: str) -> None:
+    _, code, state, words = FAULTY[name]
+    (first, found), *_ = bad(judged(sound=False)[name])
+    texts = [text for fix in found.remedies for text in (fix.text, *fix.commands)]
+    said = " | ".join([found.what, found.why or "", *texts, *(one.value for one in found.evidence)])
+    assert (first, found.state, words in said) == (code, state, True), said

@@ -1,0 +1,139 @@
+"""The page as a person meets it: in Debian's Chromium, on a screen, on a phone, on paper."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ncclcheck.probes.facts import replace
+from ncclcheck.reports.judgement.jsondoc import Recommendation
+from ncclcheck.reports.output import html
+from ncclcheck.reports.output.settings_forms import quoted
+from tests.conftest import ROOT
+from tests.helpers.large_result import large
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+sync_api = pytest.importorskip("playwright.sync_api")
+pytestmark = pytest.mark.timeout(300)
+CHROMIUM = shutil.which("chromium")
+SCREENS = {"screen": (1280, 800), "phone": (390, 844)}
+VALUE = "=mlx5_0:1,mlx5_1:1"
+
+
+class Opened:
+    """A page, with what Chromium complained of and what it asked the network for."""
+
+    def __init__(self, browser: Browser, file: Path, **how: Any) -> None:
+        self.context = browser.new_context(**how)
+        self.page = self.context.new_page()
+        self.complaints: list[str] = []
+        self.asked: list[str] = []
+        self.page.on("console", lambda said: self.complaints.append(said.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.goto(file.as_uri())
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Never skipped where the gate has installed it."""
+    if CHROMIUM is None and not os.environ.get("LAB_REQUIRED"):
+        pytest.skip("no chromium here")
+    with sync_api.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def file() -> Path:
+    """A result in which everything is there. It, its screenshots and its print stay in build/pages."""
+    advised = Recommendation(
+        variable="NCCL_IB_HCA", action="set", value=VALUE, why="two rails", evidence=["RDM004"], source="NCCL",
+        basis="rule", gain="", risk="", valid_for="all versions", undo="unset NCCL_IB_HCA",
+    )  # fmt: skip
+    path = ROOT / "build/pages/report.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(html.text(replace(large(70), recommendations=[advised])))
+    return path
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("screen", SCREENS)
+def test_the_decision_is_seen_without_scrolling(browser: Browser, file: Path, screen: str, scheme: str) -> None:
+    width, height = SCREENS[screen]
+    opened = Opened(browser, file, viewport={"width": width, "height": height}, color_scheme=scheme)
+    for place in ("#decision", "#first .remedy"):
+        box = opened.page.locator(place).bounding_box()
+        assert box is not None
+        assert box["y"] >= 0
+        assert box["y"] + box["height"] <= height
+        assert box["x"] + box["width"] <= width
+    assert opened.page.evaluate("document.documentElement.scrollWidth") == width
+    for key in ("curve0", "pairs", "steps", "memory", "dataset"):
+        assert opened.page.locator(f"#{key} svg").is_visible()
+    shot = opened.page.screenshot(path=str(file.with_name(f"{screen}-{scheme}.png")))
+    assert len(shot) > 10_000
+    assert not opened.complaints
+    assert opened.asked == [file.as_uri()]
+    opened.context.close()
+
+
+def test_ink_and_paper_follow_the_scheme(browser: Browser, file: Path) -> None:
+    told = {}
+    for scheme in ("light", "dark"):
+        opened = Opened(browser, file, color_scheme=scheme)
+        colour = "one => getComputedStyle(one).fill"
+        told[scheme] = [opened.page.locator("#pairs svg text").first.evaluate(colour)]
+        told[scheme].append(opened.page.evaluate("getComputedStyle(document.body).backgroundColor"))
+        opened.context.close()
+    assert all(light != dark for light, dark in zip(told["light"], told["dark"], strict=True))
+
+
+def test_copy_buttons_copy(browser: Browser, file: Path) -> None:
+    opened = Opened(browser, file, permissions=["clipboard-read", "clipboard-write"])
+    button = opened.page.locator("#settings .setting button.copy").first
+    button.click()
+    opened.page.wait_for_function("button => button.textContent === 'Copied'", arg=button.element_handle())
+    assert opened.page.evaluate("navigator.clipboard.readText()") == f"export NCCL_IB_HCA={quoted(VALUE)}"
+    assert not opened.complaints
+    opened.context.close()
+
+
+def test_it_reads_without_javascript(browser: Browser, file: Path) -> None:
+    opened = Opened(browser, file, java_script_enabled=False)
+    assert opened.page.locator("#decision").is_visible()
+    assert not opened.page.locator("button.copy").first.is_visible()
+    folded = opened.page.locator("#pairs details")
+    assert not folded.locator("table").is_visible()
+    folded.locator("summary").click()
+    assert folded.locator("table").is_visible()
+    opened.context.close()
+
+
+def test_it_prints(browser: Browser, file: Path) -> None:
+    opened = Opened(browser, file, color_scheme="dark")
+    printed = opened.page.pdf(path=str(file.with_name("report.pdf")), format="A4")
+    assert printed.startswith(b"%PDF-")
+    opened.page.emulate_media(media="print")
+    assert opened.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert not opened.page.locator("button.copy").first.is_visible()
+    opened.context.close()
+
+
+def test_a_thousand_nodes_open_at_once(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "large.html"
+    path.write_text(html.text(large(1000)))
+    opened = Opened(browser, path)
+    timing = opened.page.evaluate("performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd")
+    assert 0 < timing < 5000
+    assert opened.page.locator("#decision").is_visible()
+    assert not opened.complaints
+    opened.context.close()

@@ -1,0 +1,139 @@
+"""What a running job does, by facts: the classes that exclude each other, and whom nobody may accuse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ncclcheck.probes.facts import Cluster, Live, LiveConnection, LiveProcess, Measurements, Unseen
+from ncclcheck.reports.judgement import decision
+from ncclcheck.reports.judgement.findings import State
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.subjects.live.running import jobs, judged
+
+_FUTEX = {"was_wchan": "futex_do_wait", "wchan": "futex_do_wait"}
+_SPINS = {"was": "R", "state": "R", "was_wchan": "", "wchan": "", "cpu": 0.99}
+
+
+def _rank(rank: int, **told: Any) -> LiveProcess:
+    given = {"world": 3, "job": "127.0.0.1:29500", "expected": [0, 3], "age_s": 900.0, "sockets": 2, "moved": 0}
+    return LiveProcess(host="a", pid=100 + rank, rank=rank, **{**given, **_FUTEX, **told})
+
+
+def _live(*processes: LiveProcess) -> Live:
+    return Live(host="a", seconds=6.0, processes=[*processes])
+
+
+def _kind(*processes: LiveProcess) -> str:
+    [job] = jobs([_live(*processes)])
+    return judged(job).kind
+
+
+@pytest.mark.parametrize(
+    ("told", "kind"),
+    [
+        ({"was": "T", "state": "T"}, "stopped"),
+        ({"was": "T"}, "silent"),  # continued meanwhile
+        ({"was": "D", "state": "D"}, "storage"),
+        ({"was": "D", "state": "D", "read": 10**6}, "silent"),  # a slow disk is no dead one
+        ({"was_wchan": "pipe_read", "wchan": "pipe_read"}, "elsewhere"),  # a pipe without a name: from its child
+        ({"was_wchan": "pipe_read", "wchan": "pipe_read", "file": "/p"}, "storage"),
+        ({"was_wchan": "hrtimer_nanosleep", "wchan": "hrtimer_nanosleep"}, "sleeping"),
+        ({"was_wchan": "futex_do_wait", "wchan": "hrtimer_nanosleep"}, "silent"),
+        (_SPINS, "computing"),
+        ({**_SPINS, "cpu": 0.1, "waited": 0.8}, "computing"),  # others have its core
+        ({**_SPINS, "cpu": 0.3}, "unclear"),
+        ({**_SPINS, "written": 10**8}, "works"),
+        ({"moved": 10**6}, "advances"),
+        ({"moved": None}, "dark"),
+        ({"state": "gone"}, "missing"),
+        ({"throttled": 0.9}, "held back"),
+    ],
+)
+def test_one_rank_stands_out(told: dict[str, Any], kind: str) -> None:
+    assert _kind(_rank(0), _rank(1, **told), _rank(2)) == kind
+
+
+def test_nobody_is_accused_of_waiting_while_a_job_starts() -> None:
+    assert _kind(*(_rank(n, age_s=20.0) for n in range(3))) == "starting"
+    assert _kind(_rank(0, age_s=20.0, sockets=0)) == "starting"  # the others may yet come
+    assert _kind(_rank(0, age_s=200.0, sockets=0)) == "missing"
+    assert _kind(_rank(0), _rank(1, was="T", state="T", age_s=20.0), _rank(2)) == "stopped"
+
+
+def test_most_that_compute_are_not_accused_for_one_that_waits() -> None:
+    assert _kind(_rank(0), _rank(1, **_SPINS), _rank(2, **_SPINS)) == "unclear"
+    assert _kind(*(_rank(n, **_SPINS) for n in range(3))) == "busy"
+    assert _kind(*(_rank(n, sockets=0, **_SPINS) for n in range(3))) == "dark"
+
+
+def test_all_ranks_have_ended() -> None:
+    assert _kind(*(_rank(n, state="gone") for n in range(3))) == "ended"
+
+
+def test_jobs_are_apart_and_ranks_elsewhere_are_not_missing() -> None:
+    others = [_rank(n, job="gpu-a:1", expected=[0, 2], world=8) for n in range(2)]
+    first, second = jobs([_live(_rank(0), _rank(1), _rank(2), *others)])
+    assert (first.missing, second.missing) == ([], [])
+    assert len(first.ranks) == 3
+    assert len(second.ranks) == 2
+
+
+def test_a_process_that_two_hosts_show_is_one() -> None:
+    views = [_live(_rank(0), _rank(1), _rank(2)), Live(host="b", seconds=6.0, processes=[_rank(1, moved=None)])]
+    [job] = jobs(views)
+    assert [one.rank for one in job.ranks] == [0, 1, 2]
+    assert judged(job).kind == "silent"
+
+
+def test_what_a_rank_left_behind_is_no_rank() -> None:
+    [job] = jobs([_live(_rank(0), _rank(2), _rank(1, helper=True, orphan=True))])
+    assert judged(job).kind == "missing"
+    assert job.missing == [1]
+
+
+def test_what_a_rank_waits_for_is_said() -> None:
+    said = []
+    for wchan in ("do_wait", "wait_woken"):
+        waits = {"was_wchan": wchan, "wchan": wchan, "asks": "10.0.0.9:80" if wchan == "wait_woken" else ""}
+        live = _live(_rank(0), _rank(1, **waits), _rank(2))
+        verdicts = judge(Cluster(command="hang", measurements=Measurements(live=[live])))
+        said += [one.what for verdict in verdicts if verdict.code == "HNG010" for one in verdict.findings]
+    assert "rank 1 waits for a child process while" in said[0]
+    assert "rank 1 waits for an answer of 10.0.0.9:80 while" in said[1]
+
+
+def test_a_lock_of_its_own_is_no_child() -> None:
+    late = LiveConnection(near="10.0.0.1:1", far="10.0.0.1:2", sent_s=9.10, received_s=9.05)
+    others = [LiveConnection(near="10.0.0.1:2", far="10.0.0.1:1", sent_s=9.05, received_s=9.05)]
+    live = _live(_rank(0, connections=others), _rank(1, connections=[late]), _rank(2, connections=others))
+    verdicts = judge(Cluster(command="hang", measurements=Measurements(live=[live])))
+    [found] = [one for verdict in verdicts if verdict.code == "HNG010" for one in verdict.findings]
+    assert "rank 1 waits outside their call (a lock" in found.what
+
+
+def test_a_helper_is_named_with_its_rank() -> None:
+    [job] = jobs([_live(_rank(0), _rank(1), _rank(2), _rank(1, helper=True, was="T", state="T"))])
+    assert [(one.rank, one.helper) for one in judged(job).who] == [(1, True)]
+
+
+def _outcome(live: Live) -> tuple[str, dict[str, State]]:
+    verdicts = judge(Cluster(command="hang", measurements=Measurements(live=[live])))
+    assert not any(verdict.code.startswith(("NET", "LOG")) for verdict in verdicts)
+    return decision.outcome(verdicts), {verdict.code: verdict.state for verdict in verdicts}
+
+
+def test_what_is_not_seen_is_not_known() -> None:
+    hidden = Live(host="a", seconds=6.0, unseen=[Unseen(pid=1, command="python train.py", user=1005)])
+    for live in (hidden, Live(host="a", problem="ssh: no route"), _live()):
+        assert _outcome(live) == ("incomplete", {**_outcome(live)[1], "HNG009": State.UNKNOWN})
+
+
+def test_a_culprit_fails_and_an_advancing_job_does_not() -> None:
+    assert _outcome(_live(_rank(0), _rank(1, was="T", state="T"), _rank(2)))[0] == "fail"
+    assert _outcome(_live(*(_rank(n, moved=10**6) for n in range(3))))[0] == "ok"
+
+
+def test_other_commands_do_not_judge_running_jobs() -> None:
+    assert not any(verdict.code.startswith("HNG") for verdict in judge(Cluster(command="env")))

@@ -1,0 +1,156 @@
+"""Rules about the host: each raises, does not, and says unknown for what was not read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ncclcheck.probes.facts import Gpus, Job, Measurements, Policy, Rdma, Resolution, Resources
+from tests.helpers.clusters import ABSENT, DENIED, host, limits, node, space, told, verdict
+
+MIB, GIB = 2**20, 2**30
+HCA = Rdma(hcas=["mlx5_0"])
+
+
+@pytest.mark.parametrize(
+    ("soft", "locks", "state"),
+    [
+        (-1, False, "ok"),
+        (64 * 1024, False, "fail"),
+        (8 * MIB, True, "ok"),
+        (GIB, False, "warn"),
+        (33 * GIB, False, "ok"),
+    ],
+)
+def test_memlock(soft: int, locks: bool, state: str) -> None:
+    found = verdict("HST001", node("a", host=host(memlock=limits(soft), ipc_lock=locks), rdma=HCA))
+    assert found.state.value == state
+
+
+def test_memlock_without_rdma_is_skipped() -> None:
+    found = verdict("HST001", node("a", host=host(memlock=limits(1), ipc_lock=False), rdma=Rdma(hcas=ABSENT)))
+    assert (found.state.value, found.reason) == ("skipped", "there is none")
+
+
+@pytest.mark.parametrize(
+    ("soft", "ranks", "state"),
+    [
+        (31, 2, "fail"),
+        (32, 2, "warn"),
+        (256, 2, "warn"),
+        (1024, 2, "note"),
+        (20000, 2, "ok"),
+        (20000, 256, "warn"),
+        (131072, 256, "ok"),
+        (-1, 256, "ok"),
+    ],
+)
+def test_open_files(soft: int, ranks: int, state: str) -> None:
+    assert verdict("HST002", node("a", host=host(nofile=limits(soft))), job=Job(ranks=ranks)).state.value == state
+
+
+@pytest.mark.parametrize(
+    ("size", "free", "gpus", "state"),
+    [
+        (64 * MIB, 64 * MIB, 0, "warn"),
+        (64 * MIB, 64 * MIB, 8, "fail"),
+        (64 * GIB, 0, 8, "fail"),
+        (64 * GIB, 60 * GIB, 8, "ok"),
+    ],
+)
+def test_shared_memory(size: int, free: int, gpus: int, state: str) -> None:
+    found = verdict("HST003", node("a", host=host(shm=space(size, free)), gpus=Gpus(usable=gpus)))
+    assert found.state.value == state
+
+
+def test_a_threshold_of_the_site_counts() -> None:
+    small = node("a", host=host(shm=space(64 * MIB, 64 * MIB)))
+    policy = Policy(thresholds={"HST003.shm_gib": 0.05})
+    assert verdict("HST003", small, policy=policy).state.value == "ok"
+
+
+@pytest.mark.parametrize(("free", "state"), [(0, "fail"), (100 * MIB, "warn"), (GIB, "ok")])
+def test_temporary_directory(free: int, state: str) -> None:
+    assert verdict("HST004", node("a", host=host(tmp=space(2 * GIB, free)))).state.value == state
+
+
+@pytest.mark.parametrize(("addresses", "state"), [([], "warn"), (["10.1.0.1"], "ok")])
+def test_own_name(addresses: list[str], state: str) -> None:
+    named = host(own_name=Resolution(name="a", addresses=addresses))
+    assert verdict("HST005", node("a", host=named)).state.value == state
+
+
+@pytest.mark.parametrize(
+    ("usable", "env", "gpus", "state"),
+    [
+        (1.0, {}, 8, "warn"),
+        (64.0, {}, 8, "ok"),
+        (64.0, {"OMP_NUM_THREADS": "64"}, 8, "warn"),
+        (64.0, {"OMP_NUM_THREADS": "8,2"}, 8, "ok"),
+        (64.0, {"OMP_NUM_THREADS": "a lot"}, 8, "warn"),
+        (1.5, {"LOCAL_WORLD_SIZE": "2"}, 8, "warn"),
+        (2.0, {}, 0, "ok"),
+    ],
+)
+def test_cores(usable: float, env: dict[str, str], gpus: int, state: str) -> None:
+    found = verdict("HST006", node("a", env=env, host=host(usable_cores=usable, cores=64), gpus=Gpus(usable=gpus)))
+    assert found.state.value == state
+
+
+_MAX = "/sys/fs/cgroup/job.slice/t.service/cpu.max"
+
+
+@pytest.mark.parametrize(
+    ("usable", "path", "throttled", "state", "lifts"),
+    [
+        (0.1, _MAX, None, "fail", "systemctl set-property --runtime t.service CPUQuota="),
+        (0.1, "/sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", 0.98, "fail", "echo -1 >/sys/fs/cgroup/cpu/x/cpu.cfs_q"),
+        (0.9, "/sys/fs/cgroup/cpu.max", 0.7, "fail", "echo max >/sys/fs/cgroup/cpu.max"),
+        (0.1, "/sys/fs/cgroup/kubepods.slice/p1.slice/cpu.max", None, "fail", "set-property --runtime p1.slice"),
+        (0.1, "/sys/fs/cgroup/docker/0123456789abcdef/cpu.max", None, "fail", "docker update --cpus="),
+        (0.1, _MAX, 0.1, "warn", "CPUQuota="),
+        (0.9, _MAX, None, "warn", "CPUQuota="),
+        (1.0, _MAX, 0.9, "ok", ""),
+    ],
+)  # fmt: skip
+def test_a_quota_of_less_than_a_core_a_rank(
+    usable: float, path: str, throttled: float | None, state: str, lifts: str
+) -> None:
+    one = node("a", host=host(usable_cores=usable, cores=64, quota_path=path))
+    had = [] if throttled is None else [Resources(node="a", seconds=9.0, throttled=throttled, quota=usable)]
+    found = verdict("HST006", one, measurements=Measurements(resources=had))
+    assert found.state.value == state
+    assert lifts in " ".join(c for f in found.findings for r in f.remedies for c in r.commands)
+
+
+def test_cores_of_simulated_nodes_are_not_judged() -> None:
+    one = node("sim0", host=host(usable_cores=1.0))
+    assert verdict("HST006", one, job=Job(simulated=True, ranks=8, nodes_asked=2)).state.value == "skipped"
+
+
+@pytest.mark.parametrize(("limit", "state"), [(4 * GIB, "warn"), (64 * GIB, "ok"), (ABSENT, "skipped")])
+def test_memory_limit(limit: Any, state: str) -> None:
+    found = verdict("HST007", node("a", host=host(memory_limit=limit, memory=GIB), gpus=Gpus(usable=8)))
+    assert found.state.value == state
+
+
+@pytest.mark.parametrize(
+    ("name", "state"), [("hpet", "warn"), ("acpi_pm", "warn"), ("tsc", "ok"), ("kvm-clock", "ok")]
+)
+def test_clocksource(name: str, state: str) -> None:
+    found = verdict("HST008", node("a", host=host(clocksource=name)), node("b", host=host(clocksource="tsc")))
+    assert found.state.value == state
+    assert told(found) == ([("warn", "a")] if state == "warn" else [])
+
+
+@pytest.mark.parametrize(
+    ("code", "fact"),
+    [
+        ("HST001", "memlock"), ("HST002", "nofile"), ("HST003", "shm"), ("HST004", "tmp"), ("HST005", "own_name"),
+        ("HST006", "usable_cores"), ("HST007", "memory_limit"), ("HST008", "clocksource"),
+    ],
+)  # fmt: skip
+def test_what_was_not_read_is_unknown(code: str, fact: str) -> None:
+    found = verdict(code, node("a", host=host(**{"ipc_lock": False, fact: DENIED}), rdma=HCA))
+    assert told(found) == [("unknown", "a")]

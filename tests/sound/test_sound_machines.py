@@ -1,0 +1,110 @@
+"""Sound machines are called sound, and a fault that is put into one is named where it is.
+
+Every alarm on a machine that works costs trust: none may FAIL, and a warning is one that its story argues.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from ncclcheck.probes.facts import Cluster, Node, at, known, replace
+from ncclcheck.reports.judgement.findings import Finding, State
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.recommend import recommend
+from ncclcheck.reports.subjects.nccl import profiles
+from tests.sound.faults import Case, Truth, cases
+from tests.sound.kinds import MORE, PLANS
+from tests.sound.machine import Plan, at_work, cluster
+
+BAD = (State.FAIL, State.WARN)
+SOUND = [
+    (plan, count, profile) for plan in [*PLANS, *MORE] for count in plan.counts for profile in ("", *plan.profiles)
+]
+FAULTY = [case for plan in PLANS for case in cases(plan)]
+
+
+def alarms(subject: Cluster) -> dict[str, list[Finding]]:
+    """What fails or warns, by code."""
+    found = {
+        verdict.code: [finding for finding in verdict.findings if finding.state in BAD]
+        for verdict in judge(subject)
+    }
+    return {code: findings for code, findings in found.items() if findings}
+
+
+@pytest.mark.parametrize(
+    ("plan", "count", "profile"),
+    SOUND,
+    ids=[f"{plan.kind}-{count}-{name or 'none'}" for plan, count, name in SOUND],
+)
+def test_a_sound_machine_gives_no_alarm(plan: Plan, count: int, profile: str) -> None:
+    found = alarms(cluster(plan, count, profile))
+    failed = [finding.what for findings in found.values() for finding in findings if finding.state is State.FAIL]
+    told = {code: [finding.what for finding in findings] for code, findings in found.items()}
+    assert not failed
+    assert set(found) <= set(plan.expected), told
+    assert len(found) <= 2, told
+
+
+# A list of names that also takes cards of storage, for each name is the beginning of others (mlx5_1: mlx5_10).
+NEEDED = {("dgx-a100", "NCCL_IB_HCA")}
+
+
+@pytest.mark.parametrize(
+    ("plan", "profile"),
+    [(plan, profile) for plan in PLANS for profile in ("", *plan.profiles)],
+    ids=[f"{plan.kind}-{profile or 'none'}" for plan in PLANS for profile in ("", *plan.profiles)],
+)
+def test_it_is_told_to_set_nothing_that_it_does_not_need(plan: Plan, profile: str) -> None:
+    """Nor anything twice, nor to take away what the profile of its vendor sets."""
+    sound = cluster(plan, min(4, max(plan.counts)), profile)
+    told = recommend(sound, judge(sound))
+    assert {(plan.kind, one.variable) for one in told if one.action == "set"} <= NEEDED
+    assert len({one.variable for one in told}) == len(told)
+    kept = profiles.keeps(sound.nodes)
+    assert not [one.variable for one in told if one.action == "unset" and one.variable in kept]
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=[plan.kind for plan in PLANS])
+def test_nor_does_one_at_work(plan: Plan) -> None:
+    found = alarms(at_work(cluster(plan, min(4, max(plan.counts)))))
+    assert set(found) <= set(plan.expected), {code: [one.what for one in all_] for code, all_ in found.items()}
+
+
+@pytest.mark.parametrize("case", FAULTY, ids=[case.name for case in FAULTY])
+def test_a_fault_is_named(case: Case) -> None:
+    """And nothing is said of any other node."""
+    usual = {code: {finding.what for finding in findings} for code, findings in alarms(case.sound).items()}
+    found = alarms(case.cluster)
+    new = [one for code, findings in found.items() for one in findings if one.what not in usual.get(code, set())]
+    assert any(names(finding, case.truth) for finding in new)
+    assert all(names(finding, Truth(case.truth.node)) for finding in new), [str(one.where) for one in new]
+
+
+def names(finding: Finding, truth: Truth) -> bool:
+    """Whether it says the node, and the device where there is one."""
+    text = f"{finding.where} {finding.what} {finding.evidence}"
+    return truth.node in text and (not truth.words or any(word in text for word in truth.words))
+
+
+def _half(node: Node) -> Node:
+    """A job that Slurm gave four of a DGX's eight GPUs and their cards; open(2) of the other cards gives EPERM."""
+    cards = known(at(node, "gpus.cards"))[:4]
+    own = {f"uverbs{index}" for index in (0, 3, 4, 5)}
+    opened = [
+        replace(file, error="" if file.name in own else "Operation not permitted")
+        for file in known(at(node, "rdma.opened"))
+    ]
+    return replace(
+        node,
+        gpus=replace(node.gpus, cards=[*cards], usable=4),
+        rdma=replace(node.rdma, opened=opened),
+    )
+
+
+def test_half_a_node_is_as_sound_as_a_whole_one() -> None:
+    whole = cluster(next(plan for plan in PLANS if plan.kind == "dgx-h100"), 2, "")
+    found = alarms(replace(whole, nodes=[_half(node) for node in whole.nodes]))
+    assert not {"RDM002", "FAB006"} & set(found), found
+    one_half = alarms(replace(whole, nodes=[_half(whole.nodes[0]), whole.nodes[1]]))
+    assert "RDM002" in one_half, "where nodes differ, the cards of one are missing"
