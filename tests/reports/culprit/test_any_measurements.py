@@ -99,7 +99,8 @@ def _bounded(kind: type, bounds: Meta) -> st.SearchStrategy[Any]:
 _KINDS = typing.get_type_hints(Measurements, include_extras=True)
 
 
-_MEASURED = [name for name in Measurements.__struct_fields__ if name != "logs"]
+# Logs have a test of their own, and the counts of a Flight Recorder dump must fit the dump's groups.
+_MEASURED = [name for name in Measurements.__struct_fields__ if name not in ("logs", "records", "init")]
 
 
 def _measured(story: str) -> st.SearchStrategy[Cluster]:
@@ -115,7 +116,7 @@ def _values(name: str, nodes: tuple[str, ...]) -> st.SearchStrategy[Any]:
     return _of_type(_KINDS[name], _texts(nodes))
 
 
-@settings(_FIXED, max_examples=40)
+@settings(_FIXED, max_examples=100)
 @given(cluster=st.sampled_from(["healthy", "two-of-four-rails-idle"]).flatmap(_measured))
 def test_any_measurements(cluster: Cluster) -> None:
     _survives(cluster)
