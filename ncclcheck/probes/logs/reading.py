@@ -25,6 +25,7 @@ from ncclcheck.probes.logs.tracebacks import BEGIN, Tracebacks, Writer
 _MOST_EVENTS = 50_000
 _TAIL = 40  # lines: some steps, as they are printed between other lines
 _MOST_OF_A_SIGN = 5  # of one process
+_MOST_RAISED = 20  # exceptions: of several attempts the last ones count
 _MOST_CONNECTIONS, _CONNECTION = 65536, 512
 _MOST_GROUPS, _MOST_IN_A_GROUP = 65536, 4096
 _TEXT = 600
@@ -44,7 +45,7 @@ _STAMPED = (b"T", b" ")
 _LAST_ERROR = "Last error:"  # of ncclGetLastError, as torch prints it: a warning of NCCL follows, or nothing
 _NO_ERROR = ("Exception raised from", "frame #", "Traceback", "[")
 _BULK = ("Channel ", "Ring ", "Tree ", "Trees ", "Coll")
-_RAISED, _INTERRUPTED, _TRACEBACK = "python-error", "ended-by-order", "traceback"
+_RAISED, _INTERRUPTED, _TRACEBACK, _STOOD = "python-error", "ended-by-order", "traceback", "crashed-thread"
 # An exception whose message stands below it: a list, or what a check of settings found.
 _GOES_ON = re.compile(r":\s*$|\bvalidation errors? for \w{1,80}$")
 _NEXT = re.compile(r"\s*(?:Traceback|During handling|The above|\[|\^|terminate called|Exception |[EWIF]\d{4} )")
@@ -70,9 +71,12 @@ class Kept:
     fields: dict[str, str]
     count: int = 1
 
-    def again(self, line: int, text: str, order: int, clock: float | None) -> None:
+    def again(
+        self, line: int, text: str, order: int, clock: float | None, fields: dict[str, str] | None = None
+    ) -> None:
         """Said once more: of what is said often the first ones are kept, and the last."""
         self.line, self.text, self.order, self.time = line, text[:_LONG], order, clock
+        self.fields = self.fields if fields is None else fields
         self.count += 1
 
 
@@ -339,23 +343,26 @@ class Reading:
             if sign in (_RAISED, _INTERRUPTED):
                 fields.update(self._tracebacks.raised((*group, known)))
             elif sign == _TRACEBACK:
-                fields.update(self._tracebacks.begun((*group, known)))
+                self._tracebacks.begun((*group, known), fields)
             if place:
                 fields["place"] = place
             me = fields.pop("me", "") or fields.pop("self", "")
             rank = known if known is not None or not me.isdecimal() or len(me) > 7 else int(me)
             at = host or short(fields.pop("here", ""))
             same = self._counts.get(key := (sign, at, pid, rank, group), [])
-            if len(same) >= _MOST_OF_A_SIGN or len(self.kept) >= _MOST_EVENTS:
+            if (
+                len(same) >= (_MOST_RAISED if sign == _RAISED else _MOST_OF_A_SIGN)
+                or len(self.kept) >= _MOST_EVENTS
+            ):
                 self._dropped += 1
                 if same:
-                    same[-1].again(number, text, order, here.time)
+                    same[-1].again(number, text, order, here.time, fields)
                 continue
             self._counts[key] = same
             one = Kept(sign, number, text[:_LONG], order, group, process, at, pid, rank, here.time, level, fields)
             same.append(one)
             self.kept.append(one)
-            said_now += [one] if sign == _RAISED else []
+            said_now += [one] if sign in (_RAISED, _STOOD) else []
         if said_now and _GOES_ON.search(text):
             here.message = Message(said_now, (*group, known), number + _SOON)
 
@@ -385,7 +392,12 @@ class Reading:
 
     def logs(self) -> Logs:
         """All that was said."""
-        who = told.Writers(self.log, self.groups)
+        ranks: dict[tuple[str, str], set[int]] = {}
+        for one in self.kept:
+            if one.rank is not None:
+                ranks.setdefault(one.group, set()).add(one.rank)
+        alone = {group: min(found) for group, found in ranks.items() if len(found) == 1}
+        who = told.Writers(self.log, self.groups, alone)
         events = [self._event(one, who) for one in self.kept]
         events += [self._call(one) for one in self._calls.differing(self.log)]
         processes = told.processes(self.log, who, self.begins)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 
@@ -10,13 +11,20 @@ from ncclcheck.probes.logs.files.prefixes import is_address
 from ncclcheck.probes.logs.nccl_lines.records import Log, Process
 
 _MOST_SETTINGS, _MOST_INTERFACES, _MOST_RAILS = 64, 16, 64
+_PID = re.compile(r"\bpid=(\d{1,10})\b")  # of one process, as Ray and vLLM write it
 Key = tuple[str, int]
 
 
 class Writers:
-    """The processes of all files. groups: (file, what the launcher calls it) -> processes that wrote under it."""
+    """The processes of all files. groups: (file, what the launcher calls it) -> processes that wrote under it.
 
-    def __init__(self, log: Log, groups: Mapping[tuple[str, str], set[Key]]) -> None:
+    alone: the rank of such a group of which one rank alone is told.
+    """
+
+    def __init__(
+        self, log: Log, groups: Mapping[tuple[str, str], set[Key]], alone: Mapping[tuple[str, str], int]
+    ) -> None:
+        self._processes, self._alone = log.processes.keys(), alone
         self._groups = {group: {key for key in keys if key in log.processes} for group, keys in groups.items()}
         world = max((process.largest.nranks for process in log.processes.values()), default=0)
         self.ranks: dict[Key, int] = {}
@@ -41,9 +49,18 @@ class Writers:
         key = (host, pid) if pid is not None else self._found(group, host, rank)
         if key is not None:
             return key[0], key[1], self.ranks.get(key, rank)
+        if pid is None and (named := _PID.search(group[1])):
+            pid, rank = int(named[1]), self._alone.get(group, rank) if rank is None else rank
+            same = [
+                one
+                for one in self._processes
+                if one[1] == pid and (not host or is_address(host) or one[0] == host)
+            ]
+            if len(same) == 1:
+                return *same[0], self.ranks.get(same[0], rank)
         hosts = {one for one, _ in self._groups.get(group, ())} if group[1] else set()
         only = next(iter(hosts)) if len(hosts) == 1 else ""
-        return (only or host if is_address(host) else host or only), None, rank
+        return (only or host if is_address(host) else host or only), pid, rank
 
     def _found(self, group: tuple[str, str], host: str, rank: int | None) -> Key | None:
         if rank is not None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 BEGIN = (" ", "\t", "T", "D", "F", "E", "-")  # first letters of lines that `see` knows
 _BEGINS = "Traceback (most recent call last)"
 _FRAME = re.compile(r'File "(?P<path>[^"]{1,400})", line (?P<line>\d{1,7}), in (?P<function>.{1,100})')
+_UNREADABLE = re.compile(r'File "(?P<path>[^"]{1,400})", line (?P<line>\d{1,7})(?P<function>)\s*$')
 _LIBRARY = re.compile(r"(?:^|/)(?:site-packages|dist-packages|lib(?:64)?/python\d[\d.]{0,5}|bin)/|^<")
 _PACKAGES = re.compile(r".*/(?:site-packages|dist-packages|lib(?:64)?/python\d[\d.]{0,5})/")
 # Python tells of it, and the program goes on: nobody was there to take it, or it was about a line of the log.
@@ -19,6 +20,11 @@ _IGNORED = (
     "Error in sys.excepthook",
 )
 _OF_A_THREAD = ("Exception in thread", "Exception in callback", "Task exception was never retrieved")
+# What a loader, a queue or a manager of multiprocessing runs beside its program.
+_HELPER = re.compile(
+    r"\((?:_feed|_worker_loop|_pin_memory_loop|serve_client|_handle_(?:workers|tasks|results)|_try_get_data)\)$"
+)
+_SPAWNED = re.compile(r"-- Process (\d{1,6}) terminated with the following error")
 _CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
 _MOST_WRITERS = 4096
 _LONG, _MOST_PARTS = 48, 3  # characters; of a longer path the file and two folders tell which program it is
@@ -29,13 +35,21 @@ Writer = tuple[str, str, "int | None"]  # file, what the launcher calls the proc
 @dataclass
 class _Stack:
     """What was printed of a traceback: its last frame, its last one of the program's own, and whether it is the
-    second exception of a chain. ends: "nothing" or "thread", where it does not end the process.
+    second exception of a chain. ends: "nothing" or "thread", where it does not end the process. main: the
+    file of the program that it goes through. spawned: the number of the process, as torch's spawn says it. helper:
+    it goes through a process or thread that only feeds another one. told: fields of the line that begins it.
+    unreadable: where Python could not read a file.
     """
 
     last: str = ""
     own: str = ""
     chained: bool = False
     ends: str = ""
+    main: str = ""
+    spawned: str = ""
+    unreadable: str = ""
+    helper: bool = False
+    told: dict[str, str] = field(default_factory=dict)
 
 
 class Tracebacks:
@@ -51,12 +65,23 @@ class Tracebacks:
             if found := _FRAME.match(said):
                 stack = self._of(writer)
                 stack.last = _place(found)
-                stack.own = stack.own if _LIBRARY.search(found["path"]) else stack.last
+                library = _LIBRARY.search(found["path"]) is not None
+                stack.own = stack.own if library else stack.last
+                if not library and found["function"] == "<module>" and not stack.main:
+                    stack.main = found["path"].rpartition("/")[2]
+                stack.helper = stack.helper or _HELPER.search(stack.last) is not None
+            elif found := _UNREADABLE.match(said):
+                if found["path"].rpartition("/")[2] == self._of(writer).main:  # it ran before: in another attempt
+                    self._open.pop(writer)
+                self._of(writer).unreadable = _place(found)
         elif said.startswith(_BEGINS):
             stack = self._of(writer)
-            stack.last = stack.own = ""
+            stack.last, stack.own, stack.main, stack.helper = "", "", "", False
         elif said.startswith(_CHAINED):
             self._of(writer).chained = True
+        elif found := _SPAWNED.match(said):
+            self._open.pop(writer, None)
+            self._of(writer).spawned = found[1]
         elif said.startswith(_IGNORED):
             self._open.pop(writer, None)
             self._of(writer).ends = "nothing"
@@ -64,10 +89,12 @@ class Tracebacks:
             self._open.pop(writer, None)
             self._of(writer).ends = "thread"
 
-    def begun(self, writer: Writer) -> dict[str, str]:
-        """What an open traceback ends, as a field of the line that begins it."""
-        stack = self._open.get(writer)
-        return {"ends": stack.ends} if stack and stack.ends else {}
+    def begun(self, writer: Writer, told: dict[str, str]) -> None:
+        """Say in the fields of the line that begins a traceback what it ends, as soon as that is known."""
+        stack = self._of(writer)
+        stack.told = told
+        if stack.ends:
+            told["ends"] = stack.ends
 
     def raised(self, writer: Writer) -> dict[str, str]:
         """Where the exception that ends the traceback was raised, as fields of its line."""
@@ -75,11 +102,17 @@ class Tracebacks:
         if stack is None:
             return {}
         at = stack.own or stack.last
+        if stack.helper and not (stack.main or stack.ends):
+            stack.told["ends"] = "helper"
         told = {
             "raised_at": at,
             "raised_in": stack.last if stack.last != at else "",
             "chained": "yes" if stack.chained else "",
-            "ends": stack.ends,
+            "ends": stack.ends or stack.told.get("ends", ""),
+            "helper": "yes" if stack.helper else "",
+            "main": stack.main,
+            "spawned": stack.spawned,
+            "unreadable": stack.unreadable,
         }
         return {name: value for name, value in told.items() if value}
 
@@ -96,4 +129,4 @@ def _place(found: re.Match[str]) -> str:
     if shown == path and len(path) > _LONG:
         shown = "/".join(path.split("/")[-_MOST_PARTS:])
     function = found["function"].strip()
-    return f"{shown}:{found['line']}" + ("" if function.startswith("<") else f" ({function})")
+    return f"{shown}:{found['line']}" + (f" ({function})" if function and not function.startswith("<") else "")

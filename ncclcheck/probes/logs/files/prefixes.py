@@ -24,7 +24,7 @@ _FORMS = (
     r"\[(?:[\w.-]{1,200}@)?\d{1,5},(?:mpirank:)?(?P<rank>\d{1,6})(?:,[\w.-]{1,63})?\]<std(?:out|err|diag)>:\s?",
     r"(?P<task>\d{1,6}): ",  # srun --label
     # vLLM, and what FastChat makes of standard error
-    r"E?(?:RROR|INFO|WARNING|CRITICAL|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d (?:\[\S{1,80}\]|\S{1,80}\])\s",
+    r"E?(?:RROR|INFO|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d (?:\[\S{1,80}\]|\S{1,80}\])\s",
     r"\|\s(?:ERROR|INFO|WARNING)\s{0,3}\|\sstd(?:err|out)\s\|\s",
     # Ray, vLLM
     r"\((?:\w{1,80}(?:\[[^\]]{1,40}\])? )?(?:rank=(?P<rank>\d{1,6}) )?"

@@ -70,6 +70,7 @@ QUIET = (
           "who listens for signals", ends=True),
     _form("git", r"git repository|\bcmd\('git'\)|\bgit root error\b", "git was asked for a version", ends=True),
     _form("add an exception", r"", "git's advice"),
+    _form("no name was specified", r"", "kubectl was to delete what is not there"),
     _form("file exists", r"\bfailed to create\b.{0,300}: file exists", "it is there already"),
     _form("no|0|zero|without|any", rf"\b(?:no|0|zero|without|any|not an?) (?:\w{{1,20}} )?{_BAD}\b",
           "none were there"),

@@ -31,7 +31,7 @@ SIGNS = (
     ),
     Sign(
         "shell-signalled",
-        r"(?:^|(?<=it/s\])|(?<=s/it\]))(?:(?:\S{1,200}: line \d{1,6}: {1,5}\d{1,10} |\[\d{1,4}\][+-]? {1,4}(?:\d{1,10} )?)?"
+        r"(?:^|(?<=\]))(?:(?:\S{1,200}: line \d{1,6}: {1,5}\d{1,10} |\[\d{1,4}\][+-]? {1,4}(?:\d{1,10} )?)?"
         r"(?P<how>Killed|Bus error|Segmentation fault|Aborted|Illegal instruction|Floating point exception)"
         r"|zsh: (?:\d{1,10} )?(?P<zsh>killed|bus error|segmentation fault|abort|illegal hardware instruction))"
         r"(?: \(core dumped\))?(?: {0,40}$| {1,40}(?=\S)(?=.{0,200}?(?:\.py\b|python|torchrun|accelerate|deepspeed|mpirun|srun)))",
@@ -118,12 +118,14 @@ SIGNS = (
         r"|process received (?P<caught>SIGINT), exiting"
         r"|^(?:(?:\S{1,200}: line \d{1,6}: {1,5}\d{1,10} |\[\d{1,4}\][+-]? {1,4}(?:\d{1,10} )?)?(?P<shell>Terminated|Hangup)"
         r"|zsh: (?P<zsh>terminated|hangup))(?: {0,40}$| {1,40}(?=\S)(?=.{0,200}?(?:\.py\b|python|torchrun|accelerate|deepspeed|mpirun|srun)))"
+        r"|\b[Kk]eyboard ?[Ii]nterrupt(?:ion|ed)?\b.{0,40}\b(?:[Ee]xiting|[Ss]topp|[Qq]uitting|[Ss]hutting)"
         r"|^Detected KeyboardInterrupt, attempting (?:to |graceful )|srun: (?:sending Ctrl-C to|interrupt \(one more within)"
         r"|(?P<step>srun: forcing job termination)|mpi(?:run|exec): killing job|(?:mpirun|ORTE): abort is in progress"
         r"|(?:\b[Cc]aught|\b[Rr]eceived|\b[Gg]ot)(?: the| a)?(?: signal)?:? (?:[Ss]ignal:? |Signals\.)?(?P<own>SIGTERM|SIGINT|SIGHUP|SIGUSR[12]|(?<=ignal )(?:15|2|1)\b|(?<=ignal: )(?:15|2|1)\b)",
         (
             "./run.sh: line 12: 12345 Terminated              python train.py",
             "Hangup",
+            "Keyboard interruption. Exiting from early training",
             "Detected KeyboardInterrupt, attempting graceful shutdown ...",
             "srun: sending Ctrl-C to StepId=4711.0",
             "srun: forcing job termination",
@@ -133,7 +135,17 @@ SIGNS = (
             "W1109 22:47:01.300000 771 torch/distributed/elastic/agent/server/api.py:719] Received Signals.SIGINT death signal, shutting down workers",
         ),
         words=(
-            *("death signal", "keyboardinterrupt", "received", "caught", "got ", "terminated", "hangup", "ctrl-c"),
+            *(
+                "death signal",
+                "keyboardinterrupt",
+                "keyboard interrupt",
+                "received",
+                "caught",
+                "got ",
+                "terminated",
+                "hangup",
+                "ctrl-c",
+            ),
             *("interrupt (one", "forcing job", "killing job", "abort is in"),
         ),
     ),
@@ -141,7 +153,7 @@ SIGNS = (
         "ended-well",
         r"(?i)\btraining (?:is )?(?:complete|finished|done)|exit(?:ed with)? (?:status|code) 0\b|"
         r"finished successfully|completed successfully|exits successfully|\.fit` stopped: `max_|'train_runtime': |"
-        r"Application startup complete",
+        r"Application startup complete|^ENDING TIMING RUN\b",
         (
             "Training completed successfully",
             "job 5512 completed, exit status 0",
@@ -149,8 +161,20 @@ SIGNS = (
             "[2026-03-01 10:00:00,100] [INFO] [launch.py:348:main] Process 4711 exits successfully.",
             "{'train_runtime': 812.1, 'train_samples_per_second': 41.3, 'epoch': 3.0}",
             "INFO:     Application startup complete.",
+            "ENDING TIMING RUN AT 2026-03-01 10:00:00 AM",  # of MLPerf
         ),
-        words=("training", "exit", "success", "fit` stopped", "train_runtime", "startup complete"),
+        words=("training", "exit", "success", "fit` stopped", "train_runtime", "startup complete", "timing run"),
+    ),
+    Sign(
+        "shell-time",  # of what it waited for
+        r"^real\s{1,8}\d{1,6}m[\d.]{1,8}s\s*$|\d{1,9}\.\d\ds? ?user \d{1,9}\.\d\ds? ?system .{0,20}(?:total$|elapsed )",
+        (
+            "real\t0m4.120s",
+            "torchrun train.py  3.10s user 0.40s system 85% cpu 4.120 total",
+            "3.10user 0.40system 0:04.12elapsed 84%CPU (0avgtext+0avgdata 41200maxresident)k",
+        ),
+        words=("real\t0", "real  ", "0s user 0", "0user 0"),
+        often=True,
     ),
     Sign(
         "nccl-tests-ended",
@@ -181,6 +205,16 @@ SIGNS = (
             '  File "/app/train.py", line 118, in save_checkpoint',
             '  File "/app/train.py", line 118 in save_checkpoint',  # faulthandler
         ),
+    ),
+    Sign(
+        "unreadable",
+        r'^\s+File "(?P<path>[^"]{1,400})", line (?P<number>\d{1,7})\s*$',
+        ('  File "/app/train.py", line 41',),
+    ),
+    Sign(
+        "crashed-thread",
+        r"^Current thread 0x[0-9a-f]{1,16}(?: \[[^\]]{1,60}\])? \(most recent call first\):",
+        ("Current thread 0x00007f1a5c05f740 (most recent call first):",),
     ),
     Sign(
         "python-error",

@@ -95,6 +95,32 @@ SIGNS = (
         often=True,
     ),
     Sign(
+        "dealt-with",  # below an exception: it was caught
+        r"(?i)\b(?:retrying|will retry|tr(?:y|ying) again|sampled again|skip(?:ping|ped)|fall(?:ing)? back"
+        r"|fell back|(?:training|job|run|rollout|step|loop) continues|continu(?:ing|e) (?:with|anyway|without|training)"
+        r"|resum(?:ing|ed) (?:training|from)|re-?queu(?:ed|ing))\b",
+        (
+            "retrying in 5 s (1/3)",
+            "WARNING: sample 12 is skipped",
+            "rollout 17 is sampled again",
+            "hub not reached, falling back to the cache",
+        ),
+        words=(
+            *(
+                "retry",
+                "trying again",
+                "try again",
+                "skipping",
+                "skipped",
+                "falling back",
+                "fall back",
+                "fell back",
+            ),
+            *("continuing", "continue ", "continues", "resuming", "resumed", "requeu", "re-queu", "d again"),
+        ),
+        often=True,
+    ),
+    Sign(
         "started-anew",
         r"will restart worker group|Restarting worker group|restart_count=[1-9]|\bRequeued? job|Restart(?:ing)? attempt [1-9]",
         (

@@ -168,8 +168,21 @@ SIGNS = (
         ),
     ),
     Sign(
+        "kernel-named",
+        r"(?:^|[ /])[\w./+-]{1,200}\.(?:cuh?|hip|h|cpp):\d{1,6}: (?P<kernel>[\w:<>,&* ]{1,160}?)(?:\([^)]{0,400}\))?: block: \[.{1,120}"
+        r"Assertion `(?P<assertion>.{1,160}?)` failed"
+        r"|^=+ {1,8}at (?:0x[0-9a-f]{1,16} in )?(?P<read>[\w:<>,&* ]{2,160}?)(?:\(.{0,400})?\+0x"
+        r"|kernel (?:launch )?failed in (?P<own>\w{2,120})",
+        (
+            "/torch/aten/src/ATen/native/cuda/Loss.cu:250: nll_loss_forward_reduce_cuda_kernel_2d: block: [0,0,0], thread: [4,0,0] "
+            "Assertion `t >= 0 && t < n_classes` failed.",
+            "=========     at fused_rope_fwd(float *, int)+0x1d0 in rope.cu:41",
+        ),
+        words=("assertion `", "=     at ", "kernel failed in", "launch failed in"),
+    ),
+    Sign(
         "nan-loss",
-        r"(?i)\b(?!best)\w{0,20}loss['\"]?\s{0,3}[:=]?\s{0,4}['\"]?(?:tensor\()?(?P<value>nan|-?inf)\b",
+        r"(?i)\b(?!best)\w{0,20}loss['\"]?(?: is)?\s{0,3}[:=]?\s{0,4}['\"]?(?:tensor\()?(?P<value>nan|-?inf)\b",
         (
             "step 120 loss nan lr 3e-4",
             "{'loss': nan, 'epoch': 1.2}",

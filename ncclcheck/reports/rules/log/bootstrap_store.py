@@ -10,6 +10,7 @@ from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, you
 from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said, where
 from ncclcheck.reports.subjects.logs.reported import owner_of, starts_later
+from ncclcheck.reports.subjects.logs.unexplained import came_through
 
 _DEFAULTS = ("29500", "29400")
 _NETWORK = {"110", "113", "101"}
@@ -55,7 +56,7 @@ def port(logs: Logs) -> Iterator[Finding]:
     ## Source
     meta-pytorch/torchtune#392, pytorch/pytorch#126510, NVIDIA/Megatron-LM#1371; bind(2), ss(8).
     """
-    events, alone = said(logs, "address-in-use"), _waits_alone(logs)
+    events, alone = [one for one in said(logs, "address-in-use") if not _was_passed(logs, one)], _waits_alone(logs)
     if not events or starts_later(logs, events[-1]) or _went_on(logs, events[-1]):
         return
     numbers = [one.fields.get("port") or one.fields.get("taken") for one in events]
@@ -79,6 +80,14 @@ def port(logs: Logs) -> Iterator[Finding]:
             you("End the ranks that an earlier job left.", "pgrep -af 'torchrun|train.py'"),
         ],
     )  # fmt: skip
+
+
+def _was_passed(logs: Logs, event: LogEvent) -> bool:
+    """Whether NCCL came through its start after the line, or its process then wanted memory of its GPU."""
+    if came_through(logs, event):
+        return True
+    full = (one for one in said(logs, "torch-gpu-memory") if one.file == event.file and one.line > event.line)
+    return not _RAISED.search(event.text) and any(True for _ in full)
 
 
 def _waits_alone(logs: Logs) -> list[LogEvent]:

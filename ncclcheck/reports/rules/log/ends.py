@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ncclcheck.probes.facts import Cluster, LogEvent, LogFile, LogProcess, Logs
 from ncclcheck.reports.judgement.findings import Finding, State, Where, fine, note, seen, unknown, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.rules.log.first import errors, hung_up, terminated
+from ncclcheck.reports.rules.log.first import SENT, errors, hung_up, terminated
 from ncclcheck.reports.subjects.logs.attempts import earlier
 from ncclcheck.reports.subjects.logs.ending import died
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, lines, log_rule, said, where
@@ -18,7 +18,7 @@ from ncclcheck.reports.subjects.logs.unexplained import is_foreign, unexplained
 from ncclcheck.reports.text.fold import fold_numbers, many
 
 # What shows that a job ended, or went on once NCCL had started.
-_ENDED = ("ended-well", "nccl-tests-ended", "ended-by-order", "time-limit", "preempted")
+_ENDED = ("ended-well", "nccl-tests-ended", "ended-by-order", "time-limit", "preempted", "shell-time")
 _GONE_ON = ("training-goes-on", "work-goes-on", "nccl-tests-row")
 ENDED = "the log shows that the job ended"
 _GOES_ON = 10  # lines of the program after NCCL's last one: fewer are warnings that torch prints at the start
@@ -135,7 +135,12 @@ def not_ended_from_outside(logs: Logs) -> Iterator[Finding]:
     ## Source
     sbatch(1), scancel(1), sacct(1); PyTorch documentation, torchrun; signal(7).
     """
-    if late := said(logs, "time-limit"):
+    late = said(logs, "time-limit")
+    if late and _was_done(logs, late):
+        yield note(
+            where(late[0]), "Slurm ended the job at its time limit, after its work was done", evidence=lines(late)
+        )
+    elif late:
         yield cause(
             late,
             "Slurm ended the job at its time limit",
@@ -182,8 +187,10 @@ def _signal(event: LogEvent) -> str:
     told = next(
         (event.fields[key] for key in ("signal", "caught", "own", "shell", "zsh") if key in event.fields), ""
     )
-    if "step" in event.fields or event.sign in ("root-cause-exit", "launcher-return-code", "spawned-signalled"):
+    if "step" in event.fields:
         return "SIGTERM"
+    if sent := SENT.get(event.fields.get("exitcode", event.fields.get("name", ""))):
+        return sent
     return _SIGNALS.get(told.lower(), told) or "SIGINT"
 
 
@@ -211,7 +218,8 @@ def _cancelled(logs: Logs) -> list[LogEvent]:
     if errors(logs) or not told:
         return []
     whole = [one for one in told if "JOB " in one.text]
-    return whole or ([] if said(logs, *_TASK_FAILED) else told)
+    failed = [one for one in said(logs, *_TASK_FAILED) if one.fields.get("how") != "Terminated"]
+    return whole or ([] if failed else told)
 
 
 def _by_scancel(cancelled: list[LogEvent]) -> Finding:
@@ -410,7 +418,8 @@ def one_attempt(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     torchrun's "will restart worker group" and "restart_count"; NCCL that begins once more for a rank, in another
-    process, after a failure.
+    process, after a failure; a rank whose main script raises once more; a program that could not be read, or whose
+    arguments were refused, before it.
 
     ## Fix
     - **you** where the first failure is looked for, give the log up to the line that is named.

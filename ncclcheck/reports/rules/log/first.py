@@ -22,9 +22,10 @@ from ncclcheck.reports.judgement.findings import (
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge
 from ncclcheck.reports.subjects.logs import meanings
-from ncclcheck.reports.subjects.logs.ending import Ending, died
+from ncclcheck.reports.subjects.logs.ending import Ending, dealt_with, died
 from ncclcheck.reports.subjects.logs.exceptions import family
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, lines, log_rule, root_cause, said
+from ncclcheck.reports.subjects.logs.reported import several_hosts
 from ncclcheck.reports.subjects.logs.unexplained import behind, came_through, unexplained
 from ncclcheck.reports.text.fold import fold_numbers, fold_ranks
 
@@ -36,7 +37,9 @@ _ENDED = (
     "watchdog-timeout",
     "tests-failure",
 )
-_SIGHUP, _SIGTERM = "1", "15"
+_SIGHUP, _SIGINT, _SIGTERM = "1", "2", "15"
+# What somebody sends to a process: as an exit code, and as torch's spawn names it.
+SENT = {"-15": "SIGTERM", "SIGTERM": "SIGTERM", "-2": "SIGINT", "SIGINT": "SIGINT"}
 _CAUGHT = ("python-error", "nccl-warning")  # what a program can go on after
 # A sentence of an exception that tells its reader what to do.
 _ADVICE = re.compile(
@@ -74,25 +77,26 @@ def hung_up(logs: Logs) -> list[LogEvent]:
 
 
 def terminated(logs: Logs) -> list[LogEvent]:
-    """A process that SIGTERM ended before any other failed: nobody of the job had a reason to send it."""
-    codes = [
-        one for one in said(logs, "root-cause-exit", "launcher-return-code") if one.fields["exitcode"] == "-15"
-    ]
-    return codes + [one for one in said(logs, "spawned-signalled") if one.fields.get("name") == "SIGTERM"]
+    """A process that SIGTERM or SIGINT ended before any other failed: nobody of the job had a reason to."""
+    told = said(logs, "root-cause-exit", "launcher-return-code", "spawned-signalled")
+    return [one for one in told if one.fields.get("exitcode", one.fields.get("name")) in SENT]
 
 
 def _caught(logs: Logs, event: LogEvent, went_on: list[LogEvent], *, gone: bool) -> bool:
     """Whether its rank (any, where the line names none) trained on afterwards, or NCCL's start came through."""
     if not gone and came_through(logs, event):
         return True
-    after = (one for one in went_on if one.file == event.file and one.line > event.line + _LINES)
+    late = event.line + (0 if dealt_with(logs, event) else _LINES)
+    after = (one for one in went_on if one.file == event.file and one.line > late)
     return any(event.rank is None or one.rank == event.rank for one in after)
 
 
 def _is_error(event: LogEvent) -> bool:
     if _means_nothing(event):
         return False
-    if event.fields.get("signal") == _SIGTERM or event.fields.get("exitcode") == f"-{_SIGTERM}":
+    if event.fields.get("signal") in (_SIGTERM, _SIGINT) or event.fields.get("exitcode") in SENT:
+        return False
+    if event.fields.get("how") == "Terminated":  # by SIGTERM: Slurm ends the others so, and what is cancelled
         return False
     return event.sign in _ENDED or (event.sign == "python-error" and not meanings.follows(event))
 
@@ -334,7 +338,7 @@ def no_exception(logs: Logs) -> Iterator[Finding]:
     if not failed:
         yield from _left_mpirun(logs)
     for same in _kinds(found)[:_MOST_KINDS]:
-        yield _raised(same)
+        yield _raised(logs, same)
 
 
 def _kinds(found: list[LogEvent]) -> list[list[LogEvent]]:
@@ -350,13 +354,18 @@ def _kinds(found: list[LogEvent]) -> list[list[LogEvent]]:
     return [*kinds.values()]
 
 
-def _raised(same: list[LogEvent]) -> Finding:
+def _raised(logs: Logs, same: list[LogEvent]) -> Finding:
     """Who raised it, in its own words, where, what stands behind such words, and what fixes that."""
     first = same[0]
     known = next(filter(None, map(family, same)), None)
-    at = next((one.fields["raised_at"] for one in same if "raised_at" in one.fields), "")
+    places = [one.fields.get("unreadable") or one.fields.get("raised_at", "") for one in same]
+    at = next(filter(None, places), "")
     ranks = sorted({one.rank for one in same if one.rank is not None})
-    who = fold_ranks(ranks) if len(ranks) > 1 else f"rank {ranks[0]}" if ranks else "a process"
+    spawned = next((one.fields["spawned"] for one in same if "spawned" in one.fields), "")
+    lone = (
+        f"process {spawned} of torch's spawn" if spawned else f"process {first.pid}" if first.pid else "a process"
+    )
+    who = fold_ranks(ranks) if len(ranks) > 1 else f"rank {ranks[0]}" if ranks else lone
     text = first.text[:_MOST_OF_TEXT].rstrip()
     short = at and len(text) <= _SHORT
     place = (
@@ -365,7 +374,8 @@ def _raised(same: list[LogEvent]) -> Finding:
     look = you(f"{place}. Where one rank alone raised it, look at what is different there: data, files, host.")
     return cause(
         same,
-        f"{who} raised {text}{f' at {at}' if short else ''}",
+        at=Where(rank=int(spawned)) if spawned and not ranks and not several_hosts(logs) else None,
+        what=f"{who} raised {text}{f' at {at}' if short else ''}",
         why=known.why if known else "Its process ends, and all others wait for it in their next collective.",
         owner="job",
         more=[seen("raised at", at)] if at and not short else [],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from shlex import quote
+from typing import NamedTuple
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, admin, seen, you
@@ -232,10 +233,28 @@ _SHARED = you(
 )
 
 
-_NEIGHBOUR = re.compile(r"Process (\d{1,10}) has (\d[\d.]{0,9} [GM]iB) memory in use")
+_NEIGHBOUR = re.compile(r"Process (\d{1,10}) has (\d[\d.]{0,9}) ([KMG])iB memory in use")
+_SHARES = (  # all of it, what is free, what the process holds: of torch since 2.1, and before
+    re.compile(
+        r"capacity of (\d[\d.]{0,9}) ([KMG])iB of which (\d[\d.]{0,9}) ([KMG])iB is free\. .{0,40}"
+        r"this process has (\d[\d.]{0,9}) ([KMG])iB"
+    ),
+    re.compile(
+        r"(\d[\d.]{0,9}) ([KMG])iB total capacity;.{1,60}; (\d[\d.]{0,9}) ([KMG])iB free; "
+        r"(\d[\d.]{0,9}) ([KMG])iB reserved"
+    ),
+)
+_OWN = re.compile(r"(this process) has (\d[\d.]{0,9}) ([KMG])iB memory in use")
+_LEFT = you(
+    "End what an earlier job or a notebook left, or take another GPU; in a container the numbers of processes are "
+    "others than on the host.",
+    "nvidia-smi --query-gpu=index,memory.used,memory.total --format=csv",
+    "export CUDA_VISIBLE_DEVICES=1",
+)
 _KEPT = re.compile(
     r"allocated memory (\d[\d.]{0,9}) ([GM])iB is allocated by PyTorch.{0,99}?(\d[\d.]{0,9}) ([KGM])iB is reserved"
 )
+_VLLM = re.compile(r"\bvLLM API server|\bvllm serve\b|\bEngineCore\b")
 _GIB = {"K": 1 / 1024 / 1024, "M": 1 / 1024, "G": 1.0}
 _FRAGMENTED = 0.1  # of what is allocated: less is rounding of the allocator (2 % in sound trainings), no fragments
 _FRAGMENTS = you(
@@ -244,10 +263,36 @@ _FRAGMENTS = you(
 )
 
 
-def _neighbour(found: list[LogEvent]) -> str:
-    """The other process that holds most of it, as the message names it."""
-    told = next((one for event in found if (one := _NEIGHBOUR.search(event.text))), None)
-    return f"{told[2]} of process {told[1]}" if told else ""
+class _Others(NamedTuple):
+    """Other processes that hold memory of a GPU, as torch names them. gib: all of theirs; own: its own."""
+
+    who: str
+    gib: float
+    own: float
+
+
+def _neighbours(found: list[LogEvent]) -> _Others | None:
+    text = next((event.text for event in found if _NEIGHBOUR.search(event.text)), "")
+    told = sorted(_NEIGHBOUR.finditer(text), key=lambda one: -_gib(one))
+    if not told:
+        return _unnamed(found)
+    own = _OWN.search(text)
+    who = f"{told[0][2]} {told[0][3]}iB by process {told[0][1]}"
+    more = f" and {sum(map(_gib, told[1:])):.1f} GiB by {len(told) - 1} more" if told[1:] else ""
+    return _Others(who + more, sum(map(_gib, told)), _gib(own) if own else 0.0)
+
+
+def _unnamed(found: list[LogEvent]) -> _Others | None:
+    """Those that torch does not name (an older one, or in a container): what is neither free nor its own."""
+    for told in filter(None, (form.search(event.text) for event in found for form in _SHARES)):
+        of, free, own = (float(told[at]) * _GIB[told[at + 1]] for at in (1, 3, 5))
+        if (rest := of - free - own) > own:
+            return _Others(f"{rest:.1f} GiB of {of:.1f} GiB", rest, own)
+    return None
+
+
+def _gib(told: re.Match[str]) -> float:
+    return float(told[2]) * _GIB[told[3]]
 
 
 def _less(logs: Logs, found: list[LogEvent]) -> Remedy:
@@ -255,14 +300,18 @@ def _less(logs: Logs, found: list[LogEvent]) -> Remedy:
     told = next((one for event in found if (one := _KEPT.search(event.text))), None)
     if told and float(told[3]) * _GIB[told[4]] > _FRAGMENTED * float(told[1]) * _GIB[told[2]]:
         return _FRAGMENTS
-    places = (
-        one.fields.get("raised_at", "") + one.fields.get("raised_in", "") for one in said(logs, "python-error")
-    )
-    if any("vllm/" in place for place in places):
+    raised = said(logs, "python-error")
+    places = [one.fields.get("raised_at", "") + one.fields.get("raised_in", "") for one in raised]
+    lines = [one.text for one in (*said(logs, "launched"), *found)]
+    if any("vllm/" in place for place in places) or any(_VLLM.search(line) for line in lines):
         return you(
             "Let the engine take less of the GPU, or go without CUDA graphs.",
             "vllm serve MODEL --gpu-memory-utilization 0.8",
             "vllm serve MODEL --enforce-eager",
+        )
+    if any("sglang/" in place for place in places):
+        return you(
+            "Let the engine take less of the GPU.", "python -m sglang.launch_server --mem-fraction-static 0.8"
         )
     return you("Let the program take less: a smaller batch or shorter sequences, activation checkpointing.")
 
@@ -275,32 +324,34 @@ def _full(logs: Logs, where: Where, found: list[LogEvent]) -> Finding:
     who = "the program" if by_program else "NCCL"
     others = [event for event in said(logs, "gpu-memory-of-others") if in_one_process(event, found)]
     less = _less(logs, found)
-    neighbour = _neighbour(found)
+    others_hold = _neighbours(found)
     room = you("Leave NCCL some GB, or let it take less.", "export NCCL_MAX_CTAS=8", "export NCCL_NVLS_ENABLE=0")
+    mostly = others_hold is not None and others_hold.gib > others_hold.own
+    held = (
+        f", with {others_hold.who} on it"
+        if others_hold
+        else ", with memory of other processes on it"
+        if others
+        else ""
+    )
     return cause(
         found,
-        f"the GPU of {ranks(found)}{on(where)} was full when {who} wanted {much or 'more'}"
-        + (
-            f", with {neighbour} on it"
-            if neighbour
-            else ", with memory of other processes on it"
-            if others
-            else ""
-        ),
+        f"other processes hold the GPU of {ranks(found)}{on(where)} ({others_hold.who}): too little was left for "
+        f"{who}, which wanted {much or 'more'}" if others_hold and mostly
+        else f"the GPU of {ranks(found)}{on(where)} was full when {who} wanted {much or 'more'}{held}",
         why="A rank that gets no memory ends, and all others with it.",
         owner="job",
         fix=[
-            you(
-                "Confirm: memory in use just before, and by whom.",
-                "nvidia-smi --query-compute-apps=pid,used_memory --format=csv",
-            ),
-            *([_SHARED] if others or neighbour else []),
-            *((less, room) if by_program else (room, less)),
+            you("Confirm: memory in use just before, and by whom.",
+                "nvidia-smi --query-compute-apps=pid,used_memory --format=csv"),
+            *([_SHARED] if others or others_hold else []),
+            *([_LEFT] if mostly else [] if by_program else [room]),
+            *([less] if not mostly or less is _FRAGMENTS else []),
             *([_OR_HOST_MEMORY] if may_be_of_host_memory(logs, found[0]) else []),
         ],
         at=where,
         more=version_seen(logs, found[0]),
-    )
+    )  # fmt: skip
 
 
 _BROKEN = ("uncorrectable ECC error", "uncorrectable NVLink error", "hardware stack error", "GPU is lost")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -30,6 +31,10 @@ class _Kind(NamedTuple):
     confirm: str
 
 
+_FRAME = re.compile(
+    r'File "(?P<package>[^"]{0,300}/(?:site-packages|dist-packages|python\d[\d.]{0,5})/)?(?P<path>[^"]{1,400})",'
+    r" line (?P<line>\d{1,7}) in (?P<function>[\w<>.]{1,100})"
+)
 _STACK = "PYTHONFAULTHANDLER=1 torchrun --nproc-per-node=8 train.py"
 _KINDS = (
     _Kind(9, ("Killed", "SIGKILL"), "was killed by SIGKILL: most often by the kernel, when host memory runs out",
@@ -185,7 +190,9 @@ def _ended(logs: Logs, events: list[LogEvent], kind: _Kind) -> Finding:
 
 
 def _left(logs: Logs, events: list[LogEvent], kind: _Kind) -> str:
-    """What the library that gave up said of it."""
+    """What the library that gave up said of it, or where Python's own handler saw the process."""
+    if kind.number != _ABORT and (stood := _stood(said(logs, "crashed-thread"))):
+        return f" in {stood}"
     damaged = next(iter(said(logs, "heap-damaged")), None)
     if damaged is not None and kind.number == _ABORT:
         return f": a library had damaged its memory ({damaged.fields['words']})"
@@ -198,6 +205,15 @@ def _left(logs: Logs, events: list[LogEvent], kind: _Kind) -> str:
     if "without an active" in aborted.text:
         return ": its program was left (sys.exit, an exception) while its threads ran"
     return ""
+
+
+def _stood(threads: list[LogEvent]) -> str:
+    """The innermost frame of a crash, and the first of it that is no library's."""
+    frames = [one for thread in threads[:1] for one in _FRAME.finditer(thread.text)]
+    own = next((one for one in frames if not one["package"]), None)
+    inner = [one for one in frames[:1] if one is not own]
+    told = [f"{one['path']}:{one['line']} ({one['function']})" for one in (*inner, *([own] if own else []))]
+    return ", called at ".join(told)
 
 
 def _place(logs: Logs, events: list[LogEvent], kind: _Kind) -> Where:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from ncclcheck.probes.facts import Logs
+from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, seen, you
 from ncclcheck.reports.subjects.logs import hangs
 from ncclcheck.reports.subjects.logs.ending import goes_on_after
@@ -202,13 +203,28 @@ def kernels_keep_to_their_memory(logs: Logs) -> Iterator[Finding]:
     found = in_order(said(logs, "device-assert"))
     for events in [*by_host(found).values()][:1]:
         yield cause(
-            events,
-            f"a kernel failed on this rank: {events[0].text.strip()[:160]}",
+            [*events[:2], *said(logs, "kernel-named")[:1]],
+            f"{_kernel(logs, events[0])}: {events[0].text.strip()[:160]}",
             why="CUDA reports it at the next call; NCCL and the other ranks only follow.",
             owner="job",
             fix=[you("Confirm: run again, one kernel at a time.", "CUDA_LAUNCH_BLOCKING=1 python train.py"),
                  you("Check labels and indices of the batch against their ranges.")],
         )  # fmt: skip
+
+
+def _kernel(logs: Logs, event: LogEvent) -> str:
+    """Which kernel failed, and by which assertion, as far as CUDA or compute-sanitizer names it."""
+    named = [one for one in said(logs, "kernel-named") if event.rank is None or one.rank in (None, event.rank)]
+    told = named[0].fields if named else {}
+    name = next((told[key].strip().rpartition("::")[2] for key in ("kernel", "read", "own") if key in told), "")
+    asserted = f" (its assertion: {told['assertion']})" if "assertion" in told else ""
+    return f"the kernel {name} failed{asserted}" if name else "a kernel failed on this rank"
+
+
+_STOPS = re.compile(r"(?i)\b(?:stop|exit|abort|terminat|kill|quit)")
+_LEFT = ("worker-failed", "root-cause-exit", "child-failed", "srun-task-exit", "ended-badly")
+_FIRST_NOT_FINITE = you("Find the first value that is not finite.", "torch.autograd.set_detect_anomaly(True)")
+_LESS = you("Try a lower learning rate with a warm-up, clip the gradients, or take bf16 in place of fp16.")
 
 
 @log_rule("LOG092", "no rank skips a step alone", worst=State.FAIL)
@@ -224,6 +240,7 @@ def no_step_is_left_out_alone(logs: Logs) -> Iterator[Finding]:
     ## How we know
     A loss of nan or inf stands in the log, no step long after it, and a watchdog gave up. That one follows from
     the other is likely, not proved. Gradients of inf are usual where the loss is scaled (fp16): they do not count.
+    A program that says itself that it stops for such a loss, and ends, is told too.
 
     ## Fix
     - **you** decide on all ranks alike: all_reduce the flag before a step is left out (GradScaler does it for
@@ -233,6 +250,15 @@ def no_step_is_left_out_alone(logs: Logs) -> Iterator[Finding]:
     PyTorch documentation, Automatic Mixed Precision (GradScaler); torch.distributed.
     """
     bad = in_order(said(logs, "nan-loss"))
+    if (stopped := [one for one in bad if _STOPS.search(one.text)]) and said(logs, *_LEFT):
+        yield cause(
+            stopped,
+            f"the loss was {stopped[0].fields['value']}, and the program ended itself",
+            why="The values had ceased to be finite: a learning rate too high, fp16 that overflows, a bad sample.",
+            owner="job",
+            fix=[_FIRST_NOT_FINITE, _LESS],
+        )
+        return
     waited = in_order(said(logs, "watchdog-timeout"))
     last = max(bad, key=lambda one: one.order, default=None)
     if last is None or goes_on_after(logs, last.file, last.line):

@@ -9,7 +9,7 @@ from shlex import quote
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, you
-from ncclcheck.reports.subjects.logs.logged import at_teller, cause, log_rule, said
+from ncclcheck.reports.subjects.logs.logged import at_teller, cause, log_rule, own_exceptions, said
 
 _ASSIGNED = re.compile(r"[A-Za-z_]\w{0,80}=.{0,120}")
 _OURS = ("torchrun", "python", "python3", "accelerate", "deepspeed", "mpirun", "srun")
@@ -235,6 +235,11 @@ _VALUES = {
 _REFUSED = ("message", "parsed", "click", "fire", "flags", "hydra")  # by whose parser
 
 
+def _of_a_later_step(logs: Logs, event: LogEvent) -> bool:
+    """Whether another program of the same script had failed before: nothing is there for this one to take up."""
+    return any(one.file == event.file and one.line < event.line for one in own_exceptions(logs))
+
+
 @log_rule("LOG164", "the script accepts its arguments")
 def script_arguments(logs: Logs) -> Iterator[Finding]:
     """
@@ -257,7 +262,8 @@ def script_arguments(logs: Logs) -> Iterator[Finding]:
     PyTorch documentation, torch.distributed.launch (note of 2.0) and torchrun, Transitioning; Python
     documentation, argparse.
     """
-    if events := said(logs, "script-arguments"):
+    events = [one for one in said(logs, "script-arguments") if not _of_a_later_step(logs, one)]
+    if events:
         first = events[0]
         name = first.fields.get("script") or first.fields.get("program") or "the program"
         message = " ".join(next(first.fields[key] for key in _REFUSED if key in first.fields).split())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 
 from msgspec.structs import replace
@@ -16,6 +17,9 @@ _FAILED = ENDS | {"python-error", "nccl-warning"}
 _LAUNCHER_ENDED = frozenset(("root-cause-block", "root-cause-exit", "child-failed", "launcher-return-code"))
 # A program that did not come to its work at all.
 _REFUSED = frozenset(("script-arguments", "torchrun-arguments", "script-missing"))
+_UNREADABLE = re.compile(r"(?:(?:Syntax|Indentation|Tab)Error)+$")  # several ranks may write into one line
+_OF_ONE = 4  # lines of such an error
+_APART = 100  # lines between two exceptions through the main script: those of ranks stand closer together
 _BEGINS = ("launched", "omp-threads")
 _ALONE = {"by_hand", "tests", "server"}  # said once a job: an exception before it was another job's
 _WORKS = ("training-goes-on", "ended-well", "nccl-tests-ended")
@@ -61,18 +65,41 @@ def _starts(logs: Logs) -> dict[str, int]:
 def _relaunched(logs: Logs) -> dict[str, int]:
     """File -> the line at which a launcher began after another one had failed, or by which its job works.
 
-    The next step of a script, which runs something else, is no new attempt.
+    The next step of a script, which runs something else, is no new attempt. Without a launcher's line an attempt
+    shows by a rank whose main script raised once more, or by a program that could not be read.
     """
     begun: dict[str, int] = {}
     ended: dict[str, int] = {}
     raised: dict[str, int] = {}
     scripts: dict[str, str] = {}
+    names: dict[str, set[str]] = {}  # of the programs that raised
+    mains: dict[str, dict[int | None, int]] = {}
+    refused: dict[str, int] = {}
     for one in sorted(logs.events, key=lambda one: one.line):
         file = one.file
+        if one.sign in _REFUSED and one.fields.get("script", "") in names.get(file, ()):
+            begun[file] = raised.pop(file, 0)
         if one.sign in _LAUNCHER_ENDED or one.sign in ENDS or one.sign in _REFUSED:
             ended[file] = one.line
+            if one.sign == "script-arguments":
+                refused[file] = one.line
         elif one.sign == "python-error" and not follows(one):
+            if _never_began(one) and (file in ended or file in raised):
+                begun[file] = max(ended.get(file, 0), raised.get(file, 0), one.line - _OF_ONE)
+                ended.pop(file, None)
+            elif file in refused:
+                begun[file] = refused.pop(file)
+            elif "main" in one.fields:
+                again = mains.setdefault(file, {})
+                before = again.get(one.rank)
+                if before is not None and (one.rank is not None or before < one.line - _APART):
+                    begun[file] = raised[file]
+                    again.clear()
+                again[one.rank] = one.line
             raised[file] = one.line
+            names.setdefault(file, set()).add(one.fields.get("main", "?"))
+        elif one.sign == "traceback" and "ends" not in one.fields:
+            raised.setdefault(file, one.line)
         elif one.sign in _BEGINS:
             script = one.fields.get("script", "")
             same = not script or scripts.get(file, script) == script
@@ -82,6 +109,11 @@ def _relaunched(logs: Logs) -> dict[str, int]:
                 ended.pop(file, None)
                 raised.pop(file, None)
     return begun | _works_on(logs, ended)
+
+
+def _never_began(event: LogEvent) -> bool:
+    """Whether a program was not even read to its end: what failed before it in this log was another attempt."""
+    return _UNREADABLE.match(event.fields.get("type", "")) is not None and "raised_at" not in event.fields
 
 
 def _works_on(logs: Logs, ended: dict[str, int]) -> dict[str, int]:

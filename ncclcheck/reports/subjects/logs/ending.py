@@ -23,6 +23,7 @@ _TRAINED = re.compile(
     r"(?i)\btraining (?:is )?(?:complete|finished|done)|\.fit` stopped|'train_runtime'|finished training"
 )
 _LINES = 10  # a step that was under way may be printed after the failure of another rank
+_NEXT = 3  # lines below an exception
 ENDS = frozenset(CONSEQUENCES) - AT_THE_END - {"propagated", "flushed"} | {
     *("worker-failed", "worker-signalled", "root-cause-exit", "srun-task-exit"),
     *(
@@ -133,6 +134,19 @@ class Ending:
 def died(logs: Logs) -> bool:
     """Whether a process is said to have ended, or to wait in vain."""
     return any(one.sign in ENDS for one in logs.events)
+
+
+def dealt_with(logs: Logs, event: LogEvent) -> bool:
+    """Whether right below an exception its program says what it does about it: it was caught.
+
+    Of a traceback whether it is so of the next exception.
+    """
+    raised = [event]
+    if event.sign == "traceback":
+        below = (one for one in logs.events if one.sign == "python-error" and one.file == event.file)
+        raised = sorted((one for one in below if one.line > event.line), key=lambda one: one.line)[:1]
+    told = [one.line for one in logs.events if one.sign == "dealt-with" and one.file == event.file]
+    return any(0 < line - one.line <= _NEXT for one in raised for line in told)
 
 
 def goes_on_after(logs: Logs, file: str, line: int) -> bool:

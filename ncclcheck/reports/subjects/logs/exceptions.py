@@ -409,6 +409,16 @@ _FAMILIES = (
         you("Use fewer processes (num_proc, num_workers), or give the job more memory."),
     ),
     _family(
+        r"(?i)\b(?:loss|grad\w{0,12}|logits?|activations?|weights?|parameters?|outputs?)\b.{0,40}"
+        r"\b(?:nan|inf(?:inity)?|(?:not|non)[ -]?finite)\b"
+        r"|\b(?:nan|non[ -]?finite|infinite)\b.{0,30}\b(?:loss|grad\w{0,12}|logits?|activations?|weights?)\b"
+        r"|probability tensor contains",
+        "The values have ceased to be finite: a learning rate too high, fp16 that overflows, a bad sample or bad "
+        "weights.",
+        you("Find the first value that is not finite.", "torch.autograd.set_detect_anomaly(True)"),
+        you("Try a lower learning rate with a warm-up, clip the gradients, or take bf16 in place of fp16."),
+    ),
+    _family(
         r"(?i)timed? ?out",
         "What it called did not answer in time; that one may hang, or wait for another rank.",
         you("See what the other processes said at that time, and where they stand.", "py-spy dump --pid PID"),

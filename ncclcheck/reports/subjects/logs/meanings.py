@@ -21,6 +21,9 @@ _FOLLOWS = re.compile(
     r"RendezvousTimeout|monitoredBarrier|seconds waiting for clients"
 )
 
+# What a loader's thread or a queue's raises when the process at its other end has gone.
+_OTHER_END = ("EOFError", "ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "FileNotFoundError")
+
 CONSEQUENCES = {
     "remote-closed": "the process at the other end had gone away",
     "connection-reset": "the process at the other end had gone away",
@@ -46,6 +49,9 @@ CONTEXT = frozenset(
     (
         "traceback",
         "frame",
+        "unreadable",
+        "crashed-thread",
+        "kernel-named",
         "last-error",
         "root-cause-block",
         "root-cause-host",
@@ -84,6 +90,7 @@ def follows(event: LogEvent) -> bool:
     return (
         kind.endswith("Warning")
         or ends_nothing(event)
+        or ("helper" in event.fields and kind in _OTHER_END)
         or _FOLLOWS.search(f"{kind}: {event.fields.get('text', '')}") is not None
     )
 
@@ -94,5 +101,5 @@ def ends_nothing(event: LogEvent) -> bool:
 
 
 def of_a_thread(event: LogEvent) -> bool:
-    """Whether it ended a thread and not its process."""
-    return event.fields.get("ends") == "thread"
+    """Whether it ended a thread, or a process that only feeds its program."""
+    return event.fields.get("ends") in ("thread", "helper")

@@ -78,7 +78,7 @@ def decision(document: Document) -> str:
     if document.state in _WITHOUT_CAUSE:
         return _WITHOUT_CAUSE[document.state]
     if any(one.code == _INTERRUPTED and one.state is State.NOTE for one in document.verdicts):
-        return "No failure is logged: somebody ended the job with Ctrl-C (LOG006)."
+        return "No failure is logged: the job was ended from outside, its work done (LOG006)."
     if _went_on(document):
         return "No failure so far: the job went on to the end of these lines."
     return "Healthy: nothing in these logs tells of a failure."

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.subjects.logs import meanings
-from ncclcheck.reports.subjects.logs.ending import Ending, died
+from ncclcheck.reports.subjects.logs.ending import Ending, dealt_with, died
 
 # Said of a failure, and read by no rule on their own: what only another line explains.
 _ALONE = frozenset(
@@ -31,6 +31,7 @@ _SAID = (
     "nccl-warning",
     "on-windows",
 )  # words of failure, or the system, without a known sign
+_OF_ANYTHING = ("dealt-with", "shell-time", "unreadable")  # any program may say so
 # A job may go on after these: work that is seen after them, or a start of NCCL that came through, shows it.
 _MILD = ("complaint", "nccl-warning", "traceback", "python-error")
 # Warnings of NCCL's that end no job by themselves: it goes on without, and a rule tells what is lost.
@@ -57,7 +58,7 @@ def unexplained(logs: Logs) -> list[LogEvent]:
 
 def is_foreign(logs: Logs) -> bool:
     """Whether no line is NCCL's, torch's, a launcher's or otherwise known."""
-    known = any(one.sign not in _SAID for one in logs.events)
+    known = any(one.sign not in (*_SAID, *_OF_ANYTHING) for one in logs.events)
     familiar = any(file.familiar for file in logs.files)
     return not (known or familiar or logs.processes or logs.version or logs.flight)
 
@@ -93,6 +94,8 @@ def _survived(logs: Logs, ending: Ending, event: LogEvent) -> bool:
     aside = event.sign == "complaint" or meanings.of_a_thread(event)
     if aside and ending.trained.get(event.file, event.line) < event.line:
         return True  # a profiler's, a logger's: what was to be done is done
+    if event.sign in ("python-error", "traceback") and dealt_with(logs, event):
+        return ending.just_after.get(event.file, 0) > event.line
     return shown.get(event.file, 0) > event.line or (mild and came_through(logs, event))
 
 

@@ -56,6 +56,6 @@ def test_a_device_number_of_a_second_node() -> None:
 @pytest.mark.parametrize(("kept", "fragments"), [("200.00 MiB", False), ("6.00 GiB", True)])
 def test_a_full_gpu_by_its_numbers(kept: str, *, fragments: bool) -> None:
     finding = judged(_FULL.format(kept) * 2)["LOG063"].findings[0]
-    assert "40.00 GiB of process 4711" in finding.what
-    assert finding.what.startswith("the GPU of 1 rank ")
+    assert "40.00 GiB by process 4711" in finding.what
+    assert finding.what.startswith("other processes hold the GPU of 1 rank ")
     assert ("expandable_segments" in str(finding.remedies)) == fragments
