@@ -55,6 +55,15 @@ def test_a_switch_below_a_switch_is_farther(tmp_path: Path) -> None:
     }
 
 
+def test_a_tree_without_end_stays_small(tmp_path: Path) -> None:
+    bridge, deep = '<pci busid="0000:01:00.0" class="0x060400">', 2000
+    text = f"{bridge * deep}<pci busid='0000:02:00.0' class='0x020000'/>{'</pci>' * deep}"
+    found = _read(tmp_path, f'<system version="1"><cpu numaid="0">{text}</cpu></system>')
+    assert isinstance(found, list)
+    assert isinstance(found[0].path, list)
+    assert len(found[0].path) < 100
+
+
 def test_without_a_file_nothing_is_said(tmp_path: Path) -> None:
     assert topology(Machine(), {"NCCL_TOPO_FILE": str(tmp_path / "none.xml")}) == []
     assert topology(Machine(str(tmp_path)), {}) == []

@@ -15,7 +15,8 @@ from ncclcheck.probes.machine.access import Machine
 from ncclcheck.probes.machine.devices import pci
 
 OF_THE_MACHINE = "/var/run/nvidia-topologyd/virtualTopology.xml"  # read where NCCL_TOPO_FILE is not set
-_MOST_BYTES, _MOST_DEVICES = 2**20, 1024  # a whole dump of eight GPUs has about 60 kB
+_MOST_BYTES, _MOST_DEVICES = 2**20, 1024  # a machine has tens of cards, 50 to 200 bytes of XML each
+_MOST_ABOVE = 64  # ports of switches above a card; PCIe trees of machines have less than ten
 _BRIDGE, _DISPLAY, _NETWORK = "0x0604", "0x03", "0x02"
 _GT_S = re.compile(r"(\d{1,3}(?:\.\d)?) GT/s")
 
@@ -44,7 +45,7 @@ def _devices(root: ElementTree.Element) -> Iterator[PciDevice]:
         name = element.get("busid", "").lower()
         if element.tag == "pci" and pci.ADDRESS.fullmatch(name):
             if element.get("class", "").startswith(_BRIDGE):
-                path = [*path, name]
+                path = [*path, name][:_MOST_ABOVE]
             else:
                 yield _device(element, name, cpu, path)
         open_ones += [
