@@ -137,9 +137,8 @@ def reading_of(log: bytes, kind: str, truth: frozenset[str]) -> tuple[list[str],
     named = [one.code for one in told if one.code != _CORES]
     if kind == "sound":
         return named, not named
-    if kind == "silent":
-        if named == ["LOG002"] or (not named and "LOG007" in notes):
-            return named, True
+    if kind == "silent" and (named == ["LOG002"] or (not named and "LOG007" in notes)):
+        return named, True
     return named, bool(named) and named[0] in truth
 
 
