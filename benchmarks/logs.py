@@ -62,7 +62,7 @@ def causes(data: bytes) -> list[Cause]:
 
 
 def read(data: bytes) -> tuple[list[Cause], set[str]]:
-    """The causes, and the codes that are notes."""
+    """The causes, and the codes that are notes or say what these lines do not show."""
     reading = Reading()
     reading.take("log", io.BytesIO(data))
     logs = reading.logs()
@@ -71,7 +71,7 @@ def read(data: bytes) -> tuple[list[Cause], set[str]]:
     bad = [v.code for v in verdicts if v.state is State.UNKNOWN and v.code not in UNKNOWN]
     assert not bad, bad
     told = diagnosis(logs, verdicts)
-    notes = {v.code for v in verdicts if v.state is State.NOTE}
+    notes = {v.code for v in verdicts if v.state in (State.NOTE, State.UNKNOWN)}
     return (told.causes if told else []), notes
 
 

@@ -22,7 +22,15 @@ from ncclcheck.reports.subjects.nccl.hca import gid_choice
 from ncclcheck.reports.subjects.nccl.variables import parse, reference
 from ncclcheck.reports.subjects.nccl.variables import values as in_force
 from tests.differential.asking import Judge, RankRequest, Request
-from tests.differential.machines import connected_case, hca_case, roce_case, write
+from tests.differential.machines import (
+    MachineOf,
+    as_virtual,
+    connected_case,
+    hca_case,
+    roce_case,
+    topology_file,
+    write,
+)
 from tests.differential.networks import NetworkCase, network_case
 from tests.differential.settings import Setting, setting_case
 from tests.differential.shapes import shape
@@ -77,7 +85,7 @@ def interfaces(judge: Judge, rng: random.Random, folder: Path) -> Iterator[Compa
     choice = nccl_choice(answer.node.network.interfaces, settings, judge.version)  # type: ignore[union-attr, arg-type]
     log = answer.ranks[0].log
     limit = ""
-    if "NCCL_COMM_ID" in settings and choice.bootstrap is None and not choice.problem:
+    if "NCCL_COMM_ID" in settings and choice.bootstrap is None and "NCCL_COMM_ID" not in choice.problem:
         limit = "NCCL_COMM_ID names a host, or no address in full"
     about = f"{settings} {_cards(answer.node)}"
     yield Compared(about, _choice(choice), _bound(log), limit)
@@ -220,6 +228,7 @@ def transports(judge: Judge, rng: random.Random, folder: Path) -> Iterator[Compa
     dump = {
         "NCCL_GRAPH_DUMP_FILE": str(graph),
         "NCCL_RUNTIME_CONNECT": "0",
+        "NCCL_PAT_ENABLE": "0",  # its neighbours stand in no line
         "NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV,NET",
     }
     env = {**QUIET, **machine.variables(), **dump, **wanted.env}
@@ -230,7 +239,9 @@ def transports(judge: Judge, rng: random.Random, folder: Path) -> Iterator[Compa
         for host in range(wanted.hosts)
         for gpu in range(each)
     ]
-    answer = judge.ask(Request(links=ETH0, sys=str(sys), ranks=ranks, enough=["Connected all trees"], seconds=20))
+    answer = judge.ask(
+        Request(links=ETH0, sys=str(sys), ranks=ranks, enough=["Connected all trees", "coll channels"], seconds=60)
+    )
     apart = wanted.kinds(machine) & {("intra", "NET"), ("intra", "SHM")}
     limit = "without P2P NCCL may take cards within a host, and counts each rank as a node" if apart else ""
     either = {("intra", "NET"): ("intra", "SHM")} if apart else {}  # within a host NCCL takes the one or the other
@@ -242,11 +253,29 @@ def transports(judge: Judge, rng: random.Random, folder: Path) -> Iterator[Compa
         seen, built = ({either.get(kind, kind) for kind in some} for some in (kinds, wanted.kinds(machine)))
         yield Compared(f"transport: {about}", seen, built)
         yield Compared(f"network: {about}", told.network, wanted.network(machine))
+        rings = re.findall(r"NCCL INFO Channel \d+/\d+ : ([ \d]+)$", answer.ranks[0].log, re.MULTILINE)
+        yield Compared(f"channels: {about}", told.channels, len(rings))
+        yield Compared(f"neighbours: {about}", _reached(one.log, number), _neighbours(one.log, number, rings))
         yield Compared(f"nodes: {about}", (told.nnodes, told.nranks), (wanted.hosts, len(ranks)), limit)
     here = [_told(one.log, number, range(each)) for number, one in enumerate(answer.ranks[:each])]
     used = {d for told in here for c in told.connections if c.peers == "inter" for d in c.devices}  # type: ignore[union-attr]
     if wanted.network(machine) == "IB" and wanted.hosts > 1:
         yield Compared(f"network devices: {wanted} {machine}", used, _devices_of(graph), limit)
+
+
+def _reached(log: str, rank: int) -> set[int]:
+    """The ranks to which our reader saw this one connect."""
+    (process,) = Log().take(read(io.BytesIO(log.encode()))).processes.values()
+    return {target for one in process.all for _, _, source, target in one.seen if source == rank}
+
+
+def _neighbours(log: str, rank: int, rings: list[str]) -> set[int]:
+    """Those next to it in NCCL's own lines of its rings, and above and below it in the trees."""
+    orders = [[int(one) for one in ring.split()] for ring in rings]
+    found = {order[(order.index(rank) + 1) % len(order)] for order in orders}
+    for below, above in re.findall(rf"\[\d+\] ([-\d/]+)->{rank}->(-?\d+)", log):
+        found |= {int(one) for one in (*below.split("/"), above)}
+    return found - {-1}
 
 
 def _devices_of(graph: Path) -> set[int]:
@@ -257,16 +286,32 @@ def _devices_of(graph: Path) -> set[int]:
 def carriers(judge: Judge, rng: random.Random, folder: Path) -> Iterator[Compared]:
     """Which HCAs carry the data of a job over two such machines."""
     machine = shape(rng)
+    yield from _carried(judge, folder, machine, machine, {})
+
+
+def told_places(judge: Judge, rng: random.Random, folder: Path) -> Iterator[Compared]:
+    """The same of virtual machines, whose /sys is flat, and a provider's NCCL_TOPO_FILE."""
+    machine = shape(rng)
+    file = folder / "topology.xml"
+    file.write_text(topology_file(machine))
+    yield from _carried(judge, folder, machine, as_virtual(machine), {"NCCL_TOPO_FILE": str(file)})
+
+
+def _carried(
+    judge: Judge, folder: Path, machine: MachineOf, shown: MachineOf, told: dict[str, str]
+) -> Iterator[Compared]:
+    """machine: as it is; shown: by its /sys."""
     sys, graph = folder / "sys", folder / "graph.xml"
     shutil.rmtree(sys, ignore_errors=True)
     graph.unlink(missing_ok=True)
-    write(machine, sys)
+    write(shown, sys)
     each = len(machine.buses())
     env = {
         **QUIET,
         **machine.variables(),
         "NCCL_DEBUG_SUBSYS": "INIT,NET,GRAPH",
         "NCCL_GRAPH_DUMP_FILE": str(graph),
+        **told,
     }
     ranks = [
         RankRequest(env={**env, "NCCL_HOSTID": f"h{host}"}, rank=host * each + gpu, ranks=2 * each, device=gpu)

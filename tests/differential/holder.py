@@ -25,7 +25,7 @@ from ncclcheck.probes.facts import JobFacts, Library, Nccl, Node, Variable
 from ncclcheck.probes.machine.access import Machine
 from ncclcheck.probes.machine.devices import fabric, rdma
 from ncclcheck.probes.machine.net import network
-from ncclcheck.probes.machine.software import nccl_files
+from ncclcheck.probes.machine.software import nccl_files, nccl_installed, nccl_topology
 from tests.differential.asking import Answer, RankAnswer, RankRequest, Request
 
 _NEW_NETWORK, _NEW_MOUNTS = 0x40000000, 0x00020000
@@ -156,6 +156,7 @@ def _facts(library: _Library, request: Request, folder: Path) -> Node | None:
         os.environ.update(env)
         machine = Machine()
         version = ".".join(map(str, library.version))
+        conf_files = nccl_files.conf_files(machine, dict(os.environ), library.version)
         node = Node(
             name="node",
             network=network.probe(machine),
@@ -164,7 +165,8 @@ def _facts(library: _Library, request: Request, folder: Path) -> Node | None:
             job=JobFacts(variables=[Variable(name=name, value=value) for name, value in env.items()]),
             nccl=Nccl(
                 loaded=Library(path=library.path, version=version, origin="test"),
-                conf_files=nccl_files.conf_files(machine, dict(os.environ), library.version),
+                conf_files=conf_files,
+                topology=nccl_topology.topology(machine, nccl_installed.in_force(env, conf_files)),
             ),
         )
         path.write_bytes(msgspec.json.encode(node))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import random
 from pathlib import Path
+from xml.etree import ElementTree
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 _STATES = {"ACTIVE": "4: ACTIVE", "DOWN": "1: DOWN", "INIT": "2: INIT", "ARMED": "3: ARMED"}
 _WIDE, _GEN5, _GEN4 = "16", "32.0 GT/s PCIe", "16.0 GT/s PCIe"
@@ -80,6 +82,38 @@ def write(machine: MachineOf, sys: Path) -> None:
         _files(sys / f"devices/system/node/node{socket}", cpumap=mask, cpulist=str(socket), distance="10 20")
     for number, slot in enumerate(machine.slots):
         _slot(machine, sys, number, slot)
+
+
+def as_virtual(machine: MachineOf) -> MachineOf:
+    """The same cards as a virtual machine shows them: one socket, nothing nearer to one than to another."""
+    return replace(machine, slots=[replace(slot, socket=0, switch=None) for slot in machine.slots], sockets=1)
+
+
+def topology_file(machine: MachineOf) -> str:
+    """What a provider gives to NCCL for such a virtual machine: processors, switches, GPUs and cards."""
+    system = ElementTree.Element("system", version="1")
+    for socket in range(machine.sockets):
+        processor = {"affinity": "00000003", "arch": "x86_64", "vendor": "GenuineIntel", "familyid": "6"}
+        above = ElementTree.SubElement(system, "cpu", {"numaid": str(socket), **processor, "modelid": "143"})
+        switches: dict[int, ElementTree.Element] = {}
+        for number, slot in enumerate(machine.slots):
+            if slot.socket != socket:
+                continue
+            place = above
+            if slot.switch is not None:
+                if slot.switch not in switches:
+                    switches[slot.switch] = _function_of(above, f"ffff:{slot.switch:02x}:01.0", "0x060400", _GEN5)
+                place = switches[slot.switch]
+            if slot.gpu:
+                _function_of(place, _address(number), "0x030200", _GEN5)
+            for card in slot.cards:
+                _function_of(place, _address(number, card.function), "0x020700", card.speed)
+    return ElementTree.tostring(system, encoding="unicode")
+
+
+def _function_of(above: ElementTree.Element, address: str, kind: str, speed: str) -> ElementTree.Element:
+    told = {"busid": address, "class": kind, "link_speed": speed, "link_width": _WIDE}
+    return ElementTree.SubElement(above, "pci", told)
 
 
 def _slot(machine: MachineOf, sys: Path, number: int, slot: Slot) -> None:

@@ -31,6 +31,18 @@ def half_p5() -> MachineOf:
     )
 
 
+def half_nd() -> MachineOf:
+    """As Azure's ND H100 v5: a card for each GPU below one switch with it, and the machine's own network."""
+    pairs = [slot for n in range(4) for slot in _pair(n, [_card(n)])]
+    return MachineOf(slots=[*pairs, Slot(cards=[_card(4, 100, roce=True)])])
+
+
+def storage_as_fast() -> MachineOf:
+    """Two cards for storage on the sockets, as fast as the four of the GPUs, which have switches."""
+    pairs = [slot for n in range(4) for slot in _pair(n, [_card(n)])]
+    return MachineOf(slots=[*pairs, Slot(cards=[_card(4)]), Slot(cards=[_card(5)], socket=1)])
+
+
 def half_a3() -> MachineOf:
     """Google's a3: two GPUs and two cards below a switch, and a card for all else on the socket."""
     gpus = [Slot(gpu=True, socket=n // 2, switch=n // 2) for n in range(4)]
@@ -74,7 +86,10 @@ def narrow_slot() -> MachineOf:
     )
 
 
-SHAPES = (half_dgx, half_p5, half_a3, flat, half_l40s, slow_card_near, slow_card_beside, narrow_slot)
+SHAPES = (
+    *(half_dgx, half_p5, half_nd, half_a3, half_l40s, storage_as_fast),
+    *(flat, slow_card_near, slow_card_beside, narrow_slot),
+)
 
 
 def shape(rng: random.Random) -> MachineOf:

@@ -131,14 +131,14 @@ def reading_of(log: bytes, kind: str, truth: frozenset[str]) -> tuple[list[str],
     """The causes that are named, the likeliest first, and whether that is right.
 
     Of a silent job no cause may be named, and it may not be called healthy: LOG002 where ranks did not come
-    through NCCL's start, else the note LOG007.
+    through NCCL's start, else LOG007. Where such a job may tell by chance, its truth is what it tells.
     """
     told, notes = read(log)
     named = [one.code for one in told if one.code != _CORES]
     if kind == "sound":
         return named, not named
-    if kind == "silent":
-        return named, named == ["LOG002"] or (not named and "LOG007" in notes)
+    if kind == "silent" and (named == ["LOG002"] or (not named and "LOG007" in notes)):
+        return named, True
     return named, bool(named) and named[0] in truth
 
 

@@ -16,6 +16,7 @@ Kind = Literal["sound", "told", "silent"]
 SUMS = "init all_reduce sync:20 destroy"
 CARDS = {"h1": "mlx5_0; mlx5_1", "h2": "mlx5_0; mlx5_1"}
 ROCE = "mlx5_0 link=ethernet gids=fe80::1|fe80::1|::ffff:{}|::ffff:{}"
+NO_CUMEM = {"NCCL_CUMEM_ENABLE": "0"}  # else NCCL never calls cudaMalloc
 ADDRESSES = {"h1": "10.77.0.11", "h2": "10.77.0.22"}
 ROCE_CARDS = {host: ROCE.format(address, address) for host, address in ADDRESSES.items()}
 Fault = Callable[[Lab], AbstractContextManager[None]]
@@ -356,7 +357,12 @@ RANKS = [
     _told("net_ib_without", "NCCL_NET=IB without cards", "LOG013 LOG030", pair(), env={"NCCL_NET": "IB"}),
     _told("net_typo", "NCCL_NET=Sockt", "LOG013 LOG030", pair(), env={"NCCL_NET": "Sockt"}),
     _told(
-        "bad_pointer", "memory that is no GPU's", "LOG091 LOG087 LOG084", pair("init bad_pointer"), seconds=10.0
+        "bad_pointer",
+        "memory that is no GPU's",
+        "LOG091 LOG087 LOG084",
+        pair("init bad_pointer"),
+        env={"NCCL_CHECK_POINTERS": "1"},
+        seconds=10.0,
     ),
     _told(
         "killed",
@@ -415,7 +421,15 @@ DEVICE = [
         culprit="h2",
         seconds=8.0,
     ),
-    _told("oom", "cudaMalloc on h2", "LOG063", fails("cudaMalloc@1+=2"), culprit="h2", seconds=10.0),
+    _told(
+        "oom",
+        "cudaMalloc on h2",
+        "LOG063",
+        fails("cudaMalloc@1+=2"),
+        env=NO_CUMEM,
+        culprit="h2",
+        seconds=10.0,
+    ),
     _told("oom_cumem", "cuMemCreate on h2", "LOG063", fails("cuMemCreate@1+=2"), culprit="h2", seconds=10.0),
     _told(
         "oom_host", "cudaHostAlloc on h2", "LOG063 LOG106", fails("cudaHostAlloc@3+=2"), culprit="h2", seconds=10.0
@@ -455,7 +469,15 @@ DEVICE = [
         culprit="h2",
         seconds=10.0,
     ),
-    _told("busy", "h2's GPU is busy", "LOG067 LOG057", fails("cudaMalloc@1+=46"), culprit="h2", seconds=8.0),
+    _told(
+        "busy",
+        "h2's GPU is busy",
+        "LOG067 LOG057",
+        fails("cudaMalloc@1+=46"),
+        env=NO_CUMEM,
+        culprit="h2",
+        seconds=8.0,
+    ),
     _told(
         "fabric_not_ready", "error 802 on h2", "LOG055", fails("cudaGetDevice@0=802"), culprit="h2", seconds=8.0
     ),
@@ -601,7 +623,13 @@ SILENT = [
     ),
     _silent("dropped", "h1 drops SYNs", pair(), fault=on("h1", faults.drop_high_ports)),
     _silent("dropped_second", "h2 drops SYNs", pair(), fault=on("h2", faults.drop_high_ports)),
-    _silent("cut", "h2's cable is out", pair(), fault=on("h2", lambda host: faults.cut_off(host, "eth0"))),
+    _silent(
+        "cut",
+        "h2's cable is out",
+        pair(),
+        truth=frozenset({"LOG014"}),  # the kernel may say "No route to host" in time
+        fault=on("h2", lambda host: faults.cut_off(host, "eth0")),
+    ),
     _silent(
         "skipped",
         "a rank leaves a sum out",
@@ -612,7 +640,7 @@ SILENT = [
         "a rank calls another collective",
         last(
             marked(four(), "all_reduce:100000 sync:20"),
-            "init all_reduce sync:20 mark:r3 all_gather:100000 sync:20",
+            "init all_reduce sync:20 mark:r3 all_gather:100000 sync:20 sleep:20",
         ),
     ),
     _silent(

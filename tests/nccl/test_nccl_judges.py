@@ -21,8 +21,10 @@ KINDS = {
     "settings": compared.settings,
     "transports": compared.transports,
     "carriers": compared.carriers,
+    "told_places": compared.told_places,
 }
-WITH_HCAS = ("hcas", "gids", "transports", "carriers")
+OF_CARRIERS = ("carriers", "told_places")
+WITH_HCAS = ("hcas", "gids", "transports", *OF_CARRIERS)
 
 
 def _judged(kind: str, version: str, cases: int, folder: Path) -> None:
@@ -42,7 +44,7 @@ def test_a_few_cases(kind: str, version: str, tmp_path: Path) -> None:
     _judged(kind, version, FEW, tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["transports", "carriers"])
+@pytest.mark.parametrize("kind", ["transports", *OF_CARRIERS])
 def test_two_jobs(kind: str, tmp_path: Path) -> None:
     _judged(kind, NEWEST, 2, tmp_path)
 
@@ -52,6 +54,6 @@ def test_two_jobs(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_hundreds_of_cases(kind: str, version: str, tmp_path: Path) -> None:
-    if kind == "carriers" and version in BEFORE_DEVICES_ARE_NAMED:
+    if kind in OF_CARRIERS and version in BEFORE_DEVICES_ARE_NAMED:
         pytest.skip(f"the log of NCCL {version} does not name its network devices one by one")
     _judged(kind, version, HUNDREDS, tmp_path)

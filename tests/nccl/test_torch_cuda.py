@@ -19,8 +19,9 @@ from tests.nccl.torch_cuda import SOURCES, Cuda, made
 
 _COLLECTIVES = Path(__file__).with_name("collectives.py")
 _REFUSED = 98  # cudaErrorInvalidDeviceFunction
-# What a sound run on two shared cores says of them: ranks that compute there are late, and the time is too short.
-_LATE = ("TRN020", "TRN021", "TRN022", "BEN003")
+# What a sound run on two shared cores says of them: ranks that compute there are late, the time is too short, and
+# the machine has fewer cores than our GPUs ask for.
+_LATE = ("TRN020", "TRN021", "TRN022", "BEN003", "HST006")
 _SHORT = ("the time box was used up", "s before the deadline are too few")
 
 Run = Callable[..., Ran]
@@ -124,7 +125,7 @@ def test_memory_ends(library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(300, func_only=True)
 @pytest.mark.parametrize("peers", ["0", "1"], ids=["SHM", "P2P"])
 def test_collectives_have_the_values_of_a_gpu(cuda: Cuda, peers: str) -> None:
     argv = [cuda.python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(_COLLECTIVES)]
@@ -136,7 +137,7 @@ def test_collectives_have_the_values_of_a_gpu(cuda: Cuda, peers: str) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(120, func_only=True)
 def test_an_operator_without_a_cpu_kernel_is_an_error_and_no_number(cuda: Cuda) -> None:
     code = (
         "import torch; q = torch.ones(1, 2, 8, 16, device='cuda', dtype=torch.float16)\n"
@@ -152,7 +153,7 @@ def test_an_operator_without_a_cpu_kernel_is_an_error_and_no_number(cuda: Cuda) 
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(300, func_only=True)
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -177,13 +178,13 @@ def test_sound_gpus_are_ready(run: Run, arguments: tuple[str, ...]) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(120, func_only=True)
 def test_the_driver_is_what_nvml_says_where_there_is_no_proc(run: Run) -> None:
     assert "driver 575.57.08" in run("env").out
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(300, func_only=True)
 @pytest.mark.parametrize(
     ("fault", "code", "culprit"),
     [
@@ -212,7 +213,7 @@ def test_an_injected_fault_is_named(run: Run, fault: str, code: str, culprit: st
 _in_lab = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 _BENCH = ("bench", "--backend", "nccl", "--quick", "--sizes", "1K,1M", "-o", "json")
 _PORT = 29500
-_TWO_AND_FOUR = "warn GPU030  number of GPUs differs and no value has the majority: 2 on h1; 4 on h2"
+_TWO_AND_FOUR = "GPU030"  # h1 has two GPUs, h2 four
 
 
 def _ran(argv: list[str], code: int, out: str, err: str) -> Ran:
@@ -240,7 +241,7 @@ def _kinds(ran: Ran) -> set[str]:
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(300, func_only=True)
 @_in_lab
 def test_nodes_by_ssh_over_sockets(cuda: Cuda) -> None:
     """Two GPUs a host: SHM within it, NET/Socket between network namespaces."""
@@ -250,25 +251,25 @@ def test_nodes_by_ssh_over_sockets(cuda: Cuda) -> None:
         done = lab["h1"].run(argv, seconds=240, env=cuda.environment())
     ran = _ran(argv, done.returncode, done.stdout, done.stderr)
     assert ran.code == 0
-    assert _bad(ran) == [_TWO_AND_FOUR]
+    assert [line.split()[1] for line in _bad(ran)] == [_TWO_AND_FOUR]
     assert (ran.document.job.backend, ran.document.job.ranks) == ("nccl", 4)
     assert _kinds(ran) == {"NET/Socket", "SHM"}
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(300, func_only=True)
 @_in_lab
 def test_nodes_that_join(cuda: Cuda) -> None:
     with Lab(hosts=2) as lab:
         ran = _joined(cuda, lab, *_BENCH, "--nproc-per-node", "1")
     assert ran.code == 0
-    assert _bad(ran) == [_TWO_AND_FOUR]
+    assert [line.split()[1] for line in _bad(ran)] == [_TWO_AND_FOUR]
     assert (ran.document.job.backend, ran.document.job.ranks) == ("nccl", 2)
     assert _kinds(ran) == {"NET/Socket"}
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(300, func_only=True)
 @_in_lab
 def test_nodes_that_join_over_infiniband(cuda: Cuda, tmp_path: Path) -> None:
     """On libibverbs of our own: the data goes over NCCL's NET/IB."""

@@ -324,6 +324,7 @@ def _nccl(plan: Plan, env: Mapping[str, str]) -> Nccl:
         if plan.conf
         else [],
         stray_lines=[],
+        topology=[],
     )
 
 

@@ -133,6 +133,10 @@ NAMED = {
     ),
     "versions that processes told": (VERSIONS + WARN + FAMILY.format(0), "LOG018"),
     "another layout": (TWO + WARN + "Message truncated : received 1024 bytes instead of 256", "LOG018"),
+    "channels that differ leave an odd family too": (
+        TWO + WARN + FAMILY.format(1) + "\n" + WARN + "Message truncated : received 1024 bytes instead of 512",
+        "LOG018",
+    ),
     "family 0 on two hosts": (TWO + WARN + FAMILY.format(0), "LOG018"),
     "the port is taken": (f"{C10D}{BIND}\ntorch.distributed.DistNetworkError: {BIND}", "LOG019"),
     "the port is taken, libuv": (

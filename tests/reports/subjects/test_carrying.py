@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ncclcheck.probes.facts import Fabric, Hca, Link, PciDevice, replace
+from ncclcheck.probes.facts import Fabric, Hca, Link, Nccl, PciDevice, replace
 from ncclcheck.reports.subjects.nccl import wiring
 from ncclcheck.reports.subjects.nccl.carrying import carrying, choice
 from tests.helpers.clusters import node
@@ -87,3 +87,18 @@ def test_what_cannot_be_opened_is_not_judged_unless_nothing_can() -> None:
 
 def test_where_a_place_is_not_known_all_may_carry() -> None:
     assert _names(hca(0), hca(1), pci=_pci("0000:1a:00.0")) == ["mlx5_0", "mlx5_1"]
+
+
+def test_nccls_topology_file_says_what_a_flat_tree_does_not() -> None:
+    """A virtual machine with a card for storage that is as fast as that of the GPU."""
+    here, there = "0000:1a:00.0", "0000:9a:00.0"
+    pci = [
+        PciDevice(name=name, kind=kind, path=[])
+        for name, kind in ((GPUS[0], "gpu"), (here, "nic"), (there, "nic"))
+    ]
+    places = {GPUS[0]: ["s", "s>0"], here: ["s", "s>1"], there: []}
+    told = [PciDevice(name=name, kind="", root="cpu0", path=path, numa_node=0) for name, path in places.items()]
+    bare = node("a", rdma=rdma(hca(0), hca(2)), fabric=Fabric(pci=pci, hypervisor=True))
+    given = replace(bare, nccl=Nccl(topology=told))
+    names = [[one.name for one in carrying(each, wiring.choice(each).used)] for each in (bare, given)]
+    assert names == [["mlx5_0", "mlx5_2"], ["mlx5_0"]]

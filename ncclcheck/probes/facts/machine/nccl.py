@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ncclcheck.probes.facts.guard.unread import NOT_RECORDED, Unread
+from ncclcheck.probes.facts.machine.fabric import PciDevice
 
 
 class Library(Struct, frozen=True, kw_only=True, tag="library"):
@@ -83,7 +84,8 @@ class Nccl(Struct, frozen=True, kw_only=True, tag="nccl"):
     """The NCCL library and everything that configures it.
 
     `known_names` are the NCCL_* names in the .rodata of the library that torch would load. wanted: the version of
-    the wheel that torch's own metadata asks for.
+    the wheel that torch's own metadata asks for. topology: where the topology file that NCCL reads places GPUs and
+    network cards; none where it reads no such file.
     """
 
     loaded: Library | Unread = NOT_RECORDED
@@ -96,3 +98,4 @@ class Nccl(Struct, frozen=True, kw_only=True, tag="nccl"):
     wanted: str | Unread = NOT_RECORDED
     conf_files: list[ConfFile] | Unread = NOT_RECORDED
     stray_lines: list[StrayLine] | Unread = NOT_RECORDED
+    topology: list[PciDevice] | Unread = NOT_RECORDED

@@ -12,7 +12,7 @@ from functools import cache
 
 from ncclcheck.probes.facts import Library, Nccl, Unread
 from ncclcheck.probes.machine.access import Machine
-from ncclcheck.probes.machine.software import nccl_files, nccl_installed
+from ncclcheck.probes.machine.software import nccl_files, nccl_installed, nccl_topology
 from ncclcheck.probes.machine.software.elf import find_section
 from ncclcheck.probes.machine.software.stack import torch_folder
 
@@ -61,6 +61,7 @@ def probe(machine: Machine) -> Nccl:
         wanted=nccl_installed.wanted(machine, torch_folder(machine)),
         conf_files=conf_files,
         stray_lines=strays,
+        topology=nccl_topology.topology(machine, nccl_installed.in_force(env, conf_files)),
     )
 
 

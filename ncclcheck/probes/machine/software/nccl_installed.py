@@ -62,11 +62,8 @@ def _product(data: bytes) -> str | Unread:
 def named_files(
     machine: Machine, env: Mapping[str, str], files: list[ConfFile] | Unread
 ) -> list[NamedFile] | Unread:
-    """Paths in variables; the environment first, then the nccl.conf files in their order."""
-    values = {name: value for name, value in env.items() if value}
-    for file in [] if isinstance(files, Unread) else files:
-        for line in [] if isinstance(file.lines, Unread) else file.lines:
-            values.setdefault(line.name, line.value)
+    """Paths in variables."""
+    values = in_force(env, files)
     listed = {name: values[name] for name in (*_READ, *_WRITTEN) if "/" in values.get(name, "")}
     return machine.ask(
         "nccl_named_files",
@@ -75,6 +72,15 @@ def named_files(
             _SECONDS, "the files that variables name", lambda: [_named(*one) for one in listed.items()]
         ),
     )
+
+
+def in_force(env: Mapping[str, str], files: list[ConfFile] | Unread) -> dict[str, str]:
+    """What variables are set to: by the environment first, then by the nccl.conf files in their order."""
+    values = {name: value for name, value in env.items() if value}
+    for file in [] if isinstance(files, Unread) else files:
+        for line in [] if isinstance(file.lines, Unread) else file.lines:
+            values.setdefault(line.name, line.value)
+    return values
 
 
 def _named(name: str, path: str) -> NamedFile:

@@ -160,8 +160,8 @@ def no_interface(logs: Logs) -> Iterator[Finding]:
     ## How we know
     `Bootstrap : no socket interface found`; or the line about the family together with NCCL_SOCKET_IFNAME in the
     log or with a number that is no family of any kind (memory that was never written). Where the number is 0 and
-    no interface was asked for, different NCCL versions are likelier: LOG018. One letter alone is taken for no
-    name.
+    no interface was asked for, or a peer's message was truncated, ranks that differ are likelier: LOG018. One
+    letter alone is taken for no name.
 
     ## Fix
     - **you** compare the value with `ip -br addr` on the node that says it; name all in one list where nodes
@@ -195,11 +195,13 @@ def no_interface(logs: Logs) -> Iterator[Finding]:
 
 
 def _unwritten(logs: Logs, event: LogEvent) -> bool:
-    """An address of memory that nobody wrote, rather than one of another version's layout."""
+    """An address of memory that nobody wrote, rather than one of ranks that differ: in version, or in channels."""
     versions = {one.version for one in logs.processes if one.version}
     if len(versions) > 1:
         return False
-    return event.fields.get("family") != _ZERO or setting(logs, "NCCL_SOCKET_IFNAME", event) is not None
+    if setting(logs, "NCCL_SOCKET_IFNAME", event) is not None:
+        return True
+    return event.fields.get("family") != _ZERO and not said(logs, "bootstrap-truncated")
 
 
 @log_rule("LOG013", "the node has a network that NCCL can use")

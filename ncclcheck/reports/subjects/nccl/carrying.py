@@ -88,7 +88,7 @@ def kind(one: UsedPort) -> str:
 
 def carrying(node: Node, ports: Sequence[UsedPort]) -> list[UsedPort]:
     """Those of the ports that carry data; all of them where a place is not known, or where no GPU is."""
-    functions = {device.name: device for device in wiring.functions(node)}
+    functions = wiring.placed(node)
     gpus = [one for one in functions.values() if one.kind == "gpu"]
     places = [functions.get(value_or(port.hca.pci, "")) for port in ports]
     ways = [[_ways(node, gpu, port, place) for port, place in zip(ports, places, strict=True)] for gpu in gpus]

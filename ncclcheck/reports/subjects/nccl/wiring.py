@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from ncclcheck.probes import facts
 from ncclcheck.probes.facts import Cluster, Hca, Node, PciDevice, Unread, at, value_or
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.judgement.rule import NothingToJudge
@@ -137,6 +138,18 @@ def functions(node: Node, kind: str = "") -> list[PciDevice]:
     """PCI functions of a node, all or of one kind; none where they were not read."""
     found = value_or(at(node, "fabric.pci"), [])
     return [device for device in found if kind in ("", device.kind)]
+
+
+@derived
+def placed(node: Node) -> Mapping[str, PciDevice]:
+    """GPUs and network cards by address, as NCCL places them: its topology file counts more than /sys."""
+    told = {one.name: one for one in value_or(at(node, "nccl.topology"), [])}
+    return {one.name: _as_told(one, told[one.name]) if one.name in told else one for one in functions(node)}
+
+
+def _as_told(one: PciDevice, told: PciDevice) -> PciDevice:
+    link = one.link if isinstance(told.link, Unread) else told.link
+    return facts.replace(one, root=told.root, path=told.path, numa_node=told.numa_node, link=link)
 
 
 def hca_names(node: Node) -> Mapping[str, str]:
