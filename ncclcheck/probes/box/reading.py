@@ -25,6 +25,14 @@ _MOST_NODES, _MOST_SAID, _MOST_LISTED, _MOST_SAMPLES = 4096, 4096, 1000, 600
 _STACK_LINES = 12
 _FRAME = re.compile(r'  File "(.+)", line (\d+|\?\?\?) in (.+)')
 _Raw = dict[str, Any]
+# What a line of its kind must have; one that is damaged is left out, and the rest goes on.
+_FORMS = {
+    "process": {"t", "pid", "parent", "rank", "world", "helper", "root", "command"},
+    "gone": {"t", "pid", "status", "rss_most"},
+    "stall": {"t", "silent", "limit", "states"},
+    "raised": {"t", "pid", "frames"},
+    "end": {"t"},
+}
 
 
 class NoBox(Exception):
@@ -95,7 +103,7 @@ def _rows(path: str) -> Iterator[_Raw]:
             row = msgspec.json.decode(line)
         except (msgspec.MsgspecError, RecursionError):
             continue
-        if isinstance(row, dict):
+        if isinstance(row, dict) and _FORMS.get(row.get("what", ""), set()) <= row.keys():
             yield row
 
 

@@ -110,8 +110,9 @@ def _hook_exceptions(box: str) -> None:
 
             now = time.time()
             cause = error
-            while cause.__cause__ is not None and cause.__cause__ is not error:
-                cause = cause.__cause__
+            for _ in range(16):
+                hidden = None if cause.__suppress_context__ else cause.__context__
+                cause = cause.__cause__ or hidden or cause
             told = {
                 "t": now,
                 "what": "raised",

@@ -17,7 +17,6 @@ Kind = Literal["memory", "killed", "crashed", "raised", "left", "exit", "absent"
 # Seconds between the kernel's count of a process killed for memory and the end of that process, as the watcher
 # sees both: it looks at the count when a process ends, and once a second.
 _OOM_S = 2.5
-_SAME_S = 5.0  # between an exception and the end of the process that it ended: torch shuts down in between
 # Seconds between a signal from outside and what it ends: of torchrun and a rank without a handler 0.1 s, and Slurm
 # (KillWait) and Kubernetes wait 30 s.
 _OUTSIDE_S = 45.0
@@ -25,6 +24,8 @@ _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal
 _POLITE = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _CLOCK_S = 2.0  # between clocks of nodes that a time service keeps; a vanished node is silent for longer
 _VANISHED_S = 5.0  # of silence of a watcher that writes every second, before the others ended
+# Seconds by which the watcher may see an end later than its peers feel it: 0.1 s at a load of 20.
+_SEEN_S = 1.0
 # What a rank says when another one is gone or does not come: torch's and NCCL's own words, from c10d and gloo.
 _OF_OTHERS = re.compile(
     r"(?i)connection (?:was )?(?:closed|reset|refused|timed out)|broken pipe|closed by (?:peer|remote)"
@@ -42,6 +43,9 @@ _LAUNCHERS = (
 )
 _PYTHON = re.compile(r"python|pt_main|pt_data|torchrun")
 _WORKER = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\)")
+_LOST_WORKER = re.compile(r"DataLoader worker \(pid (\d+)\) is killed by signal: ([A-Z][\w ]+)")
+_WORDS = {signal.strsignal(number): int(number) for number in (signal.SIGKILL, *_CRASHES)}  # as torch prints them
+_TRACEBACK = "Traceback (most recent call last)"
 
 
 class Failure(NamedTuple):
@@ -71,6 +75,8 @@ class Failure(NamedTuple):
             return f"a worker of {f'rank {one.rank}' if one.rank >= 0 else 'the job'} (pid {one.pid}) on {host}"
         if self.rank >= 0:
             return f"rank {self.rank} on {host}"
+        if one is not None and one.role == "root":
+            return f"COMMAND (pid {one.pid}) on {host}"
         pid = one.pid if one is not None else self.raised.pid if self.raised is not None else 0
         return f"pid {pid} on {host}" if pid else host
 
@@ -99,6 +105,11 @@ def _failures(box: Box) -> Iterator[Failure]:
     """Of one node: each process once."""
     raised = {one.pid: one for one in box.raised if one.type != "KeyboardInterrupt"}
     own = {one.pid for one in principals(box)}
+    gone = {one.pid for one in box.processes if one.status}
+    for told in box.raised:
+        lost = _lost_worker(box, told)
+        if lost is not None and lost.process is not None and lost.process.pid not in gone:
+            yield lost
     for one in box.processes:
         told = raised.pop(one.pid, None)
         if told is not None:
@@ -117,6 +128,16 @@ def principals(box: Box) -> list[BoxProcess]:
     python = {one.pid for one in box.processes if _PYTHON.search(one.command)}
     alone = [one for one in box.processes if one.pid in python and one.parent not in python]
     return ranks or alone or [one for one in box.processes if one.role == "root"]
+
+
+def _lost_worker(box: Box, told: BoxRaised) -> Failure | None:
+    """The worker that torch names, where it came and went between two looks of the watcher."""
+    named = _LOST_WORKER.search(f"{told.message} {told.cause}")
+    number = _WORDS.get(named[2].strip(), 0) if named else 0
+    if named is None or not number:
+        return None
+    worker = BoxProcess(pid=int(named[1]), rank=told.rank, role="helper", gone=told.t - 0.001, status=number)
+    return _died(box, worker)
 
 
 def _was_killed(one: BoxProcess) -> bool:
@@ -209,7 +230,7 @@ def _left(boxes: Sequence[Box], told: Sequence[Failure]) -> Failure | None:
         Failure(one.gone, "left", box, one)
         for box in boxes
         for one in box.processes
-        if one.role == "rank" and one.status == 0 and one.gone is not None and one.gone < told[0].t
+        if one.role == "rank" and one.status == 0 and one.gone is not None and one.gone < told[0].t + _SEEN_S
     ]
     return min(gone, key=lambda one: one.t) if gone else None
 
@@ -231,9 +252,9 @@ def _absent(boxes: Sequence[Box], told: Sequence[Failure]) -> Failure | None:
 
 
 def ended(box: Box) -> str:
-    """`exit code 1`, `SIGKILL`, `no end was written`."""
+    """`exit code 1`, `SIGKILL`, or that it is not known."""
     if box.status is None:
-        return "no end was written"
+        return "an end that nobody wrote down"
     return f"exit code {box.status}" if box.status >= 0 else named(-box.status)
 
 
@@ -247,7 +268,10 @@ def named(number: int) -> str:
 
 def said(raised: BoxRaised, most: int = 240) -> str:
     """`ValueError: boom`, in one line."""
-    text = in_line(" ".join(f"{raised.type}: {_BUILD.sub('', raised.message)}".split()))
+    words = f"{raised.type}: {_BUILD.sub('', raised.message)}"
+    if _TRACEBACK in raised.message:  # of a loader's worker or a spawned process, which torch raises again
+        words = f"{raised.message.strip().splitlines()[-1]} (in a process that it started)"
+    text = in_line(" ".join(words.split()))
     return text if len(text) <= most else f"{text[:most]} ..."
 
 

@@ -14,6 +14,7 @@ from ncclcheck.reports.subjects.live import running
 
 _MOST_THEN, _SHORT = 3, 60
 _LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3|<frozen|<string>|torch/")
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _FULL = 64 * 2**20  # bytes of room below which a disk is told of: less than a small checkpoint
 
 
@@ -106,7 +107,8 @@ def _beside(one: Failure) -> list[Evidence]:
 def place(one: Failure) -> str:
     """The line of the user's own program, `train.py:12 in step`; empty where nobody knows."""
     if one.raised is not None:
-        return _own_frame(one.raised.frames[::-1])
+        told = [f"{file}:{line} in {name}" for file, line, name in _FRAME.findall(one.raised.message)]
+        return _own_frame((told or one.raised.frames)[::-1])
     return _own_frame(one.process.stack) if one.process is not None else ""
 
 
