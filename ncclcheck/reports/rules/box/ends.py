@@ -182,11 +182,12 @@ def nobody_left(cluster: Cluster, one: Failure) -> Iterator[Finding]:
     )
 
 
-@box_rule("BOX006", "all ranks came to what the others waited for", "absent")
+@box_rule("BOX006", "all ranks came to what the others waited for", "absent", "apart")
 def nobody_is_absent(cluster: Cluster, one: Failure) -> Iterator[Finding]:
     """
     ## What
     All ranks but one report that another one is gone or did not come in time; that one was alive and said nothing.
+    Or all report it, and one of them from another line of the program than the others.
 
     ## Why it matters
     It held up the others until their timeout, and is named by none of them.
@@ -262,11 +263,7 @@ def it_did_not_stall(cluster: Cluster, one: Failure) -> Iterator[Finding]:
         cluster,
         one,
         "All waited for something that did not come.",
-        you(
-            "See the rank that is named below, and the line in which it is."
-            if words.holder(cluster)
-            else "See where each process waits."
-        ),
+        you(f"Look at {at}." if (at := words.place(one)) else "See where each process waits, and what HNG says."),
     )
 
 

@@ -12,7 +12,9 @@ from ncclcheck.probes.facts import Box, BoxOom, BoxProcess, BoxRaised, Cluster
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.text.visible import in_line
 
-Kind = Literal["memory", "killed", "crashed", "raised", "left", "exit", "absent", "outside", "stalled", "vanished"]
+Kind = Literal[
+    "memory", "killed", "crashed", "raised", "left", "exit", "absent", "apart", "outside", "stalled", "vanished"
+]
 
 # Seconds between the kernel's count of a process killed for memory and the end of that process, as the watcher
 # sees both: it looks at the count when a process ends, and once a second.
@@ -45,6 +47,8 @@ _PYTHON = re.compile(r"python|pt_main|pt_data|torchrun")
 _WORKER = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\)")
 _LOST_WORKER = re.compile(r"DataLoader worker \(pid (\d+)\) is killed by signal: ([A-Z][\w ]+)")
 _WORDS = {signal.strsignal(number): int(number) for number in (signal.SIGKILL, *_CRASHES)}  # as torch prints them
+_LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3|<frozen|<string>|torch/")
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _TRACEBACK = "Traceback (most recent call last)"
 
 
@@ -111,8 +115,8 @@ def _failures(box: Box) -> Iterator[Failure]:
         if lost is not None and lost.process is not None and lost.process.pid not in gone:
             yield lost
     for one in box.processes:
-        told = raised.pop(one.pid, None)
-        if told is not None:
+        if one.pid in raised:
+            told = raised.pop(one.pid)
             yield Failure(told.t, "raised", box, one, told, of_others=_is_of_others(told))
         elif one.status and (one.pid in own or _is_lost_worker(one) or _was_killed(one)):
             yield _died(box, one)
@@ -196,13 +200,14 @@ def _first(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure | None:
         return outside
     stalled = [one for one in failures if one.kind == "stalled"]
     if stalled and (not own or stalled[-1].box.stalls[-1].killed):
-        return stalled[0]
+        held = odd_at_stall(boxes)
+        return stalled[0]._replace(box=held[0], process=held[1]) if held is not None else stalled[0]
     if vanished and not [one for one in own if one.t < vanished[0].t - _CLOCK_S]:
         return vanished[0]
     if own:
         return _behind(own)
     told = [one for one in failures if one.of_others]
-    return (_left(boxes, told) or _absent(boxes, told) or told[0]) if told else None
+    return (_left(boxes, told) or _absent(boxes, told) or _apart(told) or told[0]) if told else None
 
 
 def _behind(own: Sequence[Failure]) -> Failure:
@@ -251,6 +256,47 @@ def _absent(boxes: Sequence[Box], told: Sequence[Failure]) -> Failure | None:
     return Failure(told[0].t, "absent", box, one)
 
 
+def _apart(told: Sequence[Failure]) -> Failure | None:
+    """Of ranks that all ran into their timeout the one that had called from another line than the others."""
+    raised = {one.rank: one for one in told if one.raised is not None and one.rank >= 0}
+    rank = odd_one({rank: frames(one) for rank, one in raised.items()})
+    return raised[rank]._replace(kind="apart") if rank is not None else None
+
+
+def frames(one: Failure) -> list[str]:
+    """Lines of the user's own program, the innermost first, where they are known."""
+    if one.raised is not None:
+        told = [f"{file}:{line} in {name}" for file, line, name in _FRAME.findall(one.raised.message)]
+        return own_frames((told or one.raised.frames)[::-1])
+    return own_frames(one.process.stack) if one.process is not None else []
+
+
+def own_frames(innermost_first: Sequence[str]) -> list[str]:
+    """Without those of Python and of installed packages; all where there are no others."""
+    return [one for one in innermost_first if not _LIBRARY.search(one)] or [*innermost_first]
+
+
+def odd_one(stacks: dict[int, list[str]]) -> int | None:
+    """The only rank whose stack differs, where two and more others are in the same place."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for rank, stack in stacks.items():
+        groups.setdefault(tuple(stack), []).append(rank)
+    sizes = sorted(groups.values(), key=len)
+    return (
+        sizes[0][0]
+        if len(sizes) == 2 and len(sizes[0]) == 1 and len(sizes[1]) > 1 and all(stacks.values())
+        else None
+    )
+
+
+def odd_at_stall(boxes: Sequence[Box]) -> tuple[Box, BoxProcess] | None:
+    """The rank that is elsewhere than all others while the job stalls."""
+    ranks = {one.rank: (box, one) for box in boxes for one in box.processes if one.role == "rank"}
+    stopped = {rank: [f"{one.state} {one.wchan}"] for rank, (_, one) in ranks.items() if one.state in ("T", "t")}
+    rank = odd_one({rank: stopped.get(rank) or own_frames(one.stack) for rank, (_, one) in ranks.items()})
+    return ranks[rank] if rank is not None else None
+
+
 def ended(box: Box) -> str:
     """`exit code 1`, `SIGKILL`, or that it is not known."""
     if box.status is None:
@@ -286,6 +332,7 @@ def what(one: Failure) -> str:
         "left": "ended with exit code 0 while others went on",
         "exit": f"ended with exit code {code}, without an exception",
         "absent": "did not come to what all the others waited for",
+        "apart": "called something else than all the others, which waited for it",
         "outside": f"the job was sent {named(one.number)}",
         "stalled": "the job stalled",
         "vanished": "its record breaks off while the other nodes went on",

@@ -10,11 +10,9 @@ from ncclcheck.probes.facts import BoxProcess, Cluster
 from ncclcheck.reports.judgement.findings import Evidence, Where, seen
 from ncclcheck.reports.subjects.box import first
 from ncclcheck.reports.subjects.box.first import Failure
-from ncclcheck.reports.subjects.live import running
 
-_MOST_THEN, _SHORT = 3, 60
-_LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3|<frozen|<string>|torch/")
-_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+_MOST_THEN, _SHORT, _MOST_STACKS = 3, 60, 4
+_PID = re.compile(r"\w\[(\d+)\]:|[Pp]rocess (\d+)")
 _FULL = 64 * 2**20  # bytes of room below which a disk is told of: less than a small checkpoint
 
 
@@ -25,6 +23,8 @@ def where(one: Failure) -> Where:
 
 def heading(one: Failure) -> str:
     """Who did what."""
+    if one.kind == "stalled" and one.process is not None:
+        return f"the job stalled: {one.who} is elsewhere than all others"
     if one.kind in ("outside", "stalled", "vanished"):
         return f"{one.box.host}: {first.what(one)}" if one.kind == "vanished" else first.what(one)
     return f"{one.who}: {first.what(one)}" if one.kind == "raised" else f"{one.who} {first.what(one)}"
@@ -38,7 +38,7 @@ def evidence(cluster: Cluster, one: Failure) -> list[Evidence]:
     if one.raised is not None and one.raised.cause:
         told.append(seen("raised from", one.raised.cause[:200]))
     told += [seen("process", _process(one.process))] if one.process is not None else []
-    told += _of_kind(one) + _beside(one)
+    told += _of_kind(cluster, one) + _beside(one)
     then = first.end(cluster).then
     if then:
         more = f"; and {len(then) - _MOST_THEN} more" if len(then) > _MOST_THEN else ""
@@ -61,7 +61,7 @@ def _process(one: BoxProcess) -> str:
     return ", ".join(held)
 
 
-def _of_kind(one: Failure) -> list[Evidence]:
+def _of_kind(cluster: Cluster, one: Failure) -> list[Evidence]:
     if one.oom is not None:
         counted = ", ".join(f"{by} +{count}" for by, count in one.oom.by.items())
         limit = f"; its limit is {one.oom.limit / 2**30:.2f} GiB" if one.oom.limit else ""
@@ -73,19 +73,14 @@ def _of_kind(one: Failure) -> list[Evidence]:
             seen("sent by", f"{by}, {'to all of the process group' if got.of_group else 'to the wrapper alone'}")
         ]
     if one.kind == "stalled":
-        stall = one.box.stalls[-1]
-        told = [seen("silent", f"{stall.silent:.0f} s, more than {stall.limit:.0f} s")]
-        stacks = [(p, p.stack[0]) for p in one.box.processes if p.stack and p.role != "helper"]
-        told += [
-            seen(f"rank {p.rank}" if p.rank >= 0 else f"pid {p.pid}", _own_frame(p.stack) or at)
-            for p, at in stacks[:4]
-        ]
-        waits = Counter(f"{p.state} {p.wchan}".strip() for p in first.principals(one.box) if p.state)
-        return (
-            [*told, seen("waits", ", ".join(f"{count} x {how}" for how, count in waits.most_common(3)))]
-            if waits
-            else told
+        stall = max(
+            (stall for box in cluster.measurements.boxes for stall in box.stalls), key=lambda stall: stall.t
         )
+        told = [seen("silent", f"{stall.silent:.0f} s, more than {stall.limit:.0f} s")]
+        lines = [(p, first.own_frames(p.stack)[0]) for p in first.principals(one.box) if p.stack][:_MOST_STACKS]
+        told += [seen(f"rank {p.rank}" if p.rank >= 0 else f"pid {p.pid}", line) for p, line in lines]
+        waits = Counter(f"{p.state} {p.wchan}".strip() for p in first.principals(one.box) if p.state)
+        return [*told, seen("waits", ", ".join(f"{count} x {how}" for how, count in waits.most_common(3)))]
     if one.kind == "vanished":
         return [seen("last written", clock(one.box.last))]
     return []
@@ -93,7 +88,9 @@ def _of_kind(one: Failure) -> list[Evidence]:
 
 def _beside(one: Failure) -> list[Evidence]:
     """What the node itself told in that time."""
-    told = [seen("kernel", row.text) for row in one.box.kernel if abs(row.t - one.t) < 10][:2]
+    told = [
+        seen("kernel", row.text) for row in one.box.kernel if abs(row.t - one.t) < 10 and _ours(one, row.text)
+    ][:2]
     return (
         told
         + [
@@ -104,22 +101,15 @@ def _beside(one: Failure) -> list[Evidence]:
     )
 
 
+def _ours(one: Failure, text: str) -> bool:
+    """Whether a message of the kernel names a process of the job, or none."""
+    named = {int(pid or other) for pid, other in _PID.findall(text)}
+    return not named or bool(named & {process.pid for process in one.box.processes})
+
+
 def place(one: Failure) -> str:
     """The line of the user's own program, `train.py:12 in step`; empty where nobody knows."""
-    if one.raised is not None:
-        told = [f"{file}:{line} in {name}" for file, line, name in _FRAME.findall(one.raised.message)]
-        return _own_frame((told or one.raised.frames)[::-1])
-    return _own_frame(one.process.stack) if one.process is not None else ""
-
-
-def _own_frame(innermost_first: list[str]) -> str:
-    own = [frame for frame in innermost_first if not _LIBRARY.search(frame)]
-    return next(iter(own or innermost_first), "")
-
-
-def holder(cluster: Cluster) -> bool:
-    """Whether the look at a stall found a job that it can judge."""
-    return bool(running.jobs(cluster.measurements.live))
+    return next(iter(first.frames(one)), "")
 
 
 def clock(t: float) -> str:
