@@ -94,9 +94,10 @@ class Seen(NamedTuple):
 
     def right(self, case: Case) -> tuple[bool, bool]:
         """Whether the cause and the rank are those."""
-        head = "\n".join(self.page.splitlines()[1:3])
+        page = " ".join(self.page.split())
+        head = page[page.find("FAIL") :][:200]
         first = re.search(r"FAIL +(\w{3}\d{3})", self.page)
-        cause = first is not None and first[1].startswith(case.code) and case.words in self.page
+        cause = first is not None and first[1].startswith(case.code) and case.words in page
         return cause, case.who in head or case.who == "job"
 
 

@@ -102,7 +102,8 @@ def end(cluster: Cluster) -> End:
     then = [
         one for one in failures if first is None or (one.process or one.raised) != (first.process or first.raised)
     ]
-    return End(first, [one for one in then if first is None or one is not first])
+    told = first is not None and first.kind == "stalled"
+    return End(first, [one for one in then if one is not first and not (told and one.kind == "stalled")])
 
 
 def _failures(box: Box) -> Iterator[Failure]:
