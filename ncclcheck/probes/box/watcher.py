@@ -33,6 +33,7 @@ _LOOK_LIMIT_S = 60.0
 _CPU = 0.1
 _MOVED = 8192
 _GAPS = 3.0  # times the longest silence so far; a checkpoint or an evaluation may be as long again
+_STACKS_S = 0.5  # for a rank to write its stack, where others keep the cores busy
 _KILL_S = 10.0  # between SIGTERM and SIGKILL of --on-stall kill: as Kubernetes' and Slurm's default is 30, a third
 _ENOUGH_GONE_S = 2.0
 _SETTLE_S = 1.0
@@ -213,6 +214,7 @@ class Watcher:
             return
         states = [[one.pid, one.rank, one.state, self.wchan(one)] for one in self.jobs.alive.values()][:256]
         self.stacks("stall")
+        time.sleep(_STACKS_S)  # a SIGTERM that follows would come first
         self.note("stall", silent=round(silent, 1), limit=round(limit, 1), states=states, action=self.on_stall)
         print(json.dumps({"stall": round(silent, 1)}), flush=True)
         if self.on_stall == "dump":
