@@ -22,7 +22,7 @@ Exit codes: COMMAND's own; a signal that ends COMMAND ends this too. Else:
 
 
 @click.command("watch", cls=SiteCommand, epilog=_EPILOG, context_settings=HELP)
-@option(
+@plain_option(
     "--box",
     group=OUTPUT,
     metavar="DIR",
