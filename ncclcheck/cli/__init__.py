@@ -24,6 +24,7 @@ Begin with:
   ncclcheck bench --hosts a,b      the same on two machines, by ssh
   ncclcheck logs train.log         the cause, out of the log of a job that died
   ncclcheck hang                   who holds up the job that runs here now
+  ncclcheck watch -- COMMAND       the job as it is; who was first and why, when it dies or stalls
   ncclcheck script train.py        what would hang or go wrong, read in the training script
   ncclcheck preflight -- COMMAND   in a job script: start COMMAND where all is well
 
@@ -37,7 +38,7 @@ Exit codes:
 """
 
 
-_COMMANDS = ("env", "bench", "data", "smoke", "preflight", "logs", "hang", "script", "report", "explain")
+_COMMANDS = ("env", "bench", "data", "smoke", "preflight", "logs", "hang", "watch", "script", "report", "explain")
 
 
 class _Group(click.Group):

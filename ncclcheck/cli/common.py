@@ -27,6 +27,8 @@ _INTERNAL = {
     "NCCLCHECK_NODE_NAMES",
     "NCCLCHECK_RECORDED",
     "NCCLCHECK_SELECTED",
+    "NCCLCHECK_BOX",
+    "NCCLCHECK_BOX_SIGNAL",
 }
 
 # A terminal's width is used up to this many columns.

@@ -8,6 +8,8 @@ import click
 
 from ncclcheck.base.errors import UsageError
 from ncclcheck.cli.common import HELP, SiteCommand, file_options, of_files, plain_option, require
+from ncclcheck.commands import box_report
+from ncclcheck.probes.box import reading
 from ncclcheck.results import outputs, saved
 from ncclcheck.run.plan.config import Site
 
@@ -38,4 +40,9 @@ def report(site: Site, /, files: tuple[str, ...], *, compare: bool, **given: Any
             raise UsageError(f"{given_files[0]}: not with --compare, which prints only; -o json is its document")
         return saved.compare_files(files[0], files[1], options)
     outputs.check(options)
+    boxes = [path for path in files if reading.is_box(path)]
+    if boxes:
+        if len(boxes) < len(files):
+            raise UsageError("report: folders of boxes and saved results; give the one or the other")
+        return box_report.run(files, options)
     return saved.judge_files(files, options)

@@ -27,7 +27,7 @@ def run(options: Options, given: Sequence[str]) -> int:
         paths = sources.names(given)
     except sources.NotThere as error:
         raise UsageError(f"logs: {error}") from None
-    logs = _read(paths, begun + (options.deadline or _DEADLINE_S), Progress(quiet=options.quiet))
+    logs = read(paths, begun + (options.deadline or _DEADLINE_S), Progress(quiet=options.quiet))
     cluster = Cluster(
         command="logs",
         job=Job(launcher="local", chosen_by="logs are read where they lie", nodes_asked=0),
@@ -38,8 +38,8 @@ def run(options: Options, given: Sequence[str]) -> int:
     return finish.deliver(finish.make(cluster, options, story), options)
 
 
-def _read(paths: Sequence[str], until: float, progress: Progress) -> Logs:
-    """Text and Flight Recorder dumps, each by its own reader."""
+def read(paths: Sequence[str], until: float, progress: Progress) -> Logs:
+    """Text and Flight Recorder dumps, each by its own reader. until: by time.monotonic."""
     reading, dumps = Reading(until=until, progress=progress.step), []
     progress.stage(f"reading {len(paths)} files" if len(paths) > 1 else f"reading {paths[0]}")
     for source in sources.opened(paths, until):

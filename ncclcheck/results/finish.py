@@ -139,10 +139,10 @@ def style(options: Options) -> terminal.Style:
 
 def say(text: str) -> bool:
     """Print a text report as the one document of stdout."""
-    return emit(_plain(text))
+    return emit(plain(text))
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Names and values come from outside: no control character reaches the terminal but our own colours."""
     parts = _OURS.split(text)  # every second one is a colour
     return "".join(part if at % 2 else visible(part, keep="\n") for at, part in enumerate(parts))

@@ -34,6 +34,7 @@ _SINGLE = {
     "trial": "a setting that was tried (--with): it was measured on its own nodes",
     "verified": "a run with recommended settings: they were proved on its own nodes",
     "logs": "logs: give the log files themselves to one ncclcheck logs",
+    "boxes": "boxes: give the folders themselves to one ncclcheck report",
     "script": "a script: give the scripts themselves to ncclcheck script",
 }
 

@@ -7,6 +7,17 @@ megabits per second as sysfs has them, bandwidths are GB/s of 1e9 bytes.
 
 from __future__ import annotations
 
+from ncclcheck.probes.facts.box import (
+    Box,
+    BoxOom,
+    BoxProcess,
+    BoxRaised,
+    BoxRoom,
+    BoxSample,
+    BoxSignal,
+    BoxStall,
+    BoxTold,
+)
 from ncclcheck.probes.facts.cluster import Baseline, Cluster, Crash, Policy, Requirement
 from ncclcheck.probes.facts.guard.bounds import Count, Pid, Word
 from ncclcheck.probes.facts.guard.unread import (
@@ -198,6 +209,15 @@ __all__ = [
     "Arrival",
     "Baseline",
     "Bound",
+    "Box",
+    "BoxOom",
+    "BoxProcess",
+    "BoxRaised",
+    "BoxRoom",
+    "BoxSample",
+    "BoxSignal",
+    "BoxStall",
+    "BoxTold",
     "Burst",
     "ByName",
     "ClockOffset",

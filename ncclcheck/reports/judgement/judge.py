@@ -11,7 +11,7 @@ from ncclcheck.reports.judgement.rule import OWN_FAMILIES, NothingToJudge, Rule,
 from ncclcheck.reports.subjects.nodes import doing_without
 
 # Families that no command judges but their own.
-_OF_ONE_ALONE = ("hang", "script")
+_OF_ONE_ALONE = ("hang", "box", "script")
 _UNSEEN = {"denied", "no_tool", "recorded", "timed_out", "broken"}
 
 

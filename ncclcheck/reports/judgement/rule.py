@@ -34,11 +34,17 @@ FAMILIES = {
     "TRN": "training",
     "LOG": "logs",
     "HNG": "hang",
+    "BOX": "box",
     "SCR": "script",
     "RUN": "run",
 }
 # Commands that judge no node, and the families that they judge.
-OWN_FAMILIES = {"logs": ("LOG", "RUN"), "hang": ("HNG", "RUN"), "script": ("SCR", "RUN")}
+OWN_FAMILIES = {
+    "logs": ("LOG", "RUN"),
+    "hang": ("HNG", "RUN"),
+    "watch": ("BOX", "HNG", "LOG", "RUN"),
+    "script": ("SCR", "RUN"),
+}
 
 
 class NothingToJudge(Exception):

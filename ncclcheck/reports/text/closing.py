@@ -8,6 +8,7 @@ from ncclcheck.probes.facts import Node, Unread, at, value_or, variables
 from ncclcheck.reports.judgement.causal import causes_first
 from ncclcheck.reports.judgement.findings import Culprit, State, Where
 from ncclcheck.reports.judgement.jsondoc import Document
+from ncclcheck.reports.subjects.box import page
 from ncclcheck.reports.subjects.failures import silent
 from ncclcheck.reports.subjects.job import trial
 from ncclcheck.reports.subjects.live import running_text
@@ -69,6 +70,8 @@ def _decision(document: Document) -> str:
         return f"Not finished: {_SIGNALS.get(number, f'signal {number}')} ended it; what was gathered is above."
     if document.command == "logs":
         return story_text.decision(document)
+    if document.command == "watch":
+        return page.decision(document)
     if document.command == "hang":
         return running_text.decision(document)
     if any(v.state is State.FAIL for v in document.verdicts):

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from ncclcheck.probes.facts import Interface, Node, Unread, at, value_or, variables
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.judgement.rule import OWN_FAMILIES
+from ncclcheck.reports.subjects.box import page
 from ncclcheck.reports.subjects.live import running_text
 from ncclcheck.reports.subjects.logs import story_text
 from ncclcheck.reports.subjects.nccl import carrying
@@ -37,6 +38,8 @@ def title(document: Document) -> str:
         return f"ncclcheck {document.version}   logs   {story_text.size(document)}"
     if document.command == "hang":
         return f"ncclcheck {document.version}   hang   {running_text.size(document)}"
+    if document.command == "watch":
+        return page.title(document)
     if document.command == "script":
         files = document.measurements.script.files if document.measurements.script else []
         more = f" and {len(files) - 1} more" if len(files) > 1 else ""

@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from ncclcheck.probes.facts.box import Box
 from ncclcheck.probes.facts.data import DataReport, by_node
 from ncclcheck.probes.facts.data.resources import Pickled
 from ncclcheck.probes.facts.guard.bounds import Amount
@@ -67,6 +68,7 @@ class Measurements(Struct, frozen=True, kw_only=True):
     ras: list[Ras] = field(default_factory=list)
     records: list[JobRecord] = field(default_factory=list)
     script: Script | None = None
+    boxes: list[Box] = field(default_factory=list)
 
 
 def together(parts: Sequence[Measurements]) -> Measurements:

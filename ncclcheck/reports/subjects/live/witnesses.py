@@ -105,6 +105,6 @@ def witness_rule(
                 if one.found.kind not in _GOES_ON and not (one.ras and advances(one.ras)):
                     yield from body(one)
 
-        return rule(code, title, worst=worst, over="", commands=("hang",))(told)
+        return rule(code, title, worst=worst, over="", commands=("hang", "watch"))(told)
 
     return register

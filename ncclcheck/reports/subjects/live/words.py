@@ -44,7 +44,7 @@ def hang_rule(
                 if one.kind == kind:
                     yield from (_named(finding, one.job, running) for finding in body(one))
 
-        return rule(code, title, worst=worst, over="", commands=("hang",))(told)
+        return rule(code, title, worst=worst, over="", commands=("hang", "watch"))(told)
 
     return register
 

@@ -15,6 +15,7 @@ from ncclcheck.reports.subjects.logs.attempts import latest
 from ncclcheck.reports.subjects.logs.ending import TEXT, Ending
 
 _MOST = 3
+_TOLD_BY_BOX = ("LOG004", "LOG006")  # any exception; an end from outside
 
 
 def log_rule(
@@ -44,6 +45,8 @@ def log_rule(
                 raise NothingToJudge("no log was read")
             if (symptom or told_by) and cluster.command != "logs":
                 raise NothingToJudge(f"what was seen of this run is told by {told_by or 'its other checks'}")
+            if cluster.command == "watch" and code in _TOLD_BY_BOX:
+                raise NothingToJudge("what ended a watched job is told by the checks BOX")
             if cluster.command != "logs" and lost.raised(cluster.run):
                 raise NothingToJudge("its ground failed: TRN026")
             logs = logs if whole else latest(logs)

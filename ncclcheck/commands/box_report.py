@@ -1,0 +1,78 @@
+"""A box judged: as one page on stderr when a job ends, and by `ncclcheck report BOX` on any machine."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime, timezone
+
+import msgspec
+
+from ncclcheck.base.errors import UsageError
+from ncclcheck.base.progress import Progress
+from ncclcheck.commands import logs
+from ncclcheck.probes.box import reading
+from ncclcheck.probes.facts import Box, Cluster, Job, Measurements
+from ncclcheck.probes.live import received
+from ncclcheck.reports.judgement.findings import Finding, State
+from ncclcheck.reports.judgement.jsondoc import Document
+from ncclcheck.reports.subjects.box import page as pages
+from ncclcheck.results import finish
+from ncclcheck.run.plan.options import Options
+
+_LOGS_S = 20.0  # a box holds at most 16 MiB of output: read in 2 s here
+
+
+def document(paths: Sequence[str], options: Options) -> Document:
+    """What several folders hold of one job. Raises UsageError."""
+    begun = time.monotonic()
+    try:
+        boxes = [box for path in paths for box in reading.read(path)]
+    except reading.NoBox as error:
+        raise UsageError(f"report: {error}") from None
+    found = [name for box in boxes for name in reading.logs_of(box.folder)]
+    looks = [one for box in boxes for one in _look(box)]
+    cluster = Cluster(
+        command="watch",
+        job=Job(launcher="local", chosen_by="boxes are read where they lie", nodes_asked=len(boxes)),
+        measurements=Measurements(
+            boxes=boxes,
+            logs=logs.read(found, begun + _LOGS_S, Progress(quiet=True)) if found else None,
+            live=[one.live for one in looks],
+            ras=[ras for one in looks for ras in one.ras],
+            records=received.records(piece for one in looks for piece in one.pieces),
+        ),
+        policy=options.policy,
+    )
+    started = datetime.fromtimestamp(min(box.started for box in boxes), timezone.utc).isoformat(timespec="seconds")
+    story = finish.Story(
+        started=started, seconds=max(0.0, *((box.ended or box.last) - box.started for box in boxes))
+    )
+    return finish.make(cluster, options, story)
+
+
+def _look(box: Box) -> Iterator[received.Received]:
+    said = reading.look_of(box.folder)
+    with suppress(msgspec.MsgspecError, UnicodeError, RecursionError):
+        if said:
+            yield received.host(said, box.host)
+
+
+def run(paths: Sequence[str], options: Options) -> int:
+    """`ncclcheck report BOX`; the exit code. Raises UsageError."""
+    return finish.deliver(document(paths, options), options)
+
+
+def page(made: Document, options: Options, box: str) -> None:
+    """At most 25 lines on stderr."""
+    text = pages.text(made, finish.style(options), box)
+    with suppress(OSError, ValueError):
+        sys.stderr.write(finish.plain(text))
+        sys.stderr.flush()
+
+
+def failures(made: Document) -> list[Finding]:
+    """What failed, of all checks."""
+    return [finding for verdict in made.verdicts for finding in verdict.findings if finding.state is State.FAIL]

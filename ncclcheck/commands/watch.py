@@ -1,0 +1,162 @@
+"""`ncclcheck watch -- COMMAND`: the job as it would run without us, and beside it a box that keeps why it died."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+from ncclcheck.base.exits import of_signal
+from ncclcheck.base.leaving import do_last_acts
+from ncclcheck.base.progress import complain
+from ncclcheck.probes.box.journal import EVENTS, Journal
+from ncclcheck.run.plan.options import Options
+from ncclcheck.watch import folder, settings, wrapping
+from ncclcheck.watch.copy import Copy
+
+STALL_S = 60.0
+KILLED = 75  # EX_TEMPFAIL of sysexits.h: try again, elsewhere
+_NOT_FOUND, _NOT_STARTED = 127, 126
+_NOTHING_WRONG = (0, -signal.SIGPIPE, 128 + signal.SIGPIPE)  # `| head` has seen enough
+_WATCHER_S = 6.0  # for its last look
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What the command line says. box: None for one that is removed where nothing happened."""
+
+    command: tuple[str, ...]
+    box: str | None = None
+    on_stall: str = "report"
+    stall_after: float = STALL_S
+    exclude_file: str = ""
+    print_env: bool = False
+
+
+def run(wanted: Watch, options: Options) -> int:
+    """COMMAND's own exit code, or the signal that ended it. Raises UsageError."""
+    if wanted.exclude_file:
+        from ncclcheck.results import outputs  # noqa: PLC0415 - see _report
+
+        outputs.check_file("--exclude-file", wanted.exclude_file)
+    box, node = folder.create(wanted.box)
+    given = settings.settings(node, os.environ)
+    folder.fill(node, wanted.command, given)
+    if wanted.print_env:
+        for name, value in given.items():
+            sys.stdout.write(f"export {name}={shlex.quote(value)}\n")
+        return 0
+    job = _Job(wanted, node)
+    try:
+        status = wrapping.run(wanted.command, {**os.environ, **given}, job.told())
+    except OSError as error:
+        folder.remove(box, node)
+        complain(f"{shlex.join(wanted.command)} could not be started: {error.strerror or error}")
+        return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_STARTED
+    job.end(status)
+    if status in _NOTHING_WRONG and not job.stalled:
+        if wanted.box is None:
+            folder.remove(box, node)
+        return status if status >= 0 else _as_the_job(-status)
+    _report(wanted, options, box)
+    if job.killed:
+        return KILLED
+    return status if status >= 0 else _as_the_job(-status)
+
+
+def _as_the_job(number: int) -> int:
+    """Ended by the same signal, as the caller would have seen it; by its code where that is not possible."""
+    import resource  # noqa: PLC0415 - few jobs are ended so
+
+    do_last_acts()
+    with suppress(OSError, ValueError):
+        sys.stderr.flush()
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the job's own core is the one to look at
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
+        os.kill(os.getpid(), number)
+    return of_signal(number)
+
+
+def _report(wanted: Watch, options: Options, box: str) -> None:
+    """One page on stderr. A defect of ours changes nothing for the caller."""
+    from ncclcheck.commands import box_report  # noqa: PLC0415 - a sound job is judged by nobody
+    from ncclcheck.reports.judgement import selection  # noqa: PLC0415
+    from ncclcheck.results import outputs  # noqa: PLC0415
+
+    try:
+        document = box_report.document([box], options)
+        box_report.page(document, options, box)
+        if wanted.exclude_file:
+            bad = {f.where.node: f.what for f in box_report.failures(document) if f.where.node}
+            outputs.write_file(wanted.exclude_file, selection.exclude_file(bad).encode())
+    except Exception as error:
+        complain(f"the box could not be judged ({type(error).__name__}: {error}); it is {box}")
+
+
+class _Job:
+    """What the wrapper writes down while the job runs."""
+
+    def __init__(self, wanted: Watch, node: str) -> None:
+        self._wanted, self._node = wanted, node
+        self._copy = Copy(node)
+        self._journal = Journal(os.path.join(node, "wrapper"), EVENTS)
+        self._watcher: subprocess.Popen[bytes] | None = None
+        self.stalled = self.killed = False
+
+    def told(self) -> wrapping.Told:
+        """What is done when something happens."""
+        return wrapping.Told(self._copy.add, self._signalled, self._started, self._spoke)
+
+    def _started(self, pid: int) -> int:
+        argv = [sys.executable, "-m", "ncclcheck.probes.box.watcher", self._node, str(pid)]
+        argv += [self._wanted.on_stall, f"{self._wanted.stall_after:g}"]
+        env = {**os.environ, "NCCLCHECK_BOX_SIGNAL": str(settings.SIGNAL)}
+        env.pop("NCCLCHECK_BOX", None)  # it is none of the job's processes
+        try:
+            self._watcher = subprocess.Popen(
+                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                start_new_session=True, env=env,
+            )  # fmt: skip
+        except OSError as error:
+            complain(f"nobody watches the job: {error.strerror or error}")
+            return -1
+        assert self._watcher.stdout is not None
+        return self._watcher.stdout.fileno()
+
+    def _spoke(self, data: bytes) -> None:
+        for line in data.splitlines():
+            with suppress(ValueError):
+                said = json.loads(line)
+                self.stalled |= "stall" in said
+                self.killed |= "killed" in said
+                if "stall" in said:
+                    complain(
+                        f"no sign of life for {said['stall']:.0f} s; what was seen: ncclcheck report {self._node}"
+                    )
+
+    def _signalled(self, got: wrapping.Got) -> None:
+        by = ""
+        with suppress(OSError), open(f"/proc/{got.sender}/comm", encoding="utf-8") as file:
+            by = file.read(64).strip() if got.sender else ""
+        self._journal.add(
+            {
+                "t": round(time.time(), 3), "what": "signal", "number": got.number, "sender": got.sender, "by": by,
+                "of_group": got.of_group,
+            }
+        )  # fmt: skip
+
+    def end(self, status: int) -> None:
+        """The last lines, the watcher's too."""
+        self._copy.end()
+        self._journal.add({"t": round(time.time(), 3), "what": "end", "status": status})
+        if self._watcher is not None:
+            with suppress(OSError, subprocess.TimeoutExpired):
+                self._watcher.communicate(b"end", timeout=_WATCHER_S)

@@ -1,0 +1,203 @@
+"""Put on PYTHONPATH by `ncclcheck watch`: each Python process of the job says into the box why it ended.
+
+Standard library only, Python 3.8 and later. What fails in here is left undone: no start may fail by it. The user's
+own sitecustomize is run as it would be without this one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False  # typing itself takes longer to import than all of this
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+def _box() -> str:
+    return os.environ.get("NCCLCHECK_BOX", "")
+
+
+def _chain() -> None:
+    """Import the next sitecustomize on the path, as if this folder were not there."""
+    import importlib.machinery
+    import importlib.util
+
+    own = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != own]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
+    if spec is None or spec.loader is None:
+        return
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
+
+
+def _rank() -> int:
+    """By torch where it knows, else by the launcher's variables; -1 for none."""
+    distributed = sys.modules.get("torch.distributed")
+    try:
+        if distributed is not None and distributed.is_initialized():
+            return int(distributed.get_rank())
+    except Exception:
+        pass
+    for name in ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"):
+        if os.environ.get(name, "").isdigit():
+            return int(os.environ[name])
+    return -1
+
+
+def _masked(text: str) -> str:
+    """Without what looks like a password or a token. The report masks by all shapes that it knows."""
+    import re
+
+    text = text if len(text) <= 2000 else text[:1000] + " ... " + text[-1000:]
+    text = re.sub(r"://[^\s/@]+@", "://***@", text)
+    words = r"(?i)([\w-]*(?:token|secret|passw\w*|pwd|api[_-]?key|access[_-]?key|authorization|bearer|cookie|jwt))"
+    return re.sub(words + r"([\"']?\s*[=: ]\s*)\S+", r"\1\2***", text)
+
+
+def _frames(trace: TracebackType | None) -> list[list[str | int]]:
+    """[file, line, function] of at most 24 frames, the innermost ones; no value of any variable."""
+    found: list[list[str | int]] = []
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        found.append([code.co_filename[:300], trace.tb_lineno, code.co_name[:100]])
+        trace = trace.tb_next
+    return found[-24:]
+
+
+def _say(box: str, told: dict[str, object]) -> None:
+    """One line at the end of this process's own file."""
+    import json
+
+    path = os.path.join(box, "said", "%d.jsonl" % os.getpid())
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    file = os.open(path, flags, 0o600)
+    try:
+        os.write(file, (json.dumps(told) + "\n").encode("ascii", "backslashreplace"))
+    finally:
+        os.close(file)
+
+
+def _for_torchrun(
+    now: float, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """TorchElastic's error file, as @record would write it; none is written over."""
+    import json
+    import traceback
+
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if not path or "RANK" not in os.environ:
+        return
+    text = "".join(traceback.format_exception(kind, error, trace))[-20000:]
+    told = {"py_callstack": text, "timestamp": str(int(now))}
+    message = "%s: %s" % (kind.__name__, str(error)[:2000])
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(file, json.dumps({"message": {"message": message, "extraInfo": told}}).encode())
+    finally:
+        os.close(file)
+
+
+def _hook_exceptions(box: str) -> None:
+    before = sys.excepthook
+    own = os.getpid()
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        try:
+            import time
+
+            now = time.time()
+            cause = error
+            for _ in range(16):
+                hidden = None if cause.__suppress_context__ else cause.__context__
+                cause = cause.__cause__ or hidden or cause
+            told = {
+                "t": now,
+                "what": "raised",
+                "pid": os.getpid(),
+                "forked_from": own if own != os.getpid() else 0,
+                "rank": _rank(),
+                "type": kind.__name__,
+                "message": _masked(str(error)),
+                "frames": _frames(trace),
+                "cause": "" if cause is error else "%s: %s" % (type(cause).__name__, _masked(str(cause))[:500]),
+            }
+            _say(box, told)
+            _for_torchrun(now, kind, error, trace)
+        except BaseException:
+            pass
+        before(kind, error, trace)
+
+    sys.excepthook = hook
+
+
+def _watch_faults(box: str) -> None:
+    """A stack of all threads when the process crashes, or when the watcher asks by a real-time signal."""
+    import atexit
+    import faulthandler
+    import fcntl
+    import signal
+
+    path = os.path.join(box, "fault", "%d.txt" % os.getpid())
+    low = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    # A number that a program which closes what it does not know and opens its own files will not take again.
+    file = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 400)
+    os.close(low)
+    if not faulthandler.is_enabled():
+        faulthandler.enable(file)
+    number = int(os.environ.get("NCCLCHECK_BOX_SIGNAL", "0"))
+    if number and signal.getsignal(number) == signal.SIG_DFL:
+        faulthandler.register(number, file)
+    own = os.getpid()
+
+    def tidy() -> None:
+        if os.getpid() == own and os.fstat(file).st_size == 0:
+            os.unlink(path)
+
+    atexit.register(tidy)
+
+
+def _older_names() -> None:
+    """What torch before 2.10 calls its variables; newer ones complain of these names."""
+    newer = {
+        "TORCH_FR_BUFFER_SIZE": "TORCH_NCCL_TRACE_BUFFER_SIZE",
+        "TORCH_FR_DUMP_TEMP_FILE": "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
+    }
+    wanted = [name for name in newer if name in os.environ and newer[name] not in os.environ]
+    if not wanted or "RANK" not in os.environ:
+        return
+    for folder in sys.path:
+        try:
+            with open(os.path.join(folder, "torch", "version.py"), encoding="utf-8") as file:
+                text = file.read(2000)
+        except OSError:
+            continue
+        version = text.split("__version__ = ", 1)[-1].strip("'\" ").split(".")
+        if (int(version[0]), int(version[1])) < (2, 10):
+            for name in wanted:
+                os.environ[newer[name]] = os.environ[name]
+        return
+
+
+def _begin() -> None:
+    box = _box()
+    if not os.path.isdir(box):
+        return
+    for step in (_hook_exceptions, _watch_faults):
+        try:
+            step(box)
+        except BaseException:
+            pass
+    try:
+        _older_names()
+    except BaseException:
+        pass
+
+
+try:
+    _begin()
+except BaseException:
+    pass
+_chain()

@@ -1,0 +1,175 @@
+"""The processes of one job, found by descent or by the box in their environment; how each of them ended."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from ncclcheck.probes.live.look import Proc, fields, number
+
+VARIABLE = "NCCLCHECK_BOX"
+_MOST = 4096  # processes of one job on one node
+_MOST_WATCHED = 900  # by a descriptor each; the usual limit is 1024
+_SETTLED_S = 3.0  # a process becomes what it is to be (exec) soon after it begins
+_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+_SHELL = re.compile(r"^(ba|da|z|k)?sh$|^(srun|env|time|timeout|numactl|nice|taskset|tee|sleep|cat)$")
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass
+class Process:
+    """One process. start: its start time in ticks since boot, which tells it from a later one of the same pid.
+
+    rank: of its environment, -1 for none. status: as waitpid(2) has it, None where it could not be seen.
+    cpu: ticks; moved: bytes read and written.
+    """
+
+    pid: int
+    start: str
+    parent: int
+    born: float
+    name: str = ""
+    command: str = ""
+    rank: int = -1
+    local_rank: int = -1
+    world: int = 0
+    state: str = ""
+    cpu: int = 0
+    rss: int = 0
+    rss_most: int = 0
+    moved: int = 0
+    status: int | None = None
+    watched: int = -1
+    told: tuple[object, ...] = field(default=(), repr=False)
+
+    @property
+    def shell(self) -> bool:
+        """Whether it only starts others."""
+        return _SHELL.search(self.name) is not None
+
+
+class Processes:
+    """All that belong to the job of a box."""
+
+    def __init__(self, box: str, root: int, proc: Proc) -> None:
+        self.box, self.root, self._proc = box, root, proc
+        self.alive: dict[int, Process] = {}
+        self._others: dict[int, str] = {}  # pid -> start, of processes that are none of the job's
+        self._poll = select.poll()
+        self._by_file: dict[int, Process] = {}
+
+    def find(self, now: float) -> list[Process]:
+        """Look for new ones; those that began or changed what they are."""
+        own = {os.getpid(), os.getppid()}
+        changed: list[Process] = []
+        pids = sorted(int(name) for name in self._proc.names() if name.isdigit())
+        for gone in self._others.keys() - set(pids):
+            del self._others[gone]
+        for pid in pids:
+            known = self.alive.get(pid)
+            if known is not None and now - known.born > _SETTLED_S:
+                continue
+            if known is None and (pid in own or pid in self._others or len(self.alive) >= _MOST):
+                continue
+            stat = fields(self._proc.text(str(pid), "stat"))
+            if known is None:
+                if not self._belongs(pid, stat):
+                    self._others[pid] = stat[19]
+                    continue
+                known = self.alive[pid] = Process(pid, stat[19], number(stat[1]), now)
+                self._watch(known)
+            self._learn(known)
+            told = (known.name, known.command, known.rank, known.world)
+            if known.told != told and known.command:
+                known.told = told
+                changed.append(known)
+        return changed
+
+    def _belongs(self, pid: int, stat: list[str]) -> bool:
+        if pid == self.root or number(stat[1]) in self.alive:
+            return True
+        return f"{VARIABLE}={self.box}\0" in self._proc.text(str(pid), "environ")
+
+    def _learn(self, one: Process) -> None:
+        pid = str(one.pid)
+        command = self._proc.text(pid, "cmdline").split("\0")
+        if not command[0]:
+            return
+        env = dict(line.partition("=")[::2] for line in self._proc.text(pid, "environ").split("\0"))
+        one.name, one.command = self._proc.text(pid, "comm").strip(), program(command)
+        one.rank = next((int(env[name]) for name in _RANK if env.get(name, "").isdigit()), -1)
+        one.local_rank = int(env["LOCAL_RANK"]) if env.get("LOCAL_RANK", "").isdigit() else -1
+        one.world = int(env["WORLD_SIZE"]) if env.get("WORLD_SIZE", "").isdigit() else 0
+
+    def _watch(self, one: Process) -> None:
+        """The kernel wakes us when it ends."""
+        if len(self._by_file) >= _MOST_WATCHED or not hasattr(os, "pidfd_open"):
+            return
+        with suppress(OSError):
+            one.watched = os.pidfd_open(one.pid)
+            self._by_file[one.watched] = one
+            self._poll.register(one.watched, select.POLLIN)
+
+    def wait(self, seconds: float) -> list[Process]:
+        """Those that ended within so many seconds; back at once when one does."""
+        ready = [file for file, _ in self._poll.poll(max(0.0, seconds) * 1000)]
+        ended = [self._by_file[file] for file in ready if file in self._by_file]
+        for one in ended:
+            self._bury(one)
+        return ended
+
+    def wake_on(self, file: int) -> None:
+        """`wait` comes back when this can be read, too."""
+        self._poll.register(file, select.POLLIN)
+
+    def _bury(self, one: Process) -> None:
+        """While its parent has not waited for it the kernel tells how it ended."""
+        stat = fields(self._proc.text(str(one.pid), "stat"))
+        if stat[0] == "Z" and stat[19] == one.start:
+            one.status = number(stat[49])
+        one.state = "gone"
+        self.alive.pop(one.pid, None)
+        if one.watched >= 0:
+            self._poll.unregister(one.watched)
+            del self._by_file[one.watched]
+            os.close(one.watched)
+            one.watched = -1
+
+    def measure(self) -> list[Process]:
+        """CPU, memory and I/O of each; those that are gone without a word of the kernel's."""
+        gone: list[Process] = []
+        for one in [*self.alive.values()]:
+            stat = fields(self._proc.text(str(one.pid), "stat"))
+            if stat[19] != one.start or stat[0] in ("Z", "X"):
+                if one.watched < 0:
+                    self._bury(one)
+                    gone.append(one)
+                continue
+            io = dict(line.partition(":")[::2] for line in self._proc.text(str(one.pid), "io").splitlines())
+            one.state, one.parent = stat[0], number(stat[1])
+            one.cpu = number(stat[11]) + number(stat[12])
+            one.rss = number(stat[21]) * _PAGE
+            one.rss_most = max(one.rss_most, one.rss)
+            one.moved = number(io.get("rchar")) + number(io.get("wchar"))
+        return gone
+
+    def helper(self, one: Process) -> bool:
+        """Whether it works for a rank above it, such as a worker of a loader."""
+        above = self.alive.get(one.parent)
+        return above is not None and above.rank == one.rank and not above.shell and above.pid != self.root
+
+
+def program(argv: list[str]) -> str:
+    """What it runs, without what it was given: that may hold a secret."""
+    for at, word in enumerate(argv[1:5], 1):
+        if word == "-c":
+            return f"{argv[0]} -c {'multiprocessing' if 'multiprocessing' in argv[at + 1] else '...'}"[:300]
+        if word == "-m":
+            return " ".join([argv[0], *argv[at : at + 2]])[:300]
+        if word and not word.startswith("-"):
+            return f"{argv[0]} {word if '=' not in word else '...'}"[:300]
+    return argv[0][:300]

@@ -1,0 +1,255 @@
+"""The folder of a box -> facts. It may come from elsewhere: nothing in it is trusted, followed or waited for."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from ncclcheck.probes.facts import (
+    Box,
+    BoxProcess,
+    BoxRaised,
+    BoxRoom,
+    BoxSample,
+    BoxStall,
+)
+from ncclcheck.probes.machine import files
+
+_MOST_FILE = 16 * 2**20  # bytes of one file; the watcher's own bounds are below it
+_MOST_NODES, _MOST_SAID, _MOST_LISTED, _MOST_SAMPLES = 4096, 4096, 1000, 600
+_STACK_LINES = 12
+_FRAME = re.compile(r'  File "(.+)", line (\d+|\?\?\?) in (.+)')
+_Raw = dict[str, Any]
+# What a line of its kind must have; one that is damaged is left out, and the rest goes on.
+_FORMS = {
+    "process": {"t", "pid", "parent", "rank", "world", "helper", "root", "command"},
+    "gone": {"t", "pid", "status", "rss_most"},
+    "stall": {"t", "silent", "limit", "states"},
+    "raised": {"t", "pid", "frames"},
+    "end": {"t"},
+}
+
+
+class NoBox(Exception):
+    """A folder that is none; the text says why."""
+
+
+def is_box(path: str) -> bool:
+    """Whether a folder holds the record of a job, or records of several nodes."""
+    return os.path.isdir(path) and bool(_nodes(path))
+
+
+def read(path: str) -> list[Box]:
+    """One box for each node of the last attempt. Raises NoBox."""
+    found = [box for folder in _nodes(path) if (box := _node(folder)) is not None]
+    if not found:
+        raise NoBox(f"{path} holds no record of a job")
+    last = max(found, key=lambda box: box.started)
+    same = [box for box in found if (box.ended or max(box.last, box.started)) >= last.started]
+    return sorted(same, key=lambda box: (box.host, box.folder))
+
+
+def logs_of(folder: str) -> list[str]:
+    """What `ncclcheck logs` can read there: the job's output, NCCL's files, Flight Recorder's dumps."""
+    names = [name for name in _names(folder) if re.fullmatch(r"output(\.\d)?\.log|nccl\..+|fr_\w+", name)]
+    paths = [path for name in names if _is_file(path := os.path.join(folder, name)) and os.path.getsize(path)]
+    return sorted(paths, key=lambda path: ("/output." not in path, os.path.getmtime(path)))
+
+
+def look_of(folder: str) -> str:
+    """What the look at a stalled job told, as it was written."""
+    return _text(os.path.join(folder, "look.json"))
+
+
+def _nodes(path: str) -> list[str]:
+    if _is_file(os.path.join(path, "meta.json")):
+        return [path]
+    below = [os.path.join(path, name) for name in _names(path)[:_MOST_NODES]]
+    return [one for one in below if not os.path.islink(one) and _is_file(os.path.join(one, "meta.json"))]
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _text(path: str) -> str:
+    if not _is_file(path):
+        return ""
+    try:
+        return files.content(path, _MOST_FILE).decode(errors="backslashreplace")
+    except OSError:
+        return ""
+
+
+def _rows(path: str) -> Iterator[_Raw]:
+    """Lines of JSON; the last one may be cut."""
+    for line in _text(path).splitlines():
+        try:
+            row = msgspec.json.decode(line)
+        except (msgspec.MsgspecError, RecursionError):
+            continue
+        if isinstance(row, dict) and _FORMS.get(row.get("what", ""), set()) <= row.keys():
+            yield row
+
+
+def _node(folder: str) -> Box | None:
+    try:
+        return _Node(folder).box()
+    except (msgspec.MsgspecError, TypeError, ValueError, KeyError, RecursionError):
+        return None
+
+
+class _Node:
+    """One node's folder while it is read."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.meta: _Raw = next(_rows(os.path.join(folder, "meta.json")), {})
+        self.events = [*_rows(os.path.join(folder, "events.jsonl"))]
+        self.wrapper = [*_rows(os.path.join(folder, "wrapper.jsonl"))]
+        samples = [row for n in (0, 1) for row in _rows(os.path.join(folder, f"samples.{n}.jsonl"))]
+        self.samples = sorted(samples, key=lambda row: float(row["t"]))
+
+    def box(self) -> Box:
+        """All of it."""
+        end: _Raw = next((row for row in self.wrapper if row["what"] == "end"), {})
+        told = {
+            "host": self.meta["host"],
+            "folder": self.folder,
+            "command": self.meta["command"],
+            "started": self.meta["started"],
+            "ended": end.get("t"),
+            "status": end.get("status"),
+            "last": max([row["t"] for row in (*self.events[-1:], *self.samples[-1:])], default=0.0),
+            "closed": any(row["what"] == "end" for row in self.events),
+            "world": max((row["world"] for row in self._of("process")), default=0),
+            "processes": self._processes(),
+            "raised": self._raised(),
+            "signals": [row for row in self.wrapper if row["what"] == "signal"],
+            "ooms": self._of("oom"),
+            "stalls": self._stalls(),
+            "kernel": self._of("kernel"),
+            "network": [{"t": row["t"], "text": _counted(row)} for row in self._of("network")],
+            "rooms": self._rooms(),
+            "samples": self._samples(),
+            "lost": self._lost(),
+        }  # fmt: skip
+        return msgspec.convert(told, type=Box)
+
+    def _of(self, what: str) -> list[_Raw]:
+        return [row for row in self.events if row["what"] == what][:_MOST_LISTED]
+
+    def _processes(self) -> list[BoxProcess]:
+        found: dict[int, _Raw] = {}
+        for row in self._of("process"):
+            role = (
+                "root" if row["root"] else "helper" if row["helper"] else "rank" if row["rank"] >= 0 else "other"
+            )
+            known = found.setdefault(row["pid"], {"pid": row["pid"], "born": row["t"]})
+            known.update(parent=row["parent"], rank=row["rank"], role=role, command=row["command"])
+        for row in self._of("gone"):
+            if known := found.get(row["pid"], {}):
+                known.update(gone=row["t"], status=row["status"], rss_most=row["rss_most"])
+        for row in self._of("stall"):
+            for pid, _, state, wchan in row["states"]:
+                found.get(pid, {}).update(state=state, wchan=wchan)
+        end = next((row["status"] for row in self.wrapper if row["what"] == "end"), None)
+        for row in self._of("process"):
+            if row["root"] and end is not None:  # the wrapper may have waited for it before the watcher looked
+                found[row["pid"]]["status"] = end << 8 if end >= 0 else -end
+        self._measured(found)
+        for pid, known in found.items():
+            known["stack"] = _stack(_text(os.path.join(self.folder, "fault", f"{pid}.txt")))
+        return [msgspec.convert(one, type=BoxProcess) for one in found.values()]
+
+    def _measured(self, found: dict[int, _Raw]) -> None:
+        """Memory, and for how long there was no CPU time, by the samples."""
+        used: dict[int, int] = {}
+        since: dict[int, float] = {}
+        for row in self.samples:
+            for pid, cpu, rss, _, state in row["p"]:
+                if used.get(pid) != cpu:
+                    used[pid], since[pid] = cpu, row["t"]
+                if known := found.get(pid):
+                    known["rss_most"] = max(known.get("rss_most", 0), rss << 10)
+                    known["idle_s"] = max(0.0, row["t"] - since[pid])
+                    known["state"] = state
+
+    def _raised(self) -> list[BoxRaised]:
+        said = os.path.join(self.folder, "said")
+        rows = [row for name in _names(said)[:_MOST_SAID] for row in _rows(os.path.join(said, name))]
+        told = [
+            {**row, "frames": [f"{file}:{line} in {function}" for file, line, function in row["frames"]]}
+            for row in rows
+            if row.get("what") == "raised"
+        ]
+        return sorted((msgspec.convert(row, type=BoxRaised) for row in told), key=lambda one: one.t)
+
+    def _stalls(self) -> list[BoxStall]:
+        killed = bool(self._of("killed"))
+        return [
+            BoxStall(t=row["t"], silent=row["silent"], limit=row["limit"], killed=killed)
+            for row in self._of("stall")
+        ]
+
+    def _rooms(self) -> list[BoxRoom]:
+        least: dict[str, BoxRoom] = {}
+        for row in self.samples:
+            for folder, free in row["free"].items():
+                if folder not in least or free < least[folder].free:
+                    least[folder] = BoxRoom(folder=folder, free=free, t=row["t"])
+        return [*least.values()][:_MOST_LISTED]
+
+    def _samples(self) -> list[BoxSample]:
+        """Thinned to what a picture shows."""
+        ticks, found, before = os.sysconf("SC_CLK_TCK"), [], (0.0, dict[int, int]())
+        for row in self.samples[:: len(self.samples) // _MOST_SAMPLES + 1]:
+            cpu = {pid: used for pid, used, *_ in row["p"]}
+            passed = row["t"] - before[0]
+            cores = (
+                sum(max(0, used - before[1].get(pid, used)) for pid, used in cpu.items())
+                / ticks
+                / max(passed, 0.1)
+            )
+            found.append(
+                BoxSample(t=row["t"], rss=sum(rss << 10 for _, _, rss, *_ in row["p"]), cores=round(cores, 2))
+            )
+            before = row["t"], cpu
+        return found
+
+    def _lost(self) -> list[str]:
+        begin: _Raw = next(iter(self._of("begin")), {})
+        told = [] if self.events else ["the watcher wrote nothing"]
+        told += ["the kernel's log may not be read"] if begin and not begin["kmsg"] else []
+        told += (
+            ["the kernel does not count processes killed for memory here"] if begin and not begin["oom"] else []
+        )
+        return told
+
+
+def _counted(row: _Raw) -> str:
+    return f"{row['name']}: " + ", ".join(f"{name} +{count}" for name, count in row["trouble"].items())
+
+
+def _stack(text: str) -> list[str]:
+    """The current thread of the last dump in a file of faulthandler, the innermost frame first."""
+    thread = re.split(r"^(?:Current thread|Thread) 0x\w+[^\n]*\n", text, flags=re.MULTILINE)
+    marks = re.findall(r"^(Current thread|Thread) 0x", text, flags=re.MULTILINE)
+    current = [block for mark, block in zip(marks, thread[1:], strict=True) if mark == "Current thread"]
+    frames = _FRAME.findall(current[-1].partition("\n\n")[0]) if current else []
+    return [f"{file}:{line} in {name}"[:300] for file, line, name in frames[:_STACK_LINES]]

@@ -1,0 +1,320 @@
+"""The watcher of a box: a process of its own beside the job of one node, `BOX ROOT ON_STALL SECONDS`.
+
+It looks once a second, writes what it sees at once, and outlives whatever dies: the wrapper, the launcher, the
+ranks. It ends when no process of the job is left, or when its standard input says `end`. Standard library only, to
+be small.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+from ncclcheck.probes.box import kernel
+from ncclcheck.probes.box.journal import EVENTS, SAMPLES, Journal
+from ncclcheck.probes.box.processes import Process, Processes
+from ncclcheck.probes.live import wires
+from ncclcheck.probes.live.look import Proc
+
+_TICK_S = 1.0
+_QUICK_S, _QUICK_FOR_S = 0.2, 30.0  # at first it looks more often: a rank may die within its first second
+_SELDOM = 5  # ticks between looks at the network and at disks
+_LOOK_S = 6.0  # between the two looks of a stall: as `ncclcheck hang`
+_LOOK_LIMIT_S = 60.0
+# Signs of life, for a tick. A rank that waits in gloo has 0.02 of a core; beats of a store are below 8 KiB.
+_CPU = 0.1
+_MOVED = 8192
+_GAPS = 3.0  # times the longest silence so far; a checkpoint or an evaluation may be as long again
+_STACKS_S = 0.5  # for a rank to write its stack, where others keep the cores busy
+_KILL_S = 10.0  # between SIGTERM and SIGKILL of --on-stall kill: as Kubernetes' and Slurm's default is 30, a third
+_ENOUGH_GONE_S = 2.0
+_SETTLE_S = 1.0
+_MOST_CGROUPS = 64
+_MOST_FILES = 64  # descriptors of a rank that are looked at for files it writes
+
+
+class Watcher:
+    """All that is known while the job runs."""
+
+    def __init__(self, box: str, root: int, on_stall: str, stall_s: float) -> None:
+        self.box, self.on_stall, self.stall_s = box, on_stall, stall_s
+        self.proc = Proc()
+        self.events = Journal(os.path.join(box, "events"), EVENTS)
+        self.samples = Journal(os.path.join(box, "samples"), SAMPLES, turns=True)
+        self.jobs = Processes(box, root, self.proc)
+        self.messages = kernel.Messages()
+        self.folders = kernel.cgroups_of(root)
+        self.ooms = kernel.oom_kills(self.folders)
+        self.wires = wires.counters(self.proc, str(root))
+        self.signal = int(os.environ.get("NCCLCHECK_BOX_SIGNAL", "0"))
+        self.disks: dict[str, int] = {}
+        self.life = Life()
+        self.asked_stacks = False
+        self.jobs.wake_on(0)
+
+    def note(self, what: str, **told: Any) -> None:
+        """One event, at once."""
+        self.events.add({"t": round(time.time(), 3), "what": what, **told})
+
+    def run(self) -> None:
+        """Until the job is gone or the wrapper says so."""
+        self.note("begin", kmsg=self.messages.readable, oom=sorted(self.ooms), pidfd=hasattr(os, "pidfd_open"))
+        begun = next_ = time.monotonic()
+        alone_since, ticks = 0.0, 0
+        while True:
+            now = time.monotonic()
+            if now >= next_:
+                self.tick(ticks)
+                ticks += 1
+                next_ = now + (_QUICK_S if now - begun < _QUICK_FOR_S else _TICK_S)
+            for one in self.jobs.wait(next_ - time.monotonic()):
+                self.ended(one)
+            alone_since = 0.0 if self.jobs.alive else alone_since or time.monotonic()
+            if self.told_to_end():
+                self.settle()
+                break
+            if alone_since and time.monotonic() - alone_since > _ENOUGH_GONE_S:
+                break
+        self.tick(0)
+        self.note("end", left=len(self.jobs.alive))
+
+    def settle(self) -> None:
+        """The launcher is gone: its ranks end a little later, if they do."""
+        until = time.monotonic() + _SETTLE_S
+        while self.jobs.alive and (left := until - time.monotonic()) > 0:
+            for one in self.jobs.wait(left):
+                self.ended(one)
+
+    def told_to_end(self) -> bool:
+        """Whether the wrapper says that the job is over; its death says nothing."""
+        if not select.select([0], [], [], 0)[0]:
+            return False
+        if said := os.read(0, 64):
+            return b"end" in said
+        self.note("wrapper-gone")
+        silent, _ = os.pipe()
+        os.dup2(silent, 0)  # never readable again
+        return False
+
+    def tick(self, count: int) -> None:
+        """One look at everything."""
+        now = time.time()
+        for one in self.jobs.find(now):
+            if one.rank >= 0 and len(self.folders) < _MOST_CGROUPS:
+                self.folders += [path for path in kernel.cgroups_of(one.pid) if path not in self.folders]
+            self.note(
+                "process", pid=one.pid, parent=one.parent, rank=one.rank, local_rank=one.local_rank,
+                world=one.world, helper=self.jobs.helper(one), name=one.name, command=one.command,
+                root=one.pid == self.jobs.root,
+            )  # fmt: skip
+        for one in self.jobs.measure():
+            self.ended(one)
+        self.memory()
+        for text in self.messages.new():
+            self.note("kernel", text=text)
+        if count % _SELDOM == 0:
+            self.network()
+            threading.Thread(target=self.storage, daemon=True).start()  # a dead mount holds up nobody else
+        rows = [[one.pid, one.cpu, one.rss >> 10, one.moved, one.state] for one in self.jobs.alive.values()]
+        self.samples.add({"t": round(now, 2), "p": rows, "free": self.disks})
+        self.stalled()
+
+    def output(self) -> int:
+        """A number that changes with whatever the job prints."""
+        changed = 0
+        for name in ("output.log", "output.0.log", "output.1.log"):
+            with suppress(OSError):
+                held = os.stat(os.path.join(self.box, name))
+                changed += held.st_size + held.st_mtime_ns
+        return changed
+
+    def memory(self) -> None:
+        """The kernel's own count of those that it killed."""
+        counted = kernel.oom_kills(self.folders)
+        if grown := {at: n - self.ooms.get(at, 0) for at, n in counted.items() if n > self.ooms.get(at, 0)}:
+            used = kernel.memory_of(self.folders)
+            self.note("oom", by=grown, limit=used[1] if used else None)
+        self.ooms = counted
+
+    def network(self) -> None:
+        """Counters of errors that grew."""
+        counted = wires.counters(self.proc, "self")
+        for one in wires.between(self.wires, counted):
+            if one["trouble"]:
+                self.note("network", name=one["name"], trouble=one["trouble"])
+        self.wires = counted
+
+    def storage(self) -> None:
+        """Room where ranks have files open for writing."""
+        folders: dict[int, str] = {}
+        for one in [one for one in [*self.jobs.alive.values()] if one.rank >= 0 or one.pid == self.jobs.root]:
+            pid = str(one.pid)
+            for name in self.proc.names(pid, "fd")[:_MOST_FILES]:
+                path = self.proc.link(pid, "fd", name)
+                flags = self.proc.text(pid, "fdinfo", name).partition("flags:")[2].split()
+                if path.startswith("/") and not path.startswith(("/dev/", "/proc/", "/sys/", self.box)) and flags:
+                    with suppress(OSError, ValueError):
+                        if int(flags[0], 8) & (os.O_WRONLY | os.O_RDWR):
+                            folder = os.path.dirname(path)
+                            folders[os.stat(folder).st_dev] = folder
+        found: dict[str, int] = {}
+        for folder in folders.values():
+            with suppress(OSError):
+                room = os.statvfs(folder)
+                found[folder] = room.f_bavail * room.f_frsize
+        self.disks = found
+
+    def ended(self, one: Process) -> None:
+        """A process of the job is gone; at the first failure the others say where they are."""
+        self.memory()
+        self.note(
+            "gone",
+            pid=one.pid,
+            rank=one.rank,
+            status=one.status,
+            rss=one.rss,
+            rss_most=one.rss_most,
+            name=one.name,
+        )
+        failed = one.status not in (None, 0) and (one.rank >= 0 or one.pid == self.jobs.root)
+        if failed and not self.asked_stacks:
+            self.asked_stacks = True
+            self.stacks("a process failed")
+
+    def stacks(self, why: str) -> None:
+        """faulthandler writes them, in processes where it is ours: nobody else is sent a signal."""
+        asked = []
+        for one in [*self.jobs.alive.values()]:
+            caught = int(self.proc.text(str(one.pid), "status").partition("SigCgt:")[2].split("\n")[0] or "0", 16)
+            own = os.path.exists(os.path.join(self.box, "fault", f"{one.pid}.txt"))
+            if self.signal and own and caught >> (self.signal - 1) & 1:
+                with suppress(OSError):
+                    os.kill(one.pid, self.signal)
+                    asked.append(one.pid)
+        self.note("stacks", why=why, pids=asked)
+
+    def stalled(self) -> None:
+        """No sign of life for long: look once, keep it, and do what --on-stall says."""
+        silent = self.life.silent([*self.jobs.alive.values()], self.output())
+        limit = max(self.stall_s, _GAPS * self.life.longest)
+        if silent <= limit or self.life.told or not self.jobs.alive:
+            return
+        self.life.told = True
+        looked = self.look()
+        if looked is not None and alive(looked):
+            self.life.begin_anew()
+            return
+        states = [[one.pid, one.rank, one.state, self.wchan(one)] for one in self.jobs.alive.values()][:256]
+        self.stacks("stall")
+        time.sleep(_STACKS_S)  # a SIGTERM that follows would come first
+        self.note("stall", silent=round(silent, 1), limit=round(limit, 1), states=states, action=self.on_stall)
+        print(json.dumps({"stall": round(silent, 1)}), flush=True)
+        if self.on_stall == "dump":
+            self.dump()
+        elif self.on_stall == "kill":
+            self.kill()
+
+    def wchan(self, one: Process) -> str:
+        """The kernel function in which its main thread waits."""
+        return self.proc.text(str(one.pid), "wchan").strip("0\n")
+
+    def look(self) -> dict[str, Any] | None:
+        """What `ncclcheck hang` sees of this job alone; None where it could not look."""
+        from ncclcheck.probes.live import stream  # noqa: PLC0415 - most jobs do not stall
+
+        argv = [sys.executable, "-", *stream.arguments(_LOOK_S)]
+        try:
+            done = subprocess.run(
+                argv, input=stream.program(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                timeout=_LOOK_LIMIT_S, check=False,
+            )  # fmt: skip
+            told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+            return None
+        told["processes"] = [one for one in told["processes"] if one["pid"] in self.jobs.alive]
+        with suppress(OSError):
+            path = os.path.join(self.box, "look.json")
+            with open(
+                path, "x", encoding="ascii", opener=lambda p, f: os.open(p, f | os.O_NOFOLLOW, 0o600)
+            ) as file:
+                json.dump(told, file)
+        return told
+
+    def dump(self) -> None:
+        """Ask each rank for its Flight Recorder by the pipe that torch made for it."""
+        for name in os.listdir(self.box):
+            if name.startswith("pipe_"):
+                with suppress(OSError):
+                    file = os.open(os.path.join(self.box, name), os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+                    os.write(file, b"1")
+                    os.close(file)
+
+    def kill(self) -> None:
+        """SIGTERM, then SIGKILL, to all processes of the job here."""
+        self.note("killed", pids=sorted(self.jobs.alive))
+        print(json.dumps({"killed": True}), flush=True)
+        for number, seconds in ((signal.SIGTERM, _KILL_S), (signal.SIGKILL, 2.0)):
+            for pid in [*self.jobs.alive]:
+                with suppress(OSError):
+                    os.kill(pid, number)
+                    os.kill(pid, signal.SIGCONT)
+            until = time.monotonic() + seconds
+            while self.jobs.alive and time.monotonic() < until:
+                for one in self.jobs.wait(0.2):
+                    self.ended(one)
+
+
+class Life:
+    """When the job last showed that it advances, and the longest it ever did not."""
+
+    def __init__(self) -> None:
+        self.begin_anew()
+        self.longest = 0.0
+
+    def begin_anew(self) -> None:
+        """It lives."""
+        self.last, self.told = time.monotonic(), False
+        self._cpu: dict[int, int] = {}
+        self._moved: dict[int, int] = {}
+        self._printed, self._looked = -1, self.last
+
+    def silent(self, alive: list[Process], printed: int) -> float:
+        """Seconds without output, I/O or CPU time of any process."""
+        now = time.monotonic()
+        passed, self._looked = max(now - self._looked, 1e-3), now
+        cpu, moved = {one.pid: one.cpu for one in alive}, {one.pid: one.moved for one in alive}
+        used = max((count - self._cpu.get(pid, 0) for pid, count in cpu.items()), default=0)
+        busy = used / os.sysconf("SC_CLK_TCK") / passed > _CPU
+        io = any(count - self._moved.get(pid, 0) > _MOVED * passed for pid, count in moved.items())
+        if busy or io or printed != self._printed or cpu.keys() - self._cpu.keys():
+            self.longest = max(self.longest, now - self.last) if not self.told else self.longest
+            self.last, self.told = now, False
+        self._cpu, self._moved, self._printed = cpu, moved, printed
+        return now - self.last
+
+
+def alive(looked: dict[str, Any]) -> bool:
+    """Whether two looks show ranks that move data or work."""
+    return any(
+        (one.get("moved") or 0) > _MOVED or one["read"] + one["written"] > 2**20 * looked["seconds"]
+        for one in looked["processes"]
+    )
+
+
+def main(argv: list[str]) -> None:
+    """BOX ROOT ON_STALL SECONDS."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)  # what ends the job does not end its witness
+    Watcher(argv[0], int(argv[1]), argv[2], float(argv[3])).run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

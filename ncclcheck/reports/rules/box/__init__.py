@@ -1,0 +1,1 @@
+"""What a black box shows of a job that died or stalled."""

@@ -1,0 +1,295 @@
+"""BOX001 to BOX010: what came first when a watched job died or stalled."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+
+from ncclcheck.probes.facts import Cluster
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, admin, fail, you
+from ncclcheck.reports.judgement.rule import Body, NothingToJudge, rule
+from ncclcheck.reports.subjects.box import first, words
+from ncclcheck.reports.subjects.box.first import Failure, Kind
+
+
+def box_rule(
+    code: str, title: str, *kinds: Kind
+) -> Callable[[Callable[[Cluster, Failure], Iterator[Finding]]], Body]:
+    """Make a body that wants what came first a rule; skipped where no box was read."""
+
+    def register(body: Callable[[Cluster, Failure], Iterator[Finding]]) -> Body:
+        @functools.wraps(body)
+        def told(cluster: Cluster) -> Iterator[Finding]:
+            if not cluster.measurements.boxes:
+                raise NothingToJudge("no job was watched")
+            one = first.end(cluster).first
+            if one is not None and one.kind in kinds:
+                yield from body(cluster, one)
+
+        return rule(code, title, worst=State.FAIL, over="", commands=("watch",))(told)
+
+    return register
+
+
+def _finding(cluster: Cluster, one: Failure, why: str, *fixes: Remedy) -> Finding:
+    return fail(
+        words.where(one),
+        words.heading(one),
+        why=why,
+        owner="job",
+        evidence=words.evidence(cluster, one),
+        fix=[*fixes],
+    )
+
+
+@box_rule("BOX001", "no process of the job was killed for want of memory", "memory")
+def nothing_was_killed_for_memory(cluster: Cluster, one: Failure) -> Iterator[Finding]:
+    """
+    ## What
+    The kernel killed a process of the job, because its cgroup, or the node, had no memory left.
+
+    ## Why it matters
+    The process cannot say anything any more: the others only report that it is gone.
+
+    ## How we know
+    The count `oom_kill` of the process's cgroup (memory.events) or of the node (/proc/vmstat) grew while the
+    watcher saw the process end by SIGKILL.
+
+    ## Fix
+    - **you** ask for more memory (`--mem`, `resources.limits.memory`), use fewer loader workers, or hold less of
+      the data set in each of them.
+
+    ## Source
+    The kernel's Documentation/admin-guide/cgroup-v2.rst, memory.events.
+    """
+    yield _finding(
+        cluster,
+        one,
+        "SIGKILL by the kernel for want of memory leaves no words of the process's own.",
+        you("Give the job more host memory, or lower what it holds: fewer loader workers, one copy of the data."),
+    )
+
+
+@box_rule("BOX002", "no process of the job was ended by a signal that nobody in it sent", "killed")
+def nothing_was_killed(cluster: Cluster, one: Failure) -> Iterator[Finding]:
+    """
+    ## What
+    A rank, or a worker of its loader, was ended by SIGKILL or another signal, before anything else failed, and
+    the kernel counted no process killed for memory.
+
+    ## Why it matters
+    Nothing in the job's own output tells it: the others report a lost connection.
+
+    ## How we know
+    The watcher read the status of the process when it ended.
+
+    ## Fix
+    - **you** find out who sent it: an operator, a script that tidies up, the scheduler, a limit (`ulimit -t`).
+    - **admin** the audit log has the sender, where kill(2) is audited.
+
+    ## Source
+    signal(7); proc(5), the field exit_code of /proc/PID/stat.
+    """
+    yield _finding(
+        cluster,
+        one,
+        "A signal from outside the job; the kernel counted no process killed for want of memory at that time.",
+        you("Find out who sent it: an operator, a script that tidies up, a scheduler, a limit such as ulimit -t."),
+        admin("Look into the kernel's log of this time.", "journalctl -k --since '10 min ago'"),
+    )
+
+
+@box_rule("BOX003", "no process of the job crashed", "crashed")
+def nothing_crashed(cluster: Cluster, one: Failure) -> Iterator[Finding]:
+    """
+    ## What
+    A process was ended by SIGSEGV, SIGABRT, SIGBUS, SIGFPE or SIGILL.
+
+    ## Why it matters
+    The fault is in native code: an extension, a library, a driver, or /dev/shm that is full (SIGBUS).
+
+    ## How we know
+    The status of the process when it ended, and the stack that faulthandler wrote into the box.
+
+    ## Fix
+    - **you** look at the frame that is named; SIGBUS in a loader's worker is most often a full /dev/shm, SIGABRT
+      an assertion or a C++ exception whose words stand in the output.
+
+    ## Source
+    signal(7); docs.python.org/3/library/faulthandler.html.
+    """
+    yield _finding(
+        cluster,
+        one,
+        "A crash is a fault in native code below the line that is named.",
+        you("Look at the frame that is named, and what the process printed last; with a core: gdb PROGRAM core."),
+    )
+
+
+@box_rule("BOX004", "no rank raised an exception that ended it", "raised")
+def nothing_was_raised(cluster: Cluster, one: Failure) -> Iterator[Finding]:
+    """
+    ## What
+    An exception that nobody caught ended a rank, before anything else failed.
+
+    ## Why it matters
+    The others wait for it and report a lost connection or a timeout later; with many ranks that is most of what is
+    printed.
+
+    ## How we know
+    Each Python process of the job wrote the exception, the time and the rank into the box when it was raised.
+    Exceptions that only say that another process is gone count where there is nothing else.
+
+    ## Fix
+    - **you** look at the line that is named; what other ranks say follows from it.
+
+    ## Source
+    docs.python.org/3/library/sys.html, sys.excepthook.
+    """
+    yield _finding(
+        cluster,
+        one,
+        "It was the first failure of the job; what other ranks say follows from it.",
+        you(f"Look at {words.place(one)}." if words.place(one) else "Look at the exception that is named."),
+    )
+
+
+@box_rule("BOX005", "no rank ended by itself while others went on", "exit", "left")
+def nobody_left(cluster: Cluster, one: Failure) -> Iterator[Finding]:
+    """
+    ## What
+    A rank ended with an exit code and without an exception: sys.exit(), os._exit(), or its end came before that of
+    the others.
+
+    ## Why it matters
+    The others wait for it in their next collective. With exit code 0 no launcher reports anything.
+
+    ## How we know
+    The status of each rank when it ended, and the exceptions that were written into the box.
+
+    ## Fix
+    - **you** look where this rank leaves: a data set that ends earlier on it, an early return, sys.exit() in an
+      option's handling. All ranks must take the same number of steps.
+
+    ## Source
+    docs.python.org/3/library/sys.html, sys.exit; pytorch.org/docs/stable/distributed.html.
+    """
+    yield _finding(
+        cluster,
+        one,
+        "It left by itself, without a word; who needs it fails or waits after that.",
+        you("Look where this rank calls sys.exit() or returns, or where its data end before those of the others."),
+    )
+
+
+@box_rule("BOX006", "all ranks came to what the others waited for", "absent", "apart")
+def nobody_is_absent(cluster: Cluster, one: Failure) -> Iterator[Finding]:
+    """
+    ## What
+    All ranks but one report that another one is gone or did not come in time; that one was alive and said nothing.
+    Or all report it, and one of them from another line of the program than the others.
+
+    ## Why it matters
+    It held up the others until their timeout, and is named by none of them.
+
+    ## How we know
+    Exceptions of all the others in the box, the watcher's record of this rank, and its stack where it was written.
+
+    ## Fix
+    - **you** look at the line in which it was, if its stack is shown; else what it does that the others do not.
+
+    ## Source
+    pytorch.org/docs/stable/distributed.html, on the timeout of init_process_group.
+    """
+    yield _finding(
+        cluster,
+        one,
+        "The others waited for it until their timeout.",
+        you(
+            f"Look at {words.place(one)}." if words.place(one) else "Look what this rank does that others do not."
+        ),
+    )
+
+
+@box_rule("BOX007", "the job was not ended from outside", "outside")
+def nobody_ended_it(cluster: Cluster, one: Failure) -> Iterator[Finding]:
+    """
+    ## What
+    The job was sent SIGTERM, SIGINT or another signal, and ended after it; nothing had failed before.
+
+    ## Why it matters
+    What ranks print at such an end looks like a failure of their own.
+
+    ## How we know
+    The signal reached the wrapper of the job, with the pid of its sender.
+
+    ## Fix
+    - **you** look whether it was the time limit of the job, a preemption, `scancel`, or somebody's Ctrl-C.
+
+    ## Source
+    signal(7); Slurm's sbatch(1), --time, --signal, and KillWait of slurm.conf(5).
+    """
+    yield _finding(
+        cluster,
+        one,
+        "It was ended on purpose: a time limit, a preemption, scancel, Ctrl-C; nothing had failed before.",
+        you(
+            "Look who ended it, and whether its time limit was long enough.",
+            "sacct -j JOBID -o State,Elapsed,Timelimit",
+        ),
+    )
+
+
+@box_rule("BOX008", "the job did not stall", "stalled")
+def it_did_not_stall(cluster: Cluster, one: Failure) -> Iterator[Finding]:
+    """
+    ## What
+    For long no process of the job printed, read, wrote or computed anything.
+
+    ## Why it matters
+    A job that waits for nothing holds its nodes until a timeout or its time limit.
+
+    ## How we know
+    CPU time, I/O and output once a second; the limit is 60 s or three times the longest silence before. Then the
+    job was looked at as `ncclcheck hang` does, which checks HNG judge.
+
+    ## Fix
+    - **you** see which rank is named by the checks HNG, and the line in which it is.
+
+    ## Source
+    proc(5).
+    """
+    yield _finding(
+        cluster,
+        one,
+        "All waited for something that did not come.",
+        you(f"Look at {at}." if (at := words.place(one)) else "See where each process waits, and what HNG says."),
+    )
+
+
+@box_rule("BOX009", "no node vanished", "vanished")
+def no_node_vanished(cluster: Cluster, one: Failure) -> Iterator[Finding]:
+    """
+    ## What
+    The record of a node breaks off, while those of the others went on.
+
+    ## Why it matters
+    A node that lost its power or its network cannot say so; the other nodes report lost connections.
+
+    ## How we know
+    Its watcher writes every second, and wrote neither an end nor anything more.
+
+    ## Fix
+    - **admin** look at the node: power, network, kernel's log.
+    - **you** start the job again without it.
+
+    ## Source
+    docs/watch.md.
+    """
+    yield _finding(
+        cluster,
+        one,
+        "Its watcher writes every second and outlives the job: the node, its disk or its network is gone.",
+        admin("Look at the node: power, network, its kernel's log."),
+        you("Start the job again without it.", f"sbatch --exclude={one.box.host} ..."),
+    )

@@ -1,0 +1,1 @@
+"""What boxes hold of one job: who was first, and what followed."""

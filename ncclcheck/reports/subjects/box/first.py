@@ -1,0 +1,342 @@
+"""The end of a job, joined from the boxes of its nodes: what was first, by time and by what explains the rest."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
+
+from ncclcheck.probes.facts import Box, BoxOom, BoxProcess, BoxRaised, Cluster
+from ncclcheck.reports.judgement.derived import derived
+from ncclcheck.reports.text.visible import in_line
+
+Kind = Literal[
+    "memory", "killed", "crashed", "raised", "left", "exit", "absent", "apart", "outside", "stalled", "vanished"
+]
+
+# Seconds between the kernel's count of a process killed for memory and the end of that process, as the watcher
+# sees both: it looks at the count when a process ends, and once a second.
+_OOM_S = 2.5
+# Seconds between a signal from outside and what it ends: of torchrun and a rank without a handler 0.1 s, and Slurm
+# (KillWait) and Kubernetes wait 30 s.
+_OUTSIDE_S = 45.0
+_CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+_POLITE = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_CLOCK_S = 2.0  # between clocks of nodes that a time service keeps; a vanished node is silent for longer
+_VANISHED_S = 5.0  # of silence of a watcher that writes every second, before the others ended
+# Seconds by which the watcher may see an end later than its peers feel it: 0.1 s at a load of 20.
+_SEEN_S = 1.0
+# What a rank says when another one is gone or does not come: torch's and NCCL's own words, from c10d and gloo.
+_OF_OTHERS = re.compile(
+    r"(?i)connection (?:was )?(?:closed|reset|refused|timed out)|broken pipe|closed by (?:peer|remote)"
+    r"|socket (?:closed|timeout)"
+    r"|recvValue failed|sendBytes failed|timed out waiting|timed out after|wait timeout|store.{0,20}timed? ?out"
+    r"|remote (?:process|peer)|ncclRemoteError|collective operation timeout|watchdog"
+    r"|peer .{0,40}(?:fail|exit|died)"
+    r"|process group .{0,40}abort|no route to host|application timeout caused pair closure|DistNetworkError"
+    r"|DistStoreError|is being shut ?down|aborted communicator|connect\(\) .{0,40}fail|failed to connect"
+)
+_BUILD = re.compile(r"^\[\S+:\d+\] ?")  # the line of torch's own source
+_LAUNCHERS = (
+    *("ChildFailedError", "ProcessExitedException", "ProcessRaisedException", "CalledProcessError"),
+    *("SignalException", "RendezvousConnectionError"),
+)
+_PYTHON = re.compile(r"python|pt_main|pt_data|torchrun")
+_WORKER = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\)")
+_LOST_WORKER = re.compile(r"DataLoader worker \(pid (\d+)\) is killed by signal: ([A-Z][\w ]+)")
+_WORDS = {signal.strsignal(number): int(number) for number in (signal.SIGKILL, *_CRASHES)}  # as torch prints them
+_LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3|<frozen|<string>|torch/")
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+_TRACEBACK = "Traceback (most recent call last)"
+
+
+class Failure(NamedTuple):
+    """One thing that went wrong. of_others: it only tells that another process is gone or did not come."""
+
+    t: float
+    kind: Kind
+    box: Box
+    process: BoxProcess | None = None
+    raised: BoxRaised | None = None
+    oom: BoxOom | None = None
+    number: int = 0
+    of_others: bool = False
+
+    @property
+    def rank(self) -> int:
+        """The rank, -1 for none."""
+        if self.raised is not None and self.raised.rank >= 0:
+            return self.raised.rank
+        return self.process.rank if self.process is not None else -1
+
+    @property
+    def who(self) -> str:
+        """`rank 2 on h1`, `a worker of rank 2 on h1`, `COMMAND`."""
+        one, host = self.process, self.box.host
+        if one is not None and one.role == "helper":
+            return f"a worker of {f'rank {one.rank}' if one.rank >= 0 else 'the job'} (pid {one.pid}) on {host}"
+        if self.rank >= 0:
+            return f"rank {self.rank} on {host}"
+        if one is not None and one.role == "root":
+            return f"COMMAND (pid {one.pid}) on {host}"
+        pid = one.pid if one is not None else self.raised.pid if self.raised is not None else 0
+        return f"pid {pid} on {host}" if pid else host
+
+
+class End(NamedTuple):
+    """first: what explains the end; None where nothing failed. then: what followed, in order."""
+
+    first: Failure | None
+    then: list[Failure]
+
+
+@derived
+def end(cluster: Cluster) -> End:
+    """Of all boxes together."""
+    boxes = cluster.measurements.boxes
+    failures = sorted((one for box in boxes for one in _failures(box)), key=lambda one: one.t)
+    failures = _without_launchers([*failures, *_vanished(boxes)])
+    first = _first(boxes, failures)
+    then = [
+        one for one in failures if first is None or (one.process or one.raised) != (first.process or first.raised)
+    ]
+    told = first is not None and first.kind == "stalled"
+    return End(first, [one for one in then if one is not first and not (told and one.kind == "stalled")])
+
+
+def _failures(box: Box) -> Iterator[Failure]:
+    """Of one node: each process once."""
+    raised = {one.pid: one for one in box.raised if one.type != "KeyboardInterrupt"}
+    own = {one.pid for one in principals(box)}
+    gone = {one.pid for one in box.processes if one.status}
+    for told in box.raised:
+        lost = _lost_worker(box, told)
+        if lost is not None and lost.process is not None and lost.process.pid not in gone:
+            yield lost
+    for one in box.processes:
+        if one.pid in raised:
+            told = raised.pop(one.pid)
+            yield Failure(told.t, "raised", box, one, told, of_others=_is_of_others(told))
+        elif one.status and (one.pid in own or _is_lost_worker(one) or _was_killed(one)):
+            yield _died(box, one)
+    for told in raised.values():
+        yield Failure(told.t, "raised", box, None, told, of_others=_is_of_others(told))
+    if box.stalls:
+        yield Failure(box.stalls[-1].t - box.stalls[-1].silent, "stalled", box)
+
+
+def principals(box: Box) -> list[BoxProcess]:
+    """The processes that do the job: ranks; else Python that no other Python has started; else COMMAND."""
+    ranks = [one for one in box.processes if one.role == "rank"]
+    python = {one.pid for one in box.processes if _PYTHON.search(one.command)}
+    alone = [one for one in box.processes if one.pid in python and one.parent not in python]
+    return ranks or alone or [one for one in box.processes if one.role == "root"]
+
+
+def _lost_worker(box: Box, told: BoxRaised) -> Failure | None:
+    """The worker that torch names, where it came and went between two looks of the watcher."""
+    named = _LOST_WORKER.search(f"{told.message} {told.cause}")
+    number = _WORDS.get(named[2].strip(), 0) if named else 0
+    if named is None or not number:
+        return None
+    worker = BoxProcess(pid=int(named[1]), rank=told.rank, role="helper", gone=told.t - 0.001, status=number)
+    return _died(box, worker)
+
+
+def _was_killed(one: BoxProcess) -> bool:
+    """A launcher that was killed or crashed."""
+    return one.role == "root" and (one.status or 0) & 0x7F in (signal.SIGKILL, *_CRASHES)
+
+
+def _is_lost_worker(one: BoxProcess) -> bool:
+    """A worker of a loader that was killed or crashed, or a process of multiprocessing that failed."""
+    status = one.status or 0
+    if not _PYTHON.search(one.command):
+        return False
+    return status & 0x7F in (signal.SIGKILL, *_CRASHES) or (status > 0xFF and "multiprocessing" in one.command)
+
+
+def _died(box: Box, one: BoxProcess) -> Failure:
+    number = (one.status or 0) & 0x7F
+    at = one.gone or box.last
+    oom = next((oom for oom in box.ooms if abs(oom.t - at) < _OOM_S), None) if number == signal.SIGKILL else None
+    if oom is not None:
+        return Failure(at, "memory", box, one, oom=oom, number=number)
+    return Failure(at, _kind(number), box, one, number=number, of_others=number in _POLITE)
+
+
+def _kind(number: int) -> Kind:
+    if not number:
+        return "exit"
+    return "crashed" if number in _CRASHES else "killed"
+
+
+def _is_of_others(said: BoxRaised) -> bool:
+    return said.type in _LAUNCHERS or _OF_OTHERS.search(f"{said.type}: {said.message} {said.cause}") is not None
+
+
+def _without_launchers(failures: list[Failure]) -> list[Failure]:
+    """A launcher's own exception tells of its ranks; it counts where there is nothing else."""
+    own = [one for one in failures if one.raised is None or one.raised.type not in _LAUNCHERS]
+    return own or failures
+
+
+def _vanished(boxes: Sequence[Box]) -> Iterator[Failure]:
+    """Nodes whose record breaks off while the others went on."""
+    if len(boxes) < 2:
+        return
+    for box in boxes:
+        others = max((one.ended or one.last for one in boxes if one is not box), default=0.0)
+        if box.ended is None and not box.closed and box.last + _VANISHED_S < others:
+            yield Failure(box.last, "vanished", box)
+
+
+def _first(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure | None:
+    outside = _from_outside(boxes, failures)
+    vanished = [one for one in failures if one.kind == "vanished"]
+    own = [one for one in failures if not one.of_others and one.kind not in ("stalled", "vanished")]
+    if outside is not None and not [one for one in own if one.t < outside.t]:
+        return outside
+    stalled = [one for one in failures if one.kind == "stalled"]
+    if stalled and (not own or stalled[-1].box.stalls[-1].killed):
+        held = odd_at_stall(boxes)
+        return stalled[0]._replace(box=held[0], process=held[1]) if held is not None else stalled[0]
+    if vanished and not [one for one in own if one.t < vanished[0].t - _CLOCK_S]:
+        return vanished[0]
+    if own:
+        return _behind(own)
+    told = [one for one in failures if one.of_others]
+    return (_left(boxes, told) or _absent(boxes, told) or _apart(told) or told[0]) if told else None
+
+
+def _behind(own: Sequence[Failure]) -> Failure:
+    """The earliest; where it tells of a worker that died, that worker."""
+    first = own[0]
+    named = _WORKER.search(first.raised.message) if first.raised is not None else None
+    pids = {int(pid) for pid in re.findall(r"\d+", named[1])} if named else set()
+    return next((one for one in own if one.process is not None and one.process.pid in pids), first)
+
+
+def _from_outside(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure | None:
+    """A signal to the whole job, of which what ended soon after died."""
+    ends = [one.t for one in failures if one.kind not in ("stalled", "vanished")]
+    for box in boxes:
+        for got in box.signals:
+            after = [t for t in [*ends, box.ended or box.last] if got.t - 0.5 <= t <= got.t + _OUTSIDE_S]
+            if after and got.number not in (signal.SIGCONT, signal.SIGWINCH):
+                return Failure(got.t - 0.5, "outside", box, number=got.number)
+    return None
+
+
+def _left(boxes: Sequence[Box], told: Sequence[Failure]) -> Failure | None:
+    """A rank that ended with exit code 0 before any other lost its peer."""
+    gone = [
+        Failure(one.gone, "left", box, one)
+        for box in boxes
+        for one in box.processes
+        if one.role == "rank" and one.status == 0 and one.gone is not None and one.gone < told[0].t + _SEEN_S
+    ]
+    return min(gone, key=lambda one: one.t) if gone else None
+
+
+def _absent(boxes: Sequence[Box], told: Sequence[Failure]) -> Failure | None:
+    """A rank that was there and alone did not complain: the others had waited for it."""
+    complained = {one.rank for one in told if one.raised is not None}
+    quiet = [
+        (box, one)
+        for box in boxes
+        for one in box.processes
+        if one.role == "rank" and one.rank not in complained and (one.gone is None or one.gone >= told[0].t)
+    ]
+    ranks = {one.rank for _, one in quiet}
+    if len(ranks) != 1 or not complained:
+        return None
+    box, one = quiet[0]
+    return Failure(told[0].t, "absent", box, one)
+
+
+def _apart(told: Sequence[Failure]) -> Failure | None:
+    """Of ranks that all ran into their timeout the one that had called from another line than the others."""
+    raised = {one.rank: one for one in told if one.raised is not None and one.rank >= 0}
+    rank = odd_one({rank: frames(one) for rank, one in raised.items()})
+    return raised[rank]._replace(kind="apart") if rank is not None else None
+
+
+def frames(one: Failure) -> list[str]:
+    """Lines of the user's own program, the innermost first, where they are known."""
+    if one.raised is not None:
+        told = [f"{file}:{line} in {name}" for file, line, name in _FRAME.findall(one.raised.message)]
+        return own_frames((told or one.raised.frames)[::-1])
+    return own_frames(one.process.stack) if one.process is not None else []
+
+
+def own_frames(innermost_first: Sequence[str]) -> list[str]:
+    """Without those of Python and of installed packages; all where there are no others."""
+    return [one for one in innermost_first if not _LIBRARY.search(one)] or [*innermost_first]
+
+
+def odd_one(stacks: dict[int, list[str]]) -> int | None:
+    """The only rank whose stack differs, where two and more others are in the same place."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for rank, stack in stacks.items():
+        groups.setdefault(tuple(stack), []).append(rank)
+    sizes = sorted(groups.values(), key=len)
+    return (
+        sizes[0][0]
+        if len(sizes) == 2 and len(sizes[0]) == 1 and len(sizes[1]) > 1 and all(stacks.values())
+        else None
+    )
+
+
+def odd_at_stall(boxes: Sequence[Box]) -> tuple[Box, BoxProcess] | None:
+    """The rank that is elsewhere than all others while the job stalls."""
+    ranks = {one.rank: (box, one) for box in boxes for one in box.processes if one.role == "rank"}
+    stopped = {rank: [f"{one.state} {one.wchan}"] for rank, (_, one) in ranks.items() if one.state in ("T", "t")}
+    rank = odd_one({rank: stopped.get(rank) or own_frames(one.stack) for rank, (_, one) in ranks.items()})
+    return ranks[rank] if rank is not None else None
+
+
+def ended(box: Box) -> str:
+    """`exit code 1`, `SIGKILL`, or that it is not known."""
+    if box.status is None:
+        return "an end that nobody wrote down"
+    return f"exit code {box.status}" if box.status >= 0 else named(-box.status)
+
+
+def named(number: int) -> str:
+    """`SIGTERM`."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def said(raised: BoxRaised, most: int = 240) -> str:
+    """`ValueError: boom`, in one line."""
+    words = f"{raised.type}: {_BUILD.sub('', raised.message)}"
+    if _TRACEBACK in raised.message:  # of a loader's worker or a spawned process, which torch raises again
+        words = f"{raised.message.strip().splitlines()[-1]} (in a process that it started)"
+    text = in_line(" ".join(words.split()))
+    return text if len(text) <= most else f"{text[:most]} ..."
+
+
+def what(one: Failure) -> str:
+    """What happened to it, in a few words."""
+    status = one.process.status if one.process is not None else None
+    code = os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else one.box.status
+    words: dict[Kind, str] = {
+        "memory": "was killed by the kernel for want of memory",
+        "killed": f"was ended by {named(one.number)}",
+        "crashed": f"crashed: {named(one.number)}",
+        "left": "ended with exit code 0 while others went on",
+        "exit": f"ended with exit code {code}, without an exception",
+        "absent": "did not come to what all the others waited for",
+        "apart": "called something else than all the others, which waited for it",
+        "outside": f"the job was sent {named(one.number)}",
+        "stalled": "the job stalled",
+        "vanished": "its record breaks off while the other nodes went on",
+        "raised": "",
+    }
+    return said(one.raised) if one.raised is not None and one.kind == "raised" else words[one.kind]

@@ -1,0 +1,71 @@
+"""One page when a job has died or stalled: who was first, when and why, what followed, what to do, the box."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ncclcheck.probes.facts import Box
+from ncclcheck.reports.judgement.findings import State
+from ncclcheck.reports.judgement.jsondoc import Document
+from ncclcheck.reports.subjects.box import first
+from ncclcheck.reports.text.block_text import Style, commands, headed, labelled
+from ncclcheck.reports.text.fold import fold_some
+from ncclcheck.reports.text.groups import Block, blocks
+from ncclcheck.reports.text.headings import heading
+from ncclcheck.reports.text.wrapping import wrapped
+
+MOST_LINES = 25  # what stands on a terminal together with the job's own last words
+_MOST_OTHERS = 3
+_LINES = 2  # of one piece of evidence
+
+
+def title(document: Document) -> str:
+    """What ran, how it ended, where and for how long."""
+    boxes = document.measurements.boxes
+    ends = [*dict.fromkeys(map(first.ended, boxes))]
+    hosts = fold_some([*dict.fromkeys(box.host for box in boxes)])
+    stalled = " and stalled" if any(box.stalls for box in boxes) else ""
+    return f"ncclcheck watch: the job ended with {', '.join(ends)}{stalled} after {_lasted(boxes):.1f} s ({hosts})"
+
+
+def decision(document: Document) -> str:
+    """The last line of a report."""
+    failed = [v for v in document.verdicts if v.state is State.FAIL]
+    if failed:
+        return f"The job failed: {failed[0].findings[0].what}."
+    ended = {box.status for box in document.measurements.boxes}
+    return "The job ended well." if ended == {0} else "Why the job ended is not known."
+
+
+def text(document: Document, style: Style, box: str) -> str:
+    """The page. box: its folder."""
+    told = shown(document)
+    end = [*wrapped(f"box: {box}", style.width, "", "  "), f"again, with all evidence: ncclcheck report -v {box}"]
+    head = wrapped(title(document), style.width, "", "  ")
+    rows = _in_full(told[0], style) if told else [*wrapped(decision(document), style.width, "", "  ")]
+    others = [headed(one.state, one.codes, heading(one).text, style)[0] for one in told[1 : _MOST_OTHERS + 1]]
+    room = MOST_LINES - len(head) - len(others) - len(end)
+    return "\n".join([*head, *rows[:room], *others, *end]) + "\n"
+
+
+def shown(document: Document) -> list[Block]:
+    """What the box itself says before what the stalled job's look and the logs say."""
+    failed = [*blocks(document, [State.FAIL])]
+    order = ("HNG", "BOX", "LOG") if any(one.codes[0] == "BOX008" for one in failed) else ("BOX", "HNG", "LOG")
+    known = [one for one in failed if one.codes[0][:3] in order]
+    return sorted(known, key=lambda one: order.index(one.codes[0][:3]))
+
+
+def _in_full(block: Block, style: Style) -> list[str]:
+    width = style.width
+    rows = headed(block.state, block.codes, heading(block).text, style)
+    for one in block.evidence:
+        rows += labelled("seen", f"{one.source}: {one.value}", width)[: _LINES + (one.source == "then")]
+    rows += labelled("why", block.why, width)[:_LINES]
+    for remedy in block.remedies:
+        rows += [*labelled("fix", f"[{remedy.who}] {remedy.text}", width)[:_LINES], *commands(remedy)]
+    return rows
+
+
+def _lasted(boxes: Sequence[Box]) -> float:
+    return max(0.0, max(((box.ended or box.last) - box.started for box in boxes), default=0.0))

@@ -1,0 +1,117 @@
+"""How the end of a job is told: who, when, what followed."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from datetime import datetime, timezone
+
+from ncclcheck.probes.facts import BoxProcess, Cluster
+from ncclcheck.reports.judgement.findings import Evidence, Where, seen
+from ncclcheck.reports.subjects.box import first
+from ncclcheck.reports.subjects.box.first import Failure
+
+_MOST_THEN, _SHORT, _MOST_STACKS = 3, 60, 4
+_PID = re.compile(r"\w\[(\d+)\]:|[Pp]rocess (\d+)")
+_FULL = 64 * 2**20  # bytes of room below which a disk is told of: less than a small checkpoint
+
+
+def where(one: Failure) -> Where:
+    """Node and rank."""
+    return Where(node=one.box.host, rank=one.rank if one.rank >= 0 else None)
+
+
+def heading(one: Failure) -> str:
+    """Who did what."""
+    if one.kind == "stalled" and one.process is not None:
+        return f"the job stalled: {one.who} is elsewhere than all others"
+    if one.kind in ("outside", "stalled", "vanished"):
+        return f"{one.box.host}: {first.what(one)}" if one.kind == "vanished" else first.what(one)
+    return f"{one.who}: {first.what(one)}" if one.kind == "raised" else f"{one.who} {first.what(one)}"
+
+
+def evidence(cluster: Cluster, one: Failure) -> list[Evidence]:
+    """When and where it was, what else is known of it, what followed."""
+    told = [seen("first", f"{clock(one.t)} UTC, {one.t - one.box.started:.1f} s after the start")]
+    if at := place(one):
+        told.append(seen("line", at))
+    if one.raised is not None and one.raised.cause:
+        told.append(seen("raised from", one.raised.cause[:200]))
+    told += [seen("process", _process(one.process))] if one.process is not None else []
+    told += _of_kind(cluster, one) + _beside(one)
+    then = first.end(cluster).then
+    if then:
+        more = f"; and {len(then) - _MOST_THEN} more" if len(then) > _MOST_THEN else ""
+        words = [f"{max(0.0, other.t - one.t):+.1f} s {_short(other)}" for other in then[:_MOST_THEN]]
+        told.append(seen("then", "; ".join(words) + more))
+    return told
+
+
+def _short(one: Failure) -> str:
+    words = heading(one).replace(f" on {one.box.host}", "")
+    return words if len(words) <= _SHORT else f"{words[:_SHORT]} ..."
+
+
+def _process(one: BoxProcess) -> str:
+    held = [f"pid {one.pid}"]
+    held += [f"at most {one.rss_most / 2**30:.2f} GiB"] if one.rss_most else []
+    held += [f"no CPU time for {one.idle_s:.0f} s"] if one.idle_s >= 3 else []
+    held += ["stopped"] if one.state in ("T", "t") else []
+    held += [f"waits in {one.wchan}"] if one.wchan else []
+    return ", ".join(held)
+
+
+def _of_kind(cluster: Cluster, one: Failure) -> list[Evidence]:
+    if one.oom is not None:
+        counted = ", ".join(f"{by} +{count}" for by, count in one.oom.by.items())
+        limit = f"; its limit is {one.oom.limit / 2**30:.2f} GiB" if one.oom.limit else ""
+        return [seen("oom_kill", counted + limit)]
+    if one.kind == "outside":
+        got = next(s for s in one.box.signals if s.number == one.number)
+        by = f"{got.by} (pid {got.sender})" if got.sender else "the kernel (a terminal)"
+        return [
+            seen("sent by", f"{by}, {'to all of the process group' if got.of_group else 'to the wrapper alone'}")
+        ]
+    if one.kind == "stalled":
+        stall = max(
+            (stall for box in cluster.measurements.boxes for stall in box.stalls), key=lambda stall: stall.t
+        )
+        told = [seen("silent", f"{stall.silent:.0f} s, more than {stall.limit:.0f} s")]
+        lines = [(p, first.own_frames(p.stack)[0]) for p in first.principals(one.box) if p.stack][:_MOST_STACKS]
+        told += [seen(f"rank {p.rank}" if p.rank >= 0 else f"pid {p.pid}", line) for p, line in lines]
+        waits = Counter(f"{p.state} {p.wchan}".strip() for p in first.principals(one.box) if p.state)
+        return [*told, seen("waits", ", ".join(f"{count} x {how}" for how, count in waits.most_common(3)))]
+    if one.kind == "vanished":
+        return [seen("last written", clock(one.box.last))]
+    return []
+
+
+def _beside(one: Failure) -> list[Evidence]:
+    """What the node itself told in that time."""
+    told = [
+        seen("kernel", row.text) for row in one.box.kernel if abs(row.t - one.t) < 10 and _ours(one, row.text)
+    ][:2]
+    return (
+        told
+        + [
+            seen("room", f"{room.free / 2**20:.0f} MiB were left in {room.folder}")
+            for room in one.box.rooms
+            if room.free < _FULL
+        ][:1]
+    )
+
+
+def _ours(one: Failure, text: str) -> bool:
+    """Whether a message of the kernel names a process of the job, or none."""
+    named = {int(pid or other) for pid, other in _PID.findall(text)}
+    return not named or bool(named & {process.pid for process in one.box.processes})
+
+
+def place(one: Failure) -> str:
+    """The line of the user's own program, `train.py:12 in step`; empty where nobody knows."""
+    return next(iter(first.frames(one)), "")
+
+
+def clock(t: float) -> str:
+    """`09:12:03.120`."""
+    return datetime.fromtimestamp(t, timezone.utc).strftime("%H:%M:%S.%f")[:-3]

@@ -1,0 +1,1 @@
+"""A user's job in a black box: its folder, its environment, its output, its signals."""

@@ -1,0 +1,101 @@
+"""The folder of a box: of mode 0700, with a folder for each node that writes into it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import socket
+import stat
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from ncclcheck import __version__
+from ncclcheck.base.errors import UsageError
+from ncclcheck.probes.box import injected
+from ncclcheck.probes.box.journal import NEW
+from ncclcheck.probes.facts.guard.secrets import is_secret, masked
+
+_MOST = 1000  # folders of one node in one box: ranks that each have a wrapper, attempts of a requeued job
+_SHOWN = re.compile(r"(NCCL|TORCH|GLOO)_\w+")
+
+
+def create(given: str | None) -> tuple[str, str]:
+    """The box, and this node's own folder in it. Raises UsageError."""
+    box = given or _usual()
+    try:
+        with suppress(FileExistsError):
+            os.mkdir(box, 0o700)
+        _check(box)
+        return box, _of_node(box)
+    except OSError as error:
+        raise UsageError(f"--box: {box}: {error.strerror or error}") from None
+
+
+def _usual() -> str:
+    """In the working directory, which the nodes of a job often share; nodes of one job of Slurm share the name."""
+    job = os.environ.get("SLURM_JOB_ID", "")
+    own = job if job.isdigit() else f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    name = f"ncclcheck-box-{own}"
+    with suppress(OSError):
+        here = os.getcwd()
+        if os.access(here, os.W_OK):
+            return os.path.join(here, name)
+    return os.path.join(tempfile.gettempdir(), name)
+
+
+def _check(box: str) -> None:
+    """Nobody else may put anything there. Raises UsageError or OSError."""
+    held = os.lstat(box)
+    if not stat.S_ISDIR(held.st_mode):
+        raise UsageError(f"--box: {box} is no folder")
+    if held.st_uid != os.geteuid() or held.st_mode & 0o022:
+        raise UsageError(f"--box: {box}: others may write there; give a folder of your own (mode 0700)")
+
+
+def _of_node(box: str) -> str:
+    host = re.sub(r"[^\w.-]", "_", socket.gethostname()) or "node"
+    for count in range(_MOST):
+        path = os.path.join(os.path.abspath(box), host if not count else f"{host}.{count + 1}")
+        with suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+            return path
+    raise UsageError(f"--box: {box} holds {_MOST} folders of {host}; give another one")
+
+
+def fill(node: str, command: Sequence[str], settings: Mapping[str, str]) -> None:
+    """What is there before the job begins. Raises OSError."""
+    for name in ("said", "fault", "site"):
+        os.mkdir(os.path.join(node, name), 0o700)
+    source = Path(injected.__file__).parent / "sitecustomize.py"
+    write(os.path.join(node, "site", "sitecustomize.py"), source.read_bytes())
+    variables = {**{n: v for n, v in os.environ.items() if _SHOWN.fullmatch(n)}, **settings}
+    told = {
+        "schema": 1,
+        "version": __version__,
+        "host": socket.gethostname(),
+        "started": round(time.time(), 3),
+        "command": masked(shlex.join(command)),
+        "variables": {
+            n: masked(v) for n, v in sorted(variables.items()) if not is_secret(n) and n != "PYTHONPATH"
+        },
+    }
+    write(os.path.join(node, "meta.json"), json.dumps(told).encode())
+
+
+def write(path: str, content: bytes) -> None:
+    """A new file of mode 0600. Raises OSError."""
+    with open(path, "xb", opener=lambda name, _: os.open(name, NEW, 0o600)) as file:
+        file.write(content)
+
+
+def remove(box: str, node: str) -> None:
+    """This node's folder; the box, where that was the last."""
+    shutil.rmtree(node, ignore_errors=True)
+    with suppress(OSError):
+        os.rmdir(box)

@@ -1,0 +1,248 @@
+"""COMMAND as a child that notices nothing: its input and terminal, its output byte for byte, signals, exit status.
+
+The child stays in the caller's process group, so that the terminal's Ctrl-C and Ctrl-Z reach it as without us. A
+signal that is sent to us alone is passed on; one that was sent to the whole group, as the terminal, `timeout` and
+srun do, has reached the child already: a second process of the group that does nothing else tells the two apart.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+import tty
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+_FORWARDED = (
+    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2),
+    *(signal.SIGCONT, signal.SIGWINCH),
+)
+_UNTOLD = (signal.SIGCONT, signal.SIGWINCH)  # these end nothing
+# Seconds in which the other process of the group has told that it got the signal too: 1 to 3 ms at a load of 2.
+_TOGETHER_S = 0.2
+# Seconds after COMMAND's end in which a process that it left behind is heard: while it prints, and at most.
+_IDLE_S, _LAST_S = 0.5, 5.0
+_CHUNK = 65536
+
+
+class Got(NamedTuple):
+    """A signal that reached us. sender: the pid, 0 for the kernel; of_group: all processes of the group got it."""
+
+    number: int
+    sender: int
+    of_group: bool
+
+
+class Told(NamedTuple):
+    """What is to be said of the job while it runs."""
+
+    printed: Callable[[str, bytes], None]
+    signalled: Callable[[Got], None]
+    started: Callable[[int], int]  # gives a descriptor that can be read when `spoke` is to be called
+    spoke: Callable[[bytes], None]
+
+
+def run(argv: Sequence[str], env: Mapping[str, str], told: Told) -> int:
+    """Start it and wait for it; its status as subprocess gives it, negative for a signal. Raises OSError."""
+    taken = [one for one in _FORWARDED if signal.getsignal(one) != signal.SIG_IGN]
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, taken)
+    group = _Group(taken, before)
+    try:
+        streams = _Streams()
+        child = subprocess.Popen(
+            [*argv], env={**env}, stdout=streams.given(1), stderr=streams.given(2),
+            preexec_fn=lambda: _restore(before),  # noqa: PLW1509 - no thread has been started yet
+            close_fds=False,
+        )  # fmt: skip
+        streams.started()
+        return _Conversation(child, streams, group, told).status()
+    finally:
+        group.end()
+
+
+def _restore(mask: set[int | signal.Signals]) -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+class _Group:
+    """The process that only notices which signals the group was sent."""
+
+    def __init__(self, taken: Sequence[signal.Signals], before: set[int | signal.Signals]) -> None:
+        self.taken = taken
+        self.said, tell = os.pipe()
+        alive, self._hold = os.pipe()
+        os.set_blocking(self.said, False)
+        self._pid = os.fork()
+        if self._pid:
+            os.close(tell)
+            os.close(alive)
+            return
+        try:  # the child: it never returns
+            os.close(self._hold)
+            os.close(self.said)
+            for one in taken:
+                signal.signal(one, lambda number, _: os.write(tell, bytes([number])) and None)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            os.read(alive, 1)
+        finally:
+            os._exit(0)
+
+    def got(self, number: int) -> bool:
+        """Whether it was sent this signal too, now."""
+        until = time.monotonic() + _TOGETHER_S
+        while (left := until - time.monotonic()) > 0:
+            if select.select([self.said], [], [], left)[0] and number in os.read(self.said, 64):
+                return True
+        return False
+
+    def end(self) -> None:
+        """It leaves when we do; now where we go on."""
+        os.close(self._hold)
+        os.close(self.said)
+        with suppress(ChildProcessError):
+            os.waitpid(self._pid, 0)
+
+
+class _Streams:
+    """A pipe for each of stdout and stderr, one for both where they are the same file; a pty for a terminal."""
+
+    def __init__(self) -> None:
+        self._ends: dict[int, int] = {}  # of the job
+        self.sources: dict[int, tuple[str, int]] = {}  # our end -> its name, and where it goes
+        self._terminals: list[int] = []
+        same = _identity(1) is not None and _identity(1) == _identity(2)
+        for number, name in ((1, "both" if same else "out"), (2, "err")):
+            if _identity(number) is None:
+                continue
+            if number == 2 and same:
+                self._ends[2] = self._ends[1]
+                continue
+            ours, theirs = self._terminal(number) if os.isatty(number) else os.pipe()
+            self._ends[number] = theirs
+            self.sources[ours] = (name, number)
+
+    def _terminal(self, number: int) -> tuple[int, int]:
+        ours, theirs = pty.openpty()
+        with suppress(termios.error):
+            termios.tcsetattr(theirs, termios.TCSANOW, termios.tcgetattr(number))
+        tty.setraw(theirs)  # the user's own terminal does what is to be done with the lines
+        self._terminals.append(ours)
+        self.resize(number)
+        return ours, theirs
+
+    def resize(self, number: int = 1) -> None:
+        """As large as the user's terminal."""
+        for ours in self._terminals:
+            with suppress(OSError):
+                size = fcntl.ioctl(number, termios.TIOCGWINSZ, struct.pack("HHHH", 0, 0, 0, 0))
+                fcntl.ioctl(ours, termios.TIOCSWINSZ, size)
+
+    def given(self, number: int) -> int | None:
+        """What the job gets; None where it is closed here as well."""
+        return self._ends.get(number)
+
+    def started(self) -> None:
+        """The job has its ends."""
+        for end in {*self._ends.values()}:
+            os.close(end)
+
+
+def _identity(number: int) -> tuple[int, int, int] | None:
+    """What a descriptor leads to; None where it was closed when we began: its number may be another file's now."""
+    if (sys.stdout, sys.stderr)[number - 1] is None:
+        return None
+    try:
+        held = os.fstat(number)
+    except OSError:
+        return None
+    return held.st_dev, held.st_ino, held.st_rdev
+
+
+class _Conversation:
+    """What passes between the job and its surroundings until it ends."""
+
+    def __init__(self, child: subprocess.Popen[bytes], streams: _Streams, group: _Group, told: Told) -> None:
+        self._child, self._streams, self._group, self._told = child, streams, group, told
+        self._watcher = told.started(child.pid)
+        self._ended, tell = os.pipe()
+        threading.Thread(target=self._wait, args=(tell,), daemon=True).start()
+        threading.Thread(target=self._take_signals, daemon=True).start()
+
+    def _wait(self, tell: int) -> None:
+        self._child.wait()
+        os.close(tell)
+
+    def _take_signals(self) -> None:
+        while True:
+            with suppress(InterruptedError):
+                held = signal.sigwaitinfo(self._group.taken)
+                if held.si_signo == signal.SIGWINCH:
+                    self._streams.resize()
+                    continue
+                got = Got(held.si_signo, held.si_pid, self._group.got(held.si_signo))
+                if not got.of_group:
+                    with suppress(OSError):
+                        self._child.send_signal(got.number)
+                if got.number not in _UNTOLD:
+                    self._told.signalled(got)
+
+    def status(self) -> int:
+        """Relay until the end of the job, and what it printed last."""
+        while self._ended not in self._relayed([self._ended], None):
+            pass
+        until = time.monotonic() + _LAST_S
+        while self._streams.sources and time.monotonic() < until:
+            if not self._relayed([], _IDLE_S):
+                break
+        return self._child.wait()
+
+    def _relayed(self, more: list[int], seconds: float | None) -> list[int]:
+        """What was ready within so many seconds."""
+        watcher = [self._watcher] if self._watcher >= 0 else []
+        ready = select.select([*self._streams.sources, *watcher, *more], [], [], seconds)[0]
+        for file in ready:
+            if file in self._streams.sources:
+                self._relay(file)
+            elif file == self._watcher:
+                self._hear()
+        return [file for file in ready if file != self._watcher]
+
+    def _hear(self) -> None:
+        if data := os.read(self._watcher, _CHUNK):
+            self._told.spoke(data)
+        else:
+            self._watcher = -1
+
+    def _relay(self, file: int) -> None:
+        name, target = self._streams.sources[file]
+        try:
+            data = os.read(file, _CHUNK)
+        except OSError:  # EIO of a pty whose other end is closed
+            data = b""
+        if not data or not _written(target, data):
+            del self._streams.sources[file]
+            os.close(file)  # a job whose reader has left is told so by SIGPIPE, as without us
+        if data:
+            self._told.printed(name, data)
+
+
+def _written(target: int, data: bytes) -> bool:
+    """Whether all of it reached the user's file."""
+    while data:
+        try:
+            data = data[os.write(target, data) :]
+        except BlockingIOError:
+            select.select([], [target], [])
+        except OSError:
+            return False
+    return True

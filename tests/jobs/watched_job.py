@@ -1,0 +1,165 @@
+"""A small gloo job that ends in one of many ways on one rank: `watched_job.py KIND [RANK]`."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, Dataset
+
+STEPS = int(os.environ.get("STEPS", "12"))
+AT = 4  # the step at which it happens
+TIMEOUT_S = float(os.environ.get("TIMEOUT_S", "20"))
+
+
+class Items(Dataset[torch.Tensor]):
+    """A few tensors; an item may be what ends the job."""
+
+    def __init__(self, bad: Callable[[], object] | None = None) -> None:
+        self.bad = bad
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if self.bad is not None and index == 9:
+            self.bad()
+        return torch.full((4,), float(index))
+
+
+def _eat(limit: int) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    held = []
+    while True:
+        held.append(bytearray(2**26))
+
+
+def _grow() -> None:
+    """Real pages, until the kernel says no."""
+    held = []
+    while True:
+        held.append(bytearray(os.urandom(2**20)) * 16)
+
+
+def _full_disk() -> None:
+    with open(os.path.join(os.environ["FULL"], "checkpoint.pt"), "wb") as file:
+        while True:
+            file.write(bytes(2**20))
+            file.flush()
+
+
+def _nan() -> None:
+    loss = torch.log(torch.tensor(-1.0))
+    assert torch.isfinite(loss), f"loss is {loss.item()} at step {AT}"
+
+
+def _checkpoint() -> None:
+    model = torch.nn.Linear(4, 4)
+    model.load_state_dict({"weight": torch.zeros(4, 5), "bias": torch.zeros(4)})
+
+
+def _loaded(bad: Callable[[], object]) -> None:
+    for _ in DataLoader(Items(bad), batch_size=4, num_workers=2, timeout=0):
+        pass
+
+
+def _deadlock() -> None:
+    import threading  # noqa: PLC0415
+
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+
+
+def _stop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _spin() -> None:
+    end = time.time() + 600
+    while time.time() < end:
+        pass
+
+
+def _other_collective() -> None:
+    dist.broadcast(torch.ones(8), 0)
+
+
+def _fifo() -> None:
+    path = os.path.join(os.environ["FULL"], "pipe")
+    os.mkfifo(path)
+    with open(path, "rb") as file:
+        file.read()
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def _from_cause() -> None:
+    try:
+        dict[str, float]()["learning_rate"]
+    except KeyError as error:
+        raise RuntimeError("cannot build the schedule") from error
+
+
+KINDS: dict[str, Callable[[], object]] = {
+    "sound": lambda: None,
+    "raise": lambda: _raise(ValueError("labels do not fit")),
+    "cause": _from_cause,
+    "shape": lambda: torch.ones(3) @ torch.ones(4),
+    "index": lambda: torch.nn.Embedding(4, 2)(torch.tensor([7])),
+    "nan": _nan,
+    "checkpoint": _checkpoint,
+    "import": lambda: __import__("no_such_module"),
+    "file": lambda: open("/no/such/shard-00017.tar", "rb"),  # noqa: SIM115
+    "limit": lambda: _eat(6 * 2**30),
+    "oom": _grow,
+    "full": _full_disk,
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "segv": lambda: ctypes.string_at(0),
+    "abort": os.abort,
+    "exit3": lambda: sys.exit(3),
+    "hard-exit": lambda: os._exit(7),
+    "leave": lambda: os._exit(0),
+    "sleep": lambda: time.sleep(600),
+    "stop": _stop,
+    "spin": _spin,
+    "deadlock": _deadlock,
+    "other": _other_collective,
+    "fifo": _fifo,
+    "worker-killed": lambda: _loaded(lambda: os.kill(os.getpid(), signal.SIGKILL)),
+    "worker-raises": lambda: _loaded(lambda: _raise(KeyError("image"))),
+    "worker-segv": lambda: _loaded(lambda: ctypes.string_at(0)),
+    "worker-deadlock": lambda: _loaded(_deadlock),
+    "quiet-exit": lambda: _raise(SystemExit("config is not valid")),
+}
+
+
+def main(kind: str, bad: int) -> None:
+    dist.init_process_group("gloo", timeout=timedelta(seconds=TIMEOUT_S))
+    rank = dist.get_rank()
+    weights = torch.zeros(1000)
+    for step in range(STEPS):
+        if step == AT and rank == bad:
+            KINDS[kind]()
+        gradient = torch.full((1000,), float(rank))
+        dist.all_reduce(gradient)
+        weights += gradient
+        if rank == 0:
+            print(f"step {step} {weights[0].item()}", flush=True)
+        time.sleep(0.05)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 1)

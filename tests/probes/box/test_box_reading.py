@@ -1,0 +1,104 @@
+"""A box is read as what it holds, from anywhere, whatever somebody has put into it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclcheck.probes.box import reading
+
+T = 1_790_000_000.0
+META = {"host": "h1", "command": "torchrun train.py", "started": T}
+PROCESS = {
+    "t": T + 1, "what": "process", "pid": 7, "parent": 6, "rank": 1, "local_rank": 1, "world": 2, "helper": False,
+    "root": False, "name": "python", "command": "python train.py",
+}  # fmt: skip
+
+
+def _box(folder: Path, *events: dict[str, Any], wrapper: tuple[dict[str, Any], ...] = (), **meta: Any) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "meta.json").write_text(json.dumps({**META, **meta}))
+    (folder / "events.jsonl").write_text("".join(json.dumps(one) + "\n" for one in events))
+    (folder / "wrapper.jsonl").write_text("".join(json.dumps(one) + "\n" for one in wrapper))
+    return folder
+
+
+def test_how_a_process_ended(tmp_path: Path) -> None:
+    gone = {
+        "t": T + 9,
+        "what": "gone",
+        "pid": 7,
+        "rank": 1,
+        "status": 9,
+        "rss": 5,
+        "rss_most": 10,
+        "name": "python",
+    }
+    end = {"t": T + 10, "what": "end", "status": 1}
+    folder = _box(
+        tmp_path / "box/h1", {"t": T, "what": "begin", "kmsg": False, "oom": []}, PROCESS, gone, wrapper=(end,)
+    )
+    (folder / "fault").mkdir()
+    (folder / "fault/7.txt").write_text(
+        'Thread 0x1 (most recent call first):\n  File "other.py", line 1 in wait\n\n'
+        "Current thread 0x2 (most recent call first):\n"
+        '  File "train.py", line 8 in step\n  File "train.py", line 9 in main\n'
+    )
+    [box] = reading.read(str(tmp_path / "box"))
+    [process] = box.processes
+    assert (process.status, process.gone, process.rss_most) == (9, T + 9, 10)
+    assert process.stack == ["train.py:8 in step", "train.py:9 in main"]
+    assert (box.status, box.ended, box.world) == (1, T + 10, 2)
+    assert "the kernel's log may not be read" in box.lost
+
+
+def test_only_the_last_attempt_counts(tmp_path: Path) -> None:
+    first = {"t": T + 10, "what": "end", "status": 1}
+    _box(tmp_path / "box/h1", wrapper=(first,))
+    _box(tmp_path / "box/h1.2", started=T + 100, wrapper=({"t": T + 150, "what": "end", "status": 1},))
+    _box(tmp_path / "box/h2", {"t": T + 140, "what": "begin", "kmsg": True, "oom": []}, host="h2", started=T + 99)
+    assert [Path(box.folder).name for box in reading.read(str(tmp_path / "box"))] == ["h1.2", "h2"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"\xff\xfe",
+        b"{" * 100_000,
+        b'{"what": "process"}',
+        b'{"what": "gone", "t": "x", "pid": []}',
+    ],
+)
+def test_damaged_lines_are_no_defect(tmp_path: Path, line: bytes) -> None:
+    folder = _box(tmp_path / "box/h1", {**PROCESS})
+    with (folder / "events.jsonl").open("ab") as file:
+        file.write(line)
+    [box] = reading.read(str(tmp_path / "box"))
+    assert [one.pid for one in box.processes] == [7]
+
+
+def test_nothing_is_followed_or_waited_for(tmp_path: Path) -> None:
+    folder = _box(tmp_path / "box/h1", PROCESS)
+    (tmp_path / "secret").write_text('{"what": "raised"}')
+    (folder / "said").mkdir()
+    (folder / "said/7.jsonl").symlink_to(tmp_path / "secret")
+    os.mkfifo(folder / "said/8.jsonl")
+    os.mkfifo(folder / "fr_0")
+    (folder / "output.log").symlink_to(tmp_path / "secret")
+    (tmp_path / "box/h2").symlink_to(folder)
+    [box] = reading.read(str(tmp_path / "box"))
+    assert box.raised == []
+    assert reading.logs_of(str(folder)) == []
+
+
+def test_a_folder_that_is_no_box(tmp_path: Path) -> None:
+    assert not reading.is_box(str(tmp_path))
+    with pytest.raises(reading.NoBox):
+        reading.read(str(tmp_path))

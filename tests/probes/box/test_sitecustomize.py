@@ -1,0 +1,105 @@
+"""What is injected into each Python process: it tells of an uncaught exception, and never fails a start."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclcheck.probes.box import injected
+from tests.conftest import environment
+
+SOURCE = (Path(injected.__file__).parent / "sitecustomize.py").read_text()
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Path:
+    """A folder as `watch` makes it."""
+    for name in ("said", "fault", "site"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text(SOURCE)
+    return tmp_path
+
+
+def _python(box: Path, script: str, *folders: str, **env: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(box / "site"), *folders])
+    given = environment(**{"NCCLCHECK_BOX": str(box), **env}) | {"PYTHONPATH": path}
+    return subprocess.run(
+        [sys.executable, "-c", script], env=given, capture_output=True, text=True, timeout=30, check=False
+    )
+
+
+def _said(box: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for path in (box / "said").iterdir() for line in path.read_text().splitlines()]
+
+
+def test_an_exception_is_told_with_rank_line_and_cause(box: Path) -> None:
+    script = "try:\n {}['lr']\nexcept KeyError as e:\n raise ValueError('bad token=hunter2') from e"
+    done = _python(box, script, RANK="3")
+    bare = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (bare.returncode, bare.stderr)
+    [told] = _said(box)
+    assert (told["rank"], told["type"], told["message"]) == (3, "ValueError", "bad token=***")
+    assert told["cause"] == "KeyError: 'lr'"
+    assert told["frames"][-1][1:] == [4, "<module>"]
+    assert [*(box / "fault").iterdir()] == []
+
+
+def test_the_users_own_sitecustomize_and_hook_are_run(box: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/sitecustomize.py").write_text("import sys; sys.mine = 1; print(__file__, __name__)")
+    script = (
+        "import sys, sitecustomize; print(sys.mine, sitecustomize.__file__); sys.excepthook = print; raise OSError"
+    )
+    done = _python(box, script, str(tmp_path / "mine"))
+    own = str(tmp_path / "mine/sitecustomize.py")
+    assert done.stdout.startswith(f"{own} sitecustomize\n1 {own}\n<class 'OSError'>")
+    assert _said(box) == []  # a hook of the user's own that does not call ours
+
+
+@pytest.mark.parametrize("what", ["gone", "read-only", "a file", "unset", "nonsense"])
+def test_no_start_fails_by_it(box: Path, what: str) -> None:
+    if what == "gone":
+        done = _python(box, "print('on')", NCCLCHECK_BOX=str(box / "none"))
+    elif what == "unset":
+        done = _python(box, "print('on')", NCCLCHECK_BOX="")
+    elif what == "nonsense":
+        done = _python(box, "print('on')", NCCLCHECK_BOX_SIGNAL="many", TORCH_FR_BUFFER_SIZE="1", RANK="0")
+    else:
+        for name in ("said", "fault"):
+            (box / name).rmdir()
+            if what == "a file":
+                (box / name).write_text("")
+        done = _python(box, "print('on')")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "on\n", "")
+
+
+def test_a_crash_leaves_a_stack_and_the_exit_status(box: Path) -> None:
+    done = _python(box, "def here():\n import os\n os.abort()\nhere()")
+    assert done.returncode == -6
+    [stack] = (box / "fault").iterdir()
+    assert "in here" in stack.read_text()
+
+
+def test_torchrun_is_given_the_error_file_that_record_would_write(box: Path) -> None:
+    path = box / "error.json"
+    _python(box, "raise ValueError('boom')", RANK="1", TORCHELASTIC_ERROR_FILE=str(path))
+    told = json.loads(path.read_text())["message"]
+    assert told["message"] == "ValueError: boom"
+    assert told["extraInfo"]["timestamp"].isdigit()
+    assert "ValueError: boom" in told["extraInfo"]["py_callstack"]
+
+
+def test_an_older_torch_is_given_the_names_that_it_knows(box: Path, tmp_path: Path) -> None:
+    script = "import os; print(os.environ.get('TORCH_NCCL_TRACE_BUFFER_SIZE'))"
+    for version, seen in (("2.9.1+cu128", "2000"), ("2.13.0+cpu", "None"), ("2.10.0a0", "None")):
+        package = tmp_path / version / "torch"
+        package.mkdir(parents=True)
+        (package / "version.py").write_text(f"__all__ = ['x']\n__version__ = '{version}'\n")
+        done = _python(box, script, str(package.parent), RANK="0", TORCH_FR_BUFFER_SIZE="2000")
+        assert done.stdout == f"{seen}\n", version
