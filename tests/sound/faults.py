@@ -721,7 +721,7 @@ def _mounted_read_only(_: Plan, node: Facts) -> Facts | None:
 def _balancing(_: Plan, node: Facts) -> Facts | None:
     """The site turned it off, and this node has the kernel's default back."""
     fabric = known(node.fabric)
-    seen = known(known(node.gpus).cards) and known(fabric.pci)
+    seen = bool(known(known(node.gpus).cards)) and bool(known(fabric.pci))
     return replace(node, fabric=replace(fabric, numa_balancing=1)) if seen and fabric.numa_balancing == 0 else None
 
 
