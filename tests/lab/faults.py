@@ -234,6 +234,21 @@ def two_addresses(host: Host, first: str) -> Iterator[None]:
 
 
 @contextmanager
+def other_cable(host: Host, address: str) -> Iterator[None]:
+    """A second interface, on a wire to nowhere, has an address in eth0's subnet, and its route comes first."""
+    far = host.lab.switch("eth0")
+    host.ip(f"link add name eth1 type veth peer name {host.name}x netns {far}")
+    ip(far, f"link set {host.name}x up")
+    host.ip("link set eth1 up", f"addr add {address} dev eth1")
+    own = f"{DATA}.0/24 dev eth0 proto kernel scope link src {host.address}"
+    host.ip(f"route del {own}", f"route append {own}")
+    try:
+        yield
+    finally:
+        host.ip("link delete eth1")
+
+
+@contextmanager
 def bridge(name: str, address: str, *hosts: Host) -> Iterator[None]:
     """A bridge that leads nowhere, with this address."""
     for host in hosts:

@@ -93,7 +93,9 @@ def _cured(scenario: Scenario, scene: Scene, sick: Outcome) -> Outcome | None:
         fix = next((one for one in finding.remedies if one.who == scenario.cure), None)
         for line in fix.commands if fix else ():
             if line.startswith("export "):
-                env[ALL] = env.get(ALL, {}) | _exported(line)
+                exported = _exported(line)
+                env = {name: {k: v for k, v in given.items() if k not in exported} for name, given in env.items()}
+                env[ALL] = env.get(ALL, {}) | exported
             elif line.startswith("unset "):
                 taken = set(shlex.split(line, comments=True)[1:])
                 env[host.name] = {

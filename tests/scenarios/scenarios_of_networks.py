@@ -140,6 +140,82 @@ _ADDRESSES = (
     ),
 )
 
+
+def _cause(name: str, **more: object) -> Scenario:
+    """Of three hosts, with a job that would hang or fail: the fact stands first, and its fix lets the job run."""
+    given: dict[str, object] = {"hosts": 3, "command": _BENCH, "refused": True, "seconds": 60, **more}
+    return _join(f"cause before its symptoms: {name}", **given)
+
+
+def _own_names(scene: Scene) -> AbstractContextManager[object]:
+    """h2 and h3 resolve their own name to docker0."""
+    h2, h3 = scene["h2"], scene["h3"]
+    wrong = both(faults.names(h2, h2="172.17.0.1"), faults.names(h3, h3="172.17.0.1"))
+    return both(faults.docker_bridge(*scene.lab.hosts), wrong)
+
+
+_CAUSES = (
+    _cause(
+        "a /8 on one host of a routed network",
+        fault=lambda s: faults.too_wide(s["h1"], s["h2"]),
+        expect=(
+            Expect(code="RUN010", node="h1", device="eth0", words="the prefix length /8", remedy="10.77.0.11/24"),
+            Expect(code="NET003", node="h1", device="eth0", words="/8", remedy="10.77.0.11/24"),
+        ),
+        first="NET003 on h1",
+        cure="admin",
+    ),
+    _cause(
+        "a bridge has a peer's address",
+        fault=lambda s: faults.bridge("docker0", "10.77.0.33/32", s["h2"]),
+        expect=(Expect(code="NET010", node="h2", device="docker0", words="h3", remedy="ip addr del"),),
+        first="NET010 on h2",
+        cure="admin",
+    ),
+    _cause(
+        "own names are docker0's address",
+        fault=_own_names,
+        expect=(Expect(code="NET005", node="h2", words="172.17.0.1", remedy="GLOO_SOCKET_IFNAME=eth0"),),
+        first="NET005 on h[2-3]",
+        cure="admin",
+    ),
+    _cause(
+        "another address before that of the common subnet",
+        fault=lambda s: faults.two_addresses(s["h2"], "10.76.5.22/24"),
+        expect=(Expect(code="NET003", node="h2", device="eth0", words="10.77.0.22", remedy="ip addr"),),
+        first="NET003 on h2",
+        cure="admin",
+    ),
+    _cause(
+        "a second address in the common subnet, on another cable",
+        fault=lambda s: faults.other_cable(s["h2"], "10.77.0.122/24"),
+        expect=(
+            Expect(code="RUN010", node="h2", device="eth1", words="10.77.0.122/24", remedy="ip addr del"),
+            Expect(code="NET006", node="h2", device="eth1", words="10.77.0.122/24", remedy="ip addr del"),
+        ),
+        also=("NET011",),
+        first="NET006 on h2",
+        cure="admin",
+    ),
+    *(
+        _cause(
+            f"a trailing blank in {variable} of one host",
+            env={"h2": {variable: "eth0 "}},
+            expect=(
+                Expect(
+                    code="NCC007",
+                    node="h2",
+                    words=f"{variable}='eth0 ' ends with a space",
+                    remedy=f"{variable}=eth0",
+                ),
+            ),
+            first="NCC007 on h2",
+            cure="you",
+        )
+        for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    ),
+)
+
 _DETOURS = (
     Scenario(
         name="a forgotten route leads to half of the subnet",
@@ -276,4 +352,14 @@ _OWN = (
     ),
 )
 
-OF_NETWORKS = (*_OWN, *_BLACK_HOLES, *_LOSSES, *_ADDRESSES, *_DETOURS, *_NEIGHBOURS, *_FAMILIES, *_LIMITS)
+OF_NETWORKS = (
+    *_OWN,
+    *_BLACK_HOLES,
+    *_LOSSES,
+    *_ADDRESSES,
+    *_CAUSES,
+    *_DETOURS,
+    *_NEIGHBOURS,
+    *_FAMILIES,
+    *_LIMITS,
+)

@@ -16,6 +16,7 @@ from ncclcheck.probes.facts import (
     KernelEvent,
     Limits,
     Mount,
+    NotKnown,
     NvFabric,
     NvLinks,
     PathMtu,
@@ -79,7 +80,7 @@ def cases(plan: Plan) -> Iterator[Case]:
     for fault in FAULTS:
         if not (several or fault.alone):
             continue
-        changed = fault.change(plan, sound.nodes[place])
+        changed = _changed(fault, plan, sound.nodes[place])
         if changed is not None:
             nodes = [*sound.nodes[:place], changed, *sound.nodes[place + 1 :]]
             truth = Truth(changed.name, fault.words(plan))
@@ -87,6 +88,14 @@ def cases(plan: Plan) -> Iterator[Case]:
     if several:
         yield _clock(plan, sound, place)
         yield _control_mtu(plan, sound, place)
+
+
+def _changed(fault: Fault, plan: Plan, node: Facts) -> Facts | None:
+    """What this machine does not show cannot be seen to fail either."""
+    try:
+        return fault.change(plan, node)
+    except NotKnown:
+        return None
 
 
 def _clock(plan: Plan, sound: Cluster, place: int) -> Case:
@@ -225,6 +234,8 @@ def _pci(of: Callable[[Plan], str | None], **link: Any) -> Callable[[Plan, Facts
         found = next((one for one in devices if one.name == name), None)
         if found is None or isinstance(found.link, Unread) or found.link.gts <= link.get("gts", 0):
             return None
+        if found.link.width <= link.get("width", 0):
+            return None  # its slot has no more lanes
         changed = replace(found, link=replace(found.link, **link))
         listed = [changed if one is found else one for one in devices]
         return replace(node, fabric=replace(fabric, pci=listed))
@@ -237,7 +248,8 @@ def _gpu_width(plan: Plan, node: Facts) -> Facts | None:
 
     A GH200 reaches its CPU otherwise, and of a GPU that is cut nobody tells whether it computes.
     """
-    if plan.gpu is GH200 or isinstance(known(known(node.gpus).cards)[0].utilization, Unread):
+    card = known(known(node.gpus).cards)[0]
+    if plan.gpu is GH200 or isinstance(card.utilization, Unread) or isinstance(card.pcie_width, Unread):
         return None
     changed = _pci(lambda p: p.gpus[_nth(p.gpus)].pci, width=4)(plan, node) or node
     return _with_gpu(plan, changed, pcie_width=4, utilization=60)
@@ -259,8 +271,8 @@ def _with_hca(plan: Plan, node: Facts, change: Callable[[Hca], Hca]) -> Facts | 
 
 def _old_firmware(plan: Plan, node: Facts) -> Facts | None:
     rail = _rail(plan)
-    if rail is None or rail.layer == "Unspecified":
-        return None
+    if rail is None or rail.layer == "Unspecified" or not rail.model:
+        return None  # of a card that names no model nobody knows with which others to compare it
     return _with_hca(plan, node, lambda hca: replace(hca, firmware=f"{rail.firmware[:2]}.31.1014"))
 
 
@@ -370,10 +382,11 @@ def _no_partition(plan: Plan, node: Facts) -> Facts | None:
     return _on_port(lambda port: replace(port, pkeys=[0x7FFF, 0, 0, 0, 0, 0, 0, 0]))(plan, node)
 
 
-def _driver(_: Plan, node: Facts) -> Facts:
+def _driver(plan: Plan, node: Facts) -> Facts:
+    other, cuda = ("550.54.15", "12.4") if plan.driver != "550.54.15" else ("545.23.08", "12.3")
     return replace(
-        node, gpus=replace(known(node.gpus), nvml_driver="550.54.15", driver_cuda="12.4"),
-        stack=replace(known(node.stack), driver="550.54.15"),
+        node, gpus=replace(known(node.gpus), nvml_driver=other, driver_cuda=cuda),
+        stack=replace(known(node.stack), driver=other),
     )  # fmt: skip
 
 
@@ -388,17 +401,16 @@ def _reboot_missing(_: Plan, node: Facts) -> Facts:
     ))  # fmt: skip
 
 
-def _other_nccl(_: Plan, node: Facts) -> Facts:
+def _other_nccl(plan: Plan, node: Facts) -> Facts:
     nccl = known(node.nccl)
-    older = replace(
-        known(nccl.loaded), version="2.19.3", origin="LD_LIBRARY_PATH", path="/opt/old/lib/libnccl.so.2"
-    )
+    other = "2.19.3" if plan.nccl != "2.19.3" else "2.18.6"
+    older = replace(known(nccl.loaded), version=other, origin="LD_LIBRARY_PATH", path="/opt/old/lib/libnccl.so.2")
     return replace(node, nccl=replace(nccl, loaded=older))
 
 
 def _other_variable(_: Plan, node: Facts) -> Facts | None:
     """What one node alone has, from a login file: a variable on which all ranks must agree."""
-    return _with_variables(node, NCCL_ALGO="Tree")
+    return _with_variables(node, NCCL_ALGO="Ring" if variables(node).get("NCCL_ALGO") == "Tree" else "Tree")
 
 
 def _with_variables(node: Facts, **values: str) -> Facts:
@@ -517,8 +529,10 @@ def _no_provider(plan: Plan, node: Facts) -> Facts | None:
     return None if _rail(plan) is None else replace(node, rdma=replace(known(node.rdma), providers=[]))
 
 
-def _other_user(plan: Plan, node: Facts) -> Facts:
+def _other_user(plan: Plan, node: Facts) -> Facts | None:
     """A process of another job holds most of one GPU's memory."""
+    if isinstance(known(known(node.gpus).cards)[0].processes, Unread):
+        return None
     used = int(plan.gpu.memory * 2**20 * 0.8)
     process = GpuProcess(name="python", pid=991, memory=used, user="eve", state="S")
     return _with_gpu(
@@ -592,6 +606,8 @@ def _no_p2p(plan: Plan, node: Facts) -> Facts | None:
     """One GPU cannot read any other, nor they it: an ACS or a driver setting of this node."""
     if plan.gpu.p2p != "ok" or len(plan.gpus) < 2:
         return None
+    if max(plan.counts) == 1 and not plan.gpu.links:
+        return None  # boards without NVLink may have none by their chipset, and no other node tells
     gpus = known(node.gpus)
     cards = [
         replace(card, peers=[replace(peer, p2p="chipset not supported") for peer in known(card.peers)])
@@ -645,7 +661,7 @@ _HUNG = KernelEvent(
 def _small_window(plan: Plan, node: Facts) -> Facts | None:
     """The hypervisor or the BIOS gave 256 MiB."""
     card, rail = known(known(node.gpus).cards)[_nth(plan.gpus)], _rail(plan)
-    no_hca = rail is None or rail.layer == "Unspecified" or card.mig is True
+    no_hca = rail is None or rail.layer == "Unspecified" or rail.driver == "hfi1" or card.mig is True
     if no_hca or isinstance(card.bar1, Unread) or known(card.bar1) < known(card.memory_total):
         return None
     return _with_gpu(plan, node, bar1=256 * 2**20)
@@ -692,7 +708,56 @@ def _example_tuner(_: Plan, node: Facts) -> Facts:
     return _with_variables(replace(node, nccl=with_it), NCCL_TUNER_PLUGIN=path)
 
 
+def _mounted_read_only(_: Plan, node: Facts) -> Facts | None:
+    """A disk of which all nodes have the like was mounted read-only at boot."""
+    health = known(node.health)
+    disks = known(health.disks)
+    if not disks:
+        return None
+    first, *others = disks
+    return replace(node, health=replace(health, disks=[replace(first, options=["ro", "relatime", "ro"]), *others]))
+
+
+def _balancing(_: Plan, node: Facts) -> Facts | None:
+    """The site turned it off, and this node has the kernel's default back."""
+    fabric = known(node.fabric)
+    seen = bool(known(known(node.gpus).cards)) and bool(known(fabric.pci))
+    return replace(node, fabric=replace(fabric, numa_balancing=1)) if seen and fabric.numa_balancing == 0 else None
+
+
+def _imex_stopped(_: Plan, node: Facts) -> Facts | None:
+    gpus = known(node.gpus)
+    services = known(gpus.services)
+    if not any(one.name == "nvidia-imex" and one.state == "active" for one in services):
+        return None
+    stopped = [replace(one, state="inactive") if one.name == "nvidia-imex" else one for one in services]
+    return replace(node, gpus=replace(gpus, services=stopped))
+
+
+def _no_persistence(_: Plan, node: Facts) -> Facts | None:
+    """nvidia-persistenced was not started on this node."""
+    gpus = known(node.gpus)
+    cards = known(gpus.cards)
+    if not cards or not all(one.persistence is True for one in cards):
+        return None
+    return replace(node, gpus=replace(gpus, cards=[replace(one, persistence=False) for one in cards]))
+
+
+def _no_carrier(plan: Plan, node: Facts) -> Facts | None:
+    """The cable of the control interface came loose, and it is no port of RDMA."""
+    if any(card.net or card.netdev == plan.control for card in plan.cards):
+        return None  # NCCL takes the cards first
+    named = {one.name: one for one in known(known(node.network).interfaces)}
+    physical = plan.control in named and named[plan.control].kind == "physical"
+    return _with_interface(node, plan.control, running=False) if physical else None
+
+
 FAULTS: list[Fault] = [
+    Fault("disk mounted read-only at boot", _mounted_read_only, alone=False),
+    Fault("NUMA balancing back on", _balancing, alone=False),
+    Fault("IMEX stopped on one tray", _imex_stopped, lambda _: ("nvidia-imex",), alone=False),
+    Fault("persistence mode off", _no_persistence, alone=False),
+    Fault("control interface without carrier", _no_carrier, lambda plan: (plan.control,), alone=False),
     Fault("DIMM with uncorrected errors", _bad_dimm, lambda _: ("DIMM_00",)),
     Fault("host that waits for memory", _sick(pressure=Pressure(some=40.0, full=23.0))),
     Fault("strict overcommit used up", _sick(commit=Commit(mode=2, limit=2**38, used=2**38 - 2**30))),

@@ -17,5 +17,5 @@ PLANS: list[Plan] = [
     )
 ]  # fmt: skip
 
-# Further ones, of which only that they are sound is held: no faults are put into them.
+# Further ones; faults are put into them in the nightly tests.
 MORE: list[Plan] = [make() for room in (newer, rented, unusual, others) for make in room.KINDS]

@@ -1,7 +1,7 @@
 """Machines of 2024 and later: superchips, Blackwell, cards of 800 Gb/s.
 
-Written from general knowledge of such machines: `source` says where to look, and was not opened for it, so that
-names and numbers may differ from a real one.
+`source` begins with "read:" where its documents were opened for the names and numbers that they tell; the rest
+is what such a node has. Without that word it says where to look, and names and numbers may differ from a real one.
 """
 
 # ruff: noqa: E501
@@ -73,7 +73,7 @@ def alps() -> Plan:
         "NCCL_CROSS_NIC": "1",
         "NCCL_PROTO": "^LL128",
         "FI_CXI_DEFAULT_CQ_SIZE": "131072",
-        "FI_CXI_DEFAULT_TX_SIZE": "16384",
+        "FI_CXI_DEFAULT_TX_SIZE": "32768",
         "FI_CXI_DISABLE_HOST_REGISTER": "1",
         "FI_CXI_RX_MATCH_MODE": "software",
         "FI_MR_CACHE_MONITOR": "userfaultfd",
@@ -84,8 +84,9 @@ def alps() -> Plan:
     return Plan(
         kind="alps-gh200",
         tweak=_memory_of_gpus,
-        source="github.com/eth-cscs/cscs-docs software/communication/nccl.md (the variables), docs.cscs.ch "
-        "alps/hardware (four GH200 a node, four Slingshot cards), nvidia-smi topo -m of Isambard-AI nodes (NV6)",
+        source="read: github.com/eth-cscs/cscs-docs docs/software/communication/nccl_env_vars (the variables) and "
+        "nccl.md (bus 0009:01:00 to 0039:01:00, NVIDIA GH200 120GB, nid00...), docs/alps/hardware.md (four modules, "
+        "four cards a node); docs.isambard.ac.uk env_vars.sh. NV6 is from general knowledge",
         story="A Cray EX254n. Four NUMA nodes have cores, the memory of each GPU is one more without cores.",
         product="HPE HPE_CRAY_EX254N",
         gpu=GH200_120,
@@ -163,8 +164,9 @@ def dgx_spark() -> Plan:
     return Plan(
         kind="dgx-spark",
         tweak=_unified,
-        source="build.nvidia.com/spark/nccl and connect-two-sparks (enp1s0f1np1, enP2p1s0f1np1, ibdev2netdev); "
-        "docs.nvidia.com/dgx/dgx-spark: nvidia-smi shows Memory-Usage: Not Supported",
+        source="read: build.nvidia.com/spark/connect-two-sparks/stacked-sparks (ibdev2netdev: roceP2p1s0f1 and "
+        "rocep1s0f1 Up, the first ports Down, two names a physical port), build.nvidia.com/playbooks/nccl. "
+        "What NVML does not support is from general knowledge",
         story="Two desktops with one cable between their second ports.",
         product="NVIDIA NVIDIA_DGX_Spark",
         gpu=GB10,
@@ -302,8 +304,9 @@ def aws_p6_b200() -> Plan:
     plugin = "/opt/amazon/ofi-nccl/lib/libnccl-net-ofi.so"
     return Plan(
         kind="aws-p6-b200",
-        source="docs.aws.amazon.com AWSEC2 efa.html and p6 (8 x 400 Gb/s); aws-ofi-nccl release notes 1.15 "
-        "(p6-b200, libnccl-net-ofi.so)",
+        source="read: docs.aws.amazon.com AWSEC2 efa-acc-inst-types (an ENA interface at index 0, EFA-only ones "
+        "beside), aws/aws-ofi-nccl src/platform-aws.cpp (p6 is of the p-series: RDMA protocol, what it sets itself). "
+        "Eight cards of 400 Gb/s are from general knowledge",
         story="Kubernetes pods of HyperPod with the EFA device plugin and hostNetwork.",
         product="Amazon EC2 p6-b200.48xlarge",
         asset_tag="Amazon EC2",
@@ -390,16 +393,16 @@ def gke_a4() -> Plan:
     }
     return Plan(
         kind="gke-a4",
-        source="github.com/GoogleCloudPlatform/container-engine-accelerators gpudirect-rdma/nccl-test-a4.yaml "
-        "(hostNetwork: false, eth2 to eth9 as rdma-0 to rdma-7, /usr/local/gib); set_nccl_env.sh",
-        story="A JobSet of two to eight pods; eth0 is the pod's network, eth1 a second gVNIC.",
+        source="read: github.com/GoogleCloudPlatform/container-engine-accelerators gpudirect-rdma/nccl-test-a4.yaml "
+        "(hostNetwork: false, eth0 and eth2 to eth9 as rdma-0 to rdma-7, no eth1, /usr/local/gib). The values of "
+        "set_nccl_env.sh are from general knowledge",
+        story="A JobSet of two to eight pods; eth0 is the pod's network.",
         product="Google Google Compute Engine",
         gpu=parts.B200,
         gpus=[s for g in groups for s in g[:2]],
         cards=cards,
         interfaces=[
             nic("eth0", "10.108.3.{n}/24", kind="veth", mtu=1460, speed_mbit=UNTOLD_SPEED, driver="veth"),
-            nic("eth1", "10.12.1.{n}/32", mtu=8896, speed_mbit=UNTOLD_SPEED, driver="gve"),
         ],
         control="eth0",
         names="a4-workers-0-{n}",
@@ -485,4 +488,86 @@ def rtx_pro_server() -> Plan:
     )
 
 
-KINDS: tuple[Callable[[], Plan], ...] = (alps, dgx_spark, hgx_b300, aws_p6_b200, gke_a4, rtx_pro_server)
+_OCI = {
+    "NCCL_DEBUG": "WARN", "NCCL_CUMEM_ENABLE": "0", "NCCL_IB_SPLIT_DATA_ON_QPS": "0", "NCCL_IB_GID_INDEX": "3",
+    "NCCL_IB_TC": "41", "NCCL_IB_SL": "0", "NCCL_IB_TIMEOUT": "22", "NCCL_SOCKET_IFNAME": "eth0",
+    "NCCL_IGNORE_CPU_AFFINITY": "1", "UCX_TLS": "tcp", "UCX_NET_DEVICES": "eth0", "HCOLL_ENABLE_MCAST_ALL": "0",
+    "RX_QUEUE_LEN": "8192", "IB_RX_QUEUE_LEN": "8192",
+}  # fmt: skip
+
+
+def oci_rtx_pro() -> Plan:
+    """Oracle's shape of the same boards: one port of RoCE beside each, hostNetwork, Tree forced by its manifest."""
+    plan = rtx_pro_server()
+    hcas = (0, 1, 2, 3, 6, 7, 8, 9)
+    groups = [
+        switch(
+            f"0000:{root}",
+            int(place > 1),
+            *(f"0000:{int(root, 16) + k:02x}:00.0" for k in (4, 5, 6, 7)),
+        )
+        for place, root in enumerate(("10", "40", "90", "c0"))
+    ]
+    ports = [slot for group in groups for slot in group[:2]]
+    cards = [
+        Card(f"mlx5_{hca}", slot, 200.0, "Ethernet", f"rdma{k}", f"10.224.{k}.{{n}}/12", mtu=4220)
+        for k, (hca, slot) in enumerate(zip(hcas, ports, strict=True))
+    ]
+    env = {
+        **_OCI,
+        "NCCL_IB_HCA": "=" + ",".join(card.hca for card in cards),
+        "NCCL_ALGO": "Tree",
+        "NCCL_MIN_NCHANNELS": "8",
+        "NCCL_IB_QPS_PER_CONNECTION": "1",
+        "NCCL_NET_PLUGIN": "none",
+    }
+    return dataclasses.replace(
+        plan,
+        kind="oci-rtx-pro",
+        source="read: github.com/oracle-quickstart/oci-hpc-oke manifests/nccl-tests/host-network/mpi-operator/"
+        "BM.GPU.RTXPRO.8.yaml (mlx5_0 to mlx5_3 and mlx5_6 to mlx5_9, NCCL_ALGO=Tree, the other variables). The buses "
+        "are from general knowledge",
+        story="Oracle's test of bandwidth, whose manifest forces Tree for measured 20 %.",
+        product="Oracle Corporation ORACLE SERVER E6-2c",
+        asset_tag="OracleCloud.com",
+        gpus=[slot for group in groups for slot in group[2:]],
+        cards=cards,
+        interfaces=[wire("eth0", "10.140.0.{n}/20", 100)],
+        control="eth0",
+        launcher="ssh",
+        expected={**plan.expected, "NCC018": "Its manifest measures allreduce alone; a job also broadcasts."},
+        profiles={"oci": env},
+    )
+
+
+def oci_b300() -> Plan:
+    """Oracle's B300: two ports of each ConnectX-8, RoCE."""
+    plan = hgx_b300()
+    hcas = (0, 1, 7, 8, 9, 10, 11, 12, 13, 14, 16, 17, 18, 19, 20, 21)
+    rails = [card.slot for card in plan.cards if card.data]
+    slots = [slot.at(slot.pci[:-1] + str(port)) for slot in rails for port in (0, 1)]
+    cards = [
+        Card(f"mlx5_{hca}", slot, 400.0, "Ethernet", f"rdma{k}", f"10.224.{k}.{{n}}/12", mtu=4220, model="MT4131",
+             board="ORC0000000011", firmware="40.47.1026")
+        for k, (hca, slot) in enumerate(zip(hcas, slots, strict=True))
+    ]  # fmt: skip
+    return dataclasses.replace(
+        plan,
+        kind="oci-b300",
+        source="read: github.com/oracle-quickstart/oci-hpc-oke manifests/nccl-tests/host-network/mpi-operator/"
+        "BM.GPU.B300.8.yaml (the sixteen names, the variables, hostNetwork). The rates and buses are from general "
+        "knowledge",
+        story="Bare metal of a cluster network, pods with the host's network.",
+        product="Oracle Corporation ORACLE SERVER E6-2c",
+        asset_tag="OracleCloud.com",
+        cards=cards,
+        interfaces=[wire("eth0", "10.140.0.{n}/20", 100)],
+        control="eth0",
+        launcher="ssh",
+        profiles={"oci": {**_OCI, "NCCL_IB_HCA": "=" + ",".join(card.hca for card in cards)}},
+    )
+
+
+KINDS: tuple[Callable[[], Plan], ...] = (
+    alps, dgx_spark, hgx_b300, aws_p6_b200, gke_a4, rtx_pro_server, oci_rtx_pro, oci_b300,
+)  # fmt: skip

@@ -1,7 +1,7 @@
 """Machines without an NVIDIA GPU, and one with an embedded one.
 
-Written from general knowledge of such machines: `source` says where to look, and was not opened for it, so that
-names and numbers may differ from a real one.
+`source` begins with "read:" where its documents were opened for the names and numbers that they tell; the rest
+is what such a node has. Without that word it says where to look, and names and numbers may differ from a real one.
 """
 
 # ruff: noqa: E501, PLC0415
@@ -70,20 +70,21 @@ def mi300x() -> Plan:
             p[0],
             400.0,
             "Ethernet",
-            f"benic{k + 1}p1",
+            f"ens{k // 2 + 1}{k % 2 + 1}np0",
             f"192.168.{k + 1}.{{n}}/24",
             mtu=9000,
             model="BCM57608",
             board="BCM957608",
             firmware="230.2.52.0",
-            driver="bnxt_re",
+            driver="bnxt_en",
         )
         for k, p in enumerate(pairs)
     ]
     return Plan(
         kind="mi300x",
         tweak=without_nvidia("2.7.1+rocm6.3"),
-        source="rocm.docs.amd.com: multi-node networking guide (benic1p1, bnxt_re, NCCL_IB_GID_INDEX=3), RCCL",
+        source="read: rocm.docs.amd.com/projects/cvs reference/configuration-files/rccl (bnxt_re0 to bnxt_re7, ens11np0, "
+        "ens12np0, ens21np0, ...), projects/primus multi-node networking. NCCL_MIN_NCHANNELS: general knowledge",
         story="Dell XE9680 with MI300X.",
         product="Dell Inc. PowerEdge XE9680",
         gpu=parts.H100,
@@ -229,7 +230,6 @@ def jetson() -> Plan:
 def oci_a100() -> Plan:
     """Sixteen RoCE ports of 100 Gb/s beside eight GPUs of BM.GPU4.8, two of the front end."""
     from tests.sound.clouds import oci_h100
-    from tests.sound.humble import A100_80
 
     plan = oci_h100()
     cards = [
@@ -243,11 +243,26 @@ def oci_a100() -> Plan:
         )
         for c in plan.cards
     ]
-    env = {**plan.profiles["oci"], "NCCL_IB_QPS_PER_CONNECTION": "16", "NCCL_IB_TC": "41", "NCCL_ALGO": "Ring"}
+    names = iter((0, 1, 2, 3, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 4, 5))
+    cards = [dataclasses.replace(c, hca=f"mlx5_{next(names)}") for c in cards]
+    env = {
+        "NCCL_DEBUG": "WARN",
+        "NCCL_IB_SPLIT_DATA_ON_QPS": "0",
+        "NCCL_IB_QPS_PER_CONNECTION": "4",
+        "NCCL_IB_GID_INDEX": "3",
+        "NCCL_IB_HCA": "=" + ",".join(card.hca for card in cards if card.data),
+        "NCCL_IB_TC": "41",
+        "NCCL_IB_SL": "0",
+        "NCCL_IB_TIMEOUT": "22",
+        "UCX_TLS": "tcp",
+        "UCX_NET_DEVICES": "eth0",
+    }
     return dataclasses.replace(
         plan,
         kind="oci-a100",
-        gpu=A100_80,
+        source="read: github.com/oracle-quickstart/oci-hpc-oke manifests/nccl-tests/host-network/mpi-operator/"
+        "BM.GPU4.8.yaml (the sixteen names, the variables, GPUs of 40 GB). Buses: general knowledge",
+        gpu=parts.A100_SXM,
         gpus=[dataclasses.replace(s, gts=16.0) for s in plan.gpus],
         cards=cards,
         profiles={"oci": env},

@@ -1,7 +1,7 @@
 """GPUs by the hour: containers of marketplaces, virtual machines, parts of a host.
 
-Written from general knowledge of such machines: `source` says where to look, and was not opened for it, so that
-names and numbers may differ from a real one.
+`source` begins with "read:" where its documents were opened for the names and numbers that they tell; the rest
+is what such a node has. Without that word it says where to look, and names and numbers may differ from a real one.
 """
 
 # ruff: noqa: E501, PLC0415
@@ -92,7 +92,8 @@ def runpod() -> Plan:
     return Plan(
         kind="runpod-4090",
         tweak=_in("docker", "/.dockerenv"),
-        source="docs.runpod.io pods; public nvidia-smi topo -m of RunPod containers (NODE, SYS; CPU affinity)",
+        source="read: axolotl-ai-cloud/axolotl#3132 (nvidia-smi topo -p2p n of RunPod: NS between all GPUs), "
+        "NVIDIA/nccl-tests#307 (8 RTX 4090: no P2P, SYS between the halves)",
         story="Root in a container of somebody's EPYC board. sysfs shows the host's devices, NVML the four boards.",
         product="Gigabyte MZ72-HB0-00",
         gpu=parts.RTX4090,
@@ -249,7 +250,7 @@ def azure_nc_h100() -> Plan:
     """Two boards with an NVLink bridge; the network card is Azure's own, an RDMA device that NCCL cannot use."""
     gpus = [virtual("0001:00:00.0", 0), virtual("0002:00:00.0", 1)]
     mana = Card(
-        "manae_0",
+        "mana_0",
         virtual("7870:00:00.0", 0),
         200.0,
         "Ethernet",
@@ -265,7 +266,8 @@ def azure_nc_h100() -> Plan:
         kind="azure-nc-h100",
         tweak=_mana,
         expected={"RDM013": "Without NCCL_IB_DISABLE=1 NCCL takes the card that serves eth0."},
-        source="learn.microsoft.com NC H100 v5 (NC80adis: two H100 NVL), Azure MANA on Linux (drivers mana, mana_ib)",
+        source="read: microsoft/azurelinux#17960 (the RDMA device mana_0 and its provider mana of rdma-core). "
+        "NC80adis has two H100 NVL: general knowledge",
         story="CycleCloud nodes for inference and small training; TCP alone between them.",
         product="Microsoft Corporation Virtual Machine",
         asset_tag="7783-7084-3265-9085-8269-3286-77",
@@ -324,13 +326,12 @@ def azure_nc_a100() -> Plan:
     profile = {
         "NCCL_TOPO_FILE": "/opt/microsoft/ncv4/topo.xml",
         "NCCL_GRAPH_FILE": "/opt/microsoft/ncv4/graph.xml",
-        "NCCL_SOCKET_IFNAME": "eth0",
-        "NCCL_IB_DISABLE": "1",
     }
     return Plan(
         kind="azure-nc-a100",
         expected={"RDM013": "Without NCCL_IB_DISABLE=1 NCCL takes the card that serves eth0."},
-        source="github.com/Azure/azhpc-images customizations/ncv4.sh; learn.microsoft.com NC A100 v4",
+        source="read: github.com/Azure/azhpc-images customizations/ncv4.sh (/etc/nccl.conf has these two variables and "
+        "no other). NC A100 v4 itself: general knowledge",
         story="Accelerated networking shows a ConnectX-5 function that belongs to eth0.",
         product="Microsoft Corporation Virtual Machine",
         asset_tag="7783-7084-3265-9085-8269-3286-77",

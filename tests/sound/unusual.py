@@ -1,7 +1,7 @@
 """Sound machines whose network or whose rights are unlike the others'.
 
-Written from general knowledge of such machines: `source` says where to look, and was not opened for it, so that
-names and numbers may differ from a real one.
+`source` begins with "read:" where its documents were opened for the names and numbers that they tell; the rest
+is what such a node has. Without that word it says where to look, and names and numbers may differ from a real one.
 """
 
 # ruff: noqa: E501, PLC0415
@@ -95,7 +95,8 @@ def kube_host() -> Plan:
     return _hgx(
         "kube-host-ipvs",
         "Kubeflow on bare metal with hostNetwork: true.",
-        "kubernetes.io/docs reference networking virtual-ips (kube-ipvs0), nodelocaldns; docs.tigera.io (cali*)",
+        "read: kubernetes/kubernetes#107662 (kube-ipvs0: BROADCAST,NOARP, state DOWN, 10.96.0.1/32 scope global), "
+        "kubernetes/website#18716 (NodeLocal DNSCache at 169.254.20.10). cali*: general knowledge",
         tweak=change,
         launcher="ssh",
         profiles={"mpi": {"NCCL_SOCKET_IFNAME": "eno1", "NCCL_IB_HCA": "mlx5"}},
@@ -261,7 +262,8 @@ def ipoib_bond() -> Plan:
     ]
     return Plan(
         kind="ipoib-bond",
-        source="docs.redhat.com RHEL 8, configuring InfiniBand: IPoIB in active-backup bonds",
+        source="read: Mellanox OFED user manual, Bonding IPoIB (active-backup alone, MTU 2044 in datagram mode, names "
+        "ibX and bondX); access.redhat.com RHEL 8, network bonding",
         story="A chemistry group's RHEL 8 cluster: A100 PCIe, bond of ib0 and ib1, NFS over it.",
         product="Lenovo ThinkSystem SR670 V2",
         gpu=parts.A100_PCIE,
@@ -300,21 +302,21 @@ def ipoib_bond() -> Plan:
 
 
 def h20_bonded() -> Plan:
-    """The usual H20 of Chinese clouds: four dual-port cards of 2 x 200 Gb/s, bonded."""
+    """The usual H20 of Chinese clouds: eight dual-port cards of 2 x 200 Gb/s, each a bond, one beside each GPU."""
     pairs = hgx(HGX_NICS, HGX_GPUS)
     cards = [
         Card(
             f"mlx5_bond_{k + 1}",
-            pairs[2 * k][0],
+            pairs[k][0],
             400.0,
             "Ethernet",
             f"bond{k + 1}",
             f"172.16.{k + 1}.{{n}}/24",
-            mtu=4200,
+            mtu=1500,
             board="MT_0000000834",
             firmware="28.39.2048",
         )
-        for k in range(4)
+        for k in range(8)
     ]
 
     def change(node: Node) -> Node:
@@ -326,7 +328,7 @@ def h20_bonded() -> Plan:
                 driver=ABSENT,
                 members=[f"eth{2 * int(one.name[4:])}", f"eth{2 * int(one.name[4:]) + 1}"],
             )
-            if one.name in ("bond1", "bond2", "bond3", "bond4")
+            if one.name.startswith("bond") and one.name != "bond0"
             else one
             for one in known(network.interfaces)
         ]
@@ -335,12 +337,15 @@ def h20_bonded() -> Plan:
     return _hgx(
         "h20-bonded",
         "eGPU bare metal of a cloud; NCCL set by its image.",
-        "NVIDIA/nccl#1401-like threads; Tencent and Alibaba GPU cluster guides (NCCL_IB_TC=160)",
+        "read: NVIDIA/nccl#2150 (eight bonds of 802.3ad, each PXB beside its GPU, NV18), sgl-project/sglang#3685 "
+        "(mlx5_bond_1 to mlx5_bond_8), NVIDIA/nccl-tests#191 (GID 3, RDMA MTU 1024, NCCL_IB_QPS_PER_CONNECTION=8, "
+        "NCCL_NET_GDR_LEVEL, NCCL_PXN_DISABLE). NCCL_IB_TC=160: general knowledge",
         gpu=H20,
         cards=cards,
         product="Alibaba Alibaba Cloud ECS",
         tweak=change,
         launcher="ssh",
+        expected={"RDM015": "Their MTU is 1500, so that RDMA sends 1024 bytes a packet, as in nccl-tests#191."},
         interfaces=[
             nic("bond0", "10.0.8.{n}/24", kind="bond", speed_mbit=100_000, members=["eth0", "eth1"], driver=ABSENT)
         ],
@@ -348,7 +353,7 @@ def h20_bonded() -> Plan:
         profiles={
             "site": {
                 "NCCL_IB_GID_INDEX": "3",
-                "NCCL_IB_HCA": "mlx5_bond_1,mlx5_bond_2,mlx5_bond_3,mlx5_bond_4",
+                "NCCL_IB_HCA": ",".join(f"mlx5_bond_{k}" for k in range(1, 9)),
                 "NCCL_IB_TC": "160",
                 "NCCL_IB_SL": "3",
                 "NCCL_SOCKET_IFNAME": "bond0",
@@ -371,7 +376,8 @@ def h800() -> Plan:
     return _hgx(
         "h800",
         "InfiniBand NDR; NVLink of half the links by export rules.",
-        "nvidia-smi nvlink -s of H800 in public threads (8 links)",
+        "read: uccl-project/uccl#172 (nvidia-smi topo -m: NV8 between eight GPUs, 0-47,96-143). That these were H800 is "
+        "from general knowledge",
         gpu=H800,
         cards=_ib_rails("10.45.{rail}.{n}/24"),
         profiles={"nemo": NEMO},
@@ -393,7 +399,7 @@ def broadcom() -> Plan:
             model="BCM57608",
             board="BCM957608-P1400GDF00",
             firmware="231.0.162.0",
-            driver="bnxt_re",
+            driver="bnxt_en",
         )
         for k, p in enumerate(pairs)
     ]
@@ -429,7 +435,7 @@ def omni_path() -> Plan:
         net="10.48.0.{n}/24",
         mtu=10236,
         model="",
-        board="",
+        board="HPE 100Gb 1-port OP101 QSFP28 x16 PCIe Gen3 with Intel Omni-Path Adapter",
         firmware="1.27.0",
         driver="hfi1",
     )
@@ -437,9 +443,7 @@ def omni_path() -> Plan:
     def change(node: Node) -> Node:
         rdma = known(node.rdma)
         none = Unread("absent", "No such file or directory")
-        return replace(
-            node, rdma=replace(rdma, devices=[replace(one, model=none, board=none) for one in known(rdma.devices)])
-        )
+        return replace(node, rdma=replace(rdma, devices=[replace(one, model=none) for one in known(rdma.devices)]))
 
     from tests.sound.humble import V100
 
@@ -447,7 +451,8 @@ def omni_path() -> Plan:
     return Plan(
         kind="omni-path",
         tweak=lambda n: change(_volta_pcie(n)),
-        source="docs.cornelisnetworks.com Omni-Path host software (hfi1, psm2-nccl)",
+        source="read: recorded /sys/class/infiniband/hfi1_0 (prometheus/procfs fixtures: board_id, fw_ver 1.27.0, no "
+        "hca_type, 100 Gb/sec (4X EDR), InfiniBand). psm2-nccl: general knowledge",
         story="A cluster of 2018 whose fabric is Omni-Path 100.",
         product="Dell Inc. PowerEdge C4140",
         gpu=pcie,

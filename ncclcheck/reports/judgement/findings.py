@@ -10,6 +10,8 @@ from msgspec import Struct, field
 from ncclcheck.reports.subjects.nodes import touched
 
 Owner = Literal["job", "node", "site", "tool"]
+# Said of facts that this ncclcheck reads and that the one which wrote a document did not.
+OLDER = "not in this document (older ncclcheck)"
 
 
 class State(Enum):

@@ -5,8 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ncclcheck.probes.facts import Cluster, Crash, Node, NotKnown, Unread, at, replace
-from ncclcheck.reports.judgement.findings import Finding, State, Verdict, Where, admin, fail, seen, unknown, worst
+from ncclcheck.probes.facts import NOT_RECORDED, Cluster, Crash, Node, NotKnown, Unread, at, replace
+from ncclcheck.reports.judgement.findings import (
+    OLDER,
+    Finding,
+    State,
+    Verdict,
+    Where,
+    admin,
+    fail,
+    seen,
+    unknown,
+    worst,
+)
 from ncclcheck.reports.judgement.rule import OWN_FAMILIES, NothingToJudge, Rule, all_rules
 from ncclcheck.reports.subjects.nodes import doing_without
 
@@ -92,6 +103,7 @@ def _judge_one(rule: Rule, case: _Case) -> Verdict:
 
 
 def _verdict(rule: Rule, findings: list[Finding], reason: str | None, *, passed: bool = False) -> Verdict:
+    findings = _with_older_said_once(findings)
     states = [finding.state for finding in findings]
     state = worst([*states, State.OK] if passed else states)
     return Verdict(
@@ -102,6 +114,17 @@ def _verdict(rule: Rule, findings: list[Finding], reason: str | None, *, passed:
         url=f"docs/checks/{rule.code}.md",
         findings=sorted(findings, key=lambda f: f.state.rank),
     )
+
+
+def _with_older_said_once(findings: list[Finding]) -> list[Finding]:
+    """Facts that the document lacks, for its ncclcheck did not read them: once a node, in the same words."""
+    lacking = {f.where.node: None for f in findings if _is_of_older(f)}
+    kept = [f for f in findings if not _is_of_older(f)] if lacking else findings
+    return [*kept, *(unknown(Where(node=node), OLDER, why=_WHY_OLDER, fix=[_RUN_THIS]) for node in lacking)]
+
+
+def _is_of_older(finding: Finding) -> bool:
+    return finding.state is State.UNKNOWN and finding.what.endswith(f": {NOT_RECORDED.why}")
 
 
 def _too_few(rule: Rule, subjects: _Subjects) -> str:
@@ -175,6 +198,8 @@ def _with_list(subject: Node, path: list[str], items: list[object]) -> Node:
     return replace(subject, **{path[0]: _with_list(getattr(subject, path[0]), path[1:], items)})
 
 
+_WHY_OLDER = "This ncclcheck judges what the one that wrote the document did not read."
+_RUN_THIS = admin("Run this ncclcheck on the nodes, to have it judged.")
 _HELP = {
     "denied": "Run it as a user who may read this, to have it judged.",
     "no_tool": "Install what is missing on that node, to have it judged.",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ncclcheck.probes.facts import replace
 from ncclcheck.reports.judgement.causal import causes_first
-from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, State, Verdict
+from ncclcheck.reports.judgement.findings import OLDER, Evidence, Finding, Remedy, State, Verdict
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.judgement.rule import FAMILIES
 from ncclcheck.reports.text.fold import fold_some
@@ -213,7 +213,8 @@ def _unread_together(blocks_of_state: list[Block]) -> list[Block]:
     found: dict[tuple[object, ...], Block] = {}
     for block in blocks_of_state:
         fact, unread, reason = block.places[0].what.partition(_UNREAD)
-        single = len(block.places) == 1 and unread and [e.source for e in block.evidence] == [fact]
+        named = [e.source for e in block.evidence] == ([fact] if unread else [])
+        single = len(block.places) == 1 and named and (unread or fact == OLDER)
         key = (block.places[0].where, reason, block.why, str(block.remedies)) if single else (id(block),)
         if key in found:
             _add(found[key], block)
@@ -227,5 +228,8 @@ def _add(block: Block, other: Block) -> None:
     block.codes += other.codes
     block.evidence += [one for one in other.evidence if one not in block.evidence]
     facts = ", ".join(sorted({one.source for one in block.evidence}))
+    if not facts:
+        block.title = OLDER
+        return
     block.title = "could not be judged"
     block.places[0].what = f"{facts}{_UNREAD}{block.places[0].what.partition(_UNREAD)[2]}"

@@ -35,7 +35,8 @@ def heading(block: Block) -> Heading:
         return Heading(block.title, block.places)
     if len(block.codes) > 1:  # facts of one place that could not be read, whichever checks wanted them
         place = block.places[0]
-        return Heading(str(Place(place.where, block.title)), [Place("", place.what)])
+        below = [Place("", place.what)] if place.what != block.title else []
+        return Heading(str(Place(place.where, block.title)), below)
     single = [place for place in block.places if not place.more] or block.places[:1]
     more = sum(place.more for place in block.places if place not in single)
     shared = _shared(single) if len(single) > 1 else None

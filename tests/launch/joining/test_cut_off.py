@@ -33,7 +33,7 @@ from ncclcheck.probes.facts import (
     replace,
 )
 from ncclcheck.reports.judgement.findings import Finding
-from tests.helpers.clusters import nic, told, verdict
+from tests.helpers.clusters import LO, nic, node, route, told, verdict
 from tests.helpers.reach_clusters import CUT, DROPPED, Change, hosts, judged, measured, pairs
 from tests.launch.joining.test_meet import Guest, _connect
 
@@ -323,3 +323,46 @@ def test_runs_without_an_id_are_told_apart_by_their_endpoint() -> None:
     assert join_protocol.place_digest("", "h1:29500") != join_protocol.place_digest("", "h2:29500")
     assert join_protocol.place_digest("job", "h1:29500") == join_protocol.place_digest("job", "10.1.0.1:29500")
     assert len(sealed.nonce()) == 32
+
+
+def test_a_second_card_in_the_subnet_on_whose_wire_nobody_answers_is_the_cause() -> None:
+    """And the printed fix takes its address away, whichever came first."""
+    second = nic("eth1", "10.1.0.22/24")
+    nodes = [
+        replace(
+            one, network=replace(known(one.network), interfaces=[*known(known(one.network).interfaces), second])
+        )
+        if one.name == "h2"
+        else one
+        for one in NODES
+    ]
+    way = Way(
+        address="10.1.0.1", kind="unicast", source="10.1.0.22", destination="10.1.0.0/24",
+        hops=[Hop(interface="eth1", address="10.1.0.1", state="incomplete")],
+    )  # fmt: skip
+    (found,) = _run010(_came(_unreached("10.1.0.1", ways=[way]), "h2"), nodes)
+    assert (found.where.node, found.where.device) == ("h2", "eth1")
+    assert "it goes by eth1, whose address 10.1.0.22/24 is in the subnet 10.1.0.0/24 of eth0 too" in found.what
+    assert found.remedies[0].commands == [
+        "ip addr del 10.1.0.22/24 dev eth1   # on h2", "ip link set dev eth1 down   # on h2",
+    ]  # fmt: skip
+    answered = replace(way, hops=[replace(way.hops[0], state="reachable")])
+    (found,) = _run010(_came(_unreached("10.1.0.1", ways=[answered]), "h2"), nodes)
+    assert "ip addr del" not in str(found.remedies)
+
+
+def test_node_0_that_takes_a_far_node_for_near_is_the_cause_and_no_firewall() -> None:
+    default = [route("0.0.0.0/0", "eth0", "10.1.0.254")]
+    nodes = [
+        node(f"h{i}", LO, nic("eth0", f"10.1.{9 * (i == 2)}.{i}/{8 if i == 1 else 24}"), routes=default)
+        for i in (1, 2, 3)
+    ]
+
+    def cut(one: str, other: str) -> dict[str, Any]:
+        return dict(CUT) if {one, other} == {"h1", "h2"} else {}
+
+    (found,) = _run010(_came(_unreached("10.1.0.1"), "h2"), nodes, cut)
+    assert (found.where.node, found.where.peer) == ("h1", "h2")
+    assert "on h1 eth0 has the prefix length /8" in found.what
+    assert found.remedies[0].commands[-1].startswith("ip addr add 10.1.0.1/24 dev eth0 && ip addr del 10.1.0.1/8")
+    assert "nft" not in str(found.remedies)

@@ -8,12 +8,15 @@ import msgspec
 import pytest
 
 from ncclcheck.base.exits import of_outcome
-from ncclcheck.probes.facts import Cluster, Host, Job, Node, Policy, Requirement, Unread, at, replace
+from ncclcheck.probes.facts import NOT_RECORDED, Cluster, Host, Job, Node, Policy, Requirement, Unread, at, replace
 from ncclcheck.reports.judgement import decision
 from ncclcheck.reports.judgement.derived import derived
-from ncclcheck.reports.judgement.findings import Finding, State, Where, fail, seen, you
+from ncclcheck.reports.judgement.findings import OLDER, Finding, State, Where, fail, seen, you
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.judgement.rule import NothingToJudge, Rule, all_rules
+from ncclcheck.reports.text.groups import blocks
+from ncclcheck.results import finish
+from ncclcheck.run.plan.options import Options
 
 
 def _rule(code: str, body: object, **changes: object) -> Rule:
@@ -105,7 +108,8 @@ def test_ground_and_counts() -> None:
 
 def test_the_first_fact_that_a_node_lacks_is_told_in_the_order_of_the_nodes() -> None:
     rule = _rule("NET001", _bad, needs=("host.cores", "host.memory"))
-    nodes = [_node("a"), _node("b", UNREAD["denied"]), Node(name="c", host=UNREAD["broken"])]
+    lacking = Node(name="a", host=Host(cores=4, memory=UNREAD["denied"]))
+    nodes = [lacking, _node("b", UNREAD["denied"]), Node(name="c", host=UNREAD["broken"])]
     verdict = judge(Cluster(nodes=nodes), [rule])[0]
     assert [(f.where.node, f.what.split()[0]) for f in verdict.findings] == [
         ("a", "host.memory"), ("b", "host.cores"), ("c", "host.cores")
@@ -174,3 +178,19 @@ def test_every_rule_on_unread_nodes_claims_nothing(command: str) -> None:
     for verdict in judge(Cluster(command=command, nodes=nodes, job=Job(nodes_asked=2, nodes_answered=2))):
         if not verdict.code.startswith("RUN"):
             assert verdict.state in (State.SKIPPED, State.UNKNOWN), verdict
+
+
+def test_what_an_older_document_lacks_is_said_once_a_node_and_in_the_same_words() -> None:
+    """Whichever fact it is, of whichever device: a report folds all of it into one block."""
+    older = [replace(_node(name), gpus=NOT_RECORDED, host=NOT_RECORDED) for name in ("n1", "n2")]
+    rules = [_rule(f"HST99{i}", _bad, needs=(need,)) for i, need in enumerate(("host.cores", "gpus.cards"))]
+    for verdict in judge(Cluster(nodes=older, job=Job(launcher="local", nodes_asked=2)), rules):
+        assert [(f.where.node, f.what) for f in verdict.findings] == [("n1", OLDER), ("n2", OLDER)]
+        assert verdict.state is State.UNKNOWN
+    story = finish.Story(started="2026-01-01T00:00:00+00:00", seconds=1.0)
+    document = finish.make(
+        Cluster(nodes=older, job=Job(launcher="local", nodes_asked=2)), Options(command="env"), story
+    )
+    lacking = [block for block in blocks(document, [State.UNKNOWN]) if block.places[0].what == OLDER]
+    (both,) = [block for block in lacking if block.places[0].where == "n[1-2]"]
+    assert len(both.codes) > 1

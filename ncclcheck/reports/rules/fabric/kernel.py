@@ -202,7 +202,8 @@ def alike(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     /sys/devices/system/node, the distances between GPUs and HCAs in the PCIe tree, /proc/meminfo, cpufreq. A
     virtual function is no card of its own. The odd node by majority; a difference in NUMA nodes or places is a
-    warning, one in settings a note.
+    warning, one in settings a note. NUMA balancing is the kernel's default, so that where most nodes have it off
+    somebody turned it off, and a node that has it on has lost that setting: a warning.
 
     ## Fix
     - **admin** compare the BIOS settings (NUMA nodes per socket, IOMMU, SR-IOV) and `lstopo` of both nodes.
@@ -215,17 +216,21 @@ def alike(cluster: Cluster) -> Iterator[Finding]:
     if len(nodes) < 2:
         raise NothingToJudge("fewer than two nodes with GPUs")
     differs = False
-    for subject, source, level, value in _COMPARED:
+    for subject, source, usual, value in _COMPARED:
         found = {name: said for name, node in nodes.items() if (said := value(node))}
         if len(found) < 2 or group(found).agree:
             continue
         differs = True
-        yield from disagreements(found, subject, source, level=level, why=_UNLIKE, owner="node", fix=[_COMPARE])
+        lost = value is _balancing and group(found).majority == _OFF
+        level, fix = (warn, [_TURN_OFF]) if lost else (usual, [_COMPARE])
+        yield from disagreements(found, subject, source, level=level, why=_UNLIKE, owner="node", fix=fix)
     if not differs:
         yield fine(Where(), f"{len(nodes)} nodes have the same layout and settings")
 
 
 _UNLIKE = "One node that is built or set otherwise is slower in every job, without a fault of its own."
+_OFF = "0"  # of /proc/sys/kernel/numa_balancing
+_TURN_OFF = admin("Turn it off as on the others; undo: 1.", "sysctl -w kernel.numa_balancing=0")
 _COMPARE = admin("Compare the BIOS settings and the layout with another node.", "lstopo --no-io", "numactl -H")
 
 

@@ -46,10 +46,11 @@ def services(cluster: Cluster) -> Iterator[Finding]:
     `systemctl show` of the units, `nv-fabricmanager --version`, `nvidia-imex --version` and
     `nvidia-persistenced --version`, /sys/module/nvidia_peermem/version, and the driver's version by NVML. FAIL:
     GPUs wait for the fabric, or CUDA says 802, and the fabric manager failed, does not run or has another
-    version. warn: it runs, and the program on the disk no longer fits the driver; IMEX failed on a machine of an
-    NVLink domain of several. Everything else is a note: where all GPUs are registered with the fabric somebody
-    takes care of it, as a container of the GPU operator. On GB200 and GB300 the fabric manager runs in the switch
-    trays. In a container without systemd nothing is said of services.
+    version. warn: it runs, and the program on the disk no longer fits the driver; IMEX failed, or does not run
+    as on other nodes, on a machine of an NVLink domain of several. Everything else is a note: where all GPUs
+    are registered with the fabric somebody takes care of it, as a container of the GPU operator. On GB200 and
+    GB300 the fabric manager runs in the switch trays. In a container without systemd nothing is said of
+    services.
 
     ## Fix
     - **admin** install the fabric manager (and IMEX) of the driver's own version, hold both packages together in
@@ -62,24 +63,33 @@ def services(cluster: Cluster) -> Iterator[Finding]:
     told = [(node, known(at(node, "gpus.services"))) for node in cluster.nodes]
     if not any(listed for _, listed in told):
         raise NothingToJudge("no service of NVIDIA's is installed here")
+    elsewhere = any(one.name == _IMEX and one.state == "active" for _, listed in told for one in listed)
     for node, listed in told:
-        found = [finding for one in listed for finding in _judged(node, one)]
+        found = [finding for one in listed for finding in _judged(node, one, imex_elsewhere=elsewhere)]
         yield from found
         if listed and not found:
             yield fine(Where(node=node.name), _all_of(listed))
 
 
-def _judged(node: Node, one: Service) -> Iterator[Finding]:
+def _judged(node: Node, one: Service, *, imex_elsewhere: bool) -> Iterator[Finding]:
     if one.name == _MANAGER:
         yield from _manager(node, one)
-    elif one.name == _IMEX and one.state == "failed" and _of_several(node):
+    elif one.name == _IMEX and _of_several(node) and (one.state == "failed" or _is_left_out(one, imex_elsewhere)):
+        does = "failed" if one.state == "failed" else "does not run as it does on other nodes"
         yield warn(
             Where(node=node.name, device=one.name),
-            "IMEX failed, and its GPUs share an NVLink domain with other machines",
+            f"IMEX {does}, and its GPUs share an NVLink domain with other machines",
             why="Memory cannot be shared between the machines: NCCL's NVLink between them does not come up.",
             owner="node",
             evidence=_evidence(node, one),
-            fix=[admin("See why it ended.", "journalctl -u nvidia-imex | tail", "nvidia-imex-ctl -N")],
+            fix=[
+                admin(
+                    "See why it ended, and start it.",
+                    "journalctl -u nvidia-imex | tail",
+                    "systemctl enable --now nvidia-imex",
+                    "nvidia-imex-ctl -N",
+                ),
+            ],
         )
     elif one.state == "failed":
         yield note(Where(node=node.name, device=one.name), f"{one.name} failed", owner="node",
@@ -87,6 +97,11 @@ def _judged(node: Node, one: Service) -> Iterator[Finding]:
     elif _differs(node, one):
         what = f"{one.name} is {value_or(one.version, '')}, the driver {_driver(node)}"
         yield note(Where(node=node.name, device=one.name), what, owner="node", evidence=_evidence(node, one))
+
+
+def _is_left_out(one: Service, imex_elsewhere: bool) -> bool:
+    """Where a container keeps it, as NVIDIA's driver for DRA does, the service is inactive on all nodes."""
+    return one.state == "inactive" and imex_elsewhere
 
 
 def _manager(node: Node, one: Service) -> Iterator[Finding]:

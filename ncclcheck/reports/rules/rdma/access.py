@@ -35,6 +35,7 @@ _PROVIDERS = {
     "mana": "mana",
     "hns3": "hns",
     "erdma": "erdma",
+    "hfi1": "hfi1verbs",
 }
 
 

@@ -269,11 +269,19 @@ def rates(cluster: Cluster) -> Iterator[Finding]:
     NCCL user guide, NCCL_IB_HCA; ibstat(8); facebookresearch/gcm, check-ibstat.
     """
     usual: dict[str, str] = {}
+    everywhere = Counter(
+        (one.port.link_layer, rate)
+        for _, taken in carrying.using(cluster)
+        for one in taken.used
+        if not isinstance(rate := one.port.rate_gbit, Unread)
+    )
     for node, taken in carrying.using(cluster):
         for layer in ("InfiniBand", "Ethernet"):
             ports = [one for one in taken.used if one.port.link_layer == layer]
             read = [(one, one.port.rate_gbit) for one in ports if not isinstance(one.port.rate_gbit, Unread)]
-            most = Counter(rate for _, rate in read).most_common(1)
+            counted = Counter(rate for _, rate in read)
+            # Of as many ports of the node the rate that most of all nodes have decides, then the higher one.
+            most = sorted(counted.items(), key=lambda had: (had[1], everywhere[layer, had[0]], had[0]))[-1:]
             for slow in sorted({rate for _, rate in read if rate != most[0][0]}):
                 yield _odd(cluster, node, [one for one, rate in read if rate == slow], slow, most[0][0])
             if most:

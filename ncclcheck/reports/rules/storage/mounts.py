@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from shlex import quote
 
@@ -76,7 +77,9 @@ def given_up(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     /proc/self/mountinfo: the mount says rw and the file system below says ro, emergency_ro or shutdown; or the
-    kernel log says that it remounted one or shut it down. What was mounted read-only on purpose is not judged.
+    kernel log says that it remounted one or shut it down. What was mounted read-only on purpose is not judged; but
+    where most of three or more nodes have a mount point for writing, the one that has it read-only is told, for a
+    disk that failed at boot is mounted so by hand or by its boot options.
 
     ## Fix
     - **admin** look for the disk's errors, unmount, `fsck`, and mount it again; replace the disk.
@@ -85,9 +88,15 @@ def given_up(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     leptonai/gpud (disk, kmsg), Azure/azurehpc-health-checks; ext4(5), errors=remount-ro; proc_pid_mountinfo(5).
     """
+    writable = Counter(
+        one.point for node in cluster.nodes for one in known(at(node, "health.disks")) if _is_rw(one)
+    )
     for node in cluster.nodes:
         mounts: list[Mount] = known(at(node, "health.disks"))
         bad = [mount for mount in mounts if _is_given_up(mount)]
+        for mount in mounts:
+            if not _is_rw(mount) and writable[mount.point] * 2 > len(cluster.nodes) > 2:
+                yield _unlike_others(node, mount, writable[mount.point], len(cluster.nodes))
         told = of_kernel(node, "file system given up")
         for mount in bad:
             yield _read_only(node, mount)
@@ -112,6 +121,26 @@ def _is_given_up(mount: Mount) -> bool:
     """The options of the mount come before those of the file system below it."""
     below = mount.options[1:]
     return mount.options[:1] == ["rw"] and ("ro" in below or any(word in below for word in _GIVEN_UP))
+
+
+def _is_rw(mount: Mount) -> bool:
+    return mount.options[:1] == ["rw"]
+
+
+def _unlike_others(node: Node, mount: Mount, writable: int, nodes: int) -> Finding:
+    return warn(
+        Where(node=node.name, device=mount.source),
+        f"{mount.point} is mounted read-only; {writable} of {nodes} nodes have it for writing",
+        why="What the job writes there ends it on this node alone.",
+        owner="node",
+        evidence=[seen("/proc/self/mountinfo", f"{mount.source} {mount.kind} {','.join(mount.options)}"[:200])],
+        fix=[
+            admin("See what the disk says before it is mounted for writing again; undo: remount,ro.",
+                  f"dmesg | grep -e {quote(mount.source.rpartition('/')[2])}",
+                  f"mount -o remount,rw {quote(mount.point)}"),
+            you("Leave the node out until then.", f"#SBATCH --exclude={node.name}"),
+        ],
+    )  # fmt: skip
 
 
 def _read_only(node: Node, mount: Mount) -> Finding:

@@ -6,22 +6,39 @@ import ipaddress
 from collections.abc import Iterator
 from shlex import quote
 
-from ncclcheck.probes.facts import Address
+from ncclcheck.probes.facts import Address, Cluster
 from ncclcheck.reports.judgement.findings import Finding, Remedy, Where, admin, fail, seen, warn
 from ncclcheck.reports.subjects.nccl import lan
-from ncclcheck.reports.subjects.nccl.ways import Outcome, Subnet, Ways
+from ncclcheck.reports.subjects.nccl.ways import Outcome, Subnet, Ways, subnets_of
 from ncclcheck.reports.text.fold import fold_names
 
 
 def findings(ways: Ways, subnets: list[Subnet]) -> Iterator[Finding]:
     """One a node whose prefix length differs from that of the larger, or narrower, subnet on its wire."""
+    yield from (_prefix(link, other, main, lost) for link, other, main, lost in _odd(ways, subnets))
+
+
+def between(cluster: Cluster, one: str, other: str) -> Finding | None:
+    """The prefix length of one of two nodes, where it is why nothing passes between them."""
+    links = lan.links(cluster)
+    if len(links) < 2:
+        return None
+    for link, subnet, main, lost in _odd(Ways(cluster), subnets_of(cluster, links)):
+        if any({link.node, far.node} == {one, other} for far in lost):
+            return _prefix(link, subnet, main, lost)
+    return None
+
+
+def _odd(ways: Ways, subnets: list[Subnet]) -> Iterator[tuple[lan.Link, Subnet, Subnet, list[lan.Link]]]:
+    """Links of another prefix length, their subnet, the right one, and the nodes that they lose by it."""
     for other in subnets[1:]:
         mains = [main for main in subnets[: other.place] if _may_be_one_wire(main, other)]
         for link in other.links if mains else ():
             near = [main for main in mains if ways.way(link, other, main)[0] is Outcome.LINK]
             own = [main for main in near if ipaddress.ip_address(link.address) in main.network]
             if near:
-                yield _prefix(ways, link, other, (own or near)[0], subnets)
+                main = (own or near)[0]
+                yield link, other, main, _lost_by_prefix(ways, link, main, subnets)
 
 
 def _may_be_one_wire(one: Subnet, other: Subnet) -> bool:
@@ -29,9 +46,8 @@ def _may_be_one_wire(one: Subnet, other: Subnet) -> bool:
     return not single and one.version == other.version and one.network.overlaps(other.network)
 
 
-def _prefix(ways: Ways, link: lan.Link, other: Subnet, main: Subnet, subnets: list[Subnet]) -> Finding:
+def _prefix(link: lan.Link, other: Subnet, main: Subnet, lost: list[lan.Link]) -> Finding:
     name = link.interface.name
-    lost = _lost_by_prefix(ways, link, main, subnets)
     far = fold_names(one.node for one in lost)
     level = fail if lost else warn
     what = (

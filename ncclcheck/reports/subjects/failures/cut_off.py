@@ -13,7 +13,7 @@ from shlex import quote
 
 from ncclcheck.probes.facts import Arrival, Cluster, Connect, Filter, Meeting, Node, at, replace, value_or
 from ncclcheck.reports.judgement.findings import Evidence, Remedy, admin, seen, you
-from ncclcheck.reports.subjects.addresses import hosts_file, misnamed
+from ncclcheck.reports.subjects.addresses import hosts_file, misnamed, prefixes
 from ncclcheck.reports.subjects.addresses.master import address_of_node_0, another_port, holders_of, named_anew
 from ncclcheck.reports.subjects.links import firewall, own_way
 from ncclcheck.reports.subjects.links.reached import reached
@@ -68,7 +68,12 @@ def _cause(cluster: Cluster, one: Arrival, met: Meeting) -> Lead | None:
     node = next((node for node in cluster.nodes if node.name == one.name), None)
     if node is None:
         return None
-    return _by_name(cluster, node, met) or _by_own_way(node, met) or _led_elsewhere(cluster, node, met)
+    return (
+        _by_name(cluster, node, met)
+        or _by_own_way(node, met)
+        or _by_prefix(cluster, node, met)
+        or _led_elsewhere(cluster, node, met)
+    )
 
 
 def by_another_holder(cluster: Cluster, met: Meeting) -> bool:
@@ -114,6 +119,18 @@ def _by_own_way(node: Node, met: Meeting) -> Lead | None:
         return None
     found = next((one for way in met.ways if (one := own_way.cause(node, way))), None)
     return Lead(node.name, found.device, found.words, found.fix) if found else None
+
+
+def _by_prefix(cluster: Cluster, node: Node, met: Meeting) -> Lead | None:
+    """One of the two takes the other for a neighbour on its wire, and it is behind a router (NET003)."""
+    first = cluster.nodes[0].name
+    if met.outcome != "silent" or first not in holders_of(cluster, [_bare(one) for one in met.addresses]):
+        return None
+    found = prefixes.between(cluster, node.name, first)
+    if found is None or found.where.node is None:
+        return None
+    words = f"on {found.where.node} {found.what}"
+    return Lead(found.where.node, found.where.device or "", words, tuple(found.remedies), tuple(found.evidence))
 
 
 def _led_elsewhere(cluster: Cluster, node: Node, met: Meeting) -> Lead | None:

@@ -278,6 +278,40 @@ def _another_device(node: Node, way: Way) -> Cause | None:
     )  # fmt: skip
 
 
+def _another_card(node: Node, way: Way) -> Cause | None:
+    """Two cards are in the subnet, and on the wire of the one that the kernel takes nobody answers (NET011)."""
+    if not way.hops or not unanswered(way):
+        return None
+    taken, version = way.hops[0].interface, _peer(way).version
+    here = [(held, net) for held, net in _held(node, taken, version) if _peer(way) in net]
+    others = [
+        (one.name.partition(":")[0], net)
+        for one in _interfaces(node)
+        if lan.is_usable(one) and one.kind not in ("loopback", *_KINDS)
+        for _, net in lan.global_networks(one)
+        if _peer(way) in net
+    ]
+    meant = [pair for pair in others if pair[0] != taken]
+    if not here or not meant:
+        return None
+    whole, name = f"{here[0][0].address}/{here[0][0].prefix}", quote(taken)
+    alone = len([one for six in (4, 6) for one in _held(node, taken, six)]) == 1
+    down = [f"ip link set dev {name} down   # on {node.name}"] if alone else []
+    return Cause(
+        f"it goes by {taken}, whose address {whole} is in the subnet {meant[0][1]} of {meant[0][0]} too, and no "
+        f"machine on {taken} answers",
+        taken,
+        (
+            admin(
+                f"Take that address away, here and in the network configuration, or plug {taken} into the network "
+                f"of {meant[0][0]}. Other programs that use it lose it; undo: ip link set up, ip addr add.",
+                f"ip addr del {quote(whole)} dev {name}   # on {node.name}",
+                *down,
+            ),
+        ),
+    )
+
+
 def _is_inside(node: Node, one: Interface) -> bool:
     """Whether it is a tunnel, or leads to no card of this node."""
     return value_or(one.kind, "") in _KINDS and not lan.is_real(one, _interfaces(node))
@@ -419,6 +453,7 @@ _CAUSES: tuple[Callable[[Node, Way], Cause | None], ...] = (
     _no_link,
     _port_of_a_bridge,
     _another_device,
+    _another_card,
     _wrong_source,
     _silent_gateway,
     _deaf_to_neighbours,
