@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.reports.judgement.findings import Finding, State, Where, fine, note, seen
-from ncclcheck.reports.judgement.rule import NothingToJudge, rule
+from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.live import words
-from ncclcheck.reports.subjects.live.running import Judged, jobs, judged
+from ncclcheck.reports.subjects.live.running import Judged, judged_jobs
 
 _CANNOT_TELL = {
     "busy": "all compute and no data moved for {s:.0f} s: a long step, or waiting that burns CPU",
@@ -41,10 +41,7 @@ def it_advances(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     proc(5); sock_diag(7).
     """
-    running = jobs(cluster.measurements.live)
-    if not running:
-        raise NothingToJudge("no process of a distributed job was seen")
-    for found in map(judged, running):
+    for found in judged_jobs(cluster):
         yield from _told(found)
 
 

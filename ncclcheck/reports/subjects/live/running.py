@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-from ncclcheck.probes.facts import Live, LiveProcess
+from ncclcheck.probes.facts import Cluster, Live, LiveProcess
+from ncclcheck.reports.judgement.derived import derived
+from ncclcheck.reports.judgement.rule import NothingToJudge
 from ncclcheck.reports.subjects.live import arrival
 
 Kind = Literal[
@@ -119,6 +121,15 @@ class Judged(NamedTuple):
         """The ranks that are not of these."""
         named = {one.rank for one in self.who}
         return [one for one in self.job.ranks if one.rank not in named]
+
+
+@derived
+def judged_jobs(cluster: Cluster) -> list[Judged]:
+    """What each job does. Raises NothingToJudge where no process of one was seen."""
+    running = jobs(cluster.measurements.live)
+    if not running:
+        raise NothingToJudge("no process of a distributed job was seen")
+    return [*map(judged, running)]
 
 
 def jobs(live: Iterable[Live]) -> list[RunningJob]:
