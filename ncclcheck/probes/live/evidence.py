@@ -72,9 +72,14 @@ def further(proc: Proc, told: Raw, words: List[str]) -> Raw:
             start = look.fields(proc.text(str(one["pid"]), "stat"))[19]
             known = dict(one, env=records.environment(proc, one["pid"]), start=start)
             jobs.setdefault((one["job"], one["scope"]), []).append(known)
-    for (job, scope), ranks in sorted(jobs.items())[:_MOST_JOBS]:
-        if any(one["moved"] and one["moved"] >= _MOVED for one in ranks):
-            continue
+    still = [
+        (key, ranks)
+        for key, ranks in sorted(jobs.items())
+        if not any(one["moved"] and one["moved"] >= _MOVED for one in ranks)
+    ]
+    why = "{} jobs stand still on this host, and {} of them were asked".format(len(still), _MOST_JOBS)
+    not_had += [{"job": job, "scope": scope, "why": why} for (job, scope), _ in still[_MOST_JOBS:]]
+    for (job, scope), ranks in still[:_MOST_JOBS]:
         answers += _ras(proc, ranks, words)
         records.files(proc, ranks, taken)
         records.servers(proc, ranks, taken)

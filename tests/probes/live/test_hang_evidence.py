@@ -375,3 +375,21 @@ def test_own_addresses_and_interfaces_are_told() -> None:
     last = told.last()
     assert all(one["kind"] in ("interface", "HCA") for one in last["nics"])
     assert not any(one.startswith("127.") for one in last["addresses"])
+
+
+def test_jobs_that_are_not_asked_are_told() -> None:
+    rank = {
+        "pid": os.getpid(),
+        "helper": False,
+        "scope": "",
+        "moved": 0,
+        "libraries": [],
+        "rank": 0,
+        "age_s": 99.0,
+    }
+    more = {"host": "a", "state": "S", "was": "S"}
+    told = {"processes": [{**rank, **more, "job": f"a:{n}"} for n in range(6)]}
+    told["processes"][0]["moved"] = 10**6
+    found = evidence.further(PROC, told, [])["not_had"]
+    assert [one["job"] for one in found] == ["a:5"]
+    assert found[0]["why"] == "5 jobs stand still on this host, and 4 of them were asked"

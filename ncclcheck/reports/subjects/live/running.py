@@ -35,6 +35,9 @@ _FREEZERS = (
     "do_freezer_trap",
     "get_signal_freeze",
 )  # docker pause, a suspended step: kernel source
+# From Linux 6.1 on a frozen process stays where it was, in state D. Waiting in these a signal could end; state D in
+# them is the freezer's alone. Seen with 6.18, cgroup v1; include/linux/freezer.h.
+_NEVER_D = re.compile("futex|poll|nanosleep|do_wait$|sigsuspend")
 # Times that the same data was sent anew: the third comes 1.4 s after the first (RTO of 0.2 s, doubled), tcp(7). A
 # stopped process is none: its kernel acknowledges, and asks with probes.
 _RETRIES = 3
@@ -294,6 +297,8 @@ def sleeps(one: LiveProcess) -> bool:
 
 def is_stopped(one: LiveProcess) -> bool:
     """Whether a signal, a debugger or the freezer of its cgroup held it at both looks."""
+    if one.was == one.state == "D" and _NEVER_D.search(one.was_wchan) and _NEVER_D.search(one.wchan):
+        return True
     frozen = one.was_wchan in _FREEZERS and one.wchan in _FREEZERS
     return frozen or (one.was in ("T", "t") and one.state in ("T", "t"))
 
