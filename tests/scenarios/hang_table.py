@@ -152,5 +152,4 @@ SOUND = [
     Run("plain", "not started", "sound", 2),  # looked at while it is young
     Run("ddp", "left over", "sound"),  # a worker of an earlier attempt is still there
 ]
-IN_THE_GATE = [HANGS[0], HANGS[12], HANGS[31], SOUND[1]]
 YOUNG = ("starts slowly", "downloads at the start")

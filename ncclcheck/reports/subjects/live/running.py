@@ -35,8 +35,8 @@ _FREEZERS = (
     "do_freezer_trap",
     "get_signal_freeze",
 )  # docker pause, a suspended step: kernel source
-# From Linux 6.1 on a frozen process stays where it was, in state D. Waiting in these a signal could end; state D in
-# them is the freezer's alone. Seen with 6.18, cgroup v1; include/linux/freezer.h.
+# From Linux 6.1 on a frozen process stays where it was, in state D. A signal could end the wait in these: state D
+# in them is the freezer's alone. Seen with 6.18, cgroup v1; include/linux/freezer.h.
 _NEVER_D = re.compile("futex|poll|nanosleep|do_wait$|sigsuspend")
 # Times that the same data was sent anew: the third comes 1.4 s after the first (RTO of 0.2 s, doubled), tcp(7). A
 # stopped process is none: its kernel acknowledges, and asks with probes.
