@@ -13,7 +13,7 @@ import sys
 from typing import Any, Dict, List, Tuple
 
 from ncclcheck.probes.live import ask, gpus, look, ras, records, wires
-from ncclcheck.probes.live.look import Proc
+from ncclcheck.probes.live.proc import Proc, fields
 
 Raw = Dict[str, Any]
 
@@ -69,7 +69,7 @@ def further(proc: Proc, told: Raw, words: List[str]) -> Raw:
     for one in told["processes"]:
         one["inside"] = records.pids_inside(proc, one["pid"])[1]
         if not one["helper"]:
-            start = look.fields(proc.text(str(one["pid"]), "stat"))[19]
+            start = fields(proc.text(str(one["pid"]), "stat"))[19]
             known = dict(one, env=records.environment(proc, one["pid"]), start=start)
             jobs.setdefault((one["job"], one["scope"]), []).append(known)
     still = [

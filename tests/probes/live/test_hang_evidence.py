@@ -21,8 +21,8 @@ from typing import Any
 
 import pytest
 
-from ncclcheck.probes.live import ask, evidence, gpus, look, received, records, stream, wires
-from ncclcheck.probes.live.look import Proc
+from ncclcheck.probes.live import ask, evidence, gpus, received, records, stream, wires
+from ncclcheck.probes.live.proc import Proc, fields
 from tests.helpers import flight_jobs
 from tests.helpers.fake_nvml import built, environment, needs_gcc
 
@@ -101,7 +101,7 @@ def _rank(code: str, tmp_path: Path, **env: str) -> Iterator[tuple[subprocess.Po
         while b"ready" not in log.read_bytes():
             assert child.poll() is None
             time.sleep(0.02)
-        start = look.fields(PROC.text(str(child.pid), "stat"))[19]
+        start = fields(PROC.text(str(child.pid), "stat"))[19]
         yield child, {"pid": child.pid, "rank": 1, "start": start, "env": env, "job": "a:1", "scope": "",
                       "age_s": 60.0, "stack": [], "host": "h"}  # fmt: skip
     finally:

@@ -55,7 +55,7 @@ _FILES = (
         "ceph",
         "cl_sync_io",
     ),
-    *("locks_lock", "posix_lock", "flock"),
+    *("locks_lock", "posix_lock", "flock", "fcntl_setlk"),
 )
 
 
