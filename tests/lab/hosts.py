@@ -31,7 +31,8 @@ _COMES_UP = 60.0  # seconds; half a second by itself, 10 s measured at a load of
 _labs = itertools.count()
 
 # What makes a namespace a host: its own name, /sys, /etc, /run and boot_id. The last command lives until its stdin
-# ends, so that a host ends with the tests that made it. A fresh /sys has no cgroups, and slurmd needs them.
+# ends, so that a host ends with the tests that made it; as process 1 a shell above it reaps orphans, which Slurm
+# waits for. A fresh /sys has no cgroups, and slurmd needs them.
 _BECOME = """
 hostname "$1"
 mount --rbind /sys/fs/cgroup "$2/cgroup"
@@ -43,6 +44,7 @@ mount --bind "$2/boot_id" /proc/sys/kernel/random/boot_id
 mount -t tmpfs tmpfs /run
 mkdir /run/sshd
 echo ready
+if [ "${3-}" ]; then cat; exit; fi
 exec cat
 """
 
@@ -197,7 +199,7 @@ class Lab:
         (folder / "boot_id").write_text(f"{uuid.uuid4()}\n")
         tool(["ip", "netns", "add", namespace])
         pids = ["--pid", "--fork", "--kill-child", "--mount-proc"] if self.own_pids else []
-        become = ["unshare", "--mount", "--uts", *pids, "sh", "-euc", _BECOME, "sh", name, str(folder)]
+        become = ["unshare", "--mount", "--uts", *pids, "sh", "-euc", _BECOME, "sh", name, str(folder), *pids[:1]]
         holder = subprocess.Popen(
             ["nsenter", f"--net=/run/netns/{namespace}", *become],
             stdin=subprocess.PIPE,

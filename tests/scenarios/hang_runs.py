@@ -147,7 +147,7 @@ def site(hosts: int = 4, *, slurm: bool = False) -> Iterator[Site]:
             room = {"ROOM": "x" * _ROOM, "HOME": "/tmp", "OMP_NUM_THREADS": "1"}
             agents = {host.name: host.start([*PLAIN, *PYTHON, _AGENT], env=room, stdin=PIPE) for host in lab.hosts}
             for agent in agents.values():
-                line_of(agent.stdout, _STARTS_S)
+                line_of(agent.stdout, _IMPORTS_S)
         found = Site(lab, agents, Slurm(lab) if slurm else None)
         if agents:
             time.sleep(_OLD_S)
