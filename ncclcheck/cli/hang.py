@@ -14,10 +14,10 @@ from ncclcheck.run.plan.config import Site
 
 _EPILOG = """\b
 Exit codes:
-  0    the jobs that were seen advance, or nobody can be named
+  0    the jobs that were seen advance, begin or have ended
   1    a rank holds a job up, or all wait for each other; the report names it
   2    wrong usage
-  3    no process of a job could be seen
+  3    not known: no process was seen, a host could not be looked at, or a job shows neither
 """
 # Of the common options those that say where, and that mean nothing here.
 _NOT_HERE = ("nodes", "launch", "node_rank", "rdzv_endpoint", "secret_file", "wait", "sysroot", "host_root")

@@ -11,8 +11,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from subprocess import Popen
 from typing import Any, NamedTuple
 
 from ncclcheck.base.errors import UsageError
@@ -21,7 +20,7 @@ from ncclcheck.launch.slurm import OF_ANOTHER_STEP
 from ncclcheck.probes.facts import Unread
 from ncclcheck.probes.machine import process
 
-# Children at once: an ssh uses 8 MiB and waits; 1,000 nodes are one round. Threads: three for each.
+# Children at once: an ssh uses 8 MiB and waits; 1,000 nodes are one round. File descriptors: three for each.
 _AT_ONCE = 1024
 _ASK_S = 10.0  # squeue, kubectl get
 _ONE_BY_ONE = 64  # steps of Slurm at once, where one step for all nodes failed
@@ -168,8 +167,9 @@ def _pods(selector: str, of: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def answers(ways: Sequence[Way], program: bytes, limit: float) -> list[Answer]:
     """What the program says on each host, in their order. Never raises, waits no longer than `limit` seconds."""
-    with ThreadPoolExecutor(min(len(ways), _AT_ONCE) or 1) as pool:
-        return [one for found in pool.map(lambda way: _answer(way, program, limit), ways) for one in found]
+    at_once = max(1, process.make_room(3 * min(len(ways), _AT_ONCE)) // 3)
+    rounds = [ways[at : at + at_once] for at in range(0, len(ways), at_once)]
+    return [one for some in rounds for one in _round(some, program, limit)]
 
 
 def in_job(job: Job, arguments: Sequence[str], via: str | None, program: bytes, limit: float) -> list[Answer]:
@@ -185,23 +185,35 @@ def in_job(job: Job, arguments: Sequence[str], via: str | None, program: bytes, 
     return [again.get(one.host, one) for one in found]
 
 
-def _answer(way: Way, program: bytes, limit: float) -> list[Answer]:
+def _round(ways: Sequence[Way], program: bytes, limit: float) -> Iterator[Answer]:
+    begun = [_begun(way) for way in ways]
+    children = [one for one in begun if not isinstance(one, str)]
+    ended = iter(process.watch_all(children, program, limit, most=_MOST))
+    for way, one in zip(ways, begun, strict=True):
+        if isinstance(one, str):
+            yield from (Answer(host, problem=one) for host in way.hosts)
+        else:
+            yield from _answer(way, limit, *next(ended))
+
+
+def _begun(way: Way) -> Popen[bytes] | str:
+    """The child, or why there is none."""
     if way.problem:
-        return [Answer(way.hosts[0], problem=way.problem)]
+        return way.problem
     try:
-        child = process.start(way.argv, control=True, env=_environment())
+        return process.start(way.argv, control=True, env=_environment())
     except OSError as error:
-        return [Answer(host, problem=f"{way.argv[0]}: {error.strerror or error}") for host in way.hosts]
-    assert child.stdin is not None
-    with suppress(OSError), child.stdin as into:
-        into.write(program)
-    status, out, err = process.watch(child, limit, most=_MOST)
+        return f"{way.argv[0]}: {error.strerror or error}"
+
+
+def _answer(way: Way, limit: float, status: int | None, out: str, err: str) -> Iterator[Answer]:
     why = f"it gave no answer in {limit:g} s" if status is None else _last_words(way.argv[0], status, err)
+    said = _named(out.split("\n")) if way.named else {}
     if not way.named:
         lines = [line for line in out.splitlines() if line.startswith("{")]
-        return [Answer(way.hosts[0], lines[-1]) if lines else Answer(way.hosts[0], problem=why)]
-    said = _named(out.split("\n"))
-    return [Answer(host, said[host]) if host in said else Answer(host, problem=why) for host in way.hosts]
+        said = {way.hosts[0]: lines[-1]} if lines else {}
+    for host in way.hosts:
+        yield Answer(host, said[host]) if host in said else Answer(host, problem=why)
 
 
 def _named(lines: Iterable[str]) -> dict[str, str]:

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from ncclcheck.probes.facts import Live, replace
-from ncclcheck.probes.live import look
+from ncclcheck.probes.live import look, proc
 from ncclcheck.reports.subjects.live.running import START_S, RunningJob, jobs, judged
 from tests.conftest import ROOT
 
@@ -103,7 +103,7 @@ def _wait_for(folder: Path, case: Case, ranks: int) -> None:
 
 def _seen(name: str) -> RunningJob:
     """These jobs are seconds old; the rules would say that they are starting, so they are made older."""
-    told = msgspec.convert(look.look(3.0, look.Proc(), stacks=False), Live)
+    told = msgspec.convert(look.look(3.0, proc.Proc(), stacks=False), Live)
     old = [replace(one, age_s=one.age_s + START_S) for one in told.processes]
     return next(job for job in jobs([replace(told, processes=old)]) if job.name == name)
 

@@ -185,6 +185,7 @@ class Samples(Dataset[torch.Tensor]):
 
     def __getitem__(self, index: int) -> torch.Tensor:
         if MINE and index > _SOUND_STEPS * 4:
+            time.sleep(0.5)  # the batches before have left this process
             {"worker reads": _reads_pipe, "worker spins": _spin, "worker sleeps": _poll, "worker locks": _own_lock,
              "worker stopped": _sends(signal.SIGSTOP), "worker fuse": _fuse}.get(FAULT, int)()  # fmt: skip
         return torch.ones(64)
@@ -301,6 +302,10 @@ _KINDS = {"plain": _plain, "ddp": _ddp, "loader": _loader, "fsdp": _fsdp, "pipe"
 def main() -> None:
     """Sound steps, then the fault."""
     torch.set_num_threads(1)
+    if FAULT == "leaves a worker":
+        if os.fork():
+            os._exit(0)
+        time.sleep(1000)
     if FAULT == "starts slowly":
         time.sleep(1000)
     dist.init_process_group("gloo", timeout=timedelta(seconds=1800))

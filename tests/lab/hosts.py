@@ -31,7 +31,8 @@ _COMES_UP = 60.0  # seconds; half a second by itself, 10 s measured at a load of
 _labs = itertools.count()
 
 # What makes a namespace a host: its own name, /sys, /etc, /run and boot_id. The last command lives until its stdin
-# ends, so that a host ends with the tests that made it. A fresh /sys has no cgroups, and slurmd needs them.
+# ends, so that a host ends with the tests that made it; as process 1 a shell above it reaps orphans, which Slurm
+# waits for. A fresh /sys has no cgroups, and slurmd needs them.
 _BECOME = """
 hostname "$1"
 mount --rbind /sys/fs/cgroup "$2/cgroup"
@@ -43,6 +44,7 @@ mount --bind "$2/boot_id" /proc/sys/kernel/random/boot_id
 mount -t tmpfs tmpfs /run
 mkdir /run/sshd
 echo ready
+if [ "${3-}" ]; then cat; exit; fi
 exec cat
 """
 
@@ -59,6 +61,7 @@ class Host:
     folder: Path
     holder: subprocess.Popen[bytes]
     length: int = 24
+    own_pids: bool = False
 
     @property
     def etc(self) -> Path:
@@ -94,8 +97,9 @@ class Host:
     ) -> subprocess.Popen[str]:
         """Start a command in the host, in a session of its own. `env` is added to a clean environment."""
         inside = ["env", "--default-signal=INT,QUIT,PIPE", "-C", cwd, *argv]
+        pids = [f"--pid=/proc/{self.holder.pid}/ns/pid_for_children"] if self.own_pids else []
         process = subprocess.Popen(
-            ["nsenter", "--target", str(self.holder.pid), "--mount", "--uts", "--net", *inside],
+            ["nsenter", "--target", str(self.holder.pid), "--mount", "--uts", "--net", *pids, *inside],
             env=environment(**(env or {})),
             stdin=subprocess.DEVNULL if stdin is None else stdin,
             stdout=subprocess.PIPE,
@@ -127,11 +131,15 @@ class Host:
 
 
 class Lab:
-    """2 to 9 hosts h1, h2, ... that see each other on eth0 and, with `mgmt`, on mgmt0."""
+    """2 to 9 hosts h1, h2, ... that see each other on eth0 and, with `mgmt`, on mgmt0.
 
-    def __init__(self, hosts: int = 2, mgmt: bool = True) -> None:
+    own_pids: each numbers its processes itself and sees no other's, as machines do; a signal goes through `run`.
+    """
+
+    def __init__(self, hosts: int = 2, mgmt: bool = True, own_pids: bool = False) -> None:
         self.size = hosts
         self.has_mgmt = mgmt
+        self.own_pids = own_pids
         self.tag = f"{PREFIX}{os.getpid()}-{next(_labs)}"
         self.hosts: list[Host] = []
         self.started: list[subprocess.Popen[str]] = []
@@ -190,7 +198,8 @@ class Lab:
         (folder / "cgroup").mkdir(parents=True)
         (folder / "boot_id").write_text(f"{uuid.uuid4()}\n")
         tool(["ip", "netns", "add", namespace])
-        become = ["unshare", "--mount", "--uts", "sh", "-euc", _BECOME, "sh", name, str(folder)]
+        pids = ["--pid", "--fork", "--kill-child", "--mount-proc"] if self.own_pids else []
+        become = ["unshare", "--mount", "--uts", *pids, "sh", "-euc", _BECOME, "sh", name, str(folder), *pids[:1]]
         holder = subprocess.Popen(
             ["nsenter", f"--net=/run/netns/{namespace}", *become],
             stdin=subprocess.PIPE,
@@ -198,7 +207,8 @@ class Lab:
             start_new_session=True,
         )
         mgmt = f"{MGMT}.{number * 11}" if self.has_mgmt else None
-        return Host(self, name, f"{DATA}.{number * 11}", mgmt, namespace, folder, holder)
+        address = f"{DATA}.{number * 11}"
+        return Host(self, name, address, mgmt, namespace, folder, holder, own_pids=self.own_pids)
 
     def _plug(self, host: Host) -> None:
         host.ip("link set lo up")

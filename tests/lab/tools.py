@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import IO
 
 import psutil
 
@@ -60,6 +62,16 @@ def until(what: str, true: Callable[[], bool], seconds: float = QUICK) -> None:
         if time.monotonic() > end:
             raise LabError(f"not within {seconds:g} s: {what}")
         time.sleep(0.05)
+
+
+def line_of(stream: IO[str] | None, seconds: float = QUICK) -> str:
+    """The next line that a child says. Raises LabError where it says none."""
+    assert stream is not None
+    readable, _, _ = select.select([stream], [], [], seconds)
+    line = stream.readline() if readable else ""
+    if not line:
+        raise LabError(f"a child {'has ended' if readable else f'said nothing in {seconds:g} s'}")
+    return line.strip()
 
 
 def _kill(pid: int) -> None:

@@ -17,7 +17,7 @@ class Run(NamedTuple):
     """One job. kind, fault: of tests/jobs/hang_training.py, or what the examiner does to the job from outside.
 
     hosts: how many of the lab's it has; a_host: ranks on each; by: how the probe comes to them. also: further
-    classes that are as true. who: the rank at fault, -1 where nobody can be named from outside.
+    classes that are as true. who: the rank at fault; of "all wait" it need not be named.
     """
 
     kind: str
@@ -33,6 +33,11 @@ class Run(NamedTuple):
     def world(self) -> int:
         """How many ranks it should have."""
         return self.hosts * self.a_host
+
+    @property
+    def culprit(self) -> int:
+        """The rank that is at fault though nobody need name it."""
+        return 1 if self.who < 0 else self.who
 
     @property
     def name(self) -> str:
@@ -76,6 +81,9 @@ HANGS = [
     Run("loader", "worker fuse", "storage", 0, also=("loader",)),
     Run("ddp", "reads pipe", "storage", 2, 3, 1, _S),
     Run("groups", "reads pipe", "storage", 3),
+    Run("fsdp", "lock", "storage", 1, 3, 1, _S),
+    Run("groups", "posix lock", "storage", 2),
+    Run("pipe", "frozen", "stopped", 1),
     # sleeping
     Run("plain", "sleeps", "sleeping"),
     Run("fsdp", "sleeps", "sleeping", 3),
@@ -105,6 +113,9 @@ HANGS = [
     Run("ddp", "own queue", "elsewhere", 0),
     # throttled
     Run("plain", "throttled", "throttled", 1),
+    Run("ddp", "throttled", "throttled", 2),
+    Run("fsdp", "throttled", "throttled", 0, 4, 1),
+    Run("pipe", "throttled", "throttled", 2),
     # all wait: from outside nobody can be named
     Run("plain", "broadcast", "all wait", -1),
     Run("ddp", "barrier", "all wait", -1),
@@ -112,6 +123,8 @@ HANGS = [
     Run("plain", "receives", "all wait", -1),
     # the network: the host that is cut off, by the rank on it
     Run("plain", "cut off", "network", 2, 3, 1),
+    Run("ddp", "cut off", "network", 0, 2, 1),
+    Run("groups", "link down", "network", 3, 4, 1),
     Run("ddp", "link down", "network", 1, 3, 1),
     Run("fsdp", "drops what comes in", "network", 0, 3, 1),
 ]
@@ -128,6 +141,8 @@ SOUND = [
     Run("pipe", "slow step", "sound"),
     Run("groups", "slow step", "sound"),
     Run("ddp", "straggles", "sound"),
+    Run("loader", "slow step", "sound"),
+    Run("plain", "slow step", "sound", 0, 3, 1, _S),
     Run("plain", "straggles computing", "sound", 2),
     Run("ddp", "saves long", "sound", 0),
     Run("fsdp", "saves long", "sound", 3),
@@ -137,5 +152,4 @@ SOUND = [
     Run("plain", "not started", "sound", 2),  # looked at while it is young
     Run("ddp", "left over", "sound"),  # a worker of an earlier attempt is still there
 ]
-IN_THE_GATE = [HANGS[0], HANGS[12], HANGS[31], SOUND[1]]
 YOUNG = ("starts slowly", "downloads at the start")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import resource
 import socket
 import threading
 import time
@@ -20,6 +19,7 @@ from ncclcheck.launch.joining.reception import GOODBYE_S, STRANGERS, Reception
 from ncclcheck.launch.joining.secret import NO_SECRET, Secret
 from ncclcheck.launch.remote.segments import keep_small
 from ncclcheck.probes.facts import Arrival
+from ncclcheck.probes.machine import process
 
 _CROWD_GRACE_S = (
     2.0  # s with as many machines here as asked, not all of which fit, before the join gives up; chosen
@@ -78,7 +78,7 @@ class Meeting:
         self._socket, self.problems = open_port(host, ports)
         keep_small(self._socket)
         self.port = int(self._socket.getsockname()[1])
-        _make_room(nodes)
+        process.make_room(nodes + STRANGERS)  # our agent was started before, so that it tells the real limit
         place = join_protocol.place_digest(run_id, given.endpoint(host, ports[0]))
         self._answering = hail.Answering(host, (ports[0], self.port), place)
         self._reception = Reception(nodes, run_id, name, command, events, secret, place)
@@ -215,13 +215,3 @@ class MeetingLink:
     def close(self, seconds: float) -> None:
         """Their agents were told to stop; wait for it. The connections stay, for the outcome."""
         self._meeting.wait_for_ends(seconds)
-
-
-def _make_room(nodes: int) -> None:
-    """A connection each needs a descriptor each; our agent was started before, so that it tells the real limit."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = nodes + STRANGERS + 256
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with suppress(OSError, ValueError):
-            most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

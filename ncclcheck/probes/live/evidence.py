@@ -13,7 +13,7 @@ import sys
 from typing import Any, Dict, List, Tuple
 
 from ncclcheck.probes.live import ask, gpus, look, ras, records, wires
-from ncclcheck.probes.live.look import Proc
+from ncclcheck.probes.live.proc import Proc, fields
 
 Raw = Dict[str, Any]
 
@@ -69,12 +69,17 @@ def further(proc: Proc, told: Raw, words: List[str]) -> Raw:
     for one in told["processes"]:
         one["inside"] = records.pids_inside(proc, one["pid"])[1]
         if not one["helper"]:
-            start = look.fields(proc.text(str(one["pid"]), "stat"))[19]
+            start = fields(proc.text(str(one["pid"]), "stat"))[19]
             known = dict(one, env=records.environment(proc, one["pid"]), start=start)
             jobs.setdefault((one["job"], one["scope"]), []).append(known)
-    for (job, scope), ranks in sorted(jobs.items())[:_MOST_JOBS]:
-        if any(one["moved"] and one["moved"] >= _MOVED for one in ranks):
-            continue
+    still = [
+        (key, ranks)
+        for key, ranks in sorted(jobs.items())
+        if not any(one["moved"] and one["moved"] >= _MOVED for one in ranks)
+    ]
+    why = "{} jobs stand still on this host, and {} of them were asked".format(len(still), _MOST_JOBS)
+    not_had += [{"job": job, "scope": scope, "why": why} for (job, scope), _ in still[_MOST_JOBS:]]
+    for (job, scope), ranks in still[:_MOST_JOBS]:
         answers += _ras(proc, ranks, words)
         records.files(proc, ranks, taken)
         records.servers(proc, ranks, taken)

@@ -1,40 +1,35 @@
-"""Two looks at all processes of distributed jobs on this host, by /proc alone: `python3 look.py SECONDS` -> JSON.
+"""Two looks at all processes of distributed jobs on this host, by /proc and their connections alone.
 
-Further arguments: `stacks`; `job=ID`, only processes of that job of Slurm.
-
-This one file is streamed to `python3 -` beside a rank, wherever that runs: standard library only, Python 3.6.
-Nothing is sent to the job; with `stacks`, py-spy, where it is installed, reads some of its processes.
+A part of the streamed probe: standard library only, Python 3.6. Nothing is sent to the job; with `stacks`, py-spy,
+where it is installed, reads some of its processes.
 """
 
-import json
 import os
 import platform
 import re
 import shutil
 import socket
-import struct
 import subprocess
 import sys
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from ncclcheck.probes.live import connections
+from ncclcheck.probes.live.proc import TICKS, Proc, Raw, age, fields, number, status
 
 MOST_PROCESSES = 4096  # of jobs, their helpers among them; a node has 8 to 16 ranks, each with tens of workers
 _MOST_UNSEEN = 32
 _MOST_STACKS = 8  # processes; py-spy took 0.3 s for each
 _STACK_LINES = 12
 _PYSPY_S = 5
-_TICKS = float(os.sysconf("SC_CLK_TCK"))
-_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _TCP_INFO, _DONE = 4, 20, 2, 3
 # System calls whose first argument is a file: read, write, pread64, pwrite64, readv, writev, recvfrom, recvmsg,
 # sendto, fcntl, flock, fsync, fdatasync. From the kernel: arch/x86/entry/syscalls, asm-generic/unistd.h.
 _OF_A_FILE = {
     "x86_64": "0 1 17 18 19 20 45 47 44 72 73 74 75",
     "aarch64": "63 64 67 68 65 66 207 212 206 25 32 82 83",
 }.get(platform.machine(), "").split()
-_CLOSE_WAIT = 8
 _SAMPLE_S = 0.25  # between samples of the ranks' main threads: 15 us for one, and 24 of them in 6 s
 _MOST_SAMPLED = 64  # ranks
-_MOST_LINKS = 16  # of a process, those used last: a ring has 2, a tree 3, of each of a few groups
 _MOVED = 8192  # bytes; a rank that moves more goes on, and its connections are of no interest
 # A thread that waits for Python's lock asks for it every 5 ms (sys.getswitchinterval): 190 times a second here.
 _ASKS, _ASKS_MOST, _ASKS_CPU = 100.0, 230.0, 0.1
@@ -50,38 +45,6 @@ _LOCALS = (("LOCAL_RANK", "LOCAL_WORLD_SIZE"), ("OMPI_COMM_WORLD_LOCAL_RANK", "O
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _LAUNCHERS = ("torchrun", "torch.distributed", "slurmstepd", "mpirun", "orted", "prted", "raylet", "accelerate")
 _LIBRARIES = (("nccl", "libnccl"), ("rccl", "librccl"), ("torch", "libtorch_cpu"), ("cuda", "libcuda.so"))
-
-Raw = Dict[str, Any]
-
-
-class Proc:
-    """Files of /proc below a root; what cannot be read is empty."""
-
-    def __init__(self, root: str = "/") -> None:
-        self.root = os.path.join(root, "proc")
-        self.live = root == "/"
-
-    def text(self, *parts: str) -> str:
-        """At most a mebibyte of one file."""
-        try:
-            with open(os.path.join(self.root, *parts), "rb") as file:
-                return file.read(2**20).decode(errors="replace")
-        except (OSError, ValueError):
-            return ""
-
-    def names(self, *parts: str) -> List[str]:
-        """The names in a directory."""
-        try:
-            return os.listdir(os.path.join(self.root, *parts))
-        except OSError:
-            return []
-
-    def link(self, *parts: str) -> str:
-        """Where a link leads, without going there: what is behind may not answer."""
-        try:
-            return os.readlink(os.path.join(self.root, *parts))
-        except OSError:
-            return ""
 
 
 def look(
@@ -254,31 +217,6 @@ def choose(found: List[Raw]) -> None:
             one["helper"] = one is not top
 
 
-def fields(stat: str) -> List[str]:
-    """The fields of /proc/PID/stat from the state on; the name before it may hold anything."""
-    return (stat.rpartition(")")[2].split() + [""] * 50)[:50]
-
-
-def status(proc: Proc, pid: str) -> Dict[str, str]:
-    """/proc/PID/status."""
-    return {
-        key: value.strip()
-        for key, _, value in (line.partition(":") for line in proc.text(pid, "status").splitlines())
-    }
-
-
-def age(proc: Proc, pid: str) -> float:
-    """Seconds since it was started."""
-    up, begun = proc.text("uptime").split(), fields(proc.text(pid, "stat"))[19]
-    return max(0.0, float(up[0]) - int(begun) / _TICKS) if up and begun else 0.0
-
-
-def number(text: Optional[str]) -> int:
-    """The first number in a text, or 0."""
-    held = re.search(r"\d+", text or "")
-    return int(held.group()) if held else 0
-
-
 def snapshot(proc: Proc, found: List[Raw]) -> Dict[int, Raw]:
     """One look at each process."""
     tables: Dict[str, Dict[int, Raw]] = {}
@@ -309,7 +247,7 @@ def glance(proc: Proc, one: Raw, tables: Dict[str, Dict[int, Raw]]) -> Raw:
         "written": number(io.get("wchar")),
         "waited_ns": number((proc.text(pid, "schedstat") + " 0 0").split()[1]),
         "throttled_us": throttled(proc, pid),
-        "sockets": sockets(proc, pid, tables),
+        "sockets": connections.established(proc, pid, tables),
     }
 
 
@@ -344,138 +282,12 @@ def throttled(proc: Proc, pid: str) -> int:
     return 0
 
 
-def sockets(proc: Proc, pid: str, tables: Dict[str, Dict[int, Raw]]) -> List[Raw]:
-    """Its established connections."""
-    links = (proc.link(pid, "fd", name) for name in proc.names(pid, "fd"))
-    inodes = {int(one[8:-1]) for one in links if one.startswith("socket:[")}
-    if not inodes:
-        return []
-    space = proc.link(pid, "ns", "net")
-    if space not in tables:
-        own = proc.live and space == proc.link("self", "ns", "net")
-        tables[space] = (diagnosed() if own else {}) or listed(proc, pid)
-    return [dict(tables[space][inode], inode=inode) for inode in inodes if inode in tables[space]]
-
-
-def listed(proc: Proc, pid: str) -> Dict[int, Raw]:
-    """Inode -> a connection, by /proc/PID/net: queues, and no counts."""
-    table = {}
-    for name in ("tcp", "tcp6"):
-        for line in proc.text(pid, "net", name).splitlines()[1:]:
-            row = line.split()
-            if len(row) > 9 and row[3] in ("01", "08"):
-                out, back = row[4].split(":")
-                table[int(row[9])] = {
-                    "state": int(row[3], 16),
-                    "from": int(row[1].rpartition(":")[2], 16),
-                    "to": int(row[2].rpartition(":")[2], 16),
-                    "unsent": int(out, 16),
-                    "unread": int(back, 16),
-                    "moved": None,
-                    "retries": 0,
-                }
-    return table
-
-
-def diagnosed() -> Dict[int, Raw]:
-    """The same with the bytes that each has moved, by sock_diag(7), which needs no rights."""
-    table: Dict[int, Raw] = {}
-    try:
-        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as link:
-            link.settimeout(2)
-            for family in (socket.AF_INET, socket.AF_INET6):
-                states = 1 << 1 | 1 << _CLOSE_WAIT
-                asked = struct.pack("=BBBBI48x", family, socket.IPPROTO_TCP, 1 << (_TCP_INFO - 1), 0, states)
-                link.send(struct.pack("=IHHII", 16 + len(asked), _SOCK_DIAG_BY_FAMILY, 0x301, 0, 0) + asked)
-                for message in messages(link):
-                    inode, one = connection(message)
-                    table[inode] = one
-    except (OSError, struct.error):
-        return {}
-    return table
-
-
-def messages(link: socket.socket) -> Iterator[bytes]:
-    """The bodies of one netlink dump."""
-    while True:
-        data = link.recv(2**18)
-        at = 0
-        while at + 16 <= len(data):
-            length, kind = struct.unpack_from("=IH", data, at)
-            if kind != _SOCK_DIAG_BY_FAMILY or length < 16:
-                return  # its end, or an error
-            yield data[at + 16 : at + length]
-            at += (length + 3) & ~3
-
-
-def connection(message: bytes) -> Tuple[int, Raw]:
-    """struct inet_diag_msg and, of its attributes, struct tcp_info: bytes acknowledged and received."""
-    state, (source, target) = message[1], struct.unpack_from(">HH", message, 4)
-    unread, unsent, _, inode = struct.unpack_from("=IIII", message, 56)
-    moved, at = None, 72
-    retries, sent, received = 0, None, None
-    while at + 4 <= len(message):
-        length, kind = struct.unpack_from("=HH", message, at)
-        if length < 4:
-            break
-        if kind == _TCP_INFO and length >= 4 + 136:
-            moved = sum(struct.unpack_from("=QQ", message, at + 4 + 120))
-            retries = message[at + 4 + 2]
-            sent, received = struct.unpack_from("=I4xI", message, at + 4 + 44)
-        at += (length + 3) & ~3
-    return inode, {
-        "state": state,
-        "from": source,
-        "to": target,
-        "unsent": unsent,
-        "unread": unread,
-        "moved": moved,
-        "retries": retries,
-        "sent_ms": sent,
-        "received_ms": received,
-        "ends": (message[0], message[8:24], message[24:40]),
-    }
-
-
-def address(family: int, raw: bytes, port: int) -> str:
-    """As the kernel prints it; an address of IPv4 in one of IPv6 as that of IPv4."""
-    if family == socket.AF_INET6 and raw[:12] == b"\0" * 10 + b"\xff" * 2:
-        family, raw = socket.AF_INET, raw[12:]
-    if family == socket.AF_INET:
-        return "{}:{}".format(socket.inet_ntop(socket.AF_INET, raw[:4]), port)
-    return "[{}]:{}".format(socket.inet_ntop(socket.AF_INET6, raw), port)
-
-
-def connections_used(used: List[Raw]) -> List[Raw]:
-    """Of connections those used last, with their ends and the time since each side was last heard."""
-    timed = [one for one in used if one.get("sent_ms") is not None]
-    timed.sort(key=lambda one: min(one["sent_ms"], one["received_ms"]))
-    return [
-        {
-            "near": address(one["ends"][0], one["ends"][1], one["from"]),
-            "far": address(one["ends"][0], one["ends"][2], one["to"]),
-            "sent_s": one["sent_ms"] / 1000.0,
-            "received_s": one["received_ms"] / 1000.0,
-            "unsent": one["unsent"],
-            "unread": one["unread"],
-            "retries": one["retries"],
-        }
-        for one in timed[:_MOST_LINKS]
-    ]
-
-
-def asks(one: Raw, used: List[Raw]) -> str:
-    """The far end of the connection that the main thread reads or writes."""
-    mine = [s for s in used if one["file"] == "socket:[{}]".format(s["inode"]) and "ends" in s]
-    return address(mine[0]["ends"][0], mine[0]["ends"][2], mine[0]["to"]) if mine else ""
-
-
 def compared(one: Raw, first: Raw, last: Raw, seconds: float) -> Raw:
     """What changed between two looks. A pid that another process has by now is gone."""
     if last["start"] != first["start"]:
         last = dict(last, state="gone")
     before = {s["inode"]: s["moved"] for s in first["sockets"]}
-    asked = asks(last, last["sockets"]) if last["file"] == first["file"] else ""
+    asked = connections.asks(last, last["sockets"]) if last["file"] == first["file"] else ""
     # But those to the store, which beat whether the job moves or not.
     used = [s for s in last["sockets"] if one["port"] not in (s["from"], s["to"])]
     moved = [
@@ -490,10 +302,10 @@ def compared(one: Raw, first: Raw, last: Raw, seconds: float) -> Raw:
         if tid != str(one["pid"])
         and count >= 0
         and first["slices"].get(tid, -1) >= 0
-        and (last["threads"][tid] - first["threads"].get(tid, 0)) / _TICKS / seconds < _ASKS_CPU
+        and (last["threads"][tid] - first["threads"].get(tid, 0)) / TICKS / seconds < _ASKS_CPU
     ]
     shares = [
-        (ticks - first["threads"].get(tid, ticks)) / _TICKS / seconds for tid, ticks in last["threads"].items()
+        (ticks - first["threads"].get(tid, ticks)) / TICKS / seconds for tid, ticks in last["threads"].items()
     ]
     told = {key: one[key] for key in one if key != "port"}
     told.update(
@@ -505,7 +317,7 @@ def compared(one: Raw, first: Raw, last: Raw, seconds: float) -> Raw:
         asks=asked,
         lock_waits=sum(_ASKS < rate < _ASKS_MOST for rate in slices_),
         stuck=[name for name in last["stuck"] if name in first["stuck"]],
-        cpu=round(max(0, last["ticks"] - first["ticks"]) / _TICKS / seconds, 3),
+        cpu=round(max(0, last["ticks"] - first["ticks"]) / TICKS / seconds, 3),
         threads=len(last["threads"]),
         running=sum(share > 0.5 for share in shares),
         faults=max(0, last["faults"] - first["faults"]),
@@ -515,11 +327,11 @@ def compared(one: Raw, first: Raw, last: Raw, seconds: float) -> Raw:
         waited=round(max(0, last["waited_ns"] - first["waited_ns"]) / 1e9 / seconds, 3),
         throttled=round(max(0, last["throttled_us"] - first["throttled_us"]) / 1e6 / seconds, 3),
         sockets=len(used),
-        closed=sum(s["state"] == _CLOSE_WAIT for s in used),
+        closed=sum(s["state"] == connections.CLOSE_WAIT for s in used),
         unsent=sum(s["unsent"] for s in used),
         unread=sum(s["unread"] for s in used),
         moved=sum(moved) if moved or not used else None,
-        connections=connections_used(used) if still else [],
+        connections=connections.used_last(used) if still else [],
         stack=[],
     )
     return told
@@ -548,8 +360,3 @@ def main_thread(said: str) -> List[str]:
     """The frames of the main thread, the innermost first."""
     block = said.partition('"MainThread"')[2].partition("\nThread")[0]
     return [line.strip()[:200] for line in block.splitlines()[1:] if line.startswith("    ")][:_STACK_LINES]
-
-
-if __name__ == "__main__":
-    of = [word[4:] for word in sys.argv[2:] if word.startswith("job=")]
-    print(json.dumps(look(float(sys.argv[1]), Proc(), "stacks" in sys.argv[2:], of[0] if of else "")))

@@ -6,7 +6,7 @@ A part of the streamed probe: standard library only, Python 3.6.
 import socket
 from typing import Any, Dict, List
 
-from ncclcheck.probes.live.look import Proc, number
+from ncclcheck.probes.live.proc import Proc, number
 
 Raw = Dict[str, Any]
 

@@ -21,8 +21,8 @@ from typing import Any
 
 import pytest
 
-from ncclcheck.probes.live import ask, evidence, gpus, look, received, records, stream, wires
-from ncclcheck.probes.live.look import Proc
+from ncclcheck.probes.live import ask, evidence, gpus, received, records, stream, wires
+from ncclcheck.probes.live.proc import Proc, fields
 from tests.helpers import flight_jobs
 from tests.helpers.fake_nvml import built, environment, needs_gcc
 
@@ -101,7 +101,7 @@ def _rank(code: str, tmp_path: Path, **env: str) -> Iterator[tuple[subprocess.Po
         while b"ready" not in log.read_bytes():
             assert child.poll() is None
             time.sleep(0.02)
-        start = look.fields(PROC.text(str(child.pid), "stat"))[19]
+        start = fields(PROC.text(str(child.pid), "stat"))[19]
         yield child, {"pid": child.pid, "rank": 1, "start": start, "env": env, "job": "a:1", "scope": "",
                       "age_s": 60.0, "stack": [], "host": "h"}  # fmt: skip
     finally:
@@ -375,3 +375,21 @@ def test_own_addresses_and_interfaces_are_told() -> None:
     last = told.last()
     assert all(one["kind"] in ("interface", "HCA") for one in last["nics"])
     assert not any(one.startswith("127.") for one in last["addresses"])
+
+
+def test_jobs_that_are_not_asked_are_told() -> None:
+    rank = {
+        "pid": os.getpid(),
+        "helper": False,
+        "scope": "",
+        "moved": 0,
+        "libraries": [],
+        "rank": 0,
+        "age_s": 99.0,
+    }
+    more = {"host": "a", "state": "S", "was": "S"}
+    told = {"processes": [{**rank, **more, "job": f"a:{n}"} for n in range(6)]}
+    told["processes"][0]["moved"] = 10**6
+    found = evidence.further(PROC, told, [])["not_had"]
+    assert [one["job"] for one in found] == ["a:5"]
+    assert found[0]["why"] == "5 jobs stand still on this host, and 4 of them were asked"

@@ -13,6 +13,7 @@ from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.subjects.live.running import jobs, judged
 
 _FUTEX = {"was_wchan": "futex_do_wait", "wchan": "futex_do_wait"}
+_NFS = {"was_wchan": "folio_wait_bit_common", "wchan": "folio_wait_bit_common"}
 _SPINS = {"was": "R", "state": "R", "was_wchan": "", "wchan": "", "cpu": 0.99}
 
 
@@ -35,8 +36,9 @@ def _kind(*processes: LiveProcess) -> str:
     [
         ({"was": "T", "state": "T"}, "stopped"),
         ({"was": "T"}, "silent"),  # continued meanwhile
-        ({"was": "D", "state": "D"}, "storage"),
-        ({"was": "D", "state": "D", "read": 10**6}, "silent"),  # a slow disk is no dead one
+        ({"was": "D", "state": "D"}, "stopped"),  # frozen where it waited
+        ({"was": "D", "state": "D", **_NFS}, "storage"),
+        ({"was": "D", "state": "D", **_NFS, "read": 10**6}, "elsewhere"),  # a slow disk is no dead one
         ({"was_wchan": "pipe_read", "wchan": "pipe_read"}, "elsewhere"),  # a pipe without a name: from its child
         ({"was_wchan": "pipe_read", "wchan": "pipe_read", "file": "/p"}, "storage"),
         ({"was_wchan": "hrtimer_nanosleep", "wchan": "hrtimer_nanosleep"}, "sleeping"),
@@ -128,6 +130,20 @@ def test_what_is_not_seen_is_not_known() -> None:
     hidden = Live(host="a", seconds=6.0, unseen=[Unseen(pid=1, command="python train.py", user=1005)])
     for live in (hidden, Live(host="a", problem="ssh: no route"), _live()):
         assert _outcome(live) == ("incomplete", {**_outcome(live)[1], "HNG009": State.UNKNOWN})
+
+
+def test_a_partial_view_is_not_known() -> None:
+    half = _live(*(_rank(n, world=4, expected=[0, 2]) for n in range(2)))
+    spins = _live(*(_rank(n, cpu=1.0) for n in range(3)))
+    for live in (half, spins):
+        assert _outcome(live) == ("incomplete", {**_outcome(live)[1], "HNG008": State.UNKNOWN})
+
+
+def test_a_host_without_the_job_takes_nothing_from_the_view() -> None:
+    seen = _live(*(_rank(n, moved=10**6) for n in range(3)))
+    for beside, outcome in ((Live(host="b", seconds=6.0), "ok"), (Live(host="b", problem="no"), "incomplete")):
+        verdicts = judge(Cluster(command="hang", measurements=Measurements(live=[seen, beside])))
+        assert decision.outcome(verdicts) == outcome
 
 
 def test_a_culprit_fails_and_an_advancing_job_does_not() -> None:

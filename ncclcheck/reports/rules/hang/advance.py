@@ -5,27 +5,39 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster
-from ncclcheck.reports.judgement.findings import Finding, State, Where, fine, note, seen
-from ncclcheck.reports.judgement.rule import NothingToJudge, rule
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, fine, note, seen, unknown, you
+from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.live import words
-from ncclcheck.reports.subjects.live.running import Judged, jobs, judged
+from ncclcheck.reports.subjects.live.nccl_ras import advances
+from ncclcheck.reports.subjects.live.running import Judged
+from ncclcheck.reports.subjects.live.witnesses import seen_jobs
 
 _CANNOT_TELL = {
     "busy": "all compute and no data moved for {s:.0f} s: a long step, or waiting that burns CPU",
     "dark": "no connection of it carries data here: whether it advances cannot be told from /proc",
     "unclear": "some ranks compute, some wait, no data moved for {s:.0f} s: nobody stands out",
     "partial": "the {n} ranks that were seen wait for others, and {absent} were not seen: look at their hosts too",
+}
+_NOBODY = {
     "ended": "it has ended between the looks: its log says why (ncclcheck logs)",
     "starting": "it is still starting: its youngest process is {age:.0f} s old",
 }
 
 
-@rule("HNG008", "it is seen whether a running job advances", worst=State.NOTE, over="", commands=("hang",))
+@rule(
+    "HNG008",
+    "it is seen whether a running job advances",
+    worst=State.UNKNOWN,
+    over="",
+    commands=("hang",),
+    unfinished=True,
+)
 def it_advances(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    The job moves data, or reads and writes files while some ranks wait: nobody holds it up. A note where that
-    cannot be told: all ranks compute, or nothing of it can be seen from the host's side.
+    The job moves data, or reads and writes files while some ranks wait: nobody holds it up. Unknown (exit code 3)
+    where that cannot be told: all ranks compute, nothing of it can be seen from the host's side, or only some of
+    its hosts were looked at. A note where it is starting or has ended.
 
     ## Why it matters
     Between GPUs of one node NCCL moves data without any connection, and a thread that waits for a GPU burns a
@@ -33,19 +45,21 @@ def it_advances(cluster: Cluster) -> Iterator[Finding]:
 
     ## How we know
     Bytes that the connections of each rank moved between the looks (without the one to torch's store), CPU time
-    and /proc/PID/io.
+    and /proc/PID/io. Where these show nothing: whether NCCL's RAS, as JSON, counts more launches at its second
+    answer.
 
     ## Fix
     - **you** look again for longer: `ncclcheck hang --seconds 60`.
 
     ## Source
-    proc(5); sock_diag(7).
+    proc(5); sock_diag(7); NCCL user guide, RAS.
     """
-    running = jobs(cluster.measurements.live)
-    if not running:
-        raise NothingToJudge("no process of a distributed job was seen")
-    for found in map(judged, running):
-        yield from _told(found)
+    for one in seen_jobs(cluster):
+        if one.found.kind in _CANNOT_TELL and one.ras is not None and advances(one.ras):
+            at = Where(node=one.found.job.ranks[0].host)
+            yield fine(at, f"{one.found.job.name} advances", seen("NCCL's RAS, twice", "more launches"))
+        else:
+            yield from _told(one.found)
 
 
 def _told(found: Judged) -> Iterator[Finding]:
@@ -60,9 +74,22 @@ def _told(found: Judged) -> Iterator[Finding]:
         )
     elif found.kind == "alone":
         yield fine(at, f"{job.name} has one rank only: nobody waits for another")
-    elif found.kind in _CANNOT_TELL:
-        age = min(one.age_s for one in job.ranks)
-        told = _CANNOT_TELL[found.kind].format(
-            s=job.seconds, age=age, n=len(job.ranks), absent=words.numbered(job.absent)
-        )
+    elif found.kind in _NOBODY:
+        told = _NOBODY[found.kind].format(age=min(one.age_s for one in job.ranks))
         yield note(at, f"{job.name}: {told}", evidence=words.evidence(job.ranks[:1]), fix=[])
+    elif found.kind in _CANNOT_TELL:
+        told = _CANNOT_TELL[found.kind].format(s=job.seconds, n=len(job.ranks), absent=words.numbered(job.absent))
+        yield unknown(
+            at,
+            f"{job.name}: {told}",
+            why="What was seen neither shows that it advances, nor who holds it up.",
+            owner="job",
+            evidence=words.evidence(job.ranks[:1]),
+            fix=[_further(found)],
+        )
+
+
+def _further(found: Judged) -> Remedy:
+    if found.kind == "partial":
+        return you("Look at all hosts of the job.", "ncclcheck hang --hosts A,B   # or --job ID")
+    return you(words.LATER, "ncclcheck hang --seconds 60")

@@ -15,7 +15,7 @@ from ncclcheck.reports.judgement.rule import rule
 def a_job_is_seen(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    No process of a distributed job was seen on a host, or the host could not be looked at.
+    No process of a distributed job was seen, or a host could not be looked at, or its processes could not.
 
     ## Why it matters
     Nothing can be said of what is not seen: the job may be another user's, in another container, on another host,
@@ -31,8 +31,10 @@ def a_job_is_seen(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     proc(5), on /proc/PID/environ; ptrace(2), on PTRACE_MODE_READ.
     """
-    for host in cluster.measurements.live:
-        if not host.processes:
+    hosts = cluster.measurements.live
+    nobody = not any(host.processes for host in hosts)
+    for host in hosts:
+        if not host.processes and (nobody or host.problem or host.unseen):
             yield _unseen(host)
 
 

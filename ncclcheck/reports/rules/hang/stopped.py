@@ -25,7 +25,8 @@ def nobody_is_stopped(found: Judged) -> Iterator[Finding]:
 
     ## How we know
     State T (stopped) or t (traced) in /proc/PID/stat at both looks, or the kernel's function in which processes of
-    a frozen cgroup wait (`__refrigerator`, `do_freezer_trap`).
+    a frozen cgroup wait (`__refrigerator`, `do_freezer_trap`), or state D in a wait that a signal could end, such
+    as that for a futex: from Linux 6.1 on a frozen process stays where it was.
 
     ## Fix
     - **you** continue it: `kill -CONT PID`, or leave the debugger. Slurm's `scontrol suspend` and a scheduler that

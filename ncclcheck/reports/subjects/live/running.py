@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-from ncclcheck.probes.facts import Live, LiveProcess
+from ncclcheck.probes.facts import Cluster, Live, LiveProcess
+from ncclcheck.reports.judgement.derived import derived
+from ncclcheck.reports.judgement.rule import NothingToJudge
 from ncclcheck.reports.subjects.live import arrival
 
 Kind = Literal[
@@ -33,6 +35,9 @@ _FREEZERS = (
     "do_freezer_trap",
     "get_signal_freeze",
 )  # docker pause, a suspended step: kernel source
+# From Linux 6.1 on a frozen process stays where it was, in state D. A signal could end the wait in these: state D
+# in them is the freezer's alone. Seen with 6.18, cgroup v1; include/linux/freezer.h.
+_NEVER_D = re.compile("futex|poll|nanosleep|do_wait$|sigsuspend")
 # Times that the same data was sent anew: the third comes 1.4 s after the first (RTO of 0.2 s, doubled), tcp(7). A
 # stopped process is none: its kernel acknowledges, and asks with probes.
 _RETRIES = 3
@@ -50,7 +55,7 @@ _FILES = (
         "ceph",
         "cl_sync_io",
     ),
-    *("locks_lock", "posix_lock", "flock"),
+    *("locks_lock", "posix_lock", "flock", "fcntl_setlk"),
 )
 
 
@@ -119,6 +124,15 @@ class Judged(NamedTuple):
         """The ranks that are not of these."""
         named = {one.rank for one in self.who}
         return [one for one in self.job.ranks if one.rank not in named]
+
+
+@derived
+def judged_jobs(cluster: Cluster) -> list[Judged]:
+    """What each job does. Raises NothingToJudge where no process of one was seen."""
+    running = jobs(cluster.measurements.live)
+    if not running:
+        raise NothingToJudge("no process of a distributed job was seen")
+    return [*map(judged, running)]
 
 
 def jobs(live: Iterable[Live]) -> list[RunningJob]:
@@ -283,6 +297,8 @@ def sleeps(one: LiveProcess) -> bool:
 
 def is_stopped(one: LiveProcess) -> bool:
     """Whether a signal, a debugger or the freezer of its cgroup held it at both looks."""
+    if one.was == one.state == "D" and _NEVER_D.search(one.was_wchan) and _NEVER_D.search(one.wchan):
+        return True
     frozen = one.was_wchan in _FREEZERS and one.wchan in _FREEZERS
     return frozen or (one.was in ("T", "t") and one.state in ("T", "t"))
 

@@ -49,6 +49,9 @@ def decision(document: Document) -> str:
         code, finding = next((one for one in failed if one[1].where.rank is not None), failed[0])
         return f"{code}: {finding.what}."
     if document.state == "incomplete":
-        return "Not known: no process of a job was seen on some host (HNG009)."
+        unknown = [
+            f"{v.code}: {f.what}" for v in document.verdicts for f in v.findings if f.state is State.UNKNOWN
+        ]
+        return f"Not known: {unknown[0]}." if unknown else "Not known."
     notes = [f for v in document.verdicts if v.code.startswith("HNG") for f in v.findings if f.state is State.NOTE]
     return "Nobody is accused: see HNG008." if notes else "Nobody is held up: the jobs that were seen advance."

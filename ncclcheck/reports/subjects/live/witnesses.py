@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from ncclcheck.probes.facts import Cluster, JobRecord, Live, LiveGpu, LiveProcess, Ras
+from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.judgement.findings import Finding, State
-from ncclcheck.reports.judgement.rule import Body, NothingToJudge, rule
+from ncclcheck.reports.judgement.rule import Body, rule
 from ncclcheck.reports.subjects.flight.state import state
 from ncclcheck.reports.subjects.flight.waits import Waits, waits
 from ncclcheck.reports.subjects.live.nccl_ras import advances, standing
-from ncclcheck.reports.subjects.live.running import Judged, jobs, judged
+from ncclcheck.reports.subjects.live.running import Judged, judged_jobs
 
 # What /proc shows of a job that goes on, begins or has ended: nobody is accused by what else was seen of it.
 _GOES_ON = ("advances", "works", "alone", "ended", "starting")
@@ -63,23 +64,23 @@ class Seen(NamedTuple):
     def gpus(self) -> list[tuple[LiveProcess, LiveGpu]]:
         """Each rank with the GPU that it alone computes on."""
         found = []
+        ranks: dict[str, list[LiveProcess]] = {}
+        for one in self.found.job.ranks:
+            ranks.setdefault(one.host, []).append(one)
         for host in self.hosts:
-            here = [one for one in self.found.job.ranks if one.host == host.host]
             for gpu in host.gpus:
-                own = [one for one in here if one.pid in gpu.pids]
+                own = [one for one in ranks.get(host.host, []) if one.pid in gpu.pids]
                 if len(own) == 1:
                     found.append((own[0], gpu))
         return sorted(found, key=lambda pair: (pair[0].rank, pair[1].index))
 
 
+@derived
 def seen_jobs(cluster: Cluster) -> list[Seen]:
     """All jobs. Raises NothingToJudge where no process of one was seen."""
     told = cluster.measurements
-    running = jobs(told.live)
-    if not running:
-        raise NothingToJudge("no process of a distributed job was seen")
     made = []
-    for one in map(judged, running):
+    for one in judged_jobs(cluster):
         names = {rank.host for rank in one.job.ranks}
         key = one.job.ranks[0].job, one.job.ranks[0].scope
         made.append(

@@ -10,7 +10,7 @@ import msgspec
 
 from ncclcheck.probes.facts import Cluster, JobRecord, LiveProcess
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, State, Where, seen, you
-from ncclcheck.reports.judgement.rule import Body, NothingToJudge, rule
+from ncclcheck.reports.judgement.rule import Body, rule
 from ncclcheck.reports.subjects.live import arrival
 from ncclcheck.reports.subjects.live.nccl_ras import Behind
 from ncclcheck.reports.subjects.live.running import (
@@ -18,8 +18,7 @@ from ncclcheck.reports.subjects.live.running import (
     Kind,
     RunningJob,
     is_stopped,
-    jobs,
-    judged,
+    judged_jobs,
     sleeps,
     works,
 )
@@ -37,10 +36,8 @@ def hang_rule(
     def register(body: Callable[[Judged], Iterator[Finding]]) -> Body:
         @functools.wraps(body)
         def told(cluster: Cluster) -> Iterator[Finding]:
-            running = jobs(cluster.measurements.live)
-            if not running:
-                raise NothingToJudge("no process of a distributed job was seen")
-            for one in map(judged, running):
+            running = judged_jobs(cluster)
+            for one in running:
                 if one.kind == kind:
                     yield from (_named(finding, one.job, running) for finding in body(one))
 
@@ -49,7 +46,7 @@ def hang_rule(
     return register
 
 
-def _named(finding: Finding, job: RunningJob, all_: Sequence[RunningJob]) -> Finding:
+def _named(finding: Finding, job: RunningJob, all_: Sequence[Judged]) -> Finding:
     """With the job's name, where there are several."""
     return msgspec.structs.replace(finding, what=f"{job.name}: {finding.what}") if len(all_) > 1 else finding
 
