@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from ncclcheck.probes.facts import FileInit, InitSeen, Job, Measurements, Node, TcpInit
 from ncclcheck.probes.facts.data.resources import Pickled
+from ncclcheck.probes.facts.init import host_and_port
 from ncclcheck.reports.judgement.findings import Verdict
 from tests.helpers import clusters
 from tests.helpers.clusters import LO, nic, node, told
@@ -24,20 +26,19 @@ def verdict(code: str, *nodes: Node, **facts: Any) -> Verdict:
 
 def _tcp(code: str, lead: dict[str, Any], other: dict[str, Any], url: str = URL, **job: Any) -> Verdict:
     """Node a has rank 0; both are well but for what is given."""
-    well = {"addresses": ["10.1.0.1"], "connect": "ok"}
+    host, port = host_and_port(url.removeprefix("tcp://"))
+    well = {"host": host, "port": port, "addresses": ["10.1.0.1"], "connect": "ok"}
     seen = [
-        InitSeen(node="b", url=url, tcp=TcpInit(**{**well, **other})),
-        InitSeen(node="a", url=url, tcp=TcpInit(**{**well, "hosts": True, "own": True, "listened": "ok", **lead})),
+        InitSeen(node="b", tcp=TcpInit(**{**well, **other})),
+        InitSeen(node="a", tcp=TcpInit(**{**well, "hosts": True, "own": True, "listened": "ok", **lead})),
     ]
     given = {"start": "spawn", "init_method": url, "nodes_asked": 2, **job}
     return verdict(code, *NODES, job=Job(**given), measurements=Measurements(init=seen))
 
 
 def _file(code: str, lead: dict[str, Any], other: dict[str, Any]) -> Verdict:
-    well = {"filesystem": "nfs4", "sees": ["a", "b"]}
-    seen = [
-        InitSeen(node=name, url=PATH, file=FileInit(**{**well, **of})) for name, of in (("a", lead), ("b", other))
-    ]
+    well = {"path": PATH.removeprefix("file://"), "filesystem": "nfs4", "sees": ["a", "b"]}
+    seen = [InitSeen(node=name, file=FileInit(**{**well, **of})) for name, of in (("a", lead), ("b", other))]
     job = Job(start="spawn", init_method=PATH, nodes_asked=2)
     return verdict(code, *NODES, job=job, measurements=Measurements(init=seen))
 
@@ -48,6 +49,30 @@ def _commands(found: Verdict) -> str:
 
 def _said(found: Verdict) -> str:
     return "\n".join(one.what for one in found.findings)
+
+
+@pytest.mark.parametrize(
+    ("init", "field"),
+    [
+        ({"tcp": {"host": "", "port": 4000}}, "tcp.host"),
+        ({"tcp": {"host": "a b", "port": 4000}}, "tcp.host"),
+        ({"tcp": {"host": "a", "port": 0}}, "tcp.port"),
+        ({"tcp": {"host": "a", "port": 70000}}, "tcp.port"),
+        ({"tcp": {"host": "a", "port": ""}}, "tcp.port"),
+        ({"tcp": {"port": 4000}}, "tcp"),
+        ({"file": {"path": "shared/init"}}, "file.path"),
+        ({"file": {"path": "/"}}, "file.path"),
+    ],
+)
+def test_a_saved_place_that_is_none_is_refused_by_its_field(init: dict[str, Any], field: str) -> None:
+    with pytest.raises(msgspec.ValidationError) as refused:
+        msgspec.convert({"init": [{"node": "a", **init}]}, Measurements)
+    assert f"$.init[0].{field}" in str(refused.value)
+
+
+def test_a_saved_loopback_without_addresses_is_judged() -> None:
+    found = _tcp("INI001", {}, {"addresses": [], "own": True, "loopback": True}, "tcp://head:4000")
+    assert told(found) == [("fail", "b")]
 
 
 @pytest.mark.parametrize("code", CODES)

@@ -25,10 +25,6 @@ def _tried(cluster: Cluster) -> list[tuple[InitSeen, FileInit]]:
     return found
 
 
-def _path(url: str) -> str:
-    return url.partition("://")[2]
-
-
 def _age(seconds: float | None) -> str:
     if seconds is None:
         return "an unknown time"
@@ -68,19 +64,20 @@ def new(cluster: Cluster) -> Iterator[Finding]:
     auto-delete happens to be unsuccessful, it is your responsibility to ensure that the file is removed".
     """
     tried = _tried(cluster)
-    stale: dict[tuple[str, int | None, str], list[InitSeen]] = {}
+    stale: dict[tuple[str, int | None, str], list[tuple[InitSeen, FileInit]]] = {}
     for one, file in tried:
         if file.kind and not (file.kind == "file" and file.bytes == 0):
-            stale.setdefault((file.kind, file.bytes, file.owner), []).append(one)
+            stale.setdefault((file.kind, file.bytes, file.owner), []).append((one, file))
     for (kind, size, owner), of in stale.items():
-        path, age = _path(of[0].url), _age(of[0].file.age_s if of[0].file else None)
+        first, file = of[0]
+        path, age = file.path, _age(file.age_s)
         what = f"{size} bytes of {owner}, written {age} ago" if kind == "file" else f"a {kind}"
         yield fail(
-            Where(node=of[0].node if len(of) == 1 else None),
-            f"{path} is there already, seen by {fold_names(one.node for one in of)}: {what}",
+            Where(node=first.node if len(of) == 1 else None),
+            f"{path} is there already, seen by {fold_names(one.node for one, _ in of)}: {what}",
             why="Ranks read what an earlier run left in it: they hang, or connect to processes that are gone.",
             owner="job",
-            evidence=[seen("lstat(2)", f"{path}: {kind}, {what}"), seen("the init method", of[0].url)],
+            evidence=[seen("lstat(2)", f"{path}: {kind}, {what}"), seen("the init method", file.url)],
             fix=[
                 you(
                     "Remove it when no job uses it any more, or give each job a file of its own.",
@@ -90,7 +87,7 @@ def new(cluster: Cluster) -> Iterator[Finding]:
             ],
         )
     if not stale:
-        yield fine(Where(), f"{_path(tried[0][0].url)} is new")
+        yield fine(Where(), f"{tried[0][1].path} is new")
 
 
 @rule(
@@ -122,7 +119,7 @@ def shared(cluster: Cluster) -> Iterator[Finding]:
     tried = _tried(cluster)
     for one, file in tried:
         if file.problem:
-            folder = posixpath.dirname(_path(one.url))
+            folder = posixpath.dirname(file.path)
             yield fail(
                 Where(node=one.node),
                 f"{one.node} can make no file in {folder}: {file.problem}",
@@ -133,11 +130,11 @@ def shared(cluster: Cluster) -> Iterator[Finding]:
             )
     apart = [(one, file) for one, file in tried if not file.problem and file.missing]
     if apart:
-        path = _path(apart[0][0].url)
         one, file = apart[0]
+        folder = posixpath.dirname(file.path)
         yield fail(
             Where(node=one.node, peer=file.missing[0]),
-            f"{one.node} does not see in {posixpath.dirname(path)} what {fold_names(file.missing)} has made there",
+            f"{one.node} does not see in {folder} what {fold_names(file.missing)} has made there",
             why="Each node makes a file of its own there, and all ranks wait for the others until the time-out.",
             owner="job",
             evidence=[
@@ -147,7 +144,7 @@ def shared(cluster: Cluster) -> Iterator[Finding]:
             fix=[
                 you(
                     "Take a path on a file system that all nodes mount, or tcp:// or env://.",
-                    f"findmnt -T {quote(posixpath.dirname(path))}   # on every node",
+                    f"findmnt -T {quote(folder)}   # on every node",
                 )
             ],
         )
@@ -195,14 +192,14 @@ def locks(cluster: Cluster) -> Iterator[Finding]:
             you("Use tcp:// or env://, which need no file.", "init_method='env://'   # under torchrun"),
             admin(
                 "Mount it with locks that hold between nodes.",
-                f"findmnt -T {quote(posixpath.dirname(_path(one.url)))}   # on {one.node}",
+                f"findmnt -T {quote(posixpath.dirname(file.path))}   # on {one.node}",
             ),
         ]
         if file.unlocked:
             sound = False
             yield fail(
                 Where(node=one.node),
-                f"flock is refused below {_path(one.url)} ({file.filesystem or 'unknown'}): {file.unlocked}",
+                f"flock is refused below {file.path} ({file.filesystem or 'unknown'}): {file.unlocked}",
                 why="FileStore cannot write without a lock: init_process_group fails.",
                 owner="site",
                 evidence=[seen(f"flock(2) on {one.node}", file.unlocked), *told],
@@ -212,7 +209,7 @@ def locks(cluster: Cluster) -> Iterator[Finding]:
             sound = False
             yield warn(
                 Where(node=one.node),
-                f"a lock that the node of rank 0 holds beside {_path(one.url)} does not count on {one.node}",
+                f"a lock that the node of rank 0 holds beside {file.path} does not count on {one.node}",
                 why="Ranks of two nodes may write to the file at once and damage what the others read.",
                 owner="site",
                 evidence=[
