@@ -24,8 +24,16 @@ def verdict(code: str, *nodes: Node, **facts: Any) -> Verdict:
     return clusters.verdict(code, *nodes, command="smoke", **facts)
 
 
-def _tcp(code: str, lead: dict[str, Any], other: dict[str, Any], url: str = URL, **job: Any) -> Verdict:
-    """Node a has rank 0; both are well but for what is given."""
+def _tcp(
+    code: str,
+    lead: dict[str, Any],
+    other: dict[str, Any],
+    url: str = URL,
+    *,
+    more: InitSeen | None = None,
+    **job: Any,
+) -> Verdict:
+    """Node a has rank 0; both are well but for what is given. more: a third node."""
     host, port = host_and_port(url.removeprefix("tcp://"))
     well = {"host": host, "port": port, "addresses": ["10.1.0.1"], "connect": "ok"}
     seen = [
@@ -33,7 +41,9 @@ def _tcp(code: str, lead: dict[str, Any], other: dict[str, Any], url: str = URL,
         InitSeen(node="a", tcp=TcpInit(**{**well, "hosts": True, "own": True, "listened": "ok", **lead})),
     ]
     given = {"start": "spawn", "init_method": url, "nodes_asked": 2, **job}
-    return verdict(code, *NODES, job=Job(**given), measurements=Measurements(init=seen))
+    return verdict(
+        code, *NODES, job=Job(**given), measurements=Measurements(init=[*seen, *([more] if more else [])])
+    )
 
 
 def _file(code: str, lead: dict[str, Any], other: dict[str, Any]) -> Verdict:
@@ -165,6 +175,14 @@ def test_a_node_that_does_not_reach_the_port(outcome: str) -> None:
     assert told(found) == [("fail", "b")]
     assert found.findings[0].where.peer == "a"
     assert ("something else answers" in _said(found)) is (outcome == "stranger")
+
+
+def test_a_node_is_at_fault_only_where_another_one_reaches_the_port() -> None:
+    """`preflight` goes on without a node that is at fault."""
+    assert [one.owner for one in _tcp("INI003", {}, {"connect": "timed_out"}).findings] == ["site"]
+    third = InitSeen(node="c", tcp=TcpInit(host="10.1.0.1", port=23456, addresses=["10.1.0.1"], connect="ok"))
+    found = _tcp("INI003", {}, {"connect": "timed_out"}, more=third)
+    assert [(one.where.node, one.owner) for one in found.findings] == [("b", "node")]
 
 
 def test_a_closed_way_is_not_told_beside_its_own_cause() -> None:

@@ -203,13 +203,14 @@ def connection(cluster: Cluster) -> Iterator[Finding]:
         raise NothingToJudge("its ground failed: INI001 or INI002")
     here = [(one, tcp) for one, tcp in tried if not _is_astray(cluster, tcp)]
     closed = [(one, tcp) for one, tcp in here if tcp.connect not in ("", "ok")]
+    reached = any(tcp.connect == "ok" for _, tcp in here if not tcp.hosts)
     for one, tcp in closed:
         said = "something else answers there" if tcp.connect == "stranger" else tcp.connect_detail
         yield fail(
             Where(node=one.node, peer=first if first != one.node else None),
             f"{one.node} does not reach port {tcp.port} of {first}: {said}",
             why=_WAITS,
-            owner="node",
+            owner="node" if reached else "site",  # where nobody else gets there, the port is at fault
             evidence=[
                 seen(f"connect(2) to {tcp.url}", said),
                 seen(f"listen(2) on {first}", "the port was open there"),
