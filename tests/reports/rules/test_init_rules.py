@@ -264,3 +264,16 @@ def test_what_spawn_pickles(given: dict[str, Any], state: str) -> None:
         measurements=Measurements(pickled=[Pickled(what="dataset", seconds=1.0, **given)]),
     )
     assert [one.state.value for one in found.findings] == [state]
+
+
+@pytest.mark.parametrize(
+    ("size", "seconds", "words", "refused"),
+    [(2**25, 0.02, "32 MiB of your dataset for each rank, 20 ms a rank", False), (2**32, 12.0, "4 GiB", True),
+     (2**32 - 1, 12.0, "12.0 s a rank", False)],
+)  # fmt: skip
+def test_what_is_said_of_pickles(size: int, seconds: float, words: str, refused: bool) -> None:
+    pickled = [Pickled(what="dataset", bytes=size, seconds=seconds)]
+    job = Job(start="spawn", ranks=4, nodes_answered=2)
+    found = verdict("INI008", *NODES, job=job, measurements=Measurements(pickled=pickled)).findings[0]
+    assert words in found.what
+    assert ("refuse more than 4 GiB" in found.why) is refused

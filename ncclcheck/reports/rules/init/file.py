@@ -14,6 +14,7 @@ from ncclcheck.reports.text.fold import fold_names
 
 _JOBS = ("bench", "smoke")
 _LOCAL_LOCKS = ("nolock", "local_lock=all", "local_lock=flock", "localflock", "noflock")
+_WITHOUT_A_FILE = "init_method='env://'   # under torchrun"
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
@@ -126,7 +127,13 @@ def shared(cluster: Cluster) -> Iterator[Finding]:
                 why="Its ranks cannot open the store, and all others wait for them.",
                 owner="job",
                 evidence=[seen(f"open(2) in {folder} on {one.node}", file.problem)],
-                fix=[you("Take a folder that every node can write.", f"ls -ld {quote(folder)}   # on {one.node}")],
+                fix=[
+                    you(
+                        "Take a folder that every node can write, or tcp:// or env://.",
+                        f"ls -ld {quote(folder)}   # on {one.node}",
+                        _WITHOUT_A_FILE,
+                    )
+                ],
             )
     apart = [(one, file) for one, file in tried if not file.problem and file.missing]
     if apart:
@@ -145,6 +152,7 @@ def shared(cluster: Cluster) -> Iterator[Finding]:
                 you(
                     "Take a path on a file system that all nodes mount, or tcp:// or env://.",
                     f"findmnt -T {quote(folder)}   # on every node",
+                    _WITHOUT_A_FILE,
                 )
             ],
         )
@@ -189,7 +197,7 @@ def locks(cluster: Cluster) -> Iterator[Finding]:
         options = [option for option in file.options if option in _LOCAL_LOCKS]
         told = [seen("mount options", ", ".join(options))] if options else []
         fix = [
-            you("Use tcp:// or env://, which need no file.", "init_method='env://'   # under torchrun"),
+            you("Use tcp:// or env://, which need no file.", _WITHOUT_A_FILE),
             admin(
                 "Mount it with locks that hold between nodes.",
                 f"findmnt -T {quote(posixpath.dirname(file.path))}   # on {one.node}",
