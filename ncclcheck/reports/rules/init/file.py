@@ -51,8 +51,8 @@ def new(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     torch's FileStore appends to the file and reads all of it: what a run that was killed left there counts as
     said by this one. Its ranks take addresses of processes that are gone, or find the group full: they hang, or
-    end with "Connection refused" far from the cause. A run that ends well removes its file; one that is killed
-    does not.
+    end with "Connection refused" far from the cause; a run of as many ranks may also get through by luck. A run
+    that ends well removes its file; one that is killed does not.
 
     ## How we know
     lstat(2) on every node, before any rank starts. An empty file is as good as none.
@@ -76,7 +76,7 @@ def new(cluster: Cluster) -> Iterator[Finding]:
         yield fail(
             Where(node=first.node if len(of) == 1 else None),
             f"{path} is there already, seen by {fold_names(one.node for one, _ in of)}: {what}",
-            why="Ranks read what an earlier run left in it: they hang, or connect to processes that are gone.",
+            why="Ranks read what an earlier run left in it: they may hang, or connect to processes that are gone.",
             owner="job",
             evidence=[seen("lstat(2)", f"{path}: {kind}, {what}"), seen("the init method", file.url)],
             fix=[
