@@ -212,22 +212,6 @@ OF_INIT = (
         exit_code=0,
     ),
     _joined(
-        "ranks from 1",
-        Expect(code="RUN006"),
-        ("--node-rank", "1"),
-        ("--node-rank", "2"),
-        ("1/2", "2/2"),
-        exits={"h2": (2,)},
-    ),
-    _joined("a rank given twice", Expect(code="RUN007", by="h2"), (), ("--node-rank", "0"), ("0/2", "0/2")),
-    _joined(
-        "a rank that is missing",
-        Expect(code="RUN001", words="node rank 1"),
-        (),
-        ("--node-rank", "2", "--nodes", "3"),
-        ("0/2", "2/3"),
-    ),
-    _joined(
         "a world size that does not fit",
         Expect(code="RUN009", words="told of 3 nodes"),
         (),
