@@ -1,13 +1,15 @@
 """Start-up of torchrun against torch.multiprocessing.spawn: `python -m benchmarks.starts [rounds]`.
 
 The same function with gloo, started in turn by both: seconds until all ranks have their first all_reduce, memory
-and modules of a rank at that moment, memory of what started them. Prints a table of medians.
+and modules of a rank at that moment, memory of what started them, CPU seconds of it all from start to end. Prints
+a table of medians and the ratio of their CPU seconds, which what else the machine does changes least.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -63,34 +65,46 @@ def once(start: str, ranks: int) -> dict[str, float]:
             head += ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}", f"--master-port={port}"]
         given = [str(time.time()), folder, str(ranks), str(0 if start == "torchrun" else port)]
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        before = _cpu_s()
         subprocess.run(
             [*head, str(script), *given], check=True, timeout=_LIMIT_S, env=env, stderr=subprocess.DEVNULL
         )
+        spent = _cpu_s() - before
         said = [json.loads(path.read_text()) for path in Path(folder).glob("*.json")]
     if len(said) != ranks:
         raise RuntimeError(f"{start}: {len(said)} of {ranks} ranks wrote a result")
     found = {name: statistics.mean(one[name] for one in said) for name in said[0]}
-    return found | {"seconds": max(one["seconds"] for one in said)}
+    return found | {"seconds": max(one["seconds"] for one in said), "cpu": spent}
+
+
+def _cpu_s() -> float:
+    """Of all children that have ended, and theirs."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def main() -> None:
     """Both in turn, so that what else the machine does meets both alike."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
-    print("| ranks | start | first collective | import torch | modules | rank (PSS) | own (USS) | starter |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    print("| ranks | start | first collective | CPU | import torch | modules | rank (PSS) | own (USS) | starter |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for ranks in _RANKS:
         runs: dict[str, list[dict[str, float]]] = {"torchrun": [], "spawn": []}
         for _ in range(rounds):
             for start, of in runs.items():
                 of.append(once(start, ranks))
+        pairs = zip(runs["torchrun"], runs["spawn"], strict=True)
+        ratios = [torchrun["cpu"] / spawn["cpu"] for torchrun, spawn in pairs]
         for start, of in runs.items():
             mid = {name: statistics.median(one[name] for one in of) for name in of[0]}
             mib = {name: f"{mid[name] / 2**20:.0f} MiB" for name in ("pss", "uss", "starter")}
             print(
-                f"| {ranks} | {start} | {mid['seconds']:.1f} s | {mid['import_s']:.1f} s | {mid['modules']:.0f} "
+                f"| {ranks} | {start} | {mid['seconds']:.1f} s | {mid['cpu']:.1f} s | {mid['import_s']:.1f} s "
+                f"| {mid['modules']:.0f} "
                 f"| {mib['pss']} | {mib['uss']} | {mib['starter']} |",
                 flush=True,
             )
+        print(f"| {ranks} | torchrun / spawn | | {statistics.median(ratios):.2f} | | | | | |", flush=True)
     print(f"\nMedians of {rounds}, in turn; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores.")
 
 

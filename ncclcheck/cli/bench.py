@@ -10,46 +10,29 @@ from ncclcheck.base.errors import UsageError
 from ncclcheck.cli.common import (
     HELP,
     SECONDS,
-    SELDOM,
     VERDICT,
-    WHERE,
     Number,
     SiteCommand,
-    begins,
     common,
     option,
     parse,
 )
+from ncclcheck.cli.jobs import of_jobs, wishes
 from ncclcheck.commands import bench as command
 from ncclcheck.commands import trial
-from ncclcheck.run.plan import bench_plan, faults, starts, trial_plan
+from ncclcheck.run.plan import bench_plan, faults, trial_plan
 from ncclcheck.run.plan.config import Site
 
 
 @click.command("bench", cls=SiteCommand, context_settings=HELP)
 @common
+@of_jobs(f"{faults.FORMS}; {faults.NUMBERED}")
 @option("--ops", metavar="LIST", help=f"operations: {', '.join(bench_plan.OPS)}")
 @option("--sizes", metavar="SPEC", help="bytes: a range 1K:256M:x4 or a list 1K,64M")
 @option(
     "--reduce-op", type=click.Choice(bench_plan.REDUCE_OPS), default="sum", show_default=True, help="reduction"
 )
 @option("--dtype", type=click.Choice(bench_plan.DTYPES), help="element type  [default: float32]")
-@option(
-    "--nproc-per-node",
-    group=WHERE,
-    type=Number(1, whole=True),
-    metavar="N",
-    help="ranks per node; default: one per GPU, else by cores",
-)
-@begins
-@option(
-    "--backend",
-    group=WHERE,
-    type=click.Choice(["auto", "nccl", "gloo"]),
-    default="auto",
-    show_default=True,
-    help="backend; with nccl several simulated nodes may share a GPU",
-)
 @option("--time-budget", type=Number(0.1, 86400, "seconds"), metavar="S", help="seconds of measuring")
 @option(
     "--min-busbw",
@@ -62,19 +45,11 @@ from ncclcheck.run.plan.config import Site
 @option("--full", is_flag=True, help="all operations, more and larger sizes, about 90 s of measuring")
 @option("--soak", type=SECONDS, metavar="S", help="then repeat verified collectives for S seconds")
 @option(
-    "--inject",
-    group=SELDOM,
-    multiple=True,
-    metavar="FAULT",
-    help=f"preview the report of a fault: {faults.FORMS}; {faults.NUMBERED}",
-)
-@option(
     "--with",
     "with_",
     metavar="VAR=VALUE",
     help="A/B test of a setting in alternating short jobs; VAR= unsets it",
 )
-@option("--force", group=SELDOM, is_flag=True, help="start the job even if a check says that it cannot work")
 @click.pass_obj
 def bench(site: Site, /, **given: Any) -> int:
     """One torchrun job over all nodes: every collective measured and checked, every rank accounted for."""
@@ -94,11 +69,8 @@ def _bench_options(given: dict[str, Any]) -> bench_plan.BenchOptions:
         sizes=None if given["sizes"] is None else bench_plan.sizes(given["sizes"]),
         reduce_op=given["reduce_op"],
         dtype=given["dtype"],
-        nproc_per_node=given["nproc_per_node"],
-        backend=given["backend"],
         time_budget=given["time_budget"],
         soak=given["soak"],
-        begin=starts.read(given["start"], given["init"], given["init_method"]),
-        inject=faults.read(given["inject"]),
+        **wishes(given),
         level="quick" if given["quick"] else "full" if given["full"] else "standard",
     )

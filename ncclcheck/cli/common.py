@@ -17,7 +17,7 @@ from ncclcheck.base.progress import complain
 from ncclcheck.launch.choose import LAUNCHERS
 from ncclcheck.launch.joining import secret
 from ncclcheck.probes.facts import Policy
-from ncclcheck.run.plan import bench_plan, config, options, starts
+from ncclcheck.run.plan import bench_plan, config, options
 from ncclcheck.run.plan.options import Options
 
 _INTERNAL = {
@@ -272,36 +272,6 @@ _COMMON = (
     option("--sysroot", group=SELDOM, metavar="DIR", help="read a recorded machine below DIR"),
     option("--host-root", group=SELDOM, metavar="DIR", help="read a live host that is mounted at DIR"),
 )
-
-
-_BEGIN = (
-    option(
-        "--start",
-        group=WHERE,
-        type=click.Choice(starts.STARTS),
-        help="what starts the ranks of a node: torchrun, or torch.multiprocessing.spawn  "
-        "[default: torchrun; spawn for tcp and file]",
-    ),
-    option(
-        "--init",
-        group=WHERE,
-        type=click.Choice(starts.INITS),
-        help="how ranks find each other, as init_method says in your script  [default: env]",
-    ),
-    option(
-        "--init-method",
-        group=WHERE,
-        metavar="URL",
-        help="the very place: tcp://HOST:PORT or file:///PATH; it is tried before the job",
-    ),
-)
-
-
-def begins(command: F) -> F:
-    """Add --start, --init and --init-method."""
-    for add in reversed(_BEGIN):
-        command = add(command)
-    return command
 
 
 def common(command: F) -> F:

@@ -10,9 +10,7 @@ from ncclcheck.base.errors import UsageError
 from ncclcheck.cli.common import (
     HELP,
     OUTPUT,
-    SELDOM,
     VERDICT,
-    WHERE,
     JsonObject,
     Number,
     SiteCommand,
@@ -20,6 +18,7 @@ from ncclcheck.cli.common import (
     option,
     parse,
 )
+from ncclcheck.cli.jobs import of_jobs, wishes
 from ncclcheck.commands import preflight as command
 from ncclcheck.run.plan import faults, smoke_plan
 from ncclcheck.run.plan.config import Site
@@ -28,6 +27,7 @@ from ncclcheck.run.plan.preflight_plan import PreflightOptions
 
 @click.command("preflight", cls=SiteCommand, context_settings=HELP)
 @common
+@of_jobs(faults.FORMS)
 @option(
     "--level",
     type=click.Choice(["quick", "standard", "full"]),
@@ -64,23 +64,6 @@ from ncclcheck.run.plan.preflight_plan import PreflightOptions
     metavar="MINUTES",
     help="reuse a ready result at most MINUTES old",
 )
-@option("--nproc-per-node", group=WHERE, type=Number(1, 1024, whole=True), metavar="N", help="ranks per node")
-@option(
-    "--backend",
-    group=WHERE,
-    type=click.Choice(["auto", "nccl", "gloo"]),
-    default="auto",
-    show_default=True,
-    help="backend",
-)
-@option(
-    "--inject",
-    group=SELDOM,
-    multiple=True,
-    metavar="FAULT",
-    help=f"preview the report of a fault: {faults.FORMS}",
-)
-@option("--force", group=SELDOM, is_flag=True, help="start jobs even if a check says that they cannot work")
 @click.argument("command_line", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
 @click.pass_obj
 def preflight(site: Site, /, **given: Any) -> int:
@@ -111,7 +94,5 @@ def _options(given: dict[str, Any]) -> PreflightOptions:
         need=given["need"] or 0,
         cache_minutes=given["cache"] or 0.0,
         command=given["command_line"],
-        nproc_per_node=given["nproc_per_node"],
-        backend=given["backend"],
-        inject=faults.read(given["inject"]),
+        **wishes(given),
     )

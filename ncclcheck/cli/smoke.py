@@ -10,24 +10,23 @@ from ncclcheck.base.errors import UsageError
 from ncclcheck.cli.common import (
     HELP,
     SECONDS,
-    SELDOM,
-    WHERE,
     JsonObject,
     Number,
     SiteCommand,
-    begins,
     common,
     option,
     parse,
 )
+from ncclcheck.cli.jobs import of_jobs, wishes
 from ncclcheck.commands import smoke as command
-from ncclcheck.run.plan import faults, starts
+from ncclcheck.run.plan import faults
 from ncclcheck.run.plan import smoke_plan as plan
 from ncclcheck.run.plan.config import Site
 
 
 @click.command("smoke", cls=SiteCommand, context_settings=HELP)
 @common
+@of_jobs(faults.TRAINING_FORMS)
 @option(
     "--model", metavar="NAME", default="transformer", show_default=True, help="transformer, conv or MODULE:FACTORY"
 )
@@ -92,31 +91,7 @@ from ncclcheck.run.plan.config import Site
     help="ds_config.json, a script with TrainingArguments: how it saves",
 )
 @option("--no-kill", is_flag=True, help="skip killing a rank and resuming")
-@option(
-    "--nproc-per-node",
-    group=WHERE,
-    type=Number(1, 1024, whole=True),
-    metavar="N",
-    help="ranks per node; default: one per GPU, else by cores",
-)
-@begins
-@option(
-    "--backend",
-    group=WHERE,
-    type=click.Choice(["auto", "nccl", "gloo"]),
-    default="auto",
-    show_default=True,
-    help="backend",
-)
 @option("--time-budget", type=SECONDS, default=20.0, show_default=True, metavar="S", help="seconds of measuring")
-@option(
-    "--inject",
-    group=SELDOM,
-    multiple=True,
-    metavar="FAULT",
-    help=f"preview the report of a fault: {faults.TRAINING_FORMS}",
-)
-@option("--force", group=SELDOM, is_flag=True, help="start the job even if a check says that it cannot work")
 @click.pass_obj
 def smoke(site: Site, /, **given: Any) -> int:
     """A small DDP training run over all nodes: checked, timed, saved, killed and resumed."""
@@ -149,8 +124,5 @@ def _smoke_options(given: dict[str, Any]) -> plan.SmokeOptions:
         timeout_s=given["timeout_s"],
         kill=not given["no_kill"],
         settings=tuple(given["settings"]),
-        nproc_per_node=given["nproc_per_node"],
-        backend=given["backend"],
-        begin=starts.read(given["start"], given["init"], given["init_method"]),
-        inject=faults.read(given["inject"], training=True),
+        **wishes(given, training=True),
     )

@@ -20,8 +20,9 @@ from ncclcheck.reports.recommend import recommend
 from ncclcheck.run.conduct import conduct
 from ncclcheck.run.jobs import TorchJob
 from ncclcheck.run.own_command import OwnCommand, here
+from ncclcheck.run.place import Place
 from ncclcheck.run.plan import data_plan, preflight_plan, smoke_plan
-from ncclcheck.run.plan.bench_plan import BenchOptions
+from ncclcheck.run.plan.bench_plan import BenchOptions, JobOptions
 from ncclcheck.run.plan.options import Options
 from ncclcheck.run.plan.preflight_plan import PreflightOptions
 from ncclcheck.run.stages import Stages
@@ -57,6 +58,7 @@ def _own(wanted: PreflightOptions) -> OwnCommand:
         data=data_plan.named(preflight_plan.data(wanted), directory=here()) if wanted.data else None,
         nproc_per_node=wanted.nproc_per_node,
         injected=bool(wanted.inject),
+        begin=wanted.begin,
     )
 
 
@@ -67,12 +69,15 @@ class Preflight:
         self.stages, self.wanted = stages, wanted
         self.without: set[int] = set()
         self.settings: dict[str, str | None] = {}
-        self._job = TorchJob(stages, wanted)
+        self.place = Place(stages, wanted.begin)
+        self._job = self._next_job()
 
     def run(self) -> None:
         """All stages. Raises UsageError for a shape that cannot fit, and Interrupted."""
         self.stages.facts()
         self.stages.reach()
+        self._leave_out()
+        self.place.try_it(self._next_job().members)
         self._leave_out()
         self._bench("bench", preflight_plan.bench(self.wanted), _BENCH_SHARE)
         self._leave_out()
@@ -87,10 +92,13 @@ class Preflight:
         return self._job.cluster()
 
     def _next_job(self) -> TorchJob:
-        return TorchJob(self.stages, self.wanted, without=self.without, settings=self.settings)
+        return self._job_of(self.wanted)
+
+    def _job_of(self, wanted: JobOptions) -> TorchJob:
+        return TorchJob(self.stages, wanted, without=self.without, settings=self.settings, place=self.place)
 
     def _bench(self, name: str, wanted: BenchOptions, share: float, only: tuple[str, ...] | None = None) -> bool:
-        self._job = TorchJob(self.stages, wanted, without=self.without, settings=self.settings)
+        self._job = self._job_of(wanted)
         return bench.measure(self._job, wanted, name, share=share, only=only)
 
     def _leave_out(self) -> None:

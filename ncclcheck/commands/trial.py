@@ -40,7 +40,12 @@ def run(options: Options, wanted: BenchOptions, setting: Setting) -> int:
         this = _Trial(stages, wanted, setting)
         return this.run, this.cluster
 
-    own = OwnCommand(nproc_per_node=wanted.nproc_per_node, injected=bool(wanted.inject), settings=(str(setting),))
+    own = OwnCommand(
+        nproc_per_node=wanted.nproc_per_node,
+        injected=bool(wanted.inject),
+        settings=(str(setting),),
+        begin=wanted.begin,
+    )
     return conduct(options, options.deadline or trial_plan.default_deadline(wanted), work, own=own)
 
 
@@ -50,7 +55,9 @@ class _Trial:
     def __init__(self, stages: Stages, wanted: BenchOptions, setting: Setting) -> None:
         self.stages, self.wanted, self.setting = stages, wanted, setting
         self._without = TorchJob(stages, wanted)
-        self._with = TorchJob(stages, wanted, settings={setting.variable: setting.value})
+        self._with = TorchJob(
+            stages, wanted, settings={setting.variable: setting.value}, place=self._without.place
+        )
         self._pairs: list[tuple[_Medians, _Medians]] = []
         self._longest = 0.0
         self._failed = ""

@@ -25,6 +25,7 @@ from ncclcheck.node import rundir
 from ncclcheck.node.channel import Channel, Lease
 from ncclcheck.node.examination import Examination
 from ncclcheck.node.running import Running, explain_end
+from ncclcheck.node.store_files import StoreFiles
 from ncclcheck.node.torchrun import Torchrun
 from ncclcheck.probes.facts import JobEnd, Leftover, Measurements, Node, NoDoor, RankState, replace
 from ncclcheck.probes.job.usage import resources
@@ -54,6 +55,7 @@ class Agent:
         self.listener: Listener | None = None
         self.mark: Mark | None = None
         self.trial: init.Trial | None = None
+        self.store_files = StoreFiles()
         self.resources: resources.Watch | None = None
         self.lease = Lease(lambda: self.leave("the launcher has been silent for too long"))
 
@@ -102,6 +104,7 @@ class Agent:
             rundir.remove(self.folder)
         if self.scratch:
             rundir.remove_scratch(self.scratch)
+        self.store_files.remove()
         self.channel.say(wire.Bye(reason=reason))
         os._exit(0)
 
@@ -148,7 +151,9 @@ class Agent:
         self.trial = init.trial(
             order.url, order.token, node=self.options.name, hosts=order.hosts, seconds=order.seconds
         )
-        self.channel.say(wire.InitTried(seen=self.trial.opened()))
+        seen = self.trial.opened()
+        self.store_files.tried(seen)
+        self.channel.say(wire.InitTried(seen=seen))
 
     def _look_at_init(self, order: wire.InitLook) -> None:
         """Connect to that port, or look for the others' files; the port is free again afterwards."""
@@ -175,6 +180,8 @@ class Agent:
         if job.is_host and not job.init_method and (problem := _port_problem(job.endpoint)):
             self._ended(None, problem)
             return
+        if job.is_host:
+            self.store_files.begin(job.init_method)
         self._run(
             job.start,
             lambda folder: Torchrun(job, self.options.name, folder, self.events.put),

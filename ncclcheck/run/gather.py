@@ -215,8 +215,13 @@ class Gathered:
         )
         return sum(node.reach is not None for node in self.nodes.values()) + gone >= count
 
+    def forget_init(self) -> None:
+        """The init method's place is tried anew: what was seen of another one is no more."""
+        for node in self.nodes.values():
+            node.init = None
+
     def await_init(self) -> None:
-        """Nodes are asked what they see of the init method's place; what they said before counts no more."""
+        """Nodes are asked what they see of the init method's place; that they answered before counts no more."""
         self._init_answers = set()
 
     def have_tried_init(self, asked: Iterable[int]) -> bool:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import secrets
 import time
 from collections.abc import Collection, Mapping
 
 import msgspec
 
-from ncclcheck.base import endpoint, wire
+from ncclcheck.base import wire
 from ncclcheck.base.errors import UsageError
 from ncclcheck.probes.facts import Cluster, Node, at, replace, variables
 from ncclcheck.probes.job.context import JobPlan
@@ -20,11 +19,11 @@ from ncclcheck.reports.judgement.jsondoc import Stage
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.judgement.rule import all_rules
 from ncclcheck.reports.subjects.failures import lost
+from ncclcheck.run.place import Place
 from ncclcheck.run.plan import bench_plan
 from ncclcheck.run.plan.bench_plan import JobOptions, Shape
 from ncclcheck.run.stages import Stages, report_time
 
-_INIT_S = 4.0  # s for names, connections and files of the init method; two lost SYNs are sent again meanwhile
 _LEAST_JOB_S = 5.0  # s left of the deadline below which no job is started, since it would not get through; chosen
 
 
@@ -32,7 +31,7 @@ class TorchJob:
     """The jobs of one run of a command; `wishes` is what the user said of them.
 
     without: nodes that take no part, by the launcher's number. settings: variables that are set for all ranks, or
-    taken away (None).
+    taken away (None). place: that of the jobs before it, in the same run.
     """
 
     def __init__(
@@ -42,6 +41,7 @@ class TorchJob:
         *,
         without: Collection[int] = (),
         settings: Mapping[str, str | None] | None = None,
+        place: Place | None = None,
     ) -> None:
         self.stages, self.session = stages, stages.session
         ranks = wishes.nproc_per_node or stages.choice.ranks_per_node
@@ -49,16 +49,14 @@ class TorchJob:
         self.without, self.settings = frozenset(without), dict(settings or {})
         self.shape: Shape | None = None
         self.run_id = f"ncclcheck-{os.getpid()}-{time.time_ns()}"
-        self._url = wishes.begin.url
-        self._url_was_tried = False
-        self._jobs = 0
+        self.place = place or Place(stages, wishes.begin)
 
     def prepare(self, name: str) -> Shape | None:
         """The job's shape; None where it may not start, which the stage of that name explains.
 
         Raises UsageError for a shape that cannot fit.
         """
-        self._try_init()
+        self.place.try_it(self.members)
         if (refusal := self._refusal(name)) is not None:
             why, stage = refusal
             self.session.stopped_by = self.session.stopped_by or why
@@ -126,7 +124,9 @@ class TorchJob:
         """Only the rules that matter here are judged, with the ground that they themselves stand on."""
         cluster = self.cluster()
         job = replace(cluster.job, ranks=self._planned_ranks())
-        cluster = replace(cluster, job=job, nodes=[*self.members.values()])
+        members = [*self.members.values()]
+        init = [one for one in cluster.measurements.init if one.node in {node.name for node in members}]
+        cluster = replace(cluster, job=job, nodes=members, measurements=replace(cluster.measurements, init=init))
         gates = {rule.code: rule for rule in all_rules() if rule.gates_job}
         needed = {code for rule in gates.values() if rule.gates_job == "by any failure" for code in rule.ground}
         verdicts = judge(cluster, [rule for rule in all_rules() if rule.code in gates or rule.code in needed])
@@ -158,9 +158,11 @@ class TorchJob:
     def _orders(self, parts: JobPlan, seconds: float) -> dict[int, wire.Job]:
         """One order a node. All meet where the first of them opens the store."""
         assert self.shape is not None
-        self._jobs += 1
-        addresses = self._addresses()
-        where = self._endpoint(addresses)
+        addresses, where, url = (
+            self.place.addresses(),
+            self.place.store(min(self.members)),
+            self.place.of_next_job(),
+        )
         payload = msgspec.Raw(msgspec.json.encode(parts))
         return {
             index: wire.Job(
@@ -177,69 +179,10 @@ class TorchJob:
                 unset=[name for name, value in self.settings.items() if value is None],
                 seconds=seconds,
                 start=self.wishes.begin.start,
-                init_method=self._init_method(),
+                init_method=url,
             )
             for place, (index, node) in enumerate(self.members.items())
         }
-
-    def _try_init(self) -> None:
-        """Let the nodes try the very port or file of the init method, once. Raises Interrupted."""
-        begin = self.wishes.begin
-        if begin.init == "env" or self._url_was_tried or not self.members:
-            return
-        self._url = begin.url or self._chosen_url()
-        self._url_was_tried = True
-        seconds = min(_INIT_S, self.stages.deadline.left / 4)
-        with self.stages.stage("init", f"trying {self._url} on every node"):
-            token, first = secrets.token_hex(16), min(self.members)
-            orders = {
-                index: wire.Init(url=self._url, token=token, hosts=index == first, seconds=seconds)
-                for index in self.members
-            }
-            self.session.init(orders, [self.stages.choice.names[index] for index in self.members], seconds)
-
-    def _chosen_url(self) -> str:
-        """An address of the node of rank 0 and a port that is free there, or a new file where that node stands.
-
-        Raises UsageError for a join, whose nodes take a place only from their own command line.
-        """
-        kind = self.wishes.begin.init
-        if self.stages.choice.launcher == "join":
-            raise UsageError(f"--init {kind}: give --init-method on every node of a join, as the script has it")
-        if kind == "file":
-            return f"file://{os.getcwd()}/.{self.run_id}"
-        addresses, first = self._addresses(), min(self.members)
-        local = self.stages.choice.launcher == "local"
-        port = endpoint.free_port("127.0.0.1") if local else self._free_at(first)
-        return f"tcp://{_joined(addresses[first], port)}"
-
-    def _init_method(self) -> str:
-        """Of this job. Each has a file of its own, for torch never empties one."""
-        again = self._jobs > 1 and self._url.startswith("file:")
-        return f"{self._url}.{self._jobs}" if again else self._url
-
-    def _addresses(self) -> dict[int, str]:
-        """The address of each node on the job's network."""
-        if self.stages.choice.launcher == "local":
-            return dict.fromkeys(range(len(self.stages.choice.names)), "127.0.0.1")
-        links = self.stages.links()
-        return {i: links[i].address if i in links else name for i, name in enumerate(self.stages.choice.names)}
-
-    def _endpoint(self, addresses: dict[int, str]) -> str:
-        """Where the first node opens the store: as the user said, or on a port that is free there."""
-        first = min(self.members)
-        given = self.stages.options.rdzv_endpoint
-        if given and self.stages.choice.launcher == "local":
-            return given
-        if (lead := self.stages.choice.lead) is not None and first == 0:
-            return lead.endpoint()
-        port = endpoint.free_port("127.0.0.1") if self.stages.choice.launcher == "local" else self._free_at(first)
-        return _joined(addresses[first], port)
-
-    def _free_at(self, first: int) -> int:
-        """A port that was free on that node when its door was open; its agent probes it again before use."""
-        doors = {door.node: door for door in self.session.gathered.doors}
-        return doors[first].tcp_port if first in doors else endpoint.random_port()
 
     def _environment(self, index: int, node: Node) -> dict[str, str]:
         """What we add to the user's environment, and only where the user said nothing."""
@@ -272,14 +215,10 @@ class TorchJob:
         """Everything that is known by now."""
         backend = self.shape.backend if self.shape else ""
         job = replace(self.stages.job(), backend=backend, backend_asked=self.wishes.backend, ranks=self.ranks)
-        job = replace(job, start=self.wishes.begin.start, init_method=self._url)
+        job = replace(job, start=self.wishes.begin.start, init_method=self.place.url)
         if self.shape:
             job = replace(job, injected=[*self.wishes.inject])
         return self.stages.cluster(job)
-
-
-def _joined(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _visible(env: dict[str, str], usable: int) -> list[str]:

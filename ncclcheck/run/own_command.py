@@ -96,8 +96,8 @@ class OwnCommand:
         return replace(order, seconds=self._limited(order.seconds))
 
     def _begins_as_typed(self, order: wire.Job) -> bool:
-        """A second job has a file of its own, which the first one's name begins."""
-        more = r"(?:\.\d{1,4})?" if self.begin.init == "file" else ""
+        """A second job has a file of its own: the first one's name and the time."""
+        more = r"(?:\.\d{1,20})?" if self.begin.init == "file" else ""
         typed = re.fullmatch(re.escape(self.begin.url) + more, order.init_method)
         return order.start == self.begin.start and typed is not None
 

@@ -122,6 +122,7 @@ class Session:
 
         nodes: the names of those that take part, that of rank 0 first.
         """
+        self.gathered.forget_init()
         self.gathered.await_init()
         for node, order in orders.items():
             self._send(node, order)

@@ -88,3 +88,36 @@ def test_more_ranks_than_gpus_is_said_with_both_numbers(ncclcheck: Command) -> N
     ran = ncclcheck("bench", "--nodes", "2", "--backend", "nccl", "--start", "spawn", "--deadline", "60")
     assert ran.code == 2
     assert "GPU" in ran.err
+
+
+@pytest.mark.nightly
+def test_a_training_whose_ranks_are_killed_leaves_no_file(ncclcheck: Command, tmp_path: Path) -> None:
+    """Else the next run would find it, and rightly refuse to start."""
+    arguments = ("--steps", "4", "--time-budget", "1", "--deadline", "200", "-o", "json")
+    ran = ncclcheck("smoke", "--nodes", "2", "--nproc-per-node", "1", "--init-method", f"file://{tmp_path}/init",
+                    *arguments, seconds=250)  # fmt: skip
+    assert ran.code == 0, ran.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.nightly
+def test_preflight_begins_all_its_jobs_in_the_same_way(ncclcheck: Command, tmp_path: Path) -> None:
+    ran = ncclcheck("preflight", "--simulate", "--nproc-per-node", "1", "--level", "quick", "--no-verify",
+                    "--init-method", f"file://{tmp_path}/init", "--deadline", "300", "-o", "json",
+                    seconds=350)  # fmt: skip
+    assert ran.code == 0, ran.err
+    assert (ran.document.job.start, ran.document.job.init_method) == ("spawn", f"file://{tmp_path}/init")
+    assert [stage.name for stage in ran.document.stages].count("init") == 1
+    assert _verdict(ran.document, "INI006").state is State.OK
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_preflight_tries_the_place_before_its_first_job(ncclcheck: Command, tmp_path: Path) -> None:
+    stale = tmp_path / "init"
+    stale.write_bytes(b"left by a run that was killed")
+    ran = ncclcheck("preflight", "--simulate", "--nproc-per-node", "1", "--level", "quick", "--no-verify",
+                    "--init-method", f"file://{stale}", "-o", "json", seconds=150)  # fmt: skip
+    assert ran.code == 1
+    assert _verdict(ran.document, "INI004").state is State.FAIL
+    assert not ran.document.run.started_job
+    assert stale.exists()

@@ -454,6 +454,17 @@ def own_directory(path: Path, *hosts: Host) -> Iterator[None]:
 
 
 @contextmanager
+def read_only(host: Host, path: Path) -> Iterator[None]:
+    """In this host alone, nothing can be written below a folder."""
+    host.check(["mount", "--bind", str(path), str(path)])
+    host.check(["mount", "-o", "remount,ro,bind", str(path)])
+    try:
+        yield
+    finally:
+        host.check(["umount", str(path)])
+
+
+@contextmanager
 def replaced(host: Host, path: Path, by: Path) -> Iterator[None]:
     """In this host alone, a file or folder is another one: another version of a package, or an empty folder."""
     host.check(["mount", "--bind", str(by), str(path)])

@@ -22,6 +22,7 @@ PACKAGES = {
     "slurmd": "slurm-wlm",
     "slurmctld": "slurm-wlm",
     "gcc": "gcc",
+    "sshfs": "sshfs",
 }
 
 _TRY = """

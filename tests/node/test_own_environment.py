@@ -218,6 +218,11 @@ def test_what_is_installed_on_one_node_alone(stack: dict[str, Any], detail: str,
         ("ImportError: cannot import name 'Queue' from 'queue' (/home/kim/queue.py)", "in place of Python's own",
          "mv /home/kim/queue.py"),
         ("ImportError: /a/libtorch_cpu.so: file too short", "not complete", "--force-reinstall"),
+        ("RuntimeError: \n        An attempt has been made to start a new process before the\n        current "
+         "process has finished its bootstrapping phase.", "while it is imported", "__name__ == '__main__'"),
+        ("RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you "
+         "must use the 'spawn' start method", "does not survive a fork", "set_start_method('spawn')"),
+        ("OverflowError: cannot serialize a bytes object larger than 4 GiB", "2 or 4 GiB", "args=(path,)"),
     ],
 )  # fmt: skip
 def test_last_words_and_what_they_mean(text: str, means: str, command: str) -> None:

@@ -6,6 +6,8 @@ import pytest
 
 from ncclcheck.base.errors import UsageError
 from ncclcheck.probes.facts.init import host_and_port
+from ncclcheck.run.plan import preflight_plan
+from ncclcheck.run.plan.preflight_plan import PreflightOptions
 from ncclcheck.run.plan.starts import JobStart, read
 
 
@@ -49,6 +51,12 @@ def test_what_is_refused(init: str | None, url: str, words: str) -> None:
     with pytest.raises(UsageError, match="--init") as refused:
         read(None, init, url)
     assert words in str(refused.value)
+
+
+def test_all_jobs_of_preflight_begin_alike() -> None:
+    wanted = PreflightOptions(begin=read(None, "tcp", None))
+    jobs = (preflight_plan.bench(wanted), preflight_plan.verification(wanted), preflight_plan.smoke(wanted))
+    assert [job.begin for job in jobs] == [wanted.begin] * 3
 
 
 def test_endpoints_are_split() -> None:

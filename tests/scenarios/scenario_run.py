@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shlex
 import signal
@@ -88,6 +89,7 @@ def _cured(scenario: Scenario, scene: Scene, sick: Outcome) -> Outcome | None:
     if expected.met_by(sick.documents) is None:
         return None
     env, under = {name: dict(given) for name, given in scenario.env.items()}, dict(scenario.under)
+    arguments = dict(scenario.arguments)
     for finding in findings(sick.documents[expected.by], expected.code):
         host = scene[finding.where.node or expected.node or expected.by]
         fix = next((one for one in finding.remedies if one.who == scenario.cure), None)
@@ -101,13 +103,24 @@ def _cured(scenario: Scenario, scene: Scene, sick: Outcome) -> Outcome | None:
                 env[host.name] = {
                     name: env[host.name][name] for name in env.get(host.name, {}) if name not in taken
                 }
+            elif line.startswith("init_method="):  # what the script then says, the command line says too
+                arguments[ALL] = _instead(arguments.get(ALL, ()), line)
             elif line.startswith("ulimit "):  # of the shell that starts the command
                 under[host.name] = (*under.get(host.name, ()), "bash", "-c", f'{line} && exec "$@"', "bash")
             else:
                 for one in scene.lab.hosts if line.endswith("# on every node") else [host]:
                     one.run(["sh", "-c", line], seconds=20)
     scene.started.clear()
-    return once(replace(scenario, env=env, under=under), scene)
+    return once(replace(scenario, env=env, under=under, arguments=arguments), scene)
+
+
+def _instead(arguments: tuple[str, ...], line: str) -> tuple[str, ...]:
+    """The arguments with the init method of a line of Python, where that is a plain string."""
+    value = ast.parse(line).body[0].value  # type: ignore[attr-defined]
+    if not isinstance(value, ast.Constant):
+        return arguments
+    place = arguments.index("--init-method") + 1
+    return (*arguments[:place], str(value.value), *arguments[place + 1 :])
 
 
 def _exported(line: str) -> dict[str, str]:

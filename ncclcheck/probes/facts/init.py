@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from ncclcheck.probes.facts.guard.bounds import Count
 
 Start = Literal["torchrun", "spawn"]
 InitKind = Literal["env", "tcp", "file"]
+Host = Annotated[str, Meta(pattern=r"^[\w.:%-]{1,253}$")]  # 253: the longest name of DNS, RFC 1035
+Port = Annotated[int, Meta(ge=1, le=65535)]
 
 
 def host_and_port(text: str) -> tuple[str, int]:
@@ -23,15 +25,23 @@ def host_and_port(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def tcp_url(host: str, port: int) -> str:
+    """tcp://HOST:PORT, an IPv6 address in brackets."""
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+
 class TcpInit(Struct, frozen=True, kw_only=True):
     """tcp://HOST:PORT from one node. hosts: rank 0 runs here and has to listen there.
 
+    host stands without the brackets of an IPv6 address.
     addresses: what HOST resolves to here, in the order in which they are tried; unresolved: why it does not.
     own: one of them is an address of this machine; loopback: all of them are only this machine's.
     listened: what opening the port gave where rank 0 runs, with the kernel's or the holder's words in `detail`.
     connect: what a connection to the very port gave; stranger: something else than this run listens there.
     """
 
+    host: Host
+    port: Port
     hosts: bool = False
     addresses: list[str] = field(default_factory=list)
     unresolved: str = ""
@@ -41,6 +51,11 @@ class TcpInit(Struct, frozen=True, kw_only=True):
     detail: str = ""
     connect: Literal["", "ok", "refused", "timed_out", "unreachable", "stranger", "failed"] = ""
     connect_detail: str = ""
+
+    @property
+    def url(self) -> str:
+        """As a script writes it."""
+        return tcp_url(self.host, self.port)
 
 
 class FileInit(Struct, frozen=True, kw_only=True):
@@ -52,6 +67,7 @@ class FileInit(Struct, frozen=True, kw_only=True):
     lock_is_local: this node could lock what node rank 0 had locked.
     """
 
+    path: Annotated[str, Meta(pattern="^/.")]
     problem: str = ""
     kind: Literal["", "file", "folder", "link", "other"] = ""
     bytes: Count | None = None
@@ -64,11 +80,15 @@ class FileInit(Struct, frozen=True, kw_only=True):
     missing: list[str] = field(default_factory=list)
     lock_is_local: bool = False
 
+    @property
+    def url(self) -> str:
+        """As a script writes it."""
+        return f"file://{self.path}"
+
 
 class InitSeen(Struct, frozen=True, kw_only=True):
     """What one node sees of the place where the ranks are to find each other."""
 
     node: str
-    url: str
     tcp: TcpInit | None = None
     file: FileInit | None = None

@@ -34,7 +34,7 @@ def trial(url: str, token: str, *, node: str, hosts: bool, seconds: float) -> Tr
     kind, _, rest = url.partition("://")
     if kind == "tcp":
         host, port = host_and_port(rest)
-        return TcpTrial(url, host, port, token, node=node, hosts=hosts, seconds=seconds)
+        return TcpTrial(host, port, token, node=node, hosts=hosts, seconds=seconds)
     if kind == "file":
-        return FileTrial(url, rest, token, node=node, hosts=hosts, seconds=seconds)
+        return FileTrial(rest, token, node=node, hosts=hosts, seconds=seconds)
     raise ValueError(f"{url!r} is neither tcp:// nor file://")

@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 
 import msgspec
 
-from ncclcheck.probes.facts import FileInit, InitSeen, Mount, Unread, replace
+from ncclcheck.probes.facts import FileInit, InitSeen, Unread, replace
 from ncclcheck.probes.machine import process
 from ncclcheck.probes.machine.access import Machine
 from ncclcheck.probes.machine.host import mounts
@@ -117,12 +117,14 @@ class _Said(msgspec.Struct):
 class FileTrial:
     """A file of this node beside PATH, from its making until `close`."""
 
-    def __init__(self, url: str, path: str, token: str, *, node: str, hosts: bool, seconds: float) -> None:
+    def __init__(self, path: str, token: str, *, node: str, hosts: bool, seconds: float) -> None:
         self._token, self._said = token, SimpleQueue[_Said]()
         self._child: subprocess.Popen[bytes] | None = None
         mount = mounts.under(mounts.mounts(Machine()), os.path.dirname(path))
-        told = FileInit() if isinstance(mount, Unread) else _on(mount)
-        self._seen = InitSeen(node=node, url=url, file=told)
+        told = FileInit(path=path)
+        if not isinstance(mount, Unread):
+            told = replace(told, filesystem=mount.kind, options=mount.options)
+        self._seen = InitSeen(node=node, file=told)
         argv = [sys.executable, "-I", "-S", "-c", _CHILD, path, self._name(node), str(seconds / 2), "01"[hosts]]
         try:
             self._child = process.start(argv, control=True, err=subprocess.DEVNULL)
@@ -191,7 +193,3 @@ class FileTrial:
                 if self._child.stdin is not None:
                     self._child.stdin.close()
                 self._child.wait(0.5)
-
-
-def _on(mount: Mount) -> FileInit:
-    return FileInit(filesystem=mount.kind, options=mount.options)

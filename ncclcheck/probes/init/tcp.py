@@ -26,14 +26,12 @@ _MOST_ADDRESSES = 8  # of a name; torch tries them one after the other as well
 class TcpTrial:
     """Listens where rank 0 is to run, on all addresses, as torch's TCPStore does; on the others only connects."""
 
-    def __init__(
-        self, url: str, host: str, port: int, token: str, *, node: str, hosts: bool, seconds: float
-    ) -> None:
+    def __init__(self, host: str, port: int, token: str, *, node: str, hosts: bool, seconds: float) -> None:
         self._host, self._port, self._seconds = host, port, seconds
         self._greeting = _GREETING + token.encode() + b"\n"
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
-        self._seen = InitSeen(node=node, url=url, tcp=self._resolved(hosts))
+        self._seen = InitSeen(node=node, tcp=self._resolved(hosts))
         if hosts:
             self._listen()
 
@@ -53,12 +51,13 @@ class TcpTrial:
             told = answers.get(timeout=self._seconds)
         except Empty:
             told = f"no answer within {self._seconds:g} s"
+        seen = TcpInit(host=self._host, port=self._port, hosts=hosts)
         if isinstance(told, str):
-            return TcpInit(hosts=hosts, unresolved=told)
+            return replace(seen, unresolved=told)
         mine = {one.address.partition("%")[0] for of in psutil.net_if_addrs().values() for one in of}
         bare = [address.partition("%")[0] for address in told]
-        return TcpInit(
-            hosts=hosts,
+        return replace(
+            seen,
             addresses=told[:_MOST_ADDRESSES],
             own=any(address in mine or _is_loopback(address) for address in bare),
             loopback=all(_is_loopback(address) for address in bare),

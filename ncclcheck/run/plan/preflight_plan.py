@@ -38,6 +38,7 @@ def bench(preflight: PreflightOptions) -> BenchOptions:
         level=preflight.level,
         nproc_per_node=preflight.nproc_per_node,
         backend=preflight.backend,
+        begin=preflight.begin,
         inject=preflight.inject,
     )
 
@@ -59,6 +60,7 @@ def smoke(preflight: PreflightOptions) -> SmokeOptions:
         kill=preflight.level != "quick",
         nproc_per_node=preflight.nproc_per_node,
         backend=preflight.backend,
+        begin=preflight.begin,
     )
 
 

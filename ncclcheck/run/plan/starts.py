@@ -47,7 +47,7 @@ def _kind(url: str) -> InitKind:
     """The kind of a URL that torch understands as it was meant. Raises UsageError."""
     scheme, mark, rest = url.partition("://")
     if not mark or scheme not in INITS:
-        raise UsageError(f"--init-method: {url!r} is none; allowed are {_FORMS}")
+        raise UsageError(f"--init-method: {url!r} is no init method; allowed are {_FORMS}")
     if "?" in rest or "#" in rest:
         raise UsageError(f"--init-method: {url!r}: rank and world size are given by the launcher, not in the URL")
     if scheme == "env":

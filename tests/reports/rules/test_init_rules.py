@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from ncclcheck.probes.facts import FileInit, InitSeen, Job, Measurements, Node, TcpInit
 from ncclcheck.probes.facts.data.resources import Pickled
+from ncclcheck.probes.facts.init import host_and_port
 from ncclcheck.reports.judgement.findings import Verdict
 from tests.helpers import clusters
 from tests.helpers.clusters import LO, nic, node, told
@@ -22,22 +24,31 @@ def verdict(code: str, *nodes: Node, **facts: Any) -> Verdict:
     return clusters.verdict(code, *nodes, command="smoke", **facts)
 
 
-def _tcp(code: str, lead: dict[str, Any], other: dict[str, Any], url: str = URL, **job: Any) -> Verdict:
-    """Node a has rank 0; both are well but for what is given."""
-    well = {"addresses": ["10.1.0.1"], "connect": "ok"}
+def _tcp(
+    code: str,
+    lead: dict[str, Any],
+    other: dict[str, Any],
+    url: str = URL,
+    *,
+    more: InitSeen | None = None,
+    **job: Any,
+) -> Verdict:
+    """Node a has rank 0; both are well but for what is given. more: a third node."""
+    host, port = host_and_port(url.removeprefix("tcp://"))
+    well = {"host": host, "port": port, "addresses": ["10.1.0.1"], "connect": "ok"}
     seen = [
-        InitSeen(node="b", url=url, tcp=TcpInit(**{**well, **other})),
-        InitSeen(node="a", url=url, tcp=TcpInit(**{**well, "hosts": True, "own": True, "listened": "ok", **lead})),
+        InitSeen(node="b", tcp=TcpInit(**{**well, **other})),
+        InitSeen(node="a", tcp=TcpInit(**{**well, "hosts": True, "own": True, "listened": "ok", **lead})),
     ]
     given = {"start": "spawn", "init_method": url, "nodes_asked": 2, **job}
-    return verdict(code, *NODES, job=Job(**given), measurements=Measurements(init=seen))
+    return verdict(
+        code, *NODES, job=Job(**given), measurements=Measurements(init=[*seen, *([more] if more else [])])
+    )
 
 
 def _file(code: str, lead: dict[str, Any], other: dict[str, Any]) -> Verdict:
-    well = {"filesystem": "nfs4", "sees": ["a", "b"]}
-    seen = [
-        InitSeen(node=name, url=PATH, file=FileInit(**{**well, **of})) for name, of in (("a", lead), ("b", other))
-    ]
+    well = {"path": PATH.removeprefix("file://"), "filesystem": "nfs4", "sees": ["a", "b"]}
+    seen = [InitSeen(node=name, file=FileInit(**{**well, **of})) for name, of in (("a", lead), ("b", other))]
     job = Job(start="spawn", init_method=PATH, nodes_asked=2)
     return verdict(code, *NODES, job=job, measurements=Measurements(init=seen))
 
@@ -48,6 +59,30 @@ def _commands(found: Verdict) -> str:
 
 def _said(found: Verdict) -> str:
     return "\n".join(one.what for one in found.findings)
+
+
+@pytest.mark.parametrize(
+    ("init", "field"),
+    [
+        ({"tcp": {"host": "", "port": 4000}}, "tcp.host"),
+        ({"tcp": {"host": "a b", "port": 4000}}, "tcp.host"),
+        ({"tcp": {"host": "a", "port": 0}}, "tcp.port"),
+        ({"tcp": {"host": "a", "port": 70000}}, "tcp.port"),
+        ({"tcp": {"host": "a", "port": ""}}, "tcp.port"),
+        ({"tcp": {"port": 4000}}, "tcp"),
+        ({"file": {"path": "shared/init"}}, "file.path"),
+        ({"file": {"path": "/"}}, "file.path"),
+    ],
+)
+def test_a_saved_place_that_is_none_is_refused_by_its_field(init: dict[str, Any], field: str) -> None:
+    with pytest.raises(msgspec.ValidationError) as refused:
+        msgspec.convert({"init": [{"node": "a", **init}]}, Measurements)
+    assert f"$.init[0].{field}" in str(refused.value)
+
+
+def test_a_saved_loopback_without_addresses_is_judged() -> None:
+    found = _tcp("INI001", {}, {"addresses": [], "own": True, "loopback": True}, "tcp://head:4000")
+    assert told(found) == [("fail", "b")]
 
 
 @pytest.mark.parametrize("code", CODES)
@@ -142,6 +177,14 @@ def test_a_node_that_does_not_reach_the_port(outcome: str) -> None:
     assert ("something else answers" in _said(found)) is (outcome == "stranger")
 
 
+def test_a_node_is_at_fault_only_where_another_one_reaches_the_port() -> None:
+    """`preflight` goes on without a node that is at fault."""
+    assert [one.owner for one in _tcp("INI003", {}, {"connect": "timed_out"}).findings] == ["site"]
+    third = InitSeen(node="c", tcp=TcpInit(host="10.1.0.1", port=23456, addresses=["10.1.0.1"], connect="ok"))
+    found = _tcp("INI003", {}, {"connect": "timed_out"}, more=third)
+    assert [(one.where.node, one.owner) for one in found.findings] == [("b", "node")]
+
+
 def test_a_closed_way_is_not_told_beside_its_own_cause() -> None:
     """Behind INI002 nobody can connect; a node that INI001 names goes to itself."""
     closed = {"connect": "refused"}
@@ -221,3 +264,16 @@ def test_what_spawn_pickles(given: dict[str, Any], state: str) -> None:
         measurements=Measurements(pickled=[Pickled(what="dataset", seconds=1.0, **given)]),
     )
     assert [one.state.value for one in found.findings] == [state]
+
+
+@pytest.mark.parametrize(
+    ("size", "seconds", "words", "refused"),
+    [(2**25, 0.02, "32 MiB of your dataset for each rank, 20 ms a rank", False), (2**32, 12.0, "4 GiB", True),
+     (2**32 - 1, 12.0, "12.0 s a rank", False)],
+)  # fmt: skip
+def test_what_is_said_of_pickles(size: int, seconds: float, words: str, refused: bool) -> None:
+    pickled = [Pickled(what="dataset", bytes=size, seconds=seconds)]
+    job = Job(start="spawn", ranks=4, nodes_answered=2)
+    found = verdict("INI008", *NODES, job=job, measurements=Measurements(pickled=pickled)).findings[0]
+    assert words in found.what
+    assert ("refuse more than 4 GiB" in found.why) is refused

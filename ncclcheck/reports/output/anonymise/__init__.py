@@ -35,8 +35,8 @@ _OF_TOOLS = re.compile(
 )
 # Whom a rule of the packet filter names: a set of addresses, a user, a group.
 _IN_RULES = re.compile(r"@(?P<set>[\w./-]+)|\bsk[ug]id (?P<user>[A-Za-z_][\w.-]*)")
-_USERS = {("Gpus", "user"), ("GpuProcess", "user"), ("Other", "user"), ("Dialled", "user")}
-_HOSTS = {("Resolution", "name"), ("Dialled", "host")}
+_USERS = {("Gpus", "user"), ("GpuProcess", "user"), ("Other", "user"), ("Dialled", "user"), ("FileInit", "owner")}
+_HOSTS = {("Resolution", "name"), ("Dialled", "host"), ("TcpInit", "host")}
 _NAMED = {**dict.fromkeys(_NODES, "node"), **dict.fromkeys(_USERS, "user"), **dict.fromkeys(_HOSTS, "host")}
 _PATHS = {"path", "point", "executable", "torch_path", "quota_path", "folder", "target", "master"}
 _JUMP = re.compile(r"(?:(?P<user>[\w.-]+)@)?(?P<host>[A-Za-z][\w.-]*)(?::\d+)?(?:,|$)")

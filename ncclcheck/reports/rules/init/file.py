@@ -14,6 +14,7 @@ from ncclcheck.reports.text.fold import fold_names
 
 _JOBS = ("bench", "smoke")
 _LOCAL_LOCKS = ("nolock", "local_lock=all", "local_lock=flock", "localflock", "noflock")
+_WITHOUT_A_FILE = "init_method='env://'   # under torchrun"
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
@@ -23,10 +24,6 @@ def _tried(cluster: Cluster) -> list[tuple[InitSeen, FileInit]]:
     if not found:
         raise NothingToJudge("no file:// is tried")
     return found
-
-
-def _path(url: str) -> str:
-    return url.partition("://")[2]
 
 
 def _age(seconds: float | None) -> str:
@@ -54,8 +51,8 @@ def new(cluster: Cluster) -> Iterator[Finding]:
     ## Why it matters
     torch's FileStore appends to the file and reads all of it: what a run that was killed left there counts as
     said by this one. Its ranks take addresses of processes that are gone, or find the group full: they hang, or
-    end with "Connection refused" far from the cause. A run that ends well removes its file; one that is killed
-    does not.
+    end with "Connection refused" far from the cause; a run of as many ranks may also get through by luck. A run
+    that ends well removes its file; one that is killed does not.
 
     ## How we know
     lstat(2) on every node, before any rank starts. An empty file is as good as none.
@@ -68,19 +65,20 @@ def new(cluster: Cluster) -> Iterator[Finding]:
     auto-delete happens to be unsuccessful, it is your responsibility to ensure that the file is removed".
     """
     tried = _tried(cluster)
-    stale: dict[tuple[str, int | None, str], list[InitSeen]] = {}
+    stale: dict[tuple[str, int | None, str], list[tuple[InitSeen, FileInit]]] = {}
     for one, file in tried:
         if file.kind and not (file.kind == "file" and file.bytes == 0):
-            stale.setdefault((file.kind, file.bytes, file.owner), []).append(one)
+            stale.setdefault((file.kind, file.bytes, file.owner), []).append((one, file))
     for (kind, size, owner), of in stale.items():
-        path, age = _path(of[0].url), _age(of[0].file.age_s if of[0].file else None)
+        first, file = of[0]
+        path, age = file.path, _age(file.age_s)
         what = f"{size} bytes of {owner}, written {age} ago" if kind == "file" else f"a {kind}"
         yield fail(
-            Where(node=of[0].node if len(of) == 1 else None),
-            f"{path} is there already, seen by {fold_names(one.node for one in of)}: {what}",
-            why="Ranks read what an earlier run left in it: they hang, or connect to processes that are gone.",
+            Where(node=first.node if len(of) == 1 else None),
+            f"{path} is there already, seen by {fold_names(one.node for one, _ in of)}: {what}",
+            why="Ranks read what an earlier run left in it: they may hang, or connect to processes that are gone.",
             owner="job",
-            evidence=[seen("lstat(2)", f"{path}: {kind}, {what}"), seen("the init method", of[0].url)],
+            evidence=[seen("lstat(2)", f"{path}: {kind}, {what}"), seen("the init method", file.url)],
             fix=[
                 you(
                     "Remove it when no job uses it any more, or give each job a file of its own.",
@@ -90,7 +88,7 @@ def new(cluster: Cluster) -> Iterator[Finding]:
             ],
         )
     if not stale:
-        yield fine(Where(), f"{_path(tried[0][0].url)} is new")
+        yield fine(Where(), f"{tried[0][1].path} is new")
 
 
 @rule(
@@ -122,22 +120,28 @@ def shared(cluster: Cluster) -> Iterator[Finding]:
     tried = _tried(cluster)
     for one, file in tried:
         if file.problem:
-            folder = posixpath.dirname(_path(one.url))
+            folder = posixpath.dirname(file.path)
             yield fail(
                 Where(node=one.node),
                 f"{one.node} can make no file in {folder}: {file.problem}",
                 why="Its ranks cannot open the store, and all others wait for them.",
                 owner="job",
                 evidence=[seen(f"open(2) in {folder} on {one.node}", file.problem)],
-                fix=[you("Take a folder that every node can write.", f"ls -ld {quote(folder)}   # on {one.node}")],
+                fix=[
+                    you(
+                        "Take a folder that every node can write, or tcp:// or env://.",
+                        f"ls -ld {quote(folder)}   # on {one.node}",
+                        _WITHOUT_A_FILE,
+                    )
+                ],
             )
     apart = [(one, file) for one, file in tried if not file.problem and file.missing]
     if apart:
-        path = _path(apart[0][0].url)
         one, file = apart[0]
+        folder = posixpath.dirname(file.path)
         yield fail(
             Where(node=one.node, peer=file.missing[0]),
-            f"{one.node} does not see in {posixpath.dirname(path)} what {fold_names(file.missing)} has made there",
+            f"{one.node} does not see in {folder} what {fold_names(file.missing)} has made there",
             why="Each node makes a file of its own there, and all ranks wait for the others until the time-out.",
             owner="job",
             evidence=[
@@ -147,7 +151,8 @@ def shared(cluster: Cluster) -> Iterator[Finding]:
             fix=[
                 you(
                     "Take a path on a file system that all nodes mount, or tcp:// or env://.",
-                    f"findmnt -T {quote(posixpath.dirname(path))}   # on every node",
+                    f"findmnt -T {quote(folder)}   # on every node",
+                    _WITHOUT_A_FILE,
                 )
             ],
         )
@@ -192,17 +197,17 @@ def locks(cluster: Cluster) -> Iterator[Finding]:
         options = [option for option in file.options if option in _LOCAL_LOCKS]
         told = [seen("mount options", ", ".join(options))] if options else []
         fix = [
-            you("Use tcp:// or env://, which need no file.", "init_method='env://'   # under torchrun"),
+            you("Use tcp:// or env://, which need no file.", _WITHOUT_A_FILE),
             admin(
                 "Mount it with locks that hold between nodes.",
-                f"findmnt -T {quote(posixpath.dirname(_path(one.url)))}   # on {one.node}",
+                f"findmnt -T {quote(posixpath.dirname(file.path))}   # on {one.node}",
             ),
         ]
         if file.unlocked:
             sound = False
             yield fail(
                 Where(node=one.node),
-                f"flock is refused below {_path(one.url)} ({file.filesystem or 'unknown'}): {file.unlocked}",
+                f"flock is refused below {file.path} ({file.filesystem or 'unknown'}): {file.unlocked}",
                 why="FileStore cannot write without a lock: init_process_group fails.",
                 owner="site",
                 evidence=[seen(f"flock(2) on {one.node}", file.unlocked), *told],
@@ -212,7 +217,7 @@ def locks(cluster: Cluster) -> Iterator[Finding]:
             sound = False
             yield warn(
                 Where(node=one.node),
-                f"a lock that the node of rank 0 holds beside {_path(one.url)} does not count on {one.node}",
+                f"a lock that the node of rank 0 holds beside {file.path} does not count on {one.node}",
                 why="Ranks of two nodes may write to the file at once and damage what the others read.",
                 owner="site",
                 evidence=[

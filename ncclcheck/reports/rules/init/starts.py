@@ -14,6 +14,7 @@ _JOBS = ("bench", "smoke")
 # Bytes that spawn pickles for each rank; chosen. 200,000 dicts of 55 MiB took 0.16 s on a 2026 core: 1 GiB
 # takes 3 s for each rank anew, and each rank unpickles it and holds it once more.
 _MUCH = 2**30
+_REFUSED = 2**32  # bytes; pickle protocol 3, the default until Python 3.7, holds no longer object
 _WORTH_A_NOTE = 2**24  # bytes; chosen: the smallest size at which 8 ranks hold more than 100 MiB of copies
 
 
@@ -89,7 +90,8 @@ def pickled(cluster: Cluster) -> Iterator[Finding]:
     - **you** build model and dataset inside the function that spawn calls, from a path or a name.
 
     ## Source
-    Python documentation, multiprocessing, "spawn"; pickle, protocol 4 and later has no limit of 4 GiB.
+    Python documentation, multiprocessing, "spawn"; pickle: protocol 4, the default since Python 3.8, has no limit
+    of 4 GiB, protocol 3 has: "cannot serialize a bytes object larger than 4 GiB".
     """
     found = cluster.measurements.pickled
     if not found:
@@ -115,11 +117,16 @@ def pickled(cluster: Cluster) -> Iterator[Finding]:
             continue
         yield (warn if one.bytes >= _MUCH else note)(
             Where(),
-            f"your {one.what} as an argument of mp.spawn is {size(one.bytes)} and {one.seconds:.1f} s a rank",
-            why=f"A node of {ranks} ranks pickles it {ranks} times in turn and holds as many copies.",
+            f"mp.spawn pickles {size(one.bytes)} of your {one.what} for each rank, {_lasts(one.seconds)} a rank",
+            why=f"A node of {ranks} ranks pickles it {ranks} times in turn and holds as many copies."
+            + (" Python 3.7 and older refuse more than 4 GiB." if one.bytes >= _REFUSED else ""),
             owner="job",
             evidence=[seen("pickle, once, without tensors", f"{one.bytes} bytes in {one.seconds:.2f} s")],
             fix=fix,
         )
     if not heavy:
         yield fine(Where(), f"{size(sum(one.bytes for one in found))} a rank")
+
+
+def _lasts(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{max(1, round(seconds * 1e3))} ms"

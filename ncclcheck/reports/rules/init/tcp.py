@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, InitSeen, TcpInit
-from ncclcheck.probes.facts.init import host_and_port
+from ncclcheck.probes.facts.init import tcp_url
 from ncclcheck.reports.judgement.findings import Finding, Remedy, Where, admin, fail, fine, seen, you
 from ncclcheck.reports.judgement.findings import State as S
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
@@ -39,18 +39,12 @@ def _leads_nowhere(tcp: TcpInit) -> bool:
     return tcp.hosts and not tcp.own and tcp.connect != "ok"
 
 
-def _parts(url: str) -> tuple[str, int]:
-    return host_and_port(url.partition("://")[2])
-
-
-def _instead(cluster: Cluster, url: str, *, port: int = 0) -> list[str]:
+def _instead(cluster: Cluster, tcp: TcpInit, *, port: int = 0) -> list[str]:
     """What is written in place of the URL, and where its address is read when it is not known here."""
-    own, typed = _parts(url)
     address = address_of_node_0(cluster)
     where = [] if address else ["ip -br addr   # where rank 0 runs: ADDRESS is that of the job's network"]
-    host = own if port else address or "ADDRESS"
-    host = f"[{host}]" if ":" in host else host
-    return [*where, f"init_method={f'tcp://{host}:{port or typed}'!r}   # on every node"]
+    host = tcp.host if port else address or "ADDRESS"
+    return [*where, f"init_method={tcp_url(host, port or tcp.port)!r}   # on every node"]
 
 
 @rule(
@@ -87,11 +81,11 @@ def address(cluster: Cluster) -> Iterator[Finding]:
     first = next((one.node for one, tcp in tried if tcp.hosts), tried[0][0].node)
     sound = True
     for one, tcp in tried:
-        host, _ = _parts(one.url)
+        host = tcp.host
         if tcp.unresolved:
             what = f"{host} does not resolve on {one.node}: {tcp.unresolved}"
         elif tcp.loopback and _is_astray(cluster, tcp):
-            what = f"{host} is {one.node} itself ({tcp.addresses[0]}), and rank 0 runs on {first}"
+            what = f"{host} is {one.node} itself ({', '.join(tcp.addresses[:1])}), and rank 0 runs on {first}"
         elif _is_astray(cluster, tcp):
             what = f"{host} is an address of {one.node}, and rank 0 runs on {first}"
         elif _leads_nowhere(tcp):
@@ -105,17 +99,17 @@ def address(cluster: Cluster) -> Iterator[Finding]:
             why=f"{_WAITS} All ranks must find rank 0 at this address.",
             owner="site" if tcp.unresolved else "job",
             evidence=[
-                seen("the init method", one.url),
+                seen("the init method", tcp.url),
                 seen(f"getaddrinfo({host}) on {one.node}", tcp.unresolved or ", ".join(tcp.addresses)),
             ],
             fix=[
-                you(f"Write the address of {first} on the job's network.", *_instead(cluster, one.url)),
+                you(f"Write the address of {first} on the job's network.", *_instead(cluster, tcp)),
                 *([admin(f"Or let {host} resolve to {first} on every node.", f"getent hosts {quote(host)}")]
                   if not _is_address(host) and host != "localhost" else []),
             ],
         )  # fmt: skip
     if sound:
-        yield fine(Where(), f"{tried[0][0].url} leads to {first}")
+        yield fine(Where(), f"{tried[0][1].url} leads to {first}")
 
 
 def _is_address(host: str) -> bool:
@@ -155,7 +149,7 @@ def port(cluster: Cluster) -> Iterator[Finding]:
     one, tcp = next(((one, tcp) for one, tcp in _tried(cluster) if tcp.hosts), (None, None))
     if one is None or tcp is None or not tcp.listened:
         raise NothingToJudge("the node of rank 0 has not answered")
-    _, number = _parts(one.url)
+    number = tcp.port
     if tcp.listened == "ok":
         yield fine(Where(node=one.node), f"port {number} is free on {one.node}")
         return
@@ -170,8 +164,8 @@ def port(cluster: Cluster) -> Iterator[Finding]:
         words.get(tcp.listened, f"port {number} cannot be opened on {one.node}: {tcp.detail}"),
         why="Rank 0 ends at once, and all other ranks wait for it until their time-out.",
         owner="job",
-        evidence=[seen("the init method", one.url), seen(f"bind(2) to port {number}", tcp.detail or tcp.listened)],
-        fix=[you("Take another port.", *_instead(cluster, one.url, port=other), *look)],
+        evidence=[seen("the init method", tcp.url), seen(f"bind(2) to port {number}", tcp.detail or tcp.listened)],
+        fix=[you("Take another port.", *_instead(cluster, tcp, port=other), *look)],
     )
 
 
@@ -209,36 +203,36 @@ def connection(cluster: Cluster) -> Iterator[Finding]:
         raise NothingToJudge("its ground failed: INI001 or INI002")
     here = [(one, tcp) for one, tcp in tried if not _is_astray(cluster, tcp)]
     closed = [(one, tcp) for one, tcp in here if tcp.connect not in ("", "ok")]
+    reached = any(tcp.connect == "ok" for _, tcp in here if not tcp.hosts)
     for one, tcp in closed:
-        _, number = _parts(one.url)
         said = "something else answers there" if tcp.connect == "stranger" else tcp.connect_detail
         yield fail(
             Where(node=one.node, peer=first if first != one.node else None),
-            f"{one.node} does not reach port {number} of {first}: {said}",
+            f"{one.node} does not reach port {tcp.port} of {first}: {said}",
             why=_WAITS,
-            owner="node",
+            owner="node" if reached else "site",  # where nobody else gets there, the port is at fault
             evidence=[
-                seen(f"connect(2) to {one.url}", said),
+                seen(f"connect(2) to {tcp.url}", said),
                 seen(f"listen(2) on {first}", "the port was open there"),
             ],
-            fix=_opened(cluster, one, tcp, number, first),
+            fix=_opened(cluster, one, tcp, first),
         )
     if not closed:
-        yield fine(Where(), f"{len(here)} nodes reach {tried[0][0].url}")
+        yield fine(Where(), f"{len(here)} nodes reach {tried[0][1].url}")
 
 
-def _opened(cluster: Cluster, one: InitSeen, tcp: TcpInit, number: int, first: str) -> list[Remedy]:
-    other = you("Or take a port that is open between the nodes.", *_instead(cluster, one.url, port=_USUAL + 11))
+def _opened(cluster: Cluster, one: InitSeen, tcp: TcpInit, first: str) -> list[Remedy]:
+    other = you("Or take a port that is open between the nodes.", *_instead(cluster, tcp, port=_USUAL + 11))
     if tcp.connect not in ("timed_out", "refused", "unreachable"):
         return [
-            you("See what answers there.", f"getent ahosts {quote(_parts(one.url)[0])}   # on {one.node}"),
+            you("See what answers there.", f"getent ahosts {quote(tcp.host)}   # on {one.node}"),
             other,
         ]
     network = next((f"{each}/32" for each in tcp.addresses if ":" not in each), "")
     if not network:
         return [
-            admin(f"Open TCP port {number} of {first} for {one.node}.", f"nft list ruleset   # on {first}"),
+            admin(f"Open TCP port {tcp.port} of {first} for {one.node}.", f"nft list ruleset   # on {first}"),
             other,
         ]
-    text = f"Let {one.node} pass to TCP port {number} of {first}."
-    return [firewall.let_in(text, [network], first, (number, number)), other]
+    text = f"Let {one.node} pass to TCP port {tcp.port} of {first}."
+    return [firewall.let_in(text, [network], first, (tcp.port, tcp.port)), other]

@@ -345,7 +345,7 @@ def _lost(cluster: Cluster, rank: RankState) -> Finding:
         evidence=[
             _evidence(rank),
             *(spent.evidence if spent else ()),
-            *([seen("its log", known.line)] if known and not rank.error else ()),
+            *([seen("its log", known.line)] if known and known.line not in rank.error else ()),
         ],
         fix=[*spent.fix] if spent else _mends(rank, known),
     )

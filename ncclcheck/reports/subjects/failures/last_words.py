@@ -204,6 +204,32 @@ _SIGNS = (
         fix=(_ORDER,),
         bears=LIBRARIES,
     ),
+    Sign(
+        pattern=r"^.*(?:start a new process before the\s+current process has finished its bootstrapping).*",
+        means="a module starts processes while it is imported, and each of them imports it again",
+        fix=(
+            you("Put the call that starts them below the main guard of the script.",
+                "if __name__ == '__main__': torch.multiprocessing.spawn(run, nprocs=2)"),
+        ),
+    ),
+    Sign(
+        pattern=r"^.*Cannot re-initialize CUDA in forked subprocess.*",
+        means="CUDA was used before this process was forked, and does not survive a fork",
+        fix=(
+            you("Start processes and loader workers by spawn.",
+                "torch.multiprocessing.set_start_method('spawn')   # DataLoader(multiprocessing_context='spawn')"),
+            you("Or let nothing touch CUDA before they are started: no tensor, no set_device."),
+        ),
+    ),
+    Sign(
+        pattern=r"^.*(?:cannot serialize a (?:bytes|string) object larger than 4 ?GiB"
+        r"|'i' format requires -2147483648 <= number <= 2147483647).*",
+        means="this Python pickles no argument of more than 2 or 4 GiB for a process that it starts",
+        fix=(
+            you("Hand over a path or a name, and build the dataset in the process; or take Python 3.8 or newer.",
+                "def run(rank, path): dataset = MyDataset(path)   # mp.spawn(run, args=(path,))"),
+        ),
+    ),
     Sign(pattern=r"^.*Intel (?:oneAPI )?MKL FATAL ERROR: .*", means="MKL cannot load its own libraries",
          fix=(_ORDER, _REINSTALL), bears=LIBRARIES),
     Sign(

@@ -21,6 +21,8 @@ _IN_VAIN = re.compile(
 # Whom gloo and the kernel name beside such words: `Connection closed by peer [10.0.0.2]:4711`.
 _PEER = re.compile(r"\[([0-9a-fA-F:.]+)\]:\d+")
 _SENTENCE = re.compile(r"(?<=[a-z)\]'\"`]{2}\.)\s+(?=[A-Z])")
+# Of torch.multiprocessing: what ended the process that a rank had started stands in the log alone.
+_OF_A_CHILD = re.compile(r"ProcessExitedException: ")
 _SIGTERM = -15  # torchrun's own way to end ranks
 
 
@@ -51,8 +53,9 @@ def meaning(end: JobEnd) -> last_words.Told | None:
 
 def meaning_of(rank: RankState, run: Run) -> last_words.Told | None:
     """The same of a rank: what it raised, its signal, else what its node's log ended with."""
-    if rank.error:
-        return last_words.told(rank.error)
+    raised = last_words.told(rank.error)
+    if rank.error and (raised or not _OF_A_CHILD.search(rank.error)):
+        return raised
     ends = [end.detail for end in run.ends if end.node == rank.node and not gave_up(end)]
     return next(filter(None, map(last_words.told, ends)), None) or last_words.by_signal(rank.exit)
 
