@@ -22,7 +22,7 @@ from ncclcheck.probes.box import kernel
 from ncclcheck.probes.box.journal import EVENTS, SAMPLES, Journal
 from ncclcheck.probes.box.processes import Process, Processes
 from ncclcheck.probes.live import wires
-from ncclcheck.probes.live.look import Proc
+from ncclcheck.probes.live.proc import Proc
 
 _TICK_S = 1.0
 _QUICK_S, _QUICK_FOR_S = 0.2, 30.0  # at first it looks more often: a rank may die within its first second
