@@ -42,7 +42,7 @@ _SINGLE = {
 def check(results: Sequence[tuple[str, Cluster]]) -> None:
     """Raises UsageError with what cannot be merged, and why."""
     for name, why in _SINGLE.items():
-        held = [path for path, cluster in results if getattr(cluster.measurements, name) is not None]
+        held = [path for path, cluster in results if getattr(cluster.measurements, name)]
         if len(held) > 1:
             raise UsageError(f"report: {held[0]} and {held[1]} each hold {why}; give one of them, or --compare")
     shapes = [(path, _shape(cluster)) for path, cluster in results]

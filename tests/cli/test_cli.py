@@ -28,7 +28,7 @@ WRONG = [
     (("bench", "--nodes", "0"), "--nodes", "1 to 64"),
     (("bench", "--nodes", "two"), "--nodes", "whole numbers"),
     (("bench", "--nodes", "2", "--nproc-per-node", "5000"), "--nproc-per-node", "allowed are 1 to"),
-    (("bench", "--nproc-per-node", "0"), "--nproc-per-node", "1 and more"),
+    (("bench", "--nproc-per-node", "0"), "--nproc-per-node", "1 to 1024"),
     (("bench", "--time-budget", "0"), "--time-budget", "0.1 to"),
     (("bench", "--time-budget", "long"), "--time-budget: 'long'", "0.1 to 86400 seconds"),
     (("bench", "--soak", "abc"), "--soak: 'abc'", "1 to 86400 seconds"),
@@ -57,7 +57,7 @@ WRONG = [
     (("report", "a.json", "b.json"), "report", "a.json cannot be read"),
     (("report", "--compare", "a.json"), "report", "BEFORE AFTER"),
     (("explain", "NET0001"), "NET001", "explain"),
-    (("explian",), "explian", "env, bench, data, smoke, preflight, logs, hang, script, report, explain"),
+    (("explian",), "explian", "env, bench, data, smoke, preflight, logs, hang, watch, script, report, explain"),
     (("env", "--no-such-option"), "--no-such-option", "o such option"),
 ]
 
