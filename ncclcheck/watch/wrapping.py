@@ -28,7 +28,8 @@ _FORWARDED = (
     *(signal.SIGCONT, signal.SIGWINCH),
 )
 _UNTOLD = (signal.SIGCONT, signal.SIGWINCH)  # these end nothing
-# Seconds in which the other process of the group has told that it got the signal too: 1 to 3 ms at a load of 2.
+# Seconds in which the other process of the group has reported the signal too: it only wakes and writes a byte. A
+# judgement, not measured: a hundred times what two switches of a process take on an idle machine.
 _TOGETHER_S = 0.2
 # Seconds after COMMAND's end in which a process that it left behind is heard: while it prints, and at most.
 _IDLE_S, _LAST_S = 0.5, 5.0

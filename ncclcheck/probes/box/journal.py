@@ -9,7 +9,7 @@ from typing import Any
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 AGAIN = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
-# Bytes. Together with 16 MiB of output and 4 MiB of its times a box stays below 50 MB.
+# Bytes. Together with 16 MiB of output and 4 MiB of its times these are 36 MiB a box.
 EVENTS = 4 * 2**20
 SAMPLES = 6 * 2**20  # each of two files in turn; 72 processes fill one in half an hour
 

@@ -19,14 +19,14 @@ Kind = Literal[
 # Seconds between the kernel's count of a process killed for memory and the end of that process, as the watcher
 # sees both: it looks at the count when a process ends, and once a second.
 _OOM_S = 2.5
-# Seconds between a signal from outside and what it ends: of torchrun and a rank without a handler 0.1 s, and Slurm
-# (KillWait) and Kubernetes wait 30 s.
+# Seconds between a signal from outside and what it ends: Slurm (KillWait) and Kubernetes (grace period) wait 30 s
+# by default, and half as long again for a loaded machine.
 _OUTSIDE_S = 45.0
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 _POLITE = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _CLOCK_S = 2.0  # between clocks of nodes that a time service keeps; a vanished node is silent for longer
 _VANISHED_S = 5.0  # of silence of a watcher that writes every second, before the others ended
-# Seconds by which the watcher may see an end later than its peers feel it: 0.1 s at a load of 20.
+# Seconds by which the watcher may see an end later than its peers feel it: one of its rounds.
 _SEEN_S = 1.0
 # What a rank says when another one is gone or does not come: torch's and NCCL's own words, from c10d and gloo.
 _OF_OTHERS = re.compile(
