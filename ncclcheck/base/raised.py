@@ -59,7 +59,9 @@ def _standing(frame: FrameType | None) -> Iterator[str]:
     while frame is not None:
         file = frame.f_code.co_filename
         if _COLLECTIVE.search(file):
-            collective = frame.f_code.co_name if frame.f_code.co_name != "wrapper" else collective
+            name = frame.f_code.co_name
+            # A module of torch that is being imported waits for a disk, not for other ranks.
+            collective = "" if name == "<module>" else collective if name == "wrapper" else name
         else:
             if collective:
                 yield collective

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import runpy
 import threading
 from pathlib import Path
 from types import ModuleType
@@ -84,6 +85,16 @@ def test_where_the_main_thread_stands(project: ModuleType) -> None:
     project.waits(event)
     timer.join()
     assert [one for one in found[0] if one.startswith("train.py")] == ["train.py:15 in waits"]
+
+
+def test_a_module_of_torch_that_is_imported_is_no_collective(tmp_path: Path) -> None:
+    """Importing may wait long for a disk, and no rank waits for this one meanwhile."""
+    folder = tmp_path / "torch" / "distributed"
+    folder.mkdir(parents=True)
+    (folder / "later.py").write_text("def register():\n    look()\n\n\nregister()\n")
+    found = list[list[str]]()
+    runpy.run_path(str(folder / "later.py"), {"look": lambda: found.append(raised.standing())})
+    assert not [name for name in found[0] if name in ("register", "<module>")]
 
 
 def ranks(*changes: dict[str, Any], step: str = "training: steps") -> list[RankState]:
