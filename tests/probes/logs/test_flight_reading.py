@@ -202,10 +202,10 @@ def test_persistent_ids_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("raw", [_deep(1_000_000), _laughs()], ids=["a million lists deep", "billion laughs"])
 def test_bombs_cost_little(raw: bytes, tmp_path: Path) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     (tmp_path / "rank_0").write_bytes(raw)
     assert "no dump" in read([str(tmp_path / "rank_0")]).refused[0].why
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5  # seconds of CPU: what else the machine does is not counted
 
 
 def test_one_list_in_many_places_is_counted_each_time(tmp_path: Path) -> None:

@@ -228,7 +228,8 @@ def _by_scancel(cancelled: list[LogEvent]) -> Finding:
     job, node = (found["job"], found["node"]) if found else ("", "")
     return cause(
         cancelled[-1:],
-        f"Slurm cancelled job {job.partition('.')[0]} on {node}, as a person, an administrator or a program asked",
+        f"Slurm cancelled job {job.partition('.')[0]} on {node}, "
+        "by scancel (a user, an administrator or a program)",
         why="Slurm gives no reason (time limit, preemption, node failure), and nothing in these lines failed "
         "before it; what ranks print afterwards says nothing.",
         owner="job",

@@ -167,7 +167,10 @@ def _means_nothing(event: LogEvent) -> bool:
 def _first(logs: Logs, found: list[LogEvent]) -> Finding:
     first = found[0]
     later = [one for one in found if (one.host, one.pid, one.rank) != (first.host, first.pid, first.rank)]
-    more = [seen("later", f"{len(later)} more lines of other processes tell of failures")] if later else []
+    lines = "1 more line of another process tells of a failure"
+    if len(later) > 1:
+        lines = f"{len(later)} more lines of other processes tell of failures"
+    more = [seen("later", lines)] if later else []
     return cause(
         [first],
         f"the first failure in these lines: {first.text[:200]}",

@@ -227,7 +227,8 @@ def _standing(
     if _OPEN.search(finding.what) or len(exact) > 1:
         others = f"the first of {len(exact)} causes that these lines show"
         return "likely", others if len(exact) > 1 else "the lines tell what happened, and leave open why"
-    return "sure", "the only cause that these lines show"
+    further = any(one[1].state is State.FAIL for one in ranked[1:])
+    return "sure", "no other failure here explains it" if further else "the only cause that these lines show"
 
 
 def _kinds(logs: Logs, known: dict[str, str], used: set[str]) -> list[Told]:

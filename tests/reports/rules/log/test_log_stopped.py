@@ -30,7 +30,8 @@ def test_an_interrupt_before_the_work_was_finished(before: str, state: str, said
 
 
 def test_a_job_that_slurm_cancelled_by_order() -> None:
-    assert raised(_STEPS + _CANCELLED)["LOG006"] == "fail"
+    finding = judged(_STEPS + _CANCELLED)["LOG006"].findings[0]
+    assert (finding.state.value, "by scancel" in finding.what) == ("fail", True)
     assert "LOG006" not in raised("ValueError: bad sample\n" + _CANCELLED)
 
 
