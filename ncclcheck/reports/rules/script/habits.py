@@ -16,6 +16,7 @@ from ncclcheck.reports.subjects.script.scripts import (
     line_of,
     of_many_ranks,
     own_ways,
+    reached,
     says,
     script_rule,
     written,
@@ -29,13 +30,13 @@ _DEFAULT_MIN = 10  # minutes that torch gives a collective of NCCL, since 2.2
 def data_parallel(script: Script) -> Iterator[Finding]:
     """
     ## What
-    `torch.nn.DataParallel`, in a file that never uses DistributedDataParallel.
+    `torch.nn.DataParallel`, in a script that never uses DistributedDataParallel.
 
     ## Why it matters
     One process drives all GPUs of one node: it copies the model in every step and is held up by Python's lock.
 
     ## How we know
-    The call; nothing in its file calls DistributedDataParallel.
+    The call; nothing that was read calls DistributedDataParallel.
 
     ## Fix
     - **you** use DistributedDataParallel under torchrun, on one node too.
@@ -45,9 +46,10 @@ def data_parallel(script: Script) -> Iterator[Finding]:
     """
     if own_ways(script):
         return
-    elsewhere = {call.file for call in script.calls if call.name.endswith(("DistributedDataParallel", "DDP"))}
-    for call in script.calls:
-        if call.name in ("torch.nn.DataParallel", "torch.nn.parallel.DataParallel") and call.file not in elsewhere:
+    if any(call.name.endswith(("DistributedDataParallel", "DDP")) for call in script.calls):
+        return
+    for call in reached(script):
+        if call.name in ("torch.nn.DataParallel", "torch.nn.parallel.DataParallel"):
             yield note(here(call), "DataParallel is slower than DistributedDataParallel, on one node too",
                        evidence=[written(script, call)])  # fmt: skip
 
@@ -70,7 +72,7 @@ def unused(script: Script) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torch.nn.parallel.DistributedDataParallel.
     """
-    for call in script.calls:
+    for call in reached(script):
         if call.name in DDP and call.arguments.get("find_unused_parameters") == "True":
             line = line_of(script, call.file, call.line)
             new = line.replace(", find_unused_parameters=True", "")
@@ -139,11 +141,11 @@ def waits(script: Script) -> Iterator[Finding]:
         return
     steps = {
         (call.file, call.loops[-1].line, len(call.guards) and call.guards[-1].line)
-        for call in script.calls
+        for call in reached(script)
         if call.name == ".backward" and call.loops
     }
     told: set[tuple[str, int]] = set()
-    for call in script.calls:
+    for call in reached(script):
         if call.name != ".item" or not call.loops or not re.search("loss", call.on, re.IGNORECASE):
             continue
         loop = call.loops[-1].line

@@ -25,6 +25,7 @@ from ncclcheck.reports.subjects.script.scripts import (
 
 # Conditions on how far the training is, or how good; others may be those of one rank, under any name.
 _OF_TIME = re.compile(r"epoch|step|iter|best|interval|freq|acc|loss|exists|improve", re.IGNORECASE)
+_WITHOUT_TENSORS = re.compile(r"sched|vocab|rng_|training_args", re.IGNORECASE)  # such states hold numbers
 _STATE = re.compile(
     r"ckpt|checkpoint|\.pth?\b|model|state|weights|resume|snapshot|\.bin\b|pretrained", re.IGNORECASE
 )
@@ -116,9 +117,10 @@ def mapped(script: Script) -> Iterator[Finding]:
     for call in calls:
         mapped_to = {"map_location", "1", "*"} & {*call.arguments}
         if call.name == "torch.load" and call.function in everywhere and sure(call) and not mapped_to:
-            if call.by_rank or not _STATE.search(" ".join([*call.arguments.values(), call.target])):
-                continue
             line = line_of(script, call.file, call.line)
+            named = " ".join([*call.arguments.values(), call.target])
+            if call.by_rank or _WITHOUT_TENSORS.search(line) or not _STATE.search(named):
+                continue
             new = with_argument(line, "torch.load(", 'map_location="cpu"')
             yield warn(
                 here(call),

@@ -14,6 +14,7 @@ from ncclcheck.reports.subjects.script.scripts import (
     in_function,
     indent,
     line_of,
+    reached,
     script_rule,
     written,
 )
@@ -73,7 +74,7 @@ def conditional(script: Script) -> Iterator[Finding]:
     ## Source
     PyTorch, Distributed communication package, "Collective functions"; pytorch/pytorch#21144.
     """
-    for call in script.calls:
+    for call in reached(script):
         guard = by_rank(call)
         if guard and guard.branch != "rest" and (name := collective(script, call)) and _alone(script, call, guard):
             yield fail(
@@ -105,7 +106,7 @@ def leaves(script: Script) -> Iterator[Finding]:
     ## Source
     PyTorch, Distributed communication package, "Collective functions".
     """
-    for call in script.calls:
+    for call in reached(script):
         guard = by_rank(call)
         if guard and guard.branch == "rest" and (name := collective(script, call)) and _alone(script, call, guard):
             yield fail(
