@@ -152,3 +152,17 @@ def test_wrong_usage(ncclcheck: Command, tmp_path: Path) -> None:
         ran = ncclcheck("script", *given)
         assert ran.code == 2
         assert "Traceback" not in ran.err
+
+
+def test_preflight_judges_a_script_that_it_was_given(tmp_path: Path) -> None:
+    _put(tmp_path, "SCR002_faulty.py")
+    given = Measurements(script=reading.read(["train.py"], []))
+    for measured, found in ((given, {"SCR002"}), (Measurements(), set())):
+        verdicts = judge(Cluster(command="preflight", measurements=measured))
+        assert {one.code for one in verdicts if one.code.startswith("SCR") and one.state is State.FAIL} == found
+
+
+def test_preflight_refuses_a_script_that_is_not_there(ncclcheck: Command) -> None:
+    ran = ncclcheck("preflight", "--script", "none.py")
+    assert ran.code == 2
+    assert "none.py: No such file" in ran.err

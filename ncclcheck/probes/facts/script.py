@@ -69,7 +69,7 @@ class ScriptFile(Struct, frozen=True, kw_only=True):
     """One file. named: on the command line, not only imported. problem: why it was not read.
 
     lines: those around calls that are looked at, by number. words: names and short strings in it. modules: what it
-    imports. unread: samplers that nothing is given.
+    imports. unread: samplers that nothing is given. factories: functions that make its dataset, without arguments.
     """
 
     name: str
@@ -79,6 +79,7 @@ class ScriptFile(Struct, frozen=True, kw_only=True):
     words: list[str] = field(default_factory=list)
     modules: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
+    factories: list[str] = field(default_factory=list)
 
 
 class Script(Struct, frozen=True, kw_only=True, dict=True):  # its __dict__: what reports derive from it

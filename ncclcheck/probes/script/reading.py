@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ncclcheck.probes.facts.script import Branch, Call, Guard, GuardKind, Loop, Script, ScriptFile
-from ncclcheck.probes.script import conditions, names, sources, words
+from ncclcheck.probes.script import conditions, factories, names, sources, words
 from ncclcheck.probes.script.names import Names
 from ncclcheck.probes.script.sources import Source
 from ncclcheck.probes.script.words import text
@@ -106,6 +106,7 @@ def _file(source: Source, calls: Sequence[Call]) -> ScriptFile:
         words=words.of_source(source),
         modules=words.modules(source),
         unread=words.never_read(source, samplers - {""}) if samplers else [],
+        factories=factories.of_source(source) if source.named else [],
     )
 
 
