@@ -11,9 +11,13 @@ import pytest
 
 from ncclcheck.probes.facts import Cluster, Measurements
 from ncclcheck.probes.script import reading, sources
+from ncclcheck.reports.judgement import jsondoc
 from ncclcheck.reports.judgement.findings import Finding, State
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.judgement.rule import all_rules
+from ncclcheck.reports.output.anonymise import anonymised
+from ncclcheck.results import finish
+from ncclcheck.run.plan.options import Options
 from tests.conftest import Command
 
 FOLDER = Path(__file__).resolve().parents[1] / "data/script"
@@ -166,3 +170,21 @@ def test_preflight_refuses_a_script_that_is_not_there(ncclcheck: Command) -> Non
     ran = ncclcheck("preflight", "--script", "none.py")
     assert ran.code == 2
     assert "none.py: No such file" in ran.err
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_an_anonymised_result_says_what_and_where_and_quotes_nothing(code: str, tmp_path: Path) -> None:
+    _put(tmp_path, f"{code}_faulty.py")
+    (tmp_path / "train.py").rename(tmp_path / "Zebra.py")
+    script = reading.read(["Zebra.py"], ["--secret", "Quagga"])
+    cluster = Cluster(command="script", measurements=Measurements(script=script))
+    document = finish.make(cluster, Options(command="script", policy=cluster.policy), finish.Story("", 0.0))
+    bare = anonymised(document)
+    before = [(one.code, one.state) for one in document.verdicts]
+    assert [(one.code, one.state) for one in bare.verdicts] == before
+    found = next(one.findings for one in bare.verdicts if one.code == code)
+    assert all(str(one.where).startswith("file1.py:") for one in found)
+    text = jsondoc.encode(bare).decode()
+    assert not [word for word in ("Zebra", "Quagga", "import torch", "init_process_group(") if word in text]
+    again = judge(Cluster(command="script", measurements=bare.measurements), RULES)
+    assert {one.state for one in again} == {State.UNKNOWN, State.SKIPPED}

@@ -65,6 +65,8 @@ def script_rule(code: str, title: str, *, worst: State) -> Callable[[Callable[[S
             script = cluster.measurements.script
             if script is None or not script.files:
                 raise NothingToJudge("no script was read")
+            if code != "SCR001" and all(file.problem for file in script.files):
+                raise NothingToJudge("no file of the script was read")
             yield from body(script)
 
         return rule(code, title, worst=worst, over="", commands=("script",))(judged)
