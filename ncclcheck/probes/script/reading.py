@@ -26,8 +26,9 @@ _LOOKED_AT = re.compile(
 # Names of calls that are kept at all; what the script's own functions do is followed, so these are kept too.
 _KEPT = re.compile(
     rf"{_LOOKED_AT.pattern}|:|^torch\.(?!nn\.(?!parallel|DataParallel)|optim)|^print$|getenv|download|load_dataset"
-    r"|tokeni[sz]e|preprocess|prepare_data|urlretrieve|start_processes|start_method|os\.fork|(?:^|\.)(?:Process|Pool|ProcessPoolExecutor|run|Fire|elastic_launch)$"
-    r"|state_dict|wait_for_everyone|save_(?:state|checkpoint)|\.initialize$|transformers|datasets\.|seed|subprocess"
+    r"|tokeni[sz]e|preprocess|prepare_data|urlretrieve|start_processes|start_method|os\.fork"
+    r"|(?:^|\.)(?:Process|Pool|ProcessPoolExecutor|run|Fire|elastic_launch)$|^shutil\.|pin_memory$|state_dict"
+    r"|wait_for_everyone|save_(?:state|checkpoint)|\.initialize$|transformers|datasets\.|seed|subprocess"
     r"|webdataset|^import$|FullyShardedDataParallel|fully_shard|FSDP|Accelerator$|Trainer$|Fabric$|^horovod|^colossalai"
 )
 _WRAPPER = re.compile(r"(?:torch\..*\.|^)(?:DDP|DistributedDataParallel)")  # Apex's own is another class
@@ -152,13 +153,18 @@ class _Walk:
     target: str = ""
     within: int = 0  # calls and sums of which parts are read
     parameters: set[str] = field(default_factory=set)  # of the function
+    saved: set[str] = field(default_factory=set)  # paths that it has given to torch.save
     held: dict[str, bool] = field(default_factory=dict)  # its variables: do they hold a wrapped model here?
     known: dict[tuple[int, str], Guard] = field(default_factory=dict)
 
     def block(self, body: Sequence[ast.stmt]) -> None:
         """Statements; after an `if` that leaves, the rest stands under its opposite."""
         before = len(self.guards)
-        for statement in body:
+        last = {one.name: at for at, one in enumerate(body) if isinstance(one, ast.FunctionDef)}
+        for at, statement in enumerate(body):
+            other = last[statement.name] if isinstance(statement, ast.FunctionDef) else at
+            if at < other and not _is_used(statement, body[at + 1 : other]):
+                continue  # the other one has taken its name
             self.one(statement)
             if isinstance(statement, ast.If) and not statement.orelse and _leaves(statement.body[-1]):
                 if conditions.single(statement.test, holds=False):
@@ -240,7 +246,8 @@ class _Walk:
 
     def _function(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         guards, loops, parameters, held = self.guards, self.loops, self.parameters, self.held
-        self.guards, self.loops, self.held = [], [], {}
+        saved = self.saved
+        self.guards, self.loops, self.held, self.saved = [], [], {}, set()
         self.parameters = {one.arg for one in [*function.args.args, *function.args.kwonlyargs]}
         for one in function.decorator_list:
             called = one.func if isinstance(one, ast.Call) else one
@@ -249,6 +256,7 @@ class _Walk:
         with self._in(self.scope, function.name):
             self.block(function.body)
         self.guards, self.loops, self.parameters, self.held = guards, loops, parameters, held
+        self.saved = saved
 
     def _loop(self, statement: ast.For | ast.AsyncFor | ast.While) -> None:
         over = statement.test if isinstance(statement, ast.While) else statement.iter
@@ -301,17 +309,26 @@ class _Walk:
     def _call(self, call: ast.Call) -> None:
         name = self._dotted(call.func)
         wrapped = self._is_wrapped(call.func)
-        if not wrapped and name not in self.parameters and not _is_kept(name):
+        if not wrapped and name not in self.parameters and not _is_kept(name) and not self._takes_saved(call):
             return
         arguments = {str(at): text(one) for at, one in enumerate(call.args) if not isinstance(one, ast.Starred)}
         arguments |= {one.arg: text(one.value) for one in call.keywords if one.arg}
         if any(isinstance(one, ast.Starred) for one in call.args) or any(one.arg is None for one in call.keywords):
             arguments["*"] = "*"
+        if name == "torch.save":
+            self.saved |= {arguments.get("1", arguments.get("f", ""))} - {""}
         on = text(call.func.value) if isinstance(call.func, ast.Attribute) else ""
         on = text(call.func) if wrapped else on
         given = [*call.args, *(one.value for one in call.keywords)]
         shared = [text(one) for one in given if self._is_wrapped(one)]
         self._add(name, call.lineno, arguments, on, by_rank=self._by_rank(call), wrapped=wrapped, shared=shared)
+
+    def _takes_saved(self, call: ast.Call) -> bool:
+        """Whether it is given, or is a method of, a path that was saved to before in this function."""
+        if not self.saved:
+            return False
+        parts = [call.func, *call.args, *(one.value for one in call.keywords)]
+        return any(path in text(part) for path in self.saved for part in parts)
 
     def _by_rank(self, call: ast.Call) -> list[str]:
         given = [
@@ -392,6 +409,24 @@ def _leaves(statement: ast.stmt) -> bool:
         return True
     call = statement.value if isinstance(statement, ast.Expr) else None
     return isinstance(call, ast.Call) and text(call.func) in ("sys.exit", "exit", "quit", "os._exit")
+
+
+def _is_used(function: ast.stmt, before: Sequence[ast.stmt]) -> bool:
+    """Whether anything may call it, or keep it, in these statements, as far as they run at once."""
+    if not isinstance(function, ast.FunctionDef) or function.decorator_list:
+        return True
+    waiting: list[ast.AST] = [*before]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            waiting += [*node.decorator_list, *node.args.defaults]
+            continue
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            return True  # any function of the script may call it
+        if isinstance(node, ast.Name) and node.id == function.name:
+            return True
+        waiting += ast.iter_child_nodes(node)
+    return False
 
 
 def _other(text: str, line: int) -> Guard:

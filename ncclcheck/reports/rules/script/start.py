@@ -11,6 +11,7 @@ from ncclcheck.reports.subjects.script.scripts import (
     DIST,
     INIT,
     LOADER,
+    MOST_PORT,
     SPAWNS,
     collective,
     edited,
@@ -142,7 +143,8 @@ def meeting(script: Script) -> Iterator[Finding]:
     ## How we know
     The value in `init_process_group` (or the option that it comes from) or in the assignment, which replaces what
     the launcher has set. It fails where the job is known to have several nodes: `--nodes`, or a Slurm allocation.
-    Where that is not known it is a note; so is a fixed port.
+    Where that is not known it is a note; so is a fixed port. Of an option the default is meant where the arguments
+    (after `--`) do not give it. What the same function sets anew, mostly from the environment, is not judged.
 
     ## Fix
     - **you** leave MASTER_ADDR and MASTER_PORT to the launcher: `init_process_group("nccl")` reads them.
@@ -160,22 +162,38 @@ def meeting(script: Script) -> Iterator[Finding]:
             continue
         if any(guard.kind == "other" for guard in call.guards):
             continue  # what is set where nothing else is given
+        if call.name == "os.environ.set" and _set_anew(script, call, name):
+            continue
         several = (script.nodes or 1) > 1
+        is_option = value != call.arguments.get(name, call.arguments.get("1", ""))
+        default = "by default " if is_option and not script.arguments else ""
         if _LOOPBACK.match(value) and several:
             yield fail(
                 here(call),
-                f"the processes meet at {value[1:-1]}, which is each of the {script.nodes} nodes itself",
+                f"{default}the processes meet at {value[1:-1]}, which is each of the {script.nodes} nodes itself",
                 why="Each node waits for the others at its own address until the timeout.",
                 owner="job",
                 evidence=[written(script, call)],
                 fix=[_to_the_launcher(script, call)],
             )
         elif _LOOPBACK.match(value) and script.nodes != 1:
-            yield note(here(call), f"the processes meet at {value[1:-1]}: this works on one node only",
-                       evidence=[written(script, call)], fix=[_to_the_launcher(script, call)])  # fmt: skip
-        elif name == "MASTER_PORT" and re.fullmatch(r"['\"]\d+['\"]", value):
+            said = f"{default}the processes meet at {value[1:-1]}: this works on one node only"
+            fix = [] if default else [_to_the_launcher(script, call)]
+            yield note(here(call), said, evidence=[written(script, call)], fix=fix)
+        elif name == "MASTER_PORT" and re.fullmatch(r"['\"]\d{1,5}['\"]", value) and int(value[1:-1]) <= MOST_PORT:
             yield note(here(call), f"port {value[1:-1]} is fixed: a second job on the node finds it taken",
                        evidence=[written(script, call)])  # fmt: skip
+
+
+def _set_anew(script: Script, call: Call, name: str) -> bool:
+    """Whether another value takes its place further down in the function."""
+    return any(
+        one.name == call.name
+        and one.line > call.line
+        and one.arguments.get("0", "").strip("'\"") == name
+        and not re.match(r"['\"]", one.arguments.get("1", "''"))
+        for one in in_function(script, call.function)
+    )
 
 
 def _to_the_launcher(script: Script, call: Call) -> Remedy:

@@ -28,6 +28,7 @@ DDP = ("torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distribut
 LOADER = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
 SAMPLER = ("torch.utils.data.distributed.DistributedSampler", "torch.utils.data.DistributedSampler")
 SPAWNS = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes")
+MOST_PORT = 65535  # the largest number that a TCP port has
 # What all ranks must call in libraries: method -> what it is called on, by name.
 _OF_LIBRARIES = {
     ".wait_for_everyone": re.compile(r"accelerator$"),
