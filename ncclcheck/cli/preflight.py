@@ -36,6 +36,7 @@ from ncclcheck.run.plan.preflight_plan import PreflightOptions
     help="how much is measured",
 )
 @option("--simulate", is_flag=True, help="simulate two nodes on this machine, as a demonstration")
+@option("--script", metavar="TRAIN.py", default="", help="read this training script first, and do as it does")
 @option("--data", metavar="MODULE:FACTORY", default="", help="examine this dataset too")
 @option("--data-kwargs", type=JsonObject(), metavar="JSON", default="{}", help="keyword arguments for its factory")
 @option(
@@ -94,5 +95,6 @@ def _options(given: dict[str, Any]) -> PreflightOptions:
         need=given["need"] or 0,
         cache_minutes=given["cache"] or 0.0,
         command=given["command_line"],
+        script=given["script"],
         **wishes(given),
     )

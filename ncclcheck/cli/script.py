@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from ncclcheck.base.errors import UsageError
 from ncclcheck.cli.common import HELP, WHERE, Number, SiteCommand, file_options, of_files, plain_option
 from ncclcheck.commands import script as command
 from ncclcheck.results import outputs
@@ -30,8 +29,6 @@ def script(site: Site, /, files: tuple[str, ...], **given: Any) -> int:
 
     TRAIN.py is read with what it imports from its own folder. Its arguments may follow after --.
     """
-    if given["anonymise"]:
-        raise UsageError("script: findings quote lines of the script, which --anonymise cannot hide; leave it out")
     options = file_options("script", site, given, ("SCR",))
     outputs.check(options)
     return command.run(options, files, command.nodes(given["nodes"], os.environ))

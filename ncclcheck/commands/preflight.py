@@ -7,10 +7,14 @@ import os
 from collections.abc import Callable
 from functools import partial
 
+from ncclcheck.base.errors import UsageError
 from ncclcheck.commands import bench, data, gate, smoke
 from ncclcheck.commands.cache import Cache
 from ncclcheck.launch import choose
-from ncclcheck.probes.facts import Cluster, Measurements, Verified
+from ncclcheck.probes.facts import Cluster, Measurements, Verified, replace
+from ncclcheck.probes.facts.script import Script
+from ncclcheck.probes.script import reading
+from ncclcheck.probes.script.sources import NotRead
 from ncclcheck.reports.culprit import culprits
 from ncclcheck.reports.judgement.findings import State
 from ncclcheck.reports.judgement.jsondoc import Stage
@@ -21,7 +25,7 @@ from ncclcheck.run.conduct import conduct
 from ncclcheck.run.jobs import TorchJob
 from ncclcheck.run.own_command import OwnCommand, here
 from ncclcheck.run.place import Place
-from ncclcheck.run.plan import data_plan, preflight_plan, smoke_plan
+from ncclcheck.run.plan import data_plan, preflight_plan, script_plan, smoke_plan
 from ncclcheck.run.plan.bench_plan import BenchOptions, JobOptions
 from ncclcheck.run.plan.options import Options
 from ncclcheck.run.plan.preflight_plan import PreflightOptions
@@ -32,6 +36,9 @@ _BENCH_SHARE, _VERIFY_SHARE = 0.5, 0.4
 
 def run(options: Options, wanted: PreflightOptions) -> int:
     """The whole of `preflight`; the exit code, unless COMMAND takes this process over. Raises UsageError."""
+    script, said = None, ""
+    if wanted.script and options.from_file is None:
+        script, wanted, said = _read(wanted)
     options = dataclasses.replace(options, then=wanted.command)
     if options.from_file is None:
         for option, reference in (("--model", wanted.model), ("--data", wanted.data)):
@@ -46,10 +53,23 @@ def run(options: Options, wanted: PreflightOptions) -> int:
 
     def work(stages: Stages) -> tuple[Callable[[], None], Callable[[], Cluster]]:
         this = Preflight(stages, wanted)
+        if script is not None:
+            this.judge_too(script, said)
         return this.run, this.cluster
 
     seconds = options.deadline or preflight_plan.DEADLINE_S
     return conduct(options, seconds, work, partial(gate.after, wanted, cache, options.strict), _own(wanted))
+
+
+def _read(wanted: PreflightOptions) -> tuple[Script, PreflightOptions, str]:
+    """The script, what is asked for with what it says, and this in words. Raises UsageError."""
+    own, command = script_plan.arguments(wanted.script, wanted.command)
+    try:
+        script = reading.read([wanted.script], own)
+    except NotRead as error:
+        raise UsageError(f"preflight: {error}") from None
+    wanted, said = script_plan.filled(dataclasses.replace(wanted, command=command), script)
+    return script, wanted, f"from {wanted.script}: {', '.join(said)}" if said else ""
 
 
 def _own(wanted: PreflightOptions) -> OwnCommand:
@@ -68,7 +88,7 @@ class Preflight:
     def __init__(self, stages: Stages, wanted: PreflightOptions) -> None:
         self.stages, self.wanted = stages, wanted
         self.without: set[int] = set()
-        self.settings: dict[str, str | None] = {}
+        self.settings: dict[str, str | None] = {**wanted.settings}
         self.place = Place(stages, wanted.begin)
         self._job = self._next_job()
 
@@ -86,6 +106,14 @@ class Preflight:
         self._verify()
         self._job = self._next_job()
         smoke.train(self._job, preflight_plan.smoke(self.wanted))
+
+    def judge_too(self, script: Script, said: str) -> None:
+        """The script is judged with the rest, for as many nodes as there are."""
+        script = replace(script, nodes=len(self.stages.choice.names))
+        self.stages.session.gathered.parts.append(Measurements(script=script))
+        self.stages.done.append(Stage(name="script", state=State.OK, seconds=0.0, reason=said or None))
+        if said:
+            self.stages.progress.say(said)
 
     def cluster(self) -> Cluster:
         """Everything that is known by now."""
@@ -122,11 +150,11 @@ class Preflight:
         if not self.wanted.verify:
             self.stages.done.append(Stage(name="verify", state=State.SKIPPED, seconds=0.0, reason="--no-verify"))
             return
-        kept = self._job
-        self.settings = settings
+        kept, before = self._job, self.settings
+        self.settings = before | settings
         survived = self._bench("verify", preflight_plan.verification(self.wanted), _VERIFY_SHARE, only=())
         self._job = kept
         if not survived:
-            self.settings = {}
+            self.settings = before
         told = Verified(variables=[*settings], survived=survived)
         self.stages.session.gathered.parts.append(Measurements(verified=told))

@@ -11,9 +11,13 @@ import pytest
 
 from ncclcheck.probes.facts import Cluster, Measurements
 from ncclcheck.probes.script import reading, sources
+from ncclcheck.reports.judgement import jsondoc
 from ncclcheck.reports.judgement.findings import Finding, State
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.judgement.rule import all_rules
+from ncclcheck.reports.output.anonymise import anonymised
+from ncclcheck.results import finish
+from ncclcheck.run.plan.options import Options
 from tests.conftest import Command
 
 FOLDER = Path(__file__).resolve().parents[1] / "data/script"
@@ -70,6 +74,112 @@ def test_a_printed_diff_ends_the_finding(code: str, tmp_path: Path) -> None:
 
 
 _WITHOUT_DIFF = {"SCR003", "SCR015", "SCR017", "SCR018", "SCR019", "SCR020"}
+
+
+def _states(code: str, lines: str, arguments: list[str] | None = None, nodes: int | None = None) -> list[State]:
+    """Of a script that begins with the usual imports."""
+    head = "import os, shutil, torch\nimport torch.distributed as dist\n"
+    Path("train.py").write_text(head + lines)
+    script = reading.read(["train.py"], arguments or [], nodes)
+    verdicts = judge(Cluster(command="script", measurements=Measurements(script=script)), RULES)
+    return [one.state for verdict in verdicts if verdict.code == code for one in verdict.findings]
+
+
+_OPTION = """import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--dist-url", default="tcp://localhost:23456")
+args = parser.parse_args()
+dist.init_process_group("nccl", init_method=args.dist_url)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "nodes", "states"),
+    [
+        ([], 2, [State.FAIL]),
+        ([], None, [State.NOTE]),
+        ([], 1, []),
+        (["--dist-url", "tcp://localhost:1"], 2, [State.FAIL]),
+        (["--dist-url", "env://"], 2, []),
+    ],
+)
+def test_the_default_of_an_option_is_what_the_job_uses(
+    arguments: list[str], nodes: int | None, states: list[State]
+) -> None:
+    assert _states("SCR011", _OPTION, arguments, nodes) == states
+
+
+@pytest.mark.parametrize(
+    ("code", "lines", "states"),
+    [
+        # set anew from the environment; a port that is none fails elsewhere
+        ("SCR011", 'os.environ["MASTER_ADDR"] = "::1"\nos.environ["MASTER_ADDR"] = os.environ["HEAD"]\n', []),
+        ("SCR011", 'os.environ["MASTER_ADDR"] = "::1"\n', [State.NOTE]),
+        ("SCR011", 'os.environ["MASTER_PORT"] = "29500"\n', [State.NOTE]),
+        ("SCR011", 'os.environ["MASTER_PORT"] = "70000"\n', []),
+        # that no rank gives anything to another
+        ("SCR015", "model = torch.nn.DataParallel(torch.nn.Linear(8, 8))\n", [State.WARN]),
+        ("SCR015", "if args.all_gpus:\n    model = torch.nn.DataParallel(net)\n", [State.NOTE]),
+        ("SCR015", "model = torch.nn.DataParallel(net)\ndist.all_reduce(model.module.weight)\n", [State.NOTE]),
+        ("SCR015", "model = torch.nn.DataParallel(net)\naverage_gradients(model)\n", [State.NOTE]),
+        # the loss on the GPU, and its copy in the CPU's memory
+        ("SCR018", "for x in data:\n    loss = net(x.cuda())\n    loss.backward()\n    torch.cuda.synchronize()\n"
+         "    print(loss.item())\n", [State.NOTE]),
+        ("SCR018", "loss_cpu = torch.zeros(1).pin_memory()\nfor x in data:\n    loss = net(x.cuda())\n"
+         "    loss.backward()\n    loss_cpu.copy_(loss, non_blocking=True)\n    print(loss_cpu.item())\n", []),
+    ],
+)  # fmt: skip
+def test_what_was_judged_wrongly_in_scripts_of_others(code: str, lines: str, states: list[State]) -> None:
+    assert _states(code, f'dist.init_process_group("nccl")\n{lines}') == states
+
+
+def test_a_job_with_a_benchmark_option_is_to_end_there() -> None:
+    lines = "rank = dist.get_rank()\nif {} and rank == 0:\n    exit()\ndist.barrier()\n"
+    init = 'dist.init_process_group("nccl")\n'
+    assert _states("SCR003", init + lines.format("args.throughput")) == [State.NOTE]
+    assert _states("SCR003", init + lines.format("args.stop")) == [State.FAIL]
+
+
+@pytest.mark.parametrize(
+    ("between", "states"),
+    [
+        ("try:\n    import apex\nexcept ImportError:\n    apex = None\nclass Other:\n    pass\n", []),
+        ("first = load\n", [State.WARN]),
+        ("def other():\n    load()\n", []),
+        ("def other():\n    load()\nother()\n", [State.WARN]),
+    ],
+)
+def test_a_function_that_another_one_replaces_is_not_judged(between: str, states: list[State]) -> None:
+    faulty = 'def load():\n    net.load_state_dict(torch.load("a.pt"))\n'
+    sound = 'def load():\n    net.load_state_dict(torch.load("a.pt", map_location="cpu"))\n'
+    assert _states("SCR005", f'dist.init_process_group("nccl")\n{faulty}{between}{sound}load()\n') == states
+
+
+_SAVED = 'dist.init_process_group("nccl")\ndef save(net):\n    torch.save(net.state_dict(), "a.pt")\n{}save(net)\n'
+
+
+@pytest.mark.parametrize(
+    ("later", "has_diff"),
+    [("", True), ('    print("a.pt")\n', True), ('    shutil.copy("a.pt", "b.pt")\n', False),
+     ('    upload("a.pt")\n', False)],
+)  # fmt: skip
+def test_no_diff_where_the_file_is_used_after_it_is_saved(later: str, has_diff: bool) -> None:
+    assert _states("SCR004", _SAVED.format(later)) == [State.WARN]
+    diffs = [command for one in _findings()["SCR004"] for remedy in one.remedies for command in remedy.commands]
+    assert bool(diffs) == has_diff
+    assert all("if not dist.is_initialized() or dist.get_rank() == 0:" in one for one in diffs)
+
+
+@pytest.mark.parametrize(
+    ("before", "more", "count", "has_diff"),
+    [("", "", 1, True), ("", ", static_graph=True", 0, False), ("net.requires_grad_(False)\n", "", 1, False),
+     ("def big():\n    pass\nif args.big:\n    net = big()\n", "", 1, False)],
+)  # fmt: skip
+def test_parameters_that_may_be_unused_are_asked_for(before: str, more: str, count: int, has_diff: bool) -> None:
+    wrap = f"net = torch.nn.parallel.DistributedDataParallel(net, find_unused_parameters=True{more})\n"
+    assert _states("SCR016", f'dist.init_process_group("nccl")\n{before}{wrap}') == [State.NOTE] * count
+    diffs = [command for one in _findings().get("SCR016", []) for fix in one.remedies for command in fix.commands]
+    assert bool(diffs) == has_diff
 
 
 def test_imports_of_the_folder_are_followed(tmp_path: Path) -> None:
@@ -152,3 +262,35 @@ def test_wrong_usage(ncclcheck: Command, tmp_path: Path) -> None:
         ran = ncclcheck("script", *given)
         assert ran.code == 2
         assert "Traceback" not in ran.err
+
+
+def test_preflight_judges_a_script_that_it_was_given(tmp_path: Path) -> None:
+    _put(tmp_path, "SCR002_faulty.py")
+    given = Measurements(script=reading.read(["train.py"], []))
+    for measured, found in ((given, {"SCR002"}), (Measurements(), set())):
+        verdicts = judge(Cluster(command="preflight", measurements=measured))
+        assert {one.code for one in verdicts if one.code.startswith("SCR") and one.state is State.FAIL} == found
+
+
+def test_preflight_refuses_a_script_that_is_not_there(ncclcheck: Command) -> None:
+    ran = ncclcheck("preflight", "--script", "none.py")
+    assert ran.code == 2
+    assert "none.py: No such file" in ran.err
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_an_anonymised_result_says_what_and_where_and_quotes_nothing(code: str, tmp_path: Path) -> None:
+    _put(tmp_path, f"{code}_faulty.py")
+    (tmp_path / "train.py").rename(tmp_path / "Zebra.py")
+    script = reading.read(["Zebra.py"], ["--secret", "Quagga"])
+    cluster = Cluster(command="script", measurements=Measurements(script=script))
+    document = finish.make(cluster, Options(command="script", policy=cluster.policy), finish.Story("", 0.0))
+    bare = anonymised(document)
+    before = [(one.code, one.state) for one in document.verdicts]
+    assert [(one.code, one.state) for one in bare.verdicts] == before
+    found = next(one.findings for one in bare.verdicts if one.code == code)
+    assert all(str(one.where).startswith("file1.py:") for one in found)
+    text = jsondoc.encode(bare).decode()
+    assert not [word for word in ("Zebra", "Quagga", "import torch", "init_process_group(") if word in text]
+    again = judge(Cluster(command="script", measurements=bare.measurements), RULES)
+    assert {one.state for one in again} == {State.UNKNOWN, State.SKIPPED}

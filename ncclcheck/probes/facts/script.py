@@ -39,8 +39,8 @@ class Call(Struct, frozen=True, kw_only=True):
     a method of what is not known. on: what a method is called on. target: the variable that holds the result.
     arguments: as written, by position ("0") or keyword; "*" where more are given in a list. by_rank: arguments
     that are others on each rank. wrapped: what is called is a model inside DistributedDataParallel,
-    and stands in `on`. inner: it is an argument of another call. first, last: lines
-    of the statement.
+    and stands in `on`. shared: arguments that are such models. inner: it is an argument of another call, or a part
+    of a sum. first, last: lines of the statement.
     """
 
     name: str
@@ -54,6 +54,7 @@ class Call(Struct, frozen=True, kw_only=True):
     arguments: dict[str, str] = field(default_factory=dict)
     by_rank: list[str] = field(default_factory=list)
     wrapped: bool = False
+    shared: list[str] = field(default_factory=list)
     inner: bool = False
     guards: list[Guard] = field(default_factory=list)
     loops: list[Loop] = field(default_factory=list)
@@ -65,18 +66,20 @@ class Call(Struct, frozen=True, kw_only=True):
 
 
 class ScriptFile(Struct, frozen=True, kw_only=True):
-    """One file. problem: why it was not read. lines: those around calls that are looked at, by number.
+    """One file. named: on the command line, not only imported. problem: why it was not read.
 
-    words: names and short strings in it. modules: what it imports. unread: samplers that nothing
-    is given.
+    lines: those around calls that are looked at, by number. words: names and short strings in it. modules: what it
+    imports. unread: samplers that nothing is given. factories: functions that make its dataset, without arguments.
     """
 
     name: str
+    named: bool = False
     problem: str = ""
     lines: dict[str, str] = field(default_factory=dict)
     words: list[str] = field(default_factory=list)
     modules: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
+    factories: list[str] = field(default_factory=list)
 
 
 class Script(Struct, frozen=True, kw_only=True, dict=True):  # its __dict__: what reports derive from it

@@ -30,6 +30,10 @@ _GROUP = re.compile(
     re.IGNORECASE,
 )
 
+# Options that say whether there are several processes; `multiprocessing_distributed` says only who starts them.
+_SEVERAL = re.compile(r"(?:is_|use_)?(?:distributed|ddp|dist)|is_dist_avail_and_initialized")
+_SIZE = re.compile(r"(?:get_|ddp_)?world_size|WORLD_SIZE")
+
 _ONE_RANK = re.compile(
     r"(?:on_)?(?:rank_?zero|rank_?0|main_process|master|local_main_process)_?(?:only|process)?"
     r"|on_(?:local_)?main_process|master_only|main_only"
@@ -76,6 +80,29 @@ def _of_comparison(test: ast.Compare) -> GuardKind:
             return "group"
         return "rank"
     return "group" if any(_GROUP.fullmatch(name) for name in names) else "other"
+
+
+def single(test: ast.expr, holds: bool) -> bool:
+    """Whether a branch is taken in a job of one process only. holds: the branch where the condition does."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return single(test.operand, not holds)
+    if isinstance(test, ast.BoolOp):
+        each = [single(one, holds) for one in test.values]
+        return any(each) if isinstance(test.op, ast.And) == holds else all(each)
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        return _single_by_number(_named(test.left), test.ops[0], _value(test.comparators[0]), holds)
+    name = _name(test.func) if isinstance(test, ast.Call) else _name(test)
+    return not holds and bool(_SEVERAL.fullmatch(name))
+
+
+def _single_by_number(name: str, operator: ast.cmpop, number: object, holds: bool) -> bool:
+    """`local_rank == -1`: there is no group; `world_size > 1` does not hold: it has one process."""
+    least = -1 if _is_rank(name) else 1 if _SIZE.fullmatch(name) else None
+    if least is None or number not in (least, least + 1):
+        return False
+    if number == least:
+        return isinstance(operator, ast.Eq | ast.LtE) if holds else isinstance(operator, ast.NotEq | ast.Gt)
+    return isinstance(operator, ast.Lt) if holds else isinstance(operator, ast.GtE)
 
 
 def _sides(test: ast.Compare) -> list[ast.expr]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ncclcheck.probes.script.sources import Source
 from ncclcheck.probes.script.words import text
 
+_ALIASED = re.compile(r"(?:^|\.)Distributed(?:Sampler|DataParallel)$")
 _CHAIN = 8  # imports of imports that are followed; a package's __init__ needs two
 
 
@@ -50,10 +52,22 @@ def of_source(source: Source) -> Names:
             names.classes.add(statement.name)
             names.own |= _methods(statement, source.name)
     for given in source.of(ast.Assign):
+        _alias(given, names)
         if isinstance(given.value, ast.Call) and isinstance(given.value.func, ast.Name):
             for target in given.targets:
                 names.built[text(target)[:80]] = given.value.func.id
     return names
+
+
+def _alias(given: ast.Assign, names: Names) -> None:
+    """`Sampler = DistributedSampler`, also where another one is taken without a group."""
+    for value in (given.value.body, given.value.orelse) if isinstance(given.value, ast.IfExp) else (given.value,):
+        chain = text(value) if isinstance(value, ast.Name | ast.Attribute) else ""
+        if _ALIASED.search(chain) and isinstance(given.targets[0], ast.Name):
+            head, _, rest = chain.partition(".")
+            meaning = names.meaning.get(head, "")
+            if meaning and ":" not in meaning:
+                names.meaning[given.targets[0].id] = f"{meaning}.{rest}" if rest else meaning
 
 
 def _methods(statement: ast.ClassDef, file: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ncclcheck.probes.facts.script import Branch, Call, Guard, GuardKind, Loop, Script, ScriptFile
-from ncclcheck.probes.script import conditions, names, sources, words
+from ncclcheck.probes.script import conditions, factories, names, sources, words
 from ncclcheck.probes.script.names import Names
 from ncclcheck.probes.script.sources import Source
 from ncclcheck.probes.script.words import text
@@ -21,16 +21,17 @@ _AROUND = 3  # lines that a diff shows around a change
 _LOOKED_AT = re.compile(
     r"barrier|reduce|gather|broadcast|scatter|all_to_all|init_process_group|Data(?:Loader|Parallel)|Distributed\w+"
     r"|set_device|torch\.(?:load|save)|spawn|add_argument|environ|\.(?:cuda|to|backward|item|cpu)$|load_state_dict"
-    r"|set_epoch|random_split|launch"
+    r"|set_epoch|random_split|launch|(?:^|\.)Process$"
 )
 # Names of calls that are kept at all; what the script's own functions do is followed, so these are kept too.
 _KEPT = re.compile(
     rf"{_LOOKED_AT.pattern}|:|^torch\.(?!nn\.(?!parallel|DataParallel)|optim)|^print$|getenv|download|load_dataset"
-    r"|tokeni[sz]e|preprocess|prepare_data|urlretrieve|start_processes|(?:^|\.)(?:Process|run|Fire|elastic_launch)$"
-    r"|state_dict|wait_for_everyone|save_(?:state|checkpoint)|\.initialize$|transformers|datasets\.|seed|subprocess"
+    r"|tokeni[sz]e|preprocess|prepare_data|urlretrieve|start_processes|start_method|os\.fork"
+    r"|(?:^|\.)(?:Process|Pool|ProcessPoolExecutor|run|Fire|elastic_launch)$|^shutil\.|pin_memory$|state_dict"
+    r"|wait_for_everyone|save_(?:state|checkpoint)|\.initialize$|transformers|datasets\.|seed|subprocess"
     r"|webdataset|^import$|FullyShardedDataParallel|fully_shard|FSDP|Accelerator$|Trainer$|Fabric$|^horovod|^colossalai"
 )
-_WRAPPERS = ("DDP", "DistributedDataParallel")
+_WRAPPER = re.compile(r"(?:torch\..*\.|^)(?:DDP|DistributedDataParallel)")  # Apex's own is another class
 _IMPORTS = ("torch", "numpy")  # whose import reads variables
 
 
@@ -45,7 +46,8 @@ def _read(found: Sequence[Source], arguments: Sequence[str], nodes: int | None) 
     ranks = {name for source in found for name in _of_rank(source)}
     files, calls = [], []
     for source in found:
-        walk = _Walk(every[source.name], every, ranks, _made_of_rank(source), _wrapped(source), source.named)
+        wrapped = _wrapped(source, every)
+        walk = _Walk(every[source.name], every, ranks, _made_of_rank(source), wrapped, source.named)
         if source.tree is not None:
             walk.block(source.tree.body)
         calls += walk.calls
@@ -79,27 +81,33 @@ def _made_of_rank(source: Source) -> set[str]:
     return made
 
 
-def _wrapped(source: Source) -> set[str]:
-    """Variables that hold a model inside DistributedDataParallel."""
+def _wrapped(source: Source, every: Mapping[str, Names]) -> set[str]:
+    """Variables that hold a model inside DistributedDataParallel, somewhere in the file."""
     calls = [(one.targets, one.value) for one in source.of(ast.Assign) if isinstance(one.value, ast.Call)]
     return {
         text(target)
         for targets, value in calls
         for target in targets
-        if isinstance(value, ast.Call) and text(value.func).rpartition(".")[2] in _WRAPPERS
+        if isinstance(value, ast.Call) and _wraps(text(value.func), every[source.name], every)
     }
+
+
+def _wraps(chain: str, here: Names, every: Mapping[str, Names]) -> bool:
+    return bool(_WRAPPER.fullmatch(names.resolved(chain, "", here, every)))
 
 
 def _file(source: Source, calls: Sequence[Call]) -> ScriptFile:
     if source.tree is None:
-        return ScriptFile(name=source.name, problem=source.problem)
+        return ScriptFile(name=source.name, named=source.named, problem=source.problem)
     samplers = {call.target for call in calls if call.name.endswith("DistributedSampler") and not call.inner}
     return ScriptFile(
         name=source.name,
+        named=source.named,
         lines=_lines(source.lines, calls),
         words=words.of_source(source),
         modules=words.modules(source),
         unread=words.never_read(source, samplers - {""}) if samplers else [],
+        factories=factories.of_source(source) if source.named else [],
     )
 
 
@@ -143,15 +151,24 @@ class _Walk:
     classes: list[str] = field(default_factory=list)
     statement: ast.stmt = field(default_factory=ast.Pass)
     target: str = ""
-    within: int = 0  # calls whose arguments are read
+    within: int = 0  # calls and sums of which parts are read
+    parameters: set[str] = field(default_factory=set)  # of the function
+    saved: set[str] = field(default_factory=set)  # paths that it has given to torch.save
+    held: dict[str, bool] = field(default_factory=dict)  # its variables: do they hold a wrapped model here?
     known: dict[tuple[int, str], Guard] = field(default_factory=dict)
 
     def block(self, body: Sequence[ast.stmt]) -> None:
         """Statements; after an `if` that leaves, the rest stands under its opposite."""
         before = len(self.guards)
-        for statement in body:
+        last = {one.name: at for at, one in enumerate(body) if isinstance(one, ast.FunctionDef)}
+        for at, statement in enumerate(body):
+            other = last[statement.name] if isinstance(statement, ast.FunctionDef) else at
+            if at < other and not _is_used(statement, body[at + 1 : other]):
+                continue  # the other one has taken its name
             self.one(statement)
             if isinstance(statement, ast.If) and not statement.orelse and _leaves(statement.body[-1]):
+                if conditions.single(statement.test, holds=False):
+                    break
                 self.guards.append(_Test(statement.test, "rest"))
             elif isinstance(statement, ast.If) and statement.orelse and _leaves(statement.orelse[-1]):
                 self.guards.append(_Test(statement.test, "if"))
@@ -169,8 +186,9 @@ class _Walk:
                 return  # an imported file is no main module
             self._expression(statement.test, statement)
             for branch, body in (("if", statement.body), ("else", statement.orelse)):
-                with self._in(self.guards, _Test(statement.test, "if" if branch == "if" else "else")):
-                    self.block(body)
+                if not conditions.single(statement.test, branch == "if"):
+                    with self._in(self.guards, _Test(statement.test, "if" if branch == "if" else "else")):
+                        self.block(body)
         elif isinstance(statement, ast.For | ast.AsyncFor | ast.While):
             self._loop(statement)
         elif isinstance(statement, ast.Try) or type(statement).__name__ == "TryStar":
@@ -194,8 +212,27 @@ class _Walk:
                     with self._in(self.guards, _other("match", statement.lineno)):
                         self.block(part.body)
         self.target = ""
+        if isinstance(statement, ast.Assign):
+            self._hold(statement)
         if isinstance(statement, ast.With | ast.AsyncWith):
             self.block(statement.body)
+
+    def _hold(self, statement: ast.Assign) -> None:
+        """Which model a variable holds from here on; `model = model.cuda()` and `compile(model)` keep it."""
+        value = statement.value
+        for target in map(text, statement.targets):
+            named = [text(one) for one in ast.walk(value) if isinstance(one, ast.Name | ast.Attribute)]
+            if isinstance(value, ast.Call) and _wraps(text(value.func), self.here, self.every):
+                self.held[target] = True
+            elif target not in named:
+                self.held[target] = False
+
+    def _is_wrapped(self, node: ast.expr) -> bool:
+        """A variable that is not given here, such as a parameter, is what it is in the rest of the file."""
+        if not self.wrapped or not isinstance(node, ast.Name | ast.Attribute):
+            return False
+        name = text(node)
+        return name in self.wrapped and self.held.get(name, True)
 
     def _import(self, statement: ast.Import | ast.ImportFrom) -> None:
         """Imports of libraries that read variables as they are loaded."""
@@ -208,15 +245,18 @@ class _Walk:
                 self._add("import", statement.lineno, {"0": name.partition(".")[0]})
 
     def _function(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        guards, loops = self.guards, self.loops
-        self.guards, self.loops = [], []
+        guards, loops, parameters, held = self.guards, self.loops, self.parameters, self.held
+        saved = self.saved
+        self.guards, self.loops, self.held, self.saved = [], [], {}, set()
+        self.parameters = {one.arg for one in [*function.args.args, *function.args.kwonlyargs]}
         for one in function.decorator_list:
             called = one.func if isinstance(one, ast.Call) else one
             if conditions.of_one_rank(ast.unparse(called).rpartition(".")[2]):
                 self.guards.append(Guard(kind="rank", branch="if", text=f"@{text(one)}", line=one.lineno))
         with self._in(self.scope, function.name):
             self.block(function.body)
-        self.guards, self.loops = guards, loops
+        self.guards, self.loops, self.parameters, self.held = guards, loops, parameters, held
+        self.saved = saved
 
     def _loop(self, statement: ast.For | ast.AsyncFor | ast.While) -> None:
         over = statement.test if isinstance(statement, ast.While) else statement.iter
@@ -243,11 +283,12 @@ class _Walk:
         if isinstance(expression, ast.IfExp):
             self._expression(expression.test, statement)
             for branch, part in (("if", expression.body), ("else", expression.orelse)):
-                with self._in(self.guards, _Test(expression.test, "if" if branch == "if" else "else")):
-                    self._expression(part, statement)
+                if not conditions.single(expression.test, branch == "if"):
+                    with self._in(self.guards, _Test(expression.test, "if" if branch == "if" else "else")):
+                        self._expression(part, statement)
             return
         for place, value in vars(expression).items():
-            inner = kind is ast.Call and place != "func"
+            inner = (kind is ast.Call and place != "func") or kind is ast.BinOp
             self.within += inner
             for child in value if isinstance(value, list) else (value,):
                 if isinstance(child, ast.expr):
@@ -267,16 +308,27 @@ class _Walk:
 
     def _call(self, call: ast.Call) -> None:
         name = self._dotted(call.func)
-        wrapped = bool(self.wrapped) and text(call.func) in self.wrapped
-        if not wrapped and not _is_kept(name):
+        wrapped = self._is_wrapped(call.func)
+        if not wrapped and name not in self.parameters and not _is_kept(name) and not self._takes_saved(call):
             return
         arguments = {str(at): text(one) for at, one in enumerate(call.args) if not isinstance(one, ast.Starred)}
         arguments |= {one.arg: text(one.value) for one in call.keywords if one.arg}
         if any(isinstance(one, ast.Starred) for one in call.args) or any(one.arg is None for one in call.keywords):
             arguments["*"] = "*"
+        if name == "torch.save":
+            self.saved |= {arguments.get("1", arguments.get("f", ""))} - {""}
         on = text(call.func.value) if isinstance(call.func, ast.Attribute) else ""
         on = text(call.func) if wrapped else on
-        self._add(name, call.lineno, arguments, on, by_rank=self._by_rank(call), wrapped=wrapped)
+        given = [*call.args, *(one.value for one in call.keywords)]
+        shared = [text(one) for one in given if self._is_wrapped(one)]
+        self._add(name, call.lineno, arguments, on, by_rank=self._by_rank(call), wrapped=wrapped, shared=shared)
+
+    def _takes_saved(self, call: ast.Call) -> bool:
+        """Whether it is given, or is a method of, a path that was saved to before in this function."""
+        if not self.saved:
+            return False
+        parts = [call.func, *call.args, *(one.value for one in call.keywords)]
+        return any(path in text(part) for path in self.saved for part in parts)
 
     def _by_rank(self, call: ast.Call) -> list[str]:
         given = [
@@ -300,6 +352,7 @@ class _Walk:
         *,
         by_rank: Sequence[str] = (),
         wrapped: bool = False,
+        shared: Sequence[str] = (),
     ) -> None:
         last = self.statement.end_lineno or line
         if isinstance(self.statement, ast.If | ast.For | ast.AsyncFor | ast.While | ast.With | ast.AsyncWith):
@@ -317,6 +370,7 @@ class _Walk:
                 arguments=arguments,
                 by_rank=[*by_rank],
                 wrapped=wrapped,
+                shared=[*shared],
                 inner=self.within > 0,
                 guards=[one if isinstance(one, Guard) else self._guard(one) for one in self.guards],
                 loops=[*self.loops],
@@ -357,11 +411,29 @@ def _leaves(statement: ast.stmt) -> bool:
     return isinstance(call, ast.Call) and text(call.func) in ("sys.exit", "exit", "quit", "os._exit")
 
 
+def _is_used(function: ast.stmt, before: Sequence[ast.stmt]) -> bool:
+    """Whether anything may call it, or keep it, in these statements, as far as they run at once."""
+    if not isinstance(function, ast.FunctionDef) or function.decorator_list:
+        return True
+    waiting: list[ast.AST] = [*before]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            waiting += [*node.decorator_list, *node.args.defaults]
+            continue
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            return True  # any function of the script may call it
+        if isinstance(node, ast.Name) and node.id == function.name:
+            return True
+        waiting += ast.iter_child_nodes(node)
+    return False
+
+
 def _other(text: str, line: int) -> Guard:
     return Guard(kind="other", branch="if", text=text, line=line)
 
 
 def _target(statement: ast.stmt) -> str:
     if isinstance(statement, ast.Assign):
-        return text(statement.targets[0])
+        return text(statement.targets[0]) if len(statement.targets) == 1 else ""
     return text(statement.target) if isinstance(statement, ast.AnnAssign | ast.AugAssign) else ""

@@ -79,9 +79,11 @@ def read(names: Sequence[str]) -> list[Source]:
             found[name] = source
             left -= size
             waiting += [(path, roots, False) for path in dict.fromkeys(source.local.values())]
-    for name, _, _ in waiting:
-        found.setdefault(name, Source(name, problem=f"more than {_MOST_FILES} files are imported"))
-    return [*found.values()][: 2 * _MOST_FILES]
+    left_out = [name for name in dict.fromkeys(name for name, _, _ in waiting) if name not in found]
+    if left_out:
+        said = f"more than {_MOST_FILES} files are imported; from this one on, {len(left_out)} were not read"
+        found[left_out[0]] = Source(left_out[0], problem=said)
+    return [*found.values()]
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from ncclcheck.reports.judgement.findings import (
 from ncclcheck.reports.judgement.rule import OWN_FAMILIES, NothingToJudge, Rule, all_rules
 from ncclcheck.reports.subjects.nodes import doing_without
 
-# Families that no command judges but their own.
+# Families that no command judges but their own; preflight judges a script that it was given.
 _OF_ONE_ALONE = ("hang", "box", "script")
 _UNSEEN = {"denied", "no_tool", "recorded", "timed_out", "broken"}
 
@@ -70,16 +70,16 @@ def judge(cluster: Cluster, rules: Iterable[Rule] | None = None) -> list[Verdict
 def _of(cluster: Cluster) -> list[Rule]:
     """Of logs, a script and a job that hangs nothing else is judged: no node is there to require anything of."""
     own = OWN_FAMILIES.get(cluster.command)
-    return [
-        rule for rule in all_rules() if (rule.code.startswith(own) if own else rule.family not in _OF_ONE_ALONE)
-    ]
+    others = {*_OF_ONE_ALONE} - ({"script"} if cluster.measurements.script is not None else set())
+    return [rule for rule in all_rules() if (rule.code.startswith(own) if own else rule.family not in others)]
 
 
 def _covers(cluster: Cluster) -> set[str]:
     """The commands whose rules are judged: preflight runs the others' parts."""
     if cluster.command != "preflight":
         return {cluster.command}
-    return {"preflight", "bench", "smoke", *(["data"] if cluster.measurements.data else [])}
+    read = cluster.measurements
+    return {"preflight", "bench", "smoke", *(["data"] if read.data else []), *(["script"] if read.script else [])}
 
 
 def _judge_one(rule: Rule, case: _Case) -> Verdict:

@@ -16,7 +16,11 @@ _DATA_S: dict[Level, float] = {"quick": 10.0, "standard": 30.0, "full": 60.0}
 
 @dataclass(frozen=True)
 class PreflightOptions(JobOptions):
-    """The options of `preflight` itself. need: nodes that COMMAND wants, 0: all; command: what to become."""
+    """The options of `preflight` itself. need: nodes that COMMAND wants, 0: all; command: what to become.
+
+    script: a training script that is read first. workers, factory_limit (s), settings: as it has them, these
+    for all jobs.
+    """
 
     level: Level = "standard"
     simulate: bool = False
@@ -30,6 +34,10 @@ class PreflightOptions(JobOptions):
     need: int = 0
     cache_minutes: float = 0.0
     command: tuple[str, ...] = ()
+    script: str = ""
+    workers: int | None = None
+    factory_limit: float = 300.0
+    settings: dict[str, str] = field(default_factory=dict)
 
 
 def bench(preflight: PreflightOptions) -> BenchOptions:
@@ -70,5 +78,7 @@ def data(preflight: PreflightOptions) -> DataOptions:
         factory=preflight.data,
         kwargs=dict(preflight.data_kwargs),
         time_budget=_DATA_S[preflight.level],
+        factory_limit=preflight.factory_limit,
+        workers=preflight.workers,
         nproc_per_node=preflight.nproc_per_node,
     )

@@ -11,6 +11,7 @@ from ncclcheck.probes.facts.guard.walk import Place, changed, strings
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.output.anonymise.addresses import Addresses
 from ncclcheck.reports.output.anonymise.names import Names
+from ncclcheck.reports.output.anonymise.scripts import without_script
 from ncclcheck.reports.subjects.nccl.variables import reference
 
 T = TypeVar("T")
@@ -60,6 +61,7 @@ _SERVER = re.compile(r"(?:^|[,:])([A-Za-z0-9][\w.-]*)(?:@\w+)?(?=[,:])")
 
 def anonymised(document: Document, *more: object) -> Document:
     """The document with no name, address or path of its cluster in it. more: what its findings may name too."""
+    document = without_script(document)
     return Disguise(document, *more).on(document)
 
 

@@ -25,6 +25,11 @@ from ncclcheck.reports.subjects.script.scripts import (
     written,
 )
 
+_WITH_BUFFERS = (
+    "register_buffer", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm", "convert_sync_batchnorm",
+    "resnet18", "resnet34", "resnet50", "resnet101", "mobilenet_v2",
+)  # fmt: skip
+_DEEP = 3  # functions within functions that a model is handed on to
 _SEEDS = (
     "manual_seed",
     "manual_seed_all",
@@ -51,8 +56,9 @@ def forward(script: Script) -> Iterator[Finding]:
 
     ## How we know
     The name that was given to DistributedDataParallel is called there, or handed to a function of the script that
-    calls it by that name. Whether the model has buffers is not seen in the script. Tried with torch
-    2.13 over gloo: with BatchNorm it hangs until the timeout, with Linear alone it goes on.
+    calls it by that name. It is a warning where the script speaks of BatchNorm, of register_buffer or of a
+    ResNet, a note where no buffers are seen, and nothing with broadcast_buffers=False. Tried with torch 2.13 over
+    gloo: with BatchNorm it hangs until the timeout, with Linear alone it goes on.
 
     ## Fix
     - **you** evaluate `model.module` on one rank, or evaluate on all ranks.
@@ -61,6 +67,8 @@ def forward(script: Script) -> Iterator[Finding]:
     PyTorch documentation, DistributedDataParallel, broadcast_buffers; pytorch/pytorch#30718.
     """
     seen: set[tuple[str, int]] = set()
+    if any(call.name in DDP and call.arguments.get("broadcast_buffers") == "False" for call in script.calls):
+        return
     for call in of_many_ranks(script):
         guard = by_rank(call)
         if (
@@ -70,26 +78,32 @@ def forward(script: Script) -> Iterator[Finding]:
             or _other_branch(script, call)
         ):
             continue
-        inner = next((one for one in in_function(script, call.name) if _is_forward(one, call)), None)
+        inner = next((one for name in call.shared if (one := _forward(script, call.name, name, _DEEP))), None)
         if call.wrapped or inner:
             seen.add((call.file, guard.line))
             line, name = line_of(script, call.file, call.line), inner.name if inner else call.on
             old = f"{name}(" if call.wrapped else name
             new = line.replace(old, old.replace(name, f"{name}.module")) if line.count(old) == 1 else ""
-            yield warn(
-                here(call),
-                f"{name}, which all ranks share, is called by those ranks only for which {guard.text} holds",
-                why="A model with buffers broadcasts them in each forward pass: the job hangs.",
-                owner="job",
-                evidence=[written(script, call), *([written(script, inner)] if inner else [])],
-                fix=[
-                    edited(script, "Call the model inside, .module.", call.file, {call.line: new} if new else None)
-                ],
-            )
+            said = f"{name}, which all ranks share, is called by those ranks only for which {guard.text} holds"
+            evidence = [written(script, call), *([written(script, inner)] if inner else [])]
+            fix = [edited(script, "Call the model inside, .module.", call.file, {call.line: new} if new else None)]
+            if says(script, *_WITH_BUFFERS):
+                why = "A model with buffers broadcasts them in each forward pass: the job hangs."
+                yield warn(here(call), said, why=why, owner="job", evidence=evidence, fix=fix)
+            else:
+                yield note(here(call), f"{said}; if it has buffers, it hangs", evidence=evidence, fix=fix)
 
 
-def _is_forward(one: Call, handed: Call) -> bool:
-    return one.wrapped and not one.guards and one.name in handed.arguments.values()
+def _forward(script: Script, function: str, model: str, deep: int) -> Call | None:
+    """Where a function of the script calls the model that it is handed, under the same name."""
+    for one in in_function(script, function) if deep else []:
+        if any(guard.kind == "rank" for guard in one.guards):
+            continue
+        if one.name == model and (one.wrapped or not one.on):
+            return one
+        if model in one.arguments.values() and (found := _forward(script, one.name, model, deep - 1)):
+            return found
+    return None
 
 
 def _other_branch(script: Script, call: Call) -> bool:
@@ -118,7 +132,7 @@ def used(script: Script) -> Iterator[Finding]:
     """
     for call in of_many_ranks(script):
         unread = next((file.unread for file in script.files if file.name == call.file), [])
-        if call.name in SAMPLER and call.target in unread and not call.inner:
+        if call.name in SAMPLER and call.target in unread and call.target.isidentifier():
             yield warn(
                 here(call),
                 f"no loader is given {call.target}",

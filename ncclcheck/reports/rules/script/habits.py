@@ -1,4 +1,4 @@
-"""SCR015 to SCR020: what works, and costs time or says less than it seems to. Notes only."""
+"""SCR015 to SCR020: what works, and costs time or says less than it seems to. Notes, but for SCR015 in a group."""
 
 from __future__ import annotations
 
@@ -6,36 +6,46 @@ import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts.script import Call, Script
-from ncclcheck.reports.judgement.findings import Finding, State, note
+from ncclcheck.reports.judgement.findings import Finding, State, note, warn, you
 from ncclcheck.reports.subjects.script.scripts import (
     DDP,
     INIT,
+    SHARDED,
     by_rank,
     edited,
     here,
+    in_function,
     line_of,
     of_many_ranks,
+    on_all_ranks,
     own_ways,
+    reached,
     says,
     script_rule,
     written,
 )
 
 _WORK = re.compile(r"download|load_dataset$|tokeni[sz]e|preprocess|prepare_data|urlretrieve", re.IGNORECASE)
+_EXCHANGES = re.compile(r"^torch\.distributed\..*(?:reduce|gather|broadcast|scatter|all_to_all|send|recv|rpc)")
+_AVERAGES = re.compile(r"(?:reduce|average|avg|sync)_?\w*grad|grad\w*_(?:reduce|average|avg|sync)", re.IGNORECASE)
+_FREEZES = re.compile(r"requires_grad|freez|frozen", re.IGNORECASE)
 _DEFAULT_MIN = 10  # minutes that torch gives a collective of NCCL, since 2.2
 
 
-@script_rule("SCR015", "the model is not split by DataParallel", worst=State.NOTE)
+@script_rule("SCR015", "the model is not split by DataParallel", worst=State.WARN)
 def data_parallel(script: Script) -> Iterator[Finding]:
     """
     ## What
-    `torch.nn.DataParallel`, in a file that never uses DistributedDataParallel.
+    `torch.nn.DataParallel`, in a script that never uses DistributedDataParallel.
 
     ## Why it matters
     One process drives all GPUs of one node: it copies the model in every step and is held up by Python's lock.
+    In a job that also starts a process group it averages no gradients among the ranks: each trains a model of
+    its own.
 
     ## How we know
-    The call; nothing in its file calls DistributedDataParallel.
+    The call; nothing that was read calls DistributedDataParallel. It is a warning where a group is started,
+    both stand under no condition but that there are several ranks, and no rank gives a tensor to another.
 
     ## Fix
     - **you** use DistributedDataParallel under torchrun, on one node too.
@@ -45,11 +55,39 @@ def data_parallel(script: Script) -> Iterator[Finding]:
     """
     if own_ways(script):
         return
-    elsewhere = {call.file for call in script.calls if call.name.endswith(("DistributedDataParallel", "DDP"))}
-    for call in script.calls:
-        if call.name in ("torch.nn.DataParallel", "torch.nn.parallel.DataParallel") and call.file not in elsewhere:
-            yield note(here(call), "DataParallel is slower than DistributedDataParallel, on one node too",
-                       evidence=[written(script, call)])  # fmt: skip
+    if any(call.name.endswith(("DistributedDataParallel", "DDP")) for call in script.calls):
+        return
+    for call in reached(script):
+        if call.name in ("torch.nn.DataParallel", "torch.nn.parallel.DataParallel"):
+            if _is_alone(script, call):
+                yield warn(
+                    here(call),
+                    "DataParallel in a job with a process group: the ranks do not average their gradients",
+                    why="Each rank trains a model of its own.",
+                    owner="job",
+                    evidence=[written(script, call)],
+                    fix=[you("Use DistributedDataParallel, with one GPU for each process.")],
+                )
+            else:
+                yield note(here(call), "DataParallel is slower than DistributedDataParallel, on one node too",
+                           evidence=[written(script, call)])  # fmt: skip
+
+
+def _is_alone(script: Script, call: Call) -> bool:
+    """Whether it stands in a job of several ranks, none of which gives a tensor to another."""
+    inits = [one for one in reached(script) if one.name == INIT]
+    one_process = any("1" in (one.arguments.get("world_size"), one.arguments.get("3")) for one in inits)
+    all_run = on_all_ranks(script)
+    if not inits or one_process or not all(_is_plain(one) and one.function in all_run for one in (call, *inits)):
+        return False
+    if any(SHARDED.search(one.name) or _EXCHANGES.search(one.name) for one in script.calls):
+        return False
+    return not any(_AVERAGES.search(word) for file in script.files for word in file.words)
+
+
+def _is_plain(call: Call) -> bool:
+    """Whether it stands under no condition but that there are several ranks."""
+    return all(guard.kind == "main" or (guard.kind == "group" and guard.branch == "if") for guard in call.guards)
 
 
 @script_rule("SCR016", "unused parameters are looked for only where there are some", worst=State.NOTE)
@@ -62,7 +100,8 @@ def unused(script: Script) -> Iterator[Finding]:
     Each forward walks through the whole graph. Where every parameter is used, that is lost time.
 
     ## How we know
-    The argument of DistributedDataParallel. Whether the model has unused parameters is not seen in the script.
+    The argument of DistributedDataParallel, without `static_graph=True`. Whether the model has unused parameters
+    is not seen in the script; where it freezes parameters or builds the model in several ways, it is asked only.
 
     ## Fix
     - **you** try it without; a model with unused parameters says so in its second step.
@@ -70,8 +109,16 @@ def unused(script: Script) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torch.nn.parallel.DistributedDataParallel.
     """
-    for call in script.calls:
-        if call.name in DDP and call.arguments.get("find_unused_parameters") == "True":
+    for call in reached(script):
+        if (
+            call.name in DDP
+            and call.arguments.get("find_unused_parameters") == "True"
+            and call.arguments.get("static_graph", "False") == "False"
+        ):
+            if _may_be_unused(script, call):
+                said = "find_unused_parameters=True costs time in every step: is a parameter unused?"
+                yield note(here(call), said, evidence=[written(script, call)])
+                continue
             line = line_of(script, call.file, call.line)
             new = line.replace(", find_unused_parameters=True", "")
             change = {call.line: new} if line.count(", find_unused_parameters=True") == 1 else None
@@ -88,6 +135,14 @@ def unused(script: Script) -> Iterator[Finding]:
                     )
                 ],
             )
+
+
+def _may_be_unused(script: Script, call: Call) -> bool:
+    """Whether parameters are frozen somewhere, or the model is built in several ways."""
+    model = call.arguments.get("0", call.arguments.get("module", ""))
+    built = [one for one in in_function(script, call.function) if one.target == model and one.line < call.line]
+    conditional = any(guard.kind == "other" for one in built for guard in one.guards)
+    return conditional or any(_FREEZES.search(word) for file in script.files for word in file.words)
 
 
 @script_rule("SCR017", "the process group is destroyed at the end", worst=State.NOTE)
@@ -127,7 +182,8 @@ def waits(script: Script) -> Iterator[Finding]:
     The CPU waits for the GPU to end the step before it can give it more to do.
 
     ## How we know
-    The innermost loop calls `backward`, and the call stands there under no condition, or under that of backward.
+    The innermost loop calls `backward`, and the call stands there under no condition, or under that of backward. A
+    tensor that was made on the CPU is not judged.
 
     ## Fix
     - **you** sum losses on the GPU, and read the sum every hundred steps.
@@ -139,11 +195,11 @@ def waits(script: Script) -> Iterator[Finding]:
         return
     steps = {
         (call.file, call.loops[-1].line, len(call.guards) and call.guards[-1].line)
-        for call in script.calls
+        for call in reached(script)
         if call.name == ".backward" and call.loops
     }
     told: set[tuple[str, int]] = set()
-    for call in script.calls:
+    for call in reached(script):
         if call.name != ".item" or not call.loops or not re.search("loss", call.on, re.IGNORECASE):
             continue
         loop = call.loops[-1].line
@@ -151,9 +207,18 @@ def waits(script: Script) -> Iterator[Finding]:
         inside = (
             {(call.file, loop, inner[-1])} if inner else {one for one in steps if one[:2] == (call.file, loop)}
         )
-        if steps & inside and (call.file, loop) not in told:
+        if steps & inside and (call.file, loop) not in told and not _on_cpu(script, call):
             told.add((call.file, loop))
             yield note(here(call), "the loss is read from the GPU in every step", evidence=[written(script, call)])
+
+
+def _on_cpu(script: Script, call: Call) -> bool:
+    """Whether what it is called on was made in the CPU's memory."""
+    return any(
+        one.name == ".pin_memory" or "cpu" in one.arguments.get("device", "")
+        for one in in_function(script, call.function)
+        if one.target == call.on and one.line < call.line
+    )
 
 
 @script_rule("SCR019", "the loss that is printed is that of all ranks", worst=State.NOTE)

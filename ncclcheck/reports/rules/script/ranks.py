@@ -9,6 +9,7 @@ from ncclcheck.probes.facts.script import Call, Script
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, note, warn
 from ncclcheck.reports.subjects.script.scripts import (
     INIT,
+    MOST_PORT,
     SAMPLER,
     edited,
     given_to,
@@ -25,7 +26,6 @@ from ncclcheck.reports.subjects.script.scripts import (
     written,
 )
 
-_MOST_PORT = 65535  # the largest number that a TCP port has
 _OF_ONE_NODE = re.compile(r"^['\"]file://(/tmp|/dev/shm|/var/tmp|/scratch)/")
 _LOCAL_RANK = re.compile(
     r"^(?:int\()?(?:[\w.]*\.)?(?:local_rank|os\.(?:environ\[|getenv\(|environ\.get\()['\"]LOCAL_RANK['\"].*)\)?$",
@@ -95,12 +95,12 @@ def _method(script: Script, call: Call, url: str) -> Iterator[Finding]:
 
 
 def _port(script: Script, call: Call, port: str) -> Iterator[Finding]:
-    if port.isdecimal() and int(port) > _MOST_PORT:
+    if port.isdecimal() and int(port) > MOST_PORT:
         line = line_of(script, call.file, call.line)
         new = line.replace(port, "29500") if line.count(port) == 1 else ""
         yield fail(
             here(call),
-            f"{port} is no port: the largest is {_MOST_PORT}",
+            f"{port} is no port: the largest is {MOST_PORT}",
             why='init_process_group raises "port must have value from 0 to 65535".',
             owner="job",
             evidence=[written(script, call)],

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts.script import Call, Loop, Script
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, seen, warn
 from ncclcheck.reports.subjects.script.scripts import (
-    DDP,
     LOADER,
     SAMPLER,
     edited,
@@ -17,13 +16,18 @@ from ncclcheck.reports.subjects.script.scripts import (
     indent,
     line_of,
     of_many_ranks,
+    reached,
     says,
     script_rule,
     written,
 )
 
-_SHARED_OUT = ("split_dataset_by_node", "split_by_node", "num_replicas", "sampler",
-               "batch_sampler", "shard", "IterableDataset", "RandomSampler")  # fmt: skip
+_SHARED_OUT = ("split_dataset_by_node", "split_by_node", "num_replicas", "batch_sampler", "shard", "num_shards",
+               "IterableDataset")  # fmt: skip
+# Samplers of torch that know nothing of ranks; one of any other name may.
+_OF_ONE_PROCESS = re.compile(r"torch\.utils\.data\.(?:sampler\.)?\w+Sampler")
+_PLAIN_SAMPLER = re.compile(r"(?:[\w.]+\.)?(?:Random|Sequential)Sampler\(")
+_WRAPS = re.compile(r"(?:^torch|^apex)\..*\.DistributedDataParallel$")
 _HELD_OUT = re.compile(r"val|test|eval|dev", re.IGNORECASE)
 
 
@@ -38,9 +42,9 @@ def shared_out(script: Script) -> Iterator[Finding]:
     ranks they all train on the same batches.
 
     ## How we know
-    `DataLoader(..., shuffle=True)` without a sampler, and no file speaks of DistributedSampler, of a sampler of
-    its own, or of shards. Validation loaders, iterable datasets and scripts whose library does this are not
-    judged.
+    `DataLoader(..., shuffle=True)` without a sampler, while nothing builds a DistributedSampler or a sampler of
+    its own, and no file speaks of shards. Validation loaders, iterable datasets, datasets that are given the rank
+    and scripts whose library does this are not judged.
 
     ## Fix
     - **you** give the loader `sampler=DistributedSampler(dataset)` in place of `shuffle=True`, and call
@@ -50,12 +54,14 @@ def shared_out(script: Script) -> Iterator[Finding]:
     PyTorch documentation, torch.utils.data.distributed.DistributedSampler.
     """
     calls = of_many_ranks(script)
-    if not any(call.name in DDP for call in calls) or says(script, *_SHARED_OUT):
+    if not any(_WRAPS.search(call.name) for call in calls) or says(script, *_SHARED_OUT) or _own_sampler(calls):
         return
-    if any(call.name.endswith("Sampler") for call in calls):
-        return
+    by_rank = {call.target for call in calls if call.by_rank and call.target}
     for call in calls:
-        held_out = _HELD_OUT.search(" ".join([call.target, call.arguments.get("0", "")]))
+        if call.arguments.get("0", call.arguments.get("dataset", "")) in by_rank or "sampler" in call.arguments:
+            continue
+        function = call.function.rpartition(":")[2]
+        held_out = _HELD_OUT.search(" ".join([call.target, call.arguments.get("0", ""), function]))
         single = any(guard.kind == "group" for guard in call.guards)
         shuffles = call.arguments.get("shuffle", call.arguments.get("2")) == "True"
         if call.name in LOADER and shuffles and not held_out and not single:
@@ -67,6 +73,16 @@ def shared_out(script: Script) -> Iterator[Finding]:
                 evidence=[written(script, call)],
                 fix=[_sampled(script, call)],
             )
+
+
+def _own_sampler(calls: list[Call]) -> bool:
+    """A sampler that may know the rank: built by this name, or given to a loader as something not built here."""
+    plain = {call.target for call in calls if _OF_ONE_PROCESS.fullmatch(call.name)} - {""}
+    given = {call.arguments.get("sampler", "None") for call in calls if call.name in LOADER}
+    known = {"None", *plain}
+    own = [call for call in calls if call.name.endswith("Sampler") and not _OF_ONE_PROCESS.fullmatch(call.name)]
+    shared = any(call.name in SAMPLER for call in calls)
+    return bool(own) or shared or any(one not in known and not _PLAIN_SAMPLER.match(one) for one in given)
 
 
 def _sampled(script: Script, call: Call) -> Remedy:
@@ -99,10 +115,10 @@ def shuffled_once(script: Script) -> Iterator[Finding]:
     """
     built = {
         (call.function, call.target)
-        for call in script.calls
+        for call in reached(script)
         if call.name in SAMPLER and all(guard.kind in ("group", "main") for guard in call.guards)
     }
-    for call in script.calls:
+    for call in reached(script):
         sampler = call.arguments.get("sampler", "")
         is_one = (call.function, sampler) in built or "DistributedSampler(" in sampler
         if call.name in LOADER and call.arguments.get("shuffle") == "True" and is_one:

@@ -10,6 +10,8 @@ from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, n
 from ncclcheck.reports.subjects.script.scripts import (
     DIST,
     INIT,
+    LOADER,
+    MOST_PORT,
     SPAWNS,
     collective,
     edited,
@@ -21,8 +23,10 @@ from ncclcheck.reports.subjects.script.scripts import (
     line_of,
     of_many_ranks,
     on_all_ranks,
+    reached,
     says,
     script_rule,
+    sets_spawn,
     spawns,
     sure,
     that_starts,
@@ -139,7 +143,8 @@ def meeting(script: Script) -> Iterator[Finding]:
     ## How we know
     The value in `init_process_group` (or the option that it comes from) or in the assignment, which replaces what
     the launcher has set. It fails where the job is known to have several nodes: `--nodes`, or a Slurm allocation.
-    Where that is not known it is a note; so is a fixed port.
+    Where that is not known it is a note; so is a fixed port. Of an option the default is meant where the arguments
+    (after `--`) do not give it. What the same function sets anew, mostly from the environment, is not judged.
 
     ## Fix
     - **you** leave MASTER_ADDR and MASTER_PORT to the launcher: `init_process_group("nccl")` reads them.
@@ -157,22 +162,38 @@ def meeting(script: Script) -> Iterator[Finding]:
             continue
         if any(guard.kind == "other" for guard in call.guards):
             continue  # what is set where nothing else is given
+        if call.name == "os.environ.set" and _set_anew(script, call, name):
+            continue
         several = (script.nodes or 1) > 1
+        is_option = value != call.arguments.get(name, call.arguments.get("1", ""))
+        default = "by default " if is_option and not script.arguments else ""
         if _LOOPBACK.match(value) and several:
             yield fail(
                 here(call),
-                f"the processes meet at {value[1:-1]}, which is each of the {script.nodes} nodes itself",
+                f"{default}the processes meet at {value[1:-1]}, which is each of the {script.nodes} nodes itself",
                 why="Each node waits for the others at its own address until the timeout.",
                 owner="job",
                 evidence=[written(script, call)],
                 fix=[_to_the_launcher(script, call)],
             )
         elif _LOOPBACK.match(value) and script.nodes != 1:
-            yield note(here(call), f"the processes meet at {value[1:-1]}: this works on one node only",
-                       evidence=[written(script, call)], fix=[_to_the_launcher(script, call)])  # fmt: skip
-        elif name == "MASTER_PORT" and re.fullmatch(r"['\"]\d+['\"]", value):
+            said = f"{default}the processes meet at {value[1:-1]}: this works on one node only"
+            fix = [] if default else [_to_the_launcher(script, call)]
+            yield note(here(call), said, evidence=[written(script, call)], fix=fix)
+        elif name == "MASTER_PORT" and re.fullmatch(r"['\"]\d{1,5}['\"]", value) and int(value[1:-1]) <= MOST_PORT:
             yield note(here(call), f"port {value[1:-1]} is fixed: a second job on the node finds it taken",
                        evidence=[written(script, call)])  # fmt: skip
+
+
+def _set_anew(script: Script, call: Call, name: str) -> bool:
+    """Whether another value takes its place further down in the function."""
+    return any(
+        one.name == call.name
+        and one.line > call.line
+        and one.arguments.get("0", "").strip("'\"") == name
+        and not re.match(r"['\"]", one.arguments.get("1", "''"))
+        for one in in_function(script, call.function)
+    )
 
 
 def _to_the_launcher(script: Script, call: Call) -> Remedy:
@@ -265,16 +286,18 @@ def in_time(script: Script) -> Iterator[Finding]:
     "Environment Variables".
     """
     everywhere = on_all_ranks(script)
-    for call in script.calls:
+    for call in reached(script):
         name = call.arguments.get("0", "").strip("'\"")
         if call.name != "os.environ.set" or call.function not in everywhere:
             continue
         if re.match(r"MASTER_|TORCH_NCCL_|WORLD_SIZE$|RANK$", name):
             reader = _before(script, call, lambda one: one == "init_process_group")
+            if reader and not _reads(reader, name):
+                continue
         elif re.match(r"NCCL_", name):
             reader = _before(script, call, lambda one: one not in ("init_process_group", "new_group"))
         elif name in ("CUDA_VISIBLE_DEVICES", "PYTORCH_CUDA_ALLOC_CONF", "CUDA_LAUNCH_BLOCKING"):
-            reader = _cuda_before(script, call)
+            reader = _cuda_before(script, call, _BEGINS if name == "CUDA_VISIBLE_DEVICES" else _ALLOCATES)
         elif name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             reader = _import_before(script, call)
         else:
@@ -300,11 +323,23 @@ def _before(script: Script, call: Call, wanted: Callable[[str], bool]) -> Call |
     return None
 
 
-def _cuda_before(script: Script, call: Call) -> Call | None:
+def _reads(init: Call, name: str) -> bool:
+    """Whether it takes the variable: only with env://, and of rank and world size what it is not given."""
+    method = init.arguments.get("init_method", init.arguments.get("1", "'env://'"))
+    if name.startswith("TORCH_NCCL_"):
+        return True
+    given = {"WORLD_SIZE": ("world_size", "3"), "RANK": ("rank", "4")}.get(name, ())
+    return "env://" in method and not {"*", "store", *given} & {*init.arguments}
+
+
+_BEGINS = re.compile(
+    r"torch\.cuda\.(?:is_available|set_device|init|current_device|get_device_\w+|synchronize)$|\.cuda$"
+)
+_ALLOCATES = re.compile(r"\.cuda$")
+
+
+def _cuda_before(script: Script, call: Call, begins: re.Pattern[str]) -> Call | None:
     """What begins to use CUDA before it, in the same function."""
-    begins = re.compile(
-        r"torch\.cuda\.(?:is_available|set_device|init|current_device|get_device_\w+|synchronize)$|\.cuda$"
-    )
     earlier = [
         one
         for one in in_function(script, call.function)
@@ -338,18 +373,39 @@ def _before_it(script: Script, call: Call, reader: Call) -> Remedy:
     )
 
 
+_DEEP = 6  # calls within calls that are followed
+_PROCESSES = re.compile(r"(?:^|[.])(?:Process|Pool|ProcessPoolExecutor)$")
+
+
+def _starts(script: Script, call: Call, deep: int) -> bool:
+    """Whether it starts processes that import the main module again, itself or in the script's own functions."""
+    if call.name in SPAWNS:
+        return call.arguments.get("start_method", "'spawn'") != "'fork'"
+    if sets_spawn(script) and (_PROCESSES.search(call.name) or _has_workers(call)):
+        return True
+    inside = in_function(script, call.name) if deep and ":" in call.name else []
+    return any(_starts(script, one, deep - 1) for one in inside)
+
+
+def _has_workers(call: Call) -> bool:
+    number = call.arguments.get("num_workers", "0")
+    return call.name in LOADER and bool(call.loops) and number.isdecimal() and int(number) > 0
+
+
 @script_rule("SCR014", "processes are spawned by the main module only", worst=State.FAIL)
 def guarded_spawn(script: Script) -> Iterator[Finding]:
     """
     ## What
-    `torch.multiprocessing.spawn` at the top of a script, outside of `if __name__ == "__main__":`.
+    `torch.multiprocessing.spawn` at the top of a script, or a function called there that leads to it, outside of
+    `if __name__ == "__main__":`. The same for `Process`, `Pool` and loaders with workers where the script sets the
+    start method spawn or forkserver.
 
     ## Why it matters
     Every spawned process imports the script again and comes to the same line: "An attempt has been made to start a
     new process before the current process has finished its bootstrapping phase".
 
     ## How we know
-    The call stands in no function and under no such condition.
+    The call stands in no function and under no such condition; functions of the script's own are followed.
 
     ## Fix
     - **you** put it under `if __name__ == "__main__":`.
@@ -357,8 +413,8 @@ def guarded_spawn(script: Script) -> Iterator[Finding]:
     ## Source
     Python documentation, multiprocessing, "Safe importing of main module".
     """
-    for call in script.calls:
-        if call.name in SPAWNS and call.function == f"{script.files[0].name}:" and not call.guards:
+    for call in reached(script):
+        if call.function == f"{script.files[0].name}:" and not call.guards and _starts(script, call, _DEEP):
             line = line_of(script, call.file, call.line)
             text = f'if __name__ == "__main__":\n    {line}'
             plain = call.first == call.last and not call.loops and line[:1].strip()

@@ -9,6 +9,7 @@ from ncclcheck.probes.facts.script import Call, Script
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, seen, warn
 from ncclcheck.reports.subjects.script.scripts import (
     DDP,
+    collective,
     edited,
     here,
     in_function,
@@ -23,8 +24,10 @@ from ncclcheck.reports.subjects.script.scripts import (
     written,
 )
 
+_TELLS = re.compile(r"(?:^|\.)(?:print|info|debug|warning|log)$")  # calls that only name the file
 # Conditions on how far the training is, or how good; others may be those of one rank, under any name.
 _OF_TIME = re.compile(r"epoch|step|iter|best|interval|freq|acc|loss|exists|improve", re.IGNORECASE)
+_WITHOUT_TENSORS = re.compile(r"sched|vocab|rng_|training_args", re.IGNORECASE)  # such states hold numbers
 _STATE = re.compile(
     r"ckpt|checkpoint|\.pth?\b|model|state|weights|resume|snapshot|\.bin\b|pretrained", re.IGNORECASE
 )
@@ -45,7 +48,8 @@ def one_writer(script: Script) -> Iterator[Finding]:
     stands in its path. Scripts whose library saves (Lightning, Accelerate, Trainer, DeepSpeed) are not judged.
 
     ## Fix
-    - **you** save on rank 0 only, and let the others wait in a barrier before they read it.
+    - **you** save on rank 0 only, with what copies or reads the file, and let the others wait in a barrier before
+      they read it. A diff is printed where nothing else in the function uses the file.
 
     ## Source
     PyTorch tutorial "Getting Started with Distributed Data Parallel", "Save and Load Checkpoints".
@@ -77,6 +81,14 @@ def _is_path(call: Call) -> bool:
 
 
 def _on_rank_0(script: Script, call: Call) -> Remedy:
+    inside = in_function(script, call.function)
+    if later := next((one for one in inside if one.line > call.last and _uses(one, call)), None):
+        text = (
+            f"Save on rank 0 only, with what uses the file at line {later.line}; others wait before they read it."
+        )
+        return edited(script, text, call.file, None)
+    if any(call.first <= one.line <= call.last and collective(script, one) for one in inside):
+        return edited(script, "Gather the state on all ranks, and save it on rank 0 only.", call.file, None)
     text = "Save on rank 0 only."
     line = line_of(script, call.file, call.line)
     name = next(
@@ -86,8 +98,15 @@ def _on_rank_0(script: Script, call: Call) -> Remedy:
         return edited(script, text, call.file, None)
     blank = indent(line)
     unit = "\t" if "\t" in blank else "    "
-    return edited(script, text, call.file,
-                  {call.line: f"{blank}if {name}.get_rank() == 0:\n{blank}{unit}{line.strip()}"})  # fmt: skip
+    first = f"{blank}if not {name}.is_initialized() or {name}.get_rank() == 0:"
+    return edited(script, text, call.file, {call.line: f"{first}\n{blank}{unit}{line.strip()}"})
+
+
+def _uses(one: Call, save: Call) -> bool:
+    """Whether it takes the file that was saved, or copies some file."""
+    path = save.arguments.get("1", save.arguments.get("f", ""))
+    named = any(path in text for text in (one.on, *one.arguments.values()))
+    return one.name.startswith("shutil.") or (named and one.name != save.name and not _TELLS.search(one.name))
 
 
 @script_rule("SCR005", "checkpoints are loaded to each rank's own device", worst=State.WARN)
@@ -116,9 +135,10 @@ def mapped(script: Script) -> Iterator[Finding]:
     for call in calls:
         mapped_to = {"map_location", "1", "*"} & {*call.arguments}
         if call.name == "torch.load" and call.function in everywhere and sure(call) and not mapped_to:
-            if call.by_rank or not _STATE.search(" ".join([*call.arguments.values(), call.target])):
-                continue
             line = line_of(script, call.file, call.line)
+            named = " ".join([*call.arguments.values(), call.target])
+            if call.by_rank or _WITHOUT_TENSORS.search(line) or not _STATE.search(named):
+                continue
             new = with_argument(line, "torch.load(", 'map_location="cpu"')
             yield warn(
                 here(call),

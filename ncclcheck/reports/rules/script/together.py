@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts.script import Call, Guard, Script
-from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, fail, seen, unknown, you
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, fail, note, seen, unknown, you
 from ncclcheck.reports.subjects.script.scripts import (
     by_rank,
     collective,
@@ -14,9 +15,14 @@ from ncclcheck.reports.subjects.script.scripts import (
     in_function,
     indent,
     line_of,
+    reached,
     script_rule,
     written,
 )
+
+_BENCHMARK = re.compile(
+    r"throughput|bench|flops|profil|latency|speed", re.IGNORECASE
+)  # an option that ends the job
 
 
 @script_rule("SCR001", "the script and what it imports were read", worst=State.UNKNOWN)
@@ -73,7 +79,7 @@ def conditional(script: Script) -> Iterator[Finding]:
     ## Source
     PyTorch, Distributed communication package, "Collective functions"; pytorch/pytorch#21144.
     """
-    for call in script.calls:
+    for call in reached(script):
         guard = by_rank(call)
         if guard and guard.branch != "rest" and (name := collective(script, call)) and _alone(script, call, guard):
             yield fail(
@@ -97,7 +103,8 @@ def leaves(script: Script) -> Iterator[Finding]:
 
     ## How we know
     The lines that follow in the same block, and functions of the script's own that they call. Calls with a group
-    of their own are not judged.
+    of their own are not judged. It is a note where the condition names a benchmark, such as `--throughput`: a job
+    with that option is to end there.
 
     ## Fix
     - **you** move the collective before the condition, or put what one rank skips under the opposite condition.
@@ -105,15 +112,22 @@ def leaves(script: Script) -> Iterator[Finding]:
     ## Source
     PyTorch, Distributed communication package, "Collective functions".
     """
-    for call in script.calls:
+    for call in reached(script):
         guard = by_rank(call)
         if guard and guard.branch == "rest" and (name := collective(script, call)) and _alone(script, call, guard):
+            said = (
+                f"{name} is entered by those ranks only that did not leave at line {guard.line}: if {guard.text}"
+            )
+            evidence = [seen(f"{call.file}:{guard.line}", f"if {guard.text}"), written(script, call)]
+            if _BENCHMARK.search(guard.text):
+                yield note(here(call), said, evidence=evidence)
+                continue
             yield fail(
                 here(call),
-                f"{name} is entered by those ranks only that did not leave at line {guard.line}: if {guard.text}",
+                said,
                 why="The rank that left never enters it: all others hang in it until the timeout.",
                 owner="job",
-                evidence=[seen(f"{call.file}:{guard.line}", f"if {guard.text}"), written(script, call)],
+                evidence=evidence,
                 fix=[
                     you(f"Move it before line {guard.line}, or put what that rank skips under the opposite of it.")
                 ],

@@ -28,6 +28,7 @@ DDP = ("torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distribut
 LOADER = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
 SAMPLER = ("torch.utils.data.distributed.DistributedSampler", "torch.utils.data.DistributedSampler")
 SPAWNS = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes")
+MOST_PORT = 65535  # the largest number that a TCP port has
 # What all ranks must call in libraries: method -> what it is called on, by name.
 _OF_LIBRARIES = {
     ".wait_for_everyone": re.compile(r"accelerator$"),
@@ -65,6 +66,8 @@ def script_rule(code: str, title: str, *, worst: State) -> Callable[[Callable[[S
             script = cluster.measurements.script
             if script is None or not script.files:
                 raise NothingToJudge("no script was read")
+            if code != "SCR001" and all(file.problem for file in script.files):
+                raise NothingToJudge("no file of the script was read")
             yield from body(script)
 
         return rule(code, title, worst=worst, over="", commands=("script",))(judged)
@@ -74,8 +77,8 @@ def script_rule(code: str, title: str, *, worst: State) -> Callable[[Callable[[S
 
 def own_ways(script: Script) -> str:
     """The library that does for this script what it would otherwise do itself; empty where there is none."""
-    if any(call.name == INIT for call in script.calls):
-        return next((call.name.partition(".")[0] for call in script.calls if _MANAGES.search(call.name)), "")
+    if any(call.name == INIT for call in reached(script)):
+        return next((call.name.partition(".")[0] for call in reached(script) if _MANAGES.search(call.name)), "")
     modules = [name for file in script.files for name in file.modules]
     return next((name.partition(".")[0] for name in modules if _MANAGERS.match(name)), "")
 
@@ -84,20 +87,57 @@ def of_many_ranks(script: Script) -> list[Call]:
     """The calls of a script that starts torch's group itself. Raises NothingToJudge for all others."""
     if library := own_ways(script):
         raise NothingToJudge(f"{library} does this for the script")
-    _must_start(script)
-    return script.calls
+    return that_starts(script)
 
 
 def that_starts(script: Script) -> list[Call]:
     """The calls of a script that calls init_process_group, whatever a library does after it."""
     _must_start(script)
-    return script.calls
+    return reached(script)
+
+
+def reached(script: Script) -> list[Call]:
+    """Calls of the named files, and those of imported files which these lead to, under whatever conditions.
+
+    A package has a thousand functions beside those that a script uses; what they would do is not what it does.
+    """
+    held: list[Call] | None = script.__dict__.get("reached")
+    if held is None:
+        functions = _reached(script)
+        held = [call for call in script.calls if call.function in functions]
+        script.__dict__["reached"] = held
+    return held
+
+
+def _reached(script: Script) -> set[str]:
+    inside, parts = _by_function(script), _parts(script)
+    named = {file.name for file in script.files if file.named} or {script.files[0].name}  # the first one always is
+    found = {one for one in inside if one.endswith(":") or one.partition(":")[0] in named}
+    found |= {call.function for call in script.calls if call.name == INIT and _is_called(script, call.function)}
+    waiting = [*found]
+    while waiting:
+        for call in inside.get(waiting.pop(), []):
+            new = {call.name} & {*inside} | parts.get(call.name, set())
+            for text in call.arguments.values():
+                new |= parts.get(text.rpartition(".")[2], set())
+            waiting += new - found
+            found |= new
+    return found
+
+
+def _parts(script: Script) -> dict[str, set[str]]:
+    """Class -> its methods, any of which who builds one may call; name -> functions that may be handed on."""
+    found: dict[str, set[str]] = {}
+    for function in _by_function(script):
+        owner, dot, _ = function.rpartition(".")
+        name = function.rpartition(":")[2]
+        found.setdefault(owner if dot and ":" in owner else name, set()).add(function)
+    return found
 
 
 def _must_start(script: Script) -> None:
     """An imported file may have a function that starts a group, and nothing calls it. Raises NothingToJudge."""
-    inits = [call for call in script.calls if call.name == INIT]
-    if not any(_is_called(script, call.function) for call in inits):
+    if not any(call.name == INIT for call in reached(script)):
         raise NothingToJudge("the script starts no process group")
 
 
@@ -166,6 +206,15 @@ def _started(call: Call) -> Iterator[str]:
 def spawns(script: Script) -> bool:
     """Does the script start its processes itself? Then no launcher sets variables for them."""
     return any(call.name in SPAWNS or call.name.endswith(".Process") for call in script.calls)
+
+
+def sets_spawn(script: Script) -> bool:
+    """Whether it asks for processes that begin anew, for all that it starts."""
+    methods = ("'spawn'", "'forkserver'")
+    return any(
+        call.name.endswith("set_start_method") and call.arguments.get("0", call.arguments.get("method")) in methods
+        for call in reached(script)
+    )
 
 
 def sure(call: Call) -> bool:

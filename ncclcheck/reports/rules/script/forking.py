@@ -1,0 +1,110 @@
+"""SCR028: processes that use CUDA are not forked from one that has used it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ncclcheck.probes.facts.script import Call, Script
+from ncclcheck.reports.judgement.findings import Finding, State, fail, warn
+from ncclcheck.reports.subjects.script.scripts import (
+    INIT,
+    edited,
+    here,
+    in_function,
+    line_of,
+    reached,
+    script_rule,
+    sets_spawn,
+    written,
+)
+
+_DEEP = 4  # functions within functions that are followed
+_PROCESS = re.compile(r"(?:^(?:torch\.)?multiprocessing(?:\.\w+)*)\.(?:Process|start_processes)$")
+# What opens CUDA in the process that calls it; seeds and is_available only put off or ask.
+_OPENS = re.compile(
+    r"torch\.cuda\.(?:set_device|init|current_device|synchronize|get_device_properties|mem_get_info)$"
+)
+
+
+@script_rule("SCR028", "processes that use CUDA are not forked from one that has used it", worst=State.FAIL)
+def forked(script: Script) -> Iterator[Finding]:
+    """
+    ## What
+    CUDA used in the parent, at the top of the script or before `Process(...)`, and used again by the function that
+    this process runs, while the process is forked.
+
+    ## Why it matters
+    The process raises "Cannot re-initialize CUDA in forked subprocess", or hangs in the driver; the parent waits
+    for it in `join`.
+
+    ## How we know
+    The order of the lines: `.cuda()`, `.to("cuda")`, `set_device` and the like in the function that builds the
+    process, in functions that it has called, or at the top of the script; then `multiprocessing.Process` with a
+    target that uses CUDA. It fails where fork is asked for, and is a warning where nothing is: Linux forks then up
+    to Python 3.13. `mp.spawn`, `set_start_method("spawn")` and contexts of their own do not fork.
+
+    ## Fix
+    - **you** build it by `get_context("spawn").Process(...)`, or use CUDA in the processes only.
+
+    ## Source
+    PyTorch documentation, "Multiprocessing best practices", "CUDA in multiprocessing"; pytorch/pytorch#40403.
+    """
+    if sets_spawn(script):
+        return
+    calls = reached(script)
+    for call in calls:
+        if not (_PROCESS.search(call.name) and _child(script, call)):
+            continue
+        asked = any(one.name.endswith("set_start_method") and "'fork'" in one.arguments.values() for one in calls)
+        asked |= call.arguments.get("start_method") == "'fork'"
+        if (call.name.endswith(".start_processes") and not asked) or not (opened := _opened(script, call)):
+            continue
+        line = line_of(script, call.file, call.line)
+        old = f"{call.on}.Process("
+        new = line.replace(old, f'{call.on}.get_context("spawn").Process(') if line.count(old) == 1 else ""
+        said = f"CUDA is used before, at line {opened.line}, and again in the process that is forked here"
+        make = fail if asked else warn
+        yield make(
+            here(call),
+            said,
+            why='The process raises "Cannot re-initialize CUDA in forked subprocess".',
+            owner="job",
+            evidence=[written(script, opened), written(script, call)],
+            fix=[edited(script, "Let it begin anew, by spawn.", call.file, {call.line: new} if new else None)],
+        )
+
+
+def _child(script: Script, call: Call) -> bool:
+    """Whether the function that it runs uses CUDA, as far as names tell."""
+    target = call.arguments.get("target", call.arguments.get("0", ""))
+    name = f"{call.file}:{target}"
+    return any(
+        one.name == INIT and "nccl" in "".join(one.arguments.values()) for one in in_function(script, name)
+    ) or (_first(script, name, _DEEP) is not None)
+
+
+def _opened(script: Script, call: Call) -> Call | None:
+    """What opens CUDA before it, in its function or at the top of its file."""
+    before = [one for one in in_function(script, call.function) if one.line < call.line]
+    if call.function != f"{call.file}:":
+        before += in_function(script, f"{call.file}:")
+    for one in before:
+        certain = one.guards == call.guards[: len(one.guards)]
+        if certain and (_opens(one) or _first(script, one.name, _DEEP)):
+            return one
+    return None
+
+
+def _first(script: Script, function: str, deep: int) -> Call | None:
+    """The first call of a function of the script's own that opens CUDA whatever it is given."""
+    for one in in_function(script, function) if deep and ":" in function else []:
+        if not one.guards and (_opens(one) or _first(script, one.name, deep - 1)):
+            return one
+    return None
+
+
+def _opens(call: Call) -> bool:
+    device = call.arguments.get("device", call.arguments.get("0", ""))
+    moved = call.name == ".to" and re.match(r"f?['\"]cuda", device)
+    return call.name == ".cuda" or bool(moved) or bool(_OPENS.fullmatch(call.name))
