@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from ncclcheck.probes.facts.script import Call, Script
 from ncclcheck.reports.subjects.script.scripts import INIT, LOADER, SPAWNS, given_to, on_all_ranks, reached, sure
@@ -31,7 +32,8 @@ def filled(wanted: PreflightOptions, script: Script) -> tuple[PreflightOptions, 
     certain = [call for call in calls if call.function in everywhere and sure(call)]
     said: list[str] = []
     for name, value, words in [*_data(wanted, script, certain), *_job(wanted, script, certain)]:
-        wanted = replace(wanted, **{name: value})
+        change: dict[str, Any] = {name: value}
+        wanted = replace(wanted, **change)
         said.append(words)
     return wanted, said
 
