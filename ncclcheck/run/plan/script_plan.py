@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from ncclcheck.base.errors import UsageError
 from ncclcheck.probes.facts.script import Call, Script
@@ -33,7 +34,8 @@ def filled(wanted: PreflightOptions, script: Script) -> tuple[PreflightOptions, 
     certain = [call for call in calls if call.function in everywhere and sure(call)]
     said: list[str] = []
     for name, value, words in [*_data(wanted, script, certain), *_job(wanted, script, certain)]:
-        wanted = replace(wanted, **{name: value})
+        change: dict[str, Any] = {name: value}
+        wanted = replace(wanted, **change)
         said.append(words)
     return wanted, said
 
