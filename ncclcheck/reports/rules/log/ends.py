@@ -12,8 +12,9 @@ from ncclcheck.reports.judgement.findings import Finding, State, Where, fine, no
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.rules.log.first import SENT, errors, hung_up, terminated
 from ncclcheck.reports.subjects.logs.attempts import earlier
-from ncclcheck.reports.subjects.logs.ending import died
+from ncclcheck.reports.subjects.logs.ending import died, goes_on_after
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, lines, log_rule, own_exceptions, said, where
+from ncclcheck.reports.subjects.logs.meanings import ends_nothing
 from ncclcheck.reports.subjects.logs.unexplained import is_foreign, unexplained
 from ncclcheck.reports.text.fold import fold_numbers, many
 
@@ -343,10 +344,16 @@ def log_shows_the_end(logs: Logs) -> Iterator[Finding]:
     ended = [*_ENDED, *(["not-destroyed"] if _is_more(logs, began) else [])]
     if any(one.ended >= one.completed for one in began) or said(logs, *ended):
         yield fine(Where(), ENDED)
-    elif said(logs, *_GONE_ON) or any(_goes_on(file) for file in logs.files):
+    elif not _left(logs) and (said(logs, *_GONE_ON) or any(_goes_on(file) for file in logs.files)):
         yield fine(Where(), "the log shows that the job went on; its end is not in it")
     else:
         yield _stops(logs, began)
+
+
+def _left(logs: Logs) -> bool:
+    """Whether a loader's worker ended as its loader was taken down, and no more than buffered lines follow."""
+    down = (one for one in said(logs, "worker-killed") if ends_nothing(one))
+    return any(not goes_on_after(logs, one.file, one.line) for one in down)
 
 
 def _is_more(logs: Logs, began: list[LogProcess]) -> bool:

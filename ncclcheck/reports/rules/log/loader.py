@@ -221,7 +221,7 @@ def crash(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     `killed by signal: Segmentation fault`, `Aborted`, `Illegal instruction`. Under "Exception ignored in" (the
-    loader's `__del__`) the program was leaving already: a note.
+    loader's `__del__`) the loader was being taken down: a note.
 
     ## Fix
     - **you** `multiprocessing_context="spawn"` (or "forkserver"); `cv2.setNumThreads(0)`; open files in the
@@ -234,8 +234,8 @@ def crash(logs: Logs) -> Iterator[Finding]:
     if left := [one for one in crashed if ends_nothing(one)]:
         yield note(
             where(left[0]),
-            f"a worker of the data loader ended while its program left: {left[0].fields['signal']}",
-            why="Python ignores an exception in __del__; it does not say why the program left.",
+            f"a worker of the data loader ended as its loader was taken down: {left[0].fields['signal']}",
+            why="Python ignores what __del__ raises: nothing ended by it, and why the loader went is not said.",
             evidence=lines(left),
         )
     for host, found in by_known_host([one for one in crashed if not ends_nothing(one)]).items():

@@ -90,7 +90,7 @@ def _can_be_a_failure(event: LogEvent) -> bool:
 
 
 def _of_a_worker(logs: Logs, event: LogEvent) -> bool:
-    """Whether C++'s word of an abort is that of a loader's worker, which ended while its program left."""
+    """Whether C++'s word of an abort is that of a worker that ended as its loader was taken down."""
     if event.sign != "aborted" or not event.text.startswith("terminate called"):
         return False
     left = (one for one in logs.events if one.sign == "worker-killed" and meanings.ends_nothing(one))

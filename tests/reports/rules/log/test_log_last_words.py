@@ -262,12 +262,14 @@ _AT_EXIT = (
 
 
 @pytest.mark.parametrize(("before", "signal"), [(_ABORT, "Aborted"), ("", "Segmentation fault")])
-def test_a_worker_that_crashed_while_its_program_left(before: str, signal: str) -> None:
+def test_a_worker_that_crashed_as_its_loader_was_taken_down(before: str, signal: str) -> None:
     text = f"torch\n{before}{_AT_EXIT}{_WORKER.format(signal)}"
     found = judged(text)
     assert found["LOG104"].state.value == "note"
     assert found["LOG007"].state.value == "unknown"
     assert raised(text) == {}
+    assert judged(text + _SOME)["LOG007"].state.value == "unknown"  # what was in a buffer
+    assert judged(text + _STEPS)["LOG007"].state.value == "ok"
     assert "LOG104" in raised(f"torch\n{_FRAMES}{_WORKER.format(signal)}")
 
 
