@@ -46,6 +46,7 @@ _LAST_ERROR = "Last error:"  # of ncclGetLastError, as torch prints it: a warnin
 _NO_ERROR = ("Exception raised from", "frame #", "Traceback", "[")
 _BULK = ("Channel ", "Ring ", "Tree ", "Trees ", "Coll")
 _RAISED, _INTERRUPTED, _TRACEBACK, _STOOD = "python-error", "ended-by-order", "traceback", "crashed-thread"
+_WORKER = "worker-killed"
 # An exception whose message stands below it: a list, or what a check of settings found.
 _GOES_ON = re.compile(r":\s*$|\bvalidation errors? for \w{1,80}$")
 _NEXT = re.compile(r"\s*(?:Traceback|During handling|The above|\[|\^|terminate called|Exception |[EWIF]\d{4} )")
@@ -339,11 +340,9 @@ class Reading:
         if found and not level and _is_bad(text, found):
             level = "ERROR"
         said_now: list[Kept] = []
+        ignored = self._tracebacks.ignored((*group, known))
         for sign, fields in found:
-            if sign in (_RAISED, _INTERRUPTED):
-                fields.update(self._tracebacks.raised((*group, known)))
-            elif sign == _TRACEBACK:
-                self._tracebacks.begun((*group, known), fields)
+            self._place(sign, fields, (*group, known), ignored=ignored)
             if place:
                 fields["place"] = place
             me = fields.pop("me", "") or fields.pop("self", "")
@@ -365,6 +364,15 @@ class Reading:
             said_now += [one] if sign in (_RAISED, _STOOD) else []
         if said_now and _GOES_ON.search(text):
             here.message = Message(said_now, (*group, known), number + _SOON)
+
+    def _place(self, sign: str, fields: dict[str, str], writer: Writer, *, ignored: bool) -> None:
+        """Add what the traceback above a line tells of it. ignored: it is one that Python only tells of."""
+        if sign in (_RAISED, _INTERRUPTED):
+            fields.update(self._tracebacks.raised(writer))
+        elif sign == _TRACEBACK:
+            self._tracebacks.begun(writer, fields)
+        elif sign == _WORKER and ignored:
+            fields["ends"] = "nothing"
 
     def _read_on(self, here: _File, writer: Writer, text: str, number: int) -> None:
         """A line that may belong to a traceback, or to the message of an exception above it."""

@@ -96,6 +96,10 @@ class Tracebacks:
         if stack.ends:
             told["ends"] = stack.ends
 
+    def ignored(self, writer: Writer) -> bool:
+        """Whether the open traceback is one that Python only tells of."""
+        return writer in self._open and self._open[writer].ends == "nothing"
+
     def raised(self, writer: Writer) -> dict[str, str]:
         """Where the exception that ends the traceback was raised, as fields of its line."""
         stack = self._open.pop(writer, None)

@@ -120,7 +120,7 @@ SIGNS = (
         r"|zsh: (?P<zsh>terminated|hangup))(?: {0,40}$| {1,40}(?=\S)(?=.{0,200}?(?:\.py\b|python|torchrun|accelerate|deepspeed|mpirun|srun)))"
         r"|\b[Kk]eyboard ?[Ii]nterrupt(?:ion|ed)?\b.{0,40}\b(?:[Ee]xiting|[Ss]topp|[Qq]uitting|[Ss]hutting)"
         r"|^Detected KeyboardInterrupt, attempting (?:to |graceful )|srun: (?:sending Ctrl-C to|interrupt \(one more within)"
-        r"|(?P<step>srun: forcing job termination)|mpi(?:run|exec): killing job|(?:mpirun|ORTE): abort is in progress"
+        r"|\[shutdown\] API server: shutdown triggered|(?P<step>srun: forcing job termination)|mpi(?:run|exec): killing job|(?:mpirun|ORTE): abort is in progress"
         r"|(?:\b[Cc]aught|\b[Rr]eceived|\b[Gg]ot)(?: the| a)?(?: signal)?:? (?:[Ss]ignal:? |Signals\.)?(?P<own>SIGTERM|SIGINT|SIGHUP|SIGUSR[12]|(?<=ignal )(?:15|2|1)\b|(?<=ignal: )(?:15|2|1)\b)",
         (
             "./run.sh: line 12: 12345 Terminated              python train.py",
@@ -129,6 +129,7 @@ SIGNS = (
             "Detected KeyboardInterrupt, attempting graceful shutdown ...",
             "srun: sending Ctrl-C to StepId=4711.0",
             "srun: forcing job termination",
+            "INFO 11-09 22:47:01 [launcher.py:100] [shutdown] API server: shutdown triggered",
             "[rank: 0] Received SIGTERM: 15",
             "Caught signal 15, exiting",
             "[2026-03-01 10:00:00,100] [INFO] [launch.py:324:sigkill_handler] Main process received SIGINT, exiting",
@@ -146,7 +147,7 @@ SIGNS = (
                 "hangup",
                 "ctrl-c",
             ),
-            *("interrupt (one", "forcing job", "killing job", "abort is in"),
+            *("interrupt (one", "shutdown triggered", "forcing job", "killing job", "abort is in"),
         ),
     ),
     Sign(

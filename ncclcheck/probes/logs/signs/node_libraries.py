@@ -32,6 +32,18 @@ SIGNS = (
         ),
     ),
     Sign(
+        "libcuda-not-found",
+        r"Failed to find CUDA library (?:(?:in )?(?P<library>\S{1,200}) )?\(NCCL_CUDA_PATH=",
+        (
+            "elm4:311:311 [0] misc/cudawrap.cc:179 NCCL WARN Failed to find CUDA library libcuda.so "
+            "(NCCL_CUDA_PATH='') : libcuda.so: cannot open shared object file: No such file or directory",
+            "elm4:311:311 [0] misc/cudawrap.cc:112 NCCL WARN Failed to find CUDA library in /opt/cuda "
+            "(NCCL_CUDA_PATH=/opt/cuda)",
+            "elm4:311:311 [0] misc/cudawrap.cc:120 NCCL WARN Failed to find CUDA library (NCCL_CUDA_PATH='') : "
+            "libcuda.so: cannot open shared object file: No such file or directory",
+        ),
+    ),
+    Sign(
         "nccl-symbol",
         r"undefined symbol: (?P<symbol>nccl\w{2,60})",
         (

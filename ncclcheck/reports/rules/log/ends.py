@@ -12,8 +12,9 @@ from ncclcheck.reports.judgement.findings import Finding, State, Where, fine, no
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.rules.log.first import SENT, errors, hung_up, terminated
 from ncclcheck.reports.subjects.logs.attempts import earlier
-from ncclcheck.reports.subjects.logs.ending import died
-from ncclcheck.reports.subjects.logs.logged import cause, in_order, lines, log_rule, said, where
+from ncclcheck.reports.subjects.logs.ending import died, goes_on_after
+from ncclcheck.reports.subjects.logs.logged import cause, in_order, lines, log_rule, own_exceptions, said, where
+from ncclcheck.reports.subjects.logs.meanings import ends_nothing
 from ncclcheck.reports.subjects.logs.unexplained import is_foreign, unexplained
 from ncclcheck.reports.text.fold import fold_numbers, many
 
@@ -54,12 +55,14 @@ _TASK_FAILED = (
     "oom-killed",
     "ended-badly",
 )
+_MOST_RAISED = 160  # characters of an exception: two lines of a terminal
 _SOON = 30  # lines: the traceback of an interrupt; a next training prints more at its start
 _SERVES = re.compile(r"startup complete|HTTP/|prompt throughput|(?:Decode|Prefill) batch")
 _CANCELLED = re.compile(
     r"(?P<what>JOB|STEP) (?P<job>[\w.+]{1,30}) ON (?P<node>\S{1,200}) CANCELLED AT \S{1,40} \*\*\*"
 )
-_HANDLED = re.compile(r"KeyboardInterrupt: .*terminated")  # vLLM's handler of either signal
+# vLLM's handlers of either signal.
+_HANDLED = re.compile(r"KeyboardInterrupt: .*terminated|.*\[shutdown\] API server: shutdown triggered")
 _SIGNALS = {
     **{"1": "SIGHUP", "2": "SIGINT", "15": "SIGTERM", "10": "SIGUSR1", "12": "SIGUSR2"},
     **{"terminated": "SIGTERM", "hangup": "SIGHUP"},
@@ -171,7 +174,7 @@ def not_ended_from_outside(logs: Logs) -> Iterator[Finding]:
             ],
         )
     elif cancelled := _cancelled(logs):
-        yield _by_scancel(cancelled)
+        yield _by_scancel(logs, cancelled)
     elif ordered := [] if errors(logs) else said(logs, "ended-by-order") or hung_up(logs) or terminated(logs):
         signal = _signal(ordered[0])
         if signal == "SIGINT":
@@ -222,16 +225,20 @@ def _cancelled(logs: Logs) -> list[LogEvent]:
     return whole or ([] if failed else told)
 
 
-def _by_scancel(cancelled: list[LogEvent]) -> Finding:
+def _by_scancel(logs: Logs, cancelled: list[LogEvent]) -> Finding:
     """The last one counts: a log may hold several jobs."""
+    above = [one for one in in_order(own_exceptions(logs)) if one.order < cancelled[-1].order]
+    before = "nothing in this attempt failed before it; what ranks print afterwards says nothing."
+    if above:
+        raised = " ".join(above[0].text.split())[:_MOST_RAISED]
+        before = f"the work went on after an exception above it (line {above[0].line}): {raised}"
     found = _CANCELLED.search(cancelled[-1].text)
     job, node = (found["job"], found["node"]) if found else ("", "")
     return cause(
         cancelled[-1:],
         f"Slurm cancelled job {job.partition('.')[0]} on {node}, "
         "by scancel (a user, an administrator or a program)",
-        why="Slurm gives no reason (time limit, preemption, node failure), and nothing in these lines failed "
-        "before it; what ranks print afterwards says nothing.",
+        why=f"Slurm gives no reason (time limit, preemption, node failure); {before}",
         owner="job",
         fix=[
             you(
@@ -337,10 +344,16 @@ def log_shows_the_end(logs: Logs) -> Iterator[Finding]:
     ended = [*_ENDED, *(["not-destroyed"] if _is_more(logs, began) else [])]
     if any(one.ended >= one.completed for one in began) or said(logs, *ended):
         yield fine(Where(), ENDED)
-    elif said(logs, *_GONE_ON) or any(_goes_on(file) for file in logs.files):
+    elif not _left(logs) and (said(logs, *_GONE_ON) or any(_goes_on(file) for file in logs.files)):
         yield fine(Where(), "the log shows that the job went on; its end is not in it")
     else:
         yield _stops(logs, began)
+
+
+def _left(logs: Logs) -> bool:
+    """Whether a loader's worker ended as its loader was taken down, and no more than buffered lines follow."""
+    down = (one for one in said(logs, "worker-killed") if ends_nothing(one))
+    return any(not goes_on_after(logs, one.file, one.line) for one in down)
 
 
 def _is_more(logs: Logs, began: list[LogProcess]) -> bool:

@@ -9,6 +9,7 @@ from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, Stat
 from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said
 from ncclcheck.reports.subjects.logs.logged_node import BY_NCCL, cuda_errors, hosts, in_nvls, on
 from ncclcheck.reports.subjects.logs.reported import starting, version, version_seen
+from ncclcheck.reports.subjects.logs.unexplained import came_through
 
 _WHICH = "python -c 'import torch; print(torch.__version__, torch.version.cuda, torch.cuda.nccl.version())'"
 _LEFT_OUT = 75  # sm_70 and older have no code in torch for CUDA 12.8 and later, sm_75 in some of CUDA 13
@@ -143,9 +144,13 @@ def driver(logs: Logs) -> Iterator[Finding]:
     NVML. `initialization error` of NCCL can be that, or a process that was forked after CUDA was used in its
     parent. `unsupported display driver / cuda driver combination` (803) and `forward compatibility was attempted
     on non supported HW` (804) are the libcuda that an image brings in /usr/local/cuda/compat: it goes with some
-    drivers and with data centre GPUs only.
+    drivers and with data centre GPUs only. `Failed to find CUDA library libcuda.so`: the loader does not know
+    the folder of the driver's library (on WSL2 /usr/lib/wsl/lib), or has only libcuda.so.1 there; a warning where
+    NCCL came up all the same.
 
     ## Fix
+    - **you** a libcuda.so that is not found: its folder (`ldconfig -p | grep libcuda`) into LD_LIBRARY_PATH, or
+      NCCL_CUDA_PATH, which must end with a slash.
     - **admin** a newer driver, the same on all nodes; after an upgrade reboot.
     - **you** a torch wheel and a libnccl for the CUDA that the driver has (`nvidia-smi` shows it at the top
       right).
@@ -171,6 +176,26 @@ def driver(logs: Logs) -> Iterator[Finding]:
             ],
             at=where,
             more=_drivers(logs),
+        )  # fmt: skip
+    for where, found in hosts(said(logs, "libcuda-not-found")):
+        yield cause(
+            found,
+            f"NCCL did not find {found[0].fields.get('library', 'libcuda.so')}{on(where)}, the driver's library",
+            why="It must be called libcuda.so and lie where the loader looks; without it NCCL has no driver.",
+            owner="node",
+            state=State.WARN if all(came_through(logs, one) for one in found) else State.FAIL,
+            fix=[
+                you("Confirm: see where it is, and whether libcuda.so.1 alone is.",
+                    "ldconfig -p | grep libcuda", "find / -name 'libcuda.so*' 2>/dev/null"),
+                you("Name its folder to the loader; on WSL2 it is this one.",
+                    "export LD_LIBRARY_PATH=/usr/lib/wsl/lib:$LD_LIBRARY_PATH"),
+                you("Or to NCCL alone (up to 2.20.5), with the slash at its end.",
+                    "export NCCL_CUDA_PATH=/usr/lib/wsl/lib/"),
+                admin("Where libcuda.so.1 alone is there, link it, in its own folder.",
+                      "ln -s libcuda.so.1 /usr/lib/x86_64-linux-gnu/libcuda.so"),
+            ],
+            at=where,
+            more=version_seen(logs, found[0]),
         )  # fmt: skip
     unclear = [] if clear or combined else cuda_errors(logs, _INITIALISES)
     for where, found in hosts([*clear, *unclear]):

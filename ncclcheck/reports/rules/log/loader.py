@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
-from ncclcheck.reports.judgement.findings import Finding, admin, you
-from ncclcheck.reports.subjects.logs.logged import at_teller, by_known_host, cause, log_rule, said
+from ncclcheck.reports.judgement.findings import Finding, admin, note, you
+from ncclcheck.reports.subjects.logs.logged import at_teller, by_known_host, cause, lines, log_rule, said, where
+from ncclcheck.reports.subjects.logs.meanings import ends_nothing
 
 _FULL = {
     "write to file": ("No space left on device", ""),
@@ -219,7 +220,8 @@ def crash(logs: Logs) -> Iterator[Finding]:
     decoders do not stand that. The rank ends with its worker.
 
     ## How we know
-    `killed by signal: Segmentation fault`, `Aborted`, `Illegal instruction`.
+    `killed by signal: Segmentation fault`, `Aborted`, `Illegal instruction`. Under "Exception ignored in" (the
+    loader's `__del__`) the loader was being taken down: a note.
 
     ## Fix
     - **you** `multiprocessing_context="spawn"` (or "forkserver"); `cv2.setNumThreads(0)`; open files in the
@@ -228,7 +230,15 @@ def crash(logs: Logs) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, Multiprocessing best practices; Python documentation, faulthandler; fork(2).
     """
-    for host, found in by_known_host(_killed(logs, *_CRASHES)).items():
+    crashed = _killed(logs, *_CRASHES)
+    if left := [one for one in crashed if ends_nothing(one)]:
+        yield note(
+            where(left[0]),
+            f"a worker of the data loader ended as its loader was taken down: {left[0].fields['signal']}",
+            why="Python ignores what __del__ raises: nothing ended by it, and why the loader went is not said.",
+            evidence=lines(left),
+        )
+    for host, found in by_known_host([one for one in crashed if not ends_nothing(one)]).items():
         yield cause(
             found,
             f"a worker of the data loader crashed{_on(host)}: {found[0].fields['signal']}",

@@ -43,6 +43,7 @@ _ENDS_NO_JOB = frozenset(
 )
 _JUDGED = {*meanings.HARMLESS, *meanings.CONSEQUENCES, *_ENDS_NO_JOB} - _ALONE  # what they mean is known
 _LEVELS = ("WARN", "ERROR")
+_OF_A_WORKER = 40  # lines between a worker's last word and the traceback's last line: 19 in torch's own
 _WARNING = re.compile(r"Warning$")
 
 
@@ -52,7 +53,7 @@ def unexplained(logs: Logs) -> list[LogEvent]:
     if is_foreign(logs):
         return []
     ending, gone = Ending(logs), died(logs)
-    found = (one for one in logs.events if _can_be_a_failure(one))
+    found = (one for one in logs.events if _can_be_a_failure(one) and not _of_a_worker(logs, one))
     return [one for one in found if gone or not _survived(logs, ending, one)]
 
 
@@ -86,6 +87,19 @@ def _can_be_a_failure(event: LogEvent) -> bool:
     if event.sign == "python-error":
         return not _WARNING.search(event.fields.get("type", ""))
     return event.sign in _ALONE or event.level in _LEVELS
+
+
+def _of_a_worker(logs: Logs, event: LogEvent) -> bool:
+    """Whether C++'s word of an abort is that of a worker that ended as its loader was taken down."""
+    if event.sign != "aborted" or not event.text.startswith("terminate called"):
+        return False
+    left = (one for one in logs.events if one.sign == "worker-killed" and meanings.ends_nothing(one))
+    return any(
+        one.file == event.file
+        and 0 < one.line - event.line <= _OF_A_WORKER
+        and one.fields["signal"].startswith("Aborted")
+        for one in left
+    )
 
 
 def _survived(logs: Logs, ending: Ending, event: LogEvent) -> bool:

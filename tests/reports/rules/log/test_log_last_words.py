@@ -234,3 +234,73 @@ def test_an_engine_that_only_warns() -> None:
     line = "(APIServer pid=7) WARNING 11-09 22:47:01 [vllm.py:14] Auto-detection of the template failed.\n"
     assert raised(line) == {}
     assert raised(line.replace("WARNING", "ERROR"))
+
+
+_STOPPED = """(APIServer pid=7) INFO 11-09 22:47:01 [launcher.py:100] [shutdown] API server: shutdown triggered
+(EngineCore pid=9) INFO 11-09 22:47:01 [core.py:1214] [shutdown] EngineCore: trigger received signal=SIGTERM
+(APIServer pid=7) INFO:     Application shutdown complete.
+"""
+_SERVED = "(APIServer pid=7) INFO:     Application startup complete.\n"
+
+
+def test_a_server_that_was_shut_down_in_order() -> None:
+    found = judged(_SERVED + _STOPPED)
+    assert found["LOG006"].state.value == "note"
+    assert "stopped from outside" in found["LOG006"].findings[0].what
+    assert "fail" not in {one.state.value for one in found.values()}
+    assert judged(_STOPPED)["LOG006"].state.value == "unknown"
+    assert "LOG004" in raised(f"{_SERVED}{_FRAMES}KeyError: 'labels'\n{_STOPPED}")
+
+
+_WORKER = "RuntimeError: DataLoader worker (pid 712) is killed by signal: {}. \n"
+_ABORT = "terminate called without an active exception\n"
+_AT_EXIT = (
+    "Exception ignored in: <function Loader.__del__ at 0x7f3a>\n"
+    'Traceback (most recent call last):\n  File "/lib/python3.11/site-packages/torch/utils/data/dataloader.py", '
+    "line 1442, in _shutdown_workers\n"
+)
+
+
+@pytest.mark.parametrize(("before", "signal"), [(_ABORT, "Aborted"), ("", "Segmentation fault")])
+def test_a_worker_that_crashed_as_its_loader_was_taken_down(before: str, signal: str) -> None:
+    text = f"torch\n{before}{_AT_EXIT}{_WORKER.format(signal)}"
+    found = judged(text)
+    assert found["LOG104"].state.value == "note"
+    assert found["LOG007"].state.value == "unknown"
+    assert raised(text) == {}
+    assert judged(text + _SOME)["LOG007"].state.value == "unknown"  # what was in a buffer
+    assert judged(text + _STEPS)["LOG007"].state.value == "ok"
+    assert "LOG104" in raised(f"torch\n{_FRAMES}{_WORKER.format(signal)}")
+
+
+def test_an_abort_that_is_not_the_workers() -> None:
+    ended = _WORKER.format("Segmentation fault")
+    assert "LOG001" in raised(f"torch\n{_ABORT}{_AT_EXIT}{ended}")
+    assert "LOG001" in raised(f"torch\n{_ABORT}")
+
+
+_NO_CUDA = (
+    "gpu-a17:4711:4711 [0] misc/cudawrap.cc:179 NCCL WARN Failed to find CUDA library {}libcuda.so "
+    "(NCCL_CUDA_PATH='') : libcuda.so: cannot open shared object file: No such file or directory\n"
+)
+
+
+@pytest.mark.parametrize("path", ["", "/opt/cuda/"])
+def test_the_drivers_library_is_not_found(path: str) -> None:
+    finding = judged(_NO_CUDA.format(path))["LOG065"].findings[0]
+    assert finding.state.value == "fail"
+    assert f"did not find {path}libcuda.so on gpu-a17" in finding.what
+    commands = [line for one in finding.remedies for line in one.commands]
+    assert "ldconfig -p | grep libcuda" in commands
+    assert "export NCCL_CUDA_PATH=/usr/lib/wsl/lib/" in commands  # NCCL adds the name, and no slash
+
+
+def test_a_cancelled_job_below_an_exception() -> None:
+    cancelled = "slurmstepd: error: *** JOB 8437 ON gpu-a17 CANCELLED AT 2026-03-01T10:00:00 ***\n"
+    after = "loading a shard\n" * 20 + _STEPS
+    why = (
+        judged(f"torchrun train.py\n{_FRAMES}OSError: no such model\n{after}{cancelled}")["LOG006"].findings[0].why
+    )
+    assert "OSError: no such model" in why
+    assert "nothing" not in why.partition(";")[0]
+    assert "nothing in this attempt failed before it" in judged(_STEPS + cancelled)["LOG006"].findings[0].why
