@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import traceback
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _PYTHON = os.path.dirname(os.__file__) + os.sep
 _MOST_TEXT = 8000  # characters of a traceback
+_DEEPEST = 60  # frames that are looked at for a line of the user's
 # Raised by the machine, by the user's exit, or by ^C: no line of ours is wrong.
 _OF_THE_MACHINE = (OSError, MemoryError)
 # Lines of ours that call the user's objects, whose code may be C without a frame; and those that say `raise`.
@@ -55,3 +57,16 @@ def shown(error: BaseException) -> str:
 def is_users(filename: str) -> bool:
     """Whether this is neither code of Python, nor of an installed package, nor of this tool."""
     return not filename.startswith((_PACKAGE, _PYTHON, "<frozen")) and "/site-packages/" not in filename
+
+
+def users_line() -> str:
+    """`train.py:20 in loss`: the innermost line of the user's own; empty where there is none."""
+    frame = sys._getframe(1)
+    for _ in range(_DEEPEST):
+        code = frame.f_code
+        if is_users(code.co_filename):
+            return f"{code.co_filename.rpartition('/')[2]}:{frame.f_lineno} in {code.co_name}"
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -12,12 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from ncclcheck.probes.dataloader.ours import is_users
+from ncclcheck.probes.dataloader.ours import users_line
 from ncclcheck.probes.facts.training.course import Misused
 
 _MOST_ELEMENTS = 2**22  # of a result that is looked at
 _MOST = 8
-_DEEPEST = 60  # frames that are looked at
 _LEAST_ROWS = 4  # whose sums are looked at: fewer are 1 by chance
 _ROUNDING = 1e-3
 _MEANT = ("masked_fill", "masked_fill_", "full", "full_like", "fill_", "where", "new_full", "triu", "tril")
@@ -117,19 +115,6 @@ def _is_numbers(thing: Any) -> bool:
         and thing.is_floating_point()
         and 0 < thing.numel() <= _MOST_ELEMENTS
     )
-
-
-def users_line() -> str:
-    """`train.py:20 in loss`: the innermost line of the user's own; empty where there is none."""
-    frame = sys._getframe(1)
-    for _ in range(_DEEPEST):
-        code = frame.f_code
-        if is_users(code.co_filename):
-            return f"{code.co_filename.rpartition('/')[2]}:{frame.f_lineno} in {code.co_name}"
-        if frame.f_back is None:
-            break
-        frame = frame.f_back
-    return ""
 
 
 def misuse(func: Any, name: str, args: Given, named: dict[str, Any], training: bool) -> Found | None:

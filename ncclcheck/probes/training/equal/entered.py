@@ -11,7 +11,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ncclcheck.probes.dataloader.ours import is_users
+from ncclcheck.probes.dataloader.ours import is_users, users_line
 from ncclcheck.probes.facts.training import Entered
 from ncclcheck.probes.job.timing import Peers
 from ncclcheck.probes.training.equal.alike import MOST, odd
@@ -22,7 +22,6 @@ _NAMES = (
     *("all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list"),
 )
 _END = "none"
-_DEEPEST = 60  # frames that are looked at
 
 
 class Parted(Exception):
@@ -57,7 +56,7 @@ def agreed(peers: Peers) -> Iterator[list[str]]:
         entering = True  # what torch calls within, and our own exchange, are no collectives of the model
         try:
             called.append(name)
-            _exchange(peers, f"{name} at {_line()}")
+            _exchange(peers, f"{name} at {users_line() or 'a line of a library'}")
             return function(*given, **named)
         finally:
             entering = False
@@ -96,16 +95,3 @@ def _exchange(peers: Peers, mine: str) -> None:
 def _of_all(given: tuple[Any, ...], named: dict[str, Any]) -> bool:
     groups = [one for one in (*given, *named.values()) if isinstance(one, dist.ProcessGroup)]
     return all(one is dist.group.WORLD for one in groups)
-
-
-def _line() -> str:
-    """`model.py:20 in forward`: the innermost line of the user's own."""
-    frame = sys._getframe(1)
-    for _ in range(_DEEPEST):
-        code = frame.f_code
-        if is_users(code.co_filename):
-            return f"{code.co_filename.rpartition('/')[2]}:{frame.f_lineno} in {code.co_name}"
-        if frame.f_back is None:
-            break
-        frame = frame.f_back
-    return "a line of a library"
