@@ -9,7 +9,7 @@ from ncclcheck import __version__
 from ncclcheck.base.errors import UsageError
 from ncclcheck.base.exits import Exit
 from ncclcheck.probes.facts import Baseline, Policy
-from ncclcheck.probes.facts.alike import Kinds
+from ncclcheck.probes.facts.guard.alike import Kinds
 from ncclcheck.probes.machine import files
 from ncclcheck.reports import compare
 from ncclcheck.reports.judgement import jsondoc

@@ -29,7 +29,7 @@ from ncclcheck.probes.facts import (
     replace,
     together,
 )
-from ncclcheck.probes.facts.alike import Kinds
+from ncclcheck.probes.facts.guard.alike import Kinds
 
 _DEAD = ("gone", "T", "t")
 

@@ -11,7 +11,7 @@ from functools import cache
 import msgspec
 
 from ncclcheck.probes.facts import Cluster, Job, Node, Resolution, Variable, known, replace
-from ncclcheck.probes.facts.alike import Kinds
+from ncclcheck.probes.facts.guard.alike import Kinds
 from ncclcheck.probes.machine.access import Machine
 from ncclcheck.probes.machine.survey import survey
 from ncclcheck.reports.judgement.jsondoc import Document, NodeEntry

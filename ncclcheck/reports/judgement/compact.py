@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from ncclcheck.probes.facts import Node
-from ncclcheck.probes.facts.alike import Kinds, NotAlike, applied
+from ncclcheck.probes.facts.guard.alike import Kinds, NotAlike, applied
 from ncclcheck.reports.judgement.findings import Verdict
 
 # Nodes from which on a saved file is written so: a smaller one is some megabytes that people take apart with jq.

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct, field
 
 from ncclcheck.probes.facts import Cluster, Job, Measurements, Node, Policy, Run, Word
-from ncclcheck.probes.facts.alike import Kinds
+from ncclcheck.probes.facts.guard.alike import Kinds
 from ncclcheck.reports.judgement import compact
 from ncclcheck.reports.judgement.decision import Outcome
 from ncclcheck.reports.judgement.findings import Culprit, State, Verdict

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ncclcheck.probes.facts import Node, Policy, known, replace
-from ncclcheck.probes.facts.alike import Kinds, NotAlike, applied, differences
+from ncclcheck.probes.facts.guard.alike import Kinds, NotAlike, applied, differences
 from ncclcheck.reports.judgement import compact, jsondoc
 from ncclcheck.results import safe
 from tests.helpers import dgx, stories

@@ -1,8 +1,8 @@
 """The nodes of a cluster are much alike: what one has in common with another is kept and written once.
 
-A prototype is a node with all its facts. Of a node that is like it the differences tell the rest: by the place of
-each (a JSON Pointer, RFC 6901) the value there. Ten thousand nodes are a prototype and some lines each, in memory as
-in a file.
+A prototype is a node with all its facts. Of a node like it the differences tell the rest: by the place of each (a
+JSON Pointer, RFC 6901) the value there. Ten thousand nodes are a prototype and some lines each, in memory
+and in a file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Differences = dict[str, Any]
 
 # Kinds of machines that are told apart: a cluster has a few, a fleet of ten years some more.
 _MOST_KINDS = 16
-# Differing places up to which a node is of a prototype's kind: own names, addresses, serials and counters of a node
+# Differing places up to which a node is of a prototype's kind: own names, addresses, serials and counters of one
 # with 16 GPUs and 16 HCAs are some 300; nodes of another kind differ in whole lists, which are few but large.
 _MOST_PLACES = 1_000
 _LARGE = 8_192  # bytes of what differs beyond which another prototype is looked for
