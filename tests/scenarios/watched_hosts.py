@@ -1,7 +1,7 @@
 """Jobs over hosts of the lab under `ncclcheck watch`, by ssh and by Slurm: who is named.
 
-`python -m tests.scenarios.watched_hosts [NAME...]` runs them and prints the table. The cases and what is expected of
-them were written down before any of them ran.
+`python -m tests.scenarios.watched_hosts [NAME...]` runs them and prints the table. The cases and what is expected
+of them were written down before any of them ran.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from subprocess import Popen, TimeoutExpired
 from typing import Literal, NamedTuple
@@ -65,10 +66,12 @@ class HostCase(NamedTuple):
         return f"h{self.bad // self.a_host + 1}"
 
 
+_SLURM = partial(HostCase, by="sbatch")
+_SOUND = partial(HostCase, kind="sound", code="", words="", who="", sound=True, exit=0)
 CASES = [
     HostCase("raise", "raise", "BOX004", "labels do not fit", "rank 2 on h3"),
     HostCase("raise, local boxes", "raise", "BOX004", "labels do not fit", "rank 1 on h2", bad=1, local=True),
-    HostCase("raise, h2's clock 8 s ahead", "raise", "BOX004", "labels do not fit", "rank 1 on h2", bad=1, after="clock"),
+    HostCase("h2's clock is ahead", "raise", "BOX004", "labels do not fit", "rank 1 on h2", bad=1, after="clock"),
     HostCase("a module missing on one host", "import", "BOX004", "no_such_module", "rank 1 on h2", bad=1),
     HostCase("kill", "kill", "BOX002", "SIGKILL", "rank 2 on h3"),
     HostCase("segv, 2 x 2", "segv", "BOX003", "SIGSEGV", "rank 3 on h2", bad=3, hosts=2, a_host=2),
@@ -86,32 +89,36 @@ CASES = [
     HostCase("a host is cut off", "sound", "BOX010", "cut off", "h3", after="cut", steps=2000, timeout=15),
     HostCase("stall: deadlock", "deadlock", "BOX008", "in _deadlock", "rank 2 on h3", stalls=True, exit=75),
     HostCase("stall: stopped", "stop", "", "is stopped", "rank 1", bad=1, stalls=True, exit=75),
-    HostCase("stall: fifo, local boxes", "fifo", "BOX008", "in _fifo", "rank 1 on h2", bad=1, stalls=True, local=True, exit=75),
-    HostCase("a straggler", "straggler", "BOX011", "since", "rank 2 on h3", after="term later", steps=5000, exit=None),
     HostCase(
-        "a link becomes slow", "sound", "BOX011", "since", "h3", after="slow link", steps=5000, numbers=200_000, exit=None,
+        "stall: fifo, local", "fifo", "BOX008", "in _fifo", "rank 1 on h2", 1, local=True, stalls=True, exit=75
     ),
-    HostCase("Slurm: raise", "raise", "BOX004", "labels do not fit", "rank 1 on h2", bad=1, by="sbatch"),
-    HostCase("Slurm: kill", "kill", "BOX002", "SIGKILL", "rank 2 on h3", by="sbatch"),
-    HostCase("Slurm: a worker is killed", "worker-killed", "BOX002", "worker of rank 2", "h3", by="sbatch"),
-    HostCase("Slurm: srun's own ranks", "raise", "BOX004", "labels do not fit", "rank 1 on h2", bad=1, by="sbatch", wrapped="ranks"),
-    HostCase("Slurm: watch around srun", "raise", "BOX004", "labels do not fit", "rank 1 on h2", bad=1, by="sbatch", wrapped="srun"),
-    HostCase("Slurm: settings by a task prolog", "raise", "BOX004", "labels do not fit", "rank 1 on h2", bad=1, by="sbatch", wrapped="prolog"),
-    HostCase("Slurm: scancel", "sound", "BOX007", "SIGTERM", "h", by="sbatch", after="scancel", steps=2000, exit=None),
-    HostCase("Slurm: time limit of the step", "sound", "BOX007", "SIGTERM", "h", by="sbatch", after="limit", steps=5000, exit=None),
-    HostCase("Slurm: stall, --exclude-file", "deadlock", "BOX008", "in _deadlock", "rank 1 on h2", bad=1, by="sbatch", stalls=True, exit=75),
-    HostCase("Slurm: a host loses its power", "sound", "BOX009", "breaks off", "h3", by="sbatch", after="power", steps=2000, exit=None),
-]  # fmt: skip
+    HostCase("a straggler", "straggler", "BOX011", "since", "rank 2 on h3", after="later", steps=5000, exit=None),
+    HostCase(
+        "a slow link", "sound", "BOX011", "since", "h3", after="link", steps=5000, numbers=200_000, exit=None
+    ),
+    _SLURM("Slurm: raise", "raise", "BOX004", "labels do not fit", "rank 1 on h2", bad=1),
+    _SLURM("Slurm: kill", "kill", "BOX002", "SIGKILL", "rank 2 on h3"),
+    _SLURM("Slurm: a worker is killed", "worker-killed", "BOX002", "worker of rank 2", "h3"),
+    _SLURM("Slurm: srun's ranks", "raise", "BOX004", "labels do not fit", "rank 1 on h2", bad=1, wrapped="ranks"),
+    _SLURM("Slurm: around srun", "raise", "BOX004", "labels do not fit", "rank 1 on h2", bad=1, wrapped="srun"),
+    _SLURM("Slurm: task prolog", "raise", "BOX004", "labels do not fit", "rank 1 on h2", bad=1, wrapped="prolog"),
+    _SLURM("Slurm: scancel", "sound", "BOX007", "SIGTERM", "h", after="scancel", steps=2000, exit=None),
+    _SLURM(
+        "Slurm: time limit of the step", "sound", "BOX007", "SIGTERM", "h", after="limit", steps=5000, exit=None
+    ),
+    _SLURM("Slurm: stall", "deadlock", "BOX008", "in _deadlock", "rank 1 on h2", bad=1, stalls=True, exit=75),
+    _SLURM("Slurm: a host's power", "sound", "BOX009", "breaks off", "h3", after="power", steps=2000, exit=None),
+]
 SOUND = [
-    HostCase("sound, 3 hosts", "sound", "", "", "", sound=True, exit=0),
-    HostCase("sound, 2 x 2", "sound", "", "", "", hosts=2, a_host=2, sound=True, exit=0),
-    HostCase("sound, local boxes", "sound", "", "", "", local=True, sound=True, exit=0),
-    HostCase("sound, h2's clock 8 s ahead", "sound", "", "", "", bad=1, after="clock", sound=True, exit=0),
-    HostCase("sound, the network is away for 3 s", "sound", "", "", "", after="flap", steps=200, sound=True, exit=0),
-    HostCase("Slurm: sound", "sound", "", "", "", by="sbatch", sound=True, exit=0),
-    HostCase("Slurm: sound, srun's own ranks", "sound", "", "", "", by="sbatch", wrapped="ranks", sound=True, exit=0),
-    HostCase("Slurm: sound, watch around srun", "sound", "", "", "", by="sbatch", wrapped="srun", sound=True, exit=0),
-]  # fmt: skip
+    _SOUND("sound, 3 hosts"),
+    _SOUND("sound, 2 x 2", hosts=2, a_host=2),
+    _SOUND("sound, local boxes", local=True),
+    _SOUND("sound, h2's clock is ahead", bad=1, after="clock"),
+    _SOUND("sound, the network is away for 3 s", after="flap", steps=200),
+    _SOUND("Slurm: sound", by="sbatch"),
+    _SOUND("Slurm: sound, srun's ranks", by="sbatch", wrapped="ranks"),
+    _SOUND("Slurm: sound, around srun", by="sbatch", wrapped="srun"),
+]
 
 
 class Seen(NamedTuple):
@@ -136,7 +143,7 @@ class Seen(NamedTuple):
         return cause, case.who in head
 
 
-def watched(place: Lab, slurm: Slurm | None, case: HostCase) -> Seen:
+def watched(place: Lab, case: HostCase) -> Seen:
     """One run."""
     folder = Path(tempfile.mkdtemp(prefix="ncw-", dir="/tmp"))
     begun = time.monotonic()
@@ -211,11 +218,7 @@ def _by_slurm(
     """A batch script as docs/watch.md has it."""
     del before
     port = next(_ports)
-    ranks = "import os, sys; os.environ.update(MASTER_ADDR='10.77.0.11', MASTER_PORT=%r); " % str(port)
-    ranks += "sys.argv = sys.argv[1:]; exec(compile(open(sys.argv[0]).read(), sys.argv[0], 'exec'))"
-    job = {
-        "ranks": [sys.executable, "-c", ranks, JOB, case.kind, str(case.bad)],
-    }.get(case.wrapped)
+    job = [sys.executable, JOB, case.kind, str(case.bad)] if case.wrapped == "ranks" else []
     torchrun = shlex.join(_command(case, 0, port)).replace("--node-rank 0", "--node-rank $SLURM_NODEID")
     words = shlex.join(job) if job else torchrun
     watch = shlex.join(_watch(case, str(folder / "box"), folder))
@@ -232,6 +235,7 @@ def _by_slurm(
         step = f"{srun} --task-prolog={prolog} sh -c {quoted}"
     script = folder / "script"
     exports = _quoted({**env, "GLOO_SOCKET_IFNAME": "eth0"})
+    exports += f" MASTER_ADDR=10.77.0.11 MASTER_PORT={port}" if job else ""
     script.write_text(f"#!/bin/sh\nexport {exports}\ncd {folder}\n{step}\necho $? >{folder}/code\n")
     first = place.hosts[0]
     submit = ["sbatch", "--parsable", f"-N{case.hosts}", "--ntasks-per-node=1", "-o", f"{folder}/err.job"]
@@ -244,39 +248,40 @@ def _by_slurm(
 
 def _ended(place: Lab, case: HostCase, folder: Path, started: list[Popen[str]] | str) -> list[int]:
     """Do what is done from outside, and wait for the end."""
-    host = place[case.place]
+    host, first = place[case.place], place.hosts[0]
     if case.after and case.after not in ("clock", "limit"):
         _trains(folder)
-    if case.after == "launcher":
+    if case.after in ("power", "frozen"):
+        _to_all(host, signal.SIGKILL if case.after == "power" else signal.SIGSTOP)
+    elif case.after == "launcher":
         _kill(host, "torch.distributed.run", signal.SIGKILL, but="ncclcheck")
     elif case.after == "term":
         _kill(host, "ncclcheck watch", signal.SIGTERM)
-    elif case.after == "power":
-        for _ in range(3):
-            for pid in host.pids():
-                with suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
-    elif case.after == "frozen":
-        for pid in host.pids():
-            with suppress(OSError):
-                os.kill(pid, signal.SIGSTOP)
     elif case.after == "scancel":
-        place.hosts[0].check(["scancel", str(started)])
-    elif case.after == "term later":
+        first.check(["scancel", str(started)])
+    elif case.after == "later":
         time.sleep(80)
-        _kill(place.hosts[0], "ncclcheck watch", signal.SIGTERM)
+        _kill(first, "ncclcheck watch", signal.SIGTERM)
     with ExitStack() as stack:
-        if case.after == "cut":
+        if case.after in ("cut", "flap"):
             stack.enter_context(faults.cut_off(host, "eth0"))
         if case.after == "flap":
-            with faults.cut_off(host, "eth0"):
-                time.sleep(3)
-        if case.after == "slow link":
+            time.sleep(3)
+            stack.close()
+        if case.after == "link":
             time.sleep(30)
             stack.enter_context(faults.limited(host, "3mbit"))
             time.sleep(50)
-            _kill(place.hosts[0], "ncclcheck watch", signal.SIGTERM)
+            _kill(first, "ncclcheck watch", signal.SIGTERM)
         return _codes(case, folder, started)
+
+
+def _to_all(host: Host, number: int) -> None:
+    """Every process of a host; more than once, for they start others."""
+    for _ in range(3):
+        for pid in host.pids():
+            with suppress(OSError):
+                os.kill(pid, number)
 
 
 def _codes(case: HostCase, folder: Path, started: list[Popen[str]] | str) -> list[int]:
@@ -349,14 +354,15 @@ def _surroundings(place: Lab, case: HostCase, folder: Path, stack: ExitStack) ->
 
 
 @contextmanager
-def site(by: By) -> Iterator[tuple[Lab, Slurm | None]]:
+def site(by: By) -> Iterator[Lab]:
     """Three hosts, with sshd, or with Slurm."""
     with Lab(hosts=3) as lab:
         if by == "sbatch":
-            yield lab, Slurm(lab, "KillOnBadExit=0")
+            Slurm(lab)
+            yield lab
         else:
             start_sshd(lab)
-            yield lab, None
+            yield lab
 
 
 def main(words: list[str]) -> None:
@@ -366,10 +372,10 @@ def main(words: list[str]) -> None:
     for by in ("ssh", "sbatch"):
         left = [one for one in cases if one.by == by]
         while left:
-            with site(by) as (lab, slurm):
+            with site(by) as lab:
                 while left:
                     case = left.pop(0)
-                    told.append(_told(case, _tried(lambda case=case: watched(lab, slurm, case))))
+                    told.append(_told(case, _tried(partial(watched, lab, case))))
                     if case.after in ("power", "frozen"):
                         break
     print(f"right: {', '.join(str(sum(column)) for column in zip(*told, strict=True))} of {len(told)}")
