@@ -16,7 +16,7 @@ _MOST_WATCHED = 900  # by a descriptor each; the usual limit is 1024
 _SETTLED_S = 3.0  # a process becomes what it is to be (exec) soon after it begins
 _RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 _SHELL = re.compile(r"^(ba|da|z|k)?sh$|^(srun|env|time|timeout|numactl|nice|taskset|tee|sleep|cat)$")
-_TICKS = os.sysconf("SC_CLK_TCK")
+_WAITS = re.compile(r"futex|poll|^0?$")  # kernel functions in which a rank waits for its peers, or for its threads
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -25,7 +25,8 @@ class Process:
     """One process. start: its start time in ticks since boot, which tells it from a later one of the same pid.
 
     rank: of its environment, -1 for none. status: as waitpid(2) has it, None where it could not be seen.
-    cpu: ticks; moved: bytes read and written.
+    cpu: ticks; moved: bytes read and written; apart: its main thread neither waited for another one nor at a poll.
+    injected: Python's `site` ran there with what the box put into its path.
     """
 
     pid: int
@@ -42,6 +43,8 @@ class Process:
     rss: int = 0
     rss_most: int = 0
     moved: int = 0
+    apart: bool = False
+    injected: bool = False
     status: int | None = None
     watched: int = -1
     told: tuple[object, ...] = field(default=(), repr=False)
@@ -155,6 +158,9 @@ class Processes:
             one.rss = number(stat[21]) * _PAGE
             one.rss_most = max(one.rss_most, one.rss)
             one.moved = number(io.get("rchar")) + number(io.get("wchar"))
+            one.injected = one.injected or os.path.exists(os.path.join(self.box, "fault", f"{one.pid}.txt"))
+            if one.rank >= 0:
+                one.apart = one.state in "RD" or not _WAITS.search(self._proc.text(str(one.pid), "wchan"))
         return gone
 
     def helper(self, one: Process) -> bool:
