@@ -27,8 +27,9 @@ _NOT_FOUND, _NOT_STARTED = 127, 126
 _NOTHING_WRONG = (0, -signal.SIGPIPE, 128 + signal.SIGPIPE)  # `| head` has seen enough
 _WATCHER_S = 6.0  # for its last look
 # Seconds until the page is printed though other nodes of the box still run: the ranks of a dead one's peers end
-# within a second or two, its silence is seen after 5, and a scheduler's SIGKILL comes 30 s after its SIGTERM.
-_OTHERS_S, _ENDED_FROM_OUTSIDE_S = 10.0, 3.0
+# within a second or two, and its silence is seen after 5. A job that was ended from outside has little time:
+# Slurm's SIGKILL comes 30 s after its SIGTERM by default, and sites set less.
+_OTHERS_S, _ENDED_FROM_OUTSIDE_S = 10.0, 0.5
 # Checks whose node may be at fault; another one would raise the same exception.
 _OF_A_NODE = ("HNG", "BOX008", "BOX009", "BOX010", "BOX011", "BOX012")
 

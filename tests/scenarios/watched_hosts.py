@@ -170,7 +170,7 @@ def _page(said: str) -> str:
 
 def _report(case: HostCase, folder: Path, env: dict[str, str]) -> str:
     boxes = sorted(folder.glob("box*"))
-    argv = [sys.executable, "-m", "ncclcheck", "report", "-v", *map(str, boxes)]
+    argv = [sys.executable, "-m", "ncclcheck", "report", *map(str, boxes)]
     with Popen(argv, env=env, cwd=folder, stdout=-1, stderr=-1, text=True) as done:
         out, err = done.communicate(timeout=60)
     return "" if case.sound else out + err

@@ -15,6 +15,7 @@ _MOST = 4096  # processes of one job on one node
 _MOST_WATCHED = 900  # by a descriptor each; the usual limit is 1024
 _SETTLED_S = 3.0  # a process becomes what it is to be (exec) soon after it begins
 _RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+_LAUNCHER = re.compile(r"torchrun|torch\.distributed|accelerate|deepspeed")  # srun gives it a rank, as any task
 _SHELL = re.compile(r"^(ba|da|z|k)?sh$|^(srun|env|time|timeout|numactl|nice|taskset|tee|sleep|cat)$")
 _WAITS = re.compile(r"futex|poll|^0?$")  # kernel functions in which a rank waits for its peers, or for its threads
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -104,7 +105,8 @@ class Processes:
             return
         env = dict(line.partition("=")[::2] for line in self._proc.text(pid, "environ").split("\0"))
         one.name, one.command = self._proc.text(pid, "comm").strip(), program(command)
-        one.rank = next((int(env[name]) for name in _RANK if env.get(name, "").isdigit()), -1)
+        launches = not env.get("RANK", "").isdigit() and _LAUNCHER.search(one.command)
+        one.rank = -1 if launches else next((int(env[name]) for name in _RANK if env.get(name, "").isdigit()), -1)
         one.local_rank = int(env["LOCAL_RANK"]) if env.get("LOCAL_RANK", "").isdigit() else -1
         one.world = int(env["WORLD_SIZE"]) if env.get("WORLD_SIZE", "").isdigit() else 0
 

@@ -110,6 +110,6 @@ def _told(boxes: Sequence[Box], lines: Sequence[tuple[Box, BoxProcess]]) -> str:
     more = f" The first {_MOST_RANKS} of {len(lines)} are drawn." if len(lines) > _MOST_RANKS else ""
     nodes = f" Courses of the first {_MOST_NODES} of {len(boxes)} nodes." if len(boxes) > _MOST_NODES else ""
     return (
-        f"{len(lines)} processes on {len(boxes)} node{'s' * (len(boxes) != 1)}; {bad} ended badly, which are drawn "
-        f"in another colour. Dashed lines: the first failure, a stall, a change of pace.{more}{nodes}"
+        f"{len(lines)} processes on {len(boxes)} node{'s' * (len(boxes) != 1)}; {bad} ended badly, drawn in "
+        f"another colour. Dashed lines: the first failure, a stall, a change of pace.{more}{nodes}"
     )

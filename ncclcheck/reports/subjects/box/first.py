@@ -337,7 +337,7 @@ def odd_at_stall(boxes: Sequence[Box]) -> tuple[Box, BoxProcess] | None:
 def ended(box: Box) -> str:
     """`exit code 1`, `SIGKILL`, or that it is not known."""
     if box.status is None:
-        return "an end that nobody wrote down"
+        return "an end that nobody wrote down" if box.last else "an end that no wrapper saw (--print-env)"
     return f"exit code {box.status}" if box.status >= 0 else named(-box.status)
 
 
