@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ncclcheck import __version__
 from ncclcheck.base.errors import UsageError
-from ncclcheck.probes.box import injected
+from ncclcheck.probes.box import folders, injected
 from ncclcheck.probes.box.journal import NEW
 from ncclcheck.probes.facts.guard.secrets import is_secret, masked
 
@@ -92,6 +92,21 @@ def write(path: str, content: bytes) -> None:
     """A new file of mode 0600. Raises OSError."""
     with open(path, "xb", opener=lambda name, _: os.open(name, NEW, 0o600)) as file:
         file.write(content)
+
+
+def remove_after_success(box: str, node: str) -> None:
+    """All of the box, where every other node has ended well too: what one did may explain another's end."""
+    others = folders.others(node)
+    if any(one.status != 0 or one.stalled for one in others):
+        return
+    for one in others:
+        shutil.rmtree(one.folder, ignore_errors=True)
+    remove(box, node)
+
+
+def is_first_to_fail(node: str, others: Sequence[folders.Node]) -> bool:
+    """Whether the page is to be printed here: once for a job."""
+    return not [one for one in others if one.status and one.folder < node]
 
 
 def remove(box: str, node: str) -> None:

@@ -15,9 +15,9 @@ from ncclcheck.reports.judgement.findings import (
     Where,
     admin,
     fail,
+    not_read,
     note,
     seen,
-    unknown,
     warn,
     you,
 )
@@ -141,12 +141,8 @@ def _too_few(unseen: list[Finding]) -> None:
 
 
 def _unseen(link: lan.Link, thing: str, fact: Unread) -> Finding:
-    return unknown(
-        Where(node=link.node, device=link.interface.name),
-        f"the {thing} of {link.interface.name} could not be read: {fact.why}",
-        why="Not observed, so neither healthy nor faulty.",
-        evidence=[seen(thing, f"{fact.kind}: {fact.why}")],
-    )
+    where = Where(node=link.node, device=link.interface.name)
+    return not_read(where, thing, fact, f"the {thing} of {link.interface.name} could not be read")
 
 
 @rule(
