@@ -45,7 +45,7 @@ class _Same:
 
 
 def derived_from(*names: str) -> Callable[[Callable[[Node], T]], Callable[[Node], T]]:
-    """The same for what follows from these fields of a node alone: nodes that share them (`facts.guard.alike`) share it.
+    """The same for what follows from these fields of a node alone: nodes that share them share it, too.
 
     A test takes all other fields away and looks whether the result stays.
     """
