@@ -40,7 +40,8 @@ Exit codes:
 """
 
 
-_ORDER = ("env", "bench", "data", "smoke", "preflight", "logs", "hang", "watch", "script", "report", "explain")
+_ORDER = ("env", "bench", "data", "smoke", "preflight", "logs", "hang", "watch", "script")
+_ORDER = (*_ORDER, "report", "fleet", "explain")
 
 
 def _commands() -> Iterator[str]:
