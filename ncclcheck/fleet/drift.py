@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from math import sqrt
 from statistics import fmean
 
-# Standard errors. Chosen, with room for noise that is not normal: of 3,000 simulated series of a year none was named
-# wrongly, with 2 % noise and with noise that correlates by 0.5 from day to day (benchmarks/fleet.py).
+# Standard errors. Chosen, with room for noise that is not normal: of 3,000 simulated series of a year none was
+# named wrongly, with 2 % noise and with noise that correlates by 0.5 from day to day (benchmarks/fleet.py).
 LEAST = 7.0
 LEAST_CHANGE = 0.02  # 2 %: less is within what a warm room or another neighbour does; chosen
 FEWEST = 20  # results of a node before it has a past
