@@ -82,7 +82,7 @@ class Document(Struct, frozen=True, kw_only=True):
     diagnosis: Diagnosis | None = None
 
 
-def encode(document: Document) -> bytes:
+def encode(document: Struct) -> bytes:
     """One line of JSON with its newline."""
     return printable(msgspec.json.encode(document)) + b"\n"
 

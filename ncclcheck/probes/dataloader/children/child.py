@@ -19,6 +19,7 @@ import msgspec
 from ncclcheck.probes.dataloader import ours
 from ncclcheck.probes.dataloader.children import inside
 from ncclcheck.probes.dataloader.children.inside import Answer
+from ncclcheck.probes.dataloader.children.stops import signal_name
 from ncclcheck.probes.machine.process import kill_tree
 
 T = TypeVar("T")
@@ -63,7 +64,7 @@ class Ended(Generic[T]):
         if self.timed_out:
             return f"gave no answer in {self.limit:.3g} s"
         if self.signal:
-            return f"ended by {_signal_name(self.signal)}"
+            return f"ended by {signal_name(self.signal)}"
         return f"ended itself with exit status {self.exit}"
 
 
@@ -238,10 +239,3 @@ def _busy(pid: int) -> float:
 def _close(number: int) -> None:
     with contextlib.suppress(OSError):
         os.close(number)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
