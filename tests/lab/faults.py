@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from tests.lab.hosts import DATA, PYTHON, Host
@@ -472,3 +472,13 @@ def replaced(host: Host, path: Path, by: Path) -> Iterator[None]:
         yield
     finally:
         host.check(["umount", "--lazy", str(path)])
+
+
+@contextmanager
+def connections_limited(hosts: Iterable[Host], most: int) -> Iterator[None]:
+    """Of connections to the ephemeral ports of others, so many may be open on each host; more are dropped."""
+    rule = f"oifname eth0 tcp dport 32768-60999 ct state new ct count over {most} drop"
+    with ExitStack() as stack:
+        for host in hosts:
+            stack.enter_context(filtered(host, "output", rule))
+        yield

@@ -154,6 +154,7 @@ from ncclcheck.probes.facts.measured.bench import (
     Times,
     WrongResult,
 )
+from ncclcheck.probes.facts.measured.groups import GroupTime
 from ncclcheck.probes.facts.measured.measurements import Measurements, together
 from ncclcheck.probes.facts.measured.memory import Elsewhere, JobMemory, RankMemory
 from ncclcheck.probes.facts.measured.pairs import Lateness, NodeSpeed, PairTime, RankSpeed
@@ -265,6 +266,7 @@ __all__ = [
     "GpuPeer",
     "GpuProcess",
     "Gpus",
+    "GroupTime",
     "Hca",
     "Health",
     "Hiding",

@@ -16,6 +16,7 @@ from ncclcheck.reports.culprit.islands import Islands, islands
 from ncclcheck.reports.culprit.machines import lack_cores, machines_differ, share_cores, usual_noise
 from ncclcheck.reports.culprit.own import by_own_environment
 from ncclcheck.reports.culprit.samples import PERCENT, Samples, Way, ends_of, read
+from ncclcheck.reports.culprit.scale.naming import culprits as scale_culprits
 from ncclcheck.reports.culprit.slowed import Slowed, slowed_by_cause, slowed_by_loss
 from ncclcheck.reports.culprit.training import in_training
 from ncclcheck.reports.judgement.derived import derived
@@ -52,7 +53,7 @@ def culprits(cluster: Cluster) -> list[Culprit]:
     own = by_own_environment(cluster)
     accused = {one.names[0] for one in own}
     told = [one for one in (*broken(cluster), *found) if not {place.node for place in one.where} & accused]
-    told = [*own, *told, *in_training(cluster), *_recorded(cluster)]
+    told = [*own, *told, *scale_culprits(cluster), *in_training(cluster), *_recorded(cluster)]
     return sorted(_named_once(told), key=lambda one: -one.confidence)
 
 
