@@ -155,7 +155,8 @@ def _of_interface(cluster: Cluster, node: str) -> list[str]:
 
 def _lifted(cluster: Cluster, node: str) -> list[Remedy]:
     name = _interface(cluster, node)
-    return [shaping.lifted(name)] if name else []
+    facts = next((one for one in cluster.nodes if one.name == node), None)
+    return shaping.lifted(name, facts) if name else []
 
 
 def _interface(cluster: Cluster, node: str) -> str:
