@@ -8,8 +8,7 @@ from collections.abc import Callable, Collection
 from ncclcheck.base.errors import UsageError
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.probes.job.context import JobPlan
-from ncclcheck.reports import expect
-from ncclcheck.reports.culprit import scale
+from ncclcheck.reports import expect, scale
 from ncclcheck.reports.judgement.findings import State
 from ncclcheck.run.conduct import conduct
 from ncclcheck.run.jobs import TorchJob

@@ -270,14 +270,14 @@ def _next_round(nodes: list[str], level: Literal["quick", "full"]) -> NextRound:
 
 def _whole_is_bad(context: Context, measured: list[Collective], done: list[PairTime]) -> bool:
     """Asked on rank 0."""
-    from ncclcheck.reports.culprit import scale  # noqa: PLC0415
+    from ncclcheck.reports import scale  # noqa: PLC0415
 
     return context.rank == 0 and scale.whole_is_bad(measured, done, context.backend)
 
 
 def _next_groups(nodes: list[str], done: list[PairTime]) -> NextGroups:
     """What decides which groups come next, asked on rank 0; none where a pair explains what is bad."""
-    from ncclcheck.reports.culprit import scale  # noqa: PLC0415
+    from ncclcheck.reports import scale  # noqa: PLC0415
 
     return partial(scale.next_groups, nodes) if scale.pairs_are_sound(done) else lambda _: []
 

@@ -16,11 +16,11 @@ from ncclcheck.reports.culprit.islands import Islands, islands
 from ncclcheck.reports.culprit.machines import lack_cores, machines_differ, share_cores, usual_noise
 from ncclcheck.reports.culprit.own import by_own_environment
 from ncclcheck.reports.culprit.samples import PERCENT, Samples, Way, ends_of, read
-from ncclcheck.reports.culprit.scale.naming import culprits as scale_culprits
 from ncclcheck.reports.culprit.slowed import Slowed, slowed_by_cause, slowed_by_loss
 from ncclcheck.reports.culprit.training import in_training
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.judgement.findings import Culprit, Where
+from ncclcheck.reports.scale.naming import culprits as scale_culprits
 from ncclcheck.reports.subjects.failures.held_up import HeldUp
 from ncclcheck.reports.subjects.flight import culprits as flight_culprits
 from ncclcheck.reports.subjects.job.pairing import pairing

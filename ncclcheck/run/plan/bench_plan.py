@@ -21,7 +21,7 @@ from ncclcheck.probes.job.context import (
     SoakPlan,
     SpeedPlan,
 )
-from ncclcheck.reports.culprit.scale import LEAST
+from ncclcheck.reports.scale import LEAST
 from ncclcheck.run.plan import faults
 from ncclcheck.run.plan.starts import JobStart
 

@@ -7,8 +7,6 @@ from shlex import quote
 
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.reports.culprit.machines import between_real_machines
-from ncclcheck.reports.culprit.scale.naming import culprits, shown
-from ncclcheck.reports.culprit.scale.search import Answer
 from ncclcheck.reports.judgement.findings import (
     Culprit,
     Evidence,
@@ -25,6 +23,8 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
+from ncclcheck.reports.scale.naming import culprits, shown
+from ncclcheck.reports.scale.search import Answer
 
 
 @rule(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.reports.culprit.machines import machines_differ, share_cores
-from ncclcheck.reports.culprit.scale.search import Answer, Test, answered
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.judgement.findings import Culprit, Where
+from ncclcheck.reports.scale.search import Answer, Test, answered
 from ncclcheck.reports.text.fold import fold_some
 
 CODE = "BEN019"

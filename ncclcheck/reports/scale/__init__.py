@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ncclcheck.reports.culprit.scale.search import LEAST, Answer, answered, next_groups
-from ncclcheck.reports.culprit.scale.suspicion import pairs_are_sound, whole_has_failed, whole_is_bad
+from ncclcheck.reports.scale.search import LEAST, Answer, answered, next_groups
+from ncclcheck.reports.scale.suspicion import pairs_are_sound, whole_has_failed, whole_is_bad
 
 __all__ = [
     "LEAST",

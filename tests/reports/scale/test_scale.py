@@ -10,16 +10,16 @@ from benchmarks.simulation.fabric import Weather
 from benchmarks.simulation.whole import Kind, Whole, ask, is_right
 from ncclcheck.probes.facts import Cluster, GroupTime, Job, Measurements, PairTime, RankState, Run, replace
 from ncclcheck.reports.culprit import culprits
-from ncclcheck.reports.culprit.scale import (
+from ncclcheck.reports.judgement.findings import State
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
+from ncclcheck.reports.scale import (
     answered,
     next_groups,
     pairs_are_sound,
     whole_has_failed,
     whole_is_bad,
 )
-from ncclcheck.reports.judgement.findings import State
-from ncclcheck.reports.judgement.judge import judge
-from ncclcheck.reports.judgement.rule import all_rules
 
 RULE = [rule for rule in all_rules() if rule.code == "BEN019"]
 
