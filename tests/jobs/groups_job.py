@@ -34,7 +34,7 @@ def main() -> None:
     rounds, obey = iter(ROUNDS), groups._Member.obey
 
     def late(member: groups._Member, order: groups.Order) -> None:
-        time.sleep(5.0 if rank == LATE and order.round == 1 else 0)
+        time.sleep(9.0 if rank == LATE and order.round == 1 else 0)
         obey(member, order)
 
     setattr(groups._Member, "obey", late)  # noqa: B010
@@ -47,7 +47,7 @@ def main() -> None:
         nodes=WORLD,
         backend="gloo",
         device=torch.device("cpu"),
-        plan=JobPlan(apart=True, groups=GroupPlan(limit_s=3.0, bytes_a_rank=2**16)),
+        plan=JobPlan(apart=True, groups=GroupPlan(limit_s=6.0, bytes_a_rank=2**16)),
         deadline=time.monotonic() + 90,
         step=lambda _: None,
         tick=lambda: None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -475,10 +475,14 @@ def replaced(host: Host, path: Path, by: Path) -> Iterator[None]:
 
 
 @contextmanager
-def connections_limited(hosts: Iterable[Host], most: int) -> Iterator[None]:
-    """Of connections to the ephemeral ports of others, so many may be open on each host; more are dropped."""
-    rule = f"oifname eth0 tcp dport 32768-60999 ct state new ct count over {most} drop"
+def connections_limited(hosts: Sequence[Host], most: int) -> Iterator[None]:
+    """So many connections to ephemeral ports of others may be opened on each host, and be there; more are dropped.
+
+    Beside the two that each host but the first has to the stores of a job on the first one.
+    """
     with ExitStack() as stack:
-        for host in hosts:
+        for number, host in enumerate(hosts):
+            allowed = most + 2 * (number > 0)
+            rule = f"oifname eth0 tcp dport 32768-60999 ct state new ct count over {allowed} drop"
             stack.enter_context(filtered(host, "output", rule))
         yield

@@ -44,7 +44,7 @@ class Order(Struct, frozen=True, kw_only=True):
 def run(context: Context, next_groups: NextGroups) -> None:
     """Measure rounds of disjoint groups of nodes; `next_groups` is asked on rank 0 alone, and none is the end.
 
-    Each GroupTime is emitted by its lowest rank; by rank 0 only where that rank said nothing in time.
+    Rank 0 emits what it heard in time, for by that the next round is chosen.
     """
     assert context.plan.groups
     context.step("groups")
@@ -87,7 +87,6 @@ class _Member:
         self._context.step(f"groups, round {order.round + 1}: {len(ranks)} ranks")
         told = _Measurement(self._context, self._plan, order, ranks).run()
         if self._context.rank == ranks[0]:
-            self._context.emit(Measurements(groups=[told]))
             self.board.put_own(f"result/{order.name}", msgspec.json.encode(told))
 
 
@@ -210,20 +209,20 @@ class _Conductor:
         longest = max(limit_s(self._plan, len(members)) for members in ranks.values())
         left = begun + longest + 2 * _SLACK_S - time.monotonic()
         found = board.read_all([f"result/{order.name}" for order, _ in groups], left)
-        return [self._heard(order, nodes, found.get(f"result/{order.name}")) for order, nodes in groups]
+        told = [self._heard(order, nodes, found.get(f"result/{order.name}")) for order, nodes in groups]
+        self._context.emit(Measurements(groups=told))
+        return told
 
     def _heard(self, order: Order, nodes: list[str], note: bytes | None) -> GroupTime:
         if note is not None:  # the nodes in the order in which they were asked for
             return msgspec.structs.replace(msgspec.json.decode(note, type=GroupTime), nodes=nodes)
-        told = GroupTime(
+        return GroupTime(
             nodes=nodes,
             ranks=sum(len(self._ranks[node]) for node in nodes),
             round=order.round,
             state="timed_out",
             reason=f"{nodes[0]} did not answer",
         )
-        self._context.emit(Measurements(groups=[told]))
-        return told
 
     def _announce(self, notes: Mapping[int, bytes]) -> None:
         """Each rank reads its own orders only, one after the other."""
