@@ -77,7 +77,7 @@ def _grow(job: TorchJob, bench: BenchOptions) -> None:
     with job.stages.stage(
         "groups", "the whole job failed: trying its nodes in pairs, then in growing groups"
     ) as told:
-        if why := job.once(parts, seconds):
+        if why := job.once(parts, seconds, ("groups",)):  # pairs without a world tell no cause of being slow
             told.state, told.reason = State.UNKNOWN, why
 
 

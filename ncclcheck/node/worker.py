@@ -20,7 +20,7 @@ from ncclcheck.node.slots import Slots
 from ncclcheck.node.stuck import Still
 from ncclcheck.probes.facts import Collective, JobMemory, Measurements, PairTime, RankState, Startup, replace
 from ncclcheck.probes.job import warned
-from ncclcheck.probes.job.context import Context, JobPlan
+from ncclcheck.probes.job.context import Context, GroupPlan, JobPlan
 from ncclcheck.probes.machine.process import die_with_parent
 
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ def _pairs_and_groups(context: Context, measured: list[Collective]) -> None:
     done = pairs.run(context, _next_round(nodes, plan.pairs.level)) if plan.pairs else []
     if plan.groups:
         begins = plan.groups.always or _whole_is_bad(context, measured, done)
-        groups.run(context, _next_groups(nodes, done) if begins else lambda _: [])
+        groups.run(context, _next_groups(nodes, done, plan.groups) if begins else lambda _: [])
 
 
 def _train(context: Context) -> Callable[[], None] | None:
@@ -275,11 +275,12 @@ def _whole_is_bad(context: Context, measured: list[Collective], done: list[PairT
     return context.rank == 0 and scale.whole_is_bad(measured, done, context.backend)
 
 
-def _next_groups(nodes: list[str], done: list[PairTime]) -> NextGroups:
+def _next_groups(nodes: list[str], done: list[PairTime], plan: GroupPlan) -> NextGroups:
     """What decides which groups come next, asked on rank 0; none where a pair explains what is bad."""
     from ncclcheck.reports import scale  # noqa: PLC0415
 
-    return partial(scale.next_groups, nodes) if scale.pairs_are_sound(done) else lambda _: []
+    sound = scale.pairs_are_sound(done, whole_failed=plan.always)
+    return partial(scale.next_groups, nodes) if sound else lambda _: []
 
 
 def _check_world(plan: WorkerPlan, me: Identity) -> None:

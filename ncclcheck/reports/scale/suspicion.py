@@ -16,9 +16,13 @@ _LEAST = {"nccl": 0.4}
 _LARGE = 2**20  # bytes: below that it is latency that counts
 
 
-def pairs_are_sound(pairs: Sequence[PairTime]) -> bool:
-    """All exchanges came to their end, and none of them is to blame."""
-    return bool(pairs) and all(pair.state == "ok" for pair in pairs) and not blame(read(pairs))
+def pairs_are_sound(pairs: Sequence[PairTime], *, whole_failed: bool = False) -> bool:
+    """All exchanges came to their end, and none of them is to blame.
+
+    A pair that is slow explains a whole that is, and none that gets nothing through.
+    """
+    passed = bool(pairs) and all(pair.state == "ok" for pair in pairs)
+    return passed and (whole_failed or not blame(read(pairs)))
 
 
 def whole_is_bad(rows: Sequence[Collective], pairs: Sequence[PairTime], backend: str) -> bool:
