@@ -47,6 +47,7 @@ from ncclcheck.run.plan.preflight_plan import PreflightOptions
 )
 @option("--no-verify", is_flag=True, help="do not test the recommended settings before writing them")
 @option("--apply", is_flag=True, help="start COMMAND with the recommended settings")
+@option("--watch", is_flag=True, help="start COMMAND in a black box, as ncclcheck watch does")
 @option("--healthy-file", group=OUTPUT, metavar="FILE", default="", help="write the healthy nodes, one per line")
 @option(
     "--exclude-file",
@@ -90,6 +91,7 @@ def _options(given: dict[str, Any]) -> PreflightOptions:
         model=model,
         verify=not given["no_verify"],
         apply=given["apply"],
+        watch=given["watch"],
         healthy_file=given["healthy_file"],
         exclude_file=given["exclude_file"],
         need=given["need"] or 0,

@@ -19,7 +19,7 @@ class PreflightOptions(JobOptions):
     """The options of `preflight` itself. need: nodes that COMMAND wants, 0: all; command: what to become.
 
     script: a training script that is read first. workers, factory_limit (s), settings: as it has them, these
-    for all jobs.
+    for all jobs. watch: COMMAND runs in a black box.
     """
 
     level: Level = "standard"
@@ -37,6 +37,7 @@ class PreflightOptions(JobOptions):
     script: str = ""
     workers: int | None = None
     factory_limit: float = 300.0
+    watch: bool = False
     settings: dict[str, str] = field(default_factory=dict)
 
 
