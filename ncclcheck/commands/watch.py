@@ -17,11 +17,11 @@ from ncclcheck.base.leaving import do_last_acts
 from ncclcheck.base.progress import complain
 from ncclcheck.probes.box import folders
 from ncclcheck.probes.box.journal import EVENTS, Journal
+from ncclcheck.run.plan.option_table import OUTPUT, Choice, Flag, Number, typed
 from ncclcheck.run.plan.options import Options
 from ncclcheck.watch import folder, settings, wrapping
 from ncclcheck.watch.copy import Copy
 
-STALL_S = 60.0
 KILLED = 75  # EX_TEMPFAIL of sysexits.h: try again, elsewhere
 _NOT_FOUND, _NOT_STARTED = 127, 126
 _NOTHING_WRONG = (0, -signal.SIGPIPE, 128 + signal.SIGPIPE)  # `| head` has seen enough
@@ -39,11 +39,44 @@ class Watch:
     """What the command line says. box: None for one that is removed where nothing happened."""
 
     command: tuple[str, ...]
-    box: str | None = None
-    on_stall: str = "report"
-    stall_after: float = STALL_S
-    exclude_file: str = ""
-    print_env: bool = False
+    box: str | None = typed(
+        None,
+        "--box",
+        "where to write; kept  [default: ./ncclcheck-box-..., removed after success]",
+        group=OUTPUT,
+        metavar="DIR",
+        variable=False,
+    )
+    on_stall: str = typed(
+        "report",
+        "--on-stall",
+        "what follows a stall: look and say so; ask for Flight Recorder's dumps too; end the job",
+        Choice(("report", "dump", "kill")),
+        show_default=True,
+    )
+    stall_after: float = typed(
+        60.0,
+        "--stall-after",
+        "a stall: so long without any sign of life, or three times the longest silence so far",
+        Number(5, 86400, "seconds"),
+        metavar="S",
+        show_default=True,
+    )
+    exclude_file: str = typed(
+        "",
+        "--exclude-file",
+        "write the nodes at fault, as sbatch --exclude= takes them",
+        group=OUTPUT,
+        metavar="FILE",
+    )
+    print_env: bool = typed(
+        False,
+        "--print-env",
+        "print what would be set, as export lines; start nothing",
+        Flag(),
+        group=OUTPUT,
+        variable=False,
+    )
 
 
 def run(wanted: Watch, options: Options) -> int:
