@@ -160,6 +160,7 @@ class _Job:
         return wrapping.Told(self._copy.add, self._signalled, self._started, self._spoke)
 
     def _started(self, pid: int) -> int:
+        self._journal.add({"t": round(time.time(), 3), "what": "start", "pid": pid})
         argv = [sys.executable, "-m", "ncclcheck.probes.box.watcher", self._node, str(pid)]
         argv += [self._wanted.on_stall, f"{self._wanted.stall_after:g}"]
         env = {**os.environ, "NCCLCHECK_BOX_SIGNAL": str(settings.SIGNAL)}

@@ -31,6 +31,7 @@ JOB = str(ROOT / "tests/jobs/watched_job.py")
 _LIMIT_S = 240.0
 _ports = itertools.count(23_000)
 By = Literal["ssh", "sbatch"]
+RUINS = ("power", "frozen")  # of a host: there are new ones after it
 
 
 class HostCase(NamedTuple):
@@ -251,7 +252,7 @@ def _ended(place: Lab, case: HostCase, folder: Path, started: list[Popen[str]] |
     host, first = place[case.place], place.hosts[0]
     if case.after and case.after not in ("clock", "limit"):
         _trains(folder)
-    if case.after in ("power", "frozen"):
+    if case.after in RUINS:
         _to_all(host, signal.SIGKILL if case.after == "power" else signal.SIGSTOP)
     elif case.after == "launcher":
         _kill(host, "torch.distributed.run", signal.SIGKILL, but="ncclcheck")
@@ -297,7 +298,7 @@ def _codes(case: HostCase, folder: Path, started: list[Popen[str]] | str) -> lis
         time.sleep(1)
         return [int(code.read_text())] if code.exists() else []
     codes = []
-    gone = int(case.place[1:]) - 1 if case.after in ("power", "frozen") else -1
+    gone = int(case.place[1:]) - 1 if case.after in RUINS else -1
     for node, one in enumerate(started):
         if node == gone:
             continue
@@ -376,7 +377,7 @@ def main(words: list[str]) -> None:
                 while left:
                     case = left.pop(0)
                     told.append(_told(case, _tried(partial(watched, lab, case))))
-                    if case.after in ("power", "frozen"):
+                    if case.after in RUINS:
                         break
     print(f"right: {', '.join(str(sum(column)) for column in zip(*told, strict=True))} of {len(told)}")
     print(f"load {os.getloadavg()[0]:.0f}")

@@ -186,7 +186,7 @@ def _is_lost_worker(one: BoxProcess) -> bool:
 
 def _died(box: Box, one: BoxProcess) -> Failure:
     number = (one.status or 0) & 0x7F
-    at = one.gone or box.last
+    at = one.gone or box.ended or box.last
     oom = next((oom for oom in box.ooms if abs(oom.t - at) < _OOM_S), None) if number == signal.SIGKILL else None
     if oom is not None:
         return Failure(at, "memory", box, one, oom=oom, number=number)
