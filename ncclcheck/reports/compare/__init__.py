@@ -8,10 +8,9 @@ from __future__ import annotations
 from ncclcheck.reports.compare.changes import Change
 from ncclcheck.reports.compare.comparison import Comparison, changes_of, compare, floor_percent, rows_of
 from ncclcheck.reports.compare.fingerprint import Difference, Fingerprint, differences, fingerprint
-from ncclcheck.reports.compare.result import Result, result
+from ncclcheck.reports.compare.result import Result, encode, result
 from ncclcheck.reports.compare.rows import RowChange, compare_rows
 from ncclcheck.reports.compare.text import short, text
-from ncclcheck.reports.judgement.jsondoc import encode
 
 __all__ = [
     "Change",

@@ -11,6 +11,7 @@ from ncclcheck.reports.compare.changes import Change
 from ncclcheck.reports.compare.comparison import Comparison, compare
 from ncclcheck.reports.compare.fingerprint import Fingerprint, fingerprint
 from ncclcheck.reports.compare.rows import RowChange
+from ncclcheck.reports.judgement.jsondoc import printable
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +55,11 @@ def result(before: Baseline, after: Baseline, version: str, thresholds: dict[str
         after=_end(after),
         **{name: getattr(found, name) for name in Comparison.__struct_fields__},
     )
+
+
+def encode(found: Result) -> bytes:
+    """One line of JSON with its newline."""
+    return printable(msgspec.json.encode(found)) + b"\n"
 
 
 def _end(saved: Baseline) -> End:

@@ -85,7 +85,7 @@ class Document(Struct, frozen=True, kw_only=True):
     diagnosis: Diagnosis | None = None
 
 
-def encode(document: Struct) -> bytes:
+def encode(document: Document) -> bytes:
     """One line of JSON with its newline."""
     return b"".join(pieces(document))
 
