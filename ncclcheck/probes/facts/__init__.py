@@ -173,6 +173,7 @@ from ncclcheck.probes.facts.measured.transport import (
     Transport,
 )
 from ncclcheck.probes.facts.measured.trial import Trial, TrialRow
+from ncclcheck.probes.facts.measured.tuning import Candidate, Forecast, Tried, Tuning
 from ncclcheck.probes.facts.measured.verified import Verified
 from ncclcheck.probes.facts.node import Node, ProbeRun, variables
 from ncclcheck.probes.facts.ras import (
@@ -221,6 +222,7 @@ __all__ = [
     "BoxTold",
     "Burst",
     "ByName",
+    "Candidate",
     "ClockOffset",
     "Cluster",
     "Collective",
@@ -260,6 +262,7 @@ __all__ = [
     "FlightDump",
     "FlightGroup",
     "FlightRefused",
+    "Forecast",
     "Gid",
     "Governor",
     "Gpu",
@@ -395,6 +398,8 @@ __all__ = [
     "Transport",
     "Trial",
     "TrialRow",
+    "Tried",
+    "Tuning",
     "Unread",
     "UnreadKind",
     "Unseen",
