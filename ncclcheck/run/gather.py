@@ -29,6 +29,7 @@ from ncclcheck.probes.facts import (
     replace,
     together,
 )
+from ncclcheck.probes.facts.guard.alike import Kinds
 
 _DEAD = ("gone", "T", "t")
 _AT_START = ("init_process_group", "first all_reduce")  # steps of the worker in which all ranks connect
@@ -84,6 +85,7 @@ class Gathered:
         self._init_answers: set[int] = set()
         self._only: Collection[str] | None = None
         self._went_wrong: tuple[dict[int, RankState], list[JobEnd]] | None = None
+        self._kinds = Kinds()
 
     def take(self, event: Said | Closed | Looked) -> None:
         """Keep one event."""
@@ -103,7 +105,7 @@ class Gathered:
                 node.hello = hello
                 node.step("its agent has started")
             case wire.Facts(node=facts):
-                node.facts = replace(facts, name=node.name)
+                node.facts = self._kinds.shared(replace(facts, name=node.name))
             case wire.Listening() | wire.Reach() | wire.Knocked() as seen:
                 self._take_reach(node, seen)
             case wire.InitTried(seen=tried):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from ncclcheck.probes.facts.box import (
     Box,
     BoxOom,
+    BoxPeers,
     BoxProcess,
     BoxRaised,
     BoxRoom,
@@ -17,6 +18,7 @@ from ncclcheck.probes.facts.box import (
     BoxSignal,
     BoxStall,
     BoxTold,
+    BoxXid,
 )
 from ncclcheck.probes.facts.cluster import Baseline, Cluster, Crash, Policy, Requirement
 from ncclcheck.probes.facts.guard.bounds import Count, Pid, Word
@@ -213,6 +215,7 @@ __all__ = [
     "Bound",
     "Box",
     "BoxOom",
+    "BoxPeers",
     "BoxProcess",
     "BoxRaised",
     "BoxRoom",
@@ -220,6 +223,7 @@ __all__ = [
     "BoxSignal",
     "BoxStall",
     "BoxTold",
+    "BoxXid",
     "Burst",
     "ByName",
     "Candidate",
