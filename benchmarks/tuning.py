@@ -2,9 +2,9 @@
 
     python benchmarks/tuning.py [--trials 20] [--seed 21]
 
-Pairs of jobs are simulated: the logarithm of a job's median drifts slowly by 4 %, jitters by 2 %, and 2 % of the jobs
-hit a burst of 25 % on average (after reference noise of shared clusters). Six candidates, three sizes, the looks of
-the standard level; one of the candidates gains where a gain is planted.
+Pairs of jobs are simulated, none is run: the logarithm of a job's median drifts slowly by 4 %, jitters by 2 %, and
+2 % of the jobs hit a burst of 25 % on average; each size jitters by 2 % more. Six candidates, three sizes, the
+looks of the standard level; one of the candidates gains where a gain is planted.
 """
 
 from __future__ import annotations

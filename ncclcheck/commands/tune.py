@@ -24,9 +24,9 @@ from ncclcheck.run.stages import Stages
 from ncclcheck.run.turns import Turns
 
 
-def run(options: Options, wanted: TuneOptions, files: Sequence[str]) -> int:
-    """The whole of `tune`; the exit code. files: from the job, which say its sizes. Raises UsageError."""
-    used = _used(files)
+def run(options: Options, wanted: TuneOptions) -> int:
+    """The whole of `tune`; the exit code. Raises UsageError."""
+    used = _used(wanted.files)
 
     def work(stages: Stages) -> tuple[Callable[[], None], Callable[[], Cluster]]:
         this = _Tune(stages, wanted, used)

@@ -1,4 +1,4 @@
-"""Which settings gain, over pairs of jobs with drift, jitter and bursts: a planted gain is found, and none is made up."""
+"""Which settings gain, over pairs of jobs with drift, jitter and bursts: a planted gain is found, none made up."""
 
 from __future__ import annotations
 
@@ -29,23 +29,24 @@ def state(told: Tuning | None) -> State:
 
 
 def test_a_gain_of_10_percent_is_found_and_recommended() -> None:
-    told = planted(0.10, random.Random("tests gain"))
-    chosen = tuning.recommended(told)
-    assert chosen is not None
-    assert [(one.variable, one.value) for one in chosen.settings] == [("NCCL_GOOD", "1")]
+    runs = [planted(0.10, random.Random(f"tests gain {number}")) for number in range(20)]
+    chosen = [tuning.named(one) for told in runs if (one := tuning.recommended(told))]
+    assert chosen.count("NCCL_GOOD=1") >= 19
+    told = next(told for told in runs if tuning.recommended(told))
     found = measured.weighed(Site(cluster(told), []), [])
     assert [(one.variable, one.action, one.basis) for one in found] == [("NCCL_GOOD", "set", "measured")]
     assert state(told) is State.OK
 
 
 def test_without_a_gain_nothing_is_recommended() -> None:
-    told = planted(0.0, random.Random("tests none"))
-    assert tuning.recommended(told) is None
+    runs = [planted(0.0, random.Random(f"tests none {number}")) for number in range(20)]
+    assert not [told for told in runs if tuning.recommended(told)]
+    told = runs[0]
     assert not measured.weighed(Site(cluster(told), []), [])
     assert state(told) is State.OK
 
 
-def fed(answers: dict[str, object], count: int = 2) -> Search:
+def fed(answers: dict[str, object]) -> Search:
     """Candidates NCCL_A, NCCL_B ..., whose pairs always come out the same; a text: the job ends with it."""
     search = Search([Candidate(variable=f"NCCL_{name}", value="1") for name in answers], (4, 8))
     pairs = search.pairs()
@@ -75,7 +76,7 @@ def test_verdicts() -> None:
 
 def test_what_is_without_promise_is_measured_no_further() -> None:
     told = fed({"A": 1.2, "B": 0.99, "C": 0.8}).tuning()
-    assert [one.pairs for one in told.tried] == [4, 4, 4]
+    assert [one.pairs for one in told.tried] == [8, 4, 4]
 
 
 def test_a_whole_that_does_not_run_is_not_recommended() -> None:
@@ -107,9 +108,12 @@ def test_every_candidate_is_measured_to_the_first_look(count: int) -> None:
     search = Search(candidates(count), LOOKS)
     first = []
     pairs = search.pairs()
-    settings = next(pairs)
-    for _ in range(count * LOOKS[0]):
+    settings: list[Candidate] | None = next(pairs)
+    while settings is not None:
         first.append(settings[0].variable)
-        settings = pairs.send(({("all_reduce", 1): 1.0}, {("all_reduce", 1): 1.0}))
+        try:
+            settings = pairs.send(({("all_reduce", 1): 1.0}, {("all_reduce", 1): 1.0}))
+        except StopIteration:
+            settings = None
     assert all(first.count(name) == LOOKS[0] for name in set(first))
     assert len(set(first)) == count

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 
 from ncclcheck.base.errors import UsageError
 from ncclcheck.probes.facts import Candidate, Node, at, replace, value_or
-from ncclcheck.probes.job.context import CollectivePlan, JobPlan, Op, Row
+from ncclcheck.probes.job.context import CollectivePlan, JobPlan, Op, ReduceOp, Row
 from ncclcheck.reports.subjects.nccl.variables import effective, nccl_version
 from ncclcheck.run.plan import bench_plan, trial_plan
 from ncclcheck.run.plan.bench_plan import BenchOptions, Level, Shape
+from ncclcheck.run.plan.option_table import Option, made_of
 from ncclcheck.run.plan.trial_plan import Setting
 
 FORM = "VAR=VALUE, where VAR begins with NCCL_, GLOO_ or TORCH_NCCL_, or is OMP_NUM_THREADS (VAR= takes it away)"
-LOOKS: dict[Level, tuple[int, ...]] = {"quick": (4,), "standard": (4, 8), "full": (6, 12, 18)}
+LOOKS: dict[Level, tuple[int, ...]] = {"quick": (4, 8), "standard": (4, 8, 12), "full": (6, 12, 24)}
 MOST_ROWS = 6  # operations and sizes that are tuned; each makes the intervals of all wider; chosen
 _MOST_TRIES = 24
 _OPS: tuple[Op, ...] = ("all_reduce",)
@@ -25,14 +26,6 @@ _MEASURING_S: dict[Level, float] = {"quick": 0.8, "standard": 2.0, "full": 4.0} 
 _JOB_S = 8.0  # torchrun, import and rendezvous of one job
 _PER_FUNCTION = (2, 24)  # NCCL_ALGO and NCCL_PROTO take a list for each function from then on
 _THREADS = "NVIDIA: one helper thread may not fill a fast TCP network"
-
-
-@dataclass(frozen=True)
-class TuneOptions(BenchOptions):
-    """The options of `tune`. tries: settings of the user's own; rows: operations and sizes of the job."""
-
-    tries: tuple[Setting, ...] = ()
-    rows: tuple[tuple[str, int], ...] = ()
 
 
 def tries(given: Sequence[str]) -> tuple[Setting, ...]:
@@ -64,6 +57,41 @@ def _has_fallback(value: str) -> bool:
     """Each part names ring, or excludes others than ring."""
     lists = [part.rpartition(":")[2].lower() for part in value.split(";") if part]
     return all(("ring" in one) != one.startswith("^") for one in lists)
+
+
+@dataclass(frozen=True)
+class TuneOptions(BenchOptions):
+    """The options of `tune`. tries: settings of the user's own; rows: operations and sizes of the job."""
+
+    inject: tuple[str, ...] = ()
+    reduce_op: ReduceOp = "sum"
+    min_busbw: dict[str, float] = dataclasses.field(default_factory=dict)
+    soak: float | None = None
+    tries: tuple[Setting, ...] = made_of(
+        (),
+        tries,
+        Option(
+            "--try",
+            "try these settings instead of the usual ones",
+            metavar="VAR=VALUE",
+            multiple=True,
+            variable=False,
+            default=(),
+        ),
+    )
+    files: tuple[str, ...] = made_of(
+        (),
+        tuple,
+        Option(
+            "--job-files",
+            "read operations and sizes from Flight Recorder dumps, NCCL's COLL lines or Inspector's files",
+            metavar="FILE",
+            multiple=True,
+            variable=False,
+            default=(),
+        ),
+    )
+    rows: tuple[tuple[str, int], ...] = ()
 
 
 def candidates(wanted: TuneOptions, shape: Shape, nodes: list[Node], *, simulated: bool) -> list[Candidate]:
@@ -116,7 +144,7 @@ def job(wanted: TuneOptions, shape: Shape, nodes: list[Node], *, simulated: bool
     sizes = wanted.sizes or bench_plan.sizes(_SIZES[shape.backend])
     short = dataclasses.replace(wanted, ops=wanted.ops or _OPS, sizes=sizes, time_budget=_share(wanted))
     measured: CollectivePlan = bench_plan.collectives(short, shape, nodes, simulated=simulated)
-    rows = [Row(op=op, bytes=size) for op, size in wanted.rows if op in bench_plan.OPS]  # type: ignore[arg-type]
+    rows = [Row(op=op, bytes=size) for op, size in wanted.rows if op in bench_plan.OPS]
     rows = rows or measured.rows
     if len(rows) > MOST_ROWS:
         raise UsageError(

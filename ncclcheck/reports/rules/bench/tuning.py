@@ -10,7 +10,13 @@ from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.job import trial, tuning
 
 
-@rule("BEN020", "tuning came to its end, and what gains was confirmed", worst=State.NOTE, commands=("tune",))
+@rule(
+    "BEN020",
+    "tuning came to its end, and what gains was confirmed",
+    worst=State.UNKNOWN,
+    over="",
+    commands=("tune",),
+)
 def tuning_came_to_its_end(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -31,15 +31,21 @@ def completed(measured: Measurements) -> Measurements:
     return replace(measured, trial=replace(trial, rows=rows))
 
 
-def judged(row: TrialRow, comparisons: int) -> TrialRow:
-    """The mean of the pairs' ratios, as logarithms, with Student's interval; Bonferroni's share for each."""
+def judged(row: TrialRow, comparisons: int, trimmed: int = 0) -> TrialRow:
+    """The mean of the pairs' ratios, as logarithms, with Student's interval; Bonferroni's share for each.
+
+    trimmed: pairs that are left out at either end, since a burst of other traffic slows one job of a pair.
+    """
     pairs = [two for two in zip(row.without_us, row.with_us, strict=False) if min(two) > 0][:_MOST_PAIRS]
     if len(pairs) < LEAST_PAIRS:
         return replace(row, speedup=None, low=None, high=None, verdict="unknown")
-    ratios = [math.log(without) - math.log(with_) for without, with_ in pairs]
-    middle = statistics.fmean(ratios)
-    error = statistics.stdev(ratios) / math.sqrt(len(ratios))
-    reach = error * quantile(1 - (1 - CONFIDENCE) / comparisons, len(ratios) - 1)
+    ratios = sorted(math.log(without) - math.log(with_) for without, with_ in pairs)
+    left = len(ratios) - 2 * trimmed
+    middle = statistics.fmean(ratios[trimmed : trimmed + left])
+    # Yuen: the spread of what is left with the outermost of it in place of what was cut off
+    held = [min(max(one, ratios[trimmed]), ratios[-1 - trimmed]) for one in ratios]
+    error = statistics.stdev(held) * math.sqrt(len(ratios)) / left
+    reach = error * quantile(1 - (1 - CONFIDENCE) / comparisons, left - 1)
     speedup, low, high = (_ratio(one) for one in (middle, middle - reach, middle + reach))
     return replace(row, speedup=speedup, low=low, high=high, verdict=_verdict(speedup, low, high))
 

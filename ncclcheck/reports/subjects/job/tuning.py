@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Mapping, Sequence
+from statistics import median
 from typing import Literal
 
 from ncclcheck.probes.facts import Candidate, Measurements, TrialRow, Tried, Tuning, replace
@@ -19,7 +20,9 @@ Medians = Mapping[tuple[str, int], float]
 Answer = tuple[Medians, Medians] | str  # without and with, in microseconds; or how the job with them ended
 Pairs = Generator[list[Candidate], Answer, None]
 
-_PROMISE = 1.01  # mean speed-up of the best row below which a candidate is not measured further; trial's own limit
+_TRIMMED = 6  # one in so many pairs is left out at either end; chosen
+_OUT = ("loses", "mixed", "failed")
+_PROMISE = 1.01  # median speed-up of the best row below which a candidate is measured no further; trial's limit
 
 
 class Search:
@@ -64,9 +67,9 @@ class Search:
         return [one.settings[0] for one in best.values()]
 
     def _promising(self, left: Sequence[int]) -> list[int]:
-        """The better half of those that may still gain; those that are decided need no more pairs."""
+        """The better half of those that gain or still may; what gains now may have done so by chance."""
         judged = self.tuning().tried
-        open_ = [i for i in left if verdict(judged[i]) in ("same", "unknown") and _promise(judged[i]) >= _PROMISE]
+        open_ = [i for i in left if verdict(judged[i]) not in _OUT and _promise(judged[i]) >= _PROMISE]
         best = sorted(open_, key=lambda i: -_promise(judged[i]))[: math.ceil(len(left) / 2)]
         return sorted(best)
 
@@ -91,11 +94,15 @@ def completed(measured: Measurements) -> Measurements:
 def _completed(tuning: Tuning) -> Tuning:
     """A file may say of fewer comparisons than it has."""
     comparisons = max(tuning.comparisons, sum(len(one.rows) for one in tuning.tried), 1)
-    tried = [replace(one, rows=[trial.judged(row, comparisons) for row in one.rows]) for one in tuning.tried]
+    tried = [replace(one, rows=[_judged(row, comparisons) for row in one.rows]) for one in tuning.tried]
     whole = tuning.whole
     if whole is not None:
-        whole = replace(whole, rows=[trial.judged(row, max(1, len(whole.rows))) for row in whole.rows])
+        whole = replace(whole, rows=[_judged(row, max(1, len(whole.rows))) for row in whole.rows])
     return replace(tuning, tried=tried, whole=whole)
+
+
+def _judged(row: TrialRow, comparisons: int) -> TrialRow:
+    return trial.judged(row, comparisons, trimmed=len(row.without_us) // _TRIMMED)
 
 
 def verdict(tried: Tried) -> Word:
@@ -121,5 +128,6 @@ def named(tried: Tried) -> str:
 
 
 def _promise(tried: Tried) -> float:
-    """The best row's mean; where nothing was compared yet, all is possible."""
-    return max((row.speedup for row in tried.rows if row.speedup is not None), default=math.inf)
+    """The best row's median, for of few pairs one burst spoils the mean; infinite where nothing was compared."""
+    ratios = [[a / b for a, b in zip(row.without_us, row.with_us, strict=False) if b > 0] for row in tried.rows]
+    return max((median(one) for one in ratios if one), default=math.inf)
