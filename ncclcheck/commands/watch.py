@@ -222,6 +222,9 @@ class _Job:
         """The last lines, the watcher's too."""
         self._copy.end()
         self._journal.add({"t": round(time.time(), 3), "what": "end", "status": status})
-        if self._watcher is not None:
+        if self._watcher is not None and status in _NOTHING_WRONG and self._wanted.box is None:
+            self._watcher.kill()  # nobody is going to read what it would still see
+            self._watcher.wait()
+        elif self._watcher is not None:
             with suppress(OSError, subprocess.TimeoutExpired):
                 self._watcher.communicate(b"end", timeout=_WATCHER_S)
