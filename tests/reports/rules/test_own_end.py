@@ -15,6 +15,7 @@ from ncclcheck.probes.facts import (
     Job,
     JobEnd,
     Measurements,
+    Meeting,
     Network,
     Node,
     PairTime,
@@ -260,3 +261,49 @@ def test_ranks_of_a_node_in_a_variable_that_the_others_do_not_set_are_a_leftover
     both = [node(f"h{i}", LO, nic("eth0", f"10.1.0.{i}/24"), env={"PET_NPROC_PER_NODE": str(4 * i)},
                  stack=Stack(executable="/usr/bin/python3")) for i in (1, 2)]  # fmt: skip
     assert verdict("VER013", *both).state is State.OK
+
+
+# A prefix length that is wrong on one wire: whose it is decides who answers there
+
+
+def _prefixes(*lengths: int) -> list[Node]:
+    return [node(f"h{i}", LO, nic("eth0", f"10.1.0.{11 * i}/{length}")) for i, length in enumerate(lengths, 1)]
+
+
+def _narrow(nodes: list[Node], *, on_one_wire: bool) -> Measurements:
+    """Nothing passes; those of /28 have no route, the one of /24 asks on its wire."""
+    narrow = [one.name for one in nodes if one.network.interfaces[1].addresses[0].prefix == 28]  # type: ignore[union-attr, index]
+
+    def change(a: str, b: str) -> dict[str, Any]:
+        address = f"10.1.0.{11 * int(b[1])}"
+        hop = Hop(interface="eth0", address=address, state="reachable" if on_one_wire else "failed")
+        asks = Way(address=address, kind="unicast", destination="10.1.0.0/24", hops=[hop])
+        return {**CUT, "way": Way(address=address, error="Network is unreachable") if a in narrow else asks}
+
+    return measured(nodes, change)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "wrong"), [((28, 24), ["h1"]), ((24, 28), ["h2"]), ((28, 28, 24), ["h1", "h2"])]
+)
+def test_the_narrow_prefix_is_wrong_where_its_machine_answers_on_the_wire(
+    lengths: tuple[int, ...], wrong: list[str]
+) -> None:
+    nodes = _prefixes(*lengths)
+    meeting = Meeting(endpoint="10.1.0.11:29500", told_by="", outcome="open", node_rank=0, addresses=["10.1.0.11"])
+    job = Job(nodes_asked=len(nodes), meeting=meeting)
+    found = judged("NET003", nodes, job=job, measurements=_narrow(nodes, on_one_wire=True))
+    assert told(found) == [("fail", name) for name in wrong]
+    lines = [line for one in found.findings for remedy in one.remedies for line in remedy.commands]
+    assert [line for line in lines if "addr add" in line] == [
+        f"ip addr add {at}/24 dev eth0 && ip addr del {at}/28 dev eth0   # on {name}"
+        for name in wrong
+        for at in [f"10.1.0.{11 * int(name[1])}"]
+    ]
+
+
+def test_no_prefix_is_changed_where_nobody_answers_on_the_wire() -> None:
+    nodes = _prefixes(28, 24)
+    found = judged("NET003", nodes, measurements=_narrow(nodes, on_one_wire=False))
+    assert found.state is State.FAIL
+    assert not [line for one in found.findings for r in one.remedies for line in r.commands if "addr add" in line]
