@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
+from pkgutil import iter_modules
 from typing import NoReturn
 
 import click
@@ -38,7 +40,17 @@ Exit codes:
 """
 
 
-_COMMANDS = ("env", "bench", "data", "smoke", "preflight", "logs", "hang", "watch", "script", "report", "explain")
+_ORDER = ("env", "bench", "data", "smoke", "preflight", "logs", "hang", "watch", "script", "report", "explain")
+
+
+def _commands() -> Iterator[str]:
+    """Each module beside this one is a command, but for what they share; those that --help lists first, first."""
+    found = {module.name for module in iter_modules(__path__)} - {"common"}
+    yield from (name for name in _ORDER if name in found)
+    yield from sorted(found - {*_ORDER})
+
+
+_COMMANDS = (*_commands(),)
 
 
 class _Group(click.Group):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from ncclcheck.probes.facts.box import (
     Box,
     BoxOom,
+    BoxPeers,
     BoxProcess,
     BoxRaised,
     BoxRoom,
@@ -17,6 +18,7 @@ from ncclcheck.probes.facts.box import (
     BoxSignal,
     BoxStall,
     BoxTold,
+    BoxXid,
 )
 from ncclcheck.probes.facts.cluster import Baseline, Cluster, Crash, Policy, Requirement
 from ncclcheck.probes.facts.guard.bounds import Count, Pid, Word
@@ -154,6 +156,7 @@ from ncclcheck.probes.facts.measured.bench import (
     Times,
     WrongResult,
 )
+from ncclcheck.probes.facts.measured.groups import GroupTime
 from ncclcheck.probes.facts.measured.measurements import Measurements, together
 from ncclcheck.probes.facts.measured.memory import Elsewhere, JobMemory, RankMemory
 from ncclcheck.probes.facts.measured.pairs import Lateness, NodeSpeed, PairTime, RankSpeed
@@ -211,6 +214,7 @@ __all__ = [
     "Bound",
     "Box",
     "BoxOom",
+    "BoxPeers",
     "BoxProcess",
     "BoxRaised",
     "BoxRoom",
@@ -218,6 +222,7 @@ __all__ = [
     "BoxSignal",
     "BoxStall",
     "BoxTold",
+    "BoxXid",
     "Burst",
     "ByName",
     "ClockOffset",
@@ -265,6 +270,7 @@ __all__ = [
     "GpuPeer",
     "GpuProcess",
     "Gpus",
+    "GroupTime",
     "Hca",
     "Health",
     "Hiding",

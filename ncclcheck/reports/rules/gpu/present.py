@@ -15,9 +15,9 @@ from ncclcheck.reports.judgement.findings import (
     admin,
     fail,
     fine,
+    not_read,
     note,
     seen,
-    unknown,
     you,
 )
 from ncclcheck.reports.judgement.required import Count, required, too_few
@@ -87,7 +87,7 @@ def _judge(cluster: Cluster, node: Node) -> Finding:
     count: Any = at(node, "gpus.usable")
     where, signs = Where(node=node.name), _signs(node)
     if not signs and (hidden := _hidden(node)):
-        return _unknown(where, f"whether there are GPUs could not be read: {hidden.why}", hidden, signs)
+        return _unknown(where, "whether there are GPUs could not be read", hidden, signs)
     if reason := _not_wanted(cluster, node, count):
         return note(where, f"its GPUs are not used: {reason}", evidence=signs)
     if problem := _torch_problem(node):
@@ -152,15 +152,17 @@ def _unseen(where: Where, count: Unread, signs: list[Evidence]) -> Finding:
         return _failed(
             where, "CUDA's driver library is not here, although there are signs of GPUs", evidence, _map_it()
         )
-    return _unknown(where, f"whether CUDA can use its GPUs could not be read: {count.why}", count, signs)
+    return _unknown(where, "whether CUDA can use its GPUs could not be read", count, signs)
 
 
 def _unknown(where: Where, what: str, fact: Unread, signs: list[Evidence]) -> Finding:
-    return unknown(
+    return not_read(
         where,
+        "GPU",
+        fact,
         what,
         why="A GPU that cannot be seen may be broken, and a driver that does not answer may hang the job.",
-        evidence=[*signs, seen("GPU", f"{fact.kind}: {fact.why}")],
+        signs=signs,
         fix=[admin("Look at the driver.", "nvidia-smi", "dmesg | grep -iE 'nvrm|xid'")],
     )
 

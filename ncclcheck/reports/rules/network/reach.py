@@ -14,9 +14,9 @@ from ncclcheck.reports.judgement.findings import (
     admin,
     fail,
     fine,
+    not_read,
     note,
     seen,
-    unknown,
     warn,
     you,
 )
@@ -319,9 +319,5 @@ def _routed(ways: Ways, subnets: list[Subnet], gateways: list[str]) -> Finding:
 
 
 def _unread(link: lan.Link, fact: Unread) -> Finding:
-    return unknown(
-        Where(node=link.node),
-        f"its routes could not be read: {fact.why}",
-        why="It is in another subnet than other nodes, and may or may not be routed to them.",
-        evidence=[seen("routes", f"{fact.kind}: {fact.why}")],
-    )
+    why = "It is in another subnet than other nodes, and may or may not be routed to them."
+    return not_read(Where(node=link.node), "routes", fact, "its routes could not be read", why=why)

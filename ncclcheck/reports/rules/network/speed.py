@@ -14,8 +14,8 @@ from ncclcheck.reports.judgement.findings import (
     admin,
     fail,
     fine,
+    not_read,
     seen,
-    unknown,
     warn,
     you,
 )
@@ -85,12 +85,8 @@ def link_speed(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _unseen(link: lan.Link, fact: Unread) -> Finding:
-    return unknown(
-        Where(node=link.node, device=link.interface.name),
-        f"the speed of {link.interface.name} could not be read: {fact.why}",
-        why="Not observed, so neither healthy nor faulty.",
-        evidence=[seen("speed", f"{fact.kind}: {fact.why}")],
-    )
+    where = Where(node=link.node, device=link.interface.name)
+    return not_read(where, "speed", fact, f"the speed of {link.interface.name} could not be read")
 
 
 def _reported(values: Mapping[str, str], device: str) -> Iterator[Finding]:

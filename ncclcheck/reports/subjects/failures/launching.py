@@ -18,7 +18,8 @@ class Cause:
     """Words that are recognised. Texts may use {node} and the groups of the pattern.
 
     begun: only of a node whose agent had spoken, or only of one whose had not; None: of both. shared: it befell
-    the whole step, and no node is to blame.
+    the whole step, and no node is to blame. guess: what may be behind it, until somebody knocks at the node.
+    by_prolog: Slurm's prolog failed there, and takes the job back on all nodes.
     """
 
     pattern: str
@@ -28,6 +29,8 @@ class Cause:
     why: str = NOTHING_KNOWN
     begun: bool | None = None
     shared: bool = False
+    guess: str = ""
+    by_prolog: bool = False
     found: re.Pattern[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -39,14 +42,17 @@ class Cause:
             return None
         return self.found.search(silence.detail)
 
+    def stated(self, silence: Silence, found: re.Match[str]) -> str:
+        """What is known, without the guess."""
+        return self.what.format(**_groups(silence, found))
+
     def finding(self, silence: Silence, found: re.Match[str], *evidence: Evidence) -> Finding:
         """What is wrong with a node of which these words were said."""
-        groups = {name: value or "" for name, value in found.groupdict().items()} | {"node": silence.node}
-        safe = {name: shlex.quote(value) for name, value in groups.items()}
+        safe = {name: shlex.quote(value) for name, value in _groups(silence, found).items()}
         line = silence.detail[silence.detail.rfind("\n", 0, found.start()) + 1 :].split("\n", 1)[0].strip()
         return unknown(
             Where() if self.shared else Where(node=silence.node),
-            self.what.format(**groups),
+            f"{self.stated(silence, found)}: {self.guess}" if self.guess else self.stated(silence, found),
             why=self.why,
             owner=self.owner,
             evidence=[seen(_source(silence, line), line), *evidence],
@@ -55,6 +61,10 @@ class Cause:
                 for one in self.fix
             ],
         )
+
+
+def _groups(silence: Silence, found: re.Match[str]) -> dict[str, str]:
+    return {name: value or "" for name, value in found.groupdict().items()} | {"node": silence.node}
 
 
 def _source(silence: Silence, line: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +10,8 @@ from typing import Literal
 
 from ncclcheck.probes.facts import Cluster, Connect, Network, NodeReach, PeerReach, Unread, replace
 from ncclcheck.reports.judgement.rule import NothingToJudge
+
+_USABLE_WITHIN_S = 0.5  # s of uncertainty above which a measured clock offset says nothing; chosen
 
 Pair = tuple[str, str]
 Way = Literal["in", "out", "both"]
@@ -121,6 +123,24 @@ def required(cluster: Cluster) -> Reached:
             "its ground failed: NET010" if shared else "the nodes were not asked to reach each other"
         )
     return found
+
+
+def positions(found: Reached) -> dict[str, float]:
+    """Each clock against that of the first node, along pairs that could compare theirs."""
+    ways: dict[str, list[tuple[str, float]]] = {}
+    for (a, b), peer in found.seen.items():
+        if not isinstance(peer.clock, Unread) and peer.clock.within_s < _USABLE_WITHIN_S:
+            ways.setdefault(a, []).append((b, peer.clock.seconds))
+            ways.setdefault(b, []).append((a, -peer.clock.seconds))
+    first = max(ways, key=lambda node: len(ways[node]), default="")
+    clocks, queue = {first: 0.0} if ways else {}, deque([first] if ways else [])
+    while queue:
+        node = queue.popleft()
+        for other, offset in ways[node]:
+            if other not in clocks:
+                clocks[other] = clocks[node] + offset
+                queue.append(other)
+    return clocks
 
 
 def groups(nodes: Iterable[str], joined: Iterable[Pair]) -> list[list[str]]:

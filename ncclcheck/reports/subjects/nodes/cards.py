@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import NamedTuple, TypeVar
 
 from ncclcheck.probes.facts import Cluster, Gpu, Node, at, known, value_or
+from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.judgement.findings import Evidence, Remedy, Where, admin, seen, you
 
 T = TypeVar("T", bound=Hashable)
@@ -36,8 +37,12 @@ class Card(NamedTuple):
 def cards(cluster: Cluster) -> Iterator[Card]:
     """All GPUs that a rule may judge."""
     for node in cluster.nodes:
-        for gpu in known(at(node, "gpus.cards")):
-            yield Card(node, gpu)
+        yield from _cards(node)
+
+
+@derived
+def _cards(node: Node) -> list[Card]:
+    return [Card(node, gpu) for gpu in known(at(node, "gpus.cards"))]
 
 
 def busy(card: Card, least: float) -> bool:

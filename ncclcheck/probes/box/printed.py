@@ -1,0 +1,25 @@
+"""The last exception of Python in what a job printed."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+_BLOCK = re.compile(
+    r"^Traceback \(most recent call last\):\n((?:[ \t].*\n|\n)+)([A-Za-z_][\w.]*)(?:: (.*))?$", re.MULTILINE
+)
+_FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
+
+
+def exception(text: str) -> dict[str, Any]:
+    """type, message and frames of it; empty where none was printed."""
+    blocks = [*_BLOCK.finditer(text.replace("\r\n", "\n"))]
+    if not blocks:
+        return {}
+    frames = [f"{file}:{line} in {name}" for file, line, name in _FRAME.findall(blocks[-1][1])]
+    return {
+        "type": blocks[-1][2].rpartition(".")[2],
+        "message": (blocks[-1][3] or "")[:2000],
+        "frames": frames[-24:],
+        "printed": True,
+    }
