@@ -17,6 +17,7 @@ _ALLOWED = (
     "reports/rules/",
     "reports/recommend/",
     "reports/culprit/",
+    "reports/scale/",
     "reports/subjects/logs/",
     "reports/subjects/flight/",
     "reports/subjects/failures/held_up.py",

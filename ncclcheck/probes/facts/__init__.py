@@ -156,6 +156,7 @@ from ncclcheck.probes.facts.measured.bench import (
     Times,
     WrongResult,
 )
+from ncclcheck.probes.facts.measured.groups import GroupTime
 from ncclcheck.probes.facts.measured.measurements import Measurements, together
 from ncclcheck.probes.facts.measured.memory import Elsewhere, JobMemory, RankMemory
 from ncclcheck.probes.facts.measured.pairs import Lateness, NodeSpeed, PairTime, RankSpeed
@@ -269,6 +270,7 @@ __all__ = [
     "GpuPeer",
     "GpuProcess",
     "Gpus",
+    "GroupTime",
     "Hca",
     "Health",
     "Hiding",

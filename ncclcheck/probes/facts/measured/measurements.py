@@ -17,6 +17,7 @@ from ncclcheck.probes.facts.init import InitSeen
 from ncclcheck.probes.facts.live import JobRecord, Live
 from ncclcheck.probes.facts.log.logs import Logs
 from ncclcheck.probes.facts.measured.bench import Collective, Expectation, Soak, Startup, WrongResult
+from ncclcheck.probes.facts.measured.groups import GroupTime
 from ncclcheck.probes.facts.measured.memory import JobMemory
 from ncclcheck.probes.facts.measured.pairs import Lateness, NodeSpeed, PairTime, RankSpeed
 from ncclcheck.probes.facts.measured.resources import Resources
@@ -50,6 +51,7 @@ class Measurements(Struct, frozen=True, kw_only=True):
     init: list[InitSeen] = field(default_factory=list)
     pickled: list[Pickled] = field(default_factory=list)
     pairs: list[PairTime] = field(default_factory=list)
+    groups: list[GroupTime] = field(default_factory=list)
     lateness: list[Lateness] = field(default_factory=list)
     rank_speeds: list[RankSpeed] = field(default_factory=list)
     node_speeds: list[NodeSpeed] = field(default_factory=list)
