@@ -136,6 +136,8 @@ def _failures(box: Box) -> Iterator[Failure]:
         if one.pid in raised:
             told = raised.pop(one.pid)
             yield Failure(told.t, "raised", box, one, told, of_others=_is_of_others(told))
+        elif one.status is None and one.pid in own and (oom := _oom_at(box, one.gone)) is not None:
+            yield Failure(one.gone or oom.t, "memory", box, one, oom=oom, number=signal.SIGKILL)
         elif one.status and (one.pid in own or _is_lost_worker(one) or _was_killed(one)):
             yield _died(box, one)
     for told in raised.values():
@@ -187,10 +189,14 @@ def _is_lost_worker(one: BoxProcess) -> bool:
 def _died(box: Box, one: BoxProcess) -> Failure:
     number = (one.status or 0) & 0x7F
     at = one.gone or box.ended or box.last
-    oom = next((oom for oom in box.ooms if abs(oom.t - at) < _OOM_S), None) if number == signal.SIGKILL else None
+    oom = _oom_at(box, at) if number == signal.SIGKILL else None
     if oom is not None:
         return Failure(at, "memory", box, one, oom=oom, number=number)
     return Failure(at, _kind(number), box, one, number=number, of_others=number in _POLITE)
+
+
+def _oom_at(box: Box, at: float | None) -> BoxOom | None:
+    return next((oom for oom in box.ooms if at is not None and abs(oom.t - at) < _OOM_S), None)
 
 
 def _kind(number: int) -> Kind:
