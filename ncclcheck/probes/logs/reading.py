@@ -344,8 +344,6 @@ class Reading:
         if process is None and here.number < here.frames_until and all(sign in _BAD for sign, _ in found):
             raised = self._tracebacks.exception((*group, known), text)
             found = found if raised is None else [(_RAISED, raised)]
-        if found and not level and _is_bad(text, found):
-            level = "ERROR"
         said_now: list[Kept] = []
         ignored = self._tracebacks.ignored((*group, known))
         for sign, fields in found:
@@ -365,6 +363,8 @@ class Reading:
                     same[-1].again(number, text, order, here.time, fields)
                 continue
             self._counts[key] = same
+            if not level and _is_bad(text, found):  # asked only of what is kept: it takes long
+                level = "ERROR"
             one = Kept(sign, number, text[:_LONG], order, group, process, at, pid, rank, here.time, level, fields)
             same.append(one)
             self.kept.append(one)
