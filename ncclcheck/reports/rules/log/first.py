@@ -390,7 +390,7 @@ def _raised(logs: Logs, same: list[LogEvent]) -> Finding:
 def _is_garbled(event: LogEvent) -> bool:
     """Whether two processes wrote into this line, or its words went to another one."""
     text = event.fields.get("text", "")
-    return not text or text.startswith(":") or _TWICE.search(text) is not None
+    return not text or text.startswith(":")
 
 
 def _in_its_words(event: LogEvent) -> str:
