@@ -1,5 +1,5 @@
-"""Write what is generated: docs/checks and docs/settings.md from the rules, docs/log-failures.md from the list of
-failures that logs were tried with, and the JSON Schema from the types.
+"""Write what is generated: docs/checks and docs/settings.md from the rules, docs/options.md from the table of
+options, docs/log-failures.md from the list of failures that logs were tried with, the JSON Schema from the types.
 """
 
 from __future__ import annotations
@@ -9,11 +9,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from ncclcheck.cli import cli  # noqa: E402
+from ncclcheck.cli.common import GroupedOption  # noqa: E402
 from ncclcheck.reports.judgement import jsondoc, pages  # noqa: E402
 from ncclcheck.reports.recommend.page import page as settings  # noqa: E402
+from ncclcheck.run.plan import config  # noqa: E402
 
 
 def generated() -> dict[Path, str]:
@@ -25,6 +30,7 @@ def generated() -> dict[Path, str]:
         **checks,
         ROOT / "docs/settings.md": settings(),
         ROOT / "docs/log-failures.md": failures,
+        ROOT / "docs/options.md": options(),
         ROOT / "ncclcheck/reports/schema.json": schema,
     }
 
@@ -54,6 +60,45 @@ def log_failures(folder: Path) -> str:
         rows = [f"| {one['name']} | {_named_by(one)} |" for one in modes.values()]
         parts.append("\n".join([f"## {title}", "", "| failure | named by |", "|---|---|", *rows, ""]))
     return "\n".join(parts)
+
+
+_OPTIONS = """\
+# Options
+
+Every option is a variable too: `--strict` is `NCCLCHECK_STRICT=1`; those without one say so. Options with a key
+may stand in the [site file](security.md#the-site-file), at its top for all commands, or in the table of one of
+TABLES. `env` has the common options alone; for each command its own follow, and those that mean something else.
+"""
+
+
+def options() -> str:
+    """A table for each command, the common options first."""
+    shown: dict[str, tuple[str, str, str]] = {}
+    parts = [_OPTIONS.replace("TABLES", ", ".join(config.TABLES))]
+    context = click.Context(cli)
+    for name in cli.list_commands(context):
+        command = cli.get_command(context, name)
+        own = [one for one in command.params if isinstance(one, GroupedOption)] if command else []
+        rows = {max(one.opts, key=len): _option_cells(one) for one in own}
+        new = [_row(*cells) for option, cells in rows.items() if shown.get(option) != cells]
+        shown |= rows if name == "env" else {}
+        title = "Common options" if name == "env" else f"`{name}`"
+        if new:
+            parts.append("\n".join([f"## {title}", "", "| option | is | site file |", "|---|---|---|", *new, ""]))
+    return "\n".join(parts)
+
+
+def _option_cells(option: GroupedOption) -> tuple[str, str, str]:
+    words = "|".join(option.type.choices) if isinstance(option.type, click.Choice) else ""
+    typed = " ".join(filter(None, [max(option.opts, key=len), option.metavar or words]))
+    default = f"  [default: {option.default}]" if option.show_default else ""
+    no_variable = "" if option.envvar else "; no variable"
+    key = f"`{(option.name or '').replace('_', '-')}`" if option.name in config.KEYS else ""
+    return f"`{typed}`", f"{option.help}{default}{no_variable}".replace("  [", " ["), key
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def _named_by(mode: dict[str, Any]) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
+from pkgutil import iter_modules
 from typing import NoReturn
 
 import click
@@ -22,6 +24,7 @@ Begin with:
   ncclcheck env                    facts and settings of this node, in a second
   ncclcheck bench --nodes 2        a real job on two simulated nodes of this machine
   ncclcheck bench --hosts a,b      the same on two machines, by ssh
+  ncclcheck tune --hosts a,b       which settings gain between them, by measuring
   ncclcheck logs train.log         the cause, out of the log of a job that died
   ncclcheck hang                   who holds up the job that runs here now
   ncclcheck watch -- COMMAND       the job as it is; who was first and why, when it dies or stalls
@@ -38,7 +41,30 @@ Exit codes:
 """
 
 
-_COMMANDS = ("env", "bench", "data", "smoke", "preflight", "logs", "hang", "watch", "script", "report", "explain")
+_ORDER = (
+    "env",
+    "bench",
+    "tune",
+    "data",
+    "smoke",
+    "preflight",
+    "logs",
+    "hang",
+    "watch",
+    "script",
+    "report",
+    "explain",
+)
+
+
+def _commands() -> Iterator[str]:
+    """Each module beside this one is a command, but for what they share; those that --help lists first, first."""
+    found = {module.name for module in iter_modules(__path__)} - {"common"}
+    yield from (name for name in _ORDER if name in found)
+    yield from sorted(found - {*_ORDER})
+
+
+_COMMANDS = (*_commands(),)
 
 
 class _Group(click.Group):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import click
 
 from ncclcheck.base.errors import UsageError
-from ncclcheck.cli.common import HELP, MEASURE, WHERE, Number, SiteCommand, common, option, parse, plain_option
+from ncclcheck.cli.common import HELP, SiteCommand, common, parse, with_options
 from ncclcheck.commands import hang as command
+from ncclcheck.commands.hang import HangOptions
 from ncclcheck.run.plan.config import Site
+from ncclcheck.run.plan.option_table import options_of, read
 
 _EPILOG = """\b
 Exit codes:
@@ -24,68 +25,31 @@ _NOT_HERE = ("nodes", "launch", "node_rank", "rdzv_endpoint", "secret_file", "wa
 
 
 @click.command("hang", cls=SiteCommand, epilog=_EPILOG, context_settings=HELP)
-@option(
-    "--seconds",
-    group=MEASURE,
-    type=Number(2, 600, "seconds"),
-    metavar="S",
-    default=command.SECONDS,
-    show_default=True,
-    help="time between the two looks",
-)
-@plain_option(
-    "--passive",
-    group=MEASURE,
-    is_flag=True,
-    help="ask ranks for nothing: no py-spy, no Flight Recorder by its pipe, no --stacks-signal",
-)
-@option(
-    "--ras",
-    group=MEASURE,
-    type=click.Choice(["auto", "always", "never"]),
-    default="auto",
-    show_default=True,
-    help="ask NCCL's RAS; auto leaves out versions that may crash when they are asked",
-)
-@option(
-    "--stacks-signal",
-    group=MEASURE,
-    type=click.Choice(["USR1", "USR2"]),
-    metavar="NAME",
-    help="the job gave this signal (USR1, USR2) to faulthandler.register: send it to suspects and one other rank",
-)
-@plain_option(
-    "--job", group=WHERE, metavar="ID", help="a running job of Slurm: a step beside its own (srun --overlap)"
-)
-@plain_option(
-    "--pods", group=WHERE, metavar="SELECTOR", help="pods of Kubernetes by label: app=train (kubectl exec)"
-)
-@plain_option("--container", "-c", group=WHERE, metavar="NAME", default="", help="which container of --pods")
-@plain_option("--namespace", group=WHERE, metavar="NAME", default="", help="the namespace of --pods")
+@with_options(*options_of(HangOptions))
 @common
 @click.pass_obj
-def hang(site: Site, /, seconds: float, passive: bool, ras: str, stacks_signal: str | None, **given: Any) -> int:
+def hang(site: Site, /, **given: Any) -> int:
     """Say who holds up a job that runs now, seen from outside; it is not changed.
 
     Looks at this host, at --hosts by ssh, into a --job of Slurm or the --pods of Kubernetes, or where --via leads
     ('docker exec NAME').
     """
-    place = command.Place(*(given.pop(name) or "" for name in command.Place._fields))
-    _check(place, given)
+    wanted = read(HangOptions, given)
+    _check(wanted, given)
     if named := next((name for name in _NOT_HERE if given[name] is not None), None):
         raise UsageError(
             f"hang: --{named.replace('_', '-')} has no meaning here; it takes --hosts, --job, --pods, --via"
         )
-    options = replace(parse("hang", site, {**given, "via": None}), via=given["via"])  # here it needs no --hosts
-    return command.run(options, seconds, passive=passive, place=place, ras=ras, signal=stacks_signal or "")
+    via = given.pop("via")  # here it needs no --hosts
+    return command.run(parse("hang", site, given, via=via), wanted)
 
 
-def _check(place: command.Place, given: dict[str, Any]) -> None:
+def _check(wanted: HangOptions, given: dict[str, Any]) -> None:
     """Raises UsageError for two places, or for half of one."""
-    named = {"--job": place.job, "--pods": place.pods, "--hosts": given["hosts"], "--hostfile": given["hostfile"]}
-    if len(places := [name for name, value in named.items() if value]) > 1:
+    places = [f"--{name}" for name in ("job", "pods", "hosts", "hostfile") if given[name]]
+    if len(places) > 1:
         raise UsageError(f"hang: {' and '.join(places)}: give one of them")
-    if place.pods and given["via"]:
+    if wanted.pods and given["via"]:
         raise UsageError("hang: --via has no meaning with --pods; --container names one of theirs")
-    if (place.container or place.namespace) and not place.pods:
+    if (wanted.container or wanted.namespace) and not wanted.pods:
         raise UsageError("hang: --container and --namespace go with --pods")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import click
 
 from ncclcheck.base.errors import UsageError
-from ncclcheck.cli.common import HELP, SECONDS, VERDICT, SiteCommand, file_options, of_files, option
+from ncclcheck.cli.common import HELP, SiteCommand, of_files, parse, with_options
 from ncclcheck.commands import logs as reader
 from ncclcheck.results import outputs
 from ncclcheck.run.plan.config import Site
+from ncclcheck.run.plan.option_table import options_of
+from ncclcheck.run.plan.options import Options
 
+_DEADLINE = "seconds until the report is printed  [default: 600]"
 _EPILOG = """\b
 Exit codes:
   0    no failure is logged, and the job ended or made progress
@@ -23,14 +27,8 @@ Exit codes:
 
 @click.command("logs", cls=SiteCommand, epilog=_EPILOG, context_settings=HELP)
 @click.argument("files", nargs=-1, metavar="FILE...")
-@of_files("LOG050", output_variable=False)
-@option(
-    "--deadline",
-    group=VERDICT,
-    type=SECONDS,
-    metavar="S",
-    help="seconds until the report is printed  [default: 600]",
-)
+@of_files("LOG050", output={"variable": False})
+@with_options(*options_of(Options, "deadline", deadline={"help": _DEADLINE}))
 @click.pass_obj
 def logs(site: Site, /, files: tuple[str, ...], **given: Any) -> int:
     """Name the cause in logs of NCCL, torch, torchrun and Slurm, and in Flight Recorder dumps.
@@ -39,6 +37,7 @@ def logs(site: Site, /, files: tuple[str, ...], **given: Any) -> int:
     """
     if not files:
         raise UsageError("logs: no file was given; type: ncclcheck logs FILE..., or ncclcheck logs - for stdin")
-    options = file_options("logs", site, given, ("LOG",))
+    options = parse("logs", site, given)
+    options = replace(options, only=options.only or ("LOG",))
     outputs.check(options)
     return reader.run(options, files)

@@ -7,12 +7,15 @@ from typing import Any
 import click
 
 from ncclcheck.base.errors import UsageError
-from ncclcheck.cli.common import HELP, SiteCommand, file_options, of_files, plain_option, require
+from ncclcheck.cli.common import HELP, SiteCommand, of_files, parse, with_options
 from ncclcheck.commands import box_report
 from ncclcheck.probes.box import reading
 from ncclcheck.results import outputs, saved
 from ncclcheck.run.plan.config import Site
+from ncclcheck.run.plan.option_table import Flag, Option, options_of
+from ncclcheck.run.plan.options import Options
 
+_COMPARE = Option("--compare", "what is worse, better or changed in the second file", Flag(), variable=False)
 _EPILOG = """\b
 Exit codes: those of the command that saved it.
 Exit codes of --compare:
@@ -24,9 +27,9 @@ Exit codes of --compare:
 
 @click.command("report", cls=SiteCommand, epilog=_EPILOG, context_settings=HELP)
 @click.argument("files", nargs=-1, metavar="FILE...")
-@plain_option("--compare", is_flag=True, help="what is worse, better or changed in the second file")
-@of_files("NET,NCC003", verbose="list every check, and all that changed")
-@require
+@with_options(_COMPARE)
+@of_files("NET,NCC003", verbose={"help": "list every check, and all that changed"})
+@with_options(*options_of(Options, "policy"))
 @click.pass_obj
 def report(site: Site, /, files: tuple[str, ...], *, compare: bool, **given: Any) -> int:
     """Judge saved results (--save) again, several as one cluster, or compare two. Measures nothing."""
@@ -34,7 +37,7 @@ def report(site: Site, /, files: tuple[str, ...], *, compare: bool, **given: Any
         how = "report --compare BEFORE AFTER" if compare else "report FILE..., or report --compare BEFORE AFTER"
         told = "1 file was" if len(files) == 1 else f"{len(files) or 'no'} files were"
         raise UsageError(f"report: {told} given; type: ncclcheck {how}")
-    options = file_options("report", site, given)
+    options = parse("report", site, given)
     if compare:
         if given_files := outputs.asked(options):
             raise UsageError(f"{given_files[0]}: not with --compare, which prints only; -o json is its document")

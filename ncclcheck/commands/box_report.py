@@ -16,7 +16,7 @@ from ncclcheck.commands import logs
 from ncclcheck.probes.box import reading
 from ncclcheck.probes.facts import Box, Cluster, Job, Measurements
 from ncclcheck.probes.live import received
-from ncclcheck.reports.judgement.findings import Finding, State
+from ncclcheck.reports.judgement.findings import State
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.subjects.box import page as pages
 from ncclcheck.results import finish
@@ -73,6 +73,8 @@ def page(made: Document, options: Options, box: str) -> None:
         sys.stderr.flush()
 
 
-def failures(made: Document) -> list[Finding]:
-    """What failed, of all checks."""
-    return [finding for verdict in made.verdicts for finding in verdict.findings if finding.state is State.FAIL]
+def at_fault(made: Document, codes: tuple[str, ...]) -> dict[str, str]:
+    """node -> why, of what failed by these checks."""
+    verdicts = [verdict for verdict in made.verdicts if verdict.code.startswith(codes)]
+    findings = [one for verdict in verdicts for one in verdict.findings if one.state in (State.FAIL, State.WARN)]
+    return {one.where.node: one.what for one in findings if one.where.node}

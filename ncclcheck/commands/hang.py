@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import msgspec
 
@@ -13,34 +13,81 @@ from ncclcheck.probes.facts import Cluster, Job, Launcher, Live, Measurements
 from ncclcheck.probes.live import received, stream
 from ncclcheck.probes.live.received import Received
 from ncclcheck.results import finish, outputs, saved
+from ncclcheck.run.plan.option_table import WHERE, Choice, Flag, Number, Option, made_of, typed
 from ncclcheck.run.plan.options import Options
 
-SECONDS = 6.0  # between the looks: a step of most jobs is shorter, so that a job that advances is seen to
 _MORE_S = 30.0  # for the login, the processes of a large host, py-spy, and RAS where ranks do not answer it
 
 
-class Place(NamedTuple):
-    """Where the ranks are: a job of Slurm, pods; else hosts of the options, or this one."""
+@dataclass(frozen=True)
+class HangOptions:
+    """The options of `hang` itself: how to look, and where; else at hosts of the common options, or here."""
 
-    job: str = ""
-    pods: str = ""
-    namespace: str = ""
-    container: str = ""
+    seconds: float = typed(
+        6.0, "--seconds", "time between the two looks", Number(2, 600, "seconds"), metavar="S", show_default=True
+    )  # a step of most jobs is shorter, so that a job that advances is seen to
+    passive: bool = typed(
+        False,
+        "--passive",
+        "ask ranks for nothing: no py-spy, no Flight Recorder by its pipe, no --stacks-signal",
+        Flag(),
+        variable=False,
+    )
+    ras: str = typed(
+        "auto",
+        "--ras",
+        "ask NCCL's RAS; auto leaves out versions that may crash when they are asked",
+        Choice(("auto", "always", "never")),
+        show_default=True,
+    )
+    signal: str = made_of(
+        "",
+        str,
+        Option(
+            "--stacks-signal",
+            "the job gave this signal (USR1, USR2) to faulthandler.register: "
+            "send it to suspects and one other rank",
+            Choice(("USR1", "USR2")),
+            metavar="NAME",
+        ),
+    )
+    job: str | None = typed(
+        None,
+        "--job",
+        "a running job of Slurm: a step beside its own (srun --overlap)",
+        group=WHERE,
+        metavar="ID",
+        variable=False,
+    )
+    pods: str | None = typed(
+        None,
+        "--pods",
+        "pods of Kubernetes by label: app=train (kubectl exec)",
+        group=WHERE,
+        metavar="SELECTOR",
+        variable=False,
+    )
+    container: str = typed(
+        "", "--container", "which container of --pods", short="-c", group=WHERE, metavar="NAME", variable=False
+    )
+    namespace: str = typed(
+        "", "--namespace", "the namespace of --pods", group=WHERE, metavar="NAME", variable=False
+    )
 
 
-def run(
-    options: Options, seconds: float, *, passive: bool, place: Place, ras: str = "auto", signal: str = ""
-) -> int:
+def run(options: Options, wanted: HangOptions) -> int:
     """Look, judge, report; the exit code. Raises UsageError."""
     outputs.check(options)
     if options.from_file is not None:
         return saved.judge_again(options)
     started, begun = finish.now(), time.monotonic()
     progress = Progress(quiet=options.quiet)
-    progress.stage(f"two looks, {seconds:g} s apart")
-    several = bool(place.job or place.pods or options.hosts or options.hostfile)
-    arguments = stream.arguments(seconds, passive=passive, ras=ras, signal=signal, several=several)
-    launcher, said = _answers(options, place, arguments, seconds + _MORE_S)
+    progress.stage(f"two looks, {wanted.seconds:g} s apart")
+    several = bool(wanted.job or wanted.pods or options.hosts or options.hostfile)
+    arguments = stream.arguments(
+        wanted.seconds, passive=wanted.passive, ras=wanted.ras, signal=wanted.signal, several=several
+    )
+    launcher, said = _answers(options, wanted, arguments, wanted.seconds + _MORE_S)
     found = [*map(_received, said)]
     progress.clear()
     cluster = Cluster(
@@ -58,15 +105,15 @@ def run(
 
 
 def _answers(
-    options: Options, place: Place, arguments: list[str], limit: float
+    options: Options, wanted: HangOptions, arguments: list[str], limit: float
 ) -> tuple[Launcher, list[beside.Answer]]:
     """By which launcher, and what each host said. Raises UsageError."""
     program = stream.program()
-    if place.job:
-        job = beside.job_of(place.job)
+    if wanted.job:
+        job = beside.job_of(wanted.job)
         return "slurm", beside.in_job(job, [*arguments, f"job={job.number}"], options.via, program, limit)
-    if place.pods:
-        ways = beside.in_pods(place.pods, place.namespace, place.container, arguments)
+    if wanted.pods:
+        ways = beside.in_pods(wanted.pods, wanted.namespace, wanted.container, arguments)
         return "ssh", beside.answers(ways, program, limit)
     if options.hosts or options.hostfile:
         hosts = (

@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,16 +16,23 @@ from dataclasses import dataclass
 from ncclcheck.base.exits import of_signal
 from ncclcheck.base.leaving import do_last_acts
 from ncclcheck.base.progress import complain
+from ncclcheck.probes.box import folders
 from ncclcheck.probes.box.journal import EVENTS, Journal
+from ncclcheck.run.plan.option_table import OUTPUT, Choice, Flag, Number, typed
 from ncclcheck.run.plan.options import Options
 from ncclcheck.watch import folder, settings, wrapping
 from ncclcheck.watch.copy import Copy
 
-STALL_S = 60.0
 KILLED = 75  # EX_TEMPFAIL of sysexits.h: try again, elsewhere
 _NOT_FOUND, _NOT_STARTED = 127, 126
 _NOTHING_WRONG = (0, -signal.SIGPIPE, 128 + signal.SIGPIPE)  # `| head` has seen enough
 _WATCHER_S = 6.0  # for its last look
+# Seconds until the page is printed though other nodes of the box still run: the ranks of a dead one's peers end
+# within a second or two, and its silence is seen after 5. A job that was ended from outside has little time:
+# Slurm's SIGKILL comes 30 s after its SIGTERM by default, and sites set less.
+_OTHERS_S, _ENDED_FROM_OUTSIDE_S = 10.0, 0.5
+# Checks whose node may be at fault; another one would raise the same exception.
+_OF_A_NODE = ("HNG", "BOX008", "BOX009", "BOX010", "BOX011", "BOX012")
 
 
 @dataclass(frozen=True)
@@ -32,11 +40,44 @@ class Watch:
     """What the command line says. box: None for one that is removed where nothing happened."""
 
     command: tuple[str, ...]
-    box: str | None = None
-    on_stall: str = "report"
-    stall_after: float = STALL_S
-    exclude_file: str = ""
-    print_env: bool = False
+    box: str | None = typed(
+        None,
+        "--box",
+        "where to write; kept  [default: ./ncclcheck-box-..., removed after success]",
+        group=OUTPUT,
+        metavar="DIR",
+        variable=False,
+    )
+    on_stall: str = typed(
+        "report",
+        "--on-stall",
+        "what follows a stall: look and say so; ask for Flight Recorder's dumps too; end the job",
+        Choice(("report", "dump", "kill")),
+        show_default=True,
+    )
+    stall_after: float = typed(
+        60.0,
+        "--stall-after",
+        "a stall: so long without any sign of life, or three times the longest silence so far",
+        Number(5, 86400, "seconds"),
+        metavar="S",
+        show_default=True,
+    )
+    exclude_file: str = typed(
+        "",
+        "--exclude-file",
+        "write the nodes at fault, as sbatch --exclude= takes them",
+        group=OUTPUT,
+        metavar="FILE",
+    )
+    print_env: bool = typed(
+        False,
+        "--print-env",
+        "print what would be set, as export lines; start nothing",
+        Flag(),
+        group=OUTPUT,
+        variable=False,
+    )
 
 
 def run(wanted: Watch, options: Options) -> int:
@@ -62,10 +103,14 @@ def run(wanted: Watch, options: Options) -> int:
     job.end(status)
     if status in _NOTHING_WRONG and not job.stalled:
         if wanted.box is None:
-            folder.remove(box, node)
+            folder.remove_after_success(box, node)
         return status if status >= 0 else _as_the_job(-status)
-    _report(wanted, options, box)
-    if job.killed:
+    others = job.others()
+    if folder.is_first_to_fail(node, others):
+        _report(wanted, options, box)
+    else:
+        complain(f"the job ended here too; the page is another node's, or: ncclcheck report {box}")
+    if job.killed or any(one.killed for one in others):
         return KILLED
     return status if status >= 0 else _as_the_job(-status)
 
@@ -85,6 +130,14 @@ def _as_the_job(number: int) -> int:
     return of_signal(number)
 
 
+def _prepare() -> None:
+    from ncclcheck.commands import box_report  # noqa: PLC0415 - see _report
+    from ncclcheck.reports.judgement.rule import all_rules  # noqa: PLC0415
+
+    assert box_report
+    all_rules()
+
+
 def _report(wanted: Watch, options: Options, box: str) -> None:
     """One page on stderr. A defect of ours changes nothing for the caller."""
     from ncclcheck.commands import box_report  # noqa: PLC0415 - a sound job is judged by nobody
@@ -95,7 +148,7 @@ def _report(wanted: Watch, options: Options, box: str) -> None:
         document = box_report.document([box], options)
         box_report.page(document, options, box)
         if wanted.exclude_file:
-            bad = {f.where.node: f.what for f in box_report.failures(document) if f.where.node}
+            bad = box_report.at_fault(document, _OF_A_NODE)
             outputs.write_file(wanted.exclude_file, selection.exclude_file(bad).encode())
     except Exception as error:
         complain(f"the box could not be judged ({type(error).__name__}: {error}); it is {box}")
@@ -109,13 +162,14 @@ class _Job:
         self._copy = Copy(node)
         self._journal = Journal(os.path.join(node, "wrapper"), EVENTS)
         self._watcher: subprocess.Popen[bytes] | None = None
-        self.stalled = self.killed = False
+        self.stalled = self.killed = self._from_outside = False
 
     def told(self) -> wrapping.Told:
         """What is done when something happens."""
         return wrapping.Told(self._copy.add, self._signalled, self._started, self._spoke)
 
     def _started(self, pid: int) -> int:
+        self._journal.add({"t": round(time.time(), 3), "what": "start", "pid": pid})
         argv = [sys.executable, "-m", "ncclcheck.probes.box.watcher", self._node, str(pid)]
         argv += [self._wanted.on_stall, f"{self._wanted.stall_after:g}"]
         env = {**os.environ, "NCCLCHECK_BOX_SIGNAL": str(settings.SIGNAL)}
@@ -144,6 +198,9 @@ class _Job:
 
     def _signalled(self, got: wrapping.Got) -> None:
         by = ""
+        if not self._from_outside:  # SIGKILL may follow soon: what prints the page is read while the job ends
+            threading.Thread(target=_prepare, daemon=True).start()
+        self._from_outside = True
         with suppress(OSError), open(f"/proc/{got.sender}/comm", encoding="utf-8") as file:
             by = file.read(64).strip() if got.sender else ""
         self._journal.add(
@@ -153,10 +210,21 @@ class _Job:
             }
         )  # fmt: skip
 
+    def others(self) -> list[folders.Node]:
+        """The other nodes of the box, once they have ended; those that are silent are written down."""
+        limit = _ENDED_FROM_OUTSIDE_S if self._from_outside else _OTHERS_S
+        found, silent = folders.wait_for_ends(self._node, limit)
+        for one in silent:
+            self._journal.add({"t": round(time.time(), 3), "what": "silent", "host": one.host})
+        return [one for one in found if one not in silent]
+
     def end(self, status: int) -> None:
         """The last lines, the watcher's too."""
         self._copy.end()
         self._journal.add({"t": round(time.time(), 3), "what": "end", "status": status})
-        if self._watcher is not None:
+        if self._watcher is not None and status in _NOTHING_WRONG and self._wanted.box is None:
+            self._watcher.kill()  # nobody is going to read what it would still see
+            self._watcher.wait()
+        elif self._watcher is not None:
             with suppress(OSError, subprocess.TimeoutExpired):
                 self._watcher.communicate(b"end", timeout=_WATCHER_S)

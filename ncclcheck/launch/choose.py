@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 # A launcher is imported when it is chosen: `env` on one machine starts in half the time.
 _NODELIST = "SLURM_JOB_NODELIST"
-LAUNCHERS: tuple[str, ...] = ("local", "slurm", "ssh", "join")
 Start = Callable[..., list[Link]]
 
 

@@ -12,6 +12,7 @@ import os
 import secrets
 import select
 import stat
+from collections.abc import Iterable
 from contextlib import suppress
 
 from ncclcheck.probes.machine.files import described, trusted_owner
@@ -30,12 +31,12 @@ def check(path: str) -> None:
             os.unlink(beside, dir_fd=place.folder)
 
 
-def write(path: str, data: bytes) -> None:
-    """Whole or not at all, but for what has to be written in place. Raises OSError."""
+def write(path: str, data: bytes | Iterable[bytes]) -> None:
+    """Whole or not at all, but for what has to be written in place. data: all, or pieces of it. Raises OSError."""
     with found(path) as place:
         file, beside = _opened(place)
         try:
-            _write_all(file, data, anew=not place.descriptor)
+            _write_all(file, [data] if isinstance(data, bytes) else data, anew=not place.descriptor)
             if beside:
                 os.replace(beside, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
         except BaseException:
@@ -111,15 +112,16 @@ def _has_acl(file: int) -> bool:
     return False
 
 
-def _write_all(file: int, data: bytes, *, anew: bool) -> None:
+def _write_all(file: int, pieces: Iterable[bytes], *, anew: bool) -> None:
     """And close it. A pipe or a device may stop taking: five seconds without progress are enough."""
     with open(file, "wb", buffering=0):
         if anew and stat.S_ISREG(os.fstat(file).st_mode):
             os.ftruncate(file, 0)
         room = select.poll()
         room.register(file, select.POLLOUT)
-        rest = memoryview(data)
-        while rest:
-            if not room.poll(_PATIENCE_S * 1000):
-                raise TimeoutError(errno.ETIMEDOUT, "nobody reads it")
-            rest = rest[os.write(file, rest) :]
+        for piece in pieces:
+            rest = memoryview(piece)
+            while rest:
+                if not room.poll(_PATIENCE_S * 1000):
+                    raise TimeoutError(errno.ETIMEDOUT, "nobody reads it")
+                rest = rest[os.write(file, rest) :]

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -23,7 +23,7 @@ from ncclcheck.reports.judgement import decision, jsondoc
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.output import terminal
 from ncclcheck.reports.recommend import recommend
-from ncclcheck.reports.subjects.job import trial, verified
+from ncclcheck.reports.subjects.job import trial, tuning, verified
 from ncclcheck.reports.subjects.logs.story import diagnosis
 from ncclcheck.reports.text import closing
 from ncclcheck.reports.text.visible import in_line, visible
@@ -101,7 +101,7 @@ def make(cluster: Cluster, options: Options, story: Story) -> jsondoc.Document:
 
 
 def _completed(cluster: Cluster) -> Measurements:
-    return trial.completed(expect.completed(cluster))
+    return tuning.completed(trial.completed(expect.completed(cluster)))
 
 
 def _worked_out(what: Callable[[Cluster], T], cluster: Cluster, otherwise: T) -> T:
@@ -121,7 +121,7 @@ def _tell_kubernetes(document: jsondoc.Document) -> None:
 
 def _print(document: jsondoc.Document, options: Options) -> bool:
     if options.output == "json":
-        return emit(jsondoc.encode(document).decode())
+        return emit(jsondoc.pieces(document))
     if options.quiet and document.state == "ok" and document.exit_code == 0:
         return True
     return say((terminal.short if options.output == "short" else terminal.text)(document, style(options)))
@@ -148,10 +148,11 @@ def plain(text: str) -> str:
     return "".join(part if at % 2 else visible(part, keep="\n") for at, part in enumerate(parts))
 
 
-def emit(text: str) -> bool:
+def emit(text: str | Iterable[bytes]) -> bool:
     """Print the one document of stdout; a reader that has left (`| head`) is no error, any other loss is one."""
     try:
-        sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
+        for piece in [text.encode(errors="backslashreplace")] if isinstance(text, str) else text:
+            sys.stdout.buffer.write(piece)
         sys.stdout.flush()
     except BrokenPipeError:
         _leave_stdout()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from typing import NamedTuple
@@ -73,14 +73,14 @@ def _asked(options: Options, forms: tuple[_Form, ...]) -> Iterator[tuple[_Form, 
 
 def write_all(document: jsondoc.Document, options: Options, node: str) -> bool:
     """Every file that was asked for; whether all could be written. node: this node's own name."""
-    data = jsondoc.encode(document)
-    done = [write_json(options, node, data), options.save_file is None or write_file(options.save_file, data)]
+    done = [options.json_file is None or write_json(options, node, jsondoc.pieces(document))]
+    done.append(options.save_file is None or write_file(options.save_file, jsondoc.saved(document)))
     done += [_render(form, path, document) for form, path in _asked(options, _FORMS)]
     done += [_render(form, path, document.recommendations) for form, path in _asked(options, _SETTINGS)]
     return all(done)
 
 
-def write_json(options: Options, node: str, data: bytes) -> bool:
+def write_json(options: Options, node: str, data: bytes | Iterable[bytes]) -> bool:
     """`--json F`, where %n in F is this node's name; whether it could be written."""
     return options.json_file is None or write_file(options.json_file.replace("%n", node.replace("/", "_")), data)
 
@@ -95,7 +95,7 @@ def _render(form: _Form, path: str, what: jsondoc.Document | list[jsondoc.Recomm
     return write_file(path, text.encode(errors="backslashreplace"))
 
 
-def write_file(path: str, data: bytes) -> bool:
+def write_file(path: str, data: bytes | Iterable[bytes]) -> bool:
     """Whole or not at all; whether it could be written."""
     try:
         destination.write(path, data)

@@ -31,7 +31,8 @@ _PLACES = ("network.interfaces", "rdma.devices", "fabric.pci", "gpus.cards", "jo
 def cluster(found: Cluster) -> Cluster:
     """The same without secrets and with names that are names."""
     rest = without_secrets(replace(found, nodes=[], baseline=None))
-    nodes = [without_secrets(_without_secret_variables(node)) for node in found.nodes]
+    clean: set[int] = set()
+    nodes = [without_secrets(_without_secret_variables(node), clean) for node in found.nodes]
     return _named(replace(rest, nodes=nodes, baseline=found.baseline))
 
 
@@ -44,7 +45,8 @@ def _without_secret_variables(node: Node) -> Node:
 
 
 def _named(found: Cluster) -> Cluster:
-    names = dict.fromkeys(name for name in _names(found) if _FOREIGN.search(name) and not _OURS.fullmatch(name))
+    told = dict.fromkeys(_names(found))
+    names = [name for name in told if _FOREIGN.search(name) and not _OURS.fullmatch(name)]
     if not names:
         return found
     new = _renamed(names, {node.name for node in found.nodes})

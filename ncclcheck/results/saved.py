@@ -9,6 +9,7 @@ from ncclcheck import __version__
 from ncclcheck.base.errors import UsageError
 from ncclcheck.base.exits import Exit
 from ncclcheck.probes.facts import Baseline, Policy
+from ncclcheck.probes.facts.guard.alike import Kinds
 from ncclcheck.probes.machine import files
 from ncclcheck.reports import compare
 from ncclcheck.reports.judgement import jsondoc
@@ -19,10 +20,13 @@ from ncclcheck.run.plan.options import Options
 _MOST = 2**30  # bytes: 14,000 nodes
 
 
-def load(path: str, told_by: str, policy: Policy) -> jsondoc.Saved:
-    """Read a saved result. told_by: the option or command that named it. Raises UsageError."""
+def load(path: str, told_by: str, policy: Policy, kinds: Kinds | None = None) -> jsondoc.Saved:
+    """Read a saved result. told_by: the option or command that named it. Raises UsageError.
+
+    kinds: of the nodes of results read before it, for what all have in common to be held once.
+    """
     try:
-        return jsondoc.decode(files.content(path, _MOST), policy)
+        return jsondoc.decode(files.content(path, _MOST), policy, kinds)
     except OSError as error:
         raise UsageError(f"{told_by}: {path} cannot be read: {error.strerror or error}") from None
     except jsondoc.DocumentError as error:
@@ -37,7 +41,8 @@ def judge_again(options: Options) -> int:
 
 def judge_files(files: Sequence[str], options: Options) -> int:
     """`report`: judge a saved file anew, or several as one. Raises UsageError."""
-    saved = [(path, load(path, "report", options.policy)) for path in files]
+    kinds = Kinds()
+    saved = [(path, load(path, "report", options.policy, kinds)) for path in files]
     return _judge(merged(saved) if len(saved) > 1 else saved[0][1], options)
 
 

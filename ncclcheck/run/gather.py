@@ -29,8 +29,10 @@ from ncclcheck.probes.facts import (
     replace,
     together,
 )
+from ncclcheck.probes.facts.guard.alike import Kinds
 
 _DEAD = ("gone", "T", "t")
+_AT_START = ("init_process_group", "first all_reduce")  # steps of the worker in which all ranks connect
 
 
 @dataclass
@@ -83,6 +85,7 @@ class Gathered:
         self._init_answers: set[int] = set()
         self._only: Collection[str] | None = None
         self._went_wrong: tuple[dict[int, RankState], list[JobEnd]] | None = None
+        self._kinds = Kinds()
 
     def take(self, event: Said | Closed | Looked) -> None:
         """Keep one event."""
@@ -102,7 +105,7 @@ class Gathered:
                 node.hello = hello
                 node.step("its agent has started")
             case wire.Facts(node=facts):
-                node.facts = replace(facts, name=node.name)
+                node.facts = self._kinds.shared(replace(facts, name=node.name))
             case wire.Listening() | wire.Reach() | wire.Knocked() as seen:
                 self._take_reach(node, seen)
             case wire.InitTried(seen=tried):
@@ -312,6 +315,13 @@ class Gathered:
     def lost_ranks(self) -> list[RankState]:
         """Ranks that will never finish."""
         return [rank for rank in self.ranks.values() if lost(rank) or rank.error]
+
+    def stands_at_start(self, seconds: float) -> bool:
+        """All ranks are there, and none has moved for so long while the world forms or in its first collective."""
+        ranks = self.ranks.values()
+        return len(ranks) == self._world > 0 and all(
+            rank.since_s >= seconds and rank.last_step.startswith(_AT_START) for rank in ranks
+        )
 
     @property
     def deadlocked(self) -> bool:

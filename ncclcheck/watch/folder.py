@@ -17,11 +17,13 @@ from pathlib import Path
 
 from ncclcheck import __version__
 from ncclcheck.base.errors import UsageError
-from ncclcheck.probes.box import injected
+from ncclcheck.probes.box import folders, injected
 from ncclcheck.probes.box.journal import NEW
 from ncclcheck.probes.facts.guard.secrets import is_secret, masked
 
 _MOST = 1000  # folders of one node in one box: ranks that each have a wrapper, attempts of a requeued job
+CLOCKS = "NCCLCHECK_CLOCKS"  # node -> seconds that its clock was ahead of one of them, in the pre-flight; JSON
+_MOST_CLOCKS = 100_000  # characters
 _SHOWN = re.compile(r"(NCCL|TORCH|GLOO)_\w+")
 
 
@@ -85,13 +87,37 @@ def fill(node: str, command: Sequence[str], settings: Mapping[str, str]) -> None
             n: masked(v) for n, v in sorted(variables.items()) if not is_secret(n) and n != "PYTHONPATH"
         },
     }
-    write(os.path.join(node, "meta.json"), json.dumps(told).encode())
+    write(os.path.join(node, "meta.json"), json.dumps(told | _clocks()).encode())
+
+
+def _clocks() -> dict[str, object]:
+    """What the pre-flight has found, if this is what follows it."""
+    with suppress(ValueError, RecursionError):
+        found = json.loads(os.environ.get(CLOCKS, "")[:_MOST_CLOCKS])
+        if isinstance(found, dict) and all(isinstance(one, float | int) for one in found.values()):
+            return {"clocks": found}
+    return {}
 
 
 def write(path: str, content: bytes) -> None:
     """A new file of mode 0600. Raises OSError."""
     with open(path, "xb", opener=lambda name, _: os.open(name, NEW, 0o600)) as file:
         file.write(content)
+
+
+def remove_after_success(box: str, node: str) -> None:
+    """All of the box, where every other node has ended well too: what one did may explain another's end."""
+    others = folders.others(node)
+    if any(one.status != 0 or one.stalled for one in others):
+        return
+    for one in others:
+        shutil.rmtree(one.folder, ignore_errors=True)
+    remove(box, node)
+
+
+def is_first_to_fail(node: str, others: Sequence[folders.Node]) -> bool:
+    """Whether the page is to be printed here: once for a job."""
+    return not [one for one in others if one.status and one.folder < node]
 
 
 def remove(box: str, node: str) -> None:

@@ -14,8 +14,8 @@ import click
 import jsonschema
 import pytest
 
-from ncclcheck.cli.common import GROUPS
 from ncclcheck.reports.judgement import jsondoc
+from ncclcheck.run.plan.option_table import GROUPS
 from tests.conftest import ROOT, Command, environment
 from tests.helpers import stories
 

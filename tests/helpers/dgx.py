@@ -11,9 +11,10 @@ from functools import cache
 import msgspec
 
 from ncclcheck.probes.facts import Cluster, Job, Node, Resolution, Variable, known, replace
+from ncclcheck.probes.facts.guard.alike import Kinds
 from ncclcheck.probes.machine.access import Machine
 from ncclcheck.probes.machine.survey import survey
-from ncclcheck.reports.judgement.jsondoc import Document
+from ncclcheck.reports.judgement.jsondoc import Document, NodeEntry
 from ncclcheck.results import finish
 from ncclcheck.run.plan.options import Options
 from tests.conftest import ROOT
@@ -24,7 +25,8 @@ RAILS = 8
 
 def cluster(count: int) -> Cluster:
     """So many nodes; a GPU is gone on one, a port is down on another, a third runs another kernel."""
-    nodes = [_node(number) for number in range(count)]
+    kinds = Kinds()
+    nodes = [kinds.shared(_node(number)) for number in range(count)]
     third = known(nodes[2].host)
     nodes[0] = replace(nodes[0], gpus=replace(known(nodes[0].gpus), cards=known(known(nodes[0].gpus).cards)[1:]))
     nodes[1] = _with_a_port_down(nodes[1])
@@ -34,8 +36,17 @@ def cluster(count: int) -> Cluster:
 
 def document(count: int) -> Document:
     """Its whole result."""
-    story = finish.Story(started="2026-01-01T00:00:00+00:00", seconds=1.0)
-    return finish.make(cluster(count), Options(command="env"), story)
+    return finish.make(cluster(count), Options(command="env"), _STORY)
+
+
+def unjudged(count: int) -> Document:
+    """Its nodes in a result that is to be judged anew."""
+    told, bare = cluster(count), finish.make(Cluster(job=Job(nodes_asked=1)), Options(command="env"), _STORY)
+    entries = [NodeEntry(name=node.name, facts=node) for node in told.nodes]
+    return replace(bare, job=told.job, nodes=entries, verdicts=[])
+
+
+_STORY = finish.Story(started="2026-01-01T00:00:00+00:00", seconds=1.0)
 
 
 @cache
@@ -44,8 +55,7 @@ def _pattern() -> str:
     node = survey("gpu-a17", Machine(str(ROOT / "tests/machines/h100-node"), recorded=True), 30.0)
     network, host, job = known(node.network), known(node.host), known(node.job)
     rails = [
-        replace(clusters.nic(f"ibp{rail}s0", f"100.126.RAIL{rail}/16"), speed_mbit=400_000)
-        for rail in range(RAILS)
+        replace(clusters.nic(f"ibp{rail}s0", f"100.RAIL{rail}/10"), speed_mbit=400_000) for rail in range(RAILS)
     ]
     own = Resolution(name="gpu-a17", addresses=["10.99.8.17"])  # of an old network: NET005
     kept = [one for one in known(job.variables) if one.name not in ("NCCL_SOCKET_IFNAME", "MASTER_ADDR")]
@@ -62,7 +72,8 @@ def _node(number: int) -> Node:
     """What is one node's own differs: its name, its addresses, the id of its boot."""
     text = _pattern()
     for rail in range(RAILS):
-        text = text.replace(f"RAIL{rail}", _two(number * RAILS + rail))
+        place = number * RAILS + rail
+        text = text.replace(f"RAIL{rail}", f"{64 + place // 62_500}.{_two(place % 62_500)}")
     own = {
         "gpu-a17": f"dgx-{number:05d}",
         "10.41.8.17": f"10.41.{_two(number)}",

@@ -18,6 +18,8 @@ from torch.utils.data import DataLoader, Dataset
 STEPS = int(os.environ.get("STEPS", "12"))
 AT = 4  # the step at which it happens
 TIMEOUT_S = float(os.environ.get("TIMEOUT_S", "20"))
+NUMBERS = int(os.environ.get("NUMBERS", "1000"))  # of a gradient
+SLOW_S = 0.3  # of computing that a straggler does more in each step
 
 
 class Items(Dataset[torch.Tensor]):
@@ -111,6 +113,20 @@ def _from_cause() -> None:
         raise RuntimeError("cannot build the schedule") from error
 
 
+def _leak() -> None:
+    """A little more in each step, until the kernel says no."""
+    held = []
+    for _ in range(2000):
+        held.append(bytearray(os.urandom(2**20)) * 32)
+        time.sleep(0.1)
+
+
+def _compute(seconds: float) -> None:
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
 KINDS: dict[str, Callable[[], object]] = {
     "sound": lambda: None,
     "raise": lambda: _raise(ValueError("labels do not fit")),
@@ -121,6 +137,7 @@ KINDS: dict[str, Callable[[], object]] = {
     "checkpoint": _checkpoint,
     "import": lambda: __import__("no_such_module"),
     "file": lambda: open("/no/such/shard-00017.tar", "rb"),  # noqa: SIM115
+    "leak": _leak,
     "limit": lambda: _eat(6 * 2**30),
     "oom": _grow,
     "full": _full_disk,
@@ -145,13 +162,18 @@ KINDS: dict[str, Callable[[], object]] = {
 
 
 def main(kind: str, bad: int) -> None:
+    if "RANK" not in os.environ:  # srun started it, no torchrun
+        os.environ |= {"RANK": os.environ["SLURM_PROCID"], "WORLD_SIZE": os.environ["SLURM_NTASKS"]}
     dist.init_process_group("gloo", timeout=timedelta(seconds=TIMEOUT_S))
     rank = dist.get_rank()
-    weights = torch.zeros(1000)
+    weights = torch.zeros(NUMBERS)
+    slow_from = float(os.environ.get("SLOW_AFTER_S", "30")) + time.monotonic()
     for step in range(STEPS):
         if step == AT and rank == bad:
-            KINDS[kind]()
-        gradient = torch.full((1000,), float(rank))
+            KINDS.get(kind, lambda: None)()
+        if kind == "straggler" and rank == bad and time.monotonic() > slow_from:
+            _compute(SLOW_S)
+        gradient = torch.full((NUMBERS,), float(rank))
         dist.all_reduce(gradient)
         weights += gradient
         if rank == 0:

@@ -52,6 +52,24 @@ def memory_of(folders: Iterable[str]) -> tuple[int, int] | None:
     return None
 
 
+def node() -> list[int]:
+    """Ticks of all cores in use, ticks taken by the hypervisor, pages read from swap: since the node started."""
+    row = [int(word) for word in _text("/proc/stat").split("\n", 1)[0].split()[1:9]]
+    user, nice, system, _, _, irq, softirq, steal = row if len(row) == 8 else [0] * 8
+    held = re.search(r"^pswpin (\d+)$", _text("/proc/vmstat"), re.MULTILINE)
+    return [user + nice + system + irq + softirq, steal, int(held[1]) if held else 0]
+
+
+def throttled(folders: Iterable[str]) -> int:
+    """Microseconds for which the CPU limits of these cgroups held their processes back."""
+    total = 0
+    for folder in folders:
+        text = _text(f"{folder.replace('/sys/fs/cgroup/memory', '/sys/fs/cgroup/cpu')}/cpu.stat")
+        if held := re.search(r"^throttled_(usec|time) (\d+)$", text, re.MULTILINE):
+            total += int(held[2]) // (1 if held[1] == "usec" else 1000)
+    return total
+
+
 class Messages:
     """New messages of the kernel's log, where it may be read."""
 

@@ -15,8 +15,9 @@ _MOST = 4096  # processes of one job on one node
 _MOST_WATCHED = 900  # by a descriptor each; the usual limit is 1024
 _SETTLED_S = 3.0  # a process becomes what it is to be (exec) soon after it begins
 _RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+_LAUNCHER = re.compile(r"torchrun|torch\.distributed|accelerate|deepspeed")  # srun gives it a rank, as any task
 _SHELL = re.compile(r"^(ba|da|z|k)?sh$|^(srun|env|time|timeout|numactl|nice|taskset|tee|sleep|cat)$")
-_TICKS = os.sysconf("SC_CLK_TCK")
+_WAITS = re.compile(r"futex|poll|^0?$")  # kernel functions in which a rank waits for its peers, or for its threads
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -25,7 +26,8 @@ class Process:
     """One process. start: its start time in ticks since boot, which tells it from a later one of the same pid.
 
     rank: of its environment, -1 for none. status: as waitpid(2) has it, None where it could not be seen.
-    cpu: ticks; moved: bytes read and written.
+    cpu: ticks; moved: bytes read and written; apart: its main thread neither waited for another one nor at a poll.
+    injected: Python's `site` ran there with what the box put into its path.
     """
 
     pid: int
@@ -42,6 +44,8 @@ class Process:
     rss: int = 0
     rss_most: int = 0
     moved: int = 0
+    apart: bool = False
+    injected: bool = False
     status: int | None = None
     watched: int = -1
     told: tuple[object, ...] = field(default=(), repr=False)
@@ -101,7 +105,8 @@ class Processes:
             return
         env = dict(line.partition("=")[::2] for line in self._proc.text(pid, "environ").split("\0"))
         one.name, one.command = self._proc.text(pid, "comm").strip(), program(command)
-        one.rank = next((int(env[name]) for name in _RANK if env.get(name, "").isdigit()), -1)
+        launches = not env.get("RANK", "").isdigit() and _LAUNCHER.search(one.command)
+        one.rank = -1 if launches else next((int(env[name]) for name in _RANK if env.get(name, "").isdigit()), -1)
         one.local_rank = int(env["LOCAL_RANK"]) if env.get("LOCAL_RANK", "").isdigit() else -1
         one.world = int(env["WORLD_SIZE"]) if env.get("WORLD_SIZE", "").isdigit() else 0
 
@@ -155,6 +160,9 @@ class Processes:
             one.rss = number(stat[21]) * _PAGE
             one.rss_most = max(one.rss_most, one.rss)
             one.moved = number(io.get("rchar")) + number(io.get("wchar"))
+            one.injected = one.injected or os.path.exists(os.path.join(self.box, "fault", f"{one.pid}.txt"))
+            if one.rank >= 0:
+                one.apart = one.state in "RD" or not _WAITS.search(self._proc.text(str(one.pid), "wchan"))
         return gone
 
     def helper(self, one: Process) -> bool:

@@ -10,18 +10,21 @@ from typing import Any
 
 import msgspec
 
+from ncclcheck.probes.box import printed, series
 from ncclcheck.probes.facts import (
     Box,
     BoxProcess,
     BoxRaised,
     BoxRoom,
-    BoxSample,
     BoxStall,
 )
 from ncclcheck.probes.machine import files
 
 _MOST_FILE = 16 * 2**20  # bytes of one file; the watcher's own bounds are below it
 _MOST_NODES, _MOST_SAID, _MOST_LISTED, _MOST_SAMPLES = 4096, 4096, 1000, 600
+_ALL_SAMPLES, _LEAST_SAMPLES = 10_000, 60  # of all nodes together, and of each
+_MOST_CLOCK_S = 86400.0  # off by more than a day is no clock
+_OUTPUT_END = 65536
 _STACK_LINES = 12
 _FRAME = re.compile(r'  File "(.+)", line (\d+|\?\?\?) in (.+)')
 _Raw = dict[str, Any]
@@ -32,6 +35,11 @@ _FORMS = {
     "stall": {"t", "silent", "limit", "states"},
     "raised": {"t", "pid", "frames"},
     "end": {"t"},
+    "xid": {"t", "gpu", "code"},
+    "unanswered": {"t", "by"},
+    "clock": {"offset"},
+    "start": {"t", "pid"},
+    "silent": {"host"},
 }
 
 
@@ -46,7 +54,11 @@ def is_box(path: str) -> bool:
 
 def read(path: str) -> list[Box]:
     """One box for each node of the last attempt. Raises NoBox."""
-    found = [box for folder in _nodes(path) if (box := _node(folder)) is not None]
+    folders = _nodes(path)
+    metas = [next(_rows(os.path.join(folder, "meta.json")), {}) for folder in folders]
+    clocks: _Raw = next((one["clocks"] for one in metas if isinstance(one.get("clocks"), dict)), {})
+    most = max(_LEAST_SAMPLES, min(_MOST_SAMPLES, _ALL_SAMPLES // max(1, len(folders))))
+    found = [box for folder in folders if (box := _node(folder, clocks, most)) is not None]
     if not found:
         raise NoBox(f"{path} holds no record of a job")
     last = max(found, key=lambda box: box.started)
@@ -107,9 +119,9 @@ def _rows(path: str) -> Iterator[_Raw]:
             yield row
 
 
-def _node(folder: str) -> Box | None:
+def _node(folder: str, clocks: _Raw, most: int) -> Box | None:
     try:
-        return _Node(folder).box()
+        return _Node(folder, clocks, most).box()
     except (msgspec.MsgspecError, TypeError, ValueError, KeyError, RecursionError):
         return None
 
@@ -117,13 +129,30 @@ def _node(folder: str) -> Box | None:
 class _Node:
     """One node's folder while it is read."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, clocks: _Raw, most: int) -> None:
         self.folder = folder
         self.meta: _Raw = next(_rows(os.path.join(folder, "meta.json")), {})
         self.events = [*_rows(os.path.join(folder, "events.jsonl"))]
         self.wrapper = [*_rows(os.path.join(folder, "wrapper.jsonl"))]
         samples = [row for n in (0, 1) for row in _rows(os.path.join(folder, f"samples.{n}.jsonl"))]
         self.samples = sorted(samples, key=lambda row: float(row["t"]))
+        self.clock = self._clock(clocks)
+        for row in (self.meta, *self.events, *self.wrapper, *self.samples):
+            self._shift(row)
+        self.groups = series.thinned(self.samples, most)
+
+    def _clock(self, clocks: _Raw) -> float | None:
+        """By what other nodes saw before the job, else by the file system of the box."""
+        seen = [-float(clocks[self.meta["host"]])] if self.meta["host"] in clocks else []
+        seen = seen or sorted(float(row["offset"]) for row in self._of("clock"))
+        middle = seen[len(seen) // 2] if seen else None
+        return middle if middle is not None and abs(middle) < _MOST_CLOCK_S else None
+
+    def _shift(self, row: _Raw) -> _Raw:
+        for name in ("t", "started"):
+            if self.clock and name in row:
+                row[name] += self.clock
+        return row
 
     def box(self) -> Box:
         """All of it."""
@@ -146,7 +175,13 @@ class _Node:
             "kernel": self._of("kernel"),
             "network": [{"t": row["t"], "text": _counted(row)} for row in self._of("network")],
             "rooms": self._rooms(),
-            "samples": self._samples(),
+            "samples": series.samples(self.groups),
+            "clock": self.clock,
+            "addresses": next((row.get("addresses", []) for row in self._of("begin")), []),
+            "silent": [row["host"] for row in self.wrapper if row["what"] == "silent"][:_MOST_LISTED],
+            "xids": self._of("xid"),
+            "peers": [{"t": row["t"], "by": [*row["by"]]} for row in self._of("unanswered")],
+            "gpu_pids": next((row["pids"] for row in self._of("gpus")[::-1]), []),
             "lost": self._lost(),
         }  # fmt: skip
         return msgspec.convert(told, type=Box)
@@ -162,19 +197,34 @@ class _Node:
             )
             known = found.setdefault(row["pid"], {"pid": row["pid"], "born": row["t"]})
             known.update(parent=row["parent"], rank=row["rank"], role=role, command=row["command"])
+            known["local_rank"] = row.get("local_rank", -1)
+        for row in self.wrapper:
+            if row["what"] == "start" and row["pid"] not in found:  # it ended before the watcher looked
+                command = self.meta["command"].partition(" ")[0]
+                root = {"pid": row["pid"], "born": row["t"], "role": "root", "command": command}
+                found[row["pid"]] = root
         for row in self._of("gone"):
             if known := found.get(row["pid"], {}):
                 known.update(gone=row["t"], status=row["status"], rss_most=row["rss_most"])
+                known["injected"] = row.get("injected")
         for row in self._of("stall"):
             for pid, _, state, wchan in row["states"]:
                 found.get(pid, {}).update(state=state, wchan=wchan)
         end = next((row["status"] for row in self.wrapper if row["what"] == "end"), None)
-        for row in self._of("process"):
-            if row["root"] and end is not None:  # the wrapper may have waited for it before the watcher looked
-                found[row["pid"]]["status"] = end << 8 if end >= 0 else -end
+        for known in found.values():
+            if (
+                known["role"] == "root" and end is not None
+            ):  # the wrapper may have waited for it before the watcher
+                known["status"] = end << 8 if end >= 0 else -end
+        unseen = [pid for pid, known in found.items() if known.get("gone") and known.get("status") is None]
+        told = printed.statuses(self._output_end()) if unseen else {}
+        for pid in unseen:  # its parent had waited for it before the watcher could look
+            found[pid]["status"] = told.get(pid)
         self._measured(found)
         for pid, known in found.items():
             known["stack"] = _stack(_text(os.path.join(self.folder, "fault", f"{pid}.txt")))
+            if known["role"] == "rank":
+                known["cores"], known["apart"] = series.of_process(pid, self.groups)
         return [msgspec.convert(one, type=BoxProcess) for one in found.values()]
 
     def _measured(self, found: dict[int, _Raw]) -> None:
@@ -182,7 +232,7 @@ class _Node:
         used: dict[int, int] = {}
         since: dict[int, float] = {}
         for row in self.samples:
-            for pid, cpu, rss, _, state in row["p"]:
+            for pid, cpu, rss, _, state, *_ in row["p"]:
                 if used.get(pid) != cpu:
                     used[pid], since[pid] = cpu, row["t"]
                 if known := found.get(pid):
@@ -194,11 +244,38 @@ class _Node:
         said = os.path.join(self.folder, "said")
         rows = [row for name in _names(said)[:_MOST_SAID] for row in _rows(os.path.join(said, name))]
         told = [
-            {**row, "frames": [f"{file}:{line} in {function}" for file, line, function in row["frames"]]}
+            {
+                **self._shift(row),
+                "frames": [f"{file}:{line} in {function}" for file, line, function in row["frames"]],
+            }
             for row in rows
             if row.get("what") == "raised"
         ]
+        for one in told:
+            one["host"] = "" if one.get("host") == self.meta["host"] else one.get("host", "")
+        told = told or self._printed()
         return sorted((msgspec.convert(row, type=BoxRaised) for row in told), key=lambda one: one.t)
+
+    def _printed(self) -> list[_Raw]:
+        """The exception that the only Python process which could not say it into the box has printed."""
+        failed = [row for row in self._of("gone") if row.get("injected") is False and row["status"] == 1 << 8]
+        python = [(row["t"], row["pid"], row["rank"]) for row in failed if "python" in row.get("name", "")]
+        if not self._of("process"):  # it ended before the watcher looked
+            ends = [row["t"] for row in self.wrapper if row["what"] == "end" and row.get("status") == 1]
+            python = [(t, row["pid"], -1) for row in self.wrapper if row["what"] == "start" for t in ends]
+        if len(python) != 1:
+            return []
+        found = printed.exception(self._output_end())
+        [(t, pid, rank)] = python
+        return [{**found, "t": t - 0.001, "pid": pid, "rank": rank}] if found else []
+
+    def _output_end(self) -> str:
+        """What the job printed last."""
+        names = sorted((n for n in _names(self.folder) if re.fullmatch(r"output(\.\d)?\.log", n)), key=self._age)
+        return "".join(_text(os.path.join(self.folder, name))[-_OUTPUT_END:] for name in names[-2:])
+
+    def _age(self, name: str) -> float:
+        return os.path.getmtime(os.path.join(self.folder, name))
 
     def _stalls(self) -> list[BoxStall]:
         killed = bool(self._of("killed"))
@@ -214,23 +291,6 @@ class _Node:
                 if folder not in least or free < least[folder].free:
                     least[folder] = BoxRoom(folder=folder, free=free, t=row["t"])
         return [*least.values()][:_MOST_LISTED]
-
-    def _samples(self) -> list[BoxSample]:
-        """Thinned to what a picture shows."""
-        ticks, found, before = os.sysconf("SC_CLK_TCK"), [], (0.0, dict[int, int]())
-        for row in self.samples[:: len(self.samples) // _MOST_SAMPLES + 1]:
-            cpu = {pid: used for pid, used, *_ in row["p"]}
-            passed = row["t"] - before[0]
-            cores = (
-                sum(max(0, used - before[1].get(pid, used)) for pid, used in cpu.items())
-                / ticks
-                / max(passed, 0.1)
-            )
-            found.append(
-                BoxSample(t=row["t"], rss=sum(rss << 10 for _, _, rss, *_ in row["p"]), cores=round(cores, 2))
-            )
-            before = row["t"], cpu
-        return found
 
     def _lost(self) -> list[str]:
         begin: _Raw = next(iter(self._of("begin")), {})

@@ -18,10 +18,11 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from ncclcheck.probes.box import kernel
+from ncclcheck.probes.box import folders, kernel
+from ncclcheck.probes.box.gpus import Gpus
 from ncclcheck.probes.box.journal import EVENTS, SAMPLES, Journal
 from ncclcheck.probes.box.processes import Process, Processes
-from ncclcheck.probes.live import wires
+from ncclcheck.probes.live import connections, wires
 from ncclcheck.probes.live.proc import Proc
 
 _TICK_S = 1.0
@@ -39,6 +40,15 @@ _ENOUGH_GONE_S = 2.0
 _SETTLE_S = 1.0
 _MOST_CGROUPS = 64
 _MOST_FILES = 64  # descriptors of a rank that are looked at for files it writes
+_MOST_DISKS = 16
+_MOST_XIDS = 64
+_CLOCK_EVERY = 60  # ticks
+# Times that one piece of data was sent again without an answer: the second is due 0.6 s after it was sent on a
+# network of a millisecond, and a loss in passing is answered before.
+_AGAIN = 2
+_MOST_PEERS = 64
+_DEAR_S = 0.02  # of looking at all connections: it is then done seldom
+_FOR_OTHERS_S = 12.0  # --on-stall kill: until the other nodes of the box have seen the stall too
 
 
 class Watcher:
@@ -56,6 +66,13 @@ class Watcher:
         self.wires = wires.counters(self.proc, str(root))
         self.signal = int(os.environ.get("NCCLCHECK_BOX_SIGNAL", "0"))
         self.disks: dict[str, int] = {}
+        self.written: dict[int, str] = {}  # device -> a folder on it in which ranks have written
+        self.gpus = Gpus()
+        self.cards: list[Any] = []
+        self.known_pids: list[Any] = []
+        self.unanswered: dict[str, int] = {}
+        self.unsent, self.dear = 0, False
+        self.xids = 0
         self.life = Life()
         self.asked_stacks = False
         self.jobs.wake_on(0)
@@ -66,7 +83,9 @@ class Watcher:
 
     def run(self) -> None:
         """Until the job is gone or the wrapper says so."""
-        self.note("begin", kmsg=self.messages.readable, oom=sorted(self.ooms), pidfd=hasattr(os, "pidfd_open"))
+        self.note(
+            "begin", kmsg=self.messages.readable, oom=sorted(self.ooms), pidfd=hasattr(os, "pidfd_open"),
+            addresses=wires.addresses(self.proc, str(self.jobs.root)))  # fmt: skip
         begun = next_ = time.monotonic()
         alone_since, ticks = 0.0, 0
         while True:
@@ -85,6 +104,7 @@ class Watcher:
                 break
         self.tick(0)
         self.note("end", left=len(self.jobs.alive))
+        self.gpus.end()
 
     def settle(self) -> None:
         """The launcher is gone: its ranks end a little later, if they do."""
@@ -120,11 +140,21 @@ class Watcher:
         self.memory()
         for text in self.messages.new():
             self.note("kernel", text=text)
+        self.cards_said()
+        if count % _SELDOM == 0 or not self.dear:
+            self.peers()
+        if count % _CLOCK_EVERY == 0:
+            threading.Thread(target=self.clock, daemon=True).start()
         if count % _SELDOM == 0:
             self.network()
             threading.Thread(target=self.storage, daemon=True).start()  # a dead mount holds up nobody else
-        rows = [[one.pid, one.cpu, one.rss >> 10, one.moved, one.state] for one in self.jobs.alive.values()]
-        self.samples.add({"t": round(now, 2), "p": rows, "free": self.disks})
+        rows = [
+            [one.pid, one.cpu, one.rss >> 10, one.moved, one.state, int(one.apart)]
+            for one in self.jobs.alive.values()
+        ]
+        told = {"t": round(now, 2), "p": rows, "free": self.disks, "node": kernel.node(), "unsent": self.unsent}
+        told |= {"net": wires.traffic(self.proc, "self"), "held": kernel.throttled(self.folders)}
+        self.samples.add(told | ({"gpus": self.cards} if self.cards else {}))
         self.stalled()
 
     def output(self) -> int:
@@ -152,9 +182,43 @@ class Watcher:
                 self.note("network", name=one["name"], trouble=one["trouble"])
         self.wires = counted
 
+    def cards_said(self) -> None:
+        """What NVML says of GPUs, and Xids as they come."""
+        for told in self.gpus.new():
+            self.cards = told["gpus"]
+            if told["pids"] != self.known_pids:
+                self.known_pids = told["pids"]
+                self.note("gpus", pids=told["pids"])
+            for gpu, code in told["xids"]:
+                self.xids += 1
+                if self.xids <= _MOST_XIDS:
+                    self.note("xid", gpu=gpu, code=code)
+
+    def peers(self) -> None:
+        """Who does not answer what was sent to it, and how much waits to be sent."""
+        begun = time.monotonic()
+        found: dict[str, int] = {}
+        self.unsent = 0
+        for one in connections.diagnosed().values():
+            family, _, target = one["ends"]
+            peer = connections.address(family, target, 0).rpartition(":")[0].strip("[]")
+            if not peer.startswith("127.") and peer != "::1":
+                self.unsent += one["unsent"]
+                if one["retries"] >= _AGAIN and (peer in found or len(found) < _MOST_PEERS):
+                    found[peer] = found.get(peer, 0) + 1
+        if found.keys() != self.unanswered.keys():
+            self.note("unanswered", by=found)
+        self.unanswered = found
+        self.dear = time.monotonic() - begun > _DEAR_S
+
+    def clock(self) -> None:
+        """What the clock of the box's file system says, beside ours: nodes that share it can be compared."""
+        offset = folders.clock_of(self.box)
+        if offset is not None:
+            self.note("clock", offset=offset)
+
     def storage(self) -> None:
         """Room where ranks have files open for writing."""
-        folders: dict[int, str] = {}
         for one in [one for one in [*self.jobs.alive.values()] if one.rank >= 0 or one.pid == self.jobs.root]:
             pid = str(one.pid)
             for name in self.proc.names(pid, "fd")[:_MOST_FILES]:
@@ -164,9 +228,11 @@ class Watcher:
                     with suppress(OSError, ValueError):
                         if int(flags[0], 8) & (os.O_WRONLY | os.O_RDWR):
                             folder = os.path.dirname(path)
-                            folders[os.stat(folder).st_dev] = folder
+                            device = os.stat(folder).st_dev
+                            if device in self.written or len(self.written) < _MOST_DISKS:
+                                self.written[device] = folder  # a checkpoint is open for moments only
         found: dict[str, int] = {}
-        for folder in folders.values():
+        for folder in [*self.written.values()]:
             with suppress(OSError):
                 room = os.statvfs(folder)
                 found[folder] = room.f_bavail * room.f_frsize
@@ -183,10 +249,12 @@ class Watcher:
             rss=one.rss,
             rss_most=one.rss_most,
             name=one.name,
+            injected=one.injected,
         )
         failed = one.status not in (None, 0) and (one.rank >= 0 or one.pid == self.jobs.root)
         if failed and not self.asked_stacks:
             self.asked_stacks = True
+            self.peers()
             self.stacks("a process failed")
 
     def stacks(self, why: str) -> None:
@@ -220,6 +288,7 @@ class Watcher:
         if self.on_stall == "dump":
             self.dump()
         elif self.on_stall == "kill":
+            folders.wait_for_stalls(self.box, _FOR_OTHERS_S)
             self.kill()
 
     def wchan(self, one: Process) -> str:

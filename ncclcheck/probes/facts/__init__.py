@@ -10,6 +10,7 @@ from __future__ import annotations
 from ncclcheck.probes.facts.box import (
     Box,
     BoxOom,
+    BoxPeers,
     BoxProcess,
     BoxRaised,
     BoxRoom,
@@ -17,6 +18,7 @@ from ncclcheck.probes.facts.box import (
     BoxSignal,
     BoxStall,
     BoxTold,
+    BoxXid,
 )
 from ncclcheck.probes.facts.cluster import Baseline, Cluster, Crash, Policy, Requirement
 from ncclcheck.probes.facts.guard.bounds import Count, Pid, Word
@@ -154,6 +156,7 @@ from ncclcheck.probes.facts.measured.bench import (
     Times,
     WrongResult,
 )
+from ncclcheck.probes.facts.measured.groups import GroupTime
 from ncclcheck.probes.facts.measured.measurements import Measurements, together
 from ncclcheck.probes.facts.measured.memory import Elsewhere, JobMemory, RankMemory
 from ncclcheck.probes.facts.measured.pairs import Lateness, NodeSpeed, PairTime, RankSpeed
@@ -172,6 +175,7 @@ from ncclcheck.probes.facts.measured.transport import (
     Transport,
 )
 from ncclcheck.probes.facts.measured.trial import Trial, TrialRow
+from ncclcheck.probes.facts.measured.tuning import Candidate, Forecast, Tried, Tuning
 from ncclcheck.probes.facts.measured.verified import Verified
 from ncclcheck.probes.facts.node import Node, ProbeRun, variables
 from ncclcheck.probes.facts.ras import (
@@ -211,6 +215,7 @@ __all__ = [
     "Bound",
     "Box",
     "BoxOom",
+    "BoxPeers",
     "BoxProcess",
     "BoxRaised",
     "BoxRoom",
@@ -218,8 +223,10 @@ __all__ = [
     "BoxSignal",
     "BoxStall",
     "BoxTold",
+    "BoxXid",
     "Burst",
     "ByName",
+    "Candidate",
     "ClockOffset",
     "Cluster",
     "Collective",
@@ -259,12 +266,14 @@ __all__ = [
     "FlightDump",
     "FlightGroup",
     "FlightRefused",
+    "Forecast",
     "Gid",
     "Governor",
     "Gpu",
     "GpuPeer",
     "GpuProcess",
     "Gpus",
+    "GroupTime",
     "Hca",
     "Health",
     "Hiding",
@@ -393,6 +402,8 @@ __all__ = [
     "Transport",
     "Trial",
     "TrialRow",
+    "Tried",
+    "Tuning",
     "Unread",
     "UnreadKind",
     "Unseen",

@@ -19,6 +19,8 @@ class BoxProcess(Struct, frozen=True, kw_only=True):
     nobody saw it. rss_most: bytes, the largest that was seen. state: its last letter of /proc/PID/stat; wchan: the
     kernel function in which it waited at a stall. idle_s: for how long before its end, or that of the record, it
     had used no CPU. stack: of its main thread when it was last asked or crashed, the innermost frame first.
+    cores, apart: of a rank, for each of the box's samples: cores in use, and the share of looks at which its main
+    thread waited for nobody. injected: whether its Python could say why it ended; null where nobody looked.
     """
 
     pid: Pid
@@ -33,11 +35,19 @@ class BoxProcess(Struct, frozen=True, kw_only=True):
     state: str = ""
     wchan: str = ""
     idle_s: Amount = 0.0
+    local_rank: int = -1
+    injected: bool | None = None
+    cores: list[Amount] = field(default_factory=list)
+    apart: list[Amount] = field(default_factory=list)
     stack: list[str] = field(default_factory=list)
 
 
 class BoxRaised(Struct, frozen=True, kw_only=True):
-    """An exception that nobody caught. frames: `FILE:LINE in FUNCTION`, the innermost last. cause: its own."""
+    """An exception that nobody caught. frames: `FILE:LINE in FUNCTION`, the innermost last. cause: its own.
+
+    host: where, if that is not the box's own: srun passes the box's settings on to all nodes. printed: it was read
+    in the job's output, where its process could not say it into the box.
+    """
 
     t: Amount
     pid: Pid
@@ -45,6 +55,8 @@ class BoxRaised(Struct, frozen=True, kw_only=True):
     type: str
     message: str = ""
     cause: str = ""
+    host: str = ""
+    printed: bool = False
     frames: list[str] = field(default_factory=list)
 
 
@@ -93,18 +105,51 @@ class BoxRoom(Struct, frozen=True, kw_only=True):
     t: Amount
 
 
+class BoxXid(Struct, frozen=True, kw_only=True):
+    """A critical error of the driver that NVML reported. gpu: its index of NVML's, -1 where it was not told."""
+
+    t: Amount
+    gpu: int
+    code: Whole
+
+
+class BoxPeers(Struct, frozen=True, kw_only=True):
+    """From `t` on: addresses that did not answer what was sent to them."""
+
+    t: Amount
+    by: list[str] = field(default_factory=list)
+
+
 class BoxSample(Struct, frozen=True, kw_only=True):
-    """For the time line: bytes of memory and cores in use, of all ranks together."""
+    """What one node did since the sample before. rss: bytes of all processes of the job; cores: in use by them.
+
+    others: cores in use by processes that are none of the job's; stolen: by the hypervisor. sent, received: bytes
+    a second of all interfaces. unsent: bytes that waited to be sent or answered. swapped: pages a second; held:
+    seconds of CPU limits a second. clocks, busy, watts: of each GPU, in MHz, percent and watts, -1 for unknown.
+    """
 
     t: Amount
     rss: Whole = 0
     cores: Amount = 0.0
+    others: Amount = 0.0
+    stolen: Amount = 0.0
+    sent: Amount = 0.0
+    received: Amount = 0.0
+    unsent: Whole = 0
+    swapped: Amount = 0.0
+    held: Amount = 0.0
+    clocks: list[int] = field(default_factory=list)
+    busy: list[int] = field(default_factory=list)
+    watts: list[int] = field(default_factory=list)
 
 
 class Box(Struct, frozen=True, kw_only=True):
     """One node's folder. status: COMMAND's, negative for a signal; null where its end was not written.
 
     last: when the watcher last wrote anything; closed: it came to its end. world: the largest that ranks told.
+    clock: seconds that were added to all its times, so that they can be compared with those of other nodes; null
+    where nothing is known of its clock. addresses: of its interfaces. silent: nodes that wrote nothing any more,
+    as this one saw it when its job had ended. gpu_pids: processes on each GPU.
     lost: what could not be read or recorded, in words.
     """
 
@@ -126,4 +171,10 @@ class Box(Struct, frozen=True, kw_only=True):
     network: list[BoxTold] = field(default_factory=list)
     rooms: list[BoxRoom] = field(default_factory=list)
     samples: list[BoxSample] = field(default_factory=list)
+    clock: float | None = None
+    addresses: list[str] = field(default_factory=list)
+    silent: list[str] = field(default_factory=list)
+    xids: list[BoxXid] = field(default_factory=list)
+    peers: list[BoxPeers] = field(default_factory=list)
+    gpu_pids: list[list[Pid]] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)

@@ -18,7 +18,6 @@ _MORE_S = 8.0  # for nvmlInit, which took 2 s on 8 GPUs without the persistence 
 _SM_CLOCK = 1
 _XID_CRITICAL = 0x8
 _DIES_WITH_PARENT = (1, 9)  # prctl(PR_SET_PDEATHSIG, SIGKILL)
-_TIMED_OUT = 10
 
 
 class _Utilisation(ctypes.Structure):

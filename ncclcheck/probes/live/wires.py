@@ -56,6 +56,23 @@ def counters(proc: Proc, pid: str) -> Dict[str, Raw]:
     return found
 
 
+def traffic(proc: Proc, pid: str) -> Dict[str, List[int]]:
+    """name -> bytes received and sent, loopback among them: what is cheap enough for once a second."""
+    found: Dict[str, List[int]] = {}
+    for line in proc.text(pid, "net", "dev").splitlines()[2:]:
+        name, _, rest = line.partition(":")
+        row = rest.split()
+        if len(row) > _SENT and len(found) < _MOST and (row[_RECEIVED], row[_SENT]) != ("0", "0"):
+            found[name.strip()] = [int(row[_RECEIVED]), int(row[_SENT])]
+    for card in proc.names("..", "sys", "class", "infiniband"):
+        for port in proc.names("..", "sys", "class", "infiniband", card, "ports"):
+            folder = ("..", "sys", "class", "infiniband", card, "ports", port, "counters")
+            both = [number(proc.text(*folder, "port_%s_data" % way)) * _WORD for way in ("rcv", "xmit")]
+            if len(found) < _MOST and any(both):
+                found["%s:%s" % (card, port)] = both
+    return found
+
+
 def port_of(proc: Proc, card: str, port: str) -> Raw:
     """One port of an HCA."""
     folder = ("..", "sys", "class", "infiniband", card, "ports", port)

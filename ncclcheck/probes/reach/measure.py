@@ -18,9 +18,12 @@ from ncclcheck.probes.facts import (
     Resolution,
     Unread,
     Volley,
+    Way,
     replace,
 )
+from ncclcheck.probes.machine.access import Machine
 from ncclcheck.probes.machine.net import addresses as local
+from ncclcheck.probes.machine.net.filters import filters
 from ncclcheck.probes.reach import schedule, volley
 from ncclcheck.probes.reach.call import Call
 from ncclcheck.probes.reach.packets import Packets
@@ -61,16 +64,19 @@ def _measured(
     work.start(begun, seconds)
     counted = work.bursts(begun, seconds, _ordered(doors))
     work.finish(begun + seconds)
+    peers = work.peers()
+    reached = all(isinstance(one.connect, Connect) and one.connect.outcome == "ok" for one in peers)
     return NodeReach(
         node=me.name,
         interface=me.interface,
         address=me.address,
         mtu=me.mtu,
         own=work.own(),
-        peers=work.peers(),
+        peers=peers,
         counters=counted,
         beside=work.beside,
         udp_overflows=max(0, local.udp_overflows() - overflows),
+        filters=_WELL if reached else filters(Machine()),
         seconds=round(time.monotonic() - begun, 3),
     )
 
@@ -170,7 +176,9 @@ class _Work:
 
     def _peer(self, door: Door, entries: Mapping[str, Neighbour] | Unread) -> PeerReach:
         call, packets = self._calls[door.node], self._packets.peers[door.node]
-        source = local.source_to(door.address)
+        source, way = local.source_to(door.address), local.way_to(door.address)
+        of_source = source if isinstance(source, Unread) else self._interfaces.get(source, "")
+        leaves = _leaves_by(way) or of_source
         unresolved = (
             Unread("timed_out", f"getaddrinfo({door.name}) gave no answer in time")
             if door.name in self._named
@@ -186,18 +194,30 @@ class _Work:
             path_mtu=packets.path_mtu,
             source=source,
             seen_as=call.seen_as,
-            interface=source if isinstance(source, Unread) else self._interfaces.get(source, ""),
+            interface=leaves,
             resolved=self._resolved.get(door.name, unresolved),
             bursts=list(call.bursts),
             volley=call.volley,
             neighbour=entries if isinstance(entries, Unread) else entries.get(door.address, _NO_NEIGHBOUR),
             by_name=self._by_name.get(door.node, _UNASKED),
-            way=local.way_to(door.address) if _is_bad(call) else _WELL,
+            way=way if _is_bad(call) or not _is_plain(way, leaves, of_source) else _WELL,
         )
 
     def own(self) -> Connect | Unread:
         """The connection to our own address."""
         return self._own
+
+
+def _leaves_by(way: Way | Unread) -> str:
+    """The one device of a route: a tunnel may send under the address of another."""
+    is_one = not isinstance(way, Unread) and way.kind == "unicast" and len(way.hops) == 1
+    return way.hops[0].interface if is_one and not isinstance(way, Unread) else ""
+
+
+def _is_plain(way: Way | Unread, leaves: str | Unread, of_source: str | Unread) -> bool:
+    """By the main table, and by the device whose address is the source: then nothing more is to be said of it."""
+    names = {one.partition(":")[0] for one in (leaves, of_source) if not isinstance(one, Unread)}
+    return isinstance(way, Unread) or (way.table in ("main", "local", "") and len(names) == 1)
 
 
 def _is_bad(call: Call) -> bool:

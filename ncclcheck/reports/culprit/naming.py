@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replaced
 
+from msgspec import UNSET
+
 from ncclcheck.probes.facts import Cluster, replace
 from ncclcheck.reports.culprit import two, words
 from ncclcheck.reports.culprit.alone import Late, Slow, by_node, late_ranks, ranks_of, slow_nodes, slow_ranks
@@ -20,6 +22,7 @@ from ncclcheck.reports.culprit.slowed import Slowed, slowed_by_cause, slowed_by_
 from ncclcheck.reports.culprit.training import in_training
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.judgement.findings import Culprit, Where
+from ncclcheck.reports.scale.naming import culprits as scale_culprits
 from ncclcheck.reports.subjects.failures.held_up import HeldUp
 from ncclcheck.reports.subjects.flight import culprits as flight_culprits
 from ncclcheck.reports.subjects.job.pairing import pairing
@@ -52,7 +55,7 @@ def culprits(cluster: Cluster) -> list[Culprit]:
     own = by_own_environment(cluster)
     accused = {one.names[0] for one in own}
     told = [one for one in (*broken(cluster), *found) if not {place.node for place in one.where} & accused]
-    told = [*own, *told, *in_training(cluster), *_recorded(cluster)]
+    told = [*own, *told, *scale_culprits(cluster), *in_training(cluster), *_recorded(cluster)]
     return sorted(_named_once(told), key=lambda one: -one.confidence)
 
 
@@ -79,15 +82,15 @@ class Found:
 def through_network(cluster: Cluster) -> list[Found]:
     """Culprits that pairs of nodes show; of two nodes, what differs between them. Known causes come first."""
     samples, guilty = _blamed(cluster)
-    device = words.devices(cluster)
+    place = words.places(cluster)
     slowed = slowed_by_loss(cluster)
     known = [
-        Found(_lossy(one, one.cause, device), one.slowness, "NET009")
+        Found(_lossy(one, one.cause, place), one.slowness, "NET009")
         for one in slowed
         if isinstance(one.cause, Lost)
     ]
     held = slowed_by_cause(cluster)
-    known += [Found(_held_up(one, cause, device), one.slowness, cause.code) for one, cause in _causes_of(held)]
+    known += [Found(_held_up(one, cause, place), one.slowness, cause.code) for one, cause in _causes_of(held)]
     slowed = [*slowed, *held]
     if len(samples.names) < FEW:
         return known or [Found(one, None) for one in _of_two(cluster)]
@@ -95,7 +98,7 @@ def through_network(cluster: Cluster) -> list[Found]:
     links = [one for one in guilty if one.suspect.part == "link"]
     many = len(links) >= max(_LINKS, len(samples.names) // 4)
     rest = [one for one in guilty if not many or one.suspect.part != "link"]
-    found = [Found(_culprit(one, samples, device), one.slowness) for one in rest]
+    found = [Found(_culprit(one, samples, place), one.slowness) for one in rest]
     if not (known or found or many) and (apart := islands(cluster.measurements.pairs)):
         return [_apart(apart)]
     return [*known, *found, *([_many_links(links, samples)] if many else [])]
@@ -135,11 +138,11 @@ def seen_once(cluster: Cluster) -> list[Way]:
     return sorted({ends_of(way): way for way in once}.values(), key=lambda way: -way.slowness)
 
 
-def _culprit(one: Blame, samples: Samples, device: words.Device) -> Culprit:
+def _culprit(one: Blame, samples: Samples, place: words.Place) -> Culprit:
     return Culprit(
         kind=words.kind(one.suspect),
-        names=words.names(one.suspect, device),
-        where=words.where(one.suspect, device),
+        names=words.names(one.suspect, place),
+        where=words.where(one.suspect, place),
         confidence=words.confidence(one, samples),
         explains=["BEN004"],
         why=words.what(one, samples),
@@ -150,26 +153,26 @@ def _causes_of(held: list[Slowed]) -> list[tuple[Slowed, HeldUp]]:
     return [(one, one.cause) for one in held if isinstance(one.cause, HeldUp)]
 
 
-def _held_up(one: Slowed, cause: HeldUp, device: words.Device) -> Culprit:
+def _held_up(one: Slowed, cause: HeldUp, place: words.Place) -> Culprit:
     """A node of which the cause is known from before the job."""
-    nic = device(cause.node, None)
+    nic = place(cause.node, None)
     return Culprit(
         kind="nic",
-        names=[f"{cause.node}/{nic}"],
-        where=[Where(node=cause.node, device=nic)],
+        names=[f"{nic.node}/{nic.device}"],
+        where=[nic],
         confidence=_KNOWN,
         explains=[cause.code, "BEN004"],
         why=f"{one.what}, because of {cause.code} on {cause.node}",
     )
 
 
-def _lossy(one: Slowed, lost: Lost, device: words.Device) -> Culprit:
+def _lossy(one: Slowed, lost: Lost, place: words.Place) -> Culprit:
     """A way, or a node, of which the loss is known from before the job."""
-    nic = device(lost.node, None)
+    nic = place(lost.node, None)
     return Culprit(
         kind="link" if lost.peer else "nic",
-        names=[lost.node, lost.peer] if lost.peer else [f"{lost.node}/{nic}"],
-        where=[Where(node=lost.node, peer=lost.peer) if lost.peer else Where(node=lost.node, device=nic)],
+        names=[lost.node, lost.peer] if lost.peer else [f"{nic.node}/{nic.device}"],
+        where=[Where(node=lost.node, peer=lost.peer) if lost.peer else nic],
         confidence=_KNOWN,
         explains=["NET009", "BEN004"],
         why=f"{one.what}, because of NET009: {lost.loss} packets are lost on the way",
@@ -257,9 +260,9 @@ def _slow(cluster: Cluster) -> list[Culprit]:
             for (_, rank), of_rank in by_node(numbers).items():
                 device = of_rank[0].device or ""
                 if device.startswith("cuda"):
-                    found.append(
-                        _alone("gpu", f"{node}/{device}", Where(node=node, device=device), of_rank, "BEN015")
-                    )
+                    index = device.removeprefix("cuda:")
+                    gpu = Where(node=node, device=device, gpu=int(index) if index.isdecimal() else UNSET)
+                    found.append(_alone("gpu", f"{node}/{device}", gpu, of_rank, "BEN015"))
                 elif len(measured[node]) == 1:
                     found.append(_alone("node", node, Where(node=node), of_rank, "BEN015"))
                 else:
@@ -342,10 +345,11 @@ def _causes(cluster: Cluster, cause: Culprit, one: Culprit) -> bool:
     place = cause.where[0]
     if one.kind not in ("node", "nic") or one.where[0].node != place.node:
         return False
-    if cause.kind == "node" or one.kind == "node" or not (one.where[0].device or "").startswith("rail "):
+    rail = one.where[0].rail
+    if cause.kind == "node" or one.kind == "node" or not isinstance(rail, int):
         return cause.kind == "node" or one.kind == "nic"
     ranks = ranks_of([*cluster.measurements.lateness, *cluster.measurements.rank_speeds]).get(place.node or "", [])
     rank = place.rank
-    if rank is None and place.device and place.device.startswith("cuda:"):
-        return place.device.removeprefix("cuda:") == (one.where[0].device or "").removeprefix("rail ")
-    return rank in ranks and f"rail {ranks.index(rank)}" == one.where[0].device
+    if rank is None and isinstance(place.gpu, int):
+        return place.gpu == rail
+    return rank in ranks and ranks.index(rank) == rail

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ncclcheck.probes.facts import Cluster
@@ -11,7 +12,7 @@ from ncclcheck.reports.culprit.blame import FEW
 from ncclcheck.reports.culprit.machines import lack_cores, usual_noise
 from ncclcheck.reports.culprit.samples import PERCENT, Ends, Samples, Way, ends_of, read, slowness_at
 from ncclcheck.reports.judgement.derived import derived
-from ncclcheck.reports.subjects.failures.held_up import HeldUp, held_up
+from ncclcheck.reports.subjects.failures.held_up import HeldUp, held_up, in_the_job
 from ncclcheck.reports.subjects.links import losses
 from ncclcheck.reports.subjects.links.losses import Lost
 
@@ -55,8 +56,11 @@ def _loses(one: Lost, way: Way) -> bool:
     return loss is not None and loss.lost > 0
 
 
-def _slow_ways(cluster: Cluster) -> dict[Way, float]:
-    """The slow ways of the job with their slowness; of two nodes the slower direction."""
+def _slow_ways(cluster: Cluster, causes: Sequence[HeldUp] = ()) -> dict[Way, float]:
+    """The slow ways of the job with their slowness; of two nodes the slower direction.
+
+    One exchange that was far slower is enough where a cause for it was seen before.
+    """
     limits = cluster.policy.thresholds
     samples = read(cluster.measurements.pairs, limits.get("BEN004.percent", PERCENT), usual_noise(cluster))
     least = slowness_at(limits.get("BEN004.fail_percent", 50.0))
@@ -64,7 +68,12 @@ def _slow_ways(cluster: Cluster) -> dict[Way, float]:
         slower = two.slower(cluster.measurements.pairs)
         proven = slower is not None and slower.is_proven(short_of_cores=lack_cores(cluster))
         return {slower.way: -math.log(slower.share)} if slower and proven else {}
-    return {way: way.slowness for way in samples.ways if _is_slow(samples, way, least)}
+    far = {pair for one in causes for pair in one.pairs if in_the_job(cluster, pair)}
+    return {
+        way: way.slowness
+        for way in samples.ways
+        if _is_slow(samples, way, least) or (way.source, way.target) in far
+    }
 
 
 def _is_slow(samples: Samples, way: Way, least: float) -> bool:
@@ -77,6 +86,6 @@ def slowed_by_cause(cluster: Cluster) -> list[Slowed]:
     causes = held_up(cluster)
     if not causes or not cluster.measurements.pairs:
         return []
-    slow = _slow_ways(cluster)
+    slow = _slow_ways(cluster, causes)
     found = [(one, [way for way in slow if (way.source, way.target) in one.pairs]) for one in causes]
     return [Slowed(one, tuple(ways), max(slow[way] for way in ways)) for one, ways in found if ways]

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Literal
 
+from msgspec import UNSET
+
 from ncclcheck.probes.facts import Cluster, Node, at, value_or
 from ncclcheck.reports.culprit.alone import METRICS, Late, Slow
 from ncclcheck.reports.culprit.blame import Blame
@@ -17,7 +19,6 @@ from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.text.fold import duration, flops, fold_names
 
 Kind = Literal["node", "nic", "gpu", "rank", "link", "fabric"]
-Device = Callable[[str, int | None], str]
 
 _DIRECTION = {"out": "in what it sends", "in": "in what it receives", "both": "in both directions"}
 _REASON = {
@@ -29,17 +30,26 @@ _REASON = {
 }
 
 
-def devices(cluster: Cluster) -> Device:
-    """The name of the NIC behind a rail: the interface where it is the only one, else the rail's number."""
+Place = Callable[[str, int | None], Where]
+
+
+def places(cluster: Cluster) -> Place:
+    """The NIC of a node behind a rail: the interface where it is the only one, else the rail's number."""
     nodes = {node.name: node for node in cluster.nodes}
-    return lambda name, rail: f"rail {rail}" if rail is not None else _interface(cluster, nodes.get(name))
+
+    def place(name: str, rail: int | None) -> Where:
+        if rail is None and (interface := _interface(cluster, nodes.get(name))):
+            return Where(node=name, device=interface)
+        return Where(node=name, device=f"rail {rail or 0}", rail=rail or 0)
+
+    return place
 
 
-def _interface(cluster: Cluster, node: Node | None) -> str:
+def _interface(cluster: Cluster, node: Node | None) -> str | None:
     if node is None or not value_or(at(node, "network.interfaces"), []) or not lan.uses_gloo(cluster):
-        return "rail 0"
+        return None
     chosen = lan.choice_of_job(cluster, node).bootstrap
-    return chosen.name if chosen else "rail 0"
+    return chosen.name if chosen else None
 
 
 def kind(suspect: Suspect) -> Kind:
@@ -47,24 +57,26 @@ def kind(suspect: Suspect) -> Kind:
     return "fabric" if suspect.part == "rail" else suspect.part
 
 
-def names(suspect: Suspect, device: Device) -> list[str]:
+def names(suspect: Suspect, place: Place) -> list[str]:
     """As the document names them."""
     if suspect.part == "rail":
         return [f"rail {suspect.rail}"]
     if suspect.part == "nic":
-        return [f"{suspect.names[0]}/{device(suspect.names[0], suspect.rail)}"]
+        nic = place(suspect.names[0], suspect.rail)
+        return [f"{nic.node}/{nic.device}"]
     return [*suspect.names]
 
 
-def where(suspect: Suspect, device: Device) -> list[Where]:
+def where(suspect: Suspect, place: Place) -> list[Where]:
     """The places at which to look."""
+    rail = UNSET if suspect.rail is None else suspect.rail
+    named = None if suspect.rail is None else f"rail {suspect.rail}"
     if suspect.part == "rail":
-        return [Where(device=f"rail {suspect.rail}")]
+        return [Where(device=named, rail=rail)]
     if suspect.part == "nic":
-        return [Where(node=suspect.names[0], device=device(suspect.names[0], suspect.rail))]
+        return [place(suspect.names[0], suspect.rail)]
     if suspect.part == "link":
-        rail = None if suspect.rail is None else f"rail {suspect.rail}"
-        return [Where(node=suspect.names[0], device=rail, peer=suspect.names[1])]
+        return [Where(node=suspect.names[0], device=named, peer=suspect.names[1], rail=rail)]
     return [Where(node=name) for name in suspect.names]
 
 

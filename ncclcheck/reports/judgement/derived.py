@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import TypeVar, cast
 
-from ncclcheck.probes.facts import Cluster, Logs, Node
+from ncclcheck.probes.facts import Cluster, Interface, Logs, Node
 
-S = TypeVar("S", Node, Cluster, Logs)
+S = TypeVar("S", Node, Cluster, Interface, Logs)
 T = TypeVar("T")
+_KINDS = 64  # of nodes whose results are kept; a cluster has a few kinds
 
 
 def derived(function: Callable[[S], T]) -> Callable[[S], T]:
@@ -27,3 +28,39 @@ def derived(function: Callable[[S], T]) -> Callable[[S], T]:
         return cast(T, found[name])
 
     return kept
+
+
+class _Same:
+    """A key that is equal only to itself of the very same facts, which it keeps alive."""
+
+    def __init__(self, node: Node, parts: tuple[object, ...]) -> None:
+        self.node, self._parts = node, parts
+        self._ids = tuple(map(id, parts))
+
+    def __hash__(self) -> int:
+        return hash(self._ids)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self._ids == other._ids
+
+
+def derived_from(*names: str) -> Callable[[Callable[[Node], T]], Callable[[Node], T]]:
+    """The same for what follows from these fields of a node alone: nodes that share them share it, too.
+
+    A test takes all other fields away and looks whether the result stays.
+    """
+
+    def mark(function: Callable[[Node], T]) -> Callable[[Node], T]:
+        known = lru_cache(maxsize=_KINDS)(lambda same: function(same.node))
+
+        def of_kind(node: Node) -> T:
+            return known(_Same(node, tuple(getattr(node, name) for name in names)))
+
+        kept = derived(wraps(function)(of_kind))
+        SOURCES[kept] = names
+        return kept
+
+    return mark
+
+
+SOURCES: dict[Callable[[Node], object], tuple[str, ...]] = {}

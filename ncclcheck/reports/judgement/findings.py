@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import Literal
 
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, UnsetType, field
 
+from ncclcheck.probes.facts import Unread
 from ncclcheck.reports.subjects.nodes import touched
 
 Owner = Literal["job", "node", "site", "tool"]
@@ -44,12 +46,14 @@ def worst(states: list[State]) -> State:
 
 
 class Where(Struct, frozen=True, kw_only=True):
-    """The place of a finding; what is None does not narrow it."""
+    """The place of a finding; what is None or not set does not narrow it. rail, gpu: numbers, from 0."""
 
     node: str | None = None
     device: str | None = None
     rank: int | None = None
     peer: str | None = None
+    rail: int | UnsetType = UNSET
+    gpu: int | UnsetType = UNSET
 
     def __str__(self) -> str:
         rank = None if self.rank is None else f"rank {self.rank}"
@@ -72,10 +76,19 @@ class Remedy(Struct, frozen=True, kw_only=True):
     commands: list[str] = field(default_factory=list)
 
 
+class UnreadFact(Struct, frozen=True, kw_only=True):
+    """Why a finding is unknown. path: of the fact, where nothing else is said; kind, reason: as in Unread."""
+
+    path: str
+    kind: str
+    reason: str
+
+
 class Finding(Struct, frozen=True, kw_only=True):
     """One statement about one place. FAIL and WARN carry evidence and a remedy, or cannot be made.
 
     blocks_job: a job that is started in spite of it hangs or cannot start, so none is started (`--force` does).
+    unread: the fact without which an unknown one could not be judged.
     """
 
     state: State
@@ -86,6 +99,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     evidence: list[Evidence]
     remedies: list[Remedy]
     blocks_job: bool = False
+    unread: UnreadFact | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         if self.state in (State.FAIL, State.WARN) and not (self.evidence and self.remedies and self.why):
@@ -107,10 +121,11 @@ class Culprit(Struct, frozen=True, kw_only=True):
     """Who is to blame, with what it explains.
 
     names: of a node NODE, of a nic or gpu NODE/DEVICE, of a rank NODE/rank R, of a link FROM and TO.
+    scale: so many nodes or more, nodes that fail only together, or two groups.
     confidence: 0 to 1. explains: codes of the rules whose findings follow from it.
     """
 
-    kind: Literal["node", "nic", "gpu", "rank", "link", "fabric"]
+    kind: Literal["node", "nic", "gpu", "rank", "link", "fabric", "scale"]
     names: list[str]
     where: list[Where]
     confidence: float
@@ -182,6 +197,34 @@ def fine(where: Where, what: str, *evidence: Evidence) -> Finding:
     """A passed subject whose value a person looks for (which interface, which library)."""
     return Finding(
         state=State.OK, where=where, what=what, why="", owner="node", evidence=list(evidence), remedies=[]
+    )
+
+
+def not_read(
+    where: Where,
+    source: str,
+    fact: Unread,
+    what: str = "",
+    *,
+    why: str = "Not observed, so neither healthy nor faulty.",
+    owner: Owner = "node",
+    signs: Sequence[Evidence] = (),
+    fix: list[Remedy] | None = None,
+) -> Finding:
+    """A fact is there or may be, and could not be read.
+
+    source: its path, or where it stands; empty for no evidence. what: what is not known, without the reason, where
+    the path alone would not say it. signs: evidence beside the reason.
+    """
+    return Finding(
+        state=State.UNKNOWN,
+        where=where,
+        what=f"{what or f'{source} could not be read'}: {fact.why}",
+        why=why,
+        owner=owner,
+        evidence=[*signs, *([seen(source, f"{fact.kind}: {fact.why}")] if source else [])],
+        remedies=fix or [],
+        unread=UnreadFact(path="" if what else source, kind=fact.kind, reason=fact.why),
     )
 
 

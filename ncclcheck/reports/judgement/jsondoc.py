@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct, field
 
 from ncclcheck.probes.facts import Cluster, Job, Measurements, Node, Policy, Run, Word
+from ncclcheck.probes.facts.guard.alike import Kinds
+from ncclcheck.reports.judgement import compact
 from ncclcheck.reports.judgement.decision import Outcome
 from ncclcheck.reports.judgement.findings import Culprit, State, Verdict
 from ncclcheck.reports.judgement.rule import OWN_FAMILIES, all_rules
@@ -84,7 +87,32 @@ class Document(Struct, frozen=True, kw_only=True):
 
 def encode(document: Document) -> bytes:
     """One line of JSON with its newline."""
-    return printable(msgspec.json.encode(document)) + b"\n"
+    return b"".join(pieces(document))
+
+
+def pieces(document: Document) -> Iterator[bytes]:
+    """The same piece by piece: ten thousand nodes written whole are a gigabyte, one of them is not."""
+    for place, name in enumerate(document.__struct_fields__):
+        yield b'%s"%s":' % (b"," if place else b"{", name.encode())
+        value = getattr(document, name)
+        if name in ("nodes", "verdicts"):
+            for number, one in enumerate(value):
+                yield (b"," if number else b"[") + printable(msgspec.json.encode(one))
+            yield b"]" if value else b"[]"
+        else:
+            yield printable(msgspec.json.encode(value))
+    yield b"}\n"
+
+
+def saved(document: Document) -> Iterator[bytes]:
+    """What `--save` writes, piece by piece: large clusters in the compact form."""
+    if len(document.nodes) < compact.FROM_NODES:
+        yield from pieces(document)
+        return
+    fields = msgspec.structs.asdict(document)
+    fields["nodes"] = compact.entries((entry.name, entry.facts) for entry in document.nodes)
+    fields["verdicts"] = compact.verdicts(document.verdicts)
+    yield printable(msgspec.json.encode(fields)) + b"\n"
 
 
 def printable(data: bytes) -> bytes:
@@ -93,8 +121,14 @@ def printable(data: bytes) -> bytes:
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema of the document, as the types say it."""
-    return msgspec.json.schema(Document)
+    """The JSON Schema of the document, as the types say it; a saved one may hold nodes in the compact form."""
+    told = msgspec.json.schema(Document)
+    told["$defs"] |= msgspec.json.schema_components([compact.LikeEntry], ref_template="#/$defs/{name}")[1]
+    nodes = told["$defs"]["Document"]["properties"]["nodes"]
+    nodes["items"] = {"anyOf": [nodes["items"], {"$ref": "#/$defs/LikeEntry"}]}
+    left_out = {"type": "integer", "minimum": 1, "description": "In a saved file: findings that it does not hold."}
+    told["$defs"]["Verdict"]["properties"]["findings_left_out"] = left_out
+    return told
 
 
 class _Head(Struct):
@@ -109,7 +143,7 @@ class _Saved(Struct, kw_only=True):
     seconds: float
     job: Job
     run: Run
-    nodes: list[NodeEntry]
+    nodes: list[msgspec.Raw]
     measurements: Measurements
     stages: list[Stage] = []
 
@@ -123,8 +157,8 @@ class Saved(Struct, frozen=True, kw_only=True):
     stages: list[Stage]
 
 
-def decode(data: bytes, policy: Policy) -> Saved:
-    """Read a saved document. Raises DocumentError."""
+def decode(data: bytes, policy: Policy, kinds: Kinds | None = None) -> Saved:
+    """Read a saved document. kinds: of nodes in other documents, to be shared with. Raises DocumentError."""
     head = _parsed(data, _Head)
     if head.schema > SCHEMA:
         raise DocumentError(
@@ -137,14 +171,18 @@ def decode(data: bytes, policy: Policy) -> Saved:
         raise DocumentError(
             f"command: {saved.command!r} is none that saves results; allowed are {', '.join(known)}"
         )
-    names = [entry.name for entry in saved.nodes]
+    try:
+        nodes = compact.nodes(saved.nodes, kinds or Kinds())
+    except compact.Unreadable as error:
+        raise DocumentError(f"not a document of ncclcheck: {error}") from None
+    names = [node.name for node in nodes]
     if not names and not saved.run.silent and saved.command not in OWN_FAMILIES:
         raise DocumentError("nodes: there must be at least one node, or one in run.silent")
     if len(names) != len(set(names)):
         raise DocumentError(f"nodes: names must be unique, these are {', '.join(names)}"[:500])
     cluster = Cluster(
         command=saved.command,
-        nodes=[msgspec.structs.replace(entry.facts, name=entry.name) for entry in saved.nodes],
+        nodes=nodes,
         job=saved.job,
         run=saved.run,
         measurements=saved.measurements,

@@ -10,10 +10,12 @@ from ncclcheck.reports.judgement.findings import (
     OLDER,
     Finding,
     State,
+    UnreadFact,
     Verdict,
     Where,
     admin,
     fail,
+    not_read,
     seen,
     unknown,
     worst,
@@ -76,6 +78,8 @@ def _of(cluster: Cluster) -> list[Rule]:
 
 def _covers(cluster: Cluster) -> set[str]:
     """The commands whose rules are judged: preflight runs the others' parts."""
+    if cluster.command == "tune":
+        return {"tune", "bench"}
     if cluster.command != "preflight":
         return {cluster.command}
     read = cluster.measurements
@@ -120,11 +124,16 @@ def _with_older_said_once(findings: list[Finding]) -> list[Finding]:
     """Facts that the document lacks, for its ncclcheck did not read them: once a node, in the same words."""
     lacking = {f.where.node: None for f in findings if _is_of_older(f)}
     kept = [f for f in findings if not _is_of_older(f)] if lacking else findings
-    return [*kept, *(unknown(Where(node=node), OLDER, why=_WHY_OLDER, fix=[_RUN_THIS]) for node in lacking)]
+    return [*kept, *map(_older, lacking)]
+
+
+def _older(node: str | None) -> Finding:
+    found = unknown(Where(node=node), OLDER, why=_WHY_OLDER, fix=[_RUN_THIS])
+    return replace(found, unread=UnreadFact(path="", kind=NOT_RECORDED.kind, reason=NOT_RECORDED.why))
 
 
 def _is_of_older(finding: Finding) -> bool:
-    return finding.state is State.UNKNOWN and finding.what.endswith(f": {NOT_RECORDED.why}")
+    return isinstance(finding.unread, UnreadFact) and finding.unread.reason == NOT_RECORDED.why
 
 
 def _too_few(rule: Rule, subjects: _Subjects) -> str:
@@ -210,13 +219,7 @@ _HELP = {
 
 
 def _unseen(where: Where, need: str, fact: Unread) -> Finding:
-    return unknown(
-        where,
-        f"{need} could not be read: {fact.why}",
-        why="Not observed, so neither healthy nor faulty.",
-        evidence=[seen(need, f"{fact.kind}: {fact.why}")],
-        fix=[admin(_HELP.get(fact.kind, _HELP["broken"]))],
-    )
+    return not_read(where, need, fact, fix=[admin(_HELP.get(fact.kind, _HELP["broken"]))])
 
 
 def _crashed(rule: Rule, error: Exception) -> Finding:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ncclcheck.probes.facts import replace
 from ncclcheck.reports.judgement.causal import causes_first
-from ncclcheck.reports.judgement.findings import OLDER, Evidence, Finding, Remedy, State, Verdict
+from ncclcheck.reports.judgement.findings import OLDER, Evidence, Finding, Remedy, State, UnreadFact, Verdict
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.judgement.rule import FAMILIES
 from ncclcheck.reports.text.fold import fold_some
@@ -19,7 +19,6 @@ FIRST = 3
 MOST_KINDS = 16  # of findings that differ in more than names and numbers: a line each, so that none hides another
 MOST_WHOLE = 64  # findings of one check that -v shows one by one: of 10,000 nodes it would fill 100,000 lines
 _OF_THEIR_OWN = "Each of these has a reason and a fix of its own; --json has them."
-_UNREAD = " could not be read: "
 
 
 @dataclass
@@ -55,6 +54,7 @@ class Block:
     remedies: list[Remedy]
     places: list[Place] = field(default_factory=list)
     evidence: list[Evidence] = field(default_factory=list)
+    unread: UnreadFact | None = None
 
 
 def blocks(document: Document, states: Iterable[State], *, whole: bool = False) -> Iterator[Block]:
@@ -148,7 +148,8 @@ def _block(
     ]
     evidence = {(one.source, one.value): one for alike in groups for one in alike[0].evidence}
     places = [Place(_where(alike), alike[0].what) for alike in groups] if whole else _places(groups, likeness)
-    return Block(state, [verdict.code], verdict.title, first.why, remedies, places, [*evidence.values()])
+    unread = first.unread if isinstance(first.unread, UnreadFact) else None
+    return Block(state, [verdict.code], verdict.title, first.why, remedies, places, [*evidence.values()], unread)
 
 
 def _of_one(remedy: Remedy, finding: Finding) -> Remedy:
@@ -212,10 +213,10 @@ def _unread_together(blocks_of_state: list[Block]) -> list[Block]:
     """One fact that could not be read leaves many rules unjudged; said once, it does not hide the rest."""
     found: dict[tuple[object, ...], Block] = {}
     for block in blocks_of_state:
-        fact, unread, reason = block.places[0].what.partition(_UNREAD)
-        named = [e.source for e in block.evidence] == ([fact] if unread else [])
-        single = len(block.places) == 1 and named and (unread or fact == OLDER)
-        key = (block.places[0].where, reason, block.why, str(block.remedies)) if single else (id(block),)
+        unread = block.unread
+        key: tuple[object, ...] = (id(block),)
+        if unread and len(block.places) == 1 and (unread.path or not block.evidence):
+            key = (block.places[0].where, unread.reason, block.why, str(block.remedies))
         if key in found:
             _add(found[key], block)
         else:
@@ -228,8 +229,8 @@ def _add(block: Block, other: Block) -> None:
     block.codes += other.codes
     block.evidence += [one for one in other.evidence if one not in block.evidence]
     facts = ", ".join(sorted({one.source for one in block.evidence}))
-    if not facts:
+    if not facts or block.unread is None:
         block.title = OLDER
         return
     block.title = "could not be judged"
-    block.places[0].what = f"{facts}{_UNREAD}{block.places[0].what.partition(_UNREAD)[2]}"
+    block.places[0].what = f"{facts} could not be read: {block.unread.reason}"

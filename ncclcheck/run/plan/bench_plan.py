@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal, get_args
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, get_args
 
 from ncclcheck.base.errors import UsageError
 from ncclcheck.probes.facts import Node, Unread, at, value_or, variables
 from ncclcheck.probes.job.context import (
     CollectivePlan,
     Dtype,
+    GroupPlan,
     JobPlan,
     Op,
     PairPlan,
@@ -20,7 +22,21 @@ from ncclcheck.probes.job.context import (
     SoakPlan,
     SpeedPlan,
 )
-from ncclcheck.run.plan import faults
+from ncclcheck.reports.scale import LEAST
+from ncclcheck.run.plan import faults, starts
+from ncclcheck.run.plan.option_table import (
+    SECONDS,
+    SELDOM,
+    VERDICT,
+    WHERE,
+    Choice,
+    Flag,
+    Number,
+    Option,
+    Text,
+    made_of,
+    typed,
+)
 from ncclcheck.run.plan.starts import JobStart
 
 OPS: tuple[Op, ...] = get_args(Op)
@@ -34,34 +50,15 @@ _DEFAULT_OPS: tuple[Op, ...] = OPS[:-1]
 _QUICK_OPS: tuple[Op, ...] = ("broadcast", "all_reduce", "all_gather", "barrier")
 _SPEED_S: dict[Level, float] = {"quick": 0.5, "standard": 2.0, "full": 5.0}
 _PAIRS_S: dict[Level, float] = {"quick": 5.0, "standard": 8.0, "full": 60.0}
+# s within which a group connects and measures: gloo 0.1 to 0.5 s on hosts of the lab, at load 8 up to 2 s; NCCL's
+# communicators take seconds.
+_GROUP_S = {"gloo": 5.0, "nccl": 15.0}
 _DIAGNOSTICS_S: dict[Level, float] = {"quick": 0.0, "standard": 30.0, "full": 60.0}
 _DIAGNOSTICS_SINCE = (2, 31)  # the first NCCL with active and RAS diagnostics
+MOST_RANKS = 1024  # on a node; a number beyond any machine's GPUs or cores is a slip of the fingers; chosen
 _LARGEST = 2**40  # bytes of a message: more than any GPU holds; bounds the input
 _STARTUP_S = 12.0  # s for torchrun, import of torch and forming the group, in the forecast only; chosen
 _MEMORY_OF_A_RANK = 400 * 2**20  # bytes of host memory that are reckoned for a simulated rank; chosen
-
-
-@dataclass(frozen=True)
-class JobOptions:
-    """What a user may say of any job. begin: how its ranks are started and find each other."""
-
-    nproc_per_node: int | None = None
-    backend: str = "auto"
-    inject: tuple[str, ...] = ()
-    begin: JobStart = field(default_factory=JobStart)
-
-
-@dataclass(frozen=True)
-class BenchOptions(JobOptions):
-    """The options of `bench` itself."""
-
-    ops: tuple[Op, ...] | None = None
-    sizes: tuple[int, ...] | None = None
-    reduce_op: ReduceOp = "sum"
-    dtype: Dtype | None = None
-    time_budget: float | None = None
-    level: Level = "standard"
-    soak: float | None = None
 
 
 @dataclass(frozen=True)
@@ -146,6 +143,125 @@ def _bad_size(text: str) -> UsageError:
     )
 
 
+def level(quick: bool, full: bool) -> Level:
+    """Of --quick and --full. Raises UsageError."""
+    if quick and full:
+        raise UsageError("--quick and --full: give one of them, or none for the standard level")
+    return "quick" if quick else "full" if full else "standard"
+
+
+def injected(help: str, *, training: bool = False) -> Any:
+    """The field of --inject. help: what faults it knows; training: those of a training."""
+    option = Option(
+        "--inject",
+        f"preview the report of a fault: {help}",
+        group=SELDOM,
+        metavar="FAULT",
+        multiple=True,
+        default=(),
+    )
+    return made_of((), partial(faults.read, training=training), option)
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """What a user may say of any job. begin: how its ranks are started and find each other."""
+
+    nproc_per_node: int | None = typed(
+        None,
+        "--nproc-per-node",
+        "ranks per node; default: one per GPU, else by cores",
+        Number(1, MOST_RANKS, whole=True),
+        group=WHERE,
+        metavar="N",
+        site=True,
+    )
+    begin: JobStart = made_of(
+        JobStart,
+        starts.read,
+        Option(
+            "--start",
+            "what starts the ranks of a node: torchrun, or torch.multiprocessing.spawn  "
+            "[default: torchrun; spawn for tcp and file]",
+            Choice(starts.STARTS),
+            group=WHERE,
+            site=Choice(starts.STARTS),
+        ),
+        Option(
+            "--init",
+            "how ranks find each other, as init_method says in your script  [default: env]",
+            Choice(starts.INITS),
+            group=WHERE,
+            site=Choice(starts.INITS),
+        ),
+        Option(
+            "--init-method",
+            "the very place: tcp://HOST:PORT or file:///PATH; it is tried before the job",
+            group=WHERE,
+            metavar="URL",
+        ),
+    )
+    backend: str = typed(
+        "auto",
+        "--backend",
+        "backend; with nccl several simulated nodes may share a GPU",
+        Choice(("auto", "nccl", "gloo")),
+        group=WHERE,
+        show_default=True,
+        site=True,
+    )
+    inject: tuple[str, ...] = injected(faults.FORMS)
+
+
+@dataclass(frozen=True)
+class BenchOptions(JobOptions):
+    """The options of `bench` itself. min_busbw: GB/s by operation, below which it fails."""
+
+    inject: tuple[str, ...] = injected(f"{faults.FORMS}; {faults.NUMBERED}")
+    ops: tuple[Op, ...] | None = made_of(
+        None, ops, Option("--ops", f"operations: {', '.join(OPS)}", metavar="LIST", site=Text())
+    )
+    sizes: tuple[int, ...] | None = made_of(
+        None,
+        sizes,
+        Option("--sizes", "bytes: a range 1K:256M:x4 or a list 1K,64M", metavar="SPEC", site=Text()),
+    )
+    reduce_op: ReduceOp = typed(
+        "sum", "--reduce-op", "reduction", Choice(REDUCE_OPS), show_default=True, site=Text()
+    )
+    dtype: Dtype | None = typed(None, "--dtype", "element type  [default: float32]", Choice(DTYPES), site=Text())
+    time_budget: float | None = typed(
+        None, "--time-budget", "seconds of measuring", Number(0.1, 86400, "seconds"), metavar="S", site=True
+    )
+    min_busbw: dict[str, float] = made_of(
+        dict,
+        min_busbw,
+        Option(
+            "--min-busbw",
+            "fail below so many GB/s: 40 or all_reduce=40,all_gather=30",
+            group=VERDICT,
+            metavar="SPEC",
+            default="",
+            site=Text(),
+        ),
+    )
+    level: Level = made_of(
+        "standard",
+        level,
+        Option("--quick", "a few operations, about 4 s of measuring", Flag(), default=False, site=Flag()),
+        Option(
+            "--full",
+            "all operations, more and larger sizes, about 90 s of measuring",
+            Flag(),
+            default=False,
+            site=Flag(),
+        ),
+    )
+    soak: float | None = typed(
+        None, "--soak", "then repeat verified collectives for S seconds", SECONDS, metavar="S"
+    )
+
+
 def shape(wishes: JobOptions, nodes: list[Node], *, simulated: bool) -> Shape:
     """Backend and ranks a node. Raises UsageError for what cannot fit."""
     gpus = [_gpus(node) for node in nodes]
@@ -223,8 +339,20 @@ def job(bench: BenchOptions, shape: Shape, nodes: list[Node], *, simulated: bool
         collectives=measured,
         soak=SoakPlan(seconds=bench.soak) if bench.soak else None,
         pairs=_pairs(bench.level) if len(nodes) > 1 else None,
+        groups=GroupPlan(limit_s=_GROUP_S[shape.backend]) if grows(nodes, simulated=simulated) else None,
         injected=faults.injections(bench.inject, names, shape.ranks_per_node * len(nodes), measured.rows),
     )
+
+
+def grows(nodes: list[Node], *, simulated: bool) -> bool:
+    """Whether groups of nodes can show what pairs do not: simulated ones are one machine."""
+    return not simulated and len(nodes) >= LEAST
+
+
+def apart(level: Level, backend: str, seconds: float) -> JobPlan:
+    """What is measured without a world, which could not be formed: pairs, then groups, within so many seconds."""
+    groups = GroupPlan(always=True, limit_s=_GROUP_S[backend], budget_s=max(5.0, seconds - _PAIRS_S[level]))
+    return JobPlan(apart=True, pairs=_pairs("quick" if level == "quick" else "standard"), groups=groups)
 
 
 def _diagnostics(level: Level, shape: Shape, nodes: list[Node]) -> float:

@@ -13,6 +13,7 @@ import stat
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -22,7 +23,13 @@ from ncclcheck.base.errors import UsageError
 from ncclcheck.probes.machine import files
 from ncclcheck.reports.judgement.rule import all_rules
 from ncclcheck.results import walk
-from ncclcheck.run.plan.options import codes, requirements
+from ncclcheck.run.plan.bench_plan import BenchOptions
+from ncclcheck.run.plan.data_plan import DataOptions
+from ncclcheck.run.plan.option_table import Choice, Flag, Kind, Number, Option, Text, options_of
+from ncclcheck.run.plan.options import Options, codes, requirements
+from ncclcheck.run.plan.preflight_plan import PreflightOptions
+from ncclcheck.run.plan.smoke_plan import SmokeOptions
+from ncclcheck.run.plan.tune_plan import TuneOptions
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -31,77 +38,60 @@ else:  # pragma: no cover
 
 PLACES = ("/etc/ncclcheck.toml", "ncclcheck.toml")
 VARIABLE = "NCCLCHECK_CONFIG"
-COMMANDS = ("env", "bench", "data", "smoke", "preflight", "report")
-GUARDED = ("hosts", "hostfile", "via", "launch", "rdzv_endpoint")
 _MOST = 2**20  # bytes of a configuration file: more is not read
 
 
-Seconds = Annotated[float, Meta(ge=1, le=86400)]
+def _keys() -> dict[str, Option]:
+    """The options that may stand in a site file; one name of several commands has the widest of their ranges."""
+    found: dict[str, Option] = {}
+    for option in (option for record in RECORDS.values() for option in options_of(record)):
+        if option.site is None:
+            continue
+        known = found.setdefault(option.key, option).site
+        if isinstance(known, Number) and isinstance(option.site, Number):
+            widest = replace(known, low=min(known.low, option.site.low), high=max(known.high, option.site.high))
+            found[option.key] = replace(option, site=widest)
+    return found
 
 
-class CommandOptions(Struct, forbid_unknown_fields=True, rename="kebab"):
-    """Options that may stand in a site file; None is not set."""
-
-    nodes: Annotated[int, Meta(ge=1, le=100_000)] | None = None
-    launch: Literal["local", "slurm", "ssh", "join"] | None = None
-    hosts: str | None = None
-    hostfile: str | None = None
-    via: str | None = None
-    rdzv_endpoint: str | None = None
-    wait: Seconds | None = None
-    output: Literal["text", "short", "json"] | None = None
-    only: list[str] | None = None
-    ignore: list[str] | None = None
-    strict: bool | None = None
-    deadline: Seconds | None = None
-    color: Literal["auto", "always", "never"] | None = None
-    quiet: bool | None = None
-    verbose: bool | None = None
-    anonymise: bool | None = None
-    ops: str | None = None
-    sizes: str | None = None
-    reduce_op: str | None = None
-    dtype: str | None = None
-    nproc_per_node: Annotated[int, Meta(ge=1, le=100_000)] | None = None
-    backend: Literal["auto", "nccl", "gloo"] | None = None
-    start: Literal["torchrun", "spawn"] | None = None
-    init: Literal["env", "tcp", "file"] | None = None
-    time_budget: Annotated[float, Meta(ge=0.1, le=86400)] | None = None
-    min_busbw: str | None = None
-    quick: bool | None = None
-    full: bool | None = None
-    force: bool | None = None
-    factory_limit: Seconds | None = None
-    workers: Annotated[int, Meta(ge=1, le=64)] | None = None
-    need: Annotated[float, Meta(ge=0, le=1e9)] | None = None
-    steps: Annotated[int, Meta(ge=4, le=100_000)] | None = None
-    batch: Annotated[int, Meta(ge=1, le=65_536)] | None = None
-    accumulate: Annotated[int, Meta(ge=1, le=1024)] | None = None
-    precision: Literal["fp32", "bf16", "fp16"] | None = None
-    strategy: Literal["ddp", "fsdp", "zero3"] | None = None
-    save_mib: Annotated[int, Meta(ge=1, le=2**20)] | None = None
-    model_params: str | None = None
-    no_kill: bool | None = None
-    level: Literal["quick", "standard", "full"] | None = None
-    no_verify: bool | None = None
-    cache: Annotated[float, Meta(ge=1, le=10_080)] | None = None
+def _type(kind: Kind | None) -> Any:
+    """What msgspec converts a key's value to."""
+    if isinstance(kind, Number):
+        return Annotated[int if kind.whole else float, Meta(ge=kind.low, le=kind.high)]
+    if isinstance(kind, Choice):
+        return Literal[kind.words]
+    return bool if isinstance(kind, Flag) else list[str] if kind == Text(comma_list=True) else str
 
 
-class SiteFile(CommandOptions, forbid_unknown_fields=True, rename="kebab"):
-    """A whole site file."""
+RECORDS: dict[str, type[Any]] = {
+    "": Options, "bench": BenchOptions, "tune": TuneOptions, "data": DataOptions, "smoke": SmokeOptions,
+    "preflight": PreflightOptions,
+}  # fmt: skip
+KEYS = _keys()
+GUARDED = tuple(name for name, option in KEYS.items() if option.guarded)
+TABLES = ("env", *filter(None, RECORDS))  # report has no table, and takes what stands at the top
+COMMANDS = (*TABLES, "report")
 
-    contact: str | None = None
-    require: dict[str, int | bool] | None = None
-    thresholds: dict[str, float] | None = None
-    env: CommandOptions | None = None
-    bench: CommandOptions | None = None
-    data: CommandOptions | None = None
-    smoke: CommandOptions | None = None
-    preflight: CommandOptions | None = None
+_FIELDS = [(name, _type(option.site) | None, None) for name, option in KEYS.items()]
+_COMMAND = msgspec.defstruct("CommandOptions", _FIELDS, forbid_unknown_fields=True, rename="kebab")
+_OWN: list[tuple[str, Any, Any]] = [
+    ("contact", str | None, None),
+    ("require", dict[str, int | bool] | None, None),
+    ("thresholds", dict[str, float] | None, None),
+]
+_FILE = msgspec.defstruct(
+    "SiteFile", [*_FIELDS, *_OWN, *((name, _COMMAND | None, None) for name in TABLES)],
+    forbid_unknown_fields=True, rename="kebab",
+)  # fmt: skip
 
-    def tables(self) -> dict[str, CommandOptions | None]:
-        """The tables of commands; report has none of its own."""
-        return {name: getattr(self, name, None) for name in COMMANDS}
+
+class SiteFile(Struct, frozen=True, kw_only=True):
+    """A whole site file. tables: what each command's table sets; "": what stands at the top."""
+
+    contact: str | None
+    require: dict[str, int | bool] | None
+    thresholds: dict[str, float] | None
+    tables: dict[str, dict[str, Any]]
 
 
 class Site(Struct, frozen=True, kw_only=True):
@@ -148,7 +138,7 @@ def _parse(path: str, *, must_exist: bool) -> SiteFile | None:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{path} is not TOML: {error}") from None
     try:
-        site = msgspec.convert(data, SiteFile)
+        site = _tables(msgspec.convert(data, _FILE))
     except msgspec.ValidationError as error:
         raise UsageError(f"{path}: {_with_key(str(error))}") from None
     _check(path, site)
@@ -187,9 +177,9 @@ def _doubt(path: str, file: int) -> str:
 
 def _check_guarded(path: str, site: SiteFile, doubt: str) -> None:
     """Raises UsageError."""
-    for table, options in {"": site, **site.tables()}.items():
+    for table, options in site.tables.items():
         for name in GUARDED:
-            if options is not None and getattr(options, name) is not None:
+            if name in options:
                 option = name.replace("_", "-")
                 raise UsageError(
                     f"{path}: key {table}{'.' if table else ''}{option}: it is only taken from a file that nobody "
@@ -204,10 +194,9 @@ def _check(path: str, site: SiteFile) -> None:
     for name, value in (site.thresholds or {}).items():
         if name.partition(".")[0] not in known or not math.isfinite(value):
             raise UsageError(f"{path}: key thresholds.{name}: allowed is CODE.NAME of a rule's page = a number")
-    for table, options in {"": site, **site.tables()}.items():
+    for table, options in site.tables.items():
         for key in ("only", "ignore"):
-            if options is not None and (given := getattr(options, key)):
-                codes(f"{path}: key {table}{'.' if table else ''}{key}", ",".join(given))
+            codes(f"{path}: key {table}{'.' if table else ''}{key}", options.get(key, ""))
     if site.require:
         requirements(_require(site), f"{path}: key require")
 
@@ -220,8 +209,7 @@ def _with_key(message: str) -> str:
 
 
 def _merge(site: Site, file: SiteFile, path: str) -> Site:
-    shared = _given(file)
-    given = {command: {**shared, **(_given(table) if table else {})} for command, table in file.tables().items()}
+    given = {command: {**file.tables[""], **file.tables.get(command, {})} for command in COMMANDS}
     return Site(
         contact=file.contact if file.contact is not None else site.contact,
         require=_require(file) if file.require is not None else site.require,
@@ -231,9 +219,19 @@ def _merge(site: Site, file: SiteFile, path: str) -> Site:
     )
 
 
-def _given(options: CommandOptions) -> dict[str, Any]:
+def _tables(file: Any) -> SiteFile:
+    tables = {"": file, **{name: getattr(file, name) for name in TABLES}}
+    return SiteFile(
+        contact=file.contact,
+        require=file.require,
+        thresholds=file.thresholds,
+        tables={name: _given(table) for name, table in tables.items() if table is not None},
+    )
+
+
+def _given(table: Any) -> dict[str, Any]:
     """The options that are set, by their Python names; lists as the command line writes them."""
-    found = {name: getattr(options, name) for name in CommandOptions.__struct_fields__}
+    found = {name: getattr(table, name) for name in KEYS}
     return {n: ",".join(v) if isinstance(v, list) else v for n, v in found.items() if v is not None}
 
 

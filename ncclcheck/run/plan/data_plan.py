@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ncclcheck.probes.facts import Node, Unread, at, replace, value_or
 from ncclcheck.probes.job.context import DataPlan
+from ncclcheck.run.plan.bench_plan import MOST_RANKS
+from ncclcheck.run.plan.option_table import SECONDS, WHERE, Json, Number, typed
 
 _STARTUP_S = 8.0  # s for import of torch and the children, in the forecast only; chosen
 _WORKERS = 4  # workers where none are given: enough that races between them show; chosen
@@ -18,12 +20,50 @@ class DataOptions:
     """The options of `data` itself. need: samples a second that one rank's GPU takes; 0: not said."""
 
     factory: str
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    time_budget: float = 30.0
-    factory_limit: float = 300.0
-    workers: int | None = None
-    need: float = 0.0
-    nproc_per_node: int | None = None
+    kwargs: dict[str, Any] = typed(dict, "--kwargs", "keyword arguments for the factory", Json(), metavar="JSON")
+    time_budget: float = typed(
+        30.0,
+        "--time-budget",
+        "seconds for reading and measuring, once the factory is done",
+        SECONDS,
+        metavar="S",
+        show_default=True,
+        site=True,
+    )
+    factory_limit: float = typed(
+        300.0,
+        "--factory-limit",
+        "time limit of the factory in seconds",
+        SECONDS,
+        metavar="S",
+        show_default=True,
+        site=True,
+    )
+    workers: int | None = typed(
+        None,
+        "--workers",
+        "processes that read concurrently  [default: by cores, at most 4]",
+        Number(1, 64, whole=True),
+        metavar="N",
+        site=True,
+    )
+    need: float = typed(
+        0.0,
+        "--need",
+        "samples per second that one GPU needs",
+        Number(0, 1e9, "samples a second"),
+        metavar="N",
+        site=True,
+    )
+    nproc_per_node: int | None = typed(
+        None,
+        "--nproc-per-node",
+        "ranks per node in your job; default: its GPUs",
+        Number(1, MOST_RANKS, whole=True),
+        group=WHERE,
+        metavar="N",
+        site=True,
+    )
 
 
 def named(data: DataOptions, *, directory: str) -> DataPlan:

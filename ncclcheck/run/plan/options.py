@@ -3,58 +3,30 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 from ncclcheck.base.errors import UsageError
 from ncclcheck.probes.facts import Baseline, Policy, Requirement
 from ncclcheck.reports.judgement.rule import all_rules
+from ncclcheck.run.plan.option_table import (
+    OUTPUT,
+    SECONDS,
+    SELDOM,
+    VERDICT,
+    WHERE,
+    Choice,
+    Flag,
+    Number,
+    Option,
+    Text,
+    made_of,
+    typed,
+)
 
 COUNTED = ("gpu", "hca")
-
-
-@dataclass(frozen=True)
-class Options:
-    """Common options; None where the user said nothing and the command decides.
-
-    baseline: what stands in baseline_file, once it was read. then: the user's own command, which is started after.
-    """
-
-    command: str
-    nodes: int | None = None
-    launch: str | None = None
-    hosts: str | None = None
-    hostfile: str | None = None
-    via: str | None = None
-    node_rank: int | None = None
-    rdzv_endpoint: str | None = None
-    rdzv_id: str = ""
-    secret_file: str | None = None
-    wait: float | None = None
-    output: str = "text"
-    json_file: str | None = None
-    save_file: str | None = None
-    html_file: str | None = None
-    markdown_file: str | None = None
-    junit_file: str | None = None
-    prometheus_file: str | None = None
-    env_file: str | None = None
-    nccl_conf_file: str | None = None
-    anonymise: bool = False
-    from_file: str | None = None
-    baseline_file: str | None = None
-    baseline: Baseline | None = None
-    only: tuple[str, ...] = ()
-    ignore: tuple[str, ...] = ()
-    strict: bool = False
-    force: bool = False
-    deadline: float | None = None
-    quiet: bool = False
-    verbose: bool = False
-    color: str = "auto"
-    sysroot: str | None = None
-    host_root: str | None = None
-    then: tuple[str, ...] = ()
-    policy: Policy = field(default_factory=Policy)
+LAUNCHERS = ("local", "slurm", "ssh", "join")
+ONLY = "judge these codes or families only: {}"  # with codes that the command judges
 
 
 def codes(option: str, given: str) -> tuple[str, ...]:
@@ -85,3 +57,184 @@ def requirements(given: str, option: str = "--require") -> list[Requirement]:
                 f"{option}: {part!r} is not understood; allowed are gpu=N, hca=N and codes such as NET003"
             )
     return found
+
+
+def _endpoint(given: str) -> str:
+    host, colon, port = given.rpartition(":")
+    if not colon or not host or not port.isdecimal() or len(port) > 5 or not 1 <= int(port) <= 65535:
+        raise UsageError(f"--rdzv-endpoint: {given!r} is not HOST:PORT with a port from 1 to 65535")
+    return given
+
+
+def _file(name: str, help: str, group: str = OUTPUT) -> Any:
+    return typed(None, name, help, group=group, metavar="FILE")
+
+
+_WHOLE = Number(whole=True)
+_NODES = Number(1, 100_000, whole=True)  # more nodes than any cluster has; bounds the input
+_CODES = Text(comma_list=True)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Common options; None where the user said nothing and the command decides.
+
+    baseline: what stands in baseline_file, once it was read. then: the user's own command, which is started after.
+    """
+
+    command: str
+    nodes: int | None = typed(
+        None,
+        "--nodes",
+        "number of nodes; without a cluster they are simulated here",
+        _WHOLE,
+        group=WHERE,
+        metavar="N",
+        site=_NODES,
+    )
+    launch: str | None = typed(
+        None,
+        "--launch",
+        "set the launcher instead of detecting it",
+        Choice(LAUNCHERS),
+        group=WHERE,
+        site=True,
+        guarded=True,
+    )
+    hosts: str | None = typed(
+        None, "--hosts", "nodes by ssh: a,b:8", group=WHERE, metavar="LIST", site=True, guarded=True
+    )
+    hostfile: str | None = typed(
+        None,
+        "--hostfile",
+        "nodes by ssh, one per line, in OpenMPI or DeepSpeed format",
+        group=WHERE,
+        metavar="FILE",
+        site=True,
+        guarded=True,
+    )
+    via: str | None = typed(
+        None,
+        "--via",
+        "prefix for the command on each host: 'docker exec NAME'",
+        group=WHERE,
+        metavar="COMMAND",
+        site=True,
+        guarded=True,
+    )
+    node_rank: int | None = typed(
+        None, "--node-rank", "join as node R: run the same command on every node", _WHOLE, group=WHERE, metavar="R"
+    )
+    rdzv_endpoint: str | None = made_of(
+        None,
+        _endpoint,
+        Option(
+            "--rdzv-endpoint",
+            "the rendezvous: an address of node 0",
+            group=WHERE,
+            metavar="HOST:PORT",
+            site=Text(),
+            guarded=True,
+        ),
+    )
+    rdzv_id: str = typed(
+        "", "--rdzv-id", "distinguishes runs that share a port; not a secret", group=WHERE, metavar="ID"
+    )
+    secret_file: str | None = typed(
+        None,
+        "--secret-file",
+        "the shared secret of a join, or NCCLCHECK_SECRET; mode 0600",
+        group=WHERE,
+        metavar="FILE",
+    )
+    wait: float | None = typed(
+        None,
+        "--wait",
+        "how long to wait for the other nodes of a join  [default: 600]",
+        SECONDS,
+        group=WHERE,
+        metavar="S",
+        site=True,
+    )
+    output: str = typed(
+        "text",
+        "--output",
+        "format of stdout",
+        Choice(("text", "short", "json")),
+        short="-o",
+        group=OUTPUT,
+        site=True,
+    )
+    json_file: str | None = _file("--json", "write the result as JSON")
+    save_file: str | None = _file("--save", "the same: keep the result for --from")
+    html_file: str | None = _file("--html", "write a page for the browser; needs ncclcheck[report]")
+    markdown_file: str | None = _file("--markdown", "write Markdown for an issue or a CI summary")
+    junit_file: str | None = _file("--junit", "write JUnit XML: a check is a test case")
+    prometheus_file: str | None = _file("--prometheus", "write metrics for a textfile collector")
+    env_file: str | None = _file("--env-file", "write the recommended settings as export lines")
+    nccl_conf_file: str | None = _file("--nccl-conf", "write the recommended settings as nccl.conf")
+    anonymise: bool = typed(
+        False,
+        "--anonymise",
+        "replace names, addresses, paths and users in every output",
+        Flag(),
+        group=OUTPUT,
+        site=True,
+    )
+    from_file: str | None = _file("--from", "judge a saved result again; measures nothing", VERDICT)
+    baseline_file: str | None = _file("--baseline", "a saved result to compare this one with", VERDICT)
+    baseline: Baseline | None = None
+    only: tuple[str, ...] = made_of(
+        (),
+        lambda given: codes("--only", given),
+        Option("--only", ONLY.format("NET,NCC003"), group=VERDICT, metavar="CODES", default="", site=_CODES),
+    )
+    ignore: tuple[str, ...] = made_of(
+        (),
+        lambda given: codes("--ignore", given),
+        Option(
+            "--ignore", "downgrade these codes to notes", group=VERDICT, metavar="CODES", default="", site=_CODES
+        ),
+    )
+    policy: Policy = made_of(
+        Policy,
+        lambda given: Policy(require=requirements(given)),
+        Option(
+            "--require",
+            "gpu=8,hca=8,CODE: absent and unknown are failures",
+            group=VERDICT,
+            metavar="SPEC",
+            default="",
+        ),
+    )
+    strict: bool = typed(
+        False, "--strict", "warnings and unknowns are failures too", Flag(), group=VERDICT, site=True
+    )
+    deadline: float | None = typed(
+        None,
+        "--deadline",
+        "seconds until the report is printed, whatever happens",
+        SECONDS,
+        group=VERDICT,
+        metavar="S",
+        site=True,
+    )
+    quiet: bool = typed(
+        False, "--quiet", "print nothing when all is well", Flag(), short="-q", group=OUTPUT, site=True
+    )
+    verbose: bool = typed(
+        False, "--verbose", "list every check and its evidence", Flag(), short="-v", group=OUTPUT, site=True
+    )
+    color: str = typed(
+        "auto", "--color", "colour the text", Choice(("auto", "always", "never")), group=OUTPUT, site=True
+    )
+    sysroot: str | None = typed(
+        None, "--sysroot", "read a recorded machine below DIR", group=SELDOM, metavar="DIR"
+    )
+    host_root: str | None = typed(
+        None, "--host-root", "read a live host that is mounted at DIR", group=SELDOM, metavar="DIR"
+    )
+    force: bool = typed(
+        False, "--force", "start jobs even if a check says that they cannot work", Flag(), group=SELDOM, site=True
+    )
+    then: tuple[str, ...] = ()

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field, replace
+from typing import get_args
 
 from ncclcheck.run.plan.bench_plan import BenchOptions, JobOptions, Level
 from ncclcheck.run.plan.data_plan import DataOptions
-from ncclcheck.run.plan.smoke_plan import MODELS, SmokeOptions
+from ncclcheck.run.plan.option_table import (
+    OUTPUT,
+    VERDICT,
+    Choice,
+    Flag,
+    Json,
+    Number,
+    Option,
+    made_of,
+    typed,
+)
+from ncclcheck.run.plan.smoke_plan import MODELS, SmokeOptions, named, reference
 
 DEADLINE_S = 600.0  # s for all stages together where --deadline is not given; chosen
 _SMOKE_S: dict[Level, float] = {"quick": 6.0, "standard": 20.0, "full": 60.0}
@@ -22,19 +35,62 @@ class PreflightOptions(JobOptions):
     for all jobs.
     """
 
-    level: Level = "standard"
-    simulate: bool = False
-    data: str = ""
-    data_kwargs: dict[str, object] = field(default_factory=dict)
-    model: str = "transformer"
-    verify: bool = True
-    apply: bool = False
-    healthy_file: str = ""
-    exclude_file: str = ""
-    need: int = 0
-    cache_minutes: float = 0.0
+    level: Level = typed(
+        "standard", "--level", "how much is measured", Choice(get_args(Level)), show_default=True, site=True
+    )
+    simulate: bool = typed(False, "--simulate", "simulate two nodes on this machine, as a demonstration", Flag())
+    script: str = typed("", "--script", "read this training script first, and do as it does", metavar="TRAIN.py")
+    data: str = named("--data", "examine this dataset too", metavar="MODULE:FACTORY")
+    data_kwargs: dict[str, object] = typed(
+        dict, "--data-kwargs", "keyword arguments for its factory", Json(), metavar="JSON"
+    )
+    model: str = made_of(
+        "transformer",
+        lambda given: reference("--model", given, MODELS),
+        Option(
+            "--model",
+            "the model to train, as in smoke; MODULE:FACTORY needs --data",
+            metavar="NAME",
+            default="transformer",
+        ),
+    )
+    verify: bool = made_of(
+        True,
+        operator.not_,
+        Option(
+            "--no-verify",
+            "do not test the recommended settings before writing them",
+            Flag(),
+            default=False,
+            site=Flag(),
+        ),
+    )
+    apply: bool = typed(False, "--apply", "start COMMAND with the recommended settings", Flag())
+    watch: bool = typed(False, "--watch", "start COMMAND in a black box, as ncclcheck watch does", Flag())
+    healthy_file: str = typed(
+        "", "--healthy-file", "write the healthy nodes, one per line", group=OUTPUT, metavar="FILE"
+    )
+    exclude_file: str = typed(
+        "", "--exclude-file", "write the others, in the format of sbatch --exclude=", group=OUTPUT, metavar="FILE"
+    )
+    need: int = made_of(
+        0,
+        int,
+        Option("--need", "N healthy nodes are enough", Number(1, 100_000, whole=True), group=VERDICT, metavar="N"),
+    )
+    cache_minutes: float = made_of(
+        0.0,
+        float,
+        Option(
+            "--cache",
+            "reuse a ready result at most MINUTES old",
+            Number(1, 10_080, "minutes"),
+            group=VERDICT,
+            metavar="MINUTES",
+            site=Number(1, 10_080, "minutes"),
+        ),
+    )
     command: tuple[str, ...] = ()
-    script: str = ""
     workers: int | None = None
     factory_limit: float = 300.0
     settings: dict[str, str] = field(default_factory=dict)

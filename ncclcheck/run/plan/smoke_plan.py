@@ -2,51 +2,36 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import re
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 from ncclcheck.base.errors import UsageError
 from ncclcheck.probes.facts import Node, at, replace, value_or
 from ncclcheck.probes.job.context import JobPlan, TrainingPlan
 from ncclcheck.run.plan import faults
-from ncclcheck.run.plan.bench_plan import JobOptions, Shape
+from ncclcheck.run.plan.bench_plan import JobOptions, Shape, injected
+from ncclcheck.run.plan.option_table import (
+    SECONDS,
+    Choice,
+    Flag,
+    Json,
+    Number,
+    Option,
+    Text,
+    made_of,
+    typed,
+)
 
 MODELS = ("transformer", "conv")
-PRECISIONS = ("fp32", "bf16", "fp16")
-STRATEGIES = ("ddp", "fsdp", "zero3")
+Precision = Literal["fp32", "bf16", "fp16"]
+Strategy = Literal["ddp", "fsdp", "zero3"]
 _STARTUP_S = 14.0  # s for torchrun, import of torch and forming the group, in the forecast only; chosen
 _RESUME_S = 12.0  # s for the second start after the killed rank, in the forecast only; chosen
 _FULLY_SHARD = (2, 4)  # torch.distributed._composable.fsdp
 _REFERENCE = re.compile(r"[\w./~-]+:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-
-
-@dataclass(frozen=True)
-class SmokeOptions(JobOptions):
-    """The options of `smoke` itself. model_params: of the model that a save is forecast for; 0: not asked."""
-
-    model: str = "transformer"
-    model_kwargs: dict[str, Any] = field(default_factory=dict)
-    data: str = ""
-    data_kwargs: dict[str, Any] = field(default_factory=dict)
-    loss: str = ""
-    step: str = ""
-    save: str = ""
-    load: str = ""
-    steps: int = 20
-    batch: int = 8
-    accumulate: int = 1
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    strategy: Literal["ddp", "fsdp", "zero3"] = "ddp"
-    find_unused: bool = False
-    time_budget: float = 20.0
-    checkpoints: str = ""
-    save_bytes: int = 64 * 2**20
-    model_params: float = 0.0
-    timeout_s: float = 600.0
-    kill: bool = True
-    settings: tuple[str, ...] = ()
 
 
 def reference(option: str, given: str, builtin: tuple[str, ...] = ()) -> str:
@@ -70,6 +55,113 @@ def parameters(given: str) -> float:
     if not 1 <= value <= 1e14:
         raise UsageError(f"--model-params: {given!r} is not understood; allowed are 1 to 1e14 as 70e9 or 70B")
     return value
+
+
+def named(option: str, help: str, *, metavar: str = "MODULE:FUNCTION") -> Any:
+    """A field that names something of the user's own; empty: none."""
+    shown = Option(option, help, metavar=metavar, default="")
+    return made_of("", lambda given: reference(option, given) if given else "", shown)
+
+
+@dataclass(frozen=True)
+class SmokeOptions(JobOptions):
+    """The options of `smoke` itself. model_params: of the model that a save is forecast for; 0: not asked."""
+
+    inject: tuple[str, ...] = injected(faults.TRAINING_FORMS, training=True)
+    model: str = made_of(
+        "transformer",
+        lambda given: reference("--model", given, MODELS),
+        Option(
+            "--model",
+            "transformer, conv or MODULE:FACTORY",
+            metavar="NAME",
+            default="transformer",
+            show_default=True,
+        ),
+    )
+    model_kwargs: dict[str, Any] = typed(
+        dict, "--model-kwargs", "keyword arguments for the model's factory", Json(), metavar="JSON"
+    )
+    data: str = named("--data", "your dataset  [default: synthetic]", metavar="MODULE:FACTORY")
+    data_kwargs: dict[str, Any] = typed(
+        dict, "--data-kwargs", "keyword arguments for the dataset's factory", Json(), metavar="JSON"
+    )
+    loss: str = named("--loss", "your loss: output, targets -> scalar", metavar="MODULE:FACTORY")
+    step: str = named("--step", "your own step of the loop: model, batch, state")
+    save: str = named("--checkpoint-save", "your own save: model, state, path")
+    load: str = named("--checkpoint-load", "your own load: model, state, path")
+    steps: int = typed(
+        20, "--steps", "optimizer steps", Number(4, 100_000, whole=True), show_default=True, site=True
+    )
+    batch: int = typed(
+        8,
+        "--batch",
+        "samples per rank and micro-batch",
+        Number(1, 65_536, whole=True),
+        show_default=True,
+        site=True,
+    )
+    accumulate: int = typed(
+        1,
+        "--accumulate",
+        "micro-batches per step, with no_sync",
+        Number(1, 1024, whole=True),
+        show_default=True,
+        site=True,
+    )
+    precision: Precision = typed(
+        "fp32", "--precision", "of autocast", Choice(get_args(Precision)), show_default=True, site=True
+    )
+    strategy: Strategy = typed(
+        "ddp", "--strategy", "parallelism", Choice(get_args(Strategy)), show_default=True, site=True
+    )
+    find_unused: bool = typed(False, "--find-unused-parameters", "DDP's flag of the same name", Flag())
+    checkpoints: str = typed("", "--checkpoint-dir", "where checkpoints go  [default: here]", metavar="DIR")
+    save_bytes: int = made_of(
+        64 * 2**20,
+        lambda mib: mib * 2**20,
+        Option(
+            "--save-mib",
+            "size limit of one save",
+            Number(1, 2**20, whole=True),
+            default=64,
+            show_default=True,
+            site=Number(1, 2**20, whole=True),
+        ),
+    )
+    model_params: float = made_of(
+        0.0,
+        lambda given: parameters(given) if given else 0.0,
+        Option(
+            "--model-params",
+            "forecast saving a model of N parameters: 70e9 or 70B",
+            metavar="N",
+            default="",
+            site=Text(),
+        ),
+    )
+    timeout_s: float = typed(
+        600.0,
+        "--timeout",
+        "timeout of your process group in seconds",
+        Number(1, 1e6, "seconds"),
+        show_default=True,
+    )
+    settings: tuple[str, ...] = typed(
+        (),
+        "--settings",
+        "ds_config.json, a script with TrainingArguments: how it saves",
+        metavar="FILE",
+        multiple=True,
+    )
+    kill: bool = made_of(
+        True,
+        operator.not_,
+        Option("--no-kill", "skip killing a rank and resuming", Flag(), default=False, site=Flag()),
+    )
+    time_budget: float = typed(
+        20.0, "--time-budget", "seconds of measuring", SECONDS, metavar="S", show_default=True, site=True
+    )
 
 
 def training(smoke: SmokeOptions, *, directory: str) -> TrainingPlan:

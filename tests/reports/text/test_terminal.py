@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncclcheck.probes.facts import Collective, Job, Measurements, Times, replace
-from ncclcheck.reports.judgement.findings import Finding, State, Verdict, Where, fail, seen, unknown, you
+from ncclcheck.probes.facts import Collective, Job, Measurements, Times, Unread, replace
+from ncclcheck.reports.judgement.findings import Finding, State, Verdict, Where, fail, not_read, seen, you
 from ncclcheck.reports.judgement.jsondoc import Document, encode
 from ncclcheck.reports.output import terminal
 from ncclcheck.reports.output.terminal import Style
@@ -175,8 +175,7 @@ def test_a_long_list_of_places_is_cut_and_says_so() -> None:
 
 def test_a_fact_that_was_not_read_is_said_once_for_all_its_rules() -> None:
     def unread(fact: str, why: str) -> object:
-        what = f"{fact} could not be read: {why}"
-        return unknown(Where(node="a"), what, why="unseen", evidence=[seen(fact, f"denied: {why}")])
+        return not_read(Where(node="a"), fact, Unread("denied", why))
 
     told = _told(
         _verdicts(unread("host.shm", "no right"), code="HST003"),

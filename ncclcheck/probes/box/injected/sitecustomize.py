@@ -119,6 +119,7 @@ def _hook_exceptions(box: str) -> None:
                 "pid": os.getpid(),
                 "forked_from": own if own != os.getpid() else 0,
                 "rank": _rank(),
+                "host": os.uname().nodename,
                 "type": kind.__name__,
                 "message": _masked(str(error)),
                 "frames": _frames(trace),

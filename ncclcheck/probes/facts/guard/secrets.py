@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from ncclcheck.probes.facts.guard.walk import Place, changed
 
@@ -97,12 +98,41 @@ def masked(text: str) -> str:
     return text
 
 
-def without_secrets(value: T) -> T:
-    """The same struct or list, every string in it masked; the same object where there is nothing to mask."""
+def without_secrets(value: T, clean: set[int] | None = None) -> T:
+    """The same struct or list, every string in it masked; the same object where there is nothing to mask.
+
+    clean: ids of parts that hold none, which outlive the call: nodes of one cluster share most of theirs.
+    """
+    if clean is not None:
+        new: list[str] = []
+        met: set[int] = set()
+        _unseen(value, clean, new, met)
+        if not _may_hold_one(msgspec.json.encode(new)):
+            clean |= met
+            return value
+        return changed(value, _masked_at)
     parts = value if isinstance(value, list) else [getattr(value, name) for name in _fields(value)]
     if not any(_may_hold_one(msgspec.json.encode(part, enc_hook=str)) for part in parts):
         return value
     return changed(value, _masked_at)
+
+
+def _unseen(value: object, clean: set[int], new: list[str], met: set[int]) -> None:
+    """The strings below a value but for those of parts that are known to be clean; met: the other parts."""
+    if isinstance(value, str):
+        new.append(value)
+    elif isinstance(value, dict):
+        new += value
+        for inner in value.values():
+            _unseen(inner, clean, new, met)
+    elif isinstance(value, (list, Struct)) and id(value) not in clean:
+        met.add(id(value))
+        for inner in value if isinstance(value, list) else [getattr(value, name) for name in _fields(value)]:
+            if type(inner) not in _PLAIN:
+                _unseen(inner, clean, new, met)
+
+
+_PLAIN = {int, float, bool, type(None)}
 
 
 def _fields(value: object) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ class Packets(Struct, frozen=True, kw_only=True, tag="packets"):
     drops: int
 
 
-class Interface(Struct, frozen=True, kw_only=True):
+class Interface(Struct, frozen=True, kw_only=True, dict=True):  # its __dict__: what reports derive from it
     """One network interface, as getifaddrs(3) and /sys/class/net tell it. ipv6_off: disable_ipv6 is set."""
 
     name: str

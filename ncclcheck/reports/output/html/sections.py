@@ -9,7 +9,7 @@ from ncclcheck.reports.judgement.findings import Evidence, Remedy, State
 from ncclcheck.reports.judgement.jsondoc import Document, Recommendation
 from ncclcheck.reports.judgement.rule import FAMILIES
 from ncclcheck.reports.output import settings_forms
-from ncclcheck.reports.output.html import bars, curves, dataset, pairs
+from ncclcheck.reports.output.html import bars, curves, dataset, pairs, timeline
 from ncclcheck.reports.output.html.limits import Limits, Shown, first
 from ncclcheck.reports.output.html.picture import Figure
 from ncclcheck.reports.text.fold import fold_names
@@ -59,7 +59,7 @@ class Setting:
 
 def figures(document: Document) -> list[Figure]:
     """Every picture that something was measured for."""
-    single = (pairs.figure, bars.steps, bars.memory, dataset.figure)
+    single = (timeline.figure, pairs.figure, bars.steps, bars.memory, dataset.figure)
     return [*curves.figures(document), *(found for make in single if (found := make(document)))]
 
 

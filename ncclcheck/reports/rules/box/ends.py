@@ -1,4 +1,4 @@
-"""BOX001 to BOX010: what came first when a watched job died or stalled."""
+"""BOX001 to BOX010 and BOX012: what came first when a watched job died or stalled."""
 
 from __future__ import annotations
 
@@ -174,6 +174,10 @@ def nobody_left(cluster: Cluster, one: Failure) -> Iterator[Finding]:
     ## Source
     docs.python.org/3/library/sys.html, sys.exit; pytorch.org/docs/stable/distributed.html.
     """
+    if one.process is not None and one.process.role == "root":
+        why = "It ended by itself; no process that it started failed before it."
+        yield _finding(cluster, one, why, you("Look at what it printed last; the box has a copy."))
+        return
     yield _finding(
         cluster,
         one,
@@ -291,5 +295,64 @@ def no_node_vanished(cluster: Cluster, one: Failure) -> Iterator[Finding]:
         one,
         "Its watcher writes every second and outlives the job: the node, its disk or its network is gone.",
         admin("Look at the node: power, network, its kernel's log."),
+        you("Start the job again without it.", f"sbatch --exclude={one.box.host} ..."),
+    )
+
+
+@box_rule("BOX010", "no node was cut off from the others", "cut")
+def no_node_was_cut_off(cluster: Cluster, one: Failure) -> Iterator[Finding]:
+    """
+    ## What
+    What was sent to a node was not answered any more, or nobody answered what it sent, until the job's timeouts
+    ended it. The node itself went on.
+
+    ## Why it matters
+    Every rank reports a timeout, and none says of whom.
+
+    ## How we know
+    The kernel of each node counts how often it sent the same data again to each address without an answer. All
+    pairs of nodes that did so have this one in common.
+
+    ## Fix
+    - **admin** look at the node's cable, its port on the switch, and its firewall.
+    - **you** start the job again without it.
+
+    ## Source
+    tcp(7), tcpi_retransmits; pytorch.org/docs/stable/distributed.html, on the timeout of init_process_group.
+    """
+    yield _finding(
+        cluster,
+        one,
+        "Its kernel and those of the others sent the same data again and again: the network between them is gone.",
+        admin("Look at its cable, its port on the switch and its firewall."),
+        you("Start the job again without it.", f"sbatch --exclude={one.host} ..."),
+    )
+
+
+@box_rule("BOX012", "no GPU failed during the job", "gpu")
+def no_gpu_failed(cluster: Cluster, one: Failure) -> Iterator[Finding]:
+    """
+    ## What
+    NVIDIA's driver reported an error of the hardware of a GPU (Xid), before anything else failed.
+
+    ## Why it matters
+    The program only sees a CUDA error or hangs, and the other ranks report a timeout.
+
+    ## How we know
+    NVML gave the event to the watcher as it came; the numbers are those of NVIDIA's Xid catalog whose immediate
+    action is to reset or to replace something.
+
+    ## Fix
+    - **admin** take the node out of service and do what the catalog says for this number.
+    - **you** start the job again without the node.
+
+    ## Source
+    docs.nvidia.com/deploy/xid-errors.
+    """
+    yield _finding(
+        cluster,
+        one,
+        "The driver reported it before anything else failed; what the program said follows from it.",
+        admin("Take the node out of service; NVIDIA's Xid catalog says what this number asks for."),
         you("Start the job again without it.", f"sbatch --exclude={one.box.host} ..."),
     )

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from ncclcheck.probes.facts import Cluster, Governor, Node, PciDevice, Unread, at, known, value_or
+from ncclcheck.reports.judgement.derived import derived_from
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, fine, note, seen, warn
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import wiring
@@ -239,6 +240,7 @@ def _numa_nodes(node: Node) -> str:
     return str(len(found))
 
 
+@derived_from("fabric", "rdma")
 def _places(node: Node) -> str:
     """How many HCAs there are at each distance of a GPU, and for how many GPUs."""
     names = set(wiring.hca_names(node))

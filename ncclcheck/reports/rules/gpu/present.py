@@ -15,14 +15,15 @@ from ncclcheck.reports.judgement.findings import (
     admin,
     fail,
     fine,
+    not_read,
     note,
     seen,
-    unknown,
     you,
 )
 from ncclcheck.reports.judgement.required import Count, required, too_few
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl.variables import as_version
+from ncclcheck.reports.subjects.nodes.cards import given_by_slurm
 
 _SLURM = ("SLURM_JOB_GPUS", "SLURM_GPUS_ON_NODE", "SLURM_STEP_GPUS")
 _NONE_GIVEN = {"", "-1", "NoDevFiles"}
@@ -87,7 +88,7 @@ def _judge(cluster: Cluster, node: Node) -> Finding:
     count: Any = at(node, "gpus.usable")
     where, signs = Where(node=node.name), _signs(node)
     if not signs and (hidden := _hidden(node)):
-        return _unknown(where, f"whether there are GPUs could not be read: {hidden.why}", hidden, signs)
+        return _unknown(where, "whether there are GPUs could not be read", hidden, signs)
     if reason := _not_wanted(cluster, node, count):
         return note(where, f"its GPUs are not used: {reason}", evidence=signs)
     if problem := _torch_problem(node):
@@ -96,18 +97,13 @@ def _judge(cluster: Cluster, node: Node) -> Finding:
         return _unseen(where, count, signs)
     if count == 0:
         return _none_usable(node, where, signs)
-    there = max(len(_list(node, "gpus.devices")), _given(node))
+    there = max(len(_list(node, "gpus.devices")), given_by_slurm(node))
     said = f"{count} GPU{'s' if count > 1 else ''} can be used"
     if count < there and "CUDA_VISIBLE_DEVICES" not in variables(node):
         return note(
             where, f"{said}, {there} are here", why="With MIG CUDA shows one; else one is lost.", evidence=signs
         )
     return fine(where, said, *signs)
-
-
-def _given(node: Node) -> int:
-    text = variables(node).get("SLURM_GPUS_ON_NODE", "")
-    return int(text) if text.isdecimal() and len(text) < 4 else 0
 
 
 def _not_wanted(cluster: Cluster, node: Node, count: int | Unread) -> str:
@@ -152,15 +148,17 @@ def _unseen(where: Where, count: Unread, signs: list[Evidence]) -> Finding:
         return _failed(
             where, "CUDA's driver library is not here, although there are signs of GPUs", evidence, _map_it()
         )
-    return _unknown(where, f"whether CUDA can use its GPUs could not be read: {count.why}", count, signs)
+    return _unknown(where, "whether CUDA can use its GPUs could not be read", count, signs)
 
 
 def _unknown(where: Where, what: str, fact: Unread, signs: list[Evidence]) -> Finding:
-    return unknown(
+    return not_read(
         where,
+        "GPU",
+        fact,
         what,
         why="A GPU that cannot be seen may be broken, and a driver that does not answer may hang the job.",
-        evidence=[*signs, seen("GPU", f"{fact.kind}: {fact.why}")],
+        signs=signs,
         fix=[admin("Look at the driver.", "nvidia-smi", "dmesg | grep -iE 'nvrm|xid'")],
     )
 

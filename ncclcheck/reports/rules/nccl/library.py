@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster, Library, Node, Unread, at, known, value_or
-from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, fail, fine, seen, unknown, warn, you
+from ncclcheck.reports.judgement.findings import (
+    Finding,
+    State,
+    Where,
+    admin,
+    fail,
+    fine,
+    not_read,
+    seen,
+    warn,
+    you,
+)
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.nodes.agreement import disagreements
 
@@ -60,12 +71,7 @@ def _library(node: Node) -> Finding:
 
 
 def _not_seen(node: Node, fact: str, unread: Unread) -> Finding:
-    return unknown(
-        Where(node=node.name),
-        f"which NCCL torch loads could not be seen: {unread.why}",
-        why="Not observed, so neither healthy nor faulty.",
-        evidence=[seen(fact, f"{unread.kind}: {unread.why}")],
-    )
+    return not_read(Where(node=node.name), fact, unread, "which NCCL torch loads could not be seen")
 
 
 def _no_library(node: Node, why: str) -> Finding:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from ipaddress import ip_address
 
 from ncclcheck.probes.facts import Cluster, Interface, Node, Resolution, Unread, at, known, value_or
 from ncclcheck.reports.judgement.findings import (
@@ -17,9 +15,9 @@ from ncclcheck.reports.judgement.findings import (
     Where,
     admin,
     fail,
+    not_read,
     note,
     seen,
-    unknown,
     warn,
     you,
 )
@@ -143,12 +141,8 @@ def _too_few(unseen: list[Finding]) -> None:
 
 
 def _unseen(link: lan.Link, thing: str, fact: Unread) -> Finding:
-    return unknown(
-        Where(node=link.node, device=link.interface.name),
-        f"the {thing} of {link.interface.name} could not be read: {fact.why}",
-        why="Not observed, so neither healthy nor faulty.",
-        evidence=[seen(thing, f"{fact.kind}: {fact.why}")],
-    )
+    where = Where(node=link.node, device=link.interface.name)
+    return not_read(where, thing, fact, f"the {thing} of {link.interface.name} could not be read")
 
 
 @rule(
@@ -209,17 +203,7 @@ class _Names:
         taken = [chosen.address for node in cluster.nodes if (chosen := _by_name(node))]
         self.advertised = Counter(taken)
         self.hosts = Counter(host for node in cluster.nodes if isinstance(host := at(node, "host.hostname"), str))
-        self._ordered: dict[int, list[int]] = {4: [], 6: []}
-        for address in map(ip_address, taken):
-            self._ordered[address.version].append(int(address))
-        for numbers in self._ordered.values():
-            numbers.sort()
-
-    def within(self, network: lan.IPNetwork) -> int:
-        """How many nodes' names lead into this network."""
-        numbers = self._ordered[network.version]
-        first, last = int(network.network_address), int(network.broadcast_address)
-        return bisect_right(numbers, last) - bisect_left(numbers, first)
+        self.addresses = lan.Addresses(taken)
 
 
 def _is_shared(names: _Names, node: Node, taken: Chosen) -> bool:
@@ -228,7 +212,7 @@ def _is_shared(names: _Names, node: Node, taken: Chosen) -> bool:
     if held is None or not lan.leads_out(node, held) or not lan.is_routable(taken.address):
         return False
     networks = [network for address, network in lan.global_networks(held) if address.address == taken.address]
-    in_one = any(names.within(network) > 1 for network in networks)  # its own address is one of them
+    in_one = any(names.addresses.within(network) > 1 for network in networks)  # its own address is one of them
     return names.advertised[taken.address] == 1 and (in_one or _has_default(node, held))
 
 

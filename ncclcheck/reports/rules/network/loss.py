@@ -146,6 +146,6 @@ def _mend(interface: str, node: str) -> list[Remedy]:
             f"ethtool -S {quote(interface)} | grep -iE 'err|drop|disc|crc'",
             f"ip -s -s link show {quote(interface)}",
         ),
-        shaping.lifted(interface),
+        *shaping.lifted(interface),
         you("Leave it out until it is repaired.", f"#SBATCH --exclude={quote(node or 'NODE')}"),
     ]

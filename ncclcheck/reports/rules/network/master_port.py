@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster, Node, PortHolder, Resolution, Unread, at, value_or, variables
-from ncclcheck.reports.judgement.findings import Evidence, Finding, State, Where, admin, fail, seen, unknown, you
+from ncclcheck.reports.judgement.findings import Evidence, Finding, State, Where, admin, fail, not_read, seen, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.addresses.master import another_port, holders_of
 from ncclcheck.reports.subjects.nccl import lan
@@ -45,8 +45,10 @@ def port_is_free(cluster: Cluster) -> Iterator[Finding]:
             return
         if "MASTER_PORT" not in variables(node) and not isinstance(at(node, "job.variables"), Unread):
             raise NothingToJudge("MASTER_PORT is not set")
-        yield unknown(Where(node=node.name), f"who listens on MASTER_PORT was not read: {holders.why}",
-                      why="If the port is taken, the job waits silently.")  # fmt: skip
+        yield not_read(
+            Where(node=node.name), "", holders, "who listens on MASTER_PORT was not read",
+            why="If the port is taken, the job waits silently.",
+        )  # fmt: skip
         return
     if not _is_here(cluster, node):
         raise NothingToJudge("MASTER_ADDR is another machine")

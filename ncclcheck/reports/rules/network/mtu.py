@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from shlex import quote
 
-from ncclcheck.probes.facts import Cluster, PathMtu, Unread
+from ncclcheck.probes.facts import Cluster, PathMtu, Unread, value_or
 from ncclcheck.reports.judgement.findings import (
     Finding,
     Remedy,
@@ -62,9 +62,12 @@ def path_mtu(cluster: Cluster) -> Iterator[Finding]:
     """
     found = required(cluster)
     mtus = {pair: peer.path_mtu for pair, peer in found.seen.items() if not isinstance(peer.path_mtu, Unread)}
+    # A tunnel that a route leads into takes less than the card, and says so: that route is the finding (NET003).
+    astray = {pair for pair, mtu in mtus.items() if mtu.told and _leaves_elsewhere(found, pair)}
+    mtus = {pair: mtu for pair, mtu in mtus.items() if pair not in astray}
     short = {pair for pair in mtus if flows.cut_short(found.seen[pair])}
     judged = {pair for pair, mtu in mtus.items() if mtu.arrived or pair in short}
-    connected = {pair for pair, connect in found.connects.items() if connect.outcome == "ok"}
+    connected = {pair for pair, connect in found.connects.items() if connect.outcome == "ok"} - astray
     if dark := connected - judged:
         yield _not_seen(dark, connected)
     if not short and judged:
@@ -79,6 +82,13 @@ def path_mtu(cluster: Cluster) -> Iterator[Finding]:
     ends = _by_ends(pairs)
     for ways in ends[:_MOST_PAIRS]:
         yield _pair_mtu(found, mtus, ways, len(ends))
+
+
+def _leaves_elsewhere(found: Reached, pair: Pair) -> bool:
+    """Whether one of the two sends to the other by another interface than the chosen one."""
+    ways = [(way, found.seen.get(way)) for way in (pair, pair[::-1])]
+    taken = {way[0]: value_or(peer.interface, "") for way, peer in ways if peer is not None}
+    return any(name and name != found.interface(node) for node, name in taken.items())
 
 
 def _not_seen(dark: set[Pair], connected: set[Pair]) -> Finding:

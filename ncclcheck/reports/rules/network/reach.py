@@ -14,9 +14,9 @@ from ncclcheck.reports.judgement.findings import (
     admin,
     fail,
     fine,
+    not_read,
     note,
     seen,
-    unknown,
     warn,
     you,
 )
@@ -269,7 +269,7 @@ def _mend(ways: Ways, link: lan.Link, peer: lan.Link, down: str) -> list[Remedy]
     if down:
         return [_bring_up(down)]
     if link.network.overlaps(peer.network):
-        return [prefixes.put_right(link.node, name, link.held, peer.network.prefixlen)]
+        return [prefixes.widened(ways, link, peer)]
     return unrouted.offers(node, name, link.held, peer.network, peer.node, ways.nodes.values())
 
 
@@ -319,9 +319,5 @@ def _routed(ways: Ways, subnets: list[Subnet], gateways: list[str]) -> Finding:
 
 
 def _unread(link: lan.Link, fact: Unread) -> Finding:
-    return unknown(
-        Where(node=link.node),
-        f"its routes could not be read: {fact.why}",
-        why="It is in another subnet than other nodes, and may or may not be routed to them.",
-        evidence=[seen("routes", f"{fact.kind}: {fact.why}")],
-    )
+    why = "It is in another subnet than other nodes, and may or may not be routed to them."
+    return not_read(Where(node=link.node), "routes", fact, "its routes could not be read", why=why)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from shlex import quote
 
-from ncclcheck.probes.facts import Cluster, Unread
+from ncclcheck.probes.facts import Cluster, Node, Unread
 from ncclcheck.reports.judgement.findings import (
     Finding,
     Remedy,
@@ -14,8 +14,8 @@ from ncclcheck.reports.judgement.findings import (
     admin,
     fail,
     fine,
+    not_read,
     seen,
-    unknown,
     warn,
     you,
 )
@@ -85,12 +85,8 @@ def link_speed(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _unseen(link: lan.Link, fact: Unread) -> Finding:
-    return unknown(
-        Where(node=link.node, device=link.interface.name),
-        f"the speed of {link.interface.name} could not be read: {fact.why}",
-        why="Not observed, so neither healthy nor faulty.",
-        evidence=[seen("speed", f"{fact.kind}: {fact.why}")],
-    )
+    where = Where(node=link.node, device=link.interface.name)
+    return not_read(where, "speed", fact, f"the speed of {link.interface.name} could not be read")
 
 
 def _reported(values: Mapping[str, str], device: str) -> Iterator[Finding]:
@@ -105,7 +101,7 @@ def _reported(values: Mapping[str, str], device: str) -> Iterator[Finding]:
     )
 
 
-def _fix(interface: str, node: str) -> list[Remedy]:
+def _fix(interface: str, node: str, facts: Node | None = None) -> list[Remedy]:
     return [
         admin(
             "Look at cable, transceiver and switch port, at the members of a bond, and at limits.",
@@ -113,7 +109,7 @@ def _fix(interface: str, node: str) -> list[Remedy]:
             *([f"cat /proc/net/bonding/{quote(interface)}"] if interface.startswith("bond") else []),
             f"tc -s qdisc show dev {quote(interface)}",
         ),
-        shaping.lifted(interface),
+        *shaping.lifted(interface, facts),
         you("Leave the slow node out until it is repaired.", f"#SBATCH --exclude={quote(node)}"),
     ]
 
@@ -134,7 +130,7 @@ def _bursts(cluster: Cluster, odd: set[str]) -> Iterator[Finding]:
     nodes = {node.name: node for node in cluster.nodes}
     for one in slow:
         limit = shaping.limit(cluster, nodes[one.node], links.get(one.node), one.best, sends=one.sends)
-        found_slow = _slow_node(one, links.get(one.node), least.get(one.node, 0.0))
+        found_slow = _slow_node(one, nodes[one.node], links.get(one.node), least.get(one.node, 0.0))
         yield _limited(found_slow, found_slow.where, limit) if limit else found_slow
     for pair in sorted(pairs):
         found_slow = _slow_way(pair, rates, links, max(least.get(node, 0.0) for node in pair))
@@ -156,21 +152,24 @@ def _best(rates: Mapping[Pair, float]) -> dict[str, float]:
     return best
 
 
-def _slow_node(slow: Slow, link: lan.Link | None, least: float) -> Finding:
+def _slow_node(slow: Slow, node: Node, link: lan.Link | None, least: float) -> Finding:
     verb = "sends" if slow.sends else "receives"
     name = link.interface.name if link else "eth0"
     reported = flows.reported_gbit(link.interface.speed_mbit) if link else 0.0
     says = f"; it reports {reported:g} Gb/s" if reported else ""
+    before = "behind" if slow.sends else "before"
+    where = f"; nothing on {slow.node} limits it (tc), so what does is {before} it: its cable, or its switch port"
     level = fail if slow.best < least else warn
     return level(
         Where(node=slow.node, device=name),
-        f"{name} {verb} at most {slow.best:.2g} Gb/s, the other nodes {slow.others:.2g} (median){says}",
+        f"{name} {verb} at most {slow.best:.2g} Gb/s, the other nodes {slow.others:.2g} (median){says}"
+        + where * shaping.has_no_limit(node, name),
         why=_WHY,
         owner="node",
         evidence=[
             seen("bursts over TCP, counted at the receiver", f"{slow.best:.3g} against {slow.others:.3g} Gb/s")
         ],
-        fix=_fix(name, slow.node),
+        fix=_fix(name, slow.node, node),
     )
 
 

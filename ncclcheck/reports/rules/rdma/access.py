@@ -13,9 +13,9 @@ from ncclcheck.reports.judgement.findings import (
     admin,
     fail,
     fine,
+    not_read,
     note,
     seen,
-    unknown,
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
@@ -178,12 +178,9 @@ def _no_file(node: Node, hca: Hca, files: list[str]) -> Finding:
 def _opened(node: Node, hcas: list[Hca]) -> Iterator[Finding]:
     opened = at(node, "rdma.opened")
     if isinstance(opened, Unread):
-        yield unknown(
-            Where(node=node.name),
-            f"whether the HCAs can be opened was not tried: {opened.why}",
-            why="The files are there; a container's device rules may still refuse them.",
-            evidence=[seen("rdma.opened", f"{opened.kind}: {opened.why}")],
-        )
+        why = "The files are there; a container's device rules may still refuse them."
+        what = "whether the HCAs can be opened was not tried"
+        yield not_read(Where(node=node.name), "rdma.opened", opened, what, why=why)
         return
     errors = {file.name: file.error for file in opened if file.error}
     refused = [hca for hca in hcas if hca.uverbs in errors]
@@ -234,7 +231,7 @@ def libraries(cluster: Cluster) -> Iterator[Finding]:
         if isinstance(library, Unread):
             yield _no_library(where, library)
         elif isinstance(providers, Unread):
-            yield _unseen(where, "rdma.providers", providers)
+            yield not_read(where, "rdma.providers", providers)
         elif lacking := _lacking(hcas, providers):
             yield _no_provider(where, lacking, library, providers)
         else:
@@ -254,7 +251,7 @@ def _lacking(hcas: list[Hca], providers: list[str]) -> dict[str, list[str]]:
 
 def _no_library(where: Where, library: Unread) -> Finding:
     if library.kind != "no_tool":
-        return _unseen(where, "rdma.libibverbs", library)
+        return not_read(where, "rdma.libibverbs", library)
     return fail(
         where,
         "libibverbs.so.1 is not installed, and there are HCAs",
@@ -284,12 +281,3 @@ def _install() -> list[Remedy]:
             "apt-get install -y rdma-core libibverbs1 ibverbs-providers",
         )
     ]
-
-
-def _unseen(where: Where, fact: str, unread: Unread) -> Finding:
-    return unknown(
-        where,
-        f"{fact} could not be read: {unread.why}",
-        why="Not observed, so neither healthy nor faulty.",
-        evidence=[seen(fact, f"{unread.kind}: {unread.why}")],
-    )

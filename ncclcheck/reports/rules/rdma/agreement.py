@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster, Node, Unread, at, known, value_or
-from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, fail, seen, unknown, warn, you
+from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, fail, not_read, seen, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import carrying, wiring
 from ncclcheck.reports.subjects.nccl.hca import UsedPort
@@ -67,12 +67,7 @@ def same_links(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _unread(node: Node, fact: Unread) -> Finding:
-    return unknown(
-        Where(node=node.name),
-        f"rdma.devices could not be read: {fact.why}",
-        why="Not observed, so neither healthy nor faulty.",
-        evidence=[seen("rdma.devices", f"{fact.kind}: {fact.why}")],
-    )
+    return not_read(Where(node=node.name), "rdma.devices", fact)
 
 
 def _some_without(counts: dict[str, int]) -> Finding:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from statistics import median
 
 from ncclcheck.probes.facts import Cluster, Unread
-from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, seen, unknown, warn
+from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, not_read, seen, warn
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import carrying
 from ncclcheck.reports.subjects.nccl.hca import UsedPort
@@ -48,12 +48,8 @@ def _counted(cluster: Cluster) -> tuple[Counted, list[Finding]]:
 
 
 def _no_counters(node: str, one: UsedPort, fact: Unread) -> Finding:
-    return unknown(
-        Where(node=node, device=one.name),
-        f"its error counters could not be read: {fact.why}",
-        why="Not observed, so neither healthy nor faulty.",
-        evidence=[seen("counters", f"{fact.kind}: {fact.why}")],
-    )
+    where = Where(node=node, device=one.name)
+    return not_read(where, "counters", fact, "its error counters could not be read")
 
 
 @rule("RDM007", "physical link errors are negligible", worst=State.WARN, needs=("rdma.devices",))

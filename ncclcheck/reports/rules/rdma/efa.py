@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster, Hca, Node, Unread, at, known
-from ncclcheck.reports.judgement.findings import Finding, State, Where, fail, fine, seen, unknown, you
+from ncclcheck.reports.judgement.findings import Finding, State, Where, fail, fine, not_read, seen, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import wiring
 from ncclcheck.reports.text.fold import fold_names
@@ -44,12 +44,7 @@ def efa_plugin(cluster: Cluster) -> Iterator[Finding]:
     for node, hcas in nodes:
         plugins = at(node, "nccl.plugins")
         if hcas and isinstance(plugins, Unread):
-            yield unknown(
-                Where(node=node.name),
-                f"nccl.plugins could not be read: {plugins.why}",
-                why="Not observed, so neither healthy nor faulty.",
-                evidence=[seen("nccl.plugins", f"{plugins.kind}: {plugins.why}")],
-            )
+            yield not_read(Where(node=node.name), "nccl.plugins", plugins)
         elif hcas:
             yield _judge(node, hcas, [path for path in known(plugins) if "nccl-net" in path or "nccl-ofi" in path])
 

@@ -8,7 +8,7 @@ import msgspec
 
 from ncclcheck.probes.facts import Cluster, Node, RankState, Run, Unread, unread_in
 from ncclcheck.probes.facts.data import DataReport
-from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, seen, unknown, you
+from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, not_read, seen, unknown, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.failures import lost, silent
 
@@ -77,11 +77,12 @@ def every_probe_and_rule_ran(cluster: Cluster) -> Iterator[Finding]:
     """
     for node in cluster.nodes:
         for path, fact in _failed(node):
-            yield unknown(
+            yield not_read(
                 Where(node=node.name),
-                f"{path}: {fact.why}",
+                path,
+                fact,
+                path,
                 why="It gave no usable answer, so nothing that needs it was judged.",
-                evidence=[seen(path, f"{fact.kind}: {fact.why}")],
                 fix=[admin("Look at why this does not answer on that node.")],
             )
     for crash in cluster.crashes:

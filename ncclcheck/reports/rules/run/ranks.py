@@ -77,12 +77,8 @@ def every_rank_joined(cluster: Cluster) -> Iterator[Finding]:
     if len(run.ranks) == cluster.job.ranks and all(rank.phase != "start" for rank in run.ranks):
         return
     late = [rank for rank in run.ranks if rank.phase == "start"]
-    told = [end for end in run.ends if end.detail]
-    if (
-        findings := _killed(cluster)
-        or _closed(cluster, late)
-        or [_lost(cluster, rank) for rank in _blamed(cluster, late)]
-    ):
+    told = [end for end in run.ends if end.detail] or lost.wordless(run)
+    if findings := _culprits(cluster, late):
         yield from findings
     elif causes := [end for end in told if not lost.gave_up(end)]:
         yield from (_ended(cluster, end) for end in causes)
@@ -195,11 +191,7 @@ def every_rank_reached_every_collective(cluster: Cluster) -> Iterator[Finding]:
         return
     if lost.raised(run):
         raise NothingToJudge("its ground failed: TRN026")
-    if (
-        findings := _killed(cluster)
-        or _closed(cluster, late)
-        or [_lost(cluster, rank) for rank in _blamed(cluster, late)]
-    ):
+    if findings := _culprits(cluster, late):
         yield from findings
     elif deadlock.is_one(run):
         yield deadlock.finding(late)

@@ -13,9 +13,9 @@ from ncclcheck.reports.judgement.findings import (
     admin,
     fail,
     fine,
+    not_read,
     note,
     seen,
-    unknown,
     warn,
     you,
 )
@@ -70,13 +70,9 @@ def room(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _unread(node: Node, place: Place, fact: Unread) -> Finding:
-    return unknown(
-        Where(node=node.name),
-        f"the {place.name} {place.path} could not be looked at: {fact.why}",
-        why="Not observed, so neither healthy nor faulty.",
-        evidence=[seen(place.path, f"{fact.kind}: {fact.why}")],
-        fix=[admin("Look at why this file system does not answer.", f"findmnt -T {quote(place.path)}")],
-    )
+    fix = admin("Look at why this file system does not answer.", f"findmnt -T {quote(place.path)}")
+    what = f"the {place.name} {place.path} could not be looked at"
+    return not_read(Where(node=node.name), place.path, fact, what, fix=[fix])
 
 
 def _too_little(node: Node, place: Place, level: Callable[..., Finding], *, few: bool) -> Finding:

@@ -15,9 +15,9 @@ from ncclcheck.reports.judgement.findings import (
     admin,
     fail,
     fine,
+    not_read,
     note,
     seen,
-    unknown,
     warn,
     you,
 )
@@ -82,13 +82,10 @@ def same_place(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _unread(node: str, fact: Unread) -> Finding:
-    return unknown(
-        Where(node=node),
-        f"it was not seen whether other nodes have its working directory: {fact.why}",
-        why="Not observed, so neither healthy nor faulty.",
-        evidence=[seen("a file in the working directory", f"{fact.kind}: {fact.why}")],
-        fix=[_remedy(fact)],
-    )
+    return not_read(
+        Where(node=node), "a file in the working directory", fact,
+        "it was not seen whether other nodes have its working directory", fix=[_remedy(fact)],
+    )  # fmt: skip
 
 
 def _remedy(fact: Unread) -> Remedy:

@@ -14,7 +14,6 @@ from ncclcheck.reports.text.fold import fold_ranks
 
 _MOST = 4
 _UNFIT = "FactoryError: "  # what was given cannot be used as it is; raised by the training run itself
-_MAKES_MODEL = "make the model"
 _MAKES_DATA = "make the data"
 
 

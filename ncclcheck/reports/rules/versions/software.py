@@ -14,9 +14,9 @@ from ncclcheck.reports.judgement.findings import (
     admin,
     fail,
     fine,
+    not_read,
     note,
     seen,
-    unknown,
     warn,
     you,
 )
@@ -55,12 +55,8 @@ def torch_installed(cluster: Cluster) -> Iterator[Finding]:
         elif torch.kind == "absent":
             yield _no_torch(cluster, node.name, torch, str(at(node, "stack.executable")))
         else:
-            yield unknown(
-                Where(node=node.name),
-                f"whether torch is installed could not be read: {torch.why}",
-                why="Not observed, so neither healthy nor faulty.",
-                evidence=[seen("stack.torch", f"{torch.kind}: {torch.why}")],
-            )
+            what = "whether torch is installed could not be read"
+            yield not_read(Where(node=node.name), "stack.torch", torch, what)
 
 
 def _no_torch(cluster: Cluster, node: str, torch: Unread, python: str) -> Finding:

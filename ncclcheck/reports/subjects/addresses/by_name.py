@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from ipaddress import ip_network
 from shlex import quote
 
-from ncclcheck.probes.facts import ByName, Cluster, Connect, replace
+from ncclcheck.probes.facts import ByName, Cluster, Connect, Way, replace
 from ncclcheck.reports.judgement.findings import Finding, Where, fail, seen, you
 from ncclcheck.reports.subjects.links import firewall, own_way
 from ncclcheck.reports.subjects.links.reached import Pair, Reached, blame
@@ -28,15 +28,26 @@ def findings(cluster: Cluster, found: Reached, links: Mapping[str, lan.Link]) ->
         return
     culprits, left = blame(bad, set(tried))
     for one in culprits:
-        yield _explained(cluster, _told(one.node, sorted(one.pairs), tried, found, links))
+        pairs = sorted(one.pairs)
+        yield _explained(cluster, _told(one.node, pairs, tried, found, links), pairs, tried)
     for pair in left:
         if pair[::-1] not in left or pair < pair[::-1]:
             both = [one for one in (pair, pair[::-1]) if one in left]
-            yield _explained(cluster, _told(pair[1], both, tried, found, links))
+            yield _explained(cluster, _told(pair[1], both, tried, found, links), both, tried)
 
 
-def _explained(cluster: Cluster, told: Finding) -> Finding:
-    """The same, where the node's own filter drops what finds neighbours of IPv6: that is to be let in."""
+def _explained(cluster: Cluster, told: Finding, pairs: list[Pair], tried: Mapping[Pair, ByName]) -> Finding:
+    """The same with its cause: a kernel without IPv6, or a filter that drops what finds its neighbours."""
+    nodes = {node.name: node for node in cluster.nodes}
+    for pair in pairs:
+        to = tried[pair]
+        # A route of its own was not asked for: none at all is what the kernel said.
+        way = Way(address=to.address, error=to.connect.detail) if to.connect.outcome == "unreachable" else None
+        if way is not None and (cause := own_way.cause(nodes[pair[0]], way)):
+            where = Where(node=pair[0], device=cause.device)
+            by_name = [one for one in told.remedies if one.who == "you"]
+            fix = [*by_name, *(one for one in cause.fix if one.who == "admin")]
+            return replace(told, where=where, what=f"{told.what}: {cause.words}", owner="node", remedies=fix)
     node = next((one for one in cluster.nodes if one.name == told.where.node), None)
     chain = own_way.without_neighbours(node) if node else None
     if node is None or chain is None or told.where.device is None:

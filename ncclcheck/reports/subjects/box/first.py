@@ -10,11 +10,15 @@ from typing import Literal, NamedTuple
 
 from ncclcheck.probes.facts import Box, BoxOom, BoxProcess, BoxRaised, Cluster
 from ncclcheck.reports.judgement.derived import derived
+from ncclcheck.reports.subjects.box import peers
+from ncclcheck.reports.subjects.failures import last_words
+from ncclcheck.reports.subjects.nodes import xids
 from ncclcheck.reports.text.visible import in_line
 
 Kind = Literal[
-    "memory", "killed", "crashed", "raised", "left", "exit", "absent", "apart", "outside", "stalled", "vanished"
-]
+    "memory", "killed", "crashed", "raised", "left", "exit", "absent", "apart", "outside", "stalled", "vanished",
+    "cut", "gpu",
+]  # fmt: skip
 
 # Seconds between the kernel's count of a process killed for memory and the end of that process, as the watcher
 # sees both: it looks at the count when a process ends, and once a second.
@@ -28,6 +32,7 @@ _CLOCK_S = 2.0  # between clocks of nodes that a time service keeps; a vanished 
 _VANISHED_S = 5.0  # of silence of a watcher that writes every second, before the others ended
 # Seconds by which the watcher may see an end later than its peers feel it: one of its rounds.
 _SEEN_S = 1.0
+_NVML_S = 2.0  # by which an Xid may be seen later than what it does to a process: two rounds of its child
 # What a rank says when another one is gone or does not come: torch's and NCCL's own words, from c10d and gloo.
 _OF_OTHERS = re.compile(
     r"(?i)connection (?:was )?(?:closed|reset|refused|timed out)|broken pipe|closed by (?:peer|remote)"
@@ -53,7 +58,10 @@ _TRACEBACK = "Traceback (most recent call last)"
 
 
 class Failure(NamedTuple):
-    """One thing that went wrong. of_others: it only tells that another process is gone or did not come."""
+    """One thing that went wrong. of_others: it only tells that another process is gone or did not come.
+
+    number: of the signal, or of the Xid. gpu: NVML's index.
+    """
 
     t: float
     kind: Kind
@@ -63,6 +71,8 @@ class Failure(NamedTuple):
     oom: BoxOom | None = None
     number: int = 0
     of_others: bool = False
+    gpu: int = -1
+    cut: peers.CutOff | None = None
 
     @property
     def rank(self) -> int:
@@ -72,9 +82,16 @@ class Failure(NamedTuple):
         return self.process.rank if self.process is not None else -1
 
     @property
+    def host(self) -> str:
+        """Where it was."""
+        if self.cut is not None:
+            return self.cut.name
+        return (self.raised.host if self.raised is not None else "") or self.box.host
+
+    @property
     def who(self) -> str:
         """`rank 2 on h1`, `a worker of rank 2 on h1`, `COMMAND`."""
-        one, host = self.process, self.box.host
+        one, host = self.process, self.host
         if one is not None and one.role == "helper":
             return f"a worker of {f'rank {one.rank}' if one.rank >= 0 else 'the job'} (pid {one.pid}) on {host}"
         if self.rank >= 0:
@@ -119,12 +136,23 @@ def _failures(box: Box) -> Iterator[Failure]:
         if one.pid in raised:
             told = raised.pop(one.pid)
             yield Failure(told.t, "raised", box, one, told, of_others=_is_of_others(told))
+        elif one.status is None and one.pid in own and (oom := _oom_at(box, one.gone)) is not None:
+            yield Failure(one.gone or oom.t, "memory", box, one, oom=oom, number=signal.SIGKILL)
         elif one.status and (one.pid in own or _is_lost_worker(one) or _was_killed(one)):
             yield _died(box, one)
     for told in raised.values():
         yield Failure(told.t, "raised", box, None, told, of_others=_is_of_others(told))
+    for xid in box.xids:
+        if xid.code in xids.HARDWARE:
+            yield Failure(xid.t - _NVML_S, "gpu", box, _on_gpu(box, xid.gpu), number=xid.code, gpu=xid.gpu)
     if box.stalls:
         yield Failure(box.stalls[-1].t - box.stalls[-1].silent, "stalled", box)
+
+
+def _on_gpu(box: Box, gpu: int) -> BoxProcess | None:
+    """The rank that computes there."""
+    pids = {*box.gpu_pids[gpu]} if 0 <= gpu < len(box.gpu_pids) else set()
+    return next((one for one in box.processes if one.role == "rank" and one.pid in pids), None)
 
 
 def principals(box: Box) -> list[BoxProcess]:
@@ -160,11 +188,15 @@ def _is_lost_worker(one: BoxProcess) -> bool:
 
 def _died(box: Box, one: BoxProcess) -> Failure:
     number = (one.status or 0) & 0x7F
-    at = one.gone or box.last
-    oom = next((oom for oom in box.ooms if abs(oom.t - at) < _OOM_S), None) if number == signal.SIGKILL else None
+    at = one.gone or box.ended or box.last
+    oom = _oom_at(box, at) if number == signal.SIGKILL else None
     if oom is not None:
         return Failure(at, "memory", box, one, oom=oom, number=number)
     return Failure(at, _kind(number), box, one, number=number, of_others=number in _POLITE)
+
+
+def _oom_at(box: Box, at: float | None) -> BoxOom | None:
+    return next((oom for oom in box.ooms if at is not None and abs(oom.t - at) < _OOM_S), None)
 
 
 def _kind(number: int) -> Kind:
@@ -189,7 +221,8 @@ def _vanished(boxes: Sequence[Box]) -> Iterator[Failure]:
         return
     for box in boxes:
         others = max((one.ended or one.last for one in boxes if one is not box), default=0.0)
-        if box.ended is None and not box.closed and box.last + _VANISHED_S < others:
+        seen = any(box.host in one.silent for one in boxes if one is not box)
+        if box.ended is None and not box.closed and (seen or box.last + _VANISHED_S < others):
             yield Failure(box.last, "vanished", box)
 
 
@@ -202,13 +235,23 @@ def _first(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure | None:
     stalled = [one for one in failures if one.kind == "stalled"]
     if stalled and (not own or stalled[-1].box.stalls[-1].killed):
         held = odd_at_stall(boxes)
+        if held is None and (cut := _cut(boxes, stalled[0].t + stalled[0].box.stalls[-1].silent)) is not None:
+            return cut
         return stalled[0]._replace(box=held[0], process=held[1]) if held is not None else stalled[0]
     if vanished and not [one for one in own if one.t < vanished[0].t - _CLOCK_S]:
         return vanished[0]
     if own:
         return _behind(own)
     told = [one for one in failures if one.of_others]
+    if told and (cut := _cut(boxes, told[0].t)) is not None:
+        return cut
     return (_left(boxes, told) or _absent(boxes, told) or _apart(told) or told[0]) if told else None
+
+
+def _cut(boxes: Sequence[Box], failed: float) -> Failure | None:
+    """A node that answered nobody, or to which nobody answered."""
+    found = peers.cut_off(boxes, failed)
+    return Failure(found.t, "cut", found.box or boxes[0], cut=found) if found is not None else None
 
 
 def _behind(own: Sequence[Failure]) -> Failure:
@@ -301,16 +344,8 @@ def odd_at_stall(boxes: Sequence[Box]) -> tuple[Box, BoxProcess] | None:
 def ended(box: Box) -> str:
     """`exit code 1`, `SIGKILL`, or that it is not known."""
     if box.status is None:
-        return "an end that nobody wrote down"
-    return f"exit code {box.status}" if box.status >= 0 else named(-box.status)
-
-
-def named(number: int) -> str:
-    """`SIGTERM`."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+        return "an end that nobody wrote down" if box.last else "an end that no wrapper saw (--print-env)"
+    return f"exit code {box.status}" if box.status >= 0 else last_words.name_of(-box.status)
 
 
 def said(raised: BoxRaised, most: int = 240) -> str:
@@ -328,15 +363,17 @@ def what(one: Failure) -> str:
     code = os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else one.box.status
     words: dict[Kind, str] = {
         "memory": "was killed by the kernel for want of memory",
-        "killed": f"was ended by {named(one.number)}",
-        "crashed": f"crashed: {named(one.number)}",
+        "killed": f"was ended by {last_words.name_of(one.number)}",
+        "crashed": f"crashed: {last_words.name_of(one.number)}",
         "left": "ended with exit code 0 while others went on",
         "exit": f"ended with exit code {code}, without an exception",
         "absent": "did not come to what all the others waited for",
         "apart": "called something else than all the others, which waited for it",
-        "outside": f"the job was sent {named(one.number)}",
+        "outside": f"the job was sent {last_words.name_of(one.number)}",
         "stalled": "the job stalled",
         "vanished": "its record breaks off while the other nodes went on",
+        "cut": f"was cut off from {', '.join(one.cut.by[:4])}" if one.cut is not None else "",
+        "gpu": f"GPU {one.gpu}: {xids.HARDWARE.get(one.number, '')} (Xid {one.number})",
         "raised": "",
     }
     return said(one.raised) if one.raised is not None and one.kind == "raised" else words[one.kind]

@@ -16,6 +16,7 @@ from ncclcheck.reports.text.wrapping import wrapped
 
 MOST_LINES = 25  # what stands on a terminal together with the job's own last words
 _MOST_OTHERS = 3
+_SLOW = "BOX011"
 _LINES = 2  # of one piece of evidence
 
 
@@ -34,6 +35,9 @@ def decision(document: Document) -> str:
     if failed:
         return f"The job failed: {failed[0].findings[0].what}."
     ended = {box.status for box in document.measurements.boxes}
+    slow = next((v for v in document.verdicts if v.code == _SLOW and v.findings), None)
+    if ended == {0} and slow is not None:
+        return f"The job ended well, and was slow: {slow.findings[0].what}."
     return "The job ended well." if ended == {0} else "Why the job ended is not known."
 
 
@@ -43,17 +47,28 @@ def text(document: Document, style: Style, box: str) -> str:
     end = [*wrapped(f"box: {box}", style.width, "", "  "), f"again, with all evidence: ncclcheck report -v {box}"]
     head = wrapped(title(document), style.width, "", "  ")
     rows = _in_full(told[0], style) if told else [*wrapped(decision(document), style.width, "", "  ")]
-    others = [headed(one.state, one.codes, heading(one).text, style)[0] for one in told[1 : _MOST_OTHERS + 1]]
+    others = [row for one in told[1 : _MOST_OTHERS + 1] for row in _beside(one, style)]
     room = MOST_LINES - len(head) - len(others) - len(end)
     return "\n".join([*head, *rows[:room], *others, *end]) + "\n"
 
 
+def _beside(block: Block, style: Style) -> list[str]:
+    """Its heading; of a job that had become slow all that was seen, for that may be why it was ended."""
+    rows = headed(block.state, block.codes, heading(block).text, style)
+    if block.codes[0] != _SLOW:
+        return rows[:1]
+    for one in block.evidence:
+        rows += labelled("seen", f"{one.source}: {one.value}", style.width)[:1]
+    return rows
+
+
 def shown(document: Document) -> list[Block]:
     """What the box itself says before what the stalled job's look and the logs say."""
-    failed = [*blocks(document, [State.FAIL])]
+    slow = [one for one in blocks(document, [State.WARN]) if one.codes[0] == _SLOW]
+    failed = [*blocks(document, [State.FAIL]), *slow]
     order = ("HNG", "BOX", "LOG") if any(one.codes[0] == "BOX008" for one in failed) else ("BOX", "HNG", "LOG")
     known = [one for one in failed if one.codes[0][:3] in order]
-    return sorted(known, key=lambda one: order.index(one.codes[0][:3]))
+    return sorted(known, key=lambda one: (order.index(one.codes[0][:3]), one.state.rank))
 
 
 def _in_full(block: Block, style: Style) -> list[str]:

@@ -18,15 +18,19 @@ _FULL = 64 * 2**20  # bytes of room below which a disk is told of: less than a s
 
 def where(one: Failure) -> Where:
     """Node and rank."""
-    return Where(node=one.box.host, rank=one.rank if one.rank >= 0 else None)
+    return Where(node=one.host, rank=one.rank if one.rank >= 0 else None)
 
 
 def heading(one: Failure) -> str:
     """Who did what."""
     if one.kind == "stalled" and one.process is not None:
         return f"the job stalled: {one.who} is elsewhere than all others"
-    if one.kind in ("outside", "stalled", "vanished"):
-        return f"{one.box.host}: {first.what(one)}" if one.kind == "vanished" else first.what(one)
+    if one.kind in ("outside", "stalled"):
+        return first.what(one)
+    if one.kind in ("vanished", "cut"):
+        return f"{one.host}: {first.what(one)}" if one.kind == "vanished" else f"{one.host} {first.what(one)}"
+    if one.kind == "gpu":
+        return f"{one.who}: {first.what(one)}"
     return f"{one.who}: {first.what(one)}" if one.kind == "raised" else f"{one.who} {first.what(one)}"
 
 
@@ -35,6 +39,10 @@ def evidence(cluster: Cluster, one: Failure) -> list[Evidence]:
     told = [seen("first", f"{clock(one.t)} UTC, {one.t - one.box.started:.1f} s after the start")]
     if at := place(one):
         told.append(seen("line", at))
+    if one.raised is not None and one.raised.printed:
+        told.append(
+            seen("read in", "the job's output: its Python ran without what the box puts into it (-I, -E, -S)")
+        )
     if one.raised is not None and one.raised.cause:
         told.append(seen("raised from", one.raised.cause[:200]))
     told += [seen("process", _process(one.process))] if one.process is not None else []
@@ -48,7 +56,7 @@ def evidence(cluster: Cluster, one: Failure) -> list[Evidence]:
 
 
 def _short(one: Failure) -> str:
-    words = heading(one).replace(f" on {one.box.host}", "")
+    words = heading(one)
     return words if len(words) <= _SHORT else f"{words[:_SHORT]} ..."
 
 
@@ -82,7 +90,11 @@ def _of_kind(cluster: Cluster, one: Failure) -> list[Evidence]:
         waits = Counter(f"{p.state} {p.wchan}".strip() for p in first.principals(one.box) if p.state)
         return [*told, seen("waits", ", ".join(f"{count} x {how}" for how, count in waits.most_common(3)))]
     if one.kind == "vanished":
-        return [seen("last written", clock(one.box.last))]
+        saw = [box.host for box in cluster.measurements.boxes if one.box.host in box.silent]
+        told = [seen("no sign of it seen by", ", ".join(saw[:4]))] if saw else []
+        return [seen("last written", f"{clock(one.box.last)} UTC"), *told]
+    if one.cut is not None:
+        return [seen("no answer", f"to what {name} and {one.cut.name} sent each other") for name in one.cut.by[:4]]
     return []
 
 

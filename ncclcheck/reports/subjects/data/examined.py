@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ncclcheck.probes.facts import Cluster, Unread
 from ncclcheck.probes.facts.data import Content, DataReport, Made, Resources, Speed
-from ncclcheck.reports.judgement.findings import Finding, Where, seen, unknown
+from ncclcheck.reports.judgement.findings import Finding, Where, not_read
 from ncclcheck.reports.judgement.rule import NothingToJudge
 
 
@@ -56,9 +56,4 @@ def _gap(held: Resources, needs: tuple[str, ...]) -> tuple[str, Unread] | None:
 
 
 def _unread(node: str, need: str, fact: Unread) -> Finding:
-    return unknown(
-        Where(node=node),
-        f"{need} could not be read: {fact.why}",
-        why="Not observed, so neither healthy nor faulty.",
-        evidence=[seen(need, f"{fact.kind}: {fact.why}")],
-    )
+    return not_read(Where(node=node), need, fact)

@@ -18,7 +18,8 @@ class Cause:
     """Words that are recognised. Texts may use {node} and the groups of the pattern.
 
     begun: only of a node whose agent had spoken, or only of one whose had not; None: of both. shared: it befell
-    the whole step, and no node is to blame.
+    the whole step, and no node is to blame. guess: what may be behind it, until somebody knocks at the node.
+    by_prolog: Slurm's prolog failed there, and takes the job back on all nodes.
     """
 
     pattern: str
@@ -28,6 +29,8 @@ class Cause:
     why: str = NOTHING_KNOWN
     begun: bool | None = None
     shared: bool = False
+    guess: str = ""
+    by_prolog: bool = False
     found: re.Pattern[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -39,14 +42,17 @@ class Cause:
             return None
         return self.found.search(silence.detail)
 
+    def stated(self, silence: Silence, found: re.Match[str]) -> str:
+        """What is known, without the guess."""
+        return self.what.format(**_groups(silence, found))
+
     def finding(self, silence: Silence, found: re.Match[str], *evidence: Evidence) -> Finding:
         """What is wrong with a node of which these words were said."""
-        groups = {name: value or "" for name, value in found.groupdict().items()} | {"node": silence.node}
-        safe = {name: shlex.quote(value) for name, value in groups.items()}
+        safe = {name: shlex.quote(value) for name, value in _groups(silence, found).items()}
         line = silence.detail[silence.detail.rfind("\n", 0, found.start()) + 1 :].split("\n", 1)[0].strip()
         return unknown(
             Where() if self.shared else Where(node=silence.node),
-            self.what.format(**groups),
+            f"{self.stated(silence, found)}: {self.guess}" if self.guess else self.stated(silence, found),
             why=self.why,
             owner=self.owner,
             evidence=[seen(_source(silence, line), line), *evidence],
@@ -55,6 +61,10 @@ class Cause:
                 for one in self.fix
             ],
         )
+
+
+def _groups(silence: Silence, found: re.Match[str]) -> dict[str, str]:
+    return {name: value or "" for name, value in found.groupdict().items()} | {"node": silence.node}
 
 
 def _source(silence: Silence, line: str) -> str:
@@ -159,6 +169,42 @@ OWN_WORDS = (
 
 SSH = (
     Cause(
+        pattern=r"^Cannot execute command-line and remote command",
+        what="ssh's settings here have a RemoteCommand for it, so that ssh runs no other command there",
+        owner="job",
+        fix=(
+            you(
+                "Take RemoteCommand (and RequestTTY) out of its Host block, or give it another name for that.",
+                "ssh -G {node} | grep -E '^(remotecommand|requesttty)'",
+                "grep -nsi -B4 remotecommand ~/.ssh/config /etc/ssh/ssh_config /etc/ssh/ssh_config.d/*.conf",
+            ),
+        ),
+    ),
+    Cause(
+        pattern=r"^bind (?P<address>\S+): (?P<said>.+)",
+        what="ssh's settings let it start from {address} (BindAddress), which this host does not have: {said}",
+        owner="job",
+        fix=(
+            you(
+                "Take BindAddress out, or name an address of this host.",
+                "ip -br addr   # here",
+                "grep -nsi -B4 bindaddress ~/.ssh/config /etc/ssh/ssh_config /etc/ssh/ssh_config.d/*.conf",
+            ),
+        ),
+    ),
+    Cause(
+        pattern=r"^ssh: Could not resolve hostname (?P<name>\S+): Address family for hostname not supported",
+        what="ssh's settings here allow it another family of addresses than {name} is of (AddressFamily)",
+        owner="job",
+        fix=(
+            you(
+                "Take AddressFamily out, or let the name have an address of that family.",
+                "ssh -G {node} | grep addressfamily",
+                "grep -nsi -B4 addressfamily ~/.ssh/config /etc/ssh/ssh_config /etc/ssh/ssh_config.d/*.conf",
+            ),
+        ),
+    ),
+    Cause(
         pattern=r"^Permissions \d+ for '(?P<file>[^'\n]+)' are too open",
         what="ssh does not use your private key {file}: others may read it",
         owner="job",
@@ -181,8 +227,11 @@ SSH = (
         begun=False,
     ),
     Cause(
-        pattern=r"^.*(?:Bad owner or permissions on|Bad configuration option|terminating, \d+ bad config).*",
-        what="ssh does not accept its own settings on this side",
+        pattern=(
+            r"^(?P<said>.*(?:Bad owner or permissions on|Bad configuration option|terminating, \d+ bad conf)"
+            r".*)"
+        ),
+        what="ssh does not accept its own settings on this side: {said}",
         owner="job",
         fix=(you("Correct the file and line that it names.", TRY),),
     ),

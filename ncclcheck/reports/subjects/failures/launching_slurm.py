@@ -50,6 +50,7 @@ SLURM = (
     Cause(
         pattern=r"(?i)^srun: .*(?:job prolog failed|prolog (?:failed|failure|error))",
         what="Slurm's prolog failed there, so that Slurm gives the node no task and drains it",
+        by_prolog=True,
         owner="node",
         fix=(
             you("Leave the node out until it is sound.", "sbatch --exclude={node} ..."),
@@ -283,7 +284,8 @@ JOIN = (
     ),
     Cause(
         pattern=r"^nothing was heard from it for (?P<seconds>\d+) s; it had joined from (?P<address>\S+)",
-        what="nothing came from it for {seconds} s: it is cut off, it hangs, or all of it is stopped",
+        what="nothing came from it for {seconds} s",
+        guess="it is cut off, it hangs, or all of it is stopped",
         owner="node",
         fix=(
             you("See whether it still answers.", "ping -c 3 {address}"),

@@ -9,34 +9,36 @@ from ncclcheck.probes.facts import Cluster, replace
 from ncclcheck.reports.judgement.findings import Finding, Remedy, admin
 from ncclcheck.reports.text.fold import fold_names
 
-_REFUSED = re.compile(r"ssh is not let in: permission denied \((?P<said>[^)]*)\); it offered (?P<keys>.+)")
 _USER = re.compile(r"^(?P<user>[A-Za-z_][\w.-]*)@\S+: Permission denied", re.MULTILINE)
 
 
-def explained(cluster: Cluster, found: Finding) -> Finding:
-    """The finding of a host that refuses the keys with which others were entered."""
-    refused = _REFUSED.match(found.what)
+def explained(cluster: Cluster, found: Finding, words: re.Match[str] | None) -> Finding:
+    """The finding of a host that refuses the keys with which others were entered. words: what ssh said of it."""
+    keys = words.groupdict().get("keys") if words else None
     silent = {one.node: one for one in cluster.run.silent}
     others = [node.name for node in cluster.nodes if node.name not in silent]
     node = found.where.node or ""
-    if not refused or not others or node not in silent or cluster.job.launcher != "ssh":
+    if not keys or not others or node not in silent or cluster.job.launcher != "ssh":
         return found
     named = _USER.search(silent[node].detail)
     user = named["user"] if named else "the account"
     return replace(
         found,
         what=f"its sshd refuses {user} (permission denied), and {fold_names(others)} did not: AllowUsers or "
-        f"DenyUsers there leave the account out, or its authorized_keys lacks the key; offered: {refused['keys']}",
+        "DenyUsers there leave the account out, its login shell does not exist, or its authorized_keys lacks the "
+        f"key; offered: {keys}",
         remedies=[_see(node, user if named else "USER"), *found.remedies],
     )
 
 
 def _see(node: str, user: str) -> Remedy:
     node = quote(node)
+    shell = f"getent passwd {user} | cut -d: -f7 | xargs ls -l   # on {node}: its login shell"
     return admin(
-        "Read why in sshd's log: `not allowed because not listed in AllowUsers` names the setting, `Failed "
+        "Read why in sshd's log: `not allowed because ...` names the setting or the login shell, `Failed "
         "publickey` the key. Where it is AllowUsers, add the account; undo: the copy of the file.",
         f"journalctl -u ssh -u sshd | grep -E 'not allowed|refused|Failed publickey' | tail -3   # on {node}",
+        shell,
         f"sshd -T | grep -iE '^(allow|deny)(users|groups)'   # on {node}",
         f"sed -i.before -E 's/^([[:space:]]*AllowUsers[[:space:]].*)$/\\1 {user}/I' /etc/ssh/sshd_config && "
         f"{{ systemctl reload ssh || systemctl reload sshd; }}   # on {node}",

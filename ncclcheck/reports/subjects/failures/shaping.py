@@ -109,10 +109,20 @@ def _filled(cluster: Cluster, link: lan.Link, gbit: float, *, sends: bool) -> Li
     )
 
 
-def lifted(interface: str) -> Remedy:
+def has_no_limit(node: Node | None, interface: str) -> bool:
+    """Whether its own traffic control was read, and shapes nothing of this interface."""
+    shapers = at(node, "network.shapers") if node else Unread("absent", "no such node")
+    return not isinstance(shapers, Unread) and all(one.interface != interface for one in shapers)
+
+
+def lifted(interface: str, node: Node | None = None) -> list[Remedy]:
     """Where none was seen. netem is for tests alone, tbf limits the whole interface; no other is touched."""
+    if has_no_limit(node, interface):
+        return []
     device = quote(interface)
-    return admin(
-        "If netem or tbf stands there, a leftover of a test or a limit that nobody needs, take it away.",
-        f"tc qdisc show dev {device} root | grep -E 'netem|tbf' && tc qdisc del dev {device} root",
-    )
+    return [
+        admin(
+            "If netem or tbf stands there, a leftover of a test or a limit that nobody needs, take it away.",
+            f"tc qdisc show dev {device} root | grep -E 'netem|tbf' && tc qdisc del dev {device} root",
+        )
+    ]

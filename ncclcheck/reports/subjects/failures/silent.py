@@ -16,6 +16,7 @@ from ncclcheck.reports.subjects.links import knocked
 from ncclcheck.reports.subjects.nccl.variables import STARTUP_FILES
 from ncclcheck.reports.text.fold import fold_names
 
+_Words = tuple[Cause, re.Match[str]]
 _CAUSES = (*OWN_WORDS, *SSH, *SLURM, *JOIN)
 _MOST_TOLD = 16  # nodes whose last step is evidence: a page of text; chosen
 _STOPPED = re.compile(r"^ncclcheck: .*: its agent, pid (?P<pid>\d+), is stopped", re.MULTILINE)
@@ -27,7 +28,6 @@ _KILLED = re.compile(
 _SUSPENDED = re.compile(r"job (?P<job>\d+): SUSPENDED")
 _NEVER_CAME = re.compile(r"^it did not join within (?P<seconds>\d+) s", re.MULTILINE)
 _KILLED_AS = {"Killed": "SIGKILL", "Terminated": "SIGTERM"}
-_ENDS_PYTHON = ("LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH", "PYTHONIOENCODING")
 _ONLY_INTERACTIVE = "case $- in *i*) ;; *) return;; esac   # as first line of ~/.bashrc"
 _KERNEL_LOG = "dmesg -T | tail -50"
 
@@ -39,28 +39,28 @@ def hurried(run: Run) -> bool:
 
 def findings(cluster: Cluster) -> Iterator[Finding]:
     """One finding a silent node with what the others found when they tried it; its cause first."""
+    told = {one.node: words for one in cluster.run.silent if (words := _by_words(one))}
     tried = {one.node: one for one in cluster.run.silent if one.knocks}
-    for found in (dialled.explained(cluster, let_in.explained(cluster, each)) for each in _findings(cluster)):
+    for each in _findings(cluster, told):
+        words = told.get(each.where.node or "")
+        found = dialled.explained(cluster, let_in.explained(cluster, each, words[1] if words else None))
         one = tried.get(found.where.node or "")
-        yield found if one is None else _with_knocks(found, one, [*tried.values()])
+        yield found if one is None else _with_knocks(found, words, one, [*tried.values()])
 
 
-_GUESSED = ": it is cut off, it hangs"
-
-
-def _with_knocks(found: Finding, one: Silence, silent: list[Silence]) -> Finding:
+def _with_knocks(found: Finding, words: _Words | None, one: Silence, silent: list[Silence]) -> Finding:
     """What was guessed is now known; to what was seen otherwise only an answer that is missing adds something."""
-    what, guessed, _ = found.what.partition(_GUESSED)
+    guessed = words is not None and words[0].guess != ""
+    what = words[0].stated(one, words[1]) if words and guessed else found.what
     if guessed or not all(each.answered for each in one.knocks):
         what = f"{what}; {knocked.words(one, silent)}"
     evidence = [*found.evidence, *map(knocked.tried, one.knocks)]
     return replace(found, what=what, evidence=evidence, remedies=[*knocked.fix(one), *found.remedies])
 
 
-def _findings(cluster: Cluster) -> Iterator[Finding]:
-    """One finding a silent node; what befell all of a job step is said once."""
+def _findings(cluster: Cluster, told: dict[str, _Words]) -> Iterator[Finding]:
+    """One finding a silent node; what befell all of a job step is said once. told: by node, its words."""
     silent = cluster.run.silent
-    told = {one.node: by_words for one in silent if (by_words := _by_words(one))}
     own = [one for one in silent if one.node in told and not told[one.node][0].shared]
     yield from (told[one.node][0].finding(one, told[one.node][1], *_evidence(one)) for one in own)
     yield from _shared([one for one in silent if one.node in told and one not in own], told, own)
@@ -76,15 +76,13 @@ def _findings(cluster: Cluster) -> Iterator[Finding]:
         yield from map(_unexplained, left)
 
 
-def _by_words(silence: Silence) -> tuple[Cause, re.Match[str]] | None:
+def _by_words(silence: Silence) -> _Words | None:
     return next(((cause, found) for cause in _CAUSES if (found := cause.match(silence))), None)
 
 
-def _shared(
-    silent: list[Silence], told: dict[str, tuple[Cause, re.Match[str]]], own: list[Silence]
-) -> Iterator[Finding]:
+def _shared(silent: list[Silence], told: dict[str, _Words], own: list[Silence]) -> Iterator[Finding]:
     """What befell all of a step; it may be the consequence of what befell one node."""
-    blamed = [one.node for one in own if "prolog" in told[one.node][0].what]
+    blamed = [one.node for one in own if told[one.node][0].by_prolog]
     for cause in {told[one.node][0].pattern: told[one.node][0] for one in silent}.values():
         alike = [one for one in silent if told[one.node][0] is cause]
         found = cause.finding(alike[0], told[alike[0].node][1])
@@ -356,8 +354,9 @@ def _never_came(cluster: Cluster, silence: Silence) -> Finding | None:
         ),
         you(
             "If it ends there at once, a variable of that shell alone may end Python: start it without them.",
-            f"env -u {' -u '.join(_ENDS_PYTHON)} ncclcheck {cluster.command} {place}",
             "env | grep -E '^(LD_|PYTHON|MALLOC_|GLIBC_)'",
+            "env $(env | grep -oE '^(LD_|PYTHON|MALLOC_|GLIBC_)[A-Z0-9_]*' | sed 's/^/-u /') "
+            f"ncclcheck {cluster.command} {place}",
         ),
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ncclcheck.probes.facts import Cluster, Connections, Endpoint, Moved, Node, Traffic, Transport, Unread, at
-from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, seen, unknown, you
+from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, not_read, seen, you
 from ncclcheck.reports.judgement.rule import NothingToJudge
 
 
@@ -93,14 +93,15 @@ def unseen(cluster: Cluster) -> Iterator[Finding]:
             why.setdefault(rank.node, rank.connections)
         else:
             read.add(rank.node)
-    for node, unread in why.items():
+    for node, fact in why.items():
         if node not in read:
-            yield unknown(
+            yield not_read(
                 Where(node=node),
-                f"over what its ranks ran could not be read: {unread.why}",
+                "measurements.transport",
+                fact,
+                "over what its ranks ran could not be read",
                 why="Which transport was used is not known, and so not that it was the right one.",
                 owner="job",
-                evidence=[seen("measurements.transport", f"{unread.kind}: {unread.why}")],
                 fix=[you("Run it again without settings of your own for NCCL's log.",
                          "unset NCCL_DEBUG NCCL_DEBUG_FILE NCCL_DEBUG_SUBSYS")],
             )  # fmt: skip

@@ -7,14 +7,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from shlex import quote
 
-from ncclcheck.probes.facts import Address, Cluster, Connect, Interface, Node, Route, Unread, at, value_or
+from ncclcheck.probes.facts import Address, Cluster, Connect, Interface, Node, Route, Unread, Way, at, value_or
 from ncclcheck.reports.judgement.findings import Finding, Remedy, Where, admin, fail, seen, warn, you
 from ncclcheck.reports.subjects.failures import held_up
+from ncclcheck.reports.subjects.links import own_way
+from ncclcheck.reports.subjects.links.own_way import Cause
 from ncclcheck.reports.subjects.links.reached import Reached, reached
 from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.text.fold import fold_names
 
 _IP = ipaddress.IPv4Address | ipaddress.IPv6Address
+_ANOTHER_NETWORK = "The job runs over another network than the chosen one, often a slow one for management."
 _INSIDE = {"bridge", "tunnel", "virtual"}  # kinds that are rarely the network that a job means
 
 
@@ -92,6 +95,7 @@ def findings(cluster: Cluster, links: Sequence[lan.Link]) -> Iterator[Finding]:
     for link in links:
         near.setdefault(link.network, []).append(link)
     for link in links:
+        yield from _by_rules(cluster, found, nodes[link.node], link, near[link.network])
         routes, device = lan.Routes(nodes[link.node]), _device(link.interface.name)
         if all(route.interface == device for route in routes.within(link.network)):
             continue
@@ -102,6 +106,32 @@ def findings(cluster: Cluster, links: Sequence[lan.Link]) -> Iterator[Finding]:
             if peer is not link and detour and not _goes_by_itself(found, link, peer):
                 led.setdefault(detour, []).append(peer)
         yield from (_finding(cluster, link, detour, peers) for detour, peers in led.items())
+
+
+def _by_rules(
+    cluster: Cluster, found: Reached | None, node: Node, link: lan.Link, peers: list[lan.Link]
+) -> Iterator[Finding]:
+    """The same by a table that a policy rule leads to, as the kernel was seen to send; what fails is NET006's."""
+    led: dict[str, list[tuple[lan.Link, Way, Cause]]] = {}
+    for peer in peers:
+        seen_there = found.seen.get((link.node, peer.node)) if found else None
+        way = seen_there.way if seen_there else None
+        fails = found is not None and _failed(found, (link.node, peer.node))
+        if not isinstance(way, Way) or way.table in ("main", "local", "") or fails:
+            continue
+        if (cause := own_way.another_device(node, way)) and cause.device != _device(link.interface.name):
+            led.setdefault(cause.device, []).append((peer, way, cause))
+    for device, all_of_it in led.items():
+        (first, way, cause), names = all_of_it[0], [peer.node for peer, _, _ in all_of_it]
+        slow = slow_words(cluster, link.node, names)
+        yield (fail if slow else warn)(
+            Where(node=link.node, device=device, peer=first.node),
+            f"{link.node} sends to {fold_names(names)} by {device}: {cause.words}{slow}",
+            why=_ANOTHER_NETWORK,
+            owner="node",
+            evidence=[own_way.evidence(node, way)],
+            fix=list(cause.fix),
+        )
 
 
 def _goes_by_itself(found: Reached | None, link: lan.Link, peer: lan.Link) -> bool:
@@ -124,7 +154,7 @@ def _finding(cluster: Cluster, link: lan.Link, detour: Detour, peers: list[lan.L
         why="What goes out by one interface and comes back by another is dropped as forged (rp_filter), or never "
         "arrives."
         if lost
-        else "The job runs over another network than the chosen one, often a slow one for management.",
+        else _ANOTHER_NETWORK,
         owner="node",
         evidence=[
             seen(f"routes of {link.node}", detour.evidence),
@@ -140,6 +170,9 @@ def slow_words(cluster: Cluster, node: str, peers: Sequence[str]) -> str:
     for pair in ((node, peer) for peer in peers):
         if others := told.beside_others(pair):
             return f", and carries {told.rates[pair]:.2g} Gb/s, where other pairs carry {others:.2g} (median)"
+        if pair not in told.rates and (carried := held_up.in_the_job(cluster, pair)):
+            own, others = carried
+            return f", and carries {own:.2g} Gb/s in the job, where other pairs carry {others:.2g} (median)"
     return ""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Interface, LinkEvents, Node, replace, value_or
@@ -45,12 +44,14 @@ def stand_ins(cluster: Cluster, links: list[lan.Link]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     nodes = {node.name: node for node in cluster.nodes}
+    chosen = lan.Addresses(link.address for link in links)
     for link in links:
-        chosen = [ipaddress.ip_address(one.address) for one in links if one.node != link.node]
-        if any(address in link.network for address in chosen):
+        own = lan.Addresses([link.address])
+        if chosen.within(link.network) > own.within(link.network):
             continue
         for one in away(nodes[link.node]):
-            if any(address in network for _, network in lan.global_networks(one) for address in chosen):
+            networks = [network for _, network in lan.global_networks(one)]
+            if any(chosen.within(network) > own.within(network) for network in networks):
                 found.setdefault(link.node, one.name)
     return found
 

@@ -33,6 +33,7 @@ from ncclcheck.reports.text.fold import fold_names
 
 _WHY = "Packets for this address never arrive, and nobody says so: ranks wait for each other, for half an hour."
 _UNANSWERED = ("failed", "incomplete")
+_ON_A_WIRE = ("physical", "bond", "vlan", "bridge", "veth")  # kinds that find each other by ARP
 _KINDS = {"bridge": "a bridge without a card", "tunnel": "a tunnel", "virtual": "a device without a wire"}
 
 
@@ -240,7 +241,26 @@ def _port_of_a_bridge(node: Node, way: Way) -> Cause | None:
     return None
 
 
-def _another_device(node: Node, way: Way) -> Cause | None:
+def _no_arp(node: Node, way: Way) -> Cause | None:
+    """The device asks nobody for a MAC address, on a wire where every machine has one."""
+    for hop in way.hops:
+        kinds = [value_or(one.kind, "") for one in _named(node, hop.interface)]
+        if hop.state == "noarp" and kinds and kinds[0] in _ON_A_WIRE:
+            name = quote(hop.interface)
+            return Cause(
+                f"{hop.interface} has ARP turned off (flag NOARP), so that it sends to no machine's MAC address",
+                hop.interface,
+                (
+                    admin(
+                        "Turn it on, here and where it is set (`ip link set ... arp off`, ifcfg ARP=no).",
+                        f"ip link set dev {name} arp on   # on {node.name}",
+                    ),
+                ),
+            )
+    return None
+
+
+def another_device(node: Node, way: Way) -> Cause | None:
     """The route leads by another device than the one in whose subnet the address is, or out of no card at all."""
     if not way.hops or not way.destination:
         return None
@@ -371,6 +391,28 @@ def _wrong_source(node: Node, way: Way) -> Cause | None:
     )  # fmt: skip
 
 
+def _lost_route(node: Node, way: Way) -> Cause | None:
+    """It has an address of that subnet on a device that is up, and no route to it: somebody took that away."""
+    if way.hops or way.kind:
+        return None
+    for one in _interfaces(node):
+        for held, net in lan.global_networks(one) if lan.is_usable(one) else ():
+            if _peer(way) in net and net.prefixlen < net.max_prefixlen:
+                six, name = " -6" if net.version == 6 else "", one.name.partition(":")[0]
+                return Cause(
+                    f"{name} has {held.address}/{held.prefix}, and the routing table has no route to {net}",
+                    name,
+                    (
+                        admin(
+                            "Put it back, and see what removed it (NetworkManager, a VPN, a script).",
+                            f"ip{six} route add {net} dev {quote(name)} src {held.address}   # on {node.name}",
+                            f"ip{six} route   # on {node.name}",
+                        ),
+                    ),
+                )
+    return None
+
+
 def _silent_gateway(node: Node, way: Way) -> Cause | None:
     """The next hop is a gateway, and no machine on that wire answers for its address."""
     silent = [hop for hop in way.hops if hop.address != way.address and _is_silent(hop)]
@@ -452,7 +494,9 @@ _CAUSES: tuple[Callable[[Node, Way], Cause | None], ...] = (
     _not_used,
     _no_link,
     _port_of_a_bridge,
-    _another_device,
+    _lost_route,
+    _no_arp,
+    another_device,
     _another_card,
     _wrong_source,
     _silent_gateway,

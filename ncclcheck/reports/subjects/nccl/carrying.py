@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from ncclcheck.probes import facts
 from ncclcheck.probes.facts import Cluster, Node, PciDevice, Unread, value_or
-from ncclcheck.reports.judgement.derived import derived
+from ncclcheck.reports.judgement.derived import derived, derived_from
 from ncclcheck.reports.judgement.rule import NothingToJudge
 from ncclcheck.reports.subjects.nccl import wiring
 from ncclcheck.reports.subjects.nccl.hca import HcaChoice, UsedPort
@@ -49,8 +49,18 @@ def roce_ports(cluster: Cluster) -> list[tuple[Node, UsedPort]]:
 @derived
 def choice(node: Node) -> HcaChoice:
     """NCCL's choice, less the ports that it lists and leaves idle, and those that serve Hyper-V's own."""
+    served = wiring.of_hypervisor(node)
+    return _without(node, served) if served else _of_all(node)
+
+
+@derived_from("rdma", "fabric", "nccl", "job")
+def _of_all(node: Node) -> HcaChoice:
+    return _without(node, frozenset())
+
+
+def _without(node: Node, served: frozenset[str]) -> HcaChoice:
     taken = wiring.choice(node)
-    able = [one for one in taken.used if one.hca.name not in wiring.of_hypervisor(node)]
+    able = [one for one in taken.used if one.hca.name not in served]
     return replace(taken, used=tuple(_meant(node, able)))
 
 
@@ -88,14 +98,27 @@ def kind(one: UsedPort) -> str:
 
 def carrying(node: Node, ports: Sequence[UsedPort]) -> list[UsedPort]:
     """Those of the ports that carry data; all of them where a place is not known, or where no GPU is."""
+    places = tuple((one.hca.pci, one.port.rate_gbit) for one in ports)
+    known = _by_places(node)
+    if places not in known:
+        known[places] = _carrying(node, ports)
+    return [ports[index] for index in known[places]]
+
+
+@derived_from("fabric", "nccl")
+def _by_places(_: Node) -> dict[tuple[object, ...], list[int]]:
+    """What was found for ports in these slots, at these rates: in nodes of one kind they are the same."""
+    return {}
+
+
+def _carrying(node: Node, ports: Sequence[UsedPort]) -> list[int]:
     functions = wiring.placed(node)
     gpus = [one for one in functions.values() if one.kind == "gpu"]
     places = [functions.get(value_or(port.hca.pci, "")) for port in ports]
     ways = [[_ways(node, gpu, port, place) for port, place in zip(ports, places, strict=True)] for gpu in gpus]
     if not gpus or any(way is None for of_gpu in ways for way in of_gpu):
-        return list(ports)
-    taken = {index for of_gpu in ways for index in _best([way for way in of_gpu if way is not None])}
-    return [port for index, port in enumerate(ports) if index in taken]
+        return [*range(len(ports))]
+    return sorted({index for of_gpu in ways for index in _best([way for way in of_gpu if way is not None])})
 
 
 Way = tuple[tuple[float, int], ...]
@@ -103,7 +126,7 @@ Way = tuple[tuple[float, int], ...]
 
 def _ways(node: Node, gpu: PciDevice, port: UsedPort, place: PciDevice | None) -> Way | None:
     """Width, and nearness as a number that grows, with each figure for the way between sockets."""
-    far = (wiring.distance(gpu, place) or _in_a_flat_tree(node)) if place else None
+    far = (wiring.from_gpus(node)[gpu.name].get(place.name) or _in_a_flat_tree(node)) if place else None
     if place is None or far is None:
         return None
     width = min(_width(gpu), _width(place), value_or(port.port.rate_gbit, float("inf")) / 8)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from ncclcheck.probes.facts import Address, Cluster, Interface, Node, Route, Unread, at, known, value_or
+from ncclcheck.probes.facts import Address, Cluster, Interface, Node, Route, Unread, at, known, replace, value_or
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.subjects.nccl import variables
 from ncclcheck.reports.subjects.nccl.choice import Choice, gloo_choice, nccl_choice
@@ -34,6 +35,23 @@ class Link:
         """The address with its prefix length, as its interface holds it."""
         family: Literal["ipv4", "ipv6"] = "ipv6" if self.network.version == 6 else "ipv4"
         return Address(family=family, address=self.address, prefix=self.network.prefixlen)
+
+
+class Addresses:
+    """Addresses of many nodes, in order: how many lie in a subnet is found without a look at each."""
+
+    def __init__(self, listed: Iterable[str]) -> None:
+        self._ordered: dict[int, list[int]] = {4: [], 6: []}
+        for address in map(ipaddress.ip_address, listed):
+            self._ordered[address.version].append(int(address))
+        for numbers in self._ordered.values():
+            numbers.sort()
+
+    def within(self, network: IPNetwork) -> int:
+        """How many of them are in this subnet."""
+        numbers = self._ordered[network.version]
+        first, last = int(network.network_address), int(network.broadcast_address)
+        return bisect_right(numbers, last) - bisect_left(numbers, first)
 
 
 def interfaces(node: Node) -> list[Interface]:
@@ -81,6 +99,12 @@ def links(cluster: Cluster) -> list[Link]:
     return [one for one in found if one]
 
 
+def read_links(cluster: Cluster) -> list[Link]:
+    """Of the nodes whose interfaces were read; a rule about measurements asks for no facts."""
+    read = [node for node in cluster.nodes if not isinstance(at(node, "network.interfaces"), Unread)]
+    return links(replace(cluster, nodes=read))
+
+
 def link(node: Node, choice: Choice) -> Link | None:
     """The interface over which the ranks of this node meet."""
     chosen = choice.bootstrap
@@ -101,12 +125,14 @@ def network_of(address: Address) -> IPNetwork | None:
         return None
 
 
+@derived
 def global_networks(interface: Interface) -> list[tuple[Address, IPNetwork]]:
     """The addresses that are good beyond this machine and this wire, with their subnets."""
     pairs = ((address, network_of(address)) for address in value_or(interface.addresses, []))
     return [(address, net) for address, net in pairs if net and not (net.is_loopback or net.is_link_local)]
 
 
+@lru_cache(maxsize=65536)
 def is_loopback(address: str) -> bool:
     """127.0.0.0/8 and ::1."""
     try:
@@ -115,6 +141,7 @@ def is_loopback(address: str) -> bool:
         return False
 
 
+@lru_cache(maxsize=65536)
 def is_routable(address: str) -> bool:
     """Neither loopback nor link-local."""
     try:
@@ -126,9 +153,10 @@ def is_routable(address: str) -> bool:
 
 def is_real(interface: Interface, others: Sequence[Interface]) -> bool:
     """Whether it leads out of the machine: hardware, or a bridge that has hardware as a member."""
-    kinds = {other.name: value_or(other.kind, "virtual") for other in others}
-    members = value_or(interface.members, []) if interface.kind == "bridge" else []
-    return any(kind in _REAL for kind in (interface.kind, *(kinds.get(name) for name in members)))
+    if interface.kind != "bridge":
+        return interface.kind in _REAL
+    members = {*value_or(interface.members, [])}
+    return any(other.kind in _REAL for other in others if other.name in members)
 
 
 def leads_out(node: Node, interface: Interface) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from ncclcheck.probes import facts
 from ncclcheck.probes.facts import Cluster, Hca, Node, PciDevice, Unread, at, value_or
-from ncclcheck.reports.judgement.derived import derived
+from ncclcheck.reports.judgement.derived import derived, derived_from
 from ncclcheck.reports.judgement.rule import NothingToJudge
 from ncclcheck.reports.subjects.nccl.hca import GidChoice, HcaChoice, UsedPort, gid_choice, hca_choice, is_routable
 from ncclcheck.reports.subjects.nccl.variables import nccl_version, values
@@ -35,7 +35,7 @@ def has_gpus(node: Node) -> bool:
     return any(fact.kind != "absent" if isinstance(fact, Unread) else fact for fact in signs)
 
 
-@derived
+@derived_from("rdma", "fabric", "nccl", "job")
 def choice(node: Node) -> HcaChoice:
     """What NCCL's InfiniBand transport takes on a node whose devices are known.
 
@@ -46,7 +46,7 @@ def choice(node: Node) -> HcaChoice:
     return taken if taken.used else listed(node)
 
 
-@derived
+@derived_from("rdma", "fabric", "nccl", "job")
 def listed(node: Node) -> HcaChoice:
     """The same of all devices that sysfs shows, though some cannot be opened."""
     return _choice(node, _devices(node))
@@ -140,7 +140,7 @@ def functions(node: Node, kind: str = "") -> list[PciDevice]:
     return [device for device in found if kind in ("", device.kind)]
 
 
-@derived
+@derived_from("fabric", "nccl")
 def placed(node: Node) -> Mapping[str, PciDevice]:
     """GPUs and network cards by address, as NCCL places them: its topology file counts more than /sys."""
     told = {one.name: one for one in value_or(at(node, "nccl.topology"), [])}
@@ -152,6 +152,7 @@ def _as_told(one: PciDevice, told: PciDevice) -> PciDevice:
     return facts.replace(one, root=told.root, path=told.path, numa_node=told.numa_node, link=link)
 
 
+@derived_from("rdma")
 def hca_names(node: Node) -> Mapping[str, str]:
     """Name of the HCA at each PCI address."""
     found = value_or(at(node, "rdma.devices"), [])
@@ -167,6 +168,14 @@ def is_virtual(node: Node) -> bool | None:
         return None
     text = product.lower()
     return ".metal" not in text and any(name in text for name in _VIRTUAL)
+
+
+@derived_from("fabric", "nccl")
+def from_gpus(node: Node) -> Mapping[str, Mapping[str, str | None]]:
+    """How near each network card is to each GPU, by their addresses, as NCCL places them."""
+    functions = placed(node).values()
+    cards = [one for one in functions if one.kind != "gpu"]
+    return {gpu.name: {card.name: distance(gpu, card) for card in cards} for gpu in functions if gpu.kind == "gpu"}
 
 
 def distance(one: PciDevice, other: PciDevice) -> str | None:

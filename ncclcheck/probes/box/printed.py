@@ -1,0 +1,31 @@
+"""What a job printed of its own end: the last exception, and how torchrun says that its workers ended."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+_BLOCK = re.compile(
+    r"^Traceback \(most recent call last\):\n((?:[ \t].*\n|\n)+)([A-Za-z_][\w.]*)(?:: (.*))?$", re.MULTILINE
+)
+_FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
+_FAILED = re.compile(r"failed \(exitcode: (-?\d{1,3})\) local_rank: \d+ \(pid: (\d{1,10})\)")
+
+
+def statuses(text: str) -> dict[int, int]:
+    """pid -> status as waitpid(2) has it, of the workers that torchrun reports."""
+    return {int(pid): int(code) << 8 if int(code) >= 0 else -int(code) for code, pid in _FAILED.findall(text)}
+
+
+def exception(text: str) -> dict[str, Any]:
+    """type, message and frames of it; empty where none was printed."""
+    blocks = [*_BLOCK.finditer(text.replace("\r\n", "\n"))]
+    if not blocks:
+        return {}
+    frames = [f"{file}:{line} in {name}" for file, line, name in _FRAME.findall(blocks[-1][1])]
+    return {
+        "type": blocks[-1][2].rpartition(".")[2],
+        "message": (blocks[-1][3] or "")[:2000],
+        "frames": frames[-24:],
+        "printed": True,
+    }

@@ -1,0 +1,180 @@
+"""A job that became slow and did not stall: since when, which rank or node holds it up, what changed there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from statistics import fmean, median
+from typing import NamedTuple
+
+from ncclcheck.probes.facts import Box, BoxProcess, BoxSample, Cluster
+from ncclcheck.reports.judgement.derived import derived
+
+# All numbers are judgements, tried on gloo jobs of a lab only.
+_MOST_BINS, _LEAST_BIN_S = 120, 2.0  # of the time line that is searched for a change
+_LEAST_S = 15.0  # before the change and after it: shorter ones are checkpoints and evaluations
+_LEAST_BINS = 4
+_TRAINS = 0.3  # of the busiest tenth's traffic: less is the start, before there are steps
+_SLOWER = 0.6  # of the traffic before: a step takes two thirds longer, which no user overlooks
+_STALLED = 0.005  # of it: that is no slow job but one that stands still
+_STANDS_OUT = 0.25  # share of looks by which one rank is busier than all the others, now and since the change
+_BUSY = 0.5
+_CLOCK, _CLOCK_OTHERS = 0.85, 0.95  # of the clock before; what GPUs in the same room may vary by
+_WAITS_TO_SEND = 0.5  # share of looks with unsent data
+_NEAR_S = 60.0  # of the change: what the kernel or a counter said then may be why
+
+
+class Slow(NamedTuple):
+    """t: since when; ratio: how much longer the same takes. process: a rank, None for all of the node."""
+
+    t: float
+    ratio: float
+    box: Box
+    process: BoxProcess | None
+    what: str
+    changes: list[str]
+
+
+class _Change(NamedTuple):
+    start: float
+    t: float
+    end: float
+    ratio: float
+
+
+@derived
+def slow(cluster: Cluster) -> Slow | None:
+    """None where the job kept its pace, or where nobody stands out."""
+    boxes = [box for box in cluster.measurements.boxes if len(box.samples) > 2 * _LEAST_BINS]
+    change = _change(boxes)
+    if change is None:
+        return None
+    found = _by_clock(boxes, change) or _by_rank(boxes, change) or _by_queue(boxes, change)
+    if found is None:
+        return None
+    box, process, what = found
+    return Slow(change.t, change.ratio, box, process, what, [*_changes(box, process, change)])
+
+
+def _change(boxes: Sequence[Box]) -> _Change | None:
+    """By the bytes that the job's nodes send: every step sends the same."""
+    begun, ended = min((b.started for b in boxes), default=0.0), _ended(boxes)
+    width = max(_LEAST_BIN_S, (ended - begun) / _MOST_BINS)
+    count = int((ended - begun) / width)
+    rates = [
+        sum(_mean(box, begun + at * width, begun + (at + 1) * width, lambda one: one.sent) or 0.0 for box in boxes)
+        for at in range(count)
+    ]
+    if len(rates) < 2 * _LEAST_BINS:
+        return None
+    high = sorted(rates)[int(len(rates) * 0.9)]
+    first = next(at for at, rate in enumerate(rates) if rate >= _TRAINS * high)
+    rates, start = rates[first:], begun + first * width
+    least = max(_LEAST_BINS, int(_LEAST_S / width))
+    splits = range(least, len(rates) - least + 1)
+    at = max(splits, key=lambda k: k * (len(rates) - k) * (fmean(rates[:k]) - fmean(rates[k:])) ** 2, default=0)
+    if not at:
+        return None
+    before, after = sorted(rates[:at]), sorted(rates[at:])
+    apart = after[len(after) * 3 // 4] < before[len(before) // 4]
+    if not apart or not _STALLED * median(before) <= median(after) <= _SLOWER * median(before):
+        return None
+    return _Change(start, start + at * width, ended, median(before) / median(after))
+
+
+def _ended(boxes: Sequence[Box]) -> float:
+    """The first end of a rank, or of all."""
+    gone = [one.gone for box in boxes for one in box.processes if one.role == "rank" and one.gone is not None]
+    return min([*gone, *(box.samples[-1].t for box in boxes)], default=0.0)
+
+
+def _mean(box: Box, start: float, end: float, value: Callable[[BoxSample], float]) -> float | None:
+    found = [value(one) for one in box.samples if start <= one.t < end]
+    return fmean(found) if found else None
+
+
+def _both(box: Box, change: _Change, values: Sequence[float]) -> tuple[float, float]:
+    """Means of values that go with the samples, before the change and after it."""
+    pairs = [*zip(box.samples, values, strict=False)]
+    before = [value for one, value in pairs if change.start <= one.t < change.t]
+    after = [value for one, value in pairs if change.t <= one.t < change.end]
+    return fmean(before or [0.0]), fmean(after or [0.0])
+
+
+_Found = tuple[Box, BoxProcess | None, str]
+
+
+def _by_clock(boxes: Sequence[Box], change: _Change) -> _Found | None:
+    """One GPU whose clock fell while those of the others stayed."""
+    shares: dict[tuple[int, int], float] = {}
+    for number, box in enumerate(boxes):
+        for gpu in range(max((len(one.clocks) for one in box.samples), default=0)):
+            clocks = [float(one.clocks[gpu]) if gpu < len(one.clocks) else -1.0 for one in box.samples]
+            before, after = _both(box, change, clocks)
+            if before > 0:
+                shares[number, gpu] = after / before
+    slowest = min(shares, key=lambda key: shares[key], default=None)
+    others = [share for key, share in shares.items() if key != slowest]
+    if slowest is None or not others or shares[slowest] > _CLOCK or min(others) < _CLOCK_OTHERS:
+        return None
+    box, gpu = boxes[slowest[0]], slowest[1]
+    on_it = {*box.gpu_pids[gpu]} if gpu < len(box.gpu_pids) else set()
+    rank = next((one for one in box.processes if one.role == "rank" and one.pid in on_it), None)
+    return box, rank, f"the clock of GPU {gpu} fell to {shares[slowest]:.0%} of what it was"
+
+
+def _by_rank(boxes: Sequence[Box], change: _Change) -> _Found | None:
+    """One rank that waits for nobody, while all the others wait more than before."""
+    found: list[tuple[float, float, Box, BoxProcess]] = []
+    for box in boxes:
+        for one in box.processes:
+            if one.role == "rank" and one.apart:
+                before, after = _both(box, change, one.apart)
+                found.append((after, after - before, box, one))
+    found.sort(key=lambda row: row[0], reverse=True)
+    if len(found) < 2 or found[0][0] < _BUSY or found[0][0] - found[1][0] < _STANDS_OUT:
+        return None
+    if found[0][1] - median(row[1] for row in found[1:]) < _STANDS_OUT:
+        return None
+    return (
+        found[0][2],
+        found[0][3],
+        f"it works in {found[0][0]:.0%} of all looks, the next one in {found[1][0]:.0%}",
+    )
+
+
+def _by_queue(boxes: Sequence[Box], change: _Change) -> _Found | None:
+    """One node whose data waits to be sent, while that of the others does not."""
+    found = []
+    for number, box in enumerate(boxes):
+        before, after = _both(box, change, [float(one.unsent > 0) for one in box.samples])
+        found.append((after - before, after, number))
+    found.sort(reverse=True)
+    if len(found) < 2 or found[0][1] < _WAITS_TO_SEND or found[0][0] - found[1][0] < _STANDS_OUT:
+        return None  # not by the share alone: a node may have other connections that are slow all the time
+    grown, after, number = found[0]
+    return boxes[number], None, f"what it sends waits in its queues at {after:.0%} of all looks, {grown:+.0%}"
+
+
+def _changes(box: Box, process: BoxProcess | None, change: _Change) -> Iterator[str]:
+    """What else became different on this node at that time."""
+    told: tuple[tuple[str, Callable[[BoxSample], float], float, str], ...] = (
+        ("cores in use by other processes", lambda one: one.others, 0.5, ".1f"),
+        ("cores taken by the hypervisor", lambda one: one.stolen, 0.1, ".1f"),
+        ("pages read from swap a second", lambda one: one.swapped, 10.0, ".0f"),
+        ("seconds a second held back by a CPU limit", lambda one: one.held, 0.05, ".2f"),
+    )
+    if process is not None and process.cores:
+        before, after = _both(box, change, process.cores)
+        yield f"cores in use by this rank: {before:.1f} before, {after:.1f} since"
+    for name, value, least, form in told:
+        before, after = _both(box, change, [value(one) for one in box.samples])
+        if after - before >= least and after >= 1.5 * before:
+            yield f"{name}: {before:{form}} before, {after:{form}} since"
+    for gpu in range(max((len(one.clocks) for one in box.samples), default=0)):
+        clocks = [float(one.clocks[gpu]) if gpu < len(one.clocks) else 0.0 for one in box.samples]
+        before, after = _both(box, change, clocks)
+        if 0 < after <= _CLOCK * before:
+            yield f"clock of GPU {gpu}: {before:.0f} MHz before, {after:.0f} since"
+    for row in [*box.kernel, *box.network]:
+        if abs(row.t - change.t) < _NEAR_S:
+            yield row.text
