@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import time
 from pathlib import Path
@@ -42,9 +43,7 @@ def test_a_line_a_second(libraries: Path, tmp_path: Path, monkeypatch: pytest.Mo
     )
     for name, value in fake_nvml.environment(libraries, tmp_path / "told", *lines).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(
-        gpus.ctypes, "CDLL", lambda _: None
-    )  # it is found by the child, which begins with the path
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: None)  # it is found by the child, which begins with the path
     one = gpus.Gpus()
     try:
         first = _new(one, 30)[0]
