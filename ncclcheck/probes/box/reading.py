@@ -180,7 +180,7 @@ class _Node:
             "addresses": next((row.get("addresses", []) for row in self._of("begin")), []),
             "silent": [row["host"] for row in self.wrapper if row["what"] == "silent"][:_MOST_LISTED],
             "xids": self._of("xid"),
-            "peers": self._of("unanswered"),
+            "peers": [{"t": row["t"], "by": [*row["by"]]} for row in self._of("unanswered")],
             "gpu_pids": next((row["pids"] for row in self._of("gpus")[::-1]), []),
             "lost": self._lost(),
         }  # fmt: skip

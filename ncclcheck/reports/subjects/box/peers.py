@@ -46,5 +46,5 @@ def _mute(box: Box, failed: float) -> Iterator[tuple[str, float]]:
         if row.t > failed + _AFTER_S:
             break
         closing = since if row.t > failed - _CLOSED_S else {}  # who gives up closes what had no answer
-        since = {address: since.get(address, row.t) for address in {**closing, **row.by}}
+        since = {address: since.get(address, row.t) for address in [*closing, *row.by]}
     yield from ((address, t) for address, t in since.items() if failed - t < _BEFORE_S)
