@@ -65,6 +65,14 @@ def states(*seen: Sharding) -> list[State]:
     return [verdict.state for _, verdict in sorted(verdicts(*seen).items())]
 
 
+def test_ranks_that_draw_an_order_each_are_told_to_draw_one(folder: str) -> None:
+    """The printed fix, a seed that all ranks share, is one_order."""
+    finding, *_ = verdicts(look(folder, "own_orders"))["DAT016"].findings
+    assert (finding.state, "order of its own" in finding.why) == (FAIL, True)
+    assert "(seed, epoch)" in finding.remedies[0].commands[0]
+    assert verdicts(look(folder, "one_order"))["DAT016"].state in (OK, NOTE)
+
+
 @pytest.mark.parametrize(
     ("factory", "expected"),
     [

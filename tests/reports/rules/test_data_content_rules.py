@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from ncclcheck.probes.facts import Cluster, Measurements, Node
-from ncclcheck.probes.facts.data import Content, DataReport
+from ncclcheck.probes.facts.data import Content, DataReport, Structure
 from ncclcheck.probes.facts.data import Made as MadeFacts
 from ncclcheck.probes.facts.data.content import (
     Beyond,
@@ -173,3 +173,20 @@ def test_the_content_of_another_sample_is_named() -> None:
         "sample 261, part image, is 8, 9 in worker 2 (that is sample 448); one process alone gets 1, 2"
         in finding.what
     )
+
+
+@pytest.mark.parametrize(("workers", "state"), [("2", "fail"), ("0", "warn")])
+def test_a_batch_that_is_filled_again_counts_where_workers_make_the_next(workers: str, state: str) -> None:
+    structure = Structure(collate="Refilled", custom=True, overwritten=["0"])
+    made = MadeFacts(options={"num_workers": workers})
+    report = DataReport(node="a", factory="a:b", made=made, content=seen(), structure=structure)
+    cluster = Cluster(command="data", nodes=[Node(name="a")], measurements=Measurements(data=[report]))
+    found = {one.code: one for one in judge(cluster, [rule for rule in all_rules() if rule.code == "DAT007"])}
+    assert found["DAT007"].state.value == state
+    assert "torch.stack" in found["DAT007"].findings[0].remedies[0].commands[0]
+
+
+def test_a_thread_is_started_anew_by_the_object_that_runs_it() -> None:
+    made = MadeFacts(threads=["Thread-1 (_serve)"], thread_owners=["self.reader"])
+    finding = verdicts(seen(stuck=HUNG), made)["DAT028"].findings[0]
+    assert any("target=self.reader._serve" in line for line in finding.remedies[0].commands)

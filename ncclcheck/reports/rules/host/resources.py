@@ -93,6 +93,9 @@ def _limits(limits: Limits) -> str:
     return f"soft {soft}, hard {hard}"
 
 
+_RAISED = you("Raise it in the job script, as far as it may be raised.", "ulimit -n $(ulimit -Hn)")
+
+
 @rule("HST002", "the open-file limit is high enough", worst=State.FAIL, needs=("host.nofile",))
 def nofile(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -132,7 +135,7 @@ def nofile(cluster: Cluster) -> Iterator[Finding]:
             owner="job",
             evidence=[seen("/proc/self/limits", _limits(limit))],
             fix=[
-                you("Raise it in the job script, as far as it may be raised.", "ulimit -n $(ulimit -Hn)"),
+                *([_RAISED] if limit.hard == -1 or limit.hard > limit.soft else []),
                 admin(
                     "Raise the hard limit.",
                     "echo '* - nofile 131072' > /etc/security/limits.d/90-nofile.conf",

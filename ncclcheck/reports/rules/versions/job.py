@@ -120,6 +120,7 @@ def _path(cluster: Cluster, name: str) -> str:
 _WARNED = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTORCH_CUDA_ALLOC_CONF", "CUDA_DEVICE_MAX_CONNECTIONS")
 # Each node's own: its rank and its address, and where it writes.
 _OWN_TO_A_NODE = re.compile(r"PET_(NODE_RANK|LOCAL_ADDR|LOG_DIR|LOGS_SPECS|LOCAL_RANKS_FILTER|NPROC_PER_NODE)")
+_RANKS = "PET_NPROC_PER_NODE"  # of a node by right, but a leftover where the other nodes do not set it at all
 _ALONE = "PET_STANDALONE"
 _MEETING = ("PET_RDZV_BACKEND", "PET_RDZV_ID")  # where they differ, torchrun's agents never meet
 _NOTED = ("OMP_NUM_THREADS", "CUDA_MODULE_LOADING", "CUDA_DEVICE_ORDER")
@@ -151,8 +152,9 @@ def environment(cluster: Cluster) -> Iterator[Finding]:
     The environment of the process that the launcher started on each node; the odd one out by majority. Another
     path of the interpreter is a note where Python and torch are of the same version on all nodes. PET_STANDALONE
     is a failure wherever there are several nodes, and so are a back end or an id of the rendezvous that differ.
-    Any other PET_* that differs is a warning (an endpoint may have several names), but for the rank, the address
-    and the ranks of each node. ncclcheck hands none of them to its own torchrun.
+    Any other PET_* that differs is a warning (an endpoint may have several names), but for the rank and address of
+    each node, and for PET_NPROC_PER_NODE where every node sets it. ncclcheck hands none of them to its own
+    torchrun.
 
     ## Fix
     - **you** take out what one node alone has: its ~/.bashrc, ~/.ssh/environment or /etc/environment gives it.
@@ -194,7 +196,8 @@ def _of_torchrun(cluster: Cluster) -> Iterator[Finding]:
     names = {name for given in settings.values() for name in given if name.startswith("PET_")}
     for name in sorted(names - {_ALONE}):
         values = {node: given.get(name, "not set") for node, given in settings.items()}
-        if len(set(values.values())) > 1 and not _OWN_TO_A_NODE.fullmatch(name):
+        left_over = name == _RANKS and "not set" in values.values()
+        if len(set(values.values())) > 1 and (left_over or not _OWN_TO_A_NODE.fullmatch(name)):
             yield from disagreements(
                 values,
                 name,
