@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from subprocess import Popen, TimeoutExpired
+from subprocess import Popen
 from typing import Literal, NamedTuple
 
 from tests.conftest import ROOT, environment
@@ -29,6 +29,7 @@ from tests.lab.tools import until
 
 JOB = str(ROOT / "tests/jobs/watched_job.py")
 _LIMIT_S = 240.0
+_LEFT_S = 25.0  # after the last that ended: a page is printed within 10
 _ports = itertools.count(23_000)
 By = Literal["ssh", "sbatch"]
 RUINS = ("power", "frozen")  # of a host: there are new ones after it
@@ -297,13 +298,15 @@ def _codes(case: HostCase, folder: Path, started: list[Popen[str]] | str) -> lis
             )
         time.sleep(1)
         return [int(code.read_text())] if code.exists() else []
-    codes = []
-    gone = int(case.place[1:]) - 1 if case.after in RUINS else -1
-    for node, one in enumerate(started):
-        if node == gone:
-            continue
-        with suppress(TimeoutExpired):
-            codes.append(one.wait(max(1.0, end - time.monotonic())))
+    codes: list[int] = []
+    gone = int(case.place[1:]) - 1 if case.after in ("power", "frozen") else -1
+    left = [one for node, one in enumerate(started) if node != gone]
+    while left and time.monotonic() < end:
+        for one in [one for one in left if one.poll() is not None]:
+            left.remove(one)
+            codes.append(one.returncode)
+            end = min(end, time.monotonic() + _LEFT_S)  # a rank that sleeps does so though its peers have gone
+        time.sleep(0.2)
     return codes
 
 

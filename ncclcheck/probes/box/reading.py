@@ -180,7 +180,7 @@ class _Node:
             "addresses": next((row.get("addresses", []) for row in self._of("begin")), []),
             "silent": [row["host"] for row in self.wrapper if row["what"] == "silent"][:_MOST_LISTED],
             "xids": self._of("xid"),
-            "peers": self._of("unanswered"),
+            "peers": [{"t": row["t"], "by": [*row["by"]]} for row in self._of("unanswered")],
             "gpu_pids": next((row["pids"] for row in self._of("gpus")[::-1]), []),
             "lost": self._lost(),
         }  # fmt: skip
@@ -216,6 +216,10 @@ class _Node:
                 known["role"] == "root" and end is not None
             ):  # the wrapper may have waited for it before the watcher
                 known["status"] = end << 8 if end >= 0 else -end
+        unseen = [pid for pid, known in found.items() if known.get("gone") and known.get("status") is None]
+        told = printed.statuses(self._output_end()) if unseen else {}
+        for pid in unseen:  # its parent had waited for it before the watcher could look
+            found[pid]["status"] = told.get(pid)
         self._measured(found)
         for pid, known in found.items():
             known["stack"] = _stack(_text(os.path.join(self.folder, "fault", f"{pid}.txt")))
@@ -261,11 +265,14 @@ class _Node:
             python = [(t, row["pid"], -1) for row in self.wrapper if row["what"] == "start" for t in ends]
         if len(python) != 1:
             return []
-        names = sorted((n for n in _names(self.folder) if re.fullmatch(r"output(\.\d)?\.log", n)), key=self._age)
-        text = "".join(_text(os.path.join(self.folder, name))[-_OUTPUT_END:] for name in names[-2:])
-        found = printed.exception(text)
+        found = printed.exception(self._output_end())
         [(t, pid, rank)] = python
         return [{**found, "t": t - 0.001, "pid": pid, "rank": rank}] if found else []
+
+    def _output_end(self) -> str:
+        """What the job printed last."""
+        names = sorted((n for n in _names(self.folder) if re.fullmatch(r"output(\.\d)?\.log", n)), key=self._age)
+        return "".join(_text(os.path.join(self.folder, name))[-_OUTPUT_END:] for name in names[-2:])
 
     def _age(self, name: str) -> float:
         return os.path.getmtime(os.path.join(self.folder, name))

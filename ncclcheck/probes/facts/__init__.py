@@ -175,6 +175,7 @@ from ncclcheck.probes.facts.measured.transport import (
     Transport,
 )
 from ncclcheck.probes.facts.measured.trial import Trial, TrialRow
+from ncclcheck.probes.facts.measured.tuning import Candidate, Forecast, Tried, Tuning
 from ncclcheck.probes.facts.measured.verified import Verified
 from ncclcheck.probes.facts.node import Node, ProbeRun, variables
 from ncclcheck.probes.facts.ras import (
@@ -225,6 +226,7 @@ __all__ = [
     "BoxXid",
     "Burst",
     "ByName",
+    "Candidate",
     "ClockOffset",
     "Cluster",
     "Collective",
@@ -264,6 +266,7 @@ __all__ = [
     "FlightDump",
     "FlightGroup",
     "FlightRefused",
+    "Forecast",
     "Gid",
     "Governor",
     "Gpu",
@@ -399,6 +402,8 @@ __all__ = [
     "Transport",
     "Trial",
     "TrialRow",
+    "Tried",
+    "Tuning",
     "Unread",
     "UnreadKind",
     "Unseen",

@@ -32,16 +32,20 @@ _DROPPED = 4  # nodes left out in turn where only the whole fails; so many are n
 
 @dataclass(frozen=True)
 class Test:
-    """One group that was tried. healthy: what it should have reached, GB/s."""
+    """One group that was tried. healthy: what it should have reached, GB/s.
+
+    dead_only: where nothing comes through the whole, a slow group has another reason, such as too few cores.
+    """
 
     group: Group
     gb_s: float
     healthy: float
+    dead_only: bool = False
 
     @property
     def bad(self) -> bool:
         """Far below what groups half as large reach, or nothing came through."""
-        return self.gb_s < SLOW * self.healthy
+        return self.gb_s <= 0 or (not self.dead_only and self.gb_s < SLOW * self.healthy)
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,7 @@ class _Case:
 
     names: Group
     healthy: float = 0.0
+    dead_only: bool = False
     rounds: int = 0
     tests: list[Test] = field(default_factory=list)
     _sound: list[set[str]] = field(default_factory=list)
@@ -98,11 +103,24 @@ class _Case:
         self.rounds += 1
         if not self.healthy:  # of the first ones the faster half says what is usual
             self.healthy = median(sorted(rates, reverse=True)[: max(1, len(rates) // 2)])
-        tests = [Test(group, rate, self.healthy) for group, rate in zip(groups, rates, strict=True)]
+        tests = [
+            Test(group, rate, self.healthy, self.dead_only) for group, rate in zip(groups, rates, strict=True)
+        ]
         self.tests += tests
+        self._learnt(tests)
+        return tests
+
+    def _learnt(self, tests: list[Test]) -> None:
         self._alone += [set(tests[0].group)] if len(tests) == 1 and tests[0].bad else []
         self._sound += [set(one.group) for one in tests if not one.bad]
-        return tests
+
+    def counts_the_dead(self) -> list[Test]:
+        """From now on only groups through which nothing comes are bad, those of the first round among them."""
+        self.dead_only = True
+        self.tests = [Test(one.group, one.gb_s, one.healthy, dead_only=True) for one in self.tests]
+        self._sound = []
+        self._learnt(self.tests[:-1])
+        return self.tests
 
     def _known(self, group: Group) -> bool | None:
         """By what was tried: of a sound group all parts are sound, and what contains a faulty one is faulty.
@@ -156,12 +174,15 @@ def _replayed(nodes: Sequence[str], done: Sequence[GroupTime]) -> tuple[list[Gro
 def _search(case: _Case) -> Rounds:
     """Twos, the whole, then ever larger groups until some fail; then which."""
     names = case.names
-    twos = yield from case.grown(*_blocks(names, 2))
+    twos = yield from case.tried(*_blocks(names, 2))
     if not case.healthy:
         return case.answer("unsure")
-    if any(twos):
-        return (yield from _of_two(case, _blocks(names, 2)[twos.index(True)]))
     whole = (yield from case.tried(names))[0]
+    if not whole.gb_s:
+        *twos, whole = case.counts_the_dead()
+    if failed := [one.group for one in twos if one.bad]:
+        return (yield from _of_two(case, failed[0]))
+    case.healthy = median(one.gb_s for one in twos)
     if not whole.bad:
         return case.answer("sound")
     sound, blocks, bad = yield from _grown(case)

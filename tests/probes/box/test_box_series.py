@@ -84,3 +84,11 @@ def test_it_is_read_only_where_the_process_could_not_say_it(tmp_path: Path) -> N
         (folder / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         [box] = reading.read(str(folder))
         assert [one.type for one in box.raised] == ([] if injected else ["BadConfig"])
+
+
+def test_how_torchrun_says_that_a_worker_ended() -> None:
+    line = (
+        "E1124 16:09:03.457000 16330 torch/x.py:1002] failed (exitcode: {}) local_rank: 0 (pid: {}) of binary: p"
+    )
+    text = "\n".join([line.format(-9, 16894), line.format(3, 12)])
+    assert printed.statuses(text) == {16894: 9, 12: 3 << 8}

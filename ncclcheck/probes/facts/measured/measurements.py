@@ -23,6 +23,7 @@ from ncclcheck.probes.facts.measured.pairs import Lateness, NodeSpeed, PairTime,
 from ncclcheck.probes.facts.measured.resources import Resources
 from ncclcheck.probes.facts.measured.transport import Diagnostics, Interruptions, Traffic, Transport
 from ncclcheck.probes.facts.measured.trial import Trial
+from ncclcheck.probes.facts.measured.tuning import Tuning
 from ncclcheck.probes.facts.measured.verified import Verified
 from ncclcheck.probes.facts.ras import Ras
 from ncclcheck.probes.facts.reach import NodeReach, NoDoor
@@ -65,6 +66,7 @@ class Measurements(Struct, frozen=True, kw_only=True):
     smoke: Smoke | None = None
     verified: Verified | None = None
     trial: Trial | None = None
+    tuning: Tuning | None = None
     logs: Logs | None = None
     live: list[Live] = field(default_factory=list)
     ras: list[Ras] = field(default_factory=list)

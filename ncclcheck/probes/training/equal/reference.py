@@ -19,6 +19,7 @@ from ncclcheck.probes.training.equal import joined
 from ncclcheck.probes.training.equal.alike import MOST, told
 from ncclcheck.probes.training.equal.seeds import SEED, own_generators
 from ncclcheck.probes.training.equal.state import gradients, tensors
+from ncclcheck.probes.training.equal.streams import finite
 from ncclcheck.probes.training.feed import Batch, moved, samples_of
 from ncclcheck.probes.training.loop import Setting, accumulate, wrap
 
@@ -194,12 +195,8 @@ def _precision(setting: Setting, alone: _Pass, batch: Batch, operations: Operati
     ]
     return Precision(
         precision=setting.plan.precision,
-        loss=_number(alone.loss),
-        full=_number(full),
+        loss=finite(alone.loss),
+        full=finite(full),
         bad=found[:MOST],
         count=len(found),
     )
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -80,7 +80,7 @@ def metric(setting: Setting, model: nn.Module) -> Checks:
     dist.all_reduce(total)
     whole, samples = _summed(setting, bare(model), parts) if setting.peers.rank == 0 else (0.0, 1)
     reduced = float(total[0] / total[1])
-    return Checks(metric=Metric(samples=int(total[1]), reduced=_number(reduced), whole=_number(whole / samples)))
+    return Checks(metric=Metric(samples=int(total[1]), reduced=finite(reduced), whole=finite(whole / samples)))
 
 
 def _useless(losses: Sequence[float]) -> str:
@@ -100,5 +100,6 @@ def _summed(setting: Setting, model: nn.Module, batches: Sequence[Batch]) -> tup
     return total, samples
 
 
-def _number(value: float) -> float | None:
+def finite(value: float) -> float | None:
+    """The value, where it is a number."""
     return value if math.isfinite(value) else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from ncclcheck.probes.facts import Cluster, Connect, NodeReach, PeerReach, Unread, replace
+from ncclcheck.probes.facts import Cluster, Connect, Network, NodeReach, PeerReach, Unread, replace
 from ncclcheck.reports.judgement.rule import NothingToJudge
 
 _USABLE_WITHIN_S = 0.5  # s of uncertainty above which a measured clock offset says nothing; chosen
@@ -76,9 +76,19 @@ def shared_addresses(cluster: Cluster) -> set[str]:
 
 
 def after_the_job(cluster: Cluster) -> Cluster:
-    """The cluster with what its nodes saw of each other after a job that failed, in place of before it."""
+    """The cluster with what its nodes saw of each other after a job that failed, in place of before it.
+
+    Their packet filters too, where they were read again.
+    """
     told = cluster.measurements
-    return replace(cluster, measurements=replace(told, reach=told.reach_after, reach_after=[]))
+    filters = {one.node: one.filters for one in told.reach_after if not isinstance(one.filters, Unread)}
+    nodes = [
+        replace(node, network=replace(node.network, filters=filters[node.name]))
+        if node.name in filters and isinstance(node.network, Network)
+        else node
+        for node in cluster.nodes
+    ]
+    return replace(cluster, nodes=nodes, measurements=replace(told, reach=told.reach_after, reach_after=[]))
 
 
 def closed(cluster: Cluster) -> set[Pair]:
