@@ -62,8 +62,13 @@ def read(path: str) -> list[Box]:
     if not found:
         raise NoBox(f"{path} holds no record of a job")
     last = max(found, key=lambda box: box.started)
-    same = [box for box in found if (box.ended or max(box.last, box.started)) >= last.started]
+    same = [box for box in found if (box.ended or _latest(box)) >= last.started]
     return sorted(same, key=lambda box: (box.host, box.folder))
+
+
+def _latest(box: Box) -> float:
+    """When anything was written there; where there is no wrapper (--print-env) that is what its ranks raised."""
+    return max([box.last, box.started, *(one.t for one in box.raised)])
 
 
 def logs_of(folder: str) -> list[str]:

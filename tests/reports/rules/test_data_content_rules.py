@@ -25,6 +25,7 @@ from ncclcheck.probes.facts.data.content import (
 )
 from ncclcheck.probes.facts.data.made import Failure
 from ncclcheck.probes.facts.data.report import Unseen
+from ncclcheck.reports.judgement.causal import causes_first
 from ncclcheck.reports.judgement.findings import Verdict
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.judgement.rule import all_rules
@@ -190,3 +191,15 @@ def test_a_thread_is_started_anew_by_the_object_that_runs_it() -> None:
     made = MadeFacts(threads=["Thread-1 (_serve)"], thread_owners=["self.reader"])
     finding = verdicts(seen(stuck=HUNG), made)["DAT028"].findings[0]
     assert any("target=self.reader._serve" in line for line in finding.remedies[0].commands)
+
+
+def test_a_thread_that_workers_lack_stands_before_the_read_that_hangs() -> None:
+    hung = Unreadable(index=9, kind="hung", error="gave no answer in 4 s")
+    found = verdicts(seen(stuck=HUNG, unreadable=[hung]), MadeFacts(threads=["Thread-1 (_serve)"]))
+    bad = [one.code for one in causes_first([*found.values()]) if one.state.value == "fail"]
+    assert bad[0] == "DAT028"
+
+
+def test_a_handle_that_workers_share_stands_before_the_samples_that_are_wrong() -> None:
+    found = causes_first([*verdicts(seen(inherited=[OFFSET], stress=WRONG)).values()])
+    assert [one.code for one in found if one.state.value == "fail"] == ["DAT005", "DAT004"]

@@ -307,3 +307,11 @@ def test_no_prefix_is_changed_where_nobody_answers_on_the_wire() -> None:
     found = judged("NET003", nodes, measurements=_narrow(nodes, on_one_wire=False))
     assert found.state is State.FAIL
     assert not [line for one in found.findings for r in one.remedies for line in r.commands if "addr add" in line]
+
+
+def test_the_one_filter_that_can_stop_it_stands_in_the_heading() -> None:
+    chain = Filter(family="inet", table="fw", chain="i", hook="input", does=["drop"])
+    nodes, measurements = _after(lambda a, b: CUT if "h2" in (a, b) else {}, [chain])
+    unfiltered = [replace(one, network=replace(one.network, filters=[])) for one in nodes]
+    (found,) = judged("NET006", unfiltered, measurements=measurements).findings
+    assert "nothing passes: h2's own packet filter can stop it (chain inet fw i (hook input)" in found.what

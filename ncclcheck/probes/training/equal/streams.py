@@ -21,7 +21,7 @@ from ncclcheck.probes.facts.training import (
     UnusedParameter,
 )
 from ncclcheck.probes.training.equal.alike import MOST, told
-from ncclcheck.probes.training.equal.joined import gathered
+from ncclcheck.probes.training.equal.joined import PLACED, gathered, is_placed
 from ncclcheck.probes.training.equal.seeds import states
 from ncclcheck.probes.training.feed import Batch, moved, samples_of
 from ncclcheck.probes.training.loop import Setting, bare
@@ -71,7 +71,10 @@ def metric(setting: Setting, model: nn.Module) -> Checks:
         return Checks(unchecked=[Unchecked(check="metric", why=parts)])
     model.eval()
     mine = [_summed(setting, model, [batch]) for _ in range(2)]  # by the wrap, which hands out rank 0's buffers
-    if why := next((one for one in told(setting.peers, _useless([loss for loss, _ in mine])) if one), ""):
+    why = _useless([loss for loss, _ in mine])
+    if not why and is_placed(mine[0][0], batch, lambda given: _summed(setting, model, [given])[0]):
+        why = PLACED
+    if why := next((one for one in told(setting.peers, why) if one), ""):
         return Checks(unchecked=[Unchecked(check="metric", why=why)])
     total = torch.tensor(mine[0], dtype=torch.float64, device=setting.device)
     dist.all_reduce(total)

@@ -31,7 +31,9 @@ _RARE = 0.05  # of samples: what is missing on purpose is so in more of them, a 
 _COUNTERS = ("count", "counter", "calls", "reads", "step", "steps", "n", "i", "epoch")
 
 
-@rule("DAT002", "every index below len() can be read", worst=State.FAIL, commands=_DATA)
+@rule(
+    "DAT002", "every index below len() can be read", worst=State.FAIL, over="", ground=("DAT028",), commands=_DATA
+)
 def readable(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -22,7 +22,15 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import rule
-from ncclcheck.reports.subjects.data.sharded import OTHERS_DO, by_sampler, by_stream, joined, nothing_of, shardings
+from ncclcheck.reports.subjects.data.sharded import (
+    OTHERS_DO,
+    by_local_rank,
+    by_sampler,
+    by_stream,
+    joined,
+    nothing_of,
+    shardings,
+)
 from ncclcheck.reports.subjects.data.sharded_streams import of_stream
 
 _DATA = ("data",)
@@ -35,7 +43,14 @@ _OWN_ORDERS = (
 _TWICE = "An epoch is longer than it seems, the loss counts these samples more, and validation counts them twice."
 
 
-@rule("DAT016", "every sample is read once per epoch across all ranks", worst=State.FAIL, commands=_DATA)
+@rule(
+    "DAT016",
+    "every sample is read once per epoch across all ranks",
+    worst=State.FAIL,
+    over="",
+    ground=("DAT019",),
+    commands=_DATA,
+)
 def once(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -179,7 +194,10 @@ def _left_out(node: str, held: Sharding, account: Account, missing: int) -> Find
         else "They are never learned from, and never validated on; nothing else shows it.",
         owner="job",
         evidence=_evidence(held, account),
-        fix=[*_other_world(held), *(_alike_first(held) or _one_order(held, account) or by_sampler(held))],
+        fix=[
+            *_other_world(held),
+            *(_alike_first(held) or _one_order(held, account) or by_local_rank(held) or by_sampler(held)),
+        ],
     )
 
 
@@ -235,7 +253,7 @@ def _overlap(node: str, held: Sharding, account: Account) -> Finding:
         why=_OWN_ORDERS if _by_chance(held, account) else _TWICE,
         owner="job",
         evidence=_evidence(held, account),
-        fix=_alike_first(held) or _one_order(held, account) or by_sampler(held),
+        fix=_alike_first(held) or _one_order(held, account) or by_local_rank(held) or by_sampler(held),
     )
 
 

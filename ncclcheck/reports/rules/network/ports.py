@@ -304,7 +304,20 @@ class _Tries:
             return (
                 "nothing passes between their subnets: the router does not forward it, or a packet filter drops it"
             )
+        if own := self._own_filter(pairs):
+            return f"nothing passes: {own}"
         return "nothing passes: a packet filter, a VLAN, a switch port or a cable"
+
+    def _own_filter(self, pairs: Sequence[Pair]) -> str:
+        """The chain of the one node that all have in common, where those of the others could stop nothing."""
+        common = set.intersection(*(set(pair) for pair in pairs))
+        others = {node for pair in pairs for node in pair} - common
+        if len(common) != 1 or len(others) < 2:
+            return ""
+        (node,) = common
+        sound = all(firewall.known(self.hosts[one]) and not self.chains(one) for one in others)
+        chains = self.chains(node)
+        return f"{node}'s own packet filter can stop it ({firewall.shown(chains[0])})" if chains and sound else ""
 
     def _deaf(self, pairs: Sequence[Pair]) -> str:
         """One node finds nobody's MAC address while its peers hold its own: it is heard, and hears nothing."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from shlex import quote
 
-from ncclcheck.probes.facts import Cluster, Node, PluginFile, Unread, at, known, variables
+from ncclcheck.probes.facts import Cluster, Node, PluginFile, Unread, at, known, value_or, variables
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, admin, fail, note, seen, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nodes.agreement import Groups, disagreements, group
@@ -68,7 +68,8 @@ def plugin_hashes(cluster: Cluster) -> Iterator[Finding]:
     collective. A pod that kept its old image, or a node that missed an update, is enough.
 
     ## How we know
-    SHA-256 of each file on each node. Where a file is missing altogether it is NCC008.
+    SHA-256 of each file on each node, and the name and version in its own text. Where a file is missing altogether
+    it is NCC008.
 
     ## Fix
     - **you** take the plugin from the image, the same on all nodes, and not from the host.
@@ -81,7 +82,7 @@ def plugin_hashes(cluster: Cluster) -> Iterator[Finding]:
     if not names:
         raise NothingToJudge("no plugin is found on any node")
     for name in sorted(names):
-        values = {node.name: digest for node in cluster.nodes if (digest := _digest(node, name))}
+        values = _contents(cluster, name)
         if len(values) > 1:
             yield from disagreements(
                 values,
@@ -102,9 +103,14 @@ def _files(node: Node) -> list[PluginFile]:
     return files
 
 
-def _digest(node: Node, name: str) -> str:
-    found = [file.sha256 for file in _files(node) if file.name == name]
-    return found[0][:12] if found and not isinstance(found[0], Unread) else ""
+def _contents(cluster: Cluster, name: str) -> dict[str, str]:
+    """The plugin of each node by its hash, before which its own name and version stand where these differ."""
+    files = {node.name: file for node in cluster.nodes for file in _files(node) if file.name == name}
+    hashes = {node: file.sha256[:12] for node, file in files.items() if not isinstance(file.sha256, Unread)}
+    products = {node: value_or(files[node].product, "") for node in hashes}
+    if len(set(products.values())) == 1:
+        return hashes
+    return {node: f"{products[node]} ({found})" if products[node] else found for node, found in hashes.items()}
 
 
 def _path(cluster: Cluster, name: str) -> str:
