@@ -32,7 +32,7 @@ from tests.helpers.logcases import FOLDER, Case, cases
 MODES = Path(__file__).resolve().parent / "log_modes"
 SOUND = ("healthy", "harmless")
 NONE = "none"
-UNKNOWN = ("LOG003", "LOG007", "LOG008")  # not read, not to the end, not understood
+UNKNOWN = ("LOG003", "LOG006", "LOG007", "LOG008")  # not read, who ended it, not to the end, not understood
 
 
 @dataclass

@@ -24,6 +24,7 @@ Begin with:
   ncclcheck env                    facts and settings of this node, in a second
   ncclcheck bench --nodes 2        a real job on two simulated nodes of this machine
   ncclcheck bench --hosts a,b      the same on two machines, by ssh
+  ncclcheck tune --hosts a,b       which settings gain between them, by measuring
   ncclcheck logs train.log         the cause, out of the log of a job that died
   ncclcheck hang                   who holds up the job that runs here now
   ncclcheck watch -- COMMAND       the job as it is; who was first and why, when it dies or stalls
@@ -40,8 +41,21 @@ Exit codes:
 """
 
 
-_ORDER = ("env", "bench", "data", "smoke", "preflight", "logs", "hang", "watch", "script")
-_ORDER = (*_ORDER, "report", "fleet", "explain")
+_ORDER = (
+    "env",
+    "bench",
+    "tune",
+    "data",
+    "smoke",
+    "preflight",
+    "logs",
+    "hang",
+    "watch",
+    "script",
+    "report",
+    "fleet",
+    "explain",
+)
 
 
 def _commands() -> Iterator[str]:

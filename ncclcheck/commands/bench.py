@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 
 from ncclcheck.base.errors import UsageError
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.probes.job.context import JobPlan
-from ncclcheck.reports import expect
+from ncclcheck.reports import expect, scale
+from ncclcheck.reports.judgement.findings import State
 from ncclcheck.run.conduct import conduct
 from ncclcheck.run.jobs import TorchJob
 from ncclcheck.run.own_command import OwnCommand
@@ -15,6 +17,10 @@ from ncclcheck.run.plan import bench_plan
 from ncclcheck.run.plan.bench_plan import BenchOptions
 from ncclcheck.run.plan.options import Options
 from ncclcheck.run.stages import Stages
+
+_BEGINS_S = 20.0  # s in which a world forms, or meets for the first time; a third of a longer deadline; chosen
+_GROWING_S, _LEAST_S = 120.0, 25.0  # s for pairs and groups after a job that failed, and fewer than it is worth
+_STARTING_S = 12.0  # s of these for torchrun and import of torch; chosen
 
 
 def run(options: Options, bench: BenchOptions) -> int:
@@ -52,7 +58,27 @@ def measure(
     parts = bench_plan.job(bench, shape, [*job.members.values()], simulated=job.stages.choice.simulated)
     refuse_demands(job, parts)
     job.announce(bench_plan.stated_seconds(bench))
-    return job.run(name, parts, share * job.stages.deadline.left, only)
+    left = share * job.stages.deadline.left
+    begins_s = max(_BEGINS_S, left / 3) if parts.groups else math.inf
+    if job.run(name, parts, left, only, begins_s):
+        return True
+    if parts.groups:
+        _grow(job, bench)
+    return False
+
+
+def _grow(job: TorchJob, bench: BenchOptions) -> None:
+    """Where the whole failed and nobody is to blame: its nodes in pairs, then in groups. Raises Interrupted."""
+    assert job.shape is not None
+    seconds = min(_GROWING_S, job.seconds)
+    if seconds < _LEAST_S or not scale.whole_has_failed(job.cluster()):
+        return
+    parts = bench_plan.apart(bench.level, job.shape.backend, seconds - _STARTING_S)
+    with job.stages.stage(
+        "groups", "the whole job failed: trying its nodes in pairs, then in growing groups"
+    ) as told:
+        if why := job.once(parts, seconds, ("groups",)):  # pairs without a world tell no cause of being slow
+            told.state, told.reason = State.UNKNOWN, why
 
 
 def refuse_demands(job: TorchJob, parts: JobPlan) -> None:

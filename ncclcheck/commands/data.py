@@ -9,10 +9,11 @@ from collections.abc import Callable
 import msgspec
 
 from ncclcheck.base import wire
+from ncclcheck.launch.given import working_directory
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.reports.judgement.findings import State
 from ncclcheck.run.conduct import conduct
-from ncclcheck.run.own_command import OwnCommand, here
+from ncclcheck.run.own_command import OwnCommand
 from ncclcheck.run.plan import data_plan
 from ncclcheck.run.plan.data_plan import DataOptions
 from ncclcheck.run.plan.options import Options
@@ -33,7 +34,7 @@ def run(options: Options, data: DataOptions) -> int:
         return stages_of_data, stages.cluster
 
     options = dataclasses.replace(options, only=options.only or _JUDGED)
-    own = OwnCommand(data=data_plan.named(data, directory=here()), nproc_per_node=data.nproc_per_node)
+    own = OwnCommand(data=data_plan.named(data, directory=working_directory()), nproc_per_node=data.nproc_per_node)
     return conduct(options, options.deadline or data_plan.default_deadline(data), work, own=own)
 
 

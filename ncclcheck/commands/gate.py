@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
 import sys
 from collections.abc import Sequence
 
+import msgspec
+
 from ncclcheck.base.errors import UsageError
 from ncclcheck.base.exits import Exit
 from ncclcheck.base.leaving import do_last_acts
 from ncclcheck.base.progress import complain
 from ncclcheck.commands.cache import Cache
+from ncclcheck.probes.facts import Cluster
 from ncclcheck.probes.machine import process
 from ncclcheck.reports.judgement import selection
 from ncclcheck.reports.judgement.jsondoc import Document
+from ncclcheck.reports.subjects.links import reached
 from ncclcheck.results import outputs
 from ncclcheck.run.plan.preflight_plan import PreflightOptions
+from ncclcheck.watch.folder import CLOCKS
 
 _NOT_FOUND, _NOT_STARTED = 127, 126
 # srun takes these for wishes, and they speak of all nodes. Source: srun(1), INPUT ENVIRONMENT VARIABLES.
@@ -33,8 +39,9 @@ def check(wanted: PreflightOptions, *, joins: bool = False) -> None:
         raise UsageError(f"COMMAND: {wanted.command[0]!r} is not found on PATH")
     if wanted.need and joins:
         raise UsageError("--need: in a join nothing can be started on other nodes; use Slurm's or ssh's launcher")
-    if wanted.apply and not wanted.command:
-        raise UsageError("--apply: it goes with a command to start: ncclcheck preflight --apply -- COMMAND")
+    for option, given in (("--apply", wanted.apply), ("--watch", wanted.watch)):
+        if given and not wanted.command:
+            raise UsageError(f"{option}: it goes with a command to start: ncclcheck preflight {option} -- COMMAND")
 
 
 def after(wanted: PreflightOptions, cache: Cache, strict: bool, code: int, document: Document | None) -> int:
@@ -102,6 +109,8 @@ def _become(wanted: PreflightOptions, document: Document | None, chosen: Sequenc
     if wanted.apply and document is not None:
         _apply(env, document)
     argv = _on_nodes(wanted, document, chosen, env)
+    if wanted.watch and document is not None:
+        env[CLOCKS] = json.dumps(_clocks(document))
     process.leave_orphans()
     do_last_acts()
     for stream in (sys.stdout, sys.stderr):
@@ -127,14 +136,24 @@ def _on_nodes(
     wanted: PreflightOptions, document: Document | None, chosen: Sequence[str], env: dict[str, str]
 ) -> list[str]:
     """With --need: on the chosen nodes, by srun; elsewhere here, and COMMAND finds them in its environment."""
+    watch = [sys.executable, "-m", "ncclcheck", "watch", "--"] if wanted.watch else []
+    command = [*watch, *wanted.command]
     if not wanted.need or document is None:
-        return [*wanted.command]
+        return command
     env["NCCLCHECK_SELECTED"] = _listed(document, chosen)
     if document.job.launcher == "slurm":
         for name in _OF_THE_ALLOCATION:
             env.pop(name, None)
-        return ["srun", f"--nodelist={selection.slurm_list(chosen)}", f"--nodes={len(chosen)}", *wanted.command]
-    return [*wanted.command]
+        return ["srun", f"--nodelist={selection.slurm_list(chosen)}", f"--nodes={len(chosen)}", *command]
+    return command
+
+
+def _clocks(document: Document) -> dict[str, float]:
+    """Each node's clock against that of one of them, as they were compared."""
+    nodes = [msgspec.structs.replace(entry.facts, name=entry.name) for entry in document.nodes]
+    cluster = Cluster(command=document.command, nodes=nodes, job=document.job, measurements=document.measurements)
+    found = reached.reached(cluster)
+    return {name: round(offset, 6) for name, offset in reached.positions(found).items()} if found else {}
 
 
 def _listed(document: Document, chosen: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ from ncclcheck.base.errors import UsageError
 from ncclcheck.commands import bench, data, gate, smoke
 from ncclcheck.commands.cache import Cache
 from ncclcheck.launch import choose
+from ncclcheck.launch.given import working_directory
 from ncclcheck.probes.facts import Cluster, Measurements, Verified, replace
 from ncclcheck.probes.facts.script import Script
 from ncclcheck.probes.script import reading
@@ -23,7 +24,7 @@ from ncclcheck.reports.judgement.selection import bad_nodes
 from ncclcheck.reports.recommend import recommend
 from ncclcheck.run.conduct import conduct
 from ncclcheck.run.jobs import TorchJob
-from ncclcheck.run.own_command import OwnCommand, here
+from ncclcheck.run.own_command import OwnCommand
 from ncclcheck.run.place import Place
 from ncclcheck.run.plan import data_plan, preflight_plan, script_plan, smoke_plan
 from ncclcheck.run.plan.bench_plan import BenchOptions, JobOptions
@@ -74,8 +75,8 @@ def _read(wanted: PreflightOptions) -> tuple[Script, PreflightOptions, str]:
 
 def _own(wanted: PreflightOptions) -> OwnCommand:
     return OwnCommand(
-        training=smoke_plan.training(preflight_plan.smoke(wanted), directory=here()),
-        data=data_plan.named(preflight_plan.data(wanted), directory=here()) if wanted.data else None,
+        training=smoke_plan.training(preflight_plan.smoke(wanted), directory=working_directory()),
+        data=data_plan.named(preflight_plan.data(wanted), directory=working_directory()) if wanted.data else None,
         nproc_per_node=wanted.nproc_per_node,
         injected=bool(wanted.inject),
         begin=wanted.begin,

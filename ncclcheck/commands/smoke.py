@@ -8,6 +8,7 @@ from collections.abc import Callable
 from importlib.machinery import PathFinder
 
 from ncclcheck.base.errors import UsageError
+from ncclcheck.launch.given import working_directory
 from ncclcheck.node import rundir
 from ncclcheck.probes.facts import Cluster, Measurements, replace
 from ncclcheck.probes.facts.training import Smoke
@@ -15,7 +16,7 @@ from ncclcheck.probes.facts.training.settings import SettingsFile
 from ncclcheck.probes.training.saves import settings_files
 from ncclcheck.run.conduct import conduct
 from ncclcheck.run.jobs import TorchJob
-from ncclcheck.run.own_command import OwnCommand, here
+from ncclcheck.run.own_command import OwnCommand
 from ncclcheck.run.plan import faults, smoke_plan
 from ncclcheck.run.plan.options import Options
 from ncclcheck.run.plan.smoke_plan import SmokeOptions
@@ -47,7 +48,7 @@ def run(options: Options, smoke: SmokeOptions) -> int:
         return stages_of_smoke, this.cluster
 
     own = OwnCommand(
-        training=smoke_plan.training(smoke, directory=here()),
+        training=smoke_plan.training(smoke, directory=working_directory()),
         nproc_per_node=smoke.nproc_per_node,
         injected=bool(smoke.inject),
         begin=smoke.begin,

@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -129,6 +130,14 @@ def _as_the_job(number: int) -> int:
     return of_signal(number)
 
 
+def _prepare() -> None:
+    from ncclcheck.commands import box_report  # noqa: PLC0415 - see _report
+    from ncclcheck.reports.judgement.rule import all_rules  # noqa: PLC0415
+
+    assert box_report
+    all_rules()
+
+
 def _report(wanted: Watch, options: Options, box: str) -> None:
     """One page on stderr. A defect of ours changes nothing for the caller."""
     from ncclcheck.commands import box_report  # noqa: PLC0415 - a sound job is judged by nobody
@@ -160,6 +169,7 @@ class _Job:
         return wrapping.Told(self._copy.add, self._signalled, self._started, self._spoke)
 
     def _started(self, pid: int) -> int:
+        self._journal.add({"t": round(time.time(), 3), "what": "start", "pid": pid})
         argv = [sys.executable, "-m", "ncclcheck.probes.box.watcher", self._node, str(pid)]
         argv += [self._wanted.on_stall, f"{self._wanted.stall_after:g}"]
         env = {**os.environ, "NCCLCHECK_BOX_SIGNAL": str(settings.SIGNAL)}
@@ -188,6 +198,8 @@ class _Job:
 
     def _signalled(self, got: wrapping.Got) -> None:
         by = ""
+        if not self._from_outside:  # SIGKILL may follow soon: what prints the page is read while the job ends
+            threading.Thread(target=_prepare, daemon=True).start()
         self._from_outside = True
         with suppress(OSError), open(f"/proc/{got.sender}/comm", encoding="utf-8") as file:
             by = file.read(64).strip() if got.sender else ""
@@ -210,6 +222,9 @@ class _Job:
         """The last lines, the watcher's too."""
         self._copy.end()
         self._journal.add({"t": round(time.time(), 3), "what": "end", "status": status})
-        if self._watcher is not None:
+        if self._watcher is not None and status in _NOTHING_WRONG and self._wanted.box is None:
+            self._watcher.kill()  # nobody is going to read what it would still see
+            self._watcher.wait()
+        elif self._watcher is not None:
             with suppress(OSError, subprocess.TimeoutExpired):
                 self._watcher.communicate(b"end", timeout=_WATCHER_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -132,3 +133,11 @@ class Reader:
         if world % size:
             raise UsageError(f"{name}: {world} processes do not share out evenly, {size} on each node")
         return world // size
+
+
+def working_directory() -> str:
+    """One that was deleted has no modules."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return "/"

@@ -6,7 +6,6 @@ One silent slurmd makes srun end on all nodes, even with --no-kill (measured): s
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 import shutil
 import sys
@@ -20,6 +19,7 @@ from ncclcheck.base import wire
 from ncclcheck.base.errors import UsageError
 from ncclcheck.launch import nodelist
 from ncclcheck.launch.agents import Closed, Events, Link, ProcessLink, Said, Via, agent_environment
+from ncclcheck.launch.given import working_directory
 from ncclcheck.launch.remote import doorstep, look, plain_step, srun_words
 from ncclcheck.probes.facts import Look
 from ncclcheck.probes.machine import process
@@ -87,7 +87,7 @@ class _Step(ProcessLink):
         self.gone: set[int] = set()
         self.over = False
         self.begun = time.monotonic()
-        super().__init__(nodes, argv, env, self.inside, _cwd())
+        super().__init__(nodes, argv, env, self.inside, working_directory())
 
     def _keep_errors(self) -> None:
         assert self.child.stderr is not None
@@ -123,7 +123,7 @@ class SrunLink:
     ) -> None:
         self.nodes: Mapping[int, str] = nodes
         names = list(nodes.values())
-        self._agent = doorstep.command(sys.executable, "", {}, _cwd(), more)
+        self._agent = doorstep.command(sys.executable, "", {}, working_directory(), more)
         self._env = step_environment(names, env)
         self._events = events
         self._lock = threading.RLock()
@@ -288,10 +288,3 @@ class SrunLink:
         except OSError as error:
             return [Closed(node, f"srun could not be started again: {error}") for node in part]
         return []
-
-
-def _cwd() -> str:
-    try:
-        return os.getcwd()
-    except OSError:
-        return "/"

@@ -19,6 +19,7 @@ from ncclcheck.base import wire
 from ncclcheck.base.errors import UsageError
 from ncclcheck.launch import hostfile
 from ncclcheck.launch.agents import Closed, Event, Events, Link, ProcessLink, Via, agent_environment
+from ncclcheck.launch.given import working_directory
 from ncclcheck.launch.hostfile import Host
 from ncclcheck.launch.remote import doorstep, large_packets, look, other_port, slow_login, ssh_refused
 from ncclcheck.launch.remote import ssh_settings as dialled
@@ -118,7 +119,7 @@ def _argv(
     ssh: str, host: Host, node: int, inner: Sequence[str], env: Mapping[str, str], more: Sequence[str]
 ) -> list[str]:
     options = ["--node", str(node), "--name", host.name, *more]
-    words = [*inner, *doorstep.command(sys.executable, host.name, environment(env), _cwd(), options)]
+    words = [*inner, *doorstep.command(sys.executable, host.name, environment(env), working_directory(), options)]
     return _ssh(ssh, host, words)
 
 
@@ -131,13 +132,6 @@ def _another(ssh: str, host: Host, inner: Sequence[str], words: Sequence[str], s
     """Another command on the same host; ssh says when it is let in."""
     limit = str(max(1, int(seconds)))
     return _ssh(ssh, host, [*inner, *words], LogLevel="VERBOSE", ConnectTimeout=limit)
-
-
-def _cwd() -> str:
-    try:
-        return os.getcwd()
-    except OSError:
-        return "/"
 
 
 def _for_ssh(env: Mapping[str, str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from typing import Protocol
@@ -52,6 +53,8 @@ def _joined(lines: str) -> str:
 def explain_end(log: str) -> str:
     """What a log says of its end: words that are known, the last exception, the rank that torchrun names, else
     the last lines that say what happened."""
+    if not os.path.isdir(folder := os.path.dirname(log)):
+        return f"ncclcheck: {folder} was removed while the job ran"
     text = process.tail(log, 65536)
     if known := last_words.told(text):
         return known.line[:2000]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -18,19 +18,21 @@ from ncclcheck.base import defects, raised, wire
 from ncclcheck.node.agent_socket import RUN_VARIABLE, Mouth
 from ncclcheck.node.slots import Slots
 from ncclcheck.node.stuck import Still
-from ncclcheck.probes.facts import JobMemory, Measurements, RankState, Startup, replace
+from ncclcheck.probes.facts import Collective, JobMemory, Measurements, PairTime, RankState, Startup, replace
 from ncclcheck.probes.job import warned
-from ncclcheck.probes.job.context import Context, JobPlan
+from ncclcheck.probes.job.context import Context, GroupPlan, JobPlan
 from ncclcheck.probes.machine.process import die_with_parent
 
 if TYPE_CHECKING:
     import torch
 
+    from ncclcheck.probes.job.peers.groups import NextGroups
     from ncclcheck.probes.job.peers.pairs import NextRound
     from ncclcheck.probes.job.usage.memory import Watch
 
 
 _LONGEST_ERROR = 4000  # a loader's worker hands over a traceback, and its last line counts
+_LEAVING_S = 5.0  # s for the others to have read their last note; chosen
 _STILL_S = 8.0  # without progress, until a rank tells where it stands
 
 
@@ -131,6 +133,8 @@ def main() -> None:
         link.phase(error=told, defect=defect, users=users and not defect, at=at[:300])
         raise
     link.phase(phase="done")
+    if plan.job.apart:
+        os._exit(0)  # what gloo has left of a connection that failed ends the process with SIGABRT (torch 2.13)
 
 
 def _runs_users_code(job: JobPlan) -> bool:
@@ -148,6 +152,7 @@ def _run(link: Link, plan: WorkerPlan, me: Identity, born: float) -> None:
     begun = time.monotonic()
     import torch.distributed as dist  # noqa: PLC0415
 
+    from ncclcheck.probes.job.timing import Peers  # noqa: PLC0415
     from ncclcheck.probes.job.usage.memory import Watch  # noqa: PLC0415
 
     imported = time.monotonic() - begun
@@ -156,6 +161,9 @@ def _run(link: Link, plan: WorkerPlan, me: Identity, born: float) -> None:
     device = _device(plan, me)
     memory = Watch(device)
     memory.mark("before_init")
+    if plan.job.apart:
+        _apart(link, plan, me, memory, device)
+        return
     link.step(f"init_process_group ({plan.backend}{plan.init_method and ', '}{plan.init_method})")
     begun = time.monotonic()
     limit = timedelta(seconds=max(5.0, plan.deadline - begun))
@@ -169,10 +177,35 @@ def _run(link: Link, plan: WorkerPlan, me: Identity, born: float) -> None:
     warned.only_shown()
     _check_members(plan, device)
     link.phase(phase="world")
-    context = _context(link, plan, me, memory, device)
+    context = _context(link, plan, me, memory, device, Peers(me.rank, me.world_size, device).texts(plan.node))
     _parts(context, [imported, born - plan.started, initialised])
     link.step("destroy_process_group")
     dist.destroy_process_group()
+
+
+def _apart(link: Link, plan: WorkerPlan, me: Identity, memory: Watch, device: torch.device) -> None:
+    """Only the parts that need no world, for it could not be formed: the ranks share a store, and no more."""
+    import torch.distributed as dist  # noqa: PLC0415
+
+    from ncclcheck.probes.job.board import Board  # noqa: PLC0415
+
+    link.step("meeting at the store")
+    left = max(5.0, plan.deadline - time.monotonic())
+    every: Any = dist
+    url = plan.init_method or "env://"
+    store, _, _ = next(every.rendezvous(url, me.rank, me.world_size, timeout=timedelta(seconds=left)))
+    board = Board("nodes", store)
+    board.put({str(me.rank): plan.node.encode()})
+    keys = [str(rank) for rank in range(me.world_size)]
+    nodes = board.read_all(keys, left)
+    if missing := [key for key in keys if key not in nodes]:
+        raise RuntimeError(f"rank {missing[0]} did not come to the store within {left:.0f} s")
+    link.phase(phase="world")
+    context = _context(link, plan, me, memory, device, [nodes[key].decode() for key in keys], store)
+    _pairs_and_groups(context, [])
+    board.put({f"left/{me.rank}": b"1"})
+    if me.rank == 0:  # the store may live in this process
+        board.read_all([f"left/{key}" for key in keys], _LEAVING_S)
 
 
 def _diagnose(link: Link, plan: WorkerPlan) -> None:
@@ -188,7 +221,7 @@ def _diagnose(link: Link, plan: WorkerPlan) -> None:
 def _parts(context: Context, seconds: list[float]) -> None:
     """The parts of the plan, in their order. seconds: import, rendezvous and init of this rank."""
     from ncclcheck.probes.job import collectives  # noqa: PLC0415
-    from ncclcheck.probes.job.peers import pairs, speed  # noqa: PLC0415
+    from ncclcheck.probes.job.peers import speed  # noqa: PLC0415
 
     plan = context.plan.training
     if plan and plan.resume:
@@ -200,16 +233,25 @@ def _parts(context: Context, seconds: list[float]) -> None:
     context.memory.mark("after_init")
     if context.plan.speed:
         speed.run(context)
-    if context.plan.collectives.rows:
-        collectives.run(context)
-    if context.plan.pairs:
-        pairs.run(context, _next_round([*pairs.ranks_of(context.node_of)], context.plan.pairs.level))
+    measured = collectives.run(context) if context.plan.collectives.rows else []
+    _pairs_and_groups(context, measured)
     interrupt = _train(context) if plan else None
     context.emit(Measurements(memory=JobMemory(ranks=[context.memory.report(context.rank, context.node)])))
     if context.rank == 0:
         context.emit(Measurements(measuring_s=time.monotonic() - begun))
     if interrupt:
         interrupt()  # all is told: the death of a rank that follows is meant
+
+
+def _pairs_and_groups(context: Context, measured: list[Collective]) -> None:
+    """The nodes two by two; then in groups, where every pair is sound and the whole is not."""
+    from ncclcheck.probes.job.peers import groups, pairs  # noqa: PLC0415
+
+    nodes, plan = [*pairs.ranks_of(context.node_of)], context.plan
+    done = pairs.run(context, _next_round(nodes, plan.pairs.level)) if plan.pairs else []
+    if plan.groups:
+        begins = plan.groups.always or _whole_is_bad(context, measured, done)
+        groups.run(context, _next_groups(nodes, done, plan.groups) if begins else lambda _: [])
 
 
 def _train(context: Context) -> Callable[[], None] | None:
@@ -224,6 +266,21 @@ def _next_round(nodes: list[str], level: Literal["quick", "full"]) -> NextRound:
     from ncclcheck.reports.culprit import next_round  # noqa: PLC0415
 
     return partial(next_round, nodes, level)
+
+
+def _whole_is_bad(context: Context, measured: list[Collective], done: list[PairTime]) -> bool:
+    """Asked on rank 0."""
+    from ncclcheck.reports import scale  # noqa: PLC0415
+
+    return context.rank == 0 and scale.whole_is_bad(measured, done, context.backend)
+
+
+def _next_groups(nodes: list[str], done: list[PairTime], plan: GroupPlan) -> NextGroups:
+    """What decides which groups come next, asked on rank 0; none where a pair explains what is bad."""
+    from ncclcheck.reports import scale  # noqa: PLC0415
+
+    sound = scale.pairs_are_sound(done, whole_failed=plan.always)
+    return partial(scale.next_groups, nodes) if sound else lambda _: []
 
 
 def _check_world(plan: WorkerPlan, me: Identity) -> None:
@@ -254,15 +311,21 @@ def _device(plan: WorkerPlan, me: Identity) -> torch.device:
     return torch.device("cuda", me.local_rank)
 
 
-def _context(link: Link, plan: WorkerPlan, me: Identity, memory: Watch, device: torch.device) -> Context:
-    from ncclcheck.probes.job.timing import Peers  # noqa: PLC0415
-
+def _context(
+    link: Link,
+    plan: WorkerPlan,
+    me: Identity,
+    memory: Watch,
+    device: torch.device,
+    node_of: list[str],
+    store: object = None,
+) -> Context:
     return Context(
         rank=me.rank,
         local_rank=me.local_rank,
         world_size=me.world_size,
         node=plan.node,
-        node_of=Peers(me.rank, me.world_size, device).texts(plan.node),
+        node_of=node_of,
         nodes=plan.nodes,
         backend=plan.backend,
         device=device,
@@ -273,6 +336,7 @@ def _context(link: Link, plan: WorkerPlan, me: Identity, memory: Watch, device: 
         emit=link.emit,
         done=partial(link.phase, phase="done"),
         memory=memory,
+        store=store,
     )
 
 

@@ -23,7 +23,7 @@ from ncclcheck.reports.judgement import decision, jsondoc
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.output import terminal
 from ncclcheck.reports.recommend import recommend
-from ncclcheck.reports.subjects.job import trial, verified
+from ncclcheck.reports.subjects.job import trial, tuning, verified
 from ncclcheck.reports.subjects.logs.story import diagnosis
 from ncclcheck.reports.text import closing
 from ncclcheck.reports.text.visible import in_line, visible
@@ -101,7 +101,7 @@ def make(cluster: Cluster, options: Options, story: Story) -> jsondoc.Document:
 
 
 def _completed(cluster: Cluster) -> Measurements:
-    return trial.completed(expect.completed(cluster))
+    return tuning.completed(trial.completed(expect.completed(cluster)))
 
 
 def _worked_out(what: Callable[[Cluster], T], cluster: Cluster, otherwise: T) -> T:

@@ -31,6 +31,7 @@ _Shape = tuple[int, int, str]
 # What two jobs cannot have in one result, and why.
 _SINGLE = {
     "smoke": "a training: steps and weights are compared between the ranks of one job",
+    "tuning": "settings that were tried (tune): they were measured on their own nodes",
     "trial": "a setting that was tried (--with): it was measured on its own nodes",
     "verified": "a run with recommended settings: they were proved on its own nodes",
     "logs": "logs: give the log files themselves to one ncclcheck logs",

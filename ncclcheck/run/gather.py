@@ -32,6 +32,7 @@ from ncclcheck.probes.facts import (
 from ncclcheck.probes.facts.guard.alike import Kinds
 
 _DEAD = ("gone", "T", "t")
+_AT_START = ("init_process_group", "first all_reduce")  # steps of the worker in which all ranks connect
 
 
 @dataclass
@@ -314,6 +315,13 @@ class Gathered:
     def lost_ranks(self) -> list[RankState]:
         """Ranks that will never finish."""
         return [rank for rank in self.ranks.values() if lost(rank) or rank.error]
+
+    def stands_at_start(self, seconds: float) -> bool:
+        """All ranks are there, and none has moved for so long while the world forms or in its first collective."""
+        ranks = self.ranks.values()
+        return len(ranks) == self._world > 0 and all(
+            rank.since_s >= seconds and rank.last_step.startswith(_AT_START) for rank in ranks
+        )
 
     @property
     def deadlocked(self) -> bool:

@@ -67,15 +67,22 @@ class TorchJob:
         )
         return self.shape
 
-    def run(self, name: str, parts: JobPlan, most: float = math.inf, only: Collection[str] | None = None) -> bool:
+    def run(
+        self,
+        name: str,
+        parts: JobPlan,
+        most: float = math.inf,
+        only: Collection[str] | None = None,
+        begins_s: float = math.inf,
+    ) -> bool:
         """Run one job to its end, once it is prepared, within so many seconds; whether every rank finished.
 
-        only: kinds of measurements that are kept of it; None: all.
+        only: kinds of measurements that are kept of it; None: all. begins_s: see Session.job.
         Raises Interrupted.
         """
         assert self.shape is not None
         with self.stages.stage(name, f"{self.wishes.begin.start} with {self.shape.backend}") as outcome:
-            if why := self.once(parts, most, only):
+            if why := self.once(parts, most, only, begins_s):
                 outcome.state, outcome.reason = State.FAIL, why
         if outcome.state is State.FAIL:
             self.stages.knock()
@@ -88,12 +95,14 @@ class TorchJob:
         run = self.session.gathered.run(started_job=True, stopped_by="")
         return bool(lost.killed(run) or lost.ended(lost.late(run)))
 
-    def once(self, parts: JobPlan, most: float, only: Collection[str] | None = None) -> str:
+    def once(
+        self, parts: JobPlan, most: float, only: Collection[str] | None = None, begins_s: float = math.inf
+    ) -> str:
         """The same without a stage of its own; why not every rank finished, or nothing. Raises Interrupted."""
-        seconds = min(most, self._seconds())
+        seconds = min(most, self.seconds)
         # A training run may kill a rank when all is told, and has workers of its own: that job ends by itself.
         world = self.ranks if parts.training is None else 0
-        stopped_by = self.session.job(self._orders(parts, seconds), seconds, only, world)
+        stopped_by = self.session.job(self._orders(parts, seconds), seconds, only, world, begins_s)
         return stopped_by or ("" if self._complete() else "not every rank finished")
 
     @property
@@ -113,7 +122,7 @@ class TorchJob:
             state, reason = State.SKIPPED, "no node is left"
         elif not self.stages.options.force and (failed := self._failed_ground()):
             state, reason = State.SKIPPED, f"{', '.join(failed)} failed"
-        elif self._seconds() < _LEAST_JOB_S:
+        elif self.seconds < _LEAST_JOB_S:
             reason = f"{self.stages.deadline.left:.0f} s before the deadline are too few for a job"
             return "deadline", Stage(name=name, state=State.UNKNOWN, seconds=0.0, reason=reason)
         else:
@@ -145,7 +154,8 @@ class TorchJob:
             return 0
         return shape.ranks_per_node * len(self.members)
 
-    def _seconds(self) -> float:
+    @property
+    def seconds(self) -> float:
         """What is left for the job, when closing, a second look at the ways, and the report have their share."""
         kept = report_time(self.stages.deadline) + self.stages.again_time
         return self.stages.deadline.left - kept - 2.0

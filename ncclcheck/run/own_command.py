@@ -187,14 +187,6 @@ def _address(text: str) -> str:
     return text
 
 
-def here() -> str:
-    """The working directory; one that was deleted has no modules."""
-    try:
-        return os.getcwd()
-    except OSError:
-        return "/"
-
-
 def _decoded(plan: msgspec.Raw, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(plan, type=kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
@@ -143,19 +144,25 @@ class Session:
             self._listen(seconds + _GRACE, lambda: all(node.knocked or node.closed for node in asked))
 
     def job(
-        self, orders: Mapping[int, wire.Job], seconds: float, only: Collection[str] | None = None, world: int = 0
+        self,
+        orders: Mapping[int, wire.Job],
+        seconds: float,
+        only: Collection[str] | None = None,
+        world: int = 0,
+        begins_s: float = math.inf,
     ) -> str:
         """Run a job until it is over on its nodes, a rank is lost, or time is up; what stopped it, if any.
 
         only: kinds of measurements that are kept of it. world: how many ranks are done when the job is: torchrun's
-        own way out, which takes seconds, is not waited for. 0: it is.
+        own way out, which takes seconds, is not waited for. 0: it is. begins_s: of standing still while the world
+        forms, or in its first collective, after which the job is given up.
         Raises Interrupted.
         """
         self.started_job = True
         self.gathered.begin_job(orders, only, world)
         for node, order in orders.items():
             self._send(node, order)
-        verdict = _JobWatch(self.gathered)
+        verdict = _JobWatch(self.gathered, begins_s)
         self._stall = Stall(self.gathered, self.progress)
         self._listen(seconds, verdict.over, lambda: self.gathered.silent_in_job(_LOOK_AFTER_S))
         self._stall = None
@@ -261,8 +268,8 @@ class Session:
 class _JobWatch:
     """Decides when a job is over: done everywhere, or a rank is lost and the others had time to say so."""
 
-    def __init__(self, gathered: Gathered) -> None:
-        self._gathered = gathered
+    def __init__(self, gathered: Gathered, begins_s: float = math.inf) -> None:
+        self._gathered, self._begins_s = gathered, begins_s
         self._since: float | None = None
         self.stopped_by = ""
 
@@ -288,4 +295,6 @@ class _JobWatch:
             return "early end", _GRACE
         if self._gathered.deadlocked:
             return "deadlock", 0.0
+        if self._gathered.stands_at_start(self._begins_s):
+            return "deadline", 0.0
         return ("silent node", _GRACE) if self._gathered.silent_in_job(_SILENT) else ("", 0.0)

@@ -175,6 +175,7 @@ class _Conversation:
     def __init__(self, child: subprocess.Popen[bytes], streams: _Streams, group: _Group, told: Told) -> None:
         self._child, self._streams, self._group, self._told = child, streams, group, told
         self._watcher = told.started(child.pid)
+        self._took, self._told_of = threading.Event(), threading.Event()
         self._ended, tell = os.pipe()
         threading.Thread(target=self._wait, args=(tell,), daemon=True).start()
         threading.Thread(target=self._take_signals, daemon=True).start()
@@ -187,6 +188,7 @@ class _Conversation:
         while True:
             with suppress(InterruptedError):
                 held = signal.sigwaitinfo(self._group.taken)
+                self._took.set()
                 if held.si_signo == signal.SIGWINCH:
                     self._streams.resize()
                     continue
@@ -196,6 +198,7 @@ class _Conversation:
                         self._child.send_signal(got.number)
                 if got.number not in _UNTOLD:
                     self._told.signalled(got)
+                self._told_of.set()
 
     def status(self) -> int:
         """Relay until the end of the job, and what it printed last."""
@@ -205,7 +208,10 @@ class _Conversation:
         while self._streams.sources and time.monotonic() < until:
             if not self._relayed([], _IDLE_S):
                 break
-        return self._child.wait()
+        status = self._child.wait()
+        if status < 0 and self._took.wait(_TOGETHER_S):  # it may have died before we were told of the same signal
+            self._told_of.wait(2 * _TOGETHER_S)
+        return status
 
     def _relayed(self, more: list[int], seconds: float | None) -> list[int]:
         """What was ready within so many seconds."""

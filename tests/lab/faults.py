@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from tests.lab.hosts import DATA, PYTHON, Host
@@ -472,3 +472,17 @@ def replaced(host: Host, path: Path, by: Path) -> Iterator[None]:
         yield
     finally:
         host.check(["umount", "--lazy", str(path)])
+
+
+@contextmanager
+def connections_limited(hosts: Sequence[Host], most: int) -> Iterator[None]:
+    """So many connections to ephemeral ports of others may be opened on each host, and be there; more are dropped.
+
+    Beside the two that each host but the first has to the stores of a job on the first one.
+    """
+    with ExitStack() as stack:
+        for number, host in enumerate(hosts):
+            allowed = most + 2 * (number > 0)
+            rule = f"oifname eth0 tcp dport 32768-60999 ct state new ct count over {allowed} drop"
+            stack.enter_context(filtered(host, "output", rule))
+        yield

@@ -33,7 +33,12 @@ def test_a_proxy_command_is_told_without_its_arguments(tmp_path: Path) -> None:
     ssh = _ssh(tmp_path, f"printf '{lines}\\n'")
     found = ssh_settings.dialled([str(ssh), "-o", "BatchMode=yes"], "a", "a", _env(tmp_path))
     assert found == Dialled(
-        node="a", host="127.0.0.1", addresses=["127.0.0.1"], user="ann", port=2222, by="ProxyCommand tunnel"
+        node="a",
+        host="127.0.0.1",
+        addresses=["127.0.0.1"],
+        user="ann",
+        port=2222,
+        by="ProxyCommand tunnel, which is not installed here",
     )
 
 

@@ -7,6 +7,7 @@ from collections import deque
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -237,3 +238,167 @@ def against_zero(model: nn.Module, batch: Batch) -> Tensor:
     """Sound: a target for all, and log-probabilities twice, which changes nothing."""
     scores: Any = model(batch[0])
     return F.mse_loss(scores, torch.tensor(0.0)) * 0.0 + F.cross_entropy(scores.log_softmax(1), batch[1])
+
+
+# Random numbers, averages and schedules
+
+
+def noised(model: nn.Module, batch: Batch, state: State, seed: int) -> None:
+    """Noise from a generator that is made anew in each step."""
+    own = torch.Generator().manual_seed(seed)
+    out = model(batch[0] + 0.5 * torch.randn(batch[0].shape, generator=own))
+    _train(model, state, F.cross_entropy(out, batch[1]))
+
+
+def noise_by_rank(model: nn.Module, batch: Batch, state: State) -> None:
+    """Sound: another seed in each step and on each rank."""
+    state["step"] = state.get("step", 0) + 1
+    noised(model, batch, state, state["step"] * dist.get_world_size() + dist.get_rank())
+
+
+def seeds_again(model: nn.Module, batch: Batch, state: State) -> None:
+    """The same noise in each step."""
+    torch.manual_seed(42)
+    _train(model, state, F.cross_entropy(model(batch[0] + 0.5 * torch.randn_like(batch[0])), batch[1]))
+
+
+def seeds_in_a_fork(model: nn.Module, batch: Batch, state: State) -> None:
+    """Sound: the seed of a picture for the log, and generators as they were after it."""
+    _train(model, state, loss_of(model, batch))
+    with torch.random.fork_rng([]), torch.no_grad():
+        torch.manual_seed(0)
+        inner(model)(torch.randn_like(batch[0]))
+
+
+class Shadow:
+    """An average as many write it. copies: or the model's own tensors, which state_dict() gives."""
+
+    def __init__(self, model: nn.Module, *, copies: bool) -> None:
+        self.shadow = {name: one.clone() if copies else one for name, one in model.state_dict().items()}
+
+    def update(self, model: nn.Module) -> None:
+        for name, one in model.state_dict().items():
+            self.shadow[name].copy_(0.9 * self.shadow[name] + 0.1 * one)
+
+
+def shadowed(model: nn.Module, batch: Batch, state: State, *, copies: bool = True) -> None:
+    """Sound: an average of copies."""
+    if "ema" not in state:
+        state["ema"] = Shadow(inner(model), copies=copies)
+    _train(model, state, loss_of(model, batch))
+    state["ema"].update(inner(model))
+
+
+def shadow_is_model(model: nn.Module, batch: Batch, state: State) -> None:
+    """An average of the model's own tensors."""
+    shadowed(model, batch, state, copies=False)
+
+
+def by_whole_numbers(step: int) -> float:
+    """0 in the warm-up and after it: only step 4 trains."""
+    return step // 4 if step < 5 else (100 - step) // 96
+
+
+def from_zero(step: int) -> float:
+    """Sound: a warm-up that begins at 0."""
+    return min(1.0, step / 4)
+
+
+def scheduled(model: nn.Module, batch: Batch, state: State, schedule: Any = from_zero) -> None:
+    """Sound."""
+    if "schedule" not in state:
+        state["schedule"] = torch.optim.lr_scheduler.LambdaLR(_optimizer(model, state), schedule)
+    _train(model, state, loss_of(model, batch))
+    state["schedule"].step()
+
+
+def floored(model: nn.Module, batch: Batch, state: State) -> None:
+    """A schedule that divides whole numbers."""
+    scheduled(model, batch, state, by_whole_numbers)
+
+
+def evaluates_once(model: nn.Module, batch: Batch, state: State, *, back: bool = False) -> None:
+    """An evaluation from which nobody comes back."""
+    state["step"] = state.get("step", 0) + 1
+    _train(model, state, loss_of(model, batch))
+    if state["step"] == 5:
+        model.eval()
+    if back:
+        model.train()
+
+
+def comes_back(model: nn.Module, batch: Batch, state: State) -> None:
+    """Sound."""
+    evaluates_once(model, batch, state, back=True)
+
+
+def two_heads(model: nn.Module, batch: Batch, state: State) -> None:
+    """A part that is trained, and that DDP does not know."""
+    if "centers" not in state:
+        torch.manual_seed(dist.get_rank())  # as where nobody sets a seed
+        state["centers"] = nn.Embedding(4, 4)
+        state["of_centers"] = torch.optim.SGD(state["centers"].parameters(), lr=0.5)
+    out = model(batch[0])
+    state["of_centers"].zero_grad()
+    _train(model, state, F.cross_entropy(out, batch[1]) + (out - state["centers"](batch[1])).square().mean())
+    state["of_centers"].step()
+
+
+def _piece(one: Any) -> Tensor:
+    piece: Tensor = one.to_local() if hasattr(one, "to_local") else one
+    return piece
+
+
+def clips_pieces(model: nn.Module, batch: Batch, state: State) -> None:
+    """Clipping by the norm of what this rank holds."""
+    optimizer = _optimizer(model, state)
+    optimizer.zero_grad()
+    loss_of(model, batch).backward()  # type: ignore[no-untyped-call]
+    pieces = [_piece(one.grad) for one in model.parameters() if one.grad is not None]
+    norm = torch.stack([one.square().sum() for one in pieces]).sum().sqrt()
+    for one in pieces:
+        one.mul_(0.01 / norm)
+    optimizer.step()
+
+
+def clips_whole(model: nn.Module, batch: Batch, state: State) -> None:
+    """Sound: torch's own clipping knows pieces."""
+    optimizer = _optimizer(model, state)
+    optimizer.zero_grad()
+    loss_of(model, batch).backward()  # type: ignore[no-untyped-call]
+    nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+    optimizer.step()
+
+
+class Tied(nn.Module):
+    """Reads and writes with one table; by_data: that two parameters share."""
+
+    def __init__(self, *, by_data: bool = False) -> None:
+        super().__init__()
+        self.read, self.write = nn.Embedding(32, 8), nn.Linear(8, 32, bias=False)
+        if by_data:
+            self.write.weight.data = self.read.weight.data
+        else:
+            self.write.weight = self.read.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        out: Tensor = self.write(self.read(ids))
+        return out
+
+
+def masked() -> torch.utils.data.TensorDataset:
+    """Rows of tokens of which the first ones, other numbers of them in each row, carry no loss."""
+    ids = (torch.arange(64)[:, None] * 3 + torch.arange(12)) % 32
+    wanted = (ids + 1) % 32
+    wanted[torch.arange(12)[None] < (torch.arange(64)[:, None] * 5 % 7)] = -100
+    return torch.utils.data.TensorDataset(ids, wanted)
+
+
+def of_tokens(output: Tensor, target: Tensor) -> Tensor:
+    """Sound: the mean over the tokens of a rank."""
+    return F.cross_entropy(output.flatten(0, 1), target.flatten())
+
+
+def makes_loss() -> Any:
+    """Sound: a function that makes the loss."""
+    return nn.CrossEntropyLoss()

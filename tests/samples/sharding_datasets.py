@@ -68,6 +68,52 @@ def uneven() -> DataLoader[Any]:
     return DataLoader(Numbers(), batch_size=8, sampler=Uneven())
 
 
+class OwnOrder(Sampler[int]):
+    """The rank's part of a permutation; without a seed that all ranks share each draws one of its own."""
+
+    def __init__(self, seed: int | None) -> None:
+        self.seed, self.epoch = seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return 101 // int(os.environ["WORLD_SIZE"])
+
+    def __iter__(self) -> Iterator[int]:
+        drawn = random.Random() if self.seed is None else random.Random(self.seed + self.epoch)
+        begin = int(os.environ["RANK"]) * len(self)
+        return iter(drawn.sample(range(101), 101)[begin : begin + len(self)])
+
+
+def own_orders() -> DataLoader[Any]:
+    return DataLoader(Numbers(), batch_size=8, sampler=OwnOrder(None))
+
+
+def one_order() -> DataLoader[Any]:
+    return DataLoader(Numbers(), batch_size=8, sampler=OwnOrder(0))
+
+
+class Parts(IterableDataset[int]):
+    """A part of the numbers for each rank, which it is told by this variable."""
+
+    def __init__(self, variable: str) -> None:
+        self.rank, self.world = int(os.environ[variable]), int(os.environ["WORLD_SIZE"])
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info else (0, 1)
+        return iter(range(self.rank * workers + worker, 400, self.world * workers))
+
+
+def by_local_rank() -> Parts:
+    return Parts("LOCAL_RANK")
+
+
+def by_rank() -> Parts:
+    return Parts("RANK")
+
+
 def part_of_each_rank() -> DataLoader[Any]:
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     return DataLoader(Subset(Numbers(), range(rank, 101, world)), batch_size=8, shuffle=True)

@@ -116,6 +116,15 @@ _DURING = (
         seconds=_DEADLINE_S + 5,
     ),
     Scenario(
+        name="bench: a limit of connections that 3 of 4 hosts do not reach",
+        hosts=4,
+        fault=lambda scene: faults.connections_limited(scene.lab.hosts, 2),
+        command=("bench", "--quick", "--nproc-per-node", "1", "--deadline", "240"),
+        expect=(Expect(code="BEN019", words="from 4 nodes on, whichever they are"),),
+        also=("NET006",),
+        seconds=250,
+    ),
+    Scenario(
         name="bench: TCP of a host dropped while torchrun meets",
         command=_LONG,
         strike=_no_tcp,

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 from ncclcheck.reports.judgement.findings import State
 from tests.lab import Host, faults
+from tests.lab.sshd import client_settings
 from tests.lab.tools import ip
 from tests.scenarios.scenario import Expect, Scenario, Scene, both
 
@@ -250,5 +251,57 @@ OF_OWN_WAYS = (
         ),
         first="NET006 on h2",
         cure="admin",
+    ),
+    Scenario(
+        name="a card asks nobody for a MAC address",
+        fault=lambda s: faults.set_up(s["h2"], "ip link set eth0 arp off", "ip link set eth0 arp on"),
+        expect=(Expect(code="NET006", node="h2", device="eth0", words="ARP turned off", remedy="arp on"),),
+        first="NET006 on h2",
+        cure="admin",
+    ),
+    Scenario(
+        name="a policy rule sends to one peer by the card for management",
+        fault=lambda s: faults.set_up(
+            s["h2"],
+            "ip route add default dev mgmt0 table 100; ip rule add to 10.77.0.11 lookup 100 pref 50",
+            "ip rule del pref 50; ip route flush table 100",
+        ),
+        expect=(
+            Expect(code="NET003", node="h2", device="mgmt0", words="lookup 100", remedy="ip rule del pref 50",
+                   state=State.WARN),
+        ),
+        also=("NET006",),
+        exit_code=0,
+        cure="admin",
+        seconds=40.0,
+    ),
+    Scenario(
+        name="the queue of listeners is short",
+        fault=lambda s: faults.set_up(
+            s["h2"],
+            "sysctl -qw net.core.somaxconn=1 net.ipv4.tcp_syncookies=0",
+            "sysctl -qw net.core.somaxconn=4096 net.ipv4.tcp_syncookies=1",
+        ),
+        expect=(
+            Expect(code="NET006", node="h2", words="net.core.somaxconn = 1", remedy="net.core.somaxconn=4096",
+                   state=State.WARN),
+        ),
+        exit_code=0,
+        cure="admin",
+        seconds=40.0,
+    ),
+    Scenario(
+        name="ssh starts from an address that this host does not have",
+        fault=lambda s: client_settings(s["h1"], "Host h2\n    BindAddress 10.1.2.3"),
+        expect=(Expect(code="RUN001", node="h2", words="10.1.2.3 (BindAddress)", state=State.UNKNOWN),),
+        exit_code=3,
+        seconds=40.0,
+    ),
+    Scenario(
+        name="ssh has a command of its own for a host",
+        fault=lambda s: client_settings(s["h1"], "Host h2\n    RemoteCommand tmux"),
+        expect=(Expect(code="RUN001", node="h2", words="RemoteCommand", state=State.UNKNOWN),),
+        exit_code=3,
+        seconds=40.0,
     ),
 )  # fmt: skip

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from subprocess import Popen, TimeoutExpired
+from subprocess import Popen
 from typing import Literal, NamedTuple
 
 from tests.conftest import ROOT, environment
@@ -29,8 +29,10 @@ from tests.lab.tools import until
 
 JOB = str(ROOT / "tests/jobs/watched_job.py")
 _LIMIT_S = 240.0
+_LEFT_S = 25.0  # after the last that ended: a page is printed within 10
 _ports = itertools.count(23_000)
 By = Literal["ssh", "sbatch"]
+RUINS = ("power", "frozen")  # of a host: there are new ones after it
 
 
 class HostCase(NamedTuple):
@@ -251,7 +253,7 @@ def _ended(place: Lab, case: HostCase, folder: Path, started: list[Popen[str]] |
     host, first = place[case.place], place.hosts[0]
     if case.after and case.after not in ("clock", "limit"):
         _trains(folder)
-    if case.after in ("power", "frozen"):
+    if case.after in RUINS:
         _to_all(host, signal.SIGKILL if case.after == "power" else signal.SIGSTOP)
     elif case.after == "launcher":
         _kill(host, "torch.distributed.run", signal.SIGKILL, but="ncclcheck")
@@ -296,13 +298,15 @@ def _codes(case: HostCase, folder: Path, started: list[Popen[str]] | str) -> lis
             )
         time.sleep(1)
         return [int(code.read_text())] if code.exists() else []
-    codes = []
+    codes: list[int] = []
     gone = int(case.place[1:]) - 1 if case.after in ("power", "frozen") else -1
-    for node, one in enumerate(started):
-        if node == gone:
-            continue
-        with suppress(TimeoutExpired):
-            codes.append(one.wait(max(1.0, end - time.monotonic())))
+    left = [one for node, one in enumerate(started) if node != gone]
+    while left and time.monotonic() < end:
+        for one in [one for one in left if one.poll() is not None]:
+            left.remove(one)
+            codes.append(one.returncode)
+            end = min(end, time.monotonic() + _LEFT_S)  # a rank that sleeps does so though its peers have gone
+        time.sleep(0.2)
     return codes
 
 
@@ -376,7 +380,7 @@ def main(words: list[str]) -> None:
                 while left:
                     case = left.pop(0)
                     told.append(_told(case, _tried(partial(watched, lab, case))))
-                    if case.after in ("power", "frozen"):
+                    if case.after in RUINS:
                         break
     print(f"right: {', '.join(str(sum(column)) for column in zip(*told, strict=True))} of {len(told)}")
     print(f"load {os.getloadavg()[0]:.0f}")

@@ -209,3 +209,18 @@ def test_the_box_is_private_and_holds_no_secret(tmp_path: Path) -> None:
     assert b"password=" in kept
     assert [secret for secret in (b"hunter2", b"abcdef123456", b"hf_aaa", b"geheim") if secret in kept] == []
     assert {path.stat().st_mode & 0o077 for path in (tmp_path / "box").rglob("*")} == {0}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_group_that_ends_the_job_at_once_is_said(tmp_path: Path, number: signal.Signals) -> None:
+    argv = [*WATCH, "--box", str(tmp_path / "box"), "--", "sh", "-c", "echo ready; exec sleep 60"]
+    with subprocess.Popen(
+        argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), start_new_session=True
+    ) as process:
+        _lines(process, "ready")
+        os.killpg(process.pid, number)
+        _, page = process.communicate(timeout=60)
+    assert process.returncode == -number
+    assert b"BOX007" in page
+    assert f"the job was sent {number.name}".encode() in page
+    assert b"Traceback" not in page

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import stat
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +12,14 @@ from ncclcheck.probes.facts import Dialled, Unread
 from ncclcheck.probes.machine import process
 
 _WITHIN_S = 2.0  # 10 ms by itself; Match exec and CanonicalizeHostname of the user's may wait for something
-_MOST_ADDRESSES = 8  # addresses of a host that are shown; chosen
+_MOST_ADDRESSES = 8  # addresses of a host, and options, that are shown; chosen
+_MOST_CHARACTERS = 200  # of an option: a list of ciphers is longer; chosen
+# Options that keep a login from working, and hold no secret (ssh_config(5)).
+_DECIDE = (
+    "addressfamily", "bindaddress", "bindinterface", "ciphers", "macs", "kexalgorithms", "hostkeyalgorithms",
+    "pubkeyacceptedalgorithms", "pubkeyauthentication", "preferredauthentications", "remotecommand", "requesttty",
+    "sessiontype", "identityagent", "identitiesonly", "stdinnull", "forkafterauthentication",
+)  # fmt: skip
 
 
 def dialled(ssh: Sequence[str], target: str, node: str, env: Mapping[str, str]) -> Dialled | None:
@@ -27,13 +35,22 @@ def dialled(ssh: Sequence[str], target: str, node: str, env: Mapping[str, str]) 
         addresses=_addresses(host, env),
         user=words.get("user", ""),
         port=int(words["port"]) if words.get("port", "").isdecimal() else 22,
-        by=_by(words),
+        by=_by(words, env),
         master=path if _is_socket(path) else "",
+        own=_own(ssh, target, told.out, env),
         silent_master=_is_socket(path) and _hangs([ssh[0], "-O", "check", *ssh[1:], "--", target], env),
     )
 
 
-def _by(words: Mapping[str, str]) -> str:
+def _own(ssh: Sequence[str], target: str, told: str, env: Mapping[str, str]) -> list[str]:
+    """What files or options here have set, beside what ssh does by itself."""
+    plain = process.run([ssh[0], "-G", "-F", "none", "--", target], _WITHIN_S, env=env)
+    usual = set() if isinstance(plain, Unread) or plain.status else set(plain.out.splitlines())
+    lines = [line for line in told.splitlines() if line.partition(" ")[0] in _DECIDE and line not in usual]
+    return [line[:_MOST_CHARACTERS] for line in lines][:_MOST_ADDRESSES] if usual else []
+
+
+def _by(words: Mapping[str, str], env: Mapping[str, str]) -> str:
     """The jump host, or the program of a ProxyCommand alone: its arguments may hold a secret."""
     if (jump := words.get("proxyjump", "none")) != "none":
         return f"ProxyJump {jump}"
@@ -45,7 +62,8 @@ def _by(words: Mapping[str, str]) -> str:
     except ValueError:
         parts = command.split()
     program = next((part for part in parts if part != "exec"), "")
-    return f"ProxyCommand {os.path.basename(program)}"
+    found = shutil.which(program, path=env.get("PATH"))
+    return f"ProxyCommand {os.path.basename(program)}" + ("" if found else ", which is not installed here")
 
 
 def _addresses(host: str, env: Mapping[str, str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The last exception of Python in what a job printed."""
+"""What a job printed of its own end: the last exception, and how torchrun says that its workers ended."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ _BLOCK = re.compile(
     r"^Traceback \(most recent call last\):\n((?:[ \t].*\n|\n)+)([A-Za-z_][\w.]*)(?:: (.*))?$", re.MULTILINE
 )
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
+_FAILED = re.compile(r"failed \(exitcode: (-?\d{1,3})\) local_rank: \d+ \(pid: (\d{1,10})\)")
+
+
+def statuses(text: str) -> dict[int, int]:
+    """pid -> status as waitpid(2) has it, of the workers that torchrun reports."""
+    return {int(pid): int(code) << 8 if int(code) >= 0 else -int(code) for code, pid in _FAILED.findall(text)}
 
 
 def exception(text: str) -> dict[str, Any]:

@@ -38,6 +38,7 @@ _FORMS = {
     "xid": {"t", "gpu", "code"},
     "unanswered": {"t", "by"},
     "clock": {"offset"},
+    "start": {"t", "pid"},
     "silent": {"host"},
 }
 
@@ -61,8 +62,13 @@ def read(path: str) -> list[Box]:
     if not found:
         raise NoBox(f"{path} holds no record of a job")
     last = max(found, key=lambda box: box.started)
-    same = [box for box in found if (box.ended or max(box.last, box.started)) >= last.started]
+    same = [box for box in found if (box.ended or _latest(box)) >= last.started]
     return sorted(same, key=lambda box: (box.host, box.folder))
+
+
+def _latest(box: Box) -> float:
+    """When anything was written there; where there is no wrapper (--print-env) that is what its ranks raised."""
+    return max([box.last, box.started, *(one.t for one in box.raised)])
 
 
 def logs_of(folder: str) -> list[str]:
@@ -179,7 +185,7 @@ class _Node:
             "addresses": next((row.get("addresses", []) for row in self._of("begin")), []),
             "silent": [row["host"] for row in self.wrapper if row["what"] == "silent"][:_MOST_LISTED],
             "xids": self._of("xid"),
-            "peers": self._of("unanswered"),
+            "peers": [{"t": row["t"], "by": [*row["by"]]} for row in self._of("unanswered")],
             "gpu_pids": next((row["pids"] for row in self._of("gpus")[::-1]), []),
             "lost": self._lost(),
         }  # fmt: skip
@@ -197,6 +203,11 @@ class _Node:
             known = found.setdefault(row["pid"], {"pid": row["pid"], "born": row["t"]})
             known.update(parent=row["parent"], rank=row["rank"], role=role, command=row["command"])
             known["local_rank"] = row.get("local_rank", -1)
+        for row in self.wrapper:
+            if row["what"] == "start" and row["pid"] not in found:  # it ended before the watcher looked
+                command = self.meta["command"].partition(" ")[0]
+                root = {"pid": row["pid"], "born": row["t"], "role": "root", "command": command}
+                found[row["pid"]] = root
         for row in self._of("gone"):
             if known := found.get(row["pid"], {}):
                 known.update(gone=row["t"], status=row["status"], rss_most=row["rss_most"])
@@ -205,9 +216,15 @@ class _Node:
             for pid, _, state, wchan in row["states"]:
                 found.get(pid, {}).update(state=state, wchan=wchan)
         end = next((row["status"] for row in self.wrapper if row["what"] == "end"), None)
-        for row in self._of("process"):
-            if row["root"] and end is not None:  # the wrapper may have waited for it before the watcher looked
-                found[row["pid"]]["status"] = end << 8 if end >= 0 else -end
+        for known in found.values():
+            if (
+                known["role"] == "root" and end is not None
+            ):  # the wrapper may have waited for it before the watcher
+                known["status"] = end << 8 if end >= 0 else -end
+        unseen = [pid for pid, known in found.items() if known.get("gone") and known.get("status") is None]
+        told = printed.statuses(self._output_end()) if unseen else {}
+        for pid in unseen:  # its parent had waited for it before the watcher could look
+            found[pid]["status"] = told.get(pid)
         self._measured(found)
         for pid, known in found.items():
             known["stack"] = _stack(_text(os.path.join(self.folder, "fault", f"{pid}.txt")))
@@ -247,17 +264,20 @@ class _Node:
     def _printed(self) -> list[_Raw]:
         """The exception that the only Python process which could not say it into the box has printed."""
         failed = [row for row in self._of("gone") if row.get("injected") is False and row["status"] == 1 << 8]
-        python = [row for row in failed if re.search("python", row.get("name", ""))]
+        python = [(row["t"], row["pid"], row["rank"]) for row in failed if "python" in row.get("name", "")]
+        if not self._of("process"):  # it ended before the watcher looked
+            ends = [row["t"] for row in self.wrapper if row["what"] == "end" and row.get("status") == 1]
+            python = [(t, row["pid"], -1) for row in self.wrapper if row["what"] == "start" for t in ends]
         if len(python) != 1:
             return []
+        found = printed.exception(self._output_end())
+        [(t, pid, rank)] = python
+        return [{**found, "t": t - 0.001, "pid": pid, "rank": rank}] if found else []
+
+    def _output_end(self) -> str:
+        """What the job printed last."""
         names = sorted((n for n in _names(self.folder) if re.fullmatch(r"output(\.\d)?\.log", n)), key=self._age)
-        text = "".join(_text(os.path.join(self.folder, name))[-_OUTPUT_END:] for name in names[-2:])
-        found = printed.exception(text)
-        return (
-            [{**found, "t": python[0]["t"] - 0.001, "pid": python[0]["pid"], "rank": python[0]["rank"]}]
-            if found
-            else []
-        )
+        return "".join(_text(os.path.join(self.folder, name))[-_OUTPUT_END:] for name in names[-2:])
 
     def _age(self, name: str) -> float:
         return os.path.getmtime(os.path.join(self.folder, name))

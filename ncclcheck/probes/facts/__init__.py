@@ -156,6 +156,7 @@ from ncclcheck.probes.facts.measured.bench import (
     Times,
     WrongResult,
 )
+from ncclcheck.probes.facts.measured.groups import GroupTime
 from ncclcheck.probes.facts.measured.measurements import Measurements, together
 from ncclcheck.probes.facts.measured.memory import Elsewhere, JobMemory, RankMemory
 from ncclcheck.probes.facts.measured.pairs import Lateness, NodeSpeed, PairTime, RankSpeed
@@ -174,6 +175,7 @@ from ncclcheck.probes.facts.measured.transport import (
     Transport,
 )
 from ncclcheck.probes.facts.measured.trial import Trial, TrialRow
+from ncclcheck.probes.facts.measured.tuning import Candidate, Forecast, Tried, Tuning
 from ncclcheck.probes.facts.measured.verified import Verified
 from ncclcheck.probes.facts.node import Node, ProbeRun, variables
 from ncclcheck.probes.facts.ras import (
@@ -224,6 +226,7 @@ __all__ = [
     "BoxXid",
     "Burst",
     "ByName",
+    "Candidate",
     "ClockOffset",
     "Cluster",
     "Collective",
@@ -263,12 +266,14 @@ __all__ = [
     "FlightDump",
     "FlightGroup",
     "FlightRefused",
+    "Forecast",
     "Gid",
     "Governor",
     "Gpu",
     "GpuPeer",
     "GpuProcess",
     "Gpus",
+    "GroupTime",
     "Hca",
     "Health",
     "Hiding",
@@ -397,6 +402,8 @@ __all__ = [
     "Transport",
     "Trial",
     "TrialRow",
+    "Tried",
+    "Tuning",
     "Unread",
     "UnreadKind",
     "Unseen",

@@ -114,10 +114,10 @@ class BoxXid(Struct, frozen=True, kw_only=True):
 
 
 class BoxPeers(Struct, frozen=True, kw_only=True):
-    """From `t` on: addresses that did not answer what was sent to them, and over how many connections."""
+    """From `t` on: addresses that did not answer what was sent to them."""
 
     t: Amount
-    by: dict[str, Whole] = field(default_factory=dict)
+    by: list[str] = field(default_factory=list)
 
 
 class BoxSample(Struct, frozen=True, kw_only=True):

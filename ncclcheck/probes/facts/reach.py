@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 from ncclcheck.probes.facts.guard.unread import NOT_RECORDED, Unread
 from ncclcheck.probes.facts.machine.host import Resolution
-from ncclcheck.probes.facts.machine.network import KeptBy, Neighbour, Way
+from ncclcheck.probes.facts.machine.network import Filter, KeptBy, Neighbour, Way
 
 
 class Door(Struct, frozen=True, kw_only=True):
@@ -169,6 +169,7 @@ class NodeReach(Struct, frozen=True, kw_only=True):
     udp_overflows: UDP packets that this host itself dropped, its buffers full (RcvbufErrors, /proc/net/snmp).
     own: a connection to its own address, as the ranks of one node make to each other.
     beside: how the counters rose in the second before the bursts, in which nodes sent each other little.
+    filters: its own packet filter as it was then, where some peer was not reached.
     """
 
     node: str
@@ -181,4 +182,5 @@ class NodeReach(Struct, frozen=True, kw_only=True):
     beside: Counters | Unread = NOT_RECORDED
     udp_overflows: int = 0
     marks: Marks | Unread = NOT_RECORDED
+    filters: list[Filter] | Unread = NOT_RECORDED
     seconds: float = 0.0

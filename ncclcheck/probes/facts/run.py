@@ -97,7 +97,8 @@ class Dialled(Struct, frozen=True, kw_only=True):
     """Whither the settings of ssh here lead for a node that did not answer, or is one machine with another.
 
     host: HostName; addresses: of that. by: the jump host, or the program of a ProxyCommand. master: the socket of
-    an earlier ssh whose connection is shared; silent_master: it does not answer.
+    an earlier ssh whose connection is shared; silent_master: it does not answer. own: those of its other options
+    that decide whether a login works and are not ssh's defaults, as `ssh -G` writes them.
     """
 
     node: str
@@ -108,6 +109,7 @@ class Dialled(Struct, frozen=True, kw_only=True):
     by: str = ""
     master: str = ""
     silent_master: bool = False
+    own: list[str] = []
 
 
 class SlowLogin(Struct, frozen=True, kw_only=True):

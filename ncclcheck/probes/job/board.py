@@ -20,9 +20,9 @@ _NO_NOTE = "\0none"  # written by nobody: a note is JSON or a digit
 class Board:
     """Notes of bytes under keys. A lost store raises RuntimeError; a note that does not come is None."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, store: Any = None) -> None:
         every: Any = dist
-        self._store = every.PrefixStore(f"ncclcheck/{name}", every.distributed_c10d._get_default_store())
+        self._store = every.PrefixStore(f"ncclcheck/{name}", store or every.distributed_c10d._get_default_store())
         self._mine: list[str] = []
 
     def put(self, notes: Mapping[str, bytes]) -> None:

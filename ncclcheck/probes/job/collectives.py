@@ -33,15 +33,15 @@ def first_collective(context: Context) -> float:
     return time.monotonic() - begin
 
 
-def run(context: Context) -> None:
+def run(context: Context) -> list[Collective]:
     """Measure every row of the plan; rank 0 emits the rows, each rank its own wrong results and lateness."""
     bench = _Bench(context)
     rows = context.plan.collectives.rows
-    for index, row in enumerate(rows):
-        bench.row(row, rows_left=len(rows) - index)
+    measured = [bench.row(row, rows_left=len(rows) - index) for index, row in enumerate(rows)]
     bench.tell_lateness()
     if context.plan.soak:
         bench.soak()
+    return measured
 
 
 class _Bench:
@@ -59,7 +59,7 @@ class _Bench:
         self._prepare_data()
         self._end = min(time.monotonic() + self._plan.budget_s, context.deadline)
 
-    def row(self, row: Row, rows_left: int) -> None:
+    def row(self, row: Row, rows_left: int) -> Collective:
         """Measure one row, or say why not."""
         op, world = OPERATIONS[row.op], self._context.world_size
         item = {"elements": self._ranks.dtype.itemsize, "bytes": 1, "nothing": 0}[op.moves]
@@ -77,6 +77,7 @@ class _Bench:
             outcome = replace(blank, state="skipped", reason=outcome)
         if self._context.rank == 0:
             self._context.emit(Measurements(collectives=[outcome]))
+        return outcome
 
     def tell_lateness(self) -> None:
         """Hand over how late this rank was, where there are others."""

@@ -82,6 +82,22 @@ class PairPlan(Struct, frozen=True, kw_only=True):
     budget_s: float = 4.0
 
 
+class GroupPlan(Struct, frozen=True, kw_only=True):
+    """Groups of nodes that grow, where the whole fails and every pair is sound.
+
+    always: the whole has failed before, in a job of its own; else only where its collectives are far below what
+    pairs carry. bytes_a_rank: of a group's buffer, for each of its ranks, so that the pieces of a ring have the
+    same size in all groups. limit_s: after so long, and a little for each rank, a group has failed; budget_s: no
+    round is started after it.
+    """
+
+    always: bool = False
+    bytes_a_rank: int = 2**19
+    most_bytes: int = 2**28
+    limit_s: float = 5.0
+    budget_s: float = 60.0
+
+
 class SoakPlan(Struct, frozen=True, kw_only=True):
     """Checked collectives, round after round, for so long. longest_s: a row that takes longer is left out."""
 
@@ -170,6 +186,7 @@ class JobPlan(Struct, frozen=True, kw_only=True):
     """The parts of the job, in the order in which they run; None: not asked for.
 
     diagnostics_s: limit of NCCL's own diagnostics, which come before all; 0: this NCCL has none.
+    apart: no world is formed; only what needs none is measured: pairs and groups.
     """
 
     diagnostics_s: float = 0.0
@@ -177,6 +194,8 @@ class JobPlan(Struct, frozen=True, kw_only=True):
     collectives: CollectivePlan = CollectivePlan(rows=[])
     soak: SoakPlan | None = None
     pairs: PairPlan | None = None
+    groups: GroupPlan | None = None
+    apart: bool = False
     training: TrainingPlan | None = None
     injected: list[Injection] = []
 
@@ -189,7 +208,8 @@ class Context:
     deadline: time.monotonic() at which the job is ended from outside. step announces what is about to begin
     (before it begins), tick counts progress within it, emit hands over finished measurements (rank 0 hands
     over what is one for all, every rank what is its own). memory watches over this rank's own. done tells that
-    this rank has nothing left to tell: however it ends afterwards is no fault.
+    this rank has nothing left to tell: however it ends afterwards is no fault. store: where the ranks leave notes
+    for each other; None: that of the world.
     """
 
     rank: int
@@ -207,3 +227,4 @@ class Context:
     emit: Callable[[Measurements], None]
     done: Callable[[], None]
     memory: Watch
+    store: Any = None

@@ -52,6 +52,7 @@ _GOES_ON = re.compile(r":\s*$|\bvalidation errors? for \w{1,80}$")
 _NEXT = re.compile(r"\s*(?:Traceback|During handling|The above|\[|\^|terminate called|Exception |[EWIF]\d{4} )")
 _MOST_BELOW = 4  # lines
 _SOON = 40  # lines of all writers within which it goes on
+_FRAME = 12  # lines of all writers between two frames of a traceback, or the last one and its exception
 
 
 @dataclass
@@ -118,11 +119,13 @@ class _File:
     empty_folder: bool = False
     last_error_of: tuple[int | None, str] | None = None
     message: Message | None = None
+    frames_until: int = 0
+    number: int = 0
 
     @property
     def wants_next(self) -> bool:
         """Whether the next line is wanted, whatever is in it."""
-        return self.last_error_of is not None or self.message is not None
+        return self.last_error_of is not None or self.message is not None or self.number < self.frames_until
 
     def seen(self, text: str) -> None:
         """Keep the time of a line that is worth it, from its head or from what stood before it."""
@@ -195,6 +198,7 @@ class Reading:
         bars = b"\r" in block
         operations, matcher.every = here.operations, here.wants_next
         for number, line, shape, at in matcher.worth_reading(block, here.lines + 1):
+            here.number = number
             if bars and b"\r" in (line := line.rstrip(b"\r")):  # progress bars are one line to an editor
                 parts = line.split(b"\r")
                 for part in parts:
@@ -337,8 +341,9 @@ class Reading:
             if said:
                 return
         found = _told([*Matcher.signs(text, patterns)], level if process else "")
-        if found and not level and _is_bad(text, found):
-            level = "ERROR"
+        if process is None and here.number < here.frames_until and all(sign in _BAD for sign, _ in found):
+            raised = self._tracebacks.exception((*group, known), text)
+            found = found if raised is None else [(_RAISED, raised)]
         said_now: list[Kept] = []
         ignored = self._tracebacks.ignored((*group, known))
         for sign, fields in found:
@@ -358,6 +363,8 @@ class Reading:
                     same[-1].again(number, text, order, here.time, fields)
                 continue
             self._counts[key] = same
+            if not level and _is_bad(text, found):  # asked only of what is kept: it takes long
+                level = "ERROR"
             one = Kept(sign, number, text[:_LONG], order, group, process, at, pid, rank, here.time, level, fields)
             same.append(one)
             self.kept.append(one)
@@ -376,7 +383,8 @@ class Reading:
 
     def _read_on(self, here: _File, writer: Writer, text: str, number: int) -> None:
         """A line that may belong to a traceback, or to the message of an exception above it."""
-        self._tracebacks.see(writer, text)
+        if self._tracebacks.see(writer, text):
+            here.frames_until = number + _FRAME
         message = here.message
         if message and message.writer == writer and message.ends_with(text, number):
             here.message = None

@@ -6,7 +6,7 @@ import re
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-BEGIN = (" ", "\t", "T", "D", "F", "E", "-")  # first letters of lines that `see` knows
+BEGIN = (" ", "\t", "T", "D", "F", "E", "-", "a")  # first letters of lines that `see` knows
 _BEGINS = "Traceback (most recent call last)"
 _FRAME = re.compile(r'File "(?P<path>[^"]{1,400})", line (?P<line>\d{1,7}), in (?P<function>.{1,100})')
 _UNREADABLE = re.compile(r'File "(?P<path>[^"]{1,400})", line (?P<line>\d{1,7})(?P<function>)\s*$')
@@ -25,6 +25,12 @@ _HELPER = re.compile(
     r"\((?:_feed|_worker_loop|_pin_memory_loop|serve_client|_handle_(?:workers|tasks|results)|_try_get_data)\)$"
 )
 _SPAWNED = re.compile(r"-- Process (\d{1,6}) terminated with the following error")
+_ASSERTED = re.compile(r"assert\b\s{0,3}(.{1,160})")
+# An exception by any name, where a traceback is open: a name without a dot may begin any line.
+_ANY_TYPE = re.compile(
+    r"(?P<type>(?:[A-Za-z_]\w{0,60}\.){1,8}[A-Z]\w{1,80}|Stop(?:Async)?Iteration|GeneratorExit|BadZipFile)"
+    r"(?:: {0,2}(?P<text>\S.{0,299})|:?\s{0,9}$)"
+)
 _CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
 _MOST_WRITERS = 4096
 _LONG, _MOST_PARTS = 48, 3  # characters; of a longer path the file and two folders tell which program it is
@@ -38,7 +44,7 @@ class _Stack:
     second exception of a chain. ends: "nothing" or "thread", where it does not end the process. main: the
     file of the program that it goes through. spawned: the number of the process, as torch's spawn says it. helper:
     it goes through a process or thread that only feeds another one. told: fields of the line that begins it.
-    unreadable: where Python could not read a file.
+    unreadable: where Python could not read a file. condition: of the assertion at its last frame.
     """
 
     last: str = ""
@@ -49,6 +55,7 @@ class _Stack:
     spawned: str = ""
     unreadable: str = ""
     helper: bool = False
+    condition: str = ""
     told: dict[str, str] = field(default_factory=dict)
 
 
@@ -58,13 +65,13 @@ class Tracebacks:
     def __init__(self) -> None:
         self._open: OrderedDict[Writer, _Stack] = OrderedDict()
 
-    def see(self, writer: Writer, text: str) -> None:
-        """Take a line that may be part of one."""
+    def see(self, writer: Writer, text: str) -> bool:
+        """Take a line that may be part of one; whether it is a frame."""
         said = text.lstrip()
         if said.startswith('File "'):
             if found := _FRAME.match(said):
                 stack = self._of(writer)
-                stack.last = _place(found)
+                stack.last, stack.condition = _place(found), ""
                 library = _LIBRARY.search(found["path"]) is not None
                 stack.own = stack.own if library else stack.last
                 if not library and found["function"] == "<module>" and not stack.main:
@@ -74,6 +81,9 @@ class Tracebacks:
                 if found["path"].rpartition("/")[2] == self._of(writer).main:  # it ran before: in another attempt
                     self._open.pop(writer)
                 self._of(writer).unreadable = _place(found)
+        elif found := _ASSERTED.match(said):
+            if writer in self._open:
+                self._open[writer].condition = found[1].rstrip()
         elif said.startswith(_BEGINS):
             stack = self._of(writer)
             stack.last, stack.own, stack.main, stack.helper = "", "", "", False
@@ -88,6 +98,7 @@ class Tracebacks:
         elif said.startswith(_OF_A_THREAD):
             self._open.pop(writer, None)
             self._of(writer).ends = "thread"
+        return said.startswith('File "')
 
     def begun(self, writer: Writer, told: dict[str, str]) -> None:
         """Say in the fields of the line that begins a traceback what it ends, as soon as that is known."""
@@ -99,6 +110,15 @@ class Tracebacks:
     def ignored(self, writer: Writer) -> bool:
         """Whether the open traceback is one that Python only tells of."""
         return writer in self._open and self._open[writer].ends == "nothing"
+
+    def is_open(self, writer: Writer) -> bool:
+        """Whether frames were printed, and not yet the exception below them."""
+        return writer in self._open and self._open[writer].last != ""
+
+    def exception(self, writer: Writer, text: str) -> dict[str, str] | None:
+        """Type and text of an exception whose name tells nothing, below the frames of an open traceback."""
+        found = _ANY_TYPE.match(text) if self.is_open(writer) else None
+        return {key: value for key, value in found.groupdict().items() if value} if found else None
 
     def raised(self, writer: Writer) -> dict[str, str]:
         """Where the exception that ends the traceback was raised, as fields of its line."""
@@ -117,6 +137,7 @@ class Tracebacks:
             "main": stack.main,
             "spawned": stack.spawned,
             "unreadable": stack.unreadable,
+            "condition": stack.condition,
         }
         return {name: value for name, value in told.items() if value}
 

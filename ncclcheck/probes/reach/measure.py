@@ -21,7 +21,9 @@ from ncclcheck.probes.facts import (
     Way,
     replace,
 )
+from ncclcheck.probes.machine.access import Machine
 from ncclcheck.probes.machine.net import addresses as local
+from ncclcheck.probes.machine.net.filters import filters
 from ncclcheck.probes.reach import schedule, volley
 from ncclcheck.probes.reach.call import Call
 from ncclcheck.probes.reach.packets import Packets
@@ -62,16 +64,19 @@ def _measured(
     work.start(begun, seconds)
     counted = work.bursts(begun, seconds, _ordered(doors))
     work.finish(begun + seconds)
+    peers = work.peers()
+    reached = all(isinstance(one.connect, Connect) and one.connect.outcome == "ok" for one in peers)
     return NodeReach(
         node=me.name,
         interface=me.interface,
         address=me.address,
         mtu=me.mtu,
         own=work.own(),
-        peers=work.peers(),
+        peers=peers,
         counters=counted,
         beside=work.beside,
         udp_overflows=max(0, local.udp_overflows() - overflows),
+        filters=_WELL if reached else filters(Machine()),
         seconds=round(time.monotonic() - begun, 3),
     )
 

@@ -155,7 +155,9 @@ def loss(plan: TrainingPlan) -> Callable[[nn.Module, Batch], Tensor]:
             return models.cross_entropy
         return _usual if (own := step(plan)) is None else _usual_or_of(own)
     measure = getattr(functional, plan.loss, None) or find(plan.loss, plan.directory)
-    if isinstance(measure, type):  # such as nn.MSELoss
+    if isinstance(measure, type) or not _parameters(
+        measure
+    ):  # such as nn.MSELoss, or a function that makes a loss
         measure = measure()
     takes_all = _takes_model(measure)
 
@@ -167,7 +169,11 @@ def loss(plan: TrainingPlan) -> Callable[[nn.Module, Batch], Tensor]:
 
 def _takes_model(measure: Any) -> bool:
     """`loss(model, batch)` is told from `loss(output, target)` by the name of its first argument."""
-    return [*inspect.signature(measure).parameters][:1] == ["model"]
+    return _parameters(measure)[:1] == ["model"]
+
+
+def _parameters(function: Any) -> list[str]:
+    return [*inspect.signature(function).parameters]
 
 
 def _usual(net: nn.Module, batch: Batch) -> Tensor:

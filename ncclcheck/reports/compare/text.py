@@ -9,7 +9,7 @@ from ncclcheck.reports.compare.result import End, Result
 from ncclcheck.reports.compare.rows import RowChange, Side
 from ncclcheck.reports.judgement.findings import State
 from ncclcheck.reports.output.terminal import Style
-from ncclcheck.reports.text.fold import duration, fold_names, size
+from ncclcheck.reports.text.fold import duration, fold_names, many, size
 from ncclcheck.reports.text.wrapping import wrapped
 
 _HEADERS = ("operation", "size", "before", "after", "speed", "verdict")
@@ -42,15 +42,11 @@ def decision(result: Result) -> str:
     """One sentence; the exit code says the same."""
     rows, facts = len(result.rows_of("worse")), len(result.changes_of("worse")) + len(result.silent)
     if rows or facts:
-        parts = [_number(rows, "row")] * bool(rows) + [_number(facts, "fact")] * bool(facts)
+        parts = [many(rows, "row")] * bool(rows) + [many(facts, "fact")] * bool(facts)
         return f"Worse: {' and '.join(parts)}."
     unsure = len(result.rows_of("inconclusive")) + len(result.rows_of("incomparable"))
-    left = f" {_number(unsure, 'row')} could not be judged." if unsure else ""
+    left = f" {many(unsure, 'row')} could not be judged." if unsure else ""
     return f"Nothing is worse.{left}"
-
-
-def _number(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def _heads(result: Result, style: Style) -> Iterator[str]:

@@ -22,6 +22,7 @@ from ncclcheck.reports.culprit.slowed import Slowed, slowed_by_cause, slowed_by_
 from ncclcheck.reports.culprit.training import in_training
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.judgement.findings import Culprit, Where
+from ncclcheck.reports.scale.naming import culprits as scale_culprits
 from ncclcheck.reports.subjects.failures.held_up import HeldUp
 from ncclcheck.reports.subjects.flight import culprits as flight_culprits
 from ncclcheck.reports.subjects.job.pairing import pairing
@@ -54,7 +55,7 @@ def culprits(cluster: Cluster) -> list[Culprit]:
     own = by_own_environment(cluster)
     accused = {one.names[0] for one in own}
     told = [one for one in (*broken(cluster), *found) if not {place.node for place in one.where} & accused]
-    told = [*own, *told, *in_training(cluster), *_recorded(cluster)]
+    told = [*own, *told, *scale_culprits(cluster), *in_training(cluster), *_recorded(cluster)]
     return sorted(_named_once(told), key=lambda one: -one.confidence)
 
 

@@ -121,10 +121,11 @@ class Culprit(Struct, frozen=True, kw_only=True):
     """Who is to blame, with what it explains.
 
     names: of a node NODE, of a nic or gpu NODE/DEVICE, of a rank NODE/rank R, of a link FROM and TO.
+    scale: so many nodes or more, nodes that fail only together, or two groups.
     confidence: 0 to 1. explains: codes of the rules whose findings follow from it.
     """
 
-    kind: Literal["node", "nic", "gpu", "rank", "link", "fabric"]
+    kind: Literal["node", "nic", "gpu", "rank", "link", "fabric", "scale"]
     names: list[str]
     where: list[Where]
     confidence: float

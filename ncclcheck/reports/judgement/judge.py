@@ -78,6 +78,8 @@ def _of(cluster: Cluster) -> list[Rule]:
 
 def _covers(cluster: Cluster) -> set[str]:
     """The commands whose rules are judged: preflight runs the others' parts."""
+    if cluster.command == "tune":
+        return {"tune", "bench"}
     if cluster.command != "preflight":
         return {cluster.command}
     read = cluster.measurements

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from ncclcheck.reports.judgement.findings import State
 from ncclcheck.reports.judgement.jsondoc import Document, Recommendation
 from ncclcheck.reports.subjects.data import dataset_text
-from ncclcheck.reports.subjects.job import trial_text
+from ncclcheck.reports.subjects.job import trial_text, tuning_text
 from ncclcheck.reports.subjects.logs import story_text
 from ncclcheck.reports.subjects.training import steps_text
 from ncclcheck.reports.text import closing, summary, table
@@ -49,7 +49,7 @@ def _sections(document: Document) -> Iterator[str]:
     yield from (_block(block) for block in blocks(document, [State.FAIL, State.WARN]))
     if document.recommendations:
         yield _settings(document.recommendations)
-    for told in (table.collectives, trial_text.text, dataset_text.text, steps_text.text):
+    for told in (table.collectives, trial_text.text, tuning_text.text, dataset_text.text, steps_text.text):
         if words := told(document, _WIDTH):
             yield _folded(_TITLES[told.__module__.rpartition(".")[2]], _fenced(words), opened=True)
     yield from (_block(block) for block in blocks(document, [State.UNKNOWN, State.NOTE]))
@@ -60,6 +60,7 @@ def _sections(document: Document) -> Iterator[str]:
 _TITLES = {
     "table": "Measured collectives",
     "trial_text": "The setting that was tried",
+    "tuning_text": "The settings that were tuned",
     "dataset_text": "The dataset",
     "steps_text": "The training run",
 }

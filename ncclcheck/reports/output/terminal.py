@@ -9,7 +9,7 @@ from ncclcheck.reports.judgement.findings import State, Verdict
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.judgement.rule import FAMILIES, flagged
 from ncclcheck.reports.subjects.data import dataset_text
-from ncclcheck.reports.subjects.job import trial_text
+from ncclcheck.reports.subjects.job import trial_text, tuning_text
 from ncclcheck.reports.subjects.live import running_text
 from ncclcheck.reports.subjects.logs import answer, story_text
 from ncclcheck.reports.subjects.training import steps_text
@@ -35,6 +35,7 @@ def text(document: Document, style: Style) -> str:
         details.text(document) if style.verbose else "",
         table.collectives(document, style.width),
         trial_text.text(document, style.width),
+        tuning_text.text(document, style.width),
         dataset_text.text(document, style.width),
         steps_text.text(document, style.width),
         story_text.text(document, style.width),

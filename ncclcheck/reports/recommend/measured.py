@@ -1,17 +1,41 @@
-"""What was measured goes before what a rule says: the setting that `bench --with` tried. Pure."""
+"""What was measured goes before what a rule says: settings that `bench --with` and `tune` tried. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ncclcheck.probes.facts import Trial
+from ncclcheck.probes.facts import Trial, TrialRow
 from ncclcheck.reports.judgement.jsondoc import Recommendation
 from ncclcheck.reports.recommend.site import Site
 from ncclcheck.reports.subjects.job import trial as tried
+from ncclcheck.reports.subjects.job import tuning
+
+_ANY = ("try", "set", "unset")
 
 
 def weighed(site: Site, found: Sequence[Recommendation]) -> list[Recommendation]:
     """With the setting if it gains, without it where it loses or does not run, and never again to be tried."""
+    return _of_trial(site, _of_tuning(site, found))
+
+
+def _of_tuning(site: Site, found: Sequence[Recommendation]) -> list[Recommendation]:
+    """What `tune` confirmed; what it tried otherwise is not to be tried again, and what lost not to be set."""
+    told = tuning.completed(site.cluster.measurements).tuning
+    if told is None:
+        return [*found]
+    out = {"gains": ("try",), "same": ("try",), "mixed": ("try",), "loses": _ANY, "failed": _ANY}
+    tried = {
+        (one.settings[0].variable, one.settings[0].value): out.get(tuning.verdict(one), ()) for one in told.tried
+    }
+    left = [one for one in found if one.action not in tried.get((one.variable, one.value), ())]
+    if (whole := tuning.recommended(told)) is None:
+        return left
+    names = {one.variable for one in whole.settings}
+    gained = [_measured(site, one.variable, one.value, whole.rows, "BEN020", "tune") for one in whole.settings]
+    return [*gained, *(one for one in left if one.variable not in names)]
+
+
+def _of_trial(site: Site, found: Sequence[Recommendation]) -> list[Recommendation]:
     trial = tried.completed(site.cluster.measurements).trial
     if trial is None or (word := tried.verdict(trial)) == "unknown":
         return [*found]
@@ -23,22 +47,28 @@ def weighed(site: Site, found: Sequence[Recommendation]) -> list[Recommendation]
 
 
 def _gains(site: Site, trial: Trial) -> Recommendation:
-    rows, job = tried.of(trial, "gains"), site.cluster.job
-    gain = ", ".join(tried.effect(row) for row in rows)
-    against = tried.against(site.cluster, trial)
+    return _measured(site, trial.variable, trial.value, tried.of(trial, "gains"), "BEN017", "bench --with")
+
+
+def _measured(
+    site: Site, variable: str, value: str | None, rows: Sequence[TrialRow], code: str, command: str
+) -> Recommendation:
+    gaining, job = [row for row in rows if row.verdict == "gains"], site.cluster.job
+    against = tried.held_against(site.cluster, variable)
     kind = "simulated node" if site.simulated else "node"
     nodes = f"{job.nodes_asked} {kind}{'s' * (job.nodes_asked > 1)}"
+    gain = ", ".join(map(tried.effect, gaining))
     return Recommendation(
-        variable=trial.variable,
-        action="unset" if trial.value is None else "set",
-        value=trial.value,
-        why=f"It was measured in turn with {against}: {tried.effect(rows[0])}.",
-        evidence=[f"BEN017: {tried.said(trial)}"],
-        source="ncclcheck bench --with, pairs of jobs on this cluster",
+        variable=variable,
+        action="unset" if value is None else "set",
+        value=value,
+        why=f"It was measured in turn with {against}: {tried.effect(gaining[0])}.",
+        evidence=[f"{code}: {variable}={value or ''} gains in {gain}"],
+        source=f"ncclcheck {command}, pairs of jobs on this cluster",
         basis="measured",
         gain=gain,
         risk="measured with collectives alone, on these nodes: measure again after a change of hardware or NCCL",
         valid_for=f"{job.backend}, {job.ranks} ranks on {nodes}, as measured",
-        set_in=site.sources(trial.variable),
-        undo=site.undo(trial.variable),
+        set_in=site.sources(variable),
+        undo=site.undo(variable),
     )

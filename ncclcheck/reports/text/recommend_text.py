@@ -19,7 +19,7 @@ _HEADS = {
     "try": "TRY     what only a measurement can tell (before.json: saved without it)",
 }
 _MOST_TRIES = 3
-_ALWAYS = ("bench", "preflight")
+_ALWAYS = ("bench", "preflight", "tune")
 
 
 def text(document: Document, width: int, *, verbose: bool = False) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ncclcheck.probes.facts import Collective, Expectation, Fit
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.text import measured
-from ncclcheck.reports.text.fold import duration, size
+from ncclcheck.reports.text.fold import duration, many, size
 from ncclcheck.reports.text.wrapping import wrapped
 
 _HEADERS = ("operation", "size", "time", "p95", "busbw", "expected", "state")
@@ -33,7 +33,7 @@ def collectives(document: Document, width: int) -> str:
 def _shared(document: Document, width: int) -> list[str]:
     rows = document.measurements.collectives
     dtype = next((f"{row.dtype}, " for row in rows if row.dtype not in ("", "object")), "")
-    ranks, nodes = _counted(rows[0].ranks, "rank"), _counted(rows[0].nodes, "node")
+    ranks, nodes = many(rows[0].ranks, "rank"), many(rows[0].nodes, "node")
     lines = [f"  job        {ranks} on {nodes} in one communicator, {dtype}{document.job.backend}"]
     if startup := document.measurements.startup_s:
         words = (
@@ -42,10 +42,6 @@ def _shared(document: Document, width: int) -> list[str]:
         )
         lines += wrapped(words, width, first="  start      ", rest=" " * 13)
     return lines + measured.lines(document.measurements, width)
-
-
-def _counted(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def _table(cells: list[_Cells], columns: list[int]) -> list[str]:

@@ -13,6 +13,7 @@ from ncclcheck.probes.facts import Node, Unread, at, value_or, variables
 from ncclcheck.probes.job.context import (
     CollectivePlan,
     Dtype,
+    GroupPlan,
     JobPlan,
     Op,
     PairPlan,
@@ -21,6 +22,7 @@ from ncclcheck.probes.job.context import (
     SoakPlan,
     SpeedPlan,
 )
+from ncclcheck.reports.scale import LEAST
 from ncclcheck.run.plan import faults, starts
 from ncclcheck.run.plan.option_table import (
     SECONDS,
@@ -48,6 +50,9 @@ _DEFAULT_OPS: tuple[Op, ...] = OPS[:-1]
 _QUICK_OPS: tuple[Op, ...] = ("broadcast", "all_reduce", "all_gather", "barrier")
 _SPEED_S: dict[Level, float] = {"quick": 0.5, "standard": 2.0, "full": 5.0}
 _PAIRS_S: dict[Level, float] = {"quick": 5.0, "standard": 8.0, "full": 60.0}
+# s within which a group connects and measures: gloo 0.1 to 0.5 s on hosts of the lab, at load 8 up to 2 s; NCCL's
+# communicators take seconds.
+_GROUP_S = {"gloo": 5.0, "nccl": 15.0}
 _DIAGNOSTICS_S: dict[Level, float] = {"quick": 0.0, "standard": 30.0, "full": 60.0}
 _DIAGNOSTICS_SINCE = (2, 31)  # the first NCCL with active and RAS diagnostics
 MOST_RANKS = 1024  # on a node; a number beyond any machine's GPUs or cores is a slip of the fingers; chosen
@@ -334,8 +339,20 @@ def job(bench: BenchOptions, shape: Shape, nodes: list[Node], *, simulated: bool
         collectives=measured,
         soak=SoakPlan(seconds=bench.soak) if bench.soak else None,
         pairs=_pairs(bench.level) if len(nodes) > 1 else None,
+        groups=GroupPlan(limit_s=_GROUP_S[shape.backend]) if grows(nodes, simulated=simulated) else None,
         injected=faults.injections(bench.inject, names, shape.ranks_per_node * len(nodes), measured.rows),
     )
+
+
+def grows(nodes: list[Node], *, simulated: bool) -> bool:
+    """Whether groups of nodes can show what pairs do not: simulated ones are one machine."""
+    return not simulated and len(nodes) >= LEAST
+
+
+def apart(level: Level, backend: str, seconds: float) -> JobPlan:
+    """What is measured without a world, which could not be formed: pairs, then groups, within so many seconds."""
+    groups = GroupPlan(always=True, limit_s=_GROUP_S[backend], budget_s=max(5.0, seconds - _PAIRS_S[level]))
+    return JobPlan(apart=True, pairs=_pairs("quick" if level == "quick" else "standard"), groups=groups)
 
 
 def _diagnostics(level: Level, shape: Shape, nodes: list[Node]) -> float:

@@ -29,6 +29,7 @@ from ncclcheck.run.plan.option_table import Choice, Flag, Kind, Number, Option, 
 from ncclcheck.run.plan.options import Options, codes, requirements
 from ncclcheck.run.plan.preflight_plan import PreflightOptions
 from ncclcheck.run.plan.smoke_plan import SmokeOptions
+from ncclcheck.run.plan.tune_plan import TuneOptions
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -63,7 +64,8 @@ def _type(kind: Kind | None) -> Any:
 
 
 RECORDS: dict[str, type[Any]] = {
-    "": Options, "bench": BenchOptions, "data": DataOptions, "smoke": SmokeOptions, "preflight": PreflightOptions,
+    "": Options, "bench": BenchOptions, "tune": TuneOptions, "data": DataOptions, "smoke": SmokeOptions,
+    "preflight": PreflightOptions,
 }  # fmt: skip
 KEYS = _keys()
 GUARDED = tuple(name for name, option in KEYS.items() if option.guarded)

@@ -66,6 +66,7 @@ class PreflightOptions(JobOptions):
         ),
     )
     apply: bool = typed(False, "--apply", "start COMMAND with the recommended settings", Flag())
+    watch: bool = typed(False, "--watch", "start COMMAND in a black box, as ncclcheck watch does", Flag())
     healthy_file: str = typed(
         "", "--healthy-file", "write the healthy nodes, one per line", group=OUTPUT, metavar="FILE"
     )

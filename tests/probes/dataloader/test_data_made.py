@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 import random
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
 
-from ncclcheck.probes.dataloader.children import child
+from ncclcheck.probes.dataloader.children import child, surroundings
 from ncclcheck.probes.dataloader.factory import Made, resolve
 from ncclcheck.probes.dataloader.indices import chosen
 from ncclcheck.probes.dataloader.randomness import seeds
@@ -205,3 +207,30 @@ def test_reseeding_settles_all_global_generators() -> None:
     assert all(seeds.states()[name] != first[name] for name in ("python", "numpy", "torch"))
     seeds.reseed(11, 3)
     assert seeds.states() == first
+
+
+class Reads:
+    """In a thread of its own."""
+
+    def __init__(self) -> None:
+        self.asked: queue.Queue[Any] = queue.Queue()
+        threading.Thread(target=self._serve, name="Thread-1 (_serve)", daemon=True).start()
+
+    def _serve(self) -> None:
+        self.asked.get()
+
+
+class Holds(list[int]):
+    """What starts the thread is held by the dataset."""
+
+    def __init__(self) -> None:
+        super().__init__(range(4))
+        self.reader = Reads()
+
+
+def test_the_object_whose_method_a_thread_runs_is_known_by_its_path() -> None:
+    before = surroundings.read()
+    dataset = Holds()
+    found = surroundings.compare(before, surroundings.read(), Made(dataset, iterable=False, length=4), 0.1)
+    dataset.reader.asked.put(None)
+    assert found.thread_owners == ["self.reader"]

@@ -65,6 +65,31 @@ def states(*seen: Sharding) -> list[State]:
     return [verdict.state for _, verdict in sorted(verdicts(*seen).items())]
 
 
+def test_a_stream_shared_out_by_the_rank_of_a_node_is_told_the_rank_of_the_job(folder: str) -> None:
+    """The printed fix is by_rank."""
+
+    def on_two_nodes(name: str) -> Verdict:
+        plan = DataPlan(
+            factory=f"sharding_datasets.py:{name}", directory=folder, nodes=2, ranks=4, ranks_per_node=2
+        )
+        ended = child.run(lambda: sharding.look(plan, 30.0), Sharding, 60.0)
+        assert ended.value is not None, ended.how
+        return verdicts(ended.value)["DAT016"]
+
+    finding, *_ = on_two_nodes("by_local_rank").findings
+    assert (finding.state, "ranks 0 and 2, 1 and 3 read" in finding.what) == (FAIL, True), finding
+    assert 'os.environ["RANK"]' in finding.remedies[0].commands[0]
+    assert on_two_nodes("by_rank").state is OK
+
+
+def test_ranks_that_draw_an_order_each_are_told_to_draw_one(folder: str) -> None:
+    """The printed fix, a seed that all ranks share, is one_order."""
+    finding, *_ = verdicts(look(folder, "own_orders"))["DAT016"].findings
+    assert (finding.state, "order of its own" in finding.why) == (FAIL, True)
+    assert "(seed, epoch)" in finding.remedies[0].commands[0]
+    assert verdicts(look(folder, "one_order"))["DAT016"].state in (OK, NOTE)
+
+
 @pytest.mark.parametrize(
     ("factory", "expected"),
     [

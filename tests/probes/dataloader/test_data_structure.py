@@ -115,3 +115,23 @@ def test_signatures() -> None:
     assert [f"{path}: {look}" for path, look in signature(sample)] == [
         "image: float32 [3]", "boxes: list of 2", "meta.id: str",
     ]  # fmt: skip
+
+
+class Refilled:
+    """A collate function that keeps its tensor. copies: it gives a copy of it, as the printed fix does."""
+
+    def __init__(self, *, copies: bool) -> None:
+        self.kept, self.copies = torch.empty(8, 3), copies
+
+    def __call__(self, samples: list[Any]) -> Any:
+        for row, (one, _) in zip(self.kept, samples, strict=False):
+            row.copy_(one)
+        batch = torch.stack([one for one, _ in samples]) if self.copies else self.kept[: len(samples)]
+        return batch, torch.tensor([label for _, label in samples])
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_a_batch_that_the_next_one_overwrites_is_found(copies: bool) -> None:
+    rows = Of(lambda i: (torch.full((3,), float(i)), i))
+    seen = look(DataLoader(rows, collate_fn=Refilled(copies=copies), num_workers=2, **FOUR))
+    assert (seen.overwritten, seen.unpaired) == ([] if copies else ["0"], None)

@@ -248,6 +248,7 @@ def test_system(tmp_path: Path) -> None:
         "/proc/sys/net/ipv4/ip_local_port_range": "32768\t60999\n",
         "/proc/sys/net/ipv4/tcp_rmem": "4096\t131072\t6291456\n",
         "/proc/sys/net/ipv4/tcp_wmem": "4096 16384\n",
+        "/proc/sys/net/core/somaxconn": "4096\n",
         "/etc/systemd/logind.conf": "[Login]\n#RemoveIPC=yes\nRemoveIPC=no\n",
         "/etc/systemd/logind.conf.d/x.conf": "[Login]\nRemoveIPC = yes\n",
         "/proc/cpuinfo": "processor : 0\nvendor_id : AuthenticAMD\nmodel name : AMD EPYC 9654\n\nprocessor : 1\n",
@@ -255,7 +256,7 @@ def test_system(tmp_path: Path) -> None:
     assert system.probe(tree(tmp_path, files, tasks_used=31)) == System(
         uid=1007, stack=-1, processes=4096, tasks=2048, address_space=2_560_000_000, file_size=-1, tasks_used=31,
         data=1_048_576, cpu_seconds=600,
-        ports=PortRange(first=32768, last=60999), remove_ipc=True, tcp_rmem=6291456,
+        ports=PortRange(first=32768, last=60999), remove_ipc=True, tcp_rmem=6291456, somaxconn=4096,
         tcp_wmem=Unread("broken", "/proc/sys/net/ipv4/tcp_wmem holds '4096 16384', not three numbers"),
         cpu="AuthenticAMD AMD EPYC 9654",
     )  # fmt: skip

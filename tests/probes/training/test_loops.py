@@ -18,8 +18,8 @@ def step(name: str, **more: Any) -> Case:
     return case(name, file="loops.py", step=name, **{"steps": 8, **more})
 
 
-def loss(name: str) -> Case:
-    return case(name, file="loops.py", loss=name)
+def loss(name: str, **more: Any) -> Case:
+    return case(name, file="loops.py", loss=name, **more)
 
 
 SOUND = [
@@ -28,6 +28,14 @@ SOUND = [
     step("noted"),
     step("evaluated", model_kwargs={"drop": 0.3}),
     loss("against_zero"),
+    step("noise_by_rank"),
+    step("seeds_in_a_fork"),
+    step("shadowed"),
+    step("scheduled"),
+    step("comes_back", model_kwargs={"drop": 0.3}),
+    step("clips_whole", strategy="fsdp"),
+    loss("of_tokens", model="Tied", data="masked"),
+    loss("makes_loss"),
 ]
 FAULTY: dict[str, tuple[Case, str, State, str]] = {
     given.name: (given, code, state, words)
@@ -47,6 +55,23 @@ FAULTY: dict[str, tuple[Case, str, State, str]] = {
         (step("thawed", model="HalfFrozen"), "TRN027", State.FAIL, "were frozen when DDP wrapped the model"),
         (step("teacher_is_student"), "TRN027", State.WARN, "copy.deepcopy(model)"),
         (step("summed_gradients"), "TRN027", State.WARN, "larger by the number of ranks (2)"),
+        (step("seeds_again"), "TRN027", State.WARN, "sets the seed of torch to the same in every step"),
+        (step("shadow_is_model"), "TRN027", State.WARN, "self.shadow = {k: v.detach().clone()"),
+        (step("floored", steps=12), "TRN027", State.WARN, "divides by `//`, at loops.py:"),
+        (
+            step("evaluates_once", model_kwargs={"drop": 0.3}),
+            "TRN027",
+            State.WARN,
+            "from step 6 on the given step",
+        ),
+        (step("two_heads"), "TRN027", State.WARN, "centers.weight is trained beside the wrapped model"),
+        (step("clips_pieces", strategy="fsdp"), "TRN027", State.WARN, "scales the pieces of one gradient"),
+        (
+            case("tied", "Tied", "masked", file="loops.py", loss="of_tokens", model_kwargs={"by_data": True}),
+            "TRN033",
+            State.WARN,
+            "self.write.weight = self.read.weight",
+        ),
         (loss("softmax_twice"), "TRN032", State.WARN, "probabilities instead of scores, at loops.py:"),
         (loss("pairs"), "TRN032", State.WARN, "8x1 against 8 gives 8x8"),
         (loss("column_minus_row"), "TRN032", State.WARN, "compares each output with the target of every sample"),

@@ -114,6 +114,15 @@ def test_two_against_two_names_nobody() -> None:
     assert "no value has the majority: 6.8.0 on n[0-1]; 5.4.0 on n[2-3]" in found.findings[0].what
 
 
+def test_plugins_of_different_versions_are_named_by_them() -> None:
+    files = [
+        [PluginFile(name="net", path="/x", sha256=sha, product=product)]
+        for sha, product in (("a" * 64, "aws-ofi-nccl 1.16.3"), ("b" * 64, "aws-ofi-nccl 1.9.1"))
+    ]
+    found = verdict("VER009", *[node(f"n{i}", plugin_files=one) for i, one in enumerate(files)])
+    assert "aws-ofi-nccl 1.9.1 (bbbbbbbbbbbb) on n1" in found.findings[0].what
+
+
 def test_no_plugin_anywhere_is_skipped() -> None:
     assert verdict("VER009", node("a"), node("b")).state.value == "skipped"
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from ncclcheck.probes.facts import Cluster, Measurements, Node
-from ncclcheck.probes.facts.data import Content, DataReport
+from ncclcheck.probes.facts.data import Content, DataReport, Structure
 from ncclcheck.probes.facts.data import Made as MadeFacts
 from ncclcheck.probes.facts.data.content import (
     Beyond,
@@ -25,6 +25,7 @@ from ncclcheck.probes.facts.data.content import (
 )
 from ncclcheck.probes.facts.data.made import Failure
 from ncclcheck.probes.facts.data.report import Unseen
+from ncclcheck.reports.judgement.causal import causes_first
 from ncclcheck.reports.judgement.findings import Verdict
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.judgement.rule import all_rules
@@ -173,3 +174,32 @@ def test_the_content_of_another_sample_is_named() -> None:
         "sample 261, part image, is 8, 9 in worker 2 (that is sample 448); one process alone gets 1, 2"
         in finding.what
     )
+
+
+@pytest.mark.parametrize(("workers", "state"), [("2", "fail"), ("0", "warn")])
+def test_a_batch_that_is_filled_again_counts_where_workers_make_the_next(workers: str, state: str) -> None:
+    structure = Structure(collate="Refilled", custom=True, overwritten=["0"])
+    made = MadeFacts(options={"num_workers": workers})
+    report = DataReport(node="a", factory="a:b", made=made, content=seen(), structure=structure)
+    cluster = Cluster(command="data", nodes=[Node(name="a")], measurements=Measurements(data=[report]))
+    found = {one.code: one for one in judge(cluster, [rule for rule in all_rules() if rule.code == "DAT007"])}
+    assert found["DAT007"].state.value == state
+    assert "torch.stack" in found["DAT007"].findings[0].remedies[0].commands[0]
+
+
+def test_a_thread_is_started_anew_by_the_object_that_runs_it() -> None:
+    made = MadeFacts(threads=["Thread-1 (_serve)"], thread_owners=["self.reader"])
+    finding = verdicts(seen(stuck=HUNG), made)["DAT028"].findings[0]
+    assert any("target=self.reader._serve" in line for line in finding.remedies[0].commands)
+
+
+def test_a_thread_that_workers_lack_stands_before_the_read_that_hangs() -> None:
+    hung = Unreadable(index=9, kind="hung", error="gave no answer in 4 s")
+    found = verdicts(seen(stuck=HUNG, unreadable=[hung]), MadeFacts(threads=["Thread-1 (_serve)"]))
+    bad = [one.code for one in causes_first([*found.values()]) if one.state.value == "fail"]
+    assert bad[0] == "DAT028"
+
+
+def test_a_handle_that_workers_share_stands_before_the_samples_that_are_wrong() -> None:
+    found = causes_first([*verdicts(seen(inherited=[OFFSET], stress=WRONG)).values()])
+    assert [one.code for one in found if one.state.value == "fail"] == ["DAT005", "DAT004"]

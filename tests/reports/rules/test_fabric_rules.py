@@ -77,6 +77,12 @@ def near_only_to_one_socket() -> Node:
     return gpu_node("a", rdma(hca(0), hca(1), hca(2, port(state="DOWN")), hca(3, port(state="DOWN"))))
 
 
+def half_of_one_hca() -> Node:
+    """One card in the first socket; the job was given two GPUs of the second alone."""
+    cards = [Gpu(name=f"GPU {i}", index=i, pci=name) for i, name in enumerate(GPUS[2:])]
+    return gpu_node("a", rdma(hca(0)), gpus=Gpus(pci=GPUS, cards=cards))
+
+
 def bridged() -> Node:
     """A workstation behind a translating IOMMU: two GPUs with a bridge, no HCA."""
     pair = [replace(one, iommu="DMA-FQ") for one in tree() if one.name not in [*GPUS[2:], *NICS]]
@@ -130,6 +136,7 @@ CASES: list[tuple[str, str, list[Node], str]] = [
     ("FAB005", "one that counts", [a({NICS[0]: {"errors": Errors(correctable=0, nonfatal=1, fatal=0)}})], "warn"),
     ("FAB006", "near", [a()], "ok"),
     ("FAB006", "one socket has none", [near_only_to_one_socket()], "warn"),
+    ("FAB006", "one HCA for two sockets, half the GPUs given", [half_of_one_hca()], "note"),
     ("FAB006", "one HCA for two sockets", [gpu_node("a", rdma(hca(0)))], "note"),
     ("FAB006", "one card of two ports for two sockets", [two_ports_of_one_card()], "note"),
     ("FAB007", "all cores", [a()], "ok"),

@@ -11,6 +11,7 @@ from tests.helpers.clusters import ABSENT, DENIED, host, limits, node, space, to
 
 MIB, GIB = 2**20, 2**30
 HCA = Rdma(hcas=["mlx5_0"])
+EIGHT = Gpus(pci=[f"0000:{bus:02x}:00.0" for bus in range(8)], usable=8)
 
 
 @pytest.mark.parametrize(
@@ -24,13 +25,19 @@ HCA = Rdma(hcas=["mlx5_0"])
     ],
 )
 def test_memlock(soft: int, locks: bool, state: str) -> None:
-    found = verdict("HST001", node("a", host=host(memlock=limits(soft), ipc_lock=locks), rdma=HCA))
+    found = verdict("HST001", node("a", host=host(memlock=limits(soft), ipc_lock=locks), rdma=HCA, gpus=EIGHT))
     assert found.state.value == state
 
 
 def test_memlock_without_rdma_is_skipped() -> None:
     found = verdict("HST001", node("a", host=host(memlock=limits(1), ipc_lock=False), rdma=Rdma(hcas=ABSENT)))
     assert (found.state.value, found.reason) == ("skipped", "there is none")
+
+
+def test_memlock_of_a_login_node_is_skipped() -> None:
+    gpus = Gpus(pci=ABSENT, devices=ABSENT)
+    found = verdict("HST001", node("a", host=host(memlock=limits(65536), ipc_lock=False), rdma=HCA, gpus=gpus))
+    assert (found.state.value, found.reason) == ("skipped", "no GPU on any node, so NCCL is not used")
 
 
 @pytest.mark.parametrize(
@@ -152,5 +159,5 @@ def test_clocksource(name: str, state: str) -> None:
     ],
 )  # fmt: skip
 def test_what_was_not_read_is_unknown(code: str, fact: str) -> None:
-    found = verdict(code, node("a", host=host(**{"ipc_lock": False, fact: DENIED}), rdma=HCA))
+    found = verdict(code, node("a", host=host(**{"ipc_lock": False, fact: DENIED}), rdma=HCA, gpus=EIGHT))
     assert told(found) == [("unknown", "a")]

@@ -4,22 +4,34 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from ncclcheck.probes.facts import (
     ByName,
     Connect,
+    Dialled,
+    Filter,
     Hop,
     Job,
+    JobEnd,
     Measurements,
+    Meeting,
     Network,
     Node,
     PairTime,
     PathMtu,
     PolicyRule,
+    RankState,
+    Run,
+    Silence,
+    Stack,
+    System,
+    Volley,
     Way,
     replace,
 )
-from ncclcheck.reports.judgement.findings import State
-from tests.helpers.clusters import LO, nic, node, route, told
+from ncclcheck.reports.judgement.findings import Finding, State
+from tests.helpers.clusters import LO, nic, node, route, told, verdict
 from tests.helpers.reach_clusters import CUT, Change, hosts, judged, measured
 
 MGMT = nic("mgmt0", "10.2.0.2/24")
@@ -118,3 +130,188 @@ def test_the_name_of_a_peer_leads_to_ipv6_that_is_off_here() -> None:
     assert told(found)[0] == ("fail", "h2")
     assert "IPv6 is turned off on eth0" in found.findings[0].what
     assert "sysctl -w net.ipv6.conf.all.disable_ipv6=0" in found.findings[0].remedies[1].commands[0]
+
+
+# After a job that failed
+
+
+def _after(change: Change, filters: list[Filter] | None = None) -> tuple[list[Node], Measurements]:
+    nodes = hosts(3)
+    before, after = measured(nodes), measured(nodes, change)
+    if filters:
+        after.reach[1] = replace(after.reach[1], filters=filters)
+    return nodes, replace(before, reach_after=after.reach)
+
+
+def test_a_route_that_was_removed_in_mid_run_is_named_by_the_kernel_that_lost_it() -> None:
+    unreachable = Connect(outcome="unreachable", detail="Network is unreachable", kept="route")
+
+    def lost(a: str, b: str) -> dict[str, Any]:
+        way = Way(address=f"10.1.0.{b[1]}", error="Network is unreachable")
+        own = {"connect": unreachable, "way": way} if a == "h2" else {}
+        return {**CUT, **own} if "h2" in (a, b) else {}
+
+    nodes, measurements = _after(lost)
+    found = judged("NET006", nodes, measurements=measurements)
+    assert told(found) == [("fail", "h2")]
+    assert "the routing table has no route to 10.1.0.0/24. It passed before the job" in found.findings[0].what
+    assert found.findings[0].remedies[0].commands[0] == "ip route add 10.1.0.0/24 dev eth0 src 10.1.0.2   # on h2"
+
+
+def test_a_filter_that_came_in_mid_run_is_read_again_and_opened() -> None:
+    chain = Filter(family="inet", table="fw", chain="i", hook="input", does=["drop"])
+    nodes, measurements = _after(lambda a, b: CUT if "h2" in (a, b) else {}, [chain])
+    found = judged("NET006", nodes, measurements=measurements)
+    assert told(found) == [("fail", "h2")]
+    assert "chain inet fw i (hook input), whose policy is drop" in " ".join(
+        e.value for e in found.findings[0].evidence
+    )
+    assert "nft insert rule inet fw i ip saddr 10.1.0.0/24 accept" in found.findings[0].remedies[1].commands
+
+
+# Connections opened at once
+
+
+def _late(_: str, b: str) -> dict[str, Any]:
+    return {"volley": Volley(opened=8, late=6)} if b == "h2" else {"volley": Volley(opened=8, late=0)}
+
+
+def test_a_short_queue_of_listeners_explains_late_connections() -> None:
+    nodes = hosts(3)
+    nodes[1] = replace(nodes[1], system=System(somaxconn=1))
+    found = judged("NET006", nodes, _late)
+    (late,) = [one for one in found.findings if one.state is State.WARN]
+    assert "net.core.somaxconn = 1" in late.what
+    assert late.remedies[0].commands == ["sysctl -w net.core.somaxconn=4096   # on h2"]
+
+
+def test_an_own_limit_explains_late_connections_and_is_passed_by() -> None:
+    rule = "& syn limit rate over 2 packets/second drop"
+    chain = Filter(family="inet", table="sf", chain="i", hook="input", does=["drop"], rule=rule, slows=rule)
+    nodes = hosts(3)
+    assert isinstance(nodes[1].network, Network)
+    nodes[1] = replace(nodes[1], network=replace(nodes[1].network, filters=[chain]), system=System(somaxconn=4096))
+    found = judged("NET006", nodes, _late)
+    (late,) = [one for one in found.findings if one.state is State.WARN]
+    assert "its own packet filter stops some of them" in late.what
+    assert late.remedies[0].commands == ["nft insert rule inet sf i ip saddr 10.1.0.0/24 accept"]
+
+
+# Ends without a word
+
+
+def test_a_torchrun_that_alone_ended_without_a_word_is_the_cause() -> None:
+    ranks = [RankState(rank=i, node=f"h{i + 1}", local_rank=0, pid=9, phase="start", last_step="import torch",
+                       since_s=9.0, proc_state="R") for i in (0, 2)]  # fmt: skip
+    ends = [JobEnd(node="h1", exit=None), JobEnd(node="h2", exit=1), JobEnd(node="h3", exit=None)]
+    run = Run(ranks=ranks, ends=ends, started_job=True, stopped_by="early end")
+    found = verdict("RUN002", *hosts(3), job=Job(nodes_asked=3, ranks=3), run=run, command="bench")
+    assert told(found) == [("fail", "h2")]
+    assert "ended before its ranks had joined, with status 1 and no word" in found.findings[0].what
+    cleaned = JobEnd(node="h2", exit=1, detail="ncclcheck: /tmp/ncclcheck-x/job1 was removed while the job ran")
+    gone = replace(run, ends=[cleaned])
+    found = verdict("RUN002", *hosts(3), job=Job(nodes_asked=3, ranks=3), run=gone, command="bench")
+    assert "empties the temporary directory of running jobs" in found.findings[0].what
+
+
+# Settings of ssh on the caller's side
+
+
+def _silent(detail: str, *dialled: Dialled) -> Finding:
+    silence = Silence(node="h2", via="ssh", exit=255, detail=detail, since_s=1.0, last_step="")
+    run = Run(silent=[silence], dialled=list(dialled))
+    nodes = [one for one in hosts(3) if one.name != "h2"]
+    (found,) = verdict("RUN001", *nodes, job=Job(nodes_asked=3, launcher="ssh"), run=run).findings
+    return found
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("Cannot execute command-line and remote command.", "have a RemoteCommand for it"),
+        ("bind 10.1.2.3: Cannot assign requested address", "start from 10.1.2.3 (BindAddress)"),
+        ("/etc/ssh/ssh_config: line 2: Bad configuration option: serveraliv", "option: serveraliv"),
+        ("ssh: Could not resolve hostname 10.1.0.2: Address family for hostname not supported", "(AddressFamily)"),
+    ],
+)
+def test_what_ssh_says_of_its_own_settings_is_the_cause(said: str, words: str) -> None:
+    assert words in _silent(said).what
+
+
+def test_options_of_ssh_for_one_host_alone_are_named() -> None:
+    own = Dialled(node="h2", host="h2", own=["ciphers 3des-cbc"])
+    found = _silent("Unable to negotiate with 10.1.0.2 port 22: no matching cipher found.", own,
+                    Dialled(node="h1", host="h1"))  # fmt: skip
+    assert found.what.startswith("ssh's own settings lead it with ciphers 3des-cbc")
+
+
+def test_a_program_of_proxycommand_that_is_not_there_is_named() -> None:
+    own = Dialled(node="h2", host="h2", by="ProxyCommand corkscrew, which is not installed here")
+    found = _silent("kex_exchange_identification: Connection closed by remote host", own)
+    assert "corkscrew, which is not installed here: it ended before any sshd had answered" in found.what
+
+
+# torchrun's variables
+
+
+def test_ranks_of_a_node_in_a_variable_that_the_others_do_not_set_are_a_leftover() -> None:
+    nodes = [node(f"h{i}", LO, nic("eth0", f"10.1.0.{i}/24"), env=env, stack=Stack(executable="/usr/bin/python3"))
+             for i, env in ((1, {}), (2, {"PET_NPROC_PER_NODE": "8"}), (3, {}))]  # fmt: skip
+    assert told(verdict("VER013", *nodes))[0] == ("warn", "h2")
+    both = [node(f"h{i}", LO, nic("eth0", f"10.1.0.{i}/24"), env={"PET_NPROC_PER_NODE": str(4 * i)},
+                 stack=Stack(executable="/usr/bin/python3")) for i in (1, 2)]  # fmt: skip
+    assert verdict("VER013", *both).state is State.OK
+
+
+# A prefix length that is wrong on one wire: whose it is decides who answers there
+
+
+def _prefixes(*lengths: int) -> list[Node]:
+    return [node(f"h{i}", LO, nic("eth0", f"10.1.0.{11 * i}/{length}")) for i, length in enumerate(lengths, 1)]
+
+
+def _narrow(nodes: list[Node], *, on_one_wire: bool) -> Measurements:
+    """Nothing passes; those of /28 have no route, the one of /24 asks on its wire."""
+    narrow = [one.name for one in nodes if one.network.interfaces[1].addresses[0].prefix == 28]  # type: ignore[union-attr, index]
+
+    def change(a: str, b: str) -> dict[str, Any]:
+        address = f"10.1.0.{11 * int(b[1])}"
+        hop = Hop(interface="eth0", address=address, state="reachable" if on_one_wire else "failed")
+        asks = Way(address=address, kind="unicast", destination="10.1.0.0/24", hops=[hop])
+        return {**CUT, "way": Way(address=address, error="Network is unreachable") if a in narrow else asks}
+
+    return measured(nodes, change)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "wrong"), [((28, 24), ["h1"]), ((24, 28), ["h2"]), ((28, 28, 24), ["h1", "h2"])]
+)
+def test_the_narrow_prefix_is_wrong_where_its_machine_answers_on_the_wire(
+    lengths: tuple[int, ...], wrong: list[str]
+) -> None:
+    nodes = _prefixes(*lengths)
+    meeting = Meeting(endpoint="10.1.0.11:29500", told_by="", outcome="open", node_rank=0, addresses=["10.1.0.11"])
+    job = Job(nodes_asked=len(nodes), meeting=meeting)
+    found = judged("NET003", nodes, job=job, measurements=_narrow(nodes, on_one_wire=True))
+    assert told(found) == [("fail", name) for name in wrong]
+    lines = [line for one in found.findings for remedy in one.remedies for line in remedy.commands]
+    assert [line for line in lines if "addr add" in line] == [
+        f"ip addr add {at}/24 dev eth0 && ip addr del {at}/28 dev eth0   # on {name}"
+        for name in wrong
+        for at in [f"10.1.0.{11 * int(name[1])}"]
+    ]
+
+
+def test_no_prefix_is_changed_where_nobody_answers_on_the_wire() -> None:
+    nodes = _prefixes(28, 24)
+    found = judged("NET003", nodes, measurements=_narrow(nodes, on_one_wire=False))
+    assert found.state is State.FAIL
+    assert not [line for one in found.findings for r in one.remedies for line in r.commands if "addr add" in line]
+
+
+def test_the_one_filter_that_can_stop_it_stands_in_the_heading() -> None:
+    chain = Filter(family="inet", table="fw", chain="i", hook="input", does=["drop"])
+    nodes, measurements = _after(lambda a, b: CUT if "h2" in (a, b) else {}, [chain])
+    unfiltered = [replace(one, network=replace(one.network, filters=[])) for one in nodes]
+    (found,) = judged("NET006", unfiltered, measurements=measurements).findings
+    assert "nothing passes: h2's own packet filter can stop it (chain inet fw i (hook input)" in found.what

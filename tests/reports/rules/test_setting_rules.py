@@ -9,6 +9,7 @@ import pytest
 from ncclcheck.probes.facts import (
     ConfFile,
     ConfLine,
+    Hca,
     Host,
     JobFacts,
     Library,
@@ -25,6 +26,7 @@ from ncclcheck.probes.facts import (
 from tests.helpers.clusters import ABSENT, DENIED, verdict
 
 OFI = ["/opt/ofi/libnccl-net.so"]
+EFA = [Hca(name="rdmap85s0", driver="efa")]
 HPCX = ["/opt/hpcx/nccl_rdma_sharp_plugin/libnccl-net.so"]
 
 
@@ -37,7 +39,7 @@ def node(name: str = "a1", env: dict[str, str] | Unread | None = None, **facts: 
     listed = env if isinstance(env, Unread) else [Variable(name=k, value=v) for k, v in (env or {}).items()]
     version = facts.pop("version", "2.27.3")
     given: dict[str, Any] = {
-        "rdma": Rdma(hcas=facts.pop("hcas", ["mlx5_0"])),
+        "rdma": Rdma(hcas=facts.pop("hcas", ["mlx5_0"]), devices=facts.pop("devices", [])),
         "stack": Stack(torch=facts.pop("torch", "2.8.0")),
         "host": Host(hostname=name, boot_id=facts.pop("boot", f"boot {name}")),
         "system": System(cpu=facts.pop("cpu", "AuthenticAMD EPYC")),
@@ -146,6 +148,10 @@ CASES: list[tuple[str, str, list[Node], str, str]] = [
     ("NCC028", "unread", [node(env={"NCCL_IB_DISABLE": "1"}, plugins=DENIED)], "unknown", ""),
     ("NCC029", "none", [node(env={"FI_PROVIDER": "efa"}, hcas=ABSENT)], "warn", "no RDMA device"),
     ("NCC029", "there", [node(env={"FI_PROVIDER": "efa"})], "ok", ""),
+    ("NCC029", "another on EFA", [node(env={"FI_PROVIDER": "tcp"}, devices=EFA)], "warn", "leaves EFA unused"),
+    ("NCC029", "not EFA", [node(env={"FI_PROVIDER": "^efa"}, devices=EFA)], "warn", "leaves EFA unused"),
+    ("NCC029", "EFA on EFA", [node(env={"FI_PROVIDER": "efa"}, devices=EFA)], "ok", ""),
+    ("NCC029", "not TCP", [node(env={"FI_PROVIDER": "^tcp"}, devices=EFA)], "ok", ""),
     ("NCC029", "unread", [node(env=DENIED)], "unknown", ""),
     ("NCC030", "stale", [node(env={"FI_EFA_FORK_SAFE": "1"}, plugins=OFI)], "note", "FI_EFA_FORK_SAFE"),
     ("NCC030", "no plugin", [node(env={"FI_EFA_FORK_SAFE": "1"})], "ok", ""),

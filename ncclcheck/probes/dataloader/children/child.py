@@ -63,7 +63,7 @@ class Ended(Generic[T]):
         if self.timed_out:
             return f"gave no answer in {self.limit:.3g} s"
         if self.signal:
-            return f"ended by {_signal_name(self.signal)}"
+            return f"ended by {signal_name(self.signal)}"
         return f"ended itself with exit status {self.exit}"
 
 
@@ -240,7 +240,8 @@ def _close(number: int) -> None:
         os.close(number)
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
+    """SIGSEGV."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import resource
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
@@ -12,7 +11,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from ncclcheck.probes.dataloader.children import child, notes
-from ncclcheck.probes.dataloader.children.child import Ended
+from ncclcheck.probes.dataloader.children.child import Ended, signal_name
 from ncclcheck.probes.dataloader.children.notes import Diary, Mark, Note
 from ncclcheck.probes.dataloader.rates.loaded import Ran
 from ncclcheck.probes.facts.data.streams import Stop
@@ -133,11 +132,3 @@ def place_in(stack: str) -> str:
         if not any(part in file for part in _NOT_THE_USERS):
             return f"{file.rpartition('/')[2]}:{line} in {name}"
     return ""
-
-
-def signal_name(number: int) -> str:
-    """SIGSEGV."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -80,9 +80,19 @@ def compare(before: Surroundings, after: Surroundings, made: Made, seconds: floa
         libraries=[Library(path=path, type=kind) for path, value in parts if (kind := library_of(value))][:_MOST],
         locks=[path for path, value in parts if type(value).__module__ == "multiprocessing.synchronize"][:_MOST],
         threads=started[:_MOST],
+        thread_owners=[_owner_of(name, parts) for name in started[:_MOST]],
         natives=max(0, after.tasks - before.tasks - len(started)),
         cuda=after.cuda and not before.cuda,
         frameworks=[name for name in _FRAMEWORKS if name in sys.modules],
+    )
+
+
+def _owner_of(thread: str, parts: list[tuple[str, Any]]) -> str:
+    """`self.reader`: whose method this thread runs; empty where the dataset holds no such object."""
+    targets = [getattr(one, "_target", None) for one in threading.enumerate() if one.name == thread]
+    owners = [getattr(target, "__self__", None) for target in targets]
+    return next(
+        (path.replace("self[0]", "self", 1) for path, value in parts if any(value is one for one in owners)), ""
     )
 
 

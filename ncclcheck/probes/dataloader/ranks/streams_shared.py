@@ -56,6 +56,7 @@ def _compared(
         "between_workers": len(again),
         "lost_to_workers": len(known.difference(*together)) if seen.ended and workers else 0,
         "examples": [_reader(key, told) for key in twice[:_MOST_EXAMPLES]],
+        "groups": _groups([_keys(one, leaves) for one in alone]),
     }
     if not seen.ended:
         lists = [_keys(one, leaves) for one in alone]
@@ -80,6 +81,24 @@ def _in_one_order(lists: Sequence[list[Key]], shared: int) -> bool:
     if len(lists) < 2:
         return True
     return 2 * sum(one == other for one, other in zip(lists[0], lists[1], strict=False)) >= shared
+
+
+def _groups(lists: Sequence[list[Key]]) -> list[list[int]]:
+    """Of ranks that read the same in one order; none where all do, or no two do."""
+    groups: list[list[int]] = []
+    for rank, mine in enumerate(lists):
+        like = (one for one in groups if _begin_alike(lists[one[0]], mine))
+        if (found := next(like, None)) is not None:
+            found.append(rank)
+        else:
+            groups.append([rank])
+    return groups if 1 < len(groups) < len(lists) else []
+
+
+def _begin_alike(one: list[Key], other: list[Key]) -> bool:
+    """As far as both were read."""
+    pairs = [*zip(one, other, strict=False)]
+    return len(pairs) >= _LEAST and all(first == second for first, second in pairs)
 
 
 def _told_by(views: Sequence[View]) -> list[str]:

@@ -15,6 +15,7 @@ from ncclcheck.probes.dataloader.children import stops
 from ncclcheck.probes.dataloader.children.notes import Mark
 from ncclcheck.probes.dataloader.factory import Made
 from ncclcheck.probes.dataloader.samples import pairing, stacking
+from ncclcheck.probes.dataloader.samples.fingerprint import leaves
 from ncclcheck.probes.dataloader.samples.signatures import Tally, signature
 from ncclcheck.probes.dataloader.samples.stacking import Kept
 from ncclcheck.probes.dataloader.samples.visit import become_worker
@@ -98,6 +99,7 @@ class _Sweep:
         return replace(
             found, shapes=kept.tally.shapes(), mixed=kept.tally.mixed(), unstacked=self.refused[:8],
             collated=self.collated, unpaired=self._unpaired(found) if found.custom else None,
+            overwritten=self._overwritten(found) if found.custom else [],
         )  # fmt: skip
 
     def _unpaired(self, found: Structure) -> Unpaired | None:
@@ -111,6 +113,22 @@ class _Sweep:
             ours.pass_on(error)
             return None
         return pairing.unpaired(batch, samples, [index for index, _ in self.first])
+
+    def _overwritten(self, found: Structure) -> list[str]:
+        """The parts of a batch that change when the next one is made."""
+        if found.batch_size in (0, 1) or self.refused or len(self.first) < _MOST_WINDOWS:
+            return []
+        samples, collate = [sample for _, sample in self.first], self.made.loader["collate_fn"]
+        try:
+            batch = collate(samples)
+            before = {name: leaf.digest for name, leaf in leaves(batch).items()}
+            collate(samples[::-1])
+        except Exception as error:
+            ours.pass_on(error)
+            return []
+        return [
+            name[:80] or "the batch" for name, leaf in leaves(batch).items() if before.get(name) != leaf.digest
+        ][:8]
 
     def _samples(self) -> Iterator[tuple[int, Any]]:
         end = time.monotonic() + self.seconds

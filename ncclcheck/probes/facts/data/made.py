@@ -36,7 +36,8 @@ class Failure(Struct, frozen=True, kw_only=True):
 class Made(Struct, frozen=True, kw_only=True):
     """What the factory gave. dataset: its type; options: the loader's keywords as text.
 
-    threads: Python threads that the factory started and that still run. natives: other threads beside them.
+    threads: Python threads that the factory started and that still run; thread_owners: of each the path
+    of the object whose method it runs. natives: other threads beside them.
     locks: objects of multiprocessing.synchronize in the dataset, by path: what they guard is safe to share.
     frameworks: those imported by then that share samples out among ranks themselves.
     """
@@ -52,6 +53,7 @@ class Made(Struct, frozen=True, kw_only=True):
     libraries: list[Library] = field(default_factory=list)
     locks: list[str] = field(default_factory=list)
     threads: list[str] = field(default_factory=list)
+    thread_owners: list[str] = field(default_factory=list)
     natives: Count = 0
     cuda: bool = False
     frameworks: list[str] = field(default_factory=list)

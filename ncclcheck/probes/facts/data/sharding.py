@@ -78,7 +78,7 @@ class Stream(Struct, frozen=True, kw_only=True):
     whole, lost_to_ranks: samples in a world of one rank, and those of them that no rank read; None: not compared.
     workers: num_workers that the user gave, None where no loader was given. ranks_alike, workers_alike: what two
     of them read came in one order; of a stream that ended this was not compared. by_worker: samples that each
-    worker of rank 0 read.
+    worker of rank 0 read. groups: of ranks that read the same samples in one order, where others read other ones.
     """
 
     items: list[Whole]
@@ -95,6 +95,7 @@ class Stream(Struct, frozen=True, kw_only=True):
     workers: Count | None = None
     ranks_alike: bool = True
     workers_alike: bool = True
+    groups: list[list[Count]] = field(default_factory=list)
     examples: list[Reader] = field(default_factory=list)
     unjudged: str = ""
 

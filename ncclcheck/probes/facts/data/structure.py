@@ -64,7 +64,8 @@ class Structure(Struct, frozen=True, kw_only=True):
     collate: name of the function; custom: it is the user's own. batch_size: as given, 0: DataLoader does not
     batch, None: the user gave none. collated: what it makes of samples that differ. raised: samples that raised;
     died: those at which the process that read them ended, or gave no answer. unpaired: None where each row of a
-    batch is known to be of one sample, or nothing is known.
+    batch is known to be of one sample, or nothing is known. overwritten: parts of a batch of the user's own
+    collate function that were others once the next batch was made.
     """
 
     read: Count = 0
@@ -79,3 +80,4 @@ class Structure(Struct, frozen=True, kw_only=True):
     raised: Count = 0
     died: list[Stop] = field(default_factory=list)
     unpaired: Unpaired | None = None
+    overwritten: list[str] = field(default_factory=list)

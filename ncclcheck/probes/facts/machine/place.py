@@ -117,6 +117,7 @@ class System(Struct, frozen=True, kw_only=True, tag="system"):
     FSIZE, CPU), -1 is unlimited.
     tasks: pids.max of the control group. tasks_used: processes and threads that this user has on the host, where
     their number is limited. tcp_rmem, tcp_wmem: the most bytes that a TCP socket may buffer, each way.
+    somaxconn: how many connections may wait for a listener to accept them, whatever it asks for.
     remove_ipc: what logind.conf says, as it is written; absent where it says nothing. cpu: vendor and model.
     """
 
@@ -132,5 +133,6 @@ class System(Struct, frozen=True, kw_only=True, tag="system"):
     ports: PortRange | Unread = NOT_RECORDED
     tcp_rmem: int | Unread = NOT_RECORDED
     tcp_wmem: int | Unread = NOT_RECORDED
+    somaxconn: int | Unread = NOT_RECORDED
     remove_ipc: bool | Unread = NOT_RECORDED
     cpu: str | Unread = NOT_RECORDED

@@ -17,11 +17,13 @@ from ncclcheck.probes.facts.init import InitSeen
 from ncclcheck.probes.facts.live import JobRecord, Live
 from ncclcheck.probes.facts.log.logs import Logs
 from ncclcheck.probes.facts.measured.bench import Collective, Expectation, Soak, Startup, WrongResult
+from ncclcheck.probes.facts.measured.groups import GroupTime
 from ncclcheck.probes.facts.measured.memory import JobMemory
 from ncclcheck.probes.facts.measured.pairs import Lateness, NodeSpeed, PairTime, RankSpeed
 from ncclcheck.probes.facts.measured.resources import Resources
 from ncclcheck.probes.facts.measured.transport import Diagnostics, Interruptions, Traffic, Transport
 from ncclcheck.probes.facts.measured.trial import Trial
+from ncclcheck.probes.facts.measured.tuning import Tuning
 from ncclcheck.probes.facts.measured.verified import Verified
 from ncclcheck.probes.facts.ras import Ras
 from ncclcheck.probes.facts.reach import NodeReach, NoDoor
@@ -50,6 +52,7 @@ class Measurements(Struct, frozen=True, kw_only=True):
     init: list[InitSeen] = field(default_factory=list)
     pickled: list[Pickled] = field(default_factory=list)
     pairs: list[PairTime] = field(default_factory=list)
+    groups: list[GroupTime] = field(default_factory=list)
     lateness: list[Lateness] = field(default_factory=list)
     rank_speeds: list[RankSpeed] = field(default_factory=list)
     node_speeds: list[NodeSpeed] = field(default_factory=list)
@@ -63,6 +66,7 @@ class Measurements(Struct, frozen=True, kw_only=True):
     smoke: Smoke | None = None
     verified: Verified | None = None
     trial: Trial | None = None
+    tuning: Tuning | None = None
     logs: Logs | None = None
     live: list[Live] = field(default_factory=list)
     ras: list[Ras] = field(default_factory=list)

@@ -38,6 +38,13 @@ class Agreement(Struct, frozen=True, kw_only=True):
     differing: list[Differing] = field(default_factory=list)
 
 
+class Doubles(Struct, frozen=True, kw_only=True):
+    """Parameters of the bare model that lie in the same memory and are not one Parameter, by their names."""
+
+    parameters: Count
+    groups: list[list[str]] = field(default_factory=list)
+
+
 class TakenSteps(Struct, frozen=True, kw_only=True):
     """How many steps the optimizer of a rank took."""
 
@@ -81,6 +88,7 @@ class Gradients(Struct, frozen=True, kw_only=True):
     errors: of the worst ranks against the mean of what each rank computes alone with the bare model; wrong: how
     many ranks are beyond the tolerance. joined: of the worst rank against one pass over the joined batch; null
     where that was not looked at, `not_joined` says why. hooked: parameters with a hook on their gradient.
+    tokens: that the loss counts on each rank, where their numbers are all that sets the joined batch apart.
     """
 
     tolerance: Amount
@@ -91,6 +99,7 @@ class Gradients(Struct, frozen=True, kw_only=True):
     joined: Amount | None = None
     not_joined: str = ""
     hooked: list[str] = field(default_factory=list)
+    tokens: list[Whole] = field(default_factory=list)
 
 
 class OwnStep(Struct, frozen=True, kw_only=True):
@@ -108,7 +117,13 @@ class OwnStep(Struct, frozen=True, kw_only=True):
     unheld_share: of all elements that are trained. evaluating: layers that eval() changes, where the model is in
     it while it trains. aliased: averages of the weights that are the weights themselves. undivided: micro-batches
     that a step adds up without dividing by their number; 0: it divides, or that is not known. unfrozen: parameters
-    that were frozen when the model was wrapped, and are trained since.
+    that were frozen when the model was wrapped, and are trained since. evaluating_since: the step from which on
+    the model was in eval(), after it had trained; 0: from the first one, or never.
+
+    factors: of each rank, by which it scaled its pieces of the gradients (FSDP), where these differ. rates: the
+    learning rate of each step after the first. floored: the user's line that divides by `//` in a schedule.
+    reseeded: generators that each step leaves in one and the same state, on all ranks, whatever it was before.
+    seeded_at: the user's line that sets torch's seed in the step.
     """
 
     steps: Count
@@ -122,6 +137,12 @@ class OwnStep(Struct, frozen=True, kw_only=True):
     unheld: list[str] = field(default_factory=list)
     unheld_share: Amount = 0.0
     evaluating: list[str] = field(default_factory=list)
+    evaluating_since: Count = 0
+    factors: list[float] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
+    floored: str = ""
+    reseeded: list[str] = field(default_factory=list)
+    seeded_at: str = ""
     aliased: list[str] = field(default_factory=list)
     undivided: Count = 0
     unfrozen: list[str] = field(default_factory=list)
@@ -313,6 +334,7 @@ class Checks(Struct, frozen=True, kw_only=True):
     """One aspect a field; None: not looked at, for the reason in `unchecked`."""
 
     before_wrap: Agreement | None = None
+    doubles: Doubles | None = None
     trained: Trained | None = None
     fixed_batch: FixedBatch | None = None
     gradients: Gradients | None = None

@@ -56,7 +56,7 @@ class Exchange:
         self._view, self._doing = View(), "connecting"
         self._end = time.monotonic() + plan.limit_s
         every: Any = dist
-        self._store = every.PrefixStore(name, every.distributed_c10d._get_default_store())
+        self._store = every.PrefixStore(name, context.store or every.distributed_c10d._get_default_store())
         self._group: Any = None
         self._word = torch.zeros(1, dtype=torch.int64, device=context.device)
         self._data = torch.zeros(plan.bytes, dtype=torch.uint8, device=context.device)

@@ -37,18 +37,19 @@ class Order(Struct, frozen=True, kw_only=True):
         return f"{what}/{self.name}/{rank}"
 
 
-def run(context: Context, next_round: NextRound) -> None:
+def run(context: Context, next_round: NextRound) -> list[PairTime]:
     """Measure rounds of disjoint pairs of nodes; `next_round` is asked on rank 0 alone, and none is the end.
 
-    Each PairTime is emitted by its lower rank at once; by rank 0 only where that rank said nothing in time.
+    Each PairTime is emitted by its lower rank at once; by rank 0 only where that rank said nothing in time. Rank 0
+    is handed all of them.
     """
     assert context.plan.pairs
     context.step("pairs")
     member = _Member(context, context.plan.pairs)
     if context.rank == 0:
-        _Conductor(context, context.plan.pairs, member).conduct(next_round)
-    else:
-        member.follow()
+        return _Conductor(context, context.plan.pairs, member).conduct(next_round)
+    member.follow()
+    return []
 
 
 class _Member:
@@ -56,7 +57,7 @@ class _Member:
 
     def __init__(self, context: Context, plan: PairPlan) -> None:
         self._context, self._plan = context, plan
-        self.board = Board("pairs")
+        self.board = Board("pairs", context.store)
 
     def follow(self) -> None:
         """Do what rank 0 orders, until the end. Raises RuntimeError where it orders nothing until the deadline."""
@@ -114,7 +115,7 @@ class _Conductor:
         self._ordered = dict.fromkeys(range(context.world_size), 0)
         self._end = time.monotonic() + plan.budget_s
 
-    def conduct(self, next_round: NextRound) -> None:
+    def conduct(self, next_round: NextRound) -> list[PairTime]:
         """Round after round, until there is none or the time is used up."""
         done: list[PairTime] = []
         number = 0
@@ -122,6 +123,7 @@ class _Conductor:
             done += self._round([order for pair in wanted for order in self._orders(number, pair)])
             number += 1
         self._announce(dict.fromkeys(range(1, self._context.world_size), _END))
+        return done
 
     def _orders(self, number: int, pair: tuple[str, str]) -> list[Order]:
         """One for each rail: the local ranks of both nodes with the same number."""

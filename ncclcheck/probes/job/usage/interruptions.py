@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ncclcheck.probes.facts import Interruptions, LinkEvents, Unread
+from ncclcheck.probes.job.usage.port_counters import names
 from ncclcheck.probes.machine.access import Machine
 
 _EVERY_S = 0.2
@@ -77,24 +78,19 @@ class Watch:
 def _links(machine: Machine) -> dict[str, int]:
     """How often each interface and each port of an HCA has lost its link since it was made."""
     found: dict[str, int] = {}
-    for name in _names(machine, _NETS):
+    for name in names(machine, _NETS):
         downs = machine.number(f"{_NETS}/{name}/carrier_down_count")
         changes = machine.number(f"{_NETS}/{name}/carrier_changes") if isinstance(downs, Unread) else 0
         if not isinstance(downs, Unread):
             found[name] = downs
         elif not isinstance(changes, Unread):  # kernels before 4.16: it went down and came up again
             found[name] = changes // 2
-    for name in _names(machine, _HCAS):
-        for port in _names(machine, f"{_HCAS}/{name}/ports"):
+    for name in names(machine, _HCAS):
+        for port in names(machine, f"{_HCAS}/{name}/ports"):
             downs = machine.number(f"{_HCAS}/{name}/ports/{port}/counters/link_downed")
             if not isinstance(downs, Unread):
                 found[f"{name}:{port}"] = downs
     return found
-
-
-def _names(machine: Machine, folder: str) -> list[str]:
-    names = machine.names(folder)
-    return [] if isinstance(names, Unread) else names
 
 
 def _tcp(machine: Machine) -> tuple[int, int]:

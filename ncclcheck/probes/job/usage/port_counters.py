@@ -42,8 +42,8 @@ def read(machine: Machine) -> Counted:
 
 
 def _of_hcas(machine: Machine) -> Iterator[tuple[str, dict[str, int]]]:
-    for name in _names(machine, _HCAS):
-        for port in _names(machine, f"{_HCAS}/{name}/ports"):
+    for name in names(machine, _HCAS):
+        for port in names(machine, f"{_HCAS}/{name}/ports"):
             folder = f"{_HCAS}/{name}/ports/{port}"
             paths = [(one, f"{folder}/counters/{one}") for one in _COUNTERS]
             paths += [(one, f"{folder}/hw_counters/{one}") for one in _HW_COUNTERS]
@@ -56,9 +56,9 @@ def _of_cards(machine: Machine) -> Iterator[tuple[str, dict[str, int]]]:
     """Of interfaces that belong to a device; those of containers and tunnels lose nothing on a wire."""
     if machine.root != "/":
         return
-    names = [one for one in _names(machine, _NETS) if machine.exists(f"{_NETS}/{one}/device")]
+    cards = [one for one in names(machine, _NETS) if machine.exists(f"{_NETS}/{one}/device")]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as door:
-        for name in names[:_MOST_CARDS]:
+        for name in cards[:_MOST_CARDS]:
             if found := {key: value for key, value in statistics(door, name) if _OF_CARDS.fullmatch(key.encode())}:
                 yield name, found
 
@@ -88,6 +88,7 @@ def _asked(door: socket.socket, name: str, command: bytes) -> bytes:
     return data.tobytes()
 
 
-def _names(machine: Machine, folder: str) -> list[str]:
-    names = machine.names(folder)
-    return [] if isinstance(names, Unread) else names
+def names(machine: Machine, folder: str) -> list[str]:
+    """What a folder holds; nothing where it is not there."""
+    found = machine.names(folder)
+    return [] if isinstance(found, Unread) else found

@@ -99,6 +99,13 @@ def _sockets(process: Process, text: str) -> None:
     process.interfaces = _endpoints(text.partition("Using")[2]) or process.interfaces
 
 
+def _one_interface(process: Process, text: str) -> None:
+    """A line each, before 2.4; the first connections were made over the first."""
+    if "Using interface" in text and len(process.interfaces) < _MOST and (told := _endpoints(text)):
+        process.interfaces = [*process.interfaces, *told]
+        process.bootstrap = process.bootstrap or told[0]
+
+
 def _infiniband(process: Process, text: str) -> None:
     if found := _DIRECT.search(text):
         if len(process.direct) < _MOST:
@@ -169,6 +176,7 @@ def _driver(process: Process, text: str) -> None:
 _HANDLERS: dict[str, Callable[[Process, str], None]] = {
     "Bootstrap": _bootstrap,
     "NET/Socket": _sockets,
+    "NET": _one_interface,
     "NET/IB": _infiniband,
     "NET/Plugin": _plugin,
     "NET/OFI": _plugin,

@@ -40,7 +40,7 @@ SIGNS = (
     ),
     Sign(
         "connect-failed",
-        r"onnect(?: to (?P<peer>\S{1,120}?)(?:<(?P<port>\d{1,5})>)?)? ?(?:failed|returned)"
+        r"onnect(?: to (?P<peer>\S{1,120}?)(?:<(?P<port>\d{1,5})>)?)? ?(?:failed|returned|timeout)"
         r"(?: with)?(?: error)?(?: after \d{1,5} (?:retries|attempts))?[ :]{0,3}(?:\d{1,5} ?\(?)?(?P<error>[A-Z][A-Za-z ]{4,60})(?!.{0,80}retrying)"
         r"|onnect(?:ion)? to (?P<far>\S{1,120}?)(?:<\d{1,5}>)? (?P<late>timed out)"
         r"|socket(?:Start|Poll)Connect: exceeded (?P<spent>retries|timeouts)"

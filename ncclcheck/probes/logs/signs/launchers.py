@@ -67,6 +67,11 @@ SIGNS = (
         words=("aborted", "terminate called", "sigabrt"),
     ),
     Sign(
+        "cpp-what",  # below "terminate called"
+        r"^\s{1,4}what\(\): {1,4}(?:\[enforce fail at [^\]]{1,300}\] ?)?(?P<text>\S.{0,300})",
+        ("  what():  [enforce fail at gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 4 vs 3",),
+    ),
+    Sign(
         "heap-damaged",
         r"(?P<words>double free or corruption|(?:free|malloc|realloc|munmap_chunk|malloc_consolidate)\(\): (?:invalid|corrupted|unaligned"
         r"|mismatching|unsorted|memory corruption)[\w ()-]{0,60}|corrupted (?:size vs\. prev_size|double-linked list)|stack smashing detected)",
@@ -140,9 +145,7 @@ SIGNS = (
                 "death signal",
                 "keyboardinterrupt",
                 "keyboard interrupt",
-                "received",
-                "caught",
-                "got ",
+                *("sigterm", "sigint", "sighup", "sigusr", "signal 1", "signal: 1"),
                 "terminated",
                 "hangup",
                 "ctrl-c",
@@ -153,11 +156,13 @@ SIGNS = (
     Sign(
         "ended-well",
         r"(?i)\btraining (?:is )?(?:complete|finished|done)|exit(?:ed with)? (?:status|code) 0\b|"
+        r"(?:\btotal (?:training|train) time|^training time)(?: of \w{1,20})?\b[ :=]{1,4}\d{1,3}[:.\d]|"
         r"finished successfully|completed successfully|exits successfully|\.fit` stopped: `max_|'train_runtime': |"
         r"Application startup complete|^ENDING TIMING RUN\b",
         (
             "Training completed successfully",
             "job 5512 completed, exit status 0",
+            "Total training time: 4:49:16.7 (0.8678s / it)",
             "`Trainer.fit` stopped: `max_epochs=3` reached.",
             "[2026-03-01 10:00:00,100] [INFO] [launch.py:348:main] Process 4711 exits successfully.",
             "{'train_runtime': 812.1, 'train_samples_per_second': 41.3, 'epoch': 3.0}",
@@ -315,8 +320,10 @@ SIGNS = (
         r"Fatal error in (?:internal_|PMPI_|MPI_)Init|PML add procs failed|here are not enough slots available"
         r"|(?:ORTE|PRTE|mpirun|prterun) was unable to (?:reliably )?(?:start|launch|find)"
         r"|A (?:request|daemon) .{0,80}(?:died unexpectedly|aborted)|PMI_KVS_Get returned"
-        r"|MPI_INIT has failed|pml_ucx\.c:\d{1,6} {1,4}Error: .{0,120}(?:failed|Failed)|PMIX ERROR: |OPAL ERROR: |(?:OMPI|Open MPI) was not (?:built|configured) with"
-        r"|An error occurred in (?:the MPI_)?MPI_Init|unable to find any relevant network interfaces",
+        r"|MPI_INIT has failed|pml_ucx\.c:\d{1,6} {1,4}Error: (?!ucx (?:send|recv)).{0,120}(?:failed|Failed)|PMIX ERROR: |OPAL ERROR: |(?:OMPI|Open MPI) was not (?:built|configured) with"
+        r"|An error occurred in (?:the MPI_)?MPI_Init|unable to find any relevant network interfaces"
+        r"|srun: error: (?:Couldn't find the specified plugin name for|cannot find mpi plugin for) mpi/\w{1,20}"
+        r"|srun: error: Invalid MPI type '\w{1,20}'",
         (
             "Abort(3712399) on node 0 (rank 0 in comm 0): Fatal error in PMPI_Init: Other MPI error, error stack:",
             "There are not enough slots available in the system to satisfy the 16",
@@ -324,10 +331,14 @@ SIGNS = (
             "[gpu-a17:04711] PMIX ERROR: PMIX_ERR_UNREACH in file client/pmix_client.c at line 228",
             "but OMPI was not built with SLURM's PMI support and therefore cannot",
             "*** An error occurred in MPI_Init",
+            "srun: error: Invalid MPI type 'pmix', --mpi=list for acceptable types",
             "[gpu-a17:04711] pml_ucx.c:419  Error: ucp_ep_create(proc=0) failed: Destination is unreachable",
         ),
         words=(
             "fatal error in ",
+            "mpi plugin",
+            "mpi/",
+            "mpi type",
             "pml add procs",
             "slots available",
             "was unable to",

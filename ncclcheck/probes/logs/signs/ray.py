@@ -21,6 +21,20 @@ SIGNS = (
         ),
     ),
     Sign(
+        "ray-lacks",
+        r"Not enough (?P<kind>[A-Z]{2,8})s available\. Requested (?P<asked>\d{1,6}) \w{2,8}, but only (?P<has>\d{1,6})"
+        r"|(?:No available node types can fulfill|following) resource request(?: cannot be scheduled right now:)?s? "
+        r"(?P<request>\{[^{}]{3,200}\})",
+        (
+            "Not enough GPUs available. Requested 16 GPUs, but only 8 are available in the cluster.",
+            "(autoscaler +12s) Error: No available node types can fulfill resource request {'GPU': 16.0}. Add suitable "
+            "node types to this cluster to resolve this issue.",
+            "Warning: The following resource request cannot be scheduled right now: {'CPU': 1.0, 'GPU': 8.0}. This is "
+            "likely due to all cluster resources being claimed by actors.",
+        ),
+        words=("not enough ", "resource request"),
+    ),
+    Sign(
         "ray-worker-died",
         r"Worker exit type: (?P<type>SYSTEM_ERROR|NODE_OUT_OF_MEMORY|USER_ERROR)(?:.{0,40}?Worker exit detail: "
         r"(?P<detail>.{3,160}))?"

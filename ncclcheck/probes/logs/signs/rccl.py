@@ -50,4 +50,16 @@ SIGNS = (
             _WARN + "Failed to find ROCm runtime library in /opt/rocm (RCCL_ROCR_PATH=/opt/rocm)",
         ),
     ),
+    Sign(
+        "npu-fault",
+        r"The error from device\(chipId:(?P<chip>\d{1,3}).{0,120}? there is an (?:exception of )?(?P<what>[\w ]{3,40}?)(?: "
+        r"error)?(?: exception)?,(?:.{0,500}?fault kernel_name=(?P<kernel>[\w.]{1,120}))?"
+        r"|errorStr: (?P<words>[A-Z][^.]{3,160})",
+        (
+            "The error from device(chipId:1, dieId:0), serial number is 4, there is an aicore error exception, core id is "
+            "17, error code = 0x800000, dump info: pc start: 0x12, fault kernel_name=MoeDispatch_1",
+            "The extend info: errcode:(0x800000, 0, 0) errorStr: The DDR address of the MTE instruction is out of range.",
+        ),
+        words=("error from device(chipid", "errorstr: "),
+    ),
 )

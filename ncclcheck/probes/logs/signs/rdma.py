@@ -46,12 +46,14 @@ SIGNS = (
     ),
     Sign(
         "ib-memory",
-        r"Call to (?P<call>ibv_reg_mr\w{0,10}|ibv_reg_dmabuf_mr|ibv_create_cq|ibv_create_qp|ibv_alloc_pd) failed"
-        r"(?: with error (?P<error>[A-Z][\w ]{1,60}))?",
+        r"(?:Call to |(?P<ucx>UCX) {1,3}ERROR )(?P<call>ibv_reg_mr\w{0,10}|ibv_reg_dmabuf_mr|ibv_create_cq|ibv_create_qp"
+        r"|ibv_alloc_pd)(?:\([^)]{0,160}\))? failed(?:(?: with error|:) (?P<error>[A-Z][\w ]{1,60}))?",
         (
             f"{_VERBS} Call to ibv_reg_mr failed with error Cannot allocate memory",
             f"{_VERBS} Call to ibv_reg_mr_iova2 failed with error Bad address",
             f"{_VERBS} Call to ibv_create_cq failed",
+            "[1580511823.09] [gpu-a17:4711:1] ib_md.c:478 UCX  ERROR ibv_reg_mr(address=0x2a, length=8, access=0xf) "
+            "failed: Bad address",
         ),
     ),
     Sign(

@@ -161,18 +161,20 @@ SIGNS = (
         "training-goes-on",
         r"\b[Ii]teration['\" :=#\[]{1,12}0{0,8}[1-9]\d{1,8}|\b[Ss]tep['\" :=#\[]{1,12}0{0,8}[1-9]\d{1,8}"
         r"|\b[Ee]poch(?: is)?['\" :=#\[]{1,12}(?:0{0,8}[1-9]|0\.\d{0,6}[1-9])"
+        r"|\b[Ii]ters?:? {1,3}\[?[1-9]\d{0,8} ?/ ?\d{1,9}\b"
         r"|\b[Ss]tep['\" :=#\[]{1,12}[1-9]\b.{0,40}\bloss\b"
         r"|\beta: {1,2}(?:\d{1,3} days?, )?\d{1,3}:\d\d(?::\d\d)?\b",
         (
             "iteration      120/   10000 | loss 2.31",
             "step 1200 loss 1.80 lr 3e-4",
+            "segmentation INFO: Iters: 15210/20000 || Lr: 0.0055 || Task Loss: 7.1",
             "Epoch: [3][ 10/500] loss 0.9",
             "{'loss': 1.2, 'learning_rate': 3e-05, 'epoch': 1.25}",
             "{'loss': 1.2607, 'learning_rate': 6.3e-06, 'epoch': 0.03}",
             "[titan] 2026-02-24 18:46:17,508 - root - INFO - step:  4  loss:  7.62585  grad_norm: 26.6250",
             "Evaluation  [ 40/125]  eta: 0:05:56    time: 4.1312  data: 0.0139  max mem: 27450",
         ),
-        words=("iteration", "step", "epoch", "eta: "),
+        words=("iter", "step", "epoch", "eta: "),
         often=True,
     ),
 )

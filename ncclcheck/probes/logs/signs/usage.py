@@ -156,7 +156,7 @@ SIGNS = (
     ),
     Sign(
         "torchrun-values",
-        r"(?P<processes>Unsupported nproc_per_node value: .{1,60})|(?P<nodes>nnodes=.{1,40} is not in "
+        r"(?P<processes>Unsupported nproc_per_node value:(?! \{)(?: .{1,60}|\s*$))|(?P<nodes>nnodes=.{1,40} is not in "
         r"\"MIN:MAX\" format)"
         r"|(?P<bounds>min_nodes must be > 0 and <= max_nodes.{0,80}|assert 0 < min_nodes <= max_nodes)"
         r"|(?P<backend>The rendezvous backend '.{1,40}' is not registered)"

@@ -10,6 +10,7 @@ from ncclcheck.probes.machine.access import Machine
 from ncclcheck.probes.machine.host import cgroup, tasks
 from ncclcheck.probes.machine.host.host import limits_of, status_of
 
+_SOMAXCONN = "/proc/sys/net/core/somaxconn"
 _PORTS = "/proc/sys/net/ipv4/ip_local_port_range"
 _LOGIND = "/etc/systemd/logind.conf"
 _YES, _NO = {"1", "yes", "y", "true", "t", "on"}, {"0", "no", "n", "false", "f", "off"}
@@ -31,6 +32,7 @@ def probe(machine: Machine) -> System:
         ports=_ports(machine),
         tcp_rmem=_most(machine, "tcp_rmem"),
         tcp_wmem=_most(machine, "tcp_wmem"),
+        somaxconn=_number(machine, _SOMAXCONN),
         remove_ipc=_remove_ipc(machine),
         cpu=_cpu(machine),
     )
@@ -69,6 +71,13 @@ def _ports(machine: Machine) -> PortRange | Unread:
     if len(words) == 2 and all(word.isdecimal() and len(word) < 6 for word in words):
         return PortRange(first=int(words[0]), last=int(words[1]))
     return Unread("broken", f"{_PORTS} holds {text[:40]!r}, not two ports")
+
+
+def _number(machine: Machine, path: str) -> int | Unread:
+    text = machine.line(path)
+    if isinstance(text, Unread) or (text.isdecimal() and len(text) < 20):
+        return text if isinstance(text, Unread) else int(text)
+    return Unread("broken", f"{path} holds {text[:40]!r}, no number")
 
 
 def _most(machine: Machine, name: str) -> int | Unread:

@@ -12,6 +12,8 @@ from typing import Any, Literal
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from ncclcheck.probes.dataloader.ours import users_line
+
 _WATCHED = {
     "clip_grad_norm_": "clip",
     "clip_grad_value_": "clip",
@@ -23,10 +25,13 @@ _WATCHED = {
 
 
 class Calls:
-    """What was called in one step, in order, by whatever name the user imported it."""
+    """What was called in one step, in order, by whatever name the user imported it. seeded_at: the user's line
+    that set torch's seed last.
+    """
 
     def __init__(self) -> None:
         self.called: list[str] = []
+        self.seeded_at = ""
 
     def __call__(self, frame: FrameType, event: str, _given: Any) -> None:
         """As sys.setprofile wants it."""
@@ -35,6 +40,8 @@ class Calls:
             return
         if code.co_name in _WATCHED:
             self.called.append(_WATCHED[code.co_name])
+        elif code.co_name == "manual_seed":
+            self.seeded_at = users_line()
         elif code.co_name == "__enter__" and code.co_filename.endswith("autocast_mode.py"):
             self.called.append("autocast")
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import gc
+import inspect
+import textwrap
+from types import FunctionType
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ncclcheck.probes.training.equal.state import plain
+
+_LEAST_IDLE = 2  # steps in a row in eval() at the end; one could be meant
 
 Idle = Literal["", "others", "rate", "never", "nothing"]
 
@@ -18,11 +25,12 @@ Idle = Literal["", "others", "rate", "never", "nothing"]
 class Optimizers:
     """Looks at each step of an optimizer of this process, from when it is made until `end`.
 
-    found: one was given gradients that were added up on some that it had taken already. steps: of all.
+    found: one was given gradients that were added up on some that it had taken already. steps: of all. rates: the
+    largest learning rate of each step of an optimizer that holds parameters of the model.
     """
 
     def __init__(self, model: nn.Module, *, stepped: bool) -> None:
-        self.found, self.steps = False, 0
+        self.found, self.steps, self.rates = False, 0, list[float]()
         self._model = model
         self._stepped, self._stale = stepped, False
         self._got: set[str] = set()
@@ -43,6 +51,7 @@ class Optimizers:
             name for name, one in self._model.named_parameters() if one.grad is not None and one.grad.any()
         }
         if any(one is self._one for group in optimizer.param_groups for one in group["params"]):
+            self.rates.append(max(float(group.get("lr", 1.0)) for group in optimizer.param_groups))
             self.found |= self._stale
             self._stepped = True
 
@@ -52,7 +61,7 @@ class Optimizers:
 
     def unheld(self) -> tuple[list[str], float]:
         """Parameters that got gradients and stand in no optimizer, and their share of all that are trained."""
-        held = {id(one) for optimizer in _alive() for group in optimizer.param_groups for one in group["params"]}
+        held = {id(one) for optimizer in alive() for group in optimizer.param_groups for one in group["params"]}
         names = dict(self._model.named_parameters())
         if not any(id(one) in held for one in names.values()):
             return [], 0.0  # it holds another model's: that none changes is said already
@@ -66,7 +75,7 @@ class Optimizers:
         mine = {id(one) for one in self._model.parameters()}
         groups = [
             group
-            for one in _alive()
+            for one in alive()
             for group in one.param_groups
             if any(id(each) in mine for each in group["params"])
         ]
@@ -74,32 +83,70 @@ class Optimizers:
             return "others"
         if not self.steps:
             return "never"
-        if all(float(group.get("lr", 1.0)) == 0.0 for group in groups):
+        if not any(self.rates) if self.rates else all(float(group.get("lr", 1.0)) == 0.0 for group in groups):
             return "rate"
         return "" if self._got else "nothing"
 
 
-def _alive() -> list[Optimizer]:
+def floored() -> str:
+    """`train.py:20 in warmup`: a function that a schedule is computed by, and that divides by `//`."""
+    for one in gc.get_objects():
+        if issubclass(type(one), LambdaLR):
+            for function in one.lr_lambdas:
+                if isinstance(function, FunctionType) and (line := _floor_division(function)):
+                    name = function.__code__.co_filename.rpartition("/")[2]
+                    return f"{name}:{line} in {function.__name__}"
+    return ""
+
+
+def _floor_division(function: FunctionType) -> int:
+    """The first line of it that divides so; 0: none."""
+    try:
+        lines, first = inspect.getsourcelines(function)
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except (OSError, TypeError, SyntaxError):
+        return 0
+    found = [
+        one.lineno for one in ast.walk(tree) if isinstance(one, ast.BinOp) and isinstance(one.op, ast.FloorDiv)
+    ]
+    return first + min(found) - 1 if found else 0
+
+
+def alive() -> list[Optimizer]:
+    """All of this process."""
     return [one for one in gc.get_objects() if issubclass(type(one), Optimizer)]
 
 
 class Mood:
-    """Whether the model is in eval() in passes that are meant to train."""
+    """Whether the model is in eval() in passes that are meant to train; `next` before each step but the first.
+
+    since: the step (from 1) from which on it never trained again, 0: it did, or it never had.
+    """
 
     def __init__(self, model: nn.Module) -> None:
-        self.passes = self.evaluating = 0
+        self.since = 0
+        self._steps: list[list[bool]] = [[]]
         self._handle = model.register_forward_pre_hook(self._looks)
         self._model = model
 
+    def next(self) -> None:
+        """Another step begins."""
+        self._steps.append([])
+
     def _looks(self, module: nn.Module, _given: Any) -> None:
         if torch.is_grad_enabled():
-            self.passes += 1
-            self.evaluating += not module.training
+            self._steps[-1].append(module.training)
 
     def end(self) -> list[str]:
-        """The layers that eval() changes, where it is on in most passes that train; look no more."""
+        """The layers that eval() changes, where it is on in most passes that train, or from some step on; look no
+        more.
+        """
         self._handle.remove()
-        if 2 * self.evaluating <= self.passes:
+        passes = [one for step in self._steps for one in step]
+        trains = max((number for number, step in enumerate(self._steps, 1) if any(step)), default=0)
+        idle = sum(bool(step) for step in self._steps[trains:])
+        self.since = trains + 1 if trains and idle >= _LEAST_IDLE else 0
+        if 2 * sum(passes) >= len(passes) and not self.since:
             return []
         return [
             plain(name)

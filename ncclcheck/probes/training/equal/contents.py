@@ -27,7 +27,7 @@ def seen(setting: Setting, size: int) -> Contents | None:
     probes = sorted({place * (size - 1) // max(1, _PROBED - 1) for place in range(_PROBED)})
     first, again = _read(setting, probes), _read(setting, probes)
     ranks = told(setting.peers, first if first == again else [])
-    sizes = told(setting.peers, _size(setting))
+    sizes = told(setting.peers, samples_in(setting))
     if not all(ranks) and len({*sizes}) == 1:
         return None
     columns = [*zip(*ranks, strict=True)] if all(len(one) == len(probes) for one in ranks) else []
@@ -51,15 +51,16 @@ def _common(setting: Setting) -> tuple[int, int]:
 
     Samples that are alike on one rank say nothing: then none counts.
     """
-    size = _size(setting)
-    count = min(size, _FOLLOWED)
-    mine = _read(setting, [place * size // count for place in range(count)] if count else [], _FOLLOWED_S)
+    samples = samples_in(setting)
+    count = min(samples, _FOLLOWED)
+    mine = _read(setting, [place * samples // count for place in range(count)] if count else [], _FOLLOWED_S)
     ranks = [{*one} if len({*one}) == len(one) else {*()} for one in told(setting.peers, mine)]
     common = sum(any(one in other for other in ranks[:rank]) for rank, held in enumerate(ranks) for one in held)
     return common, sum(map(len, ranks))
 
 
-def _size(setting: Setting) -> int:
+def samples_in(setting: Setting) -> int:
+    """Samples of the dataset; 0 where it tells none."""
     try:
         return len(setting.feed.loader.dataset)  # type: ignore[arg-type]
     except TypeError:

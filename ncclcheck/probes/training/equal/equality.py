@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from itertools import chain, repeat
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ncclcheck.probes.facts.training import Agreement, Checks, FixedBatch, TakenSteps, Trained
+from ncclcheck.probes.facts.training import Agreement, Checks, Doubles, FixedBatch, TakenSteps, Trained
 from ncclcheck.probes.training.course.watch import Watch
 from ncclcheck.probes.training.equal.alike import MOST, agreement, told
 from ncclcheck.probes.training.equal.seeds import SEED, own_generators
-from ncclcheck.probes.training.equal.state import fingerprints
+from ncclcheck.probes.training.equal.state import fingerprints, plain
 from ncclcheck.probes.training.loop import Setting, bare, stream, train_step, wrap
 
 _STEPS = 20
@@ -22,7 +23,17 @@ _FIXED_STEPS = 10
 def before_wrap(setting: Setting) -> Checks:
     """DDP repairs a difference without a word, by handing out rank 0's."""
     found = agreement(setting.peers, setting.model, fingerprints(setting.model))
-    return Checks(before_wrap=found)
+    return Checks(before_wrap=found, doubles=_doubles(setting.model))
+
+
+def _doubles(model: nn.Module) -> Doubles:
+    """By where they begin: LSTMs keep theirs in one storage on GPUs, one behind the other."""
+    places: dict[int, list[str]] = {}
+    for name, one in model.named_parameters():  # one that stands at two places is named once
+        if type(one) is nn.Parameter and one.layout is torch.strided and one.numel() and not one.is_meta:
+            places.setdefault(one.data_ptr(), []).append(plain(name)[:200])
+    groups = [names[:MOST] for names in places.values() if len(names) > 1]
+    return Doubles(parameters=len([*model.parameters()]), groups=groups[:MOST])
 
 
 def trained(setting: Setting, model: nn.Module) -> Checks:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ncclcheck.probes.training.equal.alike import told
@@ -16,6 +16,8 @@ from ncclcheck.probes.training.loop import Setting
 
 _MOST_RANKS = 16
 _MOST_BYTES = 64 * 2**20
+PLACED = "the loss depends on the order of the samples of a batch, as where each place has its own noise"
+_ROUNDING = 1e-3  # of a loss whose samples are added up in another order
 
 
 def over_ranks(setting: Setting, batch: Batch) -> tuple[Batch | None, str]:
@@ -81,6 +83,8 @@ def _unjoinable(setting: Setting, batch: Batch) -> str:
     moods = told(setting.peers, _mood(setting, batch))
     if "restless" in moods:
         return "the model gives another loss for the same batch and seed each time: it counts, or changes itself"
+    if "placed" in moods:
+        return PLACED
     if "random" in moods:
         drops = [name for name, one in setting.model.named_modules() if "Dropout" in type(one).__name__]
         return f"the model draws random numbers ({drops[0] if drops else 'no Dropout module does'})"
@@ -90,10 +94,43 @@ def _unjoinable(setting: Setting, batch: Batch) -> str:
 
 
 def _mood(setting: Setting, batch: Batch) -> str:
-    """Whether the loss depends on the seed, or on how often it was asked for."""
+    """Whether the loss depends on the seed, on how often it was asked for, or on the order of samples."""
     model, losses = setting.fresh_model(), list[float]()
     for seed in (SEED, SEED, SEED + 1):
-        with own_generators(setting.device, seed), torch.no_grad():
-            losses.append(float(setting.loss(model, moved(batch, setting.device))))
+        with own_generators(setting.device, seed):
+            losses.append(_loss(setting, model, batch))
     first, again, other = losses
-    return "restless" if again != first else "random" if other != first else ""
+    if again != first:
+        return "restless"
+    if other != first:
+        return "random"
+    with own_generators(setting.device, SEED):
+        return "placed" if is_placed(first, batch, lambda given: _loss(setting, model, given)) else ""
+
+
+def _loss(setting: Setting, model: nn.Module, batch: Batch) -> float:
+    with torch.no_grad():
+        return float(setting.loss(model, moved(batch, setting.device)))
+
+
+def is_placed(loss: float, batch: Batch, measure: Callable[[Batch], float]) -> bool:
+    """Whether the loss of a batch is another when its samples come in reverse; not where they cannot."""
+    try:
+        placed = measure(backwards(batch))
+    except Exception:  # lengths must be sorted, or entries are not samples
+        return False
+    return abs(placed - loss) > _ROUNDING * abs(loss)
+
+
+def backwards(batch: Batch) -> Batch:
+    """The same samples, the last one first: a mean over them is the same. As it is where rows are no samples."""
+    count = samples_of(batch)
+    if any(one.dim() == 0 or one.shape[0] != count for one in tensors_of(batch)):
+        return batch
+    return mapped(batch, lambda one: one.flip(0))
+
+
+def tokens(batch: Batch) -> int:
+    """The entries of its whole numbers that a loss counts: not the negative ones, such as -100; 0: it has none."""
+    marked = [one for one in tensors_of(batch) if one.dtype is torch.int64 and bool((one < 0).any())]
+    return sum(int((one >= 0).sum()) for one in marked)

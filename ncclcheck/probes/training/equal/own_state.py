@@ -12,43 +12,80 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ncclcheck.probes.facts.training import Differing
+from ncclcheck.probes.training.course.optimizers import alive
 from ncclcheck.probes.training.equal.alike import MOST, odd, told
 from ncclcheck.probes.training.equal.state import fingerprint
 from ncclcheck.probes.training.loop import Setting
 
 
 def apart(setting: Setting, state: Mapping[str, Any]) -> list[Differing]:
-    """What has a state_dict and is there on all ranks: the entries of it that differ."""
+    """What has a state_dict and is there on all ranks: the entries of it that differ. Parameters are those of a
+    module beside the model that an optimizer trains.
+    """
     mine = entries(state)
     ranks = told(setting.peers, mine)
     both = [name for name in mine if all(name in one for one in ranks)]
     columns = {name: [one[name] for one in ranks] for name in both}
+    trained = _trained(state)
     return [
-        Differing(name=name[:200], kind="buffer", ranks=odd(column)[:MOST], count=len(odd(column)))
+        Differing(
+            name=name[:200],
+            kind="parameter" if name in trained else "buffer",
+            ranks=odd(column)[:MOST],
+            count=len(odd(column)),
+        )
         for name, column in columns.items()
         if len({*column}) > 1
     ][:MOST]
+
+
+def _trained(state: Mapping[str, Any]) -> set[str]:
+    held = {id(one) for optimizer in alive() for group in optimizer.param_groups for one in group["params"]}
+    return {
+        f"{name}.{where}"
+        for name, thing in state.items()
+        if _is_module(thing)
+        for where, one in thing.named_parameters()
+        if id(one) in held
+    }
 
 
 _AVERAGES = re.compile(r"ema|teacher|target|average|avg|swa|shadow", re.IGNORECASE)
 
 
 def aliased(model: nn.Module, state: Mapping[str, Any]) -> list[str]:
-    """What is named as an average of the weights and holds the very weights, so that it is none."""
-    mine = {one.untyped_storage().data_ptr() for one in model.parameters() if one.numel()}
+    """What is named as an average of the weights and holds the very weights, so that it is none: `ema`, or
+    `ema.shadow` where an object of the user's holds them in that attribute.
+    """
+    mine = {one.untyped_storage().data_ptr() for one in _strided([*model.parameters(), *model.buffers()])}
     return [
-        name
+        where
         for name, one in state.items()
-        if _AVERAGES.search(name) and (held := _weights(one)) and all(each in mine for each in held)
+        for where, held in _held(name, one)
+        if held and all(each.untyped_storage().data_ptr() in mine for each in held)
     ][:MOST]
 
 
-def _weights(thing: Any) -> list[int]:
+def _held(name: str, thing: Any) -> Iterator[tuple[str, list[torch.Tensor]]]:
+    """The tensors of what is named so; of another object those of its attributes that are named so."""
+    inner = getattr(thing, "__dict__", {}) if not isinstance(thing, nn.Module | torch.optim.Optimizer) else {}
+    if _AVERAGES.search(name) and isinstance(thing, nn.Module | Mapping | list):
+        yield name, _tensors(thing)
+    for attribute, one in inner.items():
+        if _AVERAGES.search(attribute) and isinstance(one, nn.Module | Mapping | list):
+            yield f"{name}.{attribute}", _tensors(one)
+
+
+def _tensors(thing: nn.Module | Mapping[str, Any] | list[Any]) -> list[torch.Tensor]:
     if isinstance(thing, nn.Module):
-        thing = dict(thing.named_parameters())
-    values = thing.values() if isinstance(thing, Mapping) else thing if isinstance(thing, list) else []
-    tensors = [one for one in values if isinstance(one, torch.Tensor) and one.numel()]
-    return [one.untyped_storage().data_ptr() for one in tensors if one.layout is torch.strided]
+        return _strided([*thing.parameters()])
+    return _strided([*thing.values()] if isinstance(thing, Mapping) else thing)
+
+
+def _strided(things: list[Any]) -> list[torch.Tensor]:
+    """Those of these that have memory of their own, as pieces of sharded tensors have not."""
+    plain = [one for one in things if type(one) in (torch.Tensor, nn.Parameter) and not one.is_meta]
+    return [one for one in plain if one.numel() and one.layout is torch.strided]
 
 
 def entries(state: Mapping[str, Any]) -> dict[str, str]:

@@ -16,7 +16,9 @@ from ncclcheck.probes.facts.training import Checks, OwnStep, Unchecked
 from ncclcheck.probes.training import given
 from ncclcheck.probes.training.course import accumulation
 from ncclcheck.probes.training.course.calls import Calls
-from ncclcheck.probes.training.course.optimizers import Mood, Optimizers
+from ncclcheck.probes.training.course.optimizers import Mood, Optimizers, floored
+from ncclcheck.probes.training.course.reseeded import Reseeded
+from ncclcheck.probes.training.course.scaled import Scaled
 from ncclcheck.probes.training.course.watch import Watch
 from ncclcheck.probes.training.equal import joined
 from ncclcheck.probes.training.equal.alike import MOST, agreement, told
@@ -31,14 +33,16 @@ _STEPS, _LEAST_STEPS = 20, 6
 _STEPS_SHARE = 0.2  # of the time box, for steps beyond the least
 _ALONE = {
     "get_world_size": 1,
-    "get_rank": 0,
     "is_initialized": False,
     "all_reduce": None,
     "barrier": None,
     "broadcast": None,
 }
 
+_MOST_RATES = 64
 _TOLERANCE, _IN_AUTOCAST = 1e-3, 5e-2  # of the norm; clipping and unscaling round once more than TRN004 does
+
+_RANDOM = "the step draws random numbers: another seed, rank or order of samples gives other gradients"
 
 Step = Callable[[nn.Module, Batch, dict[str, Any]], Any]
 Grads = dict[str, Tensor]
@@ -52,15 +56,16 @@ def seen(setting: Setting) -> Checks:
     model, state, batches = wrap(setting, setting.fresh_model()), dict[str, Any](), stream(setting)
     begun, frozen = fingerprints(bare(model)), _frozen(model)
     calls, watch, mood = Calls(), Watch(model, {"state": state, "step": step}), Mood(bare(model))
+    scaled, reseeded = Scaled(model), Reseeded(setting.device, setting.peers.rank)
     try:
-        with agreed(setting.peers) as called, watch.step(setting.first[0]), calls.watched():
+        with agreed(setting.peers) as called, watch.step(setting.first[0]), calls.watched(), scaled.watched():
             ours = _first_gradients(setting, step, model, state, setting.first[0])
     except Parted as parted:
         why = "ranks enter different collectives in it (TRN028)"
         return Checks(entered=parted.fact(), unchecked=[Unchecked(check="own_step", why=why)])
     unaveraged, passes = _unaveraged(setting, ours), watch.passes
     optimizers = Optimizers(model, stepped=bool(ours))
-    steps = _go_on(setting, step, model, state, batches, watch)
+    steps = _go_on(setting, step, model, state, batches, watch, mood, reseeded)
     optimizers.end()
     idle = told(setting.peers, begun == fingerprints(bare(model))) == [True] * setting.peers.world
     unheld, share = optimizers.unheld()
@@ -80,7 +85,13 @@ def seen(setting: Setting) -> Checks:
         unheld=unheld[:MOST],
         unheld_share=share,
         evaluating=mood.end()[:MOST],
+        evaluating_since=mood.since,
         aliased=aliased(bare(model), state),
+        factors=_factors(setting, scaled),
+        rates=optimizers.rates[:_MOST_RATES],
+        floored=floored(),
+        reseeded=_everywhere(setting, reseeded.always()),
+        seeded_at=calls.seeded_at,
         unfrozen=[name for name in frozen if name not in _frozen(model)][:MOST],
     )
     course = watch.course(setting, own=True)
@@ -92,6 +103,10 @@ def seen(setting: Setting) -> Checks:
         return Checks(own_step=replace(found, not_joined="the step has several backward passes"), courses=[course])
     if others := [name for name in called if name not in _ALONE]:
         return Checks(own_step=replace(found, not_joined=f"the step calls {others[0]}"), courses=[course])
+    if setting.plan.strategy != "ddp":
+        return Checks(own_step=replace(found, not_joined="ranks hold pieces of gradients"), courses=[course])
+    if found.reseeded:
+        return Checks(own_step=replace(found, not_joined="the step sets its own seeds"), courses=[course])
     return Checks(own_step=_against_one(setting, step, ours, found), courses=[course])
 
 
@@ -99,8 +114,30 @@ def _frozen(model: nn.Module) -> list[str]:
     return [plain(name) for name, one in model.named_parameters() if not one.requires_grad]
 
 
+def _factors(setting: Setting, scaled: Scaled) -> list[float]:
+    """By which each rank scaled its pieces of the gradients, where these are not the same number."""
+    if setting.plan.strategy == "ddp":
+        return []
+    found = told(setting.peers, scaled.factor())
+    uneven = None not in found and max(found) - min(found) > _TOLERANCE * max(found)
+    return found[:MOST] if uneven else []
+
+
+def _everywhere(setting: Setting, mine: list[str]) -> list[str]:
+    """Those of these that all ranks have."""
+    ranks = told(setting.peers, mine)
+    return [name for name in mine if all(name in one for one in ranks)]
+
+
 def _go_on(
-    setting: Setting, step: Step, model: nn.Module, state: dict[str, Any], batches: Iterator[Batch], watch: Watch
+    setting: Setting,
+    step: Step,
+    model: nn.Module,
+    state: dict[str, Any],
+    batches: Iterator[Batch],
+    watch: Watch,
+    mood: Mood,
+    reseeded: Reseeded,
 ) -> int:
     """Further steps, as many as a fifth of the time box allows; how many were taken in all."""
     begun, taken = setting.share_left(), 1
@@ -109,8 +146,11 @@ def _go_on(
             break
         setting.context.tick()
         batch = moved(next(batches), setting.device)
+        mood.next()
+        reseeded.begin()
         with watch.step(batch):
             step(model, batch, state)
+        reseeded.end()
         taken += 1
     return taken
 
@@ -153,13 +193,21 @@ def _against_one(setting: Setting, step: Step, ours: Grads, found: OwnStep) -> O
         with _alone():
             wanted = _first_gradients(setting, step, Alone(setting.fresh_model()), {}, whole)
             off, ratio = _compared(ours, wanted)
-            if off > found.tolerance:
-                other = _first_gradients(setting, step, Alone(setting.fresh_model()), {}, whole, SEED + 1)
-                random = _compared(other, wanted)[0]
+        if off > found.tolerance:
+            random = _compared(_otherwise(setting, step, whole), wanted)[0]
     off, ratio, random = told(setting.peers, [off, ratio, random])[0]
     if random > found.tolerance:
-        return replace(found, not_joined="the step draws random numbers: another seed gives other gradients")
+        return replace(found, not_joined=_RANDOM)
     return replace(found, off=off, ratio=ratio)
+
+
+def _otherwise(setting: Setting, step: Step, whole: Batch) -> Grads:
+    """What one process gets with another seed, as another rank, and with the samples in reverse."""
+    with _alone(rank=1):
+        for given in (joined.backwards(whole), whole):
+            with contextlib.suppress(Exception):
+                return _first_gradients(setting, step, Alone(setting.fresh_model()), {}, given, SEED + 1)
+    return {}
 
 
 def _compared(ours: Grads, wanted: Grads) -> tuple[float, float]:
@@ -174,10 +222,11 @@ def _compared(ours: Grads, wanted: Grads) -> tuple[float, float]:
 
 
 @contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """As long as it lasts, this process is the only one of its world."""
-    kept = {name: getattr(dist, name) for name in _ALONE}
-    for name, answer in _ALONE.items():
+def _alone(rank: int = 0) -> Iterator[None]:
+    """As long as it lasts, this process is the only one of its world. rank: that it takes itself for."""
+    answers = _ALONE | {"get_rank": rank, "is_initialized": rank > 0}
+    kept = {name: getattr(dist, name) for name in answers}
+    for name, answer in answers.items():
         setattr(dist, name, lambda *_args, answer=answer, **_more: answer)
     try:
         yield

@@ -19,6 +19,7 @@ from ncclcheck.probes.training.equal import joined
 from ncclcheck.probes.training.equal.alike import MOST, told
 from ncclcheck.probes.training.equal.seeds import SEED, own_generators
 from ncclcheck.probes.training.equal.state import gradients, tensors
+from ncclcheck.probes.training.equal.streams import finite
 from ncclcheck.probes.training.feed import Batch, moved, samples_of
 from ncclcheck.probes.training.loop import Setting, accumulate, wrap
 
@@ -47,10 +48,25 @@ def one_batch(setting: Setting) -> Checks:
         return Checks(precision=precision, unchecked=[_not("gradients", why)])
     ours, seen = _against_the_mean(setting, alone, [batch])
     all_of_them, why = joined.over_ranks(setting, batch)
-    error = 0.0
+    by_tokens = _by_tokens(setting, alone, batch)
+    error, explained = 0.0, False
     if all_of_them is not None and setting.peers.rank == 0:
-        error = _distance(ours, _run(setting, setting.fresh_model(), [all_of_them]).gradients)[0]
+        wanted = _run(setting, setting.fresh_model(), [all_of_them]).gradients
+        error = _distance(ours, wanted)[0]
+        explained = bool(by_tokens) and _distance(by_tokens, wanted)[0] <= seen.tolerance
+    counts = told(setting.peers, [joined.tokens(batch), explained])
+    if counts[0][1]:
+        seen = replace(seen, tokens=[count for count, _ in counts][:MOST])
     return Checks(precision=precision, gradients=_with_joined(setting, seen, error, why))
+
+
+def _by_tokens(setting: Setting, alone: _Pass, batch: Batch) -> Grads:
+    """The mean over ranks by how many tokens each has; nothing where all have as many."""
+    counts = told(setting.peers, joined.tokens(batch))
+    if len({*counts}) == 1 or 0 in counts:
+        return {}
+    share = counts[setting.peers.rank] * len(counts) / sum(counts)
+    return _mean({name: one * share for name, one in alone.gradients.items()})
 
 
 def accumulation(setting: Setting) -> Checks:
@@ -63,8 +79,25 @@ def accumulation(setting: Setting) -> Checks:
     together, why = joined.of_one_rank(setting, batches)
     error = 0.0
     if together is not None:
-        error = _distance(ours, _mean(_run(setting, _as_rank_0_has_it(setting), [together]).gradients))[0]
+        wanted = _run(setting, _as_rank_0_has_it(setting), [together]).gradients
+        error = _distance(ours, _mean(wanted))[0]
+        counts = [joined.tokens(one) for one in batches]
+        by_tokens = _mean_by_tokens(setting, batches, counts)
+        ranks = told(setting.peers, [_distance(by_tokens, wanted)[0] <= seen.tolerance, counts])
+        if all(explained for explained, _ in ranks):
+            seen = replace(seen, tokens=next((each[:MOST] for _, each in ranks if len({*each}) > 1), []))
     return Checks(accumulation=_with_joined(setting, seen, error, why))
+
+
+def _mean_by_tokens(setting: Setting, batches: list[Batch], counts: list[int]) -> Grads:
+    """Of this rank's micro-batches, each by how many tokens it has."""
+    every = counts if all(counts) else [1] * len(counts)
+    found: Grads = {}
+    for batch, count in zip(batches, every, strict=True):
+        for name, one in _run(setting, _as_rank_0_has_it(setting), [batch]).gradients.items():
+            part = one * (count / sum(every))
+            found[name] = found[name] + part if name in found else part
+    return found
 
 
 def _run(setting: Setting, model: nn.Module, batches: list[Batch]) -> _Pass:
@@ -162,12 +195,8 @@ def _precision(setting: Setting, alone: _Pass, batch: Batch, operations: Operati
     ]
     return Precision(
         precision=setting.plan.precision,
-        loss=_number(alone.loss),
-        full=_number(full),
+        loss=finite(alone.loss),
+        full=finite(full),
         bad=found[:MOST],
         count=len(found),
     )
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None

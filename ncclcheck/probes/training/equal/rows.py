@@ -42,7 +42,7 @@ def _indices(setting: Setting, epoch: int) -> tuple[list[int], str]:
         mine, why = setting.feed.indices(epoch)
     except (TypeError, ValueError):
         mine, why = [], "the sampler's indices are no numbers"
-    size = _size(setting)
+    size = contents.samples_in(setting)
     if not why and not 0 < size <= _MOST_SAMPLES:
         why = f"the dataset has {size} samples; up to {_MOST_SAMPLES} are followed" if size else "it has no length"
     if not why and not all(0 <= index < size for index in mine):
@@ -50,16 +50,9 @@ def _indices(setting: Setting, epoch: int) -> tuple[list[int], str]:
     return mine, next((one for one in told(setting.peers, why) if one), "")
 
 
-def _size(setting: Setting) -> int:
-    try:
-        return len(setting.feed.loader.dataset)  # type: ignore[arg-type]
-    except TypeError:
-        return 0
-
-
 def _accounted(setting: Setting, mine: Sequence[int]) -> Samples:
     """How often each sample is read, over all ranks."""
-    peers, size = setting.peers, int(setting.peers.worst([_size(setting)])[0])
+    peers, size = setting.peers, int(setting.peers.worst([contents.samples_in(setting)])[0])
     reads = torch.bincount(torch.tensor([*mine], dtype=torch.int64), minlength=size).to(setting.device)
     own = reads.clone()
     dist.all_reduce(reads)

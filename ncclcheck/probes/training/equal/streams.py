@@ -21,7 +21,7 @@ from ncclcheck.probes.facts.training import (
     UnusedParameter,
 )
 from ncclcheck.probes.training.equal.alike import MOST, told
-from ncclcheck.probes.training.equal.joined import gathered
+from ncclcheck.probes.training.equal.joined import PLACED, gathered, is_placed
 from ncclcheck.probes.training.equal.seeds import states
 from ncclcheck.probes.training.feed import Batch, moved, samples_of
 from ncclcheck.probes.training.loop import Setting, bare
@@ -71,13 +71,16 @@ def metric(setting: Setting, model: nn.Module) -> Checks:
         return Checks(unchecked=[Unchecked(check="metric", why=parts)])
     model.eval()
     mine = [_summed(setting, model, [batch]) for _ in range(2)]  # by the wrap, which hands out rank 0's buffers
-    if why := next((one for one in told(setting.peers, _useless([loss for loss, _ in mine])) if one), ""):
+    why = _useless([loss for loss, _ in mine])
+    if not why and is_placed(mine[0][0], batch, lambda given: _summed(setting, model, [given])[0]):
+        why = PLACED
+    if why := next((one for one in told(setting.peers, why) if one), ""):
         return Checks(unchecked=[Unchecked(check="metric", why=why)])
     total = torch.tensor(mine[0], dtype=torch.float64, device=setting.device)
     dist.all_reduce(total)
     whole, samples = _summed(setting, bare(model), parts) if setting.peers.rank == 0 else (0.0, 1)
     reduced = float(total[0] / total[1])
-    return Checks(metric=Metric(samples=int(total[1]), reduced=_number(reduced), whole=_number(whole / samples)))
+    return Checks(metric=Metric(samples=int(total[1]), reduced=finite(reduced), whole=finite(whole / samples)))
 
 
 def _useless(losses: Sequence[float]) -> str:
@@ -97,5 +100,6 @@ def _summed(setting: Setting, model: nn.Module, batches: Sequence[Batch]) -> tup
     return total, samples
 
 
-def _number(value: float) -> float | None:
+def finite(value: float) -> float | None:
+    """The value, where it is a number."""
     return value if math.isfinite(value) else None

@@ -20,6 +20,7 @@ _NODES = {
     *(("NodeEntry", "name"), ("Node", "name"), ("Job", "missing"), ("Host", "hostname"), ("PeerReach", "peer")),
     *(("PairTime", "a"), ("PairTime", "b"), ("Marks", "seen"), ("Marks", "missing"), ("Arrival", "name")),
     *(("Where", "peer"), ("LogEvent", "host"), ("LogProcess", "host")),
+    *(("Box", "host"), ("Box", "silent"), ("BoxRaised", "host")),
 }
 _LOGS = {("LogFile", "name"), ("FlightDump", "file"), ("FlightRefused", "file")}
 # a17<40112>, [a17]:29500, (a17, 29500), srun: error: a[17-18]:, ON a17 CANCELLED, host : a17

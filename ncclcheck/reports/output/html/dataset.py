@@ -31,7 +31,7 @@ def figure(document: Document) -> Figure | None:
     known = [(report, report.speed) for report in told if report.speed and curve.plain(report.speed)]
     if not known:
         return None
-    known.sort(key=lambda one: _most(one[1]))
+    known.sort(key=lambda one: curve.most(one[1]))
 
     def paint(canvas: Canvas) -> None:
         axes = canvas.subplots()
@@ -47,10 +47,6 @@ def figure(document: Document) -> Figure | None:
     rows = [row for report, speed in known for row in _rows(report, speed)]
     svg = draw("dataset", (8.4, 2.9), paint)
     return Figure("dataset", "The dataset's speed", _told(known), svg, Table(_HEADERS, rows))
-
-
-def _most(speed: Speed) -> float:
-    return max(point.samples_s for point in curve.plain(speed))
 
 
 def _line(axes: Axes, number: int, name: str, speed: Speed) -> None:

@@ -18,7 +18,7 @@ from ncclcheck.reports.output.html import facts, sections
 from ncclcheck.reports.output.html.limits import Limits, first
 from ncclcheck.reports.output.html.picture import Figure
 from ncclcheck.reports.subjects.data import dataset_text
-from ncclcheck.reports.subjects.job import trial_text
+from ncclcheck.reports.subjects.job import trial_text, tuning_text
 from ncclcheck.reports.subjects.logs import story_text
 from ncclcheck.reports.subjects.training import steps_text
 from ncclcheck.reports.text import closing, measured, recommend_text, summary, table
@@ -99,6 +99,7 @@ def _tables(document: Document) -> list[tuple[str, str]]:
     told = (
         ("Collectives", table.collectives(document, _WIDTH) or beside),
         ("The setting that was tried", trial_text.text(document, _WIDTH)),
+        ("The settings that were tuned", tuning_text.text(document, _WIDTH)),
         ("The dataset", dataset_text.text(document, _WIDTH)),
         ("The training run", steps_text.text(document, _WIDTH)),
     )

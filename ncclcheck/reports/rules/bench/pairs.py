@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from shlex import quote
 
-from ncclcheck.probes.facts import Cluster, Unread, at, replace, value_or
+from ncclcheck.probes.facts import Cluster, at, value_or
 from ncclcheck.reports.culprit import (
     between_real_machines,
     lack_cores,
@@ -161,13 +161,7 @@ def _lifted(cluster: Cluster, node: str) -> list[Remedy]:
 
 def _interface(cluster: Cluster, node: str) -> str:
     """The interface over which its ranks meet, where its interfaces were read."""
-    return next((one.interface.name for one in _read_links(cluster) if one.node == node), "")
-
-
-def _read_links(cluster: Cluster) -> list[lan.Link]:
-    """Of the nodes whose interfaces were read; a rule about measurements asks for no facts."""
-    read = [node for node in cluster.nodes if not isinstance(at(node, "network.interfaces"), Unread)]
-    return lan.links(replace(cluster, nodes=read))
+    return next((one.interface.name for one in lan.read_links(cluster) if one.node == node), "")
 
 
 def _once(way: Way, *, short_of_cores: bool) -> Finding:

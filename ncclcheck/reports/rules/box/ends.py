@@ -174,6 +174,10 @@ def nobody_left(cluster: Cluster, one: Failure) -> Iterator[Finding]:
     ## Source
     docs.python.org/3/library/sys.html, sys.exit; pytorch.org/docs/stable/distributed.html.
     """
+    if one.process is not None and one.process.role == "root":
+        why = "It ended by itself; no process that it started failed before it."
+        yield _finding(cluster, one, why, you("Look at what it printed last; the box has a copy."))
+        return
     yield _finding(
         cluster,
         one,

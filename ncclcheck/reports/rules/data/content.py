@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, value_or
-from ncclcheck.probes.facts.data import Content, Made
+from ncclcheck.probes.facts.data import Content, Made, Structure
 from ncclcheck.probes.facts.data.content import Beyond, Fallback, LeafKind, NotFinite, Unreadable
 from ncclcheck.reports.judgement.findings import (
     Finding,
@@ -31,7 +31,9 @@ _RARE = 0.05  # of samples: what is missing on purpose is so in more of them, a 
 _COUNTERS = ("count", "counter", "calls", "reads", "step", "steps", "n", "i", "epoch")
 
 
-@rule("DAT002", "every index below len() can be read", worst=State.FAIL, commands=_DATA)
+@rule(
+    "DAT002", "every index below len() can be read", worst=State.FAIL, over="", ground=("DAT028",), commands=_DATA
+)
 def readable(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -247,7 +249,7 @@ def _values(leaf: LeafKind) -> str:
 def overwritten(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    Samples that change while their reader still uses them.
+    Samples, and batches of a collate function of your own, that change while their reader still uses them.
 
     ## Why it matters
     `self.buffer.fill_(x); return self.buffer` gives the same memory for every sample. A batch is collated after
@@ -256,15 +258,22 @@ def overwritten(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     Six samples were read and kept; when all were read, the bytes of the first ones were compared with what they
     had been. Where the loader takes
-    one sample at a time (`batch_size` 1 or None) it is a warning.
+    one sample at a time (`batch_size` 1 or None) it is a warning. A batch of a collate function is kept while the
+    next one is made; a warning where the loader has no workers, since the step is done with it by then.
 
     ## Fix
     - **you** return a copy: `return self.buffer.clone()`.
+    - **you** in a collate function make a new tensor for each batch: `torch.stack(...)`.
 
     ## Source
     PyTorch, torch.utils.data, Working with collate_fn.
     """
+    structures = {one.node: one.structure for one in cluster.measurements.data if one.structure}
     for node, made, content in examined.samples(cluster):
+        structure = structures.get(node)
+        if not content.overwritten and structure is not None and structure.overwritten:
+            yield _batch_overwritten(node, made, structure)
+            continue
         if not content.overwritten:
             yield fine(Where(node=node), "samples stay what they were")
             continue
@@ -283,6 +292,26 @@ def overwritten(cluster: Cluster) -> Iterator[Finding]:
                 )
             ],
         )
+
+
+def _batch_overwritten(node: str, made: Made, structure: Structure) -> Finding:
+    names = ", ".join(structure.overwritten[:4])
+    return (warn if made.options.get("num_workers") == "0" else fail)(
+        Where(node=node, device=structure.overwritten[0]),
+        f"part {names} of a batch changes when {structure.collate} makes the next one",
+        why="It fills the same memory each time. A worker's batch is shared with the training process, where the "
+        "next one overwrites it while it waits or is in use: data of one batch under labels of another.",
+        owner="job",
+        evidence=[
+            seen(f"two batches of {structure.collate}, the first one kept", f"{names} of the first changed")
+        ],
+        fix=[
+            you(
+                f"Make a new tensor for each batch in {structure.collate}.",
+                "out = torch.stack([x for x, _ in samples])",
+            )
+        ],
+    )
 
 
 @rule("DAT012", "random samples are reproducible from the seed", worst=State.UNKNOWN, commands=_DATA)

@@ -269,13 +269,14 @@ def _in_worker(made: Made) -> Remedy:
     """A thread has the name of the function that it runs: `Thread-1 (_work)`."""
     target = next((found[1] for name in made.threads if (found := re.search(r"\((\w+)\)", name))), "")
     owner, name = "self.started_in", class_of(made)
+    holder = next((path for path in made.thread_owners if path), "self")
     if target:
         return you(
             f"Start the thread in each worker, at its first read, and not in {name}.__init__.",
             f"{owner} = None  # in {name}.__init__, instead of starting it",
             f"if {owner} != os.getpid():  # the first lines of {name}.__getitem__",
             f"    {owner} = os.getpid()",
-            f"    threading.Thread(target=self.{target}, daemon=True).start()",
+            f"    threading.Thread(target={holder}.{target}, daemon=True).start()",
         )
     return you(
         f"Make the lock, the queue or the pool in each worker, at its first read, and not in {name}.__init__.",

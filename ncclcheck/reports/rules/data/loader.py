@@ -27,7 +27,14 @@ from ncclcheck.reports.subjects.data.streamed import epochs, streams
 _DATA = ("data",)
 
 
-@rule("DAT003", "no worker crashes, hangs or deadlocks", worst=State.FAIL, commands=_DATA)
+@rule(
+    "DAT003",
+    "no worker crashes, hangs or deadlocks",
+    worst=State.FAIL,
+    over="",
+    ground=("DAT028",),
+    commands=_DATA,
+)
 def stops(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

@@ -29,7 +29,14 @@ torch.save(value, temporary)
 os.replace(temporary, path)"""
 
 
-@rule("DAT004", "a sample's content does not depend on other workers", worst=State.FAIL, commands=_DATA)
+@rule(
+    "DAT004",
+    "a sample's content does not depend on other workers",
+    worst=State.FAIL,
+    over="",
+    ground=("DAT005",),
+    commands=_DATA,
+)
 def races(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

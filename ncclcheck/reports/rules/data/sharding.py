@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator
 
 from ncclcheck.probes.facts import Cluster
@@ -21,15 +22,35 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import rule
-from ncclcheck.reports.subjects.data.sharded import OTHERS_DO, by_sampler, by_stream, joined, nothing_of, shardings
+from ncclcheck.reports.subjects.data.sharded import (
+    OTHERS_DO,
+    by_local_rank,
+    by_sampler,
+    by_stream,
+    joined,
+    nothing_of,
+    shardings,
+)
 from ncclcheck.reports.subjects.data.sharded_streams import of_stream
 
 _DATA = ("data",)
 _PLAIN = ("SequentialSampler", "RandomSampler")  # what DataLoader takes where it is given none
+_CHANCE = 4.0  # standard deviations of how many samples independent permutations leave out
+_OWN_ORDERS = (
+    "Each rank takes its part of an order of its own: the parts overlap, and leave out, as much as by chance. "
+    "Some samples come twice in an epoch, others never."
+)
 _TWICE = "An epoch is longer than it seems, the loss counts these samples more, and validation counts them twice."
 
 
-@rule("DAT016", "every sample is read once per epoch across all ranks", worst=State.FAIL, commands=_DATA)
+@rule(
+    "DAT016",
+    "every sample is read once per epoch across all ranks",
+    worst=State.FAIL,
+    over="",
+    ground=("DAT019",),
+    commands=_DATA,
+)
 def once(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -168,10 +189,15 @@ def _left_out(node: str, held: Sharding, account: Account, missing: int) -> Find
     return fail(
         Where(node=node),
         told,
-        why="They are never learned from, and never validated on; nothing else shows it.",
+        why=_OWN_ORDERS
+        if _by_chance(held, account)
+        else "They are never learned from, and never validated on; nothing else shows it.",
         owner="job",
         evidence=_evidence(held, account),
-        fix=[*_other_world(held), *(_alike_first(held) or by_sampler(held))],
+        fix=[
+            *_other_world(held),
+            *(_alike_first(held) or _one_order(held, account) or by_local_rank(held) or by_sampler(held)),
+        ],
     )
 
 
@@ -196,16 +222,38 @@ def _alike_first(held: Sharding) -> list[Remedy]:
     ]
 
 
+def _by_chance(held: Sharding, account: Account) -> bool:
+    """Whether parts of ranks overlap as those of independent permutations do: each draws an order of its own."""
+    size, ranks = account.there, held.ranks
+    asked = all(share.asked for share in held.shares)
+    random = held.order is not None and not held.order.sequential and not held.order.repeats
+    if account.by != "index" or not (asked and random) or abs(account.read - size) > ranks * (held.batch or 1):
+        return False
+    left_out: float = (1 - 1 / ranks) ** ranks  # the share that none of them has in its part
+    return abs(size - account.distinct - size * left_out) <= _CHANCE * math.sqrt(size * left_out * (1 - left_out))
+
+
+def _one_order(held: Sharding, account: Account) -> list[Remedy]:
+    if not _by_chance(held, account):
+        return []
+    return [
+        you(
+            f"Let all ranks draw one order: seed it in {held.sampler} by a number that they share and the epoch.",
+            "order = np.random.default_rng((seed, epoch)).permutation(n)",
+        )
+    ]
+
+
 def _overlap(node: str, held: Sharding, account: Account) -> Finding:
     first = account.examples[0] if account.examples else None
     told = f"; {first.sample} by ranks {joined(first.by)}" if first else ""
     return fail(
         Where(node=node),
         f"{account.shared} of {account.there} samples are read by several ranks{told}",
-        why=_TWICE,
+        why=_OWN_ORDERS if _by_chance(held, account) else _TWICE,
         owner="job",
         evidence=_evidence(held, account),
-        fix=_alike_first(held) or by_sampler(held),
+        fix=_alike_first(held) or _one_order(held, account) or by_local_rank(held) or by_sampler(held),
     )
 
 

@@ -67,7 +67,9 @@ def _far(node: Node, far: list[str], hcas: list[PciDevice], gpus: list[PciDevice
     where = Where(node=node.name, device=", ".join(far[:4]) + ("..." if far[4:] else ""))
     what = f"{len(far)} of {len(gpus)} GPUs have no HCA in their NUMA node"
     evidence = [seen("HCAs used", ", ".join(wiring.hca_names(node).get(hca.name, hca.name) for hca in hcas))]
-    sockets = {gpu.numa_node for gpu in gpus if not isinstance(gpu.numa_node, Unread)}
+    # How the node was built shows in all of its GPUs, not in those that the job was given.
+    everywhere = wiring.functions(node, "gpu")
+    sockets = {gpu.numa_node for gpu in everywhere if not isinstance(gpu.numa_node, Unread)}
     slots = {hca.name.rpartition(":")[0] for hca in hcas}  # functions of one card share a bus
     if len(slots) < len(sockets):
         return note(

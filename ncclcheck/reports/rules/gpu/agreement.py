@@ -8,7 +8,7 @@ from ncclcheck.probes.facts import Cluster, Node, Unread, at, known, value_or, v
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, fail, note, seen, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nodes.agreement import disagreements
-from ncclcheck.reports.subjects.nodes.cards import cards, leave_out, odd_ones
+from ncclcheck.reports.subjects.nodes.cards import cards, given_by_slurm, leave_out, odd_ones
 
 _GPUS = "nodes.gpus.cards"
 
@@ -81,12 +81,12 @@ def given(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     CUDA C++ programming guide, CUDA_VISIBLE_DEVICES; sbatch(1), SLURM_GPUS_ON_NODE; NVIDIA/nccl#348.
     """
-    asked = [node for node in cluster.nodes if _entries(node) or _slurm(node)]
+    asked = [node for node in cluster.nodes if _entries(node) or given_by_slurm(node)]
     if not asked:
         raise NothingToJudge("neither Slurm nor CUDA_VISIBLE_DEVICES says how many GPUs there should be")
     for node in asked:
         mine, all_here = len(known(at(node, "gpus.cards"))), _here(node)
-        entries, slurm = _entries(node), _slurm(node)
+        entries, slurm = _entries(node), given_by_slurm(node)
         if len(entries) > _named(node, mine):
             yield _bad_entry(node, entries, mine, all_here)
         elif slurm > all_here and not _divided(node):
@@ -104,11 +104,6 @@ def _entries(node: Node) -> list[str]:
     text = variables(node).get("CUDA_VISIBLE_DEVICES", "")
     parts = [part.strip() for part in text.split(",")]
     return [] if parts[0] in ("", "-1", "NoDevFiles") else parts
-
-
-def _slurm(node: Node) -> int:
-    text = variables(node).get("SLURM_GPUS_ON_NODE", "")
-    return int(text) if text.isdecimal() and len(text) < 4 else 0
 
 
 def _here(node: Node) -> int:

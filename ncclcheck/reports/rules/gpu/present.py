@@ -23,6 +23,7 @@ from ncclcheck.reports.judgement.findings import (
 from ncclcheck.reports.judgement.required import Count, required, too_few
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl.variables import as_version
+from ncclcheck.reports.subjects.nodes.cards import given_by_slurm
 
 _SLURM = ("SLURM_JOB_GPUS", "SLURM_GPUS_ON_NODE", "SLURM_STEP_GPUS")
 _NONE_GIVEN = {"", "-1", "NoDevFiles"}
@@ -96,18 +97,13 @@ def _judge(cluster: Cluster, node: Node) -> Finding:
         return _unseen(where, count, signs)
     if count == 0:
         return _none_usable(node, where, signs)
-    there = max(len(_list(node, "gpus.devices")), _given(node))
+    there = max(len(_list(node, "gpus.devices")), given_by_slurm(node))
     said = f"{count} GPU{'s' if count > 1 else ''} can be used"
     if count < there and "CUDA_VISIBLE_DEVICES" not in variables(node):
         return note(
             where, f"{said}, {there} are here", why="With MIG CUDA shows one; else one is lost.", evidence=signs
         )
     return fine(where, said, *signs)
-
-
-def _given(node: Node) -> int:
-    text = variables(node).get("SLURM_GPUS_ON_NODE", "")
-    return int(text) if text.isdecimal() and len(text) < 4 else 0
 
 
 def _not_wanted(cluster: Cluster, node: Node, count: int | Unread) -> str:

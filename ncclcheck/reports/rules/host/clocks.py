@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping
 from shlex import quote
 from statistics import median
 
-from ncclcheck.probes.facts import Cluster, Unread
+from ncclcheck.probes.facts import Cluster
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, admin, fail, fine, seen, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.links.reached import Reached, required
+from ncclcheck.reports.subjects.links.reached import positions, required
 from ncclcheck.reports.text.fold import fold_names
-
-_USABLE_WITHIN_S = 0.5  # s of uncertainty above which a measured clock offset says nothing; chosen
 
 
 @rule(
@@ -51,7 +48,7 @@ def clocks(cluster: Cluster) -> Iterator[Finding]:
     found = required(cluster)
     limits = cluster.policy.thresholds
     warn_s, fail_s = limits.get("HST009.warn_s", 1.0), limits.get("HST009.fail_s", 5.0)
-    clocks = _positions(found)
+    clocks = positions(found)
     if len(clocks) < 2:
         raise NothingToJudge("no two nodes could compare their clocks")
     groups = _groups(clocks, warn_s)
@@ -64,24 +61,6 @@ def clocks(cluster: Cluster) -> Iterator[Finding]:
         right = median(clocks[node] for node in groups[0])
         for node in (node for group in groups[1:] for node in group):
             yield _wrong(node, clocks[node] - right, groups[0], fail_s)
-
-
-def _positions(found: Reached) -> dict[str, float]:
-    """Each clock against that of the first node, along pairs that could compare theirs."""
-    ways: dict[str, list[tuple[str, float]]] = {}
-    for (a, b), peer in found.seen.items():
-        if not isinstance(peer.clock, Unread) and peer.clock.within_s < _USABLE_WITHIN_S:
-            ways.setdefault(a, []).append((b, peer.clock.seconds))
-            ways.setdefault(b, []).append((a, -peer.clock.seconds))
-    first = max(ways, key=lambda node: len(ways[node]), default="")
-    clocks, queue = {first: 0.0} if ways else {}, deque([first] if ways else [])
-    while queue:
-        node = queue.popleft()
-        for other, offset in ways[node]:
-            if other not in clocks:
-                clocks[other] = clocks[node] + offset
-                queue.append(other)
-    return clocks
 
 
 def _groups(clocks: Mapping[str, float], apart: float) -> list[list[str]]:

@@ -10,6 +10,7 @@ from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, f
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.failures import cpu_quota
 from ncclcheck.reports.subjects.failures.crowded import throttled
+from ncclcheck.reports.subjects.nccl import wiring
 from ncclcheck.reports.text.fold import size
 
 _MIB, _GIB = 2**20, 2**30  # bytes
@@ -36,7 +37,7 @@ _SLOW_CLOCKS = {"hpet", "acpi_pm", "jiffies", "pit", "xen"}
 def memlock(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    The locked-memory limit (`ulimit -l`) on nodes that have an RDMA device.
+    The locked-memory limit (`ulimit -l`) on nodes that have GPUs and an RDMA device.
 
     ## Why it matters
     RDMA pins every buffer that it sends from. With the 64 KiB or 8 MiB that most systems start with, NCCL ends
@@ -57,7 +58,7 @@ def memlock(cluster: Cluster) -> Iterator[Finding]:
     NVIDIA/nccl-tests#206; NCCL user guide, troubleshooting, networking; getrlimit(2), capabilities(7).
     """
     enough = cluster.policy.thresholds.get("HST001.memlock_gib", 32.0) * _GIB
-    for node in cluster.nodes:
+    for node in wiring.with_gpus(cluster):  # a login node has such cards too, and no NCCL runs there
         host = known(node.host)
         limit = known(host.memlock)
         if limit.soft == -1 or limit.soft >= enough or known(host.ipc_lock):
@@ -90,6 +91,9 @@ def _hcas(node: Node) -> list[str]:
 def _limits(limits: Limits) -> str:
     soft, hard = ("unlimited" if n == -1 else str(n) for n in (limits.soft, limits.hard))
     return f"soft {soft}, hard {hard}"
+
+
+_RAISED = you("Raise it in the job script, as far as it may be raised.", "ulimit -n $(ulimit -Hn)")
 
 
 @rule("HST002", "the open-file limit is high enough", worst=State.FAIL, needs=("host.nofile",))
@@ -131,7 +135,7 @@ def nofile(cluster: Cluster) -> Iterator[Finding]:
             owner="job",
             evidence=[seen("/proc/self/limits", _limits(limit))],
             fix=[
-                you("Raise it in the job script, as far as it may be raised.", "ulimit -n $(ulimit -Hn)"),
+                *([_RAISED] if limit.hard == -1 or limit.hard > limit.soft else []),
                 admin(
                     "Raise the hard limit.",
                     "echo '* - nofile 131072' > /etc/security/limits.d/90-nofile.conf",

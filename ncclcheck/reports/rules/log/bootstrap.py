@@ -15,7 +15,7 @@ from ncclcheck.reports.subjects.logs.dialled_addresses import (
     taken,
     targets,
 )
-from ncclcheck.reports.subjects.logs.logged import at_host, by_known_host, cause, log_rule, process_of, said
+from ncclcheck.reports.subjects.logs.logged import at_host, by_known_host, cause, lines, log_rule, process_of, said
 from ncclcheck.reports.subjects.logs.reported import (
     hosts_with,
     setting,
@@ -137,12 +137,13 @@ def loopback(logs: Logs) -> Iterator[Finding]:
         host = names(one.host for one in failed)
         yield cause(failed, f"NCCL on {host} dials a loopback address", why=why, owner="node", fix=fix, more=more)
     elif on_lo and several_hosts(logs):
+        gone = [one for one in said(logs, "connect-failed") if "peer" not in one.fields]
         yield fail(
             Where(node=on_lo[0].host),
             f"NCCL took lo for its first connections on {names(one.host for one in on_lo)}",
             why=why,
             owner="node",
-            evidence=[*taken(on_lo), *more],
+            evidence=[*lines(gone), *taken(on_lo), *more],
             fix=fix,
         )
 

@@ -20,6 +20,7 @@ _TWICE = 2  # lines of waiting: one alone is a start that took longer than 10 s
 _PROGRESS = ("training-goes-on", "work-goes-on", "ended-well", "nccl-tests-row")
 _SIMILAR = re.compile(r"^\[(\d{1,6}) similar log lines\]")  # as clouds fold them
 _RAISED = re.compile(r"^\S{0,80}Error: ")
+_LISTENS = re.compile(r"server socket has failed to (?:listen|bind)")
 _WHY = ("error", "told", "error_of", "nccl", "ssh")
 _RENDEZVOUS = "torchrun --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d --rdzv-endpoint=$HEAD:29511 train.py"
 
@@ -42,7 +43,8 @@ def port(logs: Logs) -> Iterator[Finding]:
     ## Why it matters
     torch's store and torchrun's rendezvous listen on one port (29500 and 29400 unless told otherwise). A second
     job on the node, or ranks of an earlier one that did not end, hold it; so does another process of the same job
-    that was also told to be rank 0, or node 0. The job ends before its first step.
+    that was also told to be rank 0, or node 0. The job ends before its first step. Where several processes of one
+    log cannot listen, they are all told to be rank 0: only that one listens.
 
     ## How we know
     errno 98, `EADDRINUSE`. Not told where the start went well all the same: several agents on one machine try, and
@@ -63,16 +65,20 @@ def port(logs: Logs) -> Iterator[Finding]:
     number = next((told for told in numbers if told), "")
     default = " (the default)" if number in _DEFAULTS else ""
     taken = f"port {number}{default} is taken already" if number else "the port of the job is taken already"
+    refused = _refused_listeners(logs)
+    rank_0 = f"{refused} more" if refused > 1 else "two" if alone else ""
     yield cause(
         [*events, *alone],
-        taken + (": two processes of the job are rank 0, or node 0" if alone else ""),
+        taken + (f": {rank_0} processes of the job are rank 0, or node 0" if rank_0 else ""),
         why="Another process of the same job listens there and waits for the rest of its ranks in vain." if alone
+        else "Of a job's processes only rank 0 listens there: these were started without a RANK of their own, or "
+        "torchrun was started once a rank." if rank_0
         else "A second job on the node with the same port, a process that an earlier job left, or two processes "
         "that were both told to be rank 0 (--node-rank 0).",
         owner="job",
         at=_place(events[0]),
         fix=[
-            *([_OWN_NUMBERS] if alone else []),
+            *([_OWN_NUMBERS] if rank_0 else []),
             you("Confirm: see who listens there, on the node of rank 0.",
                 f"ss -ltnp 'sport = :{number or 29500}'"),
             you("Take another port on all nodes; on one node let torchrun find a free one.",
@@ -88,6 +94,13 @@ def _was_passed(logs: Logs, event: LogEvent) -> bool:
         return True
     full = (one for one in said(logs, "torch-gpu-memory") if one.file == event.file and one.line > event.line)
     return not _RAISED.search(event.text) and any(True for _ in full)
+
+
+def _refused_listeners(logs: Logs) -> int:
+    """How many processes raised that torch's store could not listen, of which no rank is told."""
+    told = [one for one in said(logs, "python-error") if _LISTENS.search(one.text)]
+    separate = [one for one in told if "chained" not in one.fields and "ray" not in one.text]
+    return sum(one.count for one in separate) if all(one.rank is None for one in separate) else 0
 
 
 def _waits_alone(logs: Logs) -> list[LogEvent]:

@@ -50,6 +50,7 @@ _ADVICE = re.compile(
 _MOST_OF_ADVICE = 300  # characters: four lines of a terminal
 _MOST_OF_TEXT = 400  # of the exception; a terminal shows the first three lines of it
 _SHORT = 120  # the same: where it was raised stands beside it
+_TWICE = re.compile(r"^(.{6,}?)\1+$")  # what two processes say into one line
 _MOST_KINDS = 4
 _LINES = 10  # other ranks print a little longer
 # A program's own: Python ends with 1 after an exception, shells with 126 and more of what they could not run.
@@ -369,7 +370,7 @@ def _raised(logs: Logs, same: list[LogEvent]) -> Finding:
         f"process {spawned} of torch's spawn" if spawned else f"process {first.pid}" if first.pid else "a process"
     )
     who = fold_ranks(ranks) if len(ranks) > 1 else f"rank {ranks[0]}" if ranks else lone
-    text = first.text[:_MOST_OF_TEXT].rstrip()
+    text = _in_its_words(next((one for one in same if not _is_garbled(one)), first))
     short = at and len(text) <= _SHORT
     place = (
         f"Look at {at}" if at else "Read the traceback above this line: the last frame of your own is the place"
@@ -384,6 +385,23 @@ def _raised(logs: Logs, same: list[LogEvent]) -> Finding:
         more=[seen("raised at", at)] if at and not short else [],
         fix=[*_advice(first), *(known.fix if known else [look])],
     )
+
+
+def _is_garbled(event: LogEvent) -> bool:
+    """Whether two processes wrote into this line, or its words went to another one."""
+    text = event.fields.get("text", "")
+    return not text or text.startswith(":")
+
+
+def _in_its_words(event: LogEvent) -> str:
+    """The exception; of an assertion without a message what did not hold."""
+    text = event.text[:_MOST_OF_TEXT].rstrip()
+    if _is_garbled(event) and (words := event.fields.get("text", "").lstrip(": ")):
+        once = _TWICE.match(words)
+        text = f"{event.fields['type']}: {once[1] if once else words}"
+    condition = event.fields.get("condition", "")
+    bare = condition and "text" not in event.fields and event.fields.get("type", "").endswith("AssertionError")
+    return f"{text.rstrip(':')}: assert {condition}" if bare else text
 
 
 def _advice(event: LogEvent) -> list[Remedy]:

@@ -10,6 +10,7 @@ from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Owner, Remedy, Where, admin, you
 from ncclcheck.reports.rules.log.process import crashed_in_start
 from ncclcheck.reports.subjects.logs import meanings
+from ncclcheck.reports.subjects.logs.exceptions import of_words
 from ncclcheck.reports.subjects.logs.logged import (
     cause,
     in_order,
@@ -49,6 +50,9 @@ _KINDS = (
 )  # fmt: skip
 _OUT_OF_MEMORY = _KINDS[0]._replace(what="was killed: host memory was used up, its node's or its cgroup's")
 _CRASH, _ABORT, _BUS = 11, 6, 7
+_NOT_OURS = "invalid permissions for mapped object"
+_NEAR = 4  # lines between what was thrown and what it says, where others print too
+_MOST_OF_TEXT = 160  # characters
 _BY_THE_KERNEL = ("Out Of Memory", "Killed")
 _FAILURES = (
     "watchdog-timeout",
@@ -176,21 +180,26 @@ def _by_line(events: list[LogEvent]) -> list[LogEvent]:
 
 def _ended(logs: Logs, events: list[LogEvent], kind: _Kind) -> Finding:
     told = next((one.fields for one in events if one.fields.get("local_rank")), {})
+    known = of_words(_thrown(logs, events)) if kind.number == _ABORT else None
     rank = events[0].rank if events[0].sign == "mpirun-signalled" else None
     who = f"local rank {told['local_rank']}, process {told['pid']}," if told.get("pid") else "a process"
     who = who if rank is None else f"rank {rank}"
     return cause(
         events,
         f"{who} {kind.what}{_left(logs, events, kind)}",
-        why="A process that a signal ends leaves no traceback, and the others blame the network.",
+        why=known.why
+        if known
+        else "A process that a signal ends leaves no traceback, and the others blame the network.",
         owner=kind.owner,
         at=_place(logs, events, kind),
-        fix=_remedies(kind),
+        fix=[*known.fix] if known else [*_by_mpi(events), *_remedies(kind)],
     )
 
 
 def _left(logs: Logs, events: list[LogEvent], kind: _Kind) -> str:
     """What the library that gave up said of it, or where Python's own handler saw the process."""
+    if kind.number == _CRASH and any(_NOT_OURS in one.text for one in events):
+        return ": a library, most often MPI's, read memory of a GPU as if it were the host's"
     if kind.number != _ABORT and (stood := _stood(said(logs, "crashed-thread"))):
         return f" in {stood}"
     damaged = next(iter(said(logs, "heap-damaged")), None)
@@ -199,12 +208,30 @@ def _left(logs: Logs, events: list[LogEvent], kind: _Kind) -> str:
     aborted = next((one for one in events if one.sign == "aborted"), None)
     if aborted is None:
         return ""
-    thrown = aborted.fields.get("thrown")
-    if thrown:
-        return f": C++ raised {thrown}"
+    if thrown := aborted.fields.get("thrown"):
+        said_of_it = _thrown(logs, events)
+        return f": C++ raised {thrown}{f': {said_of_it[:_MOST_OF_TEXT]}' if said_of_it else ''}"
     if "without an active" in aborted.text:
         return ": its program was left (sys.exit, an exception) while its threads ran"
     return ""
+
+
+def _by_mpi(events: list[LogEvent]) -> list[Remedy]:
+    """What helps where MPI was given a tensor on a GPU."""
+    if not any(_NOT_OURS in one.text for one in events):
+        return []
+    return [
+        you("Where MPI sends tensors: see whether it was built for GPUs; NCCL is.",
+            "ompi_info --parsable --all | grep mpi_built_with_cuda_support:value",
+            'dist.init_process_group("nccl")   # or tensor.cpu() before MPI sends it'),
+    ]  # fmt: skip
+
+
+def _thrown(logs: Logs, events: list[LogEvent]) -> str:
+    """What the exception of C++ says, that nobody caught."""
+    aborted = next((one for one in events if "thrown" in one.fields), None)
+    told = (one for one in said(logs, "cpp-what") if aborted and one.file == aborted.file)
+    return next((one.fields["text"] for one in told if aborted and 0 < one.line - aborted.line <= _NEAR), "")
 
 
 def _stood(threads: list[LogEvent]) -> str:

@@ -1,7 +1,8 @@
-"""LOG107 to LOG109: workers and nodes that were lost, in the words of Ray and Slurm."""
+"""LOG107 to LOG109, LOG124, LOG182: workers and nodes that were lost, or never there (Ray, Slurm, MPI)."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from shlex import quote
 
@@ -57,6 +58,51 @@ def ray_kills_nobody(logs: Logs) -> Iterator[Finding]:
             you("Run fewer workers a node, keep less on the host, or give its container more memory."),
         ],
     )
+
+
+@log_rule("LOG182", "Ray's cluster has what the job asks for")
+def ray_has_enough(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    The job asks Ray for more GPUs, or other resources, than the nodes of its cluster have free.
+
+    ## Why it matters
+    Ray does not refuse: it waits for nodes that never join, and the job stands still before its first step.
+
+    ## How we know
+    `Not enough GPUs available. Requested 16 GPUs, but only 8`, `No available node types can fulfill resource
+    request`, `The following resource request cannot be scheduled right now`. The last two are said while nodes
+    still join, too: they count where no other failure is told, and where the job did not go on.
+
+    ## Fix
+    - **you** ask for as many as `ray status` shows (nodes x GPUs a node), or start Ray on the missing nodes; end
+      what an earlier job left in the cluster.
+
+    ## Source
+    Ray documentation, Resources, and Placement Groups; NVIDIA-NeMo/RL#271.
+    """
+    found = in_order(said(logs, "ray-lacks"))
+    if not found or ("asked" not in found[0].fields and errors(logs)):
+        return
+    told = found[0].fields
+    lacks = (
+        f"the job asks for {told['asked']} {told['kind']}s, and Ray's cluster has {told['has']}"
+        if "asked" in told
+        else f"no node of Ray's cluster has free what the job asks for: {told['request']}"
+    )
+    yield cause(
+        found,
+        lacks,
+        why="Ray waits for nodes that never join, and says no more.",
+        owner="job",
+        at=Where(),
+        fix=[
+            you("Confirm: what is there, and who has it.", "ray status", "ray list nodes"),
+            you("Start Ray on the nodes that are missing, before the job.", "ray start --address=HEAD:6379"),
+            you("Or ask for no more than there is: nodes, GPUs a node, tensor x pipeline parallel size."),
+            you("End what an earlier job left in the cluster.", "ray list actors --filter state=ALIVE"),
+        ],
+    )  # fmt: skip
 
 
 @log_rule("LOG108", "no Ray worker dies without an error message", symptom=True)
@@ -158,6 +204,29 @@ def _failed(event: LogEvent) -> str:
     return named or told.get("own", "") or told.get("at", "")
 
 
+_NO_PMI = re.compile(r"was not (?:built|configured) with SLURM|mpi/pmi|Invalid MPI type")
+
+
+def _without_pmi(found: list[LogEvent]) -> Finding:
+    first = next(one for one in found if _NO_PMI.search(one.text))
+    named = re.search(r"Invalid MPI type '(\w{1,20})'|mpi/(\w{1,20})", first.text)
+    return cause(
+        [first, *(one for one in found if one is not first)],
+        f"srun has no plugin {named[1] or named[2]} for MPI" if named
+        else "srun started an Open MPI that was built without Slurm's PMI: the processes do not find each other",
+        why="Under srun the processes of MPI find each other by PMI, which srun and MPI must both know.",
+        owner="job",
+        fix=[
+            you("Confirm: what srun offers, and what this MPI was built with.", "srun --mpi=list",
+                "ompi_info | grep -iE 'pmix|slurm'"),
+            you("Take one that both know.", "srun --mpi=pmix python train.py"),
+            you("Or let mpirun start the processes within the allocation.",
+                "mpirun -np $SLURM_NTASKS python train.py"),
+            admin("Build Open MPI with Slurm's PMIx.", "./configure --with-slurm --with-pmix"),
+        ],
+    )  # fmt: skip
+
+
 @log_rule("LOG124", "MPI starts on all nodes")
 def mpi_starts(logs: Logs) -> Iterator[Finding]:
     """
@@ -181,7 +250,10 @@ def mpi_starts(logs: Logs) -> Iterator[Finding]:
     Open MPI documentation, Launching MPI jobs (FAQ); MPICH documentation, Hydra; srun(1), --mpi.
     """
     started = any(one.completed for one in logs.processes)  # then it is a complaint that MPI went on after
-    if not started and (found := in_order(said(logs, "mpi-not-started"))):
+    found = [] if started else in_order(said(logs, "mpi-not-started"))
+    if any(_NO_PMI.search(one.text) for one in found):
+        yield _without_pmi(found)
+    elif found:
         yield cause(
             found,
             f"MPI did not start: {found[0].text.strip()[:120]}",

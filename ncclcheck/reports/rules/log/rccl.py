@@ -1,4 +1,4 @@
-"""LOG076: what RCCL, AMD's NCCL, wants of the host and does not find."""
+"""LOG076 and LOG183: accelerators of other makers: RCCL without its driver, a kernel that failed on an NPU."""
 
 from __future__ import annotations
 
@@ -62,3 +62,45 @@ def rccl_finds_its_host(logs: Logs) -> Iterator[Finding]:
                 admin("Add it, and reboot.", "grubby --update-kernel=ALL --args=iommu=pt"),
             ],
         )
+
+
+@log_rule("LOG183", "no kernel fails on an NPU")
+def npu_kernels_run(logs: Logs) -> Iterator[Finding]:
+    """
+    ## What
+    A kernel failed on an Ascend NPU.
+
+    ## Why it matters
+    torch hears of it in a later call (`ACL stream synchronize failed, error code:507011`), and all other ranks end
+    or wait: none of them names the kernel.
+
+    ## How we know
+    CANN's own lines: `The error from device(chipId:0, ...) there is an aicore error exception`, `errorStr: ...`,
+    and where it is told `fault kernel_name`.
+
+    ## Fix
+    - **you** a release of CANN and of its operators in which that kernel is right; inputs within its limits.
+    - **admin** where it is one chip only, test it.
+
+    ## Source
+    Ascend CANN documentation, AI Core errors (EZ9999); sgl-project/sglang's logs on NPUs.
+    """
+    found = in_order(said(logs, "npu-fault"))
+    if not found:
+        return
+    told = {key: value for one in reversed(found) for key, value in one.fields.items()}
+    chips = {one.fields["chip"] for one in found if "chip" in one.fields}
+    kernel = f"the kernel {told['kernel']}" if "kernel" in told else "a kernel"
+    alone = [admin("One chip alone has it: test that one.", "npu-smi info -t health -i 0")]
+    what = " ".join(filter(None, [told.get("what", ""), f"({told['words']})" if "words" in told else ""]))
+    yield cause(
+        found,
+        f"{kernel} failed on an NPU: {what}",
+        why="torch hears of it in a later call only, and the other ranks wait for this one.",
+        owner="job",
+        fix=[
+            you("Confirm: where it fails, one kernel at a time.", "export ASCEND_LAUNCH_BLOCKING=1"),
+            you("Take releases of CANN, torch_npu and the operators that go together, or leave that kernel out."),
+            *(alone if len(chips) == 1 else []),
+        ],
+    )  # fmt: skip

@@ -85,7 +85,8 @@ def gpudirect(logs: Logs) -> Iterator[Finding]:
     """
     ## What
     `GPU Direct RDMA Disabled for HCA` for all cards of a host that sends over them, or connections `via NET/IB/0`
-    without `/GDRDMA` while other hosts have it; or GPU memory that cannot be registered (`Bad address`).
+    without `/GDRDMA` while other hosts have it; or GPU memory that cannot be registered (`Bad address`), by NCCL
+    or by the UCX below MPI.
 
     ## Why it matters
     Each byte is copied through the host's memory: a tenth of the speed. One such host slows all.
@@ -182,14 +183,26 @@ def _about(logs: Logs, odd: list[LogProcess]) -> list[LogEvent]:
     ]
 
 
+_NOT_BY_MPI = you(
+    "Send tensors by NCCL, or take them to the CPU before MPI sends them.", 'dist.init_process_group("nccl")'
+)
+
+
 def _refused(logs: Logs, events: list[LogEvent]) -> Finding:
+    ucx = "ucx" in events[0].fields
     return cause(
         events,
-        "an RDMA card cannot register the memory of a GPU",
-        why="NCCL saw a module for GPUDirect RDMA, and the card's driver does not know memory of GPUs.",
+        f"an RDMA card cannot register the memory of a GPU{' that MPI was given (UCX)' if ucx else ''}",
+        why="UCX took the GPU's memory for memory of the host, or the card's driver does not know memory of GPUs."
+        if ucx
+        else "NCCL saw a module for GPUDirect RDMA, and the card's driver does not know memory of GPUs.",
         owner="node",
         fix=[
-            you("Confirm: without GPUDirect RDMA the job works.", "export NCCL_NET_GDR_LEVEL=LOC"),
+            you("Confirm: this UCX must list cuda_copy, and MPI say true.",
+                "ucx_info -d | grep -i cuda",
+                "ompi_info --parsable --all | grep mpi_built_with_cuda_support:value") if ucx
+            else you("Confirm: without GPUDirect RDMA the job works.", "export NCCL_NET_GDR_LEVEL=LOC"),
+            *([_NOT_BY_MPI] if ucx else []),
             admin("Load nvidia-peermem again, after the card's driver.",
                   "modprobe -r nvidia-peermem", "modprobe nvidia-peermem", "dmesg | grep -i peer"),
         ],

@@ -232,6 +232,12 @@ _VALUES = {
 }
 
 
+_SHELLS = re.compile(r"invalid \w{1,20} value: '(?:\$\{?\w{1,60}\}?)?'$")  # empty, or never replaced
+_SET_IT = you(
+    "Set the variable where this node starts the program, or leave the option away.",
+    'echo "[$MACHINE_RANK] [$SLURM_NODEID]"',
+    "export MACHINE_RANK=${SLURM_NODEID:-0}",
+)
 _REFUSED = ("message", "parsed", "click", "fire", "flags", "hydra")  # by whose parser
 
 
@@ -270,10 +276,13 @@ def script_arguments(logs: Logs) -> Iterator[Finding]:
         hands = any(word in message for word in _LOCAL_RANK)
         script = first.fields.get("script")
         program = f"python {quote(script)}" if script else first.fields.get("program", "python train.py")
+        program = "accelerate launch" if program.lower().startswith("accelerate") else program
+        value = _SHELLS.search(message)
         yield cause(
             events,
             f"{name} refused its arguments: {message[:160]}",
             why="torch.distributed.launch hands it the local rank in a form that it does not know." if hands
+            else "The variable of the shell behind this value was not set, or stood within single quotes." if value
             else "The script's own parser ended every rank before it began.",
             owner="job",
             at=at_teller(logs, events),
@@ -282,6 +291,7 @@ def script_arguments(logs: Logs) -> Iterator[Finding]:
                     f"{program} --help"),
                 you("Start with torchrun, and read LOCAL_RANK from the environment.",
                     "torchrun --nproc-per-node=8 train.py   # int(os.environ['LOCAL_RANK'])") if hands
+                else _SET_IT if value
                 else you("Correct the argument; what stands behind the script's name goes to the script."),
             ],
         )  # fmt: skip

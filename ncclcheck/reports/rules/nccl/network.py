@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import Cluster, Unread, at, known
 from ncclcheck.reports.judgement.findings import Evidence, Finding, State, admin, fail, note, seen, warn, you
 from ncclcheck.reports.judgement.rule import rule
+from ncclcheck.reports.subjects.nccl import wiring
 from ncclcheck.reports.subjects.nccl.settings import Settings, nodes_with
 
 _PLUGINS = (("NCCL_NET_PLUGIN", "net"), ("NCCL_TUNER_PLUGIN", "tuner"))
@@ -171,21 +172,22 @@ def disabled_in_plugin(cluster: Cluster) -> Iterator[Finding]:
 
 @rule(
     "NCC029",
-    "FI_PROVIDER=efa is set only where there is an EFA device",
+    "FI_PROVIDER names the provider that the node has",
     worst=State.WARN,
     needs=("job.variables",),
 )
 def provider_without_device(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
-    FI_PROVIDER=efa on a node without any RDMA device.
+    FI_PROVIDER=efa on a node without any RDMA device, and another provider than efa on a node with EFA devices.
 
     ## Why it matters
     The OFI plugin then finds no provider, NCCL says so at INFO only and uses plain TCP. It happens on instance
     types without EFA, on instances started without the EFA interface, and in containers without its device.
+    The other way round libfabric hides every provider that FI_PROVIDER does not name, and EFA lies idle.
 
     ## How we know
-    /sys/class/infiniband, where an EFA device is listed like any other RDMA device.
+    /sys/class/infiniband, where an EFA device is listed like any other RDMA device; its driver is efa.
 
     ## Fix
     - **you** start the instances or pods with EFA (`vpc.amazonaws.com/efa` in the pod's limits, or `docker run
@@ -193,9 +195,11 @@ def provider_without_device(cluster: Cluster) -> Iterator[Finding]:
     - **admin** attach EFA interfaces to the launch template, install the EFA driver.
 
     ## Source
-    NVIDIA/nccl#229; AWS, Elastic Fabric Adapter user guide; aws-ofi-nccl documentation.
+    NVIDIA/nccl#229; AWS, Elastic Fabric Adapter user guide; aws-ofi-nccl documentation; fi_fabric(7), FI_PROVIDER.
     """
     for found in nodes_with(cluster, "FI_PROVIDER"):
+        if _hides_efa(found.text("FI_PROVIDER")) and (devices := wiring.efa(found.node)):
+            yield _idle_efa(found, [device.name for device in devices])
         if "efa" in found.text("FI_PROVIDER").lower().split(",") and _hcas(found) == []:
             yield warn(
                 found.where,
@@ -208,6 +212,24 @@ def provider_without_device(cluster: Cluster) -> Iterator[Finding]:
                     admin("Attach EFA interfaces to these instances."),
                 ],
             )
+
+
+def _hides_efa(providers: str) -> bool:
+    """Whether a filter of libfabric leaves EFA out; one that begins with ^ names those that it leaves out."""
+    named = providers.lower().strip()
+    listed = "efa" in named.lstrip("^").split(",")
+    return bool(named) and (listed if named.startswith("^") else not listed)
+
+
+def _idle_efa(found: Settings, devices: list[str]) -> Finding:
+    return warn(
+        found.where,
+        f"FI_PROVIDER={found.text('FI_PROVIDER')} leaves EFA unused",
+        why="libfabric shows the plugin only the providers that it names; data then goes by TCP.",
+        owner="job",
+        evidence=[*found.evidence("FI_PROVIDER"), _rdma(devices)],
+        fix=[you("Remove it: the plugin chooses EFA by itself.", "unset FI_PROVIDER")],
+    )
 
 
 @rule(

@@ -150,21 +150,35 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
         own_way.without_volleys(tries.found, {*half, *split}),
         cluster.policy.thresholds.get("NET009.loss_percent", 1.0),
         networks,
+        tries.hosts,
     )
     if lost:
-        yield from _closed(cluster, replace(_Tries.of(after_the_job(cluster)), bad=lost))
+        yield from _closed(cluster, lost)
 
 
-def _closed(cluster: Cluster, tries: _Tries) -> Iterator[Finding]:
-    """Connections that passed before the job and failed after it."""
+def _closed(cluster: Cluster, lost: set[Pair]) -> Iterator[Finding]:
+    """Connections that passed before the job and failed after it; a node that is to blame for them says why."""
+    after = after_the_job(cluster)
+    tries = replace(_Tries.of(after), bad=lost)
+    for one in _after(after, tries):
+        before = seen("before the job", "all of these connections passed")
+        what = f"{one.what}. It passed before the job, and failed after it"
+        told = fail(
+            one.where, what, why=one.why, owner=one.owner, evidence=[before, *one.evidence], fix=one.remedies
+        )
+        yield flapping.explained(cluster, told)
+
+
+def _after(after: Cluster, tries: _Tries) -> Iterator[Finding]:
+    """What its own kernel or filter explains, then the rest."""
+    by_own_way = [*own_way.findings(after, tries.found, {p for p in tries.bad if not tries.down(p[0])})]
+    yield from (finding for finding, _ in by_own_way)
+    tries = tries.without({pair for _, pairs in by_own_way for pair in pairs})
+    at_source = kept.kept(after, tries.found, tries.bad)
+    yield from kept.findings(tries.found, at_source, tries.links)
+    tries = tries.without({pair for one in at_source for pair in one.pairs})
     for run in tries.apart():
-        for one in _judged(run) if run.bad else ():
-            before = seen("before the job", "all of these connections passed")
-            what = f"{one.what}. It passed before the job, and failed after it"
-            told = fail(
-                one.where, what, why=one.why, owner=one.owner, evidence=[before, *one.evidence], fix=one.remedies
-            )
-            yield flapping.explained(cluster, told)
+        yield from _judged(run) if run.bad else ()
 
 
 def _judged(tries: _Tries) -> Iterator[Finding]:
@@ -290,7 +304,20 @@ class _Tries:
             return (
                 "nothing passes between their subnets: the router does not forward it, or a packet filter drops it"
             )
+        if own := self._own_filter(pairs):
+            return f"nothing passes: {own}"
         return "nothing passes: a packet filter, a VLAN, a switch port or a cable"
+
+    def _own_filter(self, pairs: Sequence[Pair]) -> str:
+        """The chain of the one node that all have in common, where those of the others could stop nothing."""
+        common = set.intersection(*(set(pair) for pair in pairs))
+        others = {node for pair in pairs for node in pair} - common
+        if len(common) != 1 or len(others) < 2:
+            return ""
+        (node,) = common
+        sound = all(firewall.known(self.hosts[one]) and not self.chains(one) for one in others)
+        chains = self.chains(node)
+        return f"{node}'s own packet filter can stop it ({firewall.shown(chains[0])})" if chains and sound else ""
 
     def _deaf(self, pairs: Sequence[Pair]) -> str:
         """One node finds nobody's MAC address while its peers hold its own: it is heard, and hears nothing."""

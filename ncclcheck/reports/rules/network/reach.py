@@ -269,7 +269,7 @@ def _mend(ways: Ways, link: lan.Link, peer: lan.Link, down: str) -> list[Remedy]
     if down:
         return [_bring_up(down)]
     if link.network.overlaps(peer.network):
-        return [prefixes.put_right(link.node, name, link.held, peer.network.prefixlen)]
+        return [prefixes.widened(ways, link, peer)]
     return unrouted.offers(node, name, link.held, peer.network, peer.node, ways.nodes.values())
 
 

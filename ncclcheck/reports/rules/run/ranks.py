@@ -77,7 +77,7 @@ def every_rank_joined(cluster: Cluster) -> Iterator[Finding]:
     if len(run.ranks) == cluster.job.ranks and all(rank.phase != "start" for rank in run.ranks):
         return
     late = [rank for rank in run.ranks if rank.phase == "start"]
-    told = [end for end in run.ends if end.detail]
+    told = [end for end in run.ends if end.detail] or lost.wordless(run)
     if findings := _culprits(cluster, late):
         yield from findings
     elif causes := [end for end in told if not lost.gave_up(end)]:

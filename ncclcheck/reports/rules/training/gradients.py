@@ -52,8 +52,9 @@ def gradients_of_one_process(cluster: Cluster, found: Gradients) -> Iterator[Fin
     The same model, batch and seed with and without the wrap; the mean is made by plain all_reduce. Differences are
     given as a share of the norm: up to 1e-4 in fp32 with TF32 off, 5e-2 in bf16 and fp16. The joined batch is
     compared where the model has no BatchNorm and draws no random numbers (dropout), and for up to 16 ranks; a note
-    names what stands in the way. With `--step` it is a note as well: that step
-    need not use the given loss. A model that does not repeat its own gradient is skipped.
+    names what stands in the way. It is a note as well where ranks have different numbers of tokens that are not
+    masked by a negative label, and the mean by tokens is the gradient of the joined batch; and with `--step`,
+    which need not use the given loss. A model that does not repeat its own gradient is skipped.
 
     ## Fix
     - **you** call the wrapped model, not `model.module`; leave `no_sync()` before the last micro-batch; keep all
@@ -139,6 +140,18 @@ def _joined(cluster: Cluster, found: Gradients, what: str) -> Iterator[Finding]:
     elif found.joined <= found.tolerance:
         told = f"off by {found.joined:.2g} of the norm, {found.samples} samples"
         yield fine(Where(), f"gradients are those of one process on {what}: {told}", seen("difference", told))
+    elif found.tokens:
+        counts, parts = (
+            ", ".join(map(str, found.tokens[:4])),
+            "micro-batches" if found.micro_batches > 1 else "ranks",
+        )
+        yield note(
+            Where(),
+            f"{parts} have different numbers of tokens ({counts}), and each has the same weight: off by "
+            f"{found.joined:.3g} of the norm",
+            evidence=[seen("the mean by numbers of tokens", f"is the gradient of {what}")],
+            why="Usual where the loss is a mean over tokens of a batch; the mean over those of all is exact.",
+        )
     elif steps_itself(cluster):
         yield partly(
             f"with the given loss gradients are not those of {what}", "the given step is judged by TRN027"

@@ -44,8 +44,11 @@ def own_step(cluster: Cluster, found: OwnStep) -> Iterator[Finding]:
 
     Calls of torch's clipping, `scaler.unscale_`, `backward`, `zero_grad` and of optimizers are seen by name. A
     step that takes several micro-batches is given one batch until its optimizer steps: what it gets is compared
-    with the gradient of the given loss. Parameters that get gradients and stand in no optimizer are a note where
-    they are most of the model, as where a head alone is trained.
+    with the gradient of the given loss. They are not compared where another seed, rank or order of the samples
+    gives one process other gradients: then the step draws noise. Every generator is given another seed before each
+    step: one that is in the same state after all of them was set by the step. Of sharded parameters (FSDP) the
+    norm after backward() is compared with that at the step. Parameters that get gradients and stand in no
+    optimizer are a note where they are most of the model, as where a head alone is trained.
 
     ## Fix
     - **you** step optimizer, scheduler, scaler and averages on every rank.
@@ -71,6 +74,8 @@ def own_step(cluster: Cluster, found: OwnStep) -> Iterator[Finding]:
             ],
             fix=[_fix_apart(found)],
         )
+    elif beside := [one for one in found.state if one.kind == "parameter"]:
+        yield _beside(cluster, beside)
     elif found.state:
         one = found.state[0]
         yield warn(
@@ -86,11 +91,39 @@ def own_step(cluster: Cluster, found: OwnStep) -> Iterator[Finding]:
     yield from wrong
     if found.not_joined and not found.taken:
         yield partly("its gradients were not compared with those of one process", found.not_joined)
+    elif _by_tokens(cluster):
+        yield partly("its gradients were not compared with those of one process", "TRN004: ranks differ in tokens")
     elif found.off is not None and found.off > found.tolerance and not found.unaveraged:
         yield _other_gradients(cluster, found)
     elif not apart and not found.state and not wrong:
         told = f"{found.steps} steps; gradients off by {found.off or 0.0:.2g} of the norm"
         yield fine(Where(), told, seen("the given step", told))
+
+
+def _by_tokens(cluster: Cluster) -> bool:
+    """Whether TRN004 says that ranks have different numbers of tokens."""
+    smoke = cluster.measurements.smoke
+    gradients = smoke.checks.gradients if smoke and smoke.checks else None
+    return gradients is not None and bool(gradients.tokens)
+
+
+def _beside(cluster: Cluster, apart: list[Differing]) -> Finding:
+    """Trained by an optimizer of the step, and no part of the model that was wrapped."""
+    one, module = apart[0], apart[0].name.partition(".")[0]
+    return warn(
+        place(cluster, one.ranks[0]),
+        f"{one.name} is trained beside the wrapped model, and is another on {ranks(one.ranks, one.count)}",
+        why="DDP hands out and averages only what is in the model that it wraps: each rank trains its own, and a "
+        "checkpoint holds that of rank 0.",
+        owner="job",
+        evidence=[seen(each.name, f"differs on {ranks(each.ranks, each.count)}") for each in apart[:5]],
+        fix=[
+            you(
+                f"Put {module} into the model that is wrapped, or wrap it as well.",
+                f"state['{module}'] = DistributedDataParallel({module})",
+            )
+        ],
+    )
 
 
 def _cause(found: OwnStep) -> str:

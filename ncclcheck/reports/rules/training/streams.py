@@ -65,7 +65,14 @@ def the_metric_of_the_whole(cluster: Cluster, found: Metric) -> Iterator[Finding
     )
 
 
-@rule("TRN009", "each rank draws its own random numbers", worst=State.WARN, over="", commands=_JOBS)
+@rule(
+    "TRN009",
+    "each rank draws its own random numbers",
+    worst=State.WARN,
+    over="",
+    ground=("TRN027",),
+    commands=_JOBS,
+)
 @checked("generators")
 def own_random_numbers(cluster: Cluster, found: Generators) -> Iterator[Finding]:
     """

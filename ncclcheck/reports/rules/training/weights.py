@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster
-from ncclcheck.probes.facts.training import Agreement, Differing, FixedBatch, TakenSteps, Trained
+from ncclcheck.probes.facts.training import Agreement, Differing, Doubles, FixedBatch, TakenSteps, Trained
 from ncclcheck.reports.judgement.findings import Evidence, Finding, State, Where, fail, fine, seen, warn, you
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.training.trained import (
@@ -242,3 +242,41 @@ def _tensors(found: Agreement) -> str:
 def _evidence(found: Agreement) -> list[Evidence]:
     told = [seen(f"bits of {one.name}", f"differ on {ranks(one.ranks, one.count)}") for one in found.differing]
     return [*told[:_SHOWN], seen("tensors that differ", f"{found.differ} of {found.tensors}")]
+
+
+@rule("TRN033", "tied weights are one parameter", worst=State.WARN, over="", commands=_JOBS)
+@checked("doubles")
+def tied_weights_are_one(_cluster: Cluster, found: Doubles) -> Iterator[Finding]:
+    """
+    ## What
+    Parameters of the model that begin at the same address in memory.
+
+    ## Why it matters
+    `head.weight.data = embedding.weight.data` leaves two parameters on one memory: each has a gradient and moments
+    of its own, and each step of the optimizer updates the same numbers twice, weight decay included. After
+    `load_state_dict(assign=True)`, a move to another device or sharding they come apart.
+
+    ## How we know
+    Addresses are compared before the wrap. A parameter that is used at several places is one, and is no fault.
+
+    ## Fix
+    - **you** tie the parameter, not its data: `self.head.weight = self.embedding.weight`.
+
+    ## Source
+    PyTorch, torch.nn.Module.named_parameters (remove_duplicate); Hugging Face, tie_weights.
+    """
+    for names in found.groups:
+        first, second = names[0], names[1]
+        yield warn(
+            Where(),
+            f"{second} and {first} are two parameters on the same memory",
+            why="Each has a gradient and moments of its own: every step updates the same numbers twice.",
+            owner="job",
+            evidence=[seen(f"address of {second}", f"that of {first}")],
+            fix=[
+                you("Tie the parameter itself, not its .data.", f"self.{second} = self.{first}"),
+            ],
+        )
+    if not found.groups:
+        told = f"each of {found.parameters} parameters has memory of its own"
+        yield fine(Where(), told, seen("addresses of parameters", told))

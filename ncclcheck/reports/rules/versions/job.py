@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from shlex import quote
 
-from ncclcheck.probes.facts import Cluster, Node, PluginFile, Unread, at, known, variables
+from ncclcheck.probes.facts import Cluster, Node, PluginFile, Unread, at, known, value_or, variables
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, admin, fail, note, seen, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nodes.agreement import Groups, disagreements, group
@@ -68,7 +68,8 @@ def plugin_hashes(cluster: Cluster) -> Iterator[Finding]:
     collective. A pod that kept its old image, or a node that missed an update, is enough.
 
     ## How we know
-    SHA-256 of each file on each node. Where a file is missing altogether it is NCC008.
+    SHA-256 of each file on each node, and the name and version in its own text. Where a file is missing altogether
+    it is NCC008.
 
     ## Fix
     - **you** take the plugin from the image, the same on all nodes, and not from the host.
@@ -81,7 +82,7 @@ def plugin_hashes(cluster: Cluster) -> Iterator[Finding]:
     if not names:
         raise NothingToJudge("no plugin is found on any node")
     for name in sorted(names):
-        values = {node.name: digest for node in cluster.nodes if (digest := _digest(node, name))}
+        values = _contents(cluster, name)
         if len(values) > 1:
             yield from disagreements(
                 values,
@@ -102,9 +103,14 @@ def _files(node: Node) -> list[PluginFile]:
     return files
 
 
-def _digest(node: Node, name: str) -> str:
-    found = [file.sha256 for file in _files(node) if file.name == name]
-    return found[0][:12] if found and not isinstance(found[0], Unread) else ""
+def _contents(cluster: Cluster, name: str) -> dict[str, str]:
+    """The plugin of each node by its hash, before which its own name and version stand where these differ."""
+    files = {node.name: file for node in cluster.nodes for file in _files(node) if file.name == name}
+    hashes = {node: file.sha256[:12] for node, file in files.items() if not isinstance(file.sha256, Unread)}
+    products = {node: value_or(files[node].product, "") for node in hashes}
+    if len(set(products.values())) == 1:
+        return hashes
+    return {node: f"{products[node]} ({found})" if products[node] else found for node, found in hashes.items()}
 
 
 def _path(cluster: Cluster, name: str) -> str:
@@ -114,6 +120,7 @@ def _path(cluster: Cluster, name: str) -> str:
 _WARNED = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTORCH_CUDA_ALLOC_CONF", "CUDA_DEVICE_MAX_CONNECTIONS")
 # Each node's own: its rank and its address, and where it writes.
 _OWN_TO_A_NODE = re.compile(r"PET_(NODE_RANK|LOCAL_ADDR|LOG_DIR|LOGS_SPECS|LOCAL_RANKS_FILTER|NPROC_PER_NODE)")
+_RANKS = "PET_NPROC_PER_NODE"  # of a node by right, but a leftover where the other nodes do not set it at all
 _ALONE = "PET_STANDALONE"
 _MEETING = ("PET_RDZV_BACKEND", "PET_RDZV_ID")  # where they differ, torchrun's agents never meet
 _NOTED = ("OMP_NUM_THREADS", "CUDA_MODULE_LOADING", "CUDA_DEVICE_ORDER")
@@ -145,8 +152,9 @@ def environment(cluster: Cluster) -> Iterator[Finding]:
     The environment of the process that the launcher started on each node; the odd one out by majority. Another
     path of the interpreter is a note where Python and torch are of the same version on all nodes. PET_STANDALONE
     is a failure wherever there are several nodes, and so are a back end or an id of the rendezvous that differ.
-    Any other PET_* that differs is a warning (an endpoint may have several names), but for the rank, the address
-    and the ranks of each node. ncclcheck hands none of them to its own torchrun.
+    Any other PET_* that differs is a warning (an endpoint may have several names), but for the rank and address of
+    each node, and for PET_NPROC_PER_NODE where every node sets it. ncclcheck hands none of them to its own
+    torchrun.
 
     ## Fix
     - **you** take out what one node alone has: its ~/.bashrc, ~/.ssh/environment or /etc/environment gives it.
@@ -188,7 +196,8 @@ def _of_torchrun(cluster: Cluster) -> Iterator[Finding]:
     names = {name for given in settings.values() for name in given if name.startswith("PET_")}
     for name in sorted(names - {_ALONE}):
         values = {node: given.get(name, "not set") for node, given in settings.items()}
-        if len(set(values.values())) > 1 and not _OWN_TO_A_NODE.fullmatch(name):
+        left_over = name == _RANKS and "not set" in values.values()
+        if len(set(values.values())) > 1 and (left_over or not _OWN_TO_A_NODE.fullmatch(name)):
             yield from disagreements(
                 values,
                 name,

@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Iterator
 from shlex import quote
 
-from ncclcheck.probes.facts import Address, Cluster
+from ncclcheck.probes.facts import Address, Cluster, Way
 from ncclcheck.reports.judgement.findings import Finding, Remedy, Where, admin, fail, seen, warn
 from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.subjects.nccl.ways import Outcome, Subnet, Ways, subnets_of
@@ -85,6 +85,18 @@ def _which(link: lan.Link, main: Subnet) -> Remedy:
     )
 
 
+def widened(ways: Ways, link: lan.Link, peer: lan.Link) -> Remedy:
+    """Only where the two may be on one wire: a peer that asked there for this node, and got no answer, is not."""
+    tried = ways.found.seen.get((peer.node, link.node)) if ways.found else None
+    hops = tried.way.hops if tried and isinstance(tried.way, Way) else []
+    if any(hop.address == link.address and hop.state in ("failed", "incomplete") for hop in hops):
+        return admin(
+            "The plan of the network says which prefix length is right, and whether a router is between the two.",
+            f"ip -br addr; ip route   # on {link.node} and {peer.node}",
+        )
+    return put_right(link.node, link.interface.name, link.held, peer.network.prefixlen)
+
+
 def put_right(node: str, device: str, held: Address, prefix: int) -> Remedy:
     """The right one first, so that the address itself is never gone."""
     return admin(
@@ -94,6 +106,11 @@ def put_right(node: str, device: str, held: Address, prefix: int) -> Remedy:
         f"ip addr add {held.address}/{prefix} dev {quote(device)} && "
         f"ip addr del {held.address}/{held.prefix} dev {quote(device)}   # on {node}",
     )
+
+
+def _of(link: lan.Link, subnets: list[Subnet]) -> Subnet:
+    """The subnet of a link."""
+    return next(one for one in subnets if link.node in one.nodes)
 
 
 def _lost_by_prefix(ways: Ways, link: lan.Link, main: Subnet, subnets: list[Subnet]) -> list[lan.Link]:
@@ -107,6 +124,8 @@ def _lost_by_prefix(ways: Ways, link: lan.Link, main: Subnet, subnets: list[Subn
             continue
         for one in subnet.links:
             near = one.node != link.node and ipaddress.ip_address(one.address) in link.network
+            if near and ways.way(one, subnet, _of(link, subnets))[0] is Outcome.NONE:
+                continue  # it cannot answer: that is said of it, and the wider prefix may be right
             witnesses = {ways.found.passes(node, [one.node]) for node in main.nodes - {one.node}} - {None}
             if near and ways.found.passes(link.node, [one.node]) is False and witnesses in (set(), {True}):
                 lost.append(one)

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 from ncclcheck.probes.facts import Box, BoxOom, BoxProcess, BoxRaised, Cluster
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.subjects.box import peers
+from ncclcheck.reports.subjects.failures import last_words
 from ncclcheck.reports.subjects.nodes import xids
 from ncclcheck.reports.text.visible import in_line
 
@@ -135,6 +136,8 @@ def _failures(box: Box) -> Iterator[Failure]:
         if one.pid in raised:
             told = raised.pop(one.pid)
             yield Failure(told.t, "raised", box, one, told, of_others=_is_of_others(told))
+        elif one.status is None and one.pid in own and (oom := _oom_at(box, one.gone)) is not None:
+            yield Failure(one.gone or oom.t, "memory", box, one, oom=oom, number=signal.SIGKILL)
         elif one.status and (one.pid in own or _is_lost_worker(one) or _was_killed(one)):
             yield _died(box, one)
     for told in raised.values():
@@ -185,11 +188,15 @@ def _is_lost_worker(one: BoxProcess) -> bool:
 
 def _died(box: Box, one: BoxProcess) -> Failure:
     number = (one.status or 0) & 0x7F
-    at = one.gone or box.last
-    oom = next((oom for oom in box.ooms if abs(oom.t - at) < _OOM_S), None) if number == signal.SIGKILL else None
+    at = one.gone or box.ended or box.last
+    oom = _oom_at(box, at) if number == signal.SIGKILL else None
     if oom is not None:
         return Failure(at, "memory", box, one, oom=oom, number=number)
     return Failure(at, _kind(number), box, one, number=number, of_others=number in _POLITE)
+
+
+def _oom_at(box: Box, at: float | None) -> BoxOom | None:
+    return next((oom for oom in box.ooms if at is not None and abs(oom.t - at) < _OOM_S), None)
 
 
 def _kind(number: int) -> Kind:
@@ -338,15 +345,7 @@ def ended(box: Box) -> str:
     """`exit code 1`, `SIGKILL`, or that it is not known."""
     if box.status is None:
         return "an end that nobody wrote down" if box.last else "an end that no wrapper saw (--print-env)"
-    return f"exit code {box.status}" if box.status >= 0 else named(-box.status)
-
-
-def named(number: int) -> str:
-    """`SIGTERM`."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    return f"exit code {box.status}" if box.status >= 0 else last_words.name_of(-box.status)
 
 
 def said(raised: BoxRaised, most: int = 240) -> str:
@@ -364,13 +363,13 @@ def what(one: Failure) -> str:
     code = os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else one.box.status
     words: dict[Kind, str] = {
         "memory": "was killed by the kernel for want of memory",
-        "killed": f"was ended by {named(one.number)}",
-        "crashed": f"crashed: {named(one.number)}",
+        "killed": f"was ended by {last_words.name_of(one.number)}",
+        "crashed": f"crashed: {last_words.name_of(one.number)}",
         "left": "ended with exit code 0 while others went on",
         "exit": f"ended with exit code {code}, without an exception",
         "absent": "did not come to what all the others waited for",
         "apart": "called something else than all the others, which waited for it",
-        "outside": f"the job was sent {named(one.number)}",
+        "outside": f"the job was sent {last_words.name_of(one.number)}",
         "stalled": "the job stalled",
         "vanished": "its record breaks off while the other nodes went on",
         "cut": f"was cut off from {', '.join(one.cut.by[:4])}" if one.cut is not None else "",

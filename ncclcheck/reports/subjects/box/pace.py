@@ -15,7 +15,7 @@ _LEAST_S = 15.0  # before the change and after it: shorter ones are checkpoints 
 _LEAST_BINS = 4
 _TRAINS = 0.3  # of the busiest tenth's traffic: less is the start, before there are steps
 _SLOWER = 0.6  # of the traffic before: a step takes two thirds longer, which no user overlooks
-_STALLED = 0.02  # of it: that is no slow job but one that stands still
+_STALLED = 0.005  # of it: that is no slow job but one that stands still
 _STANDS_OUT = 0.25  # share of looks by which one rank is busier than all the others, now and since the change
 _BUSY = 0.5
 _CLOCK, _CLOCK_OTHERS = 0.85, 0.95  # of the clock before; what GPUs in the same room may vary by
@@ -147,13 +147,12 @@ def _by_queue(boxes: Sequence[Box], change: _Change) -> _Found | None:
     found = []
     for number, box in enumerate(boxes):
         before, after = _both(box, change, [float(one.unsent > 0) for one in box.samples])
-        found.append((after, after - before, number))
+        found.append((after - before, after, number))
     found.sort(reverse=True)
-    if len(found) < 2 or found[0][0] < _WAITS_TO_SEND or found[0][0] - found[1][0] < _STANDS_OUT:
-        return None
-    if found[0][1] - median(row[1] for row in found[1:]) < _STANDS_OUT:
-        return None
-    return boxes[found[0][2]], None, f"what it sends waits in its queues at {found[0][0]:.0%} of all looks"
+    if len(found) < 2 or found[0][1] < _WAITS_TO_SEND or found[0][0] - found[1][0] < _STANDS_OUT:
+        return None  # not by the share alone: a node may have other connections that are slow all the time
+    grown, after, number = found[0]
+    return boxes[number], None, f"what it sends waits in its queues at {after:.0%} of all looks, {grown:+.0%}"
 
 
 def _changes(box: Box, process: BoxProcess | None, change: _Change) -> Iterator[str]:

@@ -35,6 +35,9 @@ def decision(document: Document) -> str:
     if failed:
         return f"The job failed: {failed[0].findings[0].what}."
     ended = {box.status for box in document.measurements.boxes}
+    slow = next((v for v in document.verdicts if v.code == _SLOW and v.findings), None)
+    if ended == {0} and slow is not None:
+        return f"The job ended well, and was slow: {slow.findings[0].what}."
     return "The job ended well." if ended == {0} else "Why the job ended is not known."
 
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from ncclcheck.probes.facts import Box
 
 # Seconds before the first failure: what did not answer has been asked for so long at most, for torch's timeouts
-# are minutes; and after it, for the watcher to look.
-_BEFORE_S, _AFTER_S = 1800.0, 3.0
+# are minutes; after it, for the watcher to look; and between the end of a connection and its failure being said.
+_BEFORE_S, _AFTER_S, _CLOSED_S = 1800.0, 3.0, 5.0
 
 
 class CutOff(NamedTuple):
@@ -45,5 +45,6 @@ def _mute(box: Box, failed: float) -> Iterator[tuple[str, float]]:
     for row in box.peers:
         if row.t > failed + _AFTER_S:
             break
-        since = {address: since.get(address, row.t) for address in row.by}
+        closing = since if row.t > failed - _CLOSED_S else {}  # who gives up closes what had no answer
+        since = {address: since.get(address, row.t) for address in [*closing, *row.by]}
     yield from ((address, t) for address, t in since.items() if failed - t < _BEFORE_S)

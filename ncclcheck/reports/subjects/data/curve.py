@@ -16,6 +16,11 @@ def plain(speed: Speed) -> list[Point]:
     return sorted(points, key=lambda point: point.workers)
 
 
+def most(speed: Speed) -> float:
+    """Samples a second at its best."""
+    return max(point.samples_s for point in plain(speed))
+
+
 def best(points: list[Point], gain: float = _GAIN) -> Point | None:
     """The fewest workers that nothing beats beyond noise."""
     for point in sorted(points, key=lambda point: point.workers):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ncclcheck.probes.facts.data import DataReport, Speed
+from ncclcheck.probes.facts.data import DataReport
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.subjects.data import curve
 from ncclcheck.reports.text.fold import fold_names
@@ -58,17 +58,13 @@ def _speed(reports: list[DataReport]) -> str:
     known = [(report.node, report.speed) for report in reports if report.speed and curve.plain(report.speed)]
     if not known:
         return ""
-    node, slowest = min(known, key=lambda one: _most(one[1]))
-    rates = [_most(speed) for _, speed in known]
+    node, slowest = min(known, key=lambda one: curve.most(one[1]))
+    rates = [curve.most(speed) for _, speed in known]
     how = f"warm, in batches of {slowest.batch}" if slowest.batch else "warm"
     words = f"by workers {curve.told(slowest)}; {how}"
     if len(known) == 1:
         return words
     return f"{words}; this is {node}, at best {curve.rate(max(rates))} on the fastest of {len(known)} nodes"
-
-
-def _most(speed: Speed) -> float:
-    return max(point.samples_s for point in curve.plain(speed))
 
 
 def _examined(reports: list[DataReport]) -> str:

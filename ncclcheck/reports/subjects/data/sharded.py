@@ -47,6 +47,19 @@ def by_sampler(held: Sharding) -> list[Remedy]:
     ]
 
 
+def by_local_rank(held: Sharding) -> list[Remedy]:
+    """What the factory asks for is the number of the rank on its node, and never that in the job."""
+    asked = {name for share in held.shares for name in share.asked}
+    if "LOCAL_RANK" not in asked or asked & {"RANK", "dist.get_rank", "SLURM_PROCID"}:
+        return []
+    return [
+        you(
+            "Share the samples out by the rank in the whole job, not on its node.",
+            'rank = int(os.environ["RANK"])  # or torch.distributed.get_rank(); LOCAL_RANK is for the device only',
+        )
+    ]
+
+
 def by_stream(dataset: str = "") -> list[Remedy]:
     """The lines that share a stream out among the workers of all ranks. dataset: its type, `datasets.X`."""
     if dataset.startswith("datasets."):

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from ncclcheck.probes.facts.data import Sharding
 from ncclcheck.probes.facts.data.sharding import Stream
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, fail, fine, note, seen, warn
-from ncclcheck.reports.subjects.data.sharded import by_stream, in_more_parts, joined
+from ncclcheck.reports.subjects.data.sharded import by_local_rank, by_stream, in_more_parts, joined
 
 _ENDLESS = "As it should be where the stream has no end and each reader shuffles it for itself, as llama2.c does."
 
@@ -22,7 +22,10 @@ def of_stream(node: str, held: Sharding, frameworks: Collection[str] = (), datas
     if stream is None or stream.unjudged:
         return
     bad = False
-    if held.ranks > 1 and stream.between_ranks >= held.ranks:
+    if stream.groups:
+        yield _some_ranks_repeat(node, held, stream)
+        bad = True
+    elif held.ranks > 1 and stream.between_ranks >= held.ranks:
         yield _ranks_repeat(node, held, stream, frameworks, dataset)
         bad = True
     read = stream.compared if stream.ended else min(stream.compared, sum(stream.worker_items) // 2)
@@ -54,6 +57,23 @@ def _ranks_repeat(node: str, held: Sharding, stream: Stream, frameworks: Collect
         return note(Where(node=node), f"{told}, in other orders", why=_ENDLESS)
     make = warn if frameworks else fail
     return make(Where(node=node), told, why=why, owner="job", evidence=_evidence(stream), fix=by_stream(dataset))
+
+
+def _some_ranks_repeat(node: str, held: Sharding, stream: Stream) -> Finding:
+    """Each part goes to several ranks, as where the number of the rank on its node chooses the part."""
+    told = ", ".join(joined(group) for group in stream.groups if len(group) > 1)
+    local = by_local_rank(held)
+    return (fail if local else warn)(
+        Where(node=node),
+        f"ranks {told} read the same samples of the stream, other ranks read others",
+        why="LOCAL_RANK begins at 0 on every node: ranks with the same one take the same part, and the parts of "
+        "the others are read by nobody."
+        if local
+        else "Meant so for ranks that hold parts of one model; else these ranks do the work of one.",
+        owner="job",
+        evidence=_evidence(stream),
+        fix=local or by_stream(),
+    )
 
 
 def _workers_repeat(node: str, held: Sharding, stream: Stream, dataset: str) -> Finding:

@@ -12,6 +12,11 @@ from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, Wher
 _FILES = "~/.ssh/config /etc/ssh/ssh_config /etc/ssh/ssh_config.d/*.conf"
 
 
+_ASKED = "^(hostname|port|user|proxy|controlpath|bind|address|remote|ciphers|kex)"
+# Options that a whole site may set, and that are told as evidence alone.
+_HARMLESS = ("identitiesonly", "identityagent", "preferredauthentications", "pubkeyauthentication")
+
+
 def of(cluster: Cluster, node: str) -> Dialled | None:
     """The settings for a node, where they were asked for."""
     return next((one for one in cluster.run.dialled if one.node == node), None)
@@ -22,15 +27,16 @@ def shown(one: Dialled) -> Evidence:
     user, by = f"{one.user}@" if one.user else "", f", by {one.by}" if one.by else ""
     master = f", over the connection of {one.master}" if one.master else ""
     to = ", ".join(address for address in one.addresses if address != one.host)
-    return seen(f"ssh -G {one.node}", f"{user}{one.host}:{one.port}{by}{master}{f' ({to})' if to else ''}")
+    own = "".join(f"; {line}" for line in one.own)
+    return seen(f"ssh -G {one.node}", f"{user}{one.host}:{one.port}{by}{master}{f' ({to})' if to else ''}{own}")
 
 
 def see(*nodes: str) -> Remedy:
     """Where they come from."""
     names = "|".join(nodes)
     return you(
-        "Correct what these files say of it: HostName, Port, User, ProxyJump, ControlPath.",
-        *(f"ssh -G {quote(node)} | grep -E '^(hostname|port|user|proxy|controlpath)'" for node in nodes),
+        "Correct what these files say of it: HostName, Port, User, ProxyJump, ControlPath, and what is named.",
+        *(f"ssh -G {quote(node)} | grep -E {quote(_ASKED)}" for node in nodes),
         f"grep -nsiE -A6 {quote(f'^ *(host|match)[ =].*({names}|[*])')} {_FILES}",
     )
 
@@ -49,6 +55,9 @@ def unlike(cluster: Cluster, node: str) -> str:
         told.append(f"as user {one.user} ({sound.user} for {sound.node})")
     if one.by and (sound is None or one.by != sound.by):
         told.append(f"by {one.by}")
+    options = [line for line in one.own if sound is None or line not in sound.own]
+    if options and not any(line.partition(" ")[0] in _HARMLESS for line in options):
+        told.append(f"with {', '.join(options)}")
     return " and ".join(told)
 
 
@@ -85,7 +94,11 @@ def explained(cluster: Cluster, found: Finding) -> Finding:
 
 def _through(one: Dialled, what: str) -> str:
     """Whoever is silent behind a program of the user's may be that program."""
-    return "nothing came back through it in 10 s" if one.by and "sent no banner" in what else what
+    if one.by and "sent no banner" in what:
+        return "nothing came back through it in 10 s"
+    if one.by and "before any login" in what:
+        return "it ended before any sshd had answered"
+    return what
 
 
 def same_machine(cluster: Cluster, same: Sequence[Node], hostname: str) -> Finding | None:

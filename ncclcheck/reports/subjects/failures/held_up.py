@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ncclcheck.probes.facts import Cluster, Unread, at, replace, value_or
+from ncclcheck.probes.facts import Cluster, Unread, at, value_or
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.subjects.failures import shaping
 from ncclcheck.reports.subjects.links import flows
@@ -87,7 +87,7 @@ def held_up(cluster: Cluster) -> list[HeldUp]:
     for pair in told.pairs:
         asked |= {(pair[0], True): frozenset({pair}), (pair[1], False): frozenset({pair})}
     nodes = {node.name: node for node in cluster.nodes}
-    links = {link.node: link for link in _links(cluster)}
+    links = {link.node: link for link in lan.read_links(cluster)}
     found = []
     for (name, sends), pairs in asked.items():
         best = max(told.rates[pair] for pair in pairs)
@@ -134,9 +134,3 @@ def small_buffer(cluster: Cluster, node: str, *, sends: bool) -> bool:
     name = "tcp_wmem" if sends else "tcp_rmem"
     facts = next((one for one in cluster.nodes if one.name == node), None)
     return facts is not None and value_or(at(facts, f"system.{name}"), least) < least
-
-
-def _links(cluster: Cluster) -> list[lan.Link]:
-    """Of the nodes whose interfaces were read."""
-    read = [node for node in cluster.nodes if not isinstance(at(node, "network.interfaces"), Unread)]
-    return lan.links(replace(cluster, nodes=read))

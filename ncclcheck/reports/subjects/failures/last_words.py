@@ -81,6 +81,17 @@ _FAILED_TO_LOAD = r"(?:error while loading shared libraries: |(?:Import|OS)Error
 
 _SIGNS = (
     Sign(
+        pattern=r"^ncclcheck: (?P<folder>\S+) was removed while the job ran",
+        means="something there empties the temporary directory of running jobs: sockets and logs go with it",
+        fix=(
+            you("Give the job a temporary directory that nothing cleans.", "export TMPDIR=/dev/shm"),
+            admin(
+                "Let the cleaner (systemd-tmpfiles, tmpreaper, an epilog) pass over files in use.",
+                "grep -rsnE 'tmp' /etc/tmpfiles.d /etc/cron* /etc/slurm | head",
+            ),
+        ),
+    ),
+    Sign(
         pattern=r"^.*version [`'](?P<version>(?:GLIBCXX|CXXABI)_[\d.]+)' not found "
         r"\(required by (?P<file>[^)\n]+)\).*",
         means="the libstdc++ that was loaded is older than {file} needs: it has no {version}",

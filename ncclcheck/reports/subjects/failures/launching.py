@@ -169,6 +169,42 @@ OWN_WORDS = (
 
 SSH = (
     Cause(
+        pattern=r"^Cannot execute command-line and remote command",
+        what="ssh's settings here have a RemoteCommand for it, so that ssh runs no other command there",
+        owner="job",
+        fix=(
+            you(
+                "Take RemoteCommand (and RequestTTY) out of its Host block, or give it another name for that.",
+                "ssh -G {node} | grep -E '^(remotecommand|requesttty)'",
+                "grep -nsi -B4 remotecommand ~/.ssh/config /etc/ssh/ssh_config /etc/ssh/ssh_config.d/*.conf",
+            ),
+        ),
+    ),
+    Cause(
+        pattern=r"^bind (?P<address>\S+): (?P<said>.+)",
+        what="ssh's settings let it start from {address} (BindAddress), which this host does not have: {said}",
+        owner="job",
+        fix=(
+            you(
+                "Take BindAddress out, or name an address of this host.",
+                "ip -br addr   # here",
+                "grep -nsi -B4 bindaddress ~/.ssh/config /etc/ssh/ssh_config /etc/ssh/ssh_config.d/*.conf",
+            ),
+        ),
+    ),
+    Cause(
+        pattern=r"^ssh: Could not resolve hostname (?P<name>\S+): Address family for hostname not supported",
+        what="ssh's settings here allow it another family of addresses than {name} is of (AddressFamily)",
+        owner="job",
+        fix=(
+            you(
+                "Take AddressFamily out, or let the name have an address of that family.",
+                "ssh -G {node} | grep addressfamily",
+                "grep -nsi -B4 addressfamily ~/.ssh/config /etc/ssh/ssh_config /etc/ssh/ssh_config.d/*.conf",
+            ),
+        ),
+    ),
+    Cause(
         pattern=r"^Permissions \d+ for '(?P<file>[^'\n]+)' are too open",
         what="ssh does not use your private key {file}: others may read it",
         owner="job",
@@ -191,8 +227,11 @@ SSH = (
         begun=False,
     ),
     Cause(
-        pattern=r"^.*(?:Bad owner or permissions on|Bad configuration option|terminating, \d+ bad config).*",
-        what="ssh does not accept its own settings on this side",
+        pattern=(
+            r"^(?P<said>.*(?:Bad owner or permissions on|Bad configuration option|terminating, \d+ bad conf)"
+            r".*)"
+        ),
+        what="ssh does not accept its own settings on this side: {said}",
         owner="job",
         fix=(you("Correct the file and line that it names.", TRY),),
     ),

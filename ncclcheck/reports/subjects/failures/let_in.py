@@ -25,17 +25,20 @@ def explained(cluster: Cluster, found: Finding, words: re.Match[str] | None) -> 
     return replace(
         found,
         what=f"its sshd refuses {user} (permission denied), and {fold_names(others)} did not: AllowUsers or "
-        f"DenyUsers there leave the account out, or its authorized_keys lacks the key; offered: {keys}",
+        "DenyUsers there leave the account out, its login shell does not exist, or its authorized_keys lacks the "
+        f"key; offered: {keys}",
         remedies=[_see(node, user if named else "USER"), *found.remedies],
     )
 
 
 def _see(node: str, user: str) -> Remedy:
     node = quote(node)
+    shell = f"getent passwd {user} | cut -d: -f7 | xargs ls -l   # on {node}: its login shell"
     return admin(
-        "Read why in sshd's log: `not allowed because not listed in AllowUsers` names the setting, `Failed "
+        "Read why in sshd's log: `not allowed because ...` names the setting or the login shell, `Failed "
         "publickey` the key. Where it is AllowUsers, add the account; undo: the copy of the file.",
         f"journalctl -u ssh -u sshd | grep -E 'not allowed|refused|Failed publickey' | tail -3   # on {node}",
+        shell,
         f"sshd -T | grep -iE '^(allow|deny)(users|groups)'   # on {node}",
         f"sed -i.before -E 's/^([[:space:]]*AllowUsers[[:space:]].*)$/\\1 {user}/I' /etc/ssh/sshd_config && "
         f"{{ systemctl reload ssh || systemctl reload sshd; }}   # on {node}",

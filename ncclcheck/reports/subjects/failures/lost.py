@@ -36,13 +36,19 @@ def killed(run: Run) -> list[JobEnd]:
     return [end for end in run.ends if end.exit is not None and end.exit < 0]
 
 
+def wordless(run: Run) -> list[JobEnd]:
+    """A torchrun that ended with an error and said nothing, while no other one did: it did not wait for others."""
+    failed = [end for end in run.ends if end.exit]
+    return [end for end in failed if not end.detail] if len(failed) == 1 else []
+
+
 def ending(cluster: Cluster, end: JobEnd) -> str:
     """How a torchrun or spawn went that brought no world about."""
     start = cluster.job.start
     if end.exit is not None and end.exit < 0:
         return f"{start} itself was killed by {signal_name(end.exit)}, and its ranks with it"
     began = "the job could not start" if end.exit is None else f"{start} ended before its ranks had joined"
-    return f"{began}: {last_line(end.detail)}"
+    return f"{began}: {last_line(end.detail)}" if end.detail else f"{began}, with status {end.exit} and no word"
 
 
 def meaning(end: JobEnd) -> last_words.Told | None:

@@ -28,7 +28,6 @@ _KILLED = re.compile(
 _SUSPENDED = re.compile(r"job (?P<job>\d+): SUSPENDED")
 _NEVER_CAME = re.compile(r"^it did not join within (?P<seconds>\d+) s", re.MULTILINE)
 _KILLED_AS = {"Killed": "SIGKILL", "Terminated": "SIGTERM"}
-_ENDS_PYTHON = ("LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH", "PYTHONIOENCODING")
 _ONLY_INTERACTIVE = "case $- in *i*) ;; *) return;; esac   # as first line of ~/.bashrc"
 _KERNEL_LOG = "dmesg -T | tail -50"
 
@@ -355,8 +354,9 @@ def _never_came(cluster: Cluster, silence: Silence) -> Finding | None:
         ),
         you(
             "If it ends there at once, a variable of that shell alone may end Python: start it without them.",
-            f"env -u {' -u '.join(_ENDS_PYTHON)} ncclcheck {cluster.command} {place}",
             "env | grep -E '^(LD_|PYTHON|MALLOC_|GLIBC_)'",
+            "env $(env | grep -oE '^(LD_|PYTHON|MALLOC_|GLIBC_)[A-Z0-9_]*' | sed 's/^/-u /') "
+            f"ncclcheck {cluster.command} {place}",
         ),
     )
 

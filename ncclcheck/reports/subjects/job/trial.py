@@ -27,19 +27,25 @@ def completed(measured: Measurements) -> Measurements:
     trial = measured.trial
     if trial is None:
         return measured
-    rows = [_judged(row, len(trial.rows)) for row in trial.rows]
+    rows = [judged(row, len(trial.rows)) for row in trial.rows]
     return replace(measured, trial=replace(trial, rows=rows))
 
 
-def _judged(row: TrialRow, rows: int) -> TrialRow:
-    """The mean of the pairs' ratios, as logarithms, with Student's interval; Bonferroni's share for each row."""
+def judged(row: TrialRow, comparisons: int, trimmed: int = 0) -> TrialRow:
+    """The mean of the pairs' ratios, as logarithms, with Student's interval; Bonferroni's share for each.
+
+    trimmed: pairs that are left out at either end, since a burst of other traffic slows one job of a pair.
+    """
     pairs = [two for two in zip(row.without_us, row.with_us, strict=False) if min(two) > 0][:_MOST_PAIRS]
     if len(pairs) < LEAST_PAIRS:
         return replace(row, speedup=None, low=None, high=None, verdict="unknown")
-    ratios = [math.log(without) - math.log(with_) for without, with_ in pairs]
-    middle = statistics.fmean(ratios)
-    error = statistics.stdev(ratios) / math.sqrt(len(ratios))
-    reach = error * quantile(1 - (1 - CONFIDENCE) / rows, len(ratios) - 1)
+    ratios = sorted(math.log(without) - math.log(with_) for without, with_ in pairs)
+    left = len(ratios) - 2 * trimmed
+    middle = statistics.fmean(ratios[trimmed : trimmed + left])
+    # Yuen: the spread of what is left with the outermost of it in place of what was cut off
+    held = [min(max(one, ratios[trimmed]), ratios[-1 - trimmed]) for one in ratios]
+    error = statistics.stdev(held) * math.sqrt(len(ratios)) / left
+    reach = error * quantile(1 - (1 - CONFIDENCE) / comparisons, left - 1)
     speedup, low, high = (_ratio(one) for one in (middle, middle - reach, middle + reach))
     return replace(row, speedup=speedup, low=low, high=high, verdict=_verdict(speedup, low, high))
 
@@ -71,8 +77,13 @@ def setting(trial: Trial) -> str:
 
 def against(cluster: Cluster, trial: Trial) -> str:
     """What the runs without it had: nothing, or what stands there today."""
-    held = {effective(node)[trial.variable].value for node in cluster.nodes if trial.variable in effective(node)}
-    return f"the job as it is, with {trial.variable}={', '.join(sorted(held))}" if held else "the job without it"
+    return held_against(cluster, trial.variable)
+
+
+def held_against(cluster: Cluster, variable: str) -> str:
+    """The same of a variable."""
+    held = {effective(node)[variable].value for node in cluster.nodes if variable in effective(node)}
+    return f"the job as it is, with {variable}={', '.join(sorted(held))}" if held else "the job without it"
 
 
 def change(ratio: float | None) -> str:

@@ -391,6 +391,28 @@ def _wrong_source(node: Node, way: Way) -> Cause | None:
     )  # fmt: skip
 
 
+def _lost_route(node: Node, way: Way) -> Cause | None:
+    """It has an address of that subnet on a device that is up, and no route to it: somebody took that away."""
+    if way.hops or way.kind:
+        return None
+    for one in _interfaces(node):
+        for held, net in lan.global_networks(one) if lan.is_usable(one) else ():
+            if _peer(way) in net and net.prefixlen < net.max_prefixlen:
+                six, name = " -6" if net.version == 6 else "", one.name.partition(":")[0]
+                return Cause(
+                    f"{name} has {held.address}/{held.prefix}, and the routing table has no route to {net}",
+                    name,
+                    (
+                        admin(
+                            "Put it back, and see what removed it (NetworkManager, a VPN, a script).",
+                            f"ip{six} route add {net} dev {quote(name)} src {held.address}   # on {node.name}",
+                            f"ip{six} route   # on {node.name}",
+                        ),
+                    ),
+                )
+    return None
+
+
 def _silent_gateway(node: Node, way: Way) -> Cause | None:
     """The next hop is a gateway, and no machine on that wire answers for its address."""
     silent = [hop for hop in way.hops if hop.address != way.address and _is_silent(hop)]
@@ -472,6 +494,7 @@ _CAUSES: tuple[Callable[[Node, Way], Cause | None], ...] = (
     _not_used,
     _no_link,
     _port_of_a_bridge,
+    _lost_route,
     _no_arp,
     another_device,
     _another_card,

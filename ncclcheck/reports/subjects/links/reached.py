@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from ncclcheck.probes.facts import Cluster, Connect, NodeReach, PeerReach, Unread, replace
+from ncclcheck.probes.facts import Cluster, Connect, Network, NodeReach, PeerReach, Unread, replace
 from ncclcheck.reports.judgement.rule import NothingToJudge
+
+_USABLE_WITHIN_S = 0.5  # s of uncertainty above which a measured clock offset says nothing; chosen
 
 Pair = tuple[str, str]
 Way = Literal["in", "out", "both"]
@@ -74,9 +76,19 @@ def shared_addresses(cluster: Cluster) -> set[str]:
 
 
 def after_the_job(cluster: Cluster) -> Cluster:
-    """The cluster with what its nodes saw of each other after a job that failed, in place of before it."""
+    """The cluster with what its nodes saw of each other after a job that failed, in place of before it.
+
+    Their packet filters too, where they were read again.
+    """
     told = cluster.measurements
-    return replace(cluster, measurements=replace(told, reach=told.reach_after, reach_after=[]))
+    filters = {one.node: one.filters for one in told.reach_after if not isinstance(one.filters, Unread)}
+    nodes = [
+        replace(node, network=replace(node.network, filters=filters[node.name]))
+        if node.name in filters and isinstance(node.network, Network)
+        else node
+        for node in cluster.nodes
+    ]
+    return replace(cluster, nodes=nodes, measurements=replace(told, reach=told.reach_after, reach_after=[]))
 
 
 def closed(cluster: Cluster) -> set[Pair]:
@@ -111,6 +123,24 @@ def required(cluster: Cluster) -> Reached:
             "its ground failed: NET010" if shared else "the nodes were not asked to reach each other"
         )
     return found
+
+
+def positions(found: Reached) -> dict[str, float]:
+    """Each clock against that of the first node, along pairs that could compare theirs."""
+    ways: dict[str, list[tuple[str, float]]] = {}
+    for (a, b), peer in found.seen.items():
+        if not isinstance(peer.clock, Unread) and peer.clock.within_s < _USABLE_WITHIN_S:
+            ways.setdefault(a, []).append((b, peer.clock.seconds))
+            ways.setdefault(b, []).append((a, -peer.clock.seconds))
+    first = max(ways, key=lambda node: len(ways[node]), default="")
+    clocks, queue = {first: 0.0} if ways else {}, deque([first] if ways else [])
+    while queue:
+        node = queue.popleft()
+        for other, offset in ways[node]:
+            if other not in clocks:
+                clocks[other] = clocks[node] + offset
+                queue.append(other)
+    return clocks
 
 
 def groups(nodes: Iterable[str], joined: Iterable[Pair]) -> list[list[str]]:

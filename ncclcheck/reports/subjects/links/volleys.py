@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from shlex import quote
 
-from ncclcheck.probes.facts import Unread, Volley
+from ncclcheck.probes.facts import Node, Unread, Volley, at, replace, value_or
 from ncclcheck.reports.judgement.findings import Finding, Remedy, Where, admin, seen, warn, you
 from ncclcheck.reports.subjects.links import firewall, flows
 from ncclcheck.reports.subjects.links.flows import Loss
@@ -16,6 +16,10 @@ from ncclcheck.reports.subjects.links.reached import Pair, Reached
 # the most that NET009 passes over, delays 2 % of them. A limit of one a second delays 3 of 8 or more.
 _MOST_PERCENT = 10.0
 _LEAST_LATE = 3
+
+# Connections that may wait for a listener; 128 was the kernel's own number before Linux 5.4, 4096 since. Eight are
+# opened at once here, from each of up to 8 nodes.
+_ENOUGH_WAITING = 64
 
 
 @dataclass(frozen=True)
@@ -28,10 +32,12 @@ class _Slow:
     pairs: list[Pair]
 
 
-def findings(found: Reached, loss_percent: float, networks: Mapping[str, str]) -> Iterator[Finding]:
+def findings(
+    found: Reached, loss_percent: float, networks: Mapping[str, str], nodes: Mapping[str, Node]
+) -> Iterator[Finding]:
     """One for each node that explains connections that were late. Pairs that lose packets are NET009's.
 
-    networks: the subnet of each node.
+    networks: the subnet of each node. What the node's own kernel says of it is the cause.
     """
     udp = flows.udp_losses(found)
     volleys = {
@@ -42,7 +48,7 @@ def findings(found: Reached, loss_percent: float, networks: Mapping[str, str]) -
         and not flows.is_lossy(udp.get((pair[1], pair[0])), loss_percent)
     }
     while worst := _worst(volleys):
-        yield _finding(found, worst, volleys, networks)
+        yield _explained(_finding(found, worst, volleys, networks), worst, nodes.get(worst.node), networks)
         volleys = {pair: volley for pair, volley in volleys.items() if pair not in worst.pairs}
 
 
@@ -58,6 +64,33 @@ def _worst(volleys: Mapping[Pair, Volley]) -> _Slow | None:
     ]
     bad = [one for one in slow if one.late.lost >= _LEAST_LATE and one.late.percent > _MOST_PERCENT]
     return max(bad, key=lambda one: (one.late.percent, one.inward), default=None)
+
+
+def _explained(told: Finding, slow: _Slow, node: Node | None, networks: Mapping[str, str]) -> Finding:
+    """The same, where the node itself does it: by the queue of its listeners, or by a chain of its own filter."""
+    if node is None:
+        return told
+    by_hand = [one for one in told.remedies if one.who == "you"]
+    waiting = value_or(at(node, "system.somaxconn"), _ENOUGH_WAITING)
+    if slow.inward and waiting < _ENOUGH_WAITING:
+        words = f"its kernel lets {waiting} connections wait for a listener (net.core.somaxconn = {waiting})"
+        fix = admin(
+            "Give it back its usual size, and keep it in /etc/sysctl.d; what listens already must start anew.",
+            f"sysctl -w net.core.somaxconn=4096   # on {node.name}",
+        )
+        said = seen("/proc/sys/net/core/somaxconn", str(waiting))
+        return replace(
+            told, what=f"{words}: {told.what}", evidence=[said, *told.evidence], remedies=[fix, *by_hand]
+        )
+    side: firewall.Side = "input" if slow.inward else "output"
+    chains = firewall.harmful(node, side)
+    near = [networks[node.name]] if node.name in networks else []
+    if not chains or not near:
+        return told
+    words = f"its own packet filter stops some of them ({firewall.shown(chains[0])})"
+    shown = [seen(f"nft list ruleset on {node.name}", firewall.shown(one)) for one in chains[:2]]
+    fix = firewall.let_pass(chains, side, near[0])
+    return replace(told, what=f"{words}: {told.what}", evidence=[*shown, *told.evidence], remedies=[fix, *by_hand])
 
 
 def _unlimited(slow: _Slow, networks: Mapping[str, str]) -> Iterator[Remedy]:

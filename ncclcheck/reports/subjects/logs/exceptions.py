@@ -24,6 +24,40 @@ def _family(words: str, why: str, *fix: Remedy) -> Family:
 _PACKAGES = "python -m pip list | grep -iE 'torch|nvidia|flash|xformers|vllm|transformers|deepspeed|numpy'"
 _FAMILIES = (
     _family(
+        r"op\.preamble\.length <= op\.nbytes|op\.nbytes (?:>=|==) op\.preamble",
+        "Two ranks of a gloo group called one collective with tensors of different sizes, or different "
+        "collectives.",
+        you("Confirm: torch compares what the ranks call, and names the first difference.",
+            "export TORCH_DISTRIBUTED_DEBUG=DETAIL"),
+        you("Give it the same shape and dtype on all ranks, in the same order; one group is used by one thread at "
+            "a time. Within an engine take a release in which its ranks agree."),
+    ),
+    _family(
+        r"hostname can't be empty|unsupported gloo device",
+        "gloo looks for an address of the host's own name, and this host has no name or no address that it can "
+        "use.",
+        you("Confirm: both print something.", "python -c 'import socket; print(socket.gethostname())'",
+            "python -c 'import socket; print(socket.gethostbyname(socket.gethostname()))'"),
+        you("Tell gloo the interface, on all nodes.", "export GLOO_SOCKET_IFNAME=eth0"),
+        admin("Give the host a name that its own /etc/hosts (on Windows: the network) resolves."),
+    ),
+    _family(
+        r"NPU function error|\bACL (?:stream|error)|\baclrt?\w{4,}|error code(?: is|:) ?507\d{3}|\bHCCL\b",
+        "A call of Ascend's CANN failed; torch only hears of it later. CANN's own lines (EZ9999, EI0002, ...), "
+        "above or below, name the kernel or the rank.",
+        you("Confirm: where it fails, one kernel at a time, and what the device says.",
+            "export ASCEND_LAUNCH_BLOCKING=1", "npu-smi info"),
+        you("Read CANN's log of that process, to its first ERROR.", "ls ~/ascend/log/debug/plog"),
+        you("Take releases of CANN, torch_npu and the operators that go together."),
+    ),
+    _family(
+        r"DatasetNotFound|Dataset \S{1,80} (?:not found|doesn't exist)|BuilderConfig .{0,80}not found"
+        r"|Unknown split",
+        "The dataset is not where it is looked for: its name, its configuration, or the folder of this node.",
+        you("Confirm, on the node that failed.", "ls DATA_FOLDER; env | grep -iE 'TFDS|HF_'"),
+        you("Correct the name, or prepare the dataset once in the folder that all nodes read."),
+    ),
+    _family(
         r"GLIBC(?:XX)?_[\d.]+' not found|CXXABI_[\d.]+' not found",
         "The library was built on a newer system than the one it is loaded on; each node or image may differ.",
         you("Confirm: the newest version that is there.",
@@ -419,6 +453,13 @@ _FAMILIES = (
         you("Try a lower learning rate with a warm-up, clip the gradients, or take bf16 in place of fp16."),
     ),
     _family(
+        r"torch\._dynamo|TorchRuntimeError|torch\.compile",
+        "torch.compile could not trace a call of the program, or of a library that it goes through.",
+        you("Confirm: it runs without compiling.", "export TORCHDYNAMO_DISABLE=1"),
+        you("Keep that call out of what is compiled (@torch.compiler.disable on its function), or do not compile; "
+            "fullgraph=False lets torch break the graph there."),
+    ),
+    _family(
         r"(?i)timed? ?out",
         "What it called did not answer in time; that one may hang, or wait for another rank.",
         you("See what the other processes said at that time, and where they stand.", "py-spy dump --pid PID"),
@@ -427,6 +468,12 @@ _FAMILIES = (
 
 
 def family(event: LogEvent) -> Family | None:
-    """The first that the words of an exception belong to."""
-    text = " ".join(event.text.split())
+    """The first that the words of an exception belong to, or the library that raised it while it compiled."""
+    inner = event.fields.get("raised_in", event.fields.get("raised_at", ""))
+    return of_words(f"{event.text} (torch._dynamo)" if inner.startswith("torch/_dynamo/") else event.text)
+
+
+def of_words(text: str) -> Family | None:
+    """The first family that a text belongs to."""
+    text = " ".join(text.split())
     return next((one for one in _FAMILIES if one.words.search(text)), None)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from ncclcheck.probes.facts import Address, Cluster, Interface, Node, Route, Unread, at, known, value_or
+from ncclcheck.probes.facts import Address, Cluster, Interface, Node, Route, Unread, at, known, replace, value_or
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.subjects.nccl import variables
 from ncclcheck.reports.subjects.nccl.choice import Choice, gloo_choice, nccl_choice
@@ -97,6 +97,12 @@ def links(cluster: Cluster) -> list[Link]:
     """The nodes that have a choice at all; NET001 speaks of the others."""
     found = (link(node, choice_of_job(cluster, node)) for node in cluster.nodes)
     return [one for one in found if one]
+
+
+def read_links(cluster: Cluster) -> list[Link]:
+    """Of the nodes whose interfaces were read; a rule about measurements asks for no facts."""
+    read = [node for node in cluster.nodes if not isinstance(at(node, "network.interfaces"), Unread)]
+    return links(replace(cluster, nodes=read))
 
 
 def link(node: Node, choice: Choice) -> Link | None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 
-from ncclcheck.probes.facts import Address, Cluster, Interface, Node, Unread, at
-from ncclcheck.reports.subjects.links.reached import reached
+from ncclcheck.probes.facts import Address, Cluster, Interface, Node, Unread, Way, at
+from ncclcheck.reports.subjects.links.reached import Reached, reached
 from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.text.fold import fold_names
 
+_ANSWERED = ("reachable", "stale", "delay", "probe")  # states of a neighbour entry that has an address
 _MOST_EQUAL = 8  # racks of one size are no draw: each is asked only where few stand against each other
 
 
@@ -68,7 +70,8 @@ def subnets_of(cluster: Cluster, links: list[lan.Link]) -> list[Subnet]:
     """The largest first: where two do not reach each other, the smaller one is the odd one out.
 
     Of equally large ones a prefix that is wider than another over the same addresses comes last (a forgotten
-    netmask gives 10.0.0.1 a /8); then the endpoint's comes first, then those in which others have an address too.
+    netmask gives 10.0.0.1 a /8), unless the machines of the narrower one are on its wire; then the endpoint's
+    comes first, then those in which others have an address too.
     """
     found: dict[lan.IPNetwork, Subnet] = {}
     for link in links:
@@ -87,15 +90,32 @@ def subnets_of(cluster: Cluster, links: list[lan.Link]) -> list[Subnet]:
 def _decide(cluster: Cluster, equal: list[Subnet]) -> None:
     """What speaks against each of some equally large subnets, and what for it in words."""
     endpoint = [ipaddress.ip_address(text) for text in _endpoint(cluster)]
+    found = reached(cluster)
     for one in equal:
         near = [other for other in equal if other is not one and _overlap(one, other)]
-        wide = any(one.network.prefixlen < other.network.prefixlen for other in near)
+        # Where machines of the narrower one answer on the wire of the wider one, the narrower one is wrong.
+        wide = [other for other in near if one.network.prefixlen < other.network.prefixlen]
+        narrow = [other for other in near if one.network.prefixlen > other.network.prefixlen]
+        doubted = any(not answers(found, one.nodes, other.nodes) for other in wide) or any(
+            answers(found, other.nodes, one.nodes) for other in narrow
+        )
         is_endpoints = any(address in one.network for address in endpoint)
         also = [
             node.name for node in cluster.nodes if node.name not in one.nodes and address_in(node, one.network)
         ]
-        one.doubts = (wide, not is_endpoints, -len(also))
+        one.doubts = (doubted, not is_endpoints, -len(also))
         one.said = "where the endpoint is" if is_endpoints else f"where {fold_names(also)} is too" if also else ""
+
+
+def answers(found: Reached | None, askers: Collection[str], asked: Collection[str]) -> bool:
+    """Whether a node found the MAC address of another on its own wire, though no connection passed."""
+    ways = [found.seen[a, b].way for a in askers for b in asked if found and (a, b) in found.seen]
+    return any(
+        hop.address == way.address and hop.state in _ANSWERED
+        for way in ways
+        if isinstance(way, Way)
+        for hop in way.hops
+    )
 
 
 def _endpoint(cluster: Cluster) -> list[str]:

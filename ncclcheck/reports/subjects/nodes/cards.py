@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from typing import NamedTuple, TypeVar
 
-from ncclcheck.probes.facts import Cluster, Gpu, Node, at, known, value_or
+from ncclcheck.probes.facts import Cluster, Gpu, Node, at, known, value_or, variables
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.judgement.findings import Evidence, Remedy, Where, admin, seen, you
 
@@ -77,3 +77,9 @@ def reset(
 ) -> Remedy:
     """What an administrator does first about a GPU that is not well."""
     return admin(text, "nvidia-smi --gpu-reset -i N")
+
+
+def given_by_slurm(node: Node) -> int:
+    """How many GPUs Slurm gave the job on this node; 0 where it says nothing."""
+    text = variables(node).get("SLURM_GPUS_ON_NODE", "")
+    return int(text) if text.isdecimal() and len(text) < 4 else 0

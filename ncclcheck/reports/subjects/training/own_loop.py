@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts.training import OwnStep
-from ncclcheck.reports.judgement.findings import Finding, Where, note, seen, warn, you
+from ncclcheck.reports.judgement.findings import Finding, Remedy, Where, note, seen, warn, you
 
 _FEW = 0.5  # of all elements that are trained: more of them without an optimizer is fine-tuning of a head
 _SHOWN = 3
@@ -17,9 +17,15 @@ def wrong(found: OwnStep) -> Iterator[Finding]:
         yield _clipped_scaled()
     if found.clipped:
         yield _clipped(found)
+    if found.factors:
+        yield _by_pieces(found)
+    if found.reseeded:
+        yield _reseeded(found)
     if found.idle:
         yield _idle(found)
-    elif found.stale:
+    elif _unmoving(found):
+        yield _stands(found)
+    if found.stale and not found.idle:
         yield warn(
             Where(),
             "the given step adds its gradients to those of the step before",
@@ -96,8 +102,88 @@ _IDLE = {
 }  # fmt: skip
 
 
+def _by_pieces(found: OwnStep) -> Finding:
+    told = ", ".join(f"{one:.4g} on rank {rank}" for rank, one in enumerate(found.factors[:4]))
+    return warn(
+        Where(),
+        f"the given step scales the pieces of one gradient by different factors: {told}",
+        why="The norm that it clips by is that of the rank's own piece, not of the whole gradient: the step has "
+        "another direction, which depends on the number of ranks.",
+        owner="job",
+        evidence=[seen("norm at optimizer.step() against that after backward(), by rank", told)],
+        fix=[
+            you(
+                "Take the norm of the whole gradient: of sharded parameters torch's own function does.",
+                "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+            ),
+            you(
+                "In a function of your own sum up the squares over ranks.",
+                "dist.all_reduce(squares)  # sum of the squares of this rank's pieces\nnorm = squares.sqrt()",
+            ),
+        ],
+    )
+
+
+def _reseeded(found: OwnStep) -> Finding:
+    at = f", at {found.seeded_at}" if found.seeded_at else ""
+    names = ", ".join(found.reseeded)
+    return warn(
+        Where(),
+        f"the given step sets the seed of {names} to the same in every step and on every rank{at}",
+        why="What is drawn after it (noise, masks, time steps, dropout) is the same in all steps on all ranks: "
+        "the model learns one draw by heart.",
+        owner="job",
+        evidence=[
+            seen(f"state of the generator {names} after each step, given other seeds before it", "the same")
+        ],
+        fix=[
+            you(
+                "Set the seed once, before training, by rank, and not in the step.",
+                "torch.manual_seed(seed + dist.get_rank())  # before the loop",
+            )
+        ],
+    )
+
+
+_LEAST_STILL = 3  # steps at a rate of 0; a warm-up from 0 begins with one
+
+
+def _unmoving(found: OwnStep) -> int:
+    """Steps at a learning rate of 0, where they are most of those that were seen."""
+    still = found.rates.count(0.0)
+    return still if still >= _LEAST_STILL and 2 * still > len(found.rates) else 0
+
+
+def _stands(found: OwnStep) -> Finding:
+    rates = ", ".join(f"{one:.3g}" for one in found.rates)
+    return warn(
+        Where(),
+        f"the learning rate is 0 in {_unmoving(found)} of {len(found.rates)} steps of the optimizer",
+        why=_FLOORED.format(found.floored)
+        if found.floored
+        else "The schedule stands at 0: nothing is trained there.",
+        owner="job",
+        evidence=[seen("learning rate from the second step on", rates[:200])],
+        fix=[_schedule(found)],
+    )
+
+
+_FLOORED = "The schedule divides by `//`, at {}: the result is a whole number, 0 in nearly all steps."
+
+
+def _schedule(found: OwnStep) -> Remedy:
+    if found.floored:
+        return you(f"Divide by `/` at {found.floored.partition(' ')[0]}.", "return current_step / warmup_steps")
+    return you(
+        "Print the schedule over all steps of the training, and let it be above 0.",
+        "print(scheduler.get_last_lr())",
+    )
+
+
 def _idle(found: OwnStep) -> Finding:
     why, fix, code = _IDLE[found.idle_why]
+    if found.idle_why == "rate" and found.floored:
+        why = f"The learning rate is 0 in every step that was seen. {_FLOORED.format(found.floored)}"
     if found.wiped:
         why = "zero_grad() comes between backward() and the optimizer's step: gradients are gone by then."
         fix = "Clear gradients before backward(), or after the step."
@@ -108,7 +194,7 @@ def _idle(found: OwnStep) -> Finding:
         why=why,
         owner="job",
         evidence=[seen("bits of all parameters", "are those of before the steps, on all ranks")],
-        fix=[you(fix, code)],
+        fix=[_schedule(found) if found.idle_why == "rate" and found.floored else you(fix, code)],
     )
 
 
@@ -151,23 +237,30 @@ def _unheld(found: OwnStep) -> Finding:
 
 def _evaluating(found: OwnStep) -> Finding:
     names = ", ".join(found.evaluating[:_SHOWN])
+    since = f"from step {found.evaluating_since} on " if found.evaluating_since else ""
+    told = f"False {since.strip()}, True before" if since else "False in most of them"
     return warn(
         Where(),
-        f"the given step trains the model in eval(): {names} do not do what they do in training",
+        f"{since}the given step trains the model in eval(): {names} do not do what they do in training",
         why="Dropout is off, and BatchNorm uses statistics that are never updated.",
         owner="job",
-        evidence=[seen("model.training in the forward passes with gradients", "False in most of them")],
+        evidence=[seen("model.training in the forward passes with gradients", told)],
         fix=[you("Go back to training after an evaluation, or begin each step with it.", "model.train()")],
     )
 
 
 def _aliased(found: OwnStep) -> Finding:
-    name = found.aliased[0]
+    name, dot, attribute = found.aliased[0].partition(".")
+    fix = f"state['{name}'] = copy.deepcopy(model).requires_grad_(False)"
+    if attribute:
+        fix = f"self.{attribute} = {{k: v.detach().clone() for k, v in model.state_dict().items()}}"
     return warn(
         Where(),
-        f"state['{name}'] holds the weights of the model themselves, not an average of them",
+        f"state['{name}']{dot}{attribute} holds the weights of the model themselves, not an average of them",
         why="Whatever is trained changes it at once: it equals the model in every step.",
         owner="job",
-        evidence=[seen(f"memory of the tensors in {name}", "is that of the model's parameters")],
-        fix=[you("Make a copy.", f"state['{name}'] = copy.deepcopy(model).requires_grad_(False)")],
+        evidence=[seen(f"memory of the tensors in {found.aliased[0]}", "is that of the model's parameters")],
+        fix=[
+            you("Make a copy; state_dict() gives the model's own tensors." if attribute else "Make a copy.", fix)
+        ],
     )

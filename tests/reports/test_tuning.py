@@ -1,0 +1,119 @@
+"""Which settings gain, over pairs of jobs with drift, jitter and bursts: a planted gain is found, none made up."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from benchmarks.tuning import LOOKS, candidates, planted
+from ncclcheck.probes.facts import Candidate, Cluster, Job, Measurements, Tuning, replace
+from ncclcheck.reports.judgement.findings import State
+from ncclcheck.reports.judgement.judge import judge
+from ncclcheck.reports.judgement.rule import all_rules
+from ncclcheck.reports.recommend import measured
+from ncclcheck.reports.recommend.site import Site
+from ncclcheck.reports.subjects.job import tuning
+from ncclcheck.reports.subjects.job.tuning import Search
+
+RULE = [rule for rule in all_rules() if rule.code == "BEN020"]
+
+
+def cluster(told: Tuning | None) -> Cluster:
+    return Cluster(command="tune", nodes=[], job=Job(backend="gloo"), measurements=Measurements(tuning=told))
+
+
+def state(told: Tuning | None) -> State:
+    return judge(cluster(told), RULE)[0].state
+
+
+def test_a_gain_of_10_percent_is_found_and_recommended() -> None:
+    runs = [planted(0.10, random.Random(f"tests gain {number}")) for number in range(20)]
+    chosen = [tuning.named(one) for told in runs if (one := tuning.recommended(told))]
+    assert chosen.count("NCCL_GOOD=1") >= 19
+    told = next(told for told in runs if tuning.recommended(told))
+    found = measured.weighed(Site(cluster(told), []), [])
+    assert [(one.variable, one.action, one.basis) for one in found] == [("NCCL_GOOD", "set", "measured")]
+    assert state(told) is State.OK
+
+
+def test_without_a_gain_nothing_is_recommended() -> None:
+    runs = [planted(0.0, random.Random(f"tests none {number}")) for number in range(20)]
+    assert not [told for told in runs if tuning.recommended(told)]
+    told = runs[0]
+    assert not measured.weighed(Site(cluster(told), []), [])
+    assert state(told) is State.OK
+
+
+def fed(answers: dict[str, object]) -> Search:
+    """Candidates NCCL_A, NCCL_B ..., whose pairs always come out the same; a text: the job ends with it."""
+    search = Search([Candidate(variable=f"NCCL_{name}", value="1") for name in answers], (4, 8))
+    pairs = search.pairs()
+    settings = next(pairs, None)
+    number = 0
+    while settings is not None:
+        number += 1
+        said = [answers[one.variable.removeprefix("NCCL_")] for one in settings]
+        texts = [one for one in said if isinstance(one, str)]
+        factor = math.prod(one for one in said if isinstance(one, float))
+        jitter = 1 + 0.002 * (number % 3)
+        key = ("all_reduce", 2**20)
+        try:
+            settings = pairs.send(texts[0] if texts else ({key: 100.0 * jitter}, {key: 100.0 / factor}))
+        except StopIteration:
+            settings = None
+    return search
+
+
+def test_verdicts() -> None:
+    told = fed({"A": 1.2, "B": 1.0, "C": 0.8, "D": "dead rank"}).tuning()
+    assert [tuning.verdict(one) for one in told.tried] == ["gains", "same", "loses", "failed"]
+    assert told.whole is not None
+    assert tuning.named(told.whole) == "NCCL_A=1"
+    assert told.whole.pairs == 8
+
+
+def test_what_is_without_promise_is_measured_no_further() -> None:
+    told = fed({"A": 1.2, "B": 0.99, "C": 0.8}).tuning()
+    assert [one.pairs for one in told.tried] == [8, 4, 4]
+
+
+def test_a_whole_that_does_not_run_is_not_recommended() -> None:
+    told = fed({"A": 1.2}).tuning()
+    assert told.whole is not None
+    broken = replace(told, whole=replace(told.whole, failed="dead rank"))
+    assert tuning.recommended(broken) is None
+    assert state(broken) is State.NOTE
+
+
+def test_what_was_stopped_is_unknown() -> None:
+    assert (
+        state(Tuning(stopped="the deadline left no time", tried=fed({"A": 1.0}).tuning().tried)) is State.UNKNOWN
+    )
+    assert state(None) is State.SKIPPED
+
+
+def test_a_file_with_too_few_comparisons_makes_no_interval_narrower() -> None:
+    told = planted(0.0, random.Random("tests file"))
+    few = tuning.completed(Measurements(tuning=replace(told, comparisons=1))).tuning
+    assert few is not None
+    for one, other in zip(few.tried, told.tried, strict=True):
+        for row, held in zip(one.rows, other.rows, strict=True):
+            assert (row.low is None) == (held.low is None)
+
+
+@pytest.mark.parametrize("count", [1, 6])
+def test_every_candidate_is_measured_to_the_first_look(count: int) -> None:
+    search = Search(candidates(count), LOOKS)
+    first = []
+    pairs = search.pairs()
+    settings: list[Candidate] | None = next(pairs)
+    while settings is not None:
+        first.append(settings[0].variable)
+        try:
+            settings = pairs.send(({("all_reduce", 1): 1.0}, {("all_reduce", 1): 1.0}))
+        except StopIteration:
+            settings = None
+    assert all(first.count(name) == LOOKS[0] for name in set(first))
+    assert len(set(first)) == count
