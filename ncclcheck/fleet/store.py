@@ -51,14 +51,15 @@ def check(folder: str) -> None:
 def write(folder: str, rows: Rows) -> None:
     """Keep one result; one that is there already is replaced by itself. Raises OSError."""
     duckdb = _duckdb("--parquet")
-    for name, kind in TABLES.items():
-        listed: Sequence[tuple[Any, ...]] = getattr(rows, name)
-        columns = [*zip(*listed, strict=True)] or [()] * len(kind._fields)
-        picked = ", ".join(
-            f"unnest(${place}::{_type(field)}[]) AS {field}" for place, field in enumerate(kind._fields, 1)
-        )
-        with tempfile.TemporaryDirectory() as private, duckdb.connect() as made:
-            there = str(Path(private) / "new.parquet")
+    one_thread = {"threads": "1"}  # a result is small: starting threads took longer than the work
+    with tempfile.TemporaryDirectory() as private, duckdb.connect(config=one_thread) as made:
+        for name, kind in TABLES.items():
+            listed: Sequence[tuple[Any, ...]] = getattr(rows, name)
+            columns = [*zip(*listed, strict=True)] or [()] * len(kind._fields)
+            picked = ", ".join(
+                f"unnest(${place}::{_type(field)}[]) AS {field}" for place, field in enumerate(kind._fields, 1)
+            )
+            there = str(Path(private) / f"{name}.parquet")
             parameters = {str(place): [*column] for place, column in enumerate(columns, 1)}
             made.sql(f"SELECT {picked}", params=parameters).write_parquet(there, compression="zstd")
             destination.write(str(Path(folder) / f"{name}-{rows.key}.parquet"), Path(there).read_bytes())
