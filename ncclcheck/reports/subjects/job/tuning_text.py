@@ -34,7 +34,8 @@ def text(document: Document, width: int) -> str:
     table = tabulate(cells, headers=headers, tablefmt="plain", colalign=columns, disable_numparse=True)
     head = f"Tuned: {len(told.tried)} settings in pairs of jobs, sizes {told.sizes_from}"
     lines = [f"  {line.rstrip()}" for line in table.splitlines()] if cells else []
-    return "\n".join([head, *lines, *wrapped(_LEGEND, width, first="  ", rest="    ")])
+    legend = wrapped(_LEGEND, width, first="  ", rest="    ") if any(one.rows for one in tried) else []
+    return "\n".join([head, *lines, *legend])
 
 
 def _cells(tried: Tried, expected: dict[int, Forecast], *, again: bool) -> Iterator[tuple[str, ...]]:
