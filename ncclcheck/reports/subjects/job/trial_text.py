@@ -7,7 +7,7 @@ from ncclcheck.reports.subjects.job import trial as tried
 from ncclcheck.reports.text.fold import duration, size
 from ncclcheck.reports.text.wrapping import wrapped
 
-_HEADERS = ("operation", "size", "without", "with", "faster", "95 %", "so it")
+_HEADERS = ("operation", "size", "without", "with", "faster", "95 %", "result")
 _LEGEND = (
     "time: the median of the jobs' medians. faster: the mean of the pairs of jobs, with an interval that holds "
     "with 95 % for all rows together."

@@ -1,4 +1,4 @@
-"""What `tune` measured, as a table: a row for each setting, operation and size."""
+"""What `tune` measured, as a table: below each setting a row for each operation and size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ncclcheck.reports.subjects.job import trial, tuning
 from ncclcheck.reports.text.fold import duration, size
 from ncclcheck.reports.text.wrapping import wrapped
 
-_HEADERS = ("setting", "operation", "size", "without", "with", "faster", "95 %", "so it")
+_HEADERS = ("operation", "size", "without", "with", "faster", "95 %", "result")
 _LEGEND = (
     "time: the median of the jobs' medians, without the setting and with it in turn. faster: the mean of the "
     "pairs, with intervals that hold with 95 % for all settings, sizes and looks together."
@@ -28,24 +28,25 @@ def text(document: Document, width: int) -> str:
 
     expected = {one.bytes: one for one in told.forecasts}
     tried = [*told.tried, *([told.whole] if told.whole else [])]
+    rows = [[*_cells(one, expected)] for one in tried]
     headers = (*_HEADERS, *((_FORECAST,) if expected else ()))
-    cells = [cell for one in tried for cell in _cells(one, expected, again=one is told.whole)]
-    columns = ("left", "left", *["right"] * 5, "left", *(("right",) if expected else ()))
+    columns = ("left", *["right"] * 5, "left", *(("right",) if expected else ()))
+    cells = [cell for each in rows for cell in each]
     table = tabulate(cells, headers=headers, tablefmt="plain", colalign=columns, disable_numparse=True)
+    header, *lines = (f"    {line.rstrip()}" for line in table.splitlines()) if cells else [""]
     head = f"Tuned: {len(told.tried)} settings in pairs of jobs, sizes {told.sizes_from}"
-    lines = [f"  {line.rstrip()}" for line in table.splitlines()] if cells else []
-    legend = wrapped(_LEGEND, width, first="  ", rest="    ") if any(one.rows for one in tried) else []
-    return "\n".join([head, *lines, *legend])
+    blocks = [head, *filter(None, [header])]
+    for one, each in zip(tried, rows, strict=True):
+        name = f"again: {tuning.named(one)}" if one is told.whole else tuning.named(one)
+        blocks += [f"  {name}{': does not run' if one.failed else ''}", *lines[: len(each)]]
+        del lines[: len(each)]
+    legend = wrapped(_LEGEND, width, first="  ", rest="    ") if cells else []
+    return "\n".join([*blocks, *legend])
 
 
-def _cells(tried: Tried, expected: dict[int, Forecast], *, again: bool) -> Iterator[tuple[str, ...]]:
-    name = f"again: {tuning.named(tried)}" if again else tuning.named(tried)
-    more = ("",) if expected else ()
-    if tried.failed:
-        yield (name, "-", "-", "-", "-", "-", "-", "does not run", *more)
+def _cells(tried: Tried, expected: dict[int, Forecast]) -> Iterator[tuple[str, ...]]:
     for row in tried.rows:
         yield (
-            name,
             row.op,
             size(row.bytes) if row.bytes else "-",
             *(duration(trial.middle(times)) if times else "-" for times in (row.without_us, row.with_us)),
@@ -54,4 +55,3 @@ def _cells(tried: Tried, expected: dict[int, Forecast], *, again: bool) -> Itera
             _WORDS[row.verdict],
             *((duration(expected[row.bytes].time_us) if row.bytes in expected else "-",) if expected else ()),
         )
-        name = ""
