@@ -49,6 +49,8 @@ def report(site: Site, /, files: tuple[str, ...], *, compare: bool, parquet: str
     if compare:
         if given_files := [*outputs.asked(options), *(["--parquet"] if parquet else [])]:
             raise UsageError(f"{given_files[0]}: not with --compare, which prints only; -o json is its document")
+        if any(map(reading.is_box, files)):
+            raise UsageError("report --compare: it takes two saved results, not boxes of watch")
         return saved.compare_files(files[0], files[1], options)
     outputs.check(options)
     if parquet is not None:
