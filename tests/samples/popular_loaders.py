@@ -424,3 +424,51 @@ class Lite:
     def next_batch(self) -> torch.Tensor:
         """The next one."""
         return torch.zeros(4, 8)
+
+
+class Records(Dataset[Any]):
+    """Fixed-length records of a file (this one) that this process has open; the offset is moved by every read."""
+
+    def __init__(self) -> None:
+        self.path = __file__
+        self.file = open(self.path, "rb")  # noqa: SIM115 - as users write it
+
+    def __len__(self) -> int:
+        return 96
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index >= len(self):
+            raise IndexError(index)
+        self.file.seek(16 * index)
+        return torch.frombuffer(bytearray(self.file.read(16)), dtype=torch.uint8)
+
+
+class OpenedByEach(Records):
+    """Each process opens the file anew, and lets the one that it was forked with go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened_by = os.getpid()
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if self.opened_by != os.getpid():
+            self.file.close()
+            self.file, self.opened_by = open(self.path, "rb"), os.getpid()  # noqa: SIM115 - as users write it
+        return super().__getitem__(index)
+
+
+class Unpickled(Records):
+    """Opens its file where it is unpickled: sound under spawn alone."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "file": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.file = open(self.path, "rb")  # noqa: SIM115 - as users write it
+
+
+def spawned() -> DataLoader[Any]:
+    data = Unpickled()
+    sampler = DistributedSampler(data)
+    return DataLoader(data, batch_size=8, sampler=sampler, num_workers=2, multiprocessing_context="spawn")

@@ -55,6 +55,17 @@ class Made:
     handles: list[Handle] = field(default_factory=list)
     own: DataLoader[Any] | None = None
 
+    @property
+    def context(self) -> str | None:
+        """How the loader says that its workers start: fork, spawn or forkserver; None where it says nothing."""
+        wanted = self.loader.get("multiprocessing_context")
+        return wanted if wanted is None or isinstance(wanted, str) else str(wanted.get_start_method())
+
+    @property
+    def workers_unpickle(self) -> bool:
+        """Whether workers inherit nothing: under spawn and forkserver each unpickles a dataset of its own."""
+        return self.context not in (None, "fork")
+
     def make_loader(self, **changes: Any) -> DataLoader[Any]:
         """A fresh loader. A change replaces what it excludes: `num_workers=0` all options of workers."""
         wanted = dict(self.loader)

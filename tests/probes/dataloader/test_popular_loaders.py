@@ -26,8 +26,10 @@ LONG = {
 }  # fmt: skip
 SOUND = [
     "infinite", "web_loader", "Configured", "Mosaic", "pretokenized", "by_rank", "Crops", "Cached", "Stamped",
+    "OpenedByEach", "spawned",
 ]  # fmt: skip
 BROKEN = [
+    ("Unpickled", "DAT005", "workers share the offset of"),
     ("FlippedInPlace", "DAT006", "held by the dataset, changed by reading: self.records["),
     ("pretokenized_alike", "DAT016", "samples of the stream are read by every rank"),
     ("get_batch", "DAT001", "it gave one batch, a tuple of Tensor, Tensor (12x64, 12x64)"),

@@ -119,8 +119,8 @@ def has_drifted(reader: Reader, oracle: Oracle) -> bool:
 def _stress(reader: Reader, oracle: Oracle, number: int, seconds: float, gate: Gate) -> Stressed:
     sys.setswitchinterval(1e-4)
     order = oracle.order
-    source = Source(reader.made)
     glance.be_worker(reader.made, replace(order, worker=number))
+    source = Source(reader.made)
     if order.warm is not None:
         _read(source, order.warm, glance.WARM, 0)
     streams = Streams(reader.made) if order.reset else None

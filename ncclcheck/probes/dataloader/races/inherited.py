@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from ncclcheck.probes.dataloader.children.pristine import offsets
-from ncclcheck.probes.dataloader.children.surroundings import library_of
+from ncclcheck.probes.dataloader.children.surroundings import library_of, position
 from ncclcheck.probes.dataloader.randomness.oracle import Oracle
 from ncclcheck.probes.dataloader.samples import glance
 from ncclcheck.probes.dataloader.samples.glance import Pass, Sample
@@ -37,7 +37,7 @@ class Moved(msgspec.Struct):
 
 def moved_offsets(reader: Reader, indices: Sequence[int]) -> list[Inherited]:
     """Files of which an offset, shared by all workers, moves while samples are read."""
-    if not offsets(reader.made):
+    if reader.made.workers_unpickle or not offsets(reader.made):
         return []
     ended = reader.one(lambda: _watch(reader, indices), Moved, 0.5)
     targets = {handle.number: handle.target for handle in reader.made.handles}
@@ -60,7 +60,9 @@ def _path_to(reader: Reader, number: int) -> str:
 
 def _watch(reader: Reader, indices: Sequence[int]) -> Moved:
     order = glance.Order(indices, reader.plan.seed, workers=reader.plan.workers, whole=reader.made.iterable)
-    before = offsets(reader.made)
+    # Copies share the offset for good; the number itself may be closed and given to a file of the worker's own.
+    copies = {number: os.dup(number) for number in offsets(reader.made)}
+    before = {number: position(copy) for number, copy in copies.items()}
     glance.be_worker(reader.made, order)
     source = glance.Source(reader.made)
     source.begin(order.salt)
@@ -68,13 +70,15 @@ def _watch(reader: Reader, indices: Sequence[int]) -> Moved:
     for index in indices[:_SAMPLES]:
         with contextlib.suppress(Exception):  # that it cannot be read is told elsewhere
             source.read(index)
-        now = offsets(reader.made)
-        found = {**{number: index for number in before if now.get(number) != before[number]}, **found}
+        now = {number: position(copy) for number, copy in copies.items()}
+        found = {**{number: index for number in before if now[number] != before[number]}, **found}
     return Moved(found)
 
 
 def needed(reader: Reader, oracle: Oracle) -> list[Inherited]:
     """Sockets and handles of libraries that samples come through: without them reading is another."""
+    if reader.made.workers_unpickle:
+        return []
     return [
         found
         for found, lose in (*_sockets(reader), *_libraries(reader))

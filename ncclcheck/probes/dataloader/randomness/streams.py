@@ -77,7 +77,7 @@ def _begin(made: Made, given: AsGiven, workers: int) -> Streams:
         asked=made.loader.get("num_workers"),
         workers=workers,
         persistent=bool(made.loader.get("persistent_workers")),
-        context=_context(made),
+        context=made.context or "fork",
         batches=given.batches,
         batch_size=size if isinstance(size, int) else None,
         refused=Refused(options=options, error=given.refused) if given.refused else None,
@@ -87,11 +87,6 @@ def _begin(made: Made, given: AsGiven, workers: int) -> Streams:
 
 def _shown(value: object) -> str:
     return repr(value) if isinstance(value, str | int | float | type(None)) else type(value).__name__
-
-
-def _context(made: Made) -> str:
-    wanted = made.loader.get("multiprocessing_context") or loaded.FORK
-    return wanted if isinstance(wanted, str) else str(wanted.get_start_method())
 
 
 def _loader_limit(random: Randomness) -> float:

@@ -139,9 +139,8 @@ def _start(made: Made) -> Start:
 
 def start_method(made: Made) -> tuple[str, bool]:
     """How the loader starts its workers, and whether somebody asked for it."""
-    wanted = made.loader.get("multiprocessing_context")
-    if wanted is not None:
-        return (wanted if isinstance(wanted, str) else str(wanted.get_start_method())), True
+    if made.context is not None:
+        return made.context, True
     usual = multiprocessing.get_all_start_methods()[0]  # Python names its default first
     chosen = multiprocessing.get_start_method(allow_none=True) or usual  # a lock that is made fixes the default
     return chosen, chosen != usual

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
+import pickle
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -85,7 +87,13 @@ class Progress:
 
 
 def be_worker(made: Made, order: Order) -> None:
-    """Look like a worker of a DataLoader to user code. Raises what the user's worker_init_fn raises."""
+    """Look like a worker of a DataLoader to user code. Raises what the user's worker_init_fn raises.
+
+    Where workers start by spawn the dataset is from now on a copy through pickle, as theirs is.
+    """
+    if made.workers_unpickle:
+        with contextlib.suppress(Exception):  # that it cannot be pickled is reported elsewhere
+            made.dataset = pickle.loads(pickle.dumps(made.dataset))
     number, workers = (0, 1) if order.whole else (order.worker, order.workers)
     seed = order.salt + number
     info = torch_worker.WorkerInfo(id=number, num_workers=workers, seed=seed, dataset=made.dataset)
