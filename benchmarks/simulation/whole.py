@@ -10,7 +10,7 @@ from typing import Literal
 
 from benchmarks.simulation.fabric import GB_S, Weather
 from ncclcheck.probes.facts import GroupTime
-from ncclcheck.reports.scale import Answer, answered, next_groups
+from ncclcheck.reports.scale.search import Answer, answered, next_groups
 
 Kind = Literal["healthy", "gradual", "size", "2 members", "3 members", "4 members", "joined", "at once"]
 KINDS: tuple[Kind, ...] = (

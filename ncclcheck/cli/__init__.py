@@ -53,6 +53,7 @@ _ORDER = (
     "watch",
     "script",
     "report",
+    "fleet",
     "explain",
 )
 

@@ -9,13 +9,21 @@ import click
 from ncclcheck.base.errors import UsageError
 from ncclcheck.cli.common import HELP, SiteCommand, of_files, parse, with_options
 from ncclcheck.commands import box_report
+from ncclcheck.fleet import store
 from ncclcheck.probes.box import reading
 from ncclcheck.results import outputs, saved
 from ncclcheck.run.plan.config import Site
-from ncclcheck.run.plan.option_table import Flag, Option, options_of
+from ncclcheck.run.plan.option_table import OUTPUT, Flag, Option, options_of
 from ncclcheck.run.plan.options import Options
 
 _COMPARE = Option("--compare", "what is worse, better or changed in the second file", Flag(), variable=False)
+_PARQUET = Option(
+    "--parquet",
+    "keep the result in this folder, for ncclcheck fleet to ask",
+    group=OUTPUT,
+    metavar="DIR",
+    variable=False,
+)
 _EPILOG = """\b
 Exit codes: those of the command that saved it.
 Exit codes of --compare:
@@ -27,11 +35,11 @@ Exit codes of --compare:
 
 @click.command("report", cls=SiteCommand, epilog=_EPILOG, context_settings=HELP)
 @click.argument("files", nargs=-1, metavar="FILE...")
-@with_options(_COMPARE)
+@with_options(_COMPARE, _PARQUET)
 @of_files("NET,NCC003", verbose={"help": "list every check, and all that changed"})
 @with_options(*options_of(Options, "policy"))
 @click.pass_obj
-def report(site: Site, /, files: tuple[str, ...], *, compare: bool, **given: Any) -> int:
+def report(site: Site, /, files: tuple[str, ...], *, compare: bool, parquet: str | None, **given: Any) -> int:
     """Judge saved results (--save) again, several as one cluster, or compare two. Measures nothing."""
     if len(files) != 2 if compare else not files:
         how = "report --compare BEFORE AFTER" if compare else "report FILE..., or report --compare BEFORE AFTER"
@@ -39,13 +47,19 @@ def report(site: Site, /, files: tuple[str, ...], *, compare: bool, **given: Any
         raise UsageError(f"report: {told} given; type: ncclcheck {how}")
     options = parse("report", site, given)
     if compare:
-        if given_files := outputs.asked(options):
+        if given_files := [*outputs.asked(options), *(["--parquet"] if parquet else [])]:
             raise UsageError(f"{given_files[0]}: not with --compare, which prints only; -o json is its document")
+        if any(map(reading.is_box, files)):
+            raise UsageError("report --compare: it takes two saved results, not boxes of watch")
         return saved.compare_files(files[0], files[1], options)
     outputs.check(options)
+    if parquet is not None:
+        store.check(parquet)
     boxes = [path for path in files if reading.is_box(path)]
     if boxes:
         if len(boxes) < len(files):
             raise UsageError("report: folders of boxes and saved results; give the one or the other")
+        if parquet is not None:
+            raise UsageError("--parquet: not of boxes; it keeps saved results")
         return box_report.run(files, options)
-    return saved.judge_files(files, options)
+    return saved.judge_files(files, options, parquet)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import Any
 
 import click
@@ -33,6 +32,4 @@ def watch(_: Site, /, command_line: tuple[str, ...], **given: Any) -> int:
     """
     if not command_line and not given["print_env"]:
         raise UsageError("watch: no command was given; type: ncclcheck watch -- COMMAND...")
-    if command_line and shutil.which(command_line[0]) is None:
-        raise UsageError(f"COMMAND: {command_line[0]!r} is not found on PATH")
     return command.run(read(command.Watch, given, command=command_line), Options(command="watch"))

@@ -8,8 +8,9 @@ from collections.abc import Callable, Collection
 from ncclcheck.base.errors import UsageError
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.probes.job.context import JobPlan
-from ncclcheck.reports import expect, scale
+from ncclcheck.reports import expect
 from ncclcheck.reports.judgement.findings import State
+from ncclcheck.reports.scale import suspicion
 from ncclcheck.run.conduct import conduct
 from ncclcheck.run.jobs import TorchJob
 from ncclcheck.run.own_command import OwnCommand
@@ -71,7 +72,7 @@ def _grow(job: TorchJob, bench: BenchOptions) -> None:
     """Where the whole failed and nobody is to blame: its nodes in pairs, then in groups. Raises Interrupted."""
     assert job.shape is not None
     seconds = min(_GROWING_S, job.seconds)
-    if seconds < _LEAST_S or not scale.whole_has_failed(job.cluster()):
+    if seconds < _LEAST_S or not suspicion.whole_has_failed(job.cluster()):
         return
     parts = bench_plan.apart(bench.level, job.shape.backend, seconds - _STARTING_S)
     with job.stages.stage(

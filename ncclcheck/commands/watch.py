@@ -98,8 +98,10 @@ def run(wanted: Watch, options: Options) -> int:
         status = wrapping.run(wanted.command, {**os.environ, **given}, job.told())
     except OSError as error:
         folder.remove(box, node)
-        complain(f"{shlex.join(wanted.command)} could not be started: {error.strerror or error}")
-        return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_STARTED
+        missing = isinstance(error, FileNotFoundError)
+        why = "not found on PATH" if missing and "/" not in wanted.command[0] else error.strerror or error
+        complain(f"COMMAND: {wanted.command[0]!r} could not be started: {why}")
+        return _NOT_FOUND if missing else _NOT_STARTED
     job.end(status)
     if status in _NOTHING_WRONG and not job.stalled:
         if wanted.box is None:

@@ -270,17 +270,17 @@ def _next_round(nodes: list[str], level: Literal["quick", "full"]) -> NextRound:
 
 def _whole_is_bad(context: Context, measured: list[Collective], done: list[PairTime]) -> bool:
     """Asked on rank 0."""
-    from ncclcheck.reports import scale  # noqa: PLC0415
+    from ncclcheck.reports.scale import suspicion  # noqa: PLC0415
 
-    return context.rank == 0 and scale.whole_is_bad(measured, done, context.backend)
+    return context.rank == 0 and suspicion.whole_is_bad(measured, done, context.backend)
 
 
 def _next_groups(nodes: list[str], done: list[PairTime], plan: GroupPlan) -> NextGroups:
     """What decides which groups come next, asked on rank 0; none where a pair explains what is bad."""
-    from ncclcheck.reports import scale  # noqa: PLC0415
+    from ncclcheck.reports.scale import search, suspicion  # noqa: PLC0415
 
-    sound = scale.pairs_are_sound(done, whole_failed=plan.always)
-    return partial(scale.next_groups, nodes) if sound else lambda _: []
+    sound = suspicion.pairs_are_sound(done, whole_failed=plan.always)
+    return partial(search.next_groups, nodes) if sound else lambda _: []
 
 
 def _check_world(plan: WorkerPlan, me: Identity) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from ncclcheck import __version__
 from ncclcheck.base.errors import UsageError
 from ncclcheck.base.exits import Exit
+from ncclcheck.base.progress import complain
 from ncclcheck.probes.facts import Baseline, Policy
 from ncclcheck.probes.facts.guard.alike import Kinds
 from ncclcheck.probes.machine import files
@@ -39,18 +40,31 @@ def judge_again(options: Options) -> int:
     return _judge(load(options.from_file, "--from", options.policy), options)
 
 
-def judge_files(files: Sequence[str], options: Options) -> int:
-    """`report`: judge a saved file anew, or several as one. Raises UsageError."""
+def judge_files(files: Sequence[str], options: Options, parquet: str | None = None) -> int:
+    """`report`: judge a saved file anew, or several as one. parquet: its folder's name. Raises UsageError."""
     kinds = Kinds()
     saved = [(path, load(path, "report", options.policy, kinds)) for path in files]
-    return _judge(merged(saved) if len(saved) > 1 else saved[0][1], options)
+    return _judge(merged(saved) if len(saved) > 1 else saved[0][1], options, parquet)
 
 
-def _judge(saved: jsondoc.Saved, options: Options) -> int:
+def _judge(saved: jsondoc.Saved, options: Options, parquet: str | None = None) -> int:
     """A file's verdicts are never trusted."""
     options = with_baseline(dataclasses.replace(options, command=saved.cluster.command))
     story = finish.Story(saved.started, saved.seconds, saved.stages)
-    return finish.deliver(finish.make(saved.cluster, options, story), options)
+    document = finish.make(saved.cluster, options, story)
+    kept = parquet is None or _kept(parquet, finish.told(document, options))
+    return finish.deliver(document, options) or (Exit.READY if kept else Exit.INCOMPLETE)
+
+
+def _kept(folder: str, document: jsondoc.Document) -> bool:
+    from ncclcheck.fleet import rows, store  # noqa: PLC0415 - few reports are kept
+
+    try:
+        store.write(folder, rows.of(document))
+    except OSError as error:
+        complain(f"{folder} could not be written: {error.strerror or error}")
+        return False
+    return True
 
 
 def with_baseline(options: Options) -> Options:

@@ -63,7 +63,8 @@ class Turns:
             if why and job is self.with_ and self.stages.deadline.left > _ENDING_S:
                 self.failed = self._blamed(why)
             if why:
-                return f"{'with' if job is self.with_ else 'without'} {self.label}: {why}"
+                ended = "the deadline passed" if why == "deadline" else why
+                return f"{'with' if job is self.with_ else 'without'} {self.label}: {ended}"
         self.pairs.append((medians[self.without], medians[self.with_]))
         return ""
 

@@ -57,7 +57,11 @@ WRONG = [
     (("report", "a.json", "b.json"), "report", "a.json cannot be read"),
     (("report", "--compare", "a.json"), "report", "BEFORE AFTER"),
     (("explain", "NET0001"), "NET001", "explain"),
-    (("explian",), "explian", "env, bench, data, smoke, preflight, logs, hang, watch, script, report, explain"),
+    (
+        ("explian",),
+        "explian",
+        "env, bench, tune, data, smoke, preflight, logs, hang, watch, script, report, fleet, explain",
+    ),
     (("env", "--no-such-option"), "--no-such-option", "o such option"),
 ]
 

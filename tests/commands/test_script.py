@@ -85,6 +85,9 @@ def _states(code: str, lines: str, arguments: list[str] | None = None, nodes: in
     return [one.state for verdict in verdicts if verdict.code == code for one in verdict.findings]
 
 
+_STEP = "    loss = net(x.cuda())\n    loss.backward()\n"
+_PRINTS = "rank = dist.get_rank()\nfor x in data:\n    if rank == 3:\n        print(loss)\n"
+
 _OPTION = """import argparse
 parser = argparse.ArgumentParser()
 parser.add_argument("--dist-url", default="tcp://localhost:23456")
@@ -123,10 +126,26 @@ def test_the_default_of_an_option_is_what_the_job_uses(
         ("SCR015", "model = torch.nn.DataParallel(net)\ndist.all_reduce(model.module.weight)\n", [State.NOTE]),
         ("SCR015", "model = torch.nn.DataParallel(net)\naverage_gradients(model)\n", [State.NOTE]),
         # the loss on the GPU, and its copy in the CPU's memory
-        ("SCR018", "for x in data:\n    loss = net(x.cuda())\n    loss.backward()\n    torch.cuda.synchronize()\n"
-         "    print(loss.item())\n", [State.NOTE]),
+        ("SCR018", f"for x in data:\n{_STEP}    print(loss.item())\n", [State.NOTE]),
+        ("SCR018", f"for x in data:\n{_STEP}    seen.append(loss.detach().cpu())\n", [State.NOTE]),
         ("SCR018", "loss_cpu = torch.zeros(1).pin_memory()\nfor x in data:\n    loss = net(x.cuda())\n"
          "    loss.backward()\n    loss_cpu.copy_(loss, non_blocking=True)\n    print(loss_cpu.item())\n", []),
+        # a step that is timed waits in any case; six steps train nothing, but may be part of an epoch
+        ("SCR018", "def wait():\n    if on_gpu:\n        torch.cuda.synchronize()\n"
+         f"for x in data:\n{_STEP}    wait()\n    print(loss.item())\n", []),
+        ("SCR018", f"for x in data:\n{_STEP}    print(loss.item())\n"
+         "    if slow:\n        torch.cuda.synchronize()\n", [State.NOTE]),
+        ("SCR018", f"for _ in range(6):\n{_STEP}    print(loss.item())\n", []),
+        ("SCR018", "for epoch in range(epochs):\n    for _ in range(6):\n        loss = net(x.cuda())\n"
+         "        loss.backward()\n        print(loss.item())\n", [State.NOTE]),
+        # what never runs: under a condition that cannot hold, and after the end
+        ("SCR005", "net.cuda()\nif 0:\n    state = torch.load('model.pt')\n", []),
+        ("SCR005", "net.cuda()\nif 1:\n    state = torch.load('model.pt')\n", [State.WARN]),
+        ("SCR005", "def resume():\n    raise NotImplementedError\n    state = torch.load('model.pt')\n"
+         "net.cuda()\nresume()\n", []),
+        # ranks that hold parts of one model see the same samples
+        ("SCR019", _PRINTS, [State.NOTE]),
+        ("SCR019", f"stage = PipelineStage(net)\n{_PRINTS}", []),
     ],
 )  # fmt: skip
 def test_what_was_judged_wrongly_in_scripts_of_others(code: str, lines: str, states: list[State]) -> None:

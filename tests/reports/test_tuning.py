@@ -94,6 +94,22 @@ def test_what_was_stopped_is_unknown() -> None:
     assert state(None) is State.SKIPPED
 
 
+@pytest.mark.parametrize(("pairs", "said"), [(0, "no fresh pair"), (1, "1 fresh pair of jobs")])
+def test_a_confirmation_that_was_cut_short_denies_nothing(pairs: int, said: str) -> None:
+    told = fed({"A": 1.2}).tuning()
+    assert told.whole is not None
+    rows = [
+        replace(row, without_us=row.without_us[:pairs], with_us=row.with_us[:pairs])
+        for row in told.whole.rows[: min(pairs, 1)]
+    ]
+    late = "the deadline left no time for another pair of jobs"
+    cut = replace(told, stopped=late, whole=replace(told.whole, pairs=pairs, rows=rows))
+    judged = tuning.completed(Measurements(tuning=cut)).tuning
+    assert state(judged) is State.UNKNOWN
+    what = judge(cluster(judged), RULE)[0].findings[0].what
+    assert what == f"NCCL_A=1 gained, but could not be confirmed ({said}): {late}"
+
+
 def test_a_file_with_too_few_comparisons_makes_no_interval_narrower() -> None:
     told = planted(0.0, random.Random("tests file"))
     few = tuning.completed(Measurements(tuning=replace(told, comparisons=1))).tuning

@@ -66,6 +66,7 @@ def test_a_sound_job_is_the_same_to_the_byte_and_leaves_nothing(tmp_path: Path, 
         (("sh", "-c", "kill -KILL $$"), -signal.SIGKILL),
         (("sh", "-c", "kill -SEGV $$"), -signal.SIGSEGV),
         (("sh", "-c", "kill -TERM $$"), -signal.SIGTERM),
+        ((sys.executable, "-c", "raise KeyboardInterrupt"), -signal.SIGINT),
         (("no-such-command",), 2),
         (("/etc/hostname",), 126),
     ],
@@ -224,3 +225,20 @@ def test_a_signal_to_the_group_that_ends_the_job_at_once_is_said(tmp_path: Path,
     assert b"BOX007" in page
     assert f"the job was sent {number.name}".encode() in page
     assert b"Traceback" not in page
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "why"),
+    [
+        ("nosuch-command", 127, "not found on PATH"),
+        ("./nosuch-command", 127, "No such file or directory"),
+        ("/etc/passwd", 126, "Permission denied"),
+    ],
+)
+def test_what_cannot_be_started_has_the_shells_exit_code_and_leaves_no_box(
+    tmp_path: Path, command: str, code: int, why: str
+) -> None:
+    done = _watch(tmp_path, command)
+    assert done.returncode == code
+    assert done.stderr.decode() == f"ncclcheck: COMMAND: '{command}' could not be started: {why}\n"
+    assert [*tmp_path.iterdir()] == []

@@ -12,8 +12,6 @@ import shutil
 import subprocess
 from functools import cache
 
-from ncclcheck.probes.machine import process
-
 _SECONDS = 3.0  # s for munge or unmunge; chosen
 _CREDENTIAL = re.compile(r"MUNGE:[A-Za-z0-9+/=:]{1,8192}")
 _UID = re.compile(rb"^UID:.*\((\d+)\)$", re.MULTILINE)
@@ -51,6 +49,8 @@ def decode(credential: str) -> bytes:
 
 def _run(program: str, *options: str, given: bytes) -> bytes:
     """What the program prints; the secret goes by its stdin, for command lines can be read by everybody."""
+    from ncclcheck.probes.machine import process  # noqa: PLC0415 - every command would load psutil
+
     path = shutil.which(program)
     if path is None:
         raise FileNotFoundError(2, "No such file or directory", program)

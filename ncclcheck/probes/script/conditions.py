@@ -83,7 +83,9 @@ def _of_comparison(test: ast.Compare) -> GuardKind:
 
 
 def single(test: ast.expr, holds: bool) -> bool:
-    """Whether a branch is taken in a job of one process only. holds: the branch where the condition does."""
+    """Whether a branch is taken in one process only, or never. holds: the branch where the condition does."""
+    if isinstance(test, ast.Constant):
+        return bool(test.value) != holds  # `if 0:`
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return single(test.operand, not holds)
     if isinstance(test, ast.BoolOp):

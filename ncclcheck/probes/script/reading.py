@@ -158,7 +158,7 @@ class _Walk:
     known: dict[tuple[int, str], Guard] = field(default_factory=dict)
 
     def block(self, body: Sequence[ast.stmt]) -> None:
-        """Statements; after an `if` that leaves, the rest stands under its opposite."""
+        """Statements; after an `if` that leaves, the rest stands under its opposite; a `return` ends them."""
         before = len(self.guards)
         last = {one.name: at for at, one in enumerate(body) if isinstance(one, ast.FunctionDef)}
         for at, statement in enumerate(body):
@@ -166,6 +166,8 @@ class _Walk:
             if at < other and not _is_used(statement, body[at + 1 : other]):
                 continue  # the other one has taken its name
             self.one(statement)
+            if _leaves(statement) or isinstance(statement, ast.Raise):
+                break
             if isinstance(statement, ast.If) and not statement.orelse and _leaves(statement.body[-1]):
                 if conditions.single(statement.test, holds=False):
                     break

@@ -91,12 +91,20 @@ def _ready(document: Document) -> str:
     if document.command == "data" and not states - {State.SKIPPED}:
         return "The dataset was not judged."
     if document.command != "data":
-        return "Ready."
+        return _ready_but_for(document)
     if _for_one_rank(document):
         return "Ready for one rank: see DAT016 before you train on more."
     if unseen := _unseen(document):
         return f"Ready, as far as was examined: {unseen}."
     return "Ready." if states & {State.WARN, State.UNKNOWN} else "Ready: nothing wrong was seen in the dataset."
+
+
+def _ready_but_for(document: Document) -> str:
+    """With the first warning: it comes before whatever else is advised."""
+    warned = [verdict.code for verdict in causes_first(document.verdicts) if verdict.state is State.WARN]
+    if len(warned) > 1:
+        return f"Ready, with {len(warned)} warnings: see {warned[0]} first."
+    return f"Ready, with a warning: see {warned[0]}." if warned else "Ready."
 
 
 def _unseen(document: Document) -> str:
@@ -189,10 +197,9 @@ def _without_gpus(document: Document, nodes: list[Node]) -> Iterator[str]:
         for node in nodes
     )
     if login:
-        yield (
-            "This looks like a login node: no GPU node was judged. Type: "
-            f"salloc -N 2 --gpus-per-node=8 ncclcheck {document.command}"
-        )
+        typed = f" Type: salloc -N 2 --gpus-per-node=8 ncclcheck {document.command}"
+        warned = any(verdict.state is State.WARN for verdict in document.verdicts)
+        yield f"This looks like a login node: no GPU node was judged.{'' if warned else typed}"
     elif any("rocm" in value_or(at(node, "stack.torch"), "") for node in nodes):
         yield "This torch is built for AMD's GPUs: neither they nor RCCL were judged, only hosts and networks."
     else:

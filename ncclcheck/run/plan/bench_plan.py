@@ -22,7 +22,7 @@ from ncclcheck.probes.job.context import (
     SoakPlan,
     SpeedPlan,
 )
-from ncclcheck.reports.scale import LEAST
+from ncclcheck.reports.scale.search import LEAST
 from ncclcheck.run.plan import faults, starts
 from ncclcheck.run.plan.option_table import (
     SECONDS,

@@ -13,7 +13,7 @@ from ncclcheck.probes.job.context import CollectivePlan, JobPlan, Op, ReduceOp, 
 from ncclcheck.reports.subjects.nccl.variables import effective, nccl_version
 from ncclcheck.run.plan import bench_plan, trial_plan
 from ncclcheck.run.plan.bench_plan import BenchOptions, Level, Shape
-from ncclcheck.run.plan.option_table import Option, made_of
+from ncclcheck.run.plan.option_table import Flag, Option, made_of
 from ncclcheck.run.plan.trial_plan import Setting
 
 FORM = "VAR=VALUE, where VAR begins with NCCL_, GLOO_ or TORCH_NCCL_, or is OMP_NUM_THREADS (VAR= takes it away)"
@@ -63,6 +63,14 @@ def _has_fallback(value: str) -> bool:
 class TuneOptions(BenchOptions):
     """The options of `tune`. tries: settings of the user's own; rows: operations and sizes of the job."""
 
+    level: Level = made_of(
+        "standard",
+        bench_plan.level,
+        Option(
+            "--quick", f"up to {LOOKS['quick'][-1]} pairs of jobs a setting", Flag(), default=False, site=Flag()
+        ),
+        Option("--full", f"up to {LOOKS['full'][-1]} pairs of jobs a setting", Flag(), default=False, site=Flag()),
+    )
     inject: tuple[str, ...] = ()
     reduce_op: ReduceOp = "sum"
     min_busbw: dict[str, float] = dataclasses.field(default_factory=dict)

@@ -27,6 +27,7 @@ from ncclcheck.probes.facts import (
     replace,
 )
 from ncclcheck.reports.culprit import culprits, next_round
+from ncclcheck.reports.culprit.rounds import _beside
 from ncclcheck.reports.judgement.findings import Culprit
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.judgement.rule import all_rules
@@ -368,3 +369,20 @@ def test_what_was_slow_once_and_not_repeated_is_said(speed: float, state: str) -
     pairs[0] = replace(pairs[0], a_to_b_gb_s=speed)
     assert found(pairs) == []
     assert _judged(Cluster(command="bench", measurements=Measurements(pairs=pairs)))["BEN004"][0] == state
+
+
+@pytest.mark.parametrize(
+    ("good", "met", "partners"),
+    [
+        ({"n1", "n4"}, set(), [("n2", "n1")]),
+        ({"n4", "n7"}, set(), [("n2", "n4")]),
+        ({"n5", "n7"}, set(), []),
+        ({"n1", "n4"}, {("n1", "n2")}, [("n2", "n4")]),
+        (set(), set(), []),
+    ],
+    ids=["next", "two places off", "behind another switch", "met already", "nobody is good"],
+)
+def test_who_was_fast_with_nobody_meets_a_good_node_near_it(
+    good: set[str], met: set[tuple[str, str]], partners: list[tuple[str, str]]
+) -> None:
+    assert _beside([f"n{index}" for index in range(8)], ["n2"], good, met) == partners

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import xmlschema
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from prometheus_client.parser import text_string_to_metric_families
@@ -156,6 +156,8 @@ def test_markdown_of_a_large_disaster_fits_an_issue_the_worst_first(monkeypatch:
 
 @settings(deadline=None, max_examples=60)
 @given(words=NASTY)
+@example(words="_@")
+@example(words="*a* `b` @_c_")
 def test_no_word_breaks_out_of_its_place(words: str) -> None:
     document = _with(_small(), _finding(words, "n" + words))
     _XSD.validate(junit.text(document))

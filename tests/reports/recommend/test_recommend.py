@@ -30,8 +30,8 @@ from ncclcheck.probes.facts import (
     replace,
 )
 from ncclcheck.reports.judgement.findings import State, Verdict, Where, seen, warn, you
-from ncclcheck.reports.recommend import RULES, advice, recommend
-from ncclcheck.reports.recommend.advice import SettingRule
+from ncclcheck.reports.recommend import RULES, _changes_nothing, advice, recommend
+from ncclcheck.reports.recommend.advice import Found, SettingRule
 from ncclcheck.reports.recommend.site import Site
 from ncclcheck.reports.recommend.unseen import UNSEEN
 from tests.helpers import stories
@@ -469,6 +469,28 @@ def test_gloo_on_real_machines_is_told_the_interface_where_nodes_do_not_meet() -
     ]
     gloo = Job(nodes_asked=2, backend="gloo")
     assert told(site(bad, "NET005", job=gloo)) == {("S1", "set GLOO_SOCKET_IFNAME=eth0")}
+
+
+def test_a_wrong_interface_stays_set_to_another_where_nccl_alone_takes_a_bridge() -> None:
+    of_bridges = site(bridges({"NCCL_SOCKET_IFNAME": "ens3"}), "NCC007")
+    assert ("S1", "set NCCL_SOCKET_IFNAME==eth1") in told(of_bridges)
+
+
+@pytest.mark.parametrize(
+    ("now", "value", "nothing"),
+    [
+        ({}, "20", True),
+        ({}, "22", False),
+        ({"NCCL_IB_TIMEOUT": "14"}, "20", False),
+        ({"NCCL_IB_TIMEOUT": "22"}, "22", True),
+        ({"NCCL_IB_TIMEOUT": "20"}, None, False),
+    ],
+    ids=["default, not set", "another", "back to the default", "in force", "taken away"],
+)
+def test_what_is_in_force_or_the_default_changes_nothing(
+    now: dict[str, str], value: str | None, nothing: bool
+) -> None:
+    assert _changes_nothing(site(one(env=now)), Found("NCCL_IB_TIMEOUT", value, "why", [])) == nothing
 
 
 def test_a_slower_network_is_no_way_out_for_one_odd_node() -> None:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from ncclcheck.probes.facts import LogEvent, Node
+from ncclcheck.probes.facts import Cluster, Gpus, LogEvent, Measurements, Node, RankSpeed
+from ncclcheck.probes.facts.data import Resources
 from ncclcheck.probes.facts.machine.health import Waiting
+from ncclcheck.probes.facts.training import Smoke, StepTimes
+from ncclcheck.reports.rules.data.workers import _fitting
 from ncclcheck.reports.rules.host.failing import _stuck
 from ncclcheck.reports.rules.log.bootstrap_store import _who_came
+from ncclcheck.reports.rules.log.usage_start import _not_launched
+from ncclcheck.reports.rules.nccl.numbers import _is_power_of_two
 from ncclcheck.reports.rules.nccl.variables import _remove
 from ncclcheck.reports.rules.rdma.choice import _shown
+from ncclcheck.reports.rules.training.side import _where
 from ncclcheck.reports.subjects.nccl.hca import Entry
 from ncclcheck.reports.subjects.nccl.variables import Setting
 from tests.helpers import clusters
+from tests.helpers.cards import card
 
 
 @pytest.mark.parametrize(
@@ -45,3 +52,43 @@ def test_the_key_that_was_waited_for_is_named_where_it_is_known() -> None:
     event = LogEvent(sign="store-wait", file="a", line=1, text="", order=1, fields={"keys": "rank3"})
     assert _who_came(event).endswith("never set (key rank3)")
     assert _who_came(LogEvent(sign="store-wait", file="a", line=1, text="", order=1)).endswith("never set")
+
+
+def test_numbers_that_nccl_takes_as_powers_of_two() -> None:
+    assert [number for number in range(-2, 10) if _is_power_of_two(number)] == [1, 2, 4, 8]
+
+
+@pytest.mark.parametrize(
+    ("cores", "ranks", "workers"), [(8.0, 4, 2), (7.0, 2, 3), (2.0, 8, 1), (4.0, 0, 4), (4.0, 1, 4)]
+)
+def test_workers_that_fit_the_cores_of_a_rank(cores: float, ranks: int, workers: int) -> None:
+    assert _fitting(Resources(cores=cores, ranks_per_node=ranks)) == workers
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_of_the_clock"),
+    [
+        ({"why": "Munge decode failed"}, True),
+        ({"launch": "Invalid job credential"}, True),
+        ({"launch": "Communication connection failure"}, False),
+        ({}, False),
+    ],
+)
+def test_only_a_refused_credential_is_of_clock_or_munge(fields: dict[str, str], is_of_the_clock: bool) -> None:
+    event = LogEvent(sign="slurm-launch-failed", file="a", line=1, text="", order=1, fields=fields)
+    assert ("munge key" in _not_launched([event]).why) == is_of_the_clock
+
+
+def test_what_all_ranks_share_stands_at_the_first_of_them() -> None:
+    steps = [StepTimes(rank=rank, node=f"n{rank}") for rank in (3, 1, 2)]
+    smoke = Smoke(steps=steps)
+    at = _where(Cluster(nodes=[], measurements=Measurements(smoke=smoke)))
+    assert (at.node, at.rank) == ("n1", 1)
+    assert _where(Cluster(nodes=[], measurements=Measurements())).node is None
+
+
+def test_a_sound_gpu_of_a_known_model_is_judged() -> None:
+    node = clusters.node("a", gpus=Gpus(pci=[], devices=["nvidia0"], usable=1, cards=[card(0)]))
+    speed = RankSpeed(rank=0, node="a", device="cuda:0", matmul_gflop_s=7e5, memory_gb_s=2.6e3)
+    found = clusters.verdict("BEN041", node, command="bench", measurements=Measurements(rank_speeds=[speed]))
+    assert (found.state.value, found.findings) == ("ok", [])

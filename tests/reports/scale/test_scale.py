@@ -13,13 +13,8 @@ from ncclcheck.reports.culprit import culprits
 from ncclcheck.reports.judgement.findings import State
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.judgement.rule import all_rules
-from ncclcheck.reports.scale import (
-    answered,
-    next_groups,
-    pairs_are_sound,
-    whole_has_failed,
-    whole_is_bad,
-)
+from ncclcheck.reports.scale.search import answered, next_groups
+from ncclcheck.reports.scale.suspicion import pairs_are_sound, whole_has_failed, whole_is_bad
 
 RULE = [rule for rule in all_rules() if rule.code == "BEN019"]
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncclcheck.probes.facts import Collective, Job, Measurements, Times, Unread, replace
+from ncclcheck.probes.facts import Collective, Job, JobFacts, Measurements, Times, Unread, replace
 from ncclcheck.reports.judgement.findings import Finding, State, Verdict, Where, fail, not_read, seen, you
 from ncclcheck.reports.judgement.jsondoc import Document, encode
 from ncclcheck.reports.output import terminal
@@ -95,6 +95,28 @@ def _failing(*places: Where) -> Document:
 )
 def test_the_last_line_names_both_ends_of_a_link(places: list[Where], said: str) -> None:
     assert said in closing.decision(_failing(*places))
+
+
+def _on_a_login_node() -> Document:
+    healthy = _document("healthy")
+    none = Unread(kind="absent", why="not here")
+    job = JobFacts(variables=[], launcher_programs=["srun"], master=none, port_holders=none)
+    nodes = [replace(one, facts=replace(one.facts, gpus=none, job=job)) for one in healthy.nodes]
+    return replace(healthy, command="smoke", job=replace(healthy.job, launcher="local"), nodes=nodes)
+
+
+def test_the_first_warning_comes_before_any_other_advice() -> None:
+    assert closing.decision(replace(_on_a_login_node(), verdicts=[])) == (
+        "Ready. This looks like a login node: no GPU node was judged. "
+        "Type: salloc -N 2 --gpus-per-node=8 ncclcheck smoke"
+    )
+    warned = [Verdict(code=code, title="all is well", state=State.WARN) for code in ("TRN031", "HST008")]
+    for verdicts, said in (
+        (warned[:1], "Ready, with a warning: see TRN031."),
+        (warned, "Ready, with 2 warnings: see TRN031 first."),
+    ):
+        decision = closing.decision(replace(_on_a_login_node(), verdicts=verdicts))
+        assert decision == f"{said} This looks like a login node: no GPU node was judged."
 
 
 @pytest.mark.parametrize("style", [Style(), Style(verbose=True)])

@@ -105,6 +105,10 @@ def _hook_exceptions(box: str) -> None:
     own = os.getpid()
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if issubclass(kind, KeyboardInterrupt):
+            # Python ends itself by SIGINT after this, unless source was evaluated meanwhile, as imports do.
+            before(kind, error, trace)
+            return
         try:
             import time
 

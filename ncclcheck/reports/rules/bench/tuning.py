@@ -9,6 +9,11 @@ from ncclcheck.reports.judgement.findings import Evidence, Finding, State, Where
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.job import trial, tuning
 
+_WORDS: dict[tuning.Word, str] = {
+    "gains": "gains", "loses": "loses", "mixed": "gains in some sizes, loses in others", "same": "no difference",
+    "unknown": "too few pairs", "failed": "does not run",
+}  # fmt: skip
+
 
 @rule(
     "BEN020",
@@ -35,7 +40,8 @@ def tuning_came_to_its_end(cluster: Cluster) -> Iterator[Finding]:
     nowhere, is recommended, with the figure of the second time.
 
     ## Fix
-    - **you** Nothing gained: leave NCCL its own choice. Not confirmed: measure longer (`--full`).
+    - **you** Nothing gained: leave NCCL its own choice. Not confirmed: measure longer (`--full`). Cut short: give
+      it more time (`--deadline`).
 
     ## Source
     NCCL user guide, Environment Variables; Abedi and Brecht, ICPE 2017 (interleaved trials); NVIDIA/nccl#1661.
@@ -49,8 +55,10 @@ def tuning_came_to_its_end(cluster: Cluster) -> Iterator[Finding]:
         yield fine(Where(), f"none of {len(told.tried)} settings gains: NCCL's own choice stands", *_figures(told))
     elif tuning.recommended(told):
         yield fine(Where(), f"{tuning.named(told.whole)} gains, and gained again as a whole", *_rows(told.whole))
+    elif told.stopped and tuning.verdict(told.whole) in ("same", "unknown"):
+        yield _cut_short(told, told.whole)
     else:
-        yield _not_confirmed(told, told.whole)
+        yield _not_confirmed(told.whole)
 
 
 def _not_finished(told: Tuning) -> Finding:
@@ -61,17 +69,29 @@ def _not_finished(told: Tuning) -> Finding:
     )  # fmt: skip
 
 
-def _not_confirmed(told: Tuning, whole: Tried) -> Finding:
-    how = whole.failed or f"{tuning.verdict(whole)}{' so far: ' + told.stopped if told.stopped else ''}"
+def _cut_short(told: Tuning, whole: Tried) -> Finding:
+    again = (
+        f"{whole.pairs} fresh pair{'' if whole.pairs == 1 else 's'} of jobs" if whole.pairs else "no fresh pair"
+    )
+    return unknown(
+        Where(), f"{tuning.named(whole)} gained, but could not be confirmed ({again}): {told.stopped}",
+        why="The best of many looks better than it is; what was not confirmed is not recommended.", owner="tool",
+        evidence=_rows(whole),
+        fix=[you("Give it more time (--deadline), or fewer sizes and settings (--sizes, --try).")],
+    )  # fmt: skip
+
+
+def _not_confirmed(whole: Tried) -> Finding:
+    how = whole.failed or _WORDS[tuning.verdict(whole)]
     return note(
-        Where(), f"{tuning.named(whole)} gained, and did not when it was tried again as a whole ({how})",
+        Where(), f"{tuning.named(whole)} gained, but not when it was tried again as a whole ({how})",
         why="The best of many looks better than it is; it is not recommended.", owner="tool",
         evidence=_rows(whole), fix=[you("Measure longer.", "ncclcheck tune --full")],
     )  # fmt: skip
 
 
 def _figures(told: Tuning) -> list[Evidence]:
-    return [seen(tuning.named(one), one.failed or tuning.verdict(one)) for one in told.tried]
+    return [seen(tuning.named(one), one.failed or _WORDS[tuning.verdict(one)]) for one in told.tried]
 
 
 def _rows(tried: Tried) -> list[Evidence]:

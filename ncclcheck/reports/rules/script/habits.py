@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 
@@ -29,6 +30,9 @@ _WORK = re.compile(r"download|load_dataset$|tokeni[sz]e|preprocess|prepare_data|
 _EXCHANGES = re.compile(r"^torch\.distributed\..*(?:reduce|gather|broadcast|scatter|all_to_all|send|recv|rpc)")
 _AVERAGES = re.compile(r"(?:reduce|average|avg|sync)_?\w*grad|grad\w*_(?:reduce|average|avg|sync)", re.IGNORECASE)
 _FREEZES = re.compile(r"requires_grad|freez|frozen", re.IGNORECASE)
+_READS = (".item", ".cpu")
+_WAITS = "torch.cuda.synchronize"
+_FEW_STEPS = 20  # steps; a training has more: a demonstration of 6 was judged (docs/script.md)
 _DEFAULT_MIN = 10  # minutes that torch gives a collective of NCCL, since 2.2
 
 
@@ -176,14 +180,15 @@ def destroyed(script: Script) -> Iterator[Finding]:
 def waits(script: Script) -> Iterator[Finding]:
     """
     ## What
-    `.item()` in every step of a training loop.
+    `.item()` or `.cpu()` of a loss in every step of a training loop.
 
     ## Why it matters
     The CPU waits for the GPU to end the step before it can give it more to do.
 
     ## How we know
     The innermost loop calls `backward`, and the call stands there under no condition, or under that of backward. A
-    tensor that was made on the CPU is not judged.
+    tensor that was made on the CPU is not judged, nor a loop that calls `torch.cuda.synchronize` in every step or
+    has twenty steps or fewer.
 
     ## Fix
     - **you** sum losses on the GPU, and read the sum every hundred steps.
@@ -200,16 +205,34 @@ def waits(script: Script) -> Iterator[Finding]:
     }
     told: set[tuple[str, int]] = set()
     for call in reached(script):
-        if call.name != ".item" or not call.loops or not re.search("loss", call.on, re.IGNORECASE):
+        if call.name not in _READS or not call.loops or not re.search("loss", call.on, re.IGNORECASE):
             continue
         loop = call.loops[-1].line
         inner = [guard.line for guard in call.guards if guard.line > loop]
         inside = (
             {(call.file, loop, inner[-1])} if inner else {one for one in steps if one[:2] == (call.file, loop)}
         )
-        if steps & inside and (call.file, loop) not in told and not _on_cpu(script, call):
+        if not steps & inside or (call.file, loop) in told or _on_cpu(script, call):
+            continue
+        if not _has_few_steps(call) and not _waits_anyway(script, call):
             told.add((call.file, loop))
             yield note(here(call), "the loss is read from the GPU in every step", evidence=[written(script, call)])
+
+
+def _has_few_steps(call: Call) -> bool:
+    """Whether its loops say so in plain numbers: `for step in range(6)`."""
+    counts = [re.fullmatch(r"range\((\d+)\)", loop.over) for loop in call.loops]
+    return math.prod(int(count.group(1)) if count else _FEW_STEPS + 1 for count in counts) <= _FEW_STEPS
+
+
+def _waits_anyway(script: Script, call: Call) -> bool:
+    """Whether each step of its loop waits for the GPU in any case, as one that is timed does."""
+    loop = call.loops[-1]
+    return any(
+        one.loops and one.loops[-1] == loop and not any(guard.line > loop.line for guard in one.guards)
+        and any(inner.name == _WAITS for inner in (one, *in_function(script, one.name)))
+        for one in in_function(script, call.function)
+    )  # fmt: skip
 
 
 def _on_cpu(script: Script, call: Call) -> bool:
@@ -231,7 +254,8 @@ def printed(script: Script) -> Iterator[Finding]:
     What is printed is the loss of one rank's samples: it is noisier than that of the batch, and hides other ranks.
 
     ## How we know
-    The call of `print` under a condition on the rank; no file has `all_reduce`, `reduce` or `all_gather`.
+    The call of `print` under a condition on the rank; no file has `all_reduce`, `reduce` or `all_gather`. Scripts
+    that split the model by torch's pipelining or tensor parallelism are not judged: their ranks share samples.
 
     ## Fix
     - **you** `dist.all_reduce(loss, op=dist.ReduceOp.AVG)` of a detached copy, on all ranks, before it is printed.
@@ -240,6 +264,8 @@ def printed(script: Script) -> Iterator[Finding]:
     PyTorch documentation, torch.distributed, all_reduce.
     """
     calls = of_many_ranks(script)
+    if says(script, "PipelineStage", "parallelize_module"):
+        return
     if says(script, "all_reduce", "reduce", "all_gather", "all_gather_object", "gather", "all_gather_into_tensor"):
         return
     for call in calls:

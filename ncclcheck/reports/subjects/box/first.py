@@ -267,7 +267,8 @@ def _from_outside(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure 
     ends = [one.t for one in failures if one.kind not in ("stalled", "vanished")]
     for box in boxes:
         for got in box.signals:
-            after = [t for t in [*ends, box.ended or box.last] if got.t - 0.5 <= t <= got.t + _OUTSIDE_S]
+            last = box.ended or max(box.last, got.t)  # all may have been killed before the next look
+            after = [t for t in [*ends, last] if got.t - 0.5 <= t <= got.t + _OUTSIDE_S]
             if after and got.number not in (signal.SIGCONT, signal.SIGWINCH):
                 return Failure(got.t - 0.5, "outside", box, number=got.number)
     return None

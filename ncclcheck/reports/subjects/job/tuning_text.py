@@ -40,7 +40,8 @@ def text(document: Document, width: int) -> str:
         name = f"again: {tuning.named(one)}" if one is told.whole else tuning.named(one)
         blocks += [f"  {name}{': does not run' if one.failed else ''}", *lines[: len(each)]]
         del lines[: len(each)]
-    return "\n".join([*blocks, *wrapped(_LEGEND, width, first="  ", rest="    ")])
+    legend = wrapped(_LEGEND, width, first="  ", rest="    ") if cells else []
+    return "\n".join([*blocks, *legend])
 
 
 def _cells(tried: Tried, expected: dict[int, Forecast]) -> Iterator[tuple[str, ...]]:

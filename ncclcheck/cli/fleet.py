@@ -1,0 +1,51 @@
+"""`ncclcheck fleet`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import msgspec
+
+from ncclcheck.base.exits import Exit
+from ncclcheck.cli.common import HELP, SiteCommand, with_options
+from ncclcheck.fleet import page, questions, store, text
+from ncclcheck.reports.judgement.jsondoc import printable
+from ncclcheck.results import finish, outputs
+from ncclcheck.run.plan.option_table import OUTPUT, Choice, Number, Option
+
+_NUMBER = Number(1, 100_000, whole=True)
+_DAYS = Option("--days", "look at the newest days only", _NUMBER, metavar="N", variable=False)
+_FORM = Option(
+    "--output", "form of what is printed", Choice(("text", "json")), short="-o", group=OUTPUT, default="text",
+    show_default=True, variable=False,
+)  # fmt: skip
+_HTML = Option("--html", "write a page with trends", group=OUTPUT, metavar="FILE", variable=False)
+_EPILOG = """\b
+Exit codes:
+  0    no node fails again and again or became slower, and none fail together
+  1    some do
+  2    wrong usage, or a folder without results
+"""
+
+
+@click.command("fleet", cls=SiteCommand, epilog=_EPILOG, context_settings=HELP)
+@click.argument("folder", metavar="DIR")
+@with_options(_DAYS, _FORM, _HTML)
+def fleet(folder: str, days: int | None, output: str, html: str | None, **_: Any) -> int:
+    """Ask many results of a fleet, kept by report --parquet DIR: who fails again, slows down, and together.
+
+    Measures nothing. Says also what an upgrade changed.
+    """
+    if html is not None:
+        outputs.check_file("--html", html)
+    with store.opened(folder) as tables:
+        found = questions.asked(tables, days)
+    written = html is None or outputs.write_file(html, page.page(found).encode(errors="backslashreplace"))
+    if output == "json":
+        printed = finish.emit(printable(msgspec.json.encode(found)).decode() + "\n")
+    else:
+        printed = finish.say(text.text(found))
+    if found.repeats or found.slower or found.together:
+        return Exit.FAILED
+    return Exit.READY if written and printed else Exit.INCOMPLETE

@@ -1,0 +1,191 @@
+"""A year of results: what is planted is found, and nothing else; what is no such folder is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import date, timedelta
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.fleet import BEGIN, Simulated
+from ncclcheck.base.errors import UsageError
+from ncclcheck.cli import cli
+from ncclcheck.fleet import drift, page, questions, rows, store, text
+from ncclcheck.fleet.answers import Fleet
+from ncclcheck.reports.judgement import jsondoc
+from tests.helpers import dgx, stories
+
+duckdb = pytest.importorskip("duckdb")
+NODES, DAYS = 64, 60
+
+
+def _day(number: int) -> str:
+    return (BEGIN + timedelta(days=number)).date().isoformat()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """n0005 loses 8 % at once, n0006 15 % over four weeks, n0007 fails every fifth day; all are upgraded."""
+    made = tmp_path_factory.mktemp("fleet")
+    fleet = Simulated(NODES, DAYS, 4, planted=False)
+    fleet.slower = {(5, "memory_gb_s"): (40, -0.08, 0), (6, "node_busbw_gb_s"): (20, -0.15, 28)}
+    fleet.upgraded = 25
+    for day in range(DAYS):
+        result = fleet.result(day)
+        if day % 5 == 0:
+            head = result.nodes[7][:3]
+            result.verdicts.append(rows.VerdictRow(*head, "GPU007", "fail", "GPU 3 is lost\x1b[31m\nforged line"))
+        if day in (30, 31):  # a leaf
+            for node in result.nodes[32:62]:
+                result.verdicts.append(rows.VerdictRow(*node[:3], "NET009", "fail", "drops"))
+        store.write(str(made), result)
+    return made
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path) -> Iterator[Fleet]:
+    with store.opened(str(folder)) as tables:
+        yield questions.asked(tables, None)
+
+
+def test_all_results_are_there(found: Fleet) -> None:
+    assert (found.nodes, found.results, found.first, found.last) == (NODES, DAYS, _day(0), _day(DAYS - 1))
+
+
+def test_who_fails_again_and_again(found: Fleet) -> None:
+    assert [(one.node, one.code, one.results) for one in found.repeats] == [("n0007", "GPU007", DAYS)]
+    assert found.repeats[0].fails >= 12
+
+
+def test_who_became_slower_and_when(found: Fleet) -> None:
+    told = {(one.node, one.metric): one for one in found.slower}
+    assert set(told) == {("n0005", "memory_gb_s"), ("n0006", "node_busbw_gb_s")}
+    at_once, slowly = told["n0005", "memory_gb_s"], told["n0006", "node_busbw_gb_s"]
+    assert abs((date.fromisoformat(at_once.since) - date.fromisoformat(_day(40))).days) <= 2
+    assert abs((date.fromisoformat(slowly.since) - date.fromisoformat(_day(20))).days) <= 7
+    assert (at_once.slowly, slowly.slowly) == (False, True)
+    assert -0.1 < at_once.change < -0.06
+    assert not at_once.recovered
+
+
+def test_what_fails_together(found: Fleet) -> None:
+    assert [(one.code, one.attribute, one.value) for one in found.together] == [("NET009", "leaf", "leaf-1")]
+    assert found.together[0].failing >= 30
+
+
+def test_what_the_upgrade_changed(found: Fleet) -> None:
+    """3 % more memory bandwidth and 4 % more latency were planted; the third figure did not change."""
+    told = {one.subject: one for one in found.upgrades}
+    assert set(told) == {"memory_gb_s", "pair_latency_us"}
+    assert 0.02 < told["memory_gb_s"].low < told["memory_gb_s"].high < 0.04
+    assert -0.055 < told["pair_latency_us"].change < -0.025
+    assert told["memory_gb_s"].nodes == NODES
+
+
+def test_the_newest_days_alone(folder: Path) -> None:
+    with store.opened(str(folder)) as tables:
+        found = questions.asked(tables, 10)
+    assert (found.results, found.slower, found.upgrades) == (11, [], [])
+
+
+def test_a_fleet_without_faults_names_nobody(tmp_path: Path) -> None:
+    fleet = Simulated(40, 60, 11, wave=0.5, planted=False)
+    for day in range(60):
+        store.write(str(tmp_path), fleet.result(day))
+    with store.opened(str(tmp_path)) as tables:
+        found = questions.asked(tables, None)
+    assert (found.repeats, found.slower, found.together, found.upgrades) == ([], [], [], [])
+
+
+def test_text_and_page_hold_what_was_found_and_nothing_forged(found: Fleet) -> None:
+    told, html = text.text(found), page.page(found)
+    for words in ("n0005", "n0006", "n0007", "leaf leaf-1", "driver 570.86 -> 580.65"):
+        assert words in told
+        assert words in html.replace("&gt;", ">")
+    assert "\x1b" not in told + html
+    assert "\nforged line" not in told
+    assert html.count("<svg") == 2
+    assert len(told.splitlines()) < 30
+
+
+def test_the_command(folder: Path, tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["fleet", str(folder), "-o", "json", "--html", str(tmp_path / "a.html")])
+    assert json.loads(done.stdout)["nodes"] == NODES
+    assert "<svg" in (tmp_path / "a.html").read_text()
+
+
+def test_a_report_is_kept_once(tmp_path: Path) -> None:
+    rows_of = rows.of(stories.load("healthy").document)
+    store.write(str(tmp_path), rows_of)
+    store.write(str(tmp_path), rows_of)
+    assert len([*tmp_path.iterdir()]) == 3
+    with store.opened(str(tmp_path)) as tables:
+        assert tables.execute("SELECT count(*) FROM nodes").fetchone() == (len(rows_of.nodes),)
+
+
+def test_rows_of_a_document() -> None:
+    document = dgx.document(3)
+    made = rows.of(document)
+    assert [one.node for one in made.nodes] == [entry.name for entry in document.nodes]
+    assert {one.state for one in made.nodes} <= {"fail", "warn", "unknown", "ok"}
+    assert made.nodes[1].kernel
+    assert all(row.started == document.started for table in made[1:] for row in table)
+    assert {row.code for row in made.verdicts} <= {one.code for one in document.verdicts}
+
+
+def _file(folder: Path, name: str, query: str) -> None:
+    duckdb.sql(query).write_parquet(str(folder / f"{name}-{0:016x}.parquet"))
+
+
+def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path) -> None:
+    store.write(str(tmp_path), rows.of(stories.load("healthy").document))
+    (tmp_path / f"nodes-{0:016x}.parquet").write_bytes(b"PAR1 no file of anything PAR1")
+    with (
+        pytest.raises(UsageError, match=r"a file nodes-\*.parquet is none of ncclcheck"),
+        store.opened(str(tmp_path)),
+    ):
+        pass
+
+
+def test_other_columns_are_refused_and_named(tmp_path: Path) -> None:
+    for name in store.TABLES:
+        _file(tmp_path, name, "SELECT 1 AS x")
+    with pytest.raises(UsageError, match="columns started, result, serial"), store.opened(str(tmp_path)):
+        pass
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / f"nodes-{0:016x}.parquet").symlink_to("/etc/passwd")
+    with pytest.raises(UsageError, match="has no nodes"), store.opened(str(tmp_path)):
+        pass
+
+
+@pytest.mark.parametrize("value", ["'NaN'::DOUBLE", "'inf'::DOUBLE", "-1", "1e300", "0", "NULL"])
+def test_what_is_no_figure_is_left_out(tmp_path: Path, value: str) -> None:
+    store.write(str(tmp_path), rows.of(stories.load("healthy").document))
+    head = "SELECT '2026-01-01T00:00:00+00:00' AS started, 'r' AS result, 's' AS serial, 'm' AS metric"
+    _file(tmp_path, "measurements", f"{head}, {value} AS value, true AS more_is_better")
+    with store.opened(str(tmp_path)) as tables:
+        assert tables.execute("SELECT count(*) FROM measurements WHERE metric = 'm'").fetchone() == (0,)
+
+
+def test_nothing_outside_is_read_once_it_is_open(tmp_path: Path) -> None:
+    store.write(str(tmp_path), rows.of(stories.load("healthy").document))
+    with store.opened(str(tmp_path)) as tables, pytest.raises(duckdb.Error):
+        tables.execute("SELECT * FROM read_text('/etc/passwd')")
+
+
+@pytest.mark.parametrize("series", [[0.0] * 60, [0.0] * 30 + [-0.1] * 30])
+def test_where_a_change_is(series: list[float]) -> None:
+    begun, change, slowly = drift.placed(series, 30)
+    assert (begun, round(change, 3), slowly) == (30, round(series[-1], 3), False)
+
+
+def test_saved_results_are_kept_by_report(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(jsondoc.encode(stories.load("healthy").document))
+    arguments = ["report", str(tmp_path / "a.json"), "--parquet", str(tmp_path / "kept"), "-o", "short"]
+    CliRunner().invoke(cli, arguments)
+    assert len([*(tmp_path / "kept").iterdir()]) == 3
