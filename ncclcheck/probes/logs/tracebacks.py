@@ -31,6 +31,11 @@ _ANY_TYPE = re.compile(
     r"(?P<type>(?:[A-Za-z_]\w{0,60}\.){1,8}[A-Z]\w{1,80}|Stop(?:Async)?Iteration|GeneratorExit|BadZipFile)"
     r"(?:: {0,2}(?P<text>\S.{0,299})|:?\s{0,9}$)"
 )
+# What carries a request: the package that sent it stands above these frames.
+_CARRIES = re.compile(
+    r"(?:urllib3|requests|http|httpx|httpcore|aiohttp|aiohappyeyeballs|anyio|asyncio|urllib|websockets?|tornado)/"
+    r"|(?:socket|ssl|selectors|threading|contextlib)\.py"
+)
 _CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
 _MOST_WRITERS = 4096
 _LONG, _MOST_PARTS = 48, 3  # characters; of a longer path the file and two folders tell which program it is
@@ -43,7 +48,8 @@ class _Stack:
     """What was printed of a traceback: its last frame, its last one of the program's own, and whether it is the
     second exception of a chain. ends: "nothing" or "thread", where it does not end the process. main: the
     file of the program that it goes through. spawned: the number of the process, as torch's spawn says it. helper:
-    it goes through a process or thread that only feeds another one. told: fields of the line that begins it.
+    it goes through a process or thread that only feeds another one. client: the package of the last frame of a
+    library that is not about carrying requests. told: fields of the line that begins it.
     unreadable: where Python could not read a file. condition: of the assertion at its last frame.
     """
 
@@ -56,6 +62,7 @@ class _Stack:
     unreadable: str = ""
     helper: bool = False
     condition: str = ""
+    client: str = ""
     told: dict[str, str] = field(default_factory=dict)
 
 
@@ -74,6 +81,8 @@ class Tracebacks:
                 stack.last, stack.condition = _place(found), ""
                 library = _LIBRARY.search(found["path"]) is not None
                 stack.own = stack.own if library else stack.last
+                carries = not library or _CARRIES.match(stack.last) is not None
+                stack.client = stack.client if carries else stack.last.partition("/")[0]
                 if not library and found["function"] == "<module>" and not stack.main:
                     stack.main = found["path"].rpartition("/")[2]
                 stack.helper = stack.helper or _HELPER.search(stack.last) is not None
@@ -86,7 +95,7 @@ class Tracebacks:
                 self._open[writer].condition = found[1].rstrip()
         elif said.startswith(_BEGINS):
             stack = self._of(writer)
-            stack.last, stack.own, stack.main, stack.helper = "", "", "", False
+            stack.last, stack.own, stack.main, stack.client, stack.helper = "", "", "", "", False
         elif said.startswith(_CHAINED):
             self._of(writer).chained = True
         elif found := _SPAWNED.match(said):
@@ -138,6 +147,7 @@ class Tracebacks:
             "spawned": stack.spawned,
             "unreadable": stack.unreadable,
             "condition": stack.condition,
+            "client": stack.client if _CARRIES.match(stack.last) and ".py:" not in stack.client else "",
         }
         return {name: value for name, value in told.items() if value}
 

@@ -95,6 +95,16 @@ SIGNS = (
         often=True,
     ),
     Sign(
+        "item-failed",  # below an exception: one sample was given up for it
+        r"(?i)^(?:.{0,80}\b)?(?:error|failed|failure|could not|cannot)\b.{0,80}\b(?:item|sample|example|record|row|prompt|task|document)s? "
+        r"(?:id |idx |index |#)?[\w-]{0,12}\d[\w-]{0,60}\s{0,3}$",
+        (
+            "Error parsing the answer for item 0f7fa891-9ee5-46a3",
+            "ERROR: failed to score sample 4711",
+        ),
+        words=("item ", "sample ", "example ", "record ", "row ", "prompt ", "task ", "document "),
+    ),
+    Sign(
         "dealt-with",  # below an exception: it was caught
         r"(?i)\b(?:retrying|will retry|tr(?:y|ying) again|sampled again|skip(?:ping|ped)|fall(?:ing)? back"
         r"|fell back|(?:training|job|run|rollout|step|loop) continues|continu(?:ing|e) (?:with|anyway|without|training)"

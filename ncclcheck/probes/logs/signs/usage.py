@@ -275,10 +275,13 @@ SIGNS = (
         "disk-full",
         r"OSError: \[Errno (?:28|122)\] (?P<error>No space left on device|Disk quota exceeded)(?:: '(?P<path>[^']{1,300}))?"
         r"|(?P<write>write\(\): fd \d{1,7} failed with (?:Input/output error|No space left on device|Disk quota exceeded))"
+        r"|^(?P<program>[a-z][\w.+/-]{0,40}): (?:[^\n]{0,200}: )?(?P<full>No space left on device|Disk quota exceeded)(?: \(\d{1,3}\))?\s{0,3}$"
         r"|(?P<torch>PytorchStreamWriter failed writing file)|(?P<zip>unexpected pos \d{1,20} vs \d{1,20})",
         (
             "OSError: [Errno 28] No space left on device",
             "OSError: [Errno 122] Disk quota exceeded: 'out/checkpoint-500/optimizer.pt'",
+            "tee: write error: Disk quota exceeded",
+            "cp: error writing 'out/step-200.pt': No space left on device",
             "RuntimeError: write(): fd 29 failed with Input/output error",
             "RuntimeError: [enforce fail at inline_container.cc:764] . PytorchStreamWriter failed writing file data/12: file "
             "write failed",

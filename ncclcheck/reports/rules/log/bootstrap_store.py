@@ -159,16 +159,21 @@ def name(logs: Logs) -> Iterator[Finding]:
     if not events or wrong or starts_later(logs, events[-1]):
         return
     host = next((one.fields["host"] for one in events if "host" in one.fields), "the master")
+    by_ssh = events[0].text.startswith("ssh:")  # mpirun's and pdsh's way to the other nodes
     yield cause(
         events,
         f"the name {host} has no address on the node that dials it: {_unknown(events)}",
-        why="A typo in MASTER_ADDR or --rdzv-endpoint, or a name that only some nodes know.",
+        why="A typo in the list of hosts, a name that only some nodes know, or a node (a pod) that is not up yet."
+        if by_ssh else "A typo in MASTER_ADDR or --rdzv-endpoint, or a name that only some nodes know.",
         owner="job",
         fix=[
             you("Confirm on each node: it must print an address.",
                 f"getent ahosts {quote(host) if ' ' not in host else '$MASTER_ADDR'}"),
-            you("Give the address instead of the name.",
-                "export MASTER_ADDR=$(getent ahostsv4 HEAD | awk 'NR==1{print $1}')"),
+            you("Start mpirun once all names resolve; in Kubernetes the workers need a headless service, and must "
+                "be up before the launcher.",
+                f"for i in $(seq 60); do getent ahosts {quote(host)} && break; sleep 5; done") if by_ssh
+            else you("Give the address instead of the name.",
+                     "export MASTER_ADDR=$(getent ahostsv4 HEAD | awk 'NR==1{print $1}')"),
             admin("Make the name known on all nodes.", "cat /etc/hosts"),
         ],
     )  # fmt: skip

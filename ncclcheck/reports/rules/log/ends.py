@@ -13,7 +13,16 @@ from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.rules.log.first import SENT, errors, hung_up, terminated
 from ncclcheck.reports.subjects.logs.attempts import earlier
 from ncclcheck.reports.subjects.logs.ending import died, goes_on_after
-from ncclcheck.reports.subjects.logs.logged import cause, in_order, lines, log_rule, own_exceptions, said, where
+from ncclcheck.reports.subjects.logs.logged import (
+    cause,
+    full_disk,
+    in_order,
+    lines,
+    log_rule,
+    own_exceptions,
+    said,
+    where,
+)
 from ncclcheck.reports.subjects.logs.meanings import ends_nothing
 from ncclcheck.reports.subjects.logs.unexplained import is_foreign, unexplained
 from ncclcheck.reports.text.fold import fold_numbers, many
@@ -174,7 +183,9 @@ def not_ended_from_outside(logs: Logs) -> Iterator[Finding]:
             ],
         )
     elif cancelled := _cancelled(logs):
-        yield _by_scancel(logs, cancelled)
+        full = [one for one in full_disk(logs) if one.order < cancelled[-1].order]
+        after = "the job was cancelled after its disk was full (LOG128)"
+        yield note(where(full[0]), after, evidence=lines(cancelled[-1:])) if full else _by_scancel(logs, cancelled)
     elif ordered := [] if errors(logs) else said(logs, "ended-by-order") or hung_up(logs) or terminated(logs):
         signal = _signal(ordered[0])
         if signal == "SIGINT":

@@ -22,8 +22,8 @@ from ncclcheck.reports.judgement.findings import (
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge
 from ncclcheck.reports.subjects.logs import meanings
-from ncclcheck.reports.subjects.logs.ending import Ending, dealt_with, died
-from ncclcheck.reports.subjects.logs.exceptions import family
+from ncclcheck.reports.subjects.logs.ending import Ending, dealt_with, died, of_items
+from ncclcheck.reports.subjects.logs.exceptions import family, own_service
 from ncclcheck.reports.subjects.logs.logged import cause, in_order, lines, log_rule, root_cause, said
 from ncclcheck.reports.subjects.logs.reported import several_hosts
 from ncclcheck.reports.subjects.logs.unexplained import behind, came_through, unexplained
@@ -67,6 +67,8 @@ def errors(logs: Logs) -> list[LogEvent]:
     went_on = said(logs, "training-goes-on", "work-goes-on", "nccl-tests-row", "ended-well")
     gone, trained = died(logs), Ending(logs).trained
     found = [one for one in found if one.sign not in _CAUGHT or not _caught(logs, one, went_on, gone=gone)]
+    of_samples = of_items(logs)
+    found = [one for one in found if (one.file, one.line) not in of_samples]
     return [
         one for one in found if not meanings.of_a_thread(one) or one.line < trained.get(one.file, one.line + 1)
     ]
@@ -361,7 +363,7 @@ def _kinds(found: list[LogEvent]) -> list[list[LogEvent]]:
 def _raised(logs: Logs, same: list[LogEvent]) -> Finding:
     """Who raised it, in its own words, where, what stands behind such words, and what fixes that."""
     first = same[0]
-    known = next(filter(None, map(family, same)), None)
+    known = own_service(same) or next(filter(None, map(family, same)), None)
     places = [one.fields.get("unreadable") or one.fields.get("raised_at", "") for one in same]
     at = next(filter(None, places), "")
     ranks = sorted({one.rank for one in same if one.rank is not None})
@@ -369,7 +371,10 @@ def _raised(logs: Logs, same: list[LogEvent]) -> Finding:
     lone = (
         f"process {spawned} of torch's spawn" if spawned else f"process {first.pid}" if first.pid else "a process"
     )
+    at_rank = Where(rank=int(spawned)) if spawned and not ranks and not several_hosts(logs) else None
     who = fold_ranks(ranks) if len(ranks) > 1 else f"rank {ranks[0]}" if ranks else lone
+    if known and known.of_all:
+        who, at_rank = "the ranks", Where()
     text = _in_its_words(next((one for one in same if not _is_garbled(one)), first))
     short = at and len(text) <= _SHORT
     place = (
@@ -378,7 +383,7 @@ def _raised(logs: Logs, same: list[LogEvent]) -> Finding:
     look = you(f"{place}. Where one rank alone raised it, look at what is different there: data, files, host.")
     return cause(
         same,
-        at=Where(rank=int(spawned)) if spawned and not ranks and not several_hosts(logs) else None,
+        at=at_rank,
         what=f"{who} raised {text}{f' at {at}' if short else ''}",
         why=known.why if known else "Its process ends, and all others wait for it in their next collective.",
         owner="job",

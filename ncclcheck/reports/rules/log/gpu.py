@@ -343,7 +343,8 @@ def _full(logs: Logs, where: Where, found: list[LogEvent]) -> Finding:
         owner="job",
         fix=[
             you("Confirm: memory in use just before, and by whom.",
-                "nvidia-smi --query-compute-apps=pid,used_memory --format=csv"),
+                "rocm-smi --showpids --showmeminfo vram" if any("HIP out of memory" in one.text for one in found)
+                else "nvidia-smi --query-compute-apps=pid,used_memory --format=csv"),
             *([_SHARED] if others or others_hold else []),
             *([_LEFT] if mostly else [] if by_program else [room]),
             *([less] if not mostly or less is _FRAGMENTS else []),

@@ -205,7 +205,9 @@ def _mismatch(events: list[LogEvent], what: str, at: Where | None = None) -> Fin
         why="NCCL does not compare them: the job hangs, or continues with wrong results.",
         owner="job",
         at=at,
-        fix=[you("Confirm: let torch compare each call.", "export TORCH_DISTRIBUTED_DEBUG=DETAIL"),
+        fix=[you("Confirm: torch has compared the calls; the frames above each rank's line say where it made its "
+                 "own.") if events[0].sign.startswith("ranks-disagree")  # torch says so under DETAIL alone
+             else you("Confirm: let torch compare each call.", "export TORCH_DISTRIBUTED_DEBUG=DETAIL"),
              you("Let no collective depend on a rank's own data; pad, or run all branches on all ranks. Where the "
                  "code is sure, align NCCL's version and NCCL_* settings on all nodes.",
                  "ncclcheck env --hosts HOST1,HOST2")],

@@ -13,7 +13,7 @@ from ncclcheck.reports.subjects.logs.reported import starting, version, version_
 _SETS_ITS_OWN_STACK = (2, 28, 0)
 
 
-@log_rule("LOG069", "NCCL's threads have more than one core", worst=State.WARN)
+@log_rule("LOG069", "NCCL's threads have more than one core", worst=State.WARN, slows=True)
 def cores(logs: Logs) -> Iterator[Finding]:
     """
     ## What

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
-from ncclcheck.reports.judgement.findings import Finding, Remedy, admin, you
-from ncclcheck.reports.subjects.logs.logged import at_teller, cause, log_rule, said
+from ncclcheck.reports.judgement.findings import Finding, Remedy, admin, seen, you
+from ncclcheck.reports.subjects.logs.logged import at_teller, cause, full_disk, log_rule, said
 
 _PARALLEL = re.compile(r"(?i)tensor.parallel|\bheads\b|\btp\b|vocab|hidden|intermediate")
 
@@ -143,7 +143,8 @@ def disk_has_room(logs: Logs) -> Iterator[Finding]:
     ## How we know
     `[Errno 28] No space left on device`, `[Errno 122] Disk quota exceeded`; torch's `PytorchStreamWriter failed
     writing file`, `unexpected pos` and `write(): fd N failed with Input/output error`, which stand for any
-    failed write. Files in /dev/shm and those of the
+    failed write; and the same words of any program (`cp: error writing ...: No space left on device`), unless
+    steps follow them. A job that is cancelled after them was so because of it. Files in /dev/shm and those of the
     loader's workers are LOG050 and LOG100.
 
     ## Fix
@@ -154,21 +155,25 @@ def disk_has_room(logs: Logs) -> Iterator[Finding]:
     ## Source
     write(2), quota(1); PyTorch documentation, torch.save.
     """
-    found = [one for one in said(logs, "disk-full") if not one.fields.get("path", "").startswith("/dev/shm")]
+    found = full_disk(logs)
     if not found or said(logs, "tensor-file", "worker-bus-error", "shm-extend", "shm-call"):
         return
+    cancelled = [one for one in said(logs, "step-cancelled") if one.order > found[0].order]
     told = found[0].fields
     path = f" ({told['path']})" if "path" in told else ""
     what = (
-        "the user's quota is used up" if "quota" in told.get("error", "") else "the disk that it writes to is full"
+        "the user's quota is used up"
+        if "quota" in told.get("error", told.get("full", ""))
+        else "the disk that it writes to is full"
     )
-    sure = any("error" in one.fields for one in found)
+    sure = any("error" in one.fields or "full" in one.fields for one in found)
     yield cause(
         found,
         f"{what}{path}" if sure else "a file could not be written: its disk is full, or failed",
         why="The rank that writes ends, and the others wait for it.",
         owner="job",
         at=at_teller(logs, found),
+        more=[seen("then", f"the job was cancelled afterwards (line {cancelled[0].line})")] if cancelled else [],
         fix=[
             you("Confirm, on the node that wrote.", "df -h . /tmp; df -i .", "quota -s"),
             you(

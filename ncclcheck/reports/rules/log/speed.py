@@ -162,7 +162,7 @@ def _harmful(name: str, value: str, profiled: bool) -> bool:
     return not (profiled and name in ("NCCL_ALGO", "NCCL_PROTO", "NCCL_BUFFSIZE"))
 
 
-@log_rule("LOG112", "NCCL does not log every collective", worst=State.WARN)
+@log_rule("LOG112", "NCCL does not log every collective", worst=State.WARN, slows=True)
 def not_traced(logs: Logs) -> Iterator[Finding]:
     """
     ## What

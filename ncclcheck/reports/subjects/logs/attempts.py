@@ -19,6 +19,7 @@ _LAUNCHER_ENDED = frozenset(("root-cause-block", "root-cause-exit", "child-faile
 _REFUSED = frozenset(("script-arguments", "torchrun-arguments", "script-missing"))
 _UNREADABLE = re.compile(r"(?:(?:Syntax|Indentation|Tab)Error)+$")  # several ranks may write into one line
 _OF_ONE = 4  # lines of such an error
+_MOST_ALIKE = 3  # attempts that ended alike: two may be a mistake that was corrected
 _APART = 100  # lines between two exceptions through the main script: those of ranks stand closer together
 _BEGINS = ("launched", "omp-threads")
 _ALONE = {"by_hand", "tests", "server"}  # said once a job: an exception before it was another job's
@@ -31,10 +32,32 @@ def latest(logs: Logs) -> Logs:
     starts = _starts(logs)
     if not starts:
         return logs
-    events = [one for one in logs.events if one.line > starts.get(one.file, 0)]
+    judged = {file: _of_most(logs, file, line) for file, line in starts.items()}
+    events = [one for one in logs.events if one.line > judged.get(one.file, 0)]
     processes = [one for one in logs.processes if one.first_line >= starts.get(one.file, 0)]
     here = {one.file for one in events} | {one.file for one in processes}
     return replace(logs, events=events, processes=processes) if here & starts.keys() else logs
+
+
+def _of_most(logs: Logs, file: str, start: int) -> int:
+    """The line before what is judged: the last attempt; from the first one that failed alike, where most did.
+
+    A sweep runs one program with many settings: how most runs end says more than the last one's own end.
+    """
+    here = [one for one in logs.events if one.file == file]
+    if any(one.line > start and one.sign in _WORKS for one in here):
+        return start
+    raised = [one for one in here if one.sign == "python-error" and not follows(one)]
+    kinds = {one.fields.get("type", "") for one in raised if one.line > start}
+    alike: dict[str, list[int]] = {}
+    for one in raised:
+        places = alike.setdefault(one.fields.get("type", ""), [])
+        if one.line <= start and (not places or one.line > places[-1] + _APART):
+            places.append(one.line)
+    most = max(alike, key=lambda kind: len(alike[kind]), default="")
+    if not kinds or most in kinds or len(alike[most]) < _MOST_ALIKE:
+        return start
+    return alike[most][0] - 1 if 2 * len(alike[most]) > sum(map(len, alike.values())) + 1 else start
 
 
 @derived

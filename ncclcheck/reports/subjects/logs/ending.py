@@ -8,6 +8,7 @@ from functools import cached_property
 from msgspec.structs import replace
 
 from ncclcheck.probes.facts import LogEvent, Logs
+from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.judgement.findings import Finding, State
 from ncclcheck.reports.subjects.logs.meanings import AT_THE_END, CONSEQUENCES, CONTEXT, HARMLESS
 
@@ -24,6 +25,9 @@ _TRAINED = re.compile(
 )
 _LINES = 10  # a step that was under way may be printed after the failure of another rank
 _NEXT = 3  # lines below an exception
+_ITEM = 30  # the same, where its message is a sample's own text, of many lines
+_OF_AN_ITEM = ("python-error", "traceback", "complaint", "item-failed")
+_KIND, _NUMBER = 20, re.compile(r"\d+")  # characters by which the words of an exception are the same ones
 ENDS = frozenset(CONSEQUENCES) - AT_THE_END - {"propagated", "flushed"} | {
     *("worker-failed", "worker-signalled", "root-cause-exit", "srun-task-exit"),
     *(
@@ -90,6 +94,11 @@ class Ending:
         return heard and through and not (failed or raised or self._died)
 
     @cached_property
+    def finished(self) -> bool:
+        """Whether the log shows a good end."""
+        return any(one.sign in ("ended-well", "nccl-tests-ended") for one in self._logs.events)
+
+    @cached_property
     def proof(self) -> dict[str, int]:
         """File -> the line before which nothing ended the job, by steps or a good end after it."""
         return self._shown(*_PROOF)
@@ -147,6 +156,31 @@ def dealt_with(logs: Logs, event: LogEvent) -> bool:
         raised = sorted((one for one in below if one.line > event.line), key=lambda one: one.line)[:1]
     told = [one.line for one in logs.events if one.sign == "dealt-with" and one.file == event.file]
     return any(0 < line - one.line <= _NEXT for one in raised for line in told)
+
+
+@derived
+def of_items(logs: Logs) -> frozenset[tuple[str, int]]:
+    """File and line of the exceptions for which a program gave up one sample each, and of what it says of that.
+
+    Below each stands which sample it was, and work went on after others of the kind.
+    """
+    raised = {(one.file, one.line) for one in logs.events if one.sign == "python-error"}
+    told = [one for one in logs.events if one.sign == "item-failed" and (one.file, one.line) not in raised]
+    work = {} if died(logs) else Ending(logs).work
+    found: set[tuple[str, int]] = set()
+    for file, went_on in work.items():
+        places = [one.line for one in told if one.file == file]
+        near = [one for one in logs.events if one.file == file and one.sign in _OF_AN_ITEM
+                and any(0 <= place - one.line <= _ITEM for place in places)]  # fmt: skip
+        kinds = {_kind(one) for one in near if one.line < went_on}
+        found |= {(file, one.line) for one in near if _kind(one) in kinds}
+    return frozenset(found)
+
+
+def _kind(event: LogEvent) -> tuple[str, ...]:
+    """What a line is; of an exception its type and how its words begin, whatever numbers are in them."""
+    text = _NUMBER.sub("#", event.fields.get("text", ""))[:_KIND]
+    return (event.sign, event.fields.get("type", ""), text) if event.sign == "python-error" else (event.sign,)
 
 
 def goes_on_after(logs: Logs, file: str, line: int) -> bool:

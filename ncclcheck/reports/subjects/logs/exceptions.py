@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ncclcheck.probes.facts import LogEvent
@@ -10,15 +11,16 @@ from ncclcheck.reports.judgement.findings import Remedy, admin, you
 
 
 class Family(NamedTuple):
-    """Exceptions with one reason. words: searched for in `type: message`."""
+    """Exceptions with one reason. words: searched for in `type: message`. of_all: no rank is at fault."""
 
     words: re.Pattern[str]
     why: str
     fix: tuple[Remedy, ...]
+    of_all: bool = False
 
 
-def _family(words: str, why: str, *fix: Remedy) -> Family:
-    return Family(re.compile(words), why, fix)
+def _family(words: str, why: str, *fix: Remedy, of_all: bool = False) -> Family:
+    return Family(re.compile(words), why, fix, of_all)
 
 
 _PACKAGES = "python -m pip list | grep -iE 'torch|nvidia|flash|xformers|vllm|transformers|deepspeed|numpy'"
@@ -49,6 +51,25 @@ _FAMILIES = (
             "export ASCEND_LAUNCH_BLOCKING=1", "npu-smi info"),
         you("Read CANN's log of that process, to its first ERROR.", "ls ~/ascend/log/debug/plog"),
         you("Take releases of CANN, torch_npu and the operators that go together."),
+    ),
+    _family(
+        r"DistributedOperationException|accelerate\.utils\.operations",
+        "accelerate compared the tensors of one gather or reduce: their lengths differ between the ranks, as "
+        "they do where each pads to its own longest sample. No rank is at fault.",
+        you("Confirm: the list of input shapes below the exception differs in one dimension."),
+        you("Bring them to one length on all ranks before the call.",
+            "tensor = accelerator.pad_across_processes(tensor, dim=1, pad_index=0)"),
+        you("Or pad every batch to one fixed length (padding='max_length'); where the call is a Trainer's own, "
+            "update that library."),
+        of_all=True,
+    ),
+    _family(
+        r"RESOURCE_EXHAUSTED.{0,120}(?:memory|allocat|hbm)|Ran out of memory in memory space",
+        "The step needs more memory (HBM) than one device has.",
+        you("Confirm: XLA lists the largest allocations below the exception."),
+        you("Let it take less: a smaller micro batch or shorter sequences, activation checkpointing, bf16."
+            ),
+        you("Or spread weights and optimizer state over more devices (FSDP, tensor parallel)."),
     ),
     _family(
         r"DatasetNotFound|Dataset \S{1,80} (?:not found|doesn't exist)|BuilderConfig .{0,80}not found"
@@ -465,6 +486,29 @@ _FAMILIES = (
         you("See what the other processes said at that time, and where they stand.", "py-spy dump --pid PID"),
     ),
 )  # fmt: skip
+
+
+_REFUSED = re.compile(r"ConnectionRefused|Connection refused|Errno 111")
+_HERE = r"(?:localhost|127\.0\.0\.1|\[?::1\]?|0\.0\.0\.0)"
+_OWN_PORT = re.compile(rf"(?<![\w.]){_HERE}['\"]?(?::|, (?:port=)?)(?P<port>\d{{2,5}})\b")
+
+
+def own_service(events: Sequence[LogEvent]) -> Family | None:
+    """Where a port of the node itself refused a connection: no network is at fault, a service does not run."""
+    refused = (one.text for one in events if _REFUSED.search(one.text))
+    port = next((found["port"] for text in refused if (found := _OWN_PORT.search(text))), "")
+    if not port:
+        return None
+    client = next((one.fields["client"] for one in events if "client" in one.fields), "")
+    who, whose = client or "the program", f"{client}'s server" if client else "that service"
+    return _family(
+        "",
+        f"Nothing listens on port {port} of this node itself: the service that {who} calls there does not run, or "
+        "runs on another node. The network is not at fault.",
+        you("Confirm, on the node that failed: nothing is printed.", f"ss -ltnp | grep :{port}"),
+        you(f"Start {whose} on this node before the program, or give the address of the node where it runs."),
+        you(f"Or let the program do without it: switch {client or 'it'} off in its settings."),
+    )
 
 
 def family(event: LogEvent) -> Family | None:

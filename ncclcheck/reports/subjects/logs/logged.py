@@ -27,13 +27,15 @@ def log_rule(
     unfinished: bool = False,
     told_by: str = "",
     risk: bool = False,
+    slows: bool = False,
     whole: bool = False,
 ) -> Callable[[Callable[[Logs], Iterator[Finding]]], Body]:
     """Make a body that wants what logs say a rule; skipped where none was read.
 
     What the job went on after is no failure. Of a run of our own only what ended it is told: its other checks
     measure the rest. symptom, unfinished: as in Rule. told_by: the check that tells it of a run of our own. risk:
-    it costs speed at most, and is a note of a job that is seen to be sound. whole: it sees all attempts, and not
+    it costs speed at most, and is a note of a job that is seen to be sound; slows: where it has finished, too.
+    whole: it sees all attempts, and not
     the last one only.
     """
 
@@ -52,7 +54,8 @@ def log_rule(
             logs = logs if whole else latest(logs)
             ending = Ending(logs)
             found = map(ending.judged, body(logs))
-            found = map(ending.of_a_sound_job, found) if risk else found
+            mild = risk or (slows and ending.finished)
+            found = map(ending.of_a_sound_job, found) if mild else found
             yield from found if cluster.command == "logs" else (one for one in found if one.state is State.FAIL)
 
         made = rule(
@@ -71,6 +74,13 @@ def said(logs: Logs, *signs: str) -> list[LogEvent]:
 def own_exceptions(logs: Logs) -> list[LogEvent]:
     """Exceptions of Python that do not merely follow from another process's end."""
     return [one for one in said(logs, "python-error") if not meanings.follows(one)]
+
+
+def full_disk(logs: Logs) -> list[LogEvent]:
+    """Files that could not be written, not those in memory; what other programs say only where no step follows."""
+    proof = Ending(logs).proof
+    told = (one for one in said(logs, "disk-full") if not one.fields.get("path", "").startswith("/dev/shm"))
+    return [one for one in told if "program" not in one.fields or proof.get(one.file, 0) <= one.line]
 
 
 def in_order(events: Iterable[LogEvent]) -> list[LogEvent]:

@@ -21,7 +21,7 @@ _WITHOUT_CAUSE = {
 
 _INTERRUPTED = "LOG006"
 _NOT_KNOWN = (
-    (_INTERRUPTED, "Not known: the job was stopped by Ctrl-C before its work was finished (LOG006)."),
+    (_INTERRUPTED, "The job was stopped by Ctrl-C before its work was finished (LOG006)."),
     (
         "LOG008",
         "Not understood: no line is NCCL's, torch's or a launcher's (LOG008); give the log that the ranks write.",

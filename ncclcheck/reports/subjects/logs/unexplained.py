@@ -8,12 +8,21 @@ from typing import NamedTuple
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.subjects.logs import meanings
-from ncclcheck.reports.subjects.logs.ending import Ending, dealt_with, died
+from ncclcheck.reports.subjects.logs.ending import Ending, dealt_with, died, of_items
 
+_COMPLAINTS = ("complaint", "item-failed")
 # Said of a failure, and read by no rule on their own: what only another line explains.
 _ALONE = frozenset(
     (
-        *("ended-badly", "complaint", "traceback", "root-cause-block", "root-cause-exit", "launcher-return-code"),
+        *(
+            "ended-badly",
+            "complaint",
+            "item-failed",
+            "traceback",
+            "root-cause-block",
+            "root-cause-exit",
+            "launcher-return-code",
+        ),
         *(
             "watchdog-status",
             "gloo-timeout",
@@ -27,13 +36,13 @@ _ALONE = frozenset(
 )
 _SAID = (
     "ended-badly",
-    "complaint",
+    *_COMPLAINTS,
     "nccl-warning",
     "on-windows",
 )  # words of failure, or the system, without a known sign
 _OF_ANYTHING = ("dealt-with", "shell-time", "unreadable")  # any program may say so
 # A job may go on after these: work that is seen after them, or a start of NCCL that came through, shows it.
-_MILD = ("complaint", "nccl-warning", "traceback", "python-error")
+_MILD = (*_COMPLAINTS, "nccl-warning", "traceback", "python-error")
 # Warnings of NCCL's that end no job by themselves: it goes on without, and a rule tells what is lost.
 _ENDS_NO_JOB = frozenset(
     (
@@ -54,7 +63,10 @@ def unexplained(logs: Logs) -> list[LogEvent]:
         return []
     ending, gone = Ending(logs), died(logs)
     found = (one for one in logs.events if _can_be_a_failure(one) and not _of_a_worker(logs, one))
-    return [one for one in found if gone or not _survived(logs, ending, one)]
+    of_samples = of_items(logs)
+    return [
+        one for one in found if gone or not ((one.file, one.line) in of_samples or _survived(logs, ending, one))
+    ]
 
 
 def is_foreign(logs: Logs) -> bool:
@@ -104,8 +116,8 @@ def _of_a_worker(logs: Logs, event: LogEvent) -> bool:
 
 def _survived(logs: Logs, ending: Ending, event: LogEvent) -> bool:
     mild = event.sign in _MILD or event.level in _LEVELS
-    shown = ending.just_after if event.sign == "complaint" else ending.work if mild else ending.proof
-    aside = event.sign == "complaint" or meanings.of_a_thread(event)
+    shown = ending.just_after if event.sign in _COMPLAINTS else ending.work if mild else ending.proof
+    aside = event.sign in _COMPLAINTS or meanings.of_a_thread(event)
     if aside and ending.trained.get(event.file, event.line) < event.line:
         return True  # a profiler's, a logger's: what was to be done is done
     if event.sign in ("python-error", "traceback") and dealt_with(logs, event):

@@ -156,3 +156,74 @@ def test_ray_waits_while_nodes_join() -> None:
 )
 def test_the_time_of_the_whole_training_ends_it(text: str) -> None:
     assert outcome([*judged(text).values()]) not in ("fail", "incomplete")
+
+
+OWN_PORT = _traceback(
+    '  File "/w/train.py", line 20, in <module>',
+    '  File "/v/lib/python3.11/site-packages/plotboard/client.py", line 31, in send',
+    '  File "/v/lib/python3.11/site-packages/urllib3/connectionpool.py", line 755, in urlopen',
+    "urllib3.exceptions.MaxRetryError: HTTPConnectionPool(host='127.0.0.1', port=6123): Max retries exceeded "
+    "with url: /api (Caused by NewConnectionError('<o>: Failed to establish a new connection: [Errno 111] "
+    "Connection refused'))",
+)
+RAGGED = (
+    "[rank1]: accelerate.utils.operations.DistributedOperationException: Cannot apply desired operation due to "
+    "shape mismatches. All shapes across devices must be valid.\n"
+)
+HBM = "RuntimeError: XLA:TPU compile error. Ran out of memory in memory space hbm. Used 9.1G of 7.9G hbm.\n"
+CANCELLED = "slurmstepd: error: *** JOB 4711 ON gpu-a17 CANCELLED AT 2026-03-01T10:00:00 ***\n"
+QUOTA = "tee: run.log: Disk quota exceeded\n"
+STEPS = "".join(f"iteration {step} / 1000 | loss 2.1\n" for step in range(100, 150))
+
+
+def test_a_port_of_the_node_itself_is_a_service_that_does_not_run() -> None:
+    told = _told(OWN_PORT, "LOG004")
+    assert "port 6123 of this node itself: the service that plotboard calls" in told.why
+    elsewhere = _told(OWN_PORT.replace("127.0.0.1", "hub.example.org"), "LOG004")
+    assert "does not reach the outside" in elsewhere.why
+
+
+def test_tensors_of_different_lengths_are_no_ranks_fault() -> None:
+    told = _told(RAGGED, "LOG004")
+    assert (told.where.rank, "pad_across_processes" in str(told.remedies)) == (None, True)
+    assert "one process" not in str(told.remedies)
+
+
+def test_memory_of_a_tpu_is_memory() -> None:
+    assert "smaller micro batch" in str(_told(HBM, "LOG004").remedies)
+
+
+def test_what_was_cancelled_after_its_disk_was_full() -> None:
+    found = judged(QUOTA * 3 + CANCELLED)
+    assert "quota is used up" in _told(QUOTA * 3 + CANCELLED, "LOG128").what
+    assert found["LOG006"].state is State.NOTE
+    went_on = judged(QUOTA + STEPS + CANCELLED)
+    assert (went_on["LOG128"].state is State.FAIL, went_on["LOG006"].state) == (False, State.FAIL)
+
+
+_RUN = "\n" * 110 + _traceback('  File "/w/train.py", line 9, in <module>', "{}\n")
+_FULL = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+_MISSING = "FileNotFoundError: [Errno 2] No such file or directory: 'step_9.pt'"
+
+
+@pytest.mark.parametrize(("full", "both"), [(3, True), (1, False)])
+def test_most_runs_of_a_sweep_outrank_its_last_one(full: int, *, both: bool) -> None:
+    found = judged(_RUN.format(_FULL) * full + _RUN.format(_MISSING))
+    assert found["LOG004"].state is State.FAIL
+    assert (found["LOG063"].state is State.FAIL) == both
+
+
+_SAMPLE = _traceback('  File "/w/roll.py", line 9, in act', "ValueError: step 0: no action in: click here\n")
+_GIVEN_UP = "ERROR:Error reading the action of item 8d51-4f\n"
+
+
+def test_samples_that_were_given_up_are_no_failure() -> None:
+    sound = _SAMPLE + _GIVEN_UP + STEPS + _SAMPLE + _GIVEN_UP
+    assert outcome([*judged(sound).values()]) not in ("fail", "incomplete")
+    assert judged(sound.removesuffix(_GIVEN_UP))["LOG004"].state is State.FAIL
+    assert judged(_SAMPLE + _GIVEN_UP)["LOG004"].state is State.FAIL
+
+
+def test_a_name_that_ssh_does_not_find_has_nothing_to_do_with_torch() -> None:
+    told = _told("ssh: Could not resolve hostname gpu-a19: Name or service not known\n", "LOG020")
+    assert "MASTER_ADDR" not in told.why + str(told.remedies)
