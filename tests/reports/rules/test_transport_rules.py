@@ -264,6 +264,20 @@ def test_the_interface_of_gloo(used: str, moved: dict[str, int], state: State) -
     assert found.state is state
 
 
+def test_the_interface_to_name_is_that_of_most_nodes() -> None:
+    """A node whose own name leads to the management network: naming that one would send all of the job there."""
+    cards = [
+        (number, nic("mgmt0", f"10.2.0.{number}/24"), nic("eth0", f"10.1.0.{number}/24")) for number in (1, 2, 3)
+    ]
+    nodes = [node(f"a{number}", LO, *(pair if number == 3 else reversed(pair))) for number, *pair in cards]
+    found = _judge("BEN013", nodes, [_gloo(i, f"a{i + 1}") for i in range(3)], backend="gloo")
+    (finding,) = (one for one in found.findings if one.state is State.WARN)
+    assert finding.what == "the job used eth0, predicted was mgmt0"
+    assert [r.commands for r in finding.remedies] == [
+        ["export NCCL_SOCKET_IFNAME='=eth0' GLOO_SOCKET_IFNAME=eth0"]
+    ]
+
+
 def test_one_node_crosses_no_network() -> None:
     assert _judge("BEN013", [_machine("a1", 1)], [_gloo(0, "a1")], backend="gloo").state is State.SKIPPED
 

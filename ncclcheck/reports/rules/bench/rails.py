@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from shlex import quote
 
@@ -119,16 +120,30 @@ def as_predicted(cluster: Cluster) -> Iterator[Finding]:
     pytorch/gloo#367; NCCL user guide, NCCL_SOCKET_IFNAME; ip-sysctl, arp_filter and rp_filter.
     """
     several_nodes(cluster)
+    usual = _usual(cluster)
     for one in used(cluster):
         if isinstance(at(one.node, "network.interfaces"), Unread):
             yield _not_predicted(one)
             continue
-        gloo = one.ranks[0].source == "sockets"
-        choice = lan.choice_of_gloo(one.node) if gloo else lan.choice_of_nccl(one.node)
-        predicted = [choice.bootstrap.name] if choice.bootstrap else []
-        if gloo and choice.names:
-            predicted = list(choice.names)
-        yield from _compared(cluster, one, _taken(one), predicted, choice.reason)
+        predicted, reason = _predicted(one)
+        yield from _compared(cluster, one, _taken(one), predicted, reason, usual)
+
+
+def _predicted(one: Used) -> tuple[list[str], str]:
+    """The interfaces that the rules of NCCL or gloo give for this node, and why."""
+    gloo = one.ranks[0].source == "sockets"
+    choice = lan.choice_of_gloo(one.node) if gloo else lan.choice_of_nccl(one.node)
+    if gloo and choice.names:
+        return list(choice.names), choice.reason
+    return ([choice.bootstrap.name] if choice.bootstrap else []), choice.reason
+
+
+def _usual(cluster: Cluster) -> str:
+    """The interface that is predicted on more than half of the nodes; empty where there is none."""
+    readable = [one for one in used(cluster) if not isinstance(at(one.node, "network.interfaces"), Unread)]
+    counts = Counter(names[0] for names, _ in map(_predicted, readable) if names)
+    name, most = max(counts.items(), key=lambda item: item[1], default=("", 0))
+    return name if 2 * most > len(readable) else ""
 
 
 def _taken(one: Used) -> list[str]:
@@ -139,12 +154,12 @@ def _taken(one: Used) -> list[str]:
 
 
 def _compared(
-    cluster: Cluster, one: Used, taken: list[str], predicted: list[str], reason: str
+    cluster: Cluster, one: Used, taken: list[str], predicted: list[str], reason: str, usual: str
 ) -> Iterator[Finding]:
     if not taken or not predicted:
         return
     if other := [name for name in taken if name not in predicted]:
-        yield _other(one, other, predicted, reason)
+        yield _other(one, other, predicted, reason, usual)
     elif by_way_of := _moved_elsewhere(cluster, one, taken):
         yield _elsewhere(one, taken, by_way_of)
     else:
@@ -161,20 +176,27 @@ def _not_predicted(one: Used) -> Finding:
     )
 
 
-def _other(one: Used, other: list[str], predicted: list[str], reason: str) -> Finding:
+def _other(one: Used, other: list[str], predicted: list[str], reason: str, usual: str) -> Finding:
+    """usual: what most nodes take; where this node alone would take another, that is not the one to name."""
     names = ", ".join(predicted)
+    alone = bool(usual) and usual not in predicted
+    best = usual if alone else predicted[0]
     source = "NCCL's log" if one.ranks[0].source == "log" else "open sockets of the ranks"
     return warn(
         one.where,
         f"the job used {', '.join(other)}, predicted was {names}",
         why="The checks of the network looked at another interface than the job took.",
         owner="job",
-        evidence=[seen(source, ", ".join(other)), seen("predicted", f"{names}: {reason}")],
+        evidence=[
+            seen(source, ", ".join(other)),
+            seen("predicted", f"{names}: {reason}"),
+            *([seen("predicted on most nodes", usual)] if alone else []),
+        ],
         fix=[
             you(
                 "Name the interface that is meant.",
-                f"export NCCL_SOCKET_IFNAME={quoted(f'={predicted[0]}')} GLOO_SOCKET_IFNAME={quote(predicted[0])}",
-            )
+                f"export NCCL_SOCKET_IFNAME={quoted(f'={best}')} GLOO_SOCKET_IFNAME={quote(best)}",
+            ),
         ],
     )
 
