@@ -470,5 +470,5 @@ class Unpickled(Records):
 
 def spawned() -> DataLoader[Any]:
     data = Unpickled()
-    sampler = DistributedSampler(data)
+    sampler = DistributedSampler[Any](data)
     return DataLoader(data, batch_size=8, sampler=sampler, num_workers=2, multiprocessing_context="spawn")
