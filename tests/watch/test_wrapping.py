@@ -67,7 +67,7 @@ def test_a_sound_job_is_the_same_to_the_byte_and_leaves_nothing(tmp_path: Path, 
         (("sh", "-c", "kill -SEGV $$"), -signal.SIGSEGV),
         (("sh", "-c", "kill -TERM $$"), -signal.SIGTERM),
         ((sys.executable, "-c", "raise KeyboardInterrupt"), -signal.SIGINT),
-        (("no-such-command",), 2),
+        (("no-such-command",), 127),
         (("/etc/hostname",), 126),
     ],
 )

@@ -315,7 +315,7 @@ def _is_exchangeable(case: _Case, order: Group, size: int) -> Generator[list[Gro
     Where all nodes are needed there is no other: then the group is sound without any of them.
     """
     group, before = order[:size], order[: size - 1]
-    others = sorted(set(case.names).difference(group), key=lambda name: name in order)
+    others = sorted((name for name in case.names if name not in group), key=lambda name: name in order)
     if others:
         return (yield from case.bad((*before, others[0])))[0]
     step = max(1, len(before) // _DROPPED)
