@@ -142,8 +142,7 @@ def _usual(cluster: Cluster) -> str:
     """The interface that is predicted on more than half of the nodes; empty where there is none."""
     readable = [one for one in used(cluster) if not isinstance(at(one.node, "network.interfaces"), Unread)]
     counts = Counter(names[0] for names, _ in map(_predicted, readable) if names)
-    name, most = max(counts.items(), key=lambda item: item[1], default=("", 0))
-    return name if 2 * most > len(readable) else ""
+    return next((name for name, nodes in counts.items() if 2 * nodes > len(readable)), "")
 
 
 def _taken(one: Used) -> list[str]:
