@@ -168,10 +168,10 @@ def test_interfaces_are_in_the_order_of_the_kernel(monkeypatch: pytest.MonkeyPat
     """NCCL takes the addresses of a family in that order: one without IPv4 is not behind all that have it."""
     six = SimpleNamespace(family=socket.AF_INET6, address="fd00::af", netmask="ffff::")
     four = SimpleNamespace(family=socket.AF_INET, address="10.0.0.7", netmask="255.0.0.0")
-    monkeypatch.setattr("psutil.net_if_addrs", lambda: {"last": [four], "last:1": [four], "first": [six]})
+    monkeypatch.setattr("psutil.net_if_addrs", lambda: {"last:1": [four], "last": [four], "first": [six]})
     monkeypatch.setattr("psutil.net_if_stats", dict)
     monkeypatch.setattr("socket.if_nameindex", lambda: [(2, "first"), (7, "last")])
-    assert [one.name for one in network._tell()] == ["first", "last", "last:1"]
+    assert [one.name for one in network._tell()] == ["first", "last:1", "last"]
 
 
 def test_this_machine_has_loopback() -> None:

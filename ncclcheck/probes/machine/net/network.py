@@ -89,7 +89,7 @@ def _listed(listing: Callable[[], list[T]]) -> list[T] | Unread:
 
 
 def _tell() -> list[Told]:
-    """In the order in which the kernel lists links, which is that of getifaddrs(3) within each family of addresses.
+    """In the order in which the kernel lists links: that of getifaddrs(3) within each family of addresses.
 
     psutil's own order has the interfaces with IPv4 first: wrong for one that has IPv6 alone.
     """
@@ -97,7 +97,7 @@ def _tell() -> list[Told]:
     stats = psutil.net_if_stats()
     places = {name: place for place, (_, name) in enumerate(socket.if_nameindex())}
     found = []
-    for name in sorted({*listed, *stats}, key=lambda name: (places.get(_device(name), len(places)), name)):
+    for name in sorted(dict.fromkeys([*listed, *stats]), key=lambda name: places.get(_device(name), len(places))):
         stat = stats.get(_device(name))
         addresses = [_address(int(a.family), a.address, a.netmask) for a in listed.get(name, [])]
         found.append(
