@@ -81,7 +81,8 @@ def _of_type(kind: Any, texts: st.SearchStrategy[str], leave_out: tuple[str, ...
     """Any value of a type of the facts, without these fields."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
-        return _bounded(arguments[0], arguments[1])
+        primitive = arguments[0] in (int, float, str)
+        return _bounded(arguments[0], arguments[1]) if primitive else _of_type(arguments[0], texts)
     if origin is Literal:
         return st.sampled_from(arguments)
     if origin is list:
