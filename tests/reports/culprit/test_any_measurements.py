@@ -25,6 +25,8 @@ from ncclcheck.results import finish
 from ncclcheck.run.plan.options import Options
 from tests.helpers import stories
 
+pytestmark = pytest.mark.timeout(600)  # a hundred examples on a machine that is busy elsewhere
+
 _FIXED = settings(deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 _STYLES = (terminal.Style(), terminal.Style(verbose=True, colour=True))
 _FLOATS = st.sampled_from([0.0, -1.0, 5e-324, 1e-300, 1e-9, 1.0, 10.0, 1e9, 1e15, 1.7e308])
