@@ -55,7 +55,7 @@ FAULTY: dict[str, tuple[Case, str, State, str]] = {
         (step("head_forgotten"), "TRN027", State.WARN, "net.3.weight, net.3.bias get gradients"),
         (step("left_in_eval", model_kwargs={"drop": 0.3}), "TRN027", State.WARN, "in eval(): net.2"),
         (step("rate_of_zero"), "TRN027", State.WARN, "learning rate is 0"),
-        (step("wiped"), "TRN027", State.WARN, "zero_grad() comes between"),
+        (step("wiped"), "TRN027", State.FAIL, "zero_grad() comes between"),
         (step("clipped_first"), "TRN027", State.WARN, "before its backward pass"),
         (step("undivided"), "TRN027", State.WARN, "adds up 4 micro-batches without dividing"),
         (step("synced_too_early"), "TRN027", State.FAIL, "not averaged over ranks"),

@@ -119,7 +119,7 @@ def seen(setting: Setting) -> Checks:
     fed = setting.first[:1]
     if not any(told(setting.peers, bool(ours))):
         calls_taken, undivided = accumulation.look(setting, step)
-        found = replace(found, calls=calls_taken, undivided=undivided)
+        found = replace(found, calls=calls_taken, undivided=undivided, idle=found.idle and not calls_taken)
         if 1 < calls_taken <= _MOST_JOINED and setting.plan.strategy == "ddp":
             fed = [*islice(stream(setting), calls_taken)]
             ours = _first_gradients(setting, step, wrap(setting, setting.fresh_model()), {}, fed)
