@@ -49,7 +49,7 @@ _TOLERANCE, _IN_AUTOCAST = 1e-3, 5e-2  # of the norm; clipping and unscaling rou
 
 _RANDOM = "the step draws random numbers: another seed, rank or order of samples gives other gradients"
 
-_NO_STEP = "no optimizer takes a step in the calls that were tried"
+_NO_STEP = "its optimizer was given no gradient in the calls that were tried"
 
 Step = Callable[[nn.Module, Batch, dict[str, Any]], Any]
 Grads = dict[str, Tensor]
@@ -119,7 +119,7 @@ def seen(setting: Setting) -> Checks:
     fed = setting.first[:1]
     if not any(told(setting.peers, bool(ours))):
         calls_taken, undivided = accumulation.look(setting, step)
-        found = replace(found, calls=calls_taken, undivided=undivided, idle=found.idle and not calls_taken)
+        found = replace(found, calls=calls_taken, undivided=undivided, idle=found.idle and calls_taken < 2)
         if 1 < calls_taken <= _MOST_JOINED and setting.plan.strategy == "ddp":
             fed = [*islice(stream(setting), calls_taken)]
             ours = _first_gradients(setting, step, wrap(setting, setting.fresh_model()), {}, fed)
