@@ -24,6 +24,6 @@ __all__ = [
     "slowness_at",
     "through_network",
     "unproven_of_two",
-    "wrong_of_two",
     "with_cores_of_their_own",
+    "wrong_of_two",
 ]

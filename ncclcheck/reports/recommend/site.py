@@ -53,7 +53,7 @@ class Site:
         return [one for v in judged for one in v.findings if one.state in (State.FAIL, State.WARN)]
 
     def told(self, *codes: str, seen_in: str = "") -> list[str]:
-        """The same as evidence: each code with what it says first; of those proved by this source, if one is given."""
+        """The same as evidence: each code with what it says first, from this source where one is given."""
         told: dict[str, str] = {}
         for code in codes:
             for one in self.findings(code):
