@@ -16,7 +16,8 @@ def nobody_waits_elsewhere(found: Judged) -> Iterator[Finding]:
     """
     ## What
     A rank waits, and not in the collective in which the others wait: for a program that it has started, for an
-    answer from the network, for a lock or a queue of its own, or in another call, such as a barrier.
+    answer from the network, for input (a debugger left in the code), for a reader of its output, for a lock or a
+    queue of its own, or in another call, such as a barrier.
 
     ## Why it matters
     The others wait for it as long as it waits.
@@ -63,6 +64,12 @@ def _for(one: LiveProcess, children: Sequence[LiveProcess]) -> str:
         return "for a child process" if child is None else f"for its child {child.pid}, which {does},"
     if one.asks:
         return f"for an answer of {one.asks}"
+    if one.stream == "stdin":
+        return "for input on its stdin, as in a debugger (pdb)"
+    if one.stream:
+        return f"to write to its {one.stream}, a pipe from which nobody reads,"
+    if "accept" in one.wchan:
+        return "for somebody to connect to it (a remote debugger, a server of its own)"
     if "futex" in one.wchan:
         return "outside their call (a lock or queue of its own, or another call)"
     return f"in {one.wchan or 'a call'}, for something that is no rank,"
