@@ -57,6 +57,16 @@ def nobody_waits_elsewhere(found: Judged) -> Iterator[Finding]:
     )
 
 
+# Part of a function of the kernel -> what a thread waits for in it (Linux 6.18; ep_poll is an older name).
+_WAITS = {
+    "futex": "outside their call (a lock or queue of its own, or another call)",
+    "accept": "for somebody to connect to it (a remote debugger, a server of its own)",
+    "unix_stream": "for an answer over a Unix socket (a daemon beside it)",
+    "epoll": "for an event of its own (asyncio, a server)",
+    "ep_poll": "for an event of its own (asyncio, a server)",
+}
+
+
 def _for(one: LiveProcess, children: Sequence[LiveProcess]) -> str:
     if one.wchan == CHILD:
         child = next((child for child in children if works(child) or sleeps(child)), None)
@@ -68,8 +78,7 @@ def _for(one: LiveProcess, children: Sequence[LiveProcess]) -> str:
         return "for input on its stdin, as in a debugger (pdb)"
     if one.stream:
         return f"to write to its {one.stream}, a pipe from which nobody reads,"
-    if "accept" in one.wchan:
-        return "for somebody to connect to it (a remote debugger, a server of its own)"
-    if "futex" in one.wchan:
-        return "outside their call (a lock or queue of its own, or another call)"
-    return f"in {one.wchan or 'a call'}, for something that is no rank,"
+    return next(
+        (words_ for part, words_ in _WAITS.items() if part in one.wchan),
+        f"in {one.wchan or 'a call'}, for something that is no rank,",
+    )
