@@ -91,17 +91,19 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
     answers no ARP are the cause. Each node also connects to its own address, as its ranks do. Where the packet
     filter may be read, which only root may, the chain is named that can stop it, and a rule before it is the fix.
     Where nodes fall into two groups in each of which all passes, and between which a part of the connections is
-    lost, a member of the trunk between them is the cause. A node that finds no machine on its wire, receives
-    nothing, and whose own MAC address the others hold, is deaf: its link is dead in one direction. A peer tells
-    from which address it was called: another one than ours is NAT on the way, a warning within one subnet; an
-    address of another interface of ours is a rule or route that leads there, a failure where bursts were slow
-    that way. Where gloo would tell another address, the first of a node's own name and often one of IPv6, the
-    others knock there too: no answer is a failure, though the first way passes. Then up to 8 connections are
-    opened at once: it is a warning where more than 10 % of those to a node, and at least 3, have no answer within
-    0.8 s although packets pass: a limit on new ones. After a job that failed or hung it is tried once more: what
-    passed before the job and fails after it was lost in between. A node that falls silent in a job is tried by up
-    to 64 others, on a port that was open before it: a refusal is an answer. Where some have one and some have
-    none, the way between is a failure.
+    lost, a member of the trunk between them is the cause. Where some of the connections opened at once have no
+    answer, they are tried once more from the same ports, the last one first: if each fares as before, its ports
+    decide, so that it is a dead member of a trunk or of equal routes, and no limit, loss or host. A node that
+    finds no machine on its wire, receives nothing, and whose own MAC address the others hold, is deaf: its link
+    is dead in one direction. A peer tells from which address it was called: another one than ours is NAT on the
+    way, a warning within one subnet; an address of another interface of ours is a rule or route that leads
+    there, a failure where bursts were slow that way. Where gloo would tell another address, the first of a
+    node's own name and often one of IPv6, the others knock there too: no answer is a failure, though the first
+    way passes. Then up to 8 connections are opened at once: it is a warning where more than 10 % of those to a
+    node, and at least 3, have no answer within 0.8 s although packets pass: a limit on new ones. After a job
+    that failed or hung it is tried once more: what passed before the job and fails after it was lost in
+    between. A node that falls silent in a job is tried by up to 64 others, on a port that was open before it: a
+    refusal is an answer. Where some have one and some have none, the way between is a failure.
 
     ## Fix
     - **you** try it by hand as shown, and leave the node out until it is repaired.
@@ -134,6 +136,10 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
     across = trunk.trunk(tries.found)
     split = across.pairs if across else frozenset()
     yield from trunk.findings(tries.found, across) if across else ()
+    kept_back = {pair for one in at_source for pair in one.pairs}
+    if hashed := trunk.by_ports(tries.found, {*split, *half, *kept_back}):
+        yield from trunk.findings_by_ports(tries.found, hashed)
+        split = split | hashed.pairs
     tries = tries.without({*split})
     told = [*by_own_way, *itself, *at_source, *split]
     yield from by_name.findings(cluster, tries.found, tries.links)
