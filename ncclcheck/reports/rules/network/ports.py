@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from shlex import quote
 
-from ncclcheck.probes.facts import Cluster, Filter, Neighbour, Node, NoDoor, Unread
+from ncclcheck.probes.facts import Cluster, Filter, Neighbour, Node, NoDoor, PortRange, Unread, at, value_or
 from ncclcheck.reports.judgement.findings import (
     Evidence,
     Finding,
@@ -412,11 +412,18 @@ class _Tries:
 
 def _no_doors(cluster: Cluster) -> Iterator[Finding]:
     links = {link.node: link for link in lan.links(cluster)}
-    yield from (_no_door(links[one.node], one) for one in cluster.measurements.no_doors if one.node in links)
+    hosts = {node.name: node for node in cluster.nodes}
+    yield from (
+        _no_door(hosts[one.node], links[one.node], one)
+        for one in cluster.measurements.no_doors
+        if one.node in links
+    )
 
 
-def _no_door(link: lan.Link, found: NoDoor) -> Finding:
+def _no_door(node: Node, link: lan.Link, found: NoDoor) -> Finding:
     """Its ranks ask the kernel for the same."""
+    ports = value_or(at(node, "system.ports"), PortRange(first=1, last=0))
+    held_back = ports.reserved > (ports.last - ports.first + 1) / 2
     if found.why == _NOT_OURS and found.address == link.address:
         return _address_gone(link)
     make, why = (
@@ -426,13 +433,16 @@ def _no_door(link: lan.Link, found: NoDoor) -> Finding:
     )
     return make(
         Where(node=link.node, device=link.interface.name),
-        f"it can open no {found.protocol} port on its own address {found.address}: {found.why}",
+        f"it can open no {found.protocol} port on its own address {found.address}: {found.why}"
+        + f" (HST016: net.ipv4.ip_local_reserved_ports holds back {ports.reserved} of them)" * held_back,
         why=why,
         owner="node",
         evidence=[seen(f"bind(2) to port 0 of {found.address}", found.why)],
         fix=[
             you("See how many ports are taken there, and by whom.", "ss -H -tanp | head -20", "ip -br addr"),
-            admin(
+            admin("Reserve none of them.", "sysctl -w net.ipv4.ip_local_reserved_ports=")
+            if held_back
+            else admin(
                 "Where the range of ports is small, let it be the kernel's own.",
                 'sysctl -w net.ipv4.ip_local_port_range="32768 60999"',
             ),
