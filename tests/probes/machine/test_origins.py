@@ -27,7 +27,7 @@ def test_the_last_file_that_is_read_counts(tmp_path: Path, monkeypatch: pytest.M
         {
             "/etc/environment": "NCCL_DEBUG=INFO\nGLOO_SOCKET_IFNAME=ib0\n",
             "/etc/profile.d/nccl.sh": "# export NCCL_IB_HCA=mlx5_0\nexport NCCL_IB_HCA=$(first_hca)\n",
-            "/home/kim/.bashrc": "export NCCL_DEBUG=WARN  # was INFO\nexport MY_NCCL_DEBUG=INFO\nNCCL_DEBUG='INFO'\n",
+            "/home/kim/.bashrc": "NCCL_DEBUG=WARN  # was INFO\nexport MY_NCCL_DEBUG=INFO\nNCCL_DEBUG='INFO'\n",
             "/venv/site-packages/site-defaults.pth": "import os; os.environ['GLOO_SOCKET_IFNAME'] = 'lo'\n",
         },
     )

@@ -1,4 +1,4 @@
-"""Where a variable is set on a node, said beside every finding that names it: an `unset` in a shell does not last."""
+"""Where a variable is set on a node, said beside every finding that names it, for `unset` does not last."""
 
 from __future__ import annotations
 
