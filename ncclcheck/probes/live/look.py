@@ -34,16 +34,29 @@ _MOVED = 8192  # bytes; a rank that moves more goes on, and its connections are 
 # A thread that waits for Python's lock asks for it every 5 ms (sys.getswitchinterval): 190 times a second here.
 _ASKS, _ASKS_MOST, _ASKS_CPU = 100.0, 230.0, 0.1
 _MULTIPROCESSING = re.compile(r"multiprocessing\.(spawn|forkserver|resource_tracker)|compile_worker")
-# Variables that tell rank and size, of the first pair that is there. torchrun, mpirun (Open MPI), MPICH, srun.
+# Variables that tell rank and size, of the first pair that is there. torchrun, mpirun (Open MPI), flux run,
+# MPICH and PALS, srun.
 _NAMES = (
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("FLUX_TASK_RANK", "FLUX_JOB_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
     ("SLURM_PROCID", "SLURM_NTASKS"),
 )
 _LOCALS = (("LOCAL_RANK", "LOCAL_WORLD_SIZE"), ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"))
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
-_LAUNCHERS = ("torchrun", "torch.distributed", "slurmstepd", "mpirun", "orted", "prted", "raylet", "accelerate")
+_LAUNCHERS = (
+    "torchrun",
+    "torch.distributed",
+    "slurmstepd",
+    "flux-shell",
+    "palsd",
+    "mpirun",
+    "orted",
+    "prted",
+    "raylet",
+    "accelerate",
+)
 _LIBRARIES = (("nccl", "libnccl"), ("rccl", "librccl"), ("torch", "libtorch_cpu"), ("cuda", "libcuda.so"))
 
 

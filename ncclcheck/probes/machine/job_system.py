@@ -57,6 +57,13 @@ _OF_A_PROCESS = (
 _BY_LAUNCHERS = ("SLURM_", "TORCHELASTIC_", "OMPI_COMM_", "PET_", "MASTER_")
 _NAMES_GIVEN = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"}
 _TEMPORARY = ("TMPDIR", "TEMP", "TMP")
+# Where launchers say that a process is (launch/joining/launchers.py): told of a node, and handed to no other.
+_PLACES = {
+    *("JOB_COMPLETION_INDEX", "LWS_LEADER_ADDRESS", "LWS_GROUP_SIZE", "LWS_WORKER_INDEX", "VC_TASK_INDEX"),
+    *("FLUX_JOB_ID", "FLUX_JOB_NNODES", "FLUX_JOB_SIZE", "FLUX_TASK_RANK", "FLUX_TASK_LOCAL_ID"),
+    *("PALS_RANKID", "PALS_NODEID", "PALS_LOCAL_RANKID", "PMI_RANK", "PMI_SIZE", "PMI_LOCAL_SIZE"),
+}
+_OWN = {*_TEMPORARY, *_PLACES}
 _NOT_TOLD = {"PYTHONPATH", "PYTHONSTARTUP", "PYTHONUSERBASE", "PYTHONPYCACHEPREFIX", "PYTHONHISTFILE"}
 _LAUNCHERS = ("srun", "sbatch", "kubectl", "mpirun", "docker")
 
@@ -102,9 +109,7 @@ def _name(pid: int | None) -> str:
 
 def _told(env: Mapping[str, str]) -> dict[str, str]:
     """What is reported: the families, and what bears on a process of this node alone."""
-    own = {
-        name: masked(value) for name, value in env.items() if name.startswith(_OF_A_PROCESS) or name in _TEMPORARY
-    }
+    own = {name: masked(value) for name, value in env.items() if name.startswith(_OF_A_PROCESS) or name in _OWN}
     own = {name: value for name, value in own.items() if name not in _NOT_TOLD and not is_secret(name)}
     return environment_of_families(env) | own
 
