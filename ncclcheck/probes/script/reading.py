@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,10 +27,10 @@ _LOOKED_AT = re.compile(
 # Names of calls that are kept at all; what the script's own functions do is followed, so these are kept too.
 _KEPT = re.compile(
     rf"{_LOOKED_AT.pattern}|:|^torch\.(?!nn\.(?!parallel|DataParallel)|optim)|^print$|getenv|download|load_dataset"
-    r"|tokeni[sz]e|preprocess|prepare_data|urlretrieve|start_processes|start_method|os\.fork"
+    r"|tokeni[sz]e|preprocess|prepare_data|urlretrieve|start_processes|start_method|os\.(?:fork|system|popen)"
     r"|(?:^|\.)(?:Process|Pool|ProcessPoolExecutor|run|Fire|elastic_launch)$|^shutil\.|pin_memory$|state_dict"
     r"|wait_for_everyone|save_(?:state|checkpoint)|\.initialize$|transformers|datasets\.|seed|subprocess"
-    r"|webdataset|^import$|FullyShardedDataParallel|fully_shard|FSDP|Accelerator$|Trainer$|Fabric$|^horovod|^colossalai"
+    r"|webdataset|train_test_split|^import$|FullyShardedDataParallel|fully_shard|FSDP|Accelerator$|Trainer$|Fabric$|^horovod|^colossalai"
 )
 _WRAPPER = re.compile(r"(?:torch\..*\.|^)(?:DDP|DistributedDataParallel)")  # Apex's own is another class
 _IMPORTS = ("torch", "numpy")  # whose import reads variables
@@ -47,7 +48,7 @@ def _read(found: Sequence[Source], arguments: Sequence[str], nodes: int | None) 
     files, calls = [], []
     for source in found:
         wrapped = _wrapped(source, every)
-        walk = _Walk(every[source.name], every, ranks, _made_of_rank(source), wrapped, source.named)
+        walk = _Walk(every[source.name], every, ranks, _made_of_rank(source), wrapped, source)
         if source.tree is not None:
             walk.block(source.tree.body)
         calls += walk.calls
@@ -143,7 +144,7 @@ class _Walk:
     ranks: set[str]
     unlike: set[str]
     wrapped: set[str]
-    is_named: bool = True
+    source: Source
     calls: list[Call] = field(default_factory=list)
     guards: list[Guard | _Test] = field(default_factory=list)
     loops: list[Loop] = field(default_factory=list)
@@ -166,7 +167,7 @@ class _Walk:
             if at < other and not _is_used(statement, body[at + 1 : other]):
                 continue  # the other one has taken its name
             self.one(statement)
-            if _leaves(statement) or isinstance(statement, ast.Raise):
+            if _leaves(statement) or isinstance(statement, ast.Raise) or self._is_undefined(statement):
                 break
             if isinstance(statement, ast.If) and not statement.orelse and _leaves(statement.body[-1]):
                 if conditions.single(statement.test, holds=False):
@@ -176,6 +177,19 @@ class _Walk:
                 self.guards.append(_Test(statement.test, "if"))
         del self.guards[before:]
 
+    def _is_undefined(self, statement: ast.stmt) -> bool:
+        """A bare name that nothing in the file gives a meaning: it raises NameError."""
+        if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Name) or self.here.stars:
+            return False
+        name = statement.value.id
+        given = {one.id for one in self.source.of(ast.Name) if isinstance(one.ctx, ast.Store)}
+        given |= {one.arg for one in self.source.of(ast.arg)}
+        given |= {one.asname or one.name.partition(".")[0] for one in self.source.of(ast.alias)}
+        given |= {one.name for one in self.source.of(ast.FunctionDef)} | {
+            one.name for one in self.source.of(ast.ClassDef)
+        }
+        return name not in given and not hasattr(builtins, name) and "*" not in given
+
     def one(self, statement: ast.stmt) -> None:
         """One statement of any kind."""
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -184,7 +198,7 @@ class _Walk:
             with self._in(self.scope, statement.name), self._in(self.classes, statement.name):
                 self.block(statement.body)
         elif isinstance(statement, ast.If):
-            if not self.is_named and conditions.kind(statement.test, ()) == "main":
+            if not self.source.named and conditions.kind(statement.test, ()) == "main":
                 return  # an imported file is no main module
             self._expression(statement.test, statement)
             for branch, body in (("if", statement.body), ("else", statement.orelse)):

@@ -108,7 +108,7 @@ FAULTY: dict[str, tuple[Case, str, State, str]] = {
             case("scheduled", step="scheduled_on_main"),
             "TRN027",
             State.FAIL,
-            "scheduler.step() on",
+            "state['scheduler'].step()",
         ),
         ("averaged", case("averaged", step="averaged_on_main"), "TRN027", State.WARN, "ema.n_averaged"),
         (

@@ -43,8 +43,9 @@ def shared_out(script: Script) -> Iterator[Finding]:
 
     ## How we know
     `DataLoader(..., shuffle=True)` without a sampler, while nothing builds a DistributedSampler or a sampler of
-    its own, and no file speaks of shards. Validation loaders, iterable datasets, datasets that are given the rank
-    and scripts whose library does this are not judged.
+    its own, and no file speaks of shards. Validation loaders, iterable datasets, datasets that are given the rank,
+    lists of loaders, what is done before `mp.spawn` in its process, and scripts whose library does this are not
+    judged.
 
     ## Fix
     - **you** give the loader `sampler=DistributedSampler(dataset)` in place of `shuffle=True`, and call
@@ -60,6 +61,8 @@ def shared_out(script: Script) -> Iterator[Finding]:
     for call in calls:
         if call.arguments.get("0", call.arguments.get("dataset", "")) in by_rank or "sampler" in call.arguments:
             continue
+        if call.inner:
+            continue  # one of several in a list: each rank may take its own
         function = call.function.rpartition(":")[2]
         held_out = _HELD_OUT.search(" ".join([call.target, call.arguments.get("0", ""), function]))
         single = any(guard.kind == "group" for guard in call.guards)

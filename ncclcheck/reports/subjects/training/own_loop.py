@@ -34,6 +34,8 @@ def wrong(found: OwnStep) -> Iterator[Finding]:
             evidence=[seen("gradient of the first parameter as a new step's first one arrives", "is not zero")],
             fix=[you("Clear gradients once a step.", "optimizer.step()\noptimizer.zero_grad(set_to_none=True)")],
         )
+    if found.remade:
+        yield _remade(found)
     if found.undivided:
         yield _undivided(found)
     if found.unheld and not found.idle:
@@ -195,6 +197,25 @@ def _idle(found: OwnStep) -> Finding:
         owner="job",
         evidence=[seen("bits of all parameters", "are those of before the steps, on all ranks")],
         fix=[_schedule(found) if found.idle_why == "rate" and found.floored else you(fix, code)],
+    )
+
+
+def _remade(found: OwnStep) -> Finding:
+    return warn(
+        Where(),
+        f"the given step makes a new optimizer for each of {found.remade} steps",
+        why="Its moments begin at 0 each time: Adam without them moves every weight by the whole learning rate, "
+        "and momentum does nothing.",
+        owner="job",
+        evidence=[seen("optimizers that took a step", f"{found.remade}, one step each")],
+        fix=[
+            you(
+                "Make it once, in the first step, and keep it in the state.",
+                "if 'optimizer' not in state:\n"
+                "    state['optimizer'] = torch.optim.AdamW(model.parameters(), lr=1e-3)\n"
+                "optimizer = state['optimizer']",
+            )
+        ],
     )
 
 
