@@ -97,8 +97,9 @@ FAULTY: dict[str, tuple[Case, str, State, str]] = {
 
 
 @cache
-def judged(*, sound: bool) -> dict[str, list[Verdict]]:
-    return judged_of(SOUND if sound else [given for given, *_ in FAULTY.values()])
+def judged(*, sound: bool, half: int = 0) -> dict[str, list[Verdict]]:
+    """The faulty ones in two jobs, each of which ends within its time on a busy machine."""
+    return judged_of(SOUND if sound else [given for given, *_ in FAULTY.values()][half::2])
 
 
 @pytest.mark.parametrize("name", [one.name for one in SOUND])
@@ -109,7 +110,8 @@ def test_a_sound_loop_has_no_failure_and_no_warning(name: str) -> None:
 @pytest.mark.parametrize("name", FAULTY)
 def test_a_faulty_loop_is_reported_with_its_cause_first(name: str) -> None:
     _, code, state, words = FAULTY[name]
-    (first, found), *_ = bad(judged(sound=False)[name])
+    half = [*FAULTY].index(name) % 2
+    (first, found), *_ = bad(judged(sound=False, half=half)[name])
     texts = [text for fix in found.remedies for text in (fix.text, *fix.commands)]
     said = " | ".join([found.what, found.why or "", *texts, *(one.value for one in found.evidence)])
     assert (first, found.state, words in said) == (code, state, True), said
