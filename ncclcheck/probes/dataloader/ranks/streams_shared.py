@@ -27,6 +27,7 @@ def stream(views: Sequence[View], whole: View | None) -> Stream:
         by_worker=[workers[0].workers.count(number) for number in range(workers[0].of)] if workers else [],
         ended=all(one.ended for one in (*alone, *workers)),
         workers=views[0].workers,
+        dry=views[0].dry,
     )
     leaves = _told_by(views)
     told = [_told_apart(one, leaves) for one in alone]
