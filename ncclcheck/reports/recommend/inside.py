@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import NvFabric, Unread
 from ncclcheck.reports.recommend.advice import Found, SettingRule, number, without
 from ncclcheck.reports.recommend.site import Held, Site
+from ncclcheck.reports.rules.fabric.numa import CPUS_ALLOWED
 
 _ENV = "NCCL user guide"
 _RUN = "NCCL user guide, Troubleshooting"
@@ -77,7 +78,7 @@ def nvls_that_fails(site: Site) -> Iterator[Found]:
 
 def cores_of_others(site: Site) -> Iterator[Found]:
     """I20: the process may not use the cores beside its GPUs."""
-    problem = [one for one in site.told("FAB007") if "core" in one]
+    problem = site.told("FAB007", seen_in=CPUS_ALLOWED)
     if problem and not site.is_set("NCCL_IGNORE_CPU_AFFINITY"):
         why = "NCCL's threads share the few cores of the process, far from the GPU; to bind the ranks is better."
         yield Found("NCCL_IGNORE_CPU_AFFINITY", "1", why, problem)

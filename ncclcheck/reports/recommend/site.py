@@ -53,12 +53,13 @@ class Site:
         judged = (self._verdicts[code] for code in codes if code in self._verdicts)
         return [one for v in judged for one in v.findings if one.state in (State.FAIL, State.WARN)]
 
-    def told(self, *codes: str) -> list[str]:
-        """The same as evidence: each code with what it says first."""
+    def told(self, *codes: str, seen_in: str = "") -> list[str]:
+        """The same as evidence: each code with what it says first, from this source where one is given."""
         told: dict[str, str] = {}
         for code in codes:
             for one in self.findings(code):
-                told.setdefault(code, f"{code}: {one.where}{'  ' if str(one.where) else ''}{one.what}")
+                if not seen_in or any(evidence.source == seen_in for evidence in one.evidence):
+                    told.setdefault(code, f"{code}: {one.where}{'  ' if str(one.where) else ''}{one.what}")
         return [*told.values()]
 
     @property

@@ -15,11 +15,16 @@ class Limits(Struct, frozen=True, kw_only=True, tag="limits"):
 
 
 class Space(Struct, frozen=True, kw_only=True, tag="space"):
-    """A file system's size and what is free for this user, bytes. Source: statvfs(3)."""
+    """A file system's size and what is free for this user, bytes. Source: statvfs(3).
+
+    inodes: how many it has; 0: no fixed number of them, or it was not recorded.
+    """
 
     size: int
     free: int
     path: str = ""
+    inodes: int = 0
+    inodes_free: int = 0
 
 
 class Resolution(Struct, frozen=True, kw_only=True, tag="resolution"):

@@ -171,7 +171,13 @@ def _statvfs(machine: Machine, path: str) -> Space | Unread:
         found = os.statvfs(machine.path(path))
     except FileNotFoundError:
         return Unread("absent", f"there is no {path}")
-    return Space(size=found.f_blocks * found.f_frsize, free=found.f_bavail * found.f_frsize, path=path)
+    return Space(
+        size=found.f_blocks * found.f_frsize,
+        free=found.f_bavail * found.f_frsize,
+        path=path,
+        inodes=found.f_files,
+        inodes_free=found.f_favail,
+    )
 
 
 def _own_name(hostname: str | Unread) -> Resolution | Unread:

@@ -6,7 +6,18 @@ from collections.abc import Iterator
 from shlex import quote
 
 from ncclcheck.probes.facts import Bound, Cluster, Node, NumaNode, PciDevice, Unread, at, known, value_or
-from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, fine, note, seen, warn, you
+from ncclcheck.reports.judgement.findings import (
+    Evidence,
+    Finding,
+    State,
+    Where,
+    admin,
+    fine,
+    note,
+    seen,
+    warn,
+    you,
+)
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import carrying, wiring
 from ncclcheck.reports.subjects.nccl.variables import effective, nccl_version, values
@@ -16,6 +27,8 @@ from ncclcheck.reports.text.fold import fold_names
 # (Azure/azurehpc-health-checks#165).
 _ON_PACKAGE = ("NVIDIA GB200", "NVIDIA GB300", "GB200", "GB300")
 _FILE = "NCCL_TOPO_FILE"
+CPUS_ALLOWED = "/proc/self/status, Cpus_allowed_list"
+_MEMS_ALLOWED = "/proc/self/status, Mems_allowed_list"
 _CUMEM_HOST = ((2, 24, 0), (2, 26, 5))
 
 
@@ -130,17 +143,11 @@ def affinity(cluster: Cluster) -> Iterator[Finding]:
         apart = [g for g in placed if cores[str(g.numa_node)] and not cores[str(g.numa_node)] & allowed]
         starved = [g for g in placed if g not in apart and _number(g) not in memory]
         if apart:
-            yield _apart(
-                node, apart, f"no core of this process is in their NUMA node ({bound.cpus})", "Cpus", bound.cpus
-            )
+            what = f"no core of this process is in their NUMA node ({bound.cpus})"
+            yield _apart(node, apart, what, seen(CPUS_ALLOWED, bound.cpus))
         if starved:
-            yield _apart(
-                node,
-                starved,
-                f"this process may not use their NUMA node's memory ({bound.mems})",
-                "Mems",
-                bound.mems,
-            )
+            what = f"this process may not use their NUMA node's memory ({bound.mems})"
+            yield _apart(node, starved, what, seen(_MEMS_ALLOWED, bound.mems))
     if not judged:
         raise NothingToJudge("no GPU whose NUMA node is known")
 
@@ -157,17 +164,14 @@ def _gpus_of_job(node: Node) -> list[PciDevice]:
     return [gpu for gpu in gpus if gpu.name[-12:] in wanted] or gpus
 
 
-def _apart(node: Node, gpus: list[PciDevice], what: str, which: str, mask: str) -> Finding:
+def _apart(node: Node, gpus: list[PciDevice], what: str, mask: Evidence) -> Finding:
     numbers = sorted({_number(gpu) for gpu in gpus})
     return warn(
         Where(node=node.name, device=", ".join(gpu.name for gpu in gpus[:4]) + ("..." if gpus[4:] else "")),
         what,
         why="All data of these GPUs crosses the processors, and NCCL's threads run far from them.",
         owner="job",
-        evidence=[
-            seen(f"/proc/self/status, {which}_allowed_list", mask),
-            seen("NUMA nodes of the GPUs", ", ".join(map(str, numbers))),
-        ],
+        evidence=[mask, seen("NUMA nodes of the GPUs", ", ".join(map(str, numbers)))],
         fix=[
             you(
                 "Bind each rank beside its GPU, or do not bind.",

@@ -9,7 +9,7 @@ from shlex import quote
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, you
 from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said, where
-from ncclcheck.reports.subjects.logs.reported import owner_of, starts_later
+from ncclcheck.reports.subjects.logs.reported import owner_of, setting, starts_later
 from ncclcheck.reports.subjects.logs.unexplained import came_through
 
 _DEFAULTS = ("29500", "29400")
@@ -62,7 +62,7 @@ def port(logs: Logs) -> Iterator[Finding]:
     if not events or starts_later(logs, events[-1]) or _went_on(logs, events[-1]):
         return
     numbers = [one.fields.get("port") or one.fields.get("taken") for one in events]
-    number = next((told for told in numbers if told), "")
+    number = next((told for told in numbers if told), "") or _of_nccl(logs, events[0])
     default = " (the default)" if number in _DEFAULTS else ""
     taken = f"port {number}{default} is taken already" if number else "the port of the job is taken already"
     refused = _refused_listeners(logs)
@@ -86,6 +86,13 @@ def port(logs: Logs) -> Iterator[Finding]:
             you("End the ranks that an earlier job left.", "pgrep -af 'torchrun|train.py'"),
         ],
     )  # fmt: skip
+
+
+def _of_nccl(logs: Logs, event: LogEvent) -> str:
+    """The port of NCCL_COMM_ID: the only one that NCCL itself does not leave to the system."""
+    told = setting(logs, "NCCL_COMM_ID", event) or "" if "Call to bind failed" in event.text else ""
+    port = told.rpartition(":")[2]
+    return port if port.isdecimal() else ""
 
 
 def _was_passed(logs: Logs, event: LogEvent) -> bool:
