@@ -144,7 +144,7 @@ def dgx_1_v100() -> Plan:
         for place, group in enumerate(groups)
     ]  # fmt: skip
     return Plan(
-        kind="dgx-1-v100", tweak=_volta,
+        kind="dgx-1-v100", tweak=volta,
         source="docs.nvidia.com/dgx/dgx1-user-guide; recorded V100 sysinfo of superbench-results (nvidia-smi -q "
         "-x, topo "
         "-m, ibstat)",
@@ -161,7 +161,7 @@ def dgx_1_v100() -> Plan:
     )  # fmt: skip
 
 
-def _volta(node: Node) -> Node:
+def volta(node: Node) -> Node:
     """NVML of before Ampere: pages are retired, no row is remapped, MIG does not exist."""
     gpus = known(node.gpus)
     none = Unread("absent", "Not Supported")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.sound import clouds, humble, newer, others, pods, rented, sites, small, unusual
+from tests.sound import academic, clouds, humble, later, newer, others, parted, pods, rented, sites, small, unusual
 from tests.sound.machine import Plan
 
 PLANS: list[Plan] = [
@@ -18,4 +18,5 @@ PLANS: list[Plan] = [
 ]  # fmt: skip
 
 # Further ones; faults are put into them in the nightly tests.
-MORE: list[Plan] = [make() for room in (newer, rented, unusual, others) for make in room.KINDS]
+ROOMS = (newer, rented, unusual, others, academic, later, parted)
+MORE: list[Plan] = [make() for room in ROOMS for make in room.KINDS]

@@ -235,9 +235,9 @@ def paperspace() -> Plan:
 
 
 def _volta_guest(node: Node) -> Node:
-    from tests.sound.humble import _volta
+    from tests.sound.humble import volta
 
-    node = _volta(node)
+    node = volta(node)
     gpus = known(node.gpus)
     none = Unread("absent", "Not Supported")
     return replace(

@@ -385,6 +385,85 @@ def test_f16_two_cards_of_two_networks_are_not_joined() -> None:
     assert "try" not in told.told("NCCL_IB_HCA")
 
 
+# What the second exam found: a consequence, a card of nobody, a device of another job
+
+
+def _link_down(name: str, netdev: str) -> Change:
+    down = _port(name, state="DOWN", physical="Polling")
+
+    def change(node: Node) -> Node:
+        return _interface(down(node), netdev, running=False)
+
+    return change
+
+
+def _interface(node: Node, name: str, **changes: Any) -> Node:
+    network = known(node.network)
+    listed = [replace(one, **changes) if one.name == name else one for one in known(network.interfaces)]
+    return replace(node, network=replace(network, interfaces=listed))
+
+
+def test_fewer_links_follow_from_a_port_that_is_down() -> None:
+    told = page("dgx-h100", 2, one=_link_down("mlx5_4", "ibp79s0"))
+    assert [code for code, _ in told.alarms()] == ["RDM005"]
+
+
+def test_a_port_of_storage_that_is_down_fails_no_job() -> None:
+    told = page("dgx-h100", 2, one=_link_down("mlx5_7", "ibp170s0f0"))
+    assert [code for code, _ in told.alarms()] == ["RDM005"]
+    assert not [one for _, one in told.findings if one.state is State.FAIL]
+
+
+def test_an_address_of_ipv6_that_another_machine_has() -> None:
+    def twice(node: Node) -> Node:
+        listed = next(one for one in known(known(node.network).interfaces) if one.name == "gpu2_eth").addresses
+        refused = [
+            replace(one, state="" if one.address.startswith("fe80") else "duplicate") for one in known(listed)
+        ]
+        return _interface(node, "gpu2_eth", addresses=refused)
+
+    told = page("ipv6-rails", 2, one=twice)
+    assert [code for code, _ in told.alarms()] == ["RDM013"]
+    assert "ip addr add fc00:200:2::a288:c/64 dev gpu2_eth" in told.fixes()
+
+
+def test_two_trays_in_two_cliques_are_a_note() -> None:
+    def other(node: Node) -> Node:
+        gpus = known(node.gpus)
+        cards = [replace(card, fabric=replace(known(card.fabric), clique=7)) for card in known(gpus.cards)]
+        return replace(node, gpus=replace(gpus, cards=cards))
+
+    told = page("gb200-nvl72", 2, one=other)
+    assert not told.alarms()
+    assert any("clique" in one for one in told.notes("GPU031"))
+
+
+def test_a_rail_of_tcpx_with_another_mtu() -> None:
+    told = page("gcp-a3-high", 2, "tcpx", one=lambda node: _interface(node, "enp12s0", mtu=1460))
+    assert [code for code, _ in told.alarms()] == ["NET004"]
+
+
+def test_a_topology_file_that_one_node_lacks_is_not_unset_on_all() -> None:
+    def unreadable(node: Node) -> Node:
+        nccl = known(node.nccl)
+        files = [replace(one, fits=False) for one in known(nccl.named_files)]
+        return replace(node, nccl=replace(nccl, named_files=files))
+
+    assert "unset" not in page("vm-passthrough", 2, "provider", one=unreadable).told("NCCL_TOPO_FILE")
+    assert "unset" in page("vm-passthrough", 2, "provider", all_=unreadable).told("NCCL_TOPO_FILE")
+
+
+def test_an_address_twice_on_a_rail_says_nothing_of_sockets() -> None:
+    first = next(
+        one
+        for one in known(known(sound("h200-roce", 2, "site").nodes[0].network).interfaces)
+        if one.name == "ens2np0"
+    )
+    told = page("h200-roce", 2, "site", one=lambda node: _interface(node, "ens2np0", addresses=first.addresses))
+    assert told.alarms("NET010")
+    assert "set" not in told.told("NCCL_SOCKET_IFNAME")
+
+
 def test_process_of_another_is_still_said() -> None:
     """The other side: what is wrong is said beside all this."""
 

@@ -23,8 +23,9 @@ SOUND = [
     (plan, count, profile) for plan in [*PLANS, *MORE] for count in plan.counts for profile in ("", *plan.profiles)
 ]
 FAULTY = [case for plan in PLANS for case in cases(plan)]
-# The plan of a half node is that of the whole one: a fault in it may be in the other half.
-FAULTY_MORE = [case for plan in MORE if plan.kind != "dgx-half" for case in cases(plan)]
+# The plan of a part of a node is that of the whole one: a fault in it may be in the other part.
+PARTS = ("dgx-half", "dgx-station-a100", "mixed-desktop")
+FAULTY_MORE = [case for plan in MORE if plan.kind not in PARTS for case in cases(plan)]
 
 
 def alarms(subject: Cluster) -> dict[str, list[Finding]]:

@@ -482,9 +482,9 @@ def omni_path() -> Plan:
 
 
 def _volta_pcie(node: Node) -> Node:
-    from tests.sound.humble import _volta
+    from tests.sound.humble import volta
 
-    return _volta(node)
+    return volta(node)
 
 
 def intel_e810() -> Plan:

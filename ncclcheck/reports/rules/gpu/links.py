@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclcheck.probes.facts import Cluster, NvFabric, NvLinks, Unread, known, value_or
+from ncclcheck.probes.facts import Cluster, Gpu, NvFabric, NvLinks, Unread, at, known, value_or
 from ncclcheck.reports.judgement.findings import Finding, State, admin, fail, fine, note, warn
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.nodes.cards import Card, cards, leave_out, odd_ones, peers, reset
@@ -212,8 +212,9 @@ def peer_access(cluster: Cluster) -> Iterator[Finding]:
         reasons = ", ".join(sorted(set(refused.values())))
         what = f"no peer access to {', '.join(refused)}: {reasons}"
         evidence = [card.seen("P2P status", reasons)]
-        links = card.gpu.nvlinks
-        linked = isinstance(links, NvLinks) and bool(_up(links))
+        linked = _is_linked(card.gpu) and any(
+            one.name in refused and _is_linked(one) for one in known(at(card.node, "gpus.cards"))
+        )
         if (linked or id(card.gpu) in unlike) and not value_or(card.gpu.mig, False):
             yield warn(
                 card.where,
@@ -229,6 +230,10 @@ def peer_access(cluster: Cluster) -> Iterator[Finding]:
             )
     if found and all(isinstance(value_or(card.gpu.peers, []), list) for card in found):
         yield from _paths(found)
+
+
+def _is_linked(gpu: Gpu) -> bool:
+    return isinstance(gpu.nvlinks, NvLinks) and bool(_up(gpu.nvlinks))
 
 
 def _reads_peers(card: Card) -> bool:

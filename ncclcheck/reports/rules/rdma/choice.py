@@ -194,7 +194,13 @@ def _none(node: Node, taken: HcaChoice, ready: set[str]) -> Finding:
     return level(where, what, why=why, owner="node", evidence=evidence, fix=fix)
 
 
-@rule("RDM011", "the HCAs that NCCL would use have the same link layer", worst=State.WARN, needs=("rdma.devices",))
+@rule(
+    "RDM011",
+    "the HCAs that NCCL would use have the same link layer",
+    worst=State.WARN,
+    needs=("rdma.devices",),
+    ground=("RDM005", "RDM006"),
+)
 def link_layers(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What

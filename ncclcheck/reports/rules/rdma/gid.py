@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from ipaddress import ip_address
+from shlex import quote
 
-from ncclcheck.probes.facts import Cluster, Gid, Node, Unread, replace, value_or
+from ncclcheck.probes.facts import Address, Cluster, Gid, Node, Unread, replace, value_or
 from ncclcheck.reports.judgement.findings import (
     Finding,
     State,
@@ -19,7 +21,7 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.nccl import carrying, wiring
+from ncclcheck.reports.subjects.nccl import carrying, lan, wiring
 from ncclcheck.reports.subjects.nccl.hca import (
     AUTOMATIC_GID_SINCE,
     GidChoice,
@@ -41,7 +43,11 @@ def _said(gid: Gid) -> str:
 
 
 @rule(
-    "RDM013", "every RoCE port has a GID that is routable between nodes", worst=State.FAIL, needs=("rdma.devices",)
+    "RDM013",
+    "every RoCE port has a GID that is routable between nodes",
+    worst=State.FAIL,
+    needs=("rdma.devices",),
+    ground=("RDM005", "RDM006"),
 )
 def gid(cluster: Cluster) -> Iterator[Finding]:
     """
@@ -56,6 +62,8 @@ def gid(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     gids and gid_attrs in sysfs, with NCCL's own rule. Up to 2.20: index 0, or NCCL_IB_GID_INDEX. Since 2.21: the
     last entry that fits best by NCCL_IB_ADDR_FAMILY (IPv4), NCCL_IB_ROCE_VERSION_NUM (2) and NCCL_IB_ADDR_RANGE.
+    A node with a port for data that is down (RDM005, RDM006) is left out: NCCL falls back to what is left there.
+    An entry whose IPv6 address failed duplicate address detection (dadfailed) is a failure.
     An entry that NCCL_IB_GID_INDEX names is judged by RDM014. A port without any
     routed address is a warning on one machine alone, and a note where no other port has one: its GPUs do not need
     the network. The HCA of Azure's accelerated networking has none by design: its address is that of the
@@ -79,12 +87,41 @@ def gid(cluster: Cluster) -> Iterator[Finding]:
         taken = wiring.gid(node, one)
         if taken is None:
             yield _unread_table(node, one)
+        elif taken.gid and (twice := _refused(node, taken.gid)):
+            yield _twice(node, one, taken.gid, twice)
         elif not taken.asked and (finding := _wrong_gid(node, one, taken)):
             alone = len(cluster.nodes) == 1 and _better(one) is None
             yield _of_one_machine(node, finding) if alone else finding
         elif taken.gid and not taken.asked:
             well.setdefault(node.name, []).append(f"{one.name} {address_of(taken.gid)}")
     yield from (fine(Where(node=name), f"RoCE v2 GIDs: {', '.join(told)}") for name, told in well.items())
+
+
+def _refused(node: Node, gid: Gid) -> Address | None:
+    """The address of this entry where the kernel refused it, for another machine has it too."""
+    for one in lan.interfaces(node):
+        for held in value_or(one.addresses, []) if one.name == gid.netdev else []:
+            if held.state == "duplicate" and ip_address(held.address) == address_of(gid):
+                return held
+    return None
+
+
+def _twice(node: Node, one: UsedPort, gid: Gid, held: Address) -> Finding:
+    whole, name = f"{held.address}/{held.prefix}", quote(str(gid.netdev))
+    return fail(
+        Where(node=node.name, device=one.name),
+        f"the address of GID {gid.index}, {held.address} on {gid.netdev}, failed duplicate address detection",
+        why="Another machine on this wire has it: the kernel answers for it no more, and RDMA meets that one.",
+        owner="node",
+        evidence=[seen("ip -6 addr", f"{whole} dadfailed"), seen(f"GID {gid.index}", _said(gid))],
+        fix=[
+            admin(
+                "Take the address from the other machine, or give this one another; then let it look anew.",
+                f"ip -6 addr show dev {name}   # on {node.name}",
+                f"ip addr del {whole} dev {name} && ip addr add {whole} dev {name}   # on {node.name}",
+            )
+        ],
+    )
 
 
 def _serves_hyper_v(node: Node, taken: HcaChoice) -> bool:

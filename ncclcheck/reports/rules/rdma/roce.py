@@ -39,6 +39,7 @@ def _active_mtu(mtu: int) -> int:
     "RoCE interfaces have the same MTU, large enough for RDMA's 4096 bytes",
     worst=State.WARN,
     needs=("rdma.devices", "network.interfaces"),
+    ground=("RDM005", "RDM006"),
 )
 def mtu(cluster: Cluster) -> Iterator[Finding]:
     """
