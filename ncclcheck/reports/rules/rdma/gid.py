@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from ipaddress import ip_address
 from shlex import quote
 
-from ncclcheck.probes.facts import Address, Cluster, Gid, Node, Unread, replace, value_or
+from ncclcheck.probes.facts import Address, Cluster, Gid, Node, Unread, at, replace, value_or
 from ncclcheck.reports.judgement.findings import (
     Finding,
     State,
@@ -21,7 +21,7 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.nccl import carrying, lan, wiring
+from ncclcheck.reports.subjects.nccl import carrying, wiring
 from ncclcheck.reports.subjects.nccl.hca import (
     AUTOMATIC_GID_SINCE,
     GidChoice,
@@ -99,7 +99,7 @@ def gid(cluster: Cluster) -> Iterator[Finding]:
 
 def _refused(node: Node, gid: Gid) -> Address | None:
     """The address of this entry where the kernel refused it, for another machine has it too."""
-    for one in lan.interfaces(node):
+    for one in value_or(at(node, "network.interfaces"), []):
         for held in value_or(one.addresses, []) if one.name == gid.netdev else []:
             if held.state == "duplicate" and ip_address(held.address) == address_of(gid):
                 return held
