@@ -110,14 +110,14 @@ def _left_by_a_run(scene: Scene, world: int, cut: int | None = None) -> Iterator
 
 @contextmanager
 def _mounted_by_sshfs(scene: Scene) -> Iterator[None]:
-    """On h2 the folder is h1's, by FUSE: one folder for both, and locks that each kernel keeps for itself."""
+    """On h1 the folder is h2's, by FUSE: one folder for both, and locks that each kernel keeps for itself."""
     need("sshfs")
-    with faults.own_directory(SHARED, scene["h1"]):
-        scene["h2"].check(["sshfs", "-o", "nonempty", f"h1:{SHARED}", str(SHARED)])
+    with faults.own_directory(SHARED, scene["h2"]):
+        scene["h1"].check(["sshfs", f"h2:{SHARED}", str(SHARED)])
         try:
             yield
         finally:
-            scene["h2"].check(["umount", str(SHARED)])
+            scene["h1"].check(["umount", str(SHARED)])
 
 
 OF_INIT = (
