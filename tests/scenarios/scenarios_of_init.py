@@ -218,7 +218,7 @@ OF_INIT = (
     ),
     _joined(
         "a world size that does not fit",
-        Expect(code="RUN009", words="told of 3 nodes"),
+        Expect(code="RUN009", node="h2", words="told of 3 nodes"),
         (),
         ("--nodes", "3"),
         ("0/2", "1/3"),
@@ -226,11 +226,12 @@ OF_INIT = (
     ),
     _joined(
         "a rank that is given twice",
-        Expect(code="RUN008", node="h3", remedy="--node-rank"),
+        Expect(code="RUN008", words="both came as node rank 1", remedy="--node-rank"),
         (),
         (),
         ("0/3", "1/3", "1/3"),
         hosts=3,
+        first="",  # the one that came first
         variables=({}, {}, {}),
         h3=("--node-rank", "1"),
         exits={"h2": (1, 2), "h3": (1, 2)},
@@ -242,6 +243,7 @@ OF_INIT = (
         ("--nodes", "3"),
         ("0/3", "1/3"),
         exit_code=3,
+        first="",
     ),
     _joined(
         "ranks from 1",
