@@ -272,6 +272,28 @@ def test_parameters_that_may_be_unused_are_asked_for(before: str, more: str, cou
     assert bool(diffs) == has_diff
 
 
+_PARTS = """def loader():
+    sampler = None
+    if dist.get_world_size() > 1:
+        sampler = torch.utils.data.distributed.DistributedSampler(data)
+    return torch.utils.data.DataLoader(data, sampler=sampler)
+batches = loader()
+for epoch in range(9):
+    for at, batch in enumerate(batches):
+        net(batch).backward()
+"""
+
+
+def test_the_epoch_is_given_through_the_loader(tmp_path: Path) -> None:
+    assert _states("SCR009", f'dist.init_process_group("nccl")\n{_PARTS}') == [State.WARN]
+    (diff,) = (command for one in _findings()["SCR009"] for fix in one.remedies for command in fix.commands)
+    subprocess.run(["patch", "-p0"], input=f"{diff}\n", text=True, cwd=tmp_path, check=True, timeout=20)
+    assert '    if hasattr(batches.sampler, "set_epoch"):\n        batches.sampler.set_epoch(epoch)\n' in (
+        Path("train.py").read_text()
+    )
+    assert "SCR009" not in _findings()
+
+
 def test_imports_of_the_folder_are_followed(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "from tools import comm\nif comm.rank() == 0 and comm.is_main():\n    comm.sync()\n"

@@ -211,6 +211,41 @@ def averages_weights_only(model: nn.Module, batch: Batch, state: State) -> None:
     optimizer.step()
 
 
+def decays_on_main(model: nn.Module, batch: Batch, state: State) -> None:
+    """Rank 0 adds to gradients that are averaged already."""
+    optimizer = _optimizer(model, state)
+    optimizer.zero_grad()
+    loss_of(model, batch).backward()  # type: ignore[no-untyped-call]
+    for one in model.parameters() if dist.get_rank() == 0 else ():
+        if one.grad is not None:
+            one.grad.add_(one.detach(), alpha=0.01)
+    optimizer.step()
+
+
+def skips_in_turn(model: nn.Module, batch: Batch, state: State) -> None:
+    """Each rank takes as many steps as the others, but not in the same calls."""
+    optimizer = _optimizer(model, state)
+    state["step"] = state.get("step", 0) + 1
+    optimizer.zero_grad()
+    loss_of(model, batch).backward()  # type: ignore[no-untyped-call]
+    if state["step"] == 1 or state["step"] % 2 == dist.get_rank():
+        optimizer.step()
+
+
+def second_order(model: nn.Module, batch: Batch, state: State) -> None:
+    """Sound: LBFGS keeps the loss of each rank's batch."""
+    if "optimizer" not in state:
+        state["optimizer"] = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=2)
+
+    def closure() -> float:
+        state["optimizer"].zero_grad()
+        loss = loss_of(model, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return float(loss)
+
+    state["optimizer"].step(closure)
+
+
 def made_anew(model: nn.Module, batch: Batch, state: State) -> None:
     """An optimizer for each step, without a memory of the last."""
     optimizer = state["newest"] = torch.optim.Adam(model.parameters(), lr=0.01)

@@ -223,3 +223,4 @@ def test_a_lock_around_a_read_is_a_warning_where_it_costs_something() -> None:
     assert states(0.95, 0.01, 1) is State.NOTE
     assert states(0.95, 1e-5, 4) is State.NOTE
     assert states(0.3, 0.01, 4) is State.OK
+    assert states(0.0, 0.0, 4) is State.SKIPPED

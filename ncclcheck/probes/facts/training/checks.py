@@ -127,7 +127,9 @@ class OwnStep(Struct, frozen=True, kw_only=True):
     one, 0: none of those that were tried. reached: parameters that the first backward pass of the given loss does
     not reach, and a later one of the step does. plateaus: names of schedulers in its state that are fed a metric.
     unaveraged_only: parameters, where gradients of others are averaged. remade: steps, each by an optimizer with
-    moments that was made for it; 0: one optimizer took several.
+    moments that was made for it; 0: one optimizer took several. skipped: calls in which the optimizers of some
+    ranks only take a step. altered: ranks had the same gradients after the backward pass, and not at the
+    optimizer's step.
     """
 
     steps: Count
@@ -157,6 +159,8 @@ class OwnStep(Struct, frozen=True, kw_only=True):
     unaveraged: bool = False
     unaveraged_only: list[str] = field(default_factory=list)
     remade: Count = 0
+    skipped: list[Count] = field(default_factory=list)
+    altered: bool = False
     taken: list[Count] = field(default_factory=list)
     state: list[Differing] = field(default_factory=list)
     off: Amount | None = None

@@ -29,11 +29,12 @@ class Optimizers:
 
     found: one was given gradients that were added up on some that it had taken already. steps: of all. rates: the
     largest learning rate of each step of an optimizer that holds parameters of the model. got: those of its
-    parameters that had a gradient.
+    parameters that had a gradient. call: of the given step, which the caller counts up; calls: those with a step.
     """
 
     def __init__(self, model: nn.Module, *, stepped: bool) -> None:
         self.found, self.steps, self.rates = False, 0, list[float]()
+        self.call, self.calls = 1, {1} if stepped else set[int]()
         self._model = model
         self._stepped, self._stale = stepped, False
         self._known: WeakSet[Optimizer] = WeakSet()
@@ -52,6 +53,7 @@ class Optimizers:
 
     def _steps(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         self.steps += 1
+        self.calls.add(self.call)
         if optimizer not in self._known:
             self._known.add(optimizer)
             self._made += any(group.get("betas") or group.get("momentum") for group in optimizer.param_groups)

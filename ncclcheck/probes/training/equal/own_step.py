@@ -18,6 +18,7 @@ from ncclcheck.probes.facts import replace
 from ncclcheck.probes.facts.training import Checks, OwnStep, Unchecked
 from ncclcheck.probes.training import given
 from ncclcheck.probes.training.course import accumulation
+from ncclcheck.probes.training.course.averaged import Averaged
 from ncclcheck.probes.training.course.calls import Calls
 from ncclcheck.probes.training.course.optimizers import Mood, Optimizers, floored
 from ncclcheck.probes.training.course.reseeded import Reseeded
@@ -48,7 +49,7 @@ _TOLERANCE, _IN_AUTOCAST = 1e-3, 5e-2  # of the norm; clipping and unscaling rou
 
 _RANDOM = "the step draws random numbers: another seed, rank or order of samples gives other gradients"
 
-_NO_STEP = "no optimizer takes a step in the calls that were tried"
+_NO_STEP = "its optimizer was given no gradient in the calls that were tried"
 
 Step = Callable[[nn.Module, Batch, dict[str, Any]], Any]
 Grads = dict[str, Tensor]
@@ -63,15 +64,18 @@ def seen(setting: Setting) -> Checks:
     begun, frozen = fingerprints(bare(model)), _frozen(model)
     calls, watch, mood = Calls(), Watch(model, {"state": state, "step": step}), Mood(bare(model))
     scaled, reseeded = Scaled(model), Reseeded(setting.device, setting.peers.rank)
+    averaged = Averaged(model)
     try:
-        with agreed(setting.peers) as called, watch.step(setting.first[0]), calls.watched(), scaled.watched():
+        first = watch.step(setting.first[0])
+        with agreed(setting.peers) as called, first, calls.watched(), scaled.watched(), averaged.watched():
             ours = _first_gradients(setting, step, model, state, setting.first[:1])
     except Parted as parted:
         return _parted(setting, parted, 1)
     unaveraged, passes = _unaveraged(setting, ours), watch.passes
+    altered = bool(unaveraged.get("unaveraged")) and _alike(setting, averaged)
     optimizers = Optimizers(model, stepped=bool(ours))
     try:
-        steps = _go_on(setting, step, model, state, batches, watch, mood, reseeded)
+        steps = _go_on(setting, step, model, state, batches, watch, mood, reseeded, optimizers)
     except Parted as parted:
         return _parted(setting, parted, watch.steps)
     finally:
@@ -91,6 +95,8 @@ def seen(setting: Setting) -> Checks:
         stale=any(told(setting.peers, optimizers.found)),
         **unaveraged,
         remade=optimizers.remade(),
+        skipped=_only_some(setting, optimizers.calls),
+        altered=altered,
         taken=taken if len({*(taken := told(setting.peers, optimizers.steps + bool(ours)))}) > 1 else [],
         state=apart(setting, state),
         unheld=unheld[:MOST],
@@ -113,7 +119,7 @@ def seen(setting: Setting) -> Checks:
     fed = setting.first[:1]
     if not any(told(setting.peers, bool(ours))):
         calls_taken, undivided = accumulation.look(setting, step)
-        found = replace(found, calls=calls_taken, undivided=undivided)
+        found = replace(found, calls=calls_taken, undivided=undivided, idle=found.idle and calls_taken < 2)
         if 1 < calls_taken <= _MOST_JOINED and setting.plan.strategy == "ddp":
             fed = [*islice(stream(setting), calls_taken)]
             ours = _first_gradients(setting, step, wrap(setting, setting.fresh_model()), {}, fed)
@@ -149,6 +155,18 @@ def _factors(setting: Setting, scaled: Scaled) -> list[float]:
     return found[:MOST] if uneven else []
 
 
+def _only_some(setting: Setting, mine: set[int]) -> list[int]:
+    """Calls of the step in which the optimizers of some ranks take a step, and those of others do not."""
+    ranks = [{*one} for one in told(setting.peers, sorted(mine))]
+    return sorted(set.union(*ranks) - set.intersection(*ranks))[:MOST]
+
+
+def _alike(setting: Setting, averaged: Averaged) -> bool:
+    """Whether all ranks had the same gradients after their last backward pass."""
+    ranks = told(setting.peers, averaged.prints)
+    return bool(ranks[0]) and all(one == ranks[0] for one in ranks)
+
+
 def _everywhere(setting: Setting, mine: list[str]) -> list[str]:
     """Those of these that all ranks have."""
     ranks = told(setting.peers, mine)
@@ -164,6 +182,7 @@ def _go_on(
     watch: Watch,
     mood: Mood,
     reseeded: Reseeded,
+    optimizers: Optimizers,
 ) -> int:
     """Further steps, as many as a fifth of the time box allows; how many were taken in all."""
     begun, taken = setting.share_left(), 1
@@ -173,6 +192,7 @@ def _go_on(
         setting.context.tick()
         batch = moved(next(batches), setting.device)
         mood.next()
+        optimizers.call += 1
         reseeded.begin()
         with agreed(setting.peers) if setting.plan.strategy == "ddp" else nullcontext(), watch.step(batch):
             step(model, batch, state)

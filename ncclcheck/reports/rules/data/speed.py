@@ -232,7 +232,12 @@ def side_by_side(cluster: Cluster) -> Iterator[Finding]:
     Python, multiprocessing, Synchronization between processes; Linux manual, flock(2), NFS details.
     """
     most = cluster.policy.thresholds.get("DAT031.share", _ALMOST_ALL)
-    for node, speed in examined.speeds(cluster):
+    looked = examined.speeds(cluster)
+    if not any(speed.each_s for _, speed in looked):
+        raise NothingToJudge(f"no read could be timed: {_why(looked[0][1])}")
+    for node, speed in looked:
+        if not speed.each_s:
+            continue
         long = [one for one in speed.held if one.share >= most]
         for one in long:
             yield _one_at_a_time(node, speed, one)

@@ -193,7 +193,7 @@ def one_cut(script: Script) -> Iterator[Finding]:
                 fix=[edited(script, "Give all ranks one seed.", call.file, {call.line: new} if new else None)],
             )
         random = call.name == "torch.utils.data.random_split" and not {"generator", "2", "*"} & {*call.arguments}
-        unlike = _seeded_by_rank(calls)
+        unlike = _seeded_by_rank(calls) if random else None
         if random and call.function in everywhere and sure(call) and (unlike or not says(script, *_SEEDS)):
             cause = f"the seed at {unlike.place} differs by rank" if unlike else "no seed is set"
             new = with_argument(

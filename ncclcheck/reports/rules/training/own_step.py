@@ -165,13 +165,13 @@ def _why_apart(found: OwnStep) -> str:
             f"{', '.join(_unfrozen(found)[:3])} were frozen when DDP wrapped the model: it averages only what is "
             "trained then."
         )
-    if found.unaveraged_only:
-        return (
-            f"Gradients of {', '.join(found.unaveraged_only[:3])} are not averaged over ranks, and those of other "
-            "parameters are: what averages them leaves these out."
-        )
     if found.unaveraged:
-        return "Gradients are not averaged over ranks: each optimizer was given those of its own rank."
+        return _why_unaveraged(found)
+    if found.skipped:
+        calls = ", ".join(map(str, found.skipped[:4]))
+        return (
+            f"In calls {calls} of the step the optimizers of some ranks take a step, and those of others do not."
+        )
     if fed := _plateau(found):
         return _of_plateau(fed)
     if cause := _cause(found):
@@ -182,6 +182,20 @@ def _why_apart(found: OwnStep) -> str:
     )
 
 
+def _why_unaveraged(found: OwnStep) -> str:
+    if found.altered:
+        return (
+            "Gradients are the same on all ranks after the backward pass, and not at the optimizer's step: some "
+            "ranks change theirs in between."
+        )
+    if found.unaveraged_only:
+        return (
+            f"Gradients of {', '.join(found.unaveraged_only[:3])} are not averaged over ranks, and those of other "
+            "parameters are: what averages them leaves these out."
+        )
+    return "Gradients are not averaged over ranks: each optimizer was given those of its own rank."
+
+
 def _unfrozen(found: OwnStep) -> list[str]:
     """Of the parameters that differ those that DDP does not know."""
     apart = {one.name for one in found.parameters.differing}
@@ -189,7 +203,7 @@ def _unfrozen(found: OwnStep) -> list[str]:
 
 
 def _fix_apart(found: OwnStep) -> Remedy:
-    if found.taken:
+    if found.taken or (found.skipped and not found.unaveraged):
         return you(
             "Let all ranks decide alike whether to skip a step.",
             "bad = torch.tensor(float(skip), device=loss.device)\n"
@@ -211,6 +225,12 @@ def _fix_unaveraged(found: OwnStep) -> Remedy:
             "with contextlib.nullcontext() if sync else model.no_sync():\n"
             f"    (loss_fn(model(x), y) / {found.calls}).backward()\n"
             "if sync:\n    optimizer.step()\n    optimizer.zero_grad()",
+        )
+    if found.altered:
+        return you(
+            "Change gradients between backward() and the step on every rank, by the same numbers: not under a "
+            "condition on the rank or its data.",
+            "loss.backward()\nchange(model)  # outside of `if rank == 0`\noptimizer.step()",
         )
     if found.unaveraged_only:
         return you(
@@ -253,8 +273,13 @@ def _other_gradients(cluster: Cluster, found: OwnStep) -> Finding:
     world, ratio = cluster.job.ranks, found.ratio or 0.0
     scaled = abs(ratio * world - 1) < 0.01 and found.off is not None and abs(found.off - abs(1 - ratio)) < 0.01
     if scaled:
-        why = f"They are smaller by the number of ranks ({world}): the loss is divided by it, and DDP averages."
-        fix = you("Leave the division out.", "loss.backward()  # not loss / world_size")
+        why = (
+            f"They are smaller by the number of ranks ({world}): the loss is divided by it, or by the number of "
+            "samples of all ranks, and DDP averages."
+        )
+        fix = you(
+            "Divide by the number of this rank's samples only.", "loss = losses.mean()  # not loss / world_size"
+        )
     elif (
         abs(ratio / world - 1) < 0.01 and found.off is not None and abs(found.off - abs(1 - ratio)) < 0.01 * world
     ):

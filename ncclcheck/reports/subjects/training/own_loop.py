@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts.training import OwnStep
-from ncclcheck.reports.judgement.findings import Finding, Remedy, Where, note, seen, warn, you
+from ncclcheck.reports.judgement.findings import Finding, Remedy, Where, fail, note, seen, warn, you
 
 _FEW = 0.5  # of all elements that are trained: more of them without an optimizer is fine-tuning of a head
 _SHOWN = 3
@@ -190,7 +190,8 @@ def _idle(found: OwnStep) -> Finding:
         why = "zero_grad() comes between backward() and the optimizer's step: gradients are gone by then."
         fix = "Clear gradients before backward(), or after the step."
         code = "optimizer.zero_grad()\nloss.backward()\noptimizer.step()"
-    return warn(
+    sure = found.wiped or found.idle_why in ("others", "nothing")  # a schedule may begin after these steps
+    return (fail if sure else warn)(
         Where(),
         f"{found.steps} of the given steps change no parameter",
         why=why,
