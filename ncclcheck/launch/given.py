@@ -5,15 +5,17 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 
 from ncclcheck.base.errors import UsageError
 from ncclcheck.run.plan.options import Options
 
 Env = Mapping[str, str]
 
-_TORCHRUN_PORT = 29400  # what torchrun takes where an endpoint names no port
+TORCHRUN_PORT = 29400  # what torchrun takes where an endpoint names no port
 _NUMBERS = re.compile(r"[\d.]+")
 _ENDPOINT = re.compile(r"(?P<host>\[[0-9a-fA-F:.%]+\]|[^:\s\[\]]+)(?::(?P<port>\d{1,5}))?")
 
@@ -50,7 +52,7 @@ def endpoint_of(options: Options, env: Env) -> Where | None:
         if env.get(f"{prefix}MASTER_ADDR"):
             read = Reader(env, f"{prefix}MASTER_ADDR is set")
             return Where(
-                _host(env[f"{prefix}MASTER_ADDR"], f"{prefix}MASTER_ADDR"),
+                host_of(env[f"{prefix}MASTER_ADDR"], f"{prefix}MASTER_ADDR"),
                 read.number(f"{prefix}MASTER_PORT", 1, 65535),
                 f"{prefix}MASTER_ADDR",
             )
@@ -59,13 +61,13 @@ def endpoint_of(options: Options, env: Env) -> Where | None:
 
 def _parsed(text: str, source: str) -> Where:
     found = _ENDPOINT.fullmatch(text)
-    port = int(found["port"] or _TORCHRUN_PORT) if found else 0
+    port = int(found["port"] or TORCHRUN_PORT) if found else 0
     if found is None or not 1 <= port <= 65535:
         raise UsageError(f"{source}: {text!r} is not HOST:PORT with a port from 1 to 65535")
-    return Where(_host(found["host"].strip("[]"), source), port, source)
+    return Where(host_of(found["host"].strip("[]"), source), port, source)
 
 
-def _host(text: str, source: str) -> str:
+def host_of(text: str, source: str) -> str:
     """A name or an address, nothing that a shell or a resolver could take for something else."""
     bare = text.strip().strip("[]")
     if not re.fullmatch(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,252})|[0-9a-fA-F:.]+(?:%[A-Za-z0-9_.-]+)?", bare):
@@ -141,3 +143,17 @@ def working_directory() -> str:
         return os.getcwd()
     except OSError:
         return "/"
+
+
+def must_be_here(option: str, reference: str) -> None:
+    """Look for the user's file or module, but run nothing of it. Raises UsageError."""
+    place, colon, _ = reference.partition(":")
+    if not colon:
+        return
+    if place.endswith(".py"):
+        if not os.path.isfile(place):
+            raise UsageError(f"{option} {reference}: there is no file {place}")
+    elif PathFinder.find_spec(place.partition(".")[0], [os.getcwd(), *sys.path]) is None:
+        raise UsageError(
+            f"{option} {reference}: there is no module {place}, neither here nor among those installed"
+        )

@@ -55,22 +55,27 @@ def _scenario(
     return InitScenario(
         name=f"init: {name}",
         url=url,
-        hosts=2,
         command=("bench", "--quick", "--nproc-per-node", "1"),
         fault=fault,
         expect=(expect,),
         first=first if first is not None else f"{expect.code} on {expect.node}",
         cure=cure,  # type: ignore[arg-type]
         seconds=_SECONDS,
-        **{"arguments": {ALL: ("--init-method", url)}, "refused": True, **more},
+        **{"arguments": {ALL: ("--init-method", url)}, "hosts": 2, "refused": True, **more},
     )
 
 
 def _joined(
-    name: str, expect: Expect, h1: tuple[str, ...], h2: tuple[str, ...], script: tuple[str, ...], **more: Any
+    name: str,
+    expect: Expect,
+    h1: tuple[str, ...],
+    h2: tuple[str, ...],
+    script: tuple[str, ...],
+    h3: tuple[str, ...] = (),
+    **more: Any,
 ) -> InitScenario:
     """Ranks that people give by hand: each host is started by itself."""
-    given = {ALL: ("--init-method", _HEAD, "--wait", "10"), "h1": h1, "h2": h2}
+    given = {ALL: ("--init-method", _HEAD, "--wait", "10"), "h1": h1, "h2": h2, "h3": h3}
     return _scenario(
         name,
         _HEAD,
@@ -218,5 +223,32 @@ OF_INIT = (
         ("--nodes", "3"),
         ("0/2", "1/3"),
         exits={"h2": (2,)},
+    ),
+    _joined(
+        "a rank that is given twice",
+        Expect(code="RUN008", node="h3", remedy="--node-rank"),
+        (),
+        (),
+        ("0/3", "1/3", "1/3"),
+        hosts=3,
+        variables=({}, {}, {}),
+        h3=("--node-rank", "1"),
+        exits={"h2": (1, 2), "h3": (1, 2)},
+    ),
+    _joined(
+        "a rank that is missing",
+        Expect(code="RUN001", node="node rank 2", state=State.UNKNOWN),
+        ("--nodes", "3"),
+        ("--nodes", "3"),
+        ("0/3", "1/3"),
+        exit_code=3,
+    ),
+    _joined(
+        "ranks from 1",
+        Expect(code="RUN010", node="h1", by="h1"),
+        ("--node-rank", "1"),
+        ("--node-rank", "2"),
+        ("1/2", "2/2"),
+        exits={"h1": (1, 3), "h2": (2,)},
     ),
 )

@@ -9,12 +9,15 @@ from dataclasses import dataclass, replace
 from ncclcheck.base.errors import UsageError
 from ncclcheck.launch import nodelist
 from ncclcheck.launch.given import Env, Reader, Where, count, endpoint, endpoint_of, is_loopback, tasks_of
+from ncclcheck.launch.joining import launchers
 from ncclcheck.launch.joining import secret as secrets
+from ncclcheck.launch.joining.launchers import Tasks
 from ncclcheck.launch.joining.secret import NO_SECRET, Secret
 from ncclcheck.probes.facts import Launcher
 from ncclcheck.run.plan.options import Options
 
 _PORTS = 4  # ports from the given one on that node 0 may take where some are in use; chosen
+_ONE_A_RANK = {"RANK", "LOCAL_RANK", "WORLD_SIZE"}  # one process a rank has all of them
 _OF_SLURM = "slurm "  # begins the id of a step's run
 _NO_REAL_STEP = 4_294_967_280  # ids from here on are salloc's own step, the batch script, and their like
 
@@ -62,9 +65,11 @@ def identity(options: Options, env: Env, hostname: str = "") -> Identity | None:
     found = (
         _typed(options, env)
         or _in_torchrun(env)
-        or _in_mpi(options, env)
+        or _in_tasks((launchers.OPEN_MPI,), options, env)
         or _in_step(options, env)
+        or _in_tasks(launchers.OTHERS, options, env)
         or _in_pods(options, env)
+        or _in_group(options, env, hostname)
     )
     if found is None:
         if options.launch == "join":
@@ -120,31 +125,14 @@ def _in_torchrun(env: Env) -> Identity | None:
     return replace(found, launcher="torchrun", local_rank=local, local_size=size, ranks_per_node=size)
 
 
-def _in_mpi(options: Options, env: Env) -> Identity | None:
-    """Open MPI numbers by slot unless told otherwise: the ranks of a node are neighbours."""
-    if "OMPI_COMM_WORLD_RANK" not in env:
-        return None
-    read = Reader(env, "OMPI_COMM_WORLD_RANK says mpirun")
-    world, size = read.number("OMPI_COMM_WORLD_SIZE", 1), read.number("OMPI_COMM_WORLD_LOCAL_SIZE", 1)
-    rank = read.number("OMPI_COMM_WORLD_RANK", 0, world - 1)
-    local = read.number("OMPI_COMM_WORLD_LOCAL_RANK", 0, size - 1)
-    if world == 1:
-        return None
-    if rank % size != local:
-        raise UsageError(
-            f"OMPI_COMM_WORLD_RANK: {rank} is local rank {local} of {size}, so ranks go round the nodes;"
-            " allowed are ranks in blocks: mpirun --map-by slot, or one process a node"
-        )
-    nodes = read.shared("OMPI_COMM_WORLD_SIZE", world, size)
-    where = endpoint_of(options, env)
-    if where is None:
-        raise UsageError(
-            "MASTER_ADDR: is not set, and mpirun tells nobody where node 0 is; type mpirun -x MASTER_ADDR=NODE0"
-            " -x MASTER_PORT=29500 ..., or give --hostfile FILE without mpirun"
-        )
-    words = f"OMPI_COMM_WORLD_RANK (mpirun; {world} processes, {size} on this node) and {where.source}"
-    found = _make(rank // size, nodes, where, words)
-    return replace(found, local_rank=local, local_size=size, ranks_per_node=size if size > 1 else None)
+def _in_tasks(rows: tuple[Tasks, ...], options: Options, env: Env) -> Identity | None:
+    found = launchers.of_tasks(rows, options, env)
+    return None if found is None else _at(found, found.local_size if found.local_size > 1 else None)
+
+
+def _at(place: launchers.Place, each: int | None = None) -> Identity:
+    made = _make(place.node_rank, place.nodes, place.where, place.chosen_by)
+    return replace(made, local_rank=place.local_rank, local_size=place.local_size, ranks_per_node=each)
 
 
 def _in_step(options: Options, env: Env) -> Identity | None:
@@ -172,10 +160,16 @@ def _in_step(options: Options, env: Env) -> Identity | None:
 
 
 def _in_pods(options: Options, env: Env) -> Identity | None:
-    """Kubeflow and its like. Inside a Slurm job these variables are for the tasks of a step, which this is not."""
-    rank_name = next((name for name in ("PET_NODE_RANK", "NODE_RANK", "RANK") if name in env), None)
+    """Kubeflow, indexed Jobs and their like. In a Slurm job these are for the tasks of a step, which this is not.
+
+    Ray Train gives NODE_RANK beside the numbers of one process a rank: WORLD_SIZE counts processes there.
+    """
+    names = ("PET_NODE_RANK", "NODE_RANK", "RANK", "JOB_COMPLETION_INDEX")
+    rank_name = next((name for name in names if name in env), None)
     if rank_name is None or "SLURM_JOB_ID" in env or (where := endpoint_of(options, env)) is None:
         return None
+    if rank_name != "PET_NODE_RANK" and env.keys() >= _ONE_A_RANK | {"LOCAL_WORLD_SIZE"}:
+        return _by_processes(env, where)
     if rank_name == "RANK" and "LOCAL_RANK" in env:
         return _by_processes(env, where)
     counted = _pods(options, env)
@@ -185,6 +179,12 @@ def _in_pods(options: Options, env: Env) -> Identity | None:
     rank = Reader(env, "").number(rank_name, 0, nodes - 1)
     chosen_by = f"{rank_name}={rank} ({words}) and {where.source}"
     return replace(_make(rank, nodes, where, chosen_by, run_id=env.get("PET_RDZV_ID", "")), ranks_per_node=each)
+
+
+def _in_group(options: Options, env: Env, hostname: str) -> Identity | None:
+    """LeaderWorkerSet and Volcano: each has its own variables, and none of torch's."""
+    found = launchers.of_group(options, env) or launchers.of_volcano(options, env, hostname)
+    return None if found is None else _at(found)
 
 
 def _by_processes(env: Env, where: Where) -> Identity | None:

@@ -16,6 +16,7 @@ from ncclcheck.probes.facts import JobFacts, PortHolder, Resolution, Unread, Var
 from ncclcheck.probes.facts.guard.secrets import is_secret, masked
 from ncclcheck.probes.machine.access import Machine
 from ncclcheck.probes.machine.host.host import resolved
+from ncclcheck.probes.machine.origins import origins
 
 _FAMILIES = (
     "NCCL_",
@@ -52,7 +53,17 @@ _OF_A_PROCESS = (
     *("RES_OPTIONS", "HOSTALIASES", "LOCALDOMAIN"),
     *("KMP_", "MKL_", "OPENBLAS_", "GOMP_", "GOTO_", "BLIS_", "ATEN_", "DNNL_", "ONEDNN_"),
 )
+# Given by who starts a job, for this one alone: no file is looked for.
+_BY_LAUNCHERS = ("SLURM_", "TORCHELASTIC_", "OMPI_COMM_", "PET_", "MASTER_")
+_NAMES_GIVEN = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"}
 _TEMPORARY = ("TMPDIR", "TEMP", "TMP")
+# Where launchers say that a process is (launch/joining/launchers.py): told of a node, and handed to no other.
+_PLACES = {
+    *("JOB_COMPLETION_INDEX", "LWS_LEADER_ADDRESS", "LWS_GROUP_SIZE", "LWS_WORKER_INDEX", "VC_TASK_INDEX"),
+    *("FLUX_JOB_ID", "FLUX_JOB_NNODES", "FLUX_JOB_SIZE", "FLUX_TASK_RANK", "FLUX_TASK_LOCAL_ID"),
+    *("PALS_RANKID", "PALS_NODEID", "PALS_LOCAL_RANKID", "PMI_RANK", "PMI_SIZE", "PMI_LOCAL_SIZE"),
+}
+_OWN = {*_TEMPORARY, *_PLACES}
 _NOT_TOLD = {"PYTHONPATH", "PYTHONSTARTUP", "PYTHONUSERBASE", "PYTHONPYCACHEPREFIX", "PYTHONHISTFILE"}
 _LAUNCHERS = ("srun", "sbatch", "kubectl", "mpirun", "docker")
 
@@ -63,8 +74,12 @@ def probe(machine: Machine) -> JobFacts:
     if isinstance(env, Unread):
         return JobFacts(variables=env, launcher_programs=env, master=env, port_holders=env)
     listed = sorted(_told(env).items())
+    asked = {
+        name: value for name, value in listed if not name.startswith(_BY_LAUNCHERS) and name not in _NAMES_GIVEN
+    }
+    found = origins(machine, asked, env.get("HOME", ""))
     return JobFacts(
-        variables=[Variable(name=name, value=value) for name, value in listed],
+        variables=[Variable(name=name, value=value, set_in=found.get(name, "")) for name, value in listed],
         launcher_programs=[name for name in _LAUNCHERS if _on_path(machine, name, env.get("PATH", ""))],
         master=machine.ask("master", Resolution, lambda: _master(env.get("MASTER_ADDR", ""))),
         port_holders=machine.ask("port_holders", list[PortHolder], lambda: _holders(env.get("MASTER_PORT", ""))),
@@ -94,9 +109,7 @@ def _name(pid: int | None) -> str:
 
 def _told(env: Mapping[str, str]) -> dict[str, str]:
     """What is reported: the families, and what bears on a process of this node alone."""
-    own = {
-        name: masked(value) for name, value in env.items() if name.startswith(_OF_A_PROCESS) or name in _TEMPORARY
-    }
+    own = {name: masked(value) for name, value in env.items() if name.startswith(_OF_A_PROCESS) or name in _OWN}
     own = {name: value for name, value in own.items() if name not in _NOT_TOLD and not is_secret(name)}
     return environment_of_families(env) | own
 

@@ -43,10 +43,54 @@ MPI = {
     "OMPI_COMM_WORLD_LOCAL_RANK": "1",
     "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
 }
+RAY = {  # ray/train/torch/config.py sets these for every worker
+    **MASTER,
+    "RANK": "5",
+    "LOCAL_RANK": "1",
+    "WORLD_SIZE": "8",
+    "LOCAL_WORLD_SIZE": "4",
+    "NODE_RANK": "1",
+}
+FLUX = {  # flux-environment(7)
+    "FLUX_JOB_ID": "f2xhJgZ7",
+    "FLUX_JOB_NNODES": "2",
+    "FLUX_JOB_SIZE": "8",
+    "FLUX_TASK_RANK": "5",
+    "FLUX_TASK_LOCAL_ID": "1",
+}
+PALS = {  # HPE Cray PALS under PBS
+    "PALS_RANKID": "5",
+    "PALS_LOCAL_RANKID": "1",
+    "PALS_NODEID": "1",
+    "PMI_SIZE": "8",
+    "PMI_LOCAL_SIZE": "4",
+}
+HYDRA = {"PMI_RANK": "5", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"}
+TRAIN_JOB = {  # Kubeflow Trainer v2, pkg/runtime/framework/plugins/torch; it knows no number of processes
+    "PET_NNODES": "2",
+    "PET_NPROC_PER_NODE": "auto",
+    "PET_NODE_RANK": "1",
+    "PET_MASTER_ADDR": "gate-node-0-0.gate",
+    "PET_MASTER_PORT": "29500",
+    "JOB_COMPLETION_INDEX": "1",
+}
+GROUP = {  # LeaderWorkerSet, pkg/utils/pod
+    "LWS_LEADER_ADDRESS": "serve-0.serve.default",
+    "LWS_GROUP_SIZE": "2",
+    "LWS_WORKER_INDEX": "1",
+}
+VOLCANO = {  # Volcano's plugins env and svc; the lists end in no comma
+    "VC_TASK_INDEX": "1",
+    "VK_TASK_INDEX": "1",
+    "VC_WORKER_HOSTS": "gate-worker-0.gate,gate-worker-1.gate",
+    "VC_WORKER_NUM": "2",
+    "VC_MASTER_HOSTS": "gate-master-0.gate",
+    "VC_MASTER_NUM": "1",
+}
 
 
-def _who(env: dict[str, str], **options: Any) -> Identity | None:
-    return identity(Options(command="env", **options), env, "host")
+def _who(env: dict[str, str], host: str = "host", **options: Any) -> Identity | None:
+    return identity(Options(command="env", **options), env, host)
 
 
 @pytest.mark.parametrize(
@@ -83,6 +127,26 @@ def _who(env: dict[str, str], **options: Any) -> Identity | None:
         ),
         (MPI, {}, 1, 2, 1, 2),
         ({**MPI, **STEP}, {}, 1, 2, 1, 2),
+        (RAY, {}, 1, 2, 1, 4),
+        ({**RAY, "PET_NODE_RANK": "1", "PET_NNODES": "2", "WORLD_SIZE": "2"}, {}, 1, 2, 0, None),
+        ({**FLUX, **MASTER}, {}, 1, 2, 1, 4),
+        ({**FLUX, **MASTER, **PALS}, {}, 1, 2, 1, 4),  # Cray's plugin for Flux sets PALS_* too
+        (
+            {**FLUX, **MASTER, "FLUX_JOB_SIZE": "2", "FLUX_TASK_RANK": "1", "FLUX_TASK_LOCAL_ID": "0"},
+            {},
+            1,
+            2,
+            0,
+            None,
+        ),
+        ({**PALS, **MASTER}, {}, 1, 2, 1, 4),
+        ({**HYDRA, **MASTER}, {}, 1, 2, 1, 4),
+        ({**STEP, **PALS}, {}, 1, 2, 0, None),  # Slurm's plugin for Cray sets PALS_* too
+        (TRAIN_JOB, {}, 1, 2, 0, None),
+        ({"JOB_COMPLETION_INDEX": "1"}, {"nodes": 2, "rdzv_endpoint": "gate-0.gate:29500"}, 1, 2, 0, None),
+        ({"JOB_COMPLETION_INDEX": "1", "WORLD_SIZE": "2", **MASTER}, {}, 1, 2, 0, None),
+        (GROUP, {}, 1, 2, 0, None),
+        ({**GROUP, **MASTER}, {}, 1, 2, 0, None),
     ],
 )
 def test_a_place_in_a_join(
@@ -167,12 +231,59 @@ def test_no_join(env: dict[str, str], options: dict[str, Any]) -> None:
         ),
         ({**MPI, "OMPI_COMM_WORLD_RANK": "2"}, {}, "OMPI_COMM_WORLD_RANK: 2 is local rank 1 of 2"),
         ({**MPI, "OMPI_COMM_WORLD_SIZE": "5"}, {}, "do not share out evenly"),
+        (FLUX, {}, "MASTER_ADDR: is not set, and flux run tells nobody"),
+        ({**FLUX, **MASTER, "FLUX_TASK_RANK": "2"}, {}, "FLUX_TASK_RANK: 2 is local rank 1 of 4"),
+        (
+            {**FLUX, **MASTER, "FLUX_JOB_NNODES": "3"},
+            {},
+            "FLUX_JOB_SIZE: 8 processes do not share out evenly over 3 nodes",
+        ),
+        (PALS, {}, "and mpiexec of PALS tells nobody"),
+        ({**PALS, **MASTER, "PALS_RANKID": "8"}, {}, "PALS_RANKID: '8' is out of range; allowed are 0 to 7"),
+        (
+            {k: v for k, v in PALS.items() if k != "PMI_LOCAL_SIZE"},
+            {},
+            "PMI_LOCAL_SIZE: is not set, though PALS_RANKID",
+        ),
+        ({**GROUP, "LWS_WORKER_INDEX": "2"}, {}, "LWS_WORKER_INDEX: '2' is out of range; allowed are 0 to 1"),
+        ({**GROUP, "LWS_LEADER_ADDRESS": "$(x)"}, {}, "LWS_LEADER_ADDRESS: '$(x)' is no host name"),
+        (VOLCANO, {}, "its host name 'host' is not in VC_MASTER_HOSTS, VC_WORKER_HOSTS"),
     ],
 )
 def test_what_contradicts_is_named(env: dict[str, str], options: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError) as raised:
         _who(env, **options)
     assert said in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("env", "host", "rank", "nodes", "first", "port"),
+    [
+        (GROUP, "serve-0-1", 1, 2, "serve-0.serve.default", 29400),
+        ({**GROUP, "MASTER_PORT": "29500"}, "serve-0-1", 1, 2, "serve-0.serve.default", 29500),
+        (VOLCANO, "gate-worker-1", 2, 3, "gate-master-0.gate", 29400),
+        (VOLCANO, "gate-master-0", 0, 3, "gate-master-0.gate", 29400),
+        (
+            {k: v for k, v in VOLCANO.items() if "MASTER" not in k},
+            "gate-worker-1",
+            1,
+            2,
+            "gate-worker-0.gate",
+            29400,
+        ),
+        (TRAIN_JOB, "gate-node-0-1", 1, 2, "gate-node-0-0.gate", 29500),
+    ],
+)
+def test_pods_meet_at_the_pod_that_their_controller_names(
+    env: dict[str, str], host: str, rank: int, nodes: int, first: str, port: int
+) -> None:
+    who = _who(env, host)
+    assert who is not None
+    assert (who.node_rank, who.nodes, who.host, who.ports[0]) == (rank, nodes, first, port)
+
+
+def test_a_pod_of_volcano_without_its_lists_is_no_join() -> None:
+    assert _who({"VC_TASK_INDEX": "0"}, "gate-worker-0") is None
 
 
 def test_how_world_size_was_read_is_said() -> None:

@@ -197,6 +197,14 @@ def test_one_rank_twice() -> None:
     assert found.findings[0].what == "c (10.1.0.9) and b both came as node rank 1"
 
 
+def test_one_node_twice() -> None:
+    """A pod whose successor has begun; no rank is missing then."""
+    arrivals = [_arrival("joined", 1, "b"), _arrival("same rank", 1, "b")]
+    [found] = _joined(_node("a", "10.1.0.1"), code="RUN008", meeting=_meeting(arrivals=arrivals)).findings
+    assert found.what == "two processes of b came as node rank 1; the second was rejected"
+    assert "missing" not in found.why
+
+
 @pytest.mark.parametrize("outcome", ["other command", "other protocol", "late"])
 def test_turned_away(outcome: str) -> None:
     meeting = _meeting(arrivals=[_arrival(outcome, 1, "b")])

@@ -103,6 +103,11 @@ SIGNS = (
         (f"{_IB} {_ROCE_V1}", "Last error: " + _ROCE_V1),
     ),
     Sign(
+        "ib-gid-missing",
+        r"Call to ibv_query_gid failed",
+        (f"{_VERBS} Call to ibv_query_gid failed with error Unknown error -1 errno -1",),
+    ),
+    Sign(
         "ib-port-event",
         r"NET/IB ?:(?: (?P<device>[^\s:]{1,40}:\d{1,3}))? Got (?:non-fatal )?async (?:error )?event ?: "
         r"(?P<event>port error|port active|client reregistration|LID change|SM change|P_Key change)",

@@ -165,11 +165,13 @@ SIGNS = (
     ),
     Sign(
         "device-assert",
-        r"device-side assert triggered|an illegal memory access was encountered|CUDA error: misaligned address"
-        r"|CUDA error: an illegal instruction was encountered"
+        r"device-side assert triggered|an illegal memory access was encountered"
+        r"|(?:CUDA error: |Cuda failure (?:\d{1,4} )?')(?:misaligned address|an illegal instruction was encountered"
+        r"|invalid program counter|operation not supported on global/shared address space)"
         r"|Memory access fault by GPU node-\d{1,4}|HSA_STATUS_ERROR_MEMORY_(?:APERTURE_VIOLATION|FAULT)|HSAIL operation resulted in",
         (
             "RuntimeError: CUDA error: device-side assert triggered",
+            "gpu-a17:4711:4790 [0] enqueue.cc:1519 NCCL WARN Cuda failure 716 'misaligned address'",
             "Memory access fault by GPU node-4 (Agent handle: 0x55) on address 0x7f0. Reason: Unknown.",
             "HSA_STATUS_ERROR_EXCEPTION: An HSAIL operation resulted in a hardware exception. code: 0x1016",
             "[rank2]:[E ProcessGroupNCCL.cpp:1182] [Rank 2] NCCL watchdog thread terminated with exception: CUDA error: an illegal memory access was encountered",

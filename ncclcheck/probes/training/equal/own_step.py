@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from itertools import islice
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ncclcheck.probes.facts import replace
 from ncclcheck.probes.facts.training import Checks, OwnStep, Unchecked
 from ncclcheck.probes.training import given
 from ncclcheck.probes.training.course import accumulation
+from ncclcheck.probes.training.course.averaged import Averaged
 from ncclcheck.probes.training.course.calls import Calls
 from ncclcheck.probes.training.course.optimizers import Mood, Optimizers, floored
 from ncclcheck.probes.training.course.reseeded import Reseeded
@@ -39,10 +43,13 @@ _ALONE = {
     "broadcast": None,
 }
 
-_MOST_RATES = 64
+_MOST_RATES, _MOST_REACHED = 64, 50
+_MOST_JOINED = 8  # micro-batches of a step that are joined over ranks; each is sent to all of them
 _TOLERANCE, _IN_AUTOCAST = 1e-3, 5e-2  # of the norm; clipping and unscaling round once more than TRN004 does
 
 _RANDOM = "the step draws random numbers: another seed, rank or order of samples gives other gradients"
+
+_NO_STEP = "its optimizer was given no gradient in the calls that were tried"
 
 Step = Callable[[nn.Module, Batch, dict[str, Any]], Any]
 Grads = dict[str, Tensor]
@@ -57,16 +64,23 @@ def seen(setting: Setting) -> Checks:
     begun, frozen = fingerprints(bare(model)), _frozen(model)
     calls, watch, mood = Calls(), Watch(model, {"state": state, "step": step}), Mood(bare(model))
     scaled, reseeded = Scaled(model), Reseeded(setting.device, setting.peers.rank)
+    averaged = Averaged(model)
     try:
-        with agreed(setting.peers) as called, watch.step(setting.first[0]), calls.watched(), scaled.watched():
-            ours = _first_gradients(setting, step, model, state, setting.first[0])
+        first = watch.step(setting.first[0])
+        with agreed(setting.peers) as called, first, calls.watched(), scaled.watched(), averaged.watched():
+            ours = _first_gradients(setting, step, model, state, setting.first[:1])
     except Parted as parted:
-        why = "ranks enter different collectives in it (TRN028)"
-        return Checks(entered=parted.fact(), unchecked=[Unchecked(check="own_step", why=why)])
+        return _parted(setting, parted, 1)
     unaveraged, passes = _unaveraged(setting, ours), watch.passes
+    altered = bool(unaveraged.get("unaveraged")) and _alike(setting, averaged)
     optimizers = Optimizers(model, stepped=bool(ours))
-    steps = _go_on(setting, step, model, state, batches, watch, mood, reseeded)
-    optimizers.end()
+    try:
+        steps = _go_on(setting, step, model, state, batches, watch, mood, reseeded, optimizers)
+    except Parted as parted:
+        return _parted(setting, parted, watch.steps)
+    finally:
+        optimizers.end()
+        evaluating = mood.end()
     idle = told(setting.peers, begun == fingerprints(bare(model))) == [True] * setting.peers.world
     unheld, share = optimizers.unheld()
     found = OwnStep(
@@ -79,12 +93,15 @@ def seen(setting: Setting) -> Checks:
         idle=idle,
         idle_why=optimizers.idle() if idle else "",
         stale=any(told(setting.peers, optimizers.found)),
-        unaveraged=unaveraged,
+        **unaveraged,
+        remade=optimizers.remade(),
+        skipped=_only_some(setting, optimizers.calls),
+        altered=altered,
         taken=taken if len({*(taken := told(setting.peers, optimizers.steps + bool(ours)))}) > 1 else [],
         state=apart(setting, state),
         unheld=unheld[:MOST],
         unheld_share=share,
-        evaluating=mood.end()[:MOST],
+        evaluating=evaluating[:MOST],
         evaluating_since=mood.since,
         aliased=aliased(bare(model), state),
         factors=_factors(setting, scaled),
@@ -93,12 +110,20 @@ def seen(setting: Setting) -> Checks:
         reseeded=_everywhere(setting, reseeded.always()),
         seeded_at=calls.seeded_at,
         unfrozen=[name for name in frozen if name not in _frozen(model)][:MOST],
+        reached=[name for name in setting.unused if name in optimizers.got][:_MOST_REACHED],
+        plateaus=[name for name, one in state.items() if isinstance(one, ReduceLROnPlateau)][:MOST],
     )
     course = watch.course(setting, own=True)
     if "scale" in calls.called:  # a scaler that skips its first step raises this warning too
         course = replace(course, warned=[one for one in course.warned if "lr_scheduler" not in one])
+    fed = setting.first[:1]
     if not any(told(setting.peers, bool(ours))):
-        found = replace(found, undivided=accumulation.undivided(setting, step))
+        calls_taken, undivided = accumulation.look(setting, step)
+        found = replace(found, calls=calls_taken, undivided=undivided, idle=found.idle and calls_taken < 2)
+        if 1 < calls_taken <= _MOST_JOINED and setting.plan.strategy == "ddp":
+            fed = [*islice(stream(setting), calls_taken)]
+            ours = _first_gradients(setting, step, wrap(setting, setting.fresh_model()), {}, fed)
+            found = replace(found, **_unaveraged(setting, ours))
     if any(told(setting.peers, passes > 1)):  # what one gives may go into the next, as in a GAN or SAM
         return Checks(own_step=replace(found, not_joined="the step has several backward passes"), courses=[course])
     if others := [name for name in called if name not in _ALONE]:
@@ -107,7 +132,14 @@ def seen(setting: Setting) -> Checks:
         return Checks(own_step=replace(found, not_joined="ranks hold pieces of gradients"), courses=[course])
     if found.reseeded:
         return Checks(own_step=replace(found, not_joined="the step sets its own seeds"), courses=[course])
-    return Checks(own_step=_against_one(setting, step, ours, found), courses=[course])
+    return Checks(own_step=_against_one(setting, step, fed, ours, found), courses=[course])
+
+
+def _parted(setting: Setting, parted: Parted, step: int) -> Checks:
+    """Some rank is about to enter another collective: no further step can be taken."""
+    setting.parted = parted.fact(step)
+    why = "ranks enter different collectives in it (TRN028)"
+    return Checks(entered=setting.parted, unchecked=[Unchecked(check="own_step", why=why)])
 
 
 def _frozen(model: nn.Module) -> list[str]:
@@ -121,6 +153,18 @@ def _factors(setting: Setting, scaled: Scaled) -> list[float]:
     found = told(setting.peers, scaled.factor())
     uneven = None not in found and max(found) - min(found) > _TOLERANCE * max(found)
     return found[:MOST] if uneven else []
+
+
+def _only_some(setting: Setting, mine: set[int]) -> list[int]:
+    """Calls of the step in which the optimizers of some ranks take a step, and those of others do not."""
+    ranks = [{*one} for one in told(setting.peers, sorted(mine))]
+    return sorted(set.union(*ranks) - set.intersection(*ranks))[:MOST]
+
+
+def _alike(setting: Setting, averaged: Averaged) -> bool:
+    """Whether all ranks had the same gradients after their last backward pass."""
+    ranks = told(setting.peers, averaged.prints)
+    return bool(ranks[0]) and all(one == ranks[0] for one in ranks)
 
 
 def _everywhere(setting: Setting, mine: list[str]) -> list[str]:
@@ -138,6 +182,7 @@ def _go_on(
     watch: Watch,
     mood: Mood,
     reseeded: Reseeded,
+    optimizers: Optimizers,
 ) -> int:
     """Further steps, as many as a fifth of the time box allows; how many were taken in all."""
     begun, taken = setting.share_left(), 1
@@ -147,8 +192,9 @@ def _go_on(
         setting.context.tick()
         batch = moved(next(batches), setting.device)
         mood.next()
+        optimizers.call += 1
         reseeded.begin()
-        with watch.step(batch):
+        with agreed(setting.peers) if setting.plan.strategy == "ddp" else nullcontext(), watch.step(batch):
             step(model, batch, state)
         reseeded.end()
         taken += 1
@@ -156,9 +202,14 @@ def _go_on(
 
 
 def _first_gradients(
-    setting: Setting, step: Step, model: nn.Module, state: dict[str, Any], batch: Batch, seed: int = SEED
+    setting: Setting,
+    step: Step,
+    model: nn.Module,
+    state: dict[str, Any],
+    batches: Sequence[Batch],
+    seed: int = SEED,
 ) -> Grads:
-    """What the optimizer was given in one step: after clipping and unscaling."""
+    """What the optimizer was given in its first step on these batches: after clipping and unscaling."""
     found: Grads = {}
 
     def keep(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
@@ -169,24 +220,34 @@ def _first_gradients(
     handle = register_optimizer_step_pre_hook(keep)
     try:
         with own_generators(setting.device, seed):
-            step(model, moved(batch, setting.device), state)
+            for batch in batches:
+                step(model, moved(batch, setting.device), state)
     finally:
         handle.remove()
     return found
 
 
-def _unaveraged(setting: Setting, ours: Grads) -> bool:
-    """Whether ranks gave their optimizers different gradients; FSDP's pieces differ by design."""
+def _unaveraged(setting: Setting, ours: Grads) -> dict[str, Any]:
+    """Whether ranks gave their optimizers different gradients, and of which parameters, where it is not all.
+
+    FSDP's pieces differ by design.
+    """
     if setting.plan.strategy != "ddp":
-        return False
+        return {}
     prints = told(setting.peers, {name: fingerprint(one) for name, one in ours.items()})
-    return all(prints) and any(one != prints[0] for one in prints)
+    if not all(prints):
+        return {}
+    apart = [name for name, one in prints[0].items() if any(other.get(name) != one for other in prints)]
+    some = apart if len(apart) < len(prints[0]) else []
+    return {"unaveraged": bool(apart), "unaveraged_only": some[:MOST]}
 
 
-def _against_one(setting: Setting, step: Step, ours: Grads, found: OwnStep) -> OwnStep:
-    whole, why = joined.over_ranks(setting, setting.first[0])
-    if whole is None or not all(told(setting.peers, bool(ours))):
-        why = why or "its optimizer was not seen to step"
+def _against_one(setting: Setting, step: Step, batches: Sequence[Batch], ours: Grads, found: OwnStep) -> OwnStep:
+    if not all(told(setting.peers, bool(ours))):
+        why = f"its optimizer takes a step with each {found.calls} calls" if found.calls > 1 else _NO_STEP
+        return replace(found, not_joined=why)
+    whole, why = joined.over_ranks(setting, batches)
+    if why:
         return replace(found, not_joined=why)
     off, ratio, random = 0.0, 0.0, 0.0
     if setting.peers.rank == 0:
@@ -201,10 +262,10 @@ def _against_one(setting: Setting, step: Step, ours: Grads, found: OwnStep) -> O
     return replace(found, off=off, ratio=ratio)
 
 
-def _otherwise(setting: Setting, step: Step, whole: Batch) -> Grads:
+def _otherwise(setting: Setting, step: Step, whole: Sequence[Batch]) -> Grads:
     """What one process gets with another seed, as another rank, and with the samples in reverse."""
     with _alone(rank=1):
-        for given in (joined.backwards(whole), whole):
+        for given in ([*map(joined.backwards, whole)], whole):
             with contextlib.suppress(Exception):
                 return _first_gradients(setting, step, Alone(setting.fresh_model()), {}, given, SEED + 1)
     return {}

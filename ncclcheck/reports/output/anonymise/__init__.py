@@ -46,10 +46,12 @@ _JUDGED = {"Verdict", "Finding", "Evidence", "Remedy", "Culprit", "Where", "Reco
 _VARIABLES = {
     "user": re.compile(r"SLURM_JOB_USER|SLURM_USER"),
     "node": re.compile(r"SLURM\w*_NODELIST|SLURMD_NODENAME|SLURM_SUBMIT_HOST|SLURM_JOB_NODES"),
-    "host": re.compile(r"MASTER_ADDR|PET_MASTER_ADDR|PET_RDZV_ENDPOINT|SLURM_TOPOLOGY_ADDR"),
+    "host": re.compile(r"MASTER_ADDR|PET_MASTER_ADDR|PET_RDZV_ENDPOINT|SLURM_TOPOLOGY_ADDR|LWS_LEADER_ADDRESS"),
     "name": re.compile(r"SLURM_(?:JOB_NAME|JOB_ACCOUNT|JOB_PARTITION|JOB_QOS|JOB_RESERVATION|CLUSTER_NAME)"),
 }
-_OF_JOBS = re.compile(r"SLURM_.*|PET_RDZV_ID|TORCHELASTIC_RUN_ID|PET_RUN_ID")  # where people write what they like
+_OF_JOBS = re.compile(
+    r"SLURM_.*|FLUX_JOB_ID|PET_RDZV_ID|TORCHELASTIC_RUN_ID|PET_RUN_ID"
+)  # where people write what they like
 # What says nothing of anybody: numbers, lists and masks of them, words of launchers; and paths and addresses,
 # which are replaced by themselves.
 _SAYS_NOTHING = re.compile(

@@ -74,7 +74,8 @@ def node_ranks(cluster: Cluster) -> Iterator[Finding]:
 
     ## Fix
     - **you** number the nodes 0, 1, 2, ..., each once: `--node-rank 1`. In a Kubernetes Job take
-      `--node-rank $JOB_COMPLETION_INDEX`; in Slurm set NODE_RANK inside of srun, not before it.
+      `--node-rank $JOB_COMPLETION_INDEX`; in Slurm set NODE_RANK inside of srun, not before it. Where two
+      processes of one node came, end the one that is left over of an earlier start.
 
     ## Source
     torchrun's documentation, `--node-rank`; NVIDIA/Megatron-LM#1371 (such a script); Kubernetes documentation,
@@ -93,6 +94,8 @@ def node_ranks(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _same_rank(arrival: Arrival, first: str) -> Finding:
+    if arrival.name == first:
+        return _again(arrival)
     return fail(
         Where(node=arrival.name, peer=first),
         f"{arrival.name} ({arrival.address}) and {first} both came as node rank {arrival.node_rank}",
@@ -100,6 +103,18 @@ def _same_rank(arrival: Arrival, first: str) -> Finding:
         owner="job",
         evidence=[seen("meeting point", arrival.detail)],
         fix=[you("Give each node a rank of its own.", "--node-rank 1   # 0, 1, 2, ..., each once")],
+    )
+
+
+def _again(arrival: Arrival) -> Finding:
+    return fail(
+        Where(node=arrival.name),
+        f"two processes of {arrival.name} came as node rank {arrival.node_rank}; the second was rejected",
+        why="One is left of an earlier start, such as a pod whose successor has begun, or the node is listed"
+        " twice: the job would meet both.",
+        owner="job",
+        evidence=[seen("meeting point", arrival.detail)],
+        fix=[you("End the one that is left over, and start again.", "pgrep -af ncclcheck   # on that node")],
     )
 
 

@@ -8,8 +8,8 @@ from shlex import quote
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, you
-from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said, where
-from ncclcheck.reports.subjects.logs.reported import owner_of, starts_later
+from ncclcheck.reports.subjects.logs.logged import cause, log_rule, process_of, said, where
+from ncclcheck.reports.subjects.logs.reported import owner_of, setting, starts_later
 from ncclcheck.reports.subjects.logs.unexplained import came_through
 
 _DEFAULTS = ("29500", "29400")
@@ -47,8 +47,9 @@ def port(logs: Logs) -> Iterator[Finding]:
     log cannot listen, they are all told to be rank 0: only that one listens.
 
     ## How we know
-    errno 98, `EADDRINUSE`. Not told where the start went well all the same: several agents on one machine try, and
-    all but one go on as clients.
+    errno 98, `EADDRINUSE`. Of NCCL itself, without NCCL_COMM_ID, it is the range from which the system gives ports
+    that is used up, or very narrow. Not told where the start went well all the same: several agents on one
+    machine try, and all but one go on as clients.
 
     ## Fix
     - **you** take another port on all nodes, or `--standalone` on one node, which picks a free one; end what is
@@ -62,7 +63,10 @@ def port(logs: Logs) -> Iterator[Finding]:
     if not events or starts_later(logs, events[-1]) or _went_on(logs, events[-1]):
         return
     numbers = [one.fields.get("port") or one.fields.get("taken") for one in events]
-    number = next((told for told in numbers if told), "")
+    number = next((told for told in numbers if told), "") or _of_nccl(logs, events[0])
+    if not number and (used := _without_ports(logs, events)):
+        yield used
+        return
     default = " (the default)" if number in _DEFAULTS else ""
     taken = f"port {number}{default} is taken already" if number else "the port of the job is taken already"
     refused = _refused_listeners(logs)
@@ -86,6 +90,35 @@ def port(logs: Logs) -> Iterator[Finding]:
             you("End the ranks that an earlier job left.", "pgrep -af 'torchrun|train.py'"),
         ],
     )  # fmt: skip
+
+
+def _of_nccl(logs: Logs, event: LogEvent) -> str:
+    """The port of NCCL_COMM_ID: the only one that NCCL itself does not leave to the system."""
+    told = setting(logs, "NCCL_COMM_ID", event) or "" if "Call to bind failed" in event.text else ""
+    port = told.rpartition(":")[2]
+    return port if port.isdecimal() else ""
+
+
+def _without_ports(logs: Logs, events: list[LogEvent]) -> Finding | None:
+    """Of NCCL, whose processes tell their settings and have no NCCL_COMM_ID: the system chooses its ports then."""
+    told = [process_of(logs, one) for one in events if "Call to bind failed" in one.text]
+    if len(told) < len(events) or not all(
+        one and one.bootstrap and "NCCL_COMM_ID" not in one.settings for one in told
+    ):
+        return None
+    return cause(
+        events,
+        f"{events[0].host or 'the host'} has no free port left for NCCL",
+        why="NCCL lets the system choose its ports, and all of the range for that are in use.",
+        owner="node",
+        at=_place(events[0]),
+        fix=[
+            you(
+                "Confirm: how wide the range is, and what uses it.", "sysctl net.ipv4.ip_local_port_range", "ss -s"
+            ),
+            admin("Widen it.", "sysctl -w net.ipv4.ip_local_port_range='32768 60999'"),
+        ],
+    )
 
 
 def _was_passed(logs: Logs, event: LogEvent) -> bool:
@@ -155,7 +188,8 @@ def name(logs: Logs) -> Iterator[Finding]:
     in_vain = in_vain or any(_RAISED.search(one.text) for one in tried)
     events = [one for one in tried if one.fields["host"] in lost or in_vain]
     if lost or not tried:
-        events += [one for one in said(logs, "python-name-unresolved") if not _of_the_web(logs, one)]
+        asked = said(logs, "python-name-unresolved")  # of NCCL_RAS_ADDR too, without which NCCL goes on
+        events += [one for one in asked if not _of_the_web(logs, one) and not came_through(logs, one)]
     if not events or wrong or starts_later(logs, events[-1]):
         return
     host = next((one.fields["host"] for one in events if "host" in one.fields), "the master")
