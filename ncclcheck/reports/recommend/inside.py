@@ -126,6 +126,11 @@ def _unreadable(held: Held) -> bool:
     return any(file.name == held.name and not file.fits for file in files)
 
 
+def _unreadable_everywhere(site: Site) -> bool:
+    """Where other nodes read it, the file belongs on this one too (NCC011)."""
+    return site.held("NCCL_TOPO_FILE") == site.held("NCCL_TOPO_FILE", _unreadable)
+
+
 RULES = (
     SettingRule(
         rule="I3", title="no P2P on cards that damage data with it", action="set", find=p2p_that_damages,
@@ -176,7 +181,7 @@ RULES = (
     ),
     SettingRule(
         rule="I19", title="no topology file that cannot be read", action="unset", of_machine=True, harmful=True,
-        find=without("NCCL_TOPO_FILE", when=_unreadable,
+        find=without("NCCL_TOPO_FILE", when=_unreadable, only=_unreadable_everywhere,
                      why="The file cannot be read here, and NCCL says nothing of it."),
         source="NVIDIA/nccl src/graph/topo.cc", gain="none: it had no effect",
         risk="in a container it may be a mount "

@@ -31,6 +31,7 @@ SOUND = [
     step("noise_by_rank"),
     step("accumulates"),
     step("second_order"),
+    step("sharded_optimizer"),
     step("logs_alike"),
     step("by_plateau"),
     step("in_phases", model="Phases", find_unused=True),
@@ -66,7 +67,12 @@ FAULTY: dict[str, tuple[Case, str, State, str]] = {
         (step("logs_on_main"), "TRN028", State.FAIL, "Let all ranks call mean_over_ranks at loops.py:"),
         (step("by_own_plateau", steps=16), "TRN027", State.FAIL, "dist.all_reduce(metric)"),
         (step("in_phases", model="Phases"), "TRN010", State.FAIL, "another pass reaches it"),
-        (step("thawed", model="HalfFrozen"), "TRN027", State.FAIL, "were frozen when DDP wrapped the model"),
+        (
+            step("thawed", model="HalfFrozen"),
+            "TRN027",
+            State.FAIL,
+            "were frozen or not there when DDP wrapped the model",
+        ),
         (step("teacher_is_student"), "TRN027", State.WARN, "copy.deepcopy(model)"),
         (step("summed_gradients"), "TRN027", State.WARN, "larger by the number of ranks (2)"),
         (step("seeds_again"), "TRN027", State.WARN, "sets the seed of torch to the same in every step"),
@@ -97,8 +103,9 @@ FAULTY: dict[str, tuple[Case, str, State, str]] = {
 
 
 @cache
-def judged(*, sound: bool) -> dict[str, list[Verdict]]:
-    return judged_of(SOUND if sound else [given for given, *_ in FAULTY.values()])
+def judged(*, sound: bool, half: int = 0) -> dict[str, list[Verdict]]:
+    """The faulty ones in two jobs, each of which ends within its time on a busy machine."""
+    return judged_of(SOUND if sound else [given for given, *_ in FAULTY.values()][half::2])
 
 
 @pytest.mark.parametrize("name", [one.name for one in SOUND])
@@ -109,7 +116,8 @@ def test_a_sound_loop_has_no_failure_and_no_warning(name: str) -> None:
 @pytest.mark.parametrize("name", FAULTY)
 def test_a_faulty_loop_is_reported_with_its_cause_first(name: str) -> None:
     _, code, state, words = FAULTY[name]
-    (first, found), *_ = bad(judged(sound=False)[name])
+    half = [*FAULTY].index(name) % 2
+    (first, found), *_ = bad(judged(sound=False, half=half)[name])
     texts = [text for fix in found.remedies for text in (fix.text, *fix.commands)]
     said = " | ".join([found.what, found.why or "", *texts, *(one.value for one in found.evidence)])
     assert (first, found.state, words in said) == (code, state, True), said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from ncclcheck.probes.facts import Bound, Cluster, Node, NumaNode, PciDevice, Unread, at, known, value_or
 from ncclcheck.reports.judgement.findings import (
@@ -19,12 +20,13 @@ from ncclcheck.reports.judgement.findings import (
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import carrying, wiring
-from ncclcheck.reports.subjects.nccl.variables import nccl_version, values
+from ncclcheck.reports.subjects.nccl.variables import effective, nccl_version, values
 from ncclcheck.reports.text.fold import fold_names
 
 # GPUs on one package with their processor: no PCIe switch is hidden, and Azure has no file for them
 # (Azure/azurehpc-health-checks#165).
 _ON_PACKAGE = ("NVIDIA GB200", "NVIDIA GB300", "GB200", "GB300")
+_FILE = "NCCL_TOPO_FILE"
 CPUS_ALLOWED = "/proc/self/status, Cpus_allowed_list"
 _MEMS_ALLOWED = "/proc/self/status, Mems_allowed_list"
 _CUMEM_HOST = ((2, 24, 0), (2, 26, 5))
@@ -272,7 +274,7 @@ def topology(cluster: Cluster) -> Iterator[Finding]:
         flat = all(value_or(card.path, [""]) == [] for card in cards)
         unplaced = [card for card in cards if card.numa_node == -1]
         homes = len(value_or(at(node, "fabric.numa"), []))
-        told = bool(value_or(at(node, "fabric.topology_file"), False)) or "NCCL_TOPO_FILE" in values(node)
+        told = bool(value_or(at(node, "fabric.topology_file"), False)) or _FILE in values(node)
         if wiring.efa(node) and not told:
             yield fine(Where(node=node.name), "the EFA plugin brings the topology of Amazon's machines")
             continue
@@ -282,11 +284,15 @@ def topology(cluster: Cluster) -> Iterator[Finding]:
         if told or on_package or not (flat or (unplaced and homes > 1)):
             yield fine(Where(node=node.name), "a topology file is named" if told else "its cards have places")
         else:
-            yield _made_up(node, cards, flat)
+            yield _made_up(node, cards, flat, nodes)
 
 
-def _made_up(node: Node, cards: list[PciDevice], flat: bool) -> Finding:
+def _made_up(node: Node, cards: list[PciDevice], flat: bool, nodes: list[Node]) -> Finding:
     how = "on one flat bus" if flat else "in no NUMA node"
+    elsewhere = [(one.name, effective(one)[_FILE]) for one in nodes if _FILE in effective(one)]
+    given = [seen(f"{_FILE} on {name}", f"{one.value} ({one.source})") for name, one in elsewhere[:1]]
+    path = elsewhere[0][1].value if elsewhere else "/opt/microsoft/ndv5/topo.xml"
+    whose = f"that {elsewhere[0][0]} has" if elsewhere else "of the provider (this is Azure's)"
     return warn(
         Where(node=node.name),
         f"{len(cards)} GPUs and HCAs of this virtual machine are {how}, and no topology file is named",
@@ -295,11 +301,7 @@ def _made_up(node: Node, cards: list[PciDevice], flat: bool) -> Finding:
         evidence=[
             seen("product", value_or(at(node, "fabric.product"), "virtual machine")),
             seen("/sys/bus/pci/devices", fold_names(card.name for card in cards[:4]) + "..."),
+            *given,
         ],
-        fix=[
-            you(
-                "Name the provider's file (this is Azure's), and mount it into the container.",
-                "export NCCL_TOPO_FILE=/opt/microsoft/ndv5/topo.xml",
-            )
-        ],
+        fix=[you(f"Name the file {whose}, and mount it into the container.", f"export {_FILE}={quote(path)}")],
     )
