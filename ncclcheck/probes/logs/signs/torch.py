@@ -30,8 +30,13 @@ SIGNS = (
     ),
     Sign(
         "watchdog-cut",
-        r"(?:Watchdog c|C)aught collective operation timeout:(?! WorkNCCL\(SeqNum=\d)",
-        ("[Rank 0] Watchdog caught collective operation timeout:",),
+        r"(?:Watchdog c|C)aught collective operation timeout:(?! WorkNCCL\(SeqNum=\d.{1,300}? ran for \d)"
+        r"(?: WorkNCCL\(SeqNum=(?P<seq>\d{1,12}))?",
+        (
+            "[Rank 0] Watchdog caught collective operation timeout:",
+            "[rank2]:[E1109 22:47:01.100 ProcessGroupNCCL.cpp:629] [Rank 2] Watchdog caught collective operation timeout: "
+            "WorkNCCL(SeqNum=4, OpTy",
+        ),
     ),
     Sign(
         "watchdog-status",
@@ -134,8 +139,11 @@ SIGNS = (
     ),
     Sign(
         "parameters-without-gradient",
-        r"Expected to have finished reduction in the prior iteration before starting a new one",
+        r"Expected to have finished reduction in the prior iteration before starting a new one"
+        r"|has parameters that were not used in producing the loss returned",
         (
+            "RuntimeError: It looks like your LightningModule has parameters that were not used in producing the loss "
+            "returned by training_step.",
             "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. This error indicates that your module has parameters that were not used in producing loss.",
         ),
     ),

@@ -207,9 +207,11 @@ def _nothing_else(logs: Logs) -> bool:
 
 
 def _hands_on_what_is_harmless(logs: Logs, event: LogEvent) -> bool:
-    """`init.cc:526 -> 3` right after a warning of the same process that says nothing bad."""
+    """`init.cc:526 -> 3` before its process came through its start, or after a warning that says nothing bad."""
     if event.sign != "propagated":
         return False
+    if came_through(logs, event):  # as without RAS, whose address is wrong
+        return True
     warned = (one for one in logs.events if one.level == "WARN" and one.sign in meanings.HARMLESS)
     return any(
         (one.file, one.host, one.pid) == (event.file, event.host, event.pid)

@@ -18,6 +18,8 @@ _LOGS = ROOT / "tests/data/logs/nccl"
         ("flush", "LOG001", "flushed (status 5): their connection had broken; what"),
         ("family6", "LOG013", "NCCL cannot listen on fe80::6ca0:5cff:fe76:bccf (eth0) of h1"),
         ("buffsize_differs", "LOG084", "NCCL_BUFFSIZE=65536 on rank 1 alone"),
+        ("few_ports", "LOG019", "h2 has no free port left for NCCL"),
+        ("gid_index", "LOG033", "no usable address at GID index 9"),
         ("comm_id_taken", "LOG019", "port 29511 is taken already"),
     ],
 )
@@ -30,3 +32,9 @@ def test_the_cause_is_named(name: str, code: str, words: str) -> None:
     }
     assert {*said} - {"LOG001", "LOG002"} <= {code}  # those two are consequences
     assert words in said[code]
+
+
+def test_a_ras_address_that_is_none_ends_nothing() -> None:
+    """NCCL_RAS_ADDR=nonsense: a warning, and a sound job."""
+    verdicts = judged((_LOGS / "ras_addr_bad.log").read_text()).values()
+    assert not [one.code for one in verdicts if one.state in (State.FAIL, State.WARN)]
