@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from ipaddress import ip_address
 from shlex import quote
 
-from ncclcheck.probes.facts import Address, Cluster, Gid, Node, Unread, at, replace, value_or
+from ncclcheck.probes.facts import Address, Cluster, Gid, Interface, Node, Unread, at, replace, value_or
 from ncclcheck.reports.judgement.findings import (
     Finding,
     State,
@@ -99,8 +99,10 @@ def gid(cluster: Cluster) -> Iterator[Finding]:
 
 def _refused(node: Node, gid: Gid) -> Address | None:
     """The address of this entry where the kernel refused it, for another machine has it too."""
-    for one in value_or(at(node, "network.interfaces"), []):
-        for held in value_or(one.addresses, []) if one.name == gid.netdev else []:
+    interfaces: list[Interface] = value_or(at(node, "network.interfaces"), [])
+    for one in interfaces:
+        addresses: list[Address] = value_or(one.addresses, []) if one.name == gid.netdev else []
+        for held in addresses:
             if held.state == "duplicate" and ip_address(held.address) == address_of(gid):
                 return held
     return None
