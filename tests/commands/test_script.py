@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from ncclcheck.base.endpoint import free_port
 from ncclcheck.probes.facts import Cluster, Measurements
 from ncclcheck.probes.script import reading, sources
 from ncclcheck.reports.judgement import jsondoc
@@ -302,6 +304,38 @@ def test_imports_of_the_folder_are_followed(tmp_path: Path) -> None:
     (tmp_path / "tools/__init__.py").write_text("")
     (tmp_path / "tools/comm.py").write_text("import torch.distributed as dist\ndef sync():\n    dist.barrier()\n")
     assert [str(one.where) for one in _findings()["SCR002"]] == ["train.py:3"]
+
+
+_OWN_ADDRESS = """from datetime import timedelta
+size, soon = int(os.environ["WORLD_SIZE"]), timedelta(seconds=8)
+dist.init_process_group("gloo", init_method="tcp://127.0.0.1:{}", {}, world_size=size, timeout=soon)
+dist.all_reduce(torch.ones(1))
+"""
+_GIVEN = 'rank=int(os.environ["RANK"])'
+
+
+@pytest.mark.parametrize(
+    ("rank", "before", "states"),
+    [(_GIVEN, "", [State.WARN]), ("rank=own", 'own = int(os.environ["RANK"])\n', [State.WARN]),
+     ("rank=int(sys.argv[1])", "", []), (_GIVEN, "torch.multiprocessing.spawn(work)\n", [])],
+)  # fmt: skip
+def test_tcp_with_a_rank_that_torchrun_gave(rank: str, before: str, states: list[State]) -> None:
+    assert _states("SCR021", before + _OWN_ADDRESS.format(29511, rank)) == states
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(300)
+def test_that_job_never_meets_and_its_fix_lets_it(tmp_path: Path) -> None:
+    _states("SCR021", _OWN_ADDRESS.format(free_port("127.0.0.1"), _GIVEN))
+    (diff,) = (command for one in _findings()["SCR021"] for fix in one.remedies for command in fix.commands)
+    argv = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    argv.append(f"--master-port={free_port('127.0.0.1')}")
+    codes = []
+    for _ in range(2):
+        ran = subprocess.run([*argv, "train.py"], capture_output=True, check=False, timeout=140)
+        codes.append(ran.returncode)
+        subprocess.run(["patch", "-p0", "-N"], input=f"{diff}\n", text=True, cwd=tmp_path, check=False, timeout=20)
+    assert codes == [1, 0]
 
 
 def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn import functional as F
 
 from tests.samples.recipes import Batch, Net, State, inner, loss_of, rows
@@ -244,6 +245,13 @@ def second_order(model: nn.Module, batch: Batch, state: State) -> None:
         return float(loss)
 
     state["optimizer"].step(closure)
+
+
+def sharded_optimizer(model: nn.Module, batch: Batch, state: State) -> None:
+    """Sound: its state_dict() raises until somebody consolidates it."""
+    if "optimizer" not in state:
+        state["optimizer"] = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.01)
+    _train(model, state, loss_of(model, batch))
 
 
 def made_anew(model: nn.Module, batch: Batch, state: State) -> None:

@@ -20,7 +20,7 @@ from ncclcheck.probes.dataloader.rates.held import Locks
 from ncclcheck.probes.dataloader.views import Asked, View
 from ncclcheck.probes.facts import Cluster, Measurements, Node
 from ncclcheck.probes.facts.data import DataReport, Sharding, Speed, Streams
-from ncclcheck.probes.facts.data.sharding import Dry, Order, Stream
+from ncclcheck.probes.facts.data.sharding import Dry, Order, Share, Stream
 from ncclcheck.probes.facts.data.speed import Held, Point
 from ncclcheck.probes.job.context import DataPlan
 from ncclcheck.reports.judgement.findings import State, Verdict
@@ -158,6 +158,14 @@ def test_a_second_epoch_without_a_sample_fails_where_the_loader_reads_it_there()
     order = Order(samples=40, sequential=True, repeats=False, dry=Dry(source="generator"))
     assert verdict("DAT030", sharding=Sharding(ranks=1, order=order)).state is State.FAIL
     assert verdict("DAT030").state is State.SKIPPED
+
+
+@pytest.mark.parametrize(
+    ("length", "state"), [(500, State.NOTE), (380, State.OK), (760, State.OK), (None, State.OK)]
+)
+def test_a_stream_whose_len_is_that_of_nobody_is_noted(length: int | None, state: State) -> None:
+    shares = [Share(rank=rank, length=length, samples=380, batches=38) for rank in (0, 1)]
+    assert verdict("DAT018", sharding=Sharding(ranks=2, batch=10, iterable=True, shares=shares)).state is state
 
 
 class Guarded(Rows):

@@ -117,8 +117,8 @@ class OwnStep(Struct, frozen=True, kw_only=True):
     unheld_share: of all elements that are trained. evaluating: layers that eval() changes, where the model is in
     it while it trains. aliased: averages of the weights that are the weights themselves. undivided: micro-batches
     that a step adds up without dividing by their number; 0: it divides, or that is not known. unfrozen: parameters
-    that were frozen when the model was wrapped, and are trained since. evaluating_since: the step from which on
-    the model was in eval(), after it had trained; 0: from the first one, or never.
+    that were frozen or not there when the model was wrapped, and are trained since. evaluating_since: the step
+    from which on the model was in eval(), after it had trained; 0: from the first one, or never.
 
     factors: of each rank, by which it scaled its pieces of the gradients (FSDP), where these differ. rates: the
     learning rate of each step after the first. floored: the user's line that divides by `//` in a schedule.

@@ -201,6 +201,26 @@ SIGNS = (
         ),
     ),
     Sign(
+        "ofi-failed",  # any call or transfer of the plugin; what is better known is told by the others
+        r"NET/OFI .{0,160}?(?:(?:Couldn't|Could not|Unable to|[Ff]ailed)\b.{0,160}?(?:RC: ?-\d|ERROR: |: \w[\w ]{3,60}$)"
+        r"|completed with error)",
+        (
+            "gpu-a17:4711:4790 [0] nccl_net_ofi_create_ep:459 NCCL WARN NET/OFI Couldn't open CQ. RC: -22, ERROR: Invalid"
+            " argument",
+            "gpu-a17:4711:4790 [0] get_ep:969 NCCL WARN NET/OFI Creating new endpoint for domain 0x7f9b failed: Invalid"
+            " argument",
+            "gpu-a17:4711:4790 [0] process_err:1723 NCCL WARN NET/OFI Operation with NULL context completed with error",
+        ),
+        words=("net/ofi ",),
+    ),
+    Sign(
+        "efa-not-offered",
+        r"fi_getinfo: provider efa output empty list",
+        (
+            "libfabric:85:1747438790::core:core:fi_getinfo_():1392<warn> fi_getinfo: provider efa output empty list",
+        ),
+    ),
+    Sign(
         "ofi-address",
         r"Unable to insert remote address into address vector|Failed call to fi_av_insert"
         r"|Unresponsive receiver \(reachable by EFA device but handshake failed\)",

@@ -112,7 +112,10 @@ def prints(thing: Any) -> dict[str, str]:
     norms = (
         [name for name, one in thing.named_modules() if isinstance(one, _BatchNorm)] if _is_module(thing) else []
     )
-    held = thing.state_dict()
+    try:
+        held = thing.state_dict()
+    except Exception:  # ZeroRedundancyOptimizer has none before it is consolidated: ranks hold pieces
+        return {}
     return {
         where: said for where, said in _flat(held, "") if not any(where.startswith(f".{one}.") for one in norms)
     }

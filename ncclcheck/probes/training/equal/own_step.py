@@ -61,7 +61,7 @@ def seen(setting: Setting) -> Checks:
     if step is None:
         return Checks(unchecked=[Unchecked(check="own_step", why="no step was given: --step MODULE:FUNCTION")])
     model, state, batches = wrap(setting, setting.fresh_model()), dict[str, Any](), stream(setting)
-    begun, frozen = fingerprints(bare(model)), _frozen(model)
+    begun, wrapped = fingerprints(bare(model)), _trained(model)
     calls, watch, mood = Calls(), Watch(model, {"state": state, "step": step}), Mood(bare(model))
     scaled, reseeded = Scaled(model), Reseeded(setting.device, setting.peers.rank)
     averaged = Averaged(model)
@@ -89,7 +89,7 @@ def seen(setting: Setting) -> Checks:
         clipped_scaled=calls.clipped_scaled(),
         clipped=calls.clipped(),
         wiped=calls.wiped() and idle,
-        tolerance=_IN_AUTOCAST if "autocast" in calls.called else _TOLERANCE,
+        tolerance=_IN_AUTOCAST if "autocast" in calls.called or _compresses(model) else _TOLERANCE,
         idle=idle,
         idle_why=optimizers.idle() if idle else "",
         stale=any(told(setting.peers, optimizers.found)),
@@ -109,7 +109,7 @@ def seen(setting: Setting) -> Checks:
         floored=floored(),
         reseeded=_everywhere(setting, reseeded.always()),
         seeded_at=calls.seeded_at,
-        unfrozen=[name for name in frozen if name not in _frozen(model)][:MOST],
+        unfrozen=[name for name in _trained(model) if name not in wrapped][:MOST],
         reached=[name for name in setting.unused if name in optimizers.got][:_MOST_REACHED],
         plateaus=[name for name, one in state.items() if isinstance(one, ReduceLROnPlateau)][:MOST],
     )
@@ -142,8 +142,13 @@ def _parted(setting: Setting, parted: Parted, step: int) -> Checks:
     return Checks(entered=setting.parted, unchecked=[Unchecked(check="own_step", why=why)])
 
 
-def _frozen(model: nn.Module) -> list[str]:
-    return [plain(name) for name, one in model.named_parameters() if not one.requires_grad]
+def _compresses(model: nn.Module) -> bool:
+    """Whether DDP has a communication hook: those that compress round to 16 bits."""
+    return bool(getattr(model, "_comm_hooks", ()))
+
+
+def _trained(model: nn.Module) -> list[str]:
+    return [plain(name) for name, one in model.named_parameters() if one.requires_grad]
 
 
 def _factors(setting: Setting, scaled: Scaled) -> list[float]:
@@ -251,14 +256,17 @@ def _against_one(setting: Setting, step: Step, batches: Sequence[Batch], ours: G
         return replace(found, not_joined=why)
     off, ratio, random = 0.0, 0.0, 0.0
     if setting.peers.rank == 0:
-        with _alone():
-            wanted = _first_gradients(setting, step, Alone(setting.fresh_model()), {}, whole)
+        try:
+            with _alone():
+                wanted = _first_gradients(setting, step, Alone(setting.fresh_model()), {}, whole)
             off, ratio = _compared(ours, wanted)
-        if off > found.tolerance:
-            random = _compared(_otherwise(setting, step, whole), wanted)[0]
-    off, ratio, random = told(setting.peers, [off, ratio, random])[0]
-    if random > found.tolerance:
-        return replace(found, not_joined=_RANDOM)
+            if off > found.tolerance:
+                random = _compared(_otherwise(setting, step, whole), wanted)[0]
+        except Exception as error:  # it ran on all ranks: what it wants of a job is not there for one process
+            why = f"the step cannot be run by one process ({type(error).__name__})"
+    off, ratio, random, why = told(setting.peers, [off, ratio, random, why])[0]
+    if why or random > found.tolerance:
+        return replace(found, not_joined=why or _RANDOM)
     return replace(found, off=off, ratio=ratio)
 
 
@@ -282,13 +290,25 @@ def _compared(ours: Grads, wanted: Grads) -> tuple[float, float]:
     return math.sqrt(off / square), dot / square
 
 
+class _Done:
+    """The handle of a collective that was called with async_op, in a world of one."""
+
+    def wait(self, *_timeout: Any) -> bool:
+        """It is over."""
+        return True
+
+    def is_completed(self) -> bool:
+        """It is over."""
+        return True
+
+
 @contextlib.contextmanager
 def _alone(rank: int = 0) -> Iterator[None]:
     """As long as it lasts, this process is the only one of its world. rank: that it takes itself for."""
     answers = _ALONE | {"get_rank": rank, "is_initialized": rank > 0}
     kept = {name: getattr(dist, name) for name in answers}
     for name, answer in answers.items():
-        setattr(dist, name, lambda *_args, answer=answer, **_more: answer)
+        setattr(dist, name, lambda *_args, answer=answer, **more: _Done() if more.get("async_op") else answer)
     try:
         yield
     finally:

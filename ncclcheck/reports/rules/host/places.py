@@ -7,7 +7,19 @@ from collections.abc import Iterator
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, Node, Space, Unread, at, known, value_or, variables
-from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, admin, fail, fine, seen, warn, you
+from ncclcheck.reports.judgement.findings import (
+    Finding,
+    Remedy,
+    State,
+    Where,
+    admin,
+    fail,
+    fine,
+    not_read,
+    seen,
+    warn,
+    you,
+)
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.addresses import hosts_file
 from ncclcheck.reports.subjects.nccl import lan
@@ -192,7 +204,7 @@ def _own_address(node: Node, name: str) -> list[Remedy]:
     ]
 
 
-@rule("HST005", "the node's own hostname resolves", worst=State.WARN, needs=("host.own_name",))
+@rule("HST005", "the node's own hostname resolves", worst=State.FAIL, gates_job="by any failure")
 def own_name(cluster: Cluster) -> Iterator[Finding]:
     """
     ## What
@@ -204,7 +216,9 @@ def own_name(cluster: Cluster) -> Iterator[Finding]:
     it is once there are several nodes.
 
     ## How we know
-    `getaddrinfo` of /proc/sys/kernel/hostname, asked on the node, within five seconds.
+    `getaddrinfo` of /proc/sys/kernel/hostname, asked on the node, within five seconds. No address is a warning,
+    and so is no answer where /etc/hosts has no line for the name and each name server, asked directly, is mute;
+    that is a failure where several nodes meet by gloo and no GLOO_SOCKET_IFNAME names the interface.
 
     ## Fix
     - **you** `export GLOO_SOCKET_IFNAME=` the interface of the job network, on every node; give
@@ -215,7 +229,10 @@ def own_name(cluster: Cluster) -> Iterator[Finding]:
     aws-samples/aws-do-eks#69, ray-project/ray#42202; hosts(5), getaddrinfo(3).
     """
     for node in cluster.nodes:
-        found = known(known(node.host).own_name)
+        found = at(node, "host.own_name")
+        if isinstance(found, Unread):
+            yield from _no_answer(cluster, node, found)
+            continue
         if found.addresses:
             yield fine(Where(node=node.name), f"{found.name} is {', '.join(found.addresses)}")
             continue
@@ -227,3 +244,34 @@ def own_name(cluster: Cluster) -> Iterator[Finding]:
             evidence=[seen(f"getaddrinfo({found.name})", "no address")],
             fix=[*_own_address(node, found.name)],
         )
+
+
+def _no_answer(cluster: Cluster, node: Node, fact: Unread) -> Iterator[Finding]:
+    """Its name is in no file, and the servers that are asked instead are mute."""
+    told = at(node, "host.own_sources")
+    mute = [] if isinstance(told, Unread) else [one.address for one in told.servers if not one.answered]
+    if isinstance(told, Unread) or told.files or not mute or len(mute) < len(told.servers):
+        if fact.kind != "absent":
+            yield not_read(Where(node=node.name), "host.own_name", fact, "its own name could not be resolved",
+                           fix=[admin("Look at why this does not answer on that node.",
+                                      f"time getent ahosts $(hostname)   # on {node.name}")])  # fmt: skip
+        return
+    servers = ", ".join(mute)
+    by_name = lan.uses_gloo(cluster) and "GLOO_SOCKET_IFNAME" not in variables(node) and len(cluster.nodes) > 1
+    yield (fail if by_name else warn)(
+        Where(node=node.name),
+        f"the node's own name {told.name} is not in its /etc/hosts, and the name server{'s' * (len(mute) > 1)} "
+        f"{servers} that it asks instead {'do' if len(mute) > 1 else 'does'} not answer: gloo waits for it, and "
+        "then takes loopback, which no other node can reach",
+        why="The ranks there advertise 127.0.0.1, and those of other nodes connect to themselves, or wait.",
+        owner="node",
+        evidence=[
+            seen(f"getaddrinfo({told.name})", fact.why),
+            seen(f"/etc/hosts for {told.name}", "nothing"),
+            *(seen(f"name server {one}, asked directly", "no answer") for one in mute),
+        ],
+        fix=[
+            *_own_address(node, told.name),
+            admin("Or name servers that answer.", f"grep nameserver /etc/resolv.conf   # on {node.name}"),
+        ],
+    )

@@ -409,6 +409,7 @@ def meeting(logs: Logs) -> Iterator[Finding]:
     ## How we know
     `Timed out after 1801 seconds waiting for clients. 3/4 clients joined`, `RendezvousTimeoutError`,
     `RendezvousClosedError` (a node came after the others had ended), or a wait for a key that rank 0 never wrote.
+    `config has no run_id, generated a random run_id` before a rendezvous that failed: each node has its own.
     `Waiting in store based barrier ... worker_count=7` of 8, again and again to the end of the log.
     Where a process could not dial the master, that is told instead.
 
@@ -420,6 +421,21 @@ def meeting(logs: Logs) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torchrun and torch.distributed (TCPStore); pytorch/pytorch#76367.
     """
+    if alone := _each_its_own(logs):
+        yield cause(
+            alone,
+            "torchrun was given no --rdzv-id: each node makes up its own, and nodes of different ids do not meet",
+            why="The rendezvous keeps the nodes of one id apart from all others at the same endpoint.",
+            owner="job",
+            at=Where(),
+            fix=[
+                you("Confirm: the id in this line is another one on each node."),
+                you("Give all nodes one id.", _RENDEZVOUS + " --rdzv-id=$SLURM_JOB_ID"),
+                you("Or number the nodes by hand.",
+                    "torchrun --nnodes=2 --node-rank=RANK --master-addr=$HEAD --master-port=29511 ..."),
+            ],
+        )  # fmt: skip
+        return
     if said(logs, "store-unreachable", "rendezvous-unreachable", "master-not-used"):
         return
     missing, rendezvous = said(logs, "clients-missing"), said(logs, "rendezvous-timeout", "rendezvous-closed")
@@ -434,6 +450,8 @@ def meeting(logs: Logs) -> Iterator[Finding]:
         "given the same RANK or --node-rank.",
         owner="job",
         fix=[
+            *([you(f"Read what rank {owner} did meanwhile: it raised, works on alone, or hangs before this call.",
+                   "py-spy dump --pid PID")] if (owner := events[0].fields.get("owner")) else []),
             you("Confirm: see on which nodes an agent runs, and with which arguments.",
                 "srun --ntasks-per-node=1 bash -c 'hostname; pgrep -af torchrun'"),
             you("Start the same command on every node.", _RENDEZVOUS),
@@ -441,6 +459,15 @@ def meeting(logs: Logs) -> Iterator[Finding]:
             admin("Look after the node that does not come.", "sinfo -R"),
         ],
     )  # fmt: skip
+
+
+def _each_its_own(logs: Logs) -> list[LogEvent]:
+    """A made-up rendezvous id, where a rendezvous of torchrun failed; one node alone needs no other."""
+    own, failed = said(logs, "run-id-of-its-own"), said(logs, "rendezvous-timeout", "rendezvous-closed")
+    within = (f"{one.fields.get('raised_at', '')} {one.fields.get('raised_in', '')}" for one in logs.events)
+    return (
+        [*own, *failed[:1]] if own and (failed or any("elastic/rendezvous/" in place for place in within)) else []
+    )
 
 
 def _still_waiting(logs: Logs) -> list[LogEvent]:
@@ -461,6 +488,9 @@ def _who_came(event: LogEvent) -> str:
         return f"{came} of {wanted} processes came" + (f" within {fields['after']} s" if "after" in fields else "")
     if event.sign == "store-wait":
         key = fields.get("keys") or fields.get("key", "")
+        if "owner" in fields:
+            who = "" if event.rank is not None else "a rank "
+            return f"{who}waited in vain for rank {fields['owner']}, which did not come to this communicator"
         return "a rank waited for a key that another rank never set" + (f" (key {key})" if key else "")
     if event.sign == "rendezvous-closed":
         return "a node came to a rendezvous that the others had closed"

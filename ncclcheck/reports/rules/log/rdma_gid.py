@@ -57,7 +57,9 @@ def gid_exists(logs: Logs) -> Iterator[Finding]:
             ]  # fmt: skip
         yield cause(
             told,
-            f"{on} has no usable address at {f'GID index {index}' if index else 'the GID index in use'}",
+            f"{on} has no usable address at GID index {index}"
+            if index
+            else f"{on} refused the address of a connection: most often the GID index in use has none",
             why="A connection needs the addresses of both ends; that of one is empty, or not in this container.",
             owner="job",
             fix=fix,

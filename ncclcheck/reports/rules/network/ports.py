@@ -303,7 +303,7 @@ class _Tries:
         if deaf := self._deaf(pairs):
             return deaf
         if all(connect.kept == "neighbour" for connect in connects):
-            return "no machine answers for the address on this wire (ARP): a host that is off, a VLAN, a cable"
+            return self._unheard(pairs)
         if outcomes["stranger"] == len(pairs):
             return "something else answers at this address"
         if all(self._crosses(pair) for pair in pairs):
@@ -313,6 +313,17 @@ class _Tries:
         if own := self._own_filter(pairs):
             return f"nothing passes: {own}"
         return "nothing passes: a packet filter, a VLAN, a switch port or a cable"
+
+    def _unheard(self, pairs: Sequence[Pair]) -> str:
+        """ARP finds nobody. Both ends answered us by another way, so that they are up; their links may be, too."""
+        told = "no machine answers for the address on this wire (ARP)"
+        ends = [self.links.get(node) for pair in pairs for node in pair]
+        if all(one is not None and one.interface.up is True and one.interface.running is True for one in ends):
+            return (
+                f"{told}, though all of these hosts are up and their interfaces have a link: a switch port in "
+                "another VLAN, or one that does not forward"
+            )
+        return f"{told}: a VLAN, a switch port or a cable"
 
     def _own_filter(self, pairs: Sequence[Pair]) -> str:
         """The chain of the one node that all have in common, where those of the others could stop nothing."""

@@ -64,8 +64,8 @@ def _alone(call: str) -> Remedy:
             "if dist.get_rank() == 0:\n    ...  # what rank 0 does alone\ndist.barrier()  # on every rank",
         )
     return you(
-        f"Let all ranks call {function} at {line}, and rank 0 use what it gives: take the call out of the "
-        "condition on the rank.",
+        f"Let all ranks call {function} at {line}, and rank 0 use what it gives: take the call out of its "
+        "condition, on the rank or on its data.",
         f"value = {function}(...)  # on every rank, before the condition\nif dist.get_rank() == 0:\n"
         "    print(value)",
     )

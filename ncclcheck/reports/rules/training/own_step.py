@@ -162,8 +162,8 @@ def _why_apart(found: OwnStep) -> str:
         return f"The optimizers of ranks took different numbers of steps: {counts}."
     if _unfrozen(found):
         return (
-            f"{', '.join(_unfrozen(found)[:3])} were frozen when DDP wrapped the model: it averages only what is "
-            "trained then."
+            f"{', '.join(_unfrozen(found)[:3])} were frozen or not there when DDP wrapped the model: it averages "
+            "only what is trained then."
         )
     if found.unaveraged:
         return _why_unaveraged(found)
@@ -211,7 +211,7 @@ def _fix_apart(found: OwnStep) -> Remedy:
         )
     if _unfrozen(found):
         return you(
-            "Wrap the model after the last change of requires_grad, or wrap it anew with each.",
+            "Wrap the model after the last change of requires_grad and of its layers, or wrap it anew with each.",
             "model = DistributedDataParallel(model.module)  # after requires_grad_(True)",
         )
     return _fix_unaveraged(found) if found.unaveraged else _fix_state(found)
